@@ -1,13 +1,14 @@
 /*
  * collective.c: measures a nonblocking collective (see calls.h), with every byte of every result checked.
  *
- * Phases, in the manner of the OSU overlap benchmarks: barriers; if asked for, nothing for a while; then for each size pure
- * communication (post and wait) and overall (post, compute loop, wait); where a rank is late, before these pure
- * communication with that rank on time. A repetition begins at an instant that all ranks agree on, far enough
- * ahead for the token buckets of the links to be full again. Samples are exchanged after a phase, never within one.
+ * Phases, in the manner of the OSU overlap benchmarks: barriers; if asked for, nothing for a while; then for each size
+ * pure communication (post and wait) and overall (post, compute loop, wait), in pairs with the compute loop alone;
+ * where a rank is late, before these pure communication with that rank on time. A repetition begins at an instant that
+ * all ranks agree on, far enough ahead for the token buckets of the links to be full again. Samples are exchanged after
+ * a phase, never within one.
  *
- * Rank 0 talks to the harness: "begin" and "end" around each phase, each answered when the counters have been read; then
- * the samples, as JSON on one line.
+ * Rank 0 talks to the harness: "begin" and "end" around each phase, each answered when the counters have been read;
+ * then the samples, as JSON on one line.
  */
 #include "calls.h"
 #include "compute.h"
@@ -107,7 +108,9 @@ static struct options read_options(int argc, char **argv)
 
 /* ---- repetitions -------------------------------------------------------------------------------------------------- */
 
-static struct sample repeat(const struct options *options, const struct buffers *buffers, size_t bytes, uint64_t units)
+/* Nothing is posted where `calls` is false: the compute loop is alone. */
+static struct sample repeat(const struct options *options, const struct buffers *buffers, size_t bytes, uint64_t units,
+                            bool calls)
 {
     static uint64_t number;
     const struct call call = {
@@ -124,7 +127,8 @@ static struct sample repeat(const struct options *options, const struct buffers 
         clock_sleep_until_ns(start + options->late_ns);
     const int64_t posted = clock_now_ns();
     const int64_t thread = thread_cpu_before_ns();
-    call_post(&call, buffers);
+    if (calls)
+        call_post(&call, buffers);
     const int64_t thread_posted = thread_cpu_ns();
     /* Ranks that share a core let the others post, or each would do so a time slice later than the one before. */
     if (options->main_core >= 0)
@@ -133,7 +137,8 @@ static struct sample repeat(const struct options *options, const struct buffers 
     if (units > 0)
         compute_units(units);
     const int64_t thread_waits = thread_cpu_before_ns();
-    transport_wait();
+    if (calls)
+        transport_wait();
     const int64_t end = clock_now_ns();
     const int64_t thread_end = thread_cpu_ns();
     const int64_t cpu_end = process_cpu_ns();
@@ -144,7 +149,7 @@ static struct sample repeat(const struct options *options, const struct buffers 
         .post_ns = (double)posted,
         .end_ns = (double)end,
         .cpu_s = (double)(cpu_end - cpu) / 1e9,
-        .wrong = call_wrong(&call, buffers),
+        .wrong = calls && call_wrong(&call, buffers),
         .post_us = (double)(thread_posted - thread) / 1e3,
         .ending_us = (double)(thread_end - thread_waits) / 1e3,
         .loop_ms = (double)(thread_waits - thread_computes) / 1e6,
@@ -184,23 +189,41 @@ static void judge_order(const struct options *options, struct sample *all)
     }
 }
 
-/* All ranks' samples: repetition after repetition within rank after rank. `bytes` 0 stands for the barrier phase. */
+/* All ranks' samples: repetition after repetition within rank after rank. */
+static struct sample *gathered(const struct options *options, const struct sample *mine)
+{
+    struct sample *all = allocate(sizeof *all * (size_t)options->repetitions * transport_ranks());
+    transport_exchange((const double *)mine, (double *)all, options->repetitions * SAMPLE_DOUBLES);
+    return all;
+}
+
+/* The samples of a phase; `buffers` NULL stands for the barrier phase. Where `alone` has a place for them, each
+ * repetition is followed by one of the compute loop alone, so that a machine whose speed changes is as fast in the one
+ * as in the other. */
 static struct sample *run_phase(const struct options *options, const struct buffers *buffers, size_t bytes,
-                                uint64_t units)
+                                uint64_t units, struct sample **alone)
 {
     const int repetitions = options->repetitions;
     struct sample *mine = allocate(sizeof *mine * (size_t)repetitions);
-    struct sample *all = allocate(sizeof *all * (size_t)repetitions * transport_ranks());
+    struct sample *mine_alone = allocate(sizeof *mine_alone * (size_t)repetitions);
     double wrong_warm_up = 0;
-    for (int at = 0; at < WARM_UP; at++)
-        wrong_warm_up += (buffers == NULL ? repeat_barrier(options) : repeat(options, buffers, bytes, units)).wrong;
+    for (int at = 0; at < WARM_UP; at++) {
+        const struct sample warm = buffers == NULL ? repeat_barrier(options) : repeat(options, buffers, bytes, units, true);
+        wrong_warm_up += warm.wrong;
+    }
     harness_mark("begin");
-    for (int at = 0; at < repetitions; at++)
-        mine[at] = buffers == NULL ? repeat_barrier(options) : repeat(options, buffers, bytes, units);
+    for (int at = 0; at < repetitions; at++) {
+        mine[at] = buffers == NULL ? repeat_barrier(options) : repeat(options, buffers, bytes, units, true);
+        if (alone != NULL)
+            mine_alone[at] = repeat(options, buffers, bytes, units, false);
+    }
     harness_mark("end");
     mine[0].wrong += wrong_warm_up;
-    transport_exchange((const double *)mine, (double *)all, repetitions * SAMPLE_DOUBLES);
+    struct sample *all = gathered(options, mine);
+    if (alone != NULL)
+        *alone = gathered(options, mine_alone);
     free(mine);
+    free(mine_alone);
     if (buffers == NULL || call_synchronises(options->what))
         judge_order(options, all);
     return all;
@@ -236,21 +259,29 @@ static double slowest_ms(const struct options *options, const struct sample *all
     return slowest;
 }
 
+/* Writes `"NAME":[...]`: the slowest rank but `without` of each of so many repetitions. */
+static void report_slowest(FILE *row, const char *name, const struct options *options, const struct sample *all,
+                           int repetitions, int without)
+{
+    fprintf(row, "\"%s\":[", name);
+    for (int at = 0; at < repetitions; at++)
+        fprintf(row, "%s%.6f", at > 0 ? "," : "", slowest_ms(options, all, at, without));
+    fputc(']', row);
+}
+
 /* What the late rank and the others took in each repetition; empty where no rank is late. */
 static void report_late(FILE *row, const struct options *options, const struct sample *all)
 {
     const int repetitions = options->late_rank >= 0 ? options->repetitions : 0;
     const struct sample *late = all + (options->late_rank >= 0 ? options->late_rank : 0) * (ptrdiff_t)repetitions;
-    fprintf(row, "],\"late_call_ms\":[");
+    fprintf(row, ",\"late_call_ms\":[");
     for (int at = 0; at < repetitions; at++)
         fprintf(row, "%s%.6f", at > 0 ? "," : "", (late[at].post_ns - late[at].start_ns) / 1e6);
     fprintf(row, "],\"late_own_ms\":[");
     for (int at = 0; at < repetitions; at++)
         fprintf(row, "%s%.6f", at > 0 ? "," : "", (late[at].end_ns - late[at].post_ns) / 1e6);
-    fprintf(row, "],\"late_others_ms\":[");
-    for (int at = 0; at < repetitions; at++)
-        fprintf(row, "%s%.6f", at > 0 ? "," : "", slowest_ms(options, all, at, options->late_rank));
-    fputc(']', row);
+    fprintf(row, "],");
+    report_slowest(row, "late_others_ms", options, all, repetitions, options->late_rank);
 }
 
 /* Writes `"PHASE":{...}`: the slowest rank of each repetition, what a late rank did to it, and the sums of processor time
@@ -260,9 +291,8 @@ static void report_phase(FILE *row, const char *phase, const struct options *opt
     const int repetitions = options->repetitions;
     double cpu_s = 0;
     double wrongs = 0;
-    fprintf(row, "\"%s\":{\"slowest_ms\":[", phase);
-    for (int at = 0; at < repetitions; at++)
-        fprintf(row, "%s%.6f", at > 0 ? "," : "", slowest_ms(options, all, at, -1));
+    fprintf(row, "\"%s\":{", phase);
+    report_slowest(row, "slowest_ms", options, all, repetitions, -1);
     for (size_t at = 0; at < transport_ranks() * (size_t)repetitions; at++) {
         cpu_s += all[at].cpu_s;
         wrongs += all[at].wrong;
@@ -330,7 +360,7 @@ static void measure_barrier(const struct options *options)
 {
     char *text = NULL;
     size_t length = 0;
-    struct sample *barriers = run_phase(options, NULL, 0, 0);
+    struct sample *barriers = run_phase(options, NULL, 0, 0, NULL);
     FILE *row = row_begin(&text, &length);
     fputc('{', row);
     report_phase(row, "barrier", options, barriers);
@@ -358,14 +388,15 @@ static void measure_size(const struct options *given, const struct buffers *buff
     double *copy_ms = NULL;
     if (options->late_rank >= 0) {
         of_size.late_ns = 0;
-        punctual = run_phase(options, buffers, options->bytes[index], 0);
+        punctual = run_phase(options, buffers, options->bytes[index], 0, NULL);
         of_size.late_ns = options->late_times == 0
                               ? given->late_ns
                               : (int64_t)(options->late_times * median_slowest_ms(options, punctual) * 1e6);
         copy_ms = measure_copy(options, buffers, options->missed[index]);
     }
-    struct sample *pure = run_phase(options, buffers, options->bytes[index], 0);
-    struct sample *overall = run_phase(options, buffers, options->bytes[index], options->units[index]);
+    struct sample *alone = NULL;
+    struct sample *pure = run_phase(options, buffers, options->bytes[index], 0, NULL);
+    struct sample *overall = run_phase(options, buffers, options->bytes[index], options->units[index], &alone);
     FILE *row = row_begin(&text, &length);
     fprintf(row, "{\"bytes_per_rank\":%zu,", options->bytes[index]);
     if (punctual != NULL)
@@ -373,12 +404,15 @@ static void measure_size(const struct options *given, const struct buffers *buff
     report_phase(row, "pure", options, pure);
     fputc(',', row);
     report_phase(row, "overall", options, overall);
+    fputc(',', row);
+    report_slowest(row, "paired_alone_ms", options, alone, options->repetitions, -1);
     fputc('}', row);
     row_send(row, &text);
     free(punctual);
     free(copy_ms);
     free(pure);
     free(overall);
+    free(alone);
 }
 
 int main(int argc, char **argv)

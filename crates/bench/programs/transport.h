@@ -22,6 +22,10 @@ const char *transport_library(void);
 /* The buffers of the collectives come from here, so that each library may give the memory it likes best. */
 void *transport_alloc(size_t bytes);
 
+/* Whether the collectives below are started, and waited for by transport_wait, or are the library's blocking calls where it
+ * has any: they have then ended when they return, and transport_wait has nothing to wait for. */
+void transport_blocking(int on);
+
 /* For every rank the bytes of its block, and where it begins. The arrays must stay as they are until the collective that
  * was started with them has completed. */
 struct transport_blocks {

@@ -13,6 +13,7 @@ static int own_rank;
 static int all_ranks;
 static char library[MPI_MAX_LIBRARY_VERSION_STRING];
 static MPI_Request in_flight = MPI_REQUEST_NULL;
+static int blocking;
 
 /* Of a pattern; each array grows to the largest. */
 struct requests {
@@ -102,88 +103,94 @@ static struct arguments arguments_of(const struct transport_blocks *blocks, int 
     return *of_side;
 }
 
+void transport_blocking(int on)
+{
+    blocking = on;
+}
+
+/* The blocking call, or the one that only starts it, which has the same arguments and one more. */
+#define COLLECTIVE(whole, start, ...)                                                                                  \
+    check(blocking ? MPI_##whole(__VA_ARGS__, MPI_COMM_WORLD)                                                          \
+                   : MPI_##start(__VA_ARGS__, MPI_COMM_WORLD, &in_flight),                                             \
+          blocking ? "MPI_" #whole : "MPI_" #start)
+
 void transport_allgather(const void *send, void *receive, size_t bytes)
 {
     const int count = to_count(bytes);
-    check(MPI_Iallgather(send, count, MPI_BYTE, receive, count, MPI_BYTE, MPI_COMM_WORLD, &in_flight), "MPI_Iallgather");
+    COLLECTIVE(Allgather, Iallgather, send, count, MPI_BYTE, receive, count, MPI_BYTE);
 }
 
 void transport_allgatherv(const void *send, void *receive, const struct transport_blocks *incoming)
 {
     const struct arguments in = arguments_of(incoming, 0);
-    check(MPI_Iallgatherv(send, in.counts[own_rank], MPI_BYTE, receive, in.counts, in.displacements, MPI_BYTE,
-                          MPI_COMM_WORLD, &in_flight),
-          "MPI_Iallgatherv");
+    COLLECTIVE(Allgatherv, Iallgatherv, send, in.counts[own_rank], MPI_BYTE, receive, in.counts, in.displacements,
+               MPI_BYTE);
 }
 
 void transport_broadcast(void *buffer, size_t bytes, uint32_t root)
 {
-    check(MPI_Ibcast(buffer, to_count(bytes), MPI_BYTE, (int)root, MPI_COMM_WORLD, &in_flight), "MPI_Ibcast");
+    COLLECTIVE(Bcast, Ibcast, buffer, to_count(bytes), MPI_BYTE, (int)root);
 }
 
 void transport_gather(const void *send, void *receive, size_t bytes, uint32_t root)
 {
     const int count = to_count(bytes);
-    check(MPI_Igather(send, count, MPI_BYTE, receive, count, MPI_BYTE, (int)root, MPI_COMM_WORLD, &in_flight),
-          "MPI_Igather");
+    COLLECTIVE(Gather, Igather, send, count, MPI_BYTE, receive, count, MPI_BYTE, (int)root);
 }
 
 void transport_gatherv(const void *send, void *receive, const struct transport_blocks *incoming, uint32_t root)
 {
     const struct arguments in = arguments_of(incoming, 0);
-    check(MPI_Igatherv(send, in.counts[own_rank], MPI_BYTE, receive, in.counts, in.displacements, MPI_BYTE, (int)root,
-                       MPI_COMM_WORLD, &in_flight),
-          "MPI_Igatherv");
+    COLLECTIVE(Gatherv, Igatherv, send, in.counts[own_rank], MPI_BYTE, receive, in.counts, in.displacements, MPI_BYTE,
+               (int)root);
 }
 
 void transport_scatter(const void *send, void *receive, size_t bytes, uint32_t root)
 {
     const int count = to_count(bytes);
-    check(MPI_Iscatter(send, count, MPI_BYTE, receive, count, MPI_BYTE, (int)root, MPI_COMM_WORLD, &in_flight),
-          "MPI_Iscatter");
+    COLLECTIVE(Scatter, Iscatter, send, count, MPI_BYTE, receive, count, MPI_BYTE, (int)root);
 }
 
 void transport_scatterv(const void *send, const struct transport_blocks *outgoing, void *receive, uint32_t root)
 {
     const struct arguments out = arguments_of(outgoing, 0);
-    check(MPI_Iscatterv(send, out.counts, out.displacements, MPI_BYTE, receive, out.counts[own_rank], MPI_BYTE, (int)root,
-                        MPI_COMM_WORLD, &in_flight),
-          "MPI_Iscatterv");
+    COLLECTIVE(Scatterv, Iscatterv, send, out.counts, out.displacements, MPI_BYTE, receive, out.counts[own_rank],
+               MPI_BYTE, (int)root);
 }
 
 void transport_reduce(const void *send, void *receive, size_t elements, uint32_t root)
 {
-    check(MPI_Ireduce(send, receive, to_count(elements), MPI_UINT64_T, MPI_SUM, (int)root, MPI_COMM_WORLD, &in_flight),
-          "MPI_Ireduce");
+    COLLECTIVE(Reduce, Ireduce, send, receive, to_count(elements), MPI_UINT64_T, MPI_SUM, (int)root);
 }
 
 void transport_allreduce(const void *send, void *receive, size_t elements)
 {
-    check(MPI_Iallreduce(send, receive, to_count(elements), MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD, &in_flight),
-          "MPI_Iallreduce");
+    COLLECTIVE(Allreduce, Iallreduce, send, receive, to_count(elements), MPI_UINT64_T, MPI_SUM);
 }
 
 void transport_reduce_scatter_block(const void *send, void *receive, size_t elements_per_rank)
 {
-    check(MPI_Ireduce_scatter_block(send, receive, to_count(elements_per_rank), MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD,
-                                    &in_flight),
-          "MPI_Ireduce_scatter_block");
+    COLLECTIVE(Reduce_scatter_block, Ireduce_scatter_block, send, receive, to_count(elements_per_rank), MPI_UINT64_T,
+               MPI_SUM);
 }
 
 void transport_scan(const void *send, void *receive, size_t elements)
 {
-    check(MPI_Iscan(send, receive, to_count(elements), MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD, &in_flight), "MPI_Iscan");
+    COLLECTIVE(Scan, Iscan, send, receive, to_count(elements), MPI_UINT64_T, MPI_SUM);
 }
 
 void transport_ibarrier(void)
 {
-    check(MPI_Ibarrier(MPI_COMM_WORLD, &in_flight), "MPI_Ibarrier");
+    if (blocking)
+        transport_barrier();
+    else
+        check(MPI_Ibarrier(MPI_COMM_WORLD, &in_flight), "MPI_Ibarrier");
 }
 
 void transport_alltoall(const void *send, void *receive, size_t bytes)
 {
     const int count = to_count(bytes);
-    check(MPI_Ialltoall(send, count, MPI_BYTE, receive, count, MPI_BYTE, MPI_COMM_WORLD, &in_flight), "MPI_Ialltoall");
+    COLLECTIVE(Alltoall, Ialltoall, send, count, MPI_BYTE, receive, count, MPI_BYTE);
 }
 
 void transport_alltoallv(const void *send, const struct transport_blocks *outgoing, void *receive,
@@ -191,9 +198,8 @@ void transport_alltoallv(const void *send, const struct transport_blocks *outgoi
 {
     const struct arguments out = arguments_of(outgoing, 0);
     const struct arguments in = arguments_of(incoming, 1);
-    check(MPI_Ialltoallv(send, out.counts, out.displacements, MPI_BYTE, receive, in.counts, in.displacements, MPI_BYTE,
-                         MPI_COMM_WORLD, &in_flight),
-          "MPI_Ialltoallv");
+    COLLECTIVE(Alltoallv, Ialltoallv, send, out.counts, out.displacements, MPI_BYTE, receive, in.counts,
+               in.displacements, MPI_BYTE);
 }
 
 enum { TAG = 1 };
@@ -262,7 +268,8 @@ void transport_wait(void)
 {
     end(&messages_in_flight);
     end(&recorded);
-    check(MPI_Wait(&in_flight, MPI_STATUS_IGNORE), "MPI_Wait");
+    if (in_flight != MPI_REQUEST_NULL)
+        check(MPI_Wait(&in_flight, MPI_STATUS_IGNORE), "MPI_Wait");
 }
 
 void transport_barrier(void)

@@ -15,8 +15,8 @@ use tempfile::TempDir;
 macro_rules! sources {
     ($($name:literal)+) => { [$(($name, include_str!(concat!("../programs/", $name)))),+] };
 }
-const SOURCES: [(&str, &str); 17] = sources! {
-    "calls.c" "calls.h" "collective.c" "calibrate.c" "compute.c" "compute.h" "control.c" "control.h" "fft3d.c"
+const SOURCES: [(&str, &str); 18] = sources! {
+    "blocking.c" "calls.c" "calls.h" "collective.c" "calibrate.c" "compute.c" "compute.h" "control.c" "control.h" "fft3d.c"
     "messages.c" "options.c" "options.h" "repetitions.c" "repetitions.h" "transport.h"
     "transport_mpi.c" "transport_outboard.c"
 };
@@ -107,6 +107,11 @@ impl Workshop {
         self.on_transport("messages", &[], name, toolchain)
     }
 
+    /// The measuring program of blocking calls for one system.
+    pub(crate) fn blocking_program(&self, name: &str, toolchain: &Toolchain) -> Result<PathBuf, BenchError> {
+        self.on_transport("blocking", &[], name, toolchain)
+    }
+
     /// A program whose main is in the source of the same name.
     fn on_transport(&self, main: &str, objects: &[&str], name: &str, t: &Toolchain) -> Result<PathBuf, BenchError> {
         let (program, source) = (format!("{main}-{}", name.replace([' ', '/'], "-")), format!("{main}.c"));
@@ -167,7 +172,8 @@ mod tests {
         let workshop = Workshop::open().unwrap();
         assert!(workshop.calibrator().unwrap().is_file());
         let header = concat!(env!("CARGO_MANIFEST_DIR"), "/../client/include");
-        for source in ["collective.c", "messages.c", "options.c", "repetitions.c", "calls.c", "transport_outboard.c"] {
+        let ours = ["collective.c", "blocking.c", "messages.c", "options.c", "repetitions.c", "calls.c"];
+        for source in ours.into_iter().chain(["transport_outboard.c"]) {
             let arguments = ["-Werror", "-Wshadow", "-I", header, "-c", source].map(OsString::from);
             workshop.compile("outboard", Path::new(PLAIN_COMPILER), &arguments).unwrap();
         }

@@ -29,6 +29,10 @@ pub trait System {
     fn algorithm(&self, call: &Call) -> String;
     /// How the measuring program is built for it.
     fn toolchain(&self) -> Toolchain;
+    /// Whether a launch leaves behind what makes the next one another.
+    fn learns(&self) -> bool {
+        false
+    }
     /// Starts the program's ranks on the hosts that [`Job::host_of`] says, and returns at once.
     fn launch(&self, job: &Job<'_>) -> Result<Running, LaunchError>;
 }
@@ -48,6 +52,8 @@ pub struct Job<'a> {
     pub arguments: &'a [String],
     /// Service processes and progress threads belong on core 1, ranks on core 0, to which the program binds itself.
     pub comm_core: bool,
+    /// All calls are blocking: a progress thread would only be in the way.
+    pub blocking: bool,
     /// A directory for the outputs of the programs, and for what else the launch needs; gone after the run.
     pub directory: &'a Path,
 }
@@ -63,9 +69,9 @@ impl Job<'_> {
         self.ranks > self.hosts()
     }
 
-    /// Whether a library's progress threads have a core left to run on.
+    /// Whether a library's progress threads have something to do and a core left to run on.
     pub(crate) fn progress_threads_pay(&self) -> bool {
-        self.comm_core || !self.share_hosts()
+        !self.blocking && (self.comm_core || !self.share_hosts())
     }
 
     /// Number (from 1) of the host where a rank runs.

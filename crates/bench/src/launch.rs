@@ -116,6 +116,7 @@ impl Launching<'_> {
             program,
             arguments: &arguments,
             comm_core: setup.comm_core,
+            blocking: setup.blocking,
             directory,
         };
         let mut running = system.launch(&job).map_err(|source| BenchError::Launch { system: name.clone(), source })?;

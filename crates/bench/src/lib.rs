@@ -1,5 +1,5 @@
-//! Measures a collective of several systems beside one another on an emulated cluster, a pattern of messages, and a
-//! whole program below them.
+//! Measures a collective of several systems beside one another on an emulated cluster, nonblocking or blocking, a
+//! pattern of messages, and a whole program below them; and a grid of collectives, sizes and clusters below the shim.
 //!
 //! ```text
 //!  options --> installation of the peers --> one measuring program per system (one C source, one compute loop)
@@ -19,12 +19,14 @@
 //! Never does: judging a system by its defaults (see [`Peer`] for the settings), changing anything of the machine
 //! outside the cluster and the peers' directory, knowing how Outboard's own daemons are started (see [`System`]).
 
+mod blocking;
 mod calibration;
 mod collective;
 mod compile;
 mod control;
 mod error;
 mod fft;
+mod grid;
 mod install;
 mod job;
 mod launch;
@@ -42,15 +44,17 @@ mod run;
 mod setup;
 mod table;
 
+pub use blocking::{BlockingReport, BlockingRow, render_blocking_table, run_blocking};
 pub use collective::Collective;
 pub use compile::Toolchain;
 pub use error::BenchError;
 pub use fft::{FftOptions, FftReport, FftRow, render_fft_table, run_fft};
+pub use grid::{Cell, GridReport, Place, Verdict, grid_runs, render_grid, render_grid_markdown};
 pub use job::{Job, LaunchError, Process, Running, ServiceCounters, ServiceStats, System};
 pub use layout::Layout;
 pub use limit::{COMPUTE_WORTH, Call, JUDGED_FROM_BYTES, limit_ms, multicast_minimum_bytes, raw_limit_ms};
 pub use options::{BenchOptions, LateBy, Lateness, OptionError, format_size, parse_sizes};
-pub use ours::{Outboard, Services};
+pub use ours::{Outboard, Services, choice_file};
 pub use peers::{Peer, open_mpi_compiler, open_mpi_launcher};
 pub use recorded::{
     HandedOver, RecordedOptions, RecordedReport, RecordedRow, Way, render_recorded_table, run_recorded,

@@ -29,6 +29,8 @@ pub(crate) struct SizeSamples {
     pub(crate) lateness: Option<LatenessSamples>,
     pub(crate) pure: Phase,
     pub(crate) overall: Phase,
+    /// The slowest rank of each repetition of the compute loop alone, one after each of the overall phase.
+    pub(crate) paired_alone_ms: Vec<f64>,
     /// Wire bytes of all pure repetitions.
     pub(crate) wire_bytes: u64,
     /// Counters of the services over all pure repetitions.
@@ -83,6 +85,7 @@ struct SizeLine {
     lateness: Option<LatenessSamples>,
     pure: Phase,
     overall: Phase,
+    paired_alone_ms: Vec<f64>,
 }
 
 /// Launches the program and measures all sizes; `tick` is called after each phase.
@@ -93,7 +96,7 @@ pub(crate) fn measure(
     tick: &dyn Fn(),
 ) -> Result<Launch, BenchError> {
     let arguments = arguments(options, units);
-    launching.run(arguments, time_limit(options), |talk| listen(options, talk, tick))
+    launching.run(arguments, time_limit(options, launching.setup.repetitions), |talk| listen(options, talk, tick))
 }
 
 fn listen(options: &BenchOptions, talk: &mut Talk<'_, '_>, tick: &dyn Fn()) -> Result<Launch, BenchError> {
@@ -132,6 +135,7 @@ fn size_samples(bytes: u64, text: &str, phases: &[Counted], talk: &Talk<'_, '_>)
             lateness: line.lateness,
             pure: line.pure,
             overall: line.overall,
+            paired_alone_ms: line.paired_alone_ms,
             wire_bytes: pure.wire_bytes,
             services: pure.services,
             alone_ms: Vec::new(),
@@ -163,7 +167,7 @@ fn arguments(options: &BenchOptions, units: &[u64]) -> Vec<String> {
     arguments
 }
 
-fn time_limit(options: &BenchOptions) -> Duration {
+fn time_limit(options: &BenchOptions, repetitions: u32) -> Duration {
     const EVERY_REPETITION_S: f64 = 0.2;
     let (late_s, times) = match options.late.map(|late| late.by) {
         Some(LateBy::Time(late)) => (late.as_secs_f64(), 1.0),
@@ -173,7 +177,7 @@ fn time_limit(options: &BenchOptions) -> Duration {
     let links_s = |call: Call| times * limit::raw_limit_ms(&call, &options.setup.lab.link()) / 1e3;
     let own_s = |call: Call| times * EVERY_REPETITION_S + launch::checking_s(call.ranks(), call.bytes) + late_s;
     let (links_s, own_s): (f64, f64) = (options.calls().map(links_s).sum(), options.calls().map(own_s).sum());
-    let phases = 3.0 * f64::from(options.setup.repetitions + 2);
+    let phases = 4.0 * f64::from(repetitions + 2);
     let idle_s = options.idle.map_or(0.0, |idle| idle.as_secs_f64());
     launch::time_limit(phases * links_s, idle_s + phases * (own_s + EVERY_REPETITION_S))
 }

@@ -5,10 +5,29 @@ use crate::job::{Job, LaunchError, Process, Running, ServiceStats, System};
 use crate::peers::{InstalledPeer, ProgressThread};
 use crate::{BenchError, Call, Peer, Toolchain, install};
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// How the MPI shim chooses between the MPI library and the service process.
 const CHOICE: &str = "OUTBOARD_CHOICE";
+/// Where it keeps what it has learnt.
+const CHOICE_FILE: &str = "OUTBOARD_CHOICE_FILE";
+
+/// How the shim chooses here: what is measured is offloading, unless whoever measures wants to know what it chooses.
+pub(crate) fn choice() -> String {
+    std::env::var(CHOICE).unwrap_or_else(|_| "offload".to_owned())
+}
+
+/// Where the shim keeps what it learns on a cluster, in place of where it would. Emulated clusters of other links have
+/// the same hosts, so that each needs a file of its own.
+pub fn choice_file(place: &impl fmt::Display, otherwise: &Path) -> PathBuf {
+    match std::env::var_os(CHOICE_FILE) {
+        Some(mut file) => {
+            file.push(format!("-{place}"));
+            file.into()
+        }
+        None => otherwise.join(place.to_string()),
+    }
+}
 
 type Launch = dyn Fn(&Job<'_>) -> Result<Running, LaunchError>;
 
@@ -17,6 +36,7 @@ pub struct Outboard {
     name: String,
     algorithm: Box<dyn Fn(&Call) -> String>,
     toolchain: Toolchain,
+    learns: bool,
     launch: Box<Launch>,
 }
 
@@ -45,13 +65,14 @@ impl Outboard {
             name: "outboard".to_owned(),
             algorithm: Box::new(algorithm),
             toolchain: Toolchain::outboard(include, lib),
+            learns: false,
             launch: Box::new(launch),
         }
     }
 
     /// Below an unmodified MPI program, by `LD_PRELOAD`. `algorithm` names the one that carries out a call. `shim` is
-    /// the preloaded library built for `mpi`, which is installed if need be. `start_services` starts a daemon on every
-    /// host.
+    /// the preloaded library built for `mpi`, which is installed if need be; it keeps what it learns in `choice_file`,
+    /// `None` for where it usually does. `start_services` starts a daemon on every host.
     ///
     /// # Errors
     /// If `mpi` is no Open MPI, or cannot be installed.
@@ -60,6 +81,7 @@ impl Outboard {
         mpi: Peer,
         peers_dir: &Path,
         shim: &Path,
+        choice_file: Option<&Path>,
         start_services: impl Fn(&Job<'_>) -> Result<Services, LaunchError> + 'static,
     ) -> Result<Self, BenchError> {
         let name = format!("outboard below {}", mpi.name());
@@ -73,9 +95,10 @@ impl Outboard {
         install::ensure(mpi, peers_dir)?;
         let installed = InstalledPeer::new(mpi, peers_dir);
         let toolchain = installed.toolchain();
-        // What is measured is offloading, unless whoever measures wants to know what the shim chooses.
-        let choice = std::env::var(CHOICE).unwrap_or_else(|_| "offload".to_owned());
-        let below = [("LD_PRELOAD".to_owned(), shim.display().to_string()), (CHOICE.to_owned(), choice)];
+        let choice = choice();
+        let learns = choice == "adaptive";
+        let mut below = vec![("LD_PRELOAD".to_owned(), shim.display().to_string()), (CHOICE.to_owned(), choice)];
+        below.extend(choice_file.map(|file| (CHOICE_FILE.to_owned(), file.display().to_string())));
         let launcher = format!("{name}'s launcher on h1");
         let launch = move |job: &Job<'_>| {
             let mut services = start_services(job)?;
@@ -84,7 +107,7 @@ impl Outboard {
             let launcher = Process::start(launcher.clone(), command, job.directory)?;
             Ok(Running { ranks: vec![launcher], services: services.processes, stats: services.stats })
         };
-        Ok(Self { name, algorithm: Box::new(algorithm), toolchain, launch: Box::new(launch) })
+        Ok(Self { name, algorithm: Box::new(algorithm), toolchain, learns, launch: Box::new(launch) })
     }
 
     /// Adds `variant` to the name, for systems that differ in one setting.
@@ -114,6 +137,10 @@ impl System for Outboard {
 
     fn toolchain(&self) -> Toolchain {
         self.toolchain.clone()
+    }
+
+    fn learns(&self) -> bool {
+        self.learns
     }
 
     fn launch(&self, job: &Job<'_>) -> Result<Running, LaunchError> {

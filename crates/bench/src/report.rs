@@ -282,12 +282,23 @@ pub struct Overlap {
     pub overall_ms: f64,
     /// Share of the pure time that the computing hid (CD-7).
     pub percent: f64,
+    /// The compute loop alone, of the slowest rank, in repetitions that alternate with the overall ones: median. On a
+    /// shared machine the pair has the same speed, which a time before the launch has not.
+    pub paired_alone_ms: f64,
+    /// [`Self::overall_ms`] over [`Self::paired_alone_ms`]: 1 where the communication costs the program nothing.
+    pub paired_ratio: f64,
 }
 
 impl Overlap {
     /// Overlap = 1 - (t_(comp+comm) - t_comp) / t_comm (CD-7), as it is: noise may carry it over 100 or below 0.
-    pub fn new(compute_ms: f64, overall_ms: f64, pure_ms: f64) -> Self {
-        Self { compute_ms, overall_ms, percent: (1.0 - (overall_ms - compute_ms) / pure_ms) * 100.0 }
+    pub fn new(compute_ms: f64, overall_ms: f64, pure_ms: f64, paired_alone_ms: f64) -> Self {
+        Self {
+            compute_ms,
+            overall_ms,
+            percent: (1.0 - (overall_ms - compute_ms) / pure_ms) * 100.0,
+            paired_alone_ms,
+            paired_ratio: overall_ms / paired_alone_ms,
+        }
     }
 }
 
@@ -414,7 +425,7 @@ pub(crate) mod tests {
             },
             barrier_ms: Spread::of(&[0.2]),
             multicast_minimum_bytes: 16_777_216,
-            overlap: Overlap::new(28.9, 30.0, ms),
+            overlap: Overlap::new(28.9, 30.0, ms, 25.0),
             thread_cpu_waiting: ThreadCpu::of(&[4.0], &[250.0]),
             thread_cpu_computing: ThreadCpu::of(&[4.0], &[3.0]),
             idle_service_cpu_percent: None,
@@ -453,7 +464,7 @@ pub(crate) mod tests {
         for field in ["median", "min", "max"] {
             assert!(row["time_ms"][field].is_number(), "{field}");
         }
-        for field in ["compute_ms", "overall_ms", "percent"] {
+        for field in ["compute_ms", "overall_ms", "percent", "paired_alone_ms", "paired_ratio"] {
             assert!(row["overlap"][field].is_number(), "{field}");
         }
         for field in ["post_us", "ending_us"] {
@@ -477,9 +488,10 @@ pub(crate) mod tests {
 
     #[test]
     fn cd_7_overlap() {
-        assert_eq!(Overlap::new(30.0, 30.0, 25.0).percent, 100.0);
-        assert_eq!(Overlap::new(30.0, 55.0, 25.0).percent, 0.0);
-        assert_eq!(Overlap::new(30.0, 42.5, 25.0).percent, 50.0);
+        assert_eq!(Overlap::new(30.0, 30.0, 25.0, 30.0).percent, 100.0);
+        assert_eq!(Overlap::new(30.0, 55.0, 25.0, 30.0).percent, 0.0);
+        let half = Overlap::new(30.0, 42.5, 25.0, 34.0);
+        assert_eq!((half.percent, half.paired_alone_ms, half.paired_ratio), (50.0, 34.0, 1.25));
     }
 
     #[test]

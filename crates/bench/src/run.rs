@@ -10,8 +10,11 @@ use crate::report::{Cost, LateRow, Limits, Overlap, Report, Row, Spread, Subject
 use crate::{BenchError, BenchOptions, Call, Setup, install, limit, plot};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use outboard_lab::Lab;
-use std::fs;
 use std::path::{Path, PathBuf};
+
+/// A launch that is for learning has so many times the repetitions: the shim tries nothing in the first half second of
+/// a program, and trials may cost one percent of it.
+const LEARNING_TIMES: u32 = 10;
 
 /// Phases of a launch: barriers, and two for each size, three where a rank is late.
 fn phases_per_launch(options: &BenchOptions) -> u64 {
@@ -41,7 +44,7 @@ pub fn run(options: &BenchOptions, ours: &[&dyn System]) -> Result<Report, Bench
         let timed = |units: &u64| if options.setup.comm_core { Ok(Vec::new()) } else { calibrator.alone_ms(*units) };
         units.iter().map(timed).collect::<Result<Vec<_>, _>>()
     };
-    let launches = go_through(&options.setup, &entrants, workshop.path(), &bar, |launching| {
+    let launches = go_through(&options.setup, &entrants, workshop.path(), &bar, nothing_before, |launching| {
         let before = alone()?;
         let mut launch = measurement::measure(options, launching, &units, &|| bar.inc(1))?;
         for (size, (before, after)) in launch.sizes.iter_mut().zip(before.into_iter().zip(alone()?)) {
@@ -62,12 +65,18 @@ struct Entrant<'a> {
     program: PathBuf,
 }
 
+/// For what needs no launch before those that count.
+pub(crate) fn nothing_before(_: &Launching<'_>) -> Result<(), BenchError> {
+    Ok(())
+}
+
 /// Runs one program, as `build` makes it for each system, below `ours` and the peers of `setup`, beside one another.
-/// The `rows` of each system, ours first, from what `measure` found in its launches.
+/// `before` all that counts each system has its turn once. The `rows` of each system, ours first, from what `measure` found in its launches.
 pub(crate) fn side_by_side<L, R>(
     setup: &Setup,
     ours: &[&dyn System],
     build: impl Fn(&Workshop, &dyn System) -> Result<PathBuf, BenchError>,
+    before: impl FnMut(&Launching<'_>) -> Result<(), BenchError>,
     measure: impl Fn(&Launching<'_>) -> Result<L, BenchError>,
     rows: impl Fn(&dyn System, &[L]) -> Vec<R>,
 ) -> Result<Vec<R>, BenchError> {
@@ -75,7 +84,7 @@ pub(crate) fn side_by_side<L, R>(
     let peers = installed(setup, &bar)?;
     let workshop = Workshop::open()?;
     let entrants = entrants(ours, &peers, &bar, |system| build(&workshop, system))?;
-    let launches = go_through(setup, &entrants, workshop.path(), &bar, |launching| {
+    let launches = go_through(setup, &entrants, workshop.path(), &bar, before, |launching| {
         let launch = measure(launching)?;
         bar.inc(1);
         Ok(launch)
@@ -105,32 +114,62 @@ fn entrants<'a>(
     systems.map(|system| Ok(Entrant { system, program: build(system)? })).collect()
 }
 
-/// Starts the cluster and launches every entrant in each round, so that systems alternate. For each entrant the results
-/// of `measure`, one per round.
+/// Starts the cluster and has each entrant do what is to be done `before`, launches those that learn as often as they
+/// shall, then every entrant in each round, so that systems alternate. For each entrant the results of `measure`, one
+/// per round.
 fn go_through<T>(
     setup: &Setup,
     entrants: &[Entrant<'_>],
     workshop: &Path,
     bar: &ProgressBar,
+    mut before: impl FnMut(&Launching<'_>) -> Result<(), BenchError>,
     mut measure: impl FnMut(&Launching<'_>) -> Result<T, BenchError>,
 ) -> Result<Vec<Vec<T>>, BenchError> {
-    let lab = Lab::start(&setup.lab)?;
+    let course = Course { lab: Lab::start(&setup.lab)?, workshop, bar };
+    for entrant in entrants {
+        course.turn("getting ready", setup, entrant, &mut before)?;
+    }
+    let learning = Setup { repetitions: setup.repetitions * LEARNING_TIMES, ..setup.clone() };
+    for _ in 0..setup.learn {
+        for entrant in entrants.iter().filter(|entrant| entrant.system.learns()) {
+            course.turn("learning", &learning, entrant, &mut measure)?;
+        }
+    }
     let mut found: Vec<Vec<T>> = entrants.iter().map(|_| Vec::new()).collect();
     for round in 1..=setup.rounds {
-        for (at, Entrant { system, program }) in entrants.iter().enumerate() {
-            bar.set_message(format!("{} (round {round} of {})", system.name(), setup.rounds));
-            let directory = workshop.join(format!("launch-{round}-{at}"));
-            fs::create_dir(&directory).map_err(BenchError::system(format!("make {}", directory.display())))?;
-            let launching = Launching { setup, lab: &lab, system: *system, program, directory: &directory };
-            found[at].push(measure(&launching)?);
+        for (found, entrant) in found.iter_mut().zip(entrants) {
+            found.push(course.turn(&format!("round {round} of {}", setup.rounds), setup, entrant, &mut measure)?);
         }
     }
     Ok(found)
 }
 
+/// What the entrants go through.
+struct Course<'a> {
+    lab: Lab,
+    workshop: &'a Path,
+    bar: &'a ProgressBar,
+}
+
+impl Course<'_> {
+    /// Lets an entrant `go`, in a directory of its own.
+    fn turn<T>(
+        &self,
+        what: &str,
+        setup: &Setup,
+        Entrant { system, program }: &Entrant<'_>,
+        go: impl FnOnce(&Launching<'_>) -> Result<T, BenchError>,
+    ) -> Result<T, BenchError> {
+        self.bar.set_message(format!("{} ({what})", system.name()));
+        let directory = tempfile::tempdir_in(self.workshop).map_err(BenchError::system("make a directory"))?;
+        go(&Launching { setup, lab: &self.lab, system: *system, program, directory: directory.path() })
+    }
+}
+
 /// A progress bar of so many steps for each launch, or a hidden one.
 fn bar(setup: &Setup, ours: usize, steps: u64) -> ProgressBar {
-    let launches = (ours + setup.peers.len()) as u64 * u64::from(setup.rounds);
+    let rounds = |systems: usize, rounds: u32| systems as u64 * u64::from(rounds);
+    let launches = rounds(ours, setup.learn) + rounds(ours + setup.peers.len(), setup.rounds);
     // Draws nothing where standard error is no terminal.
     let target = if setup.progress { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed_precise} {msg}").expect("a valid template");
@@ -182,7 +221,7 @@ fn row(
         limits: Limits::new(&call, &options.setup.lab.link(), time_ms.median, barrier_ms.median),
         barrier_ms,
         multicast_minimum_bytes: limit::multicast_minimum_bytes(&call),
-        overlap: Overlap::new(compute_ms, overall_ms, time_ms.median),
+        overlap: Overlap::new(compute_ms, overall_ms, time_ms.median, all(|sample| &sample.paired_alone_ms).median),
         thread_cpu_waiting: thread_cpu(samples, |sample| &sample.pure),
         thread_cpu_computing: thread_cpu(samples, |sample| &sample.overall),
         offloaded_calls: offloaded_calls(options, launches, services),

@@ -28,6 +28,11 @@ pub struct Setup {
     pub rounds: u32,
     /// Ranks share core 0, service processes and progress threads have core 1.
     pub comm_core: bool,
+    /// How often the systems that learn ([`System::learns`](crate::System::learns)) are launched before anything
+    /// counts, each time for longer than when it does.
+    pub learn: u32,
+    /// Calls are blocking, so that progress threads of MPI libraries have nothing to do: there are none.
+    pub blocking: bool,
     /// Where the peers are installed.
     pub peers_dir: PathBuf,
     /// Where to write the charts; `None` for no charts.
@@ -49,6 +54,8 @@ impl Setup {
             repetitions,
             rounds: 1,
             comm_core: false,
+            learn: 0,
+            blocking: false,
             peers_dir: default_peers_dir(),
             plot: None,
             launch_timeout: None,

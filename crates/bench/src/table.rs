@@ -3,7 +3,7 @@
 use crate::plot::distinct;
 use crate::{Cost, Row, Subject, format_size};
 
-const HEADINGS: [&str; 12] = [
+const HEADINGS: [&str; 13] = [
     "system",
     "algorithm",
     "ranks",
@@ -14,6 +14,7 @@ const HEADINGS: [&str; 12] = [
     "wire MB/call",
     "overlap %",
     "overall ms (compute)",
+    "with/alone",
     "cpu ms/call",
     "rank cpu us/call (waiting)",
 ];
@@ -121,6 +122,11 @@ pub(crate) fn ranks_cell(subject: &Subject) -> String {
     }
 }
 
+/// Calls that service processes carried out, per call.
+pub(crate) fn offloaded_cell(calls: Option<f64>) -> String {
+    calls.map_or_else(|| "-".to_owned(), |calls| format!("{calls:.2}"))
+}
+
 pub(crate) fn cpu_cell(cost: &Cost) -> String {
     match cost.service_cpu_s {
         Some(service_s) => format!("{:.2} + {:.2} service", cost.host_cpu_s * 1e3, service_s * 1e3),
@@ -150,6 +156,7 @@ fn cells(row: &Row) -> [String; HEADINGS.len()] {
         format!("{:.3}", row.cost.wire_bytes / 1e6),
         format!("{:.0}", row.overlap.percent),
         format!("{:.2} ({:.2})", row.overlap.overall_ms, row.overlap.compute_ms),
+        format!("{:.2}", row.overlap.paired_ratio),
         cpu_cell(&row.cost),
         thread_cell(row),
     ]

@@ -5,7 +5,7 @@
 use libtest_mimic::{Arguments, Failed, Trial};
 use outboard_bench::{
     BenchError, BenchOptions, Collective, FftOptions, Job, LateBy, Lateness, Layout, Peer, RecordedOptions, Report,
-    Setup, Way, default_peers_dir, open_mpi_launcher, render_fft_table, run, run_fft, run_recorded,
+    Setup, Way, default_peers_dir, open_mpi_launcher, render_fft_table, run, run_blocking, run_fft, run_recorded,
 };
 use outboard_lab::{Lab, Loss, LossOf, SpecError};
 use std::fs;
@@ -26,6 +26,7 @@ fn main() -> ExitCode {
         Trial::test("several_ranks_per_host", several_ranks_per_host),
         Trial::test("every_collective_of_two_ranks_per_host", every_collective_of_two_ranks_per_host),
         Trial::test("a_late_rank_without_blocks_delays_nobody", a_late_rank_without_blocks_delays_nobody),
+        Trial::test("blocking_calls_come_in_batches", blocking_calls_come_in_batches),
         Trial::test("fft_has_the_same_bits_below_any_layout", fft_has_the_same_bits_below_any_layout),
         Trial::test("messages_go_in_both_ways", messages_go_in_both_ways),
         Trial::test("daemons_of_a_launcher_keep_to_their_hosts", daemons_of_a_launcher_keep_to_their_hosts),
@@ -67,6 +68,7 @@ fn debian_on_two_hosts() -> Result<(), Failed> {
                 && row.cost.time_ms.median >= row.cost.time_ms.min
                 && row.cost.time_ms.max >= row.cost.time_ms.median
         );
+        assert!(row.overlap.paired_alone_ms > 0.0 && row.overlap.paired_ratio > 0.0, "{row:?}");
         assert!(row.overlap.compute_ms > 0.0 && row.cost.host_cpu_s > 0.0);
         assert!(row.overlap.overall_ms >= row.overlap.compute_ms, "loops on one core run one after another: {row:?}");
         let (waiting, computing) = (row.thread_cpu_waiting, row.thread_cpu_computing);
@@ -169,6 +171,28 @@ fn a_late_rank_without_blocks_delays_nobody() -> Result<(), Failed> {
     Ok(())
 }
 
+/// Small calls many at a time, large ones alone; ranks of one host need no link.
+fn blocking_calls_come_in_batches() -> Result<(), Failed> {
+    let mut options = options(&[8, 1 << 20]);
+    (options.collective, options.setup.rounds) = (Collective::Allreduce, 2);
+    for (lab, ranks_per_host) in [("2x1gbit", 1), ("1x1gbit", 2)] {
+        (options.setup.lab, options.setup.ranks_per_host) = (lab.parse()?, ranks_per_host);
+        let report = run_blocking(&options, &[]).map_err(|error| Failed::from(error.to_string()))?;
+        let [small, large] = report.rows.as_slice() else { panic!("{report:?}") };
+        for row in [small, large] {
+            assert!(row.cost.verified && row.cost.time_ms.min > 0.0 && row.offloaded_calls.is_none(), "{row:?}");
+            assert_eq!((row.subject.ranks, row.cost.repetitions), (2, 6 * row.batch_calls), "repetitions are calls");
+        }
+        assert!((large.batch_calls..=1000).contains(&small.batch_calls), "{report:?}");
+        let between_hosts = ranks_per_host == 1;
+        // Each rank's half of the vector and of the sum leaves one host and enters the other.
+        assert_eq!(large.cost.wire_bytes >= 4.0 * f64::from(1 << 20), between_hosts, "{}", large.cost.wire_bytes);
+        // The link alone takes longer for it than a batch lasts.
+        assert!(large.batch_calls == 1 || !between_hosts, "{report:?}");
+    }
+    Ok(())
+}
+
 fn fft_has_the_same_bits_below_any_layout() -> Result<(), Failed> {
     let mut checksums = Vec::new();
     for layout in [Layout::Contiguous, Layout::Strided] {
@@ -230,6 +254,7 @@ fn daemons_of_a_launcher_keep_to_their_hosts() -> Result<(), Failed> {
         program: Path::new("/bin/sh"),
         arguments: &["-c", line].map(String::from),
         comm_core: false,
+        blocking: false,
         directory: directory.path(),
     };
     let mut launcher = open_mpi_launcher(Peer::Debian, &default_peers_dir(), &job, false, &[])?;

@@ -1,6 +1,8 @@
 //! `outboard bench`: our ways in beside the peers, on one emulated cluster, in one run.
 
-use std::path::PathBuf;
+mod grid;
+
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -8,8 +10,8 @@ use clap::{Args, Subcommand, ValueEnum};
 use outboard::placement::ServiceProcesses;
 use outboard_bench::{
     BenchOptions, COMPUTE_WORTH, Call, Collective, FftOptions, Lateness, Layout, Outboard, Peer, RecordedOptions,
-    Report, Services, Setup, System, default_peers_dir, parse_sizes, render_by_size, render_fft_table,
-    render_recorded_table, render_table,
+    Report, Services, Setup, System, default_peers_dir, parse_sizes, render_blocking_table, render_by_size,
+    render_fft_table, render_recorded_table, render_table, run_blocking,
 };
 use outboard_lab::LabSpec;
 use serde::Serialize;
@@ -22,6 +24,8 @@ use crate::places;
 
 /// Where none are given.
 const SIZES: &str = "256K,1M,4M";
+/// The same of blocking calls.
+const BLOCKING_SIZES: &str = "8,64,1K,4K,16K,64K,256K,1M,4M";
 
 /// What is measured.
 #[derive(Debug, Subcommand)]
@@ -58,6 +62,8 @@ pub(crate) enum BenchCommand {
     Fft(FftArgs),
     /// A scatter-destination all-to-all by messages: one by one, and as a recorded group called again and again
     Recorded(RecordedArgs),
+    /// An MPI library natively beside the same library below the preloaded shim: collectives, sizes, clusters
+    Grid(grid::GridArgs),
 }
 
 /// The way into Outboard.
@@ -136,9 +142,12 @@ pub(crate) struct BenchArgs {
     #[command(flatten)]
     setup: SetupArgs,
     /// Bytes of a rank's block (of the root's broadcast, for each other rank of an alltoall or scatter, of the vectors
-    /// that are reduced), separated by commas [default: 256K,1M,4M; 0 of a barrier]
+    /// that are reduced), separated by commas [default: 256K,1M,4M; with --blocking 8 to 4M; 0 of a barrier]
     #[arg(long)]
     sizes: Option<String>,
+    /// Blocking calls (of the C interface post and wait), small ones many in a row; nothing is overlapped with them
+    #[arg(long, conflicts_with_all = ["late", "idle", "compute"])]
+    blocking: bool,
     /// Which way into Outboard
     #[arg(long, value_enum, default_value = "c")]
     via: Via,
@@ -181,13 +190,18 @@ pub(crate) fn bench(command: BenchCommand) -> Result<ExitCode, CliError> {
         BenchCommand::Barrier(args) => (Collective::Barrier, args),
         BenchCommand::Fft(args) => return fft(args),
         BenchCommand::Recorded(args) => return recorded(args),
+        BenchCommand::Grid(args) => return grid::grid(&args),
     };
     collectives(collective, args)
 }
 
 fn collectives(collective: Collective, args: BenchArgs) -> Result<ExitCode, CliError> {
-    let sizes = args.sizes.unwrap_or_else(|| if collective.has_bytes() { SIZES } else { "0" }.to_owned());
-    let sizes = parse_sizes(&sizes).map_err(CliError::said)?;
+    let default_sizes = match (collective.has_bytes(), args.blocking) {
+        (false, _) => "0",
+        (true, false) => SIZES,
+        (true, true) => BLOCKING_SIZES,
+    };
+    let sizes = parse_sizes(args.sizes.as_deref().unwrap_or(default_sizes)).map_err(CliError::said)?;
     let mut options = BenchOptions::new(args.setup.setup(args.repetitions)?, collective, sizes);
     options.late = args.late.map(|late| Lateness { silent: args.late_silent, ..late });
     options.idle = args.idle.map(Duration::from_secs);
@@ -205,8 +219,12 @@ fn collectives(collective: Collective, args: BenchArgs) -> Result<ExitCode, CliE
             start(by_c_interface(algorithms.clone(), daemons.clone())?);
         }
         if matches!(args.via, Via::Mpi | Via::Both) {
-            start(below_mpi(args.setup.mpi, algorithms, daemons)?);
+            start(below_mpi(args.setup.mpi, algorithms, daemons, None)?);
         }
+    }
+    if args.blocking {
+        let report = run_blocking(&options, &systems(&ours))?;
+        return finish(&args.setup, &report, &render_blocking_table(&report), report.verified());
     }
     let report = outboard_bench::run(&options, &systems(&ours))?;
     let mut text = render_table(&report.rows);
@@ -240,8 +258,14 @@ fn by_c_interface(algorithms: Algorithms, daemons: DaemonArgs) -> Result<Outboar
     Ok(Outboard::by_c_interface(algorithm, &include, &library, launch))
 }
 
-/// Our way in below an unmodified MPI program.
-fn below_mpi(mpi: Peer, algorithms: Algorithms, daemons: DaemonArgs) -> Result<Outboard, CliError> {
+/// Our way in below an unmodified MPI program. The shim keeps what it learns in `choice_file`, or where it usually
+/// does.
+fn below_mpi(
+    mpi: Peer,
+    algorithms: Algorithms,
+    daemons: DaemonArgs,
+    choice_file: Option<&Path>,
+) -> Result<Outboard, CliError> {
     let named = algorithms.clone();
     let algorithm = move |call: &Call| named.name(call);
     let start = move |job: &outboard_bench::Job<'_>| {
@@ -251,7 +275,7 @@ fn below_mpi(mpi: Peer, algorithms: Algorithms, daemons: DaemonArgs) -> Result<O
         environment.push(("OUTBOARD_LIBRARY".to_owned(), library.display().to_string()));
         Ok(Services { environment, stats: Some(Box::new(d.stats())), processes: d.processes })
     };
-    Ok(Outboard::below_mpi(algorithm, mpi, &default_peers_dir(), &places::shim(mpi)?, start)?)
+    Ok(Outboard::below_mpi(algorithm, mpi, &default_peers_dir(), &places::shim(mpi)?, choice_file, start)?)
 }
 
 #[derive(Debug, Args)]
@@ -284,7 +308,7 @@ fn fft(args: FftArgs) -> Result<ExitCode, CliError> {
     let algorithms = Algorithms::of(Collective::Alltoallv, &daemons)?;
     let mut ours = Vec::new();
     if !args.peers_only {
-        ours.push(below_mpi(args.setup.mpi, algorithms, daemons)?.with_variant(variant.as_deref()));
+        ours.push(below_mpi(args.setup.mpi, algorithms, daemons, None)?.with_variant(variant.as_deref()));
     }
     let report = outboard_bench::run_fft(&options, &systems(&ours))?;
     finish(&args.setup, &report, &render_fft_table(&report), report.agrees())

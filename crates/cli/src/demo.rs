@@ -150,7 +150,8 @@ fn measure(args: &DemoArgs, command: &[String], directory: &Path, offloaded: boo
     arguments.extend(["--iterations".into(), args.iterations.to_string(), "--json".into()]);
     let program = Path::new(&command[0]);
     let layout = Layout::default();
-    let job = Job { lab: &lab, ranks, layout, program, arguments: &arguments, comm_core: false, directory };
+    let arguments = arguments.as_slice();
+    let job = Job { lab: &lab, ranks, layout, program, arguments, comm_core: false, blocking: false, directory };
     let launcher = open_mpi_launcher(args.mpi, &default_peers_dir(), &job, !offloaded, &environment)?;
     let before = lab.counters()?;
     let name = if offloaded { "offloaded run" } else { "native run" };

@@ -170,6 +170,7 @@ fn run_mpi(
                 program,
                 arguments: &args.command[1..],
                 comm_core: false,
+                blocking: false,
                 directory,
             };
             let mut command = open_mpi_launcher(args.mpi, &default_peers_dir(), &job, daemons.is_none(), &environment)?;

@@ -68,6 +68,36 @@ fn every_reduction_is_right_in_either_layout() {
     }
 }
 
+/// All systems make the same calls, of which the shim may pass some through; the C interface passes none.
+#[test]
+fn blocking_calls_are_right_whoever_carries_them_out() {
+    let placed = ["allreduce", "--blocking", "--lab", "2x1gbit", "--ranks-per-host", "2", "--layout", "strided"];
+    let measured = ["--sizes", "8,64K", "--repetitions", "4", "--via", "both", "--peers", "debian"];
+    let rows = rows(&[&placed[..], &measured].concat());
+    for (row, system) in rows.iter().zip(["outboard", "outboard", "outboard below debian"]) {
+        assert_eq!(row["system"], system);
+    }
+    rows[..2].iter().for_each(assert_offloaded);
+    assert_eq!(rows.len(), 6);
+    for (at, row) in rows.iter().enumerate() {
+        assert_eq!(row["batch_calls"], rows[at % 2]["batch_calls"], "every system has two sizes: {row}");
+    }
+}
+
+/// One cell each of two collectives; a loss is no failure.
+#[test]
+fn a_grid_has_a_cell_for_each_collective_and_size() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let markdown = directory.path().join("grid.md");
+    let cells = ["grid", "--blocking", "--labs", "1x1gbit:2", "--collectives", "barrier,reduce", "--sizes", "3,64"];
+    let often = ["--rounds", "1", "--repetitions", "2", "--markdown", markdown.to_str().expect("text")];
+    let rows = rows(&[&cells[..], &often].concat());
+    let places: Vec<_> = rows.iter().map(|row| (row["collective"].as_str(), row["bytes_per_rank"].as_u64())).collect();
+    assert_eq!(places, [(Some("barrier"), Some(0)), (Some("reduce"), Some(64))], "3 bytes are no integers");
+    let text = std::fs::read_to_string(markdown).expect("tables");
+    assert!(text.contains("| reduce | 1x1gbit:2 | 64 |") && text.contains("of 2 cells lose"), "{text}");
+}
+
 /// Without multicast every block leaves a host once for each other one: the daemons did what they were told.
 #[test]
 fn an_algorithm_that_is_asked_for_carries_out_the_call() {

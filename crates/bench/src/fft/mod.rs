@@ -31,6 +31,7 @@ pub fn run_fft(options: &FftOptions, ours: &[&dyn System]) -> Result<FftReport, 
         &options.setup,
         ours,
         |workshop, system| workshop.fft_program(&system.name(), &system.toolchain()),
+        run::nothing_before,
         |launching| launch::measure(options, launching),
         |system, launches| report::rows(options, system, launches),
     )?;

@@ -79,6 +79,7 @@ pub fn run_recorded(options: &RecordedOptions, ours: &[&dyn System]) -> Result<R
         &options.setup,
         ours,
         |workshop, system| workshop.messages_program(&system.name(), &system.toolchain()),
+        run::nothing_before,
         |launching| launch::measure(options, launching),
         |system, launches| report::rows(options, system, launches),
     )?;

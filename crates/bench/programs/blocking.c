@@ -1,0 +1,235 @@
+/*
+ * blocking.c: measures the blocking form of a collective (see calls.h): of Outboard, post and wait. The last result of
+ * every batch is checked byte by byte.
+ *
+ * A batch is so many calls in a row, the same buffers each time, roots at rank 0. All ranks begin it behind a barrier,
+ * when the token buckets of the links are full again; a rank's time of a call is its time of the batch divided by the
+ * calls. How many calls make a batch the harness says, or leaves it to this program, which then takes as many as last
+ * BATCH_NS, but CALLS_MAX at most.
+ *
+ * First batches without calls: what a phase takes by itself. Then a phase for each size. Rank 0 talks to the harness:
+ * "begin" and "end" around each phase, then the samples as JSON.
+ */
+#include "calls.h"
+#include "control.h"
+#include "options.h"
+#include "repetitions.h"
+#include "transport.h"
+
+#include <stdlib.h>
+
+enum { SIZES_MAX = 32, WARM_UP = 2, WARM_UP_CALLS = 8, TRIES = 3, CALLS_MAX = 1000, BATCH_NS = 2 * 1000 * 1000 };
+
+struct options {
+    const char *control; /* socket of the harness */
+    const char *layout;  /* for host_check; NULL: not checked */
+    const struct collective *what;
+    int sizes;
+    size_t bytes[SIZES_MAX]; /* of a call */
+    int calls[SIZES_MAX];    /* of a batch of that size; 0: to be found out */
+    int repetitions;
+    int64_t refill_ns; /* what the token buckets need to be full again */
+    int main_core;     /* -1: not bound */
+};
+
+/* One batch on one rank. Doubles only: samples travel by transport_exchange. */
+struct sample {
+    double start_ns;
+    double end_ns;
+    double cpu_s; /* processor time of all threads from start to end */
+    double wrong; /* 1 when a byte of the last result was wrong */
+};
+enum { SAMPLE_DOUBLES = sizeof(struct sample) / sizeof(double) };
+
+/* One "BYTES:CALLS" after another, separated by commas. */
+static void parse_sizes(struct options *options, const char *text)
+{
+    for (options->sizes = 0; *text != '\0'; options->sizes++) {
+        if (options->sizes == SIZES_MAX)
+            transport_fail("more than %d sizes", SIZES_MAX);
+        options->bytes[options->sizes] = (size_t)parse_number(&text);
+        if (*text != ':')
+            transport_fail("not BYTES:CALLS: before %s", text);
+        text++;
+        options->calls[options->sizes] = (int)parse_number(&text);
+        text += *text == ',';
+    }
+}
+
+static struct options read_options(int argc, char **argv)
+{
+    struct options options = {.repetitions = 1, .main_core = -1};
+    const char *what = "";
+    const char *sizes = "";
+    const struct option known[] = {
+        {"control", .text = &options.control},
+        {"layout", .text = &options.layout},
+        {"collective", .text = &what},
+        {"sizes", .text = &sizes},
+        {"repetitions", .number = &options.repetitions},
+        {"refill-ns", .long_number = &options.refill_ns},
+        {"main-core", .number = &options.main_core},
+        {.name = NULL},
+    };
+    if (options_read(argc, argv, known) != 0)
+        transport_fail("cannot be started so");
+    options.what = call_named(what);
+    parse_sizes(&options, sizes);
+    if (options.control == NULL || options.what == NULL || options.sizes == 0 || options.repetitions < 1)
+        transport_fail("control, a collective, sizes and repetitions are needed");
+    return options;
+}
+
+static struct sample run_batch(const struct options *options, const struct buffers *buffers, size_t bytes, int calls)
+{
+    static uint64_t number;
+    const struct call call = {.what = options->what, .bytes = bytes, .number = ++number, .silent_rank = -1};
+    call_fill(&call, buffers);
+    clock_sleep_until_ns(agree_start(options->refill_ns));
+    transport_barrier();
+    const int64_t cpu = process_cpu_ns();
+    const int64_t start = clock_now_ns();
+    for (int at = 0; at < calls; at++) {
+        call_post(&call, buffers);
+        transport_wait();
+    }
+    const int64_t end = clock_now_ns();
+    const int64_t cpu_end = process_cpu_ns();
+    /* Checking takes milliseconds of a core that another rank may still need to notice its own end. */
+    transport_barrier();
+    return (struct sample){
+        .start_ns = (double)start,
+        .end_ns = (double)end,
+        .cpu_s = (double)(cpu_end - cpu) / 1e9,
+        .wrong = calls > 0 && call_wrong(&call, buffers),
+    };
+}
+
+/* All ranks' samples: batch after batch within rank after rank. */
+static struct sample *gathered(const struct sample *mine, int batches)
+{
+    struct sample *all = allocate(sizeof *all * (size_t)batches * transport_ranks());
+    transport_exchange((const double *)mine, (double *)all, batches * SAMPLE_DOUBLES);
+    return all;
+}
+
+static double slowest_ns(const struct sample *all, int batches, int batch)
+{
+    double slowest = 0;
+    for (uint32_t rank = 0; rank < transport_ranks(); rank++) {
+        const struct sample *sample = &all[rank * (size_t)batches + (size_t)batch];
+        const double elapsed = sample->end_ns - sample->start_ns;
+        slowest = elapsed > slowest ? elapsed : slowest;
+    }
+    return slowest;
+}
+
+/* The shortest of some batches, of their slowest ranks; the same on all ranks, which have the same samples. */
+static double shortest_ns(const struct options *options, const struct buffers *buffers, size_t bytes, int calls)
+{
+    struct sample mine[TRIES];
+    for (int at = 0; at < TRIES; at++)
+        mine[at] = run_batch(options, buffers, bytes, calls);
+    struct sample *all = gathered(mine, TRIES);
+    double shortest = slowest_ns(all, TRIES, 0);
+    for (int at = 1; at < TRIES; at++) {
+        const double next = slowest_ns(all, TRIES, at);
+        shortest = next < shortest ? next : shortest;
+    }
+    free(all);
+    return shortest;
+}
+
+static int calls_of_batch(const struct options *options, const struct buffers *buffers, size_t bytes)
+{
+    run_batch(options, buffers, bytes, WARM_UP_CALLS);
+    int calls = 1;
+    double elapsed_ns = shortest_ns(options, buffers, bytes, calls);
+    while (elapsed_ns < BATCH_NS && calls < CALLS_MAX) {
+        /* Not at once, as a single call may be much slower than one of many. */
+        calls = 4 * calls < CALLS_MAX ? 4 * calls : CALLS_MAX;
+        elapsed_ns = shortest_ns(options, buffers, bytes, calls);
+    }
+    const double wanted = calls * (BATCH_NS / elapsed_ns);
+    return wanted < 1 ? 1 : wanted < CALLS_MAX ? (int)wanted : CALLS_MAX;
+}
+
+/* Nobody may leave a call that synchronises before all have entered it; hosts share the clock. */
+static double ended_early(const struct sample *all, int batches, int batch)
+{
+    double last_start = 0;
+    double early = 0;
+    for (uint32_t rank = 0; rank < transport_ranks(); rank++) {
+        const double start = all[rank * (size_t)batches + (size_t)batch].start_ns;
+        last_start = start > last_start ? start : last_start;
+    }
+    for (uint32_t rank = 0; rank < transport_ranks(); rank++)
+        early += all[rank * (size_t)batches + (size_t)batch].end_ns < last_start;
+    return early;
+}
+
+static void report(const struct options *options, size_t bytes, int calls, const struct sample *all)
+{
+    char *text = NULL;
+    size_t length = 0;
+    double cpu_s = 0;
+    double wrong = 0;
+    const int batches = options->repetitions;
+    FILE *row = row_begin(&text, &length);
+    fprintf(row, "{\"bytes_per_rank\":%zu,\"calls\":%d,\"slowest_ms\":[", bytes, calls);
+    for (int at = 0; at < batches; at++) {
+        fprintf(row, "%s%.9f", at > 0 ? "," : "", slowest_ns(all, batches, at) / calls / 1e6);
+        wrong += call_synchronises(options->what) ? ended_early(all, batches, at) : 0;
+    }
+    for (size_t at = 0; at < transport_ranks() * (size_t)batches; at++) {
+        cpu_s += all[at].cpu_s;
+        wrong += all[at].wrong;
+    }
+    fprintf(row, "],\"cpu_s\":%.9f,\"wrong\":%.0f}", cpu_s, wrong);
+    row_send(row, &text);
+}
+
+/* A phase; without calls nothing of it is told. */
+static void measure(const struct options *options, const struct buffers *buffers, size_t bytes, int calls)
+{
+    struct sample *mine = allocate(sizeof *mine * (size_t)options->repetitions);
+    double wrong_warm_up = 0;
+    for (int at = 0; at < WARM_UP; at++)
+        wrong_warm_up += run_batch(options, buffers, bytes, calls).wrong;
+    harness_mark("begin");
+    for (int at = 0; at < options->repetitions; at++)
+        mine[at] = run_batch(options, buffers, bytes, calls);
+    harness_mark("end");
+    mine[0].wrong += wrong_warm_up;
+    struct sample *all = gathered(mine, options->repetitions);
+    if (calls > 0)
+        report(options, bytes, calls, all);
+    free(mine);
+    free(all);
+}
+
+int main(int argc, char **argv)
+{
+    transport_start(&argc, &argv);
+    const struct options options = read_options(argc, argv);
+    if (options.layout != NULL && host_check(options.layout, transport_rank(), transport_ranks()) != 0)
+        transport_fail("not where it belongs");
+    size_t largest = 0;
+    for (int at = 0; at < options.sizes; at++)
+        largest = options.bytes[at] > largest ? options.bytes[at] : largest;
+    const struct buffers buffers = {
+        .send = transport_alloc(call_send_bytes(options.what, largest)),
+        .receive = transport_alloc(call_receive_bytes(options.what, largest)),
+    };
+    bind_main(options.main_core);
+    harness_open(options.control);
+    transport_blocking(1);
+    measure(&options, &buffers, 0, 0);
+    for (int at = 0; at < options.sizes; at++) {
+        const size_t bytes = options.bytes[at];
+        const int calls = options.calls[at] > 0 ? options.calls[at] : calls_of_batch(&options, &buffers, bytes);
+        measure(&options, &buffers, bytes, calls);
+    }
+    transport_stop();
+    return 0;
+}

@@ -1,0 +1,109 @@
+//! The rows of a run, as they go into the JSON file.
+
+use super::launch::SizeLine;
+use crate::job::System;
+use crate::launch::{Launch, Sample, figures};
+use crate::plot::{Figure, Point, Scale};
+use crate::report::{Cost, Report, Spread, Subject, Sums};
+use crate::run::sum_services;
+use crate::{BenchOptions, format_size};
+use serde::{Deserialize, Serialize};
+
+/// Everything that one run found.
+pub type BlockingReport = Report<BlockingRow>;
+
+impl BlockingReport {
+    pub(super) fn figures(&self) -> [Figure; 1] {
+        let point = |row: &BlockingRow| Point {
+            system: row.subject.system.clone(),
+            x: row.bytes_per_rank,
+            value: row.cost.time_ms.median * 1e3,
+        };
+        [Figure {
+            file: "blocking.svg",
+            title: "Time of a blocking call",
+            unit: "microseconds",
+            scale: Scale::Logarithmic,
+            reference: None,
+            x_title: "bytes per rank",
+            x_label: format_size,
+            points: self.rows.iter().map(point).collect(),
+        }]
+    }
+
+    /// Whether every byte was right.
+    pub fn verified(&self) -> bool {
+        self.rows.iter().all(|row| row.cost.verified)
+    }
+}
+
+/// Blocking calls of one system at one size.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BlockingRow {
+    /// Name of the [`Collective`](crate::Collective).
+    pub collective: String,
+    /// Who and where.
+    #[serde(flatten)]
+    pub subject: Subject,
+    /// Bytes of a call ([`Call::bytes`](crate::Call::bytes)).
+    pub bytes_per_rank: u64,
+    /// Calls in a row, from one common beginning to the next.
+    pub batch_calls: u32,
+    /// Of a call; repetitions are calls. The spread is that of the batches.
+    #[serde(flatten)]
+    pub cost: Cost,
+    /// Calls that service processes carried out, per call: 1 where it was offloaded, 0 where it passed through. `None`
+    /// where there are no service processes.
+    pub offloaded_calls: Option<f64>,
+}
+
+pub(super) fn rows(options: &BenchOptions, system: &dyn System, launches: &[Launch<SizeLine>]) -> Vec<BlockingRow> {
+    let library = launches.last().map_or("", |launch| launch.library.as_str());
+    let rows = options.calls().enumerate().map(|(at, call)| {
+        let samples: Vec<&Sample<SizeLine>> = launches.iter().map(|launch| &launch.samples[at]).collect();
+        let batch_calls = samples.first().map_or(0, |sample| sample.line.calls);
+        let calls = options.setup.all_repetitions() * batch_calls;
+        let services = sum_services(samples.iter().map(|sample| sample.counted.services));
+        BlockingRow {
+            collective: options.collective.name().to_owned(),
+            subject: Subject::of(&options.setup, system, library, &call),
+            bytes_per_rank: call.bytes,
+            batch_calls,
+            cost: Cost::of(&Sums {
+                repetitions: calls,
+                time_ms: Spread::of(&figures(&samples, |sample| &sample.line.slowest_ms)),
+                wire_bytes: samples.iter().map(|sample| sample.counted.wire_bytes).sum(),
+                host_cpu_s: samples.iter().map(|sample| sample.line.cpu_s).sum(),
+                services,
+                wrong_results: samples.iter().map(|sample| sample.line.wrong).sum(),
+            }),
+            offloaded_calls: services
+                .map(|counters| counters.completed as f64 / (f64::from(options.setup.ranks()) * f64::from(calls))),
+        }
+    });
+    rows.collect()
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::report::tests::{cost, subject, through_json};
+
+    pub(crate) fn row(system: &str, bytes_per_rank: u64, us: f64) -> BlockingRow {
+        let time_ms = Spread { median: us / 1e3, min: us / 2e3, max: us / 5e2 };
+        BlockingRow {
+            collective: "broadcast".into(),
+            subject: subject(system),
+            bytes_per_rank,
+            batch_calls: 10,
+            cost: Cost { time_ms, ..cost(1.0) },
+            offloaded_calls: None,
+        }
+    }
+
+    #[test]
+    fn rows_survive_json() {
+        let row = through_json(row("outboard", 8, 120.0));
+        assert_eq!((row["batch_calls"].as_u64(), row["time_ms"]["median"].as_f64()), (Some(10), Some(0.12)));
+    }
+}

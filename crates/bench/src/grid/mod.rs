@@ -1,0 +1,272 @@
+//! A grid of collectives, sizes and clusters: in each cell an MPI library natively beside the same library below the
+//! preloaded shim, and whether a program loses by it.
+//!
+//! Invariants: a cell's two times are of one run, whose launches alternate, with the same settings of the library but
+//! for the progress thread of nonblocking calls, which only the native one has (see [`Setup::blocking`]); sizes that a
+//! collective cannot have are left out of it.
+//!
+//! Never does: measuring by itself ([`run`](crate::run()) and [`run_blocking`](crate::run_blocking) do), judging what
+//! is within the noise.
+
+mod table;
+
+pub use table::{render_grid, render_grid_markdown};
+
+use crate::report::{Report, Row, Spread};
+use crate::{BenchOptions, BlockingRow, Collective, OptionError, Setup, Subject, ours};
+use outboard_lab::LabSpec;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// A cell is judged where its times differ by more than this share of the native one...
+const JUDGED_FROM_SHARE: f64 = 0.03;
+/// ... and by more than this.
+const JUDGED_FROM_US: f64 = 3.0;
+
+/// A cluster and how many ranks each of its hosts has: `HOSTSxRATE` with one, or `HOSTSxRATE:RANKS`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Place {
+    /// The cluster.
+    pub lab: LabSpec,
+    /// Ranks on every host.
+    pub ranks_per_host: u32,
+}
+
+impl FromStr for Place {
+    type Err = OptionError;
+
+    fn from_str(text: &str) -> Result<Self, OptionError> {
+        let wrong = || OptionError::Text {
+            text: text.to_owned(),
+            wanted: "a cluster, HOSTSxRATE, or HOSTSxRATE:RANKS with several ranks on each host, such as 1x1gbit:4",
+        };
+        let (lab, ranks) = text.split_once(':').unwrap_or((text, "1"));
+        let ranks_per_host = ranks.parse().map_err(|_| wrong())?;
+        Ok(Self { lab: lab.parse().map_err(|_| wrong())?, ranks_per_host })
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.ranks_per_host {
+            1 => self.lab.fmt(f),
+            several => write!(f, "{}:{several}", self.lab),
+        }
+    }
+}
+
+/// What is measured on one cluster: for each collective a run of the sizes that it can have, in their order.
+pub fn grid_runs(setup: &Setup, collectives: &[Collective], sizes: &[u64]) -> Vec<BenchOptions> {
+    let run = |collective: &Collective| {
+        let multiple = collective.bytes_multiple(setup.ranks());
+        let fitting = if collective.has_bytes() { sizes } else { &[0] };
+        let sizes: Vec<u64> = fitting.iter().copied().filter(|bytes| bytes.is_multiple_of(multiple)).collect();
+        (!sizes.is_empty()).then(|| BenchOptions::new(setup.clone(), *collective, sizes))
+    };
+    collectives.iter().filter_map(run).collect()
+}
+
+/// Everything that one grid found.
+pub type GridReport = Report<Cell>;
+
+impl GridReport {
+    /// Whether every byte was right.
+    pub fn verified(&self) -> bool {
+        self.rows.iter().all(|cell| cell.verified)
+    }
+}
+
+/// One collective at one size on one cluster.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Cell {
+    /// Name of the [`Collective`].
+    pub collective: String,
+    /// Blocking calls, or nonblocking ones that are waited for at once.
+    pub blocking: bool,
+    /// The [`Place`].
+    pub place: String,
+    /// Bytes of a call ([`Call::bytes`](crate::Call::bytes)).
+    pub bytes_per_rank: u64,
+    /// Name of the library that is measured natively.
+    pub native: String,
+    /// How the shim chose: `OUTBOARD_CHOICE`.
+    pub choice: String,
+    /// A call natively, of the slowest rank.
+    pub native_us: Spread,
+    /// The same below the shim.
+    pub below_us: Spread,
+    /// Median below the shim over the native one.
+    pub ratio: f64,
+    /// Median below the shim less the native one.
+    pub difference_us: f64,
+    /// What that means.
+    pub verdict: Verdict,
+    /// Calls that service processes carried out, per call below the shim: near 0 where it chose the library.
+    pub offloaded_calls: Option<f64>,
+    /// Every byte was right, both ways.
+    pub verified: bool,
+}
+
+/// Whether a program loses or wins by the shim, beyond 3 % and 3 us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// It is slower.
+    Loss,
+    /// No difference to speak of.
+    Even,
+    /// It is faster.
+    Win,
+}
+
+impl Verdict {
+    /// From medians in microseconds.
+    pub fn of(native_us: f64, below_us: f64) -> Self {
+        let difference = below_us - native_us;
+        let judged = difference.abs() > JUDGED_FROM_US && difference.abs() > JUDGED_FROM_SHARE * native_us;
+        match (judged, difference > 0.0) {
+            (false, _) => Self::Even,
+            (true, true) => Self::Loss,
+            (true, false) => Self::Win,
+        }
+    }
+}
+
+/// One side of a cell.
+struct Side<'a> {
+    collective: &'a str,
+    blocking: bool,
+    subject: &'a Subject,
+    bytes_per_rank: u64,
+    time_ms: Spread,
+    offloaded_calls: Option<f64>,
+    verified: bool,
+}
+
+impl<'a> From<&'a Row> for Side<'a> {
+    fn from(row: &'a Row) -> Self {
+        Self {
+            collective: &row.collective,
+            blocking: false,
+            subject: &row.subject,
+            bytes_per_rank: row.bytes_per_rank,
+            time_ms: row.cost.time_ms,
+            offloaded_calls: row.offloaded_calls,
+            verified: row.cost.verified,
+        }
+    }
+}
+
+impl<'a> From<&'a BlockingRow> for Side<'a> {
+    fn from(row: &'a BlockingRow) -> Self {
+        Self {
+            collective: &row.collective,
+            blocking: true,
+            subject: &row.subject,
+            bytes_per_rank: row.bytes_per_rank,
+            time_ms: row.cost.time_ms,
+            offloaded_calls: row.offloaded_calls,
+            verified: row.cost.verified,
+        }
+    }
+}
+
+#[allow(private_bounds, reason = "rows of the two kinds of runs, and no others")]
+impl Cell {
+    /// The cells of one run on `place` of the library below the shim and of the library itself, in the order in which
+    /// the run reports them.
+    ///
+    /// # Panics
+    /// If the run had other systems than these two.
+    pub fn of_run<'a, R>(place: &Place, rows: &'a [R]) -> Vec<Self>
+    where
+        Side<'a>: From<&'a R>,
+    {
+        let (below, native) = rows.split_at(rows.len() / 2);
+        let cell = |(below, native): (&'a R, &'a R)| Self::of(place, &Side::from(below), &Side::from(native));
+        below.iter().zip(native).map(cell).collect()
+    }
+
+    fn of(place: &Place, below: &Side<'_>, native: &Side<'_>) -> Self {
+        assert_eq!(below.bytes_per_rank, native.bytes_per_rank, "both sides of a cell have one size");
+        assert_ne!(below.subject.system, native.subject.system, "a cell has two sides");
+        let us = |time: Spread| Spread { median: time.median * 1e3, min: time.min * 1e3, max: time.max * 1e3 };
+        let (below_us, native_us) = (us(below.time_ms), us(native.time_ms));
+        Self {
+            collective: below.collective.to_owned(),
+            blocking: below.blocking,
+            place: place.to_string(),
+            bytes_per_rank: below.bytes_per_rank,
+            native: native.subject.system.clone(),
+            choice: ours::choice(),
+            native_us,
+            below_us,
+            ratio: below_us.median / native_us.median,
+            difference_us: below_us.median - native_us.median,
+            verdict: Verdict::of(native_us.median, below_us.median),
+            offloaded_calls: below.offloaded_calls,
+            verified: below.verified && native.verified,
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::blocking::tests::row;
+    use crate::report::tests::through_json;
+
+    pub(crate) fn cell(bytes_per_rank: u64, native_us: f64, below_us: f64) -> Cell {
+        let place = "2x1gbit".parse().unwrap();
+        let rows = [row("outboard below debian", bytes_per_rank, below_us), row("debian", bytes_per_rank, native_us)];
+        Cell::of_run(&place, &rows).remove(0)
+    }
+
+    #[test]
+    fn a_place_is_a_cluster_and_ranks_on_each_host() {
+        let place: Place = "1x1gbit:4".parse().unwrap();
+        assert_eq!((place.lab.hosts(), place.ranks_per_host, place.to_string().as_str()), (1, 4, "1x1gbit:4"));
+        assert_eq!("4x1gbit".parse::<Place>().unwrap().to_string(), "4x1gbit");
+        for text in ["", "4", "4x1gbit:", "4x1gbit:x", ":4"] {
+            assert!(text.parse::<Place>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_loss_is_beyond_three_percent_and_three_microseconds() {
+        assert_eq!(Verdict::of(1.0, 3.9), Verdict::Even);
+        assert_eq!(Verdict::of(1000.0, 1029.0), Verdict::Even);
+        assert_eq!(Verdict::of(50.0, 53.5), Verdict::Loss);
+        assert_eq!(Verdict::of(1000.0, 1031.0), Verdict::Loss);
+        assert_eq!(Verdict::of(1000.0, 900.0), Verdict::Win);
+    }
+
+    #[test]
+    fn cells_have_both_sides_of_each_size() {
+        let place = "2x1gbit".parse().unwrap();
+        let mut wrong = row("debian", 1024, 200.0);
+        wrong.cost.verified = false;
+        let below = ["outboard below debian"; 2];
+        let rows = [row(below[0], 8, 120.0), row(below[1], 1024, 150.0), row("debian", 8, 100.0), wrong];
+        let cells = Cell::of_run(&place, &rows);
+        let figures: Vec<_> = cells.iter().map(|cell| (cell.bytes_per_rank, cell.ratio, cell.verdict)).collect();
+        assert_eq!(figures, [(8, 1.2, Verdict::Loss), (1024, 0.75, Verdict::Win)]);
+        assert!((cells[0].difference_us - 20.0).abs() < 1e-9 && cells[0].verified && !cells[1].verified);
+        assert_eq!(through_json(cells[0].clone())["verdict"], "loss");
+    }
+
+    #[test]
+    fn a_collective_has_the_sizes_that_it_can_have() {
+        let setup = Setup::new("4x1gbit".parse().unwrap(), 1);
+        let collectives = [Collective::Barrier, Collective::ReduceScatter, Collective::Broadcast, Collective::Reduce];
+        let sizes = |given: &[u64]| {
+            let runs = grid_runs(&setup, &collectives, given);
+            runs.into_iter().map(|run| (run.collective, run.sizes)).collect::<Vec<_>>()
+        };
+        let [barrier, reduce_scatter, broadcast, reduce] = collectives;
+        let all = [(barrier, vec![0]), (reduce_scatter, vec![64]), (broadcast, vec![8, 64]), (reduce, vec![8, 64])];
+        assert_eq!(sizes(&[8, 64]), all);
+        assert_eq!(sizes(&[3]), [(barrier, vec![0]), (broadcast, vec![3])]);
+    }
+}

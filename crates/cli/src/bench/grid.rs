@@ -1,0 +1,110 @@
+//! `outboard bench grid`: an MPI library natively beside the same library below the shim, for many collectives, sizes
+//! and clusters. Losses are told, never an error. What was found so far is in the files after every run.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use outboard_bench::{
+    Cell, Collective, GridReport, Layout, Peer, Place, Setup, choice_file, grid_runs, parse_sizes, render_grid,
+    render_grid_markdown, run_blocking,
+};
+
+use super::below_mpi;
+use crate::algorithm::Algorithms;
+use crate::error::CliError;
+use crate::lab::LinkArgs;
+use crate::launch::DaemonArgs;
+
+#[derive(Debug, Args)]
+pub(crate) struct GridArgs {
+    /// Collectives, separated by commas
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "barrier,broadcast,reduce,allreduce,allgather,alltoall,reduce-scatter"
+    )]
+    collectives: Vec<Collective>,
+    /// Bytes as of the collectives' own benches, separated by commas; a collective leaves out those that it cannot have
+    #[arg(long, default_value = "8,64,1K,4K,16K,64K,256K,1M,4M")]
+    sizes: String,
+    /// Clusters: HOSTSxRATE with one rank on a host, or HOSTSxRATE:RANKS, separated by commas
+    #[arg(long, value_delimiter = ',', default_value = "1x1gbit:4,2x1gbit,4x1gbit")]
+    labs: Vec<Place>,
+    /// The blocking forms; otherwise the nonblocking ones, which are waited for at once
+    #[arg(long)]
+    blocking: bool,
+    /// Runs below the shim that are not measured come first, to leave what they learn; with OUTBOARD_CHOICE=adaptive.
+    /// It is kept in OUTBOARD_CHOICE_FILE, with the name of the cluster behind it, or until the grid ends
+    #[arg(long, default_value_t = 0)]
+    learn: u32,
+    /// How ranks lie on the hosts: contiguous keeps neighbours together, strided deals them in turn
+    #[arg(long, default_value = "contiguous")]
+    layout: Layout,
+    #[command(flatten)]
+    links: LinkArgs,
+    /// The Open MPI: debian or open-mpi
+    #[arg(long, default_value = "debian")]
+    mpi: Peer,
+    /// How often both are gone through
+    #[arg(long, default_value_t = 3)]
+    rounds: u32,
+    /// Repetitions in each round
+    #[arg(long, default_value_t = 10)]
+    repetitions: u32,
+    /// Where the cells go
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Where the tables go, in Markdown
+    #[arg(long)]
+    markdown: Option<PathBuf>,
+    #[command(flatten)]
+    daemons: DaemonArgs,
+}
+
+pub(super) fn grid(args: &GridArgs) -> Result<ExitCode, CliError> {
+    if args.learn > 0 && std::env::var_os("OUTBOARD_CHOICE").is_none_or(|choice| choice != "adaptive") {
+        return Err(CliError::Failed("--learn is of use with OUTBOARD_CHOICE=adaptive alone".to_owned()));
+    }
+    let sizes = parse_sizes(&args.sizes).map_err(CliError::said)?;
+    // The shim takes no file out of a folder that others may write to.
+    let learnt = tempfile::tempdir().map_err(CliError::system("make a directory"))?;
+    let mut report = GridReport { rows: Vec::new() };
+    for place in &args.labs {
+        let file = choice_file(place, learnt.path());
+        for options in grid_runs(&setup(args, place)?, &args.collectives, &sizes) {
+            let algorithms = Algorithms::of(options.collective, &args.daemons)?;
+            options.calls().try_for_each(|call| algorithms.check(&call))?;
+            let below = below_mpi(args.mpi, algorithms, args.daemons.clone(), Some(&file))?;
+            report.rows.extend(if args.blocking {
+                Cell::of_run(place, &run_blocking(&options, &[&below])?.rows)
+            } else {
+                Cell::of_run(place, &outboard_bench::run(&options, &[&below])?.rows)
+            });
+            write(args, &report)?;
+        }
+    }
+    print!("{}", render_grid(&report));
+    Ok(if report.verified() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn write(args: &GridArgs, report: &GridReport) -> Result<(), CliError> {
+    if let Some(path) = &args.json {
+        report.write_json(path)?;
+    }
+    if let Some(path) = &args.markdown {
+        std::fs::write(path, render_grid_markdown(report))
+            .map_err(CliError::system(format!("write {}", path.display())))?;
+    }
+    Ok(())
+}
+
+fn setup(args: &GridArgs, place: &Place) -> Result<Setup, CliError> {
+    let mut setup = Setup::new(args.links.apply(place.lab.clone())?, args.repetitions);
+    setup.ranks_per_host = place.ranks_per_host;
+    setup.layout = args.layout;
+    setup.peers = vec![args.mpi];
+    setup.rounds = args.rounds;
+    setup.learn = args.learn;
+    Ok(setup)
+}
