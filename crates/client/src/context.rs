@@ -5,6 +5,7 @@ use crate::bootstrap::{self, environment};
 use crate::connection::Connection;
 use crate::error::Error;
 use crate::group::{Group, deadline_of_environment};
+use crate::looking::Looking;
 use crate::own_daemon;
 use crate::placement;
 use crate::segments::Segments;
@@ -58,6 +59,7 @@ pub(crate) struct Parts {
     pub(crate) groups: Mutex<usize>,
     lost: OnceLock<()>,
     trace: Option<Trace>,
+    looking: Looking,
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -153,6 +155,7 @@ impl Context {
             groups: Mutex::default(),
             lost: OnceLock::new(),
             trace: Trace::of_environment(),
+            looking: Looking::default(),
         };
         Ok(Context(Arc::new(Attachment { guard, parts: ManuallyDrop::new(parts) })))
     }
@@ -351,25 +354,25 @@ impl Parts {
         waited
     }
 
-    /// Waits until `done` holds, which with `slot` only the end of that request makes true: sleeps in slices between which it asks whether the service process lives. `Ok(false)` when
-    /// `limit` has passed. It does not look for a while before it sleeps: whatever the rank waits for takes a turn of the
-    /// conductor, longer than looking is worth.
+    /// Waits until `done` holds, which with `slot` only the end of that request makes true: sleeps in slices between which
+    /// it asks whether the service process lives. `Ok(false)` when `limit` has passed. It looks for a while before it sleeps where the last wait was short ([`Looking`]).
     fn sleep_until(
         &self,
         slot: Option<u32>,
         limit: Option<Duration>,
         mut done: impl FnMut() -> bool,
     ) -> Result<bool, Error> {
-        if done() {
+        let start = Instant::now();
+        if self.looking.look(&mut done) {
             return Ok(true);
         }
-        let start = Instant::now();
         let mut restages = true;
         loop {
             let left = limit.map(|limit| limit.saturating_sub(start.elapsed()));
             let mut wake = || done() || (restages && self.must_restage());
             if self.control.wait(slot, Some(left.map_or(SLICE, |left| left.min(SLICE))), &mut wake) {
                 if done() {
+                    self.looking.waited(start.elapsed());
                     return Ok(true);
                 }
                 // What cannot be copied now is tried again after a slice.

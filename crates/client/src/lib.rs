@@ -16,6 +16,7 @@ mod connection;
 mod context;
 mod error;
 mod group;
+mod looking;
 mod operator;
 mod own_daemon;
 pub mod placement;

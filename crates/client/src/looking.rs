@@ -1,0 +1,67 @@
+//! Looking before sleeping: a rank that waits for something that comes soon is there faster than the kernel can wake it.
+//!
+//! Whether to look is what the last wait teaches: one that ended within [`LOOK`] makes the next one look, one that lasted
+//! longer makes it sleep at once. Between two looks the processor goes to whoever wants it. Never looks longer than [`LOOK`].
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long a wait looks: a round trip of small messages between hosts of an Ethernet, a few wake-ups long.
+const LOOK: Duration = Duration::from_micros(200);
+
+/// What the last wait has taught.
+#[derive(Debug, Default)]
+pub(crate) struct Looking {
+    worth: AtomicBool,
+}
+
+impl Looking {
+    /// Looks until `done` holds, if that is worth it; returns what `done` said last.
+    pub(crate) fn look(&self, done: &mut impl FnMut() -> bool) -> bool {
+        let begun = Instant::now();
+        while self.worth.load(Ordering::Relaxed) {
+            if done() {
+                return true;
+            }
+            self.waited(begun.elapsed());
+            std::thread::yield_now();
+        }
+        done()
+    }
+
+    /// A wait has lasted so long.
+    pub(crate) fn waited(&self, time: Duration) {
+        self.worth.store(time < LOOK, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_look_after_short_ones_and_sleep_after_long_ones() {
+        let looking = Looking::default();
+        let looks = || {
+            let mut looks = 0;
+            let seen = looking.look(&mut || {
+                looks += 1;
+                false
+            });
+            assert!(!seen);
+            looks
+        };
+        assert_eq!(looks(), 1, "nothing is known yet");
+        looking.waited(LOOK / 2);
+        assert!(looks() > 1);
+        assert_eq!(looks(), 1, "the last one looked in vain");
+        looking.waited(LOOK / 2);
+        let mut asked = 0;
+        assert!(looking.look(&mut || {
+            asked += 1;
+            asked == 3
+        }));
+        looking.waited(2 * LOOK);
+        assert_eq!(looks(), 1);
+    }
+}
