@@ -16,7 +16,9 @@ use crate::error::CollectiveError;
 use crate::ids::{CallId, Channel, GroupHandle, InstanceId, Instant, SpId};
 use crate::instance::Instance;
 use crate::instance::recording::{RecordError, Recording};
-use crate::interface::{Call, Counters, Event, GroupSpec, InFlight, MulticastBatch, Order, ReceivedDatagram, Transmit};
+use crate::interface::{
+    Counters, Event, GroupSpec, InFlight, MulticastBatch, Order, PostedCall, ReceivedDatagram, Transmit,
+};
 use crate::link::{Acked, Owner, Received, Tagged};
 use crate::multicast::pacing::{Pacer, SmallCalls};
 use crate::outbox::Outbox;
@@ -197,7 +199,7 @@ impl Endpoint {
     }
 
     /// A local rank calls a collective, a recorded group or a message. Answered by exactly one [`Event::Completed`].
-    pub fn handle_call(&mut self, now: Instant, call: Call) {
+    pub fn handle_call(&mut self, now: Instant, call: PostedCall) {
         self.node.out.now = now;
         self.route_call(call);
         self.settle();

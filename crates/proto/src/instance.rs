@@ -34,7 +34,7 @@ use crate::error::CollectiveError;
 use crate::group::barrier::Barrier;
 use crate::group::members::Members;
 use crate::ids::{CallId, InstanceId, Instant, SpId};
-use crate::interface::{Call, Class, InFlight, Moves, Pairs, Region, Signature, Sizes};
+use crate::interface::{Class, InFlight, Moves, Pairs, PostedCall, Region, Signature, Sizes};
 use crate::multicast::block::{Block, chunks_of};
 use crate::multicast::pacing::Quantum;
 use crate::outbox::{Completion, Outbox};
@@ -291,7 +291,7 @@ impl Instance {
     }
 
     /// A local rank calls. The caller has compared the signatures and checked the blocks. An error breaks the group.
-    pub(crate) fn handle_call(&mut self, cx: &mut Context<'_>, call: Call) -> Result<(), CollectiveError> {
+    pub(crate) fn handle_call(&mut self, cx: &mut Context<'_>, call: PostedCall) -> Result<(), CollectiveError> {
         let (rank, ranks) = (call.rank, cx.members.ranks());
         let i = cx.members.local(rank).expect("the caller checks that the rank is local");
         let local = &mut self.locals[i];
@@ -501,7 +501,7 @@ impl Instance {
             Presence::Absent { .. } | Presence::Ended => None,
             Presence::StoodIn(staging) => Some(staging),
             Presence::Called(call, staging) => {
-                let Call { id, group, instance, rank, .. } = call;
+                let PostedCall { id, group, instance, rank, .. } = call;
                 cx.out.complete(Completion { call: id, group, instance, rank }, result);
                 staging
             }

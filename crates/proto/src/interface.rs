@@ -21,7 +21,7 @@ use crate::ids::{CallId, Channel, GroupHandle, HostId, InstanceId, SpId, Staging
 
 /// One rank's call, as the driver hands it in.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Call {
+pub struct PostedCall {
     /// The driver's name of the call and of its buffers.
     pub id: CallId,
     /// The group.

@@ -34,6 +34,7 @@ pub use group::lateness::{Absentee, Absentees, DeadlineMissed, MAX_ABSENT, Overd
 pub use ids::{CallId, Channel, GroupHandle, HostId, InstanceId, Instant, SpId, StagingId};
 pub use instance::recording::{MAX_RECORDINGS, MAX_STEPS, RecordError, Recording};
 pub use interface::{
-    Call, CallKind, Class, Counters, Event, FrameBytes, GroupSpec, InFlight, MemRef, Member, Moves, MulticastBatch,
-    Order, Pairs, Payload, Reach, ReceivedDatagram, Region, Signature, Sizes, Step, TaggedCall, Transmit, sizes_digest,
+    CallKind, Class, Counters, Event, FrameBytes, GroupSpec, InFlight, MemRef, Member, Moves, MulticastBatch, Order,
+    Pairs, Payload, PostedCall, Reach, ReceivedDatagram, Region, Signature, Sizes, Step, TaggedCall, Transmit,
+    sizes_digest,
 };

@@ -5,7 +5,7 @@ use std::cell::Cell;
 
 use outboard_plan::Rank;
 use outboard_proto::{
-    Call, CallId, CallKind, Config, Endpoint, Event, GroupHandle, GroupSpec, HostId, InstanceId, Instant, Member,
+    CallId, CallKind, Config, Endpoint, Event, GroupHandle, GroupSpec, HostId, InstanceId, Instant, Member, PostedCall,
     Signature, SpId, TaggedCall, Transmit,
 };
 
@@ -81,7 +81,7 @@ impl Pair {
     fn call(&mut self, rank: u32, what: TaggedCall) {
         self.calls += 1;
         let signature = Signature { kind: CallKind::Tagged(what), bytes: 8 };
-        let call = Call {
+        let call = PostedCall {
             id: CallId(self.calls),
             group: GROUP,
             instance: InstanceId(0),

@@ -7,8 +7,8 @@ use outboard_plan::alltoall::Blocks;
 use outboard_plan::{Buffer, ProgramBuilder, Rank, Span};
 use outboard_proto::wire::{FRAME_HEADER_BYTES, GroupMessage, Message, TransferMessage};
 use outboard_proto::{
-    Call, CallId, CallKind, CollectiveError, Config, Endpoint, Event, GroupHandle, GroupSpec, HostId, InstanceId,
-    Instant, Member, Recording, Signature, SpId, TaggedCall, Transmit,
+    CallId, CallKind, CollectiveError, Config, Endpoint, Event, GroupHandle, GroupSpec, HostId, InstanceId, Instant,
+    Member, PostedCall, Recording, Signature, SpId, TaggedCall, Transmit,
 };
 
 const NOW: Instant = Instant(1);
@@ -41,7 +41,7 @@ impl Pair {
         let blocks = Blocks { send: spans(Buffer::Input, sends), receive: spans(Buffer::Output, expects) };
         self.0[rank].handle_call(
             NOW,
-            Call {
+            PostedCall {
                 id: CallId(rank as u64),
                 group: GROUP,
                 rank: Rank(rank as u32),
@@ -58,7 +58,7 @@ impl Pair {
     fn call_tagged(&mut self, rank: usize, call: TaggedCall, bytes: u64) {
         self.0[rank].handle_call(
             NOW,
-            Call {
+            PostedCall {
                 id: CallId(rank as u64),
                 group: GROUP,
                 rank: Rank(rank as u32),

@@ -12,8 +12,8 @@ use outboard_proto::wire::{
     MulticastMessage, Number, Origin, Piece, Rts, TransferMessage,
 };
 use outboard_proto::{
-    Absentee, Absentees, Call, CallId, CallKind, Config, Endpoint, Event, GroupHandle, GroupSpec, HostId, InstanceId,
-    Instant, Member, ReceivedDatagram, Signature, SpId, Transmit, sizes_digest,
+    Absentee, Absentees, CallId, CallKind, Config, Endpoint, Event, GroupHandle, GroupSpec, HostId, InstanceId,
+    Instant, Member, PostedCall, ReceivedDatagram, Signature, SpId, Transmit, sizes_digest,
 };
 use proptest::prelude::*;
 
@@ -303,7 +303,7 @@ impl Driver {
                     }
                     kind => (Signature { kind: *kind, bytes: (*bytes).into() }, None),
                 };
-                let call = Call {
+                let call = PostedCall {
                     id,
                     group: GroupHandle(7),
                     rank: Rank((*rank).into()),

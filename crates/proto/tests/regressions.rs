@@ -7,8 +7,8 @@ use outboard_proto::wire::{
     FrameHeader, FrameKind, GroupMessage, InstanceMessage, Message, MulticastMessage, Origin, Rts, TransferMessage,
 };
 use outboard_proto::{
-    Call, CallId, CallKind, CollectiveError, Config, Endpoint, Event, GroupError, GroupHandle, GroupSpec, HostId,
-    InstanceId, Instant, Member, Signature, SpId, Transmit,
+    CallId, CallKind, CollectiveError, Config, Endpoint, Event, GroupError, GroupHandle, GroupSpec, HostId, InstanceId,
+    Instant, Member, PostedCall, Signature, SpId, Transmit,
 };
 
 const NOW: Instant = Instant(1);
@@ -115,7 +115,7 @@ impl Victim {
         let instance = InstanceId(1);
         self.sp.handle_call(
             NOW,
-            Call {
+            PostedCall {
                 id: CallId(1),
                 group: GROUP,
                 rank: Rank(0),
@@ -270,7 +270,8 @@ fn a_collective_that_stood_in_for_its_ranks_does_not_wait_for_itself() {
         victim.sp.handle_timeout(now);
         if let 10 | 11 = step {
             let (id, group, rank) = (CallId(step), GROUP, [Rank(0), Rank(2)][step as usize - 10]);
-            let call = Call { id, group, rank, instance, signature, in_place: false, blocks: None, deadline: None };
+            let call =
+                PostedCall { id, group, rank, instance, signature, in_place: false, blocks: None, deadline: None };
             victim.sp.handle_call(now, call);
         }
         while let Some(transmit) = victim.sp.poll_transmit(now) {
@@ -309,7 +310,7 @@ fn a_message_of_a_small_call_that_is_said_twice_is_refused() {
         "it waits for its receive"
     );
     let (id, group, rank) = (CallId(1), GROUP, Rank(0));
-    let call = Call { id, group, rank, instance, signature, in_place: false, blocks: None, deadline: None };
+    let call = PostedCall { id, group, rank, instance, signature, in_place: false, blocks: None, deadline: None };
     victim.sp.handle_call(NOW, call);
     while victim.sp.poll_order().is_some() {}
     let ended = std::iter::from_fn(|| victim.sp.poll_event()).find(|event| matches!(event, Event::Completed { .. }));

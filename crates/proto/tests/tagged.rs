@@ -9,8 +9,8 @@ use outboard_proto::wire::{
     Cts, EarlyCts, Few, FrameHeader, FrameKind, GroupMessage, Message, Number, Origin, Piece, Rts, TransferMessage,
 };
 use outboard_proto::{
-    Call, CallId, CallKind, Config, Endpoint, Event, GroupHandle, GroupSpec, HostId, InstanceId, Instant, Member,
-    Order, Recording, Signature, SpId, TaggedCall,
+    CallId, CallKind, Config, Endpoint, Event, GroupHandle, GroupSpec, HostId, InstanceId, Instant, Member, Order,
+    PostedCall, Recording, Signature, SpId, TaggedCall,
 };
 use proptest::prelude::*;
 
@@ -227,7 +227,8 @@ impl Driver {
                 let bytes = if matches!(call, TaggedCall::Recorded { .. }) { BYTES } else { *bytes };
                 let signature = Signature { kind: CallKind::Tagged(*call), bytes };
                 let (group, rank, instance) = (GROUP, Rank(*rank), InstanceId(0));
-                let call = Call { id, group, rank, instance, signature, in_place: false, blocks: None, deadline: None };
+                let call =
+                    PostedCall { id, group, rank, instance, signature, in_place: false, blocks: None, deadline: None };
                 self.sp.handle_call(NOW, call);
             }
             Step::Hear { message, payload } => {

@@ -10,8 +10,8 @@ use std::rc::Rc;
 
 use outboard_plan::Rank;
 use outboard_proto::{
-    Call, CallId, Channel, CollectiveError, Config, Endpoint, Event, GroupHandle, GroupSpec, Instant, MulticastBatch,
-    Order, Overdue, ReceivedDatagram, Region, SpId, Transmit, wire,
+    CallId, Channel, CollectiveError, Config, Endpoint, Event, GroupHandle, GroupSpec, Instant, MulticastBatch, Order,
+    Overdue, PostedCall, ReceivedDatagram, Region, SpId, Transmit, wire,
 };
 use smallvec::SmallVec;
 
@@ -33,7 +33,7 @@ pub(crate) enum Input {
         group: GroupHandle,
         rank: Rank,
     },
-    Call(Box<Call>),
+    Call(Box<PostedCall>),
     Frame(Rc<Frame>),
     Datagrams(Rc<Train>, u64),
     MulticastDone {

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use outboard_plan::{Element, Rank};
 use outboard_proto::{
-    Call, CallId, CallKind, CollectiveError, Config, GroupSpec, InstanceId, Recording, Signature, TaggedCall,
+    CallId, CallKind, CollectiveError, Config, GroupSpec, InstanceId, PostedCall, Recording, Signature, TaggedCall,
 };
 
 use crate::breach::Breach;
@@ -363,7 +363,8 @@ impl Play {
         self.open.insert(id, (group, bytes));
         let signature = Signature { kind: CallKind::Tagged(what), bytes };
         let (group, instance) = (handle(group), InstanceId(0));
-        let call = Call { id, group, rank: me, instance, signature, in_place: false, blocks: None, deadline: None };
+        let call =
+            PostedCall { id, group, rank: me, instance, signature, in_place: false, blocks: None, deadline: None };
         self.handle(host, Input::Call(Box::new(call)))?;
         if self.unsound.contains(&id) && self.open.contains_key(&id) {
             return Err(Breach::NotLive { open: 1, after: Duration::ZERO });

@@ -10,6 +10,8 @@ pub(super) const PREFIX: usize = 8;
 const FRAME: usize = PREFIX + MAX_HEADER + MAX_PAYLOAD;
 /// What is missing of a frame is read into place from this length on, so that it is not copied once more.
 const DIRECT: usize = 4096;
+/// Memory for what a prefix promises.
+const AHEAD: usize = 64 << 10;
 
 /// The stream is not one of frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -71,11 +73,13 @@ impl Assembly {
         Ok(frames)
     }
 
-    /// Where the rest of a long frame may be read to; [`Self::advance`] follows.
+    /// Where the rest of a long frame may be read to; [`Self::advance`] follows. What is not here yet takes no more memory than
+    /// what is, but for [`AHEAD`].
     pub(super) fn rest(&mut self) -> Option<&mut [u8]> {
         let missing = self.missing().ok().filter(|&missing| self.have >= PREFIX && missing >= DIRECT)?;
-        self.grow(self.have + missing);
-        Some(&mut self.partial[self.have..self.have + missing])
+        let room = missing.min(self.have.max(AHEAD));
+        self.grow(self.have + room);
+        Some(&mut self.partial[self.have..self.have + room])
     }
 
     /// `taken` bytes of the frame are in place. Returns how many frames went to `sink`.

@@ -10,7 +10,7 @@
 //! - Disconnecting a peer keeps the connection, for what it may still say; the oldest such connection makes way for
 //!   another.
 //!
-//! Invariants: at most [`STRANGERS`] connections are unproven, the oldest makes way; what a peer that reads nothing has
+//! Invariants: the connection of a peer's path exists; at most [`STRANGERS`] connections are unproven, the oldest makes way; what a peer that reads nothing has
 //! waiting is bounded. Never blocks except, for a bounded time, on drop.
 
 mod connection;
@@ -348,10 +348,11 @@ impl Tcp {
             Some((Path::Dialing(_), _)) => {}
             None => self.make_way(),
         }
+        // First, since a peer keeps its path when this fails.
+        self.connections.get_mut(&token).ok_or(Broken::Closed)?.say(welcome)?;
         if let Some((path, _)) = before {
             self.connections.remove(&path.token());
         }
-        self.connections.get_mut(&token).ok_or(Broken::Closed)?.say(welcome)?;
         self.opened(token, peer, false);
         Ok(())
     }

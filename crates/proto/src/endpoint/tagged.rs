@@ -13,7 +13,7 @@ use crate::ids::Instant;
 use crate::instance::Context;
 use crate::instance::recording::{RecordError, Recording};
 use crate::instance::tagged::{TAGGED, TaggedCalls};
-use crate::interface::{Call, InFlight};
+use crate::interface::{InFlight, PostedCall};
 
 impl Group {
     pub(super) fn tagged_in_flight(&self, now: Instant) -> Option<InFlight> {
@@ -54,7 +54,7 @@ impl Group {
         self.tagged.record((rank, self.members.ranks()), number, recording)
     }
 
-    pub(super) fn try_tagged_call(&mut self, node: &mut Node, call: Call) -> Result<(), CollectiveError> {
+    pub(super) fn try_tagged_call(&mut self, node: &mut Node, call: PostedCall) -> Result<(), CollectiveError> {
         if let Some(error) = self.broken() {
             return Err(error.clone());
         }

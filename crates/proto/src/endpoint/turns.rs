@@ -17,7 +17,7 @@ use outboard_plan::Span;
 use smallvec::SmallVec;
 
 use crate::ids::{GroupHandle, InstanceId, Instant};
-use crate::interface::{Call, Moves, Pairs, Sizes};
+use crate::interface::{Moves, Pairs, PostedCall, Sizes};
 use crate::multicast::pacing::{Contention, SmallCalls};
 
 use crate::deadlines::Deadlines;
@@ -38,7 +38,7 @@ pub(super) enum Load {
 
 impl Load {
     /// That of a call in a group of `ranks`. Sizes are those of the call or an estimate: only how large they are counts.
-    pub(super) fn of(call: &Call, ranks: u32) -> Self {
+    pub(super) fn of(call: &PostedCall, ranks: u32) -> Self {
         let bytes = call.signature.bytes;
         let others = bytes.saturating_mul(u64::from(ranks) - 1);
         let all = |spans: &[Span]| {

@@ -2,7 +2,7 @@
 //!
 //! Lateness is no error. A collective that a local rank waits for is looked into when the watchdog's time has passed since
 //! its first news ([`crate::Config::watchdog`]), then at doubling times; and once when the deadline of a rank's call has
-//! passed ([`crate::Call::deadline`]), which alone makes lateness an error. To look into it, all other service processes of
+//! passed ([`crate::PostedCall::deadline`]), which alone makes lateness an error. To look into it, all other service processes of
 //! the group are asked which of their ranks have not called.
 //!
 //! | state | event | next |

@@ -4,7 +4,7 @@ use outboard_plan::{Buffer, Extents, OpId, Program, Rank, Span};
 
 use super::run::Run;
 use crate::ids::{Instant, StagingId};
-use crate::interface::{Call, MemRef, Moves, Pairs, Region};
+use crate::interface::{MemRef, Moves, Pairs, PostedCall, Region};
 use crate::outbox::Staging;
 
 #[derive(Debug)]
@@ -15,7 +15,7 @@ pub(super) enum Presence {
     },
     StoodIn(Staging),
     /// The staging of the time before the call is kept, since frames may still name it.
-    Called(Call, Option<Staging>),
+    Called(PostedCall, Option<Staging>),
     Ended,
 }
 
@@ -44,7 +44,7 @@ impl Local {
         self.run = Run::new(program);
     }
 
-    pub(super) fn call(&self) -> Option<&Call> {
+    pub(super) fn call(&self) -> Option<&PostedCall> {
         match &self.presence {
             Presence::Called(call, _) => Some(call),
             Presence::Absent { .. } | Presence::StoodIn(_) | Presence::Ended => None,
@@ -103,12 +103,12 @@ impl Local {
 }
 
 /// Whether a call in place leaves the rank's own block in its input, as the root of a scatter does, and not in its output.
-fn keeps_input(call: &Call) -> bool {
+fn keeps_input(call: &PostedCall) -> bool {
     matches!(call.signature.kind.class().moves, Moves::Blocks(Pairs::From(_)))
 }
 
 /// Where byte `offset` of the plan's output lies in that of the call, whose blocks may lie anywhere.
-fn placed(call: &Call, extents: &Extents, offset: u64) -> u64 {
+fn placed(call: &PostedCall, extents: &Extents, offset: u64) -> u64 {
     let Some(blocks) = call.blocks.as_ref().filter(|_| call.signature.kind.reduction().is_none()) else {
         return offset;
     };

@@ -13,18 +13,18 @@ use outboard_plan::{Algorithm, Op, Program, Rank, alltoall};
 use super::{Context, Instance, Phase, Presence};
 use crate::error::CollectiveError;
 use crate::ids::SpId;
-use crate::interface::{Call, Class, Moves, Pairs, Signature, Sizes, Step};
+use crate::interface::{Class, Moves, Pairs, PostedCall, Signature, Sizes, Step};
 use crate::transfer::Name;
 use crate::wire::{EarlyCts, Origin, Rts, Scope, TransferMessage};
 
 /// What the caller does, whose blocks have been checked: every block is alike, or as it says.
-pub(super) fn program(call: &Call, ranks: u32) -> Program {
+pub(super) fn program(call: &PostedCall, ranks: u32) -> Program {
     let blocks = call.blocks.clone().or_else(|| even_blocks(call, ranks).map(Arc::new));
     let program = blocks.and_then(|blocks| alltoall(Algorithm::Pull, ranks, call.rank, &blocks).ok());
     program.expect("the blocks of calls are checked")
 }
 
-fn even_blocks(call: &Call, ranks: u32) -> Option<Blocks> {
+fn even_blocks(call: &PostedCall, ranks: u32) -> Option<Blocks> {
     let Signature { kind, bytes } = call.signature;
     match kind.class() {
         Class { moves: Moves::Blocks(pairs), sizes: Sizes::Even } => match pairs {

@@ -29,7 +29,7 @@ use crate::group::members::Members;
 use crate::ids::{CallId, InstanceId, Instant};
 use crate::instance::Context;
 use crate::instance::run::Run;
-use crate::interface::{Call, CallKind, InFlight, MemRef, Region, TaggedCall};
+use crate::interface::{CallKind, InFlight, MemRef, PostedCall, Region, TaggedCall};
 use crate::outbox::Completion;
 use crate::transfer::{Name, Outbound, Owner, Posting, StepOf, Transfer};
 use crate::wire::Scope;
@@ -47,13 +47,13 @@ struct Recorded {
     calls: u64,
     running: bool,
     /// Calls that have not.
-    behind: VecDeque<Call>,
+    behind: VecDeque<PostedCall>,
 }
 
 /// A call that runs.
 #[derive(Debug)]
 struct Active {
-    call: Call,
+    call: PostedCall,
     since: Instant,
     steps: Steps,
 }
@@ -159,7 +159,7 @@ impl TaggedCalls {
     }
 
     /// Whether a call of a local rank can be.
-    pub(crate) fn accepts(&self, call: &Call, members: &Members) -> bool {
+    pub(crate) fn accepts(&self, call: &PostedCall, members: &Members) -> bool {
         let CallKind::Tagged(what) = call.signature.kind else { return false };
         match what {
             TaggedCall::Recorded { recording } => self
@@ -173,7 +173,7 @@ impl TaggedCalls {
     }
 
     /// A local rank calls what [`Self::accepts`].
-    pub(crate) fn handle_call(&mut self, cx: &mut Context<'_>, call: Call) {
+    pub(crate) fn handle_call(&mut self, cx: &mut Context<'_>, call: PostedCall) {
         let CallKind::Tagged(what) = call.signature.kind else { return };
         let memory = MemRef { region: Region::Output(call.id), offset: 0, len: call.signature.bytes };
         let step = StepOf { owner: Owner::Call(call.id), op: OpId(0) };
@@ -193,7 +193,7 @@ impl TaggedCalls {
         self.calls.insert(call.id, Active { call, since: cx.out.now, steps: Steps::Single });
     }
 
-    fn call_recording(&mut self, cx: &Context<'_>, call: Call, number: u32) {
+    fn call_recording(&mut self, cx: &Context<'_>, call: PostedCall, number: u32) {
         let rank = call.rank;
         let Some(recorded) = self.recordings.get_mut(&(rank, number)) else { return };
         recorded.behind.push_back(call);
@@ -253,7 +253,7 @@ impl TaggedCalls {
 
     /// Nothing of this call is named any more.
     fn end(&mut self, cx: &mut Context<'_>, id: CallId, result: Result<(), CollectiveError>) {
-        let Some(Active { call: Call { group, rank, .. }, steps, .. }) = self.calls.remove(&id) else { return };
+        let Some(Active { call: PostedCall { group, rank, .. }, steps, .. }) = self.calls.remove(&id) else { return };
         cx.out.complete(Completion { call: id, group, instance: TAGGED, rank }, result);
         if let Steps::Recorded(recorded) = steps {
             self.begin_next(cx, rank, recorded.number);
@@ -274,12 +274,12 @@ impl TaggedCalls {
         let recordings = std::mem::take(&mut self.recordings);
         let (of_rank, of_others): (BTreeMap<_, _>, _) = recordings.into_iter().partition(|((of, _), _)| *of == rank);
         self.recordings = of_others;
-        let behind: Vec<Call> = of_rank.into_values().flat_map(|recorded| recorded.behind).collect();
+        let behind: Vec<PostedCall> = of_rank.into_values().flat_map(|recorded| recorded.behind).collect();
         self.behind -= behind.len();
         let running: Vec<CallId> =
             self.calls.iter().filter(|(_, active)| active.call.rank == rank).map(|(id, _)| *id).collect();
-        let running: Vec<Call> = running.iter().filter_map(|id| self.calls.remove(id)).map(|a| a.call).collect();
-        for Call { id, group, rank, .. } in running.into_iter().chain(behind) {
+        let running: Vec<PostedCall> = running.iter().filter_map(|id| self.calls.remove(id)).map(|a| a.call).collect();
+        for PostedCall { id, group, rank, .. } in running.into_iter().chain(behind) {
             cx.out.complete(Completion { call: id, group, instance: TAGGED, rank }, Err(error.clone()));
         }
     }

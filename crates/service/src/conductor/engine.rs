@@ -7,7 +7,7 @@ use std::time::Instant as WallInstant;
 
 use outboard_plan::Rank;
 use outboard_proto::{
-    Call, CallId, CollectiveError, Config, Endpoint, Event, GroupHandle, GroupSpec, InFlight, Instant, MemRef,
+    CallId, CollectiveError, Config, Endpoint, Event, GroupHandle, GroupSpec, InFlight, Instant, MemRef, PostedCall,
     ReceivedDatagram, RecordError, Recording, SpId, Transmit,
 };
 
@@ -80,7 +80,7 @@ impl Engine {
         self.tell(|machine, now| machine.handle_leave(now, group, rank));
     }
 
-    pub(crate) fn call(&mut self, call: Call, buffers: Buffers) {
+    pub(crate) fn call(&mut self, call: PostedCall, buffers: Buffers) {
         self.memory.insert(call.id, buffers);
         self.tell(|machine, now| machine.handle_call(now, call));
     }

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use outboard_call::{CallKind, Footprint, MOST_BYTES, Rank};
-use outboard_proto::{Call, CallId, CollectiveError, GroupError, GroupHandle, InstanceId};
+use outboard_proto::{CallId, CollectiveError, GroupError, GroupHandle, InstanceId, PostedCall};
 use outboard_shm::attach::{Channel, ChannelError, GroupReady, Reply};
 use outboard_shm::control::{Completions, ServiceSide};
 use outboard_shm::entry::Entry;
@@ -367,7 +367,7 @@ impl Ranks {
                 if let Some(trace) = trace {
                     trace.called(call_id, (group, instance, me), signature);
                 }
-                let call = Call { id: call_id, group, rank: me, instance, signature, in_place, blocks, deadline };
+                let call = PostedCall { id: call_id, group, rank: me, instance, signature, in_place, blocks, deadline };
                 engine.call(call, buffers);
             }
             Err(refusal) => {

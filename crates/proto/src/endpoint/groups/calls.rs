@@ -12,13 +12,13 @@ use crate::group::lateness::Watch;
 use crate::ids::{CallId, InstanceId, SpId};
 use crate::instance::tagged::TAGGED;
 use crate::instance::{Context, Instance};
-use crate::interface::{Call, Class, Moves, Pairs, Signature, Sizes, Step};
+use crate::interface::{Class, Moves, Pairs, PostedCall, Signature, Sizes, Step};
 use crate::outbox::Completion;
 use crate::transfer::{Owner, StepOf};
 use crate::wire::{EarlyCts, Origin, Rts, TransferMessage};
 
 impl Endpoint {
-    pub(in crate::endpoint) fn route_call(&mut self, call: Call) {
+    pub(in crate::endpoint) fn route_call(&mut self, call: PostedCall) {
         let completion = Completion { call: call.id, group: call.group, instance: call.instance, rank: call.rank };
         let tried = match self.groups.get_mut(&call.group) {
             Some(g) => g.handle_call(&mut self.node, call),
@@ -49,7 +49,7 @@ impl Endpoint {
 
 impl Group {
     /// A local rank calls. Fails when that cannot succeed.
-    fn handle_call(&mut self, node: &mut Node, call: Call) -> Result<(), CollectiveError> {
+    fn handle_call(&mut self, node: &mut Node, call: PostedCall) -> Result<(), CollectiveError> {
         let tried = match call.signature.kind.class().moves {
             Moves::Messages(_) => self.try_tagged_call(node, call),
             Moves::ToAll | Moves::Blocks(_) | Moves::Combined(_) | Moves::Nothing => self.try_call(node, call),
@@ -58,9 +58,9 @@ impl Group {
         tried
     }
 
-    fn try_call(&mut self, node: &mut Node, call: Call) -> Result<(), CollectiveError> {
+    fn try_call(&mut self, node: &mut Node, call: PostedCall) -> Result<(), CollectiveError> {
         let protocol = CollectiveError::Protocol(node.id);
-        let Call { instance, signature, rank, .. } = call;
+        let PostedCall { instance, signature, rank, .. } = call;
         let local = self.members.local(rank).ok_or(protocol.clone())?;
         let ranks = self.members.ranks();
         if instance.0 != self.calls[local].0 + 1 || self.left.contains(&rank) || !sound(&call, ranks) {
@@ -333,7 +333,7 @@ fn unmet(offer: &TransferMessage) -> Option<CollectiveError> {
 }
 
 /// Whether the blocks of a call can be; those of calls without blocks of their own are as even as the signature.
-fn sound(call: &Call, ranks: u32) -> bool {
+fn sound(call: &PostedCall, ranks: u32) -> bool {
     let Class { moves, sizes } = call.signature.kind.class();
     let bytes = call.signature.bytes;
     match (moves, sizes, &call.blocks) {
