@@ -17,11 +17,12 @@ mod connection;
 mod frames;
 mod handshake;
 mod identity;
+mod unicast;
 
 use std::collections::VecDeque;
 use std::collections::hash_map::{Entry, HashMap};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
@@ -33,10 +34,7 @@ use crate::outstanding::Load;
 use crate::tcp::connection::{Broken, Connection, Heard, Outgoing, Stage};
 use crate::tcp::handshake::Handshake;
 use crate::tcp::identity::{Address, PublicKey, id_of};
-use crate::{
-    Armed, ConnectError, Fabric, FabricEvent, Limits, MAX_HEADER, MAX_PAYLOAD, Payload, PeerId, PeerLoss, SendBuffer,
-    SendError,
-};
+use crate::{Fabric, FabricEvent, Limits, PeerId, PeerLoss};
 pub use identity::{ClusterKey, Identity};
 
 /// How long whoever connects may take to prove who it is.
@@ -475,138 +473,6 @@ impl Tcp {
 /// What the poller is asked for.
 fn interest(room: bool) -> epoll::EventFlags {
     if room { epoll::EventFlags::IN | epoll::EventFlags::OUT } else { epoll::EventFlags::IN }
-}
-
-impl Fabric for Tcp {
-    fn id(&self) -> PeerId {
-        self.settings.identity.id()
-    }
-
-    fn local_address(&self) -> &[u8] {
-        &self.address
-    }
-
-    fn connect(&mut self, peer: PeerId, address: &[u8]) -> Result<(), ConnectError> {
-        let named = Address::decode(peer, address);
-        if let Some(known) = self.peers.get(&peer).filter(|known| known.claimed) {
-            return if known.address == named { Ok(()) } else { Err(ConnectError::AddressChanged(peer)) };
-        }
-        let limit = self.settings.limits.peers;
-        if self.peers.values().filter(|known| known.claimed).count() >= limit {
-            return Err(ConnectError::TooManyPeers { peer, limit });
-        }
-        let address = named.ok_or(ConnectError::Address { peer, length: address.len() })?;
-        if let Some(known) = self.peers.get_mut(&peer) {
-            (known.address, known.claimed) = (Some(address), true);
-            return Ok(());
-        }
-        let dialled = self.dial(peer, address.socket);
-        let path = dialled.map_err(|broken| ConnectError::Transport { peer, why: broken.into() }).map(Path::Dialing)?;
-        let (queue, load) = (VecDeque::new(), Load::default());
-        self.peers.insert(peer, Peer { address: Some(address), claimed: true, path, queue, load, broke: None });
-        Ok(())
-    }
-
-    fn disconnect(&mut self, peer: PeerId) {
-        let Entry::Occupied(mut known) = self.peers.entry(peer) else { return };
-        match known.get().path {
-            Path::Dialing(token) if known.get().queue.is_empty() => {
-                known.remove();
-                self.connections.remove(&token);
-            }
-            Path::Dialing(_) | Path::Open { .. } => known.get_mut().claimed = false,
-        }
-    }
-
-    fn payload_buffer(&mut self, length: usize) -> Option<SendBuffer> {
-        let buffer = self.pool.buffer(length);
-        self.starved |= buffer.is_none() && length <= MAX_PAYLOAD;
-        buffer
-    }
-
-    fn ready(&mut self, peer: PeerId, length: usize) -> Result<(), SendError> {
-        let known = self.peers.get(&peer).filter(|known| known.claimed).ok_or(SendError::Unknown(peer))?;
-        if known.load.is_full(length, &self.settings.limits) {
-            self.starved = true;
-            return Err(SendError::Full(peer));
-        }
-        Ok(())
-    }
-
-    fn send(&mut self, peer: PeerId, header: &[u8], payload: Payload<'_>) -> Result<(), SendError> {
-        if header.len() > MAX_HEADER || payload.len() > MAX_PAYLOAD {
-            return Err(SendError::TooLong { header: header.len(), payload: payload.len() });
-        }
-        self.ready(peer, payload.len())?;
-        let bytes = payload.bytes();
-        let known = self.peers.get(&peer).ok_or(SendError::Unknown(peer))?;
-        let mut written = 0;
-        if let (Path::Open { token, .. }, true) = (known.path, known.queue.is_empty()) {
-            match self.connections[&token].write_message(header, bytes) {
-                Ok(all) if all == frames::PREFIX + header.len() + bytes.len() => {
-                    self.room |= std::mem::take(&mut self.starved);
-                    return Ok(());
-                }
-                Ok(some) => written = some,
-                Err(why) => self.broken.push((token, why)),
-            }
-        }
-        let mut head = [&frames::prefix(header.len(), bytes.len()), header].concat();
-        let payload = match payload {
-            Payload::Empty => None,
-            Payload::Bytes(bytes) => {
-                head.extend_from_slice(bytes);
-                None
-            }
-            Payload::Buffer(buffer) => Some(buffer),
-        };
-        let message = Outgoing::new(head, payload, written);
-        let known = self.peers.get_mut(&peer).expect("it was there");
-        known.load = known.load.with(message.length());
-        known.queue.push_back(message);
-        if let Path::Open { token, .. } = known.path {
-            self.await_room(token, true);
-        }
-        Ok(())
-    }
-
-    fn progress(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> usize {
-        let mut woken = std::mem::take(&mut self.woken);
-        woken.clear();
-        // Fails only when interrupted: the next turn looks again.
-        let _ = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut woken), Some(&Timespec::default()));
-        let mut done = 0;
-        for event in &woken {
-            done += match event.data.u64() {
-                LISTENER => self.accept(),
-                TIMER => self.expire(),
-                token => self.serve(token, event.flags, sink),
-            };
-        }
-        self.woken = woken;
-        for (token, why) in std::mem::take(&mut self.broken) {
-            self.end(token, why);
-            done += 1;
-        }
-        for (peer, why) in std::mem::take(&mut self.lost) {
-            sink(FabricEvent::PeerLost { peer, why });
-            done += 1;
-        }
-        if std::mem::take(&mut self.room) {
-            sink(FabricEvent::Room);
-            done += 1;
-        }
-        done
-    }
-
-    fn event_fd(&self) -> BorrowedFd<'_> {
-        self.epoll.as_fd()
-    }
-
-    fn arm(&mut self) -> Armed {
-        // The poller itself stays readable as long as a socket is.
-        if self.room || !self.lost.is_empty() || !self.broken.is_empty() { Armed::Busy } else { Armed::Armed }
-    }
 }
 
 impl Drop for Tcp {
