@@ -170,6 +170,7 @@ impl Engine {
             for missing in self.memory.cut_off(*call) {
                 self.machine.handle_cut_off(missing, error.clone());
             }
+            self.settle(&[]);
         }
         Some(event)
     }

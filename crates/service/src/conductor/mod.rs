@@ -155,9 +155,11 @@ impl Conductor {
         self.ranks.take_submissions(&mut self.engine, &self.host.quotas, self.trace.as_mut());
         self.engine.timeout();
         // What was sent may end calls, and what has ended may send.
-        (0..ANSWERS).all(|_| {
+        let unfinished = (0..ANSWERS).all(|_| {
             self.take_events() | self.outbox.pump(&mut self.engine, self.datapath.as_ref(), self.trace.as_mut())
-        })
+        });
+        self.ranks.tell_of_falls();
+        unfinished
     }
 
     fn progress_fabric(&mut self) {

@@ -290,9 +290,6 @@ impl Ranks {
         let mut taken = Vec::new();
         for (&id, connection) in &mut self.connections {
             let Connection::Attached(rank) = connection else { continue };
-            if rank.fell() {
-                self.withdrawn += 1;
-            }
             for _ in 0..SUBMISSIONS {
                 match rank.side.take() {
                     None => break,
@@ -309,6 +306,16 @@ impl Ranks {
             self.submit((*id, entry), engine, quotas, trace.as_deref_mut());
         }
         !taken.is_empty()
+    }
+
+    /// Tells ranks to whose memory the kernel has withdrawn a way: they may have to copy before anything else happens, so this
+    /// is the last thing of a turn.
+    pub(crate) fn tell_of_falls(&mut self) {
+        for connection in self.connections.values_mut() {
+            if let Connection::Attached(rank) = connection {
+                self.withdrawn += u64::from(rank.fell());
+            }
+        }
     }
 
     /// Raises the sleeping flags of all submission rings; false when one has an entry.
