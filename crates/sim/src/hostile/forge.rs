@@ -86,7 +86,8 @@ fn offer(tape: &mut Tape<'_>, instance: InstanceId, rank: Rank) -> TransferMessa
         let up_to = if tape.flip() { tape.number().min(bytes) } else { bytes.min(4096) };
         EarlyCts { source: Rank(tape.number32()), tag: 0, occurrence: 0, bytes, up_to }
     };
-    let (n, m) = (blocks(tape).min(12), blocks(tape).min(12));
+    let (n, most) = (blocks(tape).min(12), blocks(tape).min(12));
+    let m = (0..=most).rev().find(|&m| origin.fits(n, m)).expect("twelve fit alone");
     let first = |tape: &mut Tape<'_>, entries| if entries == 0 { 0 } else { tape.number().clamp(1, u64::MAX - 32) };
     TransferMessage::Offer {
         origin,
