@@ -30,22 +30,32 @@ impl Load {
     }
 }
 
-/// What [`Fabric::send`] does first: refuses what is too long or finds no room, and brings the payload into a buffer.
+/// What [`Fabric::send`] does first: refuses what is too long or finds no room.
+pub(crate) fn check(
+    fabric: &mut impl Fabric,
+    peer: PeerId,
+    header: &[u8],
+    payload: &Payload<'_>,
+) -> Result<(), SendError> {
+    let length = payload.len();
+    if header.len() > MAX_HEADER || length > MAX_PAYLOAD {
+        return Err(SendError::TooLong { header: header.len(), payload: length });
+    }
+    fabric.ready(peer, length)
+}
+
+/// The same, and brings the payload into a buffer.
 pub(crate) fn admit(
     fabric: &mut impl Fabric,
     peer: PeerId,
     header: &[u8],
     payload: Payload<'_>,
 ) -> Result<Option<SendBuffer>, SendError> {
-    let length = payload.len();
-    if header.len() > MAX_HEADER || length > MAX_PAYLOAD {
-        return Err(SendError::TooLong { header: header.len(), payload: length });
-    }
-    fabric.ready(peer, length)?;
+    check(fabric, peer, header, &payload)?;
     Ok(match payload {
         Payload::Empty => None,
         Payload::Bytes(bytes) => {
-            let mut buffer = fabric.payload_buffer(length).ok_or(SendError::Full(peer))?;
+            let mut buffer = fabric.payload_buffer(bytes.len()).ok_or(SendError::Full(peer))?;
             buffer.copy_from_slice(bytes);
             Some(buffer)
         }

@@ -9,8 +9,8 @@
 //! | any but open | `until` over, end of stream, a bad message | ended |
 //! | open | end of stream, reset, a bad frame | ended |
 //!
-//! Invariants: no byte behind the handshake is read before the handshake has ended; sockets never block. Never dials again
-//! and never decides which of two connections stays: the fabric does.
+//! Invariants: no byte behind the handshake is read before the handshake has ended; sockets never block. Never dials
+//! again and never decides which of two connections stays: the fabric does.
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, Read};
@@ -34,11 +34,11 @@ const TOGETHER: usize = 16;
 /// How far a connection has come.
 pub(super) enum Stage {
     /// The kernel connects.
-    Dialing { peer: PeerId, until: Instant },
-    /// The handshake is on its way; a listener does not know with whom.
-    Greeting { peer: Option<PeerId>, handshake: Handshake, heard: [u8; LONGEST], have: usize, until: Instant },
-    /// Frames from and to this peer.
-    Open { peer: PeerId, assembly: Assembly, fruitful: bool },
+    Dialing { until: Instant },
+    /// The handshake is on its way.
+    Greeting { handshake: Handshake, heard: [u8; LONGEST], have: usize, until: Instant },
+    /// Frames come and go.
+    Open { assembly: Assembly, fruitful: bool },
     /// Proven, but ours to the same peer is on its way and goes before; the peer closes this one when it has that.
     GivingWay { until: Instant },
     /// To be dropped.
@@ -84,7 +84,7 @@ pub(super) enum Heard {
     /// Listener: the dialer has proven its key; the bytes welcome it.
     Proven { key: PublicKey, welcome: Vec<u8> },
     /// Dialer: the way to the peer is open.
-    Welcome(PeerId),
+    Welcome,
 }
 
 /// Why a connection ended.
@@ -100,6 +100,12 @@ pub(super) enum Broken {
     Frame(#[from] frames::Oversized),
     #[error("the handshake took too long")]
     Slow,
+}
+
+impl From<std::io::Error> for Broken {
+    fn from(error: std::io::Error) -> Self {
+        Broken::Kernel(Errno::from_io_error(&error).unwrap_or(Errno::IO))
+    }
 }
 
 impl From<Broken> for PeerLoss {
@@ -118,6 +124,8 @@ impl From<Broken> for PeerLoss {
 /// A socket and its stage.
 pub(super) struct Connection {
     socket: TcpStream,
+    /// Whom a dialer has dialled; a listener knows it once the connection is open.
+    pub(super) peer: Option<PeerId>,
     pub(super) stage: Stage,
     /// Whether the poller tells when there is room to write.
     pub(super) awaits_room: bool,
@@ -133,10 +141,6 @@ fn would_block(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::Interrupted)
 }
 
-fn errno(error: &std::io::Error) -> Broken {
-    Errno::from_io_error(error).unwrap_or(Errno::IO).into()
-}
-
 impl Connection {
     /// Begins to connect.
     pub(super) fn dial(peer: PeerId, to: SocketAddrV4, until: Instant) -> Result<Self, Broken> {
@@ -147,14 +151,16 @@ impl Connection {
             Ok(()) | Err(Errno::INPROGRESS) => {}
             Err(errno) => return Err(errno.into()),
         }
-        Ok(Connection { socket: socket.into(), stage: Stage::Dialing { peer, until }, awaits_room: true })
+        let stage = Stage::Dialing { until };
+        Ok(Connection { socket: socket.into(), peer: Some(peer), stage, awaits_room: true })
     }
 
     /// Whoever has connected to us.
     pub(super) fn accepted(socket: TcpStream, handshake: Handshake, until: Instant) -> Result<Self, Broken> {
         sockopt::set_tcp_nodelay(&socket, true)?;
-        let stage = Stage::Greeting { peer: None, handshake, heard: [0; LONGEST], have: 0, until };
-        Ok(Connection { socket, stage, awaits_room: false })
+        socket.set_nonblocking(true)?;
+        let stage = Stage::Greeting { handshake, heard: [0; LONGEST], have: 0, until };
+        Ok(Connection { socket, peer: None, stage, awaits_room: false })
     }
 
     /// The other end, for the log.
@@ -164,33 +170,33 @@ impl Connection {
 
     /// Whether the other end has said a hello that only somebody who knows our key can say.
     pub(super) fn was_greeted(&self) -> bool {
-        matches!(self.stage, Stage::Greeting { handshake: Handshake::Answered(_), .. })
+        matches!(self.stage, Stage::Greeting { handshake: Handshake::Answered(_), .. } | Stage::GivingWay { .. })
+    }
+
+    /// Whether frames have come.
+    pub(super) fn was_fruitful(&self) -> bool {
+        matches!(self.stage, Stage::Open { fruitful: true, .. })
     }
 
     /// When the connection must be open.
     pub(super) fn until(&self) -> Option<Instant> {
         match self.stage {
-            Stage::Dialing { until, .. } | Stage::Greeting { until, .. } | Stage::GivingWay { until } => Some(until),
+            Stage::Dialing { until } | Stage::Greeting { until, .. } | Stage::GivingWay { until } => Some(until),
             Stage::Open { .. } | Stage::Ended => None,
         }
     }
 
     /// The kernel has connected, or could not: says hello.
-    pub(super) fn greet(
-        &mut self,
-        peer: PeerId,
-        handshake: Handshake,
-        hello: &[u8],
-        until: Instant,
-    ) -> Result<(), Broken> {
+    pub(super) fn greet(&mut self, handshake: Handshake, hello: &[u8], until: Instant) -> Result<(), Broken> {
         sockopt::socket_error(&self.socket)??;
-        self.stage = Stage::Greeting { peer: Some(peer), handshake, heard: [0; LONGEST], have: 0, until };
+        self.stage = Stage::Greeting { handshake, heard: [0; LONGEST], have: 0, until };
         self.say(hello)
     }
 
     /// From now on frames of `peer` come and go.
     pub(super) fn open(&mut self, peer: PeerId) {
-        self.stage = Stage::Open { peer, assembly: Assembly::default(), fruitful: false };
+        self.peer = Some(peer);
+        self.stage = Stage::Open { assembly: Assembly::default(), fruitful: false };
     }
 
     /// Waits for the peer to close.
@@ -209,13 +215,11 @@ impl Connection {
     /// Reads what there is, within bounds; whole frames go to `sink`.
     pub(super) fn read(&mut self, buffer: &mut [u8], sink: &mut Sink<'_>) -> Result<Heard, Broken> {
         match std::mem::replace(&mut self.stage, Stage::Ended) {
-            Stage::Greeting { peer, handshake, heard, have, until } => {
-                self.read_greeting(peer, handshake, heard, have, until)
-            }
-            Stage::Open { peer, mut assembly, fruitful } => {
+            Stage::Greeting { handshake, heard, have, until } => self.read_greeting(handshake, heard, have, until),
+            Stage::Open { mut assembly, fruitful } => {
                 let taken = read_frames(&self.socket, &mut assembly, buffer, sink);
                 let fruitful = fruitful || matches!(taken, Ok(1..));
-                self.stage = Stage::Open { peer, assembly, fruitful };
+                self.stage = Stage::Open { assembly, fruitful };
                 taken.map(Heard::Frames)
             }
             stage @ (Stage::Dialing { .. } | Stage::GivingWay { .. } | Stage::Ended) => {
@@ -228,7 +232,6 @@ impl Connection {
     /// One message of the handshake at most, and not a byte behind it.
     fn read_greeting(
         &mut self,
-        peer: Option<PeerId>,
         handshake: Handshake,
         mut heard: [u8; LONGEST],
         mut have: usize,
@@ -239,22 +242,21 @@ impl Connection {
             Ok(0) => Err(Broken::Closed),
             Ok(taken) => Ok(taken),
             Err(error) if would_block(&error) => Ok(0),
-            Err(error) => Err(errno(&error)),
+            Err(error) => Err(error.into()),
         };
         have += *read.as_ref().unwrap_or(&0);
         if read.is_err() || have < whole {
-            self.stage = Stage::Greeting { peer, handshake, heard, have, until };
+            self.stage = Stage::Greeting { handshake, heard, have, until };
             return read.map(|_| Heard::Nothing);
         }
-        match (handshake.handle(&heard[..whole])?, peer) {
-            (Step::Say(handshake, message), peer) => {
-                self.stage = Stage::Greeting { peer, handshake, heard, have: 0, until };
+        match handshake.handle(&heard[..whole])? {
+            Step::Say(handshake, message) => {
+                self.stage = Stage::Greeting { handshake, heard, have: 0, until };
                 self.say(&message)?;
                 Ok(Heard::Nothing)
             }
-            (Step::Proven { key, welcome }, _) => Ok(Heard::Proven { key, welcome }),
-            (Step::Welcome, Some(peer)) => Ok(Heard::Welcome(peer)),
-            (Step::Welcome, None) => unreachable!("dialers alone are welcomed, and know whom they dial"),
+            Step::Proven { key, welcome } => Ok(Heard::Proven { key, welcome }),
+            Step::Welcome => Ok(Heard::Welcome),
         }
     }
 
@@ -324,7 +326,7 @@ fn read_frames(
             Ok(0) => return Err(Broken::Closed),
             Ok(taken) => taken,
             Err(error) if would_block(&error) => break,
-            Err(error) => return Err(errno(&error)),
+            Err(error) => return Err(error.into()),
         };
         frames += match in_place {
             true => assembly.advance(taken, sink)?,

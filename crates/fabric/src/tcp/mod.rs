@@ -2,8 +2,8 @@
 //! are.
 //!
 //! - One connection per pair, whoever dials first. When both dial at once, that of the smaller id stays.
-//! - A connection begins with a handshake ([`handshake`]); frames are taken from the id alone that it has proven. Who fails
-//!   it or says nothing for [`GREETING`] is closed, counted, and named in the log once a second at most.
+//! - A connection begins with a handshake ([`handshake`]); frames are taken from the id alone that it has proven. Who
+//!   fails it or says nothing for [`GREETING`] is closed, counted, and named in the log once a second at most.
 //! - Messages go to the kernel at once, gathered from where they lie; what finds no room waits within [`Limits`].
 //! - A connection that breaks is dialled once more before the peer counts as lost. Messages that the kernel had taken are
 //!   gone then: the links of the service processes send them again.
@@ -103,6 +103,12 @@ struct Peer {
     broke: Option<PeerLoss>,
 }
 
+impl Peer {
+    fn new(address: Option<Address>, path: Path) -> Self {
+        Peer { claimed: address.is_some(), address, path, queue: VecDeque::new(), load: Load::default(), broke: None }
+    }
+}
+
 /// Whoever was not let in.
 #[derive(Default)]
 struct Refusals {
@@ -191,11 +197,14 @@ impl Tcp {
         let flags = interest(connection.awaits_room);
         epoll::add(&self.epoll, &connection, epoll::EventData::new_u64(token), flags)?;
         self.connections.insert(token, connection);
-        if !self.ticking {
-            self.ticking = true;
+        self.start_ticking();
+        Ok(token)
+    }
+
+    fn start_ticking(&mut self) {
+        if !std::mem::replace(&mut self.ticking, true) {
             self.tick(LOOK);
         }
-        Ok(token)
     }
 
     /// Looks at unfinished connections every so often, or with zero no more.
@@ -223,8 +232,7 @@ impl Tcp {
                     tracing::error!(%error, "service processes cannot connect; raise the limit on descriptors");
                     // The timer listens again.
                     self.deaf = epoll::delete(&self.epoll, &self.listener).is_ok();
-                    self.ticking = true;
-                    self.tick(LOOK);
+                    self.start_ticking();
                     return taken + 1;
                 }
                 Err(error) => tracing::debug!(%error, "a connection ended before it was taken in"),
@@ -234,7 +242,6 @@ impl Tcp {
     }
 
     fn admit(&mut self, socket: std::net::TcpStream) -> Result<(), Broken> {
-        socket.set_nonblocking(true).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
         let handshake = Handshake::listen(&self.settings.identity, &self.settings.cluster)?;
         let token = self.watch(Connection::accepted(socket, handshake, Instant::now() + GREETING)?)?;
         self.strangers.push_back(token);
@@ -273,10 +280,11 @@ impl Tcp {
     fn serve(&mut self, token: u64, flags: epoll::EventFlags, sink: &mut dyn FnMut(FabricEvent<'_>)) -> usize {
         let Some(connection) = self.connections.get(&token) else { return 0 };
         let served = match connection.stage {
-            Stage::Dialing { peer, until } => self.greet(token, peer, until).map(|()| 1),
+            Stage::Dialing { until } => self.greet(token, until).map(|()| 1),
             Stage::Greeting { .. } => self.read(token, sink),
-            Stage::Open { peer, .. } => {
-                let flushed = if flags.contains(epoll::EventFlags::OUT) { self.flush(peer) } else { 0 };
+            Stage::Open { .. } => {
+                let writable = connection.peer.filter(|_| flags.contains(epoll::EventFlags::OUT));
+                let flushed = writable.map_or(0, |peer| self.flush(peer));
                 let only_room = flags == epoll::EventFlags::OUT;
                 if only_room { Ok(flushed) } else { self.read(token, sink).map(|read| read + flushed) }
             }
@@ -290,29 +298,28 @@ impl Tcp {
     }
 
     /// A dialled connection is up.
-    fn greet(&mut self, token: u64, peer: PeerId, until: Instant) -> Result<(), Broken> {
-        let address = self.peers.get(&peer).and_then(|known| known.address).ok_or(Broken::Closed)?;
-        let (handshake, hello) = Handshake::dial(&self.settings.identity, &self.settings.cluster, &address.key)?;
+    fn greet(&mut self, token: u64, until: Instant) -> Result<(), Broken> {
         let connection = self.connections.get_mut(&token).expect("it is being served");
-        connection.greet(peer, handshake, &hello, until)?;
+        let known = connection.peer.and_then(|peer| self.peers.get(&peer));
+        let address = known.and_then(|known| known.address).ok_or(Broken::Closed)?;
+        let (handshake, hello) = Handshake::dial(&self.settings.identity, &self.settings.cluster, &address.key)?;
+        connection.greet(handshake, &hello, until)?;
         self.await_room(token, false);
         Ok(())
     }
 
     fn read(&mut self, token: u64, sink: &mut dyn FnMut(FabricEvent<'_>)) -> Result<usize, Broken> {
         let Some(connection) = self.connections.get_mut(&token) else { return Ok(0) };
-        let from = match connection.stage {
-            Stage::Open { peer, .. } => peer,
-            _ => PeerId(0),
-        };
+        let peer = connection.peer;
         let heard = connection.read(&mut self.buffer, &mut |header, payload| {
+            let from = peer.expect("frames come when it is proven whose they are");
             sink(FabricEvent::Message { from, header, payload });
         })?;
         match heard {
             Heard::Frames(frames) => return Ok(frames),
             Heard::Nothing => {}
             Heard::Proven { key, welcome } => self.proven(token, key, &welcome, sink)?,
-            Heard::Welcome(peer) => self.opened(token, peer, true),
+            Heard::Welcome => self.opened(token, peer.expect("dialers know whom they dial"), true),
         }
         Ok(1)
     }
@@ -366,8 +373,7 @@ impl Tcp {
                 known.queue.iter_mut().for_each(Outgoing::rewind);
             }
             Entry::Vacant(place) => {
-                let (queue, load) = (VecDeque::new(), Load::default());
-                place.insert(Peer { address: None, claimed: false, path, queue, load, broke: None });
+                place.insert(Peer::new(None, path));
             }
         }
         if let Some(connection) = self.connections.get_mut(&token) {
@@ -427,16 +433,7 @@ impl Tcp {
     /// A connection has ended: its peer is dialled once more, or lost.
     fn end(&mut self, token: u64, why: Broken) {
         let Some(connection) = self.connections.remove(&token) else { return };
-        let (peer, fruitful) = match connection.stage {
-            Stage::Dialing { peer, .. } => (Some(peer), false),
-            Stage::Greeting { peer, .. } => (peer, false),
-            Stage::Open { peer, fruitful, .. } => (Some(peer), fruitful),
-            Stage::GivingWay { .. } => return,
-            Stage::Ended => {
-                (self.peers.iter().find(|(_, known)| known.path.token() == token).map(|(id, _)| *id), false)
-            }
-        };
-        let Some(peer) = peer else {
+        let Some(peer) = connection.peer else {
             // One that knew our key and gave way to ours is no stranger.
             if !connection.was_greeted() {
                 self.refusals.note(&connection.from(), &why);
@@ -445,7 +442,7 @@ impl Tcp {
         };
         let Some(known) = self.peers.get_mut(&peer).filter(|known| known.path.token() == token) else { return };
         let again = match known.path {
-            Path::Open { since, .. } => fruitful || since.elapsed() >= SETTLED,
+            Path::Open { since, .. } => connection.was_fruitful() || since.elapsed() >= SETTLED,
             Path::Dialing(_) => false,
         };
         tracing::debug!(%peer, %why, again, claimed = known.claimed, "a connection ended");

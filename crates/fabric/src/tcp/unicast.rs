@@ -1,19 +1,16 @@
 //! What the conductor sees of the fabric: peers connected and disconnected, messages sent, turns taken. Never reads a socket
 //! itself.
 
-use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::event::{Timespec, epoll};
 
-use crate::outstanding::Load;
+use crate::outstanding;
 use crate::tcp::connection::Outgoing;
 use crate::tcp::identity::Address;
 use crate::tcp::{LISTENER, Path, Peer, TIMER, Tcp, frames};
-use crate::{
-    Armed, ConnectError, Fabric, FabricEvent, MAX_HEADER, MAX_PAYLOAD, Payload, PeerId, SendBuffer, SendError,
-};
+use crate::{Armed, ConnectError, Fabric, FabricEvent, MAX_PAYLOAD, Payload, PeerId, SendBuffer, SendError};
 
 impl Fabric for Tcp {
     fn id(&self) -> PeerId {
@@ -40,8 +37,7 @@ impl Fabric for Tcp {
         }
         let dialled = self.dial(peer, address.socket);
         let path = dialled.map_err(|broken| ConnectError::Transport { peer, why: broken.into() }).map(Path::Dialing)?;
-        let (queue, load) = (VecDeque::new(), Load::default());
-        self.peers.insert(peer, Peer { address: Some(address), claimed: true, path, queue, load, broke: None });
+        self.peers.insert(peer, Peer::new(Some(address), path));
         Ok(())
     }
 
@@ -72,10 +68,7 @@ impl Fabric for Tcp {
     }
 
     fn send(&mut self, peer: PeerId, header: &[u8], payload: Payload<'_>) -> Result<(), SendError> {
-        if header.len() > MAX_HEADER || payload.len() > MAX_PAYLOAD {
-            return Err(SendError::TooLong { header: header.len(), payload: payload.len() });
-        }
-        self.ready(peer, payload.len())?;
+        outstanding::check(self, peer, header, &payload)?;
         let bytes = payload.bytes();
         let known = self.peers.get(&peer).ok_or(SendError::Unknown(peer))?;
         let mut written = 0;

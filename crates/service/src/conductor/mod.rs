@@ -387,9 +387,11 @@ impl Conductor {
             self.ranks.remove(id, &self.poller, &mut self.engine);
         }
         let until = Instant::now() + FAREWELL;
-        self.fabric_calls = true;
-        while self.turn() || !self.outbox.is_empty() {
+        loop {
             self.fabric_calls = true;
+            if !self.turn() && self.outbox.is_empty() {
+                return;
+            }
             if Instant::now() >= until {
                 tracing::info!("other service processes did not take the farewell in time");
                 return;
