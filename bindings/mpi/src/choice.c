@@ -2,15 +2,16 @@
  * choice.c: whether a call is offloaded or left to the MPI library, chosen by communicator and class of calls.
  *
  * A class is a collective, a form and the number of bits of the bytes that all ranks know. Its calls begin as an
- * earlier run has found them faster (remembered.c), else by a built-in rule. In the adaptive mode some turns then go
+ * earlier run has found them faster (remembered.c), else by a built-in rule. In adaptive and learning mode some turns then go
  * both ways (trials.c), the members agree on how long these took, and go on with the faster way.
  *
  * Invariants: what decides is equal on all members: OUTBOARD_CHOICE of rank 0, what rank 0 remembered, the place of the
  * communicator, the number of calls, and vectors that the members have agreed on. Members agree, and make groups, in
  * blocking calls and in those that make persistent requests only.
  *
- * Reductions are never tried, since their results may differ in the last bits. Persistent requests go the way of their
- * whole life when they are made: that of the nonblocking calls of their size.
+ * Reductions are tried in the learning mode alone, since both ways may differ in the last bits; otherwise what an earlier
+ * run has learned decides. Persistent requests go the way of their whole life when they are made: that of the
+ * nonblocking calls of their size.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -30,8 +31,8 @@
 /* Nonblocking calls that go natively for lack of a group before one is made. */
 #define GROUPLESS_MOST 8
 
-enum mode { ADAPTIVE, FIXED, OFFLOAD, LEAVE_NATIVE, MODES };
-static const char *const modes[MODES] = {"adaptive", "fixed", "offload", "native"};
+enum mode { ADAPTIVE, LEARN, FIXED, OFFLOAD, LEAVE_NATIVE, MODES };
+static const char *const modes[MODES] = {"adaptive", "learn", "fixed", "offload", "native"};
 
 #define TEXT(Name, lower, ...) #lower,
 const char *const collective_names[COLLECTIVES_KNOWN] = {COLLECTIVES(TEXT)};
@@ -50,9 +51,14 @@ static enum mode mode_of(const char *word)
     for (enum mode known = 0; known < MODES; known++)
         if (strcmp(word, modes[known]) == 0)
             return known;
-    fprintf(stderr, "outboard: OUTBOARD_CHOICE is \"%s\", not adaptive, fixed, offload or native; adaptive is taken\n",
+    fprintf(stderr, "outboard: OUTBOARD_CHOICE is \"%s\", not adaptive, learn, fixed, offload or native; adaptive is taken\n",
             word);
     return ADAPTIVE;
+}
+
+static bool tries(void)
+{
+    return mode == ADAPTIVE || mode == LEARN;
 }
 
 bool choice_agree(bool heeded)
@@ -70,7 +76,7 @@ bool choice_agree(bool heeded)
 
 void choice_start(void)
 {
-    if (mode == ADAPTIVE || mode == FIXED)
+    if (mode == ADAPTIVE || mode == LEARN || mode == FIXED)
         remembered_read();
     started = PMPI_Wtime();
 }
@@ -79,7 +85,7 @@ void choice_stop(void)
 {
     const struct group *world = group_of(MPI_COMM_WORLD);
     report_choices(world == NULL ? 0 : world->choices.digest, communicators_count());
-    if (mode == ADAPTIVE)
+    if (tries())
         remembered_write();
     remembered_stop();
 }
@@ -113,10 +119,11 @@ static unsigned size_class(uint64_t bytes)
     return bytes == 0 ? 0 : 64 - (unsigned)__builtin_clzll(bytes);
 }
 
-/* Offloading pays between hosts, where there is much to move or something else to do meanwhile. */
-static enum way built_in(enum form form, unsigned size, const struct place *place)
+/* Offloading pays between hosts, where there is something else to do meanwhile, or much to move that multicast sends once:
+ * a blocking reduction, of which no two ranks need the same bytes, gains nothing that is sure. */
+static enum way built_in(enum form form, enum collective collective, unsigned size, const struct place *place)
 {
-    if (place->hosts == 1 || (form == BLOCKING && size == SIZE_UNKNOWN))
+    if (place->hosts == 1 || (form == BLOCKING && (size == SIZE_UNKNOWN || method_of(collective)->reduces)))
         return NATIVE;
     return size < (form == BLOCKING ? BLOCKING_FROM : OTHERS_FROM) ? NATIVE : OFFLOADED;
 }
@@ -134,7 +141,7 @@ static struct class *class_find(const struct choices *choices, unsigned key)
 /* At which call a class asks for its first trial; 0: never. */
 static uint64_t asks_at(unsigned key)
 {
-    if (mode != ADAPTIVE || form_of(key) == PERSISTENT || method_of(collective_of(key))->reduces)
+    if (!tries() || form_of(key) == PERSISTENT || (mode != LEARN && method_of(collective_of(key))->reduces))
         return 0;
     return size_of(key) < OTHERS_FROM || size_of(key) == SIZE_UNKNOWN ? ASKS_AT_SMALL : ASKS_AT;
 }
@@ -156,7 +163,8 @@ static void class_start(struct class *class, const struct group *group)
         trial_start(&class->trial, found->median[OFFLOADED] < found->median[NATIVE] ? OFFLOADED : NATIVE, REMEMBERED,
                     found->median, first);
     else
-        trial_start(&class->trial, built_in(form, size_of(class->key), &group->place), BUILT_IN, unknown, first);
+        trial_start(&class->trial, built_in(form, collective, size_of(class->key), &group->place), BUILT_IN, unknown,
+                    first);
 }
 
 static struct class *class_make(struct group *group, unsigned key)
@@ -207,10 +215,8 @@ static void agree(struct group *group, struct class *class)
 {
     double mine[VECTOR_LENGTH], agreed[VECTOR_LENGTH];
     pthread_mutex_lock(&lock);
-    trial_fill(&class->trial, class->key, mine);
-    mine[VECTOR_EXCESS] = excess;
+    trial_fill(&class->trial, class->key, excess, PMPI_Wtime() - started, mine);
     pthread_mutex_unlock(&lock);
-    mine[VECTOR_ELAPSED] = -(PMPI_Wtime() - started);
     if (PMPI_Allreduce(mine, agreed, VECTOR_LENGTH, MPI_DOUBLE, MPI_MAX, group->comm) != MPI_SUCCESS)
         return; /* the communicator is broken: the program's next call on it will say so */
     check_mark(mine, agreed);

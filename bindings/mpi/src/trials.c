@@ -11,13 +11,17 @@
  *   TRYING    by turn           the last turn                             JUDGING
  *   JUDGING   the chosen way    agreed: a rank lacks a time               JUDGING, 1, 2, 4, ... blocking calls later;
  *                                                                         RESTING, as it was, after MISSES_MOST
- *                               agreed: one way is twice as slow          DECIDED for the other
- *                               agreed: neither, after a short trial      TRYING, longer
- *                               agreed: neither, after a long one         RESTING with the faster way
+ *                               agreed: one way is hopeless               DECIDED for the other
+ *                               agreed: neither, and more turns may cost  TRYING, longer
+ *                               agreed: neither, after a long trial, or
+ *                               trials have cost enough                   RESTING with the faster way
  *   DECIDED   the chosen way    nothing
  *
- * Invariants: everything but `seconds` is equal on all members between two calls. A trial has an even number of turns,
- * and each two that follow one another go different ways.
+ * A way is hopeless when its median is twice that of the other; after a short trial, when the fastest of its turns
+ * takes twice as long as the slowest of the other way, since a single late rank spoils a median of three.
+ *
+ * Invariants: everything but `seconds` and `charged` is equal on all members between two calls. As many turns of a
+ * trial go one way as the other.
  */
 #include <assert.h>
 #include <math.h>
@@ -29,29 +33,23 @@
 #define MISSES_MOST 6
 /* The part of the time since MPI_Init that trials may cost. */
 #define BUDGET 0.01
-/* Seconds that a trial is expected to cost before anybody knows: programs that end within half a second try nothing. */
+/* Seconds that a trial is expected to cost at least: programs that end within half a second try nothing. */
 #define EXPECTED 0.005
 /* How much slower a way must be to be given up for good. */
 #define HOPELESS 2.0
-
-static bool hopeless(const double *median)
-{
-    return median[NATIVE] > 0 && median[OFFLOADED] > 0 &&
-           (median[NATIVE] >= HOPELESS * median[OFFLOADED] || median[OFFLOADED] >= HOPELESS * median[NATIVE]);
-}
 
 void trial_start(struct trial *trial, enum way way, enum why why, const double *median, uint64_t first)
 {
     bool known = median[NATIVE] > 0 && median[OFFLOADED] > 0;
     *trial = (struct trial){.way = way, .why = why, .gap = FIRST_GAP, .median = {median[NATIVE], median[OFFLOADED]}};
-    trial->state = first > 0 && !hopeless(median) ? RESTING : DECIDED;
-    trial->next = known ? FIRST_GAP : first;
+    trial->state = first > 0 ? RESTING : DECIDED;
+    trial->next = known ? FIRST_GAP : first; /* even where one way was hopeless: that run may have shared its processors */
 }
 
-/* Pairs of turns go to both ways, in the order of Thue and Morse: what drifts or alternates favours neither. */
+/* Runs go both ways in the order of Thue and Morse: what drifts or alternates favours neither. */
 static enum way way_of(const struct trial *trial, int turn)
 {
-    bool odd = __builtin_parity((unsigned)turn);
+    bool odd = __builtin_parity((unsigned)(turn / TRIAL_RUN));
     return odd ? WAYS - 1 - trial->way : trial->way;
 }
 
@@ -98,7 +96,7 @@ bool trial_due(struct trial *trial)
     return false;
 }
 
-void trial_fill(const struct trial *trial, unsigned class_key, double *vector)
+void trial_fill(const struct trial *trial, unsigned class_key, double excess, double elapsed, double *vector)
 {
     for (int turn = 0; turn < TRIAL_TURNS; turn++)
         vector[VECTOR_SECONDS + turn] = turn < trial->turns ? trial->seconds[turn] : 0;
@@ -106,6 +104,8 @@ void trial_fill(const struct trial *trial, unsigned class_key, double *vector)
     uint64_t mark = ((uint64_t)class_key << 32) + ((trial->calls & 0x3ffffff) << 6) + (uint64_t)trial->turns;
     vector[VECTOR_MARK] = (double)mark;
     vector[VECTOR_UNMARK] = -(double)mark;
+    vector[VECTOR_EXCESS] = excess - trial->charged; /* what this trial costs follows from the agreed seconds */
+    vector[VECTOR_ELAPSED] = -elapsed;
 }
 
 static void begin(struct trial *trial)
@@ -113,7 +113,6 @@ static void begin(struct trial *trial)
     trial->state = TRYING;
     trial->serial++;
     trial->until = TRIAL_TURNS_SHORT;
-    trial->charged = 0; /* a trial that is given up, or never ends, has cost what was charged */
     for (int turn = 0; turn < TRIAL_TURNS; turn++)
         trial->seconds[turn] = INFINITY;
 }
@@ -123,6 +122,7 @@ static void rest(struct trial *trial)
     trial->state = RESTING;
     trial->turns = trial->misses = trial->skip = 0;
     trial->serial++; /* times that are still to come count no more */
+    trial->charged = 0; /* a trial that was given up has cost what was charged */
     trial->next = trial->calls + trial->gap;
     trial->gap *= 2;
 }
@@ -133,16 +133,36 @@ static int ascending(const void *a, const void *b)
     return (left > right) - (left < right);
 }
 
-/* Of the timed turns of one way. */
-static double median_of(const struct trial *trial, const double *seconds, enum way way)
+/* The timed turns of one way, least first. Returns how many. */
+static size_t timed(const struct trial *trial, const double *seconds, enum way way, double *sorted)
 {
-    double timed[TRIAL_TURNS];
     size_t count = 0;
-    for (int turn = 2; turn < trial->turns; turn++)
-        if (way_of(trial, turn) == way)
-            timed[count++] = seconds[turn];
-    qsort(timed, count, sizeof *timed, ascending);
-    return (timed[(count - 1) / 2] + timed[count / 2]) / 2;
+    for (int turn = 0; turn < trial->turns; turn++)
+        if (turn % TRIAL_RUN != 0 && way_of(trial, turn) == way)
+            sorted[count++] = seconds[turn];
+    qsort(sorted, count, sizeof *sorted, ascending);
+    return count;
+}
+
+static bool hopeless(const double *median)
+{
+    return median[NATIVE] > 0 && median[OFFLOADED] > 0 &&
+           (median[NATIVE] >= HOPELESS * median[OFFLOADED] || median[OFFLOADED] >= HOPELESS * median[NATIVE]);
+}
+
+/* Fills the medians; whether one way is hopeless. */
+static bool compare(struct trial *trial, const double *seconds)
+{
+    double sorted[TRIAL_TURNS], least[WAYS], most[WAYS];
+    for (enum way way = 0; way < WAYS; way++) {
+        size_t count = timed(trial, seconds, way, sorted);
+        trial->median[way] = (sorted[(count - 1) / 2] + sorted[count / 2]) / 2;
+        least[way] = sorted[0];
+        most[way] = sorted[count - 1];
+    }
+    return trial->until == TRIAL_TURNS
+               ? hopeless(trial->median)
+               : least[NATIVE] >= HOPELESS * most[OFFLOADED] || least[OFFLOADED] >= HOPELESS * most[NATIVE];
 }
 
 /* What the turns of the slower way have taken beyond what the faster one takes. */
@@ -155,32 +175,44 @@ static double excess_of(const struct trial *trial, const double *seconds, enum w
     return excess;
 }
 
-static double judge(struct trial *trial, const double *seconds)
+static bool affordable(double excess, const double *vector)
 {
-    for (enum way way = 0; way < WAYS; way++)
-        trial->median[way] = median_of(trial, seconds, way);
-    if (!hopeless(trial->median) && trial->until < TRIAL_TURNS) {
+    return vector[VECTOR_EXCESS] + excess <= BUDGET * -vector[VECTOR_ELAPSED];
+}
+
+/* What a trial costs at least, as far as medians of earlier ones say. */
+static double expected(const struct trial *trial)
+{
+    return fmax(EXPECTED, TRIAL_RUN * fabs(trial->median[NATIVE] - trial->median[OFFLOADED]));
+}
+
+static double judge(struct trial *trial, const double *vector)
+{
+    const double *seconds = vector + VECTOR_SECONDS;
+    bool clear = compare(trial, seconds);
+    enum way other = WAYS - 1 - trial->way;
+    enum way faster = trial->median[other] < trial->median[trial->way] ? other : trial->way;
+    double excess = excess_of(trial, seconds, WAYS - 1 - faster), charged = trial->charged;
+    double each = trial->median[WAYS - 1 - faster] - trial->median[faster];
+    int more = TRIAL_TURNS - trial->until;
+    if (!clear && more > 0 && affordable(excess + each * more / 2, vector)) {
         trial->until = TRIAL_TURNS;
         trial->state = TRYING;
         return 0;
     }
-    enum way other = WAYS - 1 - trial->way;
-    enum way faster = trial->median[other] < trial->median[trial->way] ? other : trial->way;
-    double excess = excess_of(trial, seconds, WAYS - 1 - faster);
     trial->way = faster;
     trial->why = TRIED;
     rest(trial);
-    if (hopeless(trial->median))
+    if (clear)
         trial->state = DECIDED;
-    return excess - trial->charged;
+    return excess - charged;
 }
 
 double trial_agree(struct trial *trial, const double *vector)
 {
-    const double *seconds = vector + VECTOR_SECONDS;
     assert(trial_waits(trial));
     if (trial->state == ASKING) {
-        if (vector[VECTOR_EXCESS] + EXPECTED <= BUDGET * -vector[VECTOR_ELAPSED]) {
+        if (affordable(expected(trial), vector)) {
             begin(trial);
         } else {
             trial->state = RESTING;
@@ -189,12 +221,12 @@ double trial_agree(struct trial *trial, const double *vector)
         return 0;
     }
     for (int turn = 0; turn < trial->turns; turn++) {
-        if (isfinite(seconds[turn]))
+        if (isfinite(vector[VECTOR_SECONDS + turn]))
             continue;
         trial->skip = 1 << trial->misses++;
         if (trial->misses == MISSES_MOST)
             rest(trial);
         return 0;
     }
-    return judge(trial, seconds);
+    return judge(trial, vector);
 }

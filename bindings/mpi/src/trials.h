@@ -19,15 +19,17 @@ enum why {
     WHYS
 };
 
-/* Turns of a trial: one of each way to warm up, then timed ones. */
-#define TRIAL_TURNS_SHORT (2 + 2 * 2)
-#define TRIAL_TURNS (2 + 2 * 8)
+/* A trial goes one way for a run of turns, of which the first is not timed: it waits for what the way before it left
+ * behind, such as ranks that it let go at different times. */
+#define TRIAL_RUN 4
+#define TRIAL_TURNS_SHORT (2 * TRIAL_RUN)
+#define TRIAL_TURNS (8 * TRIAL_RUN)
 
 /* What the members agree on, by the maximum of each entry. */
 enum {
     VECTOR_SECONDS = 0,            /* by turn; INFINITY where a rank does not know it yet */
     VECTOR_ELAPSED = TRIAL_TURNS,  /* seconds since MPI_Init, negative, so that the least counts */
-    VECTOR_EXCESS,                 /* seconds that trials have cost so far */
+    VECTOR_EXCESS,                 /* seconds that other trials have cost so far */
     VECTOR_MARK,                   /* which question of which class this is, */
     VECTOR_UNMARK,                 /* and the negative of it: both are equal on all ranks */
     VECTOR_LENGTH
@@ -62,8 +64,8 @@ struct turn_of {
 void trial_start(struct trial *trial, enum way way, enum why why, const double *median, uint64_t first);
 /* Counts one call and says its way. A function of the count and of what was agreed alone. */
 enum way trial_turn(struct trial *trial, struct turn_of *turn);
-/* The time of a turn is known; late ones, of a trial that has ended, count no more. Returns the seconds that this costs as far
- * as this rank can tell: all of a turn that the chosen way would not have taken. */
+/* The time of a turn is known; late ones, of a trial that has ended, count no more. Returns the seconds that this costs
+ * as far as this rank can tell: all of a turn that the chosen way would not have taken. */
 double trial_note(struct trial *trial, const struct turn_of *turn, double seconds);
 /* Whether an agreement is waited for. */
 bool trial_waits(const struct trial *trial);
@@ -71,8 +73,8 @@ bool trial_waits(const struct trial *trial);
 bool trial_open(const struct trial *trial);
 /* To be asked once at each blocking call while it waits: whether to agree now. */
 bool trial_due(struct trial *trial);
-/* This rank's times and the mark; the other entries are the caller's. */
-void trial_fill(const struct trial *trial, unsigned class_key, double *vector);
+/* This rank's entries; `excess` is all that trials have cost, `elapsed` counts since MPI_Init. */
+void trial_fill(const struct trial *trial, unsigned class_key, double excess, double elapsed, double *vector);
 /* Takes the agreed vector. Returns, once a trial has ended, the seconds that the slower way has cost, less those that
  * trial_note() has returned, else 0. */
 double trial_agree(struct trial *trial, const double *vector);

@@ -267,6 +267,11 @@ choices() { # natively or offloaded; with the fake alone
   check "$mpi: nonblocking calls alike" chosen allgather nonblocking native tried nonblocking 250
   settings=(CHOICES_PAUSE_US=5000)
   check "$mpi: reductions are not tried" chosen allreduce blocking native built-in reductions 250
+  choice=learn
+  check "$mpi: unless a run is to learn" chosen allreduce blocking native tried reductions 250
+  choice=fixed
+  check "$mpi: whose word counts from then on" chosen allreduce blocking native remembered reductions 20
+  choice=adaptive
   settings=(CHOICES_RANKS_PER_HOST=2)
   check "$mpi: large ones between hosts are offloaded" chosen allgather nonblocking offloaded built-in large 20
   check "$mpi: on a new communicator from the first blocking call on" \
@@ -289,7 +294,7 @@ choices() { # natively or offloaded; with the fake alone
   choice=native
   check "$mpi: everything native" warned_never "$built/choices" blocking 20
   choice=fast
-  check "$mpi: an unknown choice" said_once '"fast", not adaptive, fixed, offload or native' blocking 20
+  check "$mpi: an unknown choice" said_once '"fast", not adaptive, learn, fixed, offload or native' blocking 20
   check "$mpi: adaptive is taken" grep -q '"choice":"adaptive"' "$work/report.json"
   choice=adaptive
   check "$mpi: conformance, chosen adaptively" natively_or_not "$built/conformance" native

@@ -2,9 +2,9 @@
  * trials.c: all members of a communicator choose alike, whatever their clocks say.
  *
  * Drives src/trials.c alone, without MPI: in each run some members call a class again and again, natively and offloaded
- * calls take random times, members are delayed at random, some times are known late or never. Every rank must go the
- * same way at each call, trials must cost little, and in the end the faster way must be taken. Prints TAP; the argument
- * is the number of runs.
+ * calls take random times and let ranks go at different times, members are delayed at random, some times are known late
+ * or never. Every rank must go the same way at each call, trials must cost little, and in the end the faster way must be
+ * taken. Prints TAP; the argument is the number of runs.
  */
 #include <math.h>
 #include <stdio.h>
@@ -19,6 +19,8 @@ struct run {
     int classes;            /* one after another; the last has the most calls */
     enum way start;
     double takes[WAYS], noise;
+    double leaves[WAYS];    /* how far apart ranks leave a call, which the next one waits for */
+    enum way before;        /* the call before */
     double forget;          /* how often a time is never known */
     struct trial trial[RANKS_MOST];
     struct turn_of late[RANKS_MOST]; /* known at the next call */
@@ -45,6 +47,8 @@ static struct run begin(uint64_t seed)
         drawn();
     run.takes[NATIVE] = exp(-12 + 9 * drawn());
     run.takes[OFFLOADED] = run.takes[NATIVE] * exp(4 * drawn() - 2);
+    for (enum way way = 0; way < WAYS; way++)
+        run.leaves[way] = seed % 2 * run.takes[way] * drawn() * 3;
     run.noise = drawn() * 0.2;
     run.forget = seed % 5 == 0 ? 0.3 * drawn() : 0;
     run.start = drawn() < 0.5 ? NATIVE : OFFLOADED;
@@ -61,6 +65,12 @@ static void begin_class(struct run *run)
     }
 }
 
+/* What a call costs that follows others of its way. */
+static double steady(const struct run *run, enum way way)
+{
+    return run->takes[way] + run->leaves[way];
+}
+
 static void agree(struct run *run)
 {
     double all[VECTOR_LENGTH], vector[VECTOR_LENGTH];
@@ -73,9 +83,7 @@ static void agree(struct run *run)
     for (int entry = 0; entry < VECTOR_LENGTH; entry++)
         all[entry] = -INFINITY;
     for (int rank = 0; rank < run->ranks; rank++) {
-        trial_fill(&run->trial[rank], 7, vector);
-        vector[VECTOR_ELAPSED] = -run->now * (1 + 0.1 * drawn());
-        vector[VECTOR_EXCESS] = run->excess[rank];
+        trial_fill(&run->trial[rank], 7, run->excess[rank], run->now * (1 + 0.1 * drawn()), vector);
         for (int entry = 0; entry < VECTOR_LENGTH; entry++)
             all[entry] = fmax(all[entry], vector[entry]);
         run->bad += vector[VECTOR_MARK] != -vector[VECTOR_UNMARK];
@@ -92,7 +100,7 @@ static enum way call(struct run *run, int rank, double lateness)
     run->excess[rank] += trial_note(&run->trial[rank], &run->late[rank], run->late_seconds[rank]);
     run->late[rank].turn = -1;
     enum way way = trial_turn(&run->trial[rank], &turn);
-    double seconds = run->takes[way] * (1 + run->noise * drawn()) + lateness;
+    double seconds = run->takes[way] * (1 + run->noise * drawn()) + run->leaves[run->before] + lateness;
     if (drawn() < run->forget)
         return way;
     if (drawn() < 0.5) {
@@ -116,9 +124,10 @@ static void carry_out(struct run *run, int calls)
         enum way first = call(run, 0, lateness);
         for (int rank = 1; rank < run->ranks; rank++)
             run->bad += call(run, rank, lateness) != first;
-        double best = fmin(run->takes[NATIVE], run->takes[OFFLOADED]);
-        run->trial_excess += tries && first != usual ? run->takes[first] - run->takes[usual] : 0;
-        run->now += run->takes[first] + 5 * best;
+        double best = fmin(steady(run, NATIVE), steady(run, OFFLOADED));
+        run->trial_excess += tries && first != usual ? steady(run, first) - steady(run, usual) : 0;
+        run->now += run->takes[first] + run->leaves[run->before] + 5 * best;
+        run->before = first;
     }
 }
 
@@ -126,16 +135,16 @@ static void carry_out(struct run *run, int calls)
 static int wrong_in_the_end(const struct run *run)
 {
     enum way way = run->trial[0].way;
-    double turn = run->takes[NATIVE] + run->takes[OFFLOADED];
+    double turn = steady(run, NATIVE) + steady(run, OFFLOADED);
     if (run->forget > 0 || (run->trial[0].why != TRIED && (run->classes > 1 || run->now < 5 + 400 * turn)))
         return 0;
-    return run->takes[way] > 1.3 * run->takes[WAYS - 1 - way];
+    return steady(run, way) > 1.3 * steady(run, WAYS - 1 - way);
 }
 
 /* No trial begins beyond one in a hundred, but the last one begun may exceed it. */
 static int costly(const struct run *run)
 {
-    double worst = fabs(run->takes[NATIVE] - run->takes[OFFLOADED]) * TRIAL_TURNS * 2;
+    double worst = fabs(steady(run, NATIVE) - steady(run, OFFLOADED)) * TRIAL_TURNS * 2;
     return run->trial_excess > 0.01 * run->now + worst;
 }
 

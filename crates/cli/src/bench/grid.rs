@@ -34,7 +34,8 @@ pub(crate) struct GridArgs {
     /// The blocking forms; otherwise the nonblocking ones, which are waited for at once
     #[arg(long)]
     blocking: bool,
-    /// Runs below the shim that are not measured come first, to leave what they learn; with OUTBOARD_CHOICE=adaptive.
+    /// Runs below the shim that are not measured come first, to leave what they learn; with OUTBOARD_CHOICE=adaptive or
+    /// learn.
     /// It is kept in OUTBOARD_CHOICE_FILE, with the name of the cluster behind it, or until the grid ends
     #[arg(long, default_value_t = 0)]
     learn: u32,
@@ -63,8 +64,8 @@ pub(crate) struct GridArgs {
 }
 
 pub(super) fn grid(args: &GridArgs) -> Result<ExitCode, CliError> {
-    if args.learn > 0 && std::env::var_os("OUTBOARD_CHOICE").is_none_or(|choice| choice != "adaptive") {
-        return Err(CliError::Failed("--learn is of use with OUTBOARD_CHOICE=adaptive alone".to_owned()));
+    if args.learn > 0 && std::env::var_os("OUTBOARD_CHOICE").is_none_or(|it| it != "adaptive" && it != "learn") {
+        return Err(CliError::Failed("--learn is of use with OUTBOARD_CHOICE=adaptive or learn alone".to_owned()));
     }
     let sizes = parse_sizes(&args.sizes).map_err(CliError::said)?;
     // The shim takes no file out of a folder that others may write to.
