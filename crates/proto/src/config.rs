@@ -62,6 +62,8 @@ pub struct Config {
     pub retransmit_floor: Duration,
     /// How long a rank may be later than the first news of a collective before its service process stands in for it.
     pub stand_in_after: Duration,
+    /// How long a rank may ask for a group later than the first at its service process.
+    pub group_timeout: Option<Duration>,
     /// How long a collective may be in flight before [`crate::Event::Overdue`] reports it.
     pub watchdog: Option<Duration>,
     /// Tell of every step of every collective ([`crate::Event::Step`]).
@@ -98,6 +100,7 @@ impl Default for Config {
             timer_floor: Duration::from_millis(4),
             retransmit_floor: Duration::from_millis(200),
             stand_in_after: Duration::from_micros(500),
+            group_timeout: None,
             watchdog: None,
             narrate: false,
             switch_queue: 512 << 10,

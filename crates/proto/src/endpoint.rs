@@ -12,6 +12,7 @@ use std::sync::Arc;
 use outboard_plan::Rank;
 
 use crate::config::Config;
+use crate::deadlines::Deadlines;
 use crate::error::CollectiveError;
 use crate::ids::{CallId, Channel, GroupHandle, InstanceId, Instant, SpId};
 use crate::instance::Instance;
@@ -19,7 +20,7 @@ use crate::instance::recording::{RecordError, Recording};
 use crate::interface::{
     Counters, Event, GroupSpec, InFlight, MulticastBatch, Order, PostedCall, ReceivedDatagram, Transmit,
 };
-use crate::link::{Acked, Owner, Received, Tagged};
+use crate::link::{Acked, Owner, Place, Received, Tagged};
 use crate::multicast::pacing::{Pacer, SmallCalls};
 use crate::outbox::Outbox;
 use crate::wire::{FrameHeader, Message};
@@ -33,7 +34,7 @@ mod tagged;
 mod turns;
 
 use groups::{FailedGroup, Group};
-use peers::Peers;
+use peers::{Loss, Peers};
 use turns::{Load, Turns};
 
 /// Multicast batches in the hands of the driver at once.
@@ -42,6 +43,8 @@ const MAX_BATCHES: usize = 16;
 const MAX_EARLY: usize = 4096;
 /// Ended groups that are remembered, so that late messages for them are not kept and late ranks are told.
 const MAX_RETIRED: usize = 4096;
+/// Groups that broke, of which is remembered why, and where their members are.
+const MAX_FAILED: usize = 256;
 
 /// The protocol of one service process. See the crate's documentation for how it is driven.
 #[derive(Debug)]
@@ -56,6 +59,8 @@ pub struct Endpoint {
     early: BTreeMap<SpId, VecDeque<Message>>,
     retired: VecDeque<GroupHandle>,
     failed_groups: VecDeque<FailedGroup>,
+    /// When groups are looked at that are being made, or have something in flight.
+    looks: Deadlines<GroupHandle>,
     batches: BTreeMap<u64, SentBatch>,
     next_token: u64,
     pacer: Pacer,
@@ -112,6 +117,7 @@ impl Endpoint {
             early: BTreeMap::new(),
             retired: VecDeque::new(),
             failed_groups: VecDeque::new(),
+            looks: Deadlines::default(),
             batches: BTreeMap::new(),
             next_token: seed | 1,
             pacer: Pacer::new(config.link_rate, config.switch_queue),
@@ -220,8 +226,10 @@ impl Endpoint {
             Ok(decoded) => decoded,
             Err(_) => return self.node.out.violation(Some(from), "a malformed frame"),
         };
-        if self.node.peers.is_lost(from) {
-            return;
+        match self.node.peers.place(from, &frame) {
+            Place::Before => return,
+            Place::This => {}
+            Place::After => self.lose_peer(from, Loss::Renewed),
         }
         let mut acked = std::mem::take(&mut self.acked);
         let message = match self.node.peers.handle_frame((now, &self.node.config), from, (&frame, body), &mut acked) {
@@ -287,7 +295,7 @@ impl Endpoint {
     /// The fabric knows that a peer is gone.
     pub fn handle_peer_lost(&mut self, now: Instant, peer: SpId) {
         self.node.out.now = now;
-        self.lose_peer(peer);
+        self.lose_peer(peer, Loss::Reported);
         self.settle();
     }
 
@@ -295,6 +303,7 @@ impl Endpoint {
     pub fn handle_timeout(&mut self, now: Instant) {
         self.node.out.now = now;
         self.time_peers();
+        self.look_at_groups();
         let due: BTreeSet<_> = std::iter::from_fn(|| self.node.turns.pop_due(now)).collect();
         for (group, instance) in due {
             self.node.out.touch(group, instance);
@@ -342,7 +351,8 @@ impl Endpoint {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         debug_assert!(self.keeps_count(), "what is kept of all instances is what a look at each gives");
-        self.node.turns.poll_timeout().into_iter().chain(self.node.peers.poll_timeout()).min()
+        let timers = [self.node.turns.poll_timeout(), self.node.peers.poll_timeout(), self.looks.first()];
+        timers.into_iter().flatten().min()
     }
 
     /// Whether what is kept of all instances together is true.
@@ -440,8 +450,12 @@ impl Endpoint {
     /// What is kept of all instances together is brought up to date.
     fn note_touched(&mut self) {
         while let Some((group, instance)) = self.node.out.touched.pop() {
-            if let Some(standing) = self.groups.get(&group).and_then(|g| g.standing(instance)) {
+            let Some(g) = self.groups.get_mut(&group) else { continue };
+            if let Some(standing) = g.standing(instance) {
                 self.node.turns.note(group, instance, standing);
+            }
+            if let Some(at) = g.look_next(&self.node) {
+                self.looks.change(group, None, Some(at));
             }
         }
     }

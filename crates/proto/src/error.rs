@@ -96,6 +96,16 @@ pub enum CollectiveError {
         "{0} exists already with other members on a host of the group; make the group again, it draws a new handle"
     )]
     HandleTaken(GroupHandle),
+    /// A rank has not asked for the group in time, so that it cannot be made.
+    #[error(
+        "{rank}, or another rank of its service process, has not asked for the group {after_ms} ms after the first; it hangs, ended, or could not make the group: see what it says itself (outboardd --group-timeout)"
+    )]
+    NotAsked {
+        /// The rank; the lowest of its service process where that does not know of the group.
+        rank: Rank,
+        /// How long the others have waited.
+        after_ms: u64,
+    },
     /// What a call, as a reduction, has to keep in memory of the service process on the way is more than its job's quota, or
     /// than other groups leave of it: waiting for them could be for ever, as they may wait for this call on another host.
     #[error(
@@ -126,6 +136,7 @@ impl CollectiveError {
             | CollectiveError::PeerLost { .. }
             | CollectiveError::Protocol(_)
             | CollectiveError::Configuration { .. }
+            | CollectiveError::NotAsked { .. }
             | CollectiveError::HandleTaken(_) => false,
         }
     }

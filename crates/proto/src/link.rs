@@ -5,6 +5,9 @@
 //! the round trip (RFC 7323 in spirit) and the timer (RFC 6298). Every frame heard is a sign of life; a watched end that
 //! is silent is sent a message of no content, whose acknowledgement it owes.
 //!
+//! Whoever gives a link up makes a new end of it when it needs the peer again. Ends are numbered in the order in which a
+//! service process makes them, and frames name both, so that nothing of a link that was given up gets into the next one.
+//!
 //! | state of a message | event | next |
 //! |---|---|---|
 //! | queued (`seq >= cursor`) | `poll` | in flight |
@@ -17,6 +20,7 @@
 mod round_trip;
 pub(crate) mod serial;
 
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -106,9 +110,28 @@ pub enum Received<'a> {
     Nothing,
 }
 
+/// Where a frame stands to the link with its sender.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// It is of a link that one of the two has given up.
+    Before,
+    /// It is of this one.
+    This,
+    /// The sender has given this one up and made another.
+    After,
+}
+
+/// How the number of a link stands to one of before (RFC 1982).
+fn later(number: u32, before: u32) -> Ordering {
+    (number.wrapping_sub(before) as i32).cmp(&0)
+}
+
 /// One end of a link.
 #[derive(Debug)]
 pub struct Link {
+    /// Number of this end, and of the other; 0: not heard yet.
+    number: u32,
+    other: u32,
     entries: VecDeque<Entry>,
     /// Buffers for the bodies of messages to come.
     spare: Vec<Vec<u8>>,
@@ -138,10 +161,13 @@ pub struct Link {
 }
 
 impl Link {
-    /// A fresh link. `rto_floor` bounds the retransmission timer from below.
+    /// A fresh end of a link, with a number greater than those before. `rto_floor` bounds the retransmission timer from
+    /// below.
     #[must_use]
-    pub fn new(now: Instant, rto_floor: Duration) -> Self {
+    pub fn new(number: u32, now: Instant, rto_floor: Duration) -> Self {
         Link {
+            number,
+            other: 0,
             entries: VecDeque::new(),
             spare: Vec::new(),
             una: 0,
@@ -274,7 +300,18 @@ impl Link {
         owned
     }
 
-    /// A frame of the other end. Messages that it acknowledges are appended to `acked`.
+    /// Which link a frame is of.
+    pub(crate) fn place(&self, header: &FrameHeader) -> Place {
+        match later(header.link, self.other) {
+            Ordering::Greater if self.other != 0 => Place::After,
+            Ordering::Less if self.other != 0 => Place::Before,
+            // A frame that names an end before this one acknowledges what that one has sent.
+            _ if header.to != 0 && header.to != self.number => Place::Before,
+            _ => Place::This,
+        }
+    }
+
+    /// A frame of the other end [of this link](Self::place). Messages that it acknowledges are appended to `acked`.
     pub fn handle<'a>(
         &mut self,
         now: Instant,
@@ -282,6 +319,7 @@ impl Link {
         body: &'a [u8],
         acked: &mut Vec<Acked>,
     ) -> Received<'a> {
+        self.other = header.link;
         self.last_heard = now;
         self.round_trip.measure(now, header);
         self.handle_ack(now, expand32(header.ack, self.una), acked);
@@ -404,6 +442,8 @@ impl Link {
         FrameHeader {
             kind,
             ack_now,
+            link: self.number,
+            to: self.other,
             seq: seq as u32,
             ack: self.expected as u32,
             payload_len: bytes(payload) as u32,
@@ -444,7 +484,7 @@ mod tests {
     use crate::wire::{Few, InstanceMessage, MulticastMessage, Origin, Rts, TransferMessage};
 
     fn link() -> Link {
-        Link::new(Instant(0), Duration::from_millis(2))
+        Link::new(1, Instant(0), Duration::from_millis(2))
     }
 
     fn drain(a: &mut Link, now: Instant) -> Vec<Vec<u8>> {

@@ -319,8 +319,18 @@ impl Driver {
                 let seq = self.seq[usize::from(*from)];
                 self.seq[usize::from(*from)] += 1;
                 let (kind, payload_len) = (FrameKind::Message, (*payload).into());
-                let header =
-                    FrameHeader { kind, ack_now: false, seq, ack: seq, payload_len, clock: 1, echo: 2, echo_age: 3 };
+                let header = FrameHeader {
+                    kind,
+                    ack_now: false,
+                    link: 1,
+                    to: 0,
+                    seq,
+                    ack: seq,
+                    payload_len,
+                    clock: 1,
+                    echo: 2,
+                    echo_age: 3,
+                };
                 let mut bytes = Vec::new();
                 header.encode(&mut bytes);
                 message.encode(&mut bytes);

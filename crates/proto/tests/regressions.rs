@@ -58,6 +58,8 @@ impl Victim {
         let header = FrameHeader {
             kind: FrameKind::Message,
             ack_now: false,
+            link: 1,
+            to: 0,
             seq,
             ack: 0,
             payload_len,
@@ -339,7 +341,15 @@ fn a_service_process_that_dies_after_its_rank_has_left_is_missed_by_those_who_st
                 let payload = payload.iter().map(|piece| piece.len as u32).sum();
                 let (sent, _) = FrameHeader::decode(&header, payload).expect("its own");
                 let mut bytes = Vec::new();
-                let bare = FrameHeader { kind: FrameKind::Bare, ack_now: false, seq: 1, ack: sent.seq + 1, ..sent };
+                let bare = FrameHeader {
+                    kind: FrameKind::Bare,
+                    ack_now: false,
+                    link: 1,
+                    to: sent.link,
+                    seq: 1,
+                    ack: sent.seq + 1,
+                    ..sent
+                };
                 FrameHeader { payload_len: 0, ..bare }.encode(&mut bytes);
                 victim.sp.handle_frame(now, HONEST, &bytes, 0);
             }

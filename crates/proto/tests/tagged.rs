@@ -166,7 +166,18 @@ impl Driver {
     fn hear(&mut self, message: &Message, payload_len: u32) {
         let (kind, seq) = (FrameKind::Message, self.seq);
         self.seq += 1;
-        let header = FrameHeader { kind, ack_now: false, seq, ack: seq, payload_len, clock: 1, echo: 2, echo_age: 3 };
+        let header = FrameHeader {
+            kind,
+            ack_now: false,
+            link: 1,
+            to: 0,
+            seq,
+            ack: seq,
+            payload_len,
+            clock: 1,
+            echo: 2,
+            echo_age: 3,
+        };
         let mut bytes = Vec::new();
         header.encode(&mut bytes);
         message.encode(&mut bytes);

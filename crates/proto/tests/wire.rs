@@ -89,6 +89,7 @@ fn error() -> impl Strategy<Value = CollectiveError> {
         }),
         rank().prop_map(CollectiveError::Memory),
         (rank(), any::<u64>()).prop_map(|(rank, bytes)| CollectiveError::Staging { rank, bytes }),
+        (rank(), any::<u64>()).prop_map(|(rank, after_ms)| CollectiveError::NotAsked { rank, after_ms }),
         any::<u64>().prop_map(|sp| CollectiveError::Protocol(SpId(sp))),
         any::<[u64; 4]>().prop_map(|[a, a_digest, b, b_digest]| CollectiveError::Configuration {
             a: SpId(a),
@@ -135,6 +136,7 @@ fn of_groups() -> impl Strategy<Value = GroupMessage> {
             well
         }),
         (any::<u64>(), error()).prop_map(|(fingerprint, error)| GroupMessage::Abort { fingerprint, error }),
+        any::<u64>().prop_map(|fingerprint| GroupMessage::Ask { fingerprint }),
     ]
 }
 
@@ -240,13 +242,14 @@ proptest! {
 
     #[test]
     fn every_frame_header_round_trips(
-        bare in any::<bool>(), ack_now in any::<bool>(), fields in any::<[u32; 6]>(), body in any::<Vec<u8>>(),
+        bare in any::<bool>(), ack_now in any::<bool>(), fields in any::<[u32; 8]>(), body in any::<Vec<u8>>(),
     ) {
         let kind = if bare { FrameKind::Bare } else { FrameKind::Message };
-        let [seq, ack, len, clock, echo, echo_age] = fields;
+        let [link, to, seq, ack, len, clock, echo, echo_age] = fields;
+        let link = link.max(1);
         let payload_len = if bare { 0 } else { len };
         let body = if bare { Vec::new() } else { body };
-        let header = FrameHeader { kind, ack_now, seq, ack, payload_len, clock, echo, echo_age };
+        let header = FrameHeader { kind, ack_now, link, to, seq, ack, payload_len, clock, echo, echo_age };
         let mut bytes = Vec::new();
         header.encode(&mut bytes);
         bytes.extend_from_slice(&body);

@@ -123,6 +123,9 @@ pub struct Settings {
     /// Memory, beside that, for reductions on their way that all ranks of one job on this host have called
     #[arg(long, env = "OUTBOARD_JOB_SCRATCH", default_value = "2G")]
     pub job_scratch: Size,
+    /// Seconds after the first of its ranks on a host has asked for a group within which all must have; 0 for any time
+    #[arg(long, env = "OUTBOARD_GROUP_TIMEOUT", default_value = "30", value_parser = outboard_units::Duration::seconds)]
+    pub group_timeout: Duration,
     /// Seconds after which a collective in flight is reported in the log, with the ranks that have not called it; again at
     /// doubling times; 0 for never
     #[arg(long, env = "OUTBOARD_WATCHDOG", default_value = "30", value_parser = outboard_units::Duration::seconds)]
@@ -322,6 +325,7 @@ impl Settings {
             tuning: self.tuning.as_deref().map(read_tuning).transpose()?.map(Arc::new),
             staging_quota: self.staging_quota.0,
             narrate: self.trace.is_some(),
+            group_timeout: Some(self.group_timeout).filter(|after| !after.is_zero()),
             watchdog: Some(self.watchdog).filter(|after| !after.is_zero()),
             owner_staging_quota: self.job_staging.0,
             owner_scratch_quota: self.job_scratch.0,

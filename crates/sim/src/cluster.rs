@@ -16,7 +16,7 @@ use outboard_proto::{Channel, Config, GroupHandle, GroupSpec, HostId, Instant, M
 
 use crate::breach::Breach;
 use crate::clock::EventQueue;
-use crate::faults::{Dice, Faults};
+use crate::faults::{Cut, Dice, Faults};
 use crate::host::{Action, Host, Inbox, Input};
 use crate::network::{Frame, LinkBytes, Network, NetworkPlan, Train};
 use crate::sabotage::Sabotage;
@@ -133,6 +133,7 @@ pub(crate) struct Cluster<P> {
     network: Network,
     plan: NetworkPlan,
     blackouts: Vec<(usize, Instant, Instant)>,
+    cuts: Vec<Cut>,
     /// When a frame of (from, to) is delivered at the earliest, so that jitter keeps the order.
     in_order: BTreeMap<(usize, usize), Instant>,
     /// The host that has acted last, and what of it is still to be done.
@@ -170,6 +171,7 @@ impl<P: std::fmt::Debug> Cluster<P> {
             network: Network::new(plan.network, count),
             plan: plan.network.clone(),
             blackouts: plan.faults.blackouts.iter().map(pause).collect(),
+            cuts: plan.faults.cuts.clone(),
             in_order: BTreeMap::new(),
             acting: None,
             actions: VecDeque::new(),

@@ -30,6 +30,8 @@ pub struct Faults {
     pub drop: Vec<u64>,
     /// Times in which nothing reaches a host.
     pub blackouts: Vec<HostPause>,
+    /// Times in which nothing that one host sends reaches another.
+    pub cuts: Vec<Cut>,
     /// Times in which a service process handles nothing; what comes in waits, datagrams in a bounded buffer.
     pub stalls: Vec<HostPause>,
     /// Ranks whose processes die. One dies only after it has asked for all its groups.
@@ -49,6 +51,24 @@ pub struct HostPause {
     pub host: usize,
     pub at: Duration,
     pub lasting: Duration,
+}
+
+/// A span of time in which nothing gets from one host to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are the documentation")]
+pub struct Cut {
+    pub from: usize,
+    pub to: usize,
+    pub at: Duration,
+    pub lasting: Duration,
+}
+
+impl Cut {
+    /// All between `host` and `others`, in both directions.
+    pub fn off(host: usize, others: impl Iterator<Item = usize>, at: Duration, lasting: Duration) -> Vec<Cut> {
+        let pair = |other| [(host, other), (other, host)].map(|(from, to)| Cut { from, to, at, lasting });
+        others.filter(|other| *other != host).flat_map(pair).collect()
+    }
 }
 
 /// Something that happens to one rank (counted over all hosts).
@@ -82,7 +102,8 @@ impl Faults {
         let pauses = self.blackouts.iter().chain(&self.stalls).map(|p| p.at + p.lasting);
         let ranks = self.dead_ranks.iter().chain(&self.bad_memory).map(|r| r.at);
         let hosts = self.dead_hosts.iter().map(|h| h.at + h.reported_after.unwrap_or_default());
-        pauses.chain(ranks).chain(hosts).max().unwrap_or_default()
+        let cuts = self.cuts.iter().map(|cut| cut.at + cut.lasting);
+        pauses.chain(ranks).chain(hosts).chain(cuts).max().unwrap_or_default()
     }
 }
 

@@ -335,7 +335,7 @@ impl Play {
         let (seq, ack) = (self.next[usize::from(from)][to], self.heard[usize::from(from)][to]);
         let clock = (self.cluster.now().0 / 1000) as u32;
         let (kind, ack_now, payload_len, echo, echo_age) = (FrameKind::Message, true, 0, clock, 1);
-        FrameHeader { kind, ack_now, seq, ack, payload_len, clock, echo, echo_age }
+        FrameHeader { kind, ack_now, link: 1, to: 0, seq, ack, payload_len, clock, echo, echo_age }
     }
 
     fn inject(&mut self, from: bool, to: usize, message: &Message, payload: u32) -> Result<(), Breach> {
@@ -454,9 +454,10 @@ fn names_members(error: &CollectiveError) -> bool {
     let member = |rank: &Rank| (rank.0 as usize) < GROUPS[1].len();
     let server = |sp: &SpId| (0..=POSSESSED).any(|host| sp_id(host) == *sp);
     match error {
-        CollectiveError::RankLost(rank) | CollectiveError::Memory(rank) | CollectiveError::Staging { rank, .. } => {
-            member(rank)
-        }
+        CollectiveError::RankLost(rank)
+        | CollectiveError::Memory(rank)
+        | CollectiveError::NotAsked { rank, .. }
+        | CollectiveError::Staging { rank, .. } => member(rank),
         CollectiveError::PeerLost { sp, rank } => server(sp) && member(rank),
         CollectiveError::Mismatch { a_rank: a, b_rank: b, .. }
         | CollectiveError::Block { source_rank: a, destination: b, .. }

@@ -15,7 +15,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::combined::Combined;
-use crate::faults::{Faults, HostDeath, HostPause, RankFault};
+use crate::faults::{Cut, Faults, HostDeath, HostPause, RankFault};
 use crate::network::NetworkPlan;
 use crate::pattern::Pattern;
 use crate::scenario::{CallPlan, GroupPlan, Scenario};
@@ -405,7 +405,22 @@ impl Draw {
         if self.one_in(25) {
             faults.misconfigured = Some(self.rng.random_range(0..hosts));
         }
+        if self.one_in(12) {
+            faults.cuts = self.cuts(hosts);
+        }
         faults
+    }
+
+    /// A host, or one way between two, for less or more time than means death.
+    fn cuts(&mut self, hosts: usize) -> Vec<Cut> {
+        let most = self.of(&[20_000, 2_000_000, 12_000_000]);
+        let (at, lasting) = (self.micros(50_000), self.micros(most));
+        let (from, to) = (self.rng.random_range(0..hosts), self.rng.random_range(0..hosts));
+        match self.rng.random_range(0..3) {
+            0 => Cut::off(from, 0..hosts, at, lasting),
+            1 => Cut::off(from, to..to + 1, at, lasting),
+            _ => vec![Cut { from, to, at, lasting }],
+        }
     }
 
     fn random_faults(&mut self, faults: &mut Faults) {

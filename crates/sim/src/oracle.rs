@@ -9,11 +9,12 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use outboard_plan::Rank;
-use outboard_proto::{Absentee, CollectiveError, GroupError, InstanceId, Overdue, Signature};
+use outboard_proto::{Absentee, CollectiveError, GroupError, InstanceId, Instant, Overdue, Signature};
 
 use crate::breach::Breach;
 use crate::cluster::{group_number, handle, sp_id};
 use crate::combined::Combined;
+use crate::faults::Cut;
 use crate::pattern::Pattern;
 use crate::scenario::{GroupPlan, Scenario};
 use crate::store::{CallOutput, Origin};
@@ -40,6 +41,8 @@ pub(crate) struct Truth {
     pub(crate) bad_memory: BTreeSet<usize>,
     /// (group, member) that died or left early.
     pub(crate) gone: BTreeSet<(usize, usize)>,
+    /// When (group, member) asked for the group.
+    pub(crate) asked: BTreeMap<(usize, usize), Instant>,
     /// (group, member, instance) that ended well.
     done: BTreeSet<(usize, usize, u64)>,
     /// Fingerprints of the results of reductions, by (group, member, instance).
@@ -155,7 +158,14 @@ impl Truth {
             CollectiveError::PeerLost { sp, rank } => {
                 let lowest = plan.members.iter().position(|r| sp_id(scenario.host_of[*r]) == *sp);
                 lowest == member(rank)
-                    && lowest.is_some_and(|m| self.dead_hosts.contains(&scenario.host_of[plan.members[m]]))
+                    && lowest.map(|m| scenario.host_of[plan.members[m]]).is_some_and(|host| {
+                        let cut = |cut: &Cut| {
+                            // Whatever was asked for after it is made.
+                            let before = plan.create < cut.at + cut.lasting && cut.lasting >= scenario.config.heartbeat;
+                            before && [cut.from, cut.to].contains(&host)
+                        };
+                        self.dead_hosts.contains(&host) || scenario.faults.cuts.iter().any(cut)
+                    })
             }
             CollectiveError::Mismatch { a_rank, a, b_rank, b } => (1..=plan.calls.len() as u64).any(|i| {
                 a != b && self.called_so(plan, group, i, a_rank, a) && self.called_so(plan, group, i, b_rank, b)
@@ -197,6 +207,14 @@ impl Truth {
                         named && (call.bytes_of(from), call.bytes_of(to)) == (*sent, *expected)
                     })
             }
+            CollectiveError::NotAsked { rank, after_ms } => member(rank).is_some_and(|named| {
+                let (after, host) = (Duration::from_millis(*after_ms), |m: usize| scenario.host_of[plan.members[m]]);
+                let asked = |m| self.asked.get(&(group, m));
+                let first = (0..plan.members.len()).filter_map(asked).min();
+                let late = |m| asked(m).is_none_or(|at| first.is_some_and(|first| at.since(*first) >= after));
+                scenario.config.group_timeout == Some(after)
+                    && (0..plan.members.len()).any(|m| host(m) == host(named) && late(m))
+            }),
             CollectiveError::Protocol(_) | CollectiveError::HandleTaken(_) => false,
         }
     }

@@ -3,6 +3,7 @@
 //! | state | event | next |
 //! |---|---|---|
 //! | Creating | barrier done | Ready, the ranks that asked are told |
+//! | Creating | a rank asks too late ([`Config::group_timeout`]) | Broken |
 //! | Creating, Ready | [`Group::break_up`] | Broken: every collective in flight and to come fails |
 //! | Ready, Broken | the last local rank that asked for it leaves | retired |
 //!
@@ -12,6 +13,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
 
 use outboard_plan::Rank;
 
@@ -20,7 +22,7 @@ use crate::error::{CollectiveError, GroupError};
 use crate::group::barrier::Barrier;
 use crate::group::lateness::Watch;
 use crate::group::members::Members;
-use crate::ids::{GroupHandle, InstanceId, SpId};
+use crate::ids::{GroupHandle, InstanceId, Instant, SpId};
 use crate::instance::tagged::{TAGGED, TaggedCalls};
 use crate::instance::{Batch, Context, Instance};
 use crate::interface::{Event, Signature, Step};
@@ -47,7 +49,7 @@ const MAX_ENDED: usize = 256;
 
 #[derive(Debug)]
 enum State {
-    Creating { barrier: Barrier, askers: Vec<Rank> },
+    Creating { barrier: Barrier, askers: Vec<Rank>, since: Instant },
     Ready,
     Broken(CollectiveError),
 }
@@ -60,18 +62,24 @@ struct Lost {
     well: bool,
 }
 
-/// A group that broke before all local ranks had asked for it, and that those who had have left.
+/// A group that broke, and that its local ranks have left.
 #[derive(Debug)]
 pub(super) struct FailedGroup {
     handle: GroupHandle,
     fingerprint: u64,
     error: CollectiveError,
+    /// Where its members are: some may not know, since there was no way to tell them.
+    addresses: Addresses,
 }
+
+/// Where service processes are.
+type Addresses = BTreeMap<SpId, Arc<[u8]>>;
 
 /// One group at one of its service processes.
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) members: Members,
+    addresses: Addresses,
     state: State,
     instances: BTreeMap<InstanceId, Instance>,
     /// Tagged calls, beside the instances.
@@ -91,6 +99,13 @@ pub(super) struct Group {
     pub(super) calls: Vec<(u64, Option<Signature>)>,
     /// The neighbours that are watched.
     watched: BTreeSet<SpId>,
+    /// Members that were lost with their links: later links are nothing to the group.
+    cut_off: BTreeSet<SpId>,
+    /// When it is looked at, and what was the oldest in flight when it last was.
+    look_at: Option<Instant>,
+    seen: Option<InstanceId>,
+    /// Members that were silent once while the group was being made.
+    forgiven: BTreeSet<SpId>,
     /// Steps round the ring, to the right and to the left, to those next to us that still serve a rank.
     nearest: [usize; 2],
     /// Local ranks that have asked for it, and those of them that have left.
@@ -107,14 +122,15 @@ pub(super) struct Group {
 
 impl Group {
     /// A group that nobody here has asked for.
-    fn new(members: Members) -> Self {
+    fn new(members: Members, addresses: Addresses, since: Instant) -> Self {
         let barrier = Barrier::new(members.me, members.sps.len() as u32);
         let mut staying = vec![0; members.sps.len()];
         members.of_rank.iter().for_each(|at| staying[*at as usize] += 1);
         let calls = vec![(0, None); members.locals.len()];
         Group {
             members,
-            state: State::Creating { barrier, askers: Vec::new() },
+            addresses,
+            state: State::Creating { barrier, askers: Vec::new(), since },
             instances: BTreeMap::new(),
             tagged: TaggedCalls::default(),
             transfer: Transfer::default(),
@@ -125,6 +141,10 @@ impl Group {
             watches: BTreeMap::new(),
             calls,
             watched: BTreeSet::new(),
+            cut_off: BTreeSet::new(),
+            forgiven: BTreeSet::new(),
+            look_at: None,
+            seen: None,
             nearest: [1; 2],
             asked: BTreeSet::new(),
             left: BTreeSet::new(),
@@ -269,6 +289,12 @@ impl Group {
         let known = match body {
             // Another group with this handle: nobody gets into this one by it, and its own members are told otherwise.
             GroupMessage::Create { fingerprint, .. } if fingerprint != self.members.fingerprint => false,
+            GroupMessage::Ask { fingerprint } => {
+                if fingerprint == self.members.fingerprint {
+                    self.handle_ask(node, from_index);
+                }
+                true
+            }
             GroupMessage::Create { step, sp, digest, .. } => self.handle_create(node, (from_index, step), (sp, digest)),
             GroupMessage::Lost { rank, after, well } => self.handle_lost(node, from, rank, Lost { after, well }),
             GroupMessage::Abort { fingerprint, error } => {
@@ -277,6 +303,7 @@ impl Group {
                 if ours {
                     // The group is of no use to its sender either way; who is to blame is taken from nobody outside.
                     let error = if sound { error } else { CollectiveError::Protocol(from) };
+                    self.tell_the_lost(node, &error);
                     self.break_up(node, error, false);
                 }
                 sound
@@ -319,7 +346,7 @@ impl Group {
             State::Creating { askers, .. } if askers.contains(&rank) => {
                 return Err(GroupError::Invalid("the rank has asked for it already"));
             }
-            State::Creating { barrier, askers } => {
+            State::Creating { barrier, askers, .. } => {
                 askers.push(rank);
                 if askers.len() == self.members.locals.len() {
                     let mut steps = Vec::new();
@@ -346,7 +373,7 @@ impl Group {
             let body = GroupMessage::Create { step, sp, digest, fingerprint };
             node.out.messages.push_back((self.members.sps[to as usize], Message::Group { group, body }));
         }
-        if let State::Creating { barrier, askers } = &mut self.state
+        if let State::Creating { barrier, askers, .. } = &mut self.state
             && barrier.done()
         {
             for rank in std::mem::take(askers) {
@@ -370,11 +397,22 @@ impl Group {
         let mut steps = Vec::new();
         let known = match &mut self.state {
             State::Creating { barrier, .. } => barrier.handle(from, step, &mut steps),
-            State::Broken(_) => true,
+            State::Broken(_) => {
+                self.handle_ask(node, from);
+                true
+            }
             State::Ready => false,
         };
         self.send_create(node, steps);
         known
+    }
+
+    /// Somebody makes the group still. Whoever does not know that it has broken was not told, or its link has begun anew.
+    fn handle_ask(&self, node: &mut Node, from: u32) {
+        let Some(error) = self.broken() else { return };
+        let (group, fingerprint, to) = (self.members.handle, self.members.fingerprint, self.members.sps[from as usize]);
+        node.meet_peer(to, &self.addresses[&to]);
+        node.out.messages.push_back((to, Message::abort(group, fingerprint, error.clone())));
     }
 
     fn handle_lost(&mut self, node: &mut Node, from: SpId, rank: Rank, lost: Lost) -> bool {
@@ -516,6 +554,26 @@ impl Group {
             self.tell_others(node, GroupMessage::Abort { fingerprint: self.members.fingerprint, error });
         }
         node.left.push(group);
+    }
+
+    /// Whoever lost a service process could not tell it. It may live, with a link to us.
+    fn tell_the_lost(&self, node: &mut Node, error: &CollectiveError) {
+        if let CollectiveError::PeerLost { sp, .. } = error
+            && *sp != node.id
+            && self.broken().is_none()
+        {
+            let (group, fingerprint) = (self.members.handle, self.members.fingerprint);
+            node.out.messages.push_back((*sp, Message::abort(group, fingerprint, error.clone())));
+        }
+    }
+
+    /// A service process is lost with its link, which breaks the group if it is a member.
+    pub(super) fn lose_peer(&mut self, node: &mut Node, peer: SpId) {
+        let Some(at) = self.members.index_of(peer) else { return };
+        self.watched.remove(&peer);
+        self.cut_off.insert(peer);
+        let error = CollectiveError::PeerLost { sp: peer, rank: self.members.lowest_rank(at) };
+        self.break_up(node, error, true);
     }
 
     /// Clears away a collective that has ended.

@@ -1,14 +1,16 @@
 //! The links to other service processes, and the evidence that one of them is dead.
 //!
-//! A link lives as long as its peer: both ends count from the same start, so neither may forget it alone. A peer that
-//! owes an acknowledgement for too long is dead; neighbours in the ring of a group are watched: when they are silent, they
+//! A peer that owes an acknowledgement for too long is lost, with its link and all groups that it is in: what was lost with a
+//! silence stays lost. When packets flow again a new link begins, which the first new group makes; an end that has not
+//! noticed the silence learns of it by the new number, and loses the peer as well. A group that was asked for at one end
+//! meanwhile, of which nothing has come over the old link, is made over the new one. Neighbours in the ring of a group are watched: when they are silent, they
 //! are sent something to acknowledge. Nobody has to know by whom it is watched. A peer that was never heard and shares no
 //! group with us is not dead but dormant: it may never have heard of us.
 //!
 //! Invariant: what is asked of all peers together ([`Standing`]) is kept as each of them changes, so that no event costs more
 //! the more of them there are.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,21 +18,29 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::config::Config;
-use crate::error::CollectiveError;
 use crate::ids::{CallId, GroupHandle, InstanceId, Instant, SpId};
 use crate::instance::tagged::TAGGED;
 use crate::interface::{Event, MemRef, Payload, Region, Transmit};
-use crate::link::{Acked, Link, Owner, Received, Tag, Tagged};
+use crate::link::{Acked, Link, Owner, Place, Received, Tag, Tagged};
 use crate::multicast::pacing::Quantum;
 use crate::wire::{FrameHeader, GroupMessage, Message};
 
 use super::{Endpoint, Node};
 use crate::deadlines::Deadlines;
 
-/// Dead peers that are remembered.
-const MAX_LOST: usize = 4096;
 /// Peers that were never heard and may stay silent; each keeps a connection.
 const MAX_DORMANT: usize = 64;
+
+/// How a peer was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Loss {
+    /// It owed an acknowledgement for too long.
+    Silent,
+    /// It has given up the link and made another.
+    Renewed,
+    /// The fabric knows that it is gone.
+    Reported,
+}
 
 /// Another service process.
 #[derive(Debug)]
@@ -45,6 +55,8 @@ pub(super) struct Peer {
     /// Nothing is sent to it until it is heard or needed again.
     dormant: bool,
     dead_after: Duration,
+    /// It knew of us over a link before this one.
+    knows_us: bool,
     /// The group whose bulk was queued last.
     served: Option<GroupHandle>,
     standing: Standing,
@@ -69,14 +81,15 @@ struct Standing {
 
 impl Peer {
     /// A peer that was heard before a group with it was asked for here.
-    fn unknown(now: Instant, config: &Config) -> Self {
+    fn unknown(number: u32, now: Instant, config: &Config) -> Self {
         Peer {
-            link: Link::new(now, config.retransmit_floor),
+            link: Link::new(number, now, config.retransmit_floor),
             address: None,
             watched_by: 0,
             groups: 0,
             dormant: false,
             dead_after: config.dead_after,
+            knows_us: false,
             served: None,
             standing: Standing::default(),
         }
@@ -84,7 +97,7 @@ impl Peer {
 
     /// Whoever was never heard may not have been asked for the group yet, and then cannot answer.
     fn can_answer(&self) -> bool {
-        self.link.heard() || self.watched_by > 0
+        self.link.heard() || self.watched_by > 0 || self.knows_us
     }
 
     /// When it has owed an acknowledgement for too long.
@@ -128,7 +141,8 @@ impl Peer {
 pub(super) struct Peers {
     /// Apart from the tree, which is searched for every frame.
     all: BTreeMap<SpId, Box<Peer>>,
-    lost: VecDeque<SpId>,
+    /// Links made so far.
+    links: u32,
     dormant: BTreeSet<SpId>,
     /// Whom the last frame went to.
     sent_to: Option<SpId>,
@@ -213,6 +227,30 @@ impl Peers {
         }
     }
 
+    /// Makes this end of the link with a peer, if there is none.
+    fn make(&mut self, (now, config): (Instant, &Config), id: SpId) {
+        self.all.entry(id).or_insert_with(|| {
+            self.links = self.links.checked_add(1).unwrap_or(1); // never 0
+            Box::new(Peer::unknown(self.links, now, config))
+        });
+    }
+
+    /// A link of which something is still to be made begins anew. Whoever was silent has to answer soon.
+    fn renew(&mut self, (now, config): (Instant, &Config), id: SpId, address: Option<Arc<[u8]>>, loss: Loss) {
+        self.make((now, config), id);
+        self.change(id, |peer| {
+            peer.address = address;
+            peer.knows_us = true;
+            peer.dead_after = if loss == Loss::Silent { config.heartbeat } else { config.dead_after };
+        });
+    }
+
+    /// Which link a frame of a peer is of. A frame to a link that is not there any more is of one before.
+    pub(super) fn place(&self, from: SpId, frame: &FrameHeader) -> Place {
+        let without_link = if frame.to == 0 { Place::This } else { Place::Before };
+        self.all.get(&from).map_or(without_link, |peer| peer.link.place(frame))
+    }
+
     /// A frame of a peer, whose end of the link is made if there is none. Messages that it acknowledges are appended to `acked`.
     pub(super) fn handle_frame<'a>(
         &mut self,
@@ -221,9 +259,10 @@ impl Peers {
         (frame, body): (&FrameHeader, &'a [u8]),
         acked: &mut Vec<Acked>,
     ) -> Received<'a> {
-        self.all.entry(from).or_insert_with(|| Box::new(Peer::unknown(now, config)));
+        self.make((now, config), from);
         let received = self.change(from, |peer| {
             peer.dormant = false;
+            peer.dead_after = config.dead_after;
             peer.link.handle(now, frame, body, acked)
         });
         acked.iter().for_each(|acked| self.disown(acked.owner, from, 1));
@@ -235,6 +274,15 @@ impl Peers {
         if self.change(to, |peer| peer.link.push(now, message, payload, tags.owner, tags.tag)).is_some() {
             tags.owner.into_iter().for_each(|owner| *self.owned.entry((owner, to)).or_default() += 1);
         }
+    }
+
+    /// A peer that owes nothing is sent something to acknowledge.
+    pub(super) fn probe(&mut self, now: Instant, to: SpId) {
+        self.change(to, |peer| {
+            if peer.link.backlog() == 0 {
+                peer.link.push(now, &Message::Void, Payload::Empty, None, None);
+            }
+        });
     }
 
     fn disown(&mut self, owner: Option<Owner>, at: SpId, count: usize) {
@@ -265,11 +313,6 @@ impl Peers {
 
     fn holders(&self, owner: Owner) -> Vec<SpId> {
         self.owned.range((owner, SpId(0))..=(owner, SpId(u64::MAX))).map(|((_, at), _)| *at).collect()
-    }
-
-    /// Whether the peer was declared dead. It stays dead: its links and groups are gone, a restarted one is another.
-    pub(super) fn is_lost(&self, peer: SpId) -> bool {
-        self.lost.contains(&peer)
     }
 
     /// A group with `peer` is there, or is gone.
@@ -317,8 +360,8 @@ impl Peers {
         dead
     }
 
-    /// The peer is dead. Returns whether it was connected.
-    fn lose(&mut self, peer: SpId) -> bool {
+    /// The peer is lost, with its link. Returns its address, if it was connected.
+    fn lose(&mut self, peer: SpId) -> Option<Arc<[u8]>> {
         let lost = self.all.remove(&peer);
         if let Some(lost) = &lost {
             self.note(
@@ -328,13 +371,7 @@ impl Peers {
             );
         }
         self.owned.retain(|(_, at), _| *at != peer);
-        if !self.is_lost(peer) {
-            if self.lost.len() >= MAX_LOST {
-                self.lost.pop_front();
-            }
-            self.lost.push_back(peer);
-        }
-        lost.is_some_and(|lost| lost.address.is_some())
+        lost.and_then(|lost| lost.address)
     }
 
     fn serve(&mut self, to: SpId, group: GroupHandle) {
@@ -368,10 +405,9 @@ impl Peers {
 }
 
 impl Node {
-    /// A group with `peer` is asked for.
+    /// A group with `peer` is asked for, or it is to be told that there is none.
     pub(super) fn meet_peer(&mut self, peer: SpId, address: &Arc<[u8]>) {
-        let now = self.out.now;
-        self.peers.all.entry(peer).or_insert_with(|| Box::new(Peer::unknown(now, &self.config)));
+        self.peers.make((self.out.now, &self.config), peer);
         let met = self.peers.change(peer, |peer| {
             let met = peer.address.is_none();
             peer.address.get_or_insert_with(|| Arc::clone(address));
@@ -398,21 +434,27 @@ impl Node {
 impl Endpoint {
     pub(super) fn time_peers(&mut self) {
         for peer in self.node.peers.handle_timeout(self.node.out.now) {
-            self.lose_peer(peer);
+            self.lose_peer(peer, Loss::Silent);
         }
     }
 
-    /// A peer is dead: its groups are broken.
-    pub(super) fn lose_peer(&mut self, peer: SpId) {
-        let connected = self.node.peers.lose(peer);
+    /// A peer is lost for the groups that it is in, but for those that can be made over another link.
+    pub(super) fn lose_peer(&mut self, peer: SpId, loss: Loss) {
+        let now = self.node.out.now;
+        let address = self.node.peers.lose(peer);
+        self.early.remove(&peer);
+        let mut surviving = 0;
         for g in self.groups.values_mut() {
-            if let Some(at) = g.members.index_of(peer) {
-                let error = CollectiveError::PeerLost { sp: peer, rank: g.members.lowest_rank(at) };
-                g.break_up(&mut self.node, error, true);
+            if g.survives(&mut self.node, peer, loss) {
+                surviving += 1;
+            } else {
+                g.lose_peer(&mut self.node, peer);
             }
         }
-        self.early.remove(&peer);
-        if connected {
+        if surviving > 0 || loss == Loss::Renewed {
+            self.node.peers.renew((now, &self.node.config), peer, address, loss);
+            (0..surviving).for_each(|_| self.node.peers.count_group(now, peer, true));
+        } else if address.is_some() {
             self.node.out.events.push_back(Event::Disconnect { peer });
         }
     }

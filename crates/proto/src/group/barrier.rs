@@ -46,6 +46,31 @@ impl Barrier {
         }
     }
 
+    /// The round that waits for a message.
+    pub(crate) fn round(&self) -> Option<u8> {
+        match self.state {
+            State::Round(k) => Some(k),
+            State::Outside | State::Done => None,
+        }
+    }
+
+    /// Whether a message of the member has come.
+    pub(crate) fn has_heard(&self, member: u32) -> bool {
+        let distance = (self.me + self.n - member) % self.n;
+        distance.is_power_of_two() && self.heard >> distance.ilog2() & 1 == 1
+    }
+
+    /// The round whose message the member was sent, if any was.
+    pub(crate) fn sent_to(&self, member: u32) -> Option<u8> {
+        let distance = (member + self.n - self.me) % self.n;
+        let begun = match self.state {
+            State::Outside => 0,
+            State::Round(k) => u32::from(k) + 1,
+            State::Done => self.rounds(),
+        };
+        (0..begun).find(|round| distance == 1 << round).map(|round| round as u8)
+    }
+
     fn rounds(&self) -> u32 {
         self.n.next_power_of_two().ilog2()
     }

@@ -137,9 +137,10 @@ impl Members {
     pub(crate) fn names_members(&self, error: &CollectiveError) -> bool {
         let serves = |sp: &SpId| self.index_of(*sp).is_some();
         match error {
-            CollectiveError::RankLost(rank) | CollectiveError::Memory(rank) | CollectiveError::Staging { rank, .. } => {
-                self.has_rank(*rank)
-            }
+            CollectiveError::RankLost(rank)
+            | CollectiveError::Memory(rank)
+            | CollectiveError::NotAsked { rank, .. }
+            | CollectiveError::Staging { rank, .. } => self.has_rank(*rank),
             CollectiveError::PeerLost { sp, rank } => self.has_rank(*rank) && self.sp_of(*rank) == *sp,
             CollectiveError::Mismatch { a_rank, b_rank, .. } => self.has_rank(*a_rank) && self.has_rank(*b_rank),
             CollectiveError::Block { source_rank, destination, .. }

@@ -5,7 +5,7 @@ use outboard_call::codec::{DecodeError, Reader};
 use crate::interface::FrameBytes;
 
 /// Bytes of a frame header.
-pub const FRAME_HEADER_BYTES: usize = 28;
+pub const FRAME_HEADER_BYTES: usize = 36;
 const MAGIC: u8 = 0x6f;
 const ACK_NOW: u8 = 1;
 
@@ -25,6 +25,10 @@ pub struct FrameHeader {
     pub kind: FrameKind,
     /// The sender wants the acknowledgement without delay.
     pub ack_now: bool,
+    /// Number of the sender's end of the link, never 0: the next end that it makes has a greater one.
+    pub link: u32,
+    /// Number of the receiver's end, as the sender has heard it; 0: not yet.
+    pub to: u32,
     /// Low 32 bits of this message's number on this link.
     pub seq: u32,
     /// Low 32 bits of the number of the message expected next from the other end.
@@ -60,7 +64,7 @@ impl FrameHeader {
         };
         let mut bytes = [0; FRAME_HEADER_BYTES];
         bytes[..4].copy_from_slice(&[MAGIC, super::VERSION, kind, if self.ack_now { ACK_NOW } else { 0 }]);
-        let fields = [self.seq, self.ack, self.payload_len, self.clock, self.echo, self.echo_age];
+        let fields = [self.link, self.to, self.seq, self.ack, self.payload_len, self.clock, self.echo, self.echo_age];
         bytes[4..].chunks_exact_mut(4).zip(fields).for_each(|(to, field)| to.copy_from_slice(&field.to_le_bytes()));
         bytes
     }
@@ -87,6 +91,8 @@ impl FrameHeader {
         let header = FrameHeader {
             kind,
             ack_now,
+            link: r.u32()?,
+            to: r.u32()?,
             seq: r.u32()?,
             ack: r.u32()?,
             payload_len: r.u32()?,
@@ -94,6 +100,9 @@ impl FrameHeader {
             echo: r.u32()?,
             echo_age: r.u32()?,
         };
+        if header.link == 0 {
+            return Err(DecodeError::Value("link number"));
+        }
         if header.payload_len != payload_len {
             return Err(DecodeError::Value("payload length"));
         }

@@ -63,6 +63,11 @@ pub enum GroupMessage {
         /// Why.
         error: CollectiveError,
     },
+    /// The receiver's step of the barrier by which the group is made has not come: it may not be one any more.
+    Ask {
+        /// [`GroupSpec::fingerprint`](crate::GroupSpec::fingerprint) of the group that the sender makes.
+        fingerprint: u64,
+    },
     /// About one of its collectives.
     Instance {
         /// Which.
@@ -146,7 +151,10 @@ impl GroupMessage {
             GroupMessage::Instance { body, .. } => {
                 matches!(body, InstanceMessage::Multicast(MulticastMessage::Repair { .. }))
             }
-            GroupMessage::Create { .. } | GroupMessage::Lost { .. } | GroupMessage::Abort { .. } => false,
+            GroupMessage::Create { .. }
+            | GroupMessage::Lost { .. }
+            | GroupMessage::Abort { .. }
+            | GroupMessage::Ask { .. } => false,
         }
     }
 }
@@ -163,6 +171,11 @@ impl Message {
     #[must_use]
     pub fn instance(group: GroupHandle, instance: InstanceId, body: InstanceMessage) -> Message {
         Message::Group { group, body: GroupMessage::Instance { instance, body } }
+    }
+
+    /// A group has broken.
+    pub(crate) fn abort(group: GroupHandle, fingerprint: u64, error: CollectiveError) -> Message {
+        Message::Group { group, body: GroupMessage::Abort { fingerprint, error } }
     }
 
     /// About messages from rank to rank.
@@ -200,6 +213,7 @@ impl Message {
             }
             GroupMessage::Lost { rank, after, well } => w.head(2, group).u64(after.0).u32(rank.0).u8((*well).into()),
             GroupMessage::Abort { fingerprint, error } => w.head(3, group).u64(*fingerprint).error(error),
+            GroupMessage::Ask { fingerprint } => w.head(4, group).u64(*fingerprint),
             GroupMessage::Transfer(transfer) => transfer.encode(w.head(transfer.code(), group)),
             GroupMessage::Instance { instance, body } => {
                 let w = w.head(body.code(), group).u64(instance.0);
@@ -254,6 +268,7 @@ impl GroupMessage {
                 GroupMessage::Lost { rank, after, well: r.flag()? }
             }
             3 => GroupMessage::Abort { fingerprint: r.u64()?, error: read_error(r)? },
+            4 => GroupMessage::Ask { fingerprint: r.u64()? },
             48.. => GroupMessage::Transfer(TransferMessage::decode(kind, r)?),
             _ => match r.u64()? {
                 0 => return Err(DecodeError::Value("instance")),
@@ -359,6 +374,7 @@ impl Fields for Writer<'_> {
                 self.u8(missed.awaited.is_some().into()).u32(awaited).absentees(&missed.missing)
             }
             CollectiveError::Staging { rank, bytes } => self.u8(10).u32(rank.0).u64(*bytes),
+            CollectiveError::NotAsked { rank, after_ms } => self.u8(11).u32(rank.0).u64(*after_ms),
             CollectiveError::Message { source_rank, destination, tag, sent, expected } => {
                 self.u8(48).u32(source_rank.0).u32(destination.0).u32(*tag).u64(*sent).u64(*expected)
             }
@@ -434,6 +450,7 @@ fn read_error(r: &mut Reader<'_>) -> Result<CollectiveError, DecodeError> {
         },
         9 => CollectiveError::Deadline(Box::new(read_missed(r)?)),
         10 => CollectiveError::Staging { rank: Rank(r.u32()?), bytes: r.u64()? },
+        11 => CollectiveError::NotAsked { rank: Rank(r.u32()?), after_ms: r.u64()? },
         48 => CollectiveError::Message {
             source_rank: Rank(r.u32()?),
             destination: Rank(r.u32()?),

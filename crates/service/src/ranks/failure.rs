@@ -18,7 +18,7 @@ pub(crate) fn collective(error: &CollectiveError) -> Status {
         | CollectiveError::HandleTaken(_) => Status::Mismatch,
         CollectiveError::Memory(_) => Status::Memory,
         CollectiveError::Staging { .. } => Status::Resource,
-        CollectiveError::Deadline(_) => Status::Deadline,
+        CollectiveError::Deadline(_) | CollectiveError::NotAsked { .. } => Status::Deadline,
         CollectiveError::Protocol(_) => Status::Protocol,
     }
 }

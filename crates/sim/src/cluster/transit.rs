@@ -142,7 +142,7 @@ impl<P: std::fmt::Debug> Cluster<P> {
     }
 
     fn train_arrives(&mut self, now: Instant, at: Instant, train: &Rc<Train>, host: usize, fate: &Fate) {
-        let reached = if self.in_blackout(now, host) { 0 } else { u64::MAX };
+        let reached = if self.is_cut(now, train.from, host) { 0 } else { u64::MAX };
         let lost = train.all() & !(reached & (fate.pass | fate.late));
         if lost != 0 {
             self.note_loss(train.from, host, || trace::train(train, lost));
@@ -170,7 +170,7 @@ impl<P: std::fmt::Debug> Cluster<P> {
             return self.note_loss(frame.from, frame.to, || trace::frame(&frame.header, frame.payload_len));
         };
         let fate = self.dice.frame(now);
-        if self.in_blackout(now, frame.to) || fate.pass | fate.late == 0 {
+        if self.is_cut(now, frame.from, frame.to) || fate.pass | fate.late == 0 {
             return self.note_loss(frame.from, frame.to, || trace::frame(&frame.header, frame.payload_len));
         }
         let mut at = at + self.plan.latency + fate.jitter;
@@ -200,7 +200,12 @@ impl<P: std::fmt::Debug> Cluster<P> {
         LANES * host + 2
     }
 
-    fn in_blackout(&self, now: Instant, host: usize) -> bool {
-        self.blackouts.iter().any(|(h, from, until)| *h == host && *from <= now && now < *until)
+    fn is_cut(&self, now: Instant, from: usize, to: usize) -> bool {
+        let lasts = |at, until| at <= now && now < until;
+        self.blackouts.iter().any(|(host, at, until)| *host == to && lasts(*at, *until))
+            || self.cuts.iter().any(|cut| {
+                let at = Instant(0) + cut.at;
+                (cut.from, cut.to) == (from, to) && lasts(at, at + cut.lasting)
+            })
     }
 }

@@ -130,7 +130,7 @@ fn fingerprint(tape: &mut Tape<'_>) -> u64 {
 
 /// A message.
 pub(super) fn message(tape: &mut Tape<'_>) -> (Message, u32) {
-    let kind = tape.below(18);
+    let kind = tape.below(19);
     let group = group(tape);
     if kind == 15 {
         let (transfer, payload) = transfer_message(tape, 4);
@@ -198,7 +198,10 @@ fn collective(tape: &mut Tape<'_>, kind: u8, group: GroupHandle) -> Message {
             let body = GroupMessage::Lost { rank: source, after: instance, well: tape.flip() };
             Message::Group { group, body }
         }
-        _ => Message::Group { group, body: GroupMessage::Abort { fingerprint: fingerprint(tape), error: error(tape) } },
+        10 => {
+            Message::Group { group, body: GroupMessage::Abort { fingerprint: fingerprint(tape), error: error(tape) } }
+        }
+        _ => Message::Group { group, body: GroupMessage::Ask { fingerprint: fingerprint(tape) } },
     }
 }
 
@@ -225,6 +228,8 @@ pub(super) fn header(tape: &mut Tape<'_>, honest: FrameHeader) -> (FrameHeader, 
         _ => honest,
     };
     header.kind = if tape.flip() { FrameKind::Bare } else { FrameKind::Message };
+    header.link = field(tape, honest.link).max(1);
+    header.to = field(tape, honest.to);
     header.seq = field(tape, honest.seq);
     header.ack = field(tape, honest.ack);
     header.payload_len = field(tape, real);

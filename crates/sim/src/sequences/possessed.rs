@@ -94,7 +94,8 @@ impl Possessed {
         let &Said { to, ref message, payload: payload_len } = said;
         let End { seq, expected: ack } = &mut self.ends[to];
         let (kind, seq, ack) = (FrameKind::Message, std::mem::replace(seq, *seq + 1), *ack);
-        let frame = FrameHeader { kind, ack_now: false, seq, ack, payload_len, clock: 1, echo: 2, echo_age: 3 };
+        let frame =
+            FrameHeader { kind, ack_now: false, link: 1, to: 0, seq, ack, payload_len, clock: 1, echo: 2, echo_age: 3 };
         let mut header = Vec::new();
         frame.encode(&mut header);
         message.encode(&mut header);

@@ -15,6 +15,7 @@ impl World<'_> {
         match self.progress[group][member] {
             Progress::Before if now >= self.create_at[group][member] => {
                 self.progress[group][member] = Progress::Asked;
+                self.truth.asked.insert((group, member), now);
                 let input = Input::CreateGroup { spec: Rc::clone(&self.specs[group]), rank: Rank(member as u32) };
                 self.deliver(now, host, input)?;
                 if self.dying[rank] {

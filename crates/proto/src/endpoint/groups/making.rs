@@ -2,16 +2,25 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
 
 use outboard_plan::Rank;
 
 use super::{FailedGroup, Group, State, WINDOW};
-use crate::endpoint::{Endpoint, MAX_EARLY, MAX_RETIRED};
+use crate::endpoint::peers::Loss;
+use crate::endpoint::{Endpoint, MAX_EARLY, MAX_FAILED, MAX_RETIRED, Node};
 use crate::error::{CollectiveError, GroupError};
 use crate::group::members::Members;
-use crate::ids::{Channel, GroupHandle, SpId};
+use crate::ids::{Channel, GroupHandle, Instant, SpId};
+use crate::instance::tagged::TAGGED;
 use crate::interface::{Event, GroupSpec};
 use crate::wire::{GroupMessage, Message};
+
+/// How much longer than a rank of its own a service process waits for one elsewhere, which is missed there first.
+const LOCAL_FIRST: Duration = Duration::from_millis(250);
+/// How often a group is looked at, times its service processes: one message a look goes to each.
+const LOOK_PER_PEER: Duration = Duration::from_millis(10);
 
 impl Endpoint {
     pub(in crate::endpoint) fn create_group(&mut self, spec: &GroupSpec, rank: Rank) {
@@ -32,25 +41,23 @@ impl Endpoint {
             }
             return Err(self.refuse(spec, &members, CollectiveError::HandleTaken(handle)));
         }
-        if let Some(failed) =
-            self.failed_groups.iter().find(|u| (u.handle, u.fingerprint) == (handle, members.fingerprint))
-        {
+        if let Some(failed) = FailedGroup::find(&self.failed_groups, handle, members.fingerprint) {
             return Err(GroupError::Failed(failed.error.clone()));
-        }
-        if let Some(at) = members.sps.iter().position(|sp| self.node.peers.is_lost(*sp)) {
-            let error = CollectiveError::PeerLost { sp: members.sps[at], rank: members.lowest_rank(at as u32) };
-            return Err(self.refuse(spec, &members, error));
         }
         self.retired.retain(|h| *h != handle);
         self.introduce(spec);
+        let addresses = spec.members.iter().map(|member| (member.sp, Arc::clone(&member.address))).collect();
         for channel in &members.channels {
             if self.users(*channel).next().is_none() {
                 self.node.out.events.push_back(Event::Join(*channel));
             }
             self.channels.insert((*channel, handle));
         }
-        members.others().for_each(|sp| self.node.peers.count_group(self.node.out.now, sp, true));
-        self.groups.entry(handle).or_insert(Group::new(members)).join(&mut self.node, rank)?;
+        let now = self.node.out.now;
+        members.others().for_each(|sp| self.node.peers.count_group(now, sp, true));
+        let group = self.groups.entry(handle).or_insert(Group::new(members, addresses, now));
+        self.looks.change(handle, None, group.look_next(&self.node));
+        group.join(&mut self.node, rank)?;
         self.replay_early(handle);
         Ok(())
     }
@@ -58,7 +65,7 @@ impl Endpoint {
     fn introduce(&mut self, spec: &GroupSpec) {
         let mut seen = BTreeSet::from([self.node.id]);
         for m in &spec.members {
-            if seen.insert(m.sp) && !self.node.peers.is_lost(m.sp) {
+            if seen.insert(m.sp) {
                 self.node.meet_peer(m.sp, &m.address);
             }
         }
@@ -68,9 +75,18 @@ impl Endpoint {
     fn refuse(&mut self, spec: &GroupSpec, members: &Members, error: CollectiveError) -> GroupError {
         self.introduce(spec);
         let (group, fingerprint) = (members.handle, members.fingerprint);
-        let message = Message::Group { group, body: GroupMessage::Abort { fingerprint, error: error.clone() } };
+        let message = Message::abort(group, fingerprint, error.clone());
         self.node.out.messages.extend(members.others().map(|sp| (sp, message.clone())));
         error.into()
+    }
+
+    /// Looks at the groups for which it is time.
+    pub(in crate::endpoint) fn look_at_groups(&mut self) {
+        while let Some(handle) = self.looks.pop_due(self.node.out.now) {
+            let Some(g) = self.groups.get_mut(&handle) else { continue };
+            g.look(&mut self.node);
+            self.looks.change(handle, None, g.look_next(&self.node));
+        }
     }
 
     /// Messages that came before the group was asked for here.
@@ -93,7 +109,15 @@ impl Endpoint {
             return self.node.out.violation(Some(from), "payload with a message that has none");
         }
         let Some(g) = self.groups.get_mut(&handle) else {
-            if self.retired.contains(&handle) {
+            if let GroupMessage::Create { fingerprint, .. } | GroupMessage::Ask { fingerprint } = body
+                && let Some(failed) = FailedGroup::find(&self.failed_groups, handle, fingerprint)
+            {
+                let abort = Message::abort(handle, fingerprint, failed.error.clone());
+                let Some(address) = failed.addresses.get(&from) else { return };
+                self.node.meet_peer(from, address);
+                return self.node.push_message(from, &abort);
+            }
+            if self.retired.contains(&handle) || matches!(body, GroupMessage::Ask { .. }) {
                 return;
             }
             let kept = self.early.get(&from).map_or(0, VecDeque::len);
@@ -122,35 +146,34 @@ impl Endpoint {
                 && g.get().is_left()
             {
                 let group = g.remove();
-                self.retire(handle, &group);
+                self.retire(handle, group);
             }
         }
     }
 
-    fn retire(&mut self, handle: GroupHandle, group: &Group) {
+    fn retire(&mut self, handle: GroupHandle, group: Group) {
         self.node.turns.note_transfer(handle, false);
         let members = &group.members;
         if self.retired.len() >= MAX_RETIRED {
             self.retired.pop_front();
         }
         self.retired.push_back(handle);
-        if let State::Broken(error) = &group.state
-            && group.asked.len() < members.locals.len()
-        {
-            if self.failed_groups.len() >= MAX_RETIRED {
-                self.failed_groups.pop_front();
-            }
-            let (fingerprint, error) = (members.fingerprint, error.clone());
-            self.failed_groups.push_back(FailedGroup { handle, fingerprint, error });
-        }
         let since = (self.node.out.now, self.node.config.heartbeat);
         group.watched.iter().for_each(|sp| self.node.peers.watch(since, *sp, false));
-        members.others().for_each(|sp| self.node.peers.count_group(self.node.out.now, sp, false));
+        let kept = members.others().filter(|sp| !group.cut_off.contains(sp));
+        kept.for_each(|sp| self.node.peers.count_group(self.node.out.now, sp, false));
         for channel in &members.channels {
             self.channels.remove(&(*channel, handle));
             if self.users(*channel).next().is_none() {
                 self.node.out.events.push_back(Event::Leave(*channel));
             }
+        }
+        if let State::Broken(error) = group.state {
+            if self.failed_groups.len() >= MAX_FAILED {
+                self.failed_groups.pop_front();
+            }
+            let (fingerprint, addresses) = (group.members.fingerprint, group.addresses);
+            self.failed_groups.push_back(FailedGroup { handle, fingerprint, error, addresses });
         }
     }
 
@@ -158,5 +181,95 @@ impl Endpoint {
     fn users(&self, channel: Channel) -> impl Iterator<Item = GroupHandle> + '_ {
         let all = (channel, GroupHandle(0))..=(channel, GroupHandle(u32::MAX));
         self.channels.range(all).map(|(_, group)| *group)
+    }
+}
+
+impl FailedGroup {
+    fn find(all: &VecDeque<FailedGroup>, handle: GroupHandle, fingerprint: u64) -> Option<&FailedGroup> {
+        all.iter().find(|failed| (failed.handle, failed.fingerprint) == (handle, fingerprint))
+    }
+}
+
+impl Group {
+    /// When the group is to be looked at, if that is not known yet: regularly, the more seldom the larger it is, while it is
+    /// being made or has something in flight.
+    pub(in crate::endpoint) fn look_next(&mut self, node: &Node) -> Option<Instant> {
+        let waits = match &self.state {
+            State::Creating { .. } => true,
+            State::Ready => self.in_flight() > 0,
+            State::Broken(_) => false,
+        };
+        if !waits || self.look_at.is_some_and(|at| at > node.out.now) {
+            return None;
+        }
+        let period = node.config.heartbeat.max(LOOK_PER_PEER * self.members.sps.len() as u32);
+        let at = self.makes_until(node).into_iter().chain([node.out.now + period]).min();
+        self.look_at = at;
+        at
+    }
+
+    /// Something takes long. Links of which nobody else would notice that they are dead, since only this group needs them,
+    /// are made to show it.
+    fn look(&mut self, node: &mut Node) {
+        let oldest = self.instances.keys().next().copied().or((self.in_flight() > 0).then_some(TAGGED));
+        let waits_still = oldest.is_some() && oldest == self.seen;
+        self.seen = oldest;
+        match &self.state {
+            State::Creating { barrier, .. } => {
+                if self.makes_until(node).is_some_and(|until| until <= node.out.now) {
+                    return self.make_no_more(node);
+                }
+                if let Some(awaited) = barrier.awaited() {
+                    let (group, fingerprint) = (self.members.handle, self.members.fingerprint);
+                    let ask = Message::Group { group, body: GroupMessage::Ask { fingerprint } };
+                    node.out.messages.push_back((self.members.sps[awaited as usize], ask));
+                }
+            }
+            State::Ready if waits_still => self.members.others().for_each(|sp| node.peers.probe(node.out.now, sp)),
+            State::Ready | State::Broken(_) => {}
+        }
+    }
+
+    /// Until when it is made, or not at all. Whose left neighbour is missing speaks behind those who miss a rank of their
+    /// own, and before all others, who cannot tell who is missing: they may have been asked so much earlier.
+    fn makes_until(&self, node: &Node) -> Option<Instant> {
+        let State::Creating { barrier, since, .. } = &self.state else { return None };
+        let timeout = node.config.group_timeout?;
+        let grace = match barrier.round() {
+            None => Duration::ZERO,
+            Some(0) => LOCAL_FIRST,
+            Some(_) => timeout + LOCAL_FIRST * 2,
+        };
+        Some(*since + timeout + grace)
+    }
+
+    /// Its time to be made is over.
+    fn make_no_more(&mut self, node: &mut Node) {
+        let State::Creating { barrier, .. } = &self.state else { return };
+        let missing = self.members.locals.iter().copied().find(|rank| !self.asked.contains(rank));
+        let rank = match (missing, barrier.awaited()) {
+            (Some(rank), _) => rank,
+            (None, awaited) => self.members.lowest_rank(awaited.expect("whoever has entered waits for a member")),
+        };
+        let after = node.config.group_timeout.unwrap_or_default();
+        self.break_up(node, CollectiveError::NotAsked { rank, after_ms: after.as_millis() as u64 }, true);
+    }
+
+    /// A link is lost. A group of which nothing has come over it is made over the next one: returns whether this is one. If
+    /// the other end gave up the group with the old link, it says so. Silence is forgiven once.
+    pub(in crate::endpoint) fn survives(&mut self, node: &mut Node, peer: SpId, loss: Loss) -> bool {
+        let Some(at) = self.members.index_of(peer) else { return false };
+        let State::Creating { barrier, .. } = &self.state else { return false };
+        let lost = match loss {
+            Loss::Silent => !self.forgiven.insert(peer),
+            Loss::Renewed => false,
+            Loss::Reported => true,
+        };
+        if lost || barrier.has_heard(at) {
+            return false;
+        }
+        let steps = barrier.sent_to(at).map(|round| (at, round));
+        self.send_create(node, steps.into_iter().collect());
+        true
     }
 }

@@ -1,0 +1,88 @@
+//! Partitions that last longer than any timer, and heal: what was lost stays lost, what begins afterwards works at once.
+
+use std::time::Duration;
+
+use outboard_sim::{CallPlan, Cut, Faults, GroupPlan, Outcome, Scenario, run};
+
+const AT: Duration = Duration::from_millis(1);
+const LASTING: Duration = Duration::from_secs(10);
+
+/// Two collectives of a group that `cuts` break, and one of another that is asked for as soon as they are over.
+fn story(hosts: usize, cuts: Vec<Cut>) -> Scenario {
+    let mut scenario = Scenario::allgather(hosts, 10_000).with_faults(Faults { cuts, ..Faults::none() });
+    let mut second = CallPlan::new(10_000);
+    second.at = AT + Duration::from_millis(500);
+    scenario.groups[0].calls.push(second);
+    let after = GroupPlan {
+        create: AT + LASTING,
+        create_spread: Duration::from_secs(6),
+        calls: vec![CallPlan::new(10_000)],
+        ..scenario.groups[0].clone()
+    };
+    scenario.groups.push(after);
+    scenario
+}
+
+fn play(scenario: &Scenario, seed: u64) -> Outcome {
+    run(scenario, seed).unwrap_or_else(|failure| panic!("{failure}"))
+}
+
+/// Whoever was cut off from all loses the group; the next one is made, though nothing was restarted.
+#[test]
+fn a_host_that_was_cut_off_is_welcome_again() {
+    for seed in 0..30 {
+        let outcome = play(&story(4, Cut::off(2, 0..4, AT, LASTING)), seed);
+        assert_eq!(
+            (outcome.calls, outcome.errors),
+            (12, 4),
+            "the call in the partition fails on all, the last on none"
+        );
+    }
+}
+
+/// One direction is enough, and one of the ends may not have noticed.
+#[test]
+fn one_way_and_pairwise_partitions_end_what_crosses_them_and_heal() {
+    for seed in 0..30 {
+        for (from, to) in [(0, 1), (1, 0), (1, 3), (3, 0)] {
+            let one_way = Cut { from, to, at: AT, lasting: LASTING };
+            let back = Cut { from: to, to: from, ..one_way };
+            for cuts in [vec![one_way], vec![one_way, back]] {
+                assert_eq!(play(&story(4, cuts), seed).calls, 12, "the oracle has judged how each call ended");
+            }
+        }
+    }
+}
+
+/// The hosts fall into two halves.
+#[test]
+fn two_halves_grow_together() {
+    for seed in 0..30 {
+        let cuts = [0, 1].into_iter().flat_map(|host| Cut::off(host, 2..5, AT, LASTING)).collect();
+        let outcome = play(&story(5, cuts), seed);
+        assert_eq!((outcome.calls, outcome.errors), (15, 5));
+    }
+}
+
+/// A group that is asked for while nothing gets through is made when something does, or refused on all.
+#[test]
+fn a_group_of_the_partition_ends_somehow() {
+    for seed in 0..60 {
+        let mut scenario = story(4, Cut::off(3, 0..4, AT, LASTING));
+        scenario.groups[1].create = AT + Duration::from_secs(seed % 10);
+        play(&scenario, seed);
+    }
+}
+
+/// All of three hosts or more are told who has not come, whoever notices first; with nobody late all is well.
+#[test]
+fn whoever_asks_too_late_for_a_group_is_named_everywhere() {
+    let mut refused = 0;
+    for seed in 0..200 {
+        let mut scenario = Scenario::allgather(2 + seed as usize % 11, 1000).ranks_per_host(1 + seed as usize % 3);
+        scenario.config.group_timeout = Some(Duration::from_secs(5));
+        scenario.groups[0].create_spread = Duration::from_secs(4 + seed % 4 * 2);
+        refused += u32::from(play(&scenario, seed).calls == 0);
+    }
+    assert!((20..150).contains(&refused), "{refused} of 200 groups were not made");
+}
