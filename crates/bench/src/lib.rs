@@ -39,6 +39,7 @@ mod ours;
 mod peers;
 mod plot;
 mod programs;
+mod readme;
 mod recorded;
 mod report;
 mod run;
@@ -58,6 +59,7 @@ pub use options::{BenchOptions, LateBy, Lateness, OptionError, format_size, pars
 pub use ours::{Choosing, Outboard, Services};
 pub use peers::{Peer, open_mpi_compiler, open_mpi_launcher};
 pub use programs::{Program, ProgramRow, ProgramsReport, render_programs, render_programs_markdown, run_program};
+pub use readme::{Table, TableRow, fill_tables, read_tables, write_tables};
 pub use recorded::{
     HandedOver, RecordedOptions, RecordedReport, RecordedRow, Way, render_recorded_table, run_recorded,
 };

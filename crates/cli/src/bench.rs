@@ -2,6 +2,7 @@
 
 mod grid;
 mod programs;
+mod readme;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -67,6 +68,8 @@ pub(crate) enum BenchCommand {
     Grid(grid::GridArgs),
     /// Whole programs natively and below the preloaded shim in turn: conjugate gradients, LU factorisation, PageRank, LAMMPS
     Programs(programs::ProgramsArgs),
+    /// Puts what was measured into the tables of README.md
+    Readme(readme::ReadmeArgs),
 }
 
 /// The way into Outboard.
@@ -195,6 +198,7 @@ pub(crate) fn bench(command: BenchCommand) -> Result<ExitCode, CliError> {
         BenchCommand::Recorded(args) => return recorded(args),
         BenchCommand::Grid(args) => return grid::grid(&args),
         BenchCommand::Programs(args) => return programs::programs(&args),
+        BenchCommand::Readme(args) => return readme::readme(&args),
     };
     collectives(collective, args)
 }
