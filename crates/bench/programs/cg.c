@@ -3,9 +3,9 @@
  *
  *   cg POINTS SOLVES
  *
- * A cube of POINTS^3 unknowns with the stencil of seven points, in slabs along z. An iteration exchanges the planes at the
- * edges of the slabs with MPI_Isend and MPI_Irecv and takes two sums with MPI_Allreduce, of 8 bytes each. The number of
- * iterations is fixed, so that every run has the same work, and large enough to solve. At last each solve's result is
+ * A cube of POINTS^3 unknowns with the stencil of seven points, in slabs along z. An iteration exchanges the planes at
+ * the edges of the slabs with MPI_Isend and MPI_Irecv and takes two sums with MPI_Allreduce, of 8 bytes each. There are
+ * always as many iterations, so that every run has the same work, and enough to solve. At last each solve's result is
  * put into the equation: its residual decides about the check.
  */
 #include <math.h>

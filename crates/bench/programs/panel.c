@@ -3,10 +3,10 @@
  *
  *   panel UNKNOWNS REPETITIONS
  *
- * Blocks of columns are dealt to the ranks in turn, with the right side as one more column. At each step the owner of the
- * next block brings it up to date, factors it and starts its broadcast with MPI_Ibcast; then all apply the panel before
- * it to the rest of their columns, and look at the broadcast after each block. The upper triangle is solved block by
- * block from the end. The result is put into the equations, which are made again for that.
+ * Blocks of columns are dealt to the ranks in turn, with the right side as one more column. At each step the owner of
+ * the next block brings it up to date, factors it and starts its broadcast with MPI_Ibcast; then all apply the panel
+ * before it to the rest of their columns, and look at the broadcast after each block. The upper triangle is solved
+ * block by block from the end. The result is put into the equations, which are made again for that.
  */
 #include <float.h>
 #include <math.h>
@@ -88,7 +88,7 @@ static void exchange(double *column, long row, long other)
     column[other] = value;
 }
 
-/* Brings one column up to date with the panel of `block`: exchanges of rows, solve with the unit triangle, update below. */
+/* Brings one column up to date with the panel of `block`: rows exchanged, unit triangle solved, the rest updated. */
 static void apply_to_column(const struct system *s, const struct panel *panel, long block, double *column)
 {
     const long top = block * WIDTH, height = s->n - top;
@@ -177,7 +177,7 @@ static void factor_all(struct system *s)
     }
 }
 
-/* Solves with the upper triangle, x being the right side at first; each owner of a block tells all what is left above. */
+/* Solves with the upper triangle, x being the right side at first; each owner of a block tells what is left above. */
 static void solve_upper(const struct system *s, double *x)
 {
     MPI_Bcast(x, (int)s->n, MPI_DOUBLE, owner(s->blocks), MPI_COMM_WORLD);

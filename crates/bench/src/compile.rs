@@ -16,9 +16,9 @@ macro_rules! sources {
     ($($name:literal)+) => { [$(($name, include_str!(concat!("../programs/", $name)))),+] };
 }
 const SOURCES: [(&str, &str); 22] = sources! {
-    "../../../examples/pagerank.c" "cg.c" "fluid.lammps" "panel.c" "blocking.c" "calls.c" "calls.h" "collective.c" "calibrate.c" "compute.c" "compute.h" "control.c" "control.h" "fft3d.c"
-    "messages.c" "options.c" "options.h" "repetitions.c" "repetitions.h" "transport.h"
-    "transport_mpi.c" "transport_outboard.c"
+    "blocking.c" "calls.c" "calls.h" "cg.c" "collective.c" "calibrate.c" "compute.c" "compute.h" "control.c" "control.h"
+    "fft3d.c" "fluid.lammps" "messages.c" "../../../examples/pagerank.c" "panel.c" "options.c" "options.h"
+    "repetitions.c" "repetitions.h" "transport.h" "transport_mpi.c" "transport_outboard.c"
 };
 const FLAGS: [&str; 4] = ["-std=gnu11", "-O2", "-Wall", "-Wextra"];
 const PLAIN_COMPILER: &str = "cc";

@@ -115,8 +115,8 @@ fn entrants<'a>(
 }
 
 /// Starts the cluster and has each entrant do what is to be done `before`, launches those that learn as often as they
-/// shall, then every entrant in each round, back and forth, so that systems alternate. For each entrant the results of `measure`, one
-/// per round.
+/// shall, then every entrant in each round, back and forth, so that systems alternate. For each entrant the results of
+/// `measure`, one per round.
 fn go_through<T>(
     setup: &Setup,
     entrants: &[Entrant<'_>],

@@ -1,9 +1,9 @@
 //! Whole programs that know nothing of the harness: natively and below the preloaded shim in turn, run by run. Does a
 //! program that is preloaded lose anything?
 //!
-//! Invariants: both ways have one binary, one input and the same settings of the MPI library, without a progress thread,
-//! which on shared cores slows those programs too that compute beside their collectives; the time is the one that the
-//! program tells of its own loop; all runs of a program have the same result.
+//! Invariants: both ways have one source, one input and the same settings of the MPI library, without a progress
+//! thread, which on shared cores slows those programs too that compute beside their collectives; the time is the one
+//! that the program tells of its own loop; all runs of a program have the same result.
 //!
 //! Never does: judging by fewer runs than it reports; its runs for learning count for nothing.
 
