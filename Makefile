@@ -2,7 +2,7 @@
 #
 #   make demo   build, then run a real MPI program natively and offloaded on an emulated cluster
 #   make test   all tests
-#   make bench  the figures of README.md and more: ours beside the peers (takes about an hour)
+#   make bench  ours beside the peers: the tables of README.md and docs/figures.json, and more (takes hours)
 #   make soak   long runs: 10,000 simulator seeds, loom, miri, a daemon's long life, fuzzing (10 or 20 minutes per target)
 #   make lint   format, lints, documentation
 #   make cross  the daemon for the processors of DPUs (aarch64), tried under qemu-user where that is installed
@@ -54,12 +54,17 @@ lint: deps
 	$(CARGO) clippy --manifest-path fuzz/Cargo.toml --target-dir target/fuzz --all-targets -- -D warnings
 	$(MAKE) -s -C bindings/mpi MPICC=/usr/bin/mpicc.openmpi OUT=$(CURDIR)/target/mpi-lint
 
+# The reports in target/bench are those that README.md's tables are made of.
 bench: build
-	$(OUTBOARD) bench allgather --lab 4x1gbit --sizes 256K,1M,4M --peers open-mpi,mpich,intel-mpi --json target/bench-4x1gbit.json
-	$(OUTBOARD) bench allgather --lab 8x1gbit --sizes 1M,4M --peers open-mpi,mpich,intel-mpi --json target/bench-8x1gbit.json
-	$(OUTBOARD) bench allgather --lab 16x500mbit --sizes 1M --peers open-mpi,mpich,intel-mpi --json target/bench-16x500mbit.json
-	$(OUTBOARD) bench allgather --lab 4x250mbit --sizes 256K,1M,4M --comm-core --via both --peers mpich,intel-mpi --json target/bench-comm-core.json
-	$(OUTBOARD) bench alltoallv --lab 4x1gbit --sizes 256K,1M --via both --peers open-mpi,mpich,intel-mpi --json target/bench-alltoallv.json
+	mkdir -p target/bench
+	for c in allgather alltoallv broadcast allreduce reduce reduce-scatter; do $(OUTBOARD) bench $$c --lab 4x1gbit \
+	  --sizes 1M,4M --via both --peers open-mpi,mpich,intel-mpi --json target/bench/$$c-4x1gbit.json || exit 1; done
+	for c in allgather alltoallv allreduce reduce-scatter; do $(OUTBOARD) bench $$c --lab 8x1gbit \
+	  --sizes 1M,4M --peers mpich --json target/bench/$$c-8x1gbit.json || exit 1; done
+	for c in alltoallv allgather broadcast allreduce reduce reduce-scatter gather; do $(OUTBOARD) bench $$c --lab 4x250mbit \
+	  --comm-core --sizes 256K,1M --peers mpich,intel-mpi --json target/bench/$$c-core.json || exit 1; done
+	$(OUTBOARD) bench programs --json target/bench/programs.json
+	$(OUTBOARD) bench readme target/bench/*.json
 	for layout in contiguous strided; do $(OUTBOARD) bench allgather --lab 4x1gbit --ranks-per-host 4 --layout $$layout \
 	  --sizes 1M --peers open-mpi,mpich,intel-mpi --json target/bench-$$layout.json || exit 1; done
 	$(OUTBOARD) bench fft --lab 4x1gbit --grid 128,256 --peers open-mpi,mpich,intel-mpi --json target/bench-fft.json

@@ -15,10 +15,10 @@ use tempfile::TempDir;
 macro_rules! sources {
     ($($name:literal)+) => { [$(($name, include_str!(concat!("../programs/", $name)))),+] };
 }
-const SOURCES: [(&str, &str); 18] = sources! {
-    "blocking.c" "calls.c" "calls.h" "collective.c" "calibrate.c" "compute.c" "compute.h" "control.c" "control.h" "fft3d.c"
-    "messages.c" "options.c" "options.h" "repetitions.c" "repetitions.h" "transport.h"
-    "transport_mpi.c" "transport_outboard.c"
+const SOURCES: [(&str, &str); 22] = sources! {
+    "blocking.c" "calls.c" "calls.h" "cg.c" "collective.c" "calibrate.c" "compute.c" "compute.h" "control.c" "control.h"
+    "fft3d.c" "fluid.lammps" "messages.c" "../../../examples/pagerank.c" "panel.c" "options.c" "options.h"
+    "repetitions.c" "repetitions.h" "transport.h" "transport_mpi.c" "transport_outboard.c"
 };
 const FLAGS: [&str; 4] = ["-std=gnu11", "-O2", "-Wall", "-Wextra"];
 const PLAIN_COMPILER: &str = "cc";
@@ -78,7 +78,8 @@ impl Workshop {
         let directory = TempDir::with_prefix_in(PREFIX, &parent).map_err(BenchError::system("make a directory"))?;
         let lock = lock_file(directory.path()).map_err(BenchError::system("lock the directory"))?;
         for (name, text) in SOURCES {
-            fs::write(directory.path().join(name), text).map_err(BenchError::system(format!("write {name}")))?;
+            let path = directory.path().join(Path::new(name).file_name().expect("a source is a file"));
+            fs::write(path, text).map_err(BenchError::system(format!("write {name}")))?;
         }
         let workshop = Self { directory, _lock: lock };
         let arguments = ["-c", "compute.c", "-o", "compute.o"].map(OsString::from);
@@ -122,13 +123,19 @@ impl Workshop {
         Ok(self.path().join(program))
     }
 
-    /// The FFT program for one system, which is an MPI library.
-    pub(crate) fn fft_program(&self, name: &str, toolchain: &Toolchain) -> Result<PathBuf, BenchError> {
-        let program = format!("fft3d-{}", name.replace([' ', '/'], "-"));
-        let mut arguments = ["fft3d.c", "control.c", "options.c", "-o", &program].map(OsString::from).to_vec();
-        arguments.extend(toolchain.library.iter().cloned());
-        arguments.extend(["-lfftw3", "-lm"].map(OsString::from));
-        self.compile(name, &toolchain.compiler, &arguments)?;
+    /// A program of these `words` for the compiler, sources and libraries, for one system, which is an MPI library.
+    pub(crate) fn mpi_program(
+        &self,
+        main: &str,
+        words: &[&str],
+        name: &str,
+        t: &Toolchain,
+    ) -> Result<PathBuf, BenchError> {
+        let program = format!("{main}-{}", name.replace([' ', '/'], "-"));
+        let output = ["-o", &program];
+        let words = words.iter().chain(&output).map(OsString::from);
+        let arguments: Vec<OsString> = words.chain(t.library.iter().cloned()).collect();
+        self.compile(name, &t.compiler, &arguments)?;
         Ok(self.path().join(program))
     }
 
@@ -177,7 +184,7 @@ mod tests {
             let arguments = ["-Werror", "-Wshadow", "-I", header, "-c", source].map(OsString::from);
             workshop.compile("outboard", Path::new(PLAIN_COMPILER), &arguments).unwrap();
         }
-        for source in ["fft3d.c", "transport_mpi.c"] {
+        for source in ["cg.c", "fft3d.c", "pagerank.c", "panel.c", "transport_mpi.c"] {
             let arguments = ["-Werror", "-Wshadow", "-c", source].map(OsString::from);
             workshop.compile("debian", Path::new(crate::install::DEBIAN_MPICC), &arguments).unwrap();
         }

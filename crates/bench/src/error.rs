@@ -34,6 +34,8 @@ pub enum BenchError {
     TimedOut { system: String, seconds: u64, during: String, output: String },
     #[error("{system}: the measuring program sent '{line}', which means nothing")]
     Protocol { system: String, line: String },
+    #[error("the table of figures at '{text}' has no end, or a row with other columns than its first")]
+    Readme { text: String },
     #[error("chart {}: {reason}", path.display())]
     Plot { path: PathBuf, reason: String },
     #[error("cannot {what}: {source}")]

@@ -1,7 +1,8 @@
 //! Puts the peers' packages into a directory of the user's, once.
 //!
 //! A package lies in `PEERS_DIR/NAME-VERSION`, a virtual environment; a file inside says that it is complete. Two runs
-//! at once take turns by a lock file. Nothing outside that directory is touched.
+//! at once take turns by a lock file. Nothing outside that directory is touched, but for a program of Debian's that apt
+//! installs.
 
 use crate::job::run_tool;
 use crate::{BenchError, Peer};
@@ -23,6 +24,7 @@ const DEBIAN_REMEDY: &str = "apt-get install openmpi-bin libopenmpi-dev; or leav
 /// Debian's Open MPI, under the names that stay its own beside another MPI.
 pub(crate) const DEBIAN_MPICC: &str = "/usr/bin/mpicc.openmpi";
 pub(crate) const DEBIAN_MPIRUN: &str = "/usr/bin/mpirun.openmpi";
+pub(crate) const DEBIAN_LAMMPS: &str = "/usr/bin/lmp";
 
 /// Makes sure that `peer` is there.
 pub(crate) fn ensure(peer: Peer, peers_dir: &Path) -> Result<(), BenchError> {
@@ -42,6 +44,21 @@ pub(crate) fn ensure(peer: Peer, peers_dir: &Path) -> Result<(), BenchError> {
         return Ok(());
     }
     install(&prefix, packages).map_err(|reason| failed(reason, PIP_REMEDY))
+}
+
+/// Makes sure that Debian's LAMMPS is there, which is linked to Debian's Open MPI.
+pub(crate) fn ensure_lammps() -> Result<(), BenchError> {
+    if Path::new(DEBIAN_LAMMPS).exists() {
+        return Ok(());
+    }
+    let mut apt = Command::new("apt-get");
+    apt.args(["install", "--yes", "--no-install-recommends", "lammps"]).env("DEBIAN_FRONTEND", "noninteractive");
+    run_tool(apt, &DOWNLOAD_LIMIT).map_err(|reason| BenchError::Install {
+        peer: "lammps",
+        directory: "/usr".into(),
+        reason,
+        remedy: "as root: apt-get update && apt-get install lammps; or leave the program out with --only",
+    })
 }
 
 /// Where the packages of `peer` lie, once installed.

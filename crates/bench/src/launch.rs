@@ -12,7 +12,7 @@
 
 use crate::calibration::RANKS_CORE;
 use crate::control::{ControlLine, ControlSocket, Watch};
-use crate::job::{Job, ServiceCounters, System};
+use crate::job::{Job, Process, Running, ServiceCounters, System};
 use crate::{BenchError, Setup};
 use outboard_lab::Lab;
 use serde::de::DeserializeOwned;
@@ -105,21 +105,10 @@ impl Launching<'_> {
         limit: Duration,
         listen: impl FnOnce(&mut Talk<'_, '_>) -> Result<T, BenchError>,
     ) -> Result<T, BenchError> {
-        let Self { setup, lab, system, program, directory } = *self;
+        let Self { setup, lab, system, directory, .. } = *self;
         let name = system.name();
         let socket = ControlSocket::listen(directory, "control")?;
-        let arguments = [self.arguments(socket.path()), arguments].concat();
-        let job = Job {
-            lab,
-            ranks: setup.ranks(),
-            layout: setup.layout,
-            program,
-            arguments: &arguments,
-            comm_core: setup.comm_core,
-            blocking: setup.blocking,
-            directory,
-        };
-        let mut running = system.launch(&job).map_err(|source| BenchError::Launch { system: name.clone(), source })?;
+        let mut running = self.start(&[self.arguments(socket.path()), arguments].concat())?;
         let mut watch = Watch::new(&name, &mut running, setup.launch_timeout.unwrap_or(limit));
         let line = socket.accept(&mut watch)?;
         let mut talk = Talk { lab, line, watch };
@@ -128,6 +117,35 @@ impl Launching<'_> {
         drop(line);
         watch.wait_end()?;
         Ok(heard)
+    }
+
+    /// Runs a program that knows nothing of the harness, with these arguments alone, within `limit` if the setup has
+    /// none: what it said at last, and what was counted of the services from their beginning.
+    pub(crate) fn run_alone(
+        &self,
+        arguments: &[String],
+        limit: Duration,
+    ) -> Result<(String, Option<ServiceCounters>), BenchError> {
+        let mut running = self.start(arguments)?;
+        let name = self.system.name();
+        Watch::new(&name, &mut running, self.setup.launch_timeout.unwrap_or(limit)).wait_end()?;
+        let said = running.ranks.iter().map(Process::output_end).collect();
+        Ok((said, read_services(&name, &mut running)?))
+    }
+
+    fn start(&self, arguments: &[String]) -> Result<Running, BenchError> {
+        let Self { setup, lab, system, program, directory } = *self;
+        let job = Job {
+            lab,
+            ranks: setup.ranks(),
+            layout: setup.layout,
+            program,
+            arguments,
+            comm_core: setup.comm_core,
+            blocking: setup.blocking,
+            directory,
+        };
+        system.launch(&job).map_err(|source| BenchError::Launch { system: system.name(), source })
     }
 
     fn arguments(&self, control: &Path) -> Vec<String> {
@@ -141,6 +159,11 @@ impl Launching<'_> {
         }
         arguments
     }
+}
+
+fn read_services(system: &str, running: &mut Running) -> Result<Option<ServiceCounters>, BenchError> {
+    let failed = |source| BenchError::Launch { system: system.to_owned(), source };
+    running.stats.as_mut().map(|stats| stats.read()).transpose().map_err(failed)
 }
 
 impl Talk<'_, '_> {
@@ -171,11 +194,7 @@ impl Talk<'_, '_> {
     fn read_counters(&mut self) -> Result<Counted, BenchError> {
         let wire_bytes = self.lab.counters()?.iter().map(|port| port.tx.bytes + port.rx.bytes).sum();
         let name = self.watch.system().to_owned();
-        let services = match &mut self.watch.running().stats {
-            Some(stats) => Some(stats.read().map_err(|source| BenchError::Launch { system: name, source })?),
-            None => None,
-        };
-        Ok(Counted { wire_bytes, services })
+        Ok(Counted { wire_bytes, services: read_services(&name, self.watch.running())? })
     }
 
     /// A row's content.

@@ -1,5 +1,5 @@
 //! Measures a collective of several systems beside one another on an emulated cluster, nonblocking or blocking, a
-//! pattern of messages, and a whole program below them; and a grid of collectives, sizes and clusters below the shim.
+//! pattern of messages, and whole programs below them; and a grid of collectives, sizes and clusters below the shim.
 //!
 //! ```text
 //!  options --> installation of the peers --> one measuring program per system (one C source, one compute loop)
@@ -17,7 +17,7 @@
 //! - Whatever is started has a time limit, and ends with the cluster at the latest.
 //!
 //! Never does: judging a system by its defaults (see [`Peer`] for the settings), changing anything of the machine
-//! outside the cluster and the peers' directory, knowing how Outboard's own daemons are started (see [`System`]).
+//! outside the cluster and the peers' directory but for Debian's LAMMPS (see [`Program`]), knowing how Outboard's own daemons are started (see [`System`]).
 
 mod blocking;
 mod calibration;
@@ -38,6 +38,8 @@ mod options;
 mod ours;
 mod peers;
 mod plot;
+mod programs;
+mod readme;
 mod recorded;
 mod report;
 mod run;
@@ -54,8 +56,10 @@ pub use job::{Job, LaunchError, Process, Running, ServiceCounters, ServiceStats,
 pub use layout::Layout;
 pub use limit::{COMPUTE_WORTH, Call, JUDGED_FROM_BYTES, limit_ms, multicast_minimum_bytes, raw_limit_ms};
 pub use options::{BenchOptions, LateBy, Lateness, OptionError, format_size, parse_sizes};
-pub use ours::{Outboard, Services, choice_file};
+pub use ours::{Choosing, Outboard, Services};
 pub use peers::{Peer, open_mpi_compiler, open_mpi_launcher};
+pub use programs::{Program, ProgramRow, ProgramsReport, render_programs, render_programs_markdown, run_program};
+pub use readme::{Table, TableRow, fill_tables, read_tables, write_tables};
 pub use recorded::{
     HandedOver, RecordedOptions, RecordedReport, RecordedRow, Way, render_recorded_table, run_recorded,
 };

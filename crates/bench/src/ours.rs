@@ -12,20 +12,49 @@ const CHOICE: &str = "OUTBOARD_CHOICE";
 /// Where it keeps what it has learnt.
 const CHOICE_FILE: &str = "OUTBOARD_CHOICE_FILE";
 
-/// How the shim chooses here: what is measured is offloading, unless whoever measures wants to know what it chooses.
-pub(crate) fn choice() -> String {
-    std::env::var(CHOICE).unwrap_or_else(|_| "offload".to_owned())
+/// How the shim chooses, and where it keeps what it learns.
+#[derive(Clone, Debug)]
+pub struct Choosing {
+    way: String,
+    /// `None` for where it usually does.
+    file: Option<PathBuf>,
 }
 
-/// Where the shim keeps what it learns on a cluster, in place of where it would. Emulated clusters of other links have
-/// the same hosts, so that each needs a file of its own.
-pub fn choice_file(place: &impl fmt::Display, otherwise: &Path) -> PathBuf {
-    match std::env::var_os(CHOICE_FILE) {
-        Some(mut file) => {
-            file.push(format!("-{place}"));
-            file.into()
-        }
-        None => otherwise.join(place.to_string()),
+impl Choosing {
+    /// As `OUTBOARD_CHOICE` says, or `otherwise`.
+    pub fn or(otherwise: &str) -> Self {
+        Self { way: std::env::var(CHOICE).unwrap_or_else(|_| otherwise.to_owned()), file: None }
+    }
+
+    /// With a file of its own on this cluster, in a directory unless `OUTBOARD_CHOICE_FILE` says where: emulated
+    /// clusters of other links have the same hosts.
+    #[must_use]
+    pub fn on(self, place: &impl fmt::Display, directory: &Path) -> Self {
+        let file = match std::env::var_os(CHOICE_FILE) {
+            Some(mut file) => {
+                file.push(format!("-{place}"));
+                file.into()
+            }
+            None => directory.join(place.to_string()),
+        };
+        Self { file: Some(file), ..self }
+    }
+
+    /// The way that `OUTBOARD_CHOICE` names.
+    pub fn way(&self) -> &str {
+        &self.way
+    }
+
+    /// Whether a run leaves something for the next one.
+    pub fn learns(&self) -> bool {
+        self.way == "adaptive"
+    }
+}
+
+/// What is measured is offloading, unless whoever measures wants to know what is chosen.
+impl Default for Choosing {
+    fn default() -> Self {
+        Self::or("offload")
     }
 }
 
@@ -71,8 +100,8 @@ impl Outboard {
     }
 
     /// Below an unmodified MPI program, by `LD_PRELOAD`. `algorithm` names the one that carries out a call. `shim` is
-    /// the preloaded library built for `mpi`, which is installed if need be; it keeps what it learns in `choice_file`,
-    /// `None` for where it usually does. `start_services` starts a daemon on every host.
+    /// the preloaded library built for `mpi`, which is installed if need be. `start_services` starts a daemon on every
+    /// host.
     ///
     /// # Errors
     /// If `mpi` is no Open MPI, or cannot be installed.
@@ -81,7 +110,7 @@ impl Outboard {
         mpi: Peer,
         peers_dir: &Path,
         shim: &Path,
-        choice_file: Option<&Path>,
+        choosing: &Choosing,
         start_services: impl Fn(&Job<'_>) -> Result<Services, LaunchError> + 'static,
     ) -> Result<Self, BenchError> {
         let name = format!("outboard below {}", mpi.name());
@@ -95,10 +124,10 @@ impl Outboard {
         install::ensure(mpi, peers_dir)?;
         let installed = InstalledPeer::new(mpi, peers_dir);
         let toolchain = installed.toolchain();
-        let choice = choice();
-        let learns = choice == "adaptive";
-        let mut below = vec![("LD_PRELOAD".to_owned(), shim.display().to_string()), (CHOICE.to_owned(), choice)];
-        below.extend(choice_file.map(|file| (CHOICE_FILE.to_owned(), file.display().to_string())));
+        let learns = choosing.learns();
+        let mut below =
+            vec![("LD_PRELOAD".to_owned(), shim.display().to_string()), (CHOICE.to_owned(), choosing.way.clone())];
+        below.extend(choosing.file.iter().map(|file| (CHOICE_FILE.to_owned(), file.display().to_string())));
         let launcher = format!("{name}'s launcher on h1");
         let launch = move |job: &Job<'_>| {
             let mut services = start_services(job)?;

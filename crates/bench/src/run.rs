@@ -115,8 +115,8 @@ fn entrants<'a>(
 }
 
 /// Starts the cluster and has each entrant do what is to be done `before`, launches those that learn as often as they
-/// shall, then every entrant in each round, so that systems alternate. For each entrant the results of `measure`, one
-/// per round.
+/// shall, then every entrant in each round, back and forth, so that systems alternate. For each entrant the results of
+/// `measure`, one per round.
 fn go_through<T>(
     setup: &Setup,
     entrants: &[Entrant<'_>],
@@ -137,7 +137,12 @@ fn go_through<T>(
     }
     let mut found: Vec<Vec<T>> = entrants.iter().map(|_| Vec::new()).collect();
     for round in 1..=setup.rounds {
-        for (found, entrant) in found.iter_mut().zip(entrants) {
+        let mut turns: Vec<_> = found.iter_mut().zip(entrants).collect();
+        // What changes steadily meets first the one, then the other.
+        if round.is_multiple_of(2) {
+            turns.reverse();
+        }
+        for (found, entrant) in turns {
             found.push(course.turn(&format!("round {round} of {}", setup.rounds), setup, entrant, &mut measure)?);
         }
     }

@@ -104,6 +104,15 @@ pub(crate) fn lay_out(lines: &[impl AsRef<[String]>], left_aligned: usize) -> St
     lines.iter().map(|line| render_line(line.as_ref(), &widths, left_aligned)).collect()
 }
 
+/// The same as a table of Markdown; the first line has the headings.
+pub(crate) fn markdown(lines: &[impl AsRef<[String]>], left_aligned: usize) -> String {
+    let mut rows: Vec<_> = lines.iter().map(|line| format!("| {} |\n", line.as_ref().join(" | "))).collect();
+    let columns = lines.first().map_or(0, |line| line.as_ref().len());
+    let ruler = format!("|{}{}\n", "---|".repeat(left_aligned), "---:|".repeat(columns - left_aligned));
+    rows.insert(1, ruler);
+    rows.concat()
+}
+
 fn render_line(cells: &[String], widths: &[usize], left_aligned: usize) -> String {
     let mut line = String::new();
     for (at, (cell, width)) in cells.iter().zip(widths).enumerate() {

@@ -1,17 +1,19 @@
 //! `outboard bench`: our ways in beside the peers, on one emulated cluster, in one run.
 
 mod grid;
+mod programs;
+mod readme;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use outboard::placement::ServiceProcesses;
 use outboard_bench::{
-    BenchOptions, COMPUTE_WORTH, Call, Collective, FftOptions, Lateness, Layout, Outboard, Peer, RecordedOptions,
-    Report, Services, Setup, System, default_peers_dir, parse_sizes, render_blocking_table, render_by_size,
-    render_fft_table, render_recorded_table, render_table, run_blocking,
+    BenchOptions, COMPUTE_WORTH, Call, Choosing, Collective, FftOptions, Lateness, Layout, Outboard, Peer,
+    RecordedOptions, Report, Services, Setup, System, default_peers_dir, parse_sizes, render_blocking_table,
+    render_by_size, render_fft_table, render_recorded_table, render_table, run_blocking,
 };
 use outboard_lab::LabSpec;
 use serde::Serialize;
@@ -64,6 +66,10 @@ pub(crate) enum BenchCommand {
     Recorded(RecordedArgs),
     /// An MPI library natively beside the same library below the preloaded shim: collectives, sizes, clusters
     Grid(grid::GridArgs),
+    /// Whole programs natively and below the preloaded shim in turn: conjugate gradients, LU factorisation, PageRank, LAMMPS
+    Programs(programs::ProgramsArgs),
+    /// Puts what was measured into the tables of README.md
+    Readme(readme::ReadmeArgs),
 }
 
 /// The way into Outboard.
@@ -191,6 +197,8 @@ pub(crate) fn bench(command: BenchCommand) -> Result<ExitCode, CliError> {
         BenchCommand::Fft(args) => return fft(args),
         BenchCommand::Recorded(args) => return recorded(args),
         BenchCommand::Grid(args) => return grid::grid(&args),
+        BenchCommand::Programs(args) => return programs::programs(&args),
+        BenchCommand::Readme(args) => return readme::readme(&args),
     };
     collectives(collective, args)
 }
@@ -219,7 +227,7 @@ fn collectives(collective: Collective, args: BenchArgs) -> Result<ExitCode, CliE
             start(by_c_interface(algorithms.clone(), daemons.clone())?);
         }
         if matches!(args.via, Via::Mpi | Via::Both) {
-            start(below_mpi(args.setup.mpi, algorithms, daemons, None)?);
+            start(below_mpi(args.setup.mpi, algorithms, daemons, &Choosing::default())?);
         }
     }
     if args.blocking {
@@ -258,13 +266,12 @@ fn by_c_interface(algorithms: Algorithms, daemons: DaemonArgs) -> Result<Outboar
     Ok(Outboard::by_c_interface(algorithm, &include, &library, launch))
 }
 
-/// Our way in below an unmodified MPI program. The shim keeps what it learns in `choice_file`, or where it usually
-/// does.
+/// Our way in below an unmodified MPI program.
 fn below_mpi(
     mpi: Peer,
     algorithms: Algorithms,
     daemons: DaemonArgs,
-    choice_file: Option<&Path>,
+    choosing: &Choosing,
 ) -> Result<Outboard, CliError> {
     let named = algorithms.clone();
     let algorithm = move |call: &Call| named.name(call);
@@ -275,7 +282,15 @@ fn below_mpi(
         environment.push(("OUTBOARD_LIBRARY".to_owned(), library.display().to_string()));
         Ok(Services { environment, stats: Some(Box::new(d.stats())), processes: d.processes })
     };
-    Ok(Outboard::below_mpi(algorithm, mpi, &default_peers_dir(), &places::shim(mpi)?, choice_file, start)?)
+    Ok(Outboard::below_mpi(algorithm, mpi, &default_peers_dir(), &places::shim(mpi)?, choosing, start)?)
+}
+
+/// Learning is for a way of choosing that learns.
+fn check_learn(learn: u32, choosing: &Choosing) -> Result<(), CliError> {
+    match learn > 0 && !choosing.learns() {
+        true => Err(CliError::Failed("--learn is of use with OUTBOARD_CHOICE=adaptive or learn alone".to_owned())),
+        false => Ok(()),
+    }
 }
 
 #[derive(Debug, Args)]
@@ -308,7 +323,9 @@ fn fft(args: FftArgs) -> Result<ExitCode, CliError> {
     let algorithms = Algorithms::of(Collective::Alltoallv, &daemons)?;
     let mut ours = Vec::new();
     if !args.peers_only {
-        ours.push(below_mpi(args.setup.mpi, algorithms, daemons, None)?.with_variant(variant.as_deref()));
+        ours.push(
+            below_mpi(args.setup.mpi, algorithms, daemons, &Choosing::default())?.with_variant(variant.as_deref()),
+        );
     }
     let report = outboard_bench::run_fft(&options, &systems(&ours))?;
     finish(&args.setup, &report, &render_fft_table(&report), report.agrees())

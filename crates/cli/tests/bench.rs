@@ -98,6 +98,20 @@ fn a_grid_has_a_cell_for_each_collective_and_size() {
     assert!(text.contains("| reduce | 1x1gbit:2 | 64 |") && text.contains("of 2 cells lose"), "{text}");
 }
 
+/// A loss is no failure, a wrong residual is: natively and below the shim each solves its equations.
+#[test]
+fn a_program_runs_natively_and_preloaded_in_turn() {
+    let small = ["programs", "--only", "cg", "--labs", "2x1gbit", "--pairs", "1", "--learn", "0", "--repetitions", "1"];
+    let rows = rows(&small);
+    let [row] = rows.as_slice() else { panic!("{rows:?}") };
+    let name = |field| row[field].as_str().expect("a name");
+    assert_eq!((name("program"), name("place"), name("native")), ("cg", "2x1gbit", "debian"));
+    let median = |side: &str| row[side]["median"].as_f64().filter(|seconds| *seconds > 0.0).expect("a time");
+    let ratio = median("below_s") / median("native_s");
+    assert!((row["ratio"].as_f64().expect("a number") - ratio).abs() < 1e-9, "{row}");
+    assert!(row["offloaded_calls"].is_number(), "the service processes were there: {row}");
+}
+
 /// Without multicast every block leaves a host once for each other one: the daemons did what they were told.
 #[test]
 fn an_algorithm_that_is_asked_for_carries_out_the_call() {

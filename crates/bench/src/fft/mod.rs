@@ -19,6 +19,8 @@ pub use table::render as render_fft_table;
 use crate::job::System;
 use crate::{BenchError, plot, run};
 
+const SOURCES: [&str; 5] = ["fft3d.c", "control.c", "options.c", "-lfftw3", "-lm"];
+
 /// Measures the program below `ours` and the peers of `options`, beside one another.
 ///
 /// The calling program's `main` must begin with [`outboard_lab::holder_main_if_requested`].
@@ -30,7 +32,7 @@ pub fn run_fft(options: &FftOptions, ours: &[&dyn System]) -> Result<FftReport, 
     let rows = run::side_by_side(
         &options.setup,
         ours,
-        |workshop, system| workshop.fft_program(&system.name(), &system.toolchain()),
+        |workshop, system| workshop.mpi_program("fft3d", &SOURCES, &system.name(), &system.toolchain()),
         run::nothing_before,
         |launching| launch::measure(options, launching),
         |system, launches| report::rows(options, system, launches),

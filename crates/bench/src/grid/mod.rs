@@ -13,7 +13,7 @@ mod table;
 pub use table::{render_grid, render_grid_markdown};
 
 use crate::report::{Report, Row, Spread};
-use crate::{BenchOptions, BlockingRow, Collective, OptionError, Setup, Subject, ours};
+use crate::{BenchOptions, BlockingRow, Choosing, Collective, OptionError, Setup, Subject};
 use outboard_lab::LabSpec;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -108,7 +108,7 @@ pub struct Cell {
     pub verified: bool,
 }
 
-/// Whether a program loses or wins by the shim, beyond 3 % and 3 us.
+/// Whether a program loses or wins by the shim, beyond what its report says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
@@ -129,6 +129,14 @@ impl Verdict {
             (false, _) => Self::Even,
             (true, true) => Self::Loss,
             (true, false) => Self::Win,
+        }
+    }
+
+    pub(crate) fn cell(self) -> &'static str {
+        match self {
+            Self::Loss => "LOSS",
+            Self::Even => "-",
+            Self::Win => "win",
         }
     }
 }
@@ -179,16 +187,16 @@ impl Cell {
     ///
     /// # Panics
     /// If the run had other systems than these two.
-    pub fn of_run<'a, R>(place: &Place, rows: &'a [R]) -> Vec<Self>
+    pub fn of_run<'a, R>(place: &Place, choosing: &Choosing, rows: &'a [R]) -> Vec<Self>
     where
         Side<'a>: From<&'a R>,
     {
         let (below, native) = rows.split_at(rows.len() / 2);
-        let cell = |(below, native): (&'a R, &'a R)| Self::of(place, &Side::from(below), &Side::from(native));
+        let cell = |(below, native): (&'a R, &'a R)| Self::of(place, choosing, &Side::from(below), &Side::from(native));
         below.iter().zip(native).map(cell).collect()
     }
 
-    fn of(place: &Place, below: &Side<'_>, native: &Side<'_>) -> Self {
+    fn of(place: &Place, choosing: &Choosing, below: &Side<'_>, native: &Side<'_>) -> Self {
         assert_eq!(below.bytes_per_rank, native.bytes_per_rank, "both sides of a cell have one size");
         assert_ne!(below.subject.system, native.subject.system, "a cell has two sides");
         let us = |time: Spread| Spread { median: time.median * 1e3, min: time.min * 1e3, max: time.max * 1e3 };
@@ -199,7 +207,7 @@ impl Cell {
             place: place.to_string(),
             bytes_per_rank: below.bytes_per_rank,
             native: native.subject.system.clone(),
-            choice: ours::choice(),
+            choice: choosing.way().to_owned(),
             native_us,
             below_us,
             ratio: below_us.median / native_us.median,
@@ -220,7 +228,7 @@ pub(crate) mod tests {
     pub(crate) fn cell(bytes_per_rank: u64, native_us: f64, below_us: f64) -> Cell {
         let place = "2x1gbit".parse().unwrap();
         let rows = [row("outboard below debian", bytes_per_rank, below_us), row("debian", bytes_per_rank, native_us)];
-        Cell::of_run(&place, &rows).remove(0)
+        Cell::of_run(&place, &Choosing::default(), &rows).remove(0)
     }
 
     #[test]
@@ -249,7 +257,7 @@ pub(crate) mod tests {
         wrong.cost.verified = false;
         let below = ["outboard below debian"; 2];
         let rows = [row(below[0], 8, 120.0), row(below[1], 1024, 150.0), row("debian", 8, 100.0), wrong];
-        let cells = Cell::of_run(&place, &rows);
+        let cells = Cell::of_run(&place, &Choosing::default(), &rows);
         let figures: Vec<_> = cells.iter().map(|cell| (cell.bytes_per_rank, cell.ratio, cell.verdict)).collect();
         assert_eq!(figures, [(8, 1.2, Verdict::Loss), (1024, 0.75, Verdict::Win)]);
         assert!((cells[0].difference_us - 20.0).abs() < 1e-9 && cells[0].verified && !cells[1].verified);

@@ -2,7 +2,7 @@
 
 use super::{Cell, GridReport, Verdict};
 use crate::format_size;
-use crate::table::{LEFT_ALIGNED, lay_out, offloaded_cell};
+use crate::table::{LEFT_ALIGNED, lay_out, markdown, offloaded_cell};
 
 const HEADINGS: [&str; 9] =
     ["collective", "cluster", "bytes/rank", "native us", "below us", "ratio", "difference us", "offloaded", "verdict"];
@@ -21,13 +21,9 @@ pub fn render_grid(report: &GridReport) -> String {
 
 /// The same as tables of Markdown.
 pub fn render_grid_markdown(report: &GridReport) -> String {
-    let row = |line: &Line| format!("| {} |\n", line.join(" | "));
     let part = |title: &str, cells: &[&Cell]| {
-        let mut rows = lines(cells).into_iter().map(|line| row(&line));
-        let headings = rows.next().unwrap_or_default();
-        let ruler = format!("|{}{}\n", "---|".repeat(LEFT_ALIGNED), "---:|".repeat(HEADINGS.len() - LEFT_ALIGNED));
         let below_title = if title.is_empty() { "" } else { "\n" };
-        format!("{title}{below_title}{headings}{ruler}{}", rows.collect::<String>())
+        format!("{title}{below_title}{}", markdown(&lines(cells), LEFT_ALIGNED))
     };
     sections(report).map(|(title, cells)| part(&title, &cells)).concat()
 }
@@ -51,11 +47,6 @@ fn lines(cells: &[&Cell]) -> Vec<Line> {
 }
 
 fn line(cell: &Cell) -> Line {
-    let verdict = match cell.verdict {
-        Verdict::Loss => "LOSS",
-        Verdict::Even => "-",
-        Verdict::Win => "win",
-    };
     [
         if cell.verified { cell.collective.clone() } else { format!("{}!", cell.collective) },
         cell.place.clone(),
@@ -65,7 +56,7 @@ fn line(cell: &Cell) -> Line {
         format!("{:.3}", cell.ratio),
         format!("{:+.2}", cell.difference_us),
         offloaded_cell(cell.offloaded_calls),
-        verdict.to_owned(),
+        cell.verdict.cell().to_owned(),
     ]
 }
 

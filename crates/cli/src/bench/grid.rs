@@ -6,11 +6,11 @@ use std::process::ExitCode;
 
 use clap::Args;
 use outboard_bench::{
-    Cell, Collective, GridReport, Layout, Peer, Place, Setup, choice_file, grid_runs, parse_sizes, render_grid,
+    Cell, Choosing, Collective, GridReport, Layout, Peer, Place, Setup, grid_runs, parse_sizes, render_grid,
     render_grid_markdown, run_blocking,
 };
 
-use super::below_mpi;
+use super::{below_mpi, check_learn};
 use crate::algorithm::Algorithms;
 use crate::error::CliError;
 use crate::lab::LinkArgs;
@@ -64,23 +64,21 @@ pub(crate) struct GridArgs {
 }
 
 pub(super) fn grid(args: &GridArgs) -> Result<ExitCode, CliError> {
-    if args.learn > 0 && std::env::var_os("OUTBOARD_CHOICE").is_none_or(|it| it != "adaptive" && it != "learn") {
-        return Err(CliError::Failed("--learn is of use with OUTBOARD_CHOICE=adaptive or learn alone".to_owned()));
-    }
+    check_learn(args.learn, &Choosing::default())?;
     let sizes = parse_sizes(&args.sizes).map_err(CliError::said)?;
     // The shim takes no file out of a folder that others may write to.
     let learnt = tempfile::tempdir().map_err(CliError::system("make a directory"))?;
     let mut report = GridReport { rows: Vec::new() };
     for place in &args.labs {
-        let file = choice_file(place, learnt.path());
+        let choosing = Choosing::default().on(place, learnt.path());
         for options in grid_runs(&setup(args, place)?, &args.collectives, &sizes) {
             let algorithms = Algorithms::of(options.collective, &args.daemons)?;
             options.calls().try_for_each(|call| algorithms.check(&call))?;
-            let below = below_mpi(args.mpi, algorithms, args.daemons.clone(), Some(&file))?;
+            let below = below_mpi(args.mpi, algorithms, args.daemons.clone(), &choosing)?;
             report.rows.extend(if args.blocking {
-                Cell::of_run(place, &run_blocking(&options, &[&below])?.rows)
+                Cell::of_run(place, &choosing, &run_blocking(&options, &[&below])?.rows)
             } else {
-                Cell::of_run(place, &outboard_bench::run(&options, &[&below])?.rows)
+                Cell::of_run(place, &choosing, &outboard_bench::run(&options, &[&below])?.rows)
             });
             write(args, &report)?;
         }

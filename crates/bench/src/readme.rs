@@ -1,0 +1,260 @@
+//! The tables of measurements in README.md: what stands in them comes out of reports, by the names of rows and columns.
+//!
+//! ```text
+//!  <!-- figures: NAME -->
+//!  | title | column | ...          what a row or column is called says what belongs there
+//!  |---|---|...
+//!  | row | figure | ...
+//!  <!-- end -->
+//! ```
+//!
+//! Invariants: the README says which figures it has, reports say what they are; a figure that no report has stays as it
+//! is; a wrong result is never a figure, nor what passed through to another library one of ours.
+//!
+//! Never does: measuring.
+
+use crate::report::{Report, Spread};
+use crate::{BenchError, Peer, ProgramRow, Row};
+use outboard_units::Size;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::path::Path;
+
+const BEGIN: &str = "<!-- figures: ";
+const BEGUN: &str = " -->\n";
+const END: &str = "<!-- end -->";
+
+/// One table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Table {
+    /// What its marker calls it.
+    pub name: String,
+    /// What the names of rows are, then the columns of figures.
+    pub columns: Vec<String>,
+    /// In the order of the README.
+    pub rows: Vec<TableRow>,
+}
+
+/// A row by name, with a figure or an empty text for each column.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TableRow {
+    /// Such as `allgather 4x1gbit, 1 MiB`.
+    pub name: String,
+    /// As they are shown.
+    pub figures: Vec<String>,
+}
+
+/// A row of a report that has figures.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Measured {
+    Collective(Box<Row>),
+    Program(Box<ProgramRow>),
+}
+
+/// Where a figure belongs, and the figure.
+#[derive(Debug, PartialEq)]
+struct Figure {
+    row: String,
+    column: &'static str,
+    text: String,
+}
+
+/// The tables of a README, in its order.
+///
+/// # Errors
+/// If markers have no end, or a line between them is no row of as many cells as the first.
+pub fn read_tables(readme: &str) -> Result<Vec<Table>, BenchError> {
+    let wrong = |text: &str| BenchError::Readme { text: text.lines().next().unwrap_or_default().to_owned() };
+    readme.split(BEGIN).skip(1).map(|part| table(part).ok_or_else(|| wrong(part))).collect()
+}
+
+/// From the name in the marker on.
+fn table(part: &str) -> Option<Table> {
+    let (name, rest) = part.split_once(BEGUN)?;
+    let mut lines = rest.split_once(END)?.0.lines().map(cells);
+    let columns = lines.next()??;
+    lines.next()?;
+    let row = |cells: Option<Vec<String>>| {
+        let mut figures = cells.filter(|cells| cells.len() == columns.len())?;
+        Some(TableRow { name: figures.remove(0), figures })
+    };
+    Some(Table { name: name.to_owned(), rows: lines.map(row).collect::<Option<_>>()?, columns })
+}
+
+fn cells(line: &str) -> Option<Vec<String>> {
+    let cells = line.strip_prefix('|')?.strip_suffix('|')?;
+    Some(cells.split('|').map(|cell| cell.trim().to_owned()).collect())
+}
+
+/// The README with these tables in the place of its own.
+///
+/// # Errors
+/// As [`read_tables`].
+///
+/// # Panics
+/// If it has another number of tables.
+pub fn write_tables(readme: &str, tables: &[Table]) -> Result<String, BenchError> {
+    assert_eq!(read_tables(readme)?.len(), tables.len(), "its own tables, with other figures");
+    let mut parts = readme.split(BEGIN);
+    let before = parts.next().unwrap_or_default().to_owned();
+    let behind = |part: &str| part.split_once(END).map_or_else(String::new, |(_, behind)| behind.to_owned());
+    Ok(parts.zip(tables).fold(before, |text, (part, table)| text + &table.text() + &behind(part)))
+}
+
+impl Table {
+    /// In Markdown, between its markers.
+    fn text(&self) -> String {
+        let line = |name: &str, cells: &[String]| format!("| {name} |{}\n", cells.iter().map(cell).collect::<String>());
+        let rows: String = self.rows.iter().map(|row| line(&row.name, &row.figures)).collect();
+        let headings = line(&self.columns[0], &self.columns[1..]);
+        format!("{BEGIN}{}{BEGUN}{headings}|{}\n{rows}{END}", self.name, "---|".repeat(self.columns.len()))
+    }
+
+    /// Puts figures in their places; the names of the rows for which there is none.
+    fn fill(&mut self, figures: &[Figure]) -> Vec<String> {
+        let mut left = Vec::new();
+        for row in &mut self.rows {
+            let of_row: Vec<&Figure> = figures.iter().filter(|figure| figure.row == row.name).collect();
+            for (column, text) in self.columns[1..].iter().zip(&mut row.figures) {
+                if let Some(figure) = of_row.iter().rfind(|figure| figure.column == column) {
+                    text.clone_from(&figure.text);
+                }
+            }
+            if of_row.is_empty() {
+                left.push(row.name.clone());
+            }
+        }
+        left
+    }
+}
+
+fn cell(text: &String) -> String {
+    if text.is_empty() { " |".to_owned() } else { format!(" {text} |") }
+}
+
+/// Puts what these reports found into the tables; the names of the rows that none of them has.
+///
+/// # Errors
+/// If a file cannot be read, or is no report on collectives or programs.
+pub fn fill_tables(tables: &mut [Table], reports: &[impl AsRef<Path>]) -> Result<Vec<String>, BenchError> {
+    let mut figures = Vec::new();
+    for path in reports.iter().map(AsRef::as_ref) {
+        let failed = || BenchError::system(format!("read {}", path.display()));
+        let text = fs::read_to_string(path).map_err(failed())?;
+        let report: Report<Measured> = serde_json::from_str(&text).map_err(|error| failed()(error.into()))?;
+        figures.extend(report.rows.iter().flat_map(Measured::figures));
+    }
+    Ok(tables.iter_mut().flat_map(|table| table.fill(&figures)).collect())
+}
+
+impl Measured {
+    fn figures(&self) -> Vec<Figure> {
+        match self {
+            Self::Collective(row) => collective_figures(row),
+            Self::Program(row) => program_figures(row),
+        }
+    }
+}
+
+fn collective_figures(row: &Row) -> Vec<Figure> {
+    let plain = row.subject.ranks_per_host == 1 && row.subject.loss.is_none() && row.late.is_none();
+    let Some(column) = column(&row.subject.system).filter(|_| plain) else { return Vec::new() };
+    let core = if row.subject.comm_core { "+core" } else { "" };
+    let name = format!("{} {}{core}, {}", row.collective, row.subject.lab, Size(row.bytes_per_rank));
+    let figure = |more: &str, column, text| Figure { row: format!("{name}{more}"), column, text };
+    let ours = |more: &str, text: String| {
+        let told = if row.passed_through() { "natively" } else { "wrong" };
+        figure(more, column, if row.cost.verified && !row.passed_through() { text } else { told.to_owned() })
+    };
+    let overlap = &row.overlap;
+    if row.subject.comm_core {
+        return vec![ours("", format!("{:.1} / {:.1}", overlap.overall_ms, overlap.compute_ms))];
+    }
+    let megabytes = |bytes: f64| format!("{:.1}", bytes / 1e6);
+    vec![
+        figure("", "limit", format!("{:.1}", row.limits.limit_ms)),
+        figure(", MB over the switch", "limit", megabytes(row.multicast_minimum_bytes as f64)),
+        ours("", spread(row.cost.time_ms, 1)),
+        ours(", meanwhile", format!("{:.0}", overlap.overall_ms)),
+        ours(", MB over the switch", megabytes(row.cost.wire_bytes)),
+    ]
+}
+
+fn program_figures(row: &ProgramRow) -> Vec<Figure> {
+    let figure = |column, text: String| Figure {
+        row: format!("{} {}", row.program, row.place),
+        column,
+        text: if row.verified { text } else { "wrong".to_owned() },
+    };
+    vec![
+        figure("natively", spread(row.native_s, 2)),
+        figure("preloaded", spread(row.below_s, 2)),
+        figure("ratio", format!("{:.3}", row.ratio)),
+        figure("ratio of pairs", spread(row.pair_ratio, 3)),
+    ]
+}
+
+/// What the tables call a system; `None` for those that are in none.
+fn column(system: &str) -> Option<&'static str> {
+    match system {
+        "outboard" => Some("Outboard"),
+        "outboard below debian" => Some("... below Open MPI 4.1"),
+        peer => match peer.parse().ok()? {
+            Peer::Mpich => Some("MPICH 5.0"),
+            Peer::OpenMpi => Some("Open MPI 5.0"),
+            Peer::IntelMpi => Some("Intel MPI 2021"),
+            Peer::Debian => Some("Open MPI 4.1"),
+        },
+    }
+}
+
+fn spread(of: Spread, digits: usize) -> String {
+    format!("{:.digits$} [{:.digits$}..{:.digits$}]", of.median, of.min, of.max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::tests::row;
+
+    const README: &str = "text\n<!-- figures: a -->\n| what | limit | Outboard | MPICH 5.0 |\n|---|---|---|---|\n\
+        | allgather 4x1gbit, 1 MiB | 1 | 2 | 3 |\n| allgather 4x1gbit, 1 MiB, meanwhile | | 5 | - |\n\
+        | scan 4x1gbit, 1 MiB | 6 | | 7 |\n<!-- end -->\nmore | text\n";
+
+    fn filled(rows: &[Row]) -> (String, Vec<String>) {
+        let mut tables = read_tables(README).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("report.json");
+        Report { rows: rows.to_vec() }.write_json(&path).unwrap();
+        let left = fill_tables(&mut tables, &[path]).unwrap();
+        (write_tables(README, &tables).unwrap(), left)
+    }
+
+    #[test]
+    fn what_was_not_measured_stays() {
+        assert_eq!(write_tables(README, &read_tables(README).unwrap()).unwrap(), README);
+        let (text, left) = filled(&[row("outboard", 1 << 20, 27.0)]);
+        let expected = README.replace("| 1 | 2 | 3 |", "| 24.6 | 27.0 [26.0..29.0] | 3 |").replace("| 5 |", "| 30 |");
+        assert_eq!((text, left), (expected, vec!["scan 4x1gbit, 1 MiB".to_owned()]));
+    }
+
+    #[test]
+    fn what_was_wrong_or_of_others_is_no_figure() {
+        let (mut wrong, mut passed, mut late) =
+            (row("mpich", 1 << 20, 27.0), row("outboard", 1 << 20, 27.0), row("outboard", 1 << 20, 99.0));
+        wrong.cost.verified = false;
+        passed.offloaded_calls = Some(0.0);
+        late.subject.ranks_per_host = 2;
+        let (text, _) = filled(&[late, wrong, passed]);
+        assert!(text.contains("| allgather 4x1gbit, 1 MiB | 24.6 | natively | wrong |"), "{text}");
+    }
+
+    #[test]
+    fn a_table_without_an_end_or_with_a_short_row_is_refused() {
+        for text in [README.replace("<!-- end -->", ""), README.replace(" 1 | 2 |", " 1 |")] {
+            let error = read_tables(&text).unwrap_err().to_string();
+            assert!(error.contains("'a -->'"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! `outboard bench programs`: whole programs natively and below the shim in turn. Losses are told, never an error. What
+//! was found so far is in the files after every program.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use outboard_bench::{
+    Choosing, Collective, Peer, Place, Program, ProgramsReport, Setup, render_programs, render_programs_markdown,
+    run_program,
+};
+
+use super::{below_mpi, check_learn};
+use crate::algorithm::Algorithms;
+use crate::error::CliError;
+use crate::launch::DaemonArgs;
+
+#[derive(Debug, Args)]
+pub(crate) struct ProgramsArgs {
+    /// cg, panel, pagerank, lammps, separated by commas; all by default
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<Program>,
+    /// Clusters: HOSTSxRATE with one rank on a host, or HOSTSxRATE:RANKS, separated by commas
+    #[arg(long, value_delimiter = ',', default_value = "2x1gbit,4x1gbit")]
+    labs: Vec<Place>,
+    /// Runs of each program, natively and below the shim in turn
+    #[arg(long, default_value_t = 10)]
+    pairs: u32,
+    /// Longer runs below the shim that are not measured come first, to leave what they learn. It is kept in
+    /// OUTBOARD_CHOICE_FILE, with the name of the cluster behind it, or until the bench ends
+    #[arg(long, default_value_t = 1)]
+    learn: u32,
+    /// How much a run has to do, in about half a second each
+    #[arg(long, default_value_t = 4)]
+    repetitions: u32,
+    /// Where the rows go
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Where the table goes, in Markdown
+    #[arg(long)]
+    markdown: Option<PathBuf>,
+    #[command(flatten)]
+    daemons: DaemonArgs,
+}
+
+pub(super) fn programs(args: &ProgramsArgs) -> Result<ExitCode, CliError> {
+    // As a program that somebody preloads.
+    let choosing = Choosing::or("adaptive");
+    check_learn(args.learn, &choosing)?;
+    // The shim takes no file out of a folder that others may write to.
+    let learnt = tempfile::tempdir().map_err(CliError::system("make a directory"))?;
+    let programs = if args.only.is_empty() { Program::ALL } else { &args.only };
+    let mut report = ProgramsReport { rows: Vec::new() };
+    for place in &args.labs {
+        let choosing = choosing.clone().on(place, learnt.path());
+        for program in programs {
+            let algorithms = Algorithms::of(Collective::Allreduce, &args.daemons)?;
+            let below = below_mpi(Peer::Debian, algorithms, args.daemons.clone(), &choosing)?;
+            report.rows.push(run_program(*program, place, &setup(args, place), &choosing, &below)?);
+            write(args, &report)?;
+        }
+    }
+    print!("{}", render_programs(&report));
+    Ok(if report.verified() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn write(args: &ProgramsArgs, report: &ProgramsReport) -> Result<(), CliError> {
+    if let Some(path) = &args.json {
+        report.write_json(path)?;
+    }
+    if let Some(path) = &args.markdown {
+        std::fs::write(path, render_programs_markdown(report))
+            .map_err(CliError::system(format!("write {}", path.display())))?;
+    }
+    Ok(())
+}
+
+/// Debian's Open MPI: that is what Debian's programs are linked to.
+fn setup(args: &ProgramsArgs, place: &Place) -> Setup {
+    let mut setup = Setup::new(place.lab.clone(), args.repetitions);
+    setup.ranks_per_host = place.ranks_per_host;
+    setup.peers = vec![Peer::Debian];
+    setup.rounds = args.pairs;
+    setup.learn = args.learn;
+    setup
+}

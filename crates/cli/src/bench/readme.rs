@@ -1,0 +1,37 @@
+//! `outboard bench readme`: what reports found, into the tables of README.md and, by name, into one JSON file.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use outboard_bench::{fill_tables, read_tables, write_tables};
+
+use crate::error::CliError;
+
+#[derive(Debug, Args)]
+pub(crate) struct ReadmeArgs {
+    /// JSON files of benches of nonblocking collectives and of programs; the last one that has a figure counts
+    reports: Vec<PathBuf>,
+    /// The file with the tables
+    #[arg(long, default_value = "README.md")]
+    readme: PathBuf,
+    /// Where the rows of all tables go
+    #[arg(long, default_value = "docs/figures.json")]
+    json: PathBuf,
+}
+
+pub(super) fn readme(args: &ReadmeArgs) -> Result<ExitCode, CliError> {
+    let path = &args.readme;
+    let text = fs::read_to_string(path).map_err(CliError::system(format!("read {}", path.display())))?;
+    let mut tables = read_tables(&text)?;
+    for row in fill_tables(&mut tables, &args.reports)? {
+        eprintln!("outboard: {row}: not measured, left as it was");
+    }
+    let write =
+        |path: &PathBuf, text| fs::write(path, text).map_err(CliError::system(format!("write {}", path.display())));
+    write(path, write_tables(&text, &tables)?)?;
+    let json = serde_json::to_string_pretty(&tables).expect("tables are plain data");
+    write(&args.json, json + "\n")?;
+    Ok(ExitCode::SUCCESS)
+}
