@@ -119,6 +119,9 @@ impl Relayed {
     fn turn_until_gone(&mut self) -> Gone {
         loop {
             self.announce();
+            if self.session.memory.is_gone() {
+                return Gone::Rank;
+            }
             let mut worked = self.take_submissions();
             match self.take_requests() {
                 Ok(some) => worked |= some,
@@ -267,7 +270,7 @@ impl Relayed {
                     self.stalled = Some((slot, offset));
                     return Ok(());
                 }
-                // It has died, which its process or its connection tells next: nobody is to blame its buffer.
+                // It has ended or become another program: nobody is to blame its buffer.
                 Err(AccessError::Gone { .. }) => return Ok(()),
                 Err(error) => {
                     // The service process blames the rank, to all others too.

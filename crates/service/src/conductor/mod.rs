@@ -159,7 +159,7 @@ impl Conductor {
             self.take_events() | self.outbox.pump(&mut self.engine, self.datapath.as_ref(), self.trace.as_mut())
         });
         self.ranks.tell_of_falls();
-        unfinished
+        self.ranks.remove_gone(&self.poller, &mut self.engine) || unfinished
     }
 
     fn progress_fabric(&mut self) {

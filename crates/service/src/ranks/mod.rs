@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | greeting | `Hello` accepted | attached |
 //! | greeting | anything else, hang-up | gone |
-//! | attached | `Detach`, hang-up, malformed message, end of the process | gone |
+//! | attached | `Detach`, hang-up, malformed message, end of the process or of its memory | gone |
 //!
 //! A membership is *making* until the machine reports the group ready, then *made*, and ends by `DestroyGroup`, by a
 //! failure to make it, or with the connection.
@@ -88,7 +88,9 @@ pub(crate) struct Attached {
     /// To whose quotas it counts.
     pub(crate) job: Job,
     pub(crate) pid: u32,
-    /// None where the rank is in a process namespace that we do not see: then the socket alone tells of its end.
+    /// Its number, where it is in a process namespace that we see.
+    pub(crate) seen: Option<Pid>,
+    /// None where the kernel has none to give: then the socket and its memory tell of its end.
     pub(crate) pidfd: Option<OwnedFd>,
     /// Where it runs, if on another machine.
     pub(crate) seat: Option<Seat>,
@@ -318,6 +320,15 @@ impl Ranks {
         }
     }
 
+    /// Removes the ranks whose memory was found gone, which neither their process nor their socket tells where a child holds the
+    /// socket and the rank has become another program; returns whether there were any.
+    pub(crate) fn remove_gone(&mut self, poller: &Poller, engine: &mut Engine) -> bool {
+        let is_gone = |connection: &Connection| matches!(connection, Connection::Attached(rank) if rank.memory.is_gone());
+        let gone: Vec<_> = self.connections.iter().filter(|(_, it)| is_gone(it)).map(|(id, _)| *id).collect();
+        gone.iter().for_each(|id| self.remove(*id, poller, engine));
+        !gone.is_empty()
+    }
+
     /// Raises the sleeping flags of all submission rings; false when one has an entry.
     pub(crate) fn prepare_sleep(&self) -> bool {
         let asleep = self.attached().take_while(|rank| rank.side.prepare_sleep()).count();
@@ -484,8 +495,7 @@ impl Attached {
         if let Some(seat) = &self.seat {
             return seat.place;
         }
-        let pid = self.pidfd.as_ref().and_then(|_| Pid::from_raw(self.pid.try_into().ok()?));
-        pid.map_or_else(Place::default, |pid| topology.place_of(Some(pid)))
+        self.seen.map_or_else(Place::default, |pid| topology.place_of(Some(pid)))
     }
 
     /// Whether the kernel has withdrawn a way to the rank's memory since the last time; says so.
