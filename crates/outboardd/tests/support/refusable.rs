@@ -22,20 +22,17 @@ pub(crate) const FLAGS: &str = "OUTBOARD_TEST_DAEMON_FLAGS";
 pub(crate) enum Calls {
     /// Those of cross-memory attach.
     CrossMemory,
-    /// Of these, the one that writes.
-    CrossMemoryWrites,
     /// Those by which the memory descriptor is used.
     Descriptor,
 }
 
 impl Calls {
-    const ALL: [Calls; 3] = [Calls::CrossMemory, Calls::CrossMemoryWrites, Calls::Descriptor];
+    const ALL: [Calls; 2] = [Calls::CrossMemory, Calls::Descriptor];
 
     fn numbers(self) -> Vec<i64> {
         match self {
             Calls::CrossMemory => vec![libc::SYS_process_vm_readv, libc::SYS_process_vm_writev],
-            Calls::CrossMemoryWrites => vec![libc::SYS_process_vm_writev],
-            Calls::Descriptor => vec![libc::SYS_preadv, libc::SYS_pwritev],
+            Calls::Descriptor => vec![libc::SYS_pread64, libc::SYS_pwrite64],
         }
     }
 

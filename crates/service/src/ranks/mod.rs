@@ -50,6 +50,9 @@ use submission::{Admitted, Refusal};
 /// Submissions taken from one rank per turn, so that one rank does not starve the others.
 const SUBMISSIONS: usize = 64;
 
+/// How long a rank may have become another program that holds others up before we look: a system call for each rank.
+pub const LOOK: Duration = Duration::from_secs(1);
+
 /// Number of a connection.
 pub(crate) type ConnectionId = u64;
 
@@ -156,6 +159,8 @@ pub(crate) struct Ranks {
     departed: Tiers,
     /// Calls in flight of each job that has some.
     requests: HashMap<Job, u64>,
+    /// When their memory was looked at last.
+    looked: Option<Instant>,
     /// Whether a rank ever attached.
     pub(crate) attached_once: bool,
     /// Submissions taken from rings, refused ones included (GP-5).
@@ -320,13 +325,24 @@ impl Ranks {
         }
     }
 
-    /// Removes the ranks whose memory was found gone, which neither their process nor their socket tells where a child holds the
-    /// socket and the rank has become another program; returns whether there were any.
+    /// Removes the ranks whose memory is gone, which neither process nor socket tells where a child holds the socket and the
+    /// process runs another program; returns whether there were any. Looks from time to time, as others may wait for a
+    /// rank whose memory nobody needs.
     pub(crate) fn remove_gone(&mut self, poller: &Poller, engine: &mut Engine) -> bool {
+        if self.time_to_look() == Some(Duration::ZERO) {
+            self.attached().for_each(|rank| rank.memory.look());
+            self.looked = Some(Instant::now());
+        }
         let is_gone = |connection: &Connection| matches!(connection, Connection::Attached(rank) if rank.memory.is_gone());
         let gone: Vec<_> = self.connections.iter().filter(|(_, it)| is_gone(it)).map(|(id, _)| *id).collect();
         gone.iter().for_each(|id| self.remove(*id, poller, engine));
         !gone.is_empty()
+    }
+
+    /// Until then memory of ranks need not be looked at again; none where there are no ranks.
+    pub(crate) fn time_to_look(&self) -> Option<Duration> {
+        self.attached().next()?;
+        Some(self.looked.map_or(Duration::ZERO, |looked| LOOK.saturating_sub(looked.elapsed())))
     }
 
     /// Raises the sleeping flags of all submission rings; false when one has an entry.

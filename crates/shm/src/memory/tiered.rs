@@ -155,6 +155,14 @@ impl TieredMemory {
         self.gone.load(Ordering::Relaxed) != 0
     }
 
+    /// Looks whether the address space is there, as far as the descriptor shows it.
+    pub fn look(&self) {
+        if let Some(proof) = self.proof {
+            // What it found is kept, and other errors are those of an access that somebody needs.
+            let _ = self.access((proof.address, 1), |descriptor| descriptor.read(proof.address, &mut [0]));
+        }
+    }
+
     /// Does an access by the memory descriptor.
     fn access(
         &self,
