@@ -154,7 +154,9 @@ fn what_is_handed_over_as_memory_is_checked() {
     for descriptor in [pipe.as_fd(), maps.as_fd(), file.fd()] {
         let stranger = Stranger::connect(&daemon);
         match stranger.ask(&Request::Hello(hello), &[descriptor]) {
-            Reply::Error { status: Status::Argument, text } => assert!(text.contains("not a process's memory"), "{text}"),
+            Reply::Error { status: Status::Argument, text } => {
+                assert!(text.contains("not a process's memory"), "{text}")
+            }
             other => panic!("{other:?}"),
         }
         assert!(stranger.is_closed());

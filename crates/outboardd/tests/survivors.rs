@@ -4,35 +4,16 @@ mod support;
 
 use std::process::Command;
 
-use support::{AGAIN, Daemon, Rank, again, all_say, ranks, ranks_by};
+use support::{AGAIN, Daemon, Rank, again, all_say, conformance, ranks, ranks_by};
 
 #[test]
 fn another_process() {
     support::another_process();
 }
 
-fn another_program_follows(scenario: &str) {
-    let daemon = Daemon::start(&["--log", "error"]);
-    let mut others = ranks(scenario, &daemon, 3);
-    let mut follower = others.pop().expect("several");
-    assert_eq!(follower.line(), "follows");
-    all_say(&mut others, "ready");
-    others.iter_mut().for_each(Rank::go_on);
-    others.into_iter().for_each(Rank::finish);
-    follower.go_on();
-    follower.finish();
-}
-
-/// SP-4: what was to go to a rank's memory does not go to the program that has its process number, nor comes from there.
 #[test]
-fn a_program_that_follows_a_rank_keeps_its_memory() {
-    another_program_follows("follow");
-}
-
-/// SP-9: a rank that can call no more is no rank, though its process lives and its socket is open.
-#[test]
-fn a_rank_that_became_another_program_is_not_waited_for() {
-    another_program_follows("follow-without-a-call");
+fn a_program_that_follows_a_rank_is_no_rank() {
+    conformance::another_program_follows(&Daemon::start(&["--log", "error"]).into());
 }
 
 /// The last rank leaves a child and dies.

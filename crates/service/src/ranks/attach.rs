@@ -540,7 +540,7 @@ pub fn pin(
     }
     let descriptor = descriptors.into_iter().next().map(|given| MemoryDescriptor::attach(given, pid.cast_signed()));
     let descriptor = descriptor.transpose().map_err(Refused::argument)?;
-    // Of another user it would take a privilege, which a program that this user may not trace had to fear then.
+    // Another user's could be read by a privilege alone, and that reads programs too which this user may not read.
     let cross = seen.filter(|_| user == ours).map(CrossMemory::of);
     let proof = Proof { address: hello.probe_address, nonce: hello.nonce };
     let ranges = MemfdRanges::bounded(settings.memory_ranges, settings.mapped_ranges);

@@ -333,8 +333,11 @@ impl Ranks {
             self.attached().for_each(|rank| rank.memory.look());
             self.looked = Some(Instant::now());
         }
-        let is_gone = |connection: &Connection| matches!(connection, Connection::Attached(rank) if rank.memory.is_gone());
-        let gone: Vec<_> = self.connections.iter().filter(|(_, it)| is_gone(it)).map(|(id, _)| *id).collect();
+        let is_gone = |(id, connection): (&ConnectionId, &Connection)| match connection {
+            Connection::Attached(rank) => rank.memory.is_gone().then_some(*id),
+            Connection::Greeting(_) => None,
+        };
+        let gone: Vec<_> = self.connections.iter().filter_map(is_gone).collect();
         gone.iter().for_each(|id| self.remove(*id, poller, engine));
         !gone.is_empty()
     }

@@ -102,8 +102,9 @@ impl Channel {
     /// The kernel's reason: it has ended, or descriptors exhausted.
     pub fn peer_pidfd(&self) -> Result<Option<OwnedFd>, Errno> {
         let mut found: libc::c_int = -1;
-        // SAFETY: any bits make an integer, and the one that comes is a descriptor that nobody else has.
+        // SAFETY: any bits make an integer.
         match unsafe { self.option(libc::SO_PEERPIDFD, &mut found) } {
+            // SAFETY: the kernel has made this descriptor for us.
             Ok(()) => return Ok(Some(unsafe { OwnedFd::from_raw_fd(found) })),
             Err(Errno::NOPROTOOPT) => {}
             Err(errno) => return Err(errno),

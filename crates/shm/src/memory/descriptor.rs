@@ -15,6 +15,8 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 
+/// Of most kernels; a wrong one costs time and nothing else.
+const PAGE: u64 = 4096;
 /// From this size on a piece is written by itself: a system call costs less than the copy.
 const SMALL: usize = 16 << 10;
 /// Bytes gathered for one system call: fits the second-level cache.
@@ -83,12 +85,19 @@ impl MemoryDescriptor {
 impl MemoryDescriptor {
     fn put(&self, mut bytes: &[u8], mut address: u64) -> Result<(), AccessError> {
         while !bytes.is_empty() {
-            let moved = rustix::io::pwrite(&self.fd, bytes, address);
+            let moved = rustix::io::pwrite(&self.fd, &bytes[..at_once(address, bytes.len())], address);
             let moved = self.outcome(moved, address, bytes.len() as u64)?;
             (bytes, address) = (&bytes[moved..], address + moved as u64);
         }
         Ok(())
     }
+}
+
+/// How many of the bytes from an address on one system call is to move. The kernel copies a page's worth at a time, which lies
+/// in one page only if it begins one: another call for the bytes before that costs less than finding every page twice.
+fn at_once(address: u64, bytes: usize) -> usize {
+    let behind = (address % PAGE) as usize;
+    if bytes < SMALL || behind == 0 { bytes } else { PAGE as usize - behind }
 }
 
 /// The pieces in the order of their addresses, so that neighbours meet; as they came where some overlap, since the last counts.
@@ -119,8 +128,8 @@ impl RankMemory for MemoryDescriptor {
             let mut read = 0;
             while read < local.len() {
                 let (at, left) = (*address + read as u64, &mut local[read..]);
-                let length = left.len() as u64;
-                read += self.outcome(rustix::io::pread(&self.fd, left, at), at, length)?;
+                let (now, length) = (at_once(at, left.len()), left.len() as u64);
+                read += self.outcome(rustix::io::pread(&self.fd, &mut left[..now], at), at, length)?;
             }
         }
         Ok(())

@@ -84,9 +84,7 @@ pub enum AccessError {
         bytes: u64,
     },
     /// The kernel does not let this process reach into that one.
-    #[error(
-        "the kernel refuses access to the rank's memory at {address:#x} (EPERM); staging does in its place"
-    )]
+    #[error("the kernel refuses access to the rank's memory at {address:#x} (EPERM); staging does in its place")]
     Refused {
         /// First address of the piece that failed.
         address: u64,
