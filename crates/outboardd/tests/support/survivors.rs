@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use rustix::process::{Signal, getpid, kill_process};
 
-use super::scenarios::{block, check, failed, me, post, say, wait_for_line};
+use super::scenarios::{LIMIT, block, check, failed, me, post, say, wait_for_line};
 use super::{SCENARIO, again};
 
 /// Where the last rank has its buffers, and the program that follows it its memory.
@@ -57,8 +57,9 @@ pub(super) fn dies(group: &Group) {
     is_lost(&failed(posted), ranks - 1);
 }
 
-/// The last rank calls, leaves a child and becomes another program; then the others call, in vain.
-pub(super) fn follow(group: &Group, calls: bool) {
+/// The last rank calls or not, leaves a child and becomes another program; then the others call, in vain. A relay may have had
+/// by then what the last rank gave.
+pub(super) fn follow(group: &Group, calls: bool, relayed: bool) {
     let (rank, ranks) = me(group);
     check(post(group, 0, 10_000, false), ranks);
     if rank == ranks - 1 {
@@ -79,7 +80,11 @@ pub(super) fn follow(group: &Group, calls: bool) {
     }
     say("ready");
     wait_for_line();
-    is_lost(&failed(post(group, 1, BYTES, false)), ranks - 1);
+    let mut posted = post(group, 1, BYTES, false);
+    match posted.request.wait(Some(LIMIT)).expect("within the limit") {
+        Ok(()) => assert!(calls && relayed, "nobody had the last rank's bytes"),
+        Err(error) => is_lost(&error, ranks - 1),
+    }
 }
 
 fn is_lost(error: &outboard::Error, rank: usize) {
