@@ -110,7 +110,7 @@ fn topology() -> Finding {
     Finding::of("sockets and cores", false, found, "apt install libhwloc15")
 }
 
-/// Reads memory of another process of this user, as the daemon does with its ranks'.
+/// Reads memory of another process of this user, as the daemon does with large blocks of its ranks'.
 fn cross_memory() -> Finding {
     let probe = || -> std::io::Result<String> {
         let mut child = Command::new("sleep").arg("10").spawn()?;
@@ -119,19 +119,17 @@ fn cross_memory() -> Finding {
         let read = address.ok_or_else(|| std::io::Error::other("no mapping to read")).and_then(|address| {
             let pid = i32::try_from(child.id()).map_err(std::io::Error::other)?;
             let pid = rustix::process::Pid::from_raw(pid).ok_or_else(|| std::io::Error::other("no process"))?;
-            let memory = outboard_shm::memory::CrossMemory::open(pid).map_err(std::io::Error::other)?;
-            let mut bytes = [0; 16];
-            outboard_shm::memory::RankMemory::read(&memory, address, &mut bytes).map_err(std::io::Error::other)
+            outboard_shm::memory::CrossMemory::of(pid).read([(address, &mut [0; 16])]).map_err(std::io::Error::from)
         });
         child.kill()?;
         child.wait()?;
         read.map(|()| "cross-memory attach".to_owned())
     };
-    let found = probe().map_err(|e| format!("{e}; staging works in its place, slower"));
-    Finding::of("access to rank memory", false, found, "allow ptrace of own processes: kernel.yama.ptrace_scope=0")
+    let found = probe().map_err(|e| format!("{e}; the memory descriptor works in its place, slower"));
+    Finding::of("large reads of rank memory", false, found, "allow ptrace of own processes: kernel.yama.ptrace_scope=0")
 }
 
-/// Reads and writes our own memory by the descriptor that a rank hands over where cross-memory attach is refused.
+/// Reads and writes our own memory by the descriptor that a rank hands over.
 fn memory_descriptor() -> Finding {
     let probe = || -> Result<String, String> {
         let descriptor = MemoryDescriptor::of_this_process().map_err(|error| error.to_string())?;
@@ -139,12 +137,13 @@ fn memory_descriptor() -> Finding {
         let memory = MemoryDescriptor::attach(descriptor, pid).map_err(|error| error.to_string())?;
         let buffer = Box::new(Probe::new().map_err(|errno| errno.to_string())?);
         match outboard_shm::memory::probe(&memory, &raw const *buffer as u64, buffer.nonce()) {
-            ProbeOutcome::Reached => Ok("/proc/self/mem, where cross-memory attach is refused".to_owned()),
+            ProbeOutcome::Reached => Ok("/proc/self/mem".to_owned()),
             ProbeOutcome::Failed(error) => Err(error.to_string()),
             ProbeOutcome::OtherBytes => Err("it shows other bytes".to_owned()),
         }
     };
-    Finding::of("memory descriptor", false, probe(), "mount /proc where programs run")
+    let found = probe().map_err(|why| format!("{why}; staging works in its place, slower"));
+    Finding::of("access to rank memory", false, found, "mount /proc where programs run")
 }
 
 /// Running jobs whose ranks are not reached any more as they were at first.

@@ -143,19 +143,29 @@ fn registrations_are_bounded() {
     assert_eq!(daemon.statistics()["registered_ranges"], 3);
 }
 
-/// A descriptor that could block the daemon, or lead elsewhere, is not taken for a rank's memory.
+/// A descriptor that could block the daemon, or lead elsewhere, is not taken for a rank's memory (SP-4).
 #[test]
 fn what_is_handed_over_as_memory_is_checked() {
     let daemon = Daemon::start(&[]);
     let (pipe, _end) = rustix::pipe::pipe().expect("a pipe");
-    let own_memory = std::fs::File::options().read(true).write(true).open("/proc/self/mem").expect("our memory");
-    for descriptor in [pipe.as_fd(), own_memory.as_fd()] {
+    let maps = std::fs::File::open("/proc/self/maps").expect("ours");
+    let file = Region::create("memory", 4096).expect("memory");
+    let hello = Hello { descriptor: true, ..hello(LAYOUT_VERSION) };
+    for descriptor in [pipe.as_fd(), maps.as_fd(), file.fd()] {
         let stranger = Stranger::connect(&daemon);
-        let hello = Hello { descriptor: true, ..hello(LAYOUT_VERSION) };
-        stranger.0.send(1, &Request::Hello(hello), &[descriptor]).expect("sent");
-        let Reply::Welcome(welcome) = stranger.receive().expect("a welcome").message else { panic!("no welcome") };
-        assert_eq!(welcome.tier, Tier::Staging, "memory without the nonce proves nothing");
+        match stranger.ask(&Request::Hello(hello), &[descriptor]) {
+            Reply::Error { status: Status::Argument, text } => {
+                assert!(text.contains("not a process's memory"), "{text}")
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(stranger.is_closed());
     }
+    let own_memory = std::fs::File::options().read(true).write(true).open("/proc/self/mem").expect("our memory");
+    let stranger = Stranger::connect(&daemon);
+    stranger.0.send(1, &Request::Hello(hello), &[own_memory.as_fd()]).expect("sent");
+    let Reply::Welcome(welcome) = stranger.receive().expect("a welcome").message else { panic!("no welcome") };
+    assert_eq!(welcome.tier, Tier::Staging, "memory without the nonce proves nothing");
 }
 
 #[test]

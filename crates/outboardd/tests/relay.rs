@@ -35,6 +35,11 @@ fn relayed_ranks_gather_broadcast_exchange_and_reduce() {
     conformance::collectives(&service(), "staging");
 }
 
+#[test]
+fn a_program_that_follows_a_relayed_rank_is_no_rank() {
+    conformance::another_program_follows(&service());
+}
+
 /// A rank runs where it runs, not where its service process does.
 #[test]
 fn sockets_and_cores_of_relayed_ranks_are_told() {

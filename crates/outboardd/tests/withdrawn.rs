@@ -29,8 +29,6 @@ fn what_is_refused_goes_on_by_the_memory_descriptor() {
         let refused = (Calls::CrossMemory, errno);
         withdraw(Moment::Awaited, &[refused], "memory descriptor", "memory_descriptor");
     }
-    let refused = (Calls::CrossMemoryWrites, libc::EFAULT);
-    withdraw(Moment::Awaited, &[refused], "memory descriptor", "memory_descriptor");
 }
 
 #[test]

@@ -33,7 +33,6 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::SocketType;
-use rustix::process::Pid;
 
 use self::relayed::Relayed;
 use crate::frame::{Decoder, Frame};
@@ -231,14 +230,13 @@ type Attached = (Session, ServiceSide, Welcome, Decoder, Option<OwnedFd>);
 
 /// Finds out how the rank's memory is reached, and attaches it to the service process.
 fn attach(channel: &Channel, hello: &Hello, descriptors: Vec<OwnedFd>, terms: &Terms) -> Result<Attached, Refused> {
-    let Process { pid, pidfd, memory, user, .. } = pin(channel, hello, descriptors, &terms.settings)?;
+    let Process { pid, seen, pidfd, memory, user, .. } = pin(channel, hello, descriptors, &terms.settings)?;
     let unreachable = |why: &dyn std::fmt::Display| Refused {
         status: Status::NoService,
         text: format!("the service process at {} does not take ranks of this host: {why}", terms.service),
     };
     let stream = TcpStream::connect_timeout(&terms.service, GREETING_LIMIT).map_err(|error| unreachable(&error))?;
     let wire = Wire::new(stream).map_err(|error| unreachable(&error))?;
-    let seen = pidfd.as_ref().and_then(|_| Pid::from_raw(pid.cast_signed()));
     let place = seen.map_or_else(Place::default, |pid| terms.topology.place_of(Some(pid)));
     let seat = Seat { node: Arc::clone(&terms.node), place };
     let greeting = Frame::Greeting { pid, user, job: hello.job, seat, key: terms.settings.relay_key.as_bytes() };

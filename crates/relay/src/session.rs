@@ -222,6 +222,11 @@ impl Session {
                 drop(books);
                 return self.ring();
             }
+            // The thread that hears the rank ends its session.
+            AccessError::Gone { .. } => {
+                drop(books);
+                return self.ring();
+            }
             // The rank has copied them meanwhile.
             AccessError::Withdrawn { .. } => scatter(&self.memory, &call.submission.output, offset, bytes).err(),
             error => Some(error),

@@ -29,6 +29,7 @@ pub use conductor::poller::{Poller, Token, Trigger};
 pub use conductor::tell;
 pub use daemon::{StartError, run};
 pub use memory::pieces::Pieces;
+pub use ranks::LOOK;
 pub use ranks::attach::{MOST_RECORDED, Process, Refused, pin, random, register, sealed, sealed_recording};
 pub use ranks::docked::{DockedRank, DockedRanks};
 pub use ranks::offers;

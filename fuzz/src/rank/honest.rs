@@ -1,6 +1,6 @@
 //! A rank that does what the library does, and says so when it is harmed.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use outboard_call::{Call, CallKind};
 use outboard_shm::attach::{Channel, Hello, Reply, Request};
 use outboard_shm::control::{LAYOUT_VERSION, RankSide};
 use outboard_shm::entry::Entry;
-use outboard_shm::memory::{Probe, Tier};
+use outboard_shm::memory::{MemoryDescriptor, Probe, Tier};
 use outboard_shm::status::Status;
 
 /// More than any machine takes for what is waited for here.
@@ -44,10 +44,11 @@ impl Honest {
             pid: std::process::id(),
             probe_address,
             nonce,
-            descriptor: false,
+            descriptor: true,
             job: 0,
         };
-        channel.send(1, &Request::Hello(hello), &[]).expect("sent");
+        let memory = MemoryDescriptor::of_this_process().expect("our own");
+        channel.send(1, &Request::Hello(hello), &[memory.as_fd()]).expect("sent");
         assert!(channel.wait(LIMIT).expect("poll"), "an honest rank is welcomed");
         let mut received = channel.receive::<Reply>().expect("a reply").expect("it waits");
         let Reply::Welcome(welcome) = received.message else { panic!("a welcome, not {:?}", received.message) };

@@ -177,12 +177,10 @@ impl Service {
             Request::Hello(hello) => {
                 let pid = rank.channel.peer().unwrap().pid.unwrap();
                 let proof = Proof { address: hello.probe_address, nonce: hello.nonce };
+                let descriptor = MemoryDescriptor::attach(descriptors.remove(0), hello.pid as i32).unwrap();
                 let memory = match self.behaviour.reach {
-                    Reach::All => TieredMemory::proven(Some(CrossMemory::open(pid).unwrap()), None, proof),
-                    Reach::Descriptor => {
-                        let descriptor = MemoryDescriptor::attach(descriptors.remove(0), hello.pid as i32).unwrap();
-                        TieredMemory::proven(None, Some(descriptor), proof)
-                    }
+                    Reach::All => TieredMemory::proven(Some(CrossMemory::of(pid)), Some(descriptor), proof),
+                    Reach::Descriptor => TieredMemory::proven(None, Some(descriptor), proof),
                     Reach::None => TieredMemory::default(),
                 };
                 let side = ServiceSide::create().unwrap();

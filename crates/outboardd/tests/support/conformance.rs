@@ -216,3 +216,18 @@ pub(crate) fn calls_are_given_up(mut service: Service) -> String {
     second.finish();
     why
 }
+
+/// SP-4: what was to go to a rank's memory does not go to the program that has its process number, nor comes from there; nor
+/// do others wait for its calls, though its process lives and its socket is open.
+pub(crate) fn another_program_follows(service: &Service) {
+    let called = if service.relay.is_some() { "follow-relayed" } else { "follow" };
+    for scenario in [called, "follow-without-a-call"] {
+        let mut others = service.ranks(scenario, 3);
+        let mut follower = others.pop().expect("several");
+        assert_eq!(follower.line(), "follows");
+        all_say(&mut others, "ready");
+        let_go(others);
+        follower.go_on();
+        follower.finish();
+    }
+}

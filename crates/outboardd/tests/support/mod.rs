@@ -13,6 +13,7 @@ mod reductions;
 pub(crate) mod refusable;
 mod rooted;
 pub(crate) mod scenarios;
+mod survivors;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;

@@ -8,7 +8,9 @@ use std::os::fd::AsFd;
 
 use clap::Parser;
 use outboard_service::Settings;
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
+};
 
 use super::scenarios::say;
 
@@ -22,25 +24,34 @@ pub(crate) const FLAGS: &str = "OUTBOARD_TEST_DAEMON_FLAGS";
 pub(crate) enum Calls {
     /// Those of cross-memory attach.
     CrossMemory,
-    /// Of these, the one that writes.
-    CrossMemoryWrites,
     /// Those by which the memory descriptor is used.
     Descriptor,
 }
 
 impl Calls {
-    const ALL: [Calls; 3] = [Calls::CrossMemory, Calls::CrossMemoryWrites, Calls::Descriptor];
+    const ALL: [Calls; 2] = [Calls::CrossMemory, Calls::Descriptor];
 
     fn numbers(self) -> Vec<i64> {
         match self {
             Calls::CrossMemory => vec![libc::SYS_process_vm_readv, libc::SYS_process_vm_writev],
-            Calls::CrossMemoryWrites => vec![libc::SYS_process_vm_writev],
-            Calls::Descriptor => vec![libc::SYS_preadv, libc::SYS_pwritev],
+            Calls::Descriptor => vec![libc::SYS_pread64, libc::SYS_pwrite64],
+        }
+    }
+
+    /// Which of these calls: as rules of a filter, none for all of them.
+    fn rules(self) -> Vec<SeccompRule> {
+        match self {
+            Calls::CrossMemory => Vec::new(),
+            // Other files are read too, but not at the addresses of a program.
+            Calls::Descriptor => {
+                let far = SeccompCondition::new(3, SeccompCmpArgLen::Qword, SeccompCmpOp::Ge, 1 << 32);
+                vec![SeccompRule::new(vec![far.expect("an argument")]).expect("a condition")]
+            }
         }
     }
 
     fn refuse(self, errno: u32) {
-        let rules: BTreeMap<_, _> = self.numbers().into_iter().map(|number| (number, Vec::new())).collect();
+        let rules: BTreeMap<_, _> = self.numbers().into_iter().map(|number| (number, self.rules())).collect();
         let here = TargetArch::try_from(std::env::consts::ARCH).expect("a known processor");
         let filter = SeccompFilter::new(rules, SeccompAction::Allow, SeccompAction::Errno(errno), here);
         let program = BpfProgram::try_from(filter.expect("a filter")).expect("a program");

@@ -10,7 +10,7 @@ use outboard::{Context, Contribution, Error, Group, Request, Status};
 
 use super::exchanges::{self, check_exchange, post_uneven};
 use super::reductions::{self, check_sums, post_sums};
-use super::{life, recorded, rooted};
+use super::{life, recorded, rooted, survivors};
 
 /// No wait of a test ends by this unless something is broken.
 pub(super) const LIMIT: Duration = Duration::from_secs(60);
@@ -56,6 +56,7 @@ fn without_world(name: &str) -> Option<fn()> {
         "beyond" => beyond,
         "thief" => thief,
         "reattaches" => life::reattaches,
+        "follower" => survivors::follower,
         _ => return None,
     })
 }
@@ -73,6 +74,10 @@ pub(crate) fn run(name: &str) {
         "late-leaf" => late_leaf(&group),
         "in-flight" => in_flight(&group),
         "one-dies" => one_dies(&group),
+        "survived-one-dies" => survivors::dies(&group),
+        "follow" => survivors::follow(&group, true, false),
+        "follow-relayed" => survivors::follow(&group, true, true),
+        "follow-without-a-call" => survivors::follow(&group, false, false),
         "mismatch" => mismatch(&group),
         "alltoall" => exchanges::alltoall(&group),
         "allgatherv" => exchanges::allgatherv(&group),

@@ -20,7 +20,7 @@ use crate::frame::{DATA_BYTES, Decoder, Frame};
 use crate::recording::started;
 use crate::session::{InFlight, Outgoing, Session};
 use crate::submission::Submission;
-use outboard_service::{Poller, Refusal, Token, Trigger};
+use outboard_service::{LOOK, Poller, Refusal, Token, Trigger};
 
 /// Submissions taken per turn, so that requests are looked at in between.
 const SUBMISSIONS: usize = 64;
@@ -119,6 +119,9 @@ impl Relayed {
     fn turn_until_gone(&mut self) -> Gone {
         loop {
             self.announce();
+            if self.session.memory.is_gone() {
+                return Gone::Rank;
+            }
             let mut worked = self.take_submissions();
             match self.take_requests() {
                 Ok(some) => worked |= some,
@@ -127,9 +130,11 @@ impl Relayed {
             if worked {
                 continue;
             }
-            let woken = if self.side.prepare_sleep() { self.poller.sleep(None) } else { Ok(Vec::new()) };
+            let asleep = self.side.prepare_sleep();
+            let woken = if asleep { self.poller.sleep(Some(LOOK)) } else { Ok(Vec::new()) };
             self.side.stay_awake();
             match woken {
+                Ok(tokens) if asleep && tokens.is_empty() => self.session.memory.look(),
                 Ok(tokens) if tokens.contains(&Token::Process(0)) => return Gone::Rank,
                 Ok(tokens) if tokens.contains(&Token::Mailbox) => {
                     self.lose_if_lost();
@@ -267,7 +272,7 @@ impl Relayed {
                     self.stalled = Some((slot, offset));
                     return Ok(());
                 }
-                // It has died, which its process or its connection tells next: nobody is to blame its buffer.
+                // It has ended or become another program: nobody is to blame its buffer.
                 Err(AccessError::Gone { .. }) => return Ok(()),
                 Err(error) => {
                     // The service process blames the rank, to all others too.

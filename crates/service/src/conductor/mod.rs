@@ -158,8 +158,9 @@ impl Conductor {
         let unfinished = (0..ANSWERS).all(|_| {
             self.take_events() | self.outbox.pump(&mut self.engine, self.datapath.as_ref(), self.trace.as_mut())
         });
+        let gone = self.ranks.remove_gone(&self.poller, &mut self.engine);
         self.ranks.tell_of_falls();
-        unfinished
+        gone || unfinished
     }
 
     fn progress_fabric(&mut self) {
@@ -301,7 +302,10 @@ impl Conductor {
                 let drain = until.saturating_duration_since(Instant::now());
                 Some(timer.map_or(drain, |timer| timer.min(drain)))
             }
-            Phase::Serving => timer.into_iter().chain(self.lifetime.limit(self.ranks.attached_once)).min(),
+            Phase::Serving => {
+                let others = [self.lifetime.limit(self.ranks.attached_once), self.ranks.time_to_look()];
+                timer.into_iter().chain(others.into_iter().flatten()).min()
+            }
             Phase::Ended => timer,
         }
     }

@@ -12,13 +12,15 @@ use std::time::Duration;
 use outboard_plan::Rank;
 use outboard_proto::wire::RecordedMemory;
 use outboard_proto::{GroupHandle, HostId, SpId};
-use outboard_shm::attach::{Channel, ChannelError, Hello, OFFER_BYTES, Received, Reply, Request, Restaged, Welcome};
+use outboard_shm::attach::{
+    Channel, ChannelError, Hello, OFFER_BYTES, Peer, Received, Reply, Request, Restaged, Welcome,
+};
 use outboard_shm::control::{LAYOUT_VERSION, RING_CAPACITY, ServiceSide};
 use outboard_shm::memory::{CrossMemory, MemfdRanges, MemoryDescriptor, Proof, RangeError, TieredMemory};
 use outboard_shm::region::read_sealed;
 use outboard_shm::status::Status;
 use rustix::io::Errno;
-use rustix::process::{PidfdFlags, pidfd_open};
+use rustix::process::Pid;
 
 use crate::conductor::engine::Engine;
 use crate::conductor::poller::{Poller, Token, Trigger};
@@ -216,6 +218,7 @@ impl Desk<'_> {
             channel,
             job: Job { user: rank.user, number: hello.job },
             pid: rank.pid,
+            seen: rank.seen,
             pidfd: rank.pidfd,
             seat: rank.seat,
             side,
@@ -248,7 +251,7 @@ impl Desk<'_> {
         let mut process = pin(self.ranks.connections[&id].channel(), hello, descriptors, &self.host.settings)?;
         if let Some(DockedRank { pid, seat, watch }) = self.host.docked.take(&hello.nonce) {
             // Its process here is ours; the connection alone tells of its end.
-            (process.pid, process.pidfd, process.seat) = (pid, None, Some(seat));
+            (process.pid, process.seen, process.pidfd, process.seat) = (pid, None, None, Some(seat));
             process.memory = process.memory.with_watch(watch);
         }
         let side =
@@ -492,9 +495,11 @@ pub fn register(memory: &TieredMemory, descriptors: Vec<OwnedFd>, address: u64, 
 pub struct Process {
     /// Its user.
     pub user: u32,
-    /// Its number.
+    /// Its number here; none where it is in a process namespace that we do not see.
+    pub seen: Option<Pid>,
+    /// The same, or what it calls itself where we do not see it: for messages.
     pub pid: u32,
-    /// Pins it and tells of its end; none where it is in a process namespace that we do not see.
+    /// Tells of its end; none where the kernel cannot ([`Channel::peer_pidfd`]).
     pub pidfd: Option<OwnedFd>,
     /// How its memory is reached.
     pub memory: TieredMemory,
@@ -520,34 +525,27 @@ pub fn pin(
         );
         return refuse(Status::Version, text);
     }
-    let reached = |cross, pid| {
-        let proof = Proof { address: hello.probe_address, nonce: hello.nonce };
-        let ranges = MemfdRanges::bounded(settings.memory_ranges, settings.mapped_ranges);
-        TieredMemory::proven(cross, own_memory(descriptors, pid), proof).with_ranges(ranges)
+    let Peer { pid: seen, uid: user } =
+        channel.peer().map_err(|errno| kernel("ask for the peer of the socket", errno))?;
+    let ours = rustix::process::geteuid().as_raw();
+    admit(settings, ours, user).map_err(|text| Refused { status: Status::NoService, text })?;
+    let pidfd = match channel.peer_pidfd() {
+        // A kernel that keeps no more of a process that has been reaped says that it knows nothing of it.
+        Err(Errno::SRCH | Errno::INVAL | Errno::NODATA) => return refuse(Status::NoService, "the process has ended"),
+        pinned => pinned.map_err(|errno| kernel("pin the process", errno))?,
     };
-    let peer = channel.peer().map_err(|errno| kernel("ask for the peer of the socket", errno))?;
-    let user = peer.uid;
-    admit(settings, rustix::process::geteuid().as_raw(), user)
-        .map_err(|text| Refused { status: Status::NoService, text })?;
-    let Some(pid) = peer.pid else {
-        tracing::info!(pid = hello.pid, "a rank of another process namespace");
-        return Ok(Process { user, pid: hello.pid, pidfd: None, memory: reached(None, hello.pid), seat: None });
-    };
-    let pinned = pidfd_open(pid, PidfdFlags::empty());
-    let pidfd = pinned.map_err(|errno| kernel("pin the process", errno))?;
-    let cross = CrossMemory::open(pid).map_err(|errno| kernel("pin the process", errno))?;
-    // Still connected, so the number pinned is that of the process that connected.
-    if channel.hung_up() {
-        return refuse(Status::NoService, "the process has ended");
+    let pid = seen.map_or(hello.pid, |pid| pid.as_raw_nonzero().get().unsigned_abs());
+    if seen.is_none() {
+        tracing::info!(pid, "a rank of another process namespace");
     }
-    let pid = pid.as_raw_nonzero().get().unsigned_abs();
-    Ok(Process { user, pid, pidfd: Some(pidfd), memory: reached(Some(cross), pid), seat: None })
-}
-
-/// The memory that a rank has handed over, if it is memory.
-fn own_memory(descriptors: Vec<OwnedFd>, pid: u32) -> Option<MemoryDescriptor> {
-    let attached = MemoryDescriptor::attach(descriptors.into_iter().next()?, pid.cast_signed());
-    attached.inspect_err(|error| tracing::warn!(pid, %error, "a rank's memory is reached without it")).ok()
+    let descriptor = descriptors.into_iter().next().map(|given| MemoryDescriptor::attach(given, pid.cast_signed()));
+    let descriptor = descriptor.transpose().map_err(Refused::argument)?;
+    // Another user's could be read by a privilege alone, and that reads programs too which this user may not read.
+    let cross = seen.filter(|_| user == ours).map(CrossMemory::of);
+    let proof = Proof { address: hello.probe_address, nonce: hello.nonce };
+    let ranges = MemfdRanges::bounded(settings.memory_ranges, settings.mapped_ranges);
+    let memory = TieredMemory::proven(cross, descriptor, proof).with_ranges(ranges);
+    Ok(Process { user, seen, pid, pidfd, memory, seat: None })
 }
 
 fn kernel(what: &'static str, errno: Errno) -> Refused {

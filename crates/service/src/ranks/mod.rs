@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | greeting | `Hello` accepted | attached |
 //! | greeting | anything else, hang-up | gone |
-//! | attached | `Detach`, hang-up, malformed message, end of the process | gone |
+//! | attached | `Detach`, hang-up, malformed message, end of the process or of its memory | gone |
 //!
 //! A membership is *making* until the machine reports the group ready, then *made*, and ends by `DestroyGroup`, by a
 //! failure to make it, or with the connection.
@@ -50,6 +50,9 @@ use submission::{Admitted, Refusal};
 /// Submissions taken from one rank per turn, so that one rank does not starve the others.
 const SUBMISSIONS: usize = 64;
 
+/// How long a rank may have become another program that holds others up before we look: a system call for each rank.
+pub const LOOK: Duration = Duration::from_secs(1);
+
 /// Number of a connection.
 pub(crate) type ConnectionId = u64;
 
@@ -88,7 +91,9 @@ pub(crate) struct Attached {
     /// To whose quotas it counts.
     pub(crate) job: Job,
     pub(crate) pid: u32,
-    /// None where the rank is in a process namespace that we do not see: then the socket alone tells of its end.
+    /// Its number, where it is in a process namespace that we see.
+    pub(crate) seen: Option<Pid>,
+    /// None where the kernel has none to give: then the socket and its memory tell of its end.
     pub(crate) pidfd: Option<OwnedFd>,
     /// Where it runs, if on another machine.
     pub(crate) seat: Option<Seat>,
@@ -154,6 +159,8 @@ pub(crate) struct Ranks {
     departed: Tiers,
     /// Calls in flight of each job that has some.
     requests: HashMap<Job, u64>,
+    /// When their memory was looked at last.
+    looked: Option<Instant>,
     /// Whether a rank ever attached.
     pub(crate) attached_once: bool,
     /// Submissions taken from rings, refused ones included (GP-5).
@@ -316,6 +323,29 @@ impl Ranks {
                 self.withdrawn += u64::from(rank.fell());
             }
         }
+    }
+
+    /// Removes the ranks whose memory is gone, which neither process nor socket tells where a child holds the socket and the
+    /// process runs another program; returns whether there were any. Looks from time to time, as others may wait for a
+    /// rank whose memory nobody needs.
+    pub(crate) fn remove_gone(&mut self, poller: &Poller, engine: &mut Engine) -> bool {
+        if self.time_to_look() == Some(Duration::ZERO) {
+            self.attached().for_each(|rank| rank.memory.look());
+            self.looked = Some(Instant::now());
+        }
+        let is_gone = |(id, connection): (&ConnectionId, &Connection)| match connection {
+            Connection::Attached(rank) => rank.memory.is_gone().then_some(*id),
+            Connection::Greeting(_) => None,
+        };
+        let gone: Vec<_> = self.connections.iter().filter_map(is_gone).collect();
+        gone.iter().for_each(|id| self.remove(*id, poller, engine));
+        !gone.is_empty()
+    }
+
+    /// Until then memory of ranks need not be looked at again; none where there are no ranks.
+    pub(crate) fn time_to_look(&self) -> Option<Duration> {
+        self.attached().next()?;
+        Some(self.looked.map_or(Duration::ZERO, |looked| LOOK.saturating_sub(looked.elapsed())))
     }
 
     /// Raises the sleeping flags of all submission rings; false when one has an entry.
@@ -484,8 +514,7 @@ impl Attached {
         if let Some(seat) = &self.seat {
             return seat.place;
         }
-        let pid = self.pidfd.as_ref().and_then(|_| Pid::from_raw(self.pid.try_into().ok()?));
-        pid.map_or_else(Place::default, |pid| topology.place_of(Some(pid)))
+        self.seen.map_or_else(Place::default, |pid| topology.place_of(Some(pid)))
     }
 
     /// Whether the kernel has withdrawn a way to the rank's memory since the last time; says so.

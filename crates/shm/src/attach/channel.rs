@@ -12,10 +12,10 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
-use rustix::process::Pid;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
@@ -89,22 +89,47 @@ impl Channel {
     /// The process at the other end as the kernel knows it: who connected, or who listens.
     pub fn peer(&self) -> Result<Peer, Errno> {
         let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
-        let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-        // SAFETY: the kernel writes at most `length` bytes of a structure that any bits make valid. (rustix would make a
-        // process number of the 0 that stands for a process of a foreign namespace.)
-        let answer = unsafe {
-            libc::getsockopt(
-                self.0.as_raw_fd(),
-                libc::SOL_SOCKET,
-                libc::SO_PEERCRED,
-                (&raw mut found).cast(),
-                &raw mut length,
-            )
-        };
-        if answer != 0 {
-            return Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO));
-        }
+        // SAFETY: any bits make such a structure valid. (rustix would make a process number of the 0 that stands for a
+        // process of a foreign namespace.)
+        unsafe { self.option(libc::SO_PEERCRED, &mut found)? };
         Ok(Peer { pid: Pid::from_raw(found.pid), uid: found.uid })
+    }
+
+    /// A descriptor of the process that connected, readable from its end on, whoever holds the socket then and whichever
+    /// namespace it lives in. None where the kernel cannot tell: before Linux 6.5, of a process that we do not see.
+    ///
+    /// # Errors
+    /// The kernel's reason: it has ended, or descriptors exhausted.
+    pub fn peer_pidfd(&self) -> Result<Option<OwnedFd>, Errno> {
+        let mut found: libc::c_int = -1;
+        // SAFETY: any bits make an integer.
+        match unsafe { self.option(libc::SO_PEERPIDFD, &mut found) } {
+            // SAFETY: the kernel has made this descriptor for us.
+            Ok(()) => return Ok(Some(unsafe { OwnedFd::from_raw_fd(found) })),
+            Err(Errno::NOPROTOOPT) => {}
+            Err(errno) => return Err(errno),
+        }
+        let Some(pid) = self.peer()?.pid else { return Ok(None) };
+        let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+        // Still connected, so the number was that of the process that connected.
+        if self.hung_up() { Err(Errno::SRCH) } else { Ok(Some(pidfd)) }
+    }
+
+    /// Asks the kernel for an option of the socket.
+    ///
+    /// # Safety
+    /// Any bits make a valid `T`.
+    unsafe fn option<T>(&self, option: libc::c_int, found: &mut T) -> Result<(), Errno> {
+        let mut length = size_of::<T>() as libc::socklen_t;
+        // SAFETY: the kernel writes at most `length` bytes.
+        let answer = unsafe {
+            let found = std::ptr::from_mut(found).cast();
+            libc::getsockopt(self.0.as_raw_fd(), libc::SOL_SOCKET, option, found, &raw mut length)
+        };
+        if answer == 0 {
+            return Ok(());
+        }
+        Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
     }
 
     /// Sends a message with its descriptors, whole or not at all; never blocks.
@@ -227,6 +252,8 @@ mod tests {
         let (service, rank) = pair();
         assert!(rank.receive::<Reply>().unwrap().is_none());
         assert_eq!(service.peer().unwrap().pid, Some(rustix::process::getpid()));
+        let pidfd = service.peer_pidfd().unwrap().expect("we see ourselves");
+        assert_eq!(poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&Timespec::default())), Ok(0), "we live");
         rank.send(4, &Request::Offer, &[]).unwrap();
         let request = service.receive::<Request>().unwrap().unwrap();
         assert_eq!((request.token, request.message), (4, Request::Offer));

@@ -1,190 +1,135 @@
-//! The cross-memory tier: system calls that copy between this process and the rank's.
+//! Large reads by cross-memory attach: a system call that takes the process by its number.
 //!
-//! The process is known by a pidfd. Its number could be given to another process once it has been reaped, so every batch
-//! asks the pidfd first, and a read asks again afterwards: bytes of a stranger are never returned. A write can hit a
-//! stranger only if the rank dies and the kernel goes round all process numbers between two consecutive system calls.
-//! A call can take as long as the rank's page faults do, which is up to the rank where it handles them itself.
+//! A number is no proof of whose memory is read. The process executes another program, or ends and its number is given to
+//! another, and the call reads a stranger. So each call reads two places: the bytes, and a mark that was written by the
+//! memory descriptor just before. The call works on one address space from its start to its end, and the descriptor on that
+//! of the rank for good. The mark is new with each call, so only the rank's address space holds it, and where it comes back
+//! the bytes beside it are the rank's. Where anything else comes back, they are not looked at.
+//!
+//! Nothing is written this way. A write cannot be taken back, and behind any proof the process may become another program
+//! before the write begins; the memory descriptor leaves no such gap. It is used where it pays, since below
+//! [`LEAST`] bytes the mark costs more than the kernel's copy through a page of its own.
 
-use super::{AccessError, RankMemory, ReadPiece, WritePiece};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use super::{MemoryDescriptor, RankMemory};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::process::Pid;
+use std::sync::{Mutex, PoisonError};
 
-/// Pieces per system call, as many as the kernel takes (`UIO_MAXIOV`).
-const PIECES: usize = 1024;
+/// Bytes from which on it is faster than the memory descriptor.
+pub(super) const LEAST: usize = 64 << 10;
 
 /// Memory of another process that this one may trace.
 #[derive(Debug)]
 pub struct CrossMemory {
     pid: Pid,
-    pidfd: OwnedFd,
-}
-
-/// Which way a batch goes.
-#[derive(Debug, Clone, Copy)]
-enum Direction {
-    FromRank,
-    ToRank,
 }
 
 impl CrossMemory {
-    /// Pins the process `pid`. The caller knows by other means that the number is right, at best by [`super::probe`].
+    /// Memory of the process that has this number when it is read.
+    pub const fn of(pid: Pid) -> CrossMemory {
+        CrossMemory { pid }
+    }
+
+    /// Reads at several addresses of one address space, of whichever program the process runs now.
     ///
     /// # Errors
-    /// The kernel's reason: no such process, or descriptors exhausted.
-    pub fn open(pid: Pid) -> rustix::io::Result<CrossMemory> {
-        Ok(CrossMemory { pid, pidfd: pidfd_open(pid, PidfdFlags::empty())? })
-    }
-
-    /// Becomes readable when the process ends: evidence of death.
-    pub fn pidfd(&self) -> BorrowedFd<'_> {
-        self.pidfd.as_fd()
-    }
-
-    fn alive(&self) -> Result<(), AccessError> {
-        let mut watched = [PollFd::new(&self.pidfd, PollFlags::IN)];
-        match poll(&mut watched, Some(&Timespec::default())) {
-            Ok(0) | Err(Errno::INTR) => Ok(()),
-            Ok(_) => Err(self.gone()),
-            Err(errno) => Err(AccessError::Kernel { address: 0, errno }),
-        }
-    }
-
-    fn gone(&self) -> AccessError {
-        AccessError::Gone { pid: self.pid.as_raw_nonzero().get() }
-    }
-
-    /// Moves the pieces given, in as many calls as the kernel wants, going on where a call stopped short.
-    fn transfer(&self, direction: Direction, pieces: &mut Pieces) -> Result<(), AccessError> {
-        let (mut local, mut remote) = (pieces.local.as_mut_slice(), pieces.remote.as_mut_slice());
-        while !remote.is_empty() {
-            let moved = self.call(direction, local, remote)?;
-            if moved == 0 {
-                return Err(fault(&remote[0]));
-            }
-            (local, remote) = (without(local, moved), without(remote, moved));
-        }
-        Ok(())
-    }
-
-    fn call(&self, direction: Direction, local: &[libc::iovec], remote: &[libc::iovec]) -> Result<usize, AccessError> {
-        let pid = self.pid.as_raw_nonzero().get();
-        let (locals, remotes) = (local.len() as libc::c_ulong, remote.len() as libc::c_ulong);
-        loop {
-            // SAFETY: the local pieces were made from slices that the caller of `transfer` holds, mutably where the
-            // kernel writes; the kernel checks the remote ones.
-            let moved = unsafe {
-                match direction {
-                    Direction::FromRank => {
-                        libc::process_vm_readv(pid, local.as_ptr(), locals, remote.as_ptr(), remotes, 0)
-                    }
-                    Direction::ToRank => {
-                        libc::process_vm_writev(pid, local.as_ptr(), locals, remote.as_ptr(), remotes, 0)
-                    }
-                }
-            };
-            if let Ok(moved) = usize::try_from(moved) {
-                return Ok(moved);
-            }
-            let address = remote[0].iov_base as u64;
-            match Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO) {
-                Errno::INTR => {}
-                Errno::FAULT => return Err(fault(&remote[0])),
-                Errno::PERM => return Err(AccessError::Refused { address }),
-                Errno::SRCH => return Err(self.gone()),
-                errno => return Err(AccessError::Kernel { address, errno }),
-            }
+    /// The kernel's reason, [`Errno::FAULT`] too where it reads a part.
+    pub fn read<const N: usize>(&self, pieces: [(u64, &mut [u8]); N]) -> Result<(), Errno> {
+        let total: usize = pieces.iter().map(|(_, local)| local.len()).sum();
+        let remote = pieces.each_ref().map(|(address, local)| iovec(*address as *mut u8, local.len()));
+        let local = pieces.map(|(_, local)| iovec(local.as_mut_ptr(), local.len()));
+        let count = N as libc::c_ulong;
+        // SAFETY: the local pieces are slices that the caller holds mutably; the kernel checks the remote ones.
+        let moved = unsafe {
+            let pid = self.pid.as_raw_nonzero().get();
+            libc::process_vm_readv(pid, local.as_ptr(), count, remote.as_ptr(), count, 0)
+        };
+        match usize::try_from(moved) {
+            Ok(moved) if moved == total => Ok(()),
+            Ok(_) => Err(Errno::FAULT),
+            Err(_) => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
         }
     }
 }
 
-fn fault(remote: &libc::iovec) -> AccessError {
-    AccessError::Fault { address: remote.iov_base as u64, bytes: remote.iov_len as u64 }
+fn iovec(start: *mut u8, len: usize) -> libc::iovec {
+    libc::iovec { iov_base: start.cast(), iov_len: len }
 }
 
-/// What is left of the pieces when their first `moved` bytes have been dealt with.
-fn without(pieces: &mut [libc::iovec], mut moved: usize) -> &mut [libc::iovec] {
-    let mut whole = 0;
-    while whole < pieces.len() && moved >= pieces[whole].iov_len {
-        moved -= pieces[whole].iov_len;
-        whole += 1;
-    }
-    let left = &mut pieces[whole..];
-    if moved > 0 {
-        left[0].iov_base = left[0].iov_base.wrapping_byte_add(moved);
-        left[0].iov_len -= moved;
-    }
-    left
+/// The place of the mark in the rank.
+#[derive(Debug)]
+pub(super) struct Marked {
+    cross: CrossMemory,
+    place: u64,
+    /// The last mark. Held while one is written, so that a later reader's is never replaced by an earlier one's.
+    last: Mutex<u64>,
 }
 
-/// Pieces of one system call, as many bytes here as there, none of them empty: those would look like a call that moved
-/// nothing. Neighbours there become one piece, since the kernel looks up pages piece by piece.
-struct Pieces {
-    local: Vec<libc::iovec>,
-    remote: Vec<libc::iovec>,
-}
-
-impl Pieces {
-    fn of(count: usize) -> Pieces {
-        Pieces { local: Vec::with_capacity(count), remote: Vec::with_capacity(count) }
+impl Marked {
+    pub(super) fn new(cross: CrossMemory, place: u64) -> Marked {
+        Marked { cross, place, last: Mutex::new(0) }
     }
 
-    fn push(&mut self, local: *mut u8, address: u64, len: usize) {
-        if len == 0 {
-            return;
-        }
-        self.local.push(libc::iovec { iov_base: local.cast(), iov_len: len });
-        match self.remote.last_mut() {
-            Some(last) if last.iov_base as u64 + last.iov_len as u64 == address => last.iov_len += len,
-            _ => self.remote.push(libc::iovec { iov_base: address as *mut libc::c_void, iov_len: len }),
-        }
-    }
-}
-
-impl RankMemory for CrossMemory {
-    fn readv(&self, batch: &mut [ReadPiece<'_>]) -> Result<(), AccessError> {
-        self.alive()?;
-        for part in batch.chunks_mut(PIECES) {
-            let mut pieces = Pieces::of(part.len());
-            for piece in part {
-                pieces.push(piece.local.as_mut_ptr(), piece.address, piece.local.len());
+    /// Reads bytes that are the rank's, or returns false. `rank` is its memory descriptor.
+    #[must_use]
+    pub(super) fn read(&self, rank: &MemoryDescriptor, address: u64, into: &mut [u8]) -> bool {
+        let own = {
+            let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+            *last += 1;
+            if rank.write(self.place, &last.to_ne_bytes()).is_err() {
+                return false;
             }
-            self.transfer(Direction::FromRank, &mut pieces)?;
-        }
-        self.alive()
-    }
-
-    fn writev(&self, batch: &[WritePiece<'_>]) -> Result<(), AccessError> {
-        self.alive()?;
-        for part in batch.chunks(PIECES) {
-            let mut pieces = Pieces::of(part.len());
-            for piece in part {
-                pieces.push(piece.local.as_ptr().cast_mut(), piece.address, piece.local.len());
-            }
-            self.transfer(Direction::ToRank, &mut pieces)?;
-        }
-        Ok(())
+            *last
+        };
+        let mut mark = [0; size_of::<u64>()];
+        let read = self.cross.read([(address, into), (self.place, &mut mark)]);
+        // A later one was written by another thread that reads this rank, after ours.
+        read.is_ok() && u64::from_ne_bytes(mark) >= own
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::tests::{batches_arrive_whole, faults_are_named, the_end_is_noticed};
+    use std::process::{Child, Command, Stdio};
+
+    fn own() -> CrossMemory {
+        CrossMemory::of(rustix::process::getpid())
+    }
 
     #[test]
-    #[cfg_attr(miri, ignore = "needs process_vm_readv")]
-    fn it_does_what_every_tier_does() {
-        let memory = CrossMemory::open(rustix::process::getpid()).unwrap();
-        batches_arrive_whole(&memory);
-        let (behind, fault) = faults_are_named(&memory);
-        let within = behind - 32..=behind;
-        assert!(matches!(fault, AccessError::Fault { address, .. } if within.contains(&address)), "{fault}");
-        the_end_is_noticed(|child| {
-            let memory = CrossMemory::open(Pid::from_child(child)).unwrap();
-            memory.alive().unwrap();
-            memory
-        });
+    #[cfg_attr(miri, ignore = "needs process_vm_readv and /proc/self/mem")]
+    fn marked_bytes_are_read_and_faults_are_not_believed() {
+        let descriptor = MemoryDescriptor::attach(MemoryDescriptor::of_this_process().unwrap(), 1).unwrap();
+        let (place, bytes) = (Box::new([0u64]), vec![7u8; 100_000]);
+        let marked = Marked::new(own(), place.as_ptr() as u64);
+        let mut found = vec![0; bytes.len()];
+        for _ in 0..3 {
+            assert!(marked.read(&descriptor, bytes.as_ptr() as u64, &mut found));
+        }
+        assert!(found == bytes);
+        assert!(!marked.read(&descriptor, 8, &mut found));
+        assert!(!Marked::new(own(), 8).read(&descriptor, bytes.as_ptr() as u64, &mut found), "nowhere to mark");
+    }
+
+    fn stranger() -> Child {
+        Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap()
+    }
+
+    /// SP-4: the number names a process whose memory the kernel would let us read, and which is not the rank's.
+    #[test]
+    #[cfg_attr(miri, ignore = "needs process_vm_readv and /proc/self/mem")]
+    fn a_stranger_with_the_number_is_not_believed() {
+        let descriptor = MemoryDescriptor::attach(MemoryDescriptor::of_this_process().unwrap(), 1).unwrap();
+        let mut child = stranger();
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", child.id())).unwrap();
+        let address = u64::from_str_radix(maps.split('-').next().unwrap(), 16).unwrap();
+        let cross = CrossMemory::of(Pid::from_child(&child));
+        cross.read([(address, &mut [0; 16])]).unwrap();
+        let place = Box::new([0u64]);
+        let marked = Marked::new(cross, place.as_ptr() as u64);
+        assert!(!marked.read(&descriptor, address, &mut [0; 16]), "it has no such place, or another mark");
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 }

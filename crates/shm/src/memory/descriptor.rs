@@ -1,10 +1,10 @@
 //! The memory descriptor tier: the rank's own `/proc/self/mem`, which it hands over at attach.
 //!
 //! The kernel asks for the right to trace when the file is opened, and a process may always open its own. So this tier
-//! needs no such right, works from another process namespace, and goes on when the right is withdrawn. The descriptor
-//! belongs to one address space for good: after the rank's end, or after it has become another program, it reads
-//! nothing, never a stranger's bytes. It is slower than cross-memory attach for large pieces, since the kernel copies
-//! page by page through a page of its own, and takes one call for each run of neighbours.
+//! needs no right of ours, and works from another process namespace. The descriptor belongs to one address space for good:
+//! after the rank's end, or after it has become another program, it reads nothing and writes nothing, never a stranger's
+//! bytes. Up to 16 KiB it takes less time than cross-memory attach; large pieces take more, since the kernel copies page by
+//! page through a page of its own. The kernel takes a list of pieces one by one, so small neighbours are gathered here.
 //!
 //! Differs from the other tiers in one thing: the kernel lets this file write to pages that the rank has mapped
 //! read-only, so a result that goes there is no error here but lands in the rank's private copy.
@@ -13,11 +13,14 @@ use super::{AccessError, RankMemory, ReadPiece, WritePiece};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::fs::File;
-use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// Pieces per system call, as many as the kernel takes (`UIO_MAXIOV`).
-const PIECES: usize = 1024;
+/// Of most kernels; a wrong one costs time and nothing else.
+const PAGE: u64 = 4096;
+/// From this size on a piece is written by itself: a system call costs less than the copy.
+const SMALL: usize = 16 << 10;
+/// Bytes gathered for one system call: fits the second-level cache.
+const GATHERED: usize = 64 << 10;
 const PROCFS_MAGIC: i64 = 0x9fa0;
 
 /// Why a descriptor was not taken for a rank's memory.
@@ -51,7 +54,7 @@ impl MemoryDescriptor {
         }
         // A process cannot rename what lies in procfs; a foreign namespace may show it elsewhere, the end is the same.
         let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
-        let path = link.map_err(|_| NotMemory("it has no path"))?;
+        let path = link.map_err(|_| NotMemory("it has no path here; mount /proc where the service process runs"))?;
         let of_process = path.parent().and_then(|parent| parent.file_name()).and_then(|name| name.to_str());
         let numbered = of_process.is_some_and(|name| name.parse::<u32>().is_ok());
         if !numbered || path.file_name().is_none_or(|name| name != "mem") {
@@ -79,47 +82,77 @@ impl MemoryDescriptor {
     }
 }
 
-/// How many of the pieces, given by address and length and none of them empty, are neighbours: one system call's worth.
-fn neighbours(pieces: impl Iterator<Item = (u64, usize)>) -> usize {
-    let mut end = None;
-    let joins = |(address, len): &(u64, usize)| {
-        let joined = end.is_none_or(|end| end == *address);
-        end = address.checked_add(*len as u64);
-        joined && end.is_some()
-    };
-    pieces.take(PIECES).take_while(joins).count().max(1)
-}
-
-/// Moves a batch by as few of the system calls as its neighbours allow.
-macro_rules! move_all {
-    ($memory:ident, $batch:expr, $slice:ident, $call:path) => {{
-        let mut pieces: Vec<_> = $batch.filter(|piece| !piece.local.is_empty()).collect();
-        let mut left = pieces.as_mut_slice();
-        while let Some(first) = left.first() {
-            let mut at = first.address;
-            let run = neighbours(left.iter().map(|piece| (piece.address, piece.local.len())));
-            let (now, later) = left.split_at_mut(run);
-            let mut locals: Vec<_> = now.iter_mut().map(|piece| $slice::new(piece.local)).collect();
-            let mut locals = locals.as_mut_slice();
-            while !locals.is_empty() {
-                let moved = $call(&$memory.fd, locals, at);
-                let moved = $memory.outcome(moved, at, locals[0].len() as u64)?;
-                at += moved as u64;
-                $slice::advance_slices(&mut locals, moved);
-            }
-            left = later;
+impl MemoryDescriptor {
+    fn put(&self, mut bytes: &[u8], mut address: u64) -> Result<(), AccessError> {
+        while !bytes.is_empty() {
+            let moved = rustix::io::pwrite(&self.fd, &bytes[..at_once(address, bytes.len())], address);
+            let moved = self.outcome(moved, address, bytes.len() as u64)?;
+            (bytes, address) = (&bytes[moved..], address + moved as u64);
         }
         Ok(())
-    }};
+    }
+}
+
+/// How many of the bytes from an address on one system call is to move. The kernel copies a page's worth at a time, which lies
+/// in one page only if it begins one: another call for the bytes before that costs less than finding every page twice.
+fn at_once(address: u64, bytes: usize) -> usize {
+    let behind = (address % PAGE) as usize;
+    if bytes < SMALL || behind == 0 { bytes } else { PAGE as usize - behind }
+}
+
+/// The pieces in the order of their addresses, so that neighbours meet; as they came where some overlap, since the last counts.
+fn sorted<'a>(batch: &'a [WritePiece<'a>]) -> Vec<&'a WritePiece<'a>> {
+    let in_order = || batch.iter().filter(|piece| !piece.local.is_empty());
+    let mut pieces: Vec<_> = in_order().collect();
+    pieces.sort_by_key(|piece| piece.address);
+    let overlap = |pair: &[&WritePiece<'_>]| pair[1].address - pair[0].address < pair[0].local.len() as u64;
+    if pieces.windows(2).any(overlap) { in_order().collect() } else { pieces }
+}
+
+/// How many of the first pieces are small neighbours, to be written at once; one where the first has none.
+fn neighbours(pieces: &[&WritePiece<'_>]) -> usize {
+    let mut end = None;
+    let mut total = 0;
+    let joins = |piece: &&&WritePiece<'_>| {
+        let joined = piece.local.len() < SMALL && end.is_none_or(|end| end == piece.address);
+        end = piece.address.checked_add(piece.local.len() as u64);
+        total += piece.local.len();
+        joined && total <= GATHERED
+    };
+    pieces.iter().take_while(joins).count().max(1)
 }
 
 impl RankMemory for MemoryDescriptor {
     fn readv(&self, batch: &mut [ReadPiece<'_>]) -> Result<(), AccessError> {
-        move_all!(self, batch.iter_mut(), IoSliceMut, rustix::io::preadv)
+        for ReadPiece { local, address } in batch {
+            let mut read = 0;
+            while read < local.len() {
+                let (at, left) = (*address + read as u64, &mut local[read..]);
+                let (now, length) = (at_once(at, left.len()), left.len() as u64);
+                read += self.outcome(rustix::io::pread(&self.fd, &mut left[..now], at), at, length)?;
+            }
+        }
+        Ok(())
     }
 
     fn writev(&self, batch: &[WritePiece<'_>]) -> Result<(), AccessError> {
-        move_all!(self, batch.iter(), IoSlice, rustix::io::pwritev)
+        if let [WritePiece { local, address }] = batch {
+            return self.put(local, *address);
+        }
+        let (pieces, mut gathered) = (sorted(batch), Vec::new());
+        let mut left = pieces.as_slice();
+        while let Some(first) = left.first() {
+            let (now, later) = left.split_at(neighbours(left));
+            left = later;
+            if let [piece] = now {
+                self.put(piece.local, piece.address)?;
+                continue;
+            }
+            gathered.clear();
+            now.iter().for_each(|piece| gathered.extend_from_slice(piece.local));
+            self.put(&gathered, first.address)?;
+        }
+        Ok(())
     }
 }
 
@@ -147,6 +180,20 @@ mod tests {
             let file = File::options().read(true).write(true).open(format!("/proc/{}/mem", child.id())).unwrap();
             MemoryDescriptor::attach(file.into(), child.id() as i32).unwrap()
         });
+    }
+
+    /// Of pieces that overlap the last counts, in whichever order their addresses are.
+    #[test]
+    #[cfg_attr(miri, ignore = "needs /proc/self/mem")]
+    fn overlapping_pieces_are_written_in_the_order_given() {
+        let target = [0u8; 64];
+        let start = target.as_ptr() as u64;
+        let piece = |at: u64, local: &'static [u8]| WritePiece { local, address: start + at };
+        let batch = [piece(8, b"abcd"), piece(4, b"123456"), piece(40, b"x"), piece(9, b"z")];
+        own().writev(&batch).unwrap();
+        let mut back = [0; 16];
+        own().read(start, &mut back).unwrap();
+        assert_eq!(&back[4..12], b"12345zcd");
     }
 
     /// The one difference from the other tiers, as the module says.

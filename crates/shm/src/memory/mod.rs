@@ -3,14 +3,17 @@
 //! | tier | how | when |
 //! |---|---|---|
 //! | [`Tier::Memfd`] | the range lies in a memfd that is mapped here too ([`MemfdRanges`]) | the rank allocated it through us |
-//! | [`Tier::CrossMemory`] | `process_vm_readv` and `process_vm_writev` ([`CrossMemory`]) | the kernel lets us trace the rank |
-//! | [`Tier::MemoryDescriptor`] | the rank's `/proc/self/mem`, handed over ([`MemoryDescriptor`]) | it does not, or no longer |
+//! | [`Tier::CrossMemory`] | large reads by `process_vm_readv` ([`CrossMemory`]), all else as below | we may trace the rank too |
+//! | [`Tier::MemoryDescriptor`] | the rank's `/proc/self/mem`, handed over ([`MemoryDescriptor`]) | the rank could open it |
 //! | [`Tier::Staging`] | the rank copies through a memfd while it is inside our library (GP-9) | everything else |
 //!
 //! [`TieredMemory`] picks per range, and falls to the next tier for good when the kernel withdraws one. Only the first
 //! tier needs registration; the others take any address at any time and remember nothing of it. Staging needs no code
 //! here: its segments are registered memfd ranges, and what waits for them waits in the service process. Addresses are
 //! the rank's and not to be trusted: an access that fails is a typed [`AccessError`] and harms the rank alone.
+//!
+//! Invariant: every byte read or written lies in the address space that the rank had when it attached, whatever becomes of
+//! its process and of the number of it.
 
 mod cross;
 mod descriptor;
@@ -30,7 +33,7 @@ use std::fmt;
 pub enum Tier {
     /// Mapped here too.
     Memfd = 1,
-    /// By system calls on the other process.
+    /// Large reads by system calls on the other process, all else by the descriptor.
     CrossMemory,
     /// By the descriptor of its own memory that the rank handed over.
     MemoryDescriptor,
@@ -81,15 +84,13 @@ pub enum AccessError {
         bytes: u64,
     },
     /// The kernel does not let this process reach into that one.
-    #[error(
-        "the kernel refuses access to the rank's memory at {address:#x} (EPERM); see kernel.yama.ptrace_scope, or let staging do"
-    )]
+    #[error("the kernel refuses access to the rank's memory at {address:#x} (EPERM); staging does in its place")]
     Refused {
         /// First address of the piece that failed.
         address: u64,
     },
-    /// The process has ended.
-    #[error("the rank's process {pid} has ended")]
+    /// The process has ended, or runs another program.
+    #[error("the rank's process {pid} has ended or runs another program")]
     Gone {
         /// Its process identifier.
         pid: i32,

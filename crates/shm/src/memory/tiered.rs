@@ -1,6 +1,7 @@
 //! A rank's memory by the best tier that reaches each range, and the probe that decides at attach and whenever an access
 //! fails later.
 
+use super::cross::{LEAST, Marked};
 use super::{
     AccessError, CrossMemory, MemfdRanges, MemoryDescriptor, RankMemory, ReadPiece, Resident, Tier, WritePiece,
 };
@@ -90,32 +91,39 @@ pub trait Watch: Send + Sync + fmt::Debug {
 ///
 /// | tier in use | an access ends with | next |
 /// |---|---|---|
-/// | cross-memory attach | refusal, or a fault where the probe fails too | memory descriptor if proven, else staging; done again |
-/// | memory descriptor | the same | staging; the access is [`AccessError::Withdrawn`] |
+/// | cross-memory attach | a large read that is refused, or that brings no proof | memory descriptor; read by it |
+/// | these two | refusal of the descriptor, or a fault where the probe fails too | staging; it is [`AccessError::Withdrawn`] |
 /// | staging | - | - |
 ///
 /// A fault where the probe succeeds is the rank's own doing and stays an error. The tier never rises again.
 #[derive(Debug)]
 pub struct TieredMemory {
     ranges: MemfdRanges,
-    cross: Option<CrossMemory>,
+    cross: Option<Marked>,
     descriptor: Option<MemoryDescriptor>,
     proof: Option<Proof>,
     /// In use for memory that is not registered, as [`Tier::code`].
     tier: AtomicU32,
+    /// 1 once the address space was found to be gone.
+    gone: AtomicU32,
     watch: Option<Arc<dyn Watch>>,
 }
 
 impl TieredMemory {
-    /// Memory that is reached by each of the candidates that a real access proves.
+    /// Memory that is reached by the descriptor, and by cross-memory attach beside it, as far as a real access proves them.
     pub fn proven(cross: Option<CrossMemory>, descriptor: Option<MemoryDescriptor>, proof: Proof) -> Self {
-        let reaches = |memory: &dyn RankMemory| probe(memory, proof.address, proof.nonce) == ProbeOutcome::Reached;
-        let cross = cross.filter(|memory| reaches(memory));
-        let descriptor = descriptor.filter(|memory| reaches(memory));
-        let tier = match (&cross, &descriptor) {
-            (Some(_), _) => Tier::CrossMemory,
-            (None, Some(_)) => Tier::MemoryDescriptor,
-            (None, None) => Tier::Staging,
+        // The mark lies where the answer goes, which the rank looks at once, before it posts anything.
+        let place = proof.address.wrapping_add(Probe::NONCE as u64);
+        let cross = cross.map(|cross| Marked::new(cross, place)).filter(|cross| {
+            let mut found = [0; Probe::NONCE];
+            descriptor.as_ref().is_some_and(|descriptor| cross.read(descriptor, proof.address, &mut found))
+        });
+        let reaches = |memory: &MemoryDescriptor| probe(memory, proof.address, proof.nonce) == ProbeOutcome::Reached;
+        let descriptor = descriptor.filter(reaches);
+        let tier = match (&descriptor, &cross) {
+            (Some(_), Some(_)) => Tier::CrossMemory,
+            (Some(_), None) => Tier::MemoryDescriptor,
+            (None, _) => Tier::Staging,
         };
         TieredMemory { cross, descriptor, proof: Some(proof), tier: AtomicU32::new(tier.code()), ..Self::default() }
     }
@@ -142,37 +150,44 @@ impl TieredMemory {
         Tier::from_code(self.tier.load(Ordering::Relaxed)).expect("only tiers are stored")
     }
 
-    /// Does an access by the tier in use, and again by the next where that one has been withdrawn.
-    fn access(
-        &self,
-        (address, bytes): (u64, usize),
-        mut access: impl FnMut(&dyn RankMemory) -> Result<(), AccessError>,
-    ) -> Result<(), AccessError> {
-        let bytes = bytes as u64;
-        loop {
-            let tier = self.tier();
-            let memory: &dyn RankMemory = match (tier, &self.cross, &self.descriptor) {
-                (Tier::CrossMemory, Some(cross), _) => cross,
-                (Tier::MemoryDescriptor, _, Some(descriptor)) => descriptor,
-                // Nothing was ever proven: the rank has always staged, and should have now.
-                (_, None, None) => return Err(AccessError::Unreachable { address, bytes }),
-                _ => return Err(AccessError::Withdrawn { address, bytes }),
-            };
-            match access(memory) {
-                Ok(()) => return Ok(()),
-                Err(error) => self.judge(memory, error)?,
-            }
-            let next = match (tier, &self.descriptor) {
-                (Tier::CrossMemory, Some(_)) => Tier::MemoryDescriptor,
-                _ => Tier::Staging,
-            };
-            // Another thread may have met the same; then its fall is ours.
-            let _ = self.tier.compare_exchange(tier.code(), next.code(), Ordering::Relaxed, Ordering::Relaxed);
+    /// Whether an access has found the rank's address space gone: it has ended, or it runs another program.
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed) != 0
+    }
+
+    /// Looks whether the address space is there, as far as the descriptor shows it.
+    pub fn look(&self) {
+        if let Some(proof) = self.proof {
+            // What it found is kept, and other errors are those of an access that somebody needs.
+            let _ = self.access((proof.address, 1), |descriptor| descriptor.read(proof.address, &mut [0]));
         }
     }
 
-    /// Whether the error shows that the kernel has withdrawn the tier; if not, it is the error of the access.
-    fn judge(&self, memory: &dyn RankMemory, error: AccessError) -> Result<(), AccessError> {
+    /// Does an access by the memory descriptor.
+    fn access(
+        &self,
+        (address, bytes): (u64, usize),
+        access: impl FnOnce(&MemoryDescriptor) -> Result<(), AccessError>,
+    ) -> Result<(), AccessError> {
+        let bytes = bytes as u64;
+        let descriptor = match (self.tier(), &self.descriptor) {
+            (Tier::CrossMemory | Tier::MemoryDescriptor, Some(descriptor)) => descriptor,
+            // Nothing was ever proven: the rank has always staged, and should have now.
+            (_, None) => return Err(AccessError::Unreachable { address, bytes }),
+            (Tier::Staging | Tier::Memfd, Some(_)) => return Err(AccessError::Withdrawn { address, bytes }),
+        };
+        let Err(error) = access(descriptor) else { return Ok(()) };
+        self.judge(descriptor, error).inspect_err(|error| {
+            if matches!(error, AccessError::Gone { .. }) {
+                self.gone.store(1, Ordering::Relaxed);
+            }
+        })?;
+        self.tier.store(Tier::Staging.code(), Ordering::Relaxed);
+        Err(AccessError::Withdrawn { address, bytes })
+    }
+
+    /// Whether the error shows that the kernel has withdrawn the descriptor; if not, it is the error of the access.
+    fn judge(&self, memory: &MemoryDescriptor, error: AccessError) -> Result<(), AccessError> {
         match error {
             AccessError::Refused { .. } | AccessError::Kernel { errno: Errno::NOSYS | Errno::ACCESS, .. } => Ok(()),
             AccessError::Fault { .. } => {
@@ -204,7 +219,23 @@ impl TieredMemory {
 
     fn read_run(&self, run: &mut [ReadPiece<'_>]) -> Result<(), AccessError> {
         let Some(first) = run.first() else { return Ok(()) };
-        self.access((first.address, first.local.len()), |memory| memory.readv(run))
+        let range = (first.address, first.local.len());
+        let cross = match (self.tier(), &self.cross, &self.descriptor, &mut *run) {
+            (Tier::CrossMemory, Some(cross), Some(rank), [piece]) if piece.local.len() >= LEAST => Some((cross, rank)),
+            _ => None,
+        };
+        if let Some((cross, rank)) = cross
+            && cross.read(rank, run[0].address, run[0].local)
+        {
+            return Ok(());
+        }
+        self.access(range, |memory| memory.readv(run))?;
+        if cross.is_some() {
+            // What the descriptor reads and the other way does not is refused there, or the number is not the rank's.
+            let (from, to) = (Tier::CrossMemory.code(), Tier::MemoryDescriptor.code());
+            let _ = self.tier.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     fn write_run(&self, run: &[WritePiece<'_>]) -> Result<(), AccessError> {
@@ -222,6 +253,7 @@ impl Default for TieredMemory {
             descriptor: None,
             proof: None,
             tier: AtomicU32::new(Tier::Staging.code()),
+            gone: AtomicU32::new(0),
             watch: None,
         }
     }
@@ -261,7 +293,7 @@ mod tests {
     use crate::region::Region;
 
     fn own() -> CrossMemory {
-        CrossMemory::open(rustix::process::getpid()).unwrap()
+        CrossMemory::of(rustix::process::getpid())
     }
 
     fn descriptor() -> MemoryDescriptor {
@@ -277,8 +309,12 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "needs process_vm_readv and /proc/self/mem")]
     fn each_candidate_is_proven_and_the_best_is_used() {
-        assert_eq!(tiered(Some(own()), Some(descriptor())).1.tier(), Tier::CrossMemory);
-        let (_probe, memory) = tiered(None, Some(descriptor()));
+        let (mut probe, memory) = tiered(Some(own()), Some(descriptor()));
+        assert!(probe.answered(), "the mark is not in the way");
+        assert_eq!(memory.tier(), Tier::CrossMemory);
+        assert_eq!(tiered(Some(own()), None).1.tier(), Tier::Staging, "nothing is written by it");
+        let (mut probe, memory) = tiered(None, Some(descriptor()));
+        assert!(probe.answered());
         assert_eq!(memory.tier(), Tier::MemoryDescriptor);
         let private = [0u8; 4];
         memory.write(private.as_ptr() as u64, b"priv").unwrap();
@@ -302,9 +338,31 @@ mod tests {
         }
     }
 
+    /// A number that has become another process's is not used again, and the bytes are right all the same.
     #[test]
-    #[cfg_attr(miri, ignore = "needs process_vm_readv")]
+    #[cfg_attr(miri, ignore = "needs process_vm_readv and /proc/self/mem")]
+    fn reads_go_on_by_the_descriptor_where_the_number_is_no_more_the_ranks() {
+        let (_probe, mut memory) = tiered(Some(own()), Some(descriptor()));
+        let bytes = vec![7u8; 2 * LEAST];
+        let read = |memory: &TieredMemory, bytes: &[u8]| {
+            let mut found = vec![0; bytes.len()];
+            memory.read(bytes.as_ptr() as u64, &mut found).unwrap();
+            assert!(found == bytes);
+        };
+        read(&memory, &bytes);
+        assert_eq!(memory.tier(), Tier::CrossMemory);
+        let parent = CrossMemory::of(rustix::process::getppid().expect("it has one"));
+        memory.cross = Some(Marked::new(parent, memory.proof.unwrap().address));
+        read(&memory, &bytes[..LEAST - 1]);
+        assert_eq!(memory.tier(), Tier::CrossMemory, "small reads are not made that way");
+        read(&memory, &bytes);
+        assert_eq!(memory.tier(), Tier::MemoryDescriptor);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "needs /proc/self/mem")]
     fn the_probe_answers_in_the_buffer_it_read() {
+        let own = descriptor;
         let mut buffer = Box::new(Probe::new().unwrap());
         let (address, nonce) = (&raw const *buffer as u64, buffer.nonce());
         assert!(!buffer.answered());
@@ -338,9 +396,9 @@ mod tests {
     }
 
     #[test]
-    #[cfg_attr(miri, ignore = "needs process_vm_readv")]
+    #[cfg_attr(miri, ignore = "needs /proc/self/mem")]
     fn each_piece_takes_the_best_tier() {
-        let (_probe, memory) = tiered(Some(own()), None);
+        let (_probe, memory) = tiered(None, Some(descriptor()));
         let region = Region::create("test", 4096).unwrap();
         memory.ranges().register(0x5000, 4096, region.fd().try_clone_to_owned().unwrap()).unwrap();
         let private = [0u8; 4];
@@ -359,9 +417,9 @@ mod tests {
         assert_eq!((&one, &two), (b"priv", b"shared"));
     }
 
-    /// GP-9: without cross-memory access only registered ranges, among them staging segments, can be reached.
+    /// GP-9: without the descriptor only registered ranges, among them staging segments, can be reached.
     #[test]
-    #[cfg_attr(miri, ignore = "needs process_vm_readv")]
+    #[cfg_attr(miri, ignore = "maps a memfd")]
     fn a_refused_probe_leaves_registered_ranges() {
         let (_probe, memory) = tiered(None, None);
         assert_eq!(memory.tier(), Tier::Staging);
@@ -374,26 +432,26 @@ mod tests {
     }
 
     #[test]
-    #[cfg_attr(miri, ignore = "needs process_vm_readv")]
+    #[cfg_attr(miri, ignore = "needs /proc/self/mem")]
     fn copies_between_memories_of_any_tiers() {
         let source: Vec<u8> = (0..600_000u32).map(|at| (at / 3) as u8).collect();
         let target = vec![0u8; source.len()];
         let bytes = source.len() as u64;
-        let cross = own();
+        let own = descriptor();
         let bounce = &mut Vec::new();
         let at = |bytes: &[u8]| bytes.as_ptr() as u64;
-        copy_between((&cross, at(&source)), (&cross, at(&target)), bytes, bounce).unwrap();
+        copy_between((&own, at(&source)), (&own, at(&target)), bytes, bounce).unwrap();
         let mut seen = vec![0; source.len()];
-        cross.read(target.as_ptr() as u64, &mut seen).unwrap();
+        own.read(target.as_ptr() as u64, &mut seen).unwrap();
         assert!(seen == source);
 
         let region = Region::create("test", source.len()).unwrap();
         let ranges = MemfdRanges::default();
         ranges.register(0x7000, bytes, region.fd().try_clone_to_owned().unwrap()).unwrap();
-        copy_between((&cross, at(&source)), (&ranges, 0x7000), bytes, bounce).unwrap();
+        copy_between((&own, at(&source)), (&ranges, 0x7000), bytes, bounce).unwrap();
         let back = vec![0u8; source.len()];
-        copy_between((&ranges, 0x7000), (&cross, at(&back)), bytes, bounce).unwrap();
-        cross.read(back.as_ptr() as u64, &mut seen).unwrap();
+        copy_between((&ranges, 0x7000), (&own, at(&back)), bytes, bounce).unwrap();
+        own.read(back.as_ptr() as u64, &mut seen).unwrap();
         assert!(seen == source);
     }
 }

@@ -1,0 +1,105 @@
+//! What ranks leave behind: a child that holds their socket, a program in the place of theirs.
+
+use std::os::unix::process::CommandExt;
+use std::ptr::NonNull;
+
+use outboard::{Contribution, Group, Status};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+use rustix::process::{Signal, getpid, kill_process};
+
+use super::scenarios::{LIMIT, block, check, failed, me, post, say, wait_for_line};
+use super::{SCENARIO, again};
+
+/// Where the last rank has its buffers, and the program that follows it its memory.
+const PLACE: usize = 0x6200_0000_0000;
+/// Of each block: read and written by every way to the memory of ranks.
+const BYTES: usize = 1 << 20;
+const MAPPED: usize = 4 * BYTES;
+const UNTOUCHED: u8 = 0x5a;
+
+fn map() -> NonNull<u8> {
+    let rights = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: nobody else maps anything there, as the kernel confirms.
+    let mapped = unsafe {
+        mmap_anonymous(PLACE as *mut _, MAPPED, rights, MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE).expect("free")
+    };
+    NonNull::new(mapped.cast()).expect("not null")
+}
+
+/// Leaves a child that holds all that this process has open but its output, until the test lets go of the input.
+fn leave_a_child() {
+    // SAFETY: the child calls nothing but the kernel, and ends.
+    unsafe {
+        if libc::fork() == 0 {
+            libc::close(1);
+            libc::close(2);
+            // Raised by the end of the last writer, whatever is left to read.
+            let mut input = [PollFd::from_borrowed_fd(rustix::stdio::stdin(), PollFlags::empty())];
+            while poll(&mut input, None).is_err() {}
+            libc::_exit(0);
+        }
+    }
+}
+
+/// The last rank leaves a child and dies when the test says so.
+pub(super) fn dies(group: &Group) {
+    let (rank, ranks) = me(group);
+    check(post(group, 0, 10_000, false), ranks);
+    if rank == ranks - 1 {
+        leave_a_child();
+        say("ready");
+        wait_for_line();
+        kill_process(getpid(), Signal::KILL).expect("we live");
+    }
+    let posted = post(group, 1, 10_000, false);
+    say("posted");
+    is_lost(&failed(posted), ranks - 1);
+}
+
+/// The last rank calls or not, leaves a child and becomes another program; then the others call, in vain. A relay may have had
+/// by then what the last rank gave.
+pub(super) fn follow(group: &Group, calls: bool, relayed: bool) {
+    let (rank, ranks) = me(group);
+    check(post(group, 0, 10_000, false), ranks);
+    if rank == ranks - 1 {
+        let send = map();
+        // SAFETY: so much is mapped.
+        let receive = unsafe {
+            send.copy_from(NonNull::from(&block(rank, 1, BYTES)[0]), BYTES);
+            send.add(BYTES)
+        };
+        // SAFETY: the buffers stay mapped for as long as this program runs.
+        let request = calls.then(|| unsafe {
+            let contribution = Contribution::At(send.as_ptr());
+            group.iallgather(contribution, receive.as_ptr(), BYTES as u64).expect("posted")
+        });
+        leave_a_child();
+        std::mem::forget(request);
+        panic!("{}", again().env(SCENARIO, "follower").exec());
+    }
+    say("ready");
+    wait_for_line();
+    let mut posted = post(group, 1, BYTES, false);
+    match posted.request.wait(Some(LIMIT)).expect("within the limit") {
+        Ok(()) => assert!(calls && relayed, "nobody had the last rank's bytes"),
+        Err(error) => is_lost(&error, ranks - 1),
+    }
+}
+
+fn is_lost(error: &outboard::Error, rank: usize) {
+    assert_eq!(error.status(), Status::RankLost, "{error}");
+    assert!(error.to_string().contains(&format!("rank {rank}")), "{error}");
+}
+
+/// Not a rank: has memory where the rank before it had its buffers, and looks whether anybody writes to it.
+pub(super) fn follower() {
+    let memory = map();
+    // SAFETY: so much is mapped, and only the kernel could write to it for somebody else.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(memory.as_ptr(), MAPPED) };
+    bytes.fill(UNTOUCHED);
+    say("follows");
+    wait_for_line();
+    let touched = std::hint::black_box(&*bytes).iter().filter(|byte| **byte != UNTOUCHED).count();
+    assert_eq!(touched, 0, "bytes of a program that is no rank were written");
+}
