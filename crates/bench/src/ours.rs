@@ -47,7 +47,7 @@ impl Choosing {
 
     /// Whether a run leaves something for the next one.
     pub fn learns(&self) -> bool {
-        self.way == "adaptive"
+        self.way == "adaptive" || self.way == "learn"
     }
 }
 
