@@ -15,7 +15,7 @@ use crate::trace::Trace;
 use outboard_shm::attach::{self, Hello, OFFER_BYTES, Reply, Request, Restaged};
 use outboard_shm::control::{LAYOUT_VERSION, RankSide};
 use outboard_shm::fork::ForkGuard;
-use outboard_shm::memory::{MemoryDescriptor, Probe, Tier};
+use outboard_shm::memory::{MemoryDescriptor, ProbePage, Tier};
 use outboard_shm::region::{Region, seal_bytes};
 use outboard_shm::status::Status;
 use std::collections::BTreeMap;
@@ -55,7 +55,7 @@ pub(crate) struct Parts {
     pub(crate) tables: Mutex<Tables>,
     allocations: Mutex<BTreeMap<usize, Region>>,
     /// Stays where the service process knows it.
-    _probe: Box<Probe>,
+    _probe: ProbePage,
     pub(crate) groups: Mutex<usize>,
     lost: OnceLock<()>,
     trace: Option<Trace>,
@@ -120,7 +120,7 @@ impl Context {
         if let Some(service) = connection.service_pid() {
             let _ = rustix::process::set_ptracer(rustix::process::PTracer::ProcessID(service));
         }
-        let mut probe = Box::new(Probe::new().map_err(|errno| kernel("draw random bytes", errno))?);
+        let mut probe = ProbePage::new().map_err(|errno| kernel("make a page for a probe", errno))?;
         // Without it, as where there is no /proc, the service process has one way less.
         let own_memory = MemoryDescriptor::of_this_process().ok();
         let hello = Request::Hello(Hello {

@@ -1,22 +1,31 @@
-//! Large reads by cross-memory attach: a system call that takes the process by its number.
+//! Large accesses by cross-memory attach: a system call that takes the process by its number.
 //!
 //! A number is no proof of whose memory is read. The process executes another program, or ends and its number is given to
-//! another, and the call reads a stranger. So each call reads two places: the bytes, and a mark that was written by the
-//! memory descriptor just before. The call works on one address space from its start to its end, and the descriptor on that
+//! another, and the call meets a stranger. So each call that reads has two places: the bytes, and a mark that was written by
+//! the memory descriptor just before. The call works on one address space from its start to its end, and the descriptor on that
 //! of the rank for good. The mark is new with each call, so only the rank's address space holds it, and where it comes back
 //! the bytes beside it are the rank's. Where anything else comes back, they are not looked at.
 //!
-//! Nothing is written this way. A write cannot be taken back, and behind any proof the process may become another program
-//! before the write begins; the memory descriptor leaves no such gap. It is used where it pays, since below
-//! [`LEAST`] bytes the mark costs more than the kernel's copy through a page of its own.
+//! A write cannot be taken back, and behind any proof the process may become another program before the write begins. So
+//! each call that writes begins with a guard, which lies where only the rank has memory ([`ProbePage`]): a place drawn from
+//! 2^33 that no other program uses. Where the guard is not, the kernel ends the call before it writes anything else.
+//! The kernel lets us reach only processes of our own user, so nobody gains by a program that he makes have such a page.
+//!
+//! Below [`LEAST`] bytes the mark costs more than the kernel's copy through a page of its own.
+//!
+//! [`ProbePage`]: super::ProbePage
 
-use super::{MemoryDescriptor, RankMemory};
+use super::{MemoryDescriptor, RankMemory, WritePiece};
 use rustix::io::Errno;
 use rustix::process::Pid;
+use smallvec::{SmallVec, smallvec};
 use std::sync::{Mutex, PoisonError};
 
 /// Bytes from which on it is faster than the memory descriptor.
 pub(super) const LEAST: usize = 64 << 10;
+
+/// Pieces that the kernel takes in one call.
+const MOST_PIECES: usize = 1024;
 
 /// Memory of another process that this one may trace.
 #[derive(Debug)]
@@ -50,13 +59,31 @@ impl CrossMemory {
             Err(_) => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
         }
     }
+
+    /// Writes at several addresses of one address space, in their order up to the first that cannot be written. Whether all
+    /// could.
+    fn write(&self, pieces: &[WritePiece<'_>]) -> bool {
+        let total: usize = pieces.iter().map(|piece| piece.local.len()).sum();
+        let piece = |start: *const u8, piece: &WritePiece<'_>| iovec(start.cast_mut(), piece.local.len());
+        let local: Iovecs = pieces.iter().map(|p| piece(p.local.as_ptr(), p)).collect();
+        let remote: Iovecs = pieces.iter().map(|p| piece(p.address as *const u8, p)).collect();
+        let count = pieces.len() as libc::c_ulong;
+        // SAFETY: the local pieces are slices, which the kernel only reads; it checks the remote ones.
+        let moved = unsafe {
+            let pid = self.pid.as_raw_nonzero().get();
+            libc::process_vm_writev(pid, local.as_ptr(), count, remote.as_ptr(), count, 0)
+        };
+        usize::try_from(moved) == Ok(total)
+    }
 }
+
+type Iovecs = SmallVec<[libc::iovec; 64]>;
 
 fn iovec(start: *mut u8, len: usize) -> libc::iovec {
     libc::iovec { iov_base: start.cast(), iov_len: len }
 }
 
-/// The place of the mark in the rank.
+/// The place of the mark, and behind it of the guard, in the rank.
 #[derive(Debug)]
 pub(super) struct Marked {
     cross: CrossMemory,
@@ -86,6 +113,15 @@ impl Marked {
         // A later one was written by another thread that reads this rank, after ours.
         read.is_ok() && u64::from_ne_bytes(mark) >= own
     }
+
+    /// Writes to the rank, or returns false: then it may have written a part, to nobody but the rank.
+    #[must_use]
+    pub(super) fn write(&self, batch: &[WritePiece<'_>]) -> bool {
+        let guard = WritePiece { local: &[0; size_of::<u64>()], address: self.place + size_of::<u64>() as u64 };
+        let mut pieces: SmallVec<[WritePiece<'_>; 64]> = smallvec![guard];
+        pieces.extend_from_slice(batch);
+        pieces.len() <= MOST_PIECES && self.cross.write(&pieces)
+    }
 }
 
 #[cfg(test)]
@@ -110,6 +146,21 @@ mod tests {
         assert!(found == bytes);
         assert!(!marked.read(&descriptor, 8, &mut found));
         assert!(!Marked::new(own(), 8).read(&descriptor, bytes.as_ptr() as u64, &mut found), "nowhere to mark");
+    }
+
+    /// SP-4: a write that would meet another program ends at the guard.
+    #[test]
+    #[cfg_attr(miri, ignore = "needs process_vm_writev")]
+    fn nothing_is_written_where_the_guard_is_not() {
+        let mut bytes = vec![1u8; 1000];
+        let piece = |local, bytes: &mut [u8]| WritePiece { local, address: bytes.as_mut_ptr() as u64 };
+        let place = Box::new([0u64; 2]);
+        let marked = Marked::new(own(), place.as_ptr() as u64);
+        assert!(marked.write(&[piece(&[2; 500], &mut bytes)]));
+        assert!(bytes[..500] == [2; 500] && bytes[500..] == [1; 500]);
+        assert!(!Marked::new(own(), 8).write(&[piece(&[3; 1000], &mut bytes)]));
+        assert!(!bytes.contains(&3));
+        assert!(!marked.write(&[WritePiece { local: &[4; 8], address: 8 }]), "a fault is no success");
     }
 
     fn stranger() -> Child {

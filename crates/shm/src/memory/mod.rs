@@ -3,7 +3,7 @@
 //! | tier | how | when |
 //! |---|---|---|
 //! | [`Tier::Memfd`] | the range lies in a memfd that is mapped here too ([`MemfdRanges`]) | the rank allocated it through us |
-//! | [`Tier::CrossMemory`] | large reads by `process_vm_readv` ([`CrossMemory`]), all else as below | we may trace the rank too |
+//! | [`Tier::CrossMemory`] | large accesses by `process_vm_readv` and `writev` ([`CrossMemory`]), all else as below | we may trace the rank too |
 //! | [`Tier::MemoryDescriptor`] | the rank's `/proc/self/mem`, handed over ([`MemoryDescriptor`]) | the rank could open it |
 //! | [`Tier::Staging`] | the rank copies through a memfd while it is inside our library (GP-9) | everything else |
 //!
@@ -18,11 +18,13 @@
 mod cross;
 mod descriptor;
 mod memfd;
+mod page;
 mod tiered;
 
 pub use cross::CrossMemory;
 pub use descriptor::{MemoryDescriptor, NotMemory};
 pub use memfd::{MOST_MAPPED, MOST_RANGES, MemfdRanges, RangeError, Resident};
+pub use page::ProbePage;
 pub use tiered::{Probe, ProbeOutcome, Proof, TieredMemory, Watch, probe};
 
 use std::fmt;

@@ -91,7 +91,7 @@ pub trait Watch: Send + Sync + fmt::Debug {
 ///
 /// | tier in use | an access ends with | next |
 /// |---|---|---|
-/// | cross-memory attach | a large read that is refused, or that brings no proof | memory descriptor; read by it |
+/// | cross-memory attach | a large access that is refused, or that brings no proof | memory descriptor; done by it |
 /// | these two | refusal of the descriptor, or a fault where the probe fails too | staging; it is [`AccessError::Withdrawn`] |
 /// | staging | - | - |
 ///
@@ -220,27 +220,43 @@ impl TieredMemory {
     fn read_run(&self, run: &mut [ReadPiece<'_>]) -> Result<(), AccessError> {
         let Some(first) = run.first() else { return Ok(()) };
         let range = (first.address, first.local.len());
-        let cross = match (self.tier(), &self.cross, &self.descriptor, &mut *run) {
-            (Tier::CrossMemory, Some(cross), Some(rank), [piece]) if piece.local.len() >= LEAST => Some((cross, rank)),
-            _ => None,
-        };
+        let cross = self.cross_for(if run.len() == 1 { range.1 } else { 0 });
         if let Some((cross, rank)) = cross
             && cross.read(rank, run[0].address, run[0].local)
         {
             return Ok(());
         }
         self.access(range, |memory| memory.readv(run))?;
-        if cross.is_some() {
-            // What the descriptor reads and the other way does not is refused there, or the number is not the rank's.
-            let (from, to) = (Tier::CrossMemory.code(), Tier::MemoryDescriptor.code());
-            let _ = self.tier.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
-        }
+        self.leave(cross);
         Ok(())
     }
 
     fn write_run(&self, run: &[WritePiece<'_>]) -> Result<(), AccessError> {
         let Some(first) = run.first() else { return Ok(()) };
-        self.access((first.address, first.local.len()), |memory| memory.writev(run))
+        let cross = self.cross_for(run.iter().map(|piece| piece.local.len()).sum());
+        if cross.is_some_and(|(cross, _)| cross.write(run)) {
+            return Ok(());
+        }
+        self.access((first.address, first.local.len()), |memory| memory.writev(run))?;
+        self.leave(cross);
+        Ok(())
+    }
+
+    /// Cross-memory attach and the descriptor that proves it, where so many bytes are worth it.
+    fn cross_for(&self, bytes: usize) -> Option<(&Marked, &MemoryDescriptor)> {
+        match (self.tier(), &self.cross, &self.descriptor) {
+            (Tier::CrossMemory, Some(cross), Some(rank)) if bytes >= LEAST => Some((cross, rank)),
+            _ => None,
+        }
+    }
+
+    /// What the descriptor reaches and the other way, if it was tried, does not is refused there, or the number is not the
+    /// rank's.
+    fn leave(&self, tried: Option<(&Marked, &MemoryDescriptor)>) {
+        if tried.is_some() {
+            let (from, to) = (Tier::CrossMemory.code(), Tier::MemoryDescriptor.code());
+            let _ = self.tier.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
+        }
     }
 }
 
