@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | resting | something found, soon after the last | looking, or giving way if the processor is wanted |
 //! | looking | something found | looking, as long from now |
-//! | looking | the processor is wanted, or nobody can tell | giving way, for twice as long as the last time |
+//! | looking | the processor is wanted, or nobody can tell | giving way, longer each time until that lies far back ([`CALM`]) |
 //! | looking | nothing found for [`LOOK`] | resting |
 //! | giving way | its time is over | resting |
 //!
@@ -25,6 +25,9 @@ const LOOK: Duration = Duration::from_micros(200);
 const ASK: Duration = Duration::from_micros(20);
 /// How long somebody else has the processor before the kernel is asked again, at first and at last.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(256));
+/// After how many times as long without it giving way begins anew: looking has to win more than being kept from the processor
+/// for some milliseconds loses.
+const CALM: u32 = 16;
 
 /// What the kernel says of the processors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,8 +42,13 @@ pub(crate) struct Figures {
 enum State {
     Resting,
     /// The kernel was asked then, and this thread had waited so long.
-    Looking { asked: Instant, delay: Duration },
-    GivingWay { until: Instant },
+    Looking {
+        asked: Instant,
+        delay: Duration,
+    },
+    GivingWay {
+        until: Instant,
+    },
 }
 
 /// See the module.
@@ -49,14 +57,20 @@ pub(crate) struct Looking {
     polling: Polling,
     state: State,
     found_at: Instant,
-    /// How long it gives way the next time.
-    pause: Duration,
+    /// How long it gave way the last time, and until when.
+    gave_way: (Duration, Instant),
     pub(crate) looks: Looks,
 }
 
 impl Looking {
     pub(crate) fn new(polling: Polling, now: Instant) -> Self {
-        Looking { polling, state: State::Resting, found_at: now, pause: PAUSE.0, looks: Looks::default() }
+        Looking {
+            polling,
+            state: State::Resting,
+            found_at: now,
+            gave_way: (Duration::ZERO, now),
+            looks: Looks::default(),
+        }
     }
 
     /// A turn has ended, and `found` says whether something had come: whether the next follows without sleep.
@@ -87,7 +101,6 @@ impl Looking {
         match self.state {
             State::Looking { .. } if found => {
                 self.looks.found += 1;
-                self.pause = PAUSE.0;
                 self.state
             }
             State::Looking { .. } if waited >= LOOK => {
@@ -109,9 +122,12 @@ impl Looking {
             Some(Figures { delay, .. }) => State::Looking { asked: now, delay },
             None => {
                 self.looks.given_up += 1;
-                let pause = self.pause;
-                self.pause = (pause * 2).min(PAUSE.1);
-                State::GivingWay { until: now + pause }
+                let (last, since) = self.gave_way;
+                let calm = now.saturating_duration_since(since) >= last * CALM;
+                let pause = if calm { PAUSE.0 } else { (last * 2).min(PAUSE.1) };
+                let until = now + pause;
+                self.gave_way = (pause, until);
+                State::GivingWay { until }
             }
         }
     }
@@ -177,10 +193,12 @@ mod tests {
             pause = (pause * 2).min(PAUSE.1);
         }
         assert_eq!(pause, PAUSE.1);
-        assert!(bench.turn(SOON, true, Some(FREE)));
-        assert!(bench.turn(SOON, true, Some(FREE)));
+        let calm = bench.now + SOON + PAUSE.1 * CALM;
+        while bench.now < calm {
+            assert!(bench.turn(SOON, true, Some(FREE)));
+        }
         assert!(!bench.turn(ASK, false, Some(CROWDED)));
-        assert_eq!(bench.looking.state, State::GivingWay { until: bench.now + PAUSE.0 }, "a look that found forgives");
+        assert_eq!(bench.looking.state, State::GivingWay { until: bench.now + PAUSE.0 }, "long ago is forgiven");
     }
 
     #[test]

@@ -58,7 +58,11 @@ mod tests {
         let (before, over) = (processor.figures().expect("Linux tells"), AtomicBool::new(false));
         std::thread::scope(|scope| {
             for _ in 0..2 * processor.online {
-                scope.spawn(|| while !over.load(Ordering::Relaxed) {});
+                scope.spawn(|| {
+                    while !over.load(Ordering::Relaxed) {
+                        std::hint::spin_loop()
+                    }
+                });
             }
             while !processor.figures().is_some_and(|now| now.crowded && now.delay > before.delay) {}
             over.store(true, Ordering::Relaxed);
