@@ -32,7 +32,7 @@ const CALM: u32 = 16;
 /// What the kernel says of the processors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Figures {
-    /// More threads can run than there are processors.
+    /// With this thread and all others that can run no processor is idle.
     pub(crate) crowded: bool,
     /// How long this thread has waited for a processor since its start.
     pub(crate) delay: Duration,

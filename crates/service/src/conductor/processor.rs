@@ -37,7 +37,8 @@ impl Processor {
     pub(crate) fn figures(&self) -> Option<Figures> {
         let runnable = read(self.load.as_ref()?, |line| line.split([' ', '/']).nth(3)?.parse::<u64>().ok())?;
         let delay = read(self.waits.as_ref()?, |line| line.split(' ').nth(1)?.parse().ok())?;
-        Some(Figures { crowded: runnable > self.online, delay: Duration::from_nanos(delay) })
+        // Whom a turn wakes needs a processor, too, and would else come to ours.
+        Some(Figures { crowded: runnable >= self.online, delay: Duration::from_nanos(delay) })
     }
 }
 
