@@ -82,20 +82,43 @@ fn nothing_is_left_of_ranks_that_are_gone() {
     }
 }
 
+fn sleeps(daemon: &Daemon) -> u64 {
+    daemon.statistics()["datapath"]["sleeps"].as_u64().expect("a number")
+}
+
 #[test]
 fn an_idle_daemon_with_ranks_sleeps() {
-    let daemon = Daemon::start(&[]);
+    let daemon = Daemon::start(&["--poll", "auto"]);
     let mut ranks = ranks("attached", &daemon, 4);
     all_say(&mut ranks, "ready");
-    let sleeps = |daemon: &Daemon| daemon.statistics()["datapath"]["sleeps"].as_u64().expect("a number");
     let (before, start, slept) = (daemon.cpu_seconds(), std::time::Instant::now(), sleeps(&daemon));
     // The time over which idleness is measured, nothing is waited for.
     std::thread::sleep(std::time::Duration::from_secs(3));
     let wakes = sleeps(&daemon) - slept;
     let share = (daemon.cpu_seconds() - before) / start.elapsed().as_secs_f64();
-    assert!(share < 0.005, "an idle daemon takes {share} of a processor");
+    assert!(share < 0.001, "an idle daemon takes {share} of a processor");
     assert!(wakes < 30, "an idle daemon wakes {wakes} times in three seconds");
     let_go(ranks);
+}
+
+#[test]
+fn a_daemon_that_always_looks_sleeps_when_the_last_rank_has_gone() {
+    let daemon = Daemon::start(&["--poll", "always"]);
+    let mut ranks = ranks("attached", &daemon, 2);
+    all_say(&mut ranks, "ready");
+    let before = sleeps(&daemon);
+    assert!((0..10).all(|_| sleeps(&daemon) == before), "it sleeps while ranks are attached");
+    let_go(ranks);
+    // The kernel tells the daemon of each end; from then on each answer to us ends a sleep.
+    assert!((0..1000).any(|_| sleeps(&daemon) > before), "it never sleeps again");
+}
+
+#[test]
+fn a_daemon_told_not_to_look_sleeps_at_once() {
+    let daemon = Daemon::start(&["--poll", "off"]);
+    let_go(ranks("in-flight", &daemon, 3));
+    let looks = &daemon.statistics()["datapath"]["looks"];
+    assert_eq!(looks, &serde_json::json!({ "found": 0, "in_vain": 0, "given_up": 0 }));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 use outboard_fabric::multicast::{Interface, InterfaceError, MulticastSettings};
 use outboard_fabric::{
@@ -15,8 +16,10 @@ use rustix::net::SocketType;
 use crate::conductor::Conductor;
 use crate::conductor::engine::Engine;
 use crate::conductor::lifetime::{Leaving, Lifetime};
+use crate::conductor::looking::Looking;
 use crate::conductor::outbox::Outbox;
 use crate::conductor::poller::Poller;
+use crate::conductor::processor::Processor;
 use crate::datapath::Datapath;
 use crate::ranks::Ranks;
 use crate::ranks::attach::{Host, random};
@@ -146,6 +149,8 @@ fn build(settings: &Settings) -> Result<Conductor, StartError> {
         statistics: Statistics::new(),
         trace,
         lifetime: Lifetime::new(settings.exit_when_idle),
+        looking: Looking::new(settings.poll, Instant::now()),
+        processor: Processor::of_this_thread(),
     })
 }
 

@@ -53,6 +53,17 @@ pub enum AlgorithmChoice {
     Multicast,
 }
 
+/// Whether the conductor looks for what comes next instead of sleeping.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Polling {
+    /// It sleeps at once.
+    Off,
+    /// For a moment, where something has just come soon after something else and nobody else wants the processor.
+    Auto,
+    /// As long as ranks are attached: a processor of its own is the price.
+    Always,
+}
+
 /// A number, or what the interface says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Auto<T> {
@@ -111,6 +122,9 @@ pub struct Settings {
     /// Largest call, in bytes that it moves in all, that takes no barrier: each of its messages carries its bytes; 0 for none
     #[arg(long, env = "OUTBOARD_EAGER_BYTES", default_value_t = EAGER_BYTES)]
     pub eager_bytes: Size,
+    /// Whether the daemon goes on looking for a moment where it could sleep: `auto` while a processor is free for that
+    #[arg(long, env = "OUTBOARD_POLL", value_enum, default_value_t = Polling::Auto)]
+    pub poll: Polling,
     /// Tuning file, as written by `outboard tune`, which all daemons of a group have alike: algorithms of the collectives
     #[arg(long, env = "OUTBOARD_TUNING")]
     pub tuning: Option<PathBuf>,

@@ -51,3 +51,29 @@ fn lost_frames_hold_nobody_for_ever() {
         }
     }
 }
+
+/// A barrier is a matter of latency alone: `ceil(log2 n)` one-way times from the last call to every end, and no more, whatever the
+/// number of hosts.
+#[test]
+fn mc_4_a_barrier_takes_as_many_one_way_times_as_hosts_double() {
+    for hosts in 2..=33usize {
+        let mut scenario = barrier(hosts);
+        // A frame takes no time on a link, so that one way is two links' latency.
+        scenario.network.rate = u64::MAX;
+        let one_way = 2 * scenario.network.latency;
+        let rounds = hosts.next_power_of_two().ilog2();
+        scenario.groups[0].window = 2;
+        let last = LATE + Duration::from_micros(7);
+        for at in [LATE, 2 * LATE] {
+            let late = vec![(hosts - 1, last - LATE)];
+            scenario.groups[0].calls.push(CallPlan { at, late, ..CallPlan::of(Pattern::Barrier, 0) });
+        }
+        scenario.groups[0].calls.remove(0);
+        let outcome = run(&scenario, 1).unwrap_or_else(|failure| panic!("{failure}"));
+        let ends = |instance: u64| outcome.ends.iter().filter(move |((.., n), _)| *n == instance).map(|(_, end)| *end);
+        for (instance, since) in [(1, last), (2, last + LATE)] {
+            assert_eq!(ends(instance).count(), hosts);
+            assert_eq!(ends(instance).max(), Some(since + one_way * rounds), "barrier {instance} among {hosts}");
+        }
+    }
+}

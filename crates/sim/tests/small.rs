@@ -15,10 +15,10 @@ fn reduction(result: Combined) -> Pattern {
     Pattern::Reduction { result, reduction: Reduction::new(Operator::Sum, Element::F64).expect("defined by MPI") }
 }
 
-fn patterns() -> [Pattern; 6] {
+fn patterns() -> [Pattern; 7] {
     let combined = [Combined::Reduce { root: 1 }, Combined::Allreduce, Combined::ReduceScatterBlock, Combined::Scan];
     let [reduce, allreduce, scatter, scan] = combined.map(reduction);
-    [Pattern::Allgather, Pattern::Broadcast { root: 1 }, reduce, allreduce, scatter, scan]
+    [Pattern::Allgather, Pattern::Alltoall, Pattern::Broadcast { root: 1 }, reduce, allreduce, scatter, scan]
 }
 
 fn small(ranks: usize, calls: &[Pattern], bytes: u64) -> Scenario {

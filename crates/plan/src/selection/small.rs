@@ -2,7 +2,9 @@
 
 use std::sync::LazyLock;
 
-use super::{Case, Choice, Collective, Tuning};
+use super::choice::all;
+use super::{Because, Candidate, Case, Choice, Chosen, Collective, Tuning};
+use crate::algorithm::Algorithm;
 
 /// What groups choose by that have no tuning: without multicast, with it, and for small calls.
 static UNTUNED: LazyLock<[Tuning; 3]> =
@@ -20,20 +22,31 @@ pub fn chosen(tuning: Option<&Tuning>, case: &Case, eager_bytes: u64) -> (Choice
         | Collective::Allreduce
         | Collective::ReduceScatter
         | Collective::Scan => Some(case.bytes),
-        Collective::Allgather => of_all,
-        // Blocks are pulled without a barrier, too, and a barrier is one.
-        Collective::Alltoall | Collective::Gather | Collective::Scatter | Collective::Barrier => None,
+        Collective::Allgather | Collective::Alltoall => of_all,
+        // Where only the root is waited for blocks are pulled without a barrier, too, and a barrier is one.
+        Collective::Gather | Collective::Scatter | Collective::Barrier => None,
     };
     // A call that moves nothing would end in silence, whatever others have called.
     let few = moved.is_some_and(|bytes| bytes > 0 && bytes <= eager_bytes);
-    match tuning {
-        Some(tuning) => {
-            let choice = tuning.choose(case).choice;
-            (choice, few && !choice.multicasts() && !choice.pulls())
-        }
-        None if few => (UNTUNED[2].choose(&Case { multicast: false, ..*case }).choice, true),
-        None => (UNTUNED[usize::from(case.multicast)].choose(case).choice, false),
-    }
+    let (tuning, case) = match tuning {
+        Some(tuning) => (tuning, *case),
+        None if few => (&UNTUNED[2], Case { multicast: false, ..*case }),
+        None => (&UNTUNED[usize::from(case.multicast)], *case),
+    };
+    let choice = match tuning.choose(&case) {
+        Chosen { choice, because: Because::Rule(_) } => choice,
+        _ if few && case.collective == Collective::Alltoall => exchanged(tuning, &case),
+        Chosen { choice, .. } => choice,
+    };
+    (choice, few && !choice.multicasts() && !choice.pulls())
+}
+
+/// How few bytes for each other rank reach them soonest: in a message each, all at once, or in few rounds.
+fn exchanged(tuning: &Tuning, case: &Case) -> Choice {
+    let algorithms = [Algorithm::ScatterDestination { batch: case.ranks }, Algorithm::Bruck { ports: 1 }];
+    let candidates = algorithms.into_iter().filter_map(|one| tuning.candidate(case, all(case.collective, one)));
+    let fastest: Option<Candidate> = candidates.min_by_key(|candidate| candidate.time);
+    fastest.expect("messages of their own fit every call").choice
 }
 
 #[cfg(test)]
@@ -51,11 +64,29 @@ mod tests {
         assert_eq!(name(&case(Collective::Broadcast, (16 << 10) + 1)), ("multicast".to_owned(), false));
         assert_ne!(name(&case(Collective::Allgather, 2 << 10)).0, "ring", "a ring has most latencies");
         assert!(!name(&case(Collective::Allgather, (2 << 10) + 1)).1, "all blocks count");
-        assert!(!name(&case(Collective::Barrier, 0)).1 && !name(&case(Collective::Alltoall, 1)).1);
+        assert!(!name(&case(Collective::Barrier, 0)).1 && !name(&case(Collective::Gather, 1)).1);
         assert!(!name(&case(Collective::Broadcast, 0)).1, "whoever calls something else is told");
         assert!(!chosen(None, &case(Collective::Broadcast, 0), 0).1, "none is small");
         let multicasts = Tuning::untuned(true);
         let (choice, small) = chosen(Some(&multicasts), &case(Collective::Broadcast, 8), 16 << 10);
         assert!(choice.multicasts() && !small, "as somebody has tuned it");
+    }
+
+    #[test]
+    fn small_exchanges_go_at_once_unless_somebody_has_tuned_them() {
+        let case =
+            |ranks, bytes| Case { collective: Collective::Alltoall, ranks, hosts: ranks, bytes, multicast: true };
+        let name = |tuning: Option<&Tuning>, case: &Case| {
+            let (choice, small) = chosen(tuning, case, 16 << 10);
+            (choice.to_string(), small)
+        };
+        let of_their_own = Tuning::default();
+        for tuning in [None, Some(&of_their_own)] {
+            assert_eq!(name(tuning, &case(4, 4 << 10)), ("scatter-destination:batch=4".to_owned(), true));
+            assert_eq!(name(tuning, &case(4, (4 << 10) + 1)), ("pull".to_owned(), false));
+            assert_eq!(name(tuning, &case(1024, 1)), ("bruck".to_owned(), true), "not a thousand messages each");
+        }
+        let pulls: Tuning = "[[choice.alltoall]]\nalgorithm = \"pull\"\n".parse().expect("valid");
+        assert_eq!(name(Some(&pulls), &case(4, 8)), ("pull".to_owned(), false));
     }
 }

@@ -3,7 +3,9 @@
 //! One turn looks at everything once: the fabric if it has something, mailbox, submissions, timers, then what the machine
 //! wants in return. Each turn ends with one look at all descriptors. The wake rule: before that look the fabric is armed and
 //! the sleeping flags are raised, which look at their queues again; it lasts until the machine's next timer, or no time at
-//! all when anything is left to do. So descriptors wait one turn at most, and idle is asleep: no processor time.
+//! all when anything is left to do. So descriptors wait one turn at most, and idle is asleep: no processor time. Before it
+//! sleeps the conductor may look for a moment ([`looking`]): it takes turns, each with its look at all descriptors, and as long
+//! as it does the flags stay down, since its own turns see what ranks and threads leave there.
 //!
 //! | state | on | goes to |
 //! |---|---|---|
@@ -17,8 +19,10 @@
 
 pub(crate) mod engine;
 pub(crate) mod lifetime;
+pub(crate) mod looking;
 pub(crate) mod outbox;
 pub(crate) mod poller;
+pub(crate) mod processor;
 
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -32,8 +36,10 @@ use serde_json::{Value, json};
 
 use crate::conductor::engine::Engine;
 use crate::conductor::lifetime::Lifetime;
+use crate::conductor::looking::Looking;
 use crate::conductor::outbox::Outbox;
 use crate::conductor::poller::{Poller, Token, Trigger};
+use crate::conductor::processor::Processor;
 use crate::datapath::mailbox::Mailbox;
 use crate::datapath::{Datapath, Report};
 use crate::ranks::Ranks;
@@ -74,6 +80,17 @@ pub(crate) struct Conductor {
     pub(crate) statistics: Statistics,
     pub(crate) trace: Option<Trace>,
     pub(crate) lifetime: Lifetime,
+    pub(crate) looking: Looking,
+    pub(crate) processor: Processor,
+}
+
+/// What one look at everything came to.
+#[derive(Debug, Clone, Copy)]
+struct Turn {
+    /// The machine may want more.
+    unfinished: bool,
+    /// A rank, another service process or a datapath thread had left something.
+    found: bool,
 }
 
 /// What the caller wants.
@@ -105,13 +122,13 @@ impl Conductor {
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK) };
         let mut phase = Phase::Serving;
         while phase != Phase::Ended {
-            let unfinished = self.turn();
+            let turn = self.turn();
             // Behind a turn, so that a call that was posted before the order to end is in flight by now.
             phase = self.drained(phase);
-            if phase == Phase::Ended || (phase == Phase::Serving && !unfinished && self.unused()) {
+            if phase == Phase::Ended || (phase == Phase::Serving && !turn.unfinished && self.unused()) {
                 break;
             }
-            for token in self.sleep(phase, unfinished)? {
+            for token in self.sleep(phase, turn)? {
                 self.wake(token, &mut phase, &mut stopped);
             }
         }
@@ -146,13 +163,11 @@ impl Conductor {
         self.ranks.connections.is_empty()
     }
 
-    /// Looks at everything once; returns whether the machine may want more.
-    fn turn(&mut self) -> bool {
-        if std::mem::take(&mut self.fabric_calls) {
-            self.progress_fabric();
-        }
-        self.take_reports();
-        self.ranks.take_submissions(&mut self.engine, &self.host.quotas, self.trace.as_mut());
+    /// Looks at everything once.
+    fn turn(&mut self) -> Turn {
+        let heard = std::mem::take(&mut self.fabric_calls) && self.progress_fabric();
+        let reported = self.take_reports();
+        let asked = self.ranks.take_submissions(&mut self.engine, &self.host.quotas, self.trace.as_mut());
         self.engine.timeout();
         // What was sent may end calls, and what has ended may send.
         let unfinished = (0..ANSWERS).all(|_| {
@@ -160,13 +175,14 @@ impl Conductor {
         });
         let gone = self.ranks.remove_gone(&self.poller, &mut self.engine);
         self.ranks.tell_of_falls();
-        gone || unfinished
+        Turn { unfinished: gone || unfinished, found: heard || reported || asked }
     }
 
-    fn progress_fabric(&mut self) {
+    /// Whether the fabric had anything.
+    fn progress_fabric(&mut self) -> bool {
         let Conductor { engine, outbox, statistics, trace, .. } = self;
         let mut lost = Vec::new();
-        outbox.fabric().progress(&mut |event| match event {
+        let done = outbox.fabric().progress(&mut |event| match event {
             FabricEvent::Message { from, header, payload } => {
                 statistics.datapath.frames_received += 1;
                 let since = trace.as_ref().filter(|_| !payload.is_empty()).map(|_| Trace::now());
@@ -187,11 +203,13 @@ impl Conductor {
             outbox.forget(peer);
             engine.peer_lost(peer);
         }
+        done > 0
     }
 
-    fn take_reports(&mut self) {
-        for _ in 0..REPORTS {
-            let Some(report) = self.mailbox.take() else { return };
+    /// Whether datapath threads had anything.
+    fn take_reports(&mut self) -> bool {
+        for taken in 0..REPORTS {
+            let Some(report) = self.mailbox.take() else { return taken > 0 };
             let counts = &mut self.statistics.datapath;
             match report {
                 Report::Sent { token, read, datagrams, bytes, failures } => {
@@ -220,6 +238,7 @@ impl Conductor {
                 }
             }
         }
+        true
     }
 
     fn take_events(&mut self) -> bool {
@@ -275,10 +294,16 @@ impl Conductor {
         worked
     }
 
-    /// The wake rule; returns what woke us. With `unfinished` work it looks and does not sleep.
-    fn sleep(&mut self, phase: Phase, unfinished: bool) -> Result<Vec<Token>, Errno> {
+    /// The wake rule; returns what woke us. With unfinished work, or where that is worth it, it looks and does not sleep.
+    fn sleep(&mut self, phase: Phase, turn: Turn) -> Result<Vec<Token>, Errno> {
+        let attached = self.ranks.attached().next().is_some();
+        let looks = self.looking.goes_on(Instant::now(), (turn.found, attached), || self.processor.figures());
+        if looks && !turn.found {
+            // Whoever waits for this processor has it before the next look.
+            std::thread::yield_now();
+        }
         self.fabric_calls = self.outbox.fabric().arm() == Armed::Busy;
-        let busy = unfinished || self.fabric_calls;
+        let busy = turn.unfinished || looks || self.fabric_calls;
         let limit = match !busy && self.mailbox.prepare_sleep() && self.ranks.prepare_sleep() {
             true => self.limit(phase),
             false => Some(Duration::ZERO),
@@ -378,6 +403,7 @@ impl Conductor {
         let present = self.ranks.present(&self.host.topology);
         self.statistics.datapath.frames_sent = self.outbox.frames_sent;
         self.statistics.datapath.refused = self.ranks.refused;
+        self.statistics.datapath.looks = self.looking.looks;
         let seat = |group, rank| Some(self.ranks.seat(group, rank)?.to_string());
         let (machine, in_flight) = (self.engine.machine(), self.engine.in_flight());
         let report = self.statistics.report(machine.id(), &machine.counters(), present, in_flight, &seat);
@@ -393,7 +419,7 @@ impl Conductor {
         let until = Instant::now() + FAREWELL;
         loop {
             self.fabric_calls = true;
-            if !self.turn() && self.outbox.is_empty() {
+            if !self.turn().unfinished && self.outbox.is_empty() {
                 return;
             }
             if Instant::now() >= until {

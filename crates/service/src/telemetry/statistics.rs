@@ -143,6 +143,17 @@ impl Tiers {
     }
 }
 
+/// How often the conductor looked instead of sleeping.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Looks {
+    /// Turns without a sleep before them that found something.
+    pub found: u64,
+    /// Looks that ended since nothing came.
+    pub in_vain: u64,
+    /// Looks not begun, or ended, since somebody else wanted the processor.
+    pub given_up: u64,
+}
+
 /// What the datapath threads and the conductor saw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Datapath {
@@ -164,6 +175,8 @@ pub struct Datapath {
     pub frames_received: u64,
     /// Times the conductor slept.
     pub sleeps: u64,
+    /// Times it looked instead.
+    pub looks: Looks,
     /// Submissions or messages of ranks that were refused.
     pub refused: u64,
 }
