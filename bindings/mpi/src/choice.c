@@ -160,8 +160,7 @@ static void class_start(struct class *class, const struct group *group)
     form = form == BLOCKING ? BLOCKING : NONBLOCKING;
     const struct remembered *found = remembered_find(class_key(collective, form, size_of(class->key)), &group->place);
     if (found != NULL)
-        trial_start(&class->trial, found->median[OFFLOADED] < found->median[NATIVE] ? OFFLOADED : NATIVE, REMEMBERED,
-                    found->median, first);
+        trial_start(&class->trial, trial_faster(found->median), REMEMBERED, found->median, first);
     else
         trial_start(&class->trial, built_in(form, collective, size_of(class->key), &group->place), BUILT_IN, unknown,
                     first);

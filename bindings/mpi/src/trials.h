@@ -60,6 +60,8 @@ struct turn_of {
     unsigned serial;
 };
 
+/* Which way is taken where these are the times of both. */
+enum way trial_faster(const double *median);
 /* `median` holds what an earlier run left, or zeros. The first trial is asked for at call number `first`; 0: never. */
 void trial_start(struct trial *trial, enum way way, enum why why, const double *median, uint64_t first);
 /* Counts one call and says its way. A function of the count and of what was agreed alone. */
