@@ -2,15 +2,15 @@
  * choice.c: whether a call is offloaded or left to the MPI library, chosen by communicator and class of calls.
  *
  * A class is a collective, a form and the number of bits of the bytes that all ranks know. Its calls begin as an
- * earlier run has found them faster (remembered.c), else by a built-in rule. In adaptive and learning mode some turns then go
- * both ways (trials.c), the members agree on how long these took, and go on with the faster way.
+ * earlier run has found them faster (remembered.c), else by a built-in rule. In adaptive and learning mode some turns
+ * then go both ways (trials.c), the members agree on how long these took, and go on with the faster way.
  *
  * Invariants: what decides is equal on all members: OUTBOARD_CHOICE of rank 0, what rank 0 remembered, the place of the
  * communicator, the number of calls, and vectors that the members have agreed on. Members agree, and make groups, in
  * blocking calls and in those that make persistent requests only.
  *
- * Reductions are tried in the learning mode alone, since both ways may differ in the last bits; otherwise what an earlier
- * run has learned decides. Persistent requests go the way of their whole life when they are made: that of the
+ * Reductions are tried in the learning mode alone, since both ways may differ in the last bits; otherwise what an
+ * earlier run has learned decides. Persistent requests go the way of their whole life when they are made: that of the
  * nonblocking calls of their size.
  */
 #include <pthread.h>
@@ -20,8 +20,9 @@
 
 #include "shim.h"
 
-/* The built-in rule: bits of the bytes from which calls between hosts are offloaded, from 256 KiB and from 16 KiB. */
-#define BLOCKING_FROM 19
+/* The built-in rule: bits of the bytes from which calls between hosts are offloaded, from 256 KiB if they are blocking or
+ * reduce, others from 16 KiB. */
+#define SURE_FROM 19
 #define OTHERS_FROM 15
 /* Calls of a class before it asks for a trial. To ask costs about as much as a small call. */
 #define ASKS_AT 3
@@ -123,9 +124,10 @@ static unsigned size_class(uint64_t bytes)
  * a blocking reduction, of which no two ranks need the same bytes, gains nothing that is sure. */
 static enum way built_in(enum form form, enum collective collective, unsigned size, const struct place *place)
 {
-    if (place->hosts == 1 || (form == BLOCKING && (size == SIZE_UNKNOWN || method_of(collective)->reduces)))
+    bool reduces = method_of(collective)->reduces;
+    if (place->hosts == 1 || (form == BLOCKING && (size == SIZE_UNKNOWN || reduces)))
         return NATIVE;
-    return size < (form == BLOCKING ? BLOCKING_FROM : OTHERS_FROM) ? NATIVE : OFFLOADED;
+    return size < (form == BLOCKING || reduces ? SURE_FROM : OTHERS_FROM) ? NATIVE : OFFLOADED;
 }
 
 static struct class *class_find(const struct choices *choices, unsigned key)

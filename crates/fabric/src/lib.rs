@@ -2,8 +2,8 @@
 //!
 //! Two roles, two shapes:
 //! - **Unicast**, the trait [`Fabric`]: reliable messages in order per peer, owned by the one conductor thread of a
-//!   service process. Kinds: [`Loopback`] within a process, [`Tcp`] between hosts of an Ethernet, [`Ucx`] where there is
-//!   RDMA.
+//!   service process. Kinds: [`Loopback`] within a process, [`Tcp`] between hosts of an Ethernet, [`Ucx`] where there
+//!   is RDMA.
 //! - **Multicast**, UDP datagrams that may be lost, sent and received by datapath threads of their own
 //!   (MC-9).
 //!

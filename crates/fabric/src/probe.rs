@@ -32,8 +32,8 @@ impl Check {
     }
 }
 
-/// Looks at what carries unicast and multicast over the interface of `multicast`. Takes under a second; its test datagram
-/// (time to live 0) stays on this host.
+/// Looks at what carries unicast and multicast over the interface of `multicast`. Takes under a second; its test
+/// datagram (time to live 0) stays on this host.
 pub fn probe(multicast: &MulticastSettings) -> Vec<Check> {
     vec![
         unicast(&multicast.interface),

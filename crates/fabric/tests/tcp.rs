@@ -187,8 +187,8 @@ fn strangers_are_closed_and_others_go_on() {
     assert!(matches!(closed, Ok(0) | Err(_)));
 }
 
-/// Service processes that all dial one another at the same moment, each on a thread of its own: nobody is lost and every
-/// message arrives once.
+/// Service processes that all dial one another at the same moment, each on a thread of its own: nobody is lost and
+/// every message arrives once.
 #[test]
 fn all_dial_all_at_once() {
     const ENDS: usize = 4;

@@ -22,7 +22,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let filter = std::env::args().skip(1).find(|word| !word.starts_with('-')).unwrap_or_default();
-    let tests: [(&str, fn()); 25] = [
+    let tests: [(&str, fn()); 26] = [
         ("multicast_moves_each_block_once", multicast_moves_each_block_once),
         ("ring_gathers_without_multicast", ring_gathers_without_multicast),
         ("broadcasts_are_multicast_once", broadcasts_are_multicast_once),
@@ -43,6 +43,7 @@ fn main() -> ExitCode {
         ("a_killed_rank_is_named_on_all_hosts", a_killed_rank_is_named_on_all_hosts),
         ("a_killed_daemon_is_named_on_all_hosts", a_killed_daemon_is_named_on_all_hosts),
         ("a_dead_host_is_named_and_leaves_nothing_behind", a_dead_host_is_named_and_leaves_nothing_behind),
+        ("a_host_that_was_cut_off_is_welcome_again", a_host_that_was_cut_off_is_welcome_again),
         ("a_halted_rank_is_late_and_not_dead", a_halted_rank_is_late_and_not_dead),
         ("siblings_share_what_crosses_the_wire_once", siblings_share_what_crosses_the_wire_once),
         ("siblings_repair_what_their_link_lost", siblings_repair_what_their_link_lost),
@@ -400,6 +401,32 @@ fn a_dead_host_is_named_and_leaves_nothing_behind() {
         // A connection to the other host stays.
         assert!(daemon.descriptors() <= before + 4, "{} descriptors, {before} at the start", daemon.descriptors());
     }
+}
+
+/// The ranks of a host without link lose theirs, by name; those that start when it has a link again have all hosts,
+/// though no daemon was started anew.
+fn a_host_that_was_cut_off_is_welcome_again() {
+    let cluster = Cluster::start(3, None, &[]);
+    let cut_off = cluster.daemons[2].statistics()["service_process"].as_str().expect("a name").to_owned();
+    let mut ranks = cluster.ranks("a-host-dies", 2);
+    let mut alone = ranks.split_off(4);
+    all_say(&mut alone, "ready");
+    all_say(&mut ranks, "posted");
+    let link = |state: &str| {
+        let mut ip = cluster.lab.command("h3", "ip").expect("the host is up");
+        assert!(ip.args(["link", "set", "eth0", state]).status().expect("iproute2").success());
+    };
+    link("down");
+    for rank in &mut ranks {
+        let said = rank.line();
+        assert!(said.contains(&cut_off) && said.contains("rank 4"), "{said}");
+    }
+    alone.iter_mut().for_each(Rank::kill);
+    let_go(ranks);
+    link("up");
+    let mut ranks = cluster.ranks("allgather", 2);
+    all_say(&mut ranks, "done");
+    let_go(ranks);
 }
 
 /// Longer than a host may be silent: the process of a rank that hangs is there, so it is late and no more.

@@ -23,6 +23,7 @@ use rustix::net::{AddressFamily, SendAncillaryBuffer, SendFlags, SocketFlags, So
 
 use crate::tcp::frames::{self, Assembly, PREFIX, Sink};
 use crate::tcp::handshake::{Handshake, HandshakeError, LONGEST, Step};
+use crate::tcp::SILENCE;
 use crate::tcp::identity::PublicKey;
 use crate::{PeerId, PeerLoss, SendBuffer};
 
@@ -141,12 +142,19 @@ fn would_block(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::Interrupted)
 }
 
+/// Messages wait for nothing, and a peer that is cut off is not waited for longer than its service process is: the
+/// kernel would try again less and less often, and not at once when packets flow again.
+fn settle(socket: impl AsFd) -> Result<(), Errno> {
+    sockopt::set_tcp_nodelay(&socket, true)?;
+    sockopt::set_tcp_user_timeout(&socket, SILENCE.as_millis() as u32)
+}
+
 impl Connection {
     /// Begins to connect.
     pub(super) fn dial(peer: PeerId, to: SocketAddrV4, until: Instant) -> Result<Self, Broken> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
-        sockopt::set_tcp_nodelay(&socket, true)?;
+        settle(&socket)?;
         match rustix::net::connect(&socket, &to) {
             Ok(()) | Err(Errno::INPROGRESS) => {}
             Err(errno) => return Err(errno.into()),
@@ -157,7 +165,7 @@ impl Connection {
 
     /// Whoever has connected to us.
     pub(super) fn accepted(socket: TcpStream, handshake: Handshake, until: Instant) -> Result<Self, Broken> {
-        sockopt::set_tcp_nodelay(&socket, true)?;
+        settle(&socket)?;
         socket.set_nonblocking(true)?;
         let stage = Stage::Greeting { handshake, heard: [0; LONGEST], have: 0, until };
         Ok(Connection { socket, peer: None, stage, awaits_room: false })
@@ -308,8 +316,8 @@ impl Connection {
     }
 }
 
-/// Reads until the socket is empty or this turn's share is taken; returns how many frames came. The rest of a long frame is
-/// read into place.
+/// Reads until the socket is empty or this turn's share is taken; returns how many frames came. The rest of a long
+/// frame is read into place.
 fn read_frames(
     mut socket: &TcpStream,
     assembly: &mut Assembly,

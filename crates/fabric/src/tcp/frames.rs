@@ -73,8 +73,8 @@ impl Assembly {
         Ok(frames)
     }
 
-    /// Where the rest of a long frame may be read to; [`Self::advance`] follows. What is not here yet takes no more memory than
-    /// what is, but for [`AHEAD`].
+    /// Where the rest of a long frame may be read to; [`Self::advance`] follows. What is not here yet takes no more
+    /// memory than what is, but for [`AHEAD`].
     pub(super) fn rest(&mut self) -> Option<&mut [u8]> {
         let missing = self.missing().ok().filter(|&missing| self.have >= PREFIX && missing >= DIRECT)?;
         let room = missing.min(self.have.max(AHEAD));

@@ -1,8 +1,9 @@
-//! The handshake before any other byte of a connection is looked at: Noise IKpsk2 (noiseprotocol.org, revision 34), then
-//! one confirmation and one welcome under its keys. A pure machine: bytes in, bytes out.
+//! The handshake before any other byte of a connection is looked at: Noise IKpsk2 (noiseprotocol.org, revision 34),
+//! then one confirmation and one welcome under its keys. A pure machine: bytes in, bytes out.
 //!
-//! The dialer knows the listener's key from its address, the listener learns the dialer's key from the first message and
-//! believes it with the third, which a replay cannot make. The cluster key is mixed in, so that only its holders pass.
+//! The dialer knows the listener's key from its address, the listener learns the dialer's key from the first message
+//! and believes it with the third, which a replay cannot make. The cluster key is mixed in, so that only its holders
+//! pass.
 //!
 //! | state | on | goes to | says |
 //! |---|---|---|---|

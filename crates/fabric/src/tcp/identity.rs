@@ -1,5 +1,5 @@
-//! Who a service process is: a key pair of its own for each life, an id that is a hash of the public key, an address that
-//! carries it.
+//! Who a service process is: a key pair of its own for each life, an id that is a hash of the public key, an address
+//! that carries it.
 //!
 //! Invariant: an id belongs to one key; whoever cannot prove the key does not get the id. Never writes a private key
 //! anywhere.

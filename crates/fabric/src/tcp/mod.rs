@@ -5,13 +5,13 @@
 //! - A connection begins with a handshake ([`handshake`]); frames are taken from the id alone that it has proven. Who
 //!   fails it or says nothing for [`GREETING`] is closed, counted, and named in the log once a second at most.
 //! - Messages go to the kernel at once, gathered from where they lie; what finds no room waits within [`Limits`].
-//! - A connection that breaks is dialled once more before the peer counts as lost. Messages that the kernel had taken are
-//!   gone then: the links of the service processes send them again.
+//! - A connection that breaks is dialled once more before the peer counts as lost. Messages that the kernel had taken
+//!   are gone then: the links of the service processes send them again.
 //! - Disconnecting a peer keeps the connection, for what it may still say; the oldest such connection makes way for
 //!   another.
 //!
-//! Invariants: the connection of a peer's path exists; at most [`STRANGERS`] connections are unproven, the oldest makes way; what a peer that reads nothing has
-//! waiting is bounded. Never blocks except, for a bounded time, on drop.
+//! Invariants: the connection of a peer's path exists; at most [`STRANGERS`] connections are unproven, the oldest makes
+//!   way; what a peer that reads nothing has waiting is bounded. Never blocks except, for a bounded time, on drop.
 
 mod connection;
 mod frames;
@@ -41,6 +41,8 @@ pub use identity::{ClusterKey, Identity};
 const GREETING: Duration = Duration::from_secs(2);
 /// How long a dialled peer may take to answer: a few losses of TCP's first packet.
 const DIALING: Duration = Duration::from_secs(10);
+/// How long what was sent may be unacknowledged: a little more than the silence after which a service process is lost.
+const SILENCE: Duration = Duration::from_secs(4);
 /// How often unfinished connections are looked at.
 const LOOK: Duration = Duration::from_millis(250);
 /// Connections that have not proven who they are.
@@ -324,9 +326,9 @@ impl Tcp {
         Ok(1)
     }
 
-    /// Whoever has connected to us is the owner of `key`. Its connection stays, unless we are the smaller id and have dialled,
-    /// too: then it gives way, also when ours is open already, since the peer may have dialled before it heard of that. A peer
-    /// that has lost ours ends it, and then we dial.
+    /// Whoever has connected to us is the owner of `key`. Its connection stays, unless we are the smaller id and have
+    /// dialled, too: then it gives way, also when ours is open already, since the peer may have dialled before it heard
+    /// of that. A peer that has lost ours ends it, and then we dial.
     fn proven(
         &mut self,
         token: u64,

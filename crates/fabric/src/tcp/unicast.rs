@@ -1,5 +1,5 @@
-//! What the conductor sees of the fabric: peers connected and disconnected, messages sent, turns taken. Never reads a socket
-//! itself.
+//! What the conductor sees of the fabric: peers connected and disconnected, messages sent, turns taken. Never reads a
+//! socket itself.
 
 use std::collections::hash_map::Entry;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -1,8 +1,8 @@
-//! The fabric between hosts with RDMA: UCP active messages by a UCX that is loaded at run time. Tests run it over UCX's TCP
-//! transport; service processes do not, since that obeys whoever connects.
+//! The fabric between hosts with RDMA: UCP active messages by a UCX that is loaded at run time. Tests run it over UCX's
+//! TCP transport; service processes do not, since that obeys whoever connects.
 //!
-//! - Messages go eagerly, in fragments, so that order needs no matching and a receiver needs no buffers: a receiver that
-//!   does not progress holds its senders up by TCP's own flow control.
+//! - Messages go eagerly, in fragments, so that order needs no matching and a receiver needs no buffers: a receiver
+//!   that does not progress holds its senders up by TCP's own flow control.
 //! - Each message starts with a prefix of ours ([`stream`]): a gap or a repetition breaks the stream instead of going
 //!   unnoticed.
 //! - Endpoints run in UCX's peer error mode: a reset connection is reported at once. UCX's keepalive rounds and signal
