@@ -5,8 +5,8 @@
  *   mpirun -n 4 ./pagerank graph.mtx
  *   mpirun -n 4 ./pagerank --generate 524288 16 1
  *
- * The graph comes as a Matrix Market file (coordinate; real, integer or pattern; general or symmetric; an entry in row r
- * and column c is a link from r to c) or is generated. Each rank owns a block of consecutive rows of each of the K
+ * The graph comes as a Matrix Market file (coordinate; real, integer or pattern; general or symmetric; an entry in row
+ * r and column c is a link from r to c) or is generated. Each rank owns a block of consecutive rows of each of the K
  * vectors. In an iteration it takes the vectors in turn: wait for the whole of vector k, multiply its rows, start the
  * gathering of the result, go on with vector k + 1. So up to K - 1 gathers are in flight while it computes.
  *

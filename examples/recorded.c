@@ -1,5 +1,6 @@
 /*
- * recorded.c: three patterns of communication, recorded once and called again and again, each beside its plain MPI twin.
+ * recorded.c: three patterns of communication, recorded once and called again and again, each beside its plain MPI
+ * twin.
  *
  *   mpicc -O2 -I../crates/client/include recorded.c -L../target/release -loutboard -o recorded
  *   mpirun -n 8 ./recorded [bytes] [rounds]

@@ -1,8 +1,8 @@
 //! What the fuzz targets run. Most take the fuzzer's bytes as a script of hostile acts, play it against code that also
 //! serves honest ranks, and panic when those are harmed; `texts` takes them as a text.
 //!
-//! `scripts` play in virtual time and are deterministic; `rank` runs a whole daemon and depends on the scheduler only in
-//! how far the daemon has got when the next act comes. Nothing here is shipped.
+//! `scripts` play in virtual time and are deterministic; `rank` runs a whole daemon and depends on the scheduler only
+//! in how far the daemon has got when the next act comes. Nothing here is shipped.
 
 pub mod rank;
 pub mod scripts;

@@ -1,11 +1,13 @@
 //! A whole daemon in this process, two honest ranks, and a hostile one at its socket and in its shared memory.
 //!
-//! The hostile rank sends whole and broken messages with whatever descriptors, posts entries, scribbles over its control
-//! region, rings the doorbell, connects again and again, and between all that behaves, so that it gets somewhere. Its memory
-//! is reached by registered memfds alone: it shares a process with the daemon, whose memory it must not be given.
+//! The hostile rank sends whole and broken messages with whatever descriptors, posts entries, scribbles over its
+//! control region, rings the doorbell, connects again and again, and between all that behaves, so that it gets
+//! somewhere. Its memory is reached by registered memfds alone: it shares a process with the daemon, whose memory it
+//! must not be given.
 //!
-//! What is demanded: the daemon never panics; the honest ranks' allgathers bring their bytes at any time; a call that the
-//! hostile rank owes its part of ends at the latest with its connection; at the end the daemon leaves no descriptor behind.
+//! What is demanded: the daemon never panics; the honest ranks' allgathers bring their bytes at any time; a call that
+//! the hostile rank owes its part of ends at the latest with its connection; at the end the daemon leaves no descriptor
+//! behind.
 
 mod honest;
 mod hostile;

@@ -1,9 +1,9 @@
 /*
  * alltoall.c: MPI_Alltoall(v) handed to the service process.
  *
- * Whether an alltoall is offloaded depends on the bytes of a block, which MPI makes equal on all ranks; the blocks of an
- * alltoallv are known to pairs of ranks alone, so all of them are offloaded or none. In place means that what is sent is
- * packed first, since it is overwritten.
+ * Whether an alltoall is offloaded depends on the bytes of a block, which MPI makes equal on all ranks; the blocks of
+ * an alltoallv are known to pairs of ranks alone, so all of them are offloaded or none. In place means that what is
+ * sent is packed first, since it is overwritten.
  */
 #include "shim.h"
 

@@ -1,8 +1,8 @@
 /*
  * broadcast.c: MPI_Bcast handed to the service process.
  *
- * Whether a call is offloaded depends on the bytes of the call, which MPI makes equal on all ranks. How the bytes lie in the
- * program's datatypes is this rank's own affair.
+ * Whether a call is offloaded depends on the bytes of the call, which MPI makes equal on all ranks. How the bytes lie
+ * in the program's datatypes is this rank's own affair.
  */
 #include "shim.h"
 

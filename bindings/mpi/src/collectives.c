@@ -1,6 +1,6 @@
 /*
- * collectives.c: the collectives that the shim stands in for, by their C names: each blocking, nonblocking and, where this
- * Open MPI has it, persistent. Each offloads its call or passes it on and counts that.
+ * collectives.c: the collectives that the shim stands in for, by their C names: each blocking, nonblocking and, where
+ * this Open MPI has it, persistent. Each offloads its call or passes it on and counts that.
  */
 #include "interposed.h"
 

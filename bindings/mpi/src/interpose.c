@@ -1,5 +1,6 @@
 /*
- * interpose.c: the MPI functions that the shim stands in for, by their C names, but for the collectives (collectives.c).
+ * interpose.c: the MPI functions that the shim stands in for, by their C names, but for the collectives
+ * (collectives.c).
  */
 #include "interposed.h"
 

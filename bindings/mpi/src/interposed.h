@@ -1,9 +1,9 @@
 /*
- * interposed.h: the collectives and the constructors of communicators that the shim stands in for, each described once for
- * its C name and its Fortran names.
+ * interposed.h: the collectives and the constructors of communicators that the shim stands in for, each described once
+ * for its C name and its Fortran names.
  *
- * A parameter is written P(type, name), so that one list gives both the declarations (P is PARAMETER) and the names (P is
- * ARGUMENT). Included behind fortran.h the types are Fortran's, else C's.
+ * A parameter is written P(type, name), so that one list gives both the declarations (P is PARAMETER) and the names (P
+ * is ARGUMENT). Included behind fortran.h the types are Fortran's, else C's.
  */
 #ifndef OUTBOARD_MPI_INTERPOSED_H
 #define OUTBOARD_MPI_INTERPOSED_H

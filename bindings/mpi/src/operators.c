@@ -1,8 +1,9 @@
 /*
  * operators.c: MPI's predefined operators and datatypes as liboutboard's.
  *
- * Which operators are defined for which datatypes is MPI's table (MPI 4.1, section 6.9.2). What is not in ours passes through:
- * operators and datatypes of the program's own making, long double, Fortran's logicals, whose values are its compiler's own.
+ * Which operators are defined for which datatypes is MPI's table (MPI 4.1, section 6.9.2). What is not in ours passes
+ * through: operators and datatypes of the program's own making, long double, Fortran's logicals, whose values are its
+ * compiler's own.
  */
 #include "shim.h"
 

@@ -1,9 +1,9 @@
 /*
  * persistent.c: persistent collectives: an MPI request that posts the offloaded call whenever it is started.
  *
- * Generalized requests cannot be started again. What MPI is given is a persistent receive, on a communicator of this rank
- * alone, of an empty message that the rank sends itself when the collective has ended. So the functions that wait and test
- * need to know nothing of it.
+ * Generalized requests cannot be started again. What MPI is given is a persistent receive, on a communicator of this
+ * rank alone, of an empty message that the rank sends itself when the collective has ended. So the functions that wait
+ * and test need to know nothing of it.
  *
  *   state     entered by                              left by
  *   inactive  the _init call, or MPI's own completion MPI_Start, MPI_Request_free

@@ -1,9 +1,9 @@
 /*
- * reductions.c: MPI_Barrier, MPI_Reduce, MPI_Allreduce, MPI_Reduce_scatter(_block), MPI_Scan and MPI_Exscan handed to the service
- * process.
+ * reductions.c: MPI_Barrier, MPI_Reduce, MPI_Allreduce, MPI_Reduce_scatter(_block), MPI_Scan and MPI_Exscan handed to
+ * the service process.
  *
- * Whether a reduction is offloaded depends on its operator, datatype and counts, which MPI makes equal on all ranks. Elements of
- * the predefined datatypes lie in memory as liboutboard takes them, so nothing is ever packed.
+ * Whether a reduction is offloaded depends on its operator, datatype and counts, which MPI makes equal on all ranks.
+ * Elements of the predefined datatypes lie in memory as liboutboard takes them, so nothing is ever packed.
  */
 #include "shim.h"
 

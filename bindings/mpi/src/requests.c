@@ -2,9 +2,9 @@
  * requests.c: offloaded collectives in flight, and the MPI requests that stand for them.
  *
  * An MPI request is a generalized request. It is completed from a hook in MPI's own progress engine, so every function
- * that waits or tests in MPI completes it, alone or mixed with requests of other kinds, and there is no thread. A persistent
- * request, which generalized ones cannot be, is a persistent receive of an empty message that this rank sends itself when the
- * collective has ended (persistent.c).
+ * that waits or tests in MPI completes it, alone or mixed with requests of other kinds, and there is no thread. A
+ * persistent request, which generalized ones cannot be, is a persistent receive of an empty message that this rank
+ * sends itself when the collective has ended (persistent.c).
  *
  *   state      entered by                      left by
  *   in flight  op_fly                          hook: liboutboard says it ended

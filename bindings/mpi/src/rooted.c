@@ -1,10 +1,10 @@
 /*
  * rooted.c: MPI_Gather(v) and MPI_Scatter(v) handed to the service process.
  *
- * The root has the blocks of all ranks, the others have one. Whether a gather or scatter is offloaded depends on the bytes of
- * a block, which MPI makes equal on all ranks; the blocks of the others are known to the root and one rank alone, so all of
- * them are offloaded or none. Arguments that MPI reads on the root alone, MPI_IN_PLACE among them, are ignored
- * elsewhere.
+ * The root has the blocks of all ranks, the others have one. Whether a gather or scatter is offloaded depends on the
+ * bytes of a block, which MPI makes equal on all ranks; the blocks of the others are known to the root and one rank
+ * alone, so all of them are offloaded or none. Arguments that MPI reads on the root alone, MPI_IN_PLACE among them, are
+ * ignored elsewhere.
  */
 #include "shim.h"
 

@@ -1,13 +1,13 @@
 /*
  * shim.h: what the parts of the MPI shim share.
  *
- * The shim is loaded before the MPI library (LD_PRELOAD), takes the collectives that the service process can carry out, of
- * communicators whose members all agreed to it, and hands them to the service process through liboutboard. Everything below it is called
- * by the PMPI_ names alone, so other profiling tools may stand above it.
+ * The shim is loaded before the MPI library (LD_PRELOAD), takes the collectives that the service process can carry out,
+ * of communicators whose members all agreed to it, and hands them to the service process through liboutboard.
+ * Everything below it is called by the PMPI_ names alone, so other profiling tools may stand above it.
  *
- * Invariants: whether a call is offloaded depends on what the members of the communicator have agreed on, on the number of
- * their calls and on arguments that MPI makes equal on all members, never on local state. Nothing collective happens inside
- * a nonblocking call.
+ * Invariants: whether a call is offloaded depends on what the members of the communicator have agreed on, on the number
+ * of their calls and on arguments that MPI makes equal on all members, never on local state. Nothing collective happens
+ * inside a nonblocking call.
  */
 #ifndef OUTBOARD_MPI_SHIM_H
 #define OUTBOARD_MPI_SHIM_H

@@ -1,8 +1,8 @@
 /*
  * sides.c: the buffers of a call as liboutboard wants them: plain memory, with bytes and offsets by block.
  *
- * Blocks of plain memory are handed over where they lie. Other blocks are packed one after another in one bounce buffer:
- * first the blocks to receive, then the blocks to send.
+ * Blocks of plain memory are handed over where they lie. Other blocks are packed one after another in one bounce
+ * buffer: first the blocks to receive, then the blocks to send.
  */
 #include <stdlib.h>
 

@@ -1,6 +1,6 @@
 /*
- * exchanges.c: MPI_(I)alltoall(v) and MPI_(I)allgatherv of the conformance program: even and uneven blocks, with gaps, of
- * types with holes, in place, with displacements below zero, on communicators whose ranks are in another order.
+ * exchanges.c: MPI_(I)alltoall(v) and MPI_(I)allgatherv of the conformance program: even and uneven blocks, with gaps,
+ * of types with holes, in place, with displacements below zero, on communicators whose ranks are in another order.
  */
 #include "conformance.h"
 

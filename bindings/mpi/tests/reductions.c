@@ -1,6 +1,7 @@
 /*
- * reductions.c: barriers and reductions of the conformance program: every kind, operator and datatype, in place and not, of no
- * elements too, several at once, on communicators whose ranks are in another order; what passes through beside them.
+ * reductions.c: barriers and reductions of the conformance program: every kind, operator and datatype, in place and
+ * not, of no elements too, several at once, on communicators whose ranks are in another order; what passes through
+ * beside them.
  */
 #include "conformance.h"
 

@@ -1,6 +1,6 @@
 /*
- * requests.c: requests of the conformance program: by every MPI_Wait and MPI_Test, alone and mixed with native ones, and freed
- * in flight.
+ * requests.c: requests of the conformance program: by every MPI_Wait and MPI_Test, alone and mixed with native ones,
+ * and freed in flight.
  */
 #include "conformance.h"
 

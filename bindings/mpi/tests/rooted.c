@@ -1,7 +1,7 @@
 /*
- * rooted.c: MPI_(I)gather(v) and MPI_(I)scatter(v) of the conformance program: from and at every root, in place there and not,
- * with gaps, of types with holes, with displacements below zero, several at once. What counts on the root alone is nonsense
- * elsewhere.
+ * rooted.c: MPI_(I)gather(v) and MPI_(I)scatter(v) of the conformance program: from and at every root, in place there
+ * and not, with gaps, of types with holes, with displacements below zero, several at once. What counts on the root
+ * alone is nonsense elsewhere.
  */
 #include "conformance.h"
 

@@ -3,8 +3,8 @@
  *
  * Drives src/trials.c alone, without MPI: in each run some members call a class again and again, natively and offloaded
  * calls take random times and let ranks go at different times, members are delayed at random, some times are known late
- * or never. Every rank must go the same way at each call, trials must cost little, and in the end the faster way must be
- * taken. Prints TAP; the argument is the number of runs.
+ * or never. Every rank must go the same way at each call, trials must cost little, and in the end the faster way must
+ * be taken. Prints TAP; the argument is the number of runs.
  */
 #include <math.h>
 #include <stdio.h>

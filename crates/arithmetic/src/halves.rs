@@ -1,7 +1,7 @@
 //! Floating-point numbers of 16 bits, computed with 32.
 //!
-//! A sum or product of 32 bits rounded once more to 16 is the correctly rounded one: 24 bits of significand are at least
-//! twice the 11 (or 8) of the operands and two more.
+//! A sum or product of 32 bits rounded once more to 16 is the correctly rounded one: 24 bits of significand are at
+//! least twice the 11 (or 8) of the operands and two more.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};

@@ -2,8 +2,8 @@
  * calls.h: the collectives that can be measured: what every rank contributes to a call, how it is posted, and what must
  * have arrived. No collective of the measuring program is known anywhere else in it.
  *
- * Roots are rank 0. Reductions add 64-bit unsigned integers modulo 2^64, which no order of adding changes, so that every
- * result can be told to the last bit.
+ * Roots are rank 0. Reductions add 64-bit unsigned integers modulo 2^64, which no order of adding changes, so that
+ * every result can be told to the last bit.
  */
 #ifndef CALLS_H
 #define CALLS_H

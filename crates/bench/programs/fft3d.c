@@ -4,8 +4,9 @@
  *
  *   x lines (real -> N/2+1 complex)  --exchange within rows-->  y lines  --exchange within columns-->  z lines
  *
- * The fields are in a pipeline: while the blocks of one are exchanged by MPI_Ialltoallv, lines of another are transformed.
- * Line transforms are FFTW's, planned by estimate, so that equal input gives equal bits below any MPI library.
+ * The fields are in a pipeline: while the blocks of one are exchanged by MPI_Ialltoallv, lines of another are
+ * transformed. Line transforms are FFTW's, planned by estimate, so that equal input gives equal bits below any MPI
+ * library.
  *
  * Every repetition is checked: field 0 is a plane wave whose spectrum is known, all fields must come back, and the bits
  * must be those of the repetition before. Checks are outside the measured time.

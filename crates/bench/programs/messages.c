@@ -1,13 +1,14 @@
 /*
  * messages.c: measures a pattern of messages, the scatter-destination all-to-all, moved in two ways: "basic" by one
- * nonblocking call for each message, "recorded" by one call for all that were recorded before (see transport.h). Every byte
- * of every result is checked.
+ * nonblocking call for each message, "recorded" by one call for all that were recorded before (see transport.h). Every
+ * byte of every result is checked.
  *
  * Rank r sends to r + 1 first, and receives from r - 1 first. Its own block is not among the messages.
  *
- * First nothing is moved: what a phase takes by itself. Then for each size and way the times of repetitions that all ranks
- * begin together, and a phase in which each rank calls again and again as soon as it can: what is counted there belongs to
- * the calls alone. Rank 0 talks to the harness: "begin" and "end" around each such phase, then the samples as JSON.
+ * First nothing is moved: what a phase takes by itself. Then for each size and way the times of repetitions that all
+ * ranks begin together, and a phase in which each rank calls again and again as soon as it can: what is counted there
+ * belongs to the calls alone. Rank 0 talks to the harness: "begin" and "end" around each such phase, then the samples
+ * as JSON.
  */
 #include "calls.h"
 #include "control.h"

@@ -1,9 +1,10 @@
 /*
  * transport.h: what the measuring program needs from a communication library.
  *
- * One implementation per interface: transport_mpi.c (any MPI library) and transport_outboard.c (Outboard's C interface).
- * At most one collective and one pattern of messages are in flight at a time. No function returns an error: a failure prints one line that names the
- * rank and the call, and ends the process, because a measurement with a failed call in it is worth nothing.
+ * One implementation per interface: transport_mpi.c (any MPI library) and transport_outboard.c (Outboard's C
+ * interface). At most one collective and one pattern of messages are in flight at a time. No function returns an error:
+ * a failure prints one line that names the rank and the call, and ends the process, because a measurement with a failed
+ * call in it is worth nothing.
  */
 #ifndef TRANSPORT_H
 #define TRANSPORT_H

@@ -17,7 +17,8 @@
 //! - Whatever is started has a time limit, and ends with the cluster at the latest.
 //!
 //! Never does: judging a system by its defaults (see [`Peer`] for the settings), changing anything of the machine
-//! outside the cluster and the peers' directory but for Debian's LAMMPS (see [`Program`]), knowing how Outboard's own daemons are started (see [`System`]).
+//!   outside the cluster and the peers' directory but for Debian's LAMMPS (see [`Program`]), knowing how Outboard's own
+//!   daemons are started (see [`System`]).
 
 mod blocking;
 mod calibration;

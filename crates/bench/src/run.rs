@@ -71,7 +71,8 @@ pub(crate) fn nothing_before(_: &Launching<'_>) -> Result<(), BenchError> {
 }
 
 /// Runs one program, as `build` makes it for each system, below `ours` and the peers of `setup`, beside one another.
-/// `before` all that counts each system has its turn once. The `rows` of each system, ours first, from what `measure` found in its launches.
+/// `before` all that counts each system has its turn once. The `rows` of each system, ours first, from what `measure`
+/// found in its launches.
 pub(crate) fn side_by_side<L, R>(
     setup: &Setup,
     ours: &[&dyn System],

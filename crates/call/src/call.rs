@@ -13,19 +13,19 @@ const IN_PLACE: u64 = 1;
 pub struct Call {
     /// What is called, with root, operator and element where the kind has them.
     pub kind: CallKind,
-    /// The contribution lies in the receive buffer: of an allgather or a gather's root in its place, of a reduction at the
-    /// start. Of a scatter's root: its own block stays in the send buffer.
+    /// The contribution lies in the receive buffer: of an allgather or a gather's root in its place, of a reduction at
+    /// the start. Of a scatter's root: its own block stays in the send buffer.
     pub in_place: bool,
-    /// Bytes of the vector, of the message, of each block where all have one size; where sizes differ, of the one block that
-    /// a rank has with the root of a gather or scatter. Counts for nothing elsewhere.
+    /// Bytes of the vector, of the message, of each block where all have one size; where sizes differ, of the one block
+    /// that a rank has with the root of a gather or scatter. Counts for nothing elsewhere.
     pub bytes: u64,
     /// Address of what is sent; counts for nothing in place.
     pub send: u64,
     /// Address of what is received.
     pub receive: u64,
-    /// Address of a table, where blocks have different sizes and this rank has those of all: for each side with all blocks,
-    /// sent ones first, two lists of one u64 per rank, the bytes of the blocks and their offsets. Blocks of a reduce-scatter
-    /// lie one after another, whatever their offsets.
+    /// Address of a table, where blocks have different sizes and this rank has those of all: for each side with all
+    /// blocks, sent ones first, two lists of one u64 per rank, the bytes of the blocks and their offsets. Blocks of a
+    /// reduce-scatter lie one after another, whatever their offsets.
     pub table: u64,
 }
 

@@ -1,8 +1,8 @@
 //! What one rank's call reads and writes.
 //!
-//! Invariants: nothing of a call is believed before it was checked here, neither its sizes and addresses nor the numbers
-//! of its table; whoever acts on a [`Footprint`] checks nothing again. Special cases of kinds of calls are known in
-//! [`Call::holds`] and [`Call::in_place_at`] alone.
+//! Invariants: nothing of a call is believed before it was checked here, neither its sizes and addresses nor the
+//! numbers of its table; whoever acts on a [`Footprint`] checks nothing again. Special cases of kinds of calls are
+//! known in [`Call::holds`] and [`Call::in_place_at`] alone.
 
 use thiserror::Error;
 
@@ -35,8 +35,8 @@ pub struct Footprint {
     pub writes: Side,
     /// The contribution lies in the receive buffer, so far from its start.
     pub in_place_at: Option<u64>,
-    /// Where in both sides the blocks lie, by rank, if their sizes differ. A rank has one block to send in an allgatherv and
-    /// one to receive in a reduce-scatter; a block that stays where it is counts as empty.
+    /// Where in both sides the blocks lie, by rank, if their sizes differ. A rank has one block to send in an
+    /// allgatherv and one to receive in a reduce-scatter; a block that stays where it is counts as empty.
     pub blocks: Option<Blocks>,
 }
 
@@ -147,7 +147,8 @@ fn pieces(side: Side, blocks: Option<&[Span]>) -> impl Iterator<Item = (u64, u64
 }
 
 impl CallKind {
-    /// The sizes of the blocks of all ranks, if a call has them that all agree on; `None` too where they exceed 64 bits.
+    /// The sizes of the blocks of all ranks, if a call has them that all agree on; `None` too where they exceed 64
+    /// bits.
     #[must_use]
     pub fn extents(self, blocks: &Blocks) -> Option<Extents> {
         self.sizes()?;
@@ -173,8 +174,8 @@ impl CallKind {
 }
 
 impl Call {
-    /// What this call of `rank` among `ranks` reads and writes. `table` is what lies at [`Call::table`], as many numbers as
-    /// [`Call::table_numbers`] says.
+    /// What this call of `rank` among `ranks` reads and writes. `table` is what lies at [`Call::table`], as many
+    /// numbers as [`Call::table_numbers`] says.
     ///
     /// # Errors
     /// [`CallError`] says what cannot be.
@@ -271,8 +272,8 @@ impl Call {
         }
     }
 
-    /// Where in the receive buffer the contribution lies, if it does. That of a gather of blocks of different sizes is not
-    /// moved at all, as that of a scatter.
+    /// Where in the receive buffer the contribution lies, if it does. That of a gather of blocks of different sizes is
+    /// not moved at all, as that of a scatter.
     fn in_place_at(&self, rank: Rank, blocks: Option<&Blocks>) -> Result<Option<u64>, CallError> {
         if !self.in_place {
             return Ok(None);

@@ -71,8 +71,8 @@ pub enum CallKind {
         /// How.
         reduction: Reduction,
     },
-    /// Every rank receives the combined vectors of all before it and, of an inclusive scan, its own among them. The first
-    /// rank of an exclusive scan (exscan) receives nothing.
+    /// Every rank receives the combined vectors of all before it and, of an inclusive scan, its own among them. The
+    /// first rank of an exclusive scan (exscan) receives nothing.
     Scan {
         /// How.
         reduction: Reduction,

@@ -36,7 +36,8 @@ macro_rules! numbered {
 }
 
 numbered! {
-    /// How two elements become one. All are associative and commutative, but for the rounding of floating-point numbers.
+    /// How two elements become one. All are associative and commutative, but for the rounding of floating-point
+    /// numbers.
     pub enum Operator {
         /// `a + b`; integers wrap, and what is no number becomes the positive quiet NaN without payload.
         Sum = 1, "sum";

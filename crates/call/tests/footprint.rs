@@ -54,8 +54,8 @@ fn range(start: u64, bytes: u64) -> Bytes {
     (start..start + bytes).collect()
 }
 
-/// The blocks of all ranks: block `i` has `2 * (i % 3)` bytes, `100 * (ranks - i)` from the start, so that ranks that are a
-/// multiple of 3 have an empty one.
+/// The blocks of all ranks: block `i` has `2 * (i % 3)` bytes, `100 * (ranks - i)` from the start, so that ranks that
+/// are a multiple of 3 have an empty one.
 fn block(at: u64, of: u32, ranks: u32) -> Bytes {
     range(at + 100 * u64::from(ranks - of), 2 * u64::from(of % 3))
 }
@@ -69,8 +69,8 @@ fn lists(ranks: u32) -> Vec<u64> {
     bytes.chain((0..ranks).map(|of| 100 * u64::from(ranks - of))).collect()
 }
 
-/// What MPI says of a call of blocks of `b` bytes, own block `own`, by rank `r` of `n`: bytes that are read and bytes that are
-/// written; none where nothing like it can be in place.
+/// What MPI says of a call of blocks of `b` bytes, own block `own`, by rank `r` of `n`: bytes that are read and bytes
+/// that are written; none where nothing like it can be in place.
 fn expected(kind: CallKind, in_place: bool, r: u32, n: u32, b: u64) -> Option<(Bytes, Bytes)> {
     let nothing = Bytes::new;
     let (me, all) = (u64::from(r), u64::from(n) * b);
@@ -154,8 +154,8 @@ fn every_call_reads_and_writes_what_the_table_says() {
     }
 }
 
-/// All ranks that call the same agree, in place or not, and whatever lies between their blocks; who calls it of other sizes
-/// that all know does not.
+/// All ranks that call the same agree, in place or not, and whatever lies between their blocks; who calls it of other
+/// sizes that all know does not.
 #[test]
 fn signatures_agree_on_what_all_ranks_know() {
     for kind in kinds(3) {

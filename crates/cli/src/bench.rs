@@ -66,7 +66,8 @@ pub(crate) enum BenchCommand {
     Recorded(RecordedArgs),
     /// An MPI library natively beside the same library below the preloaded shim: collectives, sizes, clusters
     Grid(grid::GridArgs),
-    /// Whole programs natively and below the preloaded shim in turn: conjugate gradients, LU factorisation, PageRank, LAMMPS
+    /// Whole programs natively and below the preloaded shim in turn: conjugate gradients, LU factorisation, PageRank,
+    /// LAMMPS
     Programs(programs::ProgramsArgs),
     /// Puts what was measured into the tables of README.md
     Readme(readme::ReadmeArgs),

@@ -1,5 +1,5 @@
-//! `outboard choice` and `outboard explain choice --report`: what the MPI shim has learnt on which cluster, and what it chose in a
-//! run, native or offloaded (bindings/mpi/README.md has both formats). Never chooses anything.
+//! `outboard choice` and `outboard explain choice --report`: what the MPI shim has learnt on which cluster, and what it
+//! chose in a run, native or offloaded (bindings/mpi/README.md has both formats). Never chooses anything.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

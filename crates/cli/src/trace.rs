@@ -1,5 +1,5 @@
-//! `outboard trace`, and the end of `outboard run --trace`: joins the files that service processes and ranks have written to
-//! one that Perfetto (ui.perfetto.dev) and chrome://tracing show.
+//! `outboard trace`, and the end of `outboard run --trace`: joins the files that service processes and ranks have
+//! written to one that Perfetto (ui.perfetto.dev) and chrome://tracing show.
 //!
 //! Processes of one name become one: the service process writes the calls of a rank, and the rank writes its waits.
 //! Files of one machine share a clock. Times of other machines are shifted by the difference between the machines'

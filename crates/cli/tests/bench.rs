@@ -1,5 +1,5 @@
-//! `outboard bench` with our own ways in, from end to end on small emulated clusters: every byte is right, what is called
-//! offloaded is, and ranks that need nothing of a late one end before it calls.
+//! `outboard bench` with our own ways in, from end to end on small emulated clusters: every byte is right, what is
+//! called offloaded is, and ranks that need nothing of a late one end before it calls.
 //!
 //! Needs the daemon and the C library beside the command: `cargo build --workspace` first. Nothing is skipped.
 
@@ -153,8 +153,9 @@ fn an_fft_below_the_shim_has_the_bits_of_the_one_without() {
     assert!((8.0..24.0).contains(&offloaded), "{ours}");
 }
 
-/// GP-5: a repeated call of a recorded group is one entry for the service process, and takes at most half of the control
-/// messages of the same pattern by single messages. Of larger blocks the acknowledgements of links are most of them, in both ways.
+/// GP-5: a repeated call of a recorded group is one entry for the service process, and takes at most half of the
+/// control messages of the same pattern by single messages. Of larger blocks the acknowledgements of links are most of
+/// them, in both ways.
 #[test]
 fn gp_5_a_recorded_group_takes_half_of_the_control_messages_at_most() {
     let placed = ["recorded", "--lab", "4x1gbit", "--ranks-per-host", "2", "--sizes", "4K,16K,64K"];

@@ -273,7 +273,8 @@ fn top_names_the_absent(lab: &str) {
     assert!(!job.reap().success());
 }
 
-/// SP-9: the watchdog names the rank that all wait for and its last call, the report how late it was, and nothing fails.
+/// SP-9: the watchdog names the rank that all wait for and its last call, the report how late it was, and nothing
+/// fails.
 fn late(ranks: u32, options: &[&str]) {
     let options = [options, &["--watchdog", "0.5"]].concat();
     let outcome = Job::start(ranks, &options, "late").finish();

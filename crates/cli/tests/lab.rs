@@ -17,7 +17,8 @@ fn lab(words: &[&str], state: &std::path::Path) -> Output {
     output.expect("the command's output")
 }
 
-/// A cluster in the background must not hold the pipes of the command that started it: `outboard lab up | tail` would wait.
+/// A cluster in the background must not hold the pipes of the command that started it: `outboard lab up | tail` would
+/// wait.
 #[test]
 fn a_cluster_in_the_background_leaves_its_callers_output_and_is_listed() {
     let state = tempfile::tempdir().expect("a directory");

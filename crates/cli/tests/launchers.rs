@@ -1,8 +1,8 @@
 //! Programs under launchers that know nothing of Outboard: no address, no daemon and no variable of ours is given.
 //!
-//! Ranks find one another by PMIx or by the launcher's variables, and the first starts the job's daemon. For `srun` a Slurm
-//! of one node, with all its daemons, lives on the loopback interface; that test is skipped, with the reason on the standard
-//! error, where Slurm is not installed (`apt-get install slurm-wlm`) or the user is not root.
+//! Ranks find one another by PMIx or by the launcher's variables, and the first starts the job's daemon. For `srun` a
+//! Slurm of one node, with all its daemons, lives on the loopback interface; that test is skipped, with the reason on
+//! the standard error, where Slurm is not installed (`apt-get install slurm-wlm`) or the user is not root.
 
 #[path = "end_to_end/program.rs"]
 mod program;

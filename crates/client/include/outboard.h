@@ -57,10 +57,10 @@ int outboard_abi_version(void);
 
 /*
  * Attaches the calling process to the service process of its host. socket_path NULL means the environment variable
- * OUTBOARD_SOCKET, else the default path. Of several paths separated by colons it takes the one that serves this rank by
- * its place on the host: local rank (OUTBOARD_LOCAL_RANK, else as the launcher says) modulo their number. Where none was
- * named and none answers, the first rank of the job starts outboardd for the job (unless OUTBOARD_DAEMON=off), which ends
- * with the job's last rank; OUTBOARD_SERVICE_PROCESSES=N or auto makes it several. The program is that of
+ * OUTBOARD_SOCKET, else the default path. Of several paths separated by colons it takes the one that serves this rank
+ * by its place on the host: local rank (OUTBOARD_LOCAL_RANK, else as the launcher says) modulo their number. Where none
+ * was named and none answers, the first rank of the job starts outboardd for the job (unless OUTBOARD_DAEMON=off),
+ * which ends with the job's last rank; OUTBOARD_SERVICE_PROCESSES=N or auto makes it several. The program is that of
  * OUTBOARD_OUTBOARDD, else the one beside this library. A process may attach once; attaching again returns the same
  * context counted.
  */
@@ -90,10 +90,11 @@ int outboard_group_world(outboard_context *context, outboard_group **group);
 /* Local. Waits for the group's requests in flight. */
 int outboard_group_destroy(outboard_group *group);
 /*
- * Without a deadline (the default) a rank may come as late as it likes. With one, a collective that this rank posts from
- * now on and that has not ended `seconds` later fails on all ranks with OUTBOARD_ERR_DEADLINE; the sentence names the
- * ranks that had not called and their last calls, and the group is of no use any more. 0 takes the deadline away. Local,
- * but better the same on all ranks. New groups have the deadline of the environment variable OUTBOARD_DEADLINE (seconds).
+ * Without a deadline (the default) a rank may come as late as it likes. With one, a collective that this rank posts
+ * from now on and that has not ended `seconds` later fails on all ranks with OUTBOARD_ERR_DEADLINE; the sentence names
+ * the ranks that had not called and their last calls, and the group is of no use any more. 0 takes the deadline away.
+ * Local, but better the same on all ranks. New groups have the deadline of the environment variable OUTBOARD_DEADLINE
+ * (seconds).
  */
 int outboard_group_deadline(outboard_group *group, double seconds);
 int outboard_group_rank(const outboard_group *group, uint32_t *rank);
@@ -113,9 +114,9 @@ int outboard_iallgather(outboard_group *group, const void *send, void *receive, 
 int outboard_group_offloads_broadcast(const outboard_group *group, uint64_t bytes);
 
 /*
- * Posts a broadcast: `bytes` bytes at `buffer` of rank `root` go to `buffer` of all other ranks. All ranks pass the same
- * bytes and root. Never blocks; a rank that posts late delays nobody but itself, unless it is the root. The buffer belongs
- * to Outboard until the request completes.
+ * Posts a broadcast: `bytes` bytes at `buffer` of rank `root` go to `buffer` of all other ranks. All ranks pass the
+ * same bytes and root. Never blocks; a rank that posts late delays nobody but itself, unless it is the root. The buffer
+ * belongs to Outboard until the request completes.
  */
 int outboard_ibroadcast(outboard_group *group, void *buffer, uint64_t bytes, uint32_t root,
                         outboard_request **request);
@@ -124,10 +125,10 @@ int outboard_ibroadcast(outboard_group *group, void *buffer, uint64_t bytes, uin
 int outboard_group_offloads_allgatherv(const outboard_group *group, uint64_t total_bytes);
 
 /*
- * Posts an allgather of blocks of different sizes: `send` holds bytes[rank] bytes (or is OUTBOARD_IN_PLACE), the block of rank
- * i goes to receive + offsets[i]. All ranks pass the same bytes, else the request fails with OUTBOARD_ERR_MISMATCH, each its
- * own offsets. Lists have one entry for every rank and are read before the call returns. The blocks belong to Outboard until
- * the request completes; what lies between them does not.
+ * Posts an allgather of blocks of different sizes: `send` holds bytes[rank] bytes (or is OUTBOARD_IN_PLACE), the block
+ * of rank i goes to receive + offsets[i]. All ranks pass the same bytes, else the request fails with
+ * OUTBOARD_ERR_MISMATCH, each its own offsets. Lists have one entry for every rank and are read before the call
+ * returns. The blocks belong to Outboard until the request completes; what lies between them does not.
  */
 int outboard_iallgatherv(outboard_group *group, const void *send, void *receive, const uint64_t *bytes,
                          const uint64_t *offsets, outboard_request **request);
@@ -138,18 +139,18 @@ int outboard_group_offloads_alltoall(const outboard_group *group, uint64_t bytes
 int outboard_group_offloads_alltoallv(const outboard_group *group);
 
 /*
- * Posts an alltoall: block i of bytes_per_pair bytes at `send` goes to rank i, and block i of `receive` comes from it. Never
- * blocks; a rank that posts late holds up only those who wait for its blocks. Both buffers belong to Outboard until the
- * request completes.
+ * Posts an alltoall: block i of bytes_per_pair bytes at `send` goes to rank i, and block i of `receive` comes from it.
+ * Never blocks; a rank that posts late holds up only those who wait for its blocks. Both buffers belong to Outboard
+ * until the request completes.
  */
 int outboard_ialltoall(outboard_group *group, const void *send, void *receive, uint64_t bytes_per_pair,
                        outboard_request **request);
 
 /*
- * Posts an alltoallv: the block for rank i is send_bytes[i] bytes at send + send_offsets[i], the block of rank i goes to
- * receive + receive_offsets[i], where receive_bytes[i] must be what rank i sends here: if both are above 0 and differ, the
- * request fails on all ranks with OUTBOARD_ERR_MISMATCH. Each list has one entry for every rank and is read before the call
- * returns. The blocks belong to Outboard until the request completes; what lies between them does not.
+ * Posts an alltoallv: the block for rank i is send_bytes[i] bytes at send + send_offsets[i], the block of rank i goes
+ * to receive + receive_offsets[i], where receive_bytes[i] must be what rank i sends here: if both are above 0 and
+ * differ, the request fails on all ranks with OUTBOARD_ERR_MISMATCH. Each list has one entry for every rank and is read
+ * before the call returns. The blocks belong to Outboard until the request completes; what lies between them does not.
  */
 int outboard_ialltoallv(outboard_group *group, const void *send, const uint64_t *send_bytes,
                         const uint64_t *send_offsets, void *receive, const uint64_t *receive_bytes,
@@ -161,26 +162,26 @@ int outboard_group_offloads_gather(const outboard_group *group, uint64_t bytes_p
 
 /*
  * Posts a gather: bytes_per_rank bytes at `send` of every rank come to `receive` of rank `root`, in the order of ranks.
- * `receive` counts on the root alone, and only there `send` may be OUTBOARD_IN_PLACE. Never blocks; a rank other than the root
- * completes when its block has been read, whoever else has called. All ranks pass the same bytes and root. The buffers belong to
- * Outboard until the request completes.
+ * `receive` counts on the root alone, and only there `send` may be OUTBOARD_IN_PLACE. Never blocks; a rank other than
+ * the root completes when its block has been read, whoever else has called. All ranks pass the same bytes and root. The
+ * buffers belong to Outboard until the request completes.
  */
 int outboard_igather(outboard_group *group, const void *send, void *receive, uint64_t bytes_per_rank, uint32_t root,
                      outboard_request **request);
 
 /*
- * Posts a scatter: block i of bytes_per_rank bytes at `send` of rank `root` goes to `receive` of rank i. `send` counts on the
- * root alone, and only there `receive` may be (void *)OUTBOARD_IN_PLACE: the root's block stays where it is. Otherwise as a
- * gather; nobody waits for anybody but the root.
+ * Posts a scatter: block i of bytes_per_rank bytes at `send` of rank `root` goes to `receive` of rank i. `send` counts
+ * on the root alone, and only there `receive` may be (void *)OUTBOARD_IN_PLACE: the root's block stays where it is.
+ * Otherwise as a gather; nobody waits for anybody but the root.
  */
 int outboard_iscatter(outboard_group *group, const void *send, void *receive, uint64_t bytes_per_rank, uint32_t root,
                       outboard_request **request);
 
 /*
- * Posts a gather of blocks of different sizes: send_bytes at `send` of rank i go to receive + receive_offsets[i] of rank
- * `root`, whose receive_bytes[i] must be the same: if both are above 0 and differ, the request fails on the ranks that have not
- * completed, with OUTBOARD_ERR_MISMATCH. Lists count on the root alone, have one entry for every rank and are read before the
- * call returns. Of a contribution in place send_bytes does not count.
+ * Posts a gather of blocks of different sizes: send_bytes at `send` of rank i go to receive + receive_offsets[i] of
+ * rank `root`, whose receive_bytes[i] must be the same: if both are above 0 and differ, the request fails on the ranks
+ * that have not completed, with OUTBOARD_ERR_MISMATCH. Lists count on the root alone, have one entry for every rank and
+ * are read before the call returns. Of a contribution in place send_bytes does not count.
  */
 int outboard_igatherv(outboard_group *group, const void *send, uint64_t send_bytes, void *receive,
                       const uint64_t *receive_bytes, const uint64_t *receive_offsets, uint32_t root,
@@ -193,9 +194,9 @@ int outboard_iscatterv(outboard_group *group, const void *send, const uint64_t *
                        outboard_request **request);
 
 /*
- * What reductions do to elements, and what these are. MPI's rules apply: integers wrap, bitwise and logical operators are for
- * integers, those with location for pairs alone, minimum and maximum for numbers that are ordered. Buffers hold elements in
- * the byte order of the machine, at any alignment.
+ * What reductions do to elements, and what these are. MPI's rules apply: integers wrap, bitwise and logical operators
+ * are for integers, those with location for pairs alone, minimum and maximum for numbers that are ordered. Buffers hold
+ * elements in the byte order of the machine, at any alignment.
  */
 enum outboard_operator {
     OUTBOARD_SUM = 1,
@@ -234,21 +235,21 @@ enum outboard_element {
 };
 
 /*
- * Operators of the program's own. `op` gets a number that reductions take in the place of an enum outboard_operator, with
- * `element` 0: the operator knows how large its elements are. Make one for each kind of element, the same on all ranks, which
- * nobody checks.
+ * Operators of the program's own. `op` gets a number that reductions take in the place of an enum outboard_operator,
+ * with `element` 0: the operator knows how large its elements are. Make one for each kind of element, the same on all
+ * ranks, which nobody checks.
  *
- * The function combines `count` pairs of elements, in[i] with inout[i], and leaves the results in `inout`, as a function of
- * MPI_Op_create does: elements of `in` come from ranks before those of `inout`. It must be associative and need not commute:
- * contributions are combined from the left in the order of ranks, on every run alike, long ones in several calls. Both vectors
- * are memory of Outboard's, at multiples of element_bytes from a cache line's start.
+ * The function combines `count` pairs of elements, in[i] with inout[i], and leaves the results in `inout`, as a
+ * function of MPI_Op_create does: elements of `in` come from ranks before those of `inout`. It must be associative and
+ * need not commute: contributions are combined from the left in the order of ranks, on every run alike, long ones in
+ * several calls. Both vectors are memory of Outboard's, at multiples of element_bytes from a cache line's start.
  *
- * The service process brings the contributions together. The function runs in the rank itself, in the thread whose call sees
- * the end: outboard_test, outboard_wait, or, of a request that was freed before, any that posts, tests, waits or destroys the
- * group. It must not call this library nor leave but by return, and several threads that test or wait may run it at a time. No
- * rank waits for another one's function. Until the request completes the rank holds, beside its buffers, what its result is
- * made of: a contribution of each rank that takes part, for reduce-scatters of the rank's own block; OUTBOARD_ERR_RESOURCE where
- * there is no memory for it.
+ * The service process brings the contributions together. The function runs in the rank itself, in the thread whose call
+ * sees the end: outboard_test, outboard_wait, or, of a request that was freed before, any that posts, tests, waits or
+ * destroys the group. It must not call this library nor leave but by return, and several threads that test or wait may
+ * run it at a time. No rank waits for another one's function. Until the request completes the rank holds, beside its
+ * buffers, what its result is made of: a contribution of each rank that takes part, for reduce-scatters of the rank's
+ * own block; OUTBOARD_ERR_RESOURCE where there is no memory for it.
  */
 typedef void (*outboard_op_function)(const void *in, void *inout, size_t count, void *context);
 int outboard_op_create(outboard_op_function function, size_t element_bytes, void *context, int *op);
@@ -265,12 +266,12 @@ int outboard_ibarrier(outboard_group *group, outboard_request **request);
 
 /*
  * Post reductions: the vectors at `send` of all ranks are combined, element by element. All ranks pass the same counts,
- * operator, element and root, else the request fails with OUTBOARD_ERR_MISMATCH. The result has the same bits from run to run
- * whatever comes first, and on all ranks that receive the same. `send` OUTBOARD_IN_PLACE means that the vector begins where
- * the result goes, at `receive`. Never block; a rank that posts late holds up only those whose result it is part of. Both
- * buffers belong to Outboard until the request completes. OUTBOARD_ERR_RESOURCE when what is on the way would exceed the
- * service process's staging. `op` and `element` are an enum outboard_operator and an enum outboard_element, or the number of an
- * operator of the program's own and 0.
+ * operator, element and root, else the request fails with OUTBOARD_ERR_MISMATCH. The result has the same bits from run
+ * to run whatever comes first, and on all ranks that receive the same. `send` OUTBOARD_IN_PLACE means that the vector
+ * begins where the result goes, at `receive`. Never block; a rank that posts late holds up only those whose result it
+ * is part of. Both buffers belong to Outboard until the request completes. OUTBOARD_ERR_RESOURCE when what is on the
+ * way would exceed the service process's staging. `op` and `element` are an enum outboard_operator and an enum
+ * outboard_element, or the number of an operator of the program's own and 0.
  */
 /* `count` elements to rank `root`, which alone may be in place; elsewhere `receive` means nothing. */
 int outboard_ireduce(outboard_group *group, const void *send, void *receive, uint64_t count, int op, int element,
@@ -293,29 +294,29 @@ int outboard_iexscan(outboard_group *group, const void *send, void *receive, uin
                      outboard_request **request);
 
 /*
- * Posts a message of `bytes` bytes at `buffer` to rank `to`, which receives it by naming this rank and `tag`. Never blocks.
- * The request completes when the buffer may be used again: of small messages as a rule before they are received, of large
- * ones when they are. The buffer belongs to Outboard until then.
+ * Posts a message of `bytes` bytes at `buffer` to rank `to`, which receives it by naming this rank and `tag`. Never
+ * blocks. The request completes when the buffer may be used again: of small messages as a rule before they are
+ * received, of large ones when they are. The buffer belongs to Outboard until then.
  */
 int outboard_isend(outboard_group *group, uint32_t to, uint32_t tag, const void *buffer, uint64_t bytes,
                    outboard_request **request);
 /*
- * Posts the receive of the next message that rank `from` sends to this rank with `tag`, of at most `bytes` bytes. Messages
- * of one source and tag are received in the order in which they were sent; there are no wildcards. A longer message is lost,
- * and this request alone fails with OUTBOARD_ERR_MISMATCH. Of a shorter one the rest of the buffer stays as it was.
- * Deadlines do not apply to messages and recorded groups.
+ * Posts the receive of the next message that rank `from` sends to this rank with `tag`, of at most `bytes` bytes.
+ * Messages of one source and tag are received in the order in which they were sent; there are no wildcards. A longer
+ * message is lost, and this request alone fails with OUTBOARD_ERR_MISMATCH. Of a shorter one the rest of the buffer
+ * stays as it was. Deadlines do not apply to messages and recorded groups.
  */
 int outboard_ireceive(outboard_group *group, uint32_t from, uint32_t tag, void *buffer, uint64_t bytes,
                       outboard_request **request);
 
 /*
- * Recorded groups: a rank records sends, receives, copies, reductions and local barriers once, and calls them as a whole
- * again and again; a call says nothing of them any more. A recorder belongs to one thread at a time, and to the caller until
- * it is ended or discarded. Recording does nothing yet and tells nobody.
+ * Recorded groups: a rank records sends, receives, copies, reductions and local barriers once, and calls them as a
+ * whole again and again; a call says nothing of them any more. A recorder belongs to one thread at a time, and to the
+ * caller until it is ended or discarded. Recording does nothing yet and tells nobody.
  *
- * What stands between two barriers may be done in any order and at the same time: none of it may touch bytes that another
- * of it writes. The n-th message of a tag that a call sends to a rank is the n-th of that tag that the same call of that
- * rank receives from here; both must name the same bytes, else the group fails with OUTBOARD_ERR_MISMATCH.
+ * What stands between two barriers may be done in any order and at the same time: none of it may touch bytes that
+ * another of it writes. The n-th message of a tag that a call sends to a rank is the n-th of that tag that the same
+ * call of that rank receives from here; both must name the same bytes, else the group fails with OUTBOARD_ERR_MISMATCH.
  */
 int outboard_record_begin(outboard_group *group, outboard_recorder **recorder);
 int outboard_record_send(outboard_recorder *recorder, uint32_t to, uint32_t tag, const void *buffer, uint64_t bytes);
@@ -329,17 +330,17 @@ int outboard_record_reduce(outboard_recorder *recorder, const void *from, void *
 /* What is recorded behind it starts when all before it is done on this rank. No other rank waits for it. */
 int outboard_record_barrier(outboard_recorder *recorder);
 /*
- * Ends a recording: the service process keeps it, and the recorder is gone, whatever is returned. All ranks that call it end
- * it in the same order among their recordings on the group; a rank that has no part in it ends an empty one. After an error
- * this rank has no part in it.
+ * Ends a recording: the service process keeps it, and the recorder is gone, whatever is returned. All ranks that call
+ * it end it in the same order among their recordings on the group; a rank that has no part in it ends an empty one.
+ * After an error this rank has no part in it.
  */
 int outboard_record_end(outboard_recorder *recorder, outboard_recorded **recorded);
 /* Throws a recorder away. */
 int outboard_record_discard(outboard_recorder *recorder);
 /*
- * Does all that was recorded, once more. Never blocks. The n-th call of a recording meets the n-th calls of the other ranks,
- * whatever else they call meanwhile and in whatever order; calls of one recording are done one after the other. All memory
- * that was recorded belongs to Outboard until the request completes.
+ * Does all that was recorded, once more. Never blocks. The n-th call of a recording meets the n-th calls of the other
+ * ranks, whatever else they call meanwhile and in whatever order; calls of one recording are done one after the other.
+ * All memory that was recorded belongs to Outboard until the request completes.
  */
 int outboard_recorded_call(outboard_recorded *recorded, outboard_request **request);
 /* Forgets a recording, after waiting for its calls in flight. Local. Before its group is destroyed. */
@@ -356,7 +357,8 @@ int outboard_wait_some(outboard_request *const *requests, size_t count, int time
 int outboard_request_free(outboard_request *request);
 
 /* Memory that the service process maps directly; fastest for send and receive buffers. Page-aligned, of undefined content,
- * not inherited by forked children; what is not given back before the detach stays mapped, as plain memory. Memory given
+ * not inherited by forked children; what is not given back before the detach stays mapped, as plain memory. Memory
+ * given
  * back is kept for the next allocation of a like size, within bounds. */
 int outboard_alloc(outboard_context *context, size_t bytes, void **memory);
 int outboard_dealloc(outboard_context *context, void *memory);

@@ -1,5 +1,5 @@
-//! Collectives on slices, for ranks that have nothing to do meanwhile: no `unsafe`, because the buffers are borrowed to the
-//! end.
+//! Collectives on slices, for ranks that have nothing to do meanwhile: no `unsafe`, because the buffers are borrowed to
+//! the end.
 
 use crate::error::Error;
 use crate::group::{Contribution, Group, Outcome};
@@ -9,9 +9,8 @@ use crate::request::Request;
 impl Group {
     /// [`Group::iallgather`] of `send` into `receive`, to its end.
     ///
-    /// # Errors
-    /// As of [`Group::iallgather`] and of the request; [`Error::Argument`] where `receive` does not have the bytes of all
-    /// blocks.
+    /// # Errors As of [`Group::iallgather`] and of the request; [`Error::Argument`] where `receive` does not have the
+    /// bytes of all blocks.
     pub fn allgather(&self, send: &[u8], receive: &mut [u8]) -> Result<(), Error> {
         let expected = send.len().checked_mul(self.size()? as usize);
         if expected != Some(receive.len()) {
@@ -42,9 +41,8 @@ impl Group {
 
     /// [`Group::ireduction`] to all ranks of the elements in `send` into `receive`, to its end.
     ///
-    /// # Errors
-    /// As of [`Group::ireduction`] and of the request; [`Error::Argument`] where the slices differ in length or end within an
-    /// element.
+    /// # Errors As of [`Group::ireduction`] and of the request; [`Error::Argument`] where the slices differ in length
+    /// or end within an element.
     pub fn allreduce(&self, combination: impl Into<Combination>, send: &[u8], receive: &mut [u8]) -> Result<(), Error> {
         let combination = combination.into();
         let (bytes, element) = (send.len() as u64, combination.element_bytes());

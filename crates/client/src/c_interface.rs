@@ -133,8 +133,8 @@ macro_rules! functions {
     ($(extern $abi:literal fn $name:ident($($argument:ident: $type:ty),*) $body:block)+) => {
         $(#[unsafe(no_mangle)]
         unsafe extern $abi fn $name($($argument: $type),*) -> c_int {
-            // SAFETY: as the header asks, of the handles, the lists, the buffers and the places for results; a handle that is
-            // given back is a box that another of the functions has made.
+            // SAFETY: as the header asks, of the handles, the lists, the buffers and the places for results; a handle
+            // that is given back is a box that another of the functions has made.
             crate::c_interface::enter(|| unsafe { $body })
         })+
     };

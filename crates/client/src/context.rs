@@ -91,13 +91,13 @@ fn named_socket(socket: Option<&Path>) -> Option<PathBuf> {
 }
 
 impl Context {
-    /// Attaches to the service process at `socket`, else at that of `OUTBOARD_SOCKET`, of several separated by colons to the
-    /// one that serves this rank by its place on the host (GP-3, [`placement`]). Where neither names one: to that
-    /// at the default socket, else to the job's own, which is started if need be unless `OUTBOARD_DAEMON` is `off` (SP-3).
+    /// Attaches to the service process at `socket`, else at that of `OUTBOARD_SOCKET`, of several separated by colons
+    /// to the one that serves this rank by its place on the host (GP-3, [`placement`]). Where neither names one: to
+    /// that at the default socket, else to the job's own, which is started if need be unless `OUTBOARD_DAEMON` is `off`
+    /// (SP-3).
     ///
-    /// # Errors
-    /// [`Error::NoService`], [`Error::OwnDaemon`], [`Error::Environment`] where the place on the host is to be known and is
-    /// not, [`Error::Version`], [`Error::Resource`]; nothing is left behind.
+    /// # Errors [`Error::NoService`], [`Error::OwnDaemon`], [`Error::Environment`] where the place on the host is to be
+    /// known and is not, [`Error::Version`], [`Error::Resource`]; nothing is left behind.
     pub fn attach(socket: Option<&Path>) -> Result<Context, Error> {
         if let Some(named) = named_socket(socket) {
             return Context::attach_at(&placement::socket(&named)?);
@@ -234,8 +234,8 @@ impl Context {
     /// Makes the group of all ranks of the job, as its launcher or the `OUTBOARD_` variables tell them
     /// ([`bootstrap::from_environment`]). Collective.
     ///
-    /// # Errors
-    /// [`Error::Environment`] for a missing variable, [`Error::Bootstrap`], and as [`create_group`](Self::create_group).
+    /// # Errors [`Error::Environment`] for a missing variable, [`Error::Bootstrap`], and as
+    /// [`create_group`](Self::create_group).
     pub fn world(&self) -> Result<Group, Error> {
         let mut job = bootstrap::from_environment()?;
         let offers = job.exchange(&self.offer()?[..])?;
@@ -252,8 +252,8 @@ impl Context {
         Ok((context, world))
     }
 
-    /// Memory that the service process maps too: the fastest buffers. Page-aligned, of undefined content, not inherited by
-    /// forked children. What is not given back stays mapped when the attachment ends.
+    /// Memory that the service process maps too: the fastest buffers. Page-aligned, of undefined content, not inherited
+    /// by forked children. What is not given back stays mapped when the attachment ends.
     ///
     /// # Errors
     /// [`Error::Argument`] for no bytes, [`Error::Resource`], or what the service process says.
@@ -354,8 +354,9 @@ impl Parts {
         waited
     }
 
-    /// Waits until `done` holds, which with `slot` only the end of that request makes true: sleeps in slices between which
-    /// it asks whether the service process lives. `Ok(false)` when `limit` has passed. It looks for a while before it sleeps where the last wait was short ([`Looking`]).
+    /// Waits until `done` holds, which with `slot` only the end of that request makes true: sleeps in slices between
+    /// which it asks whether the service process lives. `Ok(false)` when `limit` has passed. It looks for a while
+    /// before it sleeps where the last wait was short ([`Looking`]).
     fn sleep_until(
         &self,
         slot: Option<u32>,
@@ -433,8 +434,8 @@ impl Parts {
             fold
         };
         match fold.filter(|_| delivered) {
-            // SAFETY: the collective that fills the room has ended well, and with it what the service process does there; the
-            // program lends the buffer until the request has ended, which it does with this call.
+            // SAFETY: the collective that fills the room has ended well, and with it what the service process does
+            // there; the program lends the buffer until the request has ended, which it does with this call.
             Some(fold) => unsafe { fold.run() },
             None => Ok(()),
         }
@@ -452,8 +453,8 @@ impl Parts {
         self.tier != Tier::Staging && self.tier() == Tier::Staging && lock(&self.slots).any_direct()
     }
 
-    /// Copies the buffers of requests in flight and tells the service process where they are (GP-9); false when some are
-    /// left, for which there is no memory now or nobody to tell.
+    /// Copies the buffers of requests in flight and tells the service process where they are (GP-9); false when some
+    /// are left, for which there is no memory now or nobody to tell.
     fn restage(&self) -> bool {
         let mut staging = lock(&self.staging);
         loop {
@@ -464,8 +465,8 @@ impl Parts {
                 let _ = lock(&self.slots).relend(&request, Lent::Shared);
                 continue;
             }
-            // SAFETY: the program lends the buffers until the request ends, for which `finish` waits for us. The service
-            // process announced that it reaches them no more after its last access.
+            // SAFETY: the program lends the buffers until the request ends, for which `finish` waits for us. The
+            // service process announced that it reaches them no more after its last access.
             let Ok(staged) = (unsafe { staging.restage(&self.connection, buffers) }) else { return false };
             let (send, receive) = (staged.send_address(), staged.receive_address());
             let restaged = Restaged { group, instance, slot, send, receive };

@@ -93,8 +93,8 @@ impl Group {
     }
 
     /// A collective that this rank posts from now on and that has not ended after so long fails on all ranks with
-    /// [`Status::Deadline`](outboard_shm::status::Status::Deadline) and the names of the ranks that had not called, and the
-    /// group with it (SP-9). Without one, lateness is no error. Local, rounded to milliseconds.
+    /// [`Status::Deadline`](outboard_shm::status::Status::Deadline) and the names of the ranks that had not called, and
+    /// the group with it (SP-9). Without one, lateness is no error. Local, rounded to milliseconds.
     ///
     /// # Errors
     /// [`Error::Forked`], [`Error::ServiceLost`].
@@ -118,9 +118,8 @@ impl Group {
     /// Posts an allgather of `bytes_per_rank` bytes from each rank into `bytes_per_rank * ranks` bytes at `receive`.
     /// Never blocks on other ranks (MC-9).
     ///
-    /// # Errors
-    /// [`Error::Argument`], [`Error::Forked`], [`Error::ServiceLost`], [`Error::Resource`] when too many requests are in
-    /// flight; nothing was posted then.
+    /// # Errors [`Error::Argument`], [`Error::Forked`], [`Error::ServiceLost`], [`Error::Resource`] when too many
+    /// requests are in flight; nothing was posted then.
     ///
     /// # Safety
     /// Both buffers are valid and left alone until the request has completed, also when it is dropped before.
@@ -149,15 +148,16 @@ impl Group {
         unsafe { self.post(call, (Contribution::At(buffer), Destination::At(buffer)), (&[], "bytes")) }
     }
 
-    /// Whether the group's agreed configuration offloads an allgather of blocks of so many bytes together: equal on all ranks.
+    /// Whether the group's agreed configuration offloads an allgather of blocks of so many bytes together: equal on all
+    /// ranks.
     pub fn offloads_allgatherv(&self, total_bytes: u64) -> bool {
         let least = self.ready.allgather_least.saturating_mul(u64::from(self.ranks));
         (least..=self.ready.allgather_most).contains(&total_bytes)
     }
 
-    /// Posts an allgather of blocks of different sizes: block `i` of `received`, of rank `i`, comes to its place at `receive`.
-    /// All ranks name the same bytes, each its own offsets; what lies between the blocks is left alone. The contribution has
-    /// the bytes of this rank's block. Otherwise as [`Group::iallgather`].
+    /// Posts an allgather of blocks of different sizes: block `i` of `received`, of rank `i`, comes to its place at
+    /// `receive`. All ranks name the same bytes, each its own offsets; what lies between the blocks is left alone. The
+    /// contribution has the bytes of this rank's block. Otherwise as [`Group::iallgather`].
     ///
     /// # Errors
     /// As of [`Group::iallgather`]; a list that does not have one entry for each rank is an [`Error::Argument`].
@@ -187,9 +187,9 @@ impl Group {
         self.ready.allgather_most > 0
     }
 
-    /// Posts an alltoall: block `i` of `bytes_per_pair` bytes at `send` goes to rank `i`, whose block for this rank comes to
-    /// place `i` of `receive`. Never blocks on other ranks; a rank that posts late holds up only those who wait for its
-    /// blocks (SP-5).
+    /// Posts an alltoall: block `i` of `bytes_per_pair` bytes at `send` goes to rank `i`, whose block for this rank
+    /// comes to place `i` of `receive`. Never blocks on other ranks; a rank that posts late holds up only those who
+    /// wait for its blocks (SP-5).
     ///
     /// # Safety
     /// As for [`Group::iallgather`].
@@ -199,8 +199,8 @@ impl Group {
         unsafe { self.post(call, (Contribution::At(send), Destination::At(receive)), (&[], "bytes_per_pair")) }
     }
 
-    /// Posts an alltoallv: block `i` of `sent` goes to rank `i`, block `i` of `received` comes from it; both ranks must name
-    /// the same bytes. What lies between the blocks is left alone. Otherwise as [`Group::ialltoall`].
+    /// Posts an alltoallv: block `i` of `sent` goes to rank `i`, block `i` of `received` comes from it; both ranks must
+    /// name the same bytes. What lies between the blocks is left alone. Otherwise as [`Group::ialltoall`].
     ///
     /// # Errors
     /// As of [`Group::iallgather`]; a list that does not have one entry for each rank is an [`Error::Argument`].

@@ -1,7 +1,9 @@
-//! Looking before sleeping: a rank that waits for something that comes soon is there faster than the kernel can wake it.
+//! Looking before sleeping: a rank that waits for something that comes soon is there faster than the kernel can wake
+//! it.
 //!
-//! Whether to look is what the last wait teaches: one that ended within [`LOOK`] makes the next one look, one that lasted
-//! longer makes it sleep at once. Between two looks the processor goes to whoever wants it. Never looks longer than [`LOOK`].
+//! Whether to look is what the last wait teaches: one that ended within [`LOOK`] makes the next one look, one that
+//! lasted longer makes it sleep at once. Between two looks the processor goes to whoever wants it. Never looks longer
+//! than [`LOOK`].
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

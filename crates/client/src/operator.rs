@@ -1,9 +1,10 @@
 //! Operators of the program's own, which only the rank itself can call.
 //!
-//! The service process brings the contributions together by a collective that moves bytes; the call of the rank that sees its end
-//! combines them. So no rank waits for another one's calls into this library: what a late rank holds up is its own result.
-//! Contributions are combined from the left in the order of ranks, always, so that results have the same bits from run to run
-//! (TH-2) and operators need not commute. Memory: one contribution of each rank that is combined, until the request has ended.
+//! The service process brings the contributions together by a collective that moves bytes; the call of the rank that
+//! sees its end combines them. So no rank waits for another one's calls into this library: what a late rank holds up is
+//! its own result. Contributions are combined from the left in the order of ranks, always, so that results have the
+//! same bits from run to run (TH-2) and operators need not commute. Memory: one contribution of each rank that is
+//! combined, until the request has ended.
 
 use crate::error::Error;
 use outboard_call::Reduction;
@@ -11,11 +12,12 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Bytes that are combined at a time, of all contributions one after the other, so that what was just written is still in a cache.
+/// Bytes that are combined at a time, of all contributions one after the other, so that what was just written is still
+/// in a cache.
 const PIECE: usize = 64 << 10;
 
-/// Combines equally many elements of both, pair by pair: the first is the left operand, the second the right one, which takes
-/// the result.
+/// Combines equally many elements of both, pair by pair: the first is the left operand, the second the right one, which
+/// takes the result.
 type Function = dyn Fn(&[u8], &mut [u8]) + Send + Sync;
 
 /// An operator of the program's own on elements of its own. Must be associative; need not commute. Clones are the same.
@@ -26,9 +28,9 @@ pub struct UserOperator {
 }
 
 impl UserOperator {
-    /// An operator on elements of `element_bytes` bytes. `function` gets vectors of equally many elements, combines them pair by
-    /// pair, and leaves the results in the second, whose elements are the right operands. It is called by whichever thread calls
-    /// this library when it sees that a request has ended; if it panics, the request fails.
+    /// An operator on elements of `element_bytes` bytes. `function` gets vectors of equally many elements, combines
+    /// them pair by pair, and leaves the results in the second, whose elements are the right operands. It is called by
+    /// whichever thread calls this library when it sees that a request has ended; if it panics, the request fails.
     ///
     /// # Errors
     /// [`Error::Argument`] for elements of no bytes.

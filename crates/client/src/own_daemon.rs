@@ -9,11 +9,11 @@
 //! | `socket` | where ranks attach; binding it decides, should two start all the same |
 //! | `log` | what the service process says |
 //!
-//! The service process ends with its last rank (`--exit-when-idle`) and removes them all (`--job-directory`); a rank that
-//! finds it ending starts the next.
+//! The service process ends with its last rank (`--exit-when-idle`) and removes them all (`--job-directory`); a rank
+//! that finds it ending starts the next.
 //!
-//! Invariants: a socket that somebody named is never replaced; every wait ends; a directory of another user is never used;
-//! the rank has no child when attaching returns, and its death ends nothing but its own attachment.
+//! Invariants: a socket that somebody named is never replaced; every wait ends; a directory of another user is never
+//! used; the rank has no child when attaching returns, and its death ends nothing but its own attachment.
 
 use crate::bootstrap::environment;
 use crate::error::Error;

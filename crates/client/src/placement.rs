@@ -1,8 +1,8 @@
 //! Which of a host's service processes serves a rank (GP-3), and how many of them there are (SP-8).
 //!
-//! Pure functions, and the variables of the environment that say what they work on. Every rank of a host must come to the
-//! same number, so only what is equal in all of them goes in: the ranks of the host and its processors, whatever a rank is
-//! bound to.
+//! Pure functions, and the variables of the environment that say what they work on. Every rank of a host must come to
+//! the same number, so only what is equal in all of them goes in: the ranks of the host and its processors, whatever a
+//! rank is bound to.
 
 use crate::bootstrap::environment::{self, Lookup};
 use crate::error::Error;
@@ -73,8 +73,8 @@ impl fmt::Display for ServiceProcesses {
     }
 }
 
-/// Service processes for `ranks` ranks on `cores` processors of one host: 4 for every 32 ranks (SP-8), but no more than the
-/// ranks leave processors free, and at least one.
+/// Service processes for `ranks` ranks on `cores` processors of one host: 4 for every 32 ranks (SP-8), but no more than
+/// the ranks leave processors free, and at least one.
 #[must_use]
 pub fn automatic(ranks: u32, cores: u32) -> u32 {
     let spare = cores.saturating_sub(ranks);

@@ -91,8 +91,8 @@ fn in_flight_limit(parts: &Parts) -> Error {
     Error::Resource(format!("{limit} requests of this rank are in flight, the limit; test or wait for some"))
 }
 
-/// Stages the buffers if the service process cannot reach them where they are. The pool stays locked where a recording is
-/// staged, until its start is posted: a start before it that ends meanwhile leaves the segment to it.
+/// Stages the buffers if the service process cannot reach them where they are. The pool stays locked where a recording
+/// is staged, until its start is posted: a start before it that ends meanwhile leaves the segment to it.
 ///
 /// # Safety
 /// As for [`crate::Group::iallgather`].

@@ -1,7 +1,7 @@
 //! Bringing the ranks of a job together where no MPI does: everybody's blob to everybody, over one TCP server.
 //!
-//! `outboard run` serves and its ranks visit, or rank 0 serves ([`Tcp`](crate::bootstrap::Tcp)). Little-endian; a blob is
-//! at most [`MOST_BYTES`] long; the token keeps ranks of different jobs apart that meet at one address.
+//! `outboard run` serves and its ranks visit, or rank 0 serves ([`Tcp`](crate::bootstrap::Tcp)). Little-endian; a blob
+//! is at most [`MOST_BYTES`] long; the token keeps ranks of different jobs apart that meet at one address.
 //!
 //! | from | message |
 //! |---|---|
@@ -111,7 +111,8 @@ pub(crate) struct Visitor {
 }
 
 impl Visitor {
-    /// Brings `blob` to all ranks and all ranks' blobs here, in rank order. Collective; every wait ends after [`LIMIT`].
+    /// Brings `blob` to all ranks and all ranks' blobs here, in rank order. Collective; every wait ends after
+    /// [`LIMIT`].
     pub(crate) fn exchange(&self, blob: &[u8]) -> Result<Vec<Vec<u8>>, RendezvousError> {
         assert!(blob.len() <= MOST_BYTES as usize, "checked by the caller");
         let mut message = Vec::with_capacity(HEADER + blob.len());
@@ -236,9 +237,8 @@ impl Arrival {
 /// Serves one exchange among `ranks` ranks; done when all have come and been answered. Those that came are told who did
 /// not.
 ///
-/// # Errors
-/// [`RendezvousError::Missing`] at the deadline, [`RendezvousError::Server`], [`RendezvousError::Broken`] for a rank that
-/// came and then could not be answered.
+/// # Errors [`RendezvousError::Missing`] at the deadline, [`RendezvousError::Server`], [`RendezvousError::Broken`] for
+/// a rank that came and then could not be answered.
 pub fn serve(listener: &TcpListener, ranks: u32, deadline: Instant) -> Result<(), RendezvousError> {
     assert!((1..=MOST_RANKS).contains(&ranks), "{ranks} ranks");
     gather(listener, (0..ranks).map(|_| None).collect(), None, deadline).map(drop)

@@ -6,9 +6,9 @@
 //! | kept | a request for a like size | in use |
 //! | kept | the bound on segments or on bytes kept, the one used longest ago first | unregistered, then unmapped |
 //!
-//! Only these segments need registration: all other memory is reached by address, and nothing about it is remembered that
-//! an munmap or a realloc of the program could make wrong. Invariants: at most as many segments are registered as the
-//! service process allows; an address is given back to the kernel only after the service process has forgotten it.
+//! Only these segments need registration: all other memory is reached by address, and nothing about it is remembered
+//! that an munmap or a realloc of the program could make wrong. Invariants: at most as many segments are registered as
+//! the service process allows; an address is given back to the kernel only after the service process has forgotten it.
 
 use crate::connection::Connection;
 use crate::error::Error;

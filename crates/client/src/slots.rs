@@ -1,5 +1,5 @@
-//! Which completion word belongs to which request, where the request's buffers are, what this rank does at its end, and what is
-//! left of requests that were freed early.
+//! Which completion word belongs to which request, where the request's buffers are, what this rank does at its end, and
+//! what is left of requests that were freed early.
 //!
 //! | a word is | because | next |
 //! |---|---|---|
@@ -125,8 +125,8 @@ impl Slots {
         self.direct > 0
     }
 
-    /// One of these requests, those of a group in the order of its calls: what waits for a copy is done as soon as there is
-    /// one, and a start of a recording goes on from what those before it leave.
+    /// One of these requests, those of a group in the order of its calls: what waits for a copy is done as soon as
+    /// there is one, and a start of a recording goes on from what those before it leave.
     pub(crate) fn first_direct(&self) -> Option<InPlace> {
         if !self.any_direct() {
             return None;

@@ -5,8 +5,8 @@
 //! into our library copies their buffers, as far as they have been received, and tells the service process. The memory
 //! comes from [`Segments`]; at most [`MOST_STAGED`] bytes of it are in use.
 //!
-//! Starts of one recording are done one after the other, each on what the one before has left (GP-2). So those that are in
-//! flight together share one segment: the first copies in, the last copies out.
+//! Starts of one recording are done one after the other, each on what the one before has left (GP-2). So those that are
+//! in flight together share one segment: the first copies in, the last copies out.
 
 use crate::connection::Connection;
 use crate::context::lock;
@@ -30,8 +30,8 @@ pub(crate) struct StagingPool {
     recorded: Vec<Arc<Staged>>,
 }
 
-/// A segment that stands in for the buffers of one request, or of the starts of one recording that are in flight together.
-/// Shared and let go of under the pool's lock alone.
+/// A segment that stands in for the buffers of one request, or of the starts of one recording that are in flight
+/// together. Shared and let go of under the pool's lock alone.
 #[derive(Debug)]
 pub(crate) struct Staged {
     segment: Region,
@@ -50,7 +50,8 @@ pub(crate) struct Buffers {
     pub(crate) receive_bytes: usize,
     /// Where in the receive buffer the contribution lies if it is in place.
     pub(crate) in_place_at: Option<usize>,
-    /// What of the buffers is ours, where that is not all of them: what lies between belongs to the program all the time.
+    /// What of the buffers is ours, where that is not all of them: what lies between belongs to the program all the
+    /// time.
     pub(crate) pieces: Option<Arc<Pieces>>,
 }
 
@@ -83,11 +84,12 @@ impl RecordedPieces {
     }
 }
 
-/// Tables that submissions point to, one for each completion word, in memory that the service process reaches whatever the
-/// tier. The service process has read a table when the request completes.
+/// Tables that submissions point to, one for each completion word, in memory that the service process reaches whatever
+/// the tier. The service process has read a table when the request completes.
 #[derive(Debug, Default)]
 pub(crate) struct Tables {
-    /// The last is in use; a table for larger groups needs a larger region, and earlier submissions may lie in the others.
+    /// The last is in use; a table for larger groups needs a larger region, and earlier submissions may lie in the
+    /// others.
     regions: Vec<Region>,
     bytes_per_word: usize,
 }
@@ -117,7 +119,8 @@ impl Tables {
 
 // SAFETY: the pointers are the program's buffers, which it lends to us until the request ends, whatever the thread.
 unsafe impl Send for Buffers {}
-// SAFETY: they are addresses, whatever the thread that reads them; who accesses the memory there has the program's promise.
+// SAFETY: they are addresses, whatever the thread that reads them; who accesses the memory there has the program's
+// promise.
 unsafe impl Sync for Buffers {}
 
 impl Buffers {

@@ -1,9 +1,9 @@
-//! Messages between two ranks of a group (GP-1), and groups of operations that are recorded once and called again and again
-//! (GP-2).
+//! Messages between two ranks of a group (GP-1), and groups of operations that are recorded once and called again and
+//! again (GP-2).
 //!
-//! Messages are matched by source and tag, in the order in which they are posted; there are no wildcards. A recording goes to
-//! the service process once, as a program with dependencies; each call of it is one small entry in the ring (GP-5). Invariant:
-//! what a recording names is kept as addresses: the program lends the memory with each call.
+//! Messages are matched by source and tag, in the order in which they are posted; there are no wildcards. A recording
+//! goes to the service process once, as a program with dependencies; each call of it is one small entry in the ring
+//! (GP-5). Invariant: what a recording names is kept as addresses: the program lends the memory with each call.
 
 use crate::context::{Parts, lock};
 use crate::error::Error;
@@ -79,8 +79,8 @@ fn apart(from: *const u8, into: *mut u8, bytes: u64) -> Result<(Piece, Piece), E
 }
 
 impl Group {
-    /// Posts a message of `bytes` bytes at `buffer` to rank `to`, which receives it by naming this rank and `tag`. Ends when
-    /// the buffer may be used again; that may be before it is received, or not (GP-1).
+    /// Posts a message of `bytes` bytes at `buffer` to rank `to`, which receives it by naming this rank and `tag`. Ends
+    /// when the buffer may be used again; that may be before it is received, or not (GP-1).
     ///
     /// # Safety
     /// The buffer is valid and left alone until the request has completed, also when it is dropped before.
@@ -92,9 +92,9 @@ impl Group {
         unsafe { self.tagged.message(TaggedCall::Send { to: peer, tag }, &buffers, bytes) }
     }
 
-    /// Posts the receive of the next message that rank `from` sends to this rank with `tag`, of at most `bytes` bytes, into
-    /// `buffer`. A longer one is an error of this request alone that names both lengths; of a shorter one the rest of the
-    /// buffer stays as it was (GP-1).
+    /// Posts the receive of the next message that rank `from` sends to this rank with `tag`, of at most `bytes` bytes,
+    /// into `buffer`. A longer one is an error of this request alone that names both lengths; of a shorter one the rest
+    /// of the buffer stays as it was (GP-1).
     ///
     /// # Safety
     /// As for [`Group::isend`].
@@ -145,8 +145,8 @@ impl Step {
     }
 }
 
-/// A group of operations in the making (GP-2). Those between two barriers may be done in any order and at the same time, so
-/// that none of them may touch what another writes. What cannot be recorded is an [`Error::Argument`].
+/// A group of operations in the making (GP-2). Those between two barriers may be done in any order and at the same
+/// time, so that none of them may touch what another writes. What cannot be recorded is an [`Error::Argument`].
 #[derive(Debug)]
 pub struct Recorder {
     tagged: Arc<Tagged>,
@@ -176,8 +176,8 @@ impl Recorder {
         Ok(())
     }
 
-    /// Records that `count` elements at `from` are combined into those at `into`, which is the left operand and takes the
-    /// result, in this rank's memory. The pieces do not overlap.
+    /// Records that `count` elements at `from` are combined into those at `into`, which is the left operand and takes
+    /// the result, in this rank's memory. The pieces do not overlap.
     pub fn reduce(&mut self, reduction: Reduction, from: *const u8, into: *mut u8, count: u64) -> Result<(), Error> {
         let bytes = count.checked_mul(reduction.element().bytes());
         let bytes = bytes.ok_or_else(|| Error::argument("count", format!("is {count}, beyond the address space")))?;
@@ -186,15 +186,15 @@ impl Recorder {
         Ok(())
     }
 
-    /// Records a local barrier: what is recorded behind it starts when all that was recorded before is done on this rank.
-    /// Orders nothing on other ranks, and nobody waits for it but the steps behind it.
+    /// Records a local barrier: what is recorded behind it starts when all that was recorded before is done on this
+    /// rank. Orders nothing on other ranks, and nobody waits for it but the steps behind it.
     pub fn barrier(&mut self) {
         self.steps.push(Step::Barrier);
     }
 
-    /// Ends the recording and hands it to the service process, which keeps it. All ranks of the group that call it end it in
-    /// the same order among their recordings; a rank that has no part in it ends an empty one. After an error this rank has no
-    /// part in it.
+    /// Ends the recording and hands it to the service process, which keeps it. All ranks of the group that call it end
+    /// it in the same order among their recordings; a rank that has no part in it ends an empty one. After an error
+    /// this rank has no part in it.
     ///
     /// # Errors
     /// [`Error::Forked`], [`Error::ServiceLost`], or what the service process says.
@@ -302,13 +302,12 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// Does all that was recorded, once more: one entry in the ring (GP-5). The n-th call meets the n-th calls of the other
-    /// ranks, at whatever time and in whatever order among other calls they come. Calls of one recording are done one after
-    /// the other. Never blocks.
+    /// Does all that was recorded, once more: one entry in the ring (GP-5). The n-th call meets the n-th calls of the
+    /// other ranks, at whatever time and in whatever order among other calls they come. Calls of one recording are done
+    /// one after the other. Never blocks.
     ///
-    /// # Safety
-    /// All memory that was recorded is valid until the request has completed, also when it is dropped before; until then
-    /// nobody writes to it or reads what is written.
+    /// # Safety All memory that was recorded is valid until the request has completed, also when it is dropped before;
+    /// until then nobody writes to it or reads what is written.
     pub unsafe fn call(&self) -> Result<Request, Error> {
         // In place, nothing but the number is said.
         let call = Call::new(CallKind::Tagged(TaggedCall::Recorded { recording: self.number }));

@@ -1,8 +1,9 @@
 //! What a rank waited for, for a timeline: a file of the trace format that Perfetto reads, beside those of the service
 //! processes (SP-9). `outboard run --trace` joins them.
 //!
-//! Off, which is the default, it costs a branch per wait. Invariants: nothing is buffered, so that a rank that dies leaves
-//! what it did; a file never has more than [`MOST_EVENTS`]; a file that cannot be written ends the trace, never the program.
+//! Off, which is the default, it costs a branch per wait. Invariants: nothing is buffered, so that a rank that dies
+//! leaves what it did; a file never has more than [`MOST_EVENTS`]; a file that cannot be written ends the trace, never
+//! the program.
 
 use std::fs::File;
 use std::io::{self, Write};

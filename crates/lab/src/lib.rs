@@ -24,8 +24,8 @@
 //!   lab ends with its processes, and those end with the switch process, which ends with its owner (see `switch`).
 //! - Hosts reach each other through the switch and through files, never through shared memory, abstract sockets,
 //!   process ids or cross-memory attach.
-//! - Every host has temporary files of its own, in the directory that `TMPDIR` names for its programs: these name files by
-//!   process ids, and what runs alike on all hosts has the same ids there. All else, `/tmp` too, is the machine's.
+//! - Every host has temporary files of its own, in the directory that `TMPDIR` names for its programs: these name files
+//!   by process ids, and what runs alike on all hosts has the same ids there. All else, `/tmp` too, is the machine's.
 //! - As on real networks, joining a multicast group takes effect a little after the call returns: when the membership
 //!   report reaches the switch.
 //! - Counters are the queueing disciplines' own, never corrected.

@@ -1,4 +1,5 @@
-//! What is exhausted is named, with what to do about it; whoever was served before is served on, and nothing stays behind.
+//! What is exhausted is named, with what to do about it; whoever was served before is served on, and nothing stays
+//! behind.
 
 mod support;
 

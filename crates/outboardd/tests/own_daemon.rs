@@ -263,7 +263,8 @@ fn what_hinders_the_daemon_is_named_with_its_log() {
     assert_eq!(job.daemons(), []);
 }
 
-/// Starts a rank whose directory of temporary files, and whose /dev/shm, are as small as `options` say, and after `fill`.
+/// Starts a rank whose directory of temporary files, and whose /dev/shm, are as small as `options` say, and after
+/// `fill`.
 fn where_room_is_short(job: &Job, options: &str, fill: &str) -> (String, String) {
     let temporary = job.directory.path().display();
     let inner = job.command("full", 0, 1);

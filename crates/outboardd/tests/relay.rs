@@ -121,7 +121,8 @@ fn relayed_ranks_hear_of_deaths_and_disagreements() {
     conformance::deaths_and_disagreements(&service());
 }
 
-/// A buffer to send is blamed on its rank by the service process, to all; one to receive into by the relay, to its rank.
+/// A buffer to send is blamed on its rank by the service process, to all; one to receive into by the relay, to its
+/// rank.
 #[test]
 fn a_buffer_that_is_nowhere_is_blamed_on_its_relayed_rank() {
     conformance::faults_are_blamed_on_their_rank(&service());

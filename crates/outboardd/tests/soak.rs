@@ -1,5 +1,6 @@
 //! A daemon that serves for long grows neither in memory nor in descriptors: attachments that come and go in good order
-//! and in bad, many groups at once, many jobs at once. The short versions run with all tests, the long ones by `make soak`.
+//! and in bad, many groups at once, many jobs at once. The short versions run with all tests, the long ones by `make
+//! soak`.
 
 mod support;
 
@@ -68,7 +69,8 @@ fn post(group: &Group, receive: &mut [u8]) -> Request {
     unsafe { group.iallgather(Contribution::InPlace, receive.as_mut_ptr(), BLOCK as u64) }.expect("posted")
 }
 
-/// One comes and goes; now and then two come that make a group, and one of them hangs up while it owes the other a call.
+/// One comes and goes; now and then two come that make a group, and one of them hangs up while it owes the other a
+/// call.
 fn cycle(daemon: &Daemon, number: usize) {
     if !number.is_multiple_of(16) {
         return attach(daemon).detach().expect("no group is left");

@@ -1,4 +1,5 @@
-//! Ranks whose process, or what it had open, goes on without them: the others are told, and nobody else's memory is touched.
+//! Ranks whose process, or what it had open, goes on without them: the others are told, and nobody else's memory is
+//! touched.
 
 mod support;
 

@@ -52,7 +52,8 @@ fn what_is_refused_altogether_goes_on_by_staging() {
     }
 }
 
-/// GP-2, GP-9: of starts of one recording that are in flight all is copied once, as each goes on from what the last has left.
+/// GP-2, GP-9: of starts of one recording that are in flight all is copied once, as each goes on from what the last has
+/// left.
 #[test]
 fn starts_in_flight_follow_one_another_where_their_memory_is_withdrawn() {
     let refused = [(Calls::Descriptor, libc::EPERM), (Calls::CrossMemory, libc::EPERM)];

@@ -1,7 +1,7 @@
 //! What each collective promises, for [`crate::verify()`].
 //!
-//! Written from the definitions of the collectives and, where the order of contributions is promised, of the algorithms;
-//! never from the code that makes their programs.
+//! Written from the definitions of the collectives and, where the order of contributions is promised, of the
+//! algorithms; never from the code that makes their programs.
 
 use outboard_plan::alltoall::Blocks;
 use outboard_plan::selection::{Choice, Collective};

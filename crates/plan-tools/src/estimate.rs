@@ -1,7 +1,7 @@
 //! How long programs take on a cluster, by playing them event by event.
 //!
-//! Every host has one processor (that of its service process), one way out and one way in of its link, each of which does
-//! one thing at a time, first come first served:
+//! Every host has one processor (that of its service process), one way out and one way in of its link, each of which
+//! does one thing at a time, first come first served:
 //!
 //! | step | takes |
 //! |---|---|
@@ -11,9 +11,9 @@
 //! | multicast | processor `message`, way out at the multicast rate; ways in of all other hosts at once after `latency`, the processor there `message` and a copy for each local rank but the first, whose bytes are copied as they come (MC-2) |
 //! | copy, reduce | processor, `bytes / copy` or `bytes / reduce` |
 //!
-//! Before all of it goes the ready barrier (MC-4) where nothing is pulled, behind multicasts the handshake (MC-7). This is the reference for the
-//! closed forms of [`outboard_plan::selection::formula`], which name the longest path alone. It takes time and memory in the order of all
-//! steps of all ranks: for people and tests, not for the choice at a call.
+//! Before all of it goes the ready barrier (MC-4) where nothing is pulled, behind multicasts the handshake (MC-7). This
+//! is the reference for the closed forms of [`outboard_plan::selection::formula`], which name the longest path alone.
+//! It takes time and memory in the order of all steps of all ranks: for people and tests, not for the choice at a call.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -39,8 +39,8 @@ pub enum EstimateError {
     },
 }
 
-/// When `programs`, those of all ranks in rank order, are done if all ranks call at once. `host_of` tells the host of each
-/// rank.
+/// When `programs`, those of all ranks in rank order, are done if all ranks call at once. `host_of` tells the host of
+/// each rank.
 ///
 /// # Errors
 /// When the programs do not fit together or the cluster; see [`EstimateError`].

@@ -1,8 +1,9 @@
 //! Finds what things cost on a cluster from how long calls took there.
 //!
 //! A call's time is a sum of terms times parameters (`cost.rs`), so the parameters follow by least squares: of relative
-//! errors, because short calls count as much as long ones, and of parameters that are not negative. What the calls do not
-//! tell stays as it was. Whoever measures writes the result down for all, so floating-point numbers do no harm here.
+//! errors, because short calls count as much as long ones, and of parameters that are not negative. What the calls do
+//! not tell stays as it was. Whoever measures writes the result down for all, so floating-point numbers do no harm
+//! here.
 
 use outboard_plan::selection::{Case, Choice, Cost, terms};
 use outboard_units::{Duration, Rate};
@@ -20,13 +21,13 @@ pub struct Sample {
 
 /// Parameters of [`Cost`].
 const PARAMETERS: usize = 7;
-/// How much each parameter is held to its old value, against one call: where calls tell only the sum of two, both change
-/// alike.
+/// How much each parameter is held to its old value, against one call: where calls tell only the sum of two, both
+/// change alike.
 const HOLD: f64 = 0.01;
 /// No parameter becomes smaller than this part of itself in one round.
 const LEAST: f64 = 0.05;
-/// How often all is done again from what was found: then it is known better which of link and processor holds a call up, and
-/// old values hold no more.
+/// How often all is done again from what was found: then it is known better which of link and processor holds a call
+/// up, and old values hold no more.
 const ROUNDS: usize = 8;
 /// Steps of the descent, each through all parameters; it ends by itself long before where calls tell parameters apart.
 const STEPS: usize = 5_000;
@@ -55,8 +56,8 @@ pub fn factor(cost: &Cost, sample: &Sample) -> f64 {
     (model / took).max(took / model.max(1.0))
 }
 
-/// The cost by which `samples` took as long as they did, as near as can be; parameters of which they tell nothing are as in
-/// `start`, and there is multicast where `start` has it.
+/// The cost by which `samples` took as long as they did, as near as can be; parameters of which they tell nothing are
+/// as in `start`, and there is multicast where `start` has it.
 #[must_use]
 pub fn fit(start: &Cost, samples: &[Sample]) -> Cost {
     let mut cost = *start;

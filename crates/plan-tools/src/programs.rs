@@ -13,8 +13,8 @@ pub(crate) fn host_of(case: &Case, rank: Rank) -> u32 {
     rank.0 / case.ranks.div_ceil(case.hosts.clamp(1, case.ranks.max(1))).max(1)
 }
 
-/// The programs of all ranks, in rank order, from or to rank 0 where there is a root, in elements of a byte; `None` where
-/// there are none, because the algorithm refuses such a call.
+/// The programs of all ranks, in rank order, from or to rank 0 where there is a root, in elements of a byte; `None`
+/// where there are none, because the algorithm refuses such a call.
 #[must_use]
 pub fn programs(case: &Case, choice: Choice) -> Option<Vec<Program>> {
     let Case { ranks, bytes, .. } = *case;
@@ -38,8 +38,8 @@ fn block(case: &Case, source: Rank, destination: Rank) -> u64 {
     }
 }
 
-/// What is pulled (SP-5), with all that goes before: a rank announces what it has to the first rank of each host, in the
-/// place of the service process there, which asks it once for all.
+/// What is pulled (SP-5), with all that goes before: a rank announces what it has to the first rank of each host, in
+/// the place of the service process there, which asks it once for all.
 fn pulled(case: &Case, topology: &Topology, rank: Rank) -> Program {
     let all = || (0..case.ranks).map(Rank);
     let here = topology.host_of(rank);

@@ -1,11 +1,11 @@
 //! In which round each message of a plan travels.
 //!
-//! A message's round is the length of the longest chain of messages that must have arrived, one after another, before it
-//! can be sent; round 0 waits for none. Rounds are what remains of time when only order is known: who draws a plan draws
-//! them, and a task list that keeps their order on every rank cannot deadlock.
+//! A message's round is the length of the longest chain of messages that must have arrived, one after another, before
+//! it can be sent; round 0 waits for none. Rounds are what remains of time when only order is known: who draws a plan
+//! draws them, and a task list that keeps their order on every rank cannot deadlock.
 //!
-//! Invariants: what a message waits for travels in earlier rounds; messages are sorted by round, then by sender, then by
-//! step, then by receiver.
+//! Invariants: what a message waits for travels in earlier rounds; messages are sorted by round, then by sender, then
+//! by step, then by receiver.
 
 use crate::verify::{Event, Graph, VerifyError, well_formed};
 use outboard_plan::{Op, OpId, Program, Rank};
@@ -44,9 +44,8 @@ pub struct Rounds {
 impl Rounds {
     /// The rounds of the programs of all ranks of a group, in the order of ranks.
     ///
-    /// # Errors
-    /// When programs are malformed, messages do not match or ranks wait for each other in a circle; what buffers hold is
-    /// not looked at.
+    /// # Errors When programs are malformed, messages do not match or ranks wait for each other in a circle; what
+    /// buffers hold is not looked at.
     pub fn of(programs: &[Program]) -> Result<Rounds, VerifyError> {
         well_formed(programs)?;
         let graph = Graph::new(programs)?;

@@ -1,5 +1,5 @@
-//! Plans of all collectives are proven for every small group, root and layout, and for larger ones drawn at random; damaged
-//! ones are refused (CD-2, MC-1, MC-8, GP-8, SP-6, SP-7, TH-2, TH-6).
+//! Plans of all collectives are proven for every small group, root and layout, and for larger ones drawn at random;
+//! damaged ones are refused (CD-2, MC-1, MC-8, GP-8, SP-6, SP-7, TH-2, TH-6).
 
 mod damage;
 mod support;
@@ -416,8 +416,8 @@ fn lacks_a_dependency(damaged: &Program, valid: &Program) -> bool {
     same_ops && dependencies(damaged) < dependencies(valid)
 }
 
-/// Damages each program of a valid group in every way, one at a time: no such group is valid, but that between hosts a dependency
-/// of a reduction may follow from what other ranks wait for.
+/// Damages each program of a valid group in every way, one at a time: no such group is valid, but that between hosts a
+/// dependency of a reduction may follow from what other ranks wait for.
 fn damage_is_refused(choice: Choice, arguments: &Arguments<'_>) -> usize {
     prove(choice, arguments);
     let mut programs = group(choice, arguments);

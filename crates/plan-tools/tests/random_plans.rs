@@ -1,5 +1,5 @@
-//! The verifier accepts any sound plan, not only those of our algorithms: plans drawn at random, with memory written again and
-//! again and order that only other steps imply.
+//! The verifier accepts any sound plan, not only those of our algorithms: plans drawn at random, with memory written
+//! again and again and order that only other steps imply.
 
 use outboard_plan::{Buffer, Op, OpId, Program, ProgramBuilder, Rank, Span};
 use outboard_plan_tools::{Combination, Contract, Piece, verify};

@@ -46,7 +46,8 @@ fn closed_forms_agree_with_the_programs_played() {
                     for tuning in [&near, &fast, &far] {
                         let closed = tuning.candidate(&case, choice).expect("multicast is there");
                         let play = played(&case, choice, &tuning.cost).expect("there are programs").unwrap();
-                        // Of vectors that have no byte for each rank most blocks are empty, which closed forms do not see.
+                        // Of vectors that have no byte for each rank most blocks are empty, which closed forms do not
+                        // see.
                         let at_most = closed.time.0 <= FACTOR * play.0 || bytes < u64::from(ranks);
                         let near = at_most && play.0 <= FACTOR * closed.time.0;
                         assert!(

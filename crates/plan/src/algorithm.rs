@@ -3,10 +3,10 @@
 //! Which collective takes which algorithm, and what can be set of it, is told by one table in
 //! [`crate::selection::Collective`]; how a plan is built stands in the module of the collective.
 //!
-//! `P` is the number of ranks, `n` the bytes of a block (allgather, alltoall, gather, scatter) or of the whole (all others),
-//! and `m` the rounds of a power of two of ranks, `floor(log2 P)`. Where `P` is none, reductions add a round before, in which
-//! ranks beyond it give their vector away, and most times one behind, in which they get their share of the result. A round
-//! is a message that cannot leave before another has arrived.
+//! `P` is the number of ranks, `n` the bytes of a block (allgather, alltoall, gather, scatter) or of the whole (all
+//! others), and `m` the rounds of a power of two of ranks, `floor(log2 P)`. Where `P` is none, reductions add a round
+//! before, in which ranks beyond it give their vector away, and most times one behind, in which they get their share of
+//! the result. A round is a message that cannot leave before another has arrived.
 
 use std::fmt;
 
@@ -23,53 +23,55 @@ pub const WHOLE: u64 = u64::MAX;
 /// How messages travel. A group agrees on one for each call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Algorithm {
-    /// `binomial`: a binomial tree, `ceil(log2 P)` rounds. Counted from the root, rank `v` hangs below `v` without its lowest
-    /// set bit. (CD-2.)
+    /// `binomial`: a binomial tree, `ceil(log2 P)` rounds. Counted from the root, rank `v` hangs below `v` without its
+    /// lowest set bit. (CD-2.)
     ///
-    /// Broadcast: the root sends `n` bytes in each round, every other rank receives `n` once. Reduce: the other way round.
-    /// Gather and scatter: inner ranks hold the blocks of their subtrees in scratch; blocks of one size only.
+    /// Broadcast: the root sends `n` bytes in each round, every other rank receives `n` once. Reduce: the other way
+    /// round. Gather and scatter: inner ranks hold the blocks of their subtrees in scratch; blocks of one size only.
     Binomial,
     /// `bruck`: distances grow by a factor of `ports + 1`, `ceil(log_(ports + 1) P)` rounds for any `P` (CD-2).
     ///
-    /// Allgather: in round `j` a rank sends to `rank - i * (ports + 1)^j`, `i` from 1 to `ports`, as many blocks from its own
-    /// on as are missing there; `(P - 1) * n` bytes each way. Blocks go straight to their place, in two messages where they
-    /// wrap round the last rank, so that the rotation at the end of the paper's variant falls away. Alltoall, with one port:
-    /// blocks of one size travel in steps of powers of two, together with others that need the same step; each rank sends
-    /// `ceil(log2 P) * P / 2 * n` bytes at most and copies twice as many through scratch. (J. Bruck and others, "Efficient
-    /// algorithms for all-to-all communications in multiport message-passing systems", 1997.)
+    /// Allgather: in round `j` a rank sends to `rank - i * (ports + 1)^j`, `i` from 1 to `ports`, as many blocks from
+    /// its own on as are missing there; `(P - 1) * n` bytes each way. Blocks go straight to their place, in two
+    /// messages where they wrap round the last rank, so that the rotation at the end of the paper's variant falls away.
+    /// Alltoall, with one port: blocks of one size travel in steps of powers of two, together with others that need the
+    /// same step; each rank sends `ceil(log2 P) * P / 2 * n` bytes at most and copies twice as many through scratch.
+    /// (J. Bruck and others, "Efficient algorithms for all-to-all communications in multiport message-passing systems",
+    /// 1997.)
     Bruck {
         /// Messages that a rank sends at the same time, at least 1.
         ports: u32,
     },
-    /// `chain`: each rank passes on to the next, segment by segment. `P - 2` rounds more than there are segments; each rank
-    /// but the last sends `n` bytes.
+    /// `chain`: each rank passes on to the next, segment by segment. `P - 2` rounds more than there are segments; each
+    /// rank but the last sends `n` bytes.
     ///
-    /// Broadcast: the ring broadcast of HPL (GP-8). Reduce: host by host towards the root, each rank combining what comes
-    /// with its own, which is the least that the root's link can do.
+    /// Broadcast: the ring broadcast of HPL (GP-8). Reduce: host by host towards the root, each rank combining what
+    /// comes with its own, which is the least that the root's link can do.
     Chain {
-        /// Bytes of a segment, at least 1. A broadcast in more than [`crate::broadcast::MAX_SEGMENTS`] is refused, vectors
-        /// have longer segments where there would be more than [`crate::combine::MAX_SEGMENTS`].
+        /// Bytes of a segment, at least 1. A broadcast in more than [`crate::broadcast::MAX_SEGMENTS`] is refused,
+        /// vectors have longer segments where there would be more than [`crate::combine::MAX_SEGMENTS`].
         segment: u64,
     },
-    /// `dissemination`: in round `j` a rank tells `rank + i * (ports + 1)^j`, `i` from 1 to `ports`, that all it knows of have
-    /// come. `ceil(log_(ports + 1) P)` rounds of `ports` messages without bytes. (D. Hensgen and others, "Two algorithms for
-    /// barrier synchronization", 1988.)
+    /// `dissemination`: in round `j` a rank tells `rank + i * (ports + 1)^j`, `i` from 1 to `ports`, that all it knows
+    /// of have come. `ceil(log_(ports + 1) P)` rounds of `ports` messages without bytes. (D. Hensgen and others, "Two
+    /// algorithms for barrier synchronization", 1988.)
     Dissemination {
         /// Messages that a rank sends at the same time, at least 1.
         ports: u32,
     },
-    /// `double-tree`: half of the bytes down each of two binary trees, segment by segment; who has children in one tree has
-    /// none in the other (TH-6). About `2 * log2 P` rounds more than a half has segments; each rank sends `n` bytes at most.
+    /// `double-tree`: half of the bytes down each of two binary trees, segment by segment; who has children in one tree
+    /// has none in the other (TH-6). About `2 * log2 P` rounds more than a half has segments; each rank sends `n` bytes
+    /// at most.
     DoubleTree {
         /// As of [`Algorithm::Chain`].
         segment: u64,
     },
-    /// `halving`: vector halving with distance doubling, then a binomial gather of the parts to the root (TH-6). `2 * m`
-    /// rounds, one more where `P` is no power of two; no rank sends more than `3 / 2 * n` bytes. For long vectors.
+    /// `halving`: vector halving with distance doubling, then a binomial gather of the parts to the root (TH-6). `2 *
+    /// m` rounds, one more where `P` is no power of two; no rank sends more than `3 / 2 * n` bytes. For long vectors.
     /// (R. Rabenseifner, "Optimization of collective reduction operations", 2004.)
     Halving,
-    /// `k-nomial`: as `binomial`, with digits to the base `radix` in place of bits. `ceil(log_radix P)` rounds; the root sends
-    /// `(radix - 1) * n` bytes in each. (The point-to-point algorithm that MC-R compares with.)
+    /// `k-nomial`: as `binomial`, with digits to the base `radix` in place of bits. `ceil(log_radix P)` rounds; the
+    /// root sends `(radix - 1) * n` bytes in each. (The point-to-point algorithm that MC-R compares with.)
     KNomial {
         /// Base of the digits, at least 2.
         radix: u32,
@@ -77,12 +79,13 @@ pub enum Algorithm {
     /// `linear`: straight between the root and every other rank, all at once, by pull (SP-5). 1 round; the root moves
     /// `(P - 1) * n` bytes, every other rank `n`.
     Linear,
-    /// `multicast`: a rank multicasts once to all others (MC-1, MC-8); it sends `n` bytes, every other rank receives them.
+    /// `multicast`: a rank multicasts once to all others (MC-1, MC-8); it sends `n` bytes, every other rank receives
+    /// them.
     ///
-    /// Broadcast: the root does. Allgather: all do, one broadcast per rank. `chains` ranks multicast at the same time; the
-    /// ranks of one chain, contiguous as of [`crate::chain_ranks`], take turns, which makes `ceil(P / chains)` rounds. A
-    /// rank's turn comes with a signal from its predecessor in the chain, sent once the predecessor's multicast is complete
-    /// on the sending side.
+    /// Broadcast: the root does. Allgather: all do, one broadcast per rank. `chains` ranks multicast at the same time;
+    /// the ranks of one chain, contiguous as of [`crate::chain_ranks`], take turns, which makes `ceil(P / chains)`
+    /// rounds. A rank's turn comes with a signal from its predecessor in the chain, sent once the predecessor's
+    /// multicast is complete on the sending side.
     Multicast {
         /// Roots that multicast at the same time, up to `P`; need not divide `P`. 0 stands for `P`: no turns.
         chains: u32,
@@ -91,52 +94,54 @@ pub enum Algorithm {
     },
     /// `neighbour-exchange`: pairs of blocks go to the left and to the right neighbour in turns.
     ///
-    /// `P / 2` rounds; each rank sends and receives `(P - 1) * n` bytes. A pair of ranks first shares its two blocks, then
-    /// every rank passes on the pair of blocks that came last, every second round to the same neighbour. (J. Chen and others,
-    /// "Performance evaluation of Allgather algorithms on terascale Linux cluster with Fast Ethernet", 2005.) Needs pairs: an
-    /// odd group uses [`Algorithm::Ring`], as [`Algorithm::carried_out`] says.
+    /// `P / 2` rounds; each rank sends and receives `(P - 1) * n` bytes. A pair of ranks first shares its two blocks,
+    /// then every rank passes on the pair of blocks that came last, every second round to the same neighbour. (J. Chen
+    /// and others, "Performance evaluation of Allgather algorithms on terascale Linux cluster with Fast Ethernet",
+    /// 2005.) Needs pairs: an odd group uses [`Algorithm::Ring`], as [`Algorithm::carried_out`] says.
     NeighbourExchange,
     /// `pairwise`: a rank has a message for every other rank.
     ///
-    /// Alltoall: in round `i` a rank exchanges with one other only, `rank ^ i` where `P` is a power of two, else it sends to
-    /// `rank + i` and receives from `rank - i`; `P - 1` rounds. Reduce-scatter: each rank sends every other rank its block, all
-    /// at once, in segments, of which one is combined while others are under way. (GP-8.)
+    /// Alltoall: in round `i` a rank exchanges with one other only, `rank ^ i` where `P` is a power of two, else it
+    /// sends to `rank + i` and receives from `rank - i`; `P - 1` rounds. Reduce-scatter: each rank sends every other
+    /// rank its block, all at once, in segments, of which one is combined while others are under way. (GP-8.)
     Pairwise {
         /// As of [`Algorithm::Ring`].
         segment: u64,
     },
-    /// `chain` of a scan: from rank to rank, the vector cut into pieces that follow each other. `P - 2` rounds more than there
-    /// are pieces, each of one piece; each rank but the last sends `n` bytes. For long vectors.
+    /// `chain` of a scan: from rank to rank, the vector cut into pieces that follow each other. `P - 2` rounds more
+    /// than there are pieces, each of one piece; each rank but the last sends `n` bytes. For long vectors.
     Pieces {
         /// Pieces of the vector, at least 1; no more than it has elements are made.
         pieces: u32,
     },
-    /// `pull`: all messages at once, in scatter-destination order (GP-8); whoever executes them may let the receiving side ask
-    /// for them (SP-5). 1 round.
+    /// `pull`: all messages at once, in scatter-destination order (GP-8); whoever executes them may let the receiving
+    /// side ask for them (SP-5). 1 round.
     Pull,
-    /// `rabenseifner`: reduce-scatter by vector halving and distance doubling, then allgather by the way back (TH-6). `2 * m`
-    /// rounds, two more where `P` is no power of two; each rank sends less than `2 * n` bytes, some `n` more. For long
-    /// vectors, best where `P` is a power of two. (R. Rabenseifner, 2004.)
+    /// `rabenseifner`: reduce-scatter by vector halving and distance doubling, then allgather by the way back (TH-6).
+    /// `2 * m` rounds, two more where `P` is no power of two; each rank sends less than `2 * n` bytes, some `n` more.
+    /// For long vectors, best where `P` is a power of two. (R. Rabenseifner, 2004.)
     Rabenseifner,
     /// `recursive-doubling`: ranks at doubling distances combine whole vectors. For short vectors.
     ///
-    /// Allreduce: pairs exchange what they have, `m` rounds, two more where `P` is no power of two; each rank sends `m * n`
-    /// bytes, some `n` more. (R. Thakur and others, "Optimization of collective communication operations in MPICH", 2005.)
-    /// Scan: each rank sends on what it has, `ceil(log2 P)` rounds. (W. D. Hillis and G. L. Steele, "Data parallel
-    /// algorithms", 1986.)
+    /// Allreduce: pairs exchange what they have, `m` rounds, two more where `P` is no power of two; each rank sends `m
+    /// * n` bytes, some `n` more. (R. Thakur and others, "Optimization of collective communication operations in
+    /// MPICH", 2005.) Scan: each rank sends on what it has, `ceil(log2 P)` rounds. (W. D. Hillis and G. L. Steele,
+    /// "Data parallel algorithms", 1986.)
     RecursiveDoubling,
-    /// `recursive-halving`: pairs exchange halves of the blocks at halving distances. `m` rounds, two more where `P` is no
-    /// power of two; each rank sends at most `n` bytes, and so do those that stand aside. (R. Thakur and others, 2005.)
+    /// `recursive-halving`: pairs exchange halves of the blocks at halving distances. `m` rounds, two more where `P` is
+    /// no power of two; each rank sends at most `n` bytes, and so do those that stand aside. (R. Thakur and others,
+    /// 2005.)
     RecursiveHalving,
-    /// `reduce-multicast`: a binomial reduce to rank 0, which multicasts the result (MC-1). `ceil(log2 P) + 1` rounds; each
-    /// rank sends `n` bytes. For short vectors.
+    /// `reduce-multicast`: a binomial reduce to rank 0, which multicasts the result (MC-1). `ceil(log2 P) + 1` rounds;
+    /// each rank sends `n` bytes. For short vectors.
     ReduceMulticast {
         /// As of [`Algorithm::Multicast`].
         subgroups: u16,
     },
-    /// `reduce-scatter-multicast`: reduce-scatter round a ring, then every rank multicasts its block, all at once (MC-8). `P`
-    /// rounds; each rank sends `n` bytes, where `ring` sends nearly twice as many, and receives as many as with `ring`. For
-    /// long vectors. (The composition of appendix B of the MC paper, with a ring in place of a network that reduces.)
+    /// `reduce-scatter-multicast`: reduce-scatter round a ring, then every rank multicasts its block, all at once
+    /// (MC-8). `P` rounds; each rank sends `n` bytes, where `ring` sends nearly twice as many, and receives as many as
+    /// with `ring`. For long vectors. (The composition of appendix B of the MC paper, with a ring in place of a network
+    /// that reduces.)
     ReduceScatterMulticast {
         /// As of [`Algorithm::Multicast`].
         subgroups: u16,
@@ -145,19 +150,20 @@ pub enum Algorithm {
     },
     /// `ring`: from neighbour to neighbour round a ring, to the right neighbour `rank + 1` alone.
     ///
-    /// Allgather: in round `r` of `P - 1` a rank passes on block `rank - r` as message `r`, the first straight from where it
-    /// contributes it; `(P - 1) * n` bytes each way. (CD-2; the point-to-point algorithm that MC-R compares with.)
-    /// Reduce-scatter: partial results go round, in segments that do not wait for each other. `P - 1` rounds; each rank sends
-    /// all blocks but one. Allreduce: the same, then an allgather round the same ring. For long vectors. (P. Patarasuk and
-    /// X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.)
+    /// Allgather: in round `r` of `P - 1` a rank passes on block `rank - r` as message `r`, the first straight from
+    /// where it contributes it; `(P - 1) * n` bytes each way. (CD-2; the point-to-point algorithm that MC-R compares
+    /// with.) Reduce-scatter: partial results go round, in segments that do not wait for each other. `P - 1` rounds;
+    /// each rank sends all blocks but one. Allreduce: the same, then an allgather round the same ring. For long
+    /// vectors. (P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
+    /// 2009.)
     Ring {
         /// Bytes of a segment of a block, at least 1; whole elements, and longer where it would make more than
         /// [`crate::combine::MAX_SEGMENTS`] of a vector. [`WHOLE`] where blocks are not cut.
         segment: u64,
     },
-    /// `scatter-allgather`: `P` blocks go down a binomial tree, then round a ring past those who have them. `P - 1` rounds
-    /// behind the `ceil(log2 P)` of the tree; each rank sends less than `2 * n` bytes. (R. van de Geijn and others,
-    /// "Collective communication: theory, practice, and experience", 2007.)
+    /// `scatter-allgather`: `P` blocks go down a binomial tree, then round a ring past those who have them. `P - 1`
+    /// rounds behind the `ceil(log2 P)` of the tree; each rank sends less than `2 * n` bytes. (R. van de Geijn and
+    /// others, "Collective communication: theory, practice, and experience", 2007.)
     ScatterAllgather,
     /// `scatter-destination`: as `pull`, but of a rank's sends at most `batch` are on their way at a time (GP-8).
     /// `ceil((P - 1) / batch)` times a message's time.
@@ -167,9 +173,9 @@ pub enum Algorithm {
     },
     /// `standard-exchange`: recursive doubling for `ports` ports (CD-2).
     ///
-    /// `log_(ports + 1) P` rounds; each rank sends and receives `(P - 1) * n` bytes. In round `j` it sends all it has to the
-    /// `ports` ranks that differ from it in digit `j` only, written to the base `ports + 1`. Where `P` is no power of that
-    /// base, [`Algorithm::Bruck`] with as many ports is used, as [`Algorithm::carried_out`] says.
+    /// `log_(ports + 1) P` rounds; each rank sends and receives `(P - 1) * n` bytes. In round `j` it sends all it has
+    /// to the `ports` ranks that differ from it in digit `j` only, written to the base `ports + 1`. Where `P` is no
+    /// power of that base, [`Algorithm::Bruck`] with as many ports is used, as [`Algorithm::carried_out`] says.
     StandardExchange {
         /// Messages that a rank sends at the same time, at least 1.
         ports: u32,

@@ -66,11 +66,11 @@ fn pull(mut builder: ProgramBuilder, rank: Rank, blocks: &Blocks) -> Program {
     builder.build()
 }
 
-/// The same with at most `batch` messages of data on their way at a time: a send follows the one that is `batch` before it in
-/// the program (GP-8).
+/// The same with at most `batch` messages of data on their way at a time: a send follows the one that is `batch` before
+/// it in the program (GP-8).
 ///
-/// Sends then leave in the order of the program. So there must be an order of all messages of the group that every program
-/// keeps, which scatter-destination order is.
+/// Sends then leave in the order of the program. So there must be an order of all messages of the group that every
+/// program keeps, which scatter-destination order is.
 fn in_batches(mut program: Program, batch: u32) -> Program {
     let batch = batch.max(1) as usize;
     let mut on_their_way: VecDeque<OpId> = VecDeque::new();

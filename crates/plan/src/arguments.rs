@@ -22,8 +22,8 @@ pub struct Arguments<'a> {
     pub root: Rank,
     /// Bytes as [`Collective`] counts them.
     pub bytes: u64,
-    /// The blocks of an allgather or reduce-scatter where they are not as [`Arguments::bytes`] says: all of one size, or the
-    /// vector in as many parts as there are ranks, as equal as can be.
+    /// The blocks of an allgather or reduce-scatter where they are not as [`Arguments::bytes`] says: all of one size,
+    /// or the vector in as many parts as there are ranks, as equal as can be.
     pub extents: Option<&'a Extents>,
     /// Bytes of an element of a reduction; see [`crate::Element::bytes`].
     pub element_bytes: u64,

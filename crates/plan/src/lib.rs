@@ -2,8 +2,8 @@
 //!
 //! A [`Program`] is what one rank does: operations on spans of its buffers, each naming the operations it follows.
 //! Frontends have programs built by [`program()`], by the [`Algorithm`] that the group agrees on, or build them with a
-//! [`ProgramBuilder`]; engines execute them; the crate `outboard-plan-tools` proves, writes, reads and draws them. Programs
-//! are produced one rank at a time, so that a group of 4,096 ranks never exists in memory as a whole.
+//! [`ProgramBuilder`]; engines execute them; the crate `outboard-plan-tools` proves, writes, reads and draws them.
+//! Programs are produced one rank at a time, so that a group of 4,096 ranks never exists in memory as a whole.
 //!
 //! Invariants: a program depends only on what MPI makes equal on both ends of each message (group size, collective,
 //! root, byte counts) and on the [`Algorithm`] and [`Topology`] that the group agrees on. Operation ids are dense and

@@ -30,7 +30,8 @@ pub(crate) fn powers(base: u64, limit: u64) -> impl Iterator<Item = u64> {
         .take_while(move |power| *power < limit)
 }
 
-/// The multiples of `weight` below `limit`, at most `ports` of them: the distances of a round of a rank with so many ports.
+/// The multiples of `weight` below `limit`, at most `ports` of them: the distances of a round of a rank with so many
+/// ports.
 pub(crate) fn multiples(weight: u64, ports: u32, limit: u32) -> impl Iterator<Item = u32> {
     (1..=u64::from(ports)).map(move |i| i * weight).take_while(move |far| *far < limit.into()).map(|far| far as u32)
 }

@@ -1,7 +1,7 @@
 //! Gather and scatter: one shape, whose blocks travel to the root or from it.
 //!
-//! Straight they are an alltoall in which all but the root have one block. Down a tree ranks count from the root round the
-//! group; blocks at the root lie in the order of ranks.
+//! Straight they are an alltoall in which all but the root have one block. Down a tree ranks count from the root round
+//! the group; blocks at the root lie in the order of ranks.
 //!
 //! Invariants: receives follow nothing, so an engine posts them all at once (MC-4); empty blocks do not move; at the
 //! root every block arrives straight in its place, or leaves straight from it.

@@ -41,8 +41,8 @@ pub struct Config {
     pub subgroups: u16,
     /// Smallest block (bytes per rank) that is offloaded. Agreed.
     pub offload_from: u64,
-    /// Calls that move at most so many bytes, all ranks together, take no barrier: each of their messages carries its bytes. 0
-    /// for none. Agreed.
+    /// Calls that move at most so many bytes, all ranks together, take no barrier: each of their messages carries its
+    /// bytes. 0 for none. Agreed.
     pub eager_bytes: u64,
     /// What algorithms are chosen by; `None` where no tuning file was given. Agreed.
     pub tuning: Option<Arc<Tuning>>,
@@ -72,9 +72,9 @@ pub struct Config {
     pub switch_queue: u64,
     /// Most datagrams of one multicast batch.
     pub batch_chunks: u32,
-    /// Payload bytes of one unicast fragment. Larger ones cost less processor time, yet hold up the other receivers of their
-    /// source, whose links idle meanwhile: on slow links they are smaller. Two of the default fill a packet that TCP leaves to
-    /// the NIC to cut.
+    /// Payload bytes of one unicast fragment. Larger ones cost less processor time, yet hold up the other receivers of
+    /// their source, whose links idle meanwhile: on slow links they are smaller. Two of the default fill a packet that
+    /// TCP leaves to the NIC to cut.
     pub fragment_bytes: u32,
     /// Bytes of an all-to-all that a service process has asked for and that have not come (SP-5).
     pub pull_bytes: u64,
@@ -112,8 +112,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Fingerprint of the agreed fields and of the protocol version: that of the settings above that of the tuning, which is
-    /// 0 where there is none.
+    /// Fingerprint of the agreed fields and of the protocol version: that of the settings above that of the tuning,
+    /// which is 0 where there is none.
     #[must_use]
     pub fn digest(&self) -> u64 {
         let tuning = self.tuning.as_ref().map_or(0, |tuning| tuning.digest());

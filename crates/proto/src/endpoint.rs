@@ -1,9 +1,9 @@
 //! The machine of one service process: its groups, its links, and everything in flight.
 //!
 //! Who does what: [`groups`] makes, breaks and ends groups and routes calls and messages to their collectives;
-//! [`peers`] keeps the links; this module is the surface the driver sees and the order in which things go out:
-//! control messages first, then bulk where links have room, then multicast as fast as the pacer allows; groups take turns
-//! with both ([`turns`]).
+//! [`peers`] keeps the links; this module is the surface the driver sees and the order in which things go out: control
+//! messages first, then bulk where links have room, then multicast as fast as the pacer allows; groups take turns with
+//! both ([`turns`]).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -39,7 +39,8 @@ use turns::{Load, Turns};
 
 /// Multicast batches in the hands of the driver at once.
 const MAX_BATCHES: usize = 16;
-/// Messages of one peer kept for groups that no local rank has asked for yet: one that floods us harms no other's groups.
+/// Messages of one peer kept for groups that no local rank has asked for yet: one that floods us harms no other's
+/// groups.
 const MAX_EARLY: usize = 4096;
 /// Ended groups that are remembered, so that late messages for them are not kept and late ranks are told.
 const MAX_RETIRED: usize = 4096;
@@ -167,8 +168,8 @@ impl Endpoint {
         self.settle();
     }
 
-    /// The local ranks of a group that was asked for belong to `owner`, to whose quota its staging counts. Groups that nobody
-    /// was assigned to have one owner, 0.
+    /// The local ranks of a group that was asked for belong to `owner`, to whose quota its staging counts. Groups that
+    /// nobody was assigned to have one owner, 0.
     pub fn assign_group(&mut self, group: GroupHandle, owner: u64) {
         if let Some(g) = self.groups.get_mut(&group) {
             g.members.owner = owner;
@@ -211,8 +212,8 @@ impl Endpoint {
         self.settle();
     }
 
-    /// The number that a local rank's next collective bears; none of a group that is not known (any more). Calls of messages and
-    /// recordings are not counted.
+    /// The number that a local rank's next collective bears; none of a group that is not known (any more). Calls of
+    /// messages and recordings are not counted.
     #[must_use]
     pub fn next_instance(&self, group: GroupHandle, rank: Rank) -> Option<InstanceId> {
         let g = self.groups.get(&group)?;
@@ -287,7 +288,8 @@ impl Endpoint {
         self.settle();
     }
 
-    /// Bytes that a call in flight was to have are lost with a rank that alone could copy them: the call ends with this error.
+    /// Bytes that a call in flight was to have are lost with a rank that alone could copy them: the call ends with this
+    /// error.
     pub fn handle_cut_off(&mut self, call: CallId, error: CollectiveError) {
         self.node.out.cut_off(call, error);
     }
@@ -341,8 +343,8 @@ impl Endpoint {
         self.poll_event_beside(|_| false)
     }
 
-    /// As [`Self::poll_event`], for a driver that puts orders off until a rank has copied what it alone reaches. A call for
-    /// which some are `put_off` is not told to have ended well.
+    /// As [`Self::poll_event`], for a driver that puts orders off until a rank has copied what it alone reaches. A call
+    /// for which some are `put_off` is not told to have ended well.
     pub fn poll_event_beside(&mut self, put_off: impl Fn(CallId) -> bool) -> Option<Event> {
         self.node.out.poll_event(put_off)
     }
@@ -366,8 +368,8 @@ impl Endpoint {
             && messages == self.node.messages
     }
 
-    /// When [`Self::poll_transmit`] has something that it does not have yet. Of no interest while the fabric is full: then
-    /// the driver waits for room.
+    /// When [`Self::poll_transmit`] has something that it does not have yet. Of no interest while the fabric is full:
+    /// then the driver waits for room.
     #[must_use]
     pub fn next_transmit(&self) -> Option<Instant> {
         let pacer = self.wants_to_multicast().then(|| self.pacer.next());

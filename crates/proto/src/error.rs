@@ -51,8 +51,8 @@ pub enum CollectiveError {
         /// How much that expects.
         expected: u64,
     },
-    /// The two ends of a tagged message do not agree on its bytes: a receive of a recorded group must expect what is sent,
-    /// a single one may expect more (GP-1).
+    /// The two ends of a tagged message do not agree on its bytes: a receive of a recorded group must expect what is
+    /// sent, a single one may expect more (GP-1).
     #[error(
         "{source_rank} sends {sent} bytes with tag {tag} to {destination}, whose receive takes {expected}; both must name the same count"
     )]
@@ -106,8 +106,9 @@ pub enum CollectiveError {
         /// How long the others have waited.
         after_ms: u64,
     },
-    /// What a call, as a reduction, has to keep in memory of the service process on the way is more than its job's quota, or
-    /// than other groups leave of it: waiting for them could be for ever, as they may wait for this call on another host.
+    /// What a call, as a reduction, has to keep in memory of the service process on the way is more than its job's
+    /// quota, or than other groups leave of it: waiting for them could be for ever, as they may wait for this call on
+    /// another host.
     #[error(
         "the service process of {rank} needs {bytes} bytes of scratch for this call, more than is left of its job's quota; raise that (outboardd --job-scratch), or make calls on less or on fewer groups at once"
     )]

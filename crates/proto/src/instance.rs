@@ -1,9 +1,9 @@
 //! One of a group's calls at one service process: the programs of the local ranks, and what their steps wait for.
 //!
-//! One machine carries out all calls. Most programs rely on a ready barrier ([`Policy::Barrier`]): behind it every receive has
-//! memory, and whole blocks may be multicast ([`recovery`]). Small calls do without ([`Policy::Eager`]): their bytes go along with
-//! the first word of each message ([`eager`]). Where pairs of ranks exchange blocks nobody waits for a third ([`Policy::Pairs`],
-//! SP-5): a rank's messages are offered when it calls ([`pairs`]).
+//! One machine carries out all calls. Most programs rely on a ready barrier ([`Policy::Barrier`]): behind it every
+//! receive has memory, and whole blocks may be multicast ([`recovery`]). Small calls do without ([`Policy::Eager`]):
+//! their bytes go along with the first word of each message ([`eager`]). Where pairs of ranks exchange blocks nobody
+//! waits for a third ([`Policy::Pairs`], SP-5): a rank's messages are offered when it calls ([`pairs`]).
 //!
 //! | phase | event | next |
 //! |---|---|---|
@@ -16,11 +16,11 @@
 //!
 //! A rank is absent, stood in for (its output is staging, SP-6), has called, or its call has ended: when its program is
 //! done, the right neighbour complete (MC-7) and nothing of ours on its way to the wire. A rank that is late keeps only
-//! those waiting that need what it contributes. News of a call from another host starts the clock after which the service
-//! process stands in. In place means that the input is an alias of the rank's part of the output (of the root of a scatter the
-//! other way round), so one program serves both forms. Reductions are ordered as the programs order them, whatever comes
-//! first, so that results have the same bits from run to run (TH-2). Nobody stands in at a barrier that a program calls: once all are
-//! ready for it, all have called, and nothing is left to do.
+//! those waiting that need what it contributes. News of a call from another host starts the clock after which the
+//! service process stands in. In place means that the input is an alias of the rank's part of the output (of the root
+//! of a scatter the other way round), so one program serves both forms. Reductions are ordered as the programs order
+//! them, whatever comes first, so that results have the same bits from run to run (TH-2). Nobody stands in at a barrier
+//! that a program calls: once all are ready for it, all have called, and nothing is left to do.
 //!
 //! Invariants: every call completes once; none of its buffers is named after that. Never sees payload.
 
@@ -88,7 +88,8 @@ impl Context<'_> {
 enum Policy {
     /// All are ready before anything leaves for another host, and all know the sizes (MC-4).
     Barrier,
-    /// All know the sizes, which are small: every message carries its bytes, and is kept where its receiver is late (MC-9).
+    /// All know the sizes, which are small: every message carries its bytes, and is kept where its receiver is late
+    /// (MC-9).
     Eager,
     /// Whoever calls tells those it exchanges with (SP-5).
     Pairs,
@@ -132,8 +133,8 @@ pub(crate) struct Instance {
 }
 
 impl Instance {
-    /// A call of which `signer`'s is the first news, with the sizes of its blocks where they are known. Fails when they cannot
-    /// be.
+    /// A call of which `signer`'s is the first news, with the sizes of its blocks where they are known. Fails when they
+    /// cannot be.
     pub(crate) fn new(
         cx: &mut Context<'_>,
         id: InstanceId,
@@ -244,7 +245,8 @@ impl Instance {
         self.policy != Policy::Barrier
     }
 
-    /// Why it cannot end well: a rank of another host needs nothing of it any more, has left, and still owes it something.
+    /// Why it cannot end well: a rank of another host needs nothing of it any more, has left, and still owes it
+    /// something.
     pub(crate) fn contradiction(&self, cx: &Context<'_>, gone: Rank) -> Option<CollectiveError> {
         match self.policy {
             _ if !self.alive() => None,
@@ -323,7 +325,8 @@ impl Instance {
         Ok(())
     }
 
-    /// The window of the group has moved, or more is at hand here: goes on where that was waited for. An error breaks the group.
+    /// The window of the group has moved, or more is at hand here: goes on where that was waited for. An error breaks
+    /// the group.
     pub(crate) fn try_enter(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
         self.equip_at = None;
         let open = self.id.0 <= cx.members.window_end;
@@ -433,7 +436,8 @@ impl Instance {
         true
     }
 
-    /// `rank` has called what takes no barrier, and has messages for local ranks. False when it cannot; an error breaks the group.
+    /// `rank` has called what takes no barrier, and has messages for local ranks. False when it cannot; an error breaks
+    /// the group.
     pub(crate) fn handle_offer(
         &mut self,
         cx: &mut Context<'_>,

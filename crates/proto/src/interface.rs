@@ -32,12 +32,12 @@ pub struct PostedCall {
     pub instance: InstanceId,
     /// What is called.
     pub signature: Signature,
-    /// The contribution lies in the output already: of an allgather in its place, of a reduction from the start (of a reduce
-    /// on its root alone); of the root of a gather or scatter of even blocks: its own block stays where it is.
+    /// The contribution lies in the output already: of an allgather in its place, of a reduction from the start (of a
+    /// reduce on its root alone); of the root of a gather or scatter of even blocks: its own block stays where it is.
     pub in_place: bool,
-    /// Where the blocks lie, of calls with blocks of different sizes only. An allgatherv sends one block; a reduce-scatter
-    /// receives one and sends those of all ranks, one after the other. A block that the root of a gatherv or scatterv leaves
-    /// where it is counts as empty.
+    /// Where the blocks lie, of calls with blocks of different sizes only. An allgatherv sends one block; a
+    /// reduce-scatter receives one and sends those of all ranks, one after the other. A block that the root of a
+    /// gatherv or scatterv leaves where it is counts as empty.
     pub blocks: Option<Arc<Blocks>>,
     /// Time after which the collective fails on all ranks, and the group with it, if this call has not ended: opt-in
     /// (SP-9).
@@ -262,8 +262,8 @@ pub enum Event {
     Join(Channel),
     /// Stop receiving this channel.
     Leave(Channel),
-    /// The group that a local rank asked for is made, or cannot be. A rank that is told an error is not in the group and
-    /// has nothing to leave.
+    /// The group that a local rank asked for is made, or cannot be. A rank that is told an error is not in the group
+    /// and has nothing to leave.
     GroupReady {
         /// The group.
         group: GroupHandle,
@@ -279,8 +279,8 @@ pub enum Event {
         /// How it ended.
         result: Result<(), CollectiveError>,
     },
-    /// A local rank called `by_ns` after the first news of the instance here, and longer after it than ranks are waited for
-    /// ([`crate::Config::stand_in_after`]) (SP-9).
+    /// A local rank called `by_ns` after the first news of the instance here, and longer after it than ranks are waited
+    /// for ([`crate::Config::stand_in_after`]) (SP-9).
     Late {
         /// The group.
         group: GroupHandle,
@@ -341,8 +341,8 @@ pub struct InFlight {
     pub age_ns: u64,
     /// Local ranks that have not called.
     pub absent: Vec<Rank>,
-    /// Ranks of other hosts that are waited for here: the lowest of the host whose step of the ready barrier is missing,
-    /// and behind the barrier those whose bytes are.
+    /// Ranks of other hosts that are waited for here: the lowest of the host whose step of the ready barrier is
+    /// missing, and behind the barrier those whose bytes are.
     pub awaits: Vec<Rank>,
 }
 

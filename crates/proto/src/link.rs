@@ -2,11 +2,12 @@
 //!
 //! Go-back-N: the receiver takes only the next message, the sender keeps what is not acknowledged and sends it again
 //! when its timer runs out. Over a fabric that loses nothing the timer stays silent. Frames echo clocks, which gives
-//! the round trip (RFC 7323 in spirit) and the timer (RFC 6298). Every frame heard is a sign of life; a watched end that
-//! is silent is sent a message of no content, whose acknowledgement it owes.
+//! the round trip (RFC 7323 in spirit) and the timer (RFC 6298). Every frame heard is a sign of life; a watched end
+//! that is silent is sent a message of no content, whose acknowledgement it owes.
 //!
-//! Whoever gives a link up makes a new end of it when it needs the peer again. Ends are numbered in the order in which a
-//! service process makes them, and frames name both, so that nothing of a link that was given up gets into the next one.
+//! Whoever gives a link up makes a new end of it when it needs the peer again. Ends are numbered in the order in which
+//! a service process makes them, and frames name both, so that nothing of a link that was given up gets into the next
+//! one.
 //!
 //! | state of a message | event | next |
 //! |---|---|---|
@@ -14,8 +15,8 @@
 //! | in flight (`una <= seq < cursor`) | acknowledged | gone |
 //! | in flight | timer | queued (cursor back to `una`), timer doubled |
 //!
-//! Invariants: at most [`WINDOW`] messages in flight, and as many bytes of payload as its user allows; `una <= cursor <=
-//! una + entries`. Never sees payload.
+//! Invariants: at most [`WINDOW`] messages in flight, and as many bytes of payload as its user allows; `una <= cursor
+//! <= una + entries`. Never sees payload.
 
 mod round_trip;
 pub(crate) mod serial;
@@ -272,14 +273,14 @@ impl Link {
         self.forget_if(|e| e.owner == Some(owner));
     }
 
-    /// The call has ended: what names its buffers is sent as [what is left of it without them](Message::without_payload).
-    /// Returns how many messages of an owner that were.
+    /// The call has ended: what names its buffers is sent as [what is left of it without
+    /// them](Message::without_payload). Returns how many messages of an owner that were.
     pub fn forget_call(&mut self, call: CallId) -> usize {
         self.forget_if(|e| e.names(call))
     }
 
-    /// What was never sent is not sent any more; what was may have arrived, so that it keeps its number. The messages are
-    /// appended to `gone`.
+    /// What was never sent is not sent any more; what was may have arrived, so that it keeps its number. The messages
+    /// are appended to `gone`.
     pub fn forget_unsent(&mut self, gone: &mut Vec<Acked>) {
         for e in self.entries.drain((self.highest_sent - self.una) as usize..) {
             self.payload_bytes -= bytes(&e.payload);
@@ -375,13 +376,14 @@ impl Link {
         }
     }
 
-    /// The next frame to send at `now`, as header with message, and payload: a message, or else an acknowledgement that is due.
+    /// The next frame to send at `now`, as header with message, and payload: a message, or else an acknowledgement that
+    /// is due.
     pub fn poll(&mut self, now: Instant) -> Option<(FrameBytes, Payload)> {
         self.poll_message(now).or_else(|| self.poll_bare(now))
     }
 
-    /// The next frame that carries a message. Whoever can queue more does so before [`Self::poll`], which may then have an
-    /// acknowledgement the less to send by itself.
+    /// The next frame that carries a message. Whoever can queue more does so before [`Self::poll`], which may then have
+    /// an acknowledgement the less to send by itself.
     pub fn poll_message(&mut self, now: Instant) -> Option<(FrameBytes, Payload)> {
         let stuck = self.stuck();
         if stuck || self.beat_at().is_some_and(|t| t <= now) {

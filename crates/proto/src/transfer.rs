@@ -1,7 +1,7 @@
 //! Messages from rank to rank of one group, at one service process: those of collectives and tagged ones (GP-1, GP-2).
 //!
-//! Every step of a program that sends or receives is handed in here, whatever runs the program. A message travels in one of four
-//! ways, all of them over the links between service processes:
+//! Every step of a program that sends or receives is handed in here, whatever runs the program. A message travels in
+//! one of four ways, all of them over the links between service processes:
 //!
 //! | way | when | on the wire |
 //! |---|---|---|
@@ -10,12 +10,12 @@
 //! | rendezvous | all others (SP-5) | RTS, CTS for pieces as there is credit, bytes |
 //! | early rendezvous | the receiver knows the bytes: of recorded groups from the second call on (GP-5), of collectives the first bytes | early CTS, bytes |
 //!
-//! A message for a rank that has not called, or not posted the receive, is unexpected: small tagged ones are staged at once, those
-//! of collectives when the rank is stood in for (SP-6), the others wait in the memory of their source. Between local ranks a
-//! message is a copy.
+//! A message for a rank that has not called, or not posted the receive, is unexpected: small tagged ones are staged at
+//! once, those of collectives when the rank is stood in for (SP-6), the others wait in the memory of their source.
+//! Between local ranks a message is a copy.
 //!
-//! Invariants: a step ends once, and its memory is not named after that; at most [`MAX_WAITING`] messages wait for their
-//! receives. Never sees payload; knows nothing of programs.
+//! Invariants: a step ends once, and its memory is not named after that; at most [`MAX_WAITING`] messages wait for
+//! their receives. Never sees payload; knows nothing of programs.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -205,7 +205,8 @@ impl Transfer {
         }
     }
 
-    /// Where the bytes of a message go, or why they do not fit: of a single message as much is received as was sent (GP-1).
+    /// Where the bytes of a message go, or why they do not fit: of a single message as much is received as was sent
+    /// (GP-1).
     fn fit(name: &Name, sent: u64, posting: Posting) -> Result<Posting, CollectiveError> {
         let fits = if name.scope == Scope::Single { sent <= posting.to.len } else { sent == posting.to.len };
         let to = MemRef { len: sent, ..posting.to };
@@ -257,8 +258,8 @@ impl Transfer {
         self.incoming.is_all_to_all(instance);
     }
 
-    /// A local rank sends a message of a small call, whose bytes go along with its RTS (MC-9): whoever receives it has called the
-    /// same, will, or is stood in for.
+    /// A local rank sends a message of a small call, whose bytes go along with its RTS (MC-9): whoever receives it has
+    /// called the same, will, or is stood in for.
     pub(crate) fn send_small(&mut self, site: &mut Site<'_>, origin: Origin, message: Outbound) {
         let to = message.name.destination;
         if site.members.local(to).is_some() {
@@ -281,8 +282,8 @@ impl Transfer {
         }
     }
 
-    /// Stands in for the ranks that messages of a collective wait for: they go to staging, as far as the quota allows it (SP-6).
-    /// True when some wait still.
+    /// Stands in for the ranks that messages of a collective wait for: they go to staging, as far as the quota allows
+    /// it (SP-6). True when some wait still.
     pub(crate) fn stand_in(&mut self, site: &mut Site<'_>, instance: InstanceId) -> bool {
         let scope = Scope::Instance(instance);
         let of_scope = self.incoming.matching.messages_of(scope);

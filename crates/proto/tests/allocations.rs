@@ -1,4 +1,5 @@
-//! What one tagged message costs in allocations, on its way through the machines of both ends, once they have warmed up.
+//! What one tagged message costs in allocations, on its way through the machines of both ends, once they have warmed
+//! up.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

@@ -1,5 +1,5 @@
-//! Two service processes, one rank each, and messages between these: who tells whom what, and when they are found to disagree
-//! (SP-5, GP-1, GP-5).
+//! Two service processes, one rank each, and messages between these: who tells whom what, and when they are found to
+//! disagree (SP-5, GP-1, GP-5).
 
 use std::sync::Arc;
 

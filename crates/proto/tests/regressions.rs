@@ -161,8 +161,8 @@ fn a_flood_of_messages_for_unknown_groups_harms_its_sender_alone() {
     assert_eq!(victim.ready(), [Ok(())]);
 }
 
-/// The last instance that a rank takes part in may be any number. Whoever has left after one to which it owes its step of the
-/// barrier has called something else.
+/// The last instance that a rank takes part in may be any number. Whoever has left after one to which it owes its step
+/// of the barrier has called something else.
 #[test]
 fn a_rank_may_leave_after_the_last_instance_of_all() {
     let mut victim = Victim::new();
@@ -249,8 +249,8 @@ fn a_repair_before_the_barrier_is_refused() {
     assert_eq!(victim.sp.counters().violations, before + 1);
 }
 
-/// What is held for ranks that are late leaves room for what their collective needs before it can begin: it would wait for
-/// its own staging for ever (SP-6).
+/// What is held for ranks that are late leaves room for what their collective needs before it can begin: it would wait
+/// for its own staging for ever (SP-6).
 #[test]
 fn a_collective_that_stood_in_for_its_ranks_does_not_wait_for_itself() {
     let bytes = 33_000;

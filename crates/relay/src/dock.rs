@@ -9,11 +9,11 @@
 //! | attached | the end of the connection, the service process's end, `Detach` | gone: the rank has left |
 //! | attached | a frame that cannot be, or more memory than the quota | refused |
 //!
-//! A call is *filling* while its input comes, then *waiting* until those before it are posted and its arena is registered, then
-//! *posted* until its completion word says how it ended; a second thread sends output and completion.
+//! A call is *filling* while its input comes, then *waiting* until those before it are posted and its arena is
+//! registered, then *posted* until its completion word says how it ended; a second thread sends output and completion.
 //!
-//! Invariants: calls are posted in the order in which they came; the service process reaches shadows and nothing else, since
-//! the dock never proves access to its own memory.
+//! Invariants: calls are posted in the order in which they came; the service process reaches shadows and nothing else,
+//! since the dock never proves access to its own memory.
 
 mod call;
 mod delivery;

@@ -1,12 +1,12 @@
 //! The stream between a host relay and a service process on another machine: frames and their codec.
 //!
-//! A frame is `length (u32), kind (u8), body`, little-endian; the length counts what follows it, [`MOST_BYTES`] at most. The
-//! first frame of a connection is [`Frame::Greeting`], which carries magic and version, the last one of the service process
-//! may be [`Frame::Refused`]. Requests and replies of the attach socket cross as that codec writes them, without
-//! descriptors: what those hold (control region, offers, recordings) crosses as frames of its own.
+//! A frame is `length (u32), kind (u8), body`, little-endian; the length counts what follows it, [`MOST_BYTES`] at
+//! most. The first frame of a connection is [`Frame::Greeting`], which carries magic and version, the last one of the
+//! service process may be [`Frame::Refused`]. Requests and replies of the attach socket cross as that codec writes
+//! them, without descriptors: what those hold (control region, offers, recordings) crosses as frames of its own.
 //!
-//! Invariants: no input makes the decoder panic or hold more than one frame of the largest size; what decodes encodes to the
-//! same bytes. Never does IO.
+//! Invariants: no input makes the decoder panic or hold more than one frame of the largest size; what decodes encodes
+//! to the same bytes. Never does IO.
 
 use outboard_call::codec::{DecodeError, Reader, Writer};
 use outboard_service::topology::Seat;
@@ -24,8 +24,8 @@ const TEXT_BYTES: usize = 2048;
 const LENGTH_BYTES: usize = 4;
 const MAGIC: u32 = u32::from_le_bytes(*b"OBRL");
 
-/// One frame. Offsets and lengths are bytes; a `slot` is a completion word of the rank, which names its call in flight; a
-/// `token` is that of a request.
+/// One frame. Offsets and lengths are bytes; a `slot` is a completion word of the rank, which names its call in flight;
+/// a `token` is that of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Frame<'a> {
     /// Relay, first: who the rank is on its host, where it runs (SP-1), and the key that both sides were told, at most
@@ -37,8 +37,8 @@ pub(crate) enum Frame<'a> {
     CreateGroup { token: u64, ranks: u32, rank: u32 },
     /// Relay: more of what the last request hands over in shared memory, offers or a recording.
     Handed(&'a [u8]),
-    /// Relay: a submission as it lay in the ring. Its addresses mean nothing; `input` bytes, which the rank contributes, and then
-    /// `table` bytes of [`Frame::Data`] follow. The rank is to receive `output` bytes.
+    /// Relay: a submission as it lay in the ring. Its addresses mean nothing; `input` bytes, which the rank
+    /// contributes, and then `table` bytes of [`Frame::Data`] follow. The rank is to receive `output` bytes.
     Call { words: Words, input: u64, table: u64, output: u64 },
     /// Relay: what the last call still needs cannot be read; let the call fail on all ranks.
     Unreadable { slot: u32 },

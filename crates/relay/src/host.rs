@@ -1,7 +1,7 @@
 //! The host's side: serves ranks in the place of a service process on another machine (SP-1, GP-9).
 //!
-//! Each rank has two threads and a connection. The first takes what the rank says and submits, reads its input and sends it
-//! all; the second takes what comes and writes output and completions. A rank goes through these states:
+//! Each rank has two threads and a connection. The first takes what the rank says and submits, reads its input and
+//! sends it all; the second takes what comes and writes output and completions. A rank goes through these states:
 //!
 //! | state | on | goes to |
 //! |---|---|---|
@@ -10,8 +10,9 @@
 //! | attached | the end of the connection | lost: every call in flight, and every one to come, ends with the reason |
 //! | attached, lost | the rank's end, `Detach` answered | gone: the connection ends, the service process sees the rank leave |
 //!
-//! Invariants: the second thread waits for the connection alone, so what the service process sends always flows; memory of
-//! the rank is written by it alone, before the completion that tells the rank so. Never does: ask the rank's processor.
+//! Invariants: the second thread waits for the connection alone, so what the service process sends always flows; memory
+//! of the rank is written by it alone, before the completion that tells the rank so. Never does: ask the rank's
+//! processor.
 
 mod relayed;
 mod requests;
@@ -88,7 +89,8 @@ impl Flights {
 }
 
 /// Serves this host's ranks in the place of the service process at `service` until `stopped` says so, as
-/// [`outboard_service::run`] does: then no other attaches, and calls in flight may end, for as long as the settings say.
+/// [`outboard_service::run`] does: then no other attaches, and calls in flight may end, for as long as the settings
+/// say.
 pub fn serve(
     settings: &Settings,
     service: SocketAddr,

@@ -6,18 +6,18 @@
 //!                                              TCP, one connection per rank
 //! ```
 //!
-//! The relay (`host`) serves ranks as a service process of their own host would, the dock (`dock`) attaches to the service
-//! process as ranks of its own host do: the client library does not know that there are two machines, and the conductor only
-//! lets the dock hear of writes.
-//! Memory is staged: a call's input crosses the link once, behind the call, into a *shadow* (`shadow`) that the service
-//! process has mapped; its output crosses once, what is worth a frame while it arrives (`output`), the rest before the
-//! completion.
+//! The relay (`host`) serves ranks as a service process of their own host would, the dock (`dock`) attaches to the
+//! service process as ranks of its own host do: the client library does not know that there are two machines, and the
+//! conductor only lets the dock hear of writes. Memory is staged: a call's input crosses the link once, behind the
+//! call, into a *shadow* (`shadow`) that the service process has mapped; its output crosses once, what is worth a frame
+//! while it arrives (`output`), the rest before the completion.
 //!
-//! A recording crosses once (`recording`); each start of it is a call like others, whose input is what its program reads.
+//! A recording crosses once (`recording`); each start of it is a call like others, whose input is what its program
+//! reads.
 //!
 //! Invariants: each rank has a connection of its own, so that its end is the rank's end and its flow control the rank's
-//! own; the relay always takes what comes without waiting for anything that the dock has to take, so the two never wait for
-//! each other; a shadow holds no address that another rank could reach.
+//! own; the relay always takes what comes without waiting for anything that the dock has to take, so the two never wait
+//! for each other; a shadow holds no address that another rank could reach.
 //!
 //! Never does: look into what a collective does; survive the loss of the connection.
 

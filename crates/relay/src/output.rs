@@ -1,8 +1,8 @@
 //! Output of relayed calls as the service process writes it, so that it can leave before the call ends (GP-9).
 //!
-//! The conductor's writes are noted, in spans of addresses; the thread that delivers takes those that are worth a frame. What
-//! was noted only decides when bytes leave: the end of a call sends whatever has not left. Never blocks the conductor for
-//! longer than a look at the spans.
+//! The conductor's writes are noted, in spans of addresses; the thread that delivers takes those that are worth a
+//! frame. What was noted only decides when bytes leave: the end of a call sends whatever has not left. Never blocks the
+//! conductor for longer than a look at the spans.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 

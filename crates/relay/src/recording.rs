@@ -1,8 +1,8 @@
 //! What a recorded group moves between a rank and the service process of another machine (GP-5, GP-9).
 //!
-//! A recording names pieces of the rank's memory, which stand for one buffer, piece after piece. On both sides of the link
-//! it follows from the recording alone which ranges of that buffer cross with each start and with its end, so that a start
-//! says no more than its number and the bytes themselves.
+//! A recording names pieces of the rank's memory, which stand for one buffer, piece after piece. On both sides of the
+//! link it follows from the recording alone which ranges of that buffer cross with each start and with its end, so that
+//! a start says no more than its number and the bytes themselves.
 //!
 //! Invariant: what a step may read before a step of the same start has written it crosses with the start; what any step
 //! writes crosses with the end. Never does IO.
@@ -51,8 +51,8 @@ pub(super) struct Recorded {
 }
 
 impl Recorded {
-    /// Of a recording as the rank has encoded it. Whose it is and what else it holds is for the service process to check, which
-    /// would refuse it in the same words.
+    /// Of a recording as the rank has encoded it. Whose it is and what else it holds is for the service process to
+    /// check, which would refuse it in the same words.
     pub(super) fn decode(bytes: &[u8]) -> Result<Recorded, RecordingError> {
         let RecordedMemory { recording, pieces } = RecordedMemory::decode(bytes)?;
         recording.check(recording.program.rank, recording.program.ranks)?;
@@ -65,7 +65,8 @@ impl Recorded {
         Ok(Recorded { memory: Pieces::new(pieces), reads: packed(&read_first(program)), writes: packed(&written) })
     }
 
-    /// Where in the rank these ranges of the buffer lie: in a copy of all of it at `copy`, or, where that is 0, in place.
+    /// Where in the rank these ranges of the buffer lie: in a copy of all of it at `copy`, or, where that is 0, in
+    /// place.
     pub(super) fn located(&self, packed: &Pieces, copy: u64) -> Vec<(u64, u64)> {
         if copy != 0 {
             // An address that no memory has is refused when it is accessed.

@@ -1,7 +1,7 @@
 //! A relayed rank as both of its threads on the host see it: calls in flight, and what comes for them.
 //!
-//! Invariants: a call is in flight from before the last of its frames is sent until its completion word is written; output that
-//! the rank alone can fetch is held until it has copied its buffers, and the completion with it.
+//! Invariants: a call is in flight from before the last of its frames is sent until its completion word is written;
+//! output that the rank alone can fetch is held until it has copied its buffers, and the completion with it.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -114,8 +114,8 @@ pub(super) struct Books {
 }
 
 impl Books {
-    /// Output of a call in flight does not reach the rank: its fault alone, the others have theirs. The one verdict beside
-    /// the service process's, which ends the call when the bytes have left its machine and cannot know.
+    /// Output of a call in flight does not reach the rank: its fault alone, the others have theirs. The one verdict
+    /// beside the service process's, which ends the call when the bytes have left its machine and cannot know.
     fn cannot_write(&mut self, slot: u32, error: &AccessError) {
         let group = self.in_flight.get(&slot).and_then(|call| self.groups.get(&call.group));
         let me = group.map_or_else(String::new, |group| format!(" of rank {} of the group", group.me));

@@ -1,8 +1,8 @@
 //! Shadows: memory on the service process's machine that stands for buffers of ranks elsewhere (GP-9).
 //!
 //! Cut from arenas, each one memfd that is registered with the service process at an address of ours; the bytes of an
-//! arena are paged in as they are used. Invariants: shadows of one rank do not overlap; arenas together never exceed the
-//! quota; an arena without shadows is given up when another needs its room.
+//! arena are paged in as they are used. Invariants: shadows of one rank do not overlap; arenas together never exceed
+//! the quota; an arena without shadows is given up when another needs its room.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -27,8 +27,8 @@ pub(super) struct Submission {
 }
 
 impl Submission {
-    /// Finds out what a submission of rank `me` among `ranks` moves, if it starts a recording, `recorded`; a table is read
-    /// from its memory.
+    /// Finds out what a submission of rank `me` among `ranks` moves, if it starts a recording, `recorded`; a table is
+    /// read from its memory.
     pub(super) fn of(
         entry: &Entry,
         (ranks, me): (u32, u32),

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Control goes by small messages (SP-2); payload moves straight between rank memory and the network, read and written
-//! without the rank's CPU (SP-4). What a rank or a peer sends is checked before it is believed: it may cost that rank its
-//! connection, never the daemon. Idle is asleep.
+//! without the rank's CPU (SP-4). What a rank or a peer sends is checked before it is believed: it may cost that rank
+//! its connection, never the daemon. Idle is asleep.
 //!
 //! Nothing here decides what a collective does: that is `outboard-proto`.
 

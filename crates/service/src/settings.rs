@@ -1,7 +1,7 @@
 //! What the daemon is told: one typed structure with sources, default < environment `OUTBOARD_*` < flag.
 //!
-//! [`Settings`] is what the user says, [`Settings::resolve`] completes it from the machine it runs on (MTU and link rate
-//! of the interface). [`print()`] shows every value with where it came from. Never changed after the start.
+//! [`Settings`] is what the user says, [`Settings::resolve`] completes it from the machine it runs on (MTU and link
+//! rate of the interface). [`print()`] shows every value with where it came from. Never changed after the start.
 
 use std::io::Read;
 use std::net::SocketAddr;
@@ -82,17 +82,19 @@ pub struct Settings {
     /// Who may attach, as the mode of the socket's file
     #[arg(long, env = "OUTBOARD_SOCKET_MODE", default_value = "600", value_parser = octal)]
     pub socket_mode: u32,
-    /// Users beside the daemon's own and root whose processes may attach, by number; by default all that the socket's mode
-    /// lets connect
+    /// Users beside the daemon's own and root whose processes may attach, by number; by default all that the socket's
+    /// mode lets connect
     #[arg(long, env = "OUTBOARD_ALLOW_UID", value_delimiter = ',')]
     pub allow_uid: Vec<u32>,
     /// Network interface towards the other hosts; none means a single host
     #[arg(long, env = "OUTBOARD_INTERFACE")]
     pub interface: Option<String>,
-    /// What carries unicast; by default ucx where the interface has an RDMA device, tcp on another one, loopback without any
+    /// What carries unicast; by default ucx where the interface has an RDMA device, tcp on another one, loopback
+    /// without any
     #[arg(long, env = "OUTBOARD_FABRIC", value_enum)]
     pub fabric: Option<FabricChoice>,
-    /// File that all daemons of the cluster have alike and its owner alone can read: of those without it, none takes part
+    /// File that all daemons of the cluster have alike and its owner alone can read: of those without it, none takes
+    /// part
     #[arg(long, env = "OUTBOARD_CLUSTER_KEY")]
     pub cluster_key: Option<PathBuf>,
     /// Rate of the link in bit/s (`1gbit`), or `auto`
@@ -119,13 +121,15 @@ pub struct Settings {
     /// Smallest block in bytes that is offloaded
     #[arg(long, env = "OUTBOARD_OFFLOAD_FROM", default_value = "4K")]
     pub offload_from: Size,
-    /// Largest call, in bytes that it moves in all, that takes no barrier: each of its messages carries its bytes; 0 for none
+    /// Largest call, in bytes that it moves in all, that takes no barrier: each of its messages carries its bytes; 0
+    /// for none
     #[arg(long, env = "OUTBOARD_EAGER_BYTES", default_value_t = EAGER_BYTES)]
     pub eager_bytes: Size,
     /// Whether the daemon goes on looking for a moment where it could sleep: `auto` while a processor is free for that
     #[arg(long, env = "OUTBOARD_POLL", value_enum, default_value_t = Polling::Auto)]
     pub poll: Polling,
-    /// Tuning file, as written by `outboard tune`, which all daemons of a group have alike: algorithms of the collectives
+    /// Tuning file, as written by `outboard tune`, which all daemons of a group have alike: algorithms of the
+    /// collectives
     #[arg(long, env = "OUTBOARD_TUNING")]
     pub tuning: Option<PathBuf>,
     /// Memory for ranks that have not called yet
@@ -140,8 +144,8 @@ pub struct Settings {
     /// Seconds after the first of its ranks on a host has asked for a group within which all must have; 0 for any time
     #[arg(long, env = "OUTBOARD_GROUP_TIMEOUT", default_value = "30", value_parser = outboard_units::Duration::seconds)]
     pub group_timeout: Duration,
-    /// Seconds after which a collective in flight is reported in the log, with the ranks that have not called it; again at
-    /// doubling times; 0 for never
+    /// Seconds after which a collective in flight is reported in the log, with the ranks that have not called it; again
+    /// at doubling times; 0 for never
     #[arg(long, env = "OUTBOARD_WATCHDOG", default_value = "30", value_parser = outboard_units::Duration::seconds)]
     pub watchdog: Duration,
     /// File for a timeline of calls, stand-ins, transfers and waits, in the trace format that Perfetto reads

@@ -84,7 +84,8 @@ impl NamedSocket {
         }
     }
 
-    /// Takes the next connection and closes it with `farewell`: where descriptors are exhausted it would wake us for ever.
+    /// Takes the next connection and closes it with `farewell`: where descriptors are exhausted it would wake us for
+    /// ever.
     pub fn turn_away(&mut self, farewell: impl FnOnce(OwnedFd)) {
         self.spare = None;
         match self.accept() {

@@ -1,12 +1,12 @@
 //! Completion words: how a rank learns that a request has ended, without a system call while it looks.
 //!
-//! Each request in flight owns a word; the service process stores its result there (GP-7), advances the epoch all
-//! words share, and wakes the futex on the epoch only if somebody sleeps whom that concerns: who waits for one word says
+//! Each request in flight owns a word; the service process stores its result there (GP-7), advances the epoch all words
+//! share, and wakes the futex on the epoch only if somebody sleeps whom that concerns: who waits for one word says
 //! which, since a rank that is woken for another word costs both sides more than all else that a completion takes. The
-//! service process stores the word, advances the epoch, fences, loads the waiters; a rank enters itself among the waiters,
-//! fences, loads the epoch, then looks at its words. One of the two sees the other (loom:
-//! `loom_no_completion_is_slept_through`).
-//! The service process never reads a word, and what a rank writes among its waiters misleads that rank alone.
+//! service process stores the word, advances the epoch, fences, loads the waiters; a rank enters itself among the
+//! waiters, fences, loads the epoch, then looks at its words. One of the two sees the other (loom:
+//! `loom_no_completion_is_slept_through`). The service process never reads a word, and what a rank writes among its
+//! waiters misleads that rank alone.
 
 use crate::status::Status;
 use crate::sync::{AtomicU32, Futex, Lines, Ordering, fence};
@@ -92,7 +92,8 @@ impl<'a> Board<'a> {
     }
 
     /// Rank: sleeps until `done` holds or `limit` has passed; returns what `done` said last. `done` looks at words of
-    /// this board and is asked again whenever one completes; with `slot` only when that one does, or something is announced.
+    /// this board and is asked again whenever one completes; with `slot` only when that one does, or something is
+    /// announced.
     pub fn wait(&self, slot: Option<u32>, limit: Option<Duration>, mut done: impl FnMut() -> bool) -> bool {
         let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
         let Waiters { of_any, of_one } = &self.epoch.waiters.0;
@@ -241,8 +242,8 @@ mod loom_tests {
         slept_through(2, true);
     }
 
-    /// A whole request, twice by the same word: the rank arms, submits and sleeps; the service process takes, writes the
-    /// rank's memory and completes. The rank sees what was written, and no result of the round before.
+    /// A whole request, twice by the same word: the rank arms, submits and sleeps; the service process takes, writes
+    /// the rank's memory and completes. The rank sees what was written, and no result of the round before.
     #[test]
     fn loom_a_word_is_used_again_and_what_was_written_before_it_is_seen() {
         const ROUNDS: u64 = 2;

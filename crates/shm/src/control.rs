@@ -77,13 +77,12 @@ fn region_bytes(capacity: u32, words: u32) -> usize {
 }
 
 impl Parts {
-    /// # Safety
-    /// At `start`, aligned as a [`Slot`], [`region_bytes`] initialised bytes live for `'a`, and while a view lives they are
-    /// reached by atomics or by other processes only.
+    /// # Safety At `start`, aligned as a [`Slot`], [`region_bytes`] initialised bytes live for `'a`, and while a view
+    /// lives they are reached by atomics or by other processes only.
     unsafe fn ring<'a>(self) -> Ring<'a> {
         let (start, slots) = (self.start.as_ptr(), self.capacity as usize);
-        // SAFETY: both ranges lie within the bytes that the caller answers for; the types are made of atomics, valid for
-        // any bits, and their alignment divides the offsets.
+        // SAFETY: both ranges lie within the bytes that the caller answers for; the types are made of atomics, valid
+        // for any bits, and their alignment divides the offsets.
         unsafe {
             Ring::new(
                 &*start.add(RING_STATE_AT).cast::<RingState>(),
@@ -128,7 +127,8 @@ impl Control {
     }
 
     fn ring(&self) -> Ring<'_> {
-        // SAFETY: the mapping begins on a page, its size was checked against both numbers, and the view borrows from it.
+        // SAFETY: the mapping begins on a page, its size was checked against both numbers, and the view borrows from
+        // it.
         unsafe { self.parts().ring() }
     }
 
@@ -325,8 +325,8 @@ impl RankSide {
         self.control.board().announce();
     }
 
-    /// Sleeps until `done` holds or `limit` has passed; returns what `done` said last. With `slot` it is asked again only
-    /// when the request of that slot has ended, or something is announced.
+    /// Sleeps until `done` holds or `limit` has passed; returns what `done` said last. With `slot` it is asked again
+    /// only when the request of that slot has ended, or something is announced.
     pub fn wait(&self, slot: Option<u32>, limit: Option<Duration>, done: impl FnMut() -> bool) -> bool {
         self.control.board().wait(slot, limit, done)
     }

@@ -1,7 +1,7 @@
 //! What a rank submits: entries of the submission ring and their layout in words.
 //!
-//! Decoding checks everything that can be checked without knowing the group; whoever holds the group checks the rest, by
-//! [`Call::footprint`].
+//! Decoding checks everything that can be checked without knowing the group; whoever holds the group checks the rest,
+//! by [`Call::footprint`].
 
 use outboard_call::codec::DecodeError;
 use outboard_call::{CALL_WORDS, Call};
@@ -16,13 +16,13 @@ const HEAD_WORDS: usize = 3;
 pub struct Entry {
     /// The group, by the identifier that the service process gave this rank.
     pub group: u64,
-    /// Which of the rank's collectives on the group this is, from 1. Of a recording or a message any number but 0, by which
-    /// the rank names it later.
+    /// Which of the rank's collectives on the group this is, from 1. Of a recording or a message any number but 0, by
+    /// which the rank names it later.
     pub instance: u64,
     /// The completion word that takes the result.
     pub slot: u32,
-    /// What is called. A recording is called with the address of a copy of all memory that was recorded, piece after piece, as
-    /// its receive buffer; 0 where that lies as it was recorded.
+    /// What is called. A recording is called with the address of a copy of all memory that was recorded, piece after
+    /// piece, as its receive buffer; 0 where that lies as it was recorded.
     pub call: Call,
 }
 

@@ -1,8 +1,8 @@
 //! Shared memory regions: memfds that are sealed, so that nobody can take pages away from under a mapping.
 //!
 //! Invariants: a [`Region`] maps exactly `len` bytes of a file that can neither shrink nor grow and that lies in the
-//! kernel's own tmpfs, so no access to the mapping raises SIGBUS. Its bytes may change at any moment by another process's
-//! hand: they are reached through raw pointers, never as references, except for atomics.
+//! kernel's own tmpfs, so no access to the mapping raises SIGBUS. Its bytes may change at any moment by another
+//! process's hand: they are reached through raw pointers, never as references, except for atomics.
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
@@ -76,8 +76,8 @@ impl Region {
 
     /// Maps a region that another process made, after checking that it cannot be pulled away and has `len` bytes.
     ///
-    /// # Errors
-    /// [`RegionError::Untrusted`] or [`RegionError::Size`] when the other side cheats, [`RegionError::Kernel`] as above.
+    /// # Errors [`RegionError::Untrusted`] or [`RegionError::Size`] when the other side cheats, [`RegionError::Kernel`]
+    /// as above.
     pub fn attach(fd: OwnedFd, len: usize) -> Result<Region, RegionError> {
         Region::check(&fd, len as u64)?;
         Region::map(fd, len)

@@ -143,7 +143,8 @@ impl<'a> Ring<'a> {
         true
     }
 
-    /// Consumer: takes the sleeping flag down after waking for whatever reason, so that pushes stay free of system calls.
+    /// Consumer: takes the sleeping flag down after waking for whatever reason, so that pushes stay free of system
+    /// calls.
     pub fn stay_awake(&self) {
         self.state.sleeping.0.store(0, Ordering::Relaxed);
     }
@@ -214,7 +215,8 @@ mod tests {
         assert_eq!(ring.push(&entry(3)), Ok(Wake::Awake));
     }
 
-    /// MC-9: several threads of a rank post at once; nothing is lost or doubled, each thread's entries keep their order.
+    /// MC-9: several threads of a rank post at once; nothing is lost or doubled, each thread's entries keep their
+    /// order.
     #[test]
     fn threads_share_the_ring() {
         const THREADS: u64 = 3;

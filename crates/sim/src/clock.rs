@@ -1,7 +1,7 @@
 //! Virtual time: the queue of what is going to happen.
 //!
-//! What arrives over one link arrives in order, so it waits in a lane of its own, of which the heap knows the first event
-//! alone: the heap grows with the hosts, not with what is under way.
+//! What arrives over one link arrives in order, so it waits in a lane of its own, of which the heap knows the first
+//! event alone: the heap grows with the hosts, not with what is under way.
 //!
 //! Invariants: time never runs backwards; what is due at the same instant happens in the order in which it was put
 //! in, lane or not, so that a run depends on its seed alone. Never looks at a real clock.

@@ -4,8 +4,8 @@
 //! what ranks do, takes [`steps`](Cluster::step), and after each of both [asks](Cluster::poll) what ranks are told.
 //! Service processes may be missing: frames for one that has no [`Host`] are shown to the player, who may answer.
 //!
-//! Invariants: what happens is a function of plan and seed and of what the player does when; nothing happens between the
-//! player's questions. Never knows what ranks call, nor what is right.
+//! Invariants: what happens is a function of plan and seed and of what the player does when; nothing happens between
+//! the player's questions. Never knows what ranks call, nor what is right.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;

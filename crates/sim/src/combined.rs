@@ -1,8 +1,8 @@
 //! Reductions that a script may call: what ranks contribute, and what the result is.
 //!
-//! Floating-point contributions are such that another order of additions gives other bits. Results of operators that do not
-//! round are held to a reference in the order of ranks, the others to its neighbourhood; that their bits are the same on all
-//! ranks, and from run to run, is for the [oracle](crate::oracle) and for tests to see. Pure.
+//! Floating-point contributions are such that another order of additions gives other bits. Results of operators that do
+//! not round are held to a reference in the order of ranks, the others to its neighbourhood; that their bits are the
+//! same on all ranks, and from run to run, is for the [oracle](crate::oracle) and for tests to see. Pure.
 
 use std::ops::Range;
 use std::sync::Arc;

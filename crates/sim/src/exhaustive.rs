@@ -1,7 +1,7 @@
 //! Every single and every double loss in a short run.
 //!
-//! The deliveries of a run (a datagram to one receiver, or a frame) are numbered as they happen. Each run with one
-//! loss is followed by one run for each delivery after the lost one, so that what is sent in answer to the first loss is
+//! The deliveries of a run (a datagram to one receiver, or a frame) are numbered as they happen. Each run with one loss
+//! is followed by one run for each delivery after the lost one, so that what is sent in answer to the first loss is
 //! lost as well, once each.
 
 use crate::report::Failure;

@@ -1,9 +1,9 @@
 //! Recorded groups drawn by seed, and what must come of them: the reference that the machines are held to (GP-2).
 //!
-//! Events (a message, a copy, a local barrier) are drawn one after the other, and recorded by the members that they concern.
-//! Doing them in this order is one way to do them, which gives the reference; the members' programs leave every other
-//! way open that dependencies allow. Invariants: an operation touches no byte that one of the same round of its member
-//! writes, so that all ways end alike; an event needs only earlier ones, so that there is a way. Pure.
+//! Events (a message, a copy, a local barrier) are drawn one after the other, and recorded by the members that they
+//! concern. Doing them in this order is one way to do them, which gives the reference; the members' programs leave
+//! every other way open that dependencies allow. Invariants: an operation touches no byte that one of the same round of
+//! its member writes, so that all ways end alike; an event needs only earlier ones, so that there is a way. Pure.
 
 use std::sync::Arc;
 

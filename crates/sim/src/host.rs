@@ -59,8 +59,8 @@ pub(crate) enum Action {
     Overdue(Box<Overdue>),
 }
 
-/// What has come to a host and is not handled yet. All are looked at together, for every datagram: they lie apart from the
-/// hosts.
+/// What has come to a host and is not handled yet. All are looked at together, for every datagram: they lie apart from
+/// the hosts.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     waiting: Vec<(Due, Input)>,
@@ -81,8 +81,8 @@ impl Inbox {
         self.waiting.len()
     }
 
-    /// Puts what comes in at this time to what waits. A timer does not wait: it is looked at again when all else has been
-    /// handled, as a daemon does.
+    /// Puts what comes in at this time to what waits. A timer does not wait: it is looked at again when all else has
+    /// been handled, as a daemon does.
     pub(crate) fn enqueue(&mut self, due: Due, input: Input) {
         if !matches!(input, Input::Timeout) {
             self.waiting.push((due, input));

@@ -1,13 +1,13 @@
 //! Hostile bytes from the network against service processes that also serve honest ranks: what a fuzzer plays.
 //!
 //! Service processes 0 and 1 are honest. 2 is a member of the second group; it runs the real machine, so that the
-//! protocol gets deep, but the script drops, doubles, overwrites and replaces what it sends. 3 is a member of nothing and
-//! sends what the script says. Datagrams may be forged with either group's key.
+//! protocol gets deep, but the script drops, doubles, overwrites and replaces what it sends. 3 is a member of nothing
+//! and sends what the script says. Datagrams may be forged with either group's key.
 //!
-//! What is demanded: nobody panics; references to memory stay within what was handed over; queues and staging keep their
-//! bounds; the traffic of one script ends; every call of an honest rank is answered once. In the first group, whose
-//! members are honest, calls succeed, with the right bytes unless datagrams were forged; in the second they succeed or fail
-//! with an error that names members of the group.
+//! What is demanded: nobody panics; references to memory stay within what was handed over; queues and staging keep
+//! their bounds; the traffic of one script ends; every call of an honest rank is answered once. In the first group,
+//! whose members are honest, calls succeed, with the right bytes unless datagrams were forged; in the second they
+//! succeed or fail with an error that names members of the group.
 //!
 //! Invariant: every string of bytes is a script, and decides everything.
 

@@ -1,7 +1,7 @@
 //! Scenarios drawn by seed: everything that can vary varies, everything that can go wrong sometimes does.
 //!
-//! Invariant: what is drawn leaves every run an end that the oracles accept: chances of false alarms of the heartbeat are
-//! negligible, and whoever dies is a true culprit.
+//! Invariant: what is drawn leaves every run an end that the oracles accept: chances of false alarms of the heartbeat
+//! are negligible, and whoever dies is a true culprit.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -113,7 +113,8 @@ pub fn mixed_messages(seed: u64) -> Scenario {
             group.calls.insert(at, call);
         }
         group.window = group.calls.len();
-        // Two that stop calling after an error, each with a call in flight that needs the other's next one, would wait for ever.
+        // Two that stop calling after an error, each with a call in flight that needs the other's next one, would wait
+        // for ever.
         group.leave_on_error = false;
     }
     scenario

@@ -1,7 +1,7 @@
 //! The network: every host has an uplink and a downlink to one switch, which copies multicasts to those who joined.
 //!
-//! What the simulator calls a host is a service process with its ranks. Those that are siblings on one machine (SP-8) share
-//! its links, and reach each other without them and without loss.
+//! What the simulator calls a host is a service process with its ranks. Those that are siblings on one machine (SP-8)
+//! share its links, and reach each other without them and without loss.
 //!
 //! A link is a serial line with a queue before it: what does not fit is dropped at the tail. Datagrams travel in
 //! trains of up to 64 that share their bookkeeping, never their fate: loss and the queue decide for each datagram.

@@ -23,7 +23,8 @@ pub enum Pattern {
     Allgather,
     /// One member's bytes to all.
     Broadcast { root: usize },
-    /// Every member's bytes to all, of 0 to `bytes` each, which lie with gaps where they are received, drawn by this seed.
+    /// Every member's bytes to all, of 0 to `bytes` each, which lie with gaps where they are received, drawn by this
+    /// seed.
     Allgatherv { seed: u64 },
     /// A block of every member for every member.
     Alltoall,
@@ -305,8 +306,9 @@ impl CallPlan {
         }
     }
 
-    /// Whether `member` of a disputed call cannot end before all who disagree have called. A rank that contributes nothing
-    /// and receives nothing need not wait for anybody, and nobody waits for a rank that only receives a broadcast.
+    /// Whether `member` of a disputed call cannot end before all who disagree have called. A rank that contributes
+    /// nothing and receives nothing need not wait for anybody, and nobody waits for a rank that only receives a
+    /// broadcast.
     pub(crate) fn needs_all_of(&self, member: usize, members: usize) -> bool {
         let odd = self.disagrees.map(|(odd, _)| odd);
         match self.pattern {
@@ -366,8 +368,8 @@ impl CallPlan {
         (self.in_place.contains(&member) && !scatters).then_some(found)
     }
 
-    /// What `member` exchanges. Drawn blocks lie in the reverse order of ranks, with gaps. A block in place counts where it
-    /// is received.
+    /// What `member` exchanges. Drawn blocks lie in the reverse order of ranks, with gaps. A block in place counts
+    /// where it is received.
     fn exchanged(&self, member: usize, members: usize) -> Blocks {
         let Class { moves, uneven: seed } = self.pattern.class();
         let gap = seed.map_or(0, |seed| seed % 3);

@@ -1,11 +1,11 @@
 //! Sequences of recordings, calls and tagged messages written by a script of bytes (GP-1, GP-2): what a fuzzer plays.
 //!
-//! Four ranks on one, two or three service processes share two groups and do what the script says, sensible or not, on a
-//! network whose faults the script chooses. Then the faults end, and a reference judges: a call that has its other end
-//! ends well with the right bytes, a call that has none does not end well, a recording that no rank can make is refused and
-//! leaves nothing, errors are true, and when all ranks have left nothing is left of them. In some scripts one service
-//! process is not ours and says what the script says: then nothing panics, staging keeps its quota, every call still ends
-//! once, and groups without that service process notice nothing.
+//! Four ranks on one, two or three service processes share two groups and do what the script says, sensible or not, on
+//! a network whose faults the script chooses. Then the faults end, and a reference judges: a call that has its other
+//! end ends well with the right bytes, a call that has none does not end well, a recording that no rank can make is
+//! refused and leaves nothing, errors are true, and when all ranks have left nothing is left of them. In some scripts
+//! one service process is not ours and says what the script says: then nothing panics, staging keeps its quota, every
+//! call still ends once, and groups without that service process notice nothing.
 //!
 //! Invariant: every string of bytes is a script, and decides everything.
 
@@ -75,7 +75,8 @@ pub struct Tally {
 
 /// The service process of each rank.
 const LAYOUTS: [[usize; 4]; 4] = [[0, 0, 1, 1], [0, 1, 0, 1], [0, 1, 2, 0], [0, 0, 0, 0]];
-/// So many of them are played with a last service process that is not ours, too. In the third it is in the first group alone.
+/// So many of them are played with a last service process that is not ours, too. In the third it is in the first group
+/// alone.
 const POSSESSED: u8 = 3;
 /// The ranks of each group.
 const GROUPS: [&[usize]; 2] = [&[0, 1, 2, 3], &[3, 1, 0]];
@@ -279,8 +280,8 @@ impl Play {
         }
     }
 
-    /// The service process that is not ours says something it was not asked, or answers, or does its ranks' part in what
-    /// ours have recorded.
+    /// The service process that is not ours says something it was not asked, or answers, or does its ranks' part in
+    /// what ours have recorded.
     fn hostile(&mut self, tape: &mut Tape<'_>) -> Result<(), Breach> {
         let act = tape.below(4);
         let (group, rank) = self.seat(tape);
@@ -527,7 +528,8 @@ mod tests {
         }
     }
 
-    /// GP-1: what lies at the receiver of a rank that has left is received, but not in the place of what is lost with it.
+    /// GP-1: what lies at the receiver of a rank that has left is received, but not in the place of what is lost with
+    /// it.
     #[test]
     fn what_a_lost_rank_has_sent_overtakes_nothing() {
         for layout in 0..LAYOUTS.len() as u8 {

@@ -145,7 +145,8 @@ impl Memory {
         assert!(old.is_none(), "call ids are drawn once");
     }
 
-    /// Gives the buffers of a call back to its rank: what the receive buffer holds, `None` for a call that is not there.
+    /// Gives the buffers of a call back to its rank: what the receive buffer holds, `None` for a call that is not
+    /// there.
     pub(crate) fn end_call(&mut self, id: CallId) -> Option<CallOutput> {
         self.calls.remove(&id).map(|c| CallOutput { output: c.output })
     }

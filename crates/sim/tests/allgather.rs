@@ -9,7 +9,8 @@ use outboard_sim::{AllgatherSweep, Scenario, allgather, run};
 const MOST_WIRE_PERCENT: u64 = 110;
 /// The same, and 5 % of the datagrams once more with their requests.
 const MOST_WIRE_PERCENT_REPAIRED: u64 = 120;
-/// Of what the receive links need for the payload: headers take 5 %, the barrier and the last acknowledgements the rest.
+/// Of what the receive links need for the payload: headers take 5 %, the barrier and the last acknowledgements the
+/// rest.
 const MOST_TIME: f64 = 1.10;
 /// Of what one block needs: the barrier and the pace of a batch are a larger share of a short transfer.
 const MOST_TIME_OF_LATE_BLOCK: f64 = 1.3;
@@ -53,8 +54,8 @@ fn sp_8_siblings_share_the_links() {
     }
 }
 
-/// SP-6: what a late rank contributes finds the links empty, so it has them for itself: it crosses them once, and what the late
-/// rank missed of others is at its host.
+/// SP-6: what a late rank contributes finds the links empty, so it has them for itself: it crosses them once, and what
+/// the late rank missed of others is at its host.
 #[test]
 fn sp_6_the_block_of_a_late_rank_has_the_links_for_itself() {
     let (bytes, late) = (1u64 << 20, Duration::from_millis(200));

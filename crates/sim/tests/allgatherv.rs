@@ -1,5 +1,5 @@
-//! Allgatherv on the virtual network: the links stay full whoever sends how much, and service processes that know no sizes
-//! stand in all the same (SP-6).
+//! Allgatherv on the virtual network: the links stay full whoever sends how much, and service processes that know no
+//! sizes stand in all the same (SP-6).
 
 use std::time::Duration;
 

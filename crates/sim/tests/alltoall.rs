@@ -1,4 +1,5 @@
-//! All-to-alls, gathers and scatters on the virtual network: what a late rank holds up, and what it does not (SP-5, SP-6).
+//! All-to-alls, gathers and scatters on the virtual network: what a late rank holds up, and what it does not (SP-5,
+//! SP-6).
 
 use std::time::Duration;
 
@@ -37,8 +38,8 @@ fn with_a_late_rank(per_host: usize, pattern: Pattern, bytes: u64) -> Scenario {
     scenario
 }
 
-/// Whoever expects nothing from the late rank ends without it, though the late rank's own blocks wait for it: no source is
-/// held by a rank that stays away (SP-6).
+/// Whoever expects nothing from the late rank ends without it, though the late rank's own blocks wait for it: no source
+/// is held by a rank that stays away (SP-6).
 #[test]
 fn sp_5_a_late_rank_holds_up_only_those_who_need_its_bytes() {
     let (mut early, mut late) = (0, 0);
@@ -59,8 +60,8 @@ fn sp_5_a_late_rank_holds_up_only_those_who_need_its_bytes() {
     assert!(early > LEAST_SEEN && late > LEAST_SEEN, "both kinds were seen: {early}, {late}");
 }
 
-/// Nobody waits for a rank with which it has no block: of a gather for none but the root, which need not have called, of a
-/// scatter for the root alone.
+/// Nobody waits for a rank with which it has no block: of a gather for none but the root, which need not have called,
+/// of a scatter for the root alone.
 #[test]
 fn sp_5_only_the_root_of_a_gather_waits_and_only_the_root_of_a_scatter_is_waited_for() {
     for (per_host, bytes) in [(1, 20_000), (2, 20_000), (4, 20_000), (2, 1)] {
@@ -88,8 +89,8 @@ fn sp_5_when_the_late_rank_calls_only_its_own_blocks_move() {
     let bytes = 200_000;
     let outcome = run(&with_a_late_rank(1, Pattern::Alltoall, bytes), 1).expect("ends well");
     let ended = outcome.ends.values().max().expect("four calls");
-    // Three blocks leave on its link; without staging three more would have to arrive meanwhile, which full duplex hides,
-    // so what shows is that nobody waits longer than these take.
+    // Three blocks leave on its link; without staging three more would have to arrive meanwhile, which full duplex
+    // hides, so what shows is that nobody waits longer than these take.
     let blocks = Duration::from_secs_f64(3.0 * bytes as f64 * 8.0 / 1e9);
     assert!(*ended < LATE + blocks * MOST_TIMES_OF_LATE_BLOCKS, "ended after {ended:?}");
     assert_eq!(outcome.late, 1, "SP-9: the late arrival is counted");
@@ -121,8 +122,8 @@ fn sp_5_many_sources_do_not_overflow_the_queue_of_one_port() {
     }
 }
 
-/// All links are busy all the time, whatever the size: nobody is asked by all at first and by nobody later, and nobody is sent
-/// to by all at once (SP-5). In virtual time, so the bound holds on any machine.
+/// All links are busy all the time, whatever the size: nobody is asked by all at first and by nobody later, and nobody
+/// is sent to by all at once (SP-5). In virtual time, so the bound holds on any machine.
 #[test]
 fn sp_5_every_link_is_kept_busy() {
     for (hosts, rate, bytes) in [
@@ -155,8 +156,8 @@ fn sp_5_every_link_is_kept_busy() {
     }
 }
 
-/// Ranks are never quite together. Whoever calls last has been asked for its first bytes already, requests for more do not wait
-/// behind much, and nobody has asked idle sources for more than a switch can queue (SP-5).
+/// Ranks are never quite together. Whoever calls last has been asked for its first bytes already, requests for more do
+/// not wait behind much, and nobody has asked idle sources for more than a switch can queue (SP-5).
 #[test]
 fn sp_5_links_stay_busy_when_ranks_call_apart() {
     let gigabit = 1_000_000_000;

@@ -52,8 +52,8 @@ fn lost_frames_hold_nobody_for_ever() {
     }
 }
 
-/// A barrier is a matter of latency alone: `ceil(log2 n)` one-way times from the last call to every end, and no more, whatever the
-/// number of hosts.
+/// A barrier is a matter of latency alone: `ceil(log2 n)` one-way times from the last call to every end, and no more,
+/// whatever the number of hosts.
 #[test]
 fn mc_4_a_barrier_takes_as_many_one_way_times_as_hosts_double() {
     for hosts in 2..=33usize {

@@ -1,5 +1,5 @@
-//! Every algorithm that the cost model may choose, and some that people may set, carried out by the protocol machine: right
-//! bytes on all ranks, whatever is lost and whoever is late.
+//! Every algorithm that the cost model may choose, and some that people may set, carried out by the protocol machine:
+//! right bytes on all ranks, whatever is lost and whoever is late.
 
 use std::sync::Arc;
 use std::time::Duration;

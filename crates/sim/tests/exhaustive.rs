@@ -5,7 +5,8 @@ use std::time::Duration;
 use outboard_proto::config::AllgatherAlgorithm;
 use outboard_sim::{Pattern, Scenario, exhaust_losses};
 
-/// Pairs are half of `deliveries` squared; runs that end early after a first loss have fewer, so a quarter is asked for.
+/// Pairs are half of `deliveries` squared; runs that end early after a first loss have fewer, so a quarter is asked
+/// for.
 const LEAST_PAIRS: u64 = 4;
 
 /// One short allgather, heartbeats too far apart to matter.

@@ -10,10 +10,11 @@ const LARGE: u64 = 4 << 20;
 const SMALL_CALLS: u64 = 20;
 const STREAM: usize = 0;
 const OTHER: usize = 1;
-/// A small call beside a stream, on average and at most, in times of what it takes alone: one small turn of the stream on
-/// each path for each of its messages.
+/// A small call beside a stream, on average and at most, in times of what it takes alone: one small turn of the stream
+/// on each path for each of its messages.
 const MOST_TIMES: (u32, u32) = (7, 10);
-/// The same where hosts without a rank in the small group do not know that somebody else is there, and send as if alone.
+/// The same where hosts without a rank in the small group do not know that somebody else is there, and send as if
+/// alone.
 const MOST_TIMES_UNTOLD: (u32, u32) = (16, 35);
 /// The first small call ends in this part of what the stream's call takes that was queued before it.
 const LEAST_BEFORE_STREAM: u32 = 4;
@@ -30,7 +31,8 @@ const LEAST_BEFORE_GRID: u32 = 3;
 /// Fragments of large calls beside small ones, of those without: pieces are cut from then on.
 const LEAST_MORE_FRAGMENTS_PERCENT: u64 = 150;
 
-/// Calls of 4 MiB by all four ranks, and of 4 KiB by `members`, all of one kind; without the one or the other where told so.
+/// Calls of 4 MiB by all four ranks, and of 4 KiB by `members`, all of one kind; without the one or the other where
+/// told so.
 fn beside(pattern: Pattern, algorithm: AllgatherAlgorithm, members: &[usize], both: (bool, bool)) -> Scenario {
     let mut scenario = Scenario::allgather(4, 0).by(algorithm);
     scenario.store = StoreKind::Provenance;
@@ -113,8 +115,8 @@ fn mc_13_a_stream_of_all_to_alls_lets_small_ones_through() {
 const BLOCK: u64 = 1 << 20;
 const GRID_CALLS: u64 = 6;
 
-/// Ranks of four hosts in rows and columns, as in a transform by pencils: all-to-alls of large blocks in each row and each
-/// column, two at a time, beside small ones of all ranks where told so.
+/// Ranks of four hosts in rows and columns, as in a transform by pencils: all-to-alls of large blocks in each row and
+/// each column, two at a time, beside small ones of all ranks where told so.
 fn grid(small: bool) -> Scenario {
     let mut scenario = beside(Pattern::Alltoall, AllgatherAlgorithm::Multicast, &[0, 1, 2, 3], (false, small));
     let large = CallPlan { at: Duration::from_millis(5), ..CallPlan::of(Pattern::Alltoall, BLOCK) };

@@ -83,15 +83,16 @@ fn seeds_of_uneven_allgathers_that_found_something_stay_quiet() {
     stay_quiet(&[&signals_of_who_had_ended[..], &no_dispute_at_all].concat(), mixed_sizes);
 }
 
-/// The same, of scenarios with all collectives and algorithms: more requests for pieces of 256 bytes were queued than may be.
+/// The same, of scenarios with all collectives and algorithms: more requests for pieces of 256 bytes were queued than
+/// may be.
 #[test]
 fn seeds_of_choices_that_found_something_stay_quiet() {
     let requests_by_the_hundred = [9288];
     stay_quiet(&requests_by_the_hundred, mixed_choices);
 }
 
-/// The same, of all scenarios: whoever called another size waited for ranks that had ended theirs without it, and left; an
-/// acknowledgement for a peer that was forgotten stayed due.
+/// The same, of all scenarios: whoever called another size waited for ranks that had ended theirs without it, and left;
+/// an acknowledgement for a peer that was forgotten stayed due.
 #[test]
 fn seeds_of_small_calls_that_found_something_stay_quiet() {
     let disagreed_with_who_had_left = [1347, 1374];

@@ -1,5 +1,5 @@
-//! SP-9: who has not called is found out on all hosts, by the watchdog without consequences, by a deadline with an error on
-//! every rank.
+//! SP-9: who has not called is found out on all hosts, by the watchdog without consequences, by a deadline with an
+//! error on every rank.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Partitions that last longer than any timer, and heal: what was lost stays lost, what begins afterwards works at once.
+//! Partitions that last longer than any timer, and heal: what was lost stays lost, what begins afterwards works at
+//! once.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Recorded groups and tagged messages under mixed faults: random graphs end as their reference says, messages with what
-//! was sent, whatever goes wrong (GP-1, GP-2, GP-6).
+//! Recorded groups and tagged messages under mixed faults: random graphs end as their reference says, messages with
+//! what was sent, whatever goes wrong (GP-1, GP-2, GP-6).
 
 use std::time::Duration;
 
@@ -99,8 +99,8 @@ fn large_messages_beyond_what_is_asked_for_at_once_are_announced() {
     assert!(large > LEAST_LARGE, "{large}");
 }
 
-/// GP-1: a receive waits as long as its source may still send, and no longer: its rank or its service process may die, told
-/// or silent, a neighbour in the ring or not. Messages between others go on where a rank has died alone.
+/// GP-1: a receive waits as long as its source may still send, and no longer: its rank or its service process may die,
+/// told or silent, a neighbour in the ring or not. Messages between others go on where a rank has died alone.
 #[test]
 fn gp_1_a_receive_ends_when_its_source_dies() {
     let (dies, never) = (Duration::from_secs(1), Duration::from_secs(1000));

@@ -1,4 +1,5 @@
-//! Reductions of all kinds: right results on all ranks, the same bits from run to run, whoever is late and whatever is lost.
+//! Reductions of all kinds: right results on all ranks, the same bits from run to run, whoever is late and whatever is
+//! lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,8 +77,8 @@ fn one_rank_alone_and_empty_vectors_end() {
     play(&reduction(5, Combined::Reduce { root: 1 }, Element::F64, 0), 1);
 }
 
-/// TH-2: the plan alone decides in which order contributions meet, so that loss, jitter, lateness and who is first change no
-/// bit. The contributions are such that another order gives others.
+/// TH-2: the plan alone decides in which order contributions meet, so that loss, jitter, lateness and who is first
+/// change no bit. The contributions are such that another order gives others.
 #[test]
 fn th_2_the_bits_of_a_result_are_the_same_from_run_to_run() {
     for result in RESULTS {
@@ -190,7 +191,8 @@ fn crossed(bytes: u64) -> Scenario {
     scenario
 }
 
-/// On each host the one holds what the other needs there: what late ranks may be given does not bound what has been called.
+/// On each host the one holds what the other needs there: what late ranks may be given does not bound what has been
+/// called.
 #[test]
 fn groups_that_hosts_begin_in_different_orders_do_not_wait_for_each_other() {
     for staging in (0..=400_000).step_by(50_000) {
@@ -214,7 +216,8 @@ fn groups_that_do_not_fit_the_scratch_together_fail_and_do_not_hang() {
     assert_eq!(errors(2, 2 * alone), 0);
 }
 
-/// When the last rank has its result, on hosts of one rank each, of fabrics that do not take more than their own queues hold.
+/// When the last rank has its result, on hosts of one rank each, of fabrics that do not take more than their own queues
+/// hold.
 fn ended(hosts: usize, result: Combined, bytes: u64, rate: u64) -> Duration {
     let mut scenario = reduction(hosts, result, Element::U64, bytes);
     (scenario.network.rate, scenario.config.link_rate) = (rate, rate);
@@ -222,8 +225,8 @@ fn ended(hosts: usize, result: Combined, bytes: u64, rate: u64) -> Duration {
     *play(&scenario, 1).ends.values().max().expect("a call for each rank")
 }
 
-/// Links wait neither for long turns of a source's other receivers nor for the next message of the plan. In virtual time, so the
-/// bound holds on any machine.
+/// Links wait neither for long turns of a source's other receivers nor for the next message of the plan. In virtual
+/// time, so the bound holds on any machine.
 #[test]
 fn th_6_links_are_kept_busy() {
     for (hosts, bytes, rate) in [(4, 1 << 20, 250_000_000), (4, 4 << 20, 1_000_000_000), (8, 4 << 20, 1_000_000_000u64)]

@@ -1,4 +1,5 @@
-//! Sequences of recordings, calls and messages that random bytes write: `fuzz` plays the same with a fuzzer's (GP-1, GP-2).
+//! Sequences of recordings, calls and messages that random bytes write: `fuzz` plays the same with a fuzzer's (GP-1,
+//! GP-2).
 
 use outboard_sim::sequences::{Tally, play};
 use rand::{Rng, SeedableRng};

@@ -1,5 +1,5 @@
-//! Small calls without a barrier: sooner than with one, right whoever is late and whatever is lost, and never in silence when
-//! ranks disagree.
+//! Small calls without a barrier: sooner than with one, right whoever is late and whatever is lost, and never in
+//! silence when ranks disagree.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use outboard_plan::{Element, Operator, Reduction};
 use outboard_sim::{CallPlan, Combined, Faults, Outcome, Pattern, Scenario, run};
 
 const LATE: Duration = Duration::from_secs(1);
-/// Mean time of small calls, of the same behind a barrier. Each ends when its last messages are acknowledged, so between two hosts
-/// it is one way there and one back, where a barrier adds one way.
+/// Mean time of small calls, of the same behind a barrier. Each ends when its last messages are acknowledged, so
+/// between two hosts it is one way there and one back, where a barrier adds one way.
 const MOST_TIME: f64 = 0.8;
 
 fn reduction(result: Combined) -> Pattern {

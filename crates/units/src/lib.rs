@@ -1,9 +1,9 @@
 //! Durations, rates and sizes as people write them: `12.5 us`, `940 mbit`, `64 KiB` or `64K`.
 //!
 //! Numbers are whole nanoseconds, bits per second and bytes; decimals are accepted where they come out whole. Units are
-//! known in capitals and small letters, with a blank before them or none. A rate or size without a unit counts in bits per
-//! second or bytes; a duration has none unless the caller says which. What is shown can be read back as the same value; the
-//! alternate form (`{:#}`) is the short one for tables and command lines.
+//! known in capitals and small letters, with a blank before them or none. A rate or size without a unit counts in bits
+//! per second or bytes; a duration has none unless the caller says which. What is shown can be read back as the same
+//! value; the alternate form (`{:#}`) is the short one for tables and command lines.
 
 #![forbid(unsafe_code)]
 

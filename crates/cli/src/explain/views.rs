@@ -1,4 +1,5 @@
-//! What `explain --format json` writes. Rows are made one by one while they are written, since a plan may have millions.
+//! What `explain --format json` writes. Rows are made one by one while they are written, since a plan may have
+//! millions.
 
 use std::fmt::Write as _;
 

@@ -151,7 +151,8 @@ impl Job {
         names.filter(|name| name.starts_with("outboard-run-")).collect()
     }
 
-    /// What `outboard top` sees of the service processes of this job: one value of JSON for each, in the order of hosts.
+    /// What `outboard top` sees of the service processes of this job: one value of JSON for each, in the order of
+    /// hosts.
     pub(crate) fn top(&self) -> Vec<serde_json::Value> {
         let asked = Command::new(OUTBOARD)
             .args(["top", "--once", "--json"])

@@ -1,7 +1,7 @@
 //! What launchers tell a rank by its environment: its number, how many there are, where they meet, which job it is.
 //!
-//! Outboard's own variables come first, then those of the launcher that is nearest to the rank: a launcher that was itself
-//! started by Slurm leaves Slurm's variables standing, and they speak of the launcher.
+//! Outboard's own variables come first, then those of the launcher that is nearest to the rank: a launcher that was
+//! itself started by Slurm leaves Slurm's variables standing, and they speak of the launcher.
 //!
 //! Never touches the network; reads variables through a [`Lookup`], so that tests bring their own.
 

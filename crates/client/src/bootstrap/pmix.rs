@@ -3,8 +3,8 @@
 //! A blob is published under a key of its own for each exchange (`PMIx_Put`, `PMIx_Commit`), a fence carries all to all
 //! servers, then each rank's is read (`PMIx_Get`). The layouts are those of PMIx 2 to 5, which the standard keeps.
 //!
-//! Invariants: nothing is linked, a host without libpmix loses this bootstrap alone; the library is never unloaded, since
-//! its threads may outlive us.
+//! Invariants: nothing is linked, a host without libpmix loses this bootstrap alone; the library is never unloaded,
+//! since its threads may outlive us.
 
 use super::{Bootstrap, check};
 use crate::error::Error;
@@ -219,7 +219,8 @@ impl Pmix {
         let options = [info(c"pmix.collect", BOOL, collect), info(c"pmix.timeout", INT, limit)];
         // SAFETY: no processes means all of the job; the options live through the call.
         let fence = || unsafe { (self.functions.fence)(std::ptr::null(), 0, options.as_ptr(), options.len()) };
-        // Where ranks meet again, one may still be saying goodbye: the server ends the fence for those who wait already.
+        // Where ranks meet again, one may still be saying goodbye: the server ends the fence for those who wait
+        // already.
         let mut codes = (0..=self.ranks).map(|_| fence());
         let code = codes.find(|code| *code != PARTIAL_SUCCESS).unwrap_or(PARTIAL_SUCCESS);
         self.functions.check(|| format!("bring the {} ranks together", self.ranks), code)

@@ -47,7 +47,8 @@ unsafe impl Sync for Callback {}
 impl Callback {
     fn call(&self, left: &[u8], right: &mut [u8]) {
         let count = right.len() / self.element_bytes;
-        // SAFETY: two vectors of `count` elements, of which the second is ours alone, as the header promises the function.
+        // SAFETY: two vectors of `count` elements, of which the second is ours alone, as the header promises the
+        // function.
         unsafe { (self.function)(left.as_ptr().cast(), right.as_mut_ptr().cast(), count, self.context) }
     }
 }

@@ -22,8 +22,8 @@ pub enum Outcome<'a> {
         /// Elements that each rank contributes.
         count: u64,
     },
-    /// Rank `i` receives block `i`, of `counts[i]` elements. In place, the whole vector lies at `receive`, and the block comes
-    /// to its start.
+    /// Rank `i` receives block `i`, of `counts[i]` elements. In place, the whole vector lies at `receive`, and the
+    /// block comes to its start.
     ReduceScatter {
         /// One entry for each rank.
         counts: &'a [u64],
@@ -33,8 +33,8 @@ pub enum Outcome<'a> {
         /// Elements that each rank receives.
         count: u64,
     },
-    /// Every rank receives the combined vectors, of `count` elements, of all ranks before it and, of an inclusive scan, of
-    /// itself. Of an exclusive scan rank 0 receives nothing.
+    /// Every rank receives the combined vectors, of `count` elements, of all ranks before it and, of an inclusive scan,
+    /// of itself. Of an exclusive scan rank 0 receives nothing.
     Scan {
         /// Elements that each rank contributes.
         count: u64,
@@ -49,8 +49,8 @@ impl Group {
         self.ready.allgather_most > 0
     }
 
-    /// Whether the group's agreed configuration offloads reductions to which each rank contributes so many bytes: equal on
-    /// all ranks.
+    /// Whether the group's agreed configuration offloads reductions to which each rank contributes so many bytes: equal
+    /// on all ranks.
     pub fn offloads_reduction(&self, bytes: u64) -> bool {
         self.offloads_allgather(bytes)
     }
@@ -64,17 +64,18 @@ impl Group {
         }
     }
 
-    /// Posts a reduction: the vectors that all ranks contribute are combined element by element, in an order that depends on
-    /// nothing but ranks, counts and settings, so that the result has the same bits on every run (TH-2). A contribution in place
-    /// lies at `receive`. Never blocks; a rank that posts late holds up only those whose result it is part of (SP-6).
+    /// Posts a reduction: the vectors that all ranks contribute are combined element by element, in an order that
+    /// depends on nothing but ranks, counts and settings, so that the result has the same bits on every run (TH-2). A
+    /// contribution in place lies at `receive`. Never blocks; a rank that posts late holds up only those whose result
+    /// it is part of (SP-6).
     ///
-    /// `combination` is a [`Reduction`], which the service process carries out, or a [`UserOperator`], which this rank calls
-    /// itself, from the left in the order of ranks, in the call that sees the end: of its request, or, if that was dropped, of
-    /// anything. All ranks pass the same; that they do is not checked of operators of the program's own.
+    /// `combination` is a [`Reduction`], which the service process carries out, or a [`UserOperator`], which this rank
+    /// calls itself, from the left in the order of ranks, in the call that sees the end: of its request, or, if that
+    /// was dropped, of anything. All ranks pass the same; that they do is not checked of operators of the program's
+    /// own.
     ///
-    /// # Errors
-    /// As of [`Group::iallgather`]; [`Error::Resource`] where there is no memory for what an operator of the program's own
-    /// combines.
+    /// # Errors As of [`Group::iallgather`]; [`Error::Resource`] where there is no memory for what an operator of the
+    /// program's own combines.
     ///
     /// # Safety
     /// As for [`Group::iallgather`].
@@ -123,8 +124,8 @@ impl Group {
         Ok((Call { bytes: vector(count, element)?, ..Call::new(kind) }, table))
     }
 
-    /// Has the service process bring this rank what its result is made of, and combines that at the end. One collective, so
-    /// that nobody waits for a rank that has called and computes.
+    /// Has the service process bring this rank what its result is made of, and combines that at the end. One
+    /// collective, so that nobody waits for a rank that has called and computes.
     ///
     /// # Safety
     /// As for [`Group::iallgather`].

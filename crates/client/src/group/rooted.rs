@@ -17,15 +17,15 @@ pub enum Destination {
 }
 
 impl Group {
-    /// Whether the group's agreed configuration offloads a gather or scatter of blocks of this size: equal on all ranks.
-    /// Those of blocks of different sizes are offloaded where [alltoallvs](Group::offloads_alltoallv) are.
+    /// Whether the group's agreed configuration offloads a gather or scatter of blocks of this size: equal on all
+    /// ranks. Those of blocks of different sizes are offloaded where [alltoallvs](Group::offloads_alltoallv) are.
     pub fn offloads_gather(&self, bytes_per_rank: u64) -> bool {
         self.offloads_allgather(bytes_per_rank)
     }
 
-    /// Posts a gather: `bytes_per_rank` bytes of each rank come to rank `root`, in the order of ranks at its `receive`, which
-    /// counts there alone. Only the root can contribute in place. Never blocks; a rank that is not the root ends when its
-    /// block has been read, whether or not others have called.
+    /// Posts a gather: `bytes_per_rank` bytes of each rank come to rank `root`, in the order of ranks at its `receive`,
+    /// which counts there alone. Only the root can contribute in place. Never blocks; a rank that is not the root ends
+    /// when its block has been read, whether or not others have called.
     ///
     /// # Safety
     /// As for [`Group::iallgather`].
@@ -41,9 +41,9 @@ impl Group {
         unsafe { self.post(call, (contribution, Destination::At(receive)), (&[], "bytes_per_rank")) }
     }
 
-    /// Posts a scatter: block `i` of `bytes_per_rank` bytes at `send` of rank `root` goes to rank `i`; `send` counts there
-    /// alone, and only there the block can stay in place. Never blocks; a rank waits for nobody but the root, and the root for
-    /// nobody.
+    /// Posts a scatter: block `i` of `bytes_per_rank` bytes at `send` of rank `root` goes to rank `i`; `send` counts
+    /// there alone, and only there the block can stay in place. Never blocks; a rank waits for nobody but the root, and
+    /// the root for nobody.
     ///
     /// # Safety
     /// As for [`Group::iallgather`].
@@ -59,9 +59,9 @@ impl Group {
         unsafe { self.post(call, (Contribution::At(send), destination), (&[], "bytes_per_rank")) }
     }
 
-    /// Posts a gather of blocks of different sizes: the `bytes` of this rank come to rank `root`, where block `i` of `received`
-    /// is of rank `i`; both must name the same bytes. What lies between the blocks is left alone. Otherwise as
-    /// [`Group::igather`]; of a contribution in place `bytes` does not count.
+    /// Posts a gather of blocks of different sizes: the `bytes` of this rank come to rank `root`, where block `i` of
+    /// `received` is of rank `i`; both must name the same bytes. What lies between the blocks is left alone. Otherwise
+    /// as [`Group::igather`]; of a contribution in place `bytes` does not count.
     ///
     /// # Errors
     /// As of [`Group::iallgather`]; a list that does not have one entry for each rank, and a root without one, is an
@@ -81,8 +81,9 @@ impl Group {
         unsafe { self.post(call, (contribution, Destination::At(receive)), (table, "receive")) }
     }
 
-    /// Posts a scatter of blocks of different sizes: block `i` of `sent` of rank `root` goes to rank `i`, which expects `bytes`;
-    /// both must name the same. Otherwise as [`Group::iscatter`]; where the root's block stays in place `bytes` does not count.
+    /// Posts a scatter of blocks of different sizes: block `i` of `sent` of rank `root` goes to rank `i`, which expects
+    /// `bytes`; both must name the same. Otherwise as [`Group::iscatter`]; where the root's block stays in place
+    /// `bytes` does not count.
     ///
     /// # Errors
     /// As of [`Group::igatherv`].

@@ -81,7 +81,8 @@ fn broadcast(world: &[(Context, Group)], root: u32, bytes: usize) {
     assert!(buffers.iter().all(|buffer| *buffer == sent), "{bytes} bytes from rank {root}");
 }
 
-/// Posts an allgather of blocks of different sizes on all ranks, in place on the odd, and looks at what lies between them.
+/// Posts an allgather of blocks of different sizes on all ranks, in place on the odd, and looks at what lies between
+/// them.
 fn allgatherv(world: &[(Context, Group)], bytes: usize) {
     let gap = 5;
     let sizes: Vec<u64> = (0..world.len()).map(|rank| (rank % 3 * bytes) as u64).collect();

@@ -1,4 +1,5 @@
-//! What the calls on the way of every collective ask of the kernel, counted: the rank's processor time per call rests on it.
+//! What the calls on the way of every collective ask of the kernel, counted: the rank's processor time per call rests
+//! on it.
 
 use crate::rank::{contribution, post, world};
 use crate::service::{Behaviour, FakeService};

@@ -119,7 +119,8 @@ fn hosts_share_neither_memory_nor_processes() {
     sleeper.wait().unwrap();
 }
 
-/// Daemons of launchers name their directories by process ids, and those that start alike on several hosts have the same.
+/// Daemons of launchers name their directories by process ids, and those that start alike on several hosts have the
+/// same.
 fn temporary_files_are_of_one_host() {
     let lab = start("2x1gbit");
     let shared = tempfile::tempdir().unwrap();

@@ -87,8 +87,8 @@ fn receive(group: &str, own: &str) {
     println!("{}", times.map_or(0, |(first, last)| (last - first).as_millis()));
 }
 
-/// Sends `count` datagrams of `size` bytes in bursts of `burst`, each burst one segmented send, and awaits the receivers
-/// after every window.
+/// Sends `count` datagrams of `size` bytes in bursts of `burst`, each burst one segmented send, and awaits the
+/// receivers after every window.
 fn send(to: &str, own: &str, count: u32, size: u32, burst: u32, receivers: &[&str]) {
     let own: Ipv4Addr = own.parse().expect("an address");
     let socket = UdpSocket::bind((own, 0)).expect("bind");

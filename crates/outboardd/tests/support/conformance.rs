@@ -151,8 +151,8 @@ pub(crate) enum Moment {
     Recorded,
 }
 
-/// SP-4, GP-9: ranks work while `refusals` to the door, which takes orders, come true one after the other; then each of them
-/// is reached by `tier`, as they say themselves. Returns what was counted.
+/// SP-4, GP-9: ranks work while `refusals` to the door, which takes orders, come true one after the other; then each of
+/// them is reached by `tier`, as they say themselves. Returns what was counted.
 pub(crate) fn withdraw(
     service: &mut Service,
     (moment, ranks): (Moment, usize),
@@ -185,7 +185,8 @@ fn told_to_end(scenario: &str, service: &mut Service) -> [Rank; 2] {
     [first, second]
 }
 
-/// A door that is told to end lets calls in flight end well, those that others have yet to make among them, and nobody new in.
+/// A door that is told to end lets calls in flight end well, those that others have yet to make among them, and nobody
+/// new in.
 pub(crate) fn calls_end_well(mut service: Service) {
     let [first, mut second] = told_to_end("drained", &mut service);
     let deadline = Instant::now() + Duration::from_secs(30);
@@ -217,8 +218,8 @@ pub(crate) fn calls_are_given_up(mut service: Service) -> String {
     why
 }
 
-/// SP-4: what was to go to a rank's memory does not go to the program that has its process number, nor comes from there; nor
-/// do others wait for its calls, though its process lives and its socket is open.
+/// SP-4: what was to go to a rank's memory does not go to the program that has its process number, nor comes from
+/// there; nor do others wait for its calls, though its process lives and its socket is open.
 pub(crate) fn another_program_follows(service: &Service) {
     let called = if service.relay.is_some() { "follow-relayed" } else { "follow" };
     for scenario in [called, "follow-without-a-call"] {

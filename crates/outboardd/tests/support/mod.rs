@@ -37,8 +37,8 @@ pub(crate) fn again() -> Command {
 /// What makes a program with tests run that one alone.
 pub(crate) const AGAIN: [&str; 5] = ["--exact", "another_process", "--nocapture", "--test-threads", "1"];
 
-/// What the test of this name does in every program with tests: the ranks and daemons of the others; nothing when started as
-/// a test.
+/// What the test of this name does in every program with tests: the ranks and daemons of the others; nothing when
+/// started as a test.
 pub(crate) fn another_process() {
     if let Ok(scenario) = std::env::var(SCENARIO) {
         scenarios::run(&scenario);
@@ -82,8 +82,8 @@ impl Daemon {
         Daemon { child, directory, orders: None }
     }
 
-    /// Starts a daemon that can be told what the kernel refuses it ([`refusable`]). The command starts this very program
-    /// so that it runs the scenario of the environment.
+    /// Starts a daemon that can be told what the kernel refuses it ([`refusable`]). The command starts this very
+    /// program so that it runs the scenario of the environment.
     pub(crate) fn start_refusable(mut command: Command, flags: &[&str]) -> Daemon {
         let directory = tempfile::tempdir().expect("a directory");
         let mut child = command

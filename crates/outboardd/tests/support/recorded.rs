@@ -82,8 +82,8 @@ pub(crate) fn patterns(group: &Group) {
     wait_for_line();
 }
 
-/// Every rank adds what comes round the ring to its own and passes it on: the last has the sum of all, the others those up to
-/// them.
+/// Every rank adds what comes round the ring to its own and passes it on: the last has the sum of all, the others those
+/// up to them.
 pub(crate) fn sums(group: &Group) {
     let (rank, ranks) = me(group);
     let sum = Reduction::new(Operator::Sum, Element::I64).expect("numbers are added");
@@ -136,8 +136,8 @@ pub(crate) fn accumulated(group: &Group) {
     wait_for_line();
 }
 
-/// The first rank has posted all its starts when the ways to its memory are withdrawn, the others post then: each start adds
-/// what comes round the ring to what the one before has left.
+/// The first rank has posted all its starts when the ways to its memory are withdrawn, the others post then: each start
+/// adds what comes round the ring to what the one before has left.
 pub(crate) fn withdrawn(context: &Context, group: &Group) {
     let (rank, ranks) = me(group);
     let (count, to, from) = (50_000, (rank + 1) % ranks, (rank + ranks - 1) % ranks);
@@ -195,8 +195,8 @@ pub(crate) fn repeated(group: &Group) {
     assert!(receive == send);
 }
 
-/// Two recordings that the ranks call in opposite orders; in each, one rank waits for what the other sends behind what that
-/// waits for itself.
+/// Two recordings that the ranks call in opposite orders; in each, one rank waits for what the other sends behind what
+/// that waits for itself.
 pub(crate) fn crossed(group: &Group) {
     let (rank, ranks) = me(group);
     let (bytes, peer) = (100_000, (rank + ranks / 2) % ranks);

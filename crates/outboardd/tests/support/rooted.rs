@@ -122,8 +122,8 @@ pub(crate) fn all_kinds(group: &Group) {
     wait_for_line();
 }
 
-/// The root of a gather posts when all others have ended: their blocks are staged at its host (SP-6). Then the last rank of a
-/// scatter does, which the others do not need.
+/// The root of a gather posts when all others have ended: their blocks are staged at its host (SP-6). Then the last
+/// rank of a scatter does, which the others do not need.
 pub(crate) fn late_root(group: &Group) {
     let (rank, ranks) = me(group);
     let last = ranks - 1;

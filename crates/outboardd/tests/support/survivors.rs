@@ -57,8 +57,8 @@ pub(super) fn dies(group: &Group) {
     is_lost(&failed(posted), ranks - 1);
 }
 
-/// The last rank calls or not, leaves a child and becomes another program; then the others call, in vain. A relay may have had
-/// by then what the last rank gave.
+/// The last rank calls or not, leaves a child and becomes another program; then the others call, in vain. A relay may
+/// have had by then what the last rank gave.
 pub(super) fn follow(group: &Group, calls: bool, relayed: bool) {
     let (rank, ranks) = me(group);
     check(post(group, 0, 10_000, false), ranks);

@@ -349,7 +349,8 @@ impl Writer<'_> {
         self.sends.insert(message.send, (on, *sent));
     }
 
-    /// Waits until a step is complete. What arrived was waited for when its round ended, before any round that needs it.
+    /// Waits until a step is complete. What arrived was waited for when its round ended, before any round that needs
+    /// it.
     fn wait_for(&mut self, step: OpId) {
         let mut left = vec![step];
         while let Some(step) = left.pop() {

@@ -1,5 +1,5 @@
-//! Plans as task lists of a triggered NIC (CORE-Direct): the NIC carries a collective on by itself, the host only posts the
-//! list and takes the last completion (CD-1).
+//! Plans as task lists of a triggered NIC (CORE-Direct): the NIC carries a collective on by itself, the host only posts
+//! the list and takes the last completion (CD-1).
 //!
 //! A rank posts its list in order, each request to a queue, when it calls; then the NIC works:
 //!
@@ -10,18 +10,19 @@
 //! | wait | the management queue | that many completions were there, which it takes away |
 //! | send-enable, receive-enable | the management queue | at once: so many more requests of that queue may run |
 //!
-//! The management queue runs its requests strictly in order. Send queues hold every request until it is enabled, and so do
-//! receive queues for data by rendezvous; other receive queues hold nothing, because a peer may send before this rank has
-//! called. For these, receives are posted one call ahead: once when the communicator is set up, then by each list for the
-//! call after.
+//! The management queue runs its requests strictly in order. Send queues hold every request until it is enabled, and so
+//! do receive queues for data by rendezvous; other receive queues hold nothing, because a peer may send before this
+//! rank has called. For these, receives are posted one call ahead: once when the communicator is set up, then by each
+//! list for the call after.
 //!
-//! A [`Lowering`] makes a [`Template`] for each rank, which is kept (CD-3): its places become addresses only when a rank calls,
-//! and the template of a plan for blocks of 1 byte serves blocks of any size where the plan scales with them. Inside a round, all that a rank waits for is sent by ranks that wait for earlier rounds only (see [`crate::rounds`]), so that
-//! the strict order cannot deadlock.
+//! A [`Lowering`] makes a [`Template`] for each rank, which is kept (CD-3): its places become addresses only when a
+//! rank calls, and the template of a plan for blocks of 1 byte serves blocks of any size where the plan scales with
+//! them. Inside a round, all that a rank waits for is sent by ranks that wait for earlier rounds only (see
+//! [`crate::rounds`]), so that the strict order cannot deadlock.
 //!
-//! Invariants: a queue pair carries the messages between two ranks in one order on both ends; each message takes as many
-//! receives as sends; every completion is waited for by the end of the list. Copies and reductions are the host's work,
-//! before the list starts or behind its end, so a plan that forwards what it has combined has no list.
+//! Invariants: a queue pair carries the messages between two ranks in one order on both ends; each message takes as
+//! many receives as sends; every completion is waited for by the end of the list. Copies and reductions are the host's
+//! work, before the list starts or behind its end, so a plan that forwards what it has combined has no list.
 
 mod lower;
 mod print;

@@ -1,8 +1,8 @@
 //! Task lists for people: the whole list, and what the tables of the paper show of it.
 //!
-//! The tables leave out what follows from the rest: enables, the sending of clear-to-sends, and the waits for delivery at the
-//! end (CD-4, CD-5). They show a round in an order of their own: receives of clear-to-sends and the waits for them,
-//! receives, sends, waits.
+//! The tables leave out what follows from the rest: enables, the sending of clear-to-sends, and the waits for delivery
+//! at the end (CD-4, CD-5). They show a round in an order of their own: receives of clear-to-sends and the waits for
+//! them, receives, sends, waits.
 
 use std::fmt;
 

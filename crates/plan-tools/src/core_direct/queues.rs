@@ -1,17 +1,17 @@
 //! Queue pairs: which a rank needs for a plan, and how many (CD-6).
 //!
-//! A connection to a peer has three queue pairs, one for each [`Purpose`]. In a pairwise plan, where in every round every
-//! rank sends to just those that it receives from, one connection serves both directions; otherwise each direction has a
-//! connection of its own, even to the same peer. So of `P` ranks with one port Standard Exchange needs `3 log2 P` queue
-//! pairs per rank, Bruck `2 * 3 log2 P` and Ring `2 * 3`, as the paper counts.
+//! A connection to a peer has three queue pairs, one for each [`Purpose`]. In a pairwise plan, where in every round
+//! every rank sends to just those that it receives from, one connection serves both directions; otherwise each
+//! direction has a connection of its own, even to the same peer. So of `P` ranks with one port Standard Exchange needs
+//! `3 log2 P` queue pairs per rank, Bruck `2 * 3 log2 P` and Ring `2 * 3`, as the paper counts.
 
 use std::collections::BTreeSet;
 
 use crate::rounds::{Message, Rounds};
 use outboard_plan::Rank;
 
-/// What a queue pair carries. Each purpose has its own, because a NIC that waits sees on which queue something arrived but
-/// not what it was.
+/// What a queue pair carries. Each purpose has its own, because a NIC that waits sees on which queue something arrived
+/// but not what it was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Purpose {
     /// Messages into buffers that were posted before (CD-4).

@@ -8,8 +8,8 @@
 //! | `a requires b` | `a` follows `b`; where `b` is a receive, it also follows what `b` requires |
 //! | `a irequires b` | `a` follows what `b` requires |
 //!
-//! Where several steps would each follow the same several ones, a copy of no bytes joins these, so that a plan is at most
-//! a few times as long as its schedule.
+//! Where several steps would each follow the same several ones, a copy of no bytes joins these, so that a plan is at
+//! most a few times as long as its schedule.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -245,7 +245,8 @@ fn in_order(operations: &[Operation]) -> Result<Vec<usize>, GoalError> {
     Err(wrong(operations[on_a_circle(operations, &waits)].at, GoalReason::Circle))
 }
 
-/// An operation that requires itself, where some wait for ever: going back from one of these, the first that comes again.
+/// An operation that requires itself, where some wait for ever: going back from one of these, the first that comes
+/// again.
 fn on_a_circle(operations: &[Operation], waits: &[usize]) -> usize {
     let mut number = waits.iter().position(|waits| *waits > 0).expect("some operation waits for ever");
     let mut seen = vec![false; operations.len()];

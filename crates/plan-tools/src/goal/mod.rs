@@ -1,8 +1,8 @@
 //! GOAL schedules: the text that LogGOPSim and its tools read and write.
 //!
-//! The dialect is that of LogGOPSim's `txt2bin`: `num_ranks N`, then `rank r { ... }` with `send`, `recv` and `calc`, their
-//! labels, and `requires` and `irequires` between labels. A schedule says how many bytes go where and in which order, not
-//! where they lie; so [`export()`] forgets spans, and [`import`] gives every message bytes of its own.
+//! The dialect is that of LogGOPSim's `txt2bin`: `num_ranks N`, then `rank r { ... }` with `send`, `recv` and `calc`,
+//! their labels, and `requires` and `irequires` between labels. A schedule says how many bytes go where and in which
+//! order, not where they lie; so [`export()`] forgets spans, and [`import`] gives every message bytes of its own.
 //!
 //! Invariants: the messages of an imported plan are those of the schedule, matched by (source, destination, tag) in the
 //! order of the text, and each starts behind all that the schedule puts before it. Times of `calc` are not kept: a plan

@@ -1,8 +1,8 @@
 //! Plans as text: one line per step, read by people and by [`parse`]; the grammar is in docs/plan-format.md.
 //!
-//! Invariants: the text is complete, so [`parse`] gives back just what [`print()`] was given, verified or not; therefore
-//! nothing here assumes that spans lie inside their buffers. Spans read as half-open byte ranges. Which operator a
-//! reduction applies to which elements belongs to the call, not to the plan, and is not in the text.
+//! Invariants: the text is complete, so [`parse`] gives back just what [`print()`] was given, verified or not;
+//! therefore nothing here assumes that spans lie inside their buffers. Spans read as half-open byte ranges. Which
+//! operator a reduction applies to which elements belongs to the call, not to the plan, and is not in the text.
 
 mod parse;
 

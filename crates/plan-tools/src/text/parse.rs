@@ -56,8 +56,9 @@ fn wrong(at: Place, reason: TextReason) -> TextError {
 
 /// The programs of a group, by rank, from their text.
 ///
-/// What comes out is well formed in that ranks and steps are all there, in order, and follow earlier steps only; whether
-/// they do something sensible is the question of [`crate::verify()`], since spans and peers may lie outside the group here.
+/// What comes out is well formed in that ranks and steps are all there, in order, and follow earlier steps only;
+/// whether they do something sensible is the question of [`crate::verify()`], since spans and peers may lie outside the
+/// group here.
 ///
 /// # Errors
 /// The first place at which the text departs from the format; see [`TextReason`].

@@ -1,8 +1,8 @@
 //! Proves a plan by symbolic execution over the programs of all ranks.
 //!
 //! What is proven, for every timing and every transport that delivers messages once and intact:
-//! - every rank ends with what its [`Contract`] promises and with nothing else in `Output`: which contributions, in which
-//!   order, for reductions whether the call is in place or not;
+//! - every rank ends with what its [`Contract`] promises and with nothing else in `Output`: which contributions, in
+//!   which order, for reductions whether the call is in place or not;
 //! - nobody waits for ever, not even where a send completes only when its receive is posted;
 //! - no two operations of a rank touch the same bytes unless both read or one is complete before the other starts;
 //! - messages have unique names and equal lengths on both ends; a multicast is received by all other ranks;
@@ -61,8 +61,8 @@ pub struct Contract {
     pub after: Vec<Combination>,
 }
 
-/// Proves that `programs`, those of ranks `0 ..` in order, fulfil the contracts of all ranks; those of a reduction both when
-/// `Input` and `Output` are apart and when they begin at the same address.
+/// Proves that `programs`, those of ranks `0 ..` in order, fulfil the contracts of all ranks; those of a reduction both
+/// when `Input` and `Output` are apart and when they begin at the same address.
 ///
 /// # Errors
 /// The first defect found, naming rank and step.

@@ -188,8 +188,8 @@ fn plans_that_a_nic_cannot_carry_on_are_refused_by_step() {
     assert_eq!(lowering.template(Rank(2), Protocol::Eager { buffer: 0 }), Err(LowerError::NoBuffer));
 }
 
-/// Runs the lists of a plan on the model of the NIC. Several calls in a row are of a collective that nobody leaves before
-/// all have come, since others let ranks run ahead of their peers' buffers.
+/// Runs the lists of a plan on the model of the NIC. Several calls in a row are of a collective that nobody leaves
+/// before all have come, since others let ranks run ahead of their peers' buffers.
 fn run(choice: Choice, arguments: &Arguments<'_>, protocol: Protocol, calls: u32, choices: &[usize]) {
     run_scaled(choice, arguments, 1, protocol, calls, choices);
 }

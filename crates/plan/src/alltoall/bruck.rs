@@ -77,7 +77,8 @@ pub(super) fn bruck(mut builder: ProgramBuilder, rank: Rank, blocks: &Blocks) ->
     Ok(builder.build())
 }
 
-/// Copies blocks, each behind what brought it; of several that follow each other and adjoin at both ends one copy is made.
+/// Copies blocks, each behind what brought it; of several that follow each other and adjoin at both ends one copy is
+/// made.
 fn copy(builder: &mut ProgramBuilder, blocks: impl Iterator<Item = (Span, Span, Option<OpId>)>) -> Vec<OpId> {
     let adjoin = |before: Span, behind: Span| before.buffer == behind.buffer && before.end() == Some(behind.offset);
     let mut joined: Vec<(Span, Span, Option<OpId>)> = Vec::new();

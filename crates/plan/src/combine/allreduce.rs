@@ -55,8 +55,8 @@ fn by_messages(draft: &mut Draft, algorithm: Algorithm, ranks: u32, rank: Rank, 
     }
 }
 
-/// The ranks of a host give their vectors to its first, which combines them in their order; the first ones of all hosts combine
-/// what they have among themselves, and pass the result on.
+/// The ranks of a host give their vectors to its first, which combines them in their order; the first ones of all hosts
+/// combine what they have among themselves, and pass the result on.
 fn hierarchical(draft: &mut Draft, between: Algorithm, topology: &Topology, rank: Rank, vector: Vector) {
     let (hosts, number) = (topology.hosts(), topology.host_of(rank));
     let host = Host::new(topology, number, None);
@@ -77,8 +77,8 @@ fn hierarchical(draft: &mut Draft, between: Algorithm, topology: &Topology, rank
 
 /// In round `k` places at distance `2^k` exchange what they have; both put that of the lower place to the left.
 ///
-/// What it returns is the result, as of [`ring`] and [`rabenseifner`], to pass on; here from where it was combined, so that nothing
-/// waits for the copy to `Output`.
+/// What it returns is the result, as of [`ring`] and [`rabenseifner`], to pass on; here from where it was combined, so
+/// that nothing waits for the copy to `Output`.
 fn recursive_doubling(draft: &mut Draft, ranks: u32, rank: Rank) -> Part {
     let pairing = Pairing::new(ranks, None);
     let entered = pairing.enter(draft, rank);

@@ -39,8 +39,8 @@ pub(super) struct Draft {
     scratch: Option<u64>,
     /// Steps that read `Input`, and what of it.
     readers: Vec<(Span, OpId)>,
-    /// While some ranks are among themselves: who they are, by number, and what this one contributes for its host, in parts
-    /// that lie one behind the other.
+    /// While some ranks are among themselves: who they are, by number, and what this one contributes for its host, in
+    /// parts that lie one behind the other.
     among: Option<(Vec<Rank>, Vec<Part>)>,
 }
 
@@ -72,8 +72,8 @@ impl Draft {
         Part { span: Span { offset: start, len, ..first.span }, after }
     }
 
-    /// What `steps` add when `ranks`, which they call by number, are among themselves, and this one contributes `parts`, which
-    /// lie one behind the other.
+    /// What `steps` add when `ranks`, which they call by number, are among themselves, and this one contributes
+    /// `parts`, which lie one behind the other.
     pub(super) fn among<T>(&mut self, ranks: Vec<Rank>, parts: Vec<Part>, steps: impl FnOnce(&mut Draft) -> T) -> T {
         let before = self.among.replace((ranks, parts));
         let added = steps(self);
@@ -173,15 +173,16 @@ impl Draft {
         self.copy(&Part { span: part.span, after }, to)
     }
 
-    /// Copies what lies at `from` of the vector, a piece of a result, to `to` of `Output`; behind everything that reads `Input`.
+    /// Copies what lies at `from` of the vector, a piece of a result, to `to` of `Output`; behind everything that reads
+    /// `Input`.
     pub(super) fn deliver_piece(&mut self, part: &Part, from: u64, to: u64) {
         if from == to {
             self.deliver(part, to);
             return;
         }
         let to = Span::output(to, part.span.len);
-        // Readers come first anyway where the result is made of what they read, but when the plan is cut, no piece of the
-        // result is made of the bytes of `Input` that it replaces.
+        // Readers come first anyway where the result is made of what they read, but when the plan is cut, no piece of
+        // the result is made of the bytes of `Input` that it replaces.
         let after = self.latest(part.after.clone()).into_iter().chain(self.readers(to)).collect::<BTreeSet<OpId>>();
         self.copy(&Part { span: part.span, after: after.into_iter().collect() }, to);
     }

@@ -1,7 +1,8 @@
-//! Vector halving with distance doubling: the Reduce-Scatter that Reduce and Allreduce of long vectors begin with (TH-6).
+//! Vector halving with distance doubling: the Reduce-Scatter that Reduce and Allreduce of long vectors begin with
+//! (TH-6).
 //!
-//! In round `k` a place and the one at distance `2^k` share a range of the vector; each gives the other's half and keeps
-//! its own, the lower place the lower half. Neighbours meet first, so that what is combined always comes from
+//! In round `k` a place and the one at distance `2^k` share a range of the vector; each gives the other's half and
+//! keeps its own, the lower place the lower half. Neighbours meet first, so that what is combined always comes from
 //! neighbouring ranks, in their order. (Rabenseifner: "Optimization of collective reduction operations", 2004.)
 
 use std::ops::Range;

@@ -1,7 +1,7 @@
 //! What ranks of a host do with each other before and behind a reduction among hosts (CD-2, SP-7).
 //!
-//! One rank of each host, its leader, combines what the others give it, itself first, the others in their order; so over the
-//! network goes one vector per host.
+//! One rank of each host, its leader, combines what the others give it, itself first, the others in their order; so
+//! over the network goes one vector per host.
 
 use super::draft::{Draft, Part};
 use crate::allgather::Extents;
@@ -38,8 +38,8 @@ impl Host {
         self.ranks().map(|rank| Span { buffer: Buffer::Input, ..extents.block(rank) }).collect()
     }
 
-    /// `pieces` of `Input`, of all ranks of the host combined, one behind the other; `None` on those that have given theirs away,
-    /// in the order of the numbers `first`.
+    /// `pieces` of `Input`, of all ranks of the host combined, one behind the other; `None` on those that have given
+    /// theirs away, in the order of the numbers `first`.
     pub(super) fn combined(
         &self,
         draft: &mut Draft,

@@ -1,9 +1,9 @@
 //! Collectives that combine: Reduce, Allreduce, Reduce-Scatter, Scan.
 //!
 //! All of them see `Input` as a [`Vector`] of elements, cut only between elements, and combine element `i` of one rank
-//! with element `i` of another, as the call's [`crate::Reduction`] says. Which contributions meet in which order depends
-//! on the plan alone, so results have the same bits from run to run whatever arrives first (TH-2); each contract
-//! promises that order.
+//! with element `i` of another, as the call's [`crate::Reduction`] says. Which contributions meet in which order
+//! depends on the plan alone, so results have the same bits from run to run whatever arrives first (TH-2); each
+//! contract promises that order.
 //!
 //! Invariants: every message lands in memory of its own, because receives of data follow nothing (MC-4). A plan stays
 //! right when `Input` and `Output` begin at the same address, as in a call in place: `Output` is written where the
@@ -23,7 +23,8 @@ use crate::allgather::Extents;
 use crate::partition::part_range;
 use crate::program::Span;
 
-/// The most segments that a vector is cut in: steps of a program are memory of an engine. Longer vectors have longer segments.
+/// The most segments that a vector is cut in: steps of a program are memory of an engine. Longer vectors have longer
+/// segments.
 pub const MAX_SEGMENTS: u64 = 1 << 12;
 
 /// What each rank contributes.
@@ -42,8 +43,8 @@ impl Vector {
         self.count * self.element_bytes
     }
 
-    /// The segments, as equal as can be, of `segment` bytes at most where that makes no more than [`MAX_SEGMENTS`] of whole
-    /// elements; one, of no bytes, where there is nothing.
+    /// The segments, as equal as can be, of `segment` bytes at most where that makes no more than [`MAX_SEGMENTS`] of
+    /// whole elements; one, of no bytes, where there is nothing.
     fn segments(self, segment: u64) -> Vec<Span> {
         let count = self.count.div_ceil((segment / self.element_bytes.max(1)).max(1)).clamp(1, MAX_SEGMENTS);
         let span = |i| {
@@ -53,7 +54,8 @@ impl Vector {
         (0..count).map(span).collect()
     }
 
-    /// Offset and bytes of part `i` of `parts`, of which the first ones have one element more where they cannot be equal.
+    /// Offset and bytes of part `i` of `parts`, of which the first ones have one element more where they cannot be
+    /// equal.
     #[must_use]
     pub fn part(self, parts: u64, i: u64) -> (u64, u64) {
         let part = part_range(self.count, parts, i);

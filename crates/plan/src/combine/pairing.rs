@@ -1,9 +1,9 @@
 //! Pairs of a power of two of ranks, for any number of ranks.
 //!
-//! Let `2^rounds` be the largest power of two that does not exceed the ranks, and `excess` the ranks beyond it. Among the
-//! first `2 * excess` ranks, rank `2i` and rank `2i + 1` stand together as place `i`: one of them takes part, the other
-//! gives it its contribution before and gets its share of the result afterwards. Every other rank has a place of its
-//! own. Places keep the order of the ranks. (Thakur, Rabenseifner, Gropp: "Optimization of collective communication
+//! Let `2^rounds` be the largest power of two that does not exceed the ranks, and `excess` the ranks beyond it. Among
+//! the first `2 * excess` ranks, rank `2i` and rank `2i + 1` stand together as place `i`: one of them takes part, the
+//! other gives it its contribution before and gets its share of the result afterwards. Every other rank has a place of
+//! its own. Places keep the order of the ranks. (Thakur, Rabenseifner, Gropp: "Optimization of collective communication
 //! operations in MPICH", 2005.)
 
 use super::draft::{Draft, Part};

@@ -57,8 +57,8 @@ fn by_host(topology: &Topology) -> Vec<Rank> {
     (0..topology.hosts()).flat_map(|host| topology.ranks_of(host)).collect()
 }
 
-/// The leaders of the hosts, of which that of the root's is the root, combine what their hosts have, in segments where they pass
-/// on such.
+/// The leaders of the hosts, of which that of the root's is the root, combine what their hosts have, in segments where
+/// they pass on such.
 fn hierarchical(
     draft: &mut Draft,
     topology: &Topology,
@@ -73,12 +73,14 @@ fn hierarchical(
     draft.among(leaders, parts, |draft| steps(draft, hosts, Rank(topology.host_of(root)), Rank(host)));
 }
 
-/// Counted from the root, rank `v` puts its own segment to the left of what comes from `v + 1` and passes it on to `v - 1`:
-/// contributions meet in the order of the ranks, those of a host together, from the root round to the one before it.
+/// Counted from the root, rank `v` puts its own segment to the left of what comes from `v + 1` and passes it on to `v -
+/// 1`: contributions meet in the order of the ranks, those of a host together, from the root round to the one before
+/// it.
 ///
-/// That order is MPI's canonical one for root 0 of ranks that lie on hosts one after another. For another root it would take two
-/// arms, both of which end in the root's link, or one way more over it: twice the time. It may differ because what a plan
-/// reduces by commutes ([`crate::Operator`]); operators of the program's own, which need not, never run in plans.
+/// That order is MPI's canonical one for root 0 of ranks that lie on hosts one after another. For another root it would
+/// take two arms, both of which end in the root's link, or one way more over it: twice the time. It may differ because
+/// what a plan reduces by commutes ([`crate::Operator`]); operators of the program's own, which need not, never run in
+/// plans.
 fn chain(draft: &mut Draft, ranks: u32, root: Rank, rank: Rank, segments: &[Span]) {
     let place = Place::new((ranks, root), rank);
     for (index, segment) in (0..).zip(segments) {

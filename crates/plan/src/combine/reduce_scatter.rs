@@ -1,7 +1,7 @@
 //! Reduce-Scatter: every rank ends with its block of the combination of all ranks' vectors.
 //!
-//! Every rank contributes `Input`, the blocks of all ranks one after another as [`Extents`] says: all of one size, or each
-//! of its own; `Output` is as large as the rank's own block. Blocks hold whole elements.
+//! Every rank contributes `Input`, the blocks of all ranks one after another as [`Extents`] says: all of one size, or
+//! each of its own; `Output` is as large as the rank's own block. Blocks hold whole elements.
 
 use super::MAX_SEGMENTS;
 use super::draft::{Draft, Part};
@@ -42,8 +42,8 @@ pub(crate) fn program(
     draft.finish()
 }
 
-/// The ranks of a host give their vectors to its first, which combines them; the first ones of all hosts combine among themselves
-/// what is for each host, its ranks' blocks one behind the other, and pass them on.
+/// The ranks of a host give their vectors to its first, which combines them; the first ones of all hosts combine among
+/// themselves what is for each host, its ranks' blocks one behind the other, and pass them on.
 fn hierarchical(draft: &mut Draft, between: Algorithm, topology: &Topology, rank: Rank, extents: &Extents) {
     let number = topology.host_of(rank);
     let host = Host::new(topology, number, None);
@@ -54,7 +54,8 @@ fn hierarchical(draft: &mut Draft, between: Algorithm, topology: &Topology, rank
     let (given, first) = given(between, of_hosts, number as usize);
     let cut = Cut::of(between, blocks);
     let own = extents.block(rank);
-    // The pieces of what is for the host that hold bytes of a rank's block: number, where in the piece, where in the block.
+    // The pieces of what is for the host that hold bytes of a rank's block: number, where in the piece, where in the
+    // block.
     let passed_on = |to: Rank| {
         let before = host.ranks().take_while(|local| *local != to).map(|local| extents.block(local).len).sum::<u64>();
         let wanted = before..before + extents.block(to).len;
@@ -86,9 +87,9 @@ fn hierarchical(draft: &mut Draft, between: Algorithm, topology: &Topology, rank
     }
 }
 
-/// What ranks of host `number` give to their leader: what is for several hosts together where partners exchange such, else
-/// what is for one, which need not wait for the rest; and in which order, that in which it goes on, so that not all hosts
-/// begin with the same one.
+/// What ranks of host `number` give to their leader: what is for several hosts together where partners exchange such,
+/// else what is for one, which need not wait for the rest; and in which order, that in which it goes on, so that not
+/// all hosts begin with the same one.
 fn given(between: Algorithm, of_hosts: Vec<Vec<Span>>, number: usize) -> (Vec<Span>, Vec<usize>) {
     let hosts = of_hosts.len();
     let in_turn: Vec<usize> = match between {
@@ -204,11 +205,12 @@ impl Blocks<'_> {
     }
 }
 
-/// A piece of the block of `rank`, finished, from partial results that go round a ring; `of` tells where that of each block lies.
+/// A piece of the block of `rank`, finished, from partial results that go round a ring; `of` tells where that of each
+/// block lies.
 ///
 /// The partial result of block `q` begins at rank `q + 1`; each rank puts its own contribution to the right of what
-/// comes from its left neighbour, and rank `q` is the last. Messages are numbered from `first` on. With `aside`, nothing is
-/// sent from `Input`, because a result may arrive there.
+/// comes from its left neighbour, and rank `q` is the last. Messages are numbered from `first` on. With `aside`,
+/// nothing is sent from `Input`, because a result may arrive there.
 pub(super) fn ring_scatter(
     draft: &mut Draft,
     (ranks, rank): (u32, Rank),

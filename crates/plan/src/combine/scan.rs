@@ -1,7 +1,7 @@
 //! Scan and Exscan: rank `r` ends with the combination of the vectors of ranks `0 ..= r`, or `0 .. r`, in their order.
 //!
-//! Every rank contributes `Input` and has `Output` of equal size; but for rank 0 of an Exscan, which ends with nothing and
-//! has none.
+//! Every rank contributes `Input` and has `Output` of equal size; but for rank 0 of an Exscan, which ends with nothing
+//! and has none.
 
 use super::Vector;
 use super::draft::{Draft, Part};

@@ -1,7 +1,8 @@
 //! An algorithm that is chosen for a collective, and how people write it.
 //!
 //! Written as `name` or `name:setting=value,setting=value`, such as `bruck:ports=3`; settings that are not written have
-//! their defaults, and what is shown is read back as the same. Which settings there are, the table of [`Collective`] says.
+//! their defaults, and what is shown is read back as the same. Which settings there are, the table of [`Collective`]
+//! says.
 
 use std::fmt;
 
@@ -27,11 +28,11 @@ pub enum AlgorithmError {
 
 /// An algorithm of a collective, with its settings.
 ///
-/// Among leaders, written as `hierarchical:leaders=1,between=ring`, what goes between hosts is the algorithm's; the ranks of a
-/// host give what they have to its leaders, and get what they are to have from them (SP-6, SP-7, CD-2). That makes one or two
-/// rounds more than the algorithm has among the hosts; others than leaders send nothing over the network. An allgather may
-/// have several leaders on a host, as many as the smallest host has ranks at most, which share its blocks: leader `l`
-/// exchanges its share with the leaders `l` of all other hosts.
+/// Among leaders, written as `hierarchical:leaders=1,between=ring`, what goes between hosts is the algorithm's; the
+/// ranks of a host give what they have to its leaders, and get what they are to have from them (SP-6, SP-7, CD-2). That
+/// makes one or two rounds more than the algorithm has among the hosts; others than leaders send nothing over the
+/// network. An allgather may have several leaders on a host, as many as the smallest host has ranks at most, which
+/// share its blocks: leader `l` exchanges its share with the leaders `l` of all other hosts.
 ///
 /// Invariant: the algorithm is one of the collective's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -190,8 +191,8 @@ impl Choice {
         matches!(self.algorithm, Algorithm::Pull | Algorithm::Linear)
     }
 
-    /// What carries out a call whose blocks each rank may lay anywhere, such as an allgatherv, where this is chosen: messages of
-    /// several blocks need them side by side, so allgathers that send such go round a ring.
+    /// What carries out a call whose blocks each rank may lay anywhere, such as an allgatherv, where this is chosen:
+    /// messages of several blocks need them side by side, so allgathers that send such go round a ring.
     #[must_use]
     pub const fn block_by_block(self) -> Choice {
         match (self.collective, self.leaders, self.algorithm) {
@@ -214,8 +215,8 @@ impl Choice {
             || matches!((self.collective, self.algorithm), (Collective::Reduce, Algorithm::Chain { .. }))
     }
 
-    /// The same with its multicasts spread over `subgroups` addresses (MC-10), and by `chains` roots at a time where all ranks
-    /// multicast (MC-8).
+    /// The same with its multicasts spread over `subgroups` addresses (MC-10), and by `chains` roots at a time where
+    /// all ranks multicast (MC-8).
     #[must_use]
     pub const fn spread(mut self, chains: u32, subgroups: u16) -> Choice {
         self.algorithm = match (self.collective, self.algorithm) {

@@ -1,8 +1,9 @@
 //! Which algorithm carries out a call.
 //!
-//! The answer depends on the call, the group and its agreed tuning alone, by integer arithmetic, so all members of a group
-//! find the same. Of equal times the first in [`Collective::choices`] wins. Where blocks can be pulled without a barrier that is
-//! given up only for [`WORTH`] times the speed, since behind a barrier a late rank holds up everybody's blocks.
+//! The answer depends on the call, the group and its agreed tuning alone, by integer arithmetic, so all members of a
+//! group find the same. Of equal times the first in [`Collective::choices`] wins. Where blocks can be pulled without a
+//! barrier that is given up only for [`WORTH`] times the speed, since behind a barrier a late rank holds up everybody's
+//! blocks.
 
 use std::collections::BTreeMap;
 
@@ -17,8 +18,8 @@ use crate::broadcast::MAX_SEGMENTS;
 /// How many times as fast an exchange has to be for a barrier before it.
 pub const WORTH: u128 = 2;
 
-/// Ranks up to which groups without a tuning pull blocks: in simulated time, where messages cost no processor, that is always
-/// fastest, and guessed costs of messages are no reason to wait for late ranks.
+/// Ranks up to which groups without a tuning pull blocks: in simulated time, where messages cost no processor, that is
+/// always fastest, and guessed costs of messages are no reason to wait for late ranks.
 const PULLING: u32 = 16;
 
 /// An algorithm, and why it.
@@ -37,8 +38,8 @@ pub enum Because {
     Rule(usize),
     /// The cost model finds it fastest.
     Fastest,
-    /// Blocks are pulled without a barrier (SP-5), and the cost model finds nothing [`WORTH`] times as fast, or no network that
-    /// could be spared.
+    /// Blocks are pulled without a barrier (SP-5), and the cost model finds nothing [`WORTH`] times as fast, or no
+    /// network that could be spared.
     Pulled,
 }
 
@@ -54,8 +55,8 @@ pub struct Candidate {
 }
 
 impl Tuning {
-    /// What applies where nobody has given a tuning: allgathers and broadcasts are multicast where they can be, else go round
-    /// a ring and down a tree; groups of up to 16 ranks pull blocks.
+    /// What applies where nobody has given a tuning: allgathers and broadcasts are multicast where they can be, else go
+    /// round a ring and down a tree; groups of up to 16 ranks pull blocks.
     #[must_use]
     pub fn untuned(multicast: bool) -> Tuning {
         let (allgather, broadcast) = if multicast {
@@ -77,8 +78,8 @@ impl Tuning {
         Tuning { rules, ..Tuning::default() }
     }
 
-    /// One algorithm for a call; `None` where it cannot carry it out: it needs multicast and there is none, or its segments are
-    /// too many.
+    /// One algorithm for a call; `None` where it cannot carry it out: it needs multicast and there is none, or its
+    /// segments are too many.
     #[must_use]
     pub fn candidate(&self, case: &Case, choice: Choice) -> Option<Candidate> {
         if choice.multicasts() && !case.multicast || !fits(choice, case) {
@@ -93,8 +94,8 @@ impl Tuning {
         case.collective.choices().iter().filter_map(move |choice| self.candidate(case, *choice))
     }
 
-    /// The algorithm for a call. A choice set by hand counts where its algorithm can carry out the call; where none does the
-    /// fastest is taken.
+    /// The algorithm for a call. A choice set by hand counts where its algorithm can carry out the call; where none
+    /// does the fastest is taken.
     #[must_use]
     pub fn choose(&self, case: &Case) -> Chosen {
         let possible = |rule: &Rule| self.candidate(case, rule.choice).is_some();

@@ -85,7 +85,8 @@ const ALLREDUCE: &[Choice] = &[
     all(Collective::Allreduce, Algorithm::ReduceMulticast { subgroups: 1 }),
     all(Collective::Allreduce, Algorithm::ReduceScatterMulticast { subgroups: 1, segment: DEFAULT_SEGMENT }),
 ];
-/// Where two are equal the first is taken: in a ring every link has one source, which fills it better than several that take turns.
+/// Where two are equal the first is taken: in a ring every link has one source, which fills it better than several that
+/// take turns.
 const REDUCE_SCATTER: &[Choice] = &[
     all(Collective::ReduceScatter, Algorithm::RecursiveHalving),
     all(Collective::ReduceScatter, Algorithm::Ring { segment: DEFAULT_SEGMENT }),
@@ -116,8 +117,8 @@ impl Collective {
         Collective::Scan,
     ];
 
-    /// The algorithms that carry it out among all ranks. Those that do not multicast may also go among the leaders of hosts,
-    /// where [`Collective::between_leaders`] has one.
+    /// The algorithms that carry it out among all ranks. Those that do not multicast may also go among the leaders of
+    /// hosts, where [`Collective::between_leaders`] has one.
     pub(super) const fn table(self) -> &'static [Row] {
         match self {
             Collective::Allgather => &[

@@ -1,8 +1,9 @@
 //! What each algorithm spends, in closed form.
 //!
-//! With `P` ranks, one on each host, and `n` bytes as [`super::Collective`] counts them, where `a = L + 2 o` is a message, `b` a byte
-//! through a link and `c` a byte reduced (rounds and bytes as in R. Thakur, R. Rabenseifner, W. Gropp, Optimization of
-//! collective communication operations in MPICH, IJHPCA 19 (2005), and the sources that the algorithms name):
+//! With `P` ranks, one on each host, and `n` bytes as [`super::Collective`] counts them, where `a = L + 2 o` is a
+//! message, `b` a byte through a link and `c` a byte reduced (rounds and bytes as in R. Thakur, R. Rabenseifner, W.
+//! Gropp, Optimization of collective communication operations in MPICH, IJHPCA 19 (2005), and the sources that the
+//! algorithms name):
 //!
 //! | collective | algorithm | time |
 //! |---|---|---|
@@ -39,10 +40,10 @@
 //! | gather, scatter | binomial | `log2 P a + (P-1) n b` |
 //! | barrier | dissemination | nothing but the ready barrier |
 //!
-//! Logarithms are rounded up. On top comes the ready barrier of `log2 hosts` rounds (MC-4) where nothing is pulled, and of multicasts the handshake
-//! (MC-7). Several ranks on a host share its link and its processor: `ceil(P / hosts)` neighbours in rank do. Of a round in
-//! which each rank sends to the one `d` further, `min(d, ceil(P / hosts))` messages of a host go out and the others are
-//! copies.
+//! Logarithms are rounded up. On top comes the ready barrier of `log2 hosts` rounds (MC-4) where nothing is pulled, and
+//! of multicasts the handshake (MC-7). Several ranks on a host share its link and its processor: `ceil(P / hosts)`
+//! neighbours in rank do. Of a round in which each rank sends to the one `d` further, `min(d, ceil(P / hosts))`
+//! messages of a host go out and the others are copies.
 
 use super::choice::Choice;
 use super::collective::Collective;
@@ -129,8 +130,8 @@ impl<'a> Spread<'a> {
         self.crossing(if self.hosts == 1 { 0 } else { distance.min(self.here) }, bytes, reduced)
     }
 
-    /// The same among ranks that differ in one digit to the `base`, that of `power`: where a host has whole groups of them,
-    /// nothing crosses.
+    /// The same among ranks that differ in one digit to the `base`, that of `power`: where a host has whole groups of
+    /// them, nothing crosses.
     fn digit(self, base: u64, power: u64, bytes: u64, reduced: u64) -> Terms {
         if self.aligned && self.here.is_multiple_of(power.saturating_mul(base)) {
             return self.crossing(0, bytes, reduced);
@@ -148,8 +149,8 @@ impl<'a> Spread<'a> {
         self.messages(self.here * (self.ranks - self.here), self.here * (self.here - 1), bytes, reduced)
     }
 
-    /// A host sends `out` messages at once to other hosts and `stays` within, of `bytes` each, and reduces as many times
-    /// `reduced`.
+    /// A host sends `out` messages at once to other hosts and `stays` within, of `bytes` each, and reduces as many
+    /// times `reduced`.
     fn messages(self, out: u64, stays: u64, bytes: u64, reduced: u64) -> Terms {
         Terms {
             latencies: u64::from(out > 0),
@@ -161,8 +162,8 @@ impl<'a> Spread<'a> {
         }
     }
 
-    /// `count` rounds between neighbours. Those of a host hand on to each other while the link waits, so the latency counts
-    /// once for all blocks of a host.
+    /// `count` rounds between neighbours. Those of a host hand on to each other while the link waits, so the latency
+    /// counts once for all blocks of a host.
     fn ring(self, count: u64, bytes: u64, reduced: u64) -> Terms {
         let rounds = self.round(1, bytes, reduced).repeated(count);
         let latencies = rounds.latencies.div_ceil(self.here);
@@ -179,8 +180,8 @@ impl<'a> Spread<'a> {
         (pieces, block.div_ceil(pieces))
     }
 
-    /// The same round the whole ring, of segments of a block that do not wait for each other: while one is dealt with, others
-    /// are under way.
+    /// The same round the whole ring, of segments of a block that do not wait for each other: while one is dealt with,
+    /// others are under way.
     fn pipelined_ring(self, block: u64, segment: u64, reduces: bool) -> Terms {
         let count = self.ranks - 1;
         let (pieces, bytes) = self.cut(block, segment);
@@ -193,8 +194,8 @@ impl<'a> Spread<'a> {
         self.pipelined(Terms { latencies, ..round.repeated(count) }, pieces, reduced)
     }
 
-    /// What is spent of one of `pieces` pieces, each reduced by pieces of `bytes`, and of all of them side by side: what takes
-    /// longest, link or processor, and what is left to reduce when the last has come.
+    /// What is spent of one of `pieces` pieces, each reduced by pieces of `bytes`, and of all of them side by side:
+    /// what takes longest, link or processor, and what is left to reduce when the last has come.
     fn pipelined(self, of_one: Terms, pieces: u64, bytes: u64) -> Terms {
         let all = Terms { latencies: of_one.latencies, ..of_one.repeated(pieces) };
         let link = Terms { messages: of_one.messages, copied: 0, reduced: 0, ..all };
@@ -209,8 +210,8 @@ impl<'a> Spread<'a> {
         })
     }
 
-    /// Rounds with `base - 1` messages at once, to ranks that differ in one digit; `bytes` tells those of a message by the
-    /// value of the digit.
+    /// Rounds with `base - 1` messages at once, to ranks that differ in one digit; `bytes` tells those of a message by
+    /// the value of the digit.
     fn digits(self, base: u64, bytes: impl Fn(u64) -> u64) -> Terms {
         powers(base, self.ranks).fold(Terms::default(), |sum, power| {
             let round = self.digit(base, power, bytes(power), 0).repeated(base - 1);
@@ -218,8 +219,8 @@ impl<'a> Spread<'a> {
         })
     }
 
-    /// Rounds with `base - 1` messages at once, to all multiples of 1, `base`, `base^2`, ...; `each` tells sent and reduced
-    /// bytes by the distance. From host to host goes at most as much one after another as there are hosts.
+    /// Rounds with `base - 1` messages at once, to all multiples of 1, `base`, `base^2`, ...; `each` tells sent and
+    /// reduced bytes by the distance. From host to host goes at most as much one after another as there are hosts.
     fn growing(self, base: u64, each: impl Fn(u64) -> (u64, u64)) -> Terms {
         let all = powers(base, self.ranks).fold(Terms::default(), |sum, power| {
             let distances = (1..base).map(|i| power.saturating_mul(i)).take_while(|distance| *distance < self.ranks);
@@ -230,8 +231,8 @@ impl<'a> Spread<'a> {
         Terms { latencies: all.latencies.min(self.hosts), ..all }
     }
 
-    /// One rank's whole vector to or from all others along a tree of `base - 1` children a round: between hosts first, then
-    /// within.
+    /// One rank's whole vector to or from all others along a tree of `base - 1` children a round: between hosts first,
+    /// then within.
     fn tree(self, base: u64, bytes: u64, reduced: u64) -> Terms {
         let (rounds, stays) = (powers(base, self.hosts).count() as u64, self.here - 1);
         // Where a host is no whole subtree, some of its ranks have children elsewhere too.
@@ -247,8 +248,9 @@ impl<'a> Spread<'a> {
         }
     }
 
-    /// From rank to rank, `pieces` pieces of `bytes` one behind the other, each reduced as it goes. A processor takes what
-    /// comes in turn: the last rank of a host gets its pieces when the others have theirs, so hosts wait for each other.
+    /// From rank to rank, `pieces` pieces of `bytes` one behind the other, each reduced as it goes. A processor takes
+    /// what comes in turn: the last rank of a host gets its pieces when the others have theirs, so hosts wait for each
+    /// other.
     fn chain(self, pieces: u64, bytes: u64, reduced: u64) -> Terms {
         if self.ranks == 1 || pieces == 0 {
             return Terms::default();
@@ -274,8 +276,8 @@ impl<'a> Spread<'a> {
         first + self.longer(link, processor.repeated(pieces - 1).repeated(in_turn))
     }
 
-    /// Halves down two binary trees, in `pieces` pieces of `bytes` each. Of a host with several ranks about two have children
-    /// on others in either tree.
+    /// Halves down two binary trees, in `pieces` pieces of `bytes` each. Of a host with several ranks about two have
+    /// children on others in either tree.
     fn two_trees(self, n: u64, pieces: u64, bytes: u64) -> Terms {
         if self.ranks == 1 || pieces == 0 {
             return Terms::default();
@@ -310,8 +312,8 @@ impl<'a> Spread<'a> {
         if back { fold(bytes) + fold(0) } else { fold(bytes) }
     }
 
-    /// Half of the vector with the nearest partner, a quarter with one twice as far, ..., reduced at once if `reduce`; or the
-    /// way back.
+    /// Half of the vector with the nearest partner, a quarter with one twice as far, ..., reduced at once if `reduce`;
+    /// or the way back.
     fn halving(self, n: u64, reduce: bool) -> Terms {
         self.power_of_two().doubling(|distance| {
             let part = n / (2 * distance);
@@ -331,16 +333,16 @@ impl<'a> Spread<'a> {
         }
     }
 
-    /// The block of every rank to one, or from one, along a binomial tree: within a host half of the blocks move on in each
-    /// round, and those of inner ranks are copied once more.
+    /// The block of every rank to one, or from one, along a binomial tree: within a host half of the blocks move on in
+    /// each round, and those of inner ranks are copied once more.
     fn blocks_of_a_tree(self, n: u64) -> Terms {
         let elsewhere = (self.ranks - self.here).saturating_mul(n);
         let copied = (self.here * (rounds_of(self.here) + 1)).div_ceil(2);
         Terms { sent: elsewhere, copied: copied.saturating_mul(n), ..self.tree(2, 0, 0) }
     }
 
-    /// Every rank's block to one, which asks for those of other hosts as they are announced; or a block of one rank for every
-    /// one, which other hosts ask for together.
+    /// Every rank's block to one, which asks for those of other hosts as they are announced; or a block of one rank for
+    /// every one, which other hosts ask for together.
     fn pulled(self, to_one: bool, n: u64) -> Terms {
         let elsewhere = self.ranks - self.here;
         let asked = if to_one { elsewhere } else { self.hosts - 1 };
@@ -451,7 +453,8 @@ fn alltoall(shape: Spread<'_>, algorithm: Algorithm, n: u64) -> Terms {
     let ranks = shape.ranks;
     let straight = shape.straight(n, 0);
     let moved = match algorithm {
-        // A host hears of every rank elsewhere, is heard of by every host from each of its ranks, and asks and is asked as often.
+        // A host hears of every rank elsewhere, is heard of by every host from each of its ranks, and asks and is asked
+        // as often.
         Algorithm::Pull => {
             let told = 2 * (ranks - shape.here + shape.here * (shape.hosts - 1));
             straight + Terms { latencies: 2 * straight.latencies, messages: told, ..Terms::default() }
@@ -459,7 +462,8 @@ fn alltoall(shape: Spread<'_>, algorithm: Algorithm, n: u64) -> Terms {
         Algorithm::Pairwise { .. } => {
             // Partners of a power of two that differ in low bits share a host.
             let within = if ranks.is_power_of_two() && shape.here.is_power_of_two() { shape.here } else { 1 };
-            // Ranks of a full host come to be in different rounds: about half of the waiting of each goes by while others send.
+            // Ranks of a full host come to be in different rounds: about half of the waiting of each goes by while
+            // others send.
             let waits = if shape.here < FULL { 1 } else { 2 };
             Terms { latencies: straight.latencies * (ranks - within) / waits, ..straight }
         }

@@ -1,8 +1,9 @@
-//! Which algorithm carries out a collective: what things cost on a cluster, what algorithms spend, what people have set.
+//! Which algorithm carries out a collective: what things cost on a cluster, what algorithms spend, what people have
+//! set.
 //!
-//! [`Tuning`] is what the members of a group agree on, by [`Tuning::digest`]; [`Tuning::choose`] is a pure function of it and of
-//! the call. [`terms()`] says in closed form what an algorithm spends, [`Cost::time`] how long that takes; the crate
-//! `outboard-plan-tools` plays the actual programs and so checks the closed forms.
+//! [`Tuning`] is what the members of a group agree on, by [`Tuning::digest`]; [`Tuning::choose`] is a pure function of
+//! it and of the call. [`terms()`] says in closed form what an algorithm spends, [`Cost::time`] how long that takes;
+//! the crate `outboard-plan-tools` plays the actual programs and so checks the closed forms.
 //!
 //! Invariant: integer arithmetic throughout, so that all machines choose alike. Never measures anything.
 

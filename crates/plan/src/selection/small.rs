@@ -10,9 +10,9 @@ use crate::algorithm::Algorithm;
 static UNTUNED: LazyLock<[Tuning; 3]> =
     LazyLock::new(|| [Tuning::untuned(false), Tuning::untuned(true), Tuning::default()]);
 
-/// The algorithm of a call, and whether the call is small (MC-9): it moves something, but at most `eager_bytes` in all, and
-/// neither is it multicast nor are its blocks pulled, so that its messages can carry their bytes and nobody waits for a barrier.
-/// A tuning that multicasts small calls is followed.
+/// The algorithm of a call, and whether the call is small (MC-9): it moves something, but at most `eager_bytes` in all,
+/// and neither is it multicast nor are its blocks pulled, so that its messages can carry their bytes and nobody waits
+/// for a barrier. A tuning that multicasts small calls is followed.
 #[must_use]
 pub fn chosen(tuning: Option<&Tuning>, case: &Case, eager_bytes: u64) -> (Choice, bool) {
     let of_all = case.bytes.checked_mul(case.ranks.into());

@@ -16,10 +16,10 @@
 //! algorithm = "recursive-doubling"
 //! ```
 //!
-//! What `[cost]` leaves out is as in [`Cost::default`]. Of the choices of a collective the first counts whose bounds hold:
-//! `up-to` for the bytes of the call ([`Collective`] says which), `ranks` for the most ranks of the group; where none does, the
-//! cost model chooses. Invariant: [`Tuning::digest`] tells tunings apart by what they mean, not by how they are written, and
-//! what is shown is read back as an equal tuning. Never opens files.
+//! What `[cost]` leaves out is as in [`Cost::default`]. Of the choices of a collective the first counts whose bounds
+//! hold: `up-to` for the bytes of the call ([`Collective`] says which), `ranks` for the most ranks of the group; where
+//! none does, the cost model chooses. Invariant: [`Tuning::digest`] tells tunings apart by what they mean, not by how
+//! they are written, and what is shown is read back as an equal tuning. Never opens files.
 
 use std::collections::BTreeMap;
 use std::fmt;

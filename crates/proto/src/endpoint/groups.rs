@@ -38,11 +38,11 @@ mod making;
 use super::turns::Standing;
 use super::{Node, SentBatch};
 
-/// Collectives that a service process takes part in beyond the last before which all have ended at its own ranks: so far
-/// may others be ahead of a rank that is late.
+/// Collectives that a service process takes part in beyond the last before which all have ended at its own ranks: so
+/// far may others be ahead of a rank that is late.
 const WINDOW: u64 = 512;
-/// Instances that a rank can have open at others: no rank has more requests in flight. How far ahead their numbers are says
-/// nothing: exchanges end without those who have no part in them.
+/// Instances that a rank can have open at others: no rank has more requests in flight. How far ahead their numbers are
+/// says nothing: exchanges end without those who have no part in them.
 const MAX_OPEN: usize = 1024;
 /// Exchanges that have ended and are remembered, so that whoever calls something else in their place is told.
 const MAX_ENDED: usize = 256;
@@ -200,8 +200,8 @@ impl Group {
         Some(Standing { deadline, multicasts: found.has_batch(), repairs: found.has_repair() })
     }
 
-    /// Who must be alive: the nearest service processes on both sides of the ring that still serve a rank of the group, and
-    /// those that have left but may owe us something for an instance that is open here.
+    /// Who must be alive: the nearest service processes on both sides of the ring that still serve a rank of the group,
+    /// and those that have left but may owe us something for an instance that is open here.
     fn depended_on(&mut self) -> BTreeSet<SpId> {
         let me = self.members.me as usize;
         let owing = (0..self.members.sps.len()).filter(|at| *at != me && self.owes(*at));
@@ -407,7 +407,8 @@ impl Group {
         known
     }
 
-    /// Somebody makes the group still. Whoever does not know that it has broken was not told, or its link has begun anew.
+    /// Somebody makes the group still. Whoever does not know that it has broken was not told, or its link has begun
+    /// anew.
     fn handle_ask(&self, node: &mut Node, from: u32) {
         let Some(error) = self.broken() else { return };
         let (group, fingerprint, to) = (self.members.handle, self.members.fingerprint, self.members.sps[from as usize]);

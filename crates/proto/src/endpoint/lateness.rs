@@ -1,5 +1,5 @@
-//! Looks into collectives that take too long ([`crate::group::lateness`]): asks the others, answers them, tells the driver or ends
-//! the collective.
+//! Looks into collectives that take too long ([`crate::group::lateness`]): asks the others, answers them, tells the
+//! driver or ends the collective.
 
 use std::collections::BTreeSet;
 

@@ -1,14 +1,15 @@
 //! The links to other service processes, and the evidence that one of them is dead.
 //!
-//! A peer that owes an acknowledgement for too long is lost, with its link and all groups that it is in: what was lost with a
-//! silence stays lost. When packets flow again a new link begins, which the first new group makes; an end that has not
-//! noticed the silence learns of it by the new number, and loses the peer as well. A group that was asked for at one end
-//! meanwhile, of which nothing has come over the old link, is made over the new one. Neighbours in the ring of a group are watched: when they are silent, they
-//! are sent something to acknowledge. Nobody has to know by whom it is watched. A peer that was never heard and shares no
-//! group with us is not dead but dormant: it may never have heard of us.
+//! A peer that owes an acknowledgement for too long is lost, with its link and all groups that it is in: what was lost
+//! with a silence stays lost. When packets flow again a new link begins, which the first new group makes; an end that
+//! has not noticed the silence learns of it by the new number, and loses the peer as well. A group that was asked for
+//! at one end meanwhile, of which nothing has come over the old link, is made over the new one. Neighbours in the ring
+//! of a group are watched: when they are silent, they are sent something to acknowledge. Nobody has to know by whom it
+//! is watched. A peer that was never heard and shares no group with us is not dead but dormant: it may never have heard
+//! of us.
 //!
-//! Invariant: what is asked of all peers together ([`Standing`]) is kept as each of them changes, so that no event costs more
-//! the more of them there are.
+//! Invariant: what is asked of all peers together ([`Standing`]) is kept as each of them changes, so that no event
+//! costs more the more of them there are.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -251,7 +252,8 @@ impl Peers {
         self.all.get(&from).map_or(without_link, |peer| peer.link.place(frame))
     }
 
-    /// A frame of a peer, whose end of the link is made if there is none. Messages that it acknowledges are appended to `acked`.
+    /// A frame of a peer, whose end of the link is made if there is none. Messages that it acknowledges are appended to
+    /// `acked`.
     pub(super) fn handle_frame<'a>(
         &mut self,
         (now, config): (Instant, &Config),
@@ -269,7 +271,8 @@ impl Peers {
         received.unwrap_or(Received::Nothing)
     }
 
-    /// Queues a message. A peer that was lost has no link any more: its groups are broken, nobody waits for the message.
+    /// Queues a message. A peer that was lost has no link any more: its groups are broken, nobody waits for the
+    /// message.
     fn push(&mut self, now: Instant, to: SpId, (message, payload): (&Message, Payload), tags: Acked) {
         if self.change(to, |peer| peer.link.push(now, message, payload, tags.owner, tags.tag)).is_some() {
             tags.owner.into_iter().for_each(|owner| *self.owned.entry((owner, to)).or_default() += 1);
@@ -382,7 +385,8 @@ impl Peers {
     fn poll_frame(&mut self, now: Instant, bare: bool) -> Option<Transmit> {
         loop {
             self.take_due(now);
-            // In turns that everybody begins with another: sent to in one order by all, peers would wait for each other's bytes.
+            // In turns that everybody begins with another: sent to in one order by all, peers would wait for each
+            // other's bytes.
             let last = self.sent_to;
             let next = |ids: &BTreeSet<SpId>| {
                 let later = last.and_then(|last| ids.range((Bound::Excluded(last), Bound::Unbounded)).next());
@@ -468,9 +472,9 @@ impl Endpoint {
         Some(frame)
     }
 
-    /// Moves bulk (fragments, repairs) of the collectives in flight to links that have room, one piece to each, of the groups in
-    /// turn (MC-13): what comes meanwhile waits behind no more than that while the fabric is full. Called when all links have
-    /// sent what they had.
+    /// Moves bulk (fragments, repairs) of the collectives in flight to links that have room, one piece to each, of the
+    /// groups in turn (MC-13): what comes meanwhile waits behind no more than that while the fabric is full. Called
+    /// when all links have sent what they had.
     pub(super) fn fill_links(&mut self) {
         let quantum = Quantum::new(&self.node.config, self.node.out.contention);
         let mut targets: SmallVec<[SpId; 8]> = SmallVec::new();

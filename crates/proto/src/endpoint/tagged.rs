@@ -1,5 +1,6 @@
-//! Tagged messages of groups ([`crate::instance::tagged`]): calls and messages find those of their group, which take their turns
-//! with the links while a call is in flight. What a recorded group cannot survive breaks its group. Never moves payload.
+//! Tagged messages of groups ([`crate::instance::tagged`]): calls and messages find those of their group, which take
+//! their turns with the links while a call is in flight. What a recorded group cannot survive breaks its group. Never
+//! moves payload.
 
 use std::sync::Arc;
 

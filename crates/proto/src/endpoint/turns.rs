@@ -1,13 +1,14 @@
 //! Whose turn it is: the collectives in flight, group by group (MC-13).
 //!
-//! Every group gets one turn after another, however many collectives it has in flight; multicast goes round its collectives
-//! likewise, a link serves them in the order of their calls. Where a call of one group is small beside those of the others
-//! ([`SmallCalls`]), all unicast goes in small pieces, and for a while longer, because what is queued when the next small call
-//! comes cannot be taken back. Groups of large calls alone move large ones: small ones cost processor time, and nobody there
-//! gains by them.
+//! Every group gets one turn after another, however many collectives it has in flight; multicast goes round its
+//! collectives likewise, a link serves them in the order of their calls. Where a call of one group is small beside
+//! those of the others ([`SmallCalls`]), all unicast goes in small pieces, and for a while longer, because what is
+//! queued when the next small call comes cannot be taken back. Groups of large calls alone move large ones: small ones
+//! cost processor time, and nobody there gains by them.
 //!
-//! A call counts once a rank here has made it: before, nobody here waits for it, and nothing of an exchange is queued. So
-//! ranks that wait in a barrier for one that still moves much elsewhere do not hold it up. Knows of bytes only how many.
+//! A call counts once a rank here has made it: before, nobody here waits for it, and nothing of an exchange is queued.
+//! So ranks that wait in a barrier for one that still moves much elsewhere do not hold it up. Knows of bytes only how
+//! many.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -37,7 +38,8 @@ pub(super) enum Load {
 }
 
 impl Load {
-    /// That of a call in a group of `ranks`. Sizes are those of the call or an estimate: only how large they are counts.
+    /// That of a call in a group of `ranks`. Sizes are those of the call or an estimate: only how large they are
+    /// counts.
     pub(super) fn of(call: &PostedCall, ranks: u32) -> Self {
         let bytes = call.signature.bytes;
         let others = bytes.saturating_mul(u64::from(ranks) - 1);
@@ -251,8 +253,8 @@ impl Turns {
         Some(due)
     }
 
-    /// Whether some group has a call that is small beside those of another. Many that are alike wait for each other however
-    /// their turns are cut.
+    /// Whether some group has a call that is small beside those of another. Many that are alike wait for each other
+    /// however their turns are cut.
     fn has_small(&self) -> bool {
         let mut largest = self.by_all.iter().rev();
         let (Some(&(most, top)), Some(&(next, _))) = (largest.next(), largest.next()) else { return false };

@@ -1,9 +1,9 @@
 //! Collectives that take too long, and who has not called them (SP-9).
 //!
-//! Lateness is no error. A collective that a local rank waits for is looked into when the watchdog's time has passed since
-//! its first news ([`crate::Config::watchdog`]), then at doubling times; and once when the deadline of a rank's call has
-//! passed ([`crate::PostedCall::deadline`]), which alone makes lateness an error. To look into it, all other service processes of
-//! the group are asked which of their ranks have not called.
+//! Lateness is no error. A collective that a local rank waits for is looked into when the watchdog's time has passed
+//! since its first news ([`crate::Config::watchdog`]), then at doubling times; and once when the deadline of a rank's
+//! call has passed ([`crate::PostedCall::deadline`]), which alone makes lateness an error. To look into it, all other
+//! service processes of the group are asked which of their ranks have not called.
 //!
 //! | state | event | next |
 //! |---|---|---|

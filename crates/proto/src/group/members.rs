@@ -1,9 +1,9 @@
 //! Who is in a group, seen from one of its service processes.
 //!
-//! Service processes are numbered host by host, hosts and the siblings on one in the order of the lowest rank they serve;
-//! the ring of recovery and the barriers run over these numbers. So what a host's link lost is repaired over it once: the
-//! first of the siblings asks the host before, the others ask one another (MC-6, SP-8). Invariant: equal on all members
-//! but for `me` and `reach`.
+//! Service processes are numbered host by host, hosts and the siblings on one in the order of the lowest rank they
+//! serve; the ring of recovery and the barriers run over these numbers. So what a host's link lost is repaired over it
+//! once: the first of the siblings asks the host before, the others ask one another (MC-6, SP-8). Invariant: equal on
+//! all members but for `me` and `reach`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -46,7 +46,8 @@ pub(crate) struct Members {
     pub(crate) patience: Duration,
     /// The last instance whose barrier may be entered now.
     pub(crate) window_end: u64,
-    /// Instances that are to take scratch and have not: they take it in their order, so that no two wait for each other.
+    /// Instances that are to take scratch and have not: they take it in their order, so that no two wait for each
+    /// other.
     pub(crate) unequipped: BTreeSet<InstanceId>,
     /// How many hold scratch that counts to the calls of the owner.
     pub(crate) equipped: u32,

@@ -1,7 +1,7 @@
 //! What is kept of each rank that has some part: of nearly all, or of one.
 //!
-//! Invariants: ranks ascend. A look-up takes steps by how many ranks are missing among the others, never by how many are
-//! there.
+//! Invariants: ranks ascend. A look-up takes steps by how many ranks are missing among the others, never by how many
+//! are there.
 
 use outboard_plan::Rank;
 

@@ -95,8 +95,8 @@ fn case(signature: Signature, terrain: Terrain<'_>, multicast: bool) -> Case {
     Case { collective, ranks: terrain.ranks, hosts: terrain.hosts, bytes, multicast }
 }
 
-/// The choice with what the settings say about multicast: addresses, and chains where the choice leaves them open (MC-8,
-/// MC-10).
+/// The choice with what the settings say about multicast: addresses, and chains where the choice leaves them open
+/// (MC-8, MC-10).
 fn settled(choice: Choice, terrain: Terrain<'_>, config: &Config) -> Choice {
     let asked = match choice.algorithm() {
         Algorithm::Multicast { chains, .. } if chains > 0 => chains,

@@ -61,8 +61,8 @@ impl Local {
         matches!(self.presence, Presence::Absent { .. })
     }
 
-    /// Where a span of this rank lies, if it can be used now. A span of the output lies within one block of the extents; where
-    /// pairs agree on the sizes the program has the offsets of the call itself.
+    /// Where a span of this rank lies, if it can be used now. A span of the output lies within one block of the
+    /// extents; where pairs agree on the sizes the program has the offsets of the call itself.
     pub(super) fn memory(&self, extents: Option<&Extents>, span: Span) -> Option<MemRef> {
         let Span { buffer, offset, len } = span;
         let Some(extents) = extents else {
@@ -102,7 +102,8 @@ impl Local {
     }
 }
 
-/// Whether a call in place leaves the rank's own block in its input, as the root of a scatter does, and not in its output.
+/// Whether a call in place leaves the rank's own block in its input, as the root of a scatter does, and not in its
+/// output.
 fn keeps_input(call: &PostedCall) -> bool {
     matches!(call.signature.kind.class().moves, Moves::Blocks(Pairs::From(_)))
 }

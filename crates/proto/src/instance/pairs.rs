@@ -1,9 +1,9 @@
-//! Instances without a barrier (SP-5): all-to-alls, and gathers and scatters, which are all-to-alls in which all but the root have
-//! one block, so that nobody waits for anybody but the root.
+//! Instances without a barrier (SP-5): all-to-alls, and gathers and scatters, which are all-to-alls in which all but
+//! the root have one block, so that nobody waits for anybody but the root.
 //!
-//! Ranks exchange as they come: whoever calls hands its sends and receives to the [transfers](crate::transfer) of the group.
-//! Blocks for a rank that has not called wait in the memory of their sources; when that has lasted too long they are staged
-//! (SP-6), so that no source is held by a rank that stays away.
+//! Ranks exchange as they come: whoever calls hands its sends and receives to the [transfers](crate::transfer) of the
+//! group. Blocks for a rank that has not called wait in the memory of their sources; when that has lasted too long they
+//! are staged (SP-6), so that no source is held by a rank that stays away.
 
 use std::sync::Arc;
 
@@ -37,7 +37,8 @@ fn even_blocks(call: &PostedCall, ranks: u32) -> Option<Blocks> {
 }
 
 impl Instance {
-    /// The window of the group is open: the messages of all that have called are handed over. An error breaks the group.
+    /// The window of the group is open: the messages of all that have called are handed over. An error breaks the
+    /// group.
     pub(super) fn begin(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
         self.phase = Phase::Running;
         for i in (0..self.locals.len()).filter(|i| self.locals[*i].call().is_some()).collect::<Vec<_>>() {
@@ -112,8 +113,8 @@ impl Instance {
         self.advance(cx);
     }
 
-    /// `rank` has called: its blocks for local ranks, and what may come of theirs. False when they cannot be; an error breaks
-    /// the group.
+    /// `rank` has called: its blocks for local ranks, and what may come of theirs. False when they cannot be; an error
+    /// breaks the group.
     pub(super) fn handle_offer_of_pairs(
         &mut self,
         cx: &mut Context<'_>,

@@ -1,8 +1,8 @@
 //! What a rank records: a program, whose messages are named by tag and occurrence (GP-2).
 //!
 //! The index of a send or receive is its tag; the n-th message of a call with the same pair and tag is the one of
-//! occurrence n on both ends. So the ends agree on names without a word, if they record the same messages of each tag in
-//! the same order. All spans lie in `Output`: one buffer that stands for whatever memory the rank has recorded.
+//! occurrence n on both ends. So the ends agree on names without a word, if they record the same messages of each tag
+//! in the same order. All spans lie in `Output`: one buffer that stands for whatever memory the rank has recorded.
 //! Invariant: a [`Recording`] in the machine has passed [`Recording::check`].
 
 use std::collections::BTreeMap;

@@ -81,8 +81,8 @@ impl Multicasts {
 }
 
 impl Instance {
-    /// What this service process may fill of the links: roots whose blocks are here have sent, and leave the links to those that
-    /// are late (SP-6). None where nothing is multicast.
+    /// What this service process may fill of the links: roots whose blocks are here have sent, and leave the links to
+    /// those that are late (SP-6). None where nothing is multicast.
     pub(crate) fn share(&self, members: &Members) -> Option<Share> {
         let sends = |local: &&Local| self.multicast.blocks.get(local.rank).is_some_and(|block| !block.is_full());
         let own = self.locals.iter().filter(sends).count() as u32;

@@ -1,5 +1,5 @@
-//! Scratch of the local ranks' programs: memory of the service process, taken once for a collective before its barrier is
-//! entered, so that whatever comes has a place (MC-4), and given back at its end.
+//! Scratch of the local ranks' programs: memory of the service process, taken once for a collective before its barrier
+//! is entered, so that whatever comes has a place (MC-4), and given back at its end.
 //!
 //! | state | event | next |
 //! |---|---|---|
@@ -8,9 +8,9 @@
 //! | Wanted | the same, all ranks have called, and other groups hold what is missing | the group breaks |
 //! | Wanted, Taken | the end of the collective | Unneeded |
 //!
-//! Invariants: the instances of a group take theirs in their order, on every host: two of them never wait for each other's.
-//! What all local ranks have called never waits for another group, which may wait for it on another host, nor for what is
-//! held for ranks that are late, who may wait for it.
+//! Invariants: the instances of a group take theirs in their order, on every host: two of them never wait for each
+//! other's. What all local ranks have called never waits for another group, which may wait for it on another host, nor
+//! for what is held for ranks that are late, who may wait for it.
 
 use super::{Context, Instance, Local};
 use crate::error::CollectiveError;
@@ -71,8 +71,9 @@ impl Instance {
         CollectiveError::Staging { rank: self.locals[0].rank, bytes }
     }
 
-    /// Takes the scratch of a collective that all local ranks have called. False, and asked again later, while others of the
-    /// group come first or hold some of the quota, which they give back when they end. Fails where other groups hold it.
+    /// Takes the scratch of a collective that all local ranks have called. False, and asked again later, while others
+    /// of the group come first or hold some of the quota, which they give back when they end. Fails where other groups
+    /// hold it.
     pub(super) fn take_own_scratch(&mut self, cx: &mut Context<'_>) -> Result<bool, CollectiveError> {
         if self.take_scratch(cx, Quota::Calls) {
             return Ok(true);

@@ -1,8 +1,8 @@
 //! How the roots of a collective share the receive links.
 //!
-//! Blocks of one size share them evenly. Where sizes differ, whoever sends much sends fast, so that all end together and the
-//! links stay full to the end: a service process that multicasts `w` bytes of `T` sends at `B * w / (T - t)`, where `t` is what
-//! the host sends itself that has the least. (MC-8 for blocks of any size.)
+//! Blocks of one size share them evenly. Where sizes differ, whoever sends much sends fast, so that all end together
+//! and the links stay full to the end: a service process that multicasts `w` bytes of `T` sends at `B * w / (T - t)`,
+//! where `t` is what the host sends itself that has the least. (MC-8 for blocks of any size.)
 
 use outboard_plan::{Extents, Rank};
 
@@ -11,12 +11,12 @@ use crate::group::members::Members;
 use crate::interface::CallKind;
 use crate::multicast::pacing::{Pace, Share};
 
-/// A service process with little to send gets this part of an even share at least: its few datagrams must not hold up what it
-/// multicasts for others.
+/// A service process with little to send gets this part of an even share at least: its few datagrams must not hold up
+/// what it multicasts for others.
 const LEAST: u64 = 16;
 
-/// The share of each service process and how it multicasts alone with it; one of all, where they are alike; none, where nothing
-/// is multicast.
+/// The share of each service process and how it multicasts alone with it; one of all, where they are alike; none, where
+/// nothing is multicast.
 #[derive(Debug, Default)]
 pub(super) struct Shares(Vec<(Share, Pace)>);
 

@@ -1,7 +1,8 @@
 //! An allgatherv or uneven reduce-scatter of which this service process has heard, but not how large the blocks are.
 //!
-//! A rank that calls brings the sizes along. Where no local rank has called for a while, they are asked of the service process
-//! that told of the call, so that this one can stand in (SP-6): a list that every rank knows is not sent around otherwise.
+//! A rank that calls brings the sizes along. Where no local rank has called for a while, they are asked of the service
+//! process that told of the call, so that this one can stand in (SP-6): a list that every rank knows is not sent around
+//! otherwise.
 //!
 //! | state | event | next |
 //! |---|---|---|
@@ -64,8 +65,8 @@ impl Instance {
         }
     }
 
-    /// The next of the sizes that were asked for, from rank `first` on. All of them once all have come, none when a rank
-    /// has brought them meanwhile; an error when they cannot be.
+    /// The next of the sizes that were asked for, from rank `first` on. All of them once all have come, none when a
+    /// rank has brought them meanwhile; an error when they cannot be.
     pub(crate) fn handle_sizes(
         &mut self,
         ranks: u32,
@@ -90,8 +91,8 @@ impl Instance {
         }
     }
 
-    /// The sizes are known now. Nothing is to be done where they were before. False when a step of the barrier that came before
-    /// cannot be; an error when no plan can be made of the sizes.
+    /// The sizes are known now. Nothing is to be done where they were before. False when a step of the barrier that
+    /// came before cannot be; an error when no plan can be made of the sizes.
     pub(crate) fn set_sizes(&mut self, cx: &mut Context<'_>, sizes: Extents) -> Result<bool, &'static str> {
         let Phase::Unsized(call) = &mut self.phase else { return Ok(true) };
         let readies = std::mem::take(&mut call.readies);

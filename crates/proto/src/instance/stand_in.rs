@@ -1,4 +1,5 @@
-//! Standing in for local ranks that are late to an instance of which all know the sizes (SP-6): their output is staging until they call.
+//! Standing in for local ranks that are late to an instance of which all know the sizes (SP-6): their output is staging
+//! until they call.
 
 use outboard_plan::{Buffer, Span};
 
@@ -15,9 +16,9 @@ impl Instance {
         }
     }
 
-    /// Stands in for all ranks that have not called, if the staging quota allows it beside the scratch. Else for none: the
-    /// instance cannot go on before the last of them has called, and what it held for the others would keep itself from its
-    /// scratch, or those instances from ending that the ranks still wait for.
+    /// Stands in for all ranks that have not called, if the staging quota allows it beside the scratch. Else for none:
+    /// the instance cannot go on before the last of them has called, and what it held for the others would keep itself
+    /// from its scratch, or those instances from ending that the ranks still wait for.
     pub(super) fn stand_in(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
         let outputs = self.locals.iter().filter(|local| local.is_missing()).map(|l| l.run.program().output_bytes);
         let bytes = outputs.fold(self.scratch.wanted(), u64::saturating_add);

@@ -1,13 +1,14 @@
 //! Tagged messages between ranks of one group, at one service process: single ones and recorded groups (GP-1, GP-2).
 //!
-//! A single send or receive is one step, which is handed to the transfers when it is called and needs no program. A recorded
-//! group is the program that its rank has recorded, kept here from then on, so that a further call brings nothing but its
-//! number (GP-5). Each call of a recording runs its program by itself ([`Run`]): what is ready is done, nothing is waited for,
-//! so that calls which need each other's progress here have it (GP-6). A local barrier is the dependencies of what follows it; the counters over arrivals that it needs are those of
-//! the steps that have not completed.
+//! A single send or receive is one step, which is handed to the transfers when it is called and needs no program. A
+//! recorded group is the program that its rank has recorded, kept here from then on, so that a further call brings
+//! nothing but its number (GP-5). Each call of a recording runs its program by itself ([`Run`]): what is ready is done,
+//! nothing is waited for, so that calls which need each other's progress here have it (GP-6). A local barrier is the
+//! dependencies of what follows it; the counters over arrivals that it needs are those of the steps that have not
+//! completed.
 //!
-//! Ranks may call their recordings in any order, each at its own time: both ends count the calls of a recording, and messages
-//! are named by that ([`Name`]).
+//! Ranks may call their recordings in any order, each at its own time: both ends count the calls of a recording, and
+//! messages are named by that ([`Name`]).
 //!
 //! | a call is | event | next |
 //! |---|---|---|
@@ -16,8 +17,8 @@
 //! | running, of a single message | its other end is lost, or sends too much | ended with an error |
 //! | running, of a recording | the same | the group breaks: others may need what this call would have sent |
 //!
-//! Invariants: a call completes once and none of its buffers is named after that. Never sees payload; how messages travel is
-//! the [transfers'](crate::transfer) affair.
+//! Invariants: a call completes once and none of its buffers is named after that. Never sees payload; how messages
+//! travel is the [transfers'](crate::transfer) affair.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -231,8 +232,8 @@ impl TaggedCalls {
         }
     }
 
-    /// A step that sends or receives has ended. A single message ends with it; an error of a recorded one breaks the group:
-    /// whatever else depends on it would never end.
+    /// A step that sends or receives has ended. A single message ends with it; an error of a recorded one breaks the
+    /// group: whatever else depends on it would never end.
     pub(crate) fn complete(
         &mut self,
         cx: &mut Context<'_>,

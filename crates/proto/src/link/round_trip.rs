@@ -1,5 +1,5 @@
-//! How long a frame takes there and back, from the clocks that frames echo (RFC 7323 in spirit), and how long to wait for an
-//! answer (RFC 6298). The time that the other end holds an echo back does not count.
+//! How long a frame takes there and back, from the clocks that frames echo (RFC 7323 in spirit), and how long to wait
+//! for an answer (RFC 6298). The time that the other end holds an echo back does not count.
 
 use std::time::Duration;
 

@@ -251,9 +251,10 @@ impl Block {
         }
     }
 
-    /// When it is to be checked, before and from now on, after something was heard or asked: never later than it was, since
-    /// most that is heard only puts off what a check would find. Nowhere below the highest is there anything to find while
-    /// nothing is missing there; what lies here beyond the highest was asked for, when the stream had all but ended.
+    /// When it is to be checked, before and from now on, after something was heard or asked: never later than it was,
+    /// since most that is heard only puts off what a check would find. Nowhere below the highest is there anything to
+    /// find while nothing is missing there; what lies here beyond the highest was asked for, when the stream had all
+    /// but ended.
     pub(crate) fn mind_check(&mut self, now: Instant, patience: Patience) -> (Option<Instant>, Option<Instant>) {
         let (chunks, here) = (self.have.len(), self.have.count());
         let Role::Leaf(leaf) = &mut self.role else { return (None, None) };
@@ -267,8 +268,8 @@ impl Block {
         (before, leaf.check)
     }
 
-    /// What counts as lost now and was not asked for yet, at most a bounded number of ranges. Its check is over; the next one
-    /// is as it says.
+    /// What counts as lost now and was not asked for yet, at most a bounded number of ranges. Its check is over; the
+    /// next one is as it says.
     pub(crate) fn ask(&mut self, now: Instant, patience: Patience) -> Asking {
         let (chunks, here) = (self.have.len(), self.have.count());
         let mut asking = Asking { ranges: Vec::new(), next: None };

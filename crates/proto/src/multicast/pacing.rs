@@ -1,17 +1,17 @@
 //! How fast a service process may multicast: so that the receive links of the group stay just full.
 //!
-//! With `M` active roots and every rank receiving, a root sends at `B / (M - k)` when all service processes are roots, of
-//! which `k` share each host and its link (SP-8), else at `B / M` at least; blocks of different sizes share the links so that
-//! all end together. The schedule is absolute: time lost is caught
-//! up, but never by more than the switch ports can queue.
+//! With `M` active roots and every rank receiving, a root sends at `B / (M - k)` when all service processes are roots,
+//! of which `k` share each host and its link (SP-8), else at `B / M` at least; blocks of different sizes share the
+//! links so that all end together. The schedule is absolute: time lost is caught up, but never by more than the switch
+//! ports can queue.
 
 use std::time::Duration;
 
 use crate::config::Config;
 use crate::ids::Instant;
 
-/// What of the credit a stream begins with: what it puts into the queues of a switch at its start stays there until it ends, and
-/// everybody else waits behind it.
+/// What of the credit a stream begins with: what it puts into the queues of a switch at its start stays there until it
+/// ends, and everybody else waits behind it.
 const AFTER_REST: u32 = 8;
 
 /// When the next datagrams may go out.
@@ -99,16 +99,16 @@ impl Pace {
         Pace { rate, batch, interval: transfer_time(batch * datagram, rate) }
     }
 
-    /// How much later than the first this one of `of` service processes begins. Where a queue of the switch does not hold a
-    /// batch of each root, as all begin together and keep their pace, they begin one after another (MC-8).
+    /// How much later than the first this one of `of` service processes begins. Where a queue of the switch does not
+    /// hold a batch of each root, as all begin together and keep their pace, they begin one after another (MC-8).
     pub(crate) fn stagger(self, config: &Config, share: Share, (number, of): (u32, u32)) -> Duration {
         let datagram = u64::from(config.chunk_bytes + config.datagram_overhead);
         let at_once = (share.of / share.part).saturating_mul(self.batch * datagram);
         if at_once <= config.switch_queue { Duration::ZERO } else { self.interval * number / of }
     }
 
-    /// The same beside other groups: batches that do not keep them waiting, and some of the link left over, so that queues
-    /// which the others' messages add to become empty again (MC-13).
+    /// The same beside other groups: batches that do not keep them waiting, and some of the link left over, so that
+    /// queues which the others' messages add to become empty again (MC-13).
     pub(crate) fn contended(self, config: &Config) -> Self {
         let datagram = u64::from(config.chunk_bytes + config.datagram_overhead);
         let batch = self.batch.min((bytes_in(TURN, self.rate) / datagram).max(LEAST_BATCH));
@@ -119,9 +119,9 @@ impl Pace {
 
 /// Time that one group keeps a link from another with one piece, and with what it has queued beside.
 const TURN: Duration = Duration::from_micros(64);
-/// What is queued where no small call waits for it: enough for a service process that the machine lets wait, yet so little that
-/// requests for blocks, which wait behind it, keep up. With 4 ms, hosts whose links sent at full rate asked so late that theirs
-/// received at two thirds of it, and stayed so.
+/// What is queued where no small call waits for it: enough for a service process that the machine lets wait, yet so
+/// little that requests for blocks, which wait behind it, keep up. With 4 ms, hosts whose links sent at full rate asked
+/// so late that theirs received at two thirds of it, and stayed so.
 const UNHURRIED: Duration = Duration::from_millis(1);
 /// A call is small when it may wait behind another group for more than so many times as long as its own bytes take.
 const FEW: u64 = 4;
@@ -131,7 +131,8 @@ const LONGEST_TRIP: Duration = Duration::from_micros(250);
 const LEAST_PIECE: u64 = 8 << 10;
 /// Datagrams likewise.
 const LEAST_BATCH: u64 = 4;
-/// A piece that takes longer keeps whoever calls last waiting: several are queued on each link that was there before it.
+/// A piece that takes longer keeps whoever calls last waiting: several are queued on each link that was there before
+/// it.
 const LONGEST_PIECE: Duration = Duration::from_micros(450);
 /// Pieces on each link, of which one acknowledgement tells of several ...
 const ON_EACH: u64 = 4;
@@ -145,15 +146,15 @@ const ON_MANY: u64 = 3;
 pub(crate) enum Contention {
     /// Nothing.
     None,
-    /// Calls, none of them small beside the others: who moves much itself does not wait for others' large pieces much longer
-    /// than for its share of the link.
+    /// Calls, none of them small beside the others: who moves much itself does not wait for others' large pieces much
+    /// longer than for its share of the link.
     Large,
     /// Some call is small, or was a moment ago: it is to wait for small pieces only.
     Small,
 }
 
-/// Which calls are small: those that may wait several times as long for the link as their own bytes take on it, when another
-/// group has queued all that it may (MC-13).
+/// Which calls are small: those that may wait several times as long for the link as their own bytes take on it, when
+/// another group has queued all that it may (MC-13).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SmallCalls {
     /// What even small pieces keep a call waiting for: a smaller one does not wait for less.
@@ -177,9 +178,10 @@ impl SmallCalls {
 
 /// How much of a link one collective may take at once: large pieces are cheap, small ones let small calls in (MC-13).
 ///
-/// The first small call still waits behind what was queued without it, once for each message that it sends on the way of
-/// one: at each service process [`UNHURRIED`] and two round trips of bytes, all links together, and up to a piece more on each;
-/// at the switch what the exchanges of the receiving host have asked for, `pulled` bytes each. What is queued after it is small.
+/// The first small call still waits behind what was queued without it, once for each message that it sends on the way
+/// of one: at each service process [`UNHURRIED`] and two round trips of bytes, all links together, and up to a piece
+/// more on each; at the switch what the exchanges of the receiving host have asked for, `pulled` bytes each. What is
+/// queued after it is small.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Quantum {
     /// Bytes of one fragment or repair.
@@ -221,7 +223,8 @@ impl Quantum {
             Contention::None | Contention::Large => {
                 let queued = bytes_in(UNHURRIED, config.link_rate).max(fragment * 4);
                 let pulled = config.pull_bytes;
-                // As whole pieces, so that they come as such; small ones together, or requests would queue by the hundred.
+                // As whole pieces, so that they come as such; small ones together, or requests would queue by the
+                // hundred.
                 let pull = fragment.max(LEAST_PIECE);
                 Quantum {
                     piece: fragment,
@@ -236,25 +239,27 @@ impl Quantum {
         }
     }
 
-    /// Bytes asked for, and not here: more where all ranks send to all, so that a part of a source's link is all that can arrive
-    /// at a time.
+    /// Bytes asked for, and not here: more where all ranks send to all, so that a part of a source's link is all that
+    /// can arrive at a time.
     pub(crate) fn under_way(&self, all_to_all: bool) -> u64 {
         if all_to_all { self.pulled * 3 / 2 } else { self.pulled }
     }
 
-    /// Bytes asked for, and not here, of each of so many blocks that share room for `most` bytes: two pieces at least, so that
-    /// the next is asked for while one comes.
+    /// Bytes asked for, and not here, of each of so many blocks that share room for `most` bytes: two pieces at least,
+    /// so that the next is asked for while one comes.
     pub(crate) fn of_one(&self, most: u64, blocks: usize) -> u64 {
         (most / blocks.max(1) as u64).max(self.piece * 2).min(self.of_one_block)
     }
 
-    /// Bytes that each of so many ranks asks for before anything is known of their sources, in all and of each of so many blocks.
+    /// Bytes that each of so many ranks asks for before anything is known of their sources, in all and of each of so
+    /// many blocks.
     pub(crate) fn ahead(&self, ranks: usize, blocks: usize) -> (u64, u64) {
         let all = self.pulled / 2 / ranks.max(1) as u64;
         (all, (all / blocks.max(1) as u64).max(LEAST_PIECE))
     }
 
-    /// Bytes of bulk that may be queued and in flight to one of `links` peers that there is bulk for, with this round trip.
+    /// Bytes of bulk that may be queued and in flight to one of `links` peers that there is bulk for, with this round
+    /// trip.
     pub(crate) fn queued(&self, config: &Config, links: usize, round_trip: Option<Duration>) -> u64 {
         let under_way = bytes_in(round_trip.unwrap_or_default().min(LONGEST_TRIP) * 2, config.link_rate);
         let links = links.max(1) as u64;

@@ -12,15 +12,15 @@
 //! | coming, expected | its last bytes | received; staged when it has no receive |
 //! | unexpected, staged | its receive | received |
 //!
-//! Credit is bytes asked for that have not come (SP-5): large messages are asked for piece by piece, first of the sources that
-//! have been asked for least. Asked for whole as they are announced, some sources would be asked by all at first and others only
-//! in the end. No message of a collective has more than a part of the credit, or the first to be announced would take all of it:
-//! those of a rank that is a little late would come last and alone. Credit is used when there is enough of it for several
-//! pieces, so that one CTS asks for them.
+//! Credit is bytes asked for that have not come (SP-5): large messages are asked for piece by piece, first of the
+//! sources that have been asked for least. Asked for whole as they are announced, some sources would be asked by all at
+//! first and others only in the end. No message of a collective has more than a part of the credit, or the first to be
+//! announced would take all of it: those of a rank that is a little late would come last and alone. Credit is used when
+//! there is enough of it for several pieces, so that one CTS asks for them.
 //!
 //! Invariants: every byte is asked for once; of each collective and of all tagged messages together at most
-//! [`Config::pull_bytes`](crate::Config) are under way, of an all-to-all half as many more, or one piece, beside what was
-//! cleared early. Never sees payload.
+//! [`Config::pull_bytes`](crate::Config) are under way, of an all-to-all half as many more, or one piece, beside what
+//! was cleared early. Never sees payload.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,8 +36,8 @@ use crate::multicast::pacing::Quantum;
 use crate::outbox::{Quota, Staging};
 use crate::wire::{Cts, EarlyCts, Few, Fragment, MAX_CTS, MAX_DONE, Message, Number, Origin, Scope, TransferMessage};
 
-/// So many times what is under way at once is cleared early of recorded groups: not all of it can come at the same time, as
-/// sources have other destinations, too.
+/// So many times what is under way at once is cleared early of recorded groups: not all of it can come at the same
+/// time, as sources have other destinations, too.
 const CLEARED_EARLY: u64 = 8;
 
 /// A message of another service process.
@@ -93,8 +93,8 @@ pub(super) struct Coming {
 #[derive(Debug, Default)]
 struct Credit {
     under_way: u64,
-    /// Messages that may be granted more of, by bytes granted and order among equals; but for those that have as much under way
-    /// as one may.
+    /// Messages that may be granted more of, by bytes granted and order among equals; but for those that have as much
+    /// under way as one may.
     queue: BTreeSet<(u64, u64, Key)>,
     /// Messages cleared early, wanted or coming.
     messages: usize,
@@ -128,8 +128,8 @@ impl Credit {
         self.under_way == 0 || self.under_way.saturating_add(more) <= self.most(quantum)
     }
 
-    /// Bytes of one message that may be under way, and those asked for at once. Tagged messages are asked for whole: whoever
-    /// receives one waits for that one.
+    /// Bytes of one message that may be under way, and those asked for at once. Tagged messages are asked for whole:
+    /// whoever receives one waits for that one.
     fn of_one(&self, account: Account, quantum: Quantum) -> (u64, u64) {
         match account {
             Some(_) => (quantum.of_one(self.most(quantum), self.messages), quantum.pull),
@@ -264,8 +264,8 @@ impl Incoming {
         }
     }
 
-    /// The message of this receive may come up to a byte before it is announced: the number of its early CTS, which follows the
-    /// one before.
+    /// The message of this receive may come up to a byte before it is announced: the number of its early CTS, which
+    /// follows the one before.
     pub(super) fn clear(&mut self, from: SpId, name: Name, receive: Posting, up_to: u64) -> u64 {
         self.last_early += 1;
         let key = Key { from, number: Number::Early(self.last_early) };
@@ -283,7 +283,8 @@ impl Incoming {
         self.early.contains_key(name)
     }
 
-    /// The source has told of a message that was cleared early: its receive. None if it was not, or this is not the first word.
+    /// The source has told of a message that was cleared early: its receive. None if it was not, or this is not the
+    /// first word.
     pub(super) fn begin(&mut self, site: &Site<'_>, name: &Name) -> Option<Posting> {
         let key = self.early.remove(name)?;
         let coming = self.coming.get_mut(&key)?;

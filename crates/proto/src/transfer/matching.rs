@@ -7,9 +7,9 @@
 //! | messages | a receive | it takes the first |
 //! | receives | a message | the first takes it |
 //!
-//! Invariants: a name never has both; messages of a name are taken in the order in which they came (non-overtaking), which
-//! is the order in which they were sent. The names of a recorded group are used once. No wildcards: a receive names its
-//! source and tag.
+//! Invariants: a name never has both; messages of a name are taken in the order in which they came (non-overtaking),
+//! which is the order in which they were sent. The names of a recorded group are used once. No wildcards: a receive
+//! names its source and tag.
 
 use std::ops::RangeInclusive;
 

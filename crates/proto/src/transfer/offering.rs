@@ -1,5 +1,5 @@
-//! What a rank tells the others when it calls a collective without a barrier (SP-5): all its messages at once, in as few offers
-//! as possible, and how much of those it receives may come already.
+//! What a rank tells the others when it calls a collective without a barrier (SP-5): all its messages at once, in as
+//! few offers as possible, and how much of those it receives may come already.
 
 use std::collections::BTreeMap;
 
@@ -18,9 +18,10 @@ struct Offers {
 }
 
 impl Transfer {
-    /// A local rank calls a collective whose messages are offered as its ranks come (SP-5): all that it sends and receives. The
-    /// offers carry the signature, since they may be the first news of it, and early CTS for the first bytes of what nobody has
-    /// announced: ranks are never quite together, and the last to call finds its messages asked for.
+    /// A local rank calls a collective whose messages are offered as its ranks come (SP-5): all that it sends and
+    /// receives. The offers carry the signature, since they may be the first news of it, and early CTS for the first
+    /// bytes of what nobody has announced: ranks are never quite together, and the last to call finds its messages
+    /// asked for.
     pub(crate) fn exchange(
         &mut self,
         site: &mut Site<'_>,
@@ -54,8 +55,8 @@ impl Transfer {
         self.settle_instance(site, origin.scope());
     }
 
-    /// The first bytes of each of these receives that waits: as much as fits the queue of a switch when all sources send at
-    /// once.
+    /// The first bytes of each of these receives that waits: as much as fits the queue of a switch when all sources
+    /// send at once.
     fn clear_early(&self, site: &Site<'_>, receives: Vec<(Name, Posting)>) -> Vec<(SpId, (Name, u64))> {
         let waits = |(name, _): &(Name, Posting)| {
             site.members.local(name.source).is_none() && self.incoming.matching.has_receive(name)

@@ -14,8 +14,8 @@
 //! | waiting for a CTS | its CTS | queued |
 //! | sent | the frame with its last bytes is acknowledged | done |
 //!
-//! Invariants: a frame has bytes of calls of one owner, so that it can be voided with its memory; messages of one owner to one
-//! peer share frames, and the last of these alone asks for acknowledgement without delay. Never sees payload.
+//! Invariants: a frame has bytes of calls of one owner, so that it can be voided with its memory; messages of one owner
+//! to one peer share frames, and the last of these alone asks for acknowledgement without delay. Never sees payload.
 
 use std::collections::BTreeMap;
 
@@ -36,8 +36,8 @@ use crate::wire::{
 
 /// Largest message whose bytes go along with its RTS.
 pub(super) const EAGER: u64 = 8 << 10;
-/// The same of a recording and of a small call, which all ranks call alike, so that receives wait for most of its messages: their bytes need no
-/// staging, and asking for them first would take longer than they do.
+/// The same of a recording and of a small call, which all ranks call alike, so that receives wait for most of its
+/// messages: their bytes need no staging, and asking for them first would take longer than they do.
 const EAGER_KNOWN: u64 = 32 << 10;
 
 /// Something with payload, for a link.
@@ -66,8 +66,8 @@ impl Name {
         }
     }
 
-    /// Whether a message of so many bytes is cleared to be sent before it is offered (GP-5): a call before has compared what
-    /// both ends have recorded, and its bytes do not go along with an RTS.
+    /// Whether a message of so many bytes is cleared to be sent before it is offered (GP-5): a call before has compared
+    /// what both ends have recorded, and its bytes do not go along with an RTS.
     pub(super) fn awaits_early_cts(&self, bytes: u64) -> bool {
         matches!(self.scope, Scope::Recorded { call: 2.., .. }) && bytes > self.eager()
     }
@@ -153,8 +153,8 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Offers a message of a collective: the entry of its RTS and its number, which follows the one before. One whose early CTS
-    /// has come is offered, too, so that more is asked for before its first bytes are there.
+    /// Offers a message of a collective: the entry of its RTS and its number, which follows the one before. One whose
+    /// early CTS has come is offered, too, so that more is asked for before its first bytes are there.
     pub(super) fn offer(&mut self, to: SpId, message: Outbound) -> (u64, Rts) {
         let (Name { destination, tag, occurrence, .. }, bytes) = (message.name, message.from.len);
         let cleared = self.cleared.remove(&message.name);
@@ -346,8 +346,8 @@ impl Outgoing {
         })
     }
 
-    /// Pieces of the messages of one owner; tagged ones, which may leave whole, in frames of one size, so that none is sent for a
-    /// little rest.
+    /// Pieces of the messages of one owner; tagged ones, which may leave whole, in frames of one size, so that none is
+    /// sent for a little rest.
     fn next_data(&mut self, group: GroupHandle, to: SpId, head: &Outbound, most: u64) -> Bulk {
         let (owner, instance) = (head.step.owner, head.name.instance());
         let of_owner = |flow: &&Flow| flow.message.step.owner == owner && flow.number.is_some();

@@ -1,7 +1,7 @@
 //! Queues by key, of which most have one entry and are gone after it.
 //!
-//! Invariants: no queue is empty. The memory of a few that were emptied serves the next, so that a message in steady state
-//! allocates none.
+//! Invariants: no queue is empty. The memory of a few that were emptied serves the next, so that a message in steady
+//! state allocates none.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;

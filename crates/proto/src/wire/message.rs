@@ -1,7 +1,7 @@
 //! The messages between service processes.
 //!
-//! Messages nest as what they are about does: a group, one of its collectives, the multicast blocks of that. Repairs and bytes of
-//! messages from rank to rank are followed by payload, the others are whole.
+//! Messages nest as what they are about does: a group, one of its collectives, the multicast blocks of that. Repairs
+//! and bytes of messages from rank to rank are followed by payload, the others are whole.
 
 use outboard_call::codec::{DecodeError, Reader, Writer};
 use outboard_call::{Rank, Signature};
@@ -21,8 +21,8 @@ pub const MAX_BLOCKS: usize = 24;
 /// A message between service processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message {
-    /// Nothing: takes the place of a message whose collective has ended before the link delivered it, and is sent for the
-    /// sake of its acknowledgement.
+    /// Nothing: takes the place of a message whose collective has ended before the link delivered it, and is sent for
+    /// the sake of its acknowledgement.
     Void,
     /// About a group.
     Group {
@@ -108,8 +108,8 @@ pub enum InstanceMessage {
     Absent(Absentees),
 }
 
-/// A message about the multicast blocks of a collective. Ranges of chunks are (first, count): ascending, disjoint, none empty,
-/// 1 to [`MAX_RANGES`].
+/// A message about the multicast blocks of a collective. Ranges of chunks are (first, count): ascending, disjoint, none
+/// empty, 1 to [`MAX_RANGES`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MulticastMessage {
     /// Right to left neighbour: chunks of `source`'s block that are missing (MC-6).
@@ -184,8 +184,8 @@ impl Message {
         Message::Group { group, body: GroupMessage::Transfer(body) }
     }
 
-    /// What is still to be said where the payload cannot be read any more: nothing, but for tagged messages, whose place
-    /// among those of their name no later one may take.
+    /// What is still to be said where the payload cannot be read any more: nothing, but for tagged messages, whose
+    /// place among those of their name no later one may take.
     #[must_use]
     pub fn without_payload(self) -> Message {
         match self {

@@ -1,7 +1,8 @@
-//! What a rank has recorded, on its way to its service process: once, whole, in memory that nobody changes any more (GP-5).
+//! What a rank has recorded, on its way to its service process: once, whole, in memory that nobody changes any more
+//! (GP-5).
 //!
-//! Rank and ranks, the pieces of memory (address and bytes of each), the steps (kind, peer or operator, tag, spans, which
-//! steps it follows). Whoever decodes checks what depends on the group with [`Recording::check`].
+//! Rank and ranks, the pieces of memory (address and bytes of each), the steps (kind, peer or operator, tag, spans,
+//! which steps it follows). Whoever decodes checks what depends on the group with [`Recording::check`].
 
 use std::sync::Arc;
 
@@ -18,7 +19,8 @@ pub const MAX_PIECES: usize = MAX_STEPS;
 pub struct RecordedMemory {
     /// What is done.
     pub recording: Recording,
-    /// Address and bytes of each piece of the rank's memory. In the recording they lie one behind the other in `Output`.
+    /// Address and bytes of each piece of the rank's memory. In the recording they lie one behind the other in
+    /// `Output`.
     pub pieces: Vec<(u64, u64)>,
 }
 

@@ -1,8 +1,9 @@
-//! What service processes say to each other about messages from rank to rank: those of collectives, and tagged ones (GP-1,
-//! GP-2, SP-5).
+//! What service processes say to each other about messages from rank to rank: those of collectives, and tagged ones
+//! (GP-1, GP-2, SP-5).
 //!
-//! A message is named (scope, source, destination, tag, occurrence). Behind a ready barrier its receive is posted, so its bytes
-//! travel under that name ([`TransferMessage::Expected`]). All others travel by [`Number`], which the end gives that speaks first.
+//! A message is named (scope, source, destination, tag, occurrence). Behind a ready barrier its receive is posted, so
+//! its bytes travel under that name ([`TransferMessage::Expected`]). All others travel by [`Number`], which the end
+//! gives that speaks first.
 
 use outboard_call::codec::{DecodeError, Reader, Writer};
 use outboard_call::{CallKind, Rank, Signature};
@@ -173,8 +174,8 @@ pub type Few<T> = SmallVec<[T; 1]>;
 /// What is said of messages from rank to rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TransferMessage {
-    /// What one call of `rank` has for ranks of the receiver, and what of theirs may come already. Payload follows if any
-    /// message is eager. Not both lists are empty.
+    /// What one call of `rank` has for ranks of the receiver, and what of theirs may come already. Payload follows if
+    /// any message is eager. Not both lists are empty.
     Offer {
         /// Which call.
         origin: Origin,
@@ -195,7 +196,8 @@ pub enum TransferMessage {
     Data(Vec<Piece>),
     /// A fragment of a message behind a ready barrier. Payload follows.
     Expected(Fragment),
-    /// The RTS with these numbers are settled: their bytes have been taken, or nobody wants them. 1 to [`MAX_DONE`] entries.
+    /// The RTS with these numbers are settled: their bytes have been taken, or nobody wants them. 1 to [`MAX_DONE`]
+    /// entries.
     Done(Few<u64>),
 }
 
@@ -208,8 +210,8 @@ impl TransferMessage {
         }
     }
 
-    /// What is still said where the payload cannot be read any more: messages are offered in their order, since single ones
-    /// are matched by it, and nobody hands their bytes out.
+    /// What is still said where the payload cannot be read any more: messages are offered in their order, since single
+    /// ones are matched by it, and nobody hands their bytes out.
     pub(super) fn without_payload(self) -> Option<TransferMessage> {
         let TransferMessage::Offer { origin, rank, first_ready, mut ready, first_early, early } = self else {
             return None;

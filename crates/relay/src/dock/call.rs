@@ -25,8 +25,8 @@ pub(super) enum Layout {
 }
 
 impl Layout {
-    /// Lays a call out that has so many bytes of each, and says how many its shadow has; `None` if they exceed the address
-    /// space.
+    /// Lays a call out that has so many bytes of each, and says how many its shadow has; `None` if they exceed the
+    /// address space.
     pub(super) fn apart(input: u64, table: u64, output: u64) -> Option<(Layout, u64)> {
         let table_at = input.checked_next_multiple_of(ALIGN)?;
         let output_at = table_at.checked_add(table)?.checked_next_multiple_of(ALIGN)?;

@@ -1,7 +1,7 @@
 //! The thread that hears a rank: takes what it submits, sends it, and reads what it sends.
 //!
-//! Starts of one recording are sent one after the other, each when the one before it has ended: the next may read what the
-//! last has written, and has its bytes only then. They wait without holding up other calls.
+//! Starts of one recording are sent one after the other, each when the one before it has ended: the next may read what
+//! the last has written, and has its bytes only then. They wait without holding up other calls.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;

@@ -1,10 +1,11 @@
 //! How long a service process lives: until it is told to stop, or while ranks of its job are attached.
 //!
-//! A job's own service process was started by a rank (`client`'s own_daemon), which may be dead by the time we are ready:
-//! without a first rank within [`FIRST_RANK`] it ends too.
+//! A job's own service process was started by a rank (`client`'s own_daemon), which may be dead by the time we are
+//! ready: without a first rank within [`FIRST_RANK`] it ends too.
 //!
 //! Invariant: the files of a job's directory are removed under the lock that ranks look for a service process under, so
-//! nobody loses what it has just found; who has the lock goes on to start the next service process, which inherits the rest.
+//! nobody loses what it has just found; who has the lock goes on to start the next service process, which inherits the
+//! rest.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,8 @@ use rustix::fs::FlockOperation;
 /// How long the first rank may take to attach.
 const FIRST_RANK: Duration = Duration::from_secs(30);
 
-/// When a service process ends of its own accord: never, or with its last rank, the first of which must have attached by then.
+/// When a service process ends of its own accord: never, or with its last rank, the first of which must have attached
+/// by then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Lifetime(Option<Instant>);
 

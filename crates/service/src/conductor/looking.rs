@@ -1,8 +1,9 @@
 //! Looking instead of sleeping: whether the conductor takes another turn at once where the last one found nothing.
 //!
-//! Whether that is worth it is what the last wait teaches, as for ranks (`client`'s looking): what came within [`LOOK`] of what
-//! came before it makes the conductor look as long for what comes next. A processor that somebody else wants is not looked on:
-//! the kernel's [`Figures`] are asked for before a look and every [`ASK`] during it. By [`Polling::Auto`]:
+//! Whether that is worth it is what the last wait teaches, as for ranks (`client`'s looking): what came within [`LOOK`]
+//! of what came before it makes the conductor look as long for what comes next. A processor that somebody else wants is
+//! not looked on: the kernel's [`Figures`] are asked for before a look and every [`ASK`] during it. By
+//! [`Polling::Auto`]:
 //!
 //! | state | on | goes to |
 //! |---|---|---|
@@ -12,7 +13,8 @@
 //! | looking | nothing found for [`LOOK`] | resting |
 //! | giving way | its time is over | resting |
 //!
-//! [`Polling::Always`] looks while ranks are attached, [`Polling::Off`] never does. Reads no clock and no figures of its own.
+//! [`Polling::Always`] looks while ranks are attached, [`Polling::Off`] never does. Reads no clock and no figures of
+//! its own.
 
 use std::time::{Duration, Instant};
 
@@ -25,8 +27,8 @@ const LOOK: Duration = Duration::from_micros(200);
 const ASK: Duration = Duration::from_micros(20);
 /// How long somebody else has the processor before the kernel is asked again, at first and at last.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(256));
-/// After how many times as long without it giving way begins anew: looking has to win more than being kept from the processor
-/// for some milliseconds loses.
+/// After how many times as long without it giving way begins anew: looking has to win more than being kept from the
+/// processor for some milliseconds loses.
 const CALM: u32 = 16;
 
 /// What the kernel says of the processors.

@@ -1,11 +1,13 @@
-//! The conductor: the one thread that owns the machine, the fabric and the ranks, and sleeps when there is nothing to do.
+//! The conductor: the one thread that owns the machine, the fabric and the ranks, and sleeps when there is nothing to
+//! do.
 //!
-//! One turn looks at everything once: the fabric if it has something, mailbox, submissions, timers, then what the machine
-//! wants in return. Each turn ends with one look at all descriptors. The wake rule: before that look the fabric is armed and
-//! the sleeping flags are raised, which look at their queues again; it lasts until the machine's next timer, or no time at
-//! all when anything is left to do. So descriptors wait one turn at most, and idle is asleep: no processor time. Before it
-//! sleeps the conductor may look for a moment ([`looking`]): it takes turns, each with its look at all descriptors, and as long
-//! as it does the flags stay down, since its own turns see what ranks and threads leave there.
+//! One turn looks at everything once: the fabric if it has something, mailbox, submissions, timers, then what the
+//! machine wants in return. Each turn ends with one look at all descriptors. The wake rule: before that look the fabric
+//! is armed and the sleeping flags are raised, which look at their queues again; it lasts until the machine's next
+//! timer, or no time at all when anything is left to do. So descriptors wait one turn at most, and idle is asleep: no
+//! processor time. Before it sleeps the conductor may look for a moment ([`looking`]): it takes turns, each with its
+//! look at all descriptors, and as long as it does the flags stay down, since its own turns see what ranks and threads
+//! leave there.
 //!
 //! | state | on | goes to |
 //! |---|---|---|
@@ -115,8 +117,8 @@ impl Conductor {
         Ok(())
     }
 
-    /// Serves until `stopped` says so: it reads the stop descriptor and returns whether there was a stop. Fails when the kernel
-    /// refuses to let us sleep.
+    /// Serves until `stopped` says so: it reads the stop descriptor and returns whether there was a stop. Fails when
+    /// the kernel refuses to let us sleep.
     pub(crate) fn run(&mut self, mut stopped: impl FnMut() -> bool) -> Result<(), Errno> {
         // SAFETY: changes the precision of this thread's timers and nothing else.
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK) };
@@ -294,7 +296,8 @@ impl Conductor {
         worked
     }
 
-    /// The wake rule; returns what woke us. With unfinished work, or where that is worth it, it looks and does not sleep.
+    /// The wake rule; returns what woke us. With unfinished work, or where that is worth it, it looks and does not
+    /// sleep.
     fn sleep(&mut self, phase: Phase, turn: Turn) -> Result<Vec<Token>, Errno> {
         let attached = self.ranks.attached().next().is_some();
         let looks = self.looking.goes_on(Instant::now(), (turn.found, attached), || self.processor.figures());

@@ -1,8 +1,8 @@
 //! What the machine wants sent: frames to the unicast fabric, batches to the multicast sender.
 //!
-//! Invariants: frames to one peer leave in the order in which the machine gave them; at most [`MOST_WAITING`] frames wait
-//! for room in the fabric, then the machine is not asked for more. A frame's payload is read before the machine is called
-//! again, so what waits holds a copy.
+//! Invariants: frames to one peer leave in the order in which the machine gave them; at most [`MOST_WAITING`] frames
+//! wait for room in the fabric, then the machine is not asked for more. A frame's payload is read before the machine is
+//! called again, so what waits holds a copy.
 
 use std::collections::{BTreeMap, VecDeque};
 

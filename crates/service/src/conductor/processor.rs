@@ -1,7 +1,7 @@
 //! What the kernel says of the processor that the conductor runs on: whether somebody else waits for one.
 //!
-//! `/proc/loadavg` counts the threads of the machine that can run; this thread's `schedstat` has how long it was ready and did
-//! not run, which rises too where it is bound to one processor, or its control group has used up its share.
+//! `/proc/loadavg` counts the threads of the machine that can run; this thread's `schedstat` has how long it was ready
+//! and did not run, which rises too where it is bound to one processor, or its control group has used up its share.
 //!
 //! Never guesses: where the kernel does not tell there are no figures.
 

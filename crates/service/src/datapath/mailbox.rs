@@ -1,9 +1,9 @@
 //! The bounded queue from the datapath threads to the conductor, which sleeps in epoll.
 //!
-//! Invariants: a post to a sleeping conductor makes the descriptor readable; posts to an awake one make no system call. The
-//! conductor raises its flag before it looks at the queue again, a poster looks at the flag behind its item, both under the
-//! flag's lock: no wake-up is lost. Never drops an item while the conductor lives: a full mailbox makes the poster wait, and
-//! the kernel's socket buffer absorbs meanwhile.
+//! Invariants: a post to a sleeping conductor makes the descriptor readable; posts to an awake one make no system call.
+//! The conductor raises its flag before it looks at the queue again, a poster looks at the flag behind its item, both
+//! under the flag's lock: no wake-up is lost. Never drops an item while the conductor lives: a full mailbox makes the
+//! poster wait, and the kernel's socket buffer absorbs meanwhile.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Invariants: the mailbox has room for all reports that can be on their way (send jobs and batches are counted), so a
-//! datapath thread never waits for a conductor that waits for it; an address is received by one thread only, and as long
-//! as one channel needs it. Never looks into a header.
+//! datapath thread never waits for a conductor that waits for it; an address is received by one thread only, and as
+//! long as one channel needs it. Never looks into a header.
 
 pub(crate) mod mailbox;
 mod receiver;
@@ -42,8 +42,8 @@ pub(crate) struct SendJob {
 /// What datapath threads tell the conductor.
 #[derive(Debug)]
 pub(crate) enum Report {
-    /// The job of this batch is done: its memory, which could be read or not, is not read any more. The kernel took so many
-    /// datagrams and bytes; recovery repairs the datagrams that it did not take, the failures.
+    /// The job of this batch is done: its memory, which could be read or not, is not read any more. The kernel took so
+    /// many datagrams and bytes; recovery repairs the datagrams that it did not take, the failures.
     Sent { token: u64, read: Result<(), Fault>, datagrams: u64, bytes: u64, failures: u64 },
     /// Datagrams have come, in a batch that goes back to the receiver of this number. Its socket buffer had no room for
     /// `overflowed` bursts.

@@ -1,8 +1,8 @@
 //! Reductions on memory of any tier: piece by piece through the second-level cache.
 //!
-//! Memory of a rank is never computed on where it lies, mapped or not, because the rank may write to it meanwhile: its bytes
-//! are copied, combined and written back. Both operands in staging are used in place, which nobody else writes. Invariant: an element is combined once, whatever
-//! fails: what is left to do behind a piece that failed is named.
+//! Memory of a rank is never computed on where it lies, mapped or not, because the rank may write to it meanwhile: its
+//! bytes are copied, combined and written back. Both operands in staging are used in place, which nobody else writes.
+//! Invariant: an element is combined once, whatever fails: what is left to do behind a piece that failed is named.
 
 use outboard_plan::Reduction;
 use outboard_proto::MemRef;

@@ -6,10 +6,10 @@
 //! | awaited | `Restage` of its rank | reached, in shared memory; the work that waited is done |
 //! | awaited | its failure, the end of its rank | gone; who was to have bytes from there is cut off |
 //!
-//! Only local work waits here. What was to be sent from such memory counts as lost on the way, which the protocol repairs
-//! once it can be read: until then the link to that peer does not get past it. Invariants: work is done in the order in
-//! which it came, as far as it shares a region; a call whose regions are named here has not completed for its rank; at
-//! most [`MOST_BYTES`] of payload are held.
+//! Only local work waits here. What was to be sent from such memory counts as lost on the way, which the protocol
+//! repairs once it can be read: until then the link to that peer does not get past it. Invariants: work is done in the
+//! order in which it came, as far as it shares a region; a call whose regions are named here has not completed for its
+//! rank; at most [`MOST_BYTES`] of payload are held.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -119,8 +119,8 @@ impl Deferred {
         }
     }
 
-    /// This call has failed or its rank has ended, with bytes that others wait for: drops what depends on them and returns
-    /// the calls that will never have theirs.
+    /// This call has failed or its rank has ended, with bytes that others wait for: drops what depends on them and
+    /// returns the calls that will never have theirs.
     pub(crate) fn cut_off(&mut self, call: CallId) -> Vec<CallId> {
         if !self.awaited.contains(&call) {
             return Vec::new();

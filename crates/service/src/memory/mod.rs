@@ -1,9 +1,9 @@
 //! From the machine's names of memory to memory: buffers of calls (by tiers, SP-4) and staging.
 //!
-//! Deliveries are gathered and written with as few system calls as their destinations allow (MC-11). Invariants: memory of
-//! a rank that is gone is never touched again ([`Memory::forget_rank`]); a reference beyond its region is a broken
-//! invariant of the machine. An access that a rank's own doing makes fail is a fault of its call, nothing more; one that
-//! the kernel has withdrawn is done when the rank has copied ([`crate::memory::deferred`]).
+//! Deliveries are gathered and written with as few system calls as their destinations allow (MC-11). Invariants: memory
+//! of a rank that is gone is never touched again ([`Memory::forget_rank`]); a reference beyond its region is a broken
+//! invariant of the machine. An access that a rank's own doing makes fail is a fault of its call, nothing more; one
+//! that the kernel has withdrawn is done when the rank has copied ([`crate::memory::deferred`]).
 
 pub(crate) mod combine;
 pub(crate) mod deferred;
@@ -218,8 +218,8 @@ impl Memory {
         self.deferred.holds_call(call)
     }
 
-    /// The rank has copied the buffers of this call to other addresses (GP-9): does what waited for them. False when they
-    /// would not fit there.
+    /// The rank has copied the buffers of this call to other addresses (GP-9): does what waited for them. False when
+    /// they would not fit there.
     #[must_use]
     pub(crate) fn restage(&mut self, call: CallId, send: u64, receive: u64) -> bool {
         let Some(buffers) = self.calls.get_mut(&call) else { return false };
@@ -381,8 +381,8 @@ impl Memory {
         }
     }
 
-    /// Carries the gathered deliveries out, one batch per region: where a host has several ranks each datagram goes to all of
-    /// them in turn. Within a region the order stays.
+    /// Carries the gathered deliveries out, one batch per region: where a host has several ranks each datagram goes to
+    /// all of them in turn. Within a region the order stays.
     fn flush(&mut self, payloads: Payloads<'_>) {
         let mut gathered = std::mem::take(&mut self.gathered);
         gathered.sort_by_key(|delivery| delivery.to.region);

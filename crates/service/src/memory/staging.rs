@@ -2,8 +2,8 @@
 //! accessed (GP-9).
 //!
 //! Invariants: a [`Staging`] is reached through raw copies only, so that the conductor and a datapath thread may touch
-//! different parts of it at once; what the machine names is never read beyond its length. Freed buffers are kept for the
-//! next use up to [`KEPT_BYTES`], so that a repeated collective does not fault its pages in again.
+//! different parts of it at once; what the machine names is never read beyond its length. Freed buffers are kept for
+//! the next use up to [`KEPT_BYTES`], so that a repeated collective does not fault its pages in again.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
@@ -70,7 +70,8 @@ impl Staging {
 
     /// Lets `read` see `len` bytes at `offset`.
     pub(crate) fn lend<T>(&self, offset: u64, len: usize, read: impl FnOnce(&[u8]) -> T) -> T {
-        // SAFETY: `at` checked the range, initialised since its allocation; nobody writes there while a copy is ordered.
+        // SAFETY: `at` checked the range, initialised since its allocation; nobody writes there while a copy is
+        // ordered.
         read(unsafe { std::slice::from_raw_parts(self.at(offset, len), len) })
     }
 }

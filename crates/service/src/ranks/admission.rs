@@ -1,8 +1,8 @@
 //! Which users' ranks may attach.
 //!
 //! The service process's own user and root may; others where the mode of the socket lets them connect, or where
-//! `--allow-uid` names users, those alone. The user of a process is the kernel's word (`SO_PEERCRED`), as it was when the
-//! process connected. Never asks what a rank says of itself.
+//! `--allow-uid` names users, those alone. The user of a process is the kernel's word (`SO_PEERCRED`), as it was when
+//! the process connected. Never asks what a rank says of itself.
 
 use crate::settings::Settings;
 

@@ -287,7 +287,8 @@ impl Ranks {
         }
     }
 
-    /// Takes what ranks have submitted, and looks whether they are reached as before; returns whether there was anything.
+    /// Takes what ranks have submitted, and looks whether they are reached as before; returns whether there was
+    /// anything.
     pub(crate) fn take_submissions(
         &mut self,
         engine: &mut Engine,
@@ -315,8 +316,8 @@ impl Ranks {
         !taken.is_empty()
     }
 
-    /// Tells ranks to whose memory the kernel has withdrawn a way: they may have to copy before anything else happens, so this
-    /// is the last thing of a turn.
+    /// Tells ranks to whose memory the kernel has withdrawn a way: they may have to copy before anything else happens,
+    /// so this is the last thing of a turn.
     pub(crate) fn tell_of_falls(&mut self) {
         for connection in self.connections.values_mut() {
             if let Connection::Attached(rank) = connection {
@@ -325,9 +326,9 @@ impl Ranks {
         }
     }
 
-    /// Removes the ranks whose memory is gone, which neither process nor socket tells where a child holds the socket and the
-    /// process runs another program; returns whether there were any. Looks from time to time, as others may wait for a
-    /// rank whose memory nobody needs.
+    /// Removes the ranks whose memory is gone, which neither process nor socket tells where a child holds the socket
+    /// and the process runs another program; returns whether there were any. Looks from time to time, as others may
+    /// wait for a rank whose memory nobody needs.
     pub(crate) fn remove_gone(&mut self, poller: &Poller, engine: &mut Engine) -> bool {
         if self.time_to_look() == Some(Duration::ZERO) {
             self.attached().for_each(|rank| rank.memory.look());
@@ -429,9 +430,9 @@ impl Ranks {
         (in_flight.group == group && in_flight.instance == instance).then_some(call)
     }
 
-    /// Ends all calls in flight with an error, because the service process ends; how many they were. The memory of their
-    /// ranks is theirs again. The one end that the machine does not decide: it ends a call when its batches have left and
-    /// its orders are done, and the time for that is over.
+    /// Ends all calls in flight with an error, because the service process ends; how many they were. The memory of
+    /// their ranks is theirs again. The one end that the machine does not decide: it ends a call when its batches have
+    /// left and its orders are done, and the time for that is over.
     pub(crate) fn give_up(&mut self, engine: &mut Engine) -> usize {
         let calls: Vec<_> = self.calls.iter().map(|(call, in_flight)| (*call, in_flight.place.1)).collect();
         for &(call, rank) in &calls {

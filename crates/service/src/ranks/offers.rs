@@ -1,8 +1,9 @@
 //! Offers: what a rank hands to the other members of a group to be, 1,024 bytes each (`outboard_group_offer`).
 //!
-//! An offer names the service process that serves the rank, how to reach it, where both run (SP-1), and a handle and key
-//! drawn for the case that this rank becomes the lowest of the group. Offers travel through the program, so they are checked like anything
-//! that comes from outside: fixed size, magic, version, checksum, bounds. Never holds state; never does IO.
+//! An offer names the service process that serves the rank, how to reach it, where both run (SP-1), and a handle and
+//! key drawn for the case that this rank becomes the lowest of the group. Offers travel through the program, so they
+//! are checked like anything that comes from outside: fixed size, magic, version, checksum, bounds. Never holds state;
+//! never does IO.
 
 use std::hash::Hasher;
 use std::sync::Arc;
@@ -46,8 +47,8 @@ pub struct Offer {
     pub seal: u64,
 }
 
-/// Binds offers to the user whose rank they were made for: who has read another user's offers cannot make a group of them
-/// at the service process that made them. A service process has its own and tells nobody.
+/// Binds offers to the user whose rank they were made for: who has read another user's offers cannot make a group of
+/// them at the service process that made them. A service process has its own and tells nobody.
 #[derive(Debug)]
 pub struct Sealer {
     secret: [u64; 2],
@@ -218,9 +219,9 @@ impl Offer {
 }
 
 /// Reads the offers of all `ranks`, checks that they fit together and that `rank`'s is one that `ours` accepts, and
-/// returns the group that they make and where its ranks run. `foreign` tells offers of this service process that another user's
-/// rank was given. The handle is that of rank 0's offer, the key is drawn from all offers: whoever puts an offer of his own in
-/// the place of another has another group.
+/// returns the group that they make and where its ranks run. `foreign` tells offers of this service process that
+/// another user's rank was given. The handle is that of rank 0's offer, the key is drawn from all offers: whoever puts
+/// an offer of his own in the place of another has another group.
 ///
 /// # Errors
 /// See [`OfferError`]. Every member that is given the same offers fails alike, but for `NotOurs`.

@@ -1,7 +1,7 @@
 //! Submissions of ranks, checked: what a rank asks for becomes a signature, its blocks and the memory they lie in.
 //!
-//! Invariants: an entry is data of a stranger, so every address, length, rank and number in it is checked here, before the
-//! machine hears of it; a table in the rank's memory is copied before it is looked at, and never looked at again.
+//! Invariants: an entry is data of a stranger, so every address, length, rank and number in it is checked here, before
+//! the machine hears of it; a table in the rank's memory is copied before it is looked at, and never looked at again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -107,8 +107,8 @@ impl Attached {
     }
 }
 
-/// What a call of `rank` among `ranks` moves. The numbers of its table are copied out of the rank's memory before they are
-/// looked at, and never again: the rank may write to them.
+/// What a call of `rank` among `ranks` moves. The numbers of its table are copied out of the rank's memory before they
+/// are looked at, and never again: the rank may write to them.
 ///
 /// # Errors
 /// Of a table that cannot be read, and of the call.

@@ -1,7 +1,7 @@
 //! What the watchdog says (SP-9): one line of the log for a collective that takes too long.
 //!
-//! The time comes from the protocol machine; nothing here waits. `outboard run` shows these lines by their target, the name
-//! of this module.
+//! The time comes from the protocol machine; nothing here waits. `outboard run` shows these lines by their target, the
+//! name of this module.
 
 use outboard_plan::Rank;
 use outboard_proto::Overdue;

@@ -1,9 +1,9 @@
-//! What happened when, for a timeline: spans of calls, stand-ins, transfers and waits in the trace format of Chrome, which
-//! Perfetto reads (SP-9).
+//! What happened when, for a timeline: spans of calls, stand-ins, transfers and waits in the trace format of Chrome,
+//! which Perfetto reads (SP-9).
 //!
-//! One line of JSON per event, behind a line `[`; `outboard run --trace` joins the files of a job. Times are microseconds of
-//! CLOCK_MONOTONIC, which all processes of one machine share; the first event tells how far it is from CLOCK_REALTIME, for
-//! files of several machines.
+//! One line of JSON per event, behind a line `[`; `outboard run --trace` joins the files of a job. Times are
+//! microseconds of CLOCK_MONOTONIC, which all processes of one machine share; the first event tells how far it is from
+//! CLOCK_REALTIME, for files of several machines.
 //!
 //! Invariants: what is kept in memory is one buffer and the names of open stand-ins; a file never has more than
 //! [`MOST_EVENTS`]; a file that cannot be written ends the trace, never the daemon.

@@ -1,7 +1,7 @@
 //! Which host this is: service processes that find the same identity share its memory and its link (SP-8).
 //!
-//! A kernel is told by its boot id, and what shares a kernel without sharing the network (containers, emulated hosts) by
-//! the network namespace. Constant while the daemon lives; names nothing, so that it may travel.
+//! A kernel is told by its boot id, and what shares a kernel without sharing the network (containers, emulated hosts)
+//! by the network namespace. Constant while the daemon lives; names nothing, so that it may travel.
 
 use std::hash::Hasher;
 use std::io;

@@ -1,7 +1,8 @@
-//! The part of hwloc 2 that is used, loaded at run time and never linked, so that the daemon starts where it is missing.
+//! The part of hwloc 2 that is used, loaded at run time and never linked, so that the daemon starts where it is
+//! missing.
 //!
-//! Invariant: the object's layout equals the installed header's, which the test shows with the C compiler; hwloc keeps it
-//! within one major version, and others are refused.
+//! Invariant: the object's layout equals the installed header's, which the test shows with the C compiler; hwloc keeps
+//! it within one major version, and others are refused.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
@@ -59,8 +60,8 @@ struct Functions {
 
 /// Socket and core of every processor, and the version that says so.
 pub(super) fn read() -> Result<(BTreeMap<u32, Position>, String), HwlocError> {
-    // SAFETY: libhwloc has no initialisers that matter; the signatures are those of its header. The library outlives the
-    // functions, which do not leave this call.
+    // SAFETY: libhwloc has no initialisers that matter; the signatures are those of its header. The library outlives
+    // the functions, which do not leave this call.
     let (_library, functions) = unsafe {
         let library = Library::new(NAMES[0]).or_else(|_| Library::new(NAMES[1]))?;
         let functions = Functions {

@@ -95,8 +95,9 @@ impl Channel {
         Ok(Peer { pid: Pid::from_raw(found.pid), uid: found.uid })
     }
 
-    /// A descriptor of the process that connected, readable from its end on, whoever holds the socket then and whichever
-    /// namespace it lives in. None where the kernel cannot tell: before Linux 6.5, of a process that we do not see.
+    /// A descriptor of the process that connected, readable from its end on, whoever holds the socket then and
+    /// whichever namespace it lives in. None where the kernel cannot tell: before Linux 6.5, of a process that we do
+    /// not see.
     ///
     /// # Errors
     /// The kernel's reason: it has ended, or descriptors exhausted.

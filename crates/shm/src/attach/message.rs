@@ -2,7 +2,8 @@
 //!
 //! A message is `magic (u32), version (u16), kind (u16), token (u64), body`, little-endian; a text is its length (u16)
 //! and UTF-8. Requests count their tokens from 1 and a reply repeats the token of its request; an error with token 0
-//! belongs to no request: it says why the service process closes the connection. A decoder accepts a message only if every field is in range and nothing is left over.
+//! belongs to no request: it says why the service process closes the connection. A decoder accepts a message only if
+//! every field is in range and nothing is left over.
 
 use outboard_call::codec::{self, Reader, Writer};
 
@@ -41,16 +42,17 @@ pub enum Request {
         /// The identifier in [`GroupReady`].
         group: u64,
     },
-    /// Calls of this rank in the group that are taken up from now on fail, on all ranks, when they have not ended in time
-    /// (SP-9). Reply: [`Reply::Done`].
+    /// Calls of this rank in the group that are taken up from now on fail, on all ranks, when they have not ended in
+    /// time (SP-9). Reply: [`Reply::Done`].
     SetDeadline {
         /// The identifier in [`GroupReady`].
         group: u64,
         /// From taking up the call; 0 for no deadline.
         milliseconds: u64,
     },
-    /// Keep what the rank has recorded on a group, under a number greater than any before, from 1 (GP-5). One descriptor: the recording as
-    /// `outboard_proto::wire` encodes it, as [`crate::region::seal_bytes`] makes it. Reply: [`Reply::Done`].
+    /// Keep what the rank has recorded on a group, under a number greater than any before, from 1 (GP-5). One
+    /// descriptor: the recording as `outboard_proto::wire` encodes it, as [`crate::region::seal_bytes`] makes it.
+    /// Reply: [`Reply::Done`].
     Record {
         /// The identifier in [`GroupReady`].
         group: u64,

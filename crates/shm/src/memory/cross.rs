@@ -1,15 +1,16 @@
 //! Large accesses by cross-memory attach: a system call that takes the process by its number.
 //!
-//! A number is no proof of whose memory is read. The process executes another program, or ends and its number is given to
-//! another, and the call meets a stranger. So each call that reads has two places: the bytes, and a mark that was written by
-//! the memory descriptor just before. The call works on one address space from its start to its end, and the descriptor on that
-//! of the rank for good. The mark is new with each call, so only the rank's address space holds it, and where it comes back
-//! the bytes beside it are the rank's. Where anything else comes back, they are not looked at.
+//! A number is no proof of whose memory is read. The process executes another program, or ends and its number is given
+//! to another, and the call meets a stranger. So each call that reads has two places: the bytes, and a mark that was
+//! written by the memory descriptor just before. The call works on one address space from its start to its end, and the
+//! descriptor on that of the rank for good. The mark is new with each call, so only the rank's address space holds it,
+//! and where it comes back the bytes beside it are the rank's. Where anything else comes back, they are not looked at.
 //!
-//! A write cannot be taken back, and behind any proof the process may become another program before the write begins. So
-//! each call that writes begins with a guard, which lies where only the rank has memory ([`ProbePage`]): a place drawn from
-//! 2^33 that no other program uses. Where the guard is not, the kernel ends the call before it writes anything else.
-//! The kernel lets us reach only processes of our own user, so nobody gains by a program that he makes have such a page.
+//! A write cannot be taken back, and behind any proof the process may become another program before the write begins.
+//! So each call that writes begins with a guard, which lies where only the rank has memory ([`ProbePage`]): a place
+//! drawn from 2^33 that no other program uses. Where the guard is not, the kernel ends the call before it writes
+//! anything else. The kernel lets us reach only processes of our own user, so nobody gains by a program that he makes
+//! have such a page.
 //!
 //! Below [`LEAST`] bytes the mark costs more than the kernel's copy through a page of its own.
 //!
@@ -60,8 +61,8 @@ impl CrossMemory {
         }
     }
 
-    /// Writes at several addresses of one address space, in their order up to the first that cannot be written. Whether all
-    /// could.
+    /// Writes at several addresses of one address space, in their order up to the first that cannot be written. Whether
+    /// all could.
     fn write(&self, pieces: &[WritePiece<'_>]) -> bool {
         let total: usize = pieces.iter().map(|piece| piece.local.len()).sum();
         let piece = |start: *const u8, piece: &WritePiece<'_>| iovec(start.cast_mut(), piece.local.len());

@@ -1,10 +1,11 @@
 //! The memory descriptor tier: the rank's own `/proc/self/mem`, which it hands over at attach.
 //!
 //! The kernel asks for the right to trace when the file is opened, and a process may always open its own. So this tier
-//! needs no right of ours, and works from another process namespace. The descriptor belongs to one address space for good:
-//! after the rank's end, or after it has become another program, it reads nothing and writes nothing, never a stranger's
-//! bytes. Up to 16 KiB it takes less time than cross-memory attach; large pieces take more, since the kernel copies page by
-//! page through a page of its own. The kernel takes a list of pieces one by one, so small neighbours are gathered here.
+//! needs no right of ours, and works from another process namespace. The descriptor belongs to one address space for
+//! good: after the rank's end, or after it has become another program, it reads nothing and writes nothing, never a
+//! stranger's bytes. Up to 16 KiB it takes less time than cross-memory attach; large pieces take more, since the kernel
+//! copies page by page through a page of its own. The kernel takes a list of pieces one by one, so small neighbours are
+//! gathered here.
 //!
 //! Differs from the other tiers in one thing: the kernel lets this file write to pages that the rank has mapped
 //! read-only, so a result that goes there is no error here but lands in the rank's private copy.
@@ -93,14 +94,16 @@ impl MemoryDescriptor {
     }
 }
 
-/// How many of the bytes from an address on one system call is to move. The kernel copies a page's worth at a time, which lies
-/// in one page only if it begins one: another call for the bytes before that costs less than finding every page twice.
+/// How many of the bytes from an address on one system call is to move. The kernel copies a page's worth at a time,
+/// which lies in one page only if it begins one: another call for the bytes before that costs less than finding every
+/// page twice.
 fn at_once(address: u64, bytes: usize) -> usize {
     let behind = (address % PAGE) as usize;
     if bytes < SMALL || behind == 0 { bytes } else { PAGE as usize - behind }
 }
 
-/// The pieces in the order of their addresses, so that neighbours meet; as they came where some overlap, since the last counts.
+/// The pieces in the order of their addresses, so that neighbours meet; as they came where some overlap, since the last
+/// counts.
 fn sorted<'a>(batch: &'a [WritePiece<'a>]) -> Vec<&'a WritePiece<'a>> {
     let in_order = || batch.iter().filter(|piece| !piece.local.is_empty());
     let mut pieces: Vec<_> = in_order().collect();

@@ -1,6 +1,6 @@
 //! The memfd tier: ranges of a rank's address space that are mapped in this process too. This is the service process's
-//! half of the registration cache (GP-4): an ordered tree by address per rank, whose mappings are made at the first use and
-//! dropped when others have been used more recently.
+//! half of the registration cache (GP-4): an ordered tree by address per rank, whose mappings are made at the first use
+//! and dropped when others have been used more recently.
 //!
 //! | a range is | on | goes to |
 //! |---|---|---|
@@ -9,10 +9,10 @@
 //! | mapped | others being used | registered |
 //! | registered or mapped | `unregister` | unknown |
 //!
-//! Invariants: ranges do not overlap, none wraps round the address space, and their number and that of mappings is bounded;
-//! a mapping lives as long as any [`Resident`] that points into it, also when the rank unregisters it meanwhile. A range is
-//! never found for memory that came after it at the same address: the rank keeps its own mapping in place until this side
-//! has forgotten the range.
+//! Invariants: ranges do not overlap, none wraps round the address space, and their number and that of mappings is
+//! bounded; a mapping lives as long as any [`Resident`] that points into it, also when the rank unregisters it
+//! meanwhile. A range is never found for memory that came after it at the same address: the rank keeps its own mapping
+//! in place until this side has forgotten the range.
 
 use super::{AccessError, RankMemory, ReadPiece, WritePiece};
 use crate::region::{Region, RegionError};
@@ -68,8 +68,8 @@ unsafe impl Sync for Resident {}
 impl Resident {
     /// The bytes, to be handed to a copy or to the kernel.
     ///
-    /// # Safety
-    /// The rank can change the bytes at any moment: they may be copied, but nothing may depend on reading the same twice.
+    /// # Safety The rank can change the bytes at any moment: they may be copied, but nothing may depend on reading the
+    /// same twice.
     pub unsafe fn bytes(&self) -> &[u8] {
         // SAFETY: mapped while `_region` lives; the caller answers for the rest.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
@@ -77,7 +77,8 @@ impl Resident {
 
     pub(super) fn copy_out(&self, into: &mut [u8]) {
         assert_eq!(into.len(), self.len);
-        // SAFETY: `self.len` bytes are mapped at `start`, and `into` is a Rust slice, which never lies in a rank's memory.
+        // SAFETY: `self.len` bytes are mapped at `start`, and `into` is a Rust slice, which never lies in a rank's
+        // memory.
         unsafe { std::ptr::copy_nonoverlapping(self.start.as_ptr(), into.as_mut_ptr(), self.len) }
     }
 

@@ -12,8 +12,8 @@
 //! here: its segments are registered memfd ranges, and what waits for them waits in the service process. Addresses are
 //! the rank's and not to be trusted: an access that fails is a typed [`AccessError`] and harms the rank alone.
 //!
-//! Invariant: every byte read or written lies in the address space that the rank had when it attached, whatever becomes of
-//! its process and of the number of it.
+//! Invariant: every byte read or written lies in the address space that the rank had when it attached, whatever becomes
+//! of its process and of the number of it.
 
 mod cross;
 mod descriptor;
@@ -185,8 +185,8 @@ pub fn copy_between(
 ) -> Result<(), (Side, AccessError)> {
     let (of_source, of_target) = (|error| (Side::Source, error), |error| (Side::Target, error));
     if let Some(resident) = source.resident(from, bytes) {
-        // SAFETY: the bytes may be changed by the rank while they are copied, and then garbage is copied, as MPI allows;
-        // the slice goes straight to `copy` or to the kernel and nobody draws conclusions from what it holds.
+        // SAFETY: the bytes may be changed by the rank while they are copied, and then garbage is copied, as MPI
+        // allows; the slice goes straight to `copy` or to the kernel and nobody draws conclusions from what it holds.
         return target.write(to, unsafe { resident.bytes() }).map_err(of_target);
     }
     bounce.resize(BOUNCE, 0);
@@ -234,8 +234,8 @@ mod tests {
         }
     }
 
-    /// A fault names the piece, and what lies before it is moved. Returns the first address that is not there, and the fault of
-    /// a piece that runs into it.
+    /// A fault names the piece, and what lies before it is moved. Returns the first address that is not there, and the
+    /// fault of a piece that runs into it.
     pub(super) fn faults_are_named(memory: &dyn RankMemory) -> (u64, AccessError) {
         const PAGE: usize = 4096;
         // SAFETY: a fresh mapping, of which only addresses are used; left mapped until the test process ends.

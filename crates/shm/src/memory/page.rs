@@ -1,7 +1,8 @@
-//! The page of a rank that holds its [`Probe`]: the one place of which the service process knows that only this rank has it.
+//! The page of a rank that holds its [`Probe`]: the one place of which the service process knows that only this rank
+//! has it.
 //!
-//! Its address is drawn from 2^33 page addresses, far from where the kernel puts what programs map, so that no program that
-//! the rank executes later has memory there: a write that begins here does not get into such a program
+//! Its address is drawn from 2^33 page addresses, far from where the kernel puts what programs map, so that no program
+//! that the rank executes later has memory there: a write that begins here does not get into such a program
 //! ([`CrossMemory`](super::CrossMemory)). Where the kernel has no such addresses the page lies anywhere.
 
 use super::Probe;

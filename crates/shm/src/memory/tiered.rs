@@ -1,5 +1,5 @@
-//! A rank's memory by the best tier that reaches each range, and the probe that decides at attach and whenever an access
-//! fails later.
+//! A rank's memory by the best tier that reaches each range, and the probe that decides at attach and whenever an
+//! access fails later.
 
 use super::cross::{LEAST, Marked};
 use super::{
@@ -110,7 +110,8 @@ pub struct TieredMemory {
 }
 
 impl TieredMemory {
-    /// Memory that is reached by the descriptor, and by cross-memory attach beside it, as far as a real access proves them.
+    /// Memory that is reached by the descriptor, and by cross-memory attach beside it, as far as a real access proves
+    /// them.
     pub fn proven(cross: Option<CrossMemory>, descriptor: Option<MemoryDescriptor>, proof: Proof) -> Self {
         // The mark lies where the answer goes, which the rank looks at once, before it posts anything.
         let place = proof.address.wrapping_add(Probe::NONCE as u64);
@@ -250,8 +251,8 @@ impl TieredMemory {
         }
     }
 
-    /// What the descriptor reaches and the other way, if it was tried, does not is refused there, or the number is not the
-    /// rank's.
+    /// What the descriptor reaches and the other way, if it was tried, does not is refused there, or the number is not
+    /// the rank's.
     fn leave(&self, tried: Option<(&Marked, &MemoryDescriptor)>) {
         if tried.is_some() {
             let (from, to) = (Tier::CrossMemory.code(), Tier::MemoryDescriptor.code());

@@ -1,7 +1,7 @@
 //! Frames and trains of datagrams on their way from host to host: uplink, switch, downlink.
 //!
-//! Everything here ends in something put into the queue of what happens, or in nothing: then it is lost, which is noted.
-//! What is lost, late or doubled is drawn from the dice. Never touches a service process.
+//! Everything here ends in something put into the queue of what happens, or in nothing: then it is lost, which is
+//! noted. What is lost, late or doubled is drawn from the dice. Never touches a service process.
 
 use std::rc::Rc;
 

@@ -1,7 +1,7 @@
 //! What is to be held against a sequence that has been played.
 //!
-//! Groups that the service process which is not ours is in may break, and then must end. Pure but for the delivery of what is
-//! under way.
+//! Groups that the service process which is not ours is in may break, and then must end. Pure but for the delivery of
+//! what is under way.
 
 use outboard_plan::Rank;
 use outboard_proto::{CallId, CollectiveError, InstanceId, TaggedCall};

@@ -1,8 +1,8 @@
 //! What a sequence of calls comes to, whatever order messages travel in: the reference that the machines are held to.
 //!
 //! Programs are run as data flows: a step is done when those that it follows are, a message is what its span held when
-//! its turn came. As operations that nothing orders leave each other's bytes alone, there is one outcome. What may end is
-//! more than what must: a send may end before it is received, or not. Pure; knows nothing of service processes.
+//! its turn came. As operations that nothing orders leave each other's bytes alone, there is one outcome. What may end
+//! is more than what must: a send may end before it is received, or not. Pure; knows nothing of service processes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! Where bytes come from, without the bytes: intervals of a buffer, each with its source.
 //!
 //! Invariants: the intervals of a map are disjoint and no two neighbours could be one; what nobody wrote has no
-//! interval. A write that an interval goes on with is put there at once; others are gathered, and merged when they are many
-//! or somebody reads, because a receive buffer is written a thousand times for each read.
+//! interval. A write that an interval goes on with is put there at once; others are gathered, and merged when they are
+//! many or somebody reads, because a receive buffer is written a thousand times for each read.
 
 use std::fmt;
 
@@ -130,7 +130,8 @@ impl IntervalMap {
         self.gathered.push((start, piece));
     }
 
-    /// Lets the interval that ends at `start` grow by a piece, if it can and reaches no other that it would be one with.
+    /// Lets the interval that ends at `start` grow by a piece, if it can and reaches no other that it would be one
+    /// with.
     fn grow(&mut self, start: u64, piece: Piece) -> bool {
         let ends_there = |(s, before): &(u64, Piece)| s + before.len == start;
         let next = [self.grown + 1, self.grown].into_iter().find(|at| self.merged.get(*at).is_some_and(ends_there));

@@ -115,9 +115,9 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Service processes that are to die do, once others can know of it: a death that the fabric reports waits until the
-    /// local ranks have asked for all their groups, a silent one until these are made on all hosts, because before that
-    /// nobody is owed a sign of life.
+    /// Service processes that are to die do, once others can know of it: a death that the fabric reports waits until
+    /// the local ranks have asked for all their groups, a silent one until these are made on all hosts, because before
+    /// that nobody is owed a sign of life.
     pub(super) fn let_hosts_die(&mut self, now: Instant) {
         for (host, reported_after) in self.host_deaths.clone() {
             let served = |rank: &usize| self.scenario.host_of[*rank] == host;

@@ -299,8 +299,8 @@ impl Group {
         self.with_instance(node, instance, f).unwrap_or(false)
     }
 
-    /// Whoever has left after its calls ended well is owed nothing and owes nothing: an instance that still needs something of
-    /// it disagrees with it.
+    /// Whoever has left after its calls ended well is owed nothing and owes nothing: an instance that still needs
+    /// something of it disagrees with it.
     pub(super) fn compare_with_left(&mut self, node: &mut Node, id: InstanceId) {
         let left = self.lost.iter().filter(|(_, lost)| lost.well && lost.after >= id).map(|(rank, _)| *rank);
         let left: Vec<Rank> = left.collect();

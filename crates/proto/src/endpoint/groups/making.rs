@@ -191,8 +191,8 @@ impl FailedGroup {
 }
 
 impl Group {
-    /// When the group is to be looked at, if that is not known yet: regularly, the more seldom the larger it is, while it is
-    /// being made or has something in flight.
+    /// When the group is to be looked at, if that is not known yet: regularly, the more seldom the larger it is, while
+    /// it is being made or has something in flight.
     pub(in crate::endpoint) fn look_next(&mut self, node: &Node) -> Option<Instant> {
         let waits = match &self.state {
             State::Creating { .. } => true,
@@ -208,8 +208,8 @@ impl Group {
         at
     }
 
-    /// Something takes long. Links of which nobody else would notice that they are dead, since only this group needs them,
-    /// are made to show it.
+    /// Something takes long. Links of which nobody else would notice that they are dead, since only this group needs
+    /// them, are made to show it.
     fn look(&mut self, node: &mut Node) {
         let oldest = self.instances.keys().next().copied().or((self.in_flight() > 0).then_some(TAGGED));
         let waits_still = oldest.is_some() && oldest == self.seen;
@@ -230,8 +230,8 @@ impl Group {
         }
     }
 
-    /// Until when it is made, or not at all. Whose left neighbour is missing speaks behind those who miss a rank of their
-    /// own, and before all others, who cannot tell who is missing: they may have been asked so much earlier.
+    /// Until when it is made, or not at all. Whose left neighbour is missing speaks behind those who miss a rank of
+    /// their own, and before all others, who cannot tell who is missing: they may have been asked so much earlier.
     fn makes_until(&self, node: &Node) -> Option<Instant> {
         let State::Creating { barrier, since, .. } = &self.state else { return None };
         let timeout = node.config.group_timeout?;
@@ -255,8 +255,8 @@ impl Group {
         self.break_up(node, CollectiveError::NotAsked { rank, after_ms: after.as_millis() as u64 }, true);
     }
 
-    /// A link is lost. A group of which nothing has come over it is made over the next one: returns whether this is one. If
-    /// the other end gave up the group with the old link, it says so. Silence is forgiven once.
+    /// A link is lost. A group of which nothing has come over it is made over the next one: returns whether this is
+    /// one. If the other end gave up the group with the old link, it says so. Silence is forgiven once.
     pub(in crate::endpoint) fn survives(&mut self, node: &mut Node, peer: SpId, loss: Loss) -> bool {
         let Some(at) = self.members.index_of(peer) else { return false };
         let State::Creating { barrier, .. } = &self.state else { return false };
