@@ -36,7 +36,7 @@ extern "C" {
 /* -40 .. -59: another rank. */
 #define OUTBOARD_ERR_RANK_LOST (-40)  /* a rank of the group died or left */
 #define OUTBOARD_ERR_MISMATCH (-41)   /* ranks disagree on kind, size or configuration */
-#define OUTBOARD_ERR_DEADLINE (-42)   /* a deadline set with outboard_group_deadline has passed */
+#define OUTBOARD_ERR_DEADLINE (-42)   /* a deadline, of calls or of making a group, has passed */
 /* -60 .. -79: another host. */
 #define OUTBOARD_ERR_PEER_LOST (-60)  /* a service process of the group died or its host stopped answering */
 /* -80 .. -99: the protocol. */
@@ -77,7 +77,8 @@ int outboard_detach(outboard_context *context);
  * Making a group takes two steps, with the program's own allgather between them: every member writes an offer,
  * all members' offers are brought to all members in rank order, every member creates. Creation returns when the
  * service processes of all members agree (collective, blocking). OUTBOARD_ERR_MISMATCH names the differing
- * configurations. Offers have a fixed size.
+ * configurations, OUTBOARD_ERR_DEADLINE a rank that has not asked for the group within 30 s (outboardd
+ * --group-timeout). Offers have a fixed size.
  */
 #define OUTBOARD_OFFER_BYTES 1024
 int outboard_group_offer(outboard_context *context, void *offer);

@@ -21,9 +21,9 @@ use std::time::Instant;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendAncillaryBuffer, SendFlags, SocketFlags, SocketType, sockopt};
 
+use crate::tcp::SILENCE;
 use crate::tcp::frames::{self, Assembly, PREFIX, Sink};
 use crate::tcp::handshake::{Handshake, HandshakeError, LONGEST, Step};
-use crate::tcp::SILENCE;
 use crate::tcp::identity::PublicKey;
 use crate::{PeerId, PeerLoss, SendBuffer};
 
