@@ -9,7 +9,8 @@ use crate::request::Request;
 impl Group {
     /// [`Group::iallgather`] of `send` into `receive`, to its end.
     ///
-    /// # Errors As of [`Group::iallgather`] and of the request; [`Error::Argument`] where `receive` does not have the
+    /// # Errors
+    /// As of [`Group::iallgather`] and of the request; [`Error::Argument`] where `receive` does not have the
     /// bytes of all blocks.
     pub fn allgather(&self, send: &[u8], receive: &mut [u8]) -> Result<(), Error> {
         let expected = send.len().checked_mul(self.size()? as usize);
@@ -41,7 +42,8 @@ impl Group {
 
     /// [`Group::ireduction`] to all ranks of the elements in `send` into `receive`, to its end.
     ///
-    /// # Errors As of [`Group::ireduction`] and of the request; [`Error::Argument`] where the slices differ in length
+    /// # Errors
+    /// As of [`Group::ireduction`] and of the request; [`Error::Argument`] where the slices differ in length
     /// or end within an element.
     pub fn allreduce(&self, combination: impl Into<Combination>, send: &[u8], receive: &mut [u8]) -> Result<(), Error> {
         let combination = combination.into();

@@ -96,7 +96,8 @@ impl Context {
     /// that at the default socket, else to the job's own, which is started if need be unless `OUTBOARD_DAEMON` is `off`
     /// (SP-3).
     ///
-    /// # Errors [`Error::NoService`], [`Error::OwnDaemon`], [`Error::Environment`] where the place on the host is to be
+    /// # Errors
+    /// [`Error::NoService`], [`Error::OwnDaemon`], [`Error::Environment`] where the place on the host is to be
     /// known and is not, [`Error::Version`], [`Error::Resource`]; nothing is left behind.
     pub fn attach(socket: Option<&Path>) -> Result<Context, Error> {
         if let Some(named) = named_socket(socket) {
@@ -234,7 +235,8 @@ impl Context {
     /// Makes the group of all ranks of the job, as its launcher or the `OUTBOARD_` variables tell them
     /// ([`bootstrap::from_environment`]). Collective.
     ///
-    /// # Errors [`Error::Environment`] for a missing variable, [`Error::Bootstrap`], and as
+    /// # Errors
+    /// [`Error::Environment`] for a missing variable, [`Error::Bootstrap`], and as
     /// [`create_group`](Self::create_group).
     pub fn world(&self) -> Result<Group, Error> {
         let mut job = bootstrap::from_environment()?;

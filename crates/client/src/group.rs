@@ -118,7 +118,8 @@ impl Group {
     /// Posts an allgather of `bytes_per_rank` bytes from each rank into `bytes_per_rank * ranks` bytes at `receive`.
     /// Never blocks on other ranks (MC-9).
     ///
-    /// # Errors [`Error::Argument`], [`Error::Forked`], [`Error::ServiceLost`], [`Error::Resource`] when too many
+    /// # Errors
+    /// [`Error::Argument`], [`Error::Forked`], [`Error::ServiceLost`], [`Error::Resource`] when too many
     /// requests are in flight; nothing was posted then.
     ///
     /// # Safety

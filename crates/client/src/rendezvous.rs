@@ -237,7 +237,8 @@ impl Arrival {
 /// Serves one exchange among `ranks` ranks; done when all have come and been answered. Those that came are told who did
 /// not.
 ///
-/// # Errors [`RendezvousError::Missing`] at the deadline, [`RendezvousError::Server`], [`RendezvousError::Broken`] for
+/// # Errors
+/// [`RendezvousError::Missing`] at the deadline, [`RendezvousError::Server`], [`RendezvousError::Broken`] for
 /// a rank that came and then could not be answered.
 pub fn serve(listener: &TcpListener, ranks: u32, deadline: Instant) -> Result<(), RendezvousError> {
     assert!((1..=MOST_RANKS).contains(&ranks), "{ranks} ranks");

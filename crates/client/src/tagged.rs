@@ -306,7 +306,8 @@ impl Recorded {
     /// other ranks, at whatever time and in whatever order among other calls they come. Calls of one recording are done
     /// one after the other. Never blocks.
     ///
-    /// # Safety All memory that was recorded is valid until the request has completed, also when it is dropped before;
+    /// # Safety
+    /// All memory that was recorded is valid until the request has completed, also when it is dropped before;
     /// until then nobody writes to it or reads what is written.
     pub unsafe fn call(&self) -> Result<Request, Error> {
         // In place, nothing but the number is said.

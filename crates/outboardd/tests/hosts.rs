@@ -22,7 +22,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let filter = std::env::args().skip(1).find(|word| !word.starts_with('-')).unwrap_or_default();
-    let tests: [(&str, fn()); 26] = [
+    let tests: [(&str, fn()); 27] = [
         ("multicast_moves_each_block_once", multicast_moves_each_block_once),
         ("ring_gathers_without_multicast", ring_gathers_without_multicast),
         ("broadcasts_are_multicast_once", broadcasts_are_multicast_once),
@@ -44,6 +44,7 @@ fn main() -> ExitCode {
         ("a_killed_daemon_is_named_on_all_hosts", a_killed_daemon_is_named_on_all_hosts),
         ("a_dead_host_is_named_and_leaves_nothing_behind", a_dead_host_is_named_and_leaves_nothing_behind),
         ("a_host_that_was_cut_off_is_welcome_again", a_host_that_was_cut_off_is_welcome_again),
+        ("who_never_asks_for_a_group_is_named_on_all_hosts", who_never_asks_for_a_group_is_named_on_all_hosts),
         ("a_halted_rank_is_late_and_not_dead", a_halted_rank_is_late_and_not_dead),
         ("siblings_share_what_crosses_the_wire_once", siblings_share_what_crosses_the_wire_once),
         ("siblings_repair_what_their_link_lost", siblings_repair_what_their_link_lost),
@@ -401,6 +402,22 @@ fn a_dead_host_is_named_and_leaves_nothing_behind() {
         // A connection to the other host stays.
         assert!(daemon.descriptors() <= before + 4, "{} descriptors, {before} at the start", daemon.descriptors());
     }
+}
+
+/// One of three has exchanged offers and dies before it makes the group.
+fn who_never_asks_for_a_group_is_named_on_all_hosts() {
+    let cluster = Cluster::start(3, None, &["--group-timeout", "1"]);
+    let mut ranks = cluster.ranks("never-asks", 1);
+    assert_eq!(ranks[2].line(), "ready");
+    ranks[2].kill();
+    for rank in &mut ranks[..2] {
+        let said = rank.line();
+        assert!(said.contains("rank 2") && said.contains("has not asked for the group"), "{said}");
+    }
+    ranks.truncate(2);
+    let_go(ranks);
+    // The kernel tells of each end; an answer comes after the daemon has looked at all of them.
+    assert!((0..1000).any(|_| cluster.count("memberships") == 0));
 }
 
 /// The ranks of a host without link lose theirs, by name; those that start when it has a link again have all hosts,

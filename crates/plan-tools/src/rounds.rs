@@ -44,7 +44,8 @@ pub struct Rounds {
 impl Rounds {
     /// The rounds of the programs of all ranks of a group, in the order of ranks.
     ///
-    /// # Errors When programs are malformed, messages do not match or ranks wait for each other in a circle; what
+    /// # Errors
+    /// When programs are malformed, messages do not match or ranks wait for each other in a circle; what
     /// buffers hold is not looked at.
     pub fn of(programs: &[Program]) -> Result<Rounds, VerifyError> {
         well_formed(programs)?;

@@ -77,7 +77,8 @@ fn region_bytes(capacity: u32, words: u32) -> usize {
 }
 
 impl Parts {
-    /// # Safety At `start`, aligned as a [`Slot`], [`region_bytes`] initialised bytes live for `'a`, and while a view
+    /// # Safety
+    /// At `start`, aligned as a [`Slot`], [`region_bytes`] initialised bytes live for `'a`, and while a view
     /// lives they are reached by atomics or by other processes only.
     unsafe fn ring<'a>(self) -> Ring<'a> {
         let (start, slots) = (self.start.as_ptr(), self.capacity as usize);

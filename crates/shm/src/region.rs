@@ -76,7 +76,8 @@ impl Region {
 
     /// Maps a region that another process made, after checking that it cannot be pulled away and has `len` bytes.
     ///
-    /// # Errors [`RegionError::Untrusted`] or [`RegionError::Size`] when the other side cheats, [`RegionError::Kernel`]
+    /// # Errors
+    /// [`RegionError::Untrusted`] or [`RegionError::Size`] when the other side cheats, [`RegionError::Kernel`]
     /// as above.
     pub fn attach(fd: OwnedFd, len: usize) -> Result<Region, RegionError> {
         Region::check(&fd, len as u64)?;

@@ -74,7 +74,8 @@ impl Group {
     /// was dropped, of anything. All ranks pass the same; that they do is not checked of operators of the program's
     /// own.
     ///
-    /// # Errors As of [`Group::iallgather`]; [`Error::Resource`] where there is no memory for what an operator of the
+    /// # Errors
+    /// As of [`Group::iallgather`]; [`Error::Resource`] where there is no memory for what an operator of the
     /// program's own combines.
     ///
     /// # Safety

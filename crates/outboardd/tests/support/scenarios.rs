@@ -79,6 +79,7 @@ pub(crate) fn run(name: &str) {
         "follow-relayed" => survivors::follow(&group, true, true),
         "follow-without-a-call" => survivors::follow(&group, false, false),
         "mismatch" => mismatch(&group),
+        "never-asks" => never_asks(&context, &group),
         "alltoall" => exchanges::alltoall(&group),
         "allgatherv" => exchanges::allgatherv(&group),
         "rooted" => rooted::all_kinds(&group),
@@ -302,6 +303,21 @@ pub(super) fn check(mut posted: Posted, ranks: usize) {
         let found = &posted.receive[rank * posted.bytes..][..posted.bytes];
         assert!(found == expected, "block of rank {rank} in call {} of {} bytes", posted.call, posted.bytes);
     }
+}
+
+/// The last rank has shown its offer, and then does not make the group.
+fn never_asks(context: &Context, group: &Group) {
+    let (rank, ranks) = me(group);
+    let own = context.offer().expect("an offer");
+    let mut offers = vec![0; own.len() * ranks];
+    group.allgather(&own[..], &mut offers).expect("success");
+    if rank + 1 == ranks {
+        wait_for_death();
+    }
+    let error = context.create_group(&offers, ranks as u32, rank as u32).expect_err("one is missing");
+    assert_eq!(error.status(), Status::Deadline, "{error}");
+    say(&error.to_string());
+    wait_for_line();
 }
 
 fn allgather(group: &Group) {

@@ -68,7 +68,8 @@ unsafe impl Sync for Resident {}
 impl Resident {
     /// The bytes, to be handed to a copy or to the kernel.
     ///
-    /// # Safety The rank can change the bytes at any moment: they may be copied, but nothing may depend on reading the
+    /// # Safety
+    /// The rank can change the bytes at any moment: they may be copied, but nothing may depend on reading the
     /// same twice.
     pub unsafe fn bytes(&self) -> &[u8] {
         // SAFETY: mapped while `_region` lives; the caller answers for the rest.
