@@ -123,8 +123,8 @@ pub enum Algorithm {
     Rabenseifner,
     /// `recursive-doubling`: ranks at doubling distances combine whole vectors. For short vectors.
     ///
-    /// Allreduce: pairs exchange what they have, `m` rounds, two more where `P` is no power of two; each rank sends `m
-    /// * n` bytes, some `n` more. (R. Thakur and others, "Optimization of collective communication operations in
+    /// Allreduce: pairs exchange what they have, `m` rounds, two more where `P` is no power of two; each rank sends
+    /// `m * n` bytes, some `n` more. (R. Thakur and others, "Optimization of collective communication operations in
     /// MPICH", 2005.) Scan: each rank sends on what it has, `ceil(log2 P)` rounds. (W. D. Hillis and G. L. Steele,
     /// "Data parallel algorithms", 1986.)
     RecursiveDoubling,

@@ -312,7 +312,7 @@ impl Link {
         }
     }
 
-    /// A frame of the other end [of this link](Self::place). Messages that it acknowledges are appended to `acked`.
+    /// A frame of the other end of this link. Messages that it acknowledges are appended to `acked`.
     pub fn handle<'a>(
         &mut self,
         now: Instant,
