@@ -4,7 +4,7 @@ mod grid;
 mod programs;
 mod readme;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -287,6 +287,11 @@ fn below_mpi(
 }
 
 /// Learning is for a way of choosing that learns.
+fn write_markdown(to: Option<&Path>, text: impl FnOnce() -> String) -> Result<(), CliError> {
+    let Some(path) = to else { return Ok(()) };
+    std::fs::write(path, text()).map_err(CliError::system(format!("write {}", path.display())))
+}
+
 fn check_learn(learn: u32, choosing: &Choosing) -> Result<(), CliError> {
     match learn > 0 && !choosing.learns() {
         true => Err(CliError::Failed("--learn is of use with OUTBOARD_CHOICE=adaptive or learn alone".to_owned())),

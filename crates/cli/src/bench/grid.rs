@@ -91,11 +91,7 @@ fn write(args: &GridArgs, report: &GridReport) -> Result<(), CliError> {
     if let Some(path) = &args.json {
         report.write_json(path)?;
     }
-    if let Some(path) = &args.markdown {
-        std::fs::write(path, render_grid_markdown(report))
-            .map_err(CliError::system(format!("write {}", path.display())))?;
-    }
-    Ok(())
+    super::write_markdown(args.markdown.as_deref(), || render_grid_markdown(report))
 }
 
 fn setup(args: &GridArgs, place: &Place) -> Result<Setup, CliError> {

@@ -68,11 +68,7 @@ fn write(args: &ProgramsArgs, report: &ProgramsReport) -> Result<(), CliError> {
     if let Some(path) = &args.json {
         report.write_json(path)?;
     }
-    if let Some(path) = &args.markdown {
-        std::fs::write(path, render_programs_markdown(report))
-            .map_err(CliError::system(format!("write {}", path.display())))?;
-    }
-    Ok(())
+    super::write_markdown(args.markdown.as_deref(), || render_programs_markdown(report))
 }
 
 /// Debian's Open MPI: that is what Debian's programs are linked to.
