@@ -98,7 +98,15 @@ fn seeds_of_small_calls_that_found_something_stay_quiet() {
     let disagreed_with_who_had_left = [1347, 1374];
     let ended_in_silence = [4208];
     let owed_an_acknowledgement_to_who_was_forgotten = [5604];
-    let all = [&disagreed_with_who_had_left[..], &ended_in_silence, &owed_an_acknowledgement_to_who_was_forgotten];
+    let partitions_that_held_calls_for_ever = [2818, 2980];
+    let left_after_a_disputed_call = [19_993];
+    let all = [
+        &disagreed_with_who_had_left[..],
+        &ended_in_silence,
+        &owed_an_acknowledgement_to_who_was_forgotten,
+        &partitions_that_held_calls_for_ever,
+        &left_after_a_disputed_call,
+    ];
     stay_quiet(&all.concat(), mixed_calls);
 }
 
