@@ -28,7 +28,7 @@ use std::time::Duration;
 use crate::ids::{CallId, GroupHandle, InstanceId, Instant};
 use crate::interface::{FrameBytes, MemRef, Payload, Region};
 use crate::link::round_trip::{RoundTrip, micros};
-use crate::link::serial::expand32;
+use crate::link::serial::{compare32, expand32};
 use crate::wire::{FrameHeader, FrameKind, Message};
 
 /// Most messages in flight.
@@ -120,11 +120,6 @@ pub(crate) enum Place {
     This,
     /// The sender has given this one up and made another.
     After,
-}
-
-/// How the number of a link stands to one of before (RFC 1982).
-fn later(number: u32, before: u32) -> Ordering {
-    (number.wrapping_sub(before) as i32).cmp(&0)
 }
 
 /// One end of a link.
@@ -303,7 +298,7 @@ impl Link {
 
     /// Which link a frame is of.
     pub(crate) fn place(&self, header: &FrameHeader) -> Place {
-        match later(header.link, self.other) {
+        match compare32(header.link, self.other) {
             Ordering::Greater if self.other != 0 => Place::After,
             Ordering::Less if self.other != 0 => Place::Before,
             // A frame that names an end before this one acknowledges what that one has sent.

@@ -407,15 +407,6 @@ impl Group {
         known
     }
 
-    /// Somebody makes the group still. Whoever does not know that it has broken was not told, or its link has begun
-    /// anew.
-    fn handle_ask(&self, node: &mut Node, from: u32) {
-        let Some(error) = self.broken() else { return };
-        let (group, fingerprint, to) = (self.members.handle, self.members.fingerprint, self.members.sps[from as usize]);
-        node.meet_peer(to, &self.addresses[&to]);
-        node.out.messages.push_back((to, Message::abort(group, fingerprint, error.clone())));
-    }
-
     fn handle_lost(&mut self, node: &mut Node, from: SpId, rank: Rank, lost: Lost) -> bool {
         if !self.members.has_rank(rank) || self.members.sp_of(rank) != from {
             return false;
@@ -555,26 +546,6 @@ impl Group {
             self.tell_others(node, GroupMessage::Abort { fingerprint: self.members.fingerprint, error });
         }
         node.left.push(group);
-    }
-
-    /// Whoever lost a service process could not tell it. It may live, with a link to us.
-    fn tell_the_lost(&self, node: &mut Node, error: &CollectiveError) {
-        if let CollectiveError::PeerLost { sp, .. } = error
-            && *sp != node.id
-            && self.broken().is_none()
-        {
-            let (group, fingerprint) = (self.members.handle, self.members.fingerprint);
-            node.out.messages.push_back((*sp, Message::abort(group, fingerprint, error.clone())));
-        }
-    }
-
-    /// A service process is lost with its link, which breaks the group if it is a member.
-    pub(super) fn lose_peer(&mut self, node: &mut Node, peer: SpId) {
-        let Some(at) = self.members.index_of(peer) else { return };
-        self.watched.remove(&peer);
-        self.cut_off.insert(peer);
-        let error = CollectiveError::PeerLost { sp: peer, rank: self.members.lowest_rank(at) };
-        self.break_up(node, error, true);
     }
 
     /// Clears away a collective that has ended.

@@ -3,6 +3,8 @@
 //! A counter of `w` bits is expanded to the 64-bit value nearest to a known one. Correct while both ends differ by
 //! less than half the short range.
 
+use std::cmp::Ordering;
+
 /// The 64-bit value whose low 16 bits are `low` that is nearest to `near`.
 #[must_use]
 pub(crate) fn expand16(low: u16, near: u64) -> u64 {
@@ -13,6 +15,11 @@ pub(crate) fn expand16(low: u16, near: u64) -> u64 {
 #[must_use]
 pub(crate) fn expand32(low: u32, near: u64) -> u64 {
     expand(u64::from(low), near, 32)
+}
+
+/// How a 32-bit counter stands to another.
+pub(crate) fn compare32(a: u32, b: u32) -> Ordering {
+    (a.wrapping_sub(b) as i32).cmp(&0)
 }
 
 fn expand(low: u64, near: u64, bits: u32) -> u64 {

@@ -272,4 +272,33 @@ impl Group {
         self.send_create(node, steps.into_iter().collect());
         true
     }
+
+    /// Somebody makes the group still. Whoever does not know that it has broken was not told, or its link has begun
+    /// anew.
+    pub(super) fn handle_ask(&self, node: &mut Node, from: u32) {
+        let Some(error) = self.broken() else { return };
+        let (group, fingerprint, to) = (self.members.handle, self.members.fingerprint, self.members.sps[from as usize]);
+        node.meet_peer(to, &self.addresses[&to]);
+        node.out.messages.push_back((to, Message::abort(group, fingerprint, error.clone())));
+    }
+
+    /// Whoever lost a service process could not tell it. It may live, with a link to us.
+    pub(super) fn tell_the_lost(&self, node: &mut Node, error: &CollectiveError) {
+        if let CollectiveError::PeerLost { sp, .. } = error
+            && *sp != node.id
+            && self.broken().is_none()
+        {
+            let (group, fingerprint) = (self.members.handle, self.members.fingerprint);
+            node.out.messages.push_back((*sp, Message::abort(group, fingerprint, error.clone())));
+        }
+    }
+
+    /// A service process is lost with its link, which breaks the group if it is a member.
+    pub(in crate::endpoint) fn lose_peer(&mut self, node: &mut Node, peer: SpId) {
+        let Some(at) = self.members.index_of(peer) else { return };
+        self.watched.remove(&peer);
+        self.cut_off.insert(peer);
+        let error = CollectiveError::PeerLost { sp: peer, rank: self.members.lowest_rank(at) };
+        self.break_up(node, error, true);
+    }
 }
