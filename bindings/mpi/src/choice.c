@@ -20,8 +20,8 @@
 
 #include "shim.h"
 
-/* The built-in rule: bits of the bytes from which calls between hosts are offloaded, from 256 KiB if they are blocking or
- * reduce, others from 16 KiB. */
+/* The built-in rule: bits of the bytes from which calls between hosts are offloaded, from 256 KiB if they are blocking
+ * or reduce, others from 16 KiB. */
 #define SURE_FROM 19
 #define OTHERS_FROM 15
 /* Calls of a class before it asks for a trial. To ask costs about as much as a small call. */
@@ -52,8 +52,8 @@ static enum mode mode_of(const char *word)
     for (enum mode known = 0; known < MODES; known++)
         if (strcmp(word, modes[known]) == 0)
             return known;
-    fprintf(stderr, "outboard: OUTBOARD_CHOICE is \"%s\", not adaptive, learn, fixed, offload or native; adaptive is taken\n",
-            word);
+    fprintf(stderr, "outboard: OUTBOARD_CHOICE is \"%s\", not adaptive, learn, fixed, offload or native; "
+                    "adaptive is taken\n", word);
     return ADAPTIVE;
 }
 
@@ -120,8 +120,8 @@ static unsigned size_class(uint64_t bytes)
     return bytes == 0 ? 0 : 64 - (unsigned)__builtin_clzll(bytes);
 }
 
-/* Offloading pays between hosts, where there is something else to do meanwhile, or much to move that multicast sends once:
- * a blocking reduction, of which no two ranks need the same bytes, gains nothing that is sure. */
+/* Offloading pays between hosts, where there is something else to do meanwhile, or much to move that multicast sends
+ * once: a blocking reduction, of which no two ranks need the same bytes, gains nothing that is sure. */
 static enum way built_in(enum form form, enum collective collective, unsigned size, const struct place *place)
 {
     bool reduces = method_of(collective)->reduces;

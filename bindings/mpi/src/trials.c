@@ -51,7 +51,8 @@ void trial_start(struct trial *trial, enum way way, enum why why, const double *
     bool known = median[NATIVE] > 0 && median[OFFLOADED] > 0;
     *trial = (struct trial){.way = way, .why = why, .gap = FIRST_GAP, .median = {median[NATIVE], median[OFFLOADED]}};
     trial->state = first > 0 ? RESTING : DECIDED;
-    trial->next = known ? FIRST_GAP : first; /* even where one way was hopeless: that run may have shared its processors */
+    /* Even where one way was hopeless: that run may have shared its processors. */
+    trial->next = known ? FIRST_GAP : first;
 }
 
 /* Runs go both ways in the order of Thue and Morse: what drifts or alternates favours neither. */

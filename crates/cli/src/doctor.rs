@@ -126,7 +126,12 @@ fn cross_memory() -> Finding {
         read.map(|()| "cross-memory attach".to_owned())
     };
     let found = probe().map_err(|e| format!("{e}; the memory descriptor works in its place, slower"));
-    Finding::of("large reads of rank memory", false, found, "allow ptrace of own processes: kernel.yama.ptrace_scope=0")
+    Finding::of(
+        "large accesses to rank memory",
+        false,
+        found,
+        "allow ptrace of own processes: kernel.yama.ptrace_scope=0",
+    )
 }
 
 /// Reads and writes our own memory by the descriptor that a rank hands over.

@@ -150,8 +150,8 @@ impl Truth {
                 let tagged = |i: u64| plan.calls[i as usize - 1].pattern.is_tagged();
                 // Recordings and messages are called in any order.
                 let completed = |i: u64| !tagged(i) && (1..=i).all(|i| self.done.contains(&(group, m, i)));
-                // Of a call that ranks disagree about, one may have ended what it called and left, which breaks the group for
-                // calls before it, too.
+                // Of a call that ranks disagree about, one may have ended what it called and left, which breaks the
+                // group for calls before it, too.
                 let disputed = |i: u64| plan.calls[i as usize - 1].is_disputed() && self.done.contains(&(group, m, i));
                 let ended_another = instance.is_some() && (1..=plan.calls.len() as u64).any(disputed);
                 ended_another || self.gone.contains(&(group, m)) && !instance.is_some_and(completed)
