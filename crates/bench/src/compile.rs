@@ -16,7 +16,7 @@ macro_rules! sources {
     ($($name:literal)+) => { [$(($name, include_str!(concat!("../programs/", $name)))),+] };
 }
 const SOURCES: [(&str, &str); 22] = sources! {
-    "blocking.c" "calls.c" "calls.h" "cg.c" "collective.c" "calibrate.c" "compute.c" "compute.h" "control.c" "control.h"
+    "batches.c" "calls.c" "calls.h" "cg.c" "collective.c" "calibrate.c" "compute.c" "compute.h" "control.c" "control.h"
     "fft3d.c" "fluid.lammps" "messages.c" "../../../examples/pagerank.c" "panel.c" "options.c" "options.h"
     "repetitions.c" "repetitions.h" "transport.h" "transport_mpi.c" "transport_outboard.c"
 };
@@ -108,9 +108,9 @@ impl Workshop {
         self.on_transport("messages", &[], name, toolchain)
     }
 
-    /// The measuring program of blocking calls for one system.
-    pub(crate) fn blocking_program(&self, name: &str, toolchain: &Toolchain) -> Result<PathBuf, BenchError> {
-        self.on_transport("blocking", &[], name, toolchain)
+    /// The measuring program of calls in a row for one system.
+    pub(crate) fn batches_program(&self, name: &str, toolchain: &Toolchain) -> Result<PathBuf, BenchError> {
+        self.on_transport("batches", &["compute.o"], name, toolchain)
     }
 
     /// A program whose main is in the source of the same name.
@@ -179,7 +179,7 @@ mod tests {
         let workshop = Workshop::open().unwrap();
         assert!(workshop.calibrator().unwrap().is_file());
         let header = concat!(env!("CARGO_MANIFEST_DIR"), "/../client/include");
-        let ours = ["collective.c", "blocking.c", "messages.c", "options.c", "repetitions.c", "calls.c"];
+        let ours = ["collective.c", "batches.c", "messages.c", "options.c", "repetitions.c", "calls.c"];
         for source in ours.into_iter().chain(["transport_outboard.c"]) {
             let arguments = ["-Werror", "-Wshadow", "-I", header, "-c", source].map(OsString::from);
             workshop.compile("outboard", Path::new(PLAIN_COMPILER), &arguments).unwrap();

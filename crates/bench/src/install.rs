@@ -26,8 +26,11 @@ pub(crate) const DEBIAN_MPICC: &str = "/usr/bin/mpicc.openmpi";
 pub(crate) const DEBIAN_MPIRUN: &str = "/usr/bin/mpirun.openmpi";
 pub(crate) const DEBIAN_LAMMPS: &str = "/usr/bin/lmp";
 
-/// Makes sure that `peer` is there.
-pub(crate) fn ensure(peer: Peer, peers_dir: &Path) -> Result<(), BenchError> {
+/// Makes sure that `peer` is there, for this user: one that can be downloaded is installed.
+///
+/// # Errors
+/// [`BenchError::Install`], with what to do.
+pub fn ensure(peer: Peer, peers_dir: &Path) -> Result<(), BenchError> {
     let prefix = prefix(peer, peers_dir);
     let failed =
         |reason: String, remedy| BenchError::Install { peer: peer.name(), directory: prefix.clone(), reason, remedy };

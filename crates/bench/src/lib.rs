@@ -20,7 +20,7 @@
 //!   outside the cluster and the peers' directory but for Debian's LAMMPS (see [`Program`]), knowing how Outboard's own
 //!   daemons are started (see [`System`]).
 
-mod blocking;
+mod batches;
 mod calibration;
 mod collective;
 mod compile;
@@ -47,12 +47,13 @@ mod run;
 mod setup;
 mod table;
 
-pub use blocking::{BlockingReport, BlockingRow, render_blocking_table, run_blocking};
+pub use batches::{BatchReport, BatchRow, render_batches, run_batches};
 pub use collective::Collective;
 pub use compile::Toolchain;
 pub use error::BenchError;
 pub use fft::{FftOptions, FftReport, FftRow, render_fft_table, run_fft};
 pub use grid::{Cell, GridReport, Place, Verdict, grid_runs, render_grid, render_grid_markdown};
+pub use install::ensure as ensure_peer;
 pub use job::{Job, LaunchError, Process, Running, ServiceCounters, ServiceStats, System};
 pub use layout::Layout;
 pub use limit::{COMPUTE_WORTH, Call, JUDGED_FROM_BYTES, limit_ms, multicast_minimum_bytes, raw_limit_ms};

@@ -3,7 +3,7 @@
 
 use crate::job::{Job, LaunchError, Process, Running, ServiceStats, System};
 use crate::peers::{InstalledPeer, ProgressThread};
-use crate::{BenchError, Call, Peer, Toolchain, install};
+use crate::{BenchError, Call, Peer, Toolchain};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -100,11 +100,10 @@ impl Outboard {
     }
 
     /// Below an unmodified MPI program, by `LD_PRELOAD`. `algorithm` names the one that carries out a call. `shim` is
-    /// the preloaded library built for `mpi`, which is installed if need be. `start_services` starts a daemon on every
-    /// host.
+    /// the preloaded library built for `mpi`. `start_services` starts a daemon on every host.
     ///
     /// # Errors
-    /// If `mpi` is no Open MPI, or cannot be installed.
+    /// If `mpi` is no Open MPI.
     pub fn below_mpi(
         algorithm: impl Fn(&Call) -> String + 'static,
         mpi: Peer,
@@ -121,7 +120,6 @@ impl Outboard {
                 return Err(BenchError::Launch { system: name, source });
             }
         }
-        install::ensure(mpi, peers_dir)?;
         let installed = InstalledPeer::new(mpi, peers_dir);
         let toolchain = installed.toolchain();
         let learns = choosing.learns();

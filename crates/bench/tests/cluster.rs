@@ -4,8 +4,9 @@
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use outboard_bench::{
-    BenchError, BenchOptions, Collective, FftOptions, Job, LateBy, Lateness, Layout, Peer, RecordedOptions, Report,
-    Setup, Way, default_peers_dir, open_mpi_launcher, render_fft_table, run, run_blocking, run_fft, run_recorded,
+    BatchRow, BenchError, BenchOptions, Collective, FftOptions, Job, LateBy, Lateness, Layout, Peer, RecordedOptions,
+    Report, Setup, Way, default_peers_dir, open_mpi_launcher, render_fft_table, run, run_batches, run_fft,
+    run_recorded,
 };
 use outboard_lab::{Lab, Loss, LossOf, SpecError};
 use std::fs;
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         Trial::test("every_collective_of_two_ranks_per_host", every_collective_of_two_ranks_per_host),
         Trial::test("a_late_rank_without_blocks_delays_nobody", a_late_rank_without_blocks_delays_nobody),
         Trial::test("blocking_calls_come_in_batches", blocking_calls_come_in_batches),
+        Trial::test("nonblocking_calls_compute_in_between", nonblocking_calls_compute_in_between),
         Trial::test("fft_has_the_same_bits_below_any_layout", fft_has_the_same_bits_below_any_layout),
         Trial::test("messages_go_in_both_ways", messages_go_in_both_ways),
         Trial::test("daemons_of_a_launcher_keep_to_their_hosts", daemons_of_a_launcher_keep_to_their_hosts),
@@ -174,10 +176,10 @@ fn a_late_rank_without_blocks_delays_nobody() -> Result<(), Failed> {
 /// Small calls many at a time, large ones alone; ranks of one host need no link.
 fn blocking_calls_come_in_batches() -> Result<(), Failed> {
     let mut options = options(&[8, 1 << 20]);
-    (options.collective, options.setup.rounds) = (Collective::Allreduce, 2);
+    (options.collective, options.setup.rounds, options.setup.blocking) = (Collective::Allreduce, 2, true);
     for (lab, ranks_per_host) in [("2x1gbit", 1), ("1x1gbit", 2)] {
         (options.setup.lab, options.setup.ranks_per_host) = (lab.parse()?, ranks_per_host);
-        let report = run_blocking(&options, &[]).map_err(|error| Failed::from(error.to_string()))?;
+        let report = run_batches(&options, &[]).map_err(|error| Failed::from(error.to_string()))?;
         let [small, large] = report.rows.as_slice() else { panic!("{report:?}") };
         for row in [small, large] {
             assert!(row.cost.verified && row.cost.time_ms.min > 0.0 && row.offloaded_calls.is_none(), "{row:?}");
@@ -190,6 +192,20 @@ fn blocking_calls_come_in_batches() -> Result<(), Failed> {
         // The link alone takes longer for it than a batch lasts.
         assert!(large.batch_calls == 1 || !between_hosts, "{report:?}");
     }
+    Ok(())
+}
+
+/// A library that progresses nothing meanwhile takes as long inside as without the computation, which does not count.
+fn nonblocking_calls_compute_in_between() -> Result<(), Failed> {
+    let mut options = options(&[8, 1 << 20]);
+    options.collective = Collective::Allgather;
+    let report = run_batches(&options, &[]).map_err(|error| Failed::from(error.to_string()))?;
+    let computed_ms =
+        |row: &BatchRow| row.cost.host_cpu_s * 1e3 / f64::from(row.subject.ranks) - row.cost.time_ms.median;
+    let [small, large] = report.rows.as_slice() else { panic!("{report:?}") };
+    assert!(small.cost.verified && large.cost.verified, "{report:?}");
+    // The link alone takes 8 ms for the large one; a rank that polls and computes takes more than the call does.
+    assert!(computed_ms(large) > 1.0, "{report:?}");
     Ok(())
 }
 

@@ -12,8 +12,8 @@ use clap::{Args, Subcommand, ValueEnum};
 use outboard::placement::ServiceProcesses;
 use outboard_bench::{
     BenchOptions, COMPUTE_WORTH, Call, Choosing, Collective, FftOptions, Lateness, Layout, Outboard, Peer,
-    RecordedOptions, Report, Services, Setup, System, default_peers_dir, parse_sizes, render_blocking_table,
-    render_by_size, render_fft_table, render_recorded_table, render_table, run_blocking,
+    RecordedOptions, Report, Services, Setup, System, default_peers_dir, parse_sizes, render_batches, render_by_size,
+    render_fft_table, render_recorded_table, render_table, run_batches,
 };
 use outboard_lab::LabSpec;
 use serde::Serialize;
@@ -211,7 +211,8 @@ fn collectives(collective: Collective, args: BenchArgs) -> Result<ExitCode, CliE
         (true, true) => BLOCKING_SIZES,
     };
     let sizes = parse_sizes(args.sizes.as_deref().unwrap_or(default_sizes)).map_err(CliError::said)?;
-    let mut options = BenchOptions::new(args.setup.setup(args.repetitions)?, collective, sizes);
+    let setup = Setup { blocking: args.blocking, ..args.setup.setup(args.repetitions)? };
+    let mut options = BenchOptions::new(setup, collective, sizes);
     options.late = args.late.map(|late| Lateness { silent: args.late_silent, ..late });
     options.idle = args.idle.map(Duration::from_secs);
     options.compute_worth = args.compute;
@@ -232,8 +233,8 @@ fn collectives(collective: Collective, args: BenchArgs) -> Result<ExitCode, CliE
         }
     }
     if args.blocking {
-        let report = run_blocking(&options, &systems(&ours))?;
-        return finish(&args.setup, &report, &render_blocking_table(&report), report.verified());
+        let report = run_batches(&options, &systems(&ours))?;
+        return finish(&args.setup, &report, &render_batches(&report), report.verified());
     }
     let report = outboard_bench::run(&options, &systems(&ours))?;
     let mut text = render_table(&report.rows);

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use outboard_bench::{Peer, default_peers_dir, open_mpi_compiler};
+use outboard_bench::{Peer, default_peers_dir, ensure_peer, open_mpi_compiler};
 
 use crate::error::CliError;
 
@@ -43,8 +43,9 @@ pub(crate) fn include() -> Result<PathBuf, CliError> {
     Ok(sources()?.join("crates/client/include"))
 }
 
-/// The MPI shim for an Open MPI, built when it is missing or older than its sources.
+/// The MPI shim for an Open MPI, which is installed if need be, built when it is missing or older than its sources.
 pub(crate) fn shim(mpi: Peer) -> Result<PathBuf, CliError> {
+    ensure_peer(mpi, &default_peers_dir())?;
     let out = home()?.join("mpi").join(mpi.name());
     let mut make = Command::new("make");
     make.arg("-s").arg("-C").arg(sources()?.join("bindings/mpi"));

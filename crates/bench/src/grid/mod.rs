@@ -5,15 +5,14 @@
 //! for the progress thread of nonblocking calls, which only the native one has (see [`Setup::blocking`]); sizes that a
 //! collective cannot have are left out of it.
 //!
-//! Never does: measuring by itself ([`run`](crate::run()) and [`run_blocking`](crate::run_blocking) do), judging what
-//! is within the noise.
+//! Never does: measuring by itself ([`run_batches`](crate::run_batches) does), judging what is within the noise.
 
 mod table;
 
 pub use table::{render_grid, render_grid_markdown};
 
-use crate::report::{Report, Row, Spread};
-use crate::{BenchOptions, BlockingRow, Choosing, Collective, OptionError, Setup, Subject};
+use crate::report::{Report, Spread};
+use crate::{BatchRow, BenchOptions, Choosing, Collective, OptionError, Setup};
 use outboard_lab::LabSpec;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -82,7 +81,7 @@ impl GridReport {
 pub struct Cell {
     /// Name of the [`Collective`].
     pub collective: String,
-    /// Blocking calls, or nonblocking ones that are waited for at once.
+    /// Blocking calls, or nonblocking ones with a computation of equal length in them.
     pub blocking: bool,
     /// The [`Place`].
     pub place: String,
@@ -92,7 +91,7 @@ pub struct Cell {
     pub native: String,
     /// How the shim chose: `OUTBOARD_CHOICE`.
     pub choice: String,
-    /// A call natively, of the slowest rank.
+    /// Time inside the library of a call natively, of the slowest rank.
     pub native_us: Spread,
     /// The same below the shim.
     pub below_us: Spread,
@@ -141,69 +140,25 @@ impl Verdict {
     }
 }
 
-/// One side of a cell.
-struct Side<'a> {
-    collective: &'a str,
-    blocking: bool,
-    subject: &'a Subject,
-    bytes_per_rank: u64,
-    time_ms: Spread,
-    offloaded_calls: Option<f64>,
-    verified: bool,
-}
-
-impl<'a> From<&'a Row> for Side<'a> {
-    fn from(row: &'a Row) -> Self {
-        Self {
-            collective: &row.collective,
-            blocking: false,
-            subject: &row.subject,
-            bytes_per_rank: row.bytes_per_rank,
-            time_ms: row.cost.time_ms,
-            offloaded_calls: row.offloaded_calls,
-            verified: row.cost.verified,
-        }
-    }
-}
-
-impl<'a> From<&'a BlockingRow> for Side<'a> {
-    fn from(row: &'a BlockingRow) -> Self {
-        Self {
-            collective: &row.collective,
-            blocking: true,
-            subject: &row.subject,
-            bytes_per_rank: row.bytes_per_rank,
-            time_ms: row.cost.time_ms,
-            offloaded_calls: row.offloaded_calls,
-            verified: row.cost.verified,
-        }
-    }
-}
-
-#[allow(private_bounds, reason = "rows of the two kinds of runs, and no others")]
 impl Cell {
     /// The cells of one run on `place` of the library below the shim and of the library itself, in the order in which
     /// the run reports them.
     ///
     /// # Panics
     /// If the run had other systems than these two.
-    pub fn of_run<'a, R>(place: &Place, choosing: &Choosing, rows: &'a [R]) -> Vec<Self>
-    where
-        Side<'a>: From<&'a R>,
-    {
+    pub fn of_run(place: &Place, setup: &Setup, choosing: &Choosing, rows: &[BatchRow]) -> Vec<Self> {
         let (below, native) = rows.split_at(rows.len() / 2);
-        let cell = |(below, native): (&'a R, &'a R)| Self::of(place, choosing, &Side::from(below), &Side::from(native));
-        below.iter().zip(native).map(cell).collect()
+        below.iter().zip(native).map(|(below, native)| Self::of(place, setup, choosing, below, native)).collect()
     }
 
-    fn of(place: &Place, choosing: &Choosing, below: &Side<'_>, native: &Side<'_>) -> Self {
+    fn of(place: &Place, setup: &Setup, choosing: &Choosing, below: &BatchRow, native: &BatchRow) -> Self {
         assert_eq!(below.bytes_per_rank, native.bytes_per_rank, "both sides of a cell have one size");
         assert_ne!(below.subject.system, native.subject.system, "a cell has two sides");
         let us = |time: Spread| Spread { median: time.median * 1e3, min: time.min * 1e3, max: time.max * 1e3 };
-        let (below_us, native_us) = (us(below.time_ms), us(native.time_ms));
+        let (below_us, native_us) = (us(below.cost.time_ms), us(native.cost.time_ms));
         Self {
-            collective: below.collective.to_owned(),
-            blocking: below.blocking,
+            collective: below.collective.clone(),
+            blocking: setup.blocking,
             place: place.to_string(),
             bytes_per_rank: below.bytes_per_rank,
             native: native.subject.system.clone(),
@@ -214,7 +169,7 @@ impl Cell {
             difference_us: below_us.median - native_us.median,
             verdict: Verdict::of(native_us.median, below_us.median),
             offloaded_calls: below.offloaded_calls,
-            verified: below.verified && native.verified,
+            verified: below.cost.verified && native.cost.verified,
         }
     }
 }
@@ -222,13 +177,17 @@ impl Cell {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::blocking::tests::row;
+    use crate::batches::tests::row;
     use crate::report::tests::through_json;
+
+    fn setup(place: &Place) -> Setup {
+        Setup::new(place.lab.clone(), place.ranks_per_host)
+    }
 
     pub(crate) fn cell(bytes_per_rank: u64, native_us: f64, below_us: f64) -> Cell {
         let place = "2x1gbit".parse().unwrap();
         let rows = [row("outboard below debian", bytes_per_rank, below_us), row("debian", bytes_per_rank, native_us)];
-        Cell::of_run(&place, &Choosing::default(), &rows).remove(0)
+        Cell::of_run(&place, &setup(&place), &Choosing::default(), &rows).remove(0)
     }
 
     #[test]
@@ -257,7 +216,7 @@ pub(crate) mod tests {
         wrong.cost.verified = false;
         let below = ["outboard below debian"; 2];
         let rows = [row(below[0], 8, 120.0), row(below[1], 1024, 150.0), row("debian", 8, 100.0), wrong];
-        let cells = Cell::of_run(&place, &Choosing::default(), &rows);
+        let cells = Cell::of_run(&place, &setup(&place), &Choosing::default(), &rows);
         let figures: Vec<_> = cells.iter().map(|cell| (cell.bytes_per_rank, cell.ratio, cell.verdict)).collect();
         assert_eq!(figures, [(8, 1.2, Verdict::Loss), (1024, 0.75, Verdict::Win)]);
         assert!((cells[0].difference_us - 20.0).abs() < 1e-9 && cells[0].verified && !cells[1].verified);

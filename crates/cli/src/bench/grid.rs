@@ -7,10 +7,10 @@ use std::process::ExitCode;
 use clap::Args;
 use outboard_bench::{
     Cell, Choosing, Collective, GridReport, Layout, Peer, Place, Setup, grid_runs, parse_sizes, render_grid,
-    render_grid_markdown, run_blocking,
+    render_grid_markdown, run_batches,
 };
 
-use super::{below_mpi, check_learn};
+use super::{BLOCKING_SIZES, below_mpi, check_learn};
 use crate::algorithm::Algorithms;
 use crate::error::CliError;
 use crate::lab::LinkArgs;
@@ -26,12 +26,13 @@ pub(crate) struct GridArgs {
     )]
     collectives: Vec<Collective>,
     /// Bytes as of the collectives' own benches, separated by commas; a collective leaves out those that it cannot have
-    #[arg(long, default_value = "8,64,1K,4K,16K,64K,256K,1M,4M")]
+    #[arg(long, default_value = BLOCKING_SIZES)]
     sizes: String,
     /// Clusters: HOSTSxRATE with one rank on a host, or HOSTSxRATE:RANKS, separated by commas
     #[arg(long, value_delimiter = ',', default_value = "1x1gbit:4,2x1gbit,4x1gbit")]
     labs: Vec<Place>,
-    /// The blocking forms; otherwise the nonblocking ones, which are waited for at once
+    /// The blocking forms; otherwise the nonblocking ones, which compute as long as a call takes, and only the time
+    /// inside the library counts
     #[arg(long)]
     blocking: bool,
     /// Runs below the shim that are not measured come first, to leave what they learn; with OUTBOARD_CHOICE=adaptive or
@@ -75,11 +76,8 @@ pub(super) fn grid(args: &GridArgs) -> Result<ExitCode, CliError> {
             let algorithms = Algorithms::of(options.collective, &args.daemons)?;
             options.calls().try_for_each(|call| algorithms.check(&call))?;
             let below = below_mpi(args.mpi, algorithms, args.daemons.clone(), &choosing)?;
-            report.rows.extend(if args.blocking {
-                Cell::of_run(place, &choosing, &run_blocking(&options, &[&below])?.rows)
-            } else {
-                Cell::of_run(place, &choosing, &outboard_bench::run(&options, &[&below])?.rows)
-            });
+            let rows = run_batches(&options, &[&below])?.rows;
+            report.rows.extend(Cell::of_run(place, &options.setup, &choosing, &rows));
             write(args, &report)?;
         }
     }
@@ -101,5 +99,6 @@ fn setup(args: &GridArgs, place: &Place) -> Result<Setup, CliError> {
     setup.peers = vec![args.mpi];
     setup.rounds = args.rounds;
     setup.learn = args.learn;
+    setup.blocking = args.blocking;
     Ok(setup)
 }

@@ -1,16 +1,18 @@
 /*
- * blocking.c: measures the blocking form of a collective (see calls.h): of Outboard, post and wait. The last result of
- * every batch is checked byte by byte.
+ * batches.c: measures calls of a collective in a row (see calls.h): the blocking form, which of Outboard is post and
+ * wait, or the nonblocking one with a computation between post and wait. The last result of every batch is checked byte
+ * by byte.
  *
- * A batch is so many calls in a row, the same buffers each time, roots at rank 0. All ranks begin it behind a barrier,
- * when the token buckets of the links are full again; a rank's time of a call is its time of the batch divided by the
- * calls. How many calls make a batch the harness says, or leaves it to this program, which then takes as many as last
- * BATCH_NS, but CALLS_MAX at most.
+ * A batch is so many calls, the same buffers each time, roots at rank 0. All ranks begin it behind a barrier, when the
+ * token buckets of the links are full again; a rank's time of a call is its time of the batch without the computations,
+ * divided by the calls. How many calls make a batch the harness says, or leaves it to this program, which then takes as
+ * many as last BATCH_NS, but CALLS_MAX at most.
  *
  * First batches without calls: what a phase takes by itself. Then a phase for each size. Rank 0 talks to the harness:
  * "begin" and "end" around each phase, then the samples as JSON.
  */
 #include "calls.h"
+#include "compute.h"
 #include "control.h"
 #include "options.h"
 #include "repetitions.h"
@@ -18,7 +20,8 @@
 
 #include <stdlib.h>
 
-enum { SIZES_MAX = 32, WARM_UP = 2, WARM_UP_CALLS = 8, TRIES = 3, CALLS_MAX = 1000, BATCH_NS = 2 * 1000 * 1000 };
+enum { SIZES_MAX = 32, WARM_UP = 2, WARM_UP_CALLS = 8, TRIES = 3, CALLS_MAX = 1000, BATCH_NS = 2 * 1000 * 1000,
+       CALIBRATIONS = 20, CALIBRATION_UNITS = 2000 };
 
 struct options {
     const char *control; /* socket of the harness */
@@ -27,6 +30,8 @@ struct options {
     int sizes;
     size_t bytes[SIZES_MAX]; /* of a call */
     int calls[SIZES_MAX];    /* of a batch of that size; 0: to be found out */
+    int64_t compute_ns[SIZES_MAX]; /* of processor time between post and wait of each of them */
+    int blocking;            /* not 0: the blocking form, without computation */
     int repetitions;
     int64_t refill_ns; /* what the token buckets need to be full again */
     int main_core;     /* -1: not bound */
@@ -36,23 +41,28 @@ struct options {
 struct sample {
     double start_ns;
     double end_ns;
+    double inside_ns; /* from start to end without the computations */
     double cpu_s; /* processor time of all threads from start to end */
     double wrong; /* 1 when a byte of the last result was wrong */
 };
 enum { SAMPLE_DOUBLES = sizeof(struct sample) / sizeof(double) };
 
-/* One "BYTES:CALLS" after another, separated by commas. */
+/* One "BYTES:CALLS:COMPUTE_NS" after another, separated by commas. */
 static void parse_sizes(struct options *options, const char *text)
 {
     for (options->sizes = 0; *text != '\0'; options->sizes++) {
+        int64_t parts[3];
         if (options->sizes == SIZES_MAX)
             transport_fail("more than %d sizes", SIZES_MAX);
-        options->bytes[options->sizes] = (size_t)parse_number(&text);
-        if (*text != ':')
-            transport_fail("not BYTES:CALLS: before %s", text);
-        text++;
-        options->calls[options->sizes] = (int)parse_number(&text);
-        text += *text == ',';
+        for (int part = 0; part < 3; part++) {
+            parts[part] = parse_number(&text);
+            if (part < 2 ? *text != ':' : *text != ',' && *text != '\0')
+                transport_fail("not BYTES:CALLS:COMPUTE_NS: before %s", text);
+            text += *text != '\0';
+        }
+        options->bytes[options->sizes] = (size_t)parts[0];
+        options->calls[options->sizes] = (int)parts[1];
+        options->compute_ns[options->sizes] = parts[2];
     }
 }
 
@@ -66,6 +76,7 @@ static struct options read_options(int argc, char **argv)
         {"layout", .text = &options.layout},
         {"collective", .text = &what},
         {"sizes", .text = &sizes},
+        {"blocking", .number = &options.blocking},
         {"repetitions", .number = &options.repetitions},
         {"refill-ns", .long_number = &options.refill_ns},
         {"main-core", .number = &options.main_core},
@@ -80,17 +91,56 @@ static struct options read_options(int argc, char **argv)
     return options;
 }
 
-static struct sample run_batch(const struct options *options, const struct buffers *buffers, size_t bytes, int calls)
+/* How much of the compute loop takes so long on an idle processor: the same on all ranks, or the slowest would compute
+ * least. */
+static uint64_t units_of(int64_t compute_ns)
+{
+    static double unit_ns;
+    if (compute_ns == 0)
+        return 0;
+    if (unit_ns == 0) {
+        int64_t least = INT64_MAX;
+        for (int at = 0; at < CALIBRATIONS; at++) {
+            const int64_t start = thread_cpu_before_ns();
+            compute_units(CALIBRATION_UNITS);
+            const int64_t taken = thread_cpu_ns() - start;
+            least = taken < least ? taken : least;
+        }
+        const double mine = (double)least / CALIBRATION_UNITS;
+        double *all = allocate(sizeof *all * transport_ranks());
+        transport_exchange(&mine, all, 1);
+        unit_ns = all[0];
+        for (uint32_t rank = 1; rank < transport_ranks(); rank++)
+            unit_ns = all[rank] < unit_ns ? all[rank] : unit_ns;
+        free(all);
+    }
+    return (uint64_t)((double)compute_ns / unit_ns);
+}
+
+/* Calls of one size, so many in a row. */
+struct batch {
+    size_t bytes;
+    int calls;
+    uint64_t units; /* of the compute loop in each call */
+};
+
+static struct sample run_batch(const struct options *options, const struct buffers *buffers, const struct batch *batch)
 {
     static uint64_t number;
-    const struct call call = {.what = options->what, .bytes = bytes, .number = ++number, .silent_rank = -1};
+    const struct call call = {.what = options->what, .bytes = batch->bytes, .number = ++number, .silent_rank = -1};
     call_fill(&call, buffers);
     clock_sleep_until_ns(agree_start(options->refill_ns));
     transport_barrier();
     const int64_t cpu = process_cpu_ns();
     const int64_t start = clock_now_ns();
-    for (int at = 0; at < calls; at++) {
+    int64_t computing = 0;
+    for (int at = 0; at < batch->calls; at++) {
         call_post(&call, buffers);
+        if (batch->units > 0) {
+            const int64_t posted = clock_now_ns();
+            compute_units(batch->units);
+            computing += clock_now_ns() - posted;
+        }
         transport_wait();
     }
     const int64_t end = clock_now_ns();
@@ -100,8 +150,9 @@ static struct sample run_batch(const struct options *options, const struct buffe
     return (struct sample){
         .start_ns = (double)start,
         .end_ns = (double)end,
+        .inside_ns = (double)(end - start - computing),
         .cpu_s = (double)(cpu_end - cpu) / 1e9,
-        .wrong = calls > 0 && call_wrong(&call, buffers),
+        .wrong = batch->calls > 0 && call_wrong(&call, buffers),
     };
 }
 
@@ -118,18 +169,17 @@ static double slowest_ns(const struct sample *all, int batches, int batch)
     double slowest = 0;
     for (uint32_t rank = 0; rank < transport_ranks(); rank++) {
         const struct sample *sample = &all[rank * (size_t)batches + (size_t)batch];
-        const double elapsed = sample->end_ns - sample->start_ns;
-        slowest = elapsed > slowest ? elapsed : slowest;
+        slowest = sample->inside_ns > slowest ? sample->inside_ns : slowest;
     }
     return slowest;
 }
 
 /* The shortest of some batches, of their slowest ranks; the same on all ranks, which have the same samples. */
-static double shortest_ns(const struct options *options, const struct buffers *buffers, size_t bytes, int calls)
+static double shortest_ns(const struct options *options, const struct buffers *buffers, const struct batch *batch)
 {
     struct sample mine[TRIES];
     for (int at = 0; at < TRIES; at++)
-        mine[at] = run_batch(options, buffers, bytes, calls);
+        mine[at] = run_batch(options, buffers, batch);
     struct sample *all = gathered(mine, TRIES);
     double shortest = slowest_ns(all, TRIES, 0);
     for (int at = 1; at < TRIES; at++) {
@@ -140,18 +190,20 @@ static double shortest_ns(const struct options *options, const struct buffers *b
     return shortest;
 }
 
-static int calls_of_batch(const struct options *options, const struct buffers *buffers, size_t bytes)
+/* Finds out how many calls are made in the time of a batch. */
+static void size_batch(const struct options *options, const struct buffers *buffers, struct batch *batch)
 {
-    run_batch(options, buffers, bytes, WARM_UP_CALLS);
-    int calls = 1;
-    double elapsed_ns = shortest_ns(options, buffers, bytes, calls);
-    while (elapsed_ns < BATCH_NS && calls < CALLS_MAX) {
+    batch->calls = WARM_UP_CALLS;
+    run_batch(options, buffers, batch);
+    batch->calls = 1;
+    double elapsed_ns = shortest_ns(options, buffers, batch);
+    while (elapsed_ns < BATCH_NS && batch->calls < CALLS_MAX) {
         /* Not at once, as a single call may be much slower than one of many. */
-        calls = 4 * calls < CALLS_MAX ? 4 * calls : CALLS_MAX;
-        elapsed_ns = shortest_ns(options, buffers, bytes, calls);
+        batch->calls = 4 * batch->calls < CALLS_MAX ? 4 * batch->calls : CALLS_MAX;
+        elapsed_ns = shortest_ns(options, buffers, batch);
     }
-    const double wanted = calls * (BATCH_NS / elapsed_ns);
-    return wanted < 1 ? 1 : wanted < CALLS_MAX ? (int)wanted : CALLS_MAX;
+    const double wanted = batch->calls * (BATCH_NS / elapsed_ns);
+    batch->calls = wanted < 1 ? 1 : wanted < CALLS_MAX ? (int)wanted : CALLS_MAX;
 }
 
 /* Nobody may leave a call that synchronises before all have entered it; hosts share the clock. */
@@ -168,7 +220,7 @@ static double ended_early(const struct sample *all, int batches, int batch)
     return early;
 }
 
-static void report(const struct options *options, size_t bytes, int calls, const struct sample *all)
+static void report(const struct options *options, const struct batch *batch, const struct sample *all)
 {
     char *text = NULL;
     size_t length = 0;
@@ -176,9 +228,9 @@ static void report(const struct options *options, size_t bytes, int calls, const
     double wrong = 0;
     const int batches = options->repetitions;
     FILE *row = row_begin(&text, &length);
-    fprintf(row, "{\"bytes_per_rank\":%zu,\"calls\":%d,\"slowest_ms\":[", bytes, calls);
+    fprintf(row, "{\"bytes_per_rank\":%zu,\"calls\":%d,\"slowest_ms\":[", batch->bytes, batch->calls);
     for (int at = 0; at < batches; at++) {
-        fprintf(row, "%s%.9f", at > 0 ? "," : "", slowest_ns(all, batches, at) / calls / 1e6);
+        fprintf(row, "%s%.9f", at > 0 ? "," : "", slowest_ns(all, batches, at) / batch->calls / 1e6);
         wrong += call_synchronises(options->what) ? ended_early(all, batches, at) : 0;
     }
     for (size_t at = 0; at < transport_ranks() * (size_t)batches; at++) {
@@ -190,20 +242,20 @@ static void report(const struct options *options, size_t bytes, int calls, const
 }
 
 /* A phase; without calls nothing of it is told. */
-static void measure(const struct options *options, const struct buffers *buffers, size_t bytes, int calls)
+static void measure(const struct options *options, const struct buffers *buffers, const struct batch *batch)
 {
     struct sample *mine = allocate(sizeof *mine * (size_t)options->repetitions);
     double wrong_warm_up = 0;
     for (int at = 0; at < WARM_UP; at++)
-        wrong_warm_up += run_batch(options, buffers, bytes, calls).wrong;
+        wrong_warm_up += run_batch(options, buffers, batch).wrong;
     harness_mark("begin");
     for (int at = 0; at < options->repetitions; at++)
-        mine[at] = run_batch(options, buffers, bytes, calls);
+        mine[at] = run_batch(options, buffers, batch);
     harness_mark("end");
     mine[0].wrong += wrong_warm_up;
     struct sample *all = gathered(mine, options->repetitions);
-    if (calls > 0)
-        report(options, bytes, calls, all);
+    if (batch->calls > 0)
+        report(options, batch, all);
     free(mine);
     free(all);
 }
@@ -223,12 +275,13 @@ int main(int argc, char **argv)
     };
     bind_main(options.main_core);
     harness_open(options.control);
-    transport_blocking(1);
-    measure(&options, &buffers, 0, 0);
+    transport_blocking(options.blocking);
+    measure(&options, &buffers, &(struct batch){0});
     for (int at = 0; at < options.sizes; at++) {
-        const size_t bytes = options.bytes[at];
-        const int calls = options.calls[at] > 0 ? options.calls[at] : calls_of_batch(&options, &buffers, bytes);
-        measure(&options, &buffers, bytes, calls);
+        struct batch batch = {options.bytes[at], options.calls[at], units_of(options.compute_ns[at])};
+        if (batch.calls == 0)
+            size_batch(&options, &buffers, &batch);
+        measure(&options, &buffers, &batch);
     }
     transport_stop();
     return 0;

@@ -10,18 +10,18 @@ use crate::{BenchOptions, format_size};
 use serde::{Deserialize, Serialize};
 
 /// Everything that one run found.
-pub type BlockingReport = Report<BlockingRow>;
+pub type BatchReport = Report<BatchRow>;
 
-impl BlockingReport {
+impl BatchReport {
     pub(super) fn figures(&self) -> [Figure; 1] {
-        let point = |row: &BlockingRow| Point {
+        let point = |row: &BatchRow| Point {
             system: row.subject.system.clone(),
             x: row.bytes_per_rank,
             value: row.cost.time_ms.median * 1e3,
         };
         [Figure {
-            file: "blocking.svg",
-            title: "Time of a blocking call",
+            file: "batches.svg",
+            title: "Time of a call inside the library",
             unit: "microseconds",
             scale: Scale::Logarithmic,
             reference: None,
@@ -37,9 +37,9 @@ impl BlockingReport {
     }
 }
 
-/// Blocking calls of one system at one size.
+/// Calls in a row of one system at one size.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct BlockingRow {
+pub struct BatchRow {
     /// Name of the [`Collective`](crate::Collective).
     pub collective: String,
     /// Who and where.
@@ -57,14 +57,14 @@ pub struct BlockingRow {
     pub offloaded_calls: Option<f64>,
 }
 
-pub(super) fn rows(options: &BenchOptions, system: &dyn System, launches: &[Launch<SizeLine>]) -> Vec<BlockingRow> {
+pub(super) fn rows(options: &BenchOptions, system: &dyn System, launches: &[Launch<SizeLine>]) -> Vec<BatchRow> {
     let library = launches.last().map_or("", |launch| launch.library.as_str());
     let rows = options.calls().enumerate().map(|(at, call)| {
         let samples: Vec<&Sample<SizeLine>> = launches.iter().map(|launch| &launch.samples[at]).collect();
         let batch_calls = samples.first().map_or(0, |sample| sample.line.calls);
         let calls = options.setup.all_repetitions() * batch_calls;
         let services = sum_services(samples.iter().map(|sample| sample.counted.services));
-        BlockingRow {
+        BatchRow {
             collective: options.collective.name().to_owned(),
             subject: Subject::of(&options.setup, system, library, &call),
             bytes_per_rank: call.bytes,
@@ -89,9 +89,9 @@ pub(crate) mod tests {
     use super::*;
     use crate::report::tests::{cost, subject, through_json};
 
-    pub(crate) fn row(system: &str, bytes_per_rank: u64, us: f64) -> BlockingRow {
+    pub(crate) fn row(system: &str, bytes_per_rank: u64, us: f64) -> BatchRow {
         let time_ms = Spread { median: us / 1e3, min: us / 2e3, max: us / 5e2 };
-        BlockingRow {
+        BatchRow {
             collective: "broadcast".into(),
             subject: subject(system),
             bytes_per_rank,

@@ -1,4 +1,4 @@
-//! One launch of the blocking calls' program below one system: its samples, size by size.
+//! One launch of the batches' program below one system: its samples, size by size.
 
 use crate::launch::{self, Counted, Launch, Launching, Said, Sample, Talk};
 use crate::limit::refill_time;
@@ -23,22 +23,47 @@ pub(super) struct SizeLine {
     pub(super) wrong: u64,
 }
 
-/// Launches the program to find out how many calls of each size the system makes in the time of a batch.
-pub(super) fn calls_of_batches(options: &BenchOptions, launching: &Launching<'_>) -> Result<Vec<u32>, BenchError> {
-    // The program finds out what it is told to be 0.
-    let unknown = vec![0; options.sizes.len()];
-    let setup = &Setup { repetitions: 1, ..launching.setup.clone() };
-    let launch = measure(options, &Launching { setup, ..*launching }, &unknown)?;
-    Ok(launch.samples.iter().map(|sample| sample.line.calls).collect())
+/// Calls of one size in a row; without any of them the program finds out how many.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Batch {
+    calls: u32,
+    /// Between post and wait of each.
+    compute: Duration,
 }
 
-/// Launches the program and measures all sizes, in batches of so many `calls` each.
+impl Batch {
+    /// What suits the faster of two systems, as it was found for each.
+    pub(super) fn of_fastest(self, other: Self) -> Self {
+        match self.calls {
+            0 => other,
+            calls => Self { calls: calls.max(other.calls), compute: self.compute.min(other.compute) },
+        }
+    }
+}
+
+/// Launches the program to find out how many calls of each size the system makes in the time of a batch, and how long
+/// each takes that is waited for at once.
+pub(super) fn batches(options: &BenchOptions, launching: &Launching<'_>) -> Result<Vec<Batch>, BenchError> {
+    let setup = &Setup { repetitions: 1, ..launching.setup.clone() };
+    let unknown = vec![Batch::default(); options.sizes.len()];
+    let launch = measure(options, &Launching { setup, ..*launching }, &unknown)?;
+    let blocking = launching.setup.blocking;
+    let batch = |line: &SizeLine| {
+        let call_s = line.slowest_ms.iter().copied().fold(f64::INFINITY, f64::min) / 1e3;
+        let compute = if blocking { Duration::ZERO } else { Duration::from_secs_f64(call_s) };
+        Batch { calls: line.calls, compute }
+    };
+    Ok(launch.samples.iter().map(|sample| batch(&sample.line)).collect())
+}
+
+/// Launches the program and measures all sizes.
 pub(super) fn measure(
     options: &BenchOptions,
     launching: &Launching<'_>,
-    calls: &[u32],
+    batches: &[Batch],
 ) -> Result<Launch<SizeLine>, BenchError> {
-    launching.run(arguments(options, calls), limit(options, launching.setup.repetitions), |talk| listen(options, talk))
+    launching
+        .run(arguments(options, batches), limit(options, launching.setup.repetitions), |talk| listen(options, talk))
 }
 
 fn listen(options: &BenchOptions, talk: &mut Talk<'_, '_>) -> Result<Launch<SizeLine>, BenchError> {
@@ -46,7 +71,7 @@ fn listen(options: &BenchOptions, talk: &mut Talk<'_, '_>) -> Result<Launch<Size
     let (mut empty, mut phase): (Option<Counted>, _) = (None, None);
     while let Some(bytes) = options.sizes.get(launch.samples.len()) {
         let during =
-            format!("measuring blocking calls, {} of {} sizes done", launch.samples.len(), options.sizes.len());
+            format!("measuring batches of calls, {} of {} sizes done", launch.samples.len(), options.sizes.len());
         match (talk.next(&during)?, phase.take(), empty) {
             (Said::Library(text), None, None) => launch.library = text,
             (Said::Phase(counted), None, None) => empty = Some(counted),
@@ -65,11 +90,13 @@ fn listen(options: &BenchOptions, talk: &mut Talk<'_, '_>) -> Result<Launch<Size
     Ok(launch)
 }
 
-fn arguments(options: &BenchOptions, calls: &[u32]) -> Vec<String> {
-    let sizes: Vec<String> = options.sizes.iter().zip(calls).map(|(bytes, calls)| format!("{bytes}:{calls}")).collect();
+fn arguments(options: &BenchOptions, batches: &[Batch]) -> Vec<String> {
+    let size = |(bytes, batch): (&u64, &Batch)| format!("{bytes}:{}:{}", batch.calls, batch.compute.as_nanos());
+    let sizes: Vec<String> = options.sizes.iter().zip(batches).map(size).collect();
     vec![
         format!("collective={}", options.collective.name()),
         format!("sizes={}", sizes.join(",")),
+        format!("blocking={}", u8::from(options.setup.blocking)),
         format!("refill-ns={}", refill_time(&options.setup.lab.link()).as_nanos()),
     ]
 }

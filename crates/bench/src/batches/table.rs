@@ -1,6 +1,6 @@
 //! The report as a table for people.
 
-use super::{BlockingReport, BlockingRow};
+use super::{BatchReport, BatchRow};
 use crate::format_size;
 use crate::table::{LEFT_ALIGNED, lay_out, offloaded_cell, ranks_cell};
 
@@ -19,8 +19,8 @@ const HEADINGS: [&str; 9] = [
 /// Renders rows as lines of text, grouped by size, fastest first. Times and all else are of one call.
 ///
 /// A `!` behind the system's name says that it delivered wrong bytes.
-pub fn render(report: &BlockingReport) -> String {
-    let mut sorted: Vec<&BlockingRow> = report.rows.iter().collect();
+pub fn render(report: &BatchReport) -> String {
+    let mut sorted: Vec<&BatchRow> = report.rows.iter().collect();
     sorted.sort_by(|a, b| {
         let by_size = a.bytes_per_rank.cmp(&b.bytes_per_rank);
         by_size.then(a.cost.time_ms.median.total_cmp(&b.cost.time_ms.median))
@@ -30,7 +30,7 @@ pub fn render(report: &BlockingReport) -> String {
     lay_out(&lines, LEFT_ALIGNED)
 }
 
-fn cells(row: &BlockingRow) -> [String; HEADINGS.len()] {
+fn cells(row: &BatchRow) -> [String; HEADINGS.len()] {
     let time = row.cost.time_ms;
     [
         if row.cost.verified { row.subject.system.clone() } else { format!("{}!", row.subject.system) },
@@ -48,14 +48,14 @@ fn cells(row: &BlockingRow) -> [String; HEADINGS.len()] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::blocking::report::tests::row;
+    use crate::batches::report::tests::row;
 
     #[test]
     fn rows_are_grouped_by_size_and_told_in_microseconds() {
         let mut ours = row("outboard", 8, 120.0);
         ours.offloaded_calls = Some(0.998);
         let rows = vec![row("debian", 1024, 90.0), ours, row("debian", 8, 60.5)];
-        let text = render(&BlockingReport { rows });
+        let text = render(&BatchReport { rows });
         let lines: Vec<Vec<&str>> = text.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(lines[0][..8], ["debian", "broadcast", "4", "8", "10", "60.50", "[30.25..121.00]", "-"]);
         assert_eq!(lines[1][..8], ["outboard", "broadcast", "4", "8", "10", "120.00", "[60.00..240.00]", "1.00"]);
