@@ -13,11 +13,13 @@
  * Every sum is taken in the order of the file, whatever the number of ranks, so any two runs on the same graph agree to
  * the last bit; the digest printed at the end shows it. pagerank.py computes the same bits.
  */
+#define _GNU_SOURCE
 #include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <mpi.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -28,7 +30,7 @@ struct options {
     const char *matrix; /* NULL: generate */
     const char *write;
     int64_t rows, links, seed;
-    int vectors, iterations;
+    int vectors, iterations, core; /* -1: any core */
     double damping;
     bool json;
 };
@@ -482,7 +484,7 @@ static void report(const struct share *share, const struct options *options, str
 
 static const char usage[] =
     "usage: pagerank [MATRIX.mtx | --generate NODES LINKS_PER_NODE SEED] [--write-matrix FILE] [--vectors K]\n"
-    "                [--iterations I] [--damping D] [--json]";
+    "                [--iterations I] [--damping D] [--core N] [--json]";
 
 static bool take_number(char **arguments, int count, int *at, int64_t least, int64_t most, int64_t *number)
 {
@@ -504,7 +506,7 @@ static bool take_damping(char **arguments, int count, int *at, double *damping)
 
 static bool take_options(int count, char **arguments, struct options *options)
 {
-    int64_t vectors = options->vectors, iterations = options->iterations;
+    int64_t vectors = options->vectors, iterations = options->iterations, core = options->core;
     bool good = true;
     for (int at = 1; good && at < count; at++) {
         const char *name = arguments[at];
@@ -516,6 +518,8 @@ static bool take_options(int count, char **arguments, struct options *options)
             good = take_number(arguments, count, &at, 1, 1024, &vectors);
         else if (strcmp(name, "--iterations") == 0)
             good = take_number(arguments, count, &at, 1, 1000000, &iterations);
+        else if (strcmp(name, "--core") == 0)
+            good = take_number(arguments, count, &at, 0, CPU_SETSIZE - 1, &core);
         else if (strcmp(name, "--damping") == 0)
             good = take_damping(arguments, count, &at, &options->damping);
         else if (strcmp(name, "--write-matrix") == 0 && at + 1 < count)
@@ -529,13 +533,25 @@ static bool take_options(int count, char **arguments, struct options *options)
     }
     options->vectors = (int)vectors;
     options->iterations = (int)iterations;
+    options->core = (int)core;
     return good;
+}
+
+/* Leaves the other cores to the threads that MPI_Init has started, and to whoever else moves the data. */
+static bool compute_on(int core)
+{
+    cpu_set_t cores;
+    if (core < 0)
+        return true;
+    CPU_ZERO(&cores);
+    CPU_SET(core, &cores);
+    return sched_setaffinity(0, sizeof cores, &cores) == 0 || fail("--core %d: %s", core, strerror(errno));
 }
 
 int main(int argc, char **argv)
 {
     struct options options = {
-        .rows = 524288, .links = 16, .seed = 1, .vectors = 4, .iterations = 20, .damping = 0.85};
+        .rows = 524288, .links = 16, .seed = 1, .vectors = 4, .iterations = 20, .core = -1, .damping = 0.85};
     struct links links = {.rows = 0};
     struct share share = {.rows = 0};
     struct run run = {.mpi_s = 0.0};
@@ -555,6 +571,7 @@ int main(int argc, char **argv)
     all_or_none(share.block <= INT32_MAX / (int64_t)sizeof(double) ||
                 fail("a block of %" PRId64 " rows is too large; take more ranks", share.block));
     all_or_none(prepare(&share, &options, &run));
+    all_or_none(compute_on(options.core));
     iterate(&share, &options, &run);
     all_or_none(digest_agreed(&share, &options, &run, &digest));
     report(&share, &options, &run, digest);

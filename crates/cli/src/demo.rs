@@ -2,13 +2,17 @@
 //! then ours, side by side.
 //!
 //! The program is PageRank of examples/: it reads a matrix in Matrix Market format, or generates one, and gathers its
-//! vectors by MPI_Iallgather while it computes. Both runs must agree to the last bit.
+//! vectors by MPI_Iallgather while it computes. Both runs must agree to the last bit. It is shown on two clusters: one
+//! as clusters are, with links slower than the processors and a core for communication, and one all of whose cores
+//! compute.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use clap::{Args, ValueEnum};
-use outboard_bench::{Job, Layout, Peer, Process, default_peers_dir, open_mpi_compiler, open_mpi_launcher};
+use outboard_bench::{
+    Job, Layout, Peer, Process, default_peers_dir, ensure_peer, open_mpi_compiler, open_mpi_launcher,
+};
 use outboard_lab::{Lab, LabSpec};
 use serde::Deserialize;
 
@@ -27,9 +31,12 @@ enum Program {
 
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
-    /// HOSTSxRATE; one rank per host
-    #[arg(long, default_value = "4x1gbit")]
-    lab: LabSpec,
+    /// HOSTSxRATE, one rank per host, instead of the two clusters that are shown by default
+    #[arg(long)]
+    lab: Option<LabSpec>,
+    /// Ranks compute on core 0; core 1 is for service processes, and natively for the MPI library's progress threads
+    #[arg(long, requires = "lab")]
+    comm_core: bool,
     /// The C program, the mpi4py one, or both
     #[arg(long, value_enum, default_value = "both")]
     program: Program,
@@ -47,6 +54,39 @@ pub(crate) struct DemoArgs {
     mpi: Peer,
     #[command(flatten)]
     daemons: DaemonArgs,
+}
+
+/// Whose mpi4py is built for Debian's Open MPI.
+const DEBIAN_PYTHON: &str = "/usr/bin/python3";
+/// The cores of an emulated cluster: whoever computes has the first, who communicates the second.
+const RANKS_CORE: usize = 0;
+const COMM_CORE: usize = 1;
+
+/// Where the programs run.
+struct Scene {
+    lab: LabSpec,
+    comm_core: bool,
+}
+
+impl Scene {
+    fn all(args: &DemoArgs) -> Result<Vec<Scene>, CliError> {
+        let spec = |text: &str| text.parse().map_err(CliError::said);
+        Ok(match &args.lab {
+            Some(lab) => vec![Scene { lab: lab.clone(), comm_core: args.comm_core }],
+            None => vec![
+                Scene { lab: spec("4x250mbit")?, comm_core: true },
+                Scene { lab: spec("4x1gbit")?, comm_core: false },
+            ],
+        })
+    }
+
+    fn describe(&self) -> String {
+        let cores = match self.comm_core {
+            true => "ranks compute on one core, the other is for service processes, natively for progress threads",
+            false => "ranks compute on all cores, so service processes take their time from them",
+        };
+        format!("An emulated cluster, {}: {} hosts with one rank each; {cores}.", self.lab, self.lab.hosts())
+    }
 }
 
 /// The program's own line of JSON.
@@ -76,45 +116,51 @@ pub(crate) fn demo(args: &DemoArgs) -> Result<ExitCode, CliError> {
         Program::Python => vec![("mpi4py", python_program(args)?)],
         Program::Both => vec![("C", c_program(args, directory.path())?), ("mpi4py", python_program(args)?)],
     };
-    println!("An emulated cluster of {} hosts, one rank each; PageRank by MPI_Iallgather.", args.lab.hosts());
+    println!("PageRank by MPI_Iallgather, natively and offloaded.");
     let mut agreed = true;
-    for (name, command) in programs {
-        let native = measure(args, &command, directory.path(), false)?;
-        let ours = measure(args, &command, directory.path(), true)?;
-        agreed &= show(args, name, &native, &ours);
+    for scene in Scene::all(args)? {
+        println!("\n{}", scene.describe());
+        for (name, command) in &programs {
+            let native = measure(args, &scene, command, directory.path(), false)?;
+            let ours = measure(args, &scene, command, directory.path(), true)?;
+            agreed &= show(args, name, &native, &ours);
+        }
     }
     Ok(if agreed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Builds the C program with the compiler wrapper of the MPI library.
 fn c_program(args: &DemoArgs, directory: &Path) -> Result<Vec<String>, CliError> {
+    ensure_peer(args.mpi, &default_peers_dir())?;
     let program = directory.join("pagerank");
     let source = places::sources()?.join("examples/pagerank.c");
     let compiler = open_mpi_compiler(args.mpi, &default_peers_dir());
     // Contracted multiply-adds would make the bits depend on the compiler's choices.
     let mut command = Command::new(&compiler);
     command.args(["-O2", "-ffp-contract=off"]).arg(&source).arg("-o").arg(&program).arg("-lm");
-    if !compiler.exists() {
-        let why = format!("{} is missing: apt install openmpi-bin libopenmpi-dev", compiler.display());
-        return Err(CliError::Failed(why));
-    }
     places::run_tool(&mut command, &format!("{} cannot be compiled", source.display()))?;
     Ok(vec![program.display().to_string()])
 }
 
-/// The Python program with an interpreter that has mpi4py for this MPI library; one is set up once.
+/// The Python program with an interpreter that has mpi4py for this MPI library: Debian's for Debian's, else one that is
+/// set up once.
 fn python_program(args: &DemoArgs) -> Result<Vec<String>, CliError> {
     let cache = default_peers_dir().with_file_name(format!("python-{}", args.mpi.name()));
-    let python = cache.join("bin/python");
+    let debian = args.mpi == Peer::Debian;
+    let python = if debian { PathBuf::from(DEBIAN_PYTHON) } else { cache.join("bin/python") };
     // Built for another MPI library it would load that one.
-    let version = if args.mpi == Peer::Debian { "Open MPI v4." } else { "Open MPI v5." };
-    let ready = || {
-        let check = Command::new(&python)
-            .args(["-c", "import numpy; from mpi4py import MPI; print(MPI.Get_library_version())"])
-            .output();
-        check.is_ok_and(|done| done.status.success() && String::from_utf8_lossy(&done.stdout).starts_with(version))
-    };
-    if !ready() {
+    let version = if debian { "Open MPI v4." } else { "Open MPI v5." };
+    let ready = Command::new(&python)
+        .args(["-c", "import numpy; from mpi4py import MPI; print(MPI.Get_library_version())"])
+        .output()
+        .is_ok_and(|done| done.status.success() && String::from_utf8_lossy(&done.stdout).starts_with(version));
+    if !ready && debian {
+        let why = format!(
+            "{DEBIAN_PYTHON} has no mpi4py for Debian's Open MPI: apt-get install python3-mpi4py python3-numpy, or --program c"
+        );
+        return Err(CliError::Failed(why));
+    }
+    if !ready {
         eprintln!("outboard: setting up mpi4py in {} (once)", cache.display());
         let failure = "mpi4py cannot be set up (--program c does without Python)";
         places::run_tool(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&cache), failure)?;
@@ -130,10 +176,18 @@ fn python_program(args: &DemoArgs) -> Result<Vec<String>, CliError> {
 }
 
 /// Runs the program on a cluster of its own.
-fn measure(args: &DemoArgs, command: &[String], directory: &Path, offloaded: bool) -> Result<Measured, CliError> {
-    let lab = Lab::start(&args.lab)?;
-    let ranks = u32::from(args.lab.hosts());
-    let daemons = if offloaded { Some(Daemons::on_lab(&lab, ranks, directory, &args.daemons)?) } else { None };
+fn measure(
+    args: &DemoArgs,
+    scene: &Scene,
+    command: &[String],
+    directory: &Path,
+    offloaded: bool,
+) -> Result<Measured, CliError> {
+    let lab = Lab::start(&scene.lab)?;
+    let ranks = u32::from(scene.lab.hosts());
+    let service_core = args.daemons.service_core.or(scene.comm_core.then_some(COMM_CORE));
+    let settings = DaemonArgs { service_core, ..args.daemons.clone() };
+    let daemons = if offloaded { Some(Daemons::on_lab(&lab, ranks, directory, &settings)?) } else { None };
     let mut environment = Vec::new();
     if let Some(daemons) = &daemons {
         environment = run::mpi_environment(daemons, args.mpi)?;
@@ -148,10 +202,14 @@ fn measure(args: &DemoArgs, command: &[String], directory: &Path, offloaded: boo
         None => arguments.extend(["--generate".into(), args.nodes.to_string(), "16".into(), "1".into()]),
     }
     arguments.extend(["--iterations".into(), args.iterations.to_string(), "--json".into()]);
+    if scene.comm_core {
+        arguments.extend(["--core".into(), RANKS_CORE.to_string()]);
+    }
     let program = Path::new(&command[0]);
     let layout = Layout::default();
     let arguments = arguments.as_slice();
-    let job = Job { lab: &lab, ranks, layout, program, arguments, comm_core: false, blocking: false, directory };
+    let job =
+        Job { lab: &lab, ranks, layout, program, arguments, comm_core: scene.comm_core, blocking: false, directory };
     let launcher = open_mpi_launcher(args.mpi, &default_peers_dir(), &job, !offloaded, &environment)?;
     let before = lab.counters()?;
     let name = if offloaded { "offloaded run" } else { "native run" };
@@ -196,6 +254,7 @@ fn show(args: &DemoArgs, name: &str, native: &Measured, ours: &Measured) -> bool
     if ours.offloaded == 0 {
         println!("-> NOTHING WAS OFFLOADED");
     }
+    println!("-> {:.2} of the time per iteration", b.iteration_ms / a.iteration_ms);
     println!("-> {:.2} of the bytes over the switch", ours.wire_bytes as f64 / native.wire_bytes as f64);
     same && ours.offloaded > 0
 }
