@@ -26,6 +26,7 @@ hostile_rank_SANITIZER := address
 plan_text_SANITIZER := none
 goal_import_SANITIZER := none
 recording_sequences_SANITIZER := none
+GRID_LABS := 1x1gbit:4,2x1gbit,4x1gbit,4x1gbit:2,8x1gbit
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 MISSING = $(shell for p in $(PACKAGES); do dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done)
 
@@ -54,7 +55,7 @@ lint: deps
 	$(CARGO) clippy --manifest-path fuzz/Cargo.toml --target-dir target/fuzz --all-targets -- -D warnings
 	$(MAKE) -s -C bindings/mpi MPICC=/usr/bin/mpicc.openmpi OUT=$(CURDIR)/target/mpi-lint
 
-# The reports in target/bench are those that README.md's tables are made of.
+# The reports in target/bench are those that the tables of README.md and docs/grid.md are made of.
 bench: build
 	mkdir -p target/bench
 	for c in allgather alltoallv broadcast allreduce reduce reduce-scatter; do $(OUTBOARD) bench $$c --lab 4x1gbit \
@@ -64,7 +65,10 @@ bench: build
 	for c in alltoallv allgather broadcast allreduce reduce reduce-scatter gather; do $(OUTBOARD) bench $$c --lab 4x250mbit \
 	  --comm-core --sizes 256K,1M --peers mpich,intel-mpi --json target/bench/$$c-core.json || exit 1; done
 	$(OUTBOARD) bench programs --json target/bench/programs.json
+	OUTBOARD_CHOICE=adaptive $(OUTBOARD) bench grid --blocking --learn 1 --labs $(GRID_LABS) --json target/bench/grid.json
+	OUTBOARD_CHOICE=adaptive $(OUTBOARD) bench grid --learn 1 --labs $(GRID_LABS) --json target/bench/igrid.json
 	$(OUTBOARD) bench readme target/bench/*.json
+	$(OUTBOARD) bench readme --readme docs/grid.md --json docs/grid.json target/bench/*grid.json
 	for layout in contiguous strided; do $(OUTBOARD) bench allgather --lab 4x1gbit --ranks-per-host 4 --layout $$layout \
 	  --sizes 1M --peers open-mpi,mpich,intel-mpi --json target/bench-$$layout.json || exit 1; done
 	$(OUTBOARD) bench fft --lab 4x1gbit --grid 128,256 --peers open-mpi,mpich,intel-mpi --json target/bench-fft.json

@@ -1,4 +1,5 @@
-//! The tables of measurements in README.md: what stands in them comes out of reports, by the names of rows and columns.
+//! The tables of measurements in README.md and docs/grid.md: what stands in them comes out of reports, by the names of
+//! rows and columns.
 //!
 //! ```text
 //!  <!-- figures: NAME -->
@@ -14,7 +15,7 @@
 //! Never does: measuring.
 
 use crate::report::{Report, Spread};
-use crate::{BenchError, Peer, ProgramRow, Row};
+use crate::{BenchError, Cell, Peer, ProgramRow, Row};
 use outboard_units::Size;
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -50,13 +51,14 @@ pub struct TableRow {
 enum Measured {
     Collective(Box<Row>),
     Program(Box<ProgramRow>),
+    Cell(Box<Cell>),
 }
 
 /// Where a figure belongs, and the figure.
 #[derive(Debug, PartialEq)]
 struct Figure {
     row: String,
-    column: &'static str,
+    column: String,
     text: String,
 }
 
@@ -117,7 +119,7 @@ impl Table {
         for row in &mut self.rows {
             let of_row: Vec<&Figure> = figures.iter().filter(|figure| figure.row == row.name).collect();
             for (column, text) in self.columns[1..].iter().zip(&mut row.figures) {
-                if let Some(figure) = of_row.iter().rfind(|figure| figure.column == column) {
+                if let Some(figure) = of_row.iter().rfind(|figure| figure.column == *column) {
                     text.clone_from(&figure.text);
                 }
             }
@@ -136,7 +138,7 @@ fn cell(text: &String) -> String {
 /// Puts what these reports found into the tables; the names of the rows that none of them has.
 ///
 /// # Errors
-/// If a file cannot be read, or is no report on collectives or programs.
+/// If a file cannot be read, or is no report on collectives, programs or a grid.
 pub fn fill_tables(tables: &mut [Table], reports: &[impl AsRef<Path>]) -> Result<Vec<String>, BenchError> {
     let mut figures = Vec::new();
     for path in reports.iter().map(AsRef::as_ref) {
@@ -153,6 +155,7 @@ impl Measured {
         match self {
             Self::Collective(row) => collective_figures(row),
             Self::Program(row) => program_figures(row),
+            Self::Cell(cell) => vec![cell_figure(cell)],
         }
     }
 }
@@ -162,7 +165,7 @@ fn collective_figures(row: &Row) -> Vec<Figure> {
     let Some(column) = column(&row.subject.system).filter(|_| plain) else { return Vec::new() };
     let core = if row.subject.comm_core { "+core" } else { "" };
     let name = format!("{} {}{core}, {}", row.collective, row.subject.lab, Size(row.bytes_per_rank));
-    let figure = |more: &str, column, text| Figure { row: format!("{name}{more}"), column, text };
+    let figure = |more: &str, column: &str, text| Figure { row: format!("{name}{more}"), column: column.into(), text };
     let ours = |more: &str, text: String| {
         let told = if row.passed_through() { "natively" } else { "wrong" };
         figure(more, column, if row.cost.verified && !row.passed_through() { text } else { told.to_owned() })
@@ -182,9 +185,9 @@ fn collective_figures(row: &Row) -> Vec<Figure> {
 }
 
 fn program_figures(row: &ProgramRow) -> Vec<Figure> {
-    let figure = |column, text: String| Figure {
+    let figure = |column: &str, text: String| Figure {
         row: format!("{} {}", row.program, row.place),
-        column,
+        column: column.into(),
         text: if row.verified { text } else { "wrong".to_owned() },
     };
     vec![
@@ -193,6 +196,23 @@ fn program_figures(row: &ProgramRow) -> Vec<Figure> {
         figure("ratio", format!("{:.3}", row.ratio)),
         figure("ratio of pairs", spread(row.pair_ratio, 3)),
     ]
+}
+
+/// Microseconds natively and below the shim, and their ratio, which is bold where the call was offloaded.
+fn cell_figure(cell: &Cell) -> Figure {
+    let form = if cell.blocking { "" } else { "i" };
+    let size = if cell.bytes_per_rank > 0 { format!(" {}", Size(cell.bytes_per_rank)) } else { String::new() };
+    let us = |us: f64| if us < 1e3 { format!("{us:.1}") } else { format!("{us:.0}") };
+    let ratio = match cell.offloaded() {
+        true => format!("**{:.2}**", cell.ratio),
+        false => format!("{:.2}", cell.ratio),
+    };
+    let times = format!("{} {} {ratio}", us(cell.native_us.median), us(cell.below_us.median));
+    Figure {
+        row: format!("{form}{}{size}", cell.collective),
+        column: cell.place.clone(),
+        text: if cell.verified { times } else { "wrong".to_owned() },
+    }
 }
 
 /// What the tables call a system; `None` for those that are in none.
@@ -248,6 +268,16 @@ mod tests {
         late.subject.ranks_per_host = 2;
         let (text, _) = filled(&[late, wrong, passed]);
         assert!(text.contains("| allgather 4x1gbit, 1 MiB | 24.6 | natively | wrong |"), "{text}");
+    }
+
+    #[test]
+    fn cells_of_a_grid_lie_in_the_columns_of_their_clusters() {
+        let mut cell = crate::grid::tests::cell(1024, 100.0, 34.0);
+        assert_eq!(cell_figure(&cell).text, "100.0 34.0 0.34");
+        (cell.blocking, cell.offloaded_calls) = (false, Some(0.99));
+        let figure = cell_figure(&cell);
+        let told = (figure.row.as_str(), figure.column.as_str(), figure.text.as_str());
+        assert_eq!(told, ("ibroadcast 1 KiB", "2x1gbit", "100.0 34.0 **0.34**"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! README.md shows the figures of the last `make bench`, docs/figures.json, row by row.
+//! README.md and docs/grid.md show the figures of the last `make bench`, docs/figures.json and docs/grid.json, row by row.
 
 use outboard_bench::{Table, read_tables, write_tables};
 use std::fs;
@@ -9,18 +9,27 @@ fn file(path: &str) -> String {
 
 #[test]
 fn the_readme_has_the_last_figures() {
-    let readme = file("README.md");
+    shows("README.md", "docs/figures.json");
+}
+
+#[test]
+fn the_grid_has_the_last_figures() {
+    shows("docs/grid.md", "docs/grid.json");
+}
+
+fn shows(text: &str, figures: &str) {
+    let readme = file(text);
     let shown = read_tables(&readme).expect("tables");
-    let last: Vec<Table> = serde_json::from_str(&file("docs/figures.json")).expect("tables");
+    let last: Vec<Table> = serde_json::from_str(&file(figures)).expect("tables");
     let columns =
         |tables: &[Table]| tables.iter().map(|table| (table.name.clone(), table.columns.clone())).collect::<Vec<_>>();
     assert_eq!(columns(&shown), columns(&last));
     for (shown, last) in shown.iter().zip(&last) {
         for row in &shown.rows {
             let same_name = last.rows.iter().filter(|last| last.name == row.name).collect::<Vec<_>>();
-            assert_eq!(same_name, [row], "{}: docs/figures.json has it, once", row.name);
+            assert_eq!(same_name, [row], "{}: {figures} has it, once", row.name);
         }
-        assert_eq!(shown.rows.len(), last.rows.len(), "{}: rows that the README has not", last.name);
+        assert_eq!(shown.rows.len(), last.rows.len(), "{}: rows that {text} has not", last.name);
     }
     assert_eq!(write_tables(&readme, &last).expect("tables"), readme, "as the program writes them");
 }

@@ -141,6 +141,11 @@ impl Verdict {
 }
 
 impl Cell {
+    /// Whether most of the calls below the shim went to service processes.
+    pub fn offloaded(&self) -> bool {
+        self.offloaded_calls.is_some_and(|calls| calls > 0.5)
+    }
+
     /// The cells of one run on `place` of the library below the shim and of the library itself, in the order in which
     /// the run reports them.
     ///
