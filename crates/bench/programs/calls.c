@@ -226,14 +226,16 @@ static size_t whole_words(size_t bytes)
     return (bytes + WORD - 1) / WORD * WORD;
 }
 
-size_t call_send_bytes(const struct collective *what, size_t bytes)
+struct buffers call_buffers(const struct collective *what, const size_t *bytes, int sizes)
 {
-    return whole_words(block_bytes(what, bytes) * (what->block_for_each ? transport_ranks() : 1));
-}
-
-size_t call_receive_bytes(const struct collective *what, size_t bytes)
-{
-    return whole_words(block_bytes(what, bytes) * (what->block_of_each ? transport_ranks() : 1));
+    size_t largest = 0;
+    for (int at = 0; at < sizes; at++)
+        largest = bytes[at] > largest ? bytes[at] : largest;
+    const size_t block = block_bytes(what, largest);
+    return (struct buffers){
+        .send = transport_alloc(whole_words(block * (what->block_for_each ? transport_ranks() : 1))),
+        .receive = transport_alloc(whole_words(block * (what->block_of_each ? transport_ranks() : 1))),
+    };
 }
 
 void call_fill(const struct call *call, const struct buffers *buffers)

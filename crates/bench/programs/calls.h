@@ -31,9 +31,8 @@ struct call {
 /* The collective of that name; NULL when there is none. */
 const struct collective *call_named(const char *name);
 
-/* Bytes of the buffers that calls of at most so many bytes need on any rank. */
-size_t call_send_bytes(const struct collective *what, size_t bytes);
-size_t call_receive_bytes(const struct collective *what, size_t bytes);
+/* Buffers in which calls of each of these sizes find room, on any rank. */
+struct buffers call_buffers(const struct collective *what, const size_t *bytes, int sizes);
 
 /* Fills in what this rank contributes. */
 void call_fill(const struct call *call, const struct buffers *buffers);

@@ -58,22 +58,14 @@ enum { SAMPLE_DOUBLES = sizeof(struct sample) / sizeof(double) };
 
 /* ---- options ------------------------------------------------------------------------------------------------------ */
 
-/* One "BYTES:UNITS:MISSED" after another, separated by commas. */
-static void parse_sizes(struct options *options, const char *text)
+static void read_sizes(struct options *options, const char *text)
 {
-    for (options->sizes = 0; *text != '\0'; options->sizes++) {
-        int64_t parts[3];
-        if (options->sizes == SIZES_MAX)
-            transport_fail("more than %d sizes", SIZES_MAX);
-        for (int part = 0; part < 3; part++) {
-            parts[part] = parse_number(&text);
-            if (part < 2 ? *text != ':' : *text != ',' && *text != '\0')
-                transport_fail("not BYTES:UNITS:MISSED: before %s", text);
-            text += *text != '\0';
-        }
-        options->bytes[options->sizes] = (size_t)parts[0];
-        options->units[options->sizes] = (uint64_t)parts[1];
-        options->missed[options->sizes] = (size_t)parts[2];
+    int64_t numbers[SIZES_MAX][3];
+    options->sizes = parse_sizes(text, "BYTES:UNITS:MISSED", 3, SIZES_MAX, numbers[0]);
+    for (int at = 0; at < options->sizes; at++) {
+        options->bytes[at] = (size_t)numbers[at][0];
+        options->units[at] = (uint64_t)numbers[at][1];
+        options->missed[at] = (size_t)numbers[at][2];
     }
 }
 
@@ -100,7 +92,7 @@ static struct options read_options(int argc, char **argv)
     if (options_read(argc, argv, known) != 0)
         transport_fail("cannot be started so");
     options.what = call_named(what);
-    parse_sizes(&options, sizes);
+    read_sizes(&options, sizes);
     if (options.control == NULL || options.what == NULL || options.sizes == 0 || options.repetitions < 1)
         transport_fail("control, a collective, sizes and repetitions are needed");
     return options;
@@ -419,17 +411,10 @@ int main(int argc, char **argv)
 {
     transport_start(&argc, &argv);
     const struct options options = read_options(argc, argv);
-    if (options.layout != NULL && host_check(options.layout, transport_rank(), transport_ranks()) != 0)
-        transport_fail("not where it belongs");
+    check_layout(options.layout);
     if (options.late_rank >= (int)transport_ranks())
         transport_fail("rank %d cannot be late: there are %u ranks", options.late_rank, transport_ranks());
-    size_t largest = 0;
-    for (int at = 0; at < options.sizes; at++)
-        largest = options.bytes[at] > largest ? options.bytes[at] : largest;
-    const struct buffers buffers = {
-        .send = transport_alloc(call_send_bytes(options.what, largest)),
-        .receive = transport_alloc(call_receive_bytes(options.what, largest)),
-    };
+    const struct buffers buffers = call_buffers(options.what, options.bytes, options.sizes);
     bind_main(options.main_core);
     harness_open(options.control);
     measure_barrier(&options);

@@ -67,12 +67,10 @@ static struct options read_options(int argc, char **argv)
     };
     if (options_read(argc, argv, known) != 0)
         transport_fail("cannot be started so");
-    while (*sizes != '\0') {
-        if (options.sizes == SIZES_MAX)
-            transport_fail("more than %d sizes", SIZES_MAX);
-        options.bytes[options.sizes++] = (size_t)parse_number(&sizes);
-        sizes += *sizes == ',';
-    }
+    int64_t numbers[SIZES_MAX];
+    options.sizes = parse_sizes(sizes, "BYTES", 1, SIZES_MAX, numbers);
+    for (int at = 0; at < options.sizes; at++)
+        options.bytes[at] = (size_t)numbers[at];
     if (options.control == NULL || options.sizes == 0 || options.repetitions < 1)
         transport_fail("control, sizes and repetitions are needed");
     return options;
@@ -228,15 +226,9 @@ int main(int argc, char **argv)
 {
     transport_start(&argc, &argv);
     const struct options options = read_options(argc, argv);
-    if (options.layout != NULL && host_check(options.layout, transport_rank(), transport_ranks()) != 0)
-        transport_fail("not where it belongs");
-    size_t largest = 0;
-    for (int at = 0; at < options.sizes; at++)
-        largest = options.bytes[at] > largest ? options.bytes[at] : largest;
-    const struct collective *alltoall = call_named("alltoall");
+    check_layout(options.layout);
     struct pattern pattern = {
-        .buffers = {.send = transport_alloc(call_send_bytes(alltoall, largest)),
-                    .receive = transport_alloc(call_receive_bytes(alltoall, largest))},
+        .buffers = call_buffers(call_named("alltoall"), options.bytes, options.sizes),
         .messages = allocate(2 * sizeof *pattern.messages * transport_ranks()),
     };
     bind_main(options.main_core);

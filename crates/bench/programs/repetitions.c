@@ -5,6 +5,7 @@
 #include "options.h"
 #include "transport.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,12 +19,26 @@ void *allocate(size_t bytes)
     return memory;
 }
 
-int64_t parse_number(const char **text)
+int parse_sizes(const char *text, const char *shape, int parts, int most, int64_t *numbers)
 {
-    int64_t value = 0;
-    if (number_read(*text, &value, text) != 0)
-        transport_fail("no number where one is needed");
-    return value;
+    int rows = 0;
+    for (; *text != '\0'; rows++) {
+        if (rows == most)
+            transport_fail("more than %d sizes", most);
+        for (int part = 1; part <= parts; part++) {
+            const bool read = number_read(text, numbers++, &text) == 0;
+            if (!read || (part < parts ? *text != ':' : *text != ',' && *text != '\0'))
+                transport_fail("not %s: before \"%s\"", shape, text);
+            text += *text != '\0';
+        }
+    }
+    return rows;
+}
+
+void check_layout(const char *layout)
+{
+    if (layout != NULL && host_check(layout, transport_rank(), transport_ranks()) != 0)
+        transport_fail("not where it belongs");
 }
 
 void harness_open(const char *control)

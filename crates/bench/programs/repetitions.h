@@ -10,8 +10,12 @@
 
 /* Memory filled with zeros; ends the process where there is none. */
 void *allocate(size_t bytes);
-/* The decimal number at the beginning of a text, which is moved behind it; ends the process where there is none. */
-int64_t parse_number(const char **text);
+/* The numbers of a list of sizes: one `shape`, such as "BYTES:CALLS", after another, separated by commas, into a row of
+ * `parts` each. Returns how many rows; ends the process where there are more than `most` or one has another shape. */
+int parse_sizes(const char *text, const char *shape, int parts, int most, int64_t *numbers);
+
+/* Ends the process where its rank does not run where the layout (see host_check) has it; NULL is not checked. */
+void check_layout(const char *layout);
 
 /* Finds the harness and tells it what library answers. Only rank 0 does; the functions below do nothing on the others. */
 void harness_open(const char *control);
