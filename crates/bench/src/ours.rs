@@ -16,7 +16,7 @@ const CHOICE_FILE: &str = "OUTBOARD_CHOICE_FILE";
 #[derive(Clone, Debug)]
 pub struct Choosing {
     way: String,
-    /// `None` for where it usually does.
+    /// `None` for where `OUTBOARD_CHOICE_FILE` says, or for the launch alone.
     file: Option<PathBuf>,
 }
 
@@ -123,13 +123,16 @@ impl Outboard {
         let installed = InstalledPeer::new(mpi, peers_dir);
         let toolchain = installed.toolchain();
         let learns = choosing.learns();
-        let mut below =
+        let below =
             vec![("LD_PRELOAD".to_owned(), shim.display().to_string()), (CHOICE.to_owned(), choosing.way.clone())];
-        below.extend(choosing.file.iter().map(|file| (CHOICE_FILE.to_owned(), file.display().to_string())));
+        let told = choosing.file.clone().or_else(|| std::env::var_os(CHOICE_FILE).map(PathBuf::from));
         let launcher = format!("{name}'s launcher on h1");
         let launch = move |job: &Job<'_>| {
             let mut services = start_services(job)?;
             services.environment.extend(below.clone());
+            // What a run learns of an emulated cluster is not for the user's own runs.
+            let file = told.clone().unwrap_or_else(|| job.directory.join("choice"));
+            services.environment.push((CHOICE_FILE.to_owned(), file.display().to_string()));
             let command = installed.open_mpi_command(job, ProgressThread::No, &services.environment)?;
             let launcher = Process::start(launcher.clone(), command, job.directory)?;
             Ok(Running { ranks: vec![launcher], services: services.processes, stats: services.stats })
