@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 
 use crate::error::{CollectiveError, GroupError};
 use crate::group::lateness::Overdue;
-use crate::ids::{CallId, Channel, GroupHandle, HostId, InstanceId, SpId, StagingId};
+use crate::ids::{CallId, Channel, GroupHandle, HostId, InstanceId, OfferId, SpId, StagingId};
 
 /// One rank's call, as the driver hands it in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +53,8 @@ pub struct Member {
     pub host: HostId,
     /// Its unicast address, opaque.
     pub address: Arc<[u8]>,
+    /// The rank's own offer: its service process knows whether the rank can still ask for the group.
+    pub offer: OfferId,
 }
 
 /// A group to be made. Equal on all members.

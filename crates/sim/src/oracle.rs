@@ -9,7 +9,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use outboard_plan::Rank;
-use outboard_proto::{Absentee, CollectiveError, GroupError, InstanceId, Instant, Overdue, Signature};
+use outboard_proto::{Absentee, CollectiveError, GroupError, InstanceId, Instant, Overdue, Refusal, Signature};
 
 use crate::breach::Breach;
 use crate::cluster::{group_number, handle, sp_id};
@@ -216,6 +216,9 @@ impl Truth {
                 scenario.config.group_timeout == Some(after)
                     && (0..plan.members.len()).any(|m| host(m) == host(named) && late(m))
             }),
+            CollectiveError::Refused { rank, why } => {
+                *why == Refusal::Quota && member(rank).is_some_and(|m| scenario.faults.refused == Some((group, m)))
+            }
             CollectiveError::Protocol(_) | CollectiveError::HandleTaken(_) => false,
         }
     }

@@ -315,7 +315,7 @@ fn never_asks(context: &Context, group: &Group) {
         wait_for_death();
     }
     let error = context.create_group(&offers, ranks as u32, rank as u32).expect_err("one is missing");
-    assert_eq!(error.status(), Status::Deadline, "{error}");
+    assert!([Status::Deadline, Status::RankLost].contains(&error.status()), "{error}");
     say(&error.to_string());
     wait_for_line();
 }

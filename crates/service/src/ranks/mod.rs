@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use outboard_call::{CallKind, Footprint, MOST_BYTES, Rank};
-use outboard_proto::{CallId, CollectiveError, GroupError, GroupHandle, InstanceId, PostedCall};
+use outboard_proto::{CallId, CollectiveError, GroupError, GroupHandle, InstanceId, OfferId, PostedCall};
 use outboard_shm::attach::{Channel, ChannelError, GroupReady, Reply};
 use outboard_shm::control::{Completions, ServiceSide};
 use outboard_shm::entry::Entry;
@@ -105,8 +105,8 @@ pub(crate) struct Attached {
     /// By the identifier that the rank knows.
     pub(crate) groups: BTreeMap<u64, Membership>,
     pub(crate) next_group: u64,
-    /// Handle and key of offers that have not been used, oldest first.
-    pub(crate) offers: VecDeque<(GroupHandle, [u64; 2])>,
+    /// Offers that have not been used, oldest first.
+    pub(crate) offers: VecDeque<OfferId>,
     /// Result and sentence of failed requests, by completion word.
     pub(crate) failures: HashMap<u32, (Status, String)>,
     /// Completion words that requests in flight own.
@@ -256,11 +256,18 @@ impl Ranks {
         engine.leave(membership.handle, membership.rank);
     }
 
+    /// A rank asks for no group by its offers any more: it is gone, or is refused.
+    pub(crate) fn withdraw(&mut self, id: ConnectionId, refused: Option<outboard_proto::Refusal>, engine: &mut Engine) {
+        let offers = self.rank(id).map(|rank| std::mem::take(&mut rank.offers));
+        offers.into_iter().flatten().for_each(|offer| engine.withdraw(offer, refused));
+    }
+
     /// The connection is over: its memory is forgotten, then its groups are left.
     pub(crate) fn remove(&mut self, id: ConnectionId, poller: &Poller, engine: &mut Engine) {
         for (&call, in_flight) in self.calls.iter().filter(|(_, in_flight)| in_flight.connection == id) {
             engine.forget_memory(call, in_flight.place.1);
         }
+        self.withdraw(id, None, engine);
         let Some(connection) = self.connections.get(&id) else { return };
         poller.unwatch(connection.channel());
         let mut groups = Vec::new();
