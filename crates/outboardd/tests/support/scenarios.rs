@@ -107,6 +107,7 @@ pub(crate) fn run(name: &str) {
         "recorded-one-dies" => recorded::one_dies(&group),
         "drained" => return life::drained(&group),
         "given-up" => return life::given_up(&group),
+        "busy" => life::busy(&group),
         "halted" => life::halted(&group),
         "a-host-dies" => life::a_host_dies(&group),
         "hoard" => return hoard(&context, &group),

@@ -210,6 +210,7 @@ impl Desk<'_> {
                 return Ok(Next::Close);
             }
         };
+        self.ranks.greetings.remove(id);
         let Some(Connection::Greeting(channel)) = self.ranks.connections.remove(&id) else {
             unreachable!("it was greeting a moment ago")
         };
@@ -250,6 +251,7 @@ impl Desk<'_> {
             return refuse(Status::Resource, format!("{most} ranks are attached already; raise --max-ranks"));
         }
         let mut process = pin(self.ranks.connections[&id].channel(), hello, descriptors, &self.host.settings)?;
+        process.memory = process.memory.with_alarm(self.ranks.alarm());
         if let Some(DockedRank { pid, seat, watch }) = self.host.docked.take(&hello.nonce) {
             // Its process here is ours; the connection alone tells of its end.
             (process.pid, process.seen, process.pidfd, process.seat) = (pid, None, None, Some(seat));
