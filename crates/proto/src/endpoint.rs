@@ -303,6 +303,18 @@ impl Endpoint {
         self.settle();
     }
 
+    /// The driver has no memory for [`Order::Stage`]: the calls of this group alone fail, on all ranks.
+    pub fn handle_no_memory(&mut self, now: Instant, group: GroupHandle, bytes: u64) {
+        self.node.out.now = now;
+        if let Some(g) = self.groups.get_mut(&group) {
+            let error = CollectiveError::Staging { rank: g.members.locals[0], bytes };
+            // Orders that name what is not there were left undone since.
+            self.node.out.fail_ending_of_group(group, &error);
+            g.break_up(&mut self.node, error, true);
+        }
+        self.settle();
+    }
+
     /// The buffers of a call cannot be accessed because the rank's process has ended; `handle_leave` follows.
     pub fn handle_rank_gone(&mut self, now: Instant, call: CallId) {
         self.node.out.now = now;

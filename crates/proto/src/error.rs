@@ -116,9 +116,9 @@ pub enum CollectiveError {
     },
     /// What a call, as a reduction, has to keep in memory of the service process on the way is more than its job's
     /// quota, or than other groups leave of it: waiting for them could be for ever, as they may wait for this call on
-    /// another host.
+    /// another host. Or there is no memory left, whatever the quota says.
     #[error(
-        "the service process of {rank} needs {bytes} bytes of scratch for this call, more than is left of its job's quota; raise that (outboardd --job-scratch), or make calls on less or on fewer groups at once"
+        "the service process of {rank} needs {bytes} bytes of memory for this call, more than is left of its job's quota or of its host's memory; raise that (outboardd --job-scratch), or make calls on less or on fewer groups at once"
     )]
     Staging {
         /// The lowest of the group's ranks that it serves.

@@ -36,5 +36,5 @@ pub use instance::recording::{MAX_RECORDINGS, MAX_STEPS, RecordError, Recording}
 pub use interface::{
     CallKind, Class, Counters, Event, FrameBytes, GroupSpec, InFlight, MemRef, Member, Moves, MulticastBatch, Order,
     Pairs, Payload, PostedCall, Reach, ReceivedDatagram, Region, Signature, Sizes, Step, TaggedCall, Transmit,
-    sizes_digest,
+    sizes_digest, staging_size,
 };

@@ -188,7 +188,7 @@ impl Driver {
         for _ in 0..10_000 {
             while let Some(order) = self.sp.poll_order() {
                 match order {
-                    Order::Stage { id, bytes } => {
+                    Order::Stage { id, bytes, .. } => {
                         self.staged += bytes;
                         assert!(self.staging.insert(id.0, bytes).is_none() && self.staged <= QUOTA);
                     }

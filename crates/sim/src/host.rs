@@ -327,7 +327,7 @@ impl Host {
     fn obey(&mut self, order: Order, payloads: &Payloads<'_>) -> Result<(), Breach> {
         let Some(order) = self.saboteur.order(order) else { return Ok(()) };
         let access = match order {
-            Order::Stage { id, bytes } => Access::Done(self.memory.stage(id, bytes)?),
+            Order::Stage { id, bytes, .. } => Access::Done(self.memory.stage(id, bytes)?),
             Order::Unstage { id } => {
                 self.check_not_read(|region| region == Region::Staging(id))?;
                 Access::Done(self.memory.unstage(id)?)

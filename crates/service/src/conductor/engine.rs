@@ -48,11 +48,15 @@ impl Engine {
     fn settle(&mut self, payloads: Payloads<'_>) {
         self.memory.perform(&mut self.machine, payloads);
         for _ in 0..FAULT_ROUNDS {
-            let faults = self.memory.take_faults();
-            if faults.is_empty() {
+            let (faults, unmet) = (self.memory.take_faults(), self.memory.take_unmet());
+            if faults.is_empty() && unmet.is_empty() {
                 return;
             }
             let now = self.now();
+            for (group, bytes) in unmet {
+                self.machine.handle_no_memory(now, group, bytes);
+                self.memory.perform(&mut self.machine, &[]);
+            }
             for (call, cause) in faults {
                 match cause {
                     Cause::Buffer => self.machine.handle_memory_fault(now, call),
