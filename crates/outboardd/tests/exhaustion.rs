@@ -7,7 +7,7 @@ use std::fs::File;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use outboard::{Context, Contribution, Group, Status};
+use outboard::{Context, Contribution, Element, Group, Operator, Outcome, Reduction, Status};
 use support::{DAEMON, Daemon, Rank, SCENARIO, again};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -98,6 +98,63 @@ fn a_rank_without_descriptors_or_memory_says_so_and_harms_nobody() {
     }
     group.destroy().expect("no request is in flight");
     context.detach().expect("no group is left");
+}
+
+/// Kilobytes that a process may address.
+fn with_memory(kilobytes: u64) -> Daemon {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("ulimit -v {kilobytes} && exec \"$0\" \"$@\""), DAEMON]);
+    Daemon::start_by(command, &["--job-scratch", "64G"])
+}
+
+/// Kilobytes of address space that a daemon takes with two ranks.
+fn addressed() -> u64 {
+    let daemon = Daemon::start(&[]);
+    let ranks = [attach(&daemon), attach(&daemon)];
+    assert!(ranks.iter().all(Result::is_ok));
+    let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.id())).expect("it lives");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmPeak:")).expect("Linux tells");
+    line.trim().trim_end_matches(" kB").parse().expect("a number")
+}
+
+/// Sums vectors of so many bytes over two ranks; the first error.
+fn sum(groups: &[Group], bytes: usize) -> Result<(), outboard::Error> {
+    let reduction = Reduction::new(Operator::Sum, Element::F32).expect("defined by MPI");
+    let mut buffers: Vec<_> = groups.iter().map(|_| (vec![0u8; bytes], vec![0u8; bytes])).collect();
+    let requests = groups.iter().zip(&mut buffers).map(|(group, (send, receive))| {
+        let at = Contribution::At(send.as_ptr());
+        let elements = bytes as u64 / 4;
+        let outcome = Outcome::Scan { count: elements, inclusive: true };
+        // SAFETY: both buffers outlive the wait for the request's end.
+        unsafe { group.ireduction(outcome, reduction, at, receive.as_mut_ptr()) }.expect("posted")
+    });
+    let requests: Vec<_> = requests.collect();
+    let ends: Vec<_> = requests.into_iter().map(|mut request| request.wait(Some(LIMIT)).expect("it ends")).collect();
+    ends.into_iter().collect()
+}
+
+/// The quota allows what the machine does not have: the group at fault is told, the others are served.
+#[test]
+fn a_daemon_without_memory_says_so_and_serves_on() {
+    let daemon = with_memory(addressed() + (16 << 10));
+    let ranks = [attach(&daemon).expect("room"), attach(&daemon).expect("room")];
+    let pair = || {
+        let offers: Vec<u8> = ranks.iter().flat_map(|rank| *rank.offer().expect("an offer")).collect();
+        std::thread::scope(|scope| {
+            let made = [0, 1].map(|at| {
+                scope.spawn({
+                    let (rank, offers) = (&ranks[at], &offers);
+                    move || rank.create_group(offers, 2, at as u32)
+                })
+            });
+            made.map(|made| made.join().expect("no panic").expect("the group is made"))
+        })
+    };
+    let (groups, others) = (pair(), pair());
+    let error = sum(&groups, 96 << 20).expect_err("more than there is");
+    assert_eq!(error.status(), Status::Resource, "{error}");
+    assert!(error.to_string().contains("memory"), "{error}");
+    sum(&others, 4 << 10).expect("another group has what it needs");
 }
 
 #[test]

@@ -404,20 +404,27 @@ fn a_dead_host_is_named_and_leaves_nothing_behind() {
     }
 }
 
-/// One of three has exchanged offers and dies before it makes the group.
+/// One of three has exchanged offers, and dies or does nothing before it makes the group.
 fn who_never_asks_for_a_group_is_named_on_all_hosts() {
-    let cluster = Cluster::start(3, None, &["--group-timeout", "1"]);
-    let mut ranks = cluster.ranks("never-asks", 1);
-    assert_eq!(ranks[2].line(), "ready");
-    ranks[2].kill();
-    for rank in &mut ranks[..2] {
-        let said = rank.line();
-        assert!(said.contains("rank 2") && said.contains("has not asked for the group"), "{said}");
+    for (timeout, dies, why) in [("1", false, "has not asked for the group"), ("600", true, "died or left")] {
+        let cluster = Cluster::start(3, None, &["--group-timeout", timeout]);
+        let mut ranks = cluster.ranks("never-asks", 1);
+        let mut last = ranks.pop().expect("several");
+        assert_eq!(last.line(), "ready");
+        if dies {
+            last.kill();
+        }
+        for rank in &mut ranks {
+            let said = rank.line();
+            assert!(said.contains("rank 2") && said.contains(why), "{said}");
+        }
+        if !dies {
+            last.kill();
+        }
+        let_go(ranks);
+        // The kernel tells of each end; an answer comes after the daemon has looked at all of them.
+        assert!((0..1000).any(|_| cluster.count("memberships") == 0));
     }
-    ranks.truncate(2);
-    let_go(ranks);
-    // The kernel tells of each end; an answer comes after the daemon has looked at all of them.
-    assert!((0..1000).any(|_| cluster.count("memberships") == 0));
 }
 
 /// The ranks of a host without link lose theirs, by name; those that start when it has a link again have all hosts,

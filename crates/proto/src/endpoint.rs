@@ -13,8 +13,8 @@ use outboard_plan::Rank;
 
 use crate::config::Config;
 use crate::deadlines::Deadlines;
-use crate::error::CollectiveError;
-use crate::ids::{CallId, Channel, GroupHandle, InstanceId, Instant, SpId};
+use crate::error::{CollectiveError, Refusal};
+use crate::ids::{CallId, Channel, GroupHandle, InstanceId, Instant, OfferId, SpId};
 use crate::instance::Instance;
 use crate::instance::recording::{RecordError, Recording};
 use crate::interface::{
@@ -26,22 +26,23 @@ use crate::outbox::Outbox;
 use crate::wire::{FrameHeader, Message};
 
 mod datagrams;
+mod early;
 mod groups;
 mod lateness;
+mod offers;
 mod peers;
 mod sizes;
 mod tagged;
 mod turns;
 
+use early::Early;
 use groups::{FailedGroup, Group};
+use offers::{Offers, Withdrawn};
 use peers::{Loss, Peers};
 use turns::{Load, Turns};
 
 /// Multicast batches in the hands of the driver at once.
 const MAX_BATCHES: usize = 16;
-/// Messages of one peer kept for groups that no local rank has asked for yet: one that floods us harms no other's
-/// groups.
-const MAX_EARLY: usize = 4096;
 /// Ended groups that are remembered, so that late messages for them are not kept and late ranks are told.
 const MAX_RETIRED: usize = 4096;
 /// Groups that broke, of which is remembered why, and where their members are.
@@ -56,8 +57,8 @@ pub struct Endpoint {
     acked: Vec<Acked>,
     /// What is received, and for which groups.
     channels: BTreeSet<(Channel, GroupHandle)>,
-    /// Messages for groups that are not known here yet, by sender, in order.
-    early: BTreeMap<SpId, VecDeque<Message>>,
+    early: Early,
+    offers: Offers,
     retired: VecDeque<GroupHandle>,
     failed_groups: VecDeque<FailedGroup>,
     /// When groups are looked at that are being made, or have something in flight.
@@ -115,7 +116,8 @@ impl Endpoint {
             groups: BTreeMap::new(),
             acked: Vec::new(),
             channels: BTreeSet::new(),
-            early: BTreeMap::new(),
+            early: Early::default(),
+            offers: Offers::default(),
             retired: VecDeque::new(),
             failed_groups: VecDeque::new(),
             looks: Deadlines::default(),
@@ -159,6 +161,26 @@ impl Endpoint {
         // The messages of a group, while there are any, are one of those in turn.
         let collectives = self.node.turns.len() - self.node.tagged_groups + self.node.messages;
         (self.groups.len(), collectives, self.node.peers.backlog())
+    }
+
+    /// A local rank has been given an offer, which it may hand to others from now on.
+    pub fn handle_offer(&mut self, offer: OfferId) {
+        self.offers.open(offer);
+    }
+
+    /// A local rank will not ask for a group by this offer any more, because it is gone or is refused, if it has not
+    /// done so before: whoever makes the group hears of it.
+    pub fn handle_offer_withdrawn(&mut self, now: Instant, offer: OfferId, refused: Option<Refusal>) {
+        self.node.out.now = now;
+        self.withdraw_offer(offer, refused.map_or(Withdrawn::Gone, Withdrawn::Refused));
+        self.settle();
+    }
+
+    /// The driver refuses a local rank this group: all members are told why.
+    pub fn handle_refusal(&mut self, now: Instant, spec: &GroupSpec, rank: Rank, why: Refusal) {
+        self.node.out.now = now;
+        self.refuse_group(spec, rank, why);
+        self.settle();
     }
 
     /// A local rank asks for a group. Answered by [`Event::GroupReady`] for every local rank that asks.
@@ -281,6 +303,18 @@ impl Endpoint {
         self.settle();
     }
 
+    /// The driver has no memory for [`Order::Stage`]: the calls of this group alone fail, on all ranks.
+    pub fn handle_no_memory(&mut self, now: Instant, group: GroupHandle, bytes: u64) {
+        self.node.out.now = now;
+        if let Some(g) = self.groups.get_mut(&group) {
+            let error = CollectiveError::Staging { rank: g.members.locals[0], bytes };
+            // Orders that name what is not there were left undone since.
+            self.node.out.fail_ending_of_group(group, &error);
+            g.break_up(&mut self.node, error, true);
+        }
+        self.settle();
+    }
+
     /// The buffers of a call cannot be accessed because the rank's process has ended; `handle_leave` follows.
     pub fn handle_rank_gone(&mut self, now: Instant, call: CallId) {
         self.node.out.now = now;
@@ -306,6 +340,10 @@ impl Endpoint {
         self.node.out.now = now;
         self.time_peers();
         self.look_at_groups();
+        if let Some(limit) = self.node.config.group_timeout {
+            self.early.age(now, limit);
+            self.offers.age(now, limit);
+        }
         let due: BTreeSet<_> = std::iter::from_fn(|| self.node.turns.pop_due(now)).collect();
         for (group, instance) in due {
             self.node.out.touch(group, instance);

@@ -106,11 +106,19 @@ pub enum CollectiveError {
         /// How long the others have waited.
         after_ms: u64,
     },
+    /// The service process of a rank refuses it the group.
+    #[error("{rank} cannot be in the group: {why}")]
+    Refused {
+        /// The rank.
+        rank: Rank,
+        /// Why.
+        why: Refusal,
+    },
     /// What a call, as a reduction, has to keep in memory of the service process on the way is more than its job's
     /// quota, or than other groups leave of it: waiting for them could be for ever, as they may wait for this call on
-    /// another host.
+    /// another host. Or there is no memory left, whatever the quota says.
     #[error(
-        "the service process of {rank} needs {bytes} bytes of scratch for this call, more than is left of its job's quota; raise that (outboardd --job-scratch), or make calls on less or on fewer groups at once"
+        "the service process of {rank} needs {bytes} bytes of memory for this call, more than is left of its job's quota or of its host's memory; raise that (outboardd --job-scratch), or make calls on less or on fewer groups at once"
     )]
     Staging {
         /// The lowest of the group's ranks that it serves.
@@ -138,9 +146,32 @@ impl CollectiveError {
             | CollectiveError::Protocol(_)
             | CollectiveError::Configuration { .. }
             | CollectiveError::NotAsked { .. }
+            | CollectiveError::Refused { .. }
             | CollectiveError::HandleTaken(_) => false,
         }
     }
+}
+
+/// Why a service process refuses a group to a rank that it serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The rank is in as many groups as one may be in.
+    #[error("it is in as many groups as one rank may be; destroy some of them, or raise --max-groups of its outboardd")]
+    Groups,
+    /// Its job is.
+    #[error(
+        "its job's quota of group memberships on its host is used up; destroy some groups, or raise --job-groups of \
+         its outboardd"
+    )]
+    Quota,
+    /// The service process cannot take what the rank hands over.
+    #[error(
+        "its service process is out of descriptors; raise its limit on them (`ulimit -n`, LimitNOFILE in its unit)"
+    )]
+    Descriptors,
+    /// The rank has made so many offers since that this one is forgotten.
+    #[error("it has made too many offers since; make the group of new ones")]
+    Forgotten,
 }
 
 /// Why a group could not be made.

@@ -57,6 +57,10 @@ impl fmt::Display for GroupHandle {
     }
 }
 
+/// An offer by which a rank can be in one group. Only who was given the offer knows its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OfferId(pub u64);
+
 /// One collective of a group: the group's calls counted from 1. Instance 0 is the making of the group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InstanceId(pub u64);

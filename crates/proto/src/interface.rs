@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 
 use crate::error::{CollectiveError, GroupError};
 use crate::group::lateness::Overdue;
-use crate::ids::{CallId, Channel, GroupHandle, HostId, InstanceId, SpId, StagingId};
+use crate::ids::{CallId, Channel, GroupHandle, HostId, InstanceId, OfferId, SpId, StagingId};
 
 /// One rank's call, as the driver hands it in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +53,8 @@ pub struct Member {
     pub host: HostId,
     /// Its unicast address, opaque.
     pub address: Arc<[u8]>,
+    /// The rank's own offer: its service process knows whether the rank can still ask for the group.
+    pub offer: OfferId,
 }
 
 /// A group to be made. Equal on all members.
@@ -104,16 +106,31 @@ pub struct MemRef {
     pub len: u64,
 }
 
+/// Least that is allocated for any staging.
+const LEAST_STAGING: u64 = 256;
+
+/// What is allocated, and counts to quotas, where `bytes` of staging are asked for: an eighth more at most, in eight
+/// steps from one power of two to the next, so that what is given back serves others of about its size. None beyond
+/// all memory.
+#[must_use]
+pub fn staging_size(bytes: u64) -> Option<u64> {
+    let bytes = bytes.max(LEAST_STAGING);
+    bytes.checked_next_multiple_of(bytes.checked_next_power_of_two()? / 16)
+}
+
 /// Work on memory. The driver drains [`crate::Endpoint::poll_order`] after every `handle_*` and does each order
 /// before it takes the next and before it gives up what it passed in (the payload of a frame, the batch of datagrams).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// Provide `bytes` of memory under this name. Contents are undefined.
+    /// Provide [`staging_size`] of `bytes` of memory under this name. Contents are undefined. A driver that has none
+    /// left says so ([`crate::Endpoint::handle_no_memory`]) and leaves undone what names it.
     Stage {
         /// The name.
         id: StagingId,
-        /// Bytes.
+        /// Bytes that are used.
         bytes: u64,
+        /// For whose calls.
+        group: GroupHandle,
     },
     /// The memory is not needed any more.
     Unstage {

@@ -29,12 +29,12 @@ mod transfer;
 
 pub use config::Config;
 pub use endpoint::Endpoint;
-pub use error::{CollectiveError, GroupError};
+pub use error::{CollectiveError, GroupError, Refusal};
 pub use group::lateness::{Absentee, Absentees, DeadlineMissed, MAX_ABSENT, Overdue};
-pub use ids::{CallId, Channel, GroupHandle, HostId, InstanceId, Instant, SpId, StagingId};
+pub use ids::{CallId, Channel, GroupHandle, HostId, InstanceId, Instant, OfferId, SpId, StagingId};
 pub use instance::recording::{MAX_RECORDINGS, MAX_STEPS, RecordError, Recording};
 pub use interface::{
     CallKind, Class, Counters, Event, FrameBytes, GroupSpec, InFlight, MemRef, Member, Moves, MulticastBatch, Order,
     Pairs, Payload, PostedCall, Reach, ReceivedDatagram, Region, Signature, Sizes, Step, TaggedCall, Transmit,
-    sizes_digest,
+    sizes_digest, staging_size,
 };

@@ -8,9 +8,10 @@ use outboard_plan::{Rank, Reduction};
 
 use crate::config::Config;
 use crate::error::CollectiveError;
+use crate::group::members::Members;
 use crate::ids::{CallId, GroupHandle, InstanceId, Instant, SpId, StagingId};
 use crate::instance::tagged::TAGGED;
-use crate::interface::{CallKind, Counters, Event, MemRef, Order, Step};
+use crate::interface::{CallKind, Counters, Event, MemRef, Order, Step, staging_size};
 use crate::link::Owner;
 use crate::multicast::pacing::Contention;
 use crate::wire::Message;
@@ -68,35 +69,34 @@ impl Outbox {
         }
     }
 
-    /// Memory of the service process, or none when the quota of all or of `owner` is used up.
-    pub(crate) fn stage(&mut self, quota: Quota, owner: u64, bytes: u64) -> Option<Staging> {
-        if !self.can_stage(quota, owner, bytes) {
-            return None;
-        }
-        *self.used_by.entry((quota, owner)).or_default() += bytes;
+    /// Memory of the service process for a group, or none when the quota of all or of its owner is used up.
+    pub(crate) fn stage(&mut self, quota: Quota, members: &Members, bytes: u64) -> Option<Staging> {
+        let owner = members.owner;
+        let size = staging_size(bytes).filter(|size| self.has_room(quota, owner, *size))?;
+        *self.used_by.entry((quota, owner)).or_default() += size;
         self.counters.staging_peak = self.counters.staging_peak.max(self.used_by.values().sum());
         let id = StagingId(self.next_staging);
         self.next_staging += 1;
-        self.orders.push_back(Order::Stage { id, bytes });
-        Some(Staging { id, bytes, quota, owner })
+        self.orders.push_back(Order::Stage { id, bytes, group: members.handle });
+        Some(Staging { id, bytes, size, quota, owner })
     }
 
-    /// Whether [`Self::stage`] gives so much now.
-    pub(crate) fn can_stage(&self, quota: Quota, owner: u64, bytes: u64) -> bool {
+    /// Whether [`Self::stage`] gives now what all in all has this size ([`staging_size`]).
+    pub(crate) fn has_room(&self, quota: Quota, owner: u64, size: u64) -> bool {
         let used = self.used_by.get(&(quota, owner)).copied().unwrap_or(0);
         match quota {
             Quota::Late => {
                 let by_all: u64 = self.used_by.range((quota, 0)..=(quota, u64::MAX)).map(|(_, used)| used).sum();
-                bytes <= self.staging_quota - by_all && bytes <= self.owner_quota - used
+                size <= self.staging_quota - by_all && size <= self.owner_quota - used
             }
-            Quota::Calls => bytes <= self.scratch_quota - used,
+            Quota::Calls => size <= self.scratch_quota - used,
         }
     }
 
     pub(crate) fn unstage(&mut self, staging: Staging) {
         let of = (staging.quota, staging.owner);
         if let Some(used) = self.used_by.get_mut(&of) {
-            *used -= staging.bytes;
+            *used -= staging.size;
             if *used == 0 {
                 self.used_by.remove(&of);
             }
@@ -168,8 +168,17 @@ impl Outbox {
 
     /// An order on memory failed: no rank here is told success over missing bytes.
     pub(crate) fn fail_ending(&mut self, group: GroupHandle, instance: InstanceId, error: &CollectiveError) {
-        let of_instance = self.ending.iter_mut().filter(|(c, _)| (c.group, c.instance) == (group, instance));
-        of_instance.filter(|(_, result)| result.is_ok()).for_each(|(_, result)| *result = Err(error.clone()));
+        self.fail_endings(|c| (c.group, c.instance) == (group, instance), error);
+    }
+
+    /// The same for all calls of a group.
+    pub(crate) fn fail_ending_of_group(&mut self, group: GroupHandle, error: &CollectiveError) {
+        self.fail_endings(|c| c.group == group, error);
+    }
+
+    fn fail_endings(&mut self, which: impl Fn(&Completion) -> bool, error: &CollectiveError) {
+        let those = self.ending.iter_mut().filter(|(completion, result)| result.is_ok() && which(completion));
+        those.for_each(|(_, result)| *result = Err(error.clone()));
     }
 
     /// Bytes of a call in flight are lost in memory that the driver cannot reach: it alone ends with this error.
@@ -226,6 +235,8 @@ pub(crate) enum Quota {
 pub(crate) struct Staging {
     pub(crate) id: StagingId,
     pub(crate) bytes: u64,
+    /// What is allocated for them.
+    size: u64,
     pub(crate) quota: Quota,
     /// To whose quota it counts.
     owner: u64,
@@ -234,35 +245,67 @@ pub(crate) struct Staging {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::{HostId, OfferId};
+    use crate::interface::{GroupSpec, Member};
 
-    fn stage(out: &mut Outbox, quota: Quota, owner: u64, bytes: u64) -> Staging {
-        out.stage(quota, owner, bytes).expect("within the quotas")
+    /// Bytes of which just as many are allocated.
+    const UNIT: u64 = 256;
+
+    fn try_stage(out: &mut Outbox, quota: Quota, owner: u64, units: u64) -> Option<Staging> {
+        out.stage(quota, &members(owner), units * UNIT)
+    }
+
+    fn members(owner: u64) -> Members {
+        let member = Member { sp: SpId(1), host: HostId(1), address: [].into(), offer: OfferId(0) };
+        let spec = GroupSpec { handle: GroupHandle(1), key: [2, 3], job: 4, members: vec![member] };
+        let mut members = Members::new(&spec, SpId(1), &Config::default(), 1).expect("a group of one");
+        members.owner = owner;
+        members
+    }
+
+    fn stage(out: &mut Outbox, quota: Quota, owner: u64, units: u64) -> Staging {
+        try_stage(out, quota, owner, units).expect("within the quotas")
     }
 
     #[test]
     fn an_owner_at_its_quota_of_staging_leaves_the_rest_to_others() {
-        let mut out = Outbox::new(&Config { staging_quota: 100, owner_staging_quota: 60, ..Config::default() });
-        let first = stage(&mut out, Quota::Late, 1, 60);
-        assert_eq!(out.stage(Quota::Late, 1, 1), None);
+        let (staging_quota, owner_staging_quota) = (96 * UNIT, 56 * UNIT);
+        let mut out = Outbox::new(&Config { staging_quota, owner_staging_quota, ..Config::default() });
+        let first = stage(&mut out, Quota::Late, 1, 56);
+        assert_eq!(try_stage(&mut out, Quota::Late, 1, 1), None);
         let other = stage(&mut out, Quota::Late, 2, 40);
-        assert_eq!(out.stage(Quota::Late, 2, 1), None, "the quota of all");
+        assert_eq!(try_stage(&mut out, Quota::Late, 2, 1), None, "the quota of all");
         out.unstage(first);
-        assert!(out.stage(Quota::Late, 1, 60).is_some());
+        stage(&mut out, Quota::Late, 1, 56);
         out.unstage(other);
-        assert_eq!(out.used_by, BTreeMap::from([((Quota::Late, 1), 60)]), "nothing is kept of who has nothing");
+        assert_eq!(out.used_by, BTreeMap::from([((Quota::Late, 1), 56 * UNIT)]), "nothing is kept of who has nothing");
     }
 
     #[test]
     fn what_is_held_for_late_ranks_takes_nothing_from_calls() {
-        let config = Config { staging_quota: 100, owner_scratch_quota: 50, ..Config::default() };
-        let mut out = Outbox::new(&config);
-        stage(&mut out, Quota::Late, 1, 100);
-        let own = stage(&mut out, Quota::Calls, 1, 50);
-        assert_eq!(out.stage(Quota::Calls, 1, 1), None);
-        assert!(out.stage(Quota::Calls, 2, 50).is_some(), "another's");
+        let (staging_quota, owner_scratch_quota) = (96 * UNIT, 48 * UNIT);
+        let mut out = Outbox::new(&Config { staging_quota, owner_scratch_quota, ..Config::default() });
+        stage(&mut out, Quota::Late, 1, 96);
+        let own = stage(&mut out, Quota::Calls, 1, 48);
+        assert_eq!(try_stage(&mut out, Quota::Calls, 1, 1), None);
+        stage(&mut out, Quota::Calls, 2, 48);
         out.unstage(own);
-        assert_eq!(out.stage(Quota::Late, 1, 1), None);
-        assert_eq!((out.used_by.values().sum::<u64>(), out.counters.staging_peak), (150, 200));
+        assert_eq!(try_stage(&mut out, Quota::Late, 1, 1), None);
+        assert_eq!((out.used_by.values().sum::<u64>(), out.counters.staging_peak), (144 * UNIT, 192 * UNIT));
+    }
+
+    #[test]
+    fn what_is_allocated_counts_and_is_little_more_than_what_is_used() {
+        let mut out = Outbox::new(&Config { staging_quota: 1000 * UNIT, ..Config::default() });
+        let held: Vec<_> = std::iter::from_fn(|| out.stage(Quota::Late, &members(1), 1)).collect();
+        assert_eq!(held.len(), 1000, "messages of one byte");
+        held.into_iter().for_each(|staging| out.unstage(staging));
+        assert!(out.used_by.is_empty());
+        for bytes in [0, 1, 256, 257, 4095, 4097, 33_000, (1 << 30) + 1, u64::MAX / 3] {
+            let size = staging_size(bytes).expect("memory");
+            assert!(size >= bytes.max(256) && size <= bytes.max(256) + bytes / 8 + 32, "{size} for {bytes}");
+        }
+        assert_eq!(staging_size(u64::MAX), None);
     }
 
     #[test]

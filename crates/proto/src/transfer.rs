@@ -595,5 +595,5 @@ impl Transfer {
 
 /// Memory for a message that nobody receives yet, as far as it needs some; none where there is no room.
 fn stage(site: &mut Site<'_>, bytes: u64) -> Option<Option<Staging>> {
-    if bytes == 0 { Some(None) } else { site.out.stage(Quota::Late, site.members.owner, bytes).map(Some) }
+    if bytes == 0 { Some(None) } else { site.out.stage(Quota::Late, site.members, bytes).map(Some) }
 }

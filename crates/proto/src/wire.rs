@@ -11,7 +11,10 @@ mod transfer;
 
 pub use datagram::{DATAGRAM_HEADER_BYTES, DatagramError, DatagramHeader};
 pub use frame::{FRAME_HEADER_BYTES, FrameHeader, FrameKind};
-pub use message::{GroupMessage, InstanceMessage, MAX_BLOCKS, MAX_RANGES, MAX_SOURCES, Message, MulticastMessage};
+pub use message::{
+    GroupMessage, InstanceMessage, MAX_ASKER, MAX_BLOCKS, MAX_OFFERS, MAX_RANGES, MAX_SOURCES, Message,
+    MulticastMessage,
+};
 pub use outboard_call::codec::DecodeError;
 pub use recorded_memory::{MAX_PIECES, RecordedMemory};
 pub use transfer::{

@@ -6,8 +6,8 @@ use std::cell::Cell;
 
 use outboard_plan::Rank;
 use outboard_proto::{
-    CallId, CallKind, Config, Endpoint, Event, GroupHandle, GroupSpec, HostId, InstanceId, Instant, Member, PostedCall,
-    Signature, SpId, TaggedCall, Transmit,
+    CallId, CallKind, Config, Endpoint, Event, GroupHandle, GroupSpec, HostId, InstanceId, Instant, Member, OfferId,
+    PostedCall, Signature, SpId, TaggedCall, Transmit,
 };
 
 /// Most allocations of a message of 8 bytes in both machines together, its acknowledgements among them.
@@ -47,7 +47,8 @@ struct Pair {
 
 impl Pair {
     fn new() -> Self {
-        let members = [10, 11].map(|sp| Member { sp: SpId(sp), host: HostId(sp), address: [].into() });
+        let members =
+            [10, 11].map(|sp| Member { sp: SpId(sp), host: HostId(sp), address: [].into(), offer: OfferId(sp) });
         let spec = GroupSpec { handle: GROUP, key: [1, 2], job: 3, members: members.into() };
         let machines = [10, 11].map(|sp| Endpoint::new(SpId(sp), Config::default(), sp));
         let mut pair = Pair { machines, now: Instant(1), calls: 0 };

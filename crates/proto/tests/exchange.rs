@@ -8,7 +8,7 @@ use outboard_plan::{Buffer, ProgramBuilder, Rank, Span};
 use outboard_proto::wire::{FRAME_HEADER_BYTES, GroupMessage, Message, TransferMessage};
 use outboard_proto::{
     CallId, CallKind, CollectiveError, Config, Endpoint, Event, GroupHandle, GroupSpec, HostId, InstanceId, Instant,
-    Member, PostedCall, Recording, Signature, SpId, TaggedCall, Transmit,
+    Member, OfferId, PostedCall, Recording, Signature, SpId, TaggedCall, Transmit,
 };
 
 const NOW: Instant = Instant(1);
@@ -24,7 +24,8 @@ impl Pair {
     /// Two ranks, one at each, and their group.
     fn new() -> Pair {
         let ids = [SpId(10), SpId(11)];
-        let member = |sp: SpId| Member { sp, host: HostId(sp.0), address: Arc::from([sp.0 as u8]) };
+        let member =
+            |sp: SpId| Member { sp, host: HostId(sp.0), address: Arc::from([sp.0 as u8]), offer: OfferId(sp.0) };
         let spec = GroupSpec { handle: GROUP, key: [3, 4], job: 1, members: ids.map(member).to_vec() };
         let mut pair = Pair(ids.map(|id| Endpoint::new(id, Config::default(), 1)));
         (0..2).for_each(|rank| pair.0[rank].handle_create_group(NOW, &spec, Rank(rank as u32)));

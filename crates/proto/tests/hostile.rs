@@ -13,7 +13,7 @@ use outboard_proto::wire::{
 };
 use outboard_proto::{
     Absentee, Absentees, CallId, CallKind, Config, Endpoint, Event, GroupHandle, GroupSpec, HostId, InstanceId,
-    Instant, Member, PostedCall, ReceivedDatagram, Signature, SpId, Transmit, sizes_digest,
+    Instant, Member, OfferId, PostedCall, ReceivedDatagram, Signature, SpId, Transmit, sizes_digest,
 };
 use proptest::prelude::*;
 
@@ -240,7 +240,7 @@ fn config() -> Config {
 }
 
 fn spec() -> GroupSpec {
-    let member = |sp| Member { sp: SpId(sp), host: HostId(sp), address: Arc::from([sp as u8]) };
+    let member = |sp| Member { sp: SpId(sp), host: HostId(sp), address: Arc::from([sp as u8]), offer: OfferId(sp) };
     // Ranks 0 and 1 here, 2 and 3 at two others.
     GroupSpec {
         handle: GroupHandle(7),

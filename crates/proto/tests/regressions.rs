@@ -8,7 +8,7 @@ use outboard_proto::wire::{
 };
 use outboard_proto::{
     CallId, CallKind, CollectiveError, Config, Endpoint, Event, GroupError, GroupHandle, GroupSpec, HostId, InstanceId,
-    Instant, Member, PostedCall, Signature, SpId, Transmit,
+    Instant, Member, OfferId, PostedCall, Signature, SpId, Transmit,
 };
 
 const NOW: Instant = Instant(1);
@@ -18,7 +18,8 @@ const HOSTILE: SpId = SpId(12);
 
 /// Rank 0 here, ranks `1..` at the service processes given.
 fn spec(others: &[SpId]) -> GroupSpec {
-    let member = |sp: &SpId| Member { sp: *sp, host: HostId(sp.0), address: Arc::from([sp.0 as u8]) };
+    let member =
+        |sp: &SpId| Member { sp: *sp, host: HostId(sp.0), address: Arc::from([sp.0 as u8]), offer: OfferId(sp.0) };
     let members = [SpId(10)].iter().chain(others).map(member).collect();
     GroupSpec { handle: GROUP, key: [3, 4], job: 1, members }
 }

@@ -9,8 +9,8 @@ use outboard_proto::wire::{
     Cts, EarlyCts, Few, FrameHeader, FrameKind, GroupMessage, Message, Number, Origin, Piece, Rts, TransferMessage,
 };
 use outboard_proto::{
-    CallId, CallKind, Config, Endpoint, Event, GroupHandle, GroupSpec, HostId, InstanceId, Instant, Member, Order,
-    PostedCall, Recording, Signature, SpId, TaggedCall,
+    CallId, CallKind, Config, Endpoint, Event, GroupHandle, GroupSpec, HostId, InstanceId, Instant, Member, OfferId,
+    Order, PostedCall, Recording, Signature, SpId, TaggedCall,
 };
 use proptest::prelude::*;
 
@@ -148,7 +148,7 @@ impl Driver {
     /// Ranks 0 and 1 here, 2 and 3 at the hostile one, in a group that is made.
     fn new() -> Driver {
         let config = Config { staging_quota: QUOTA, ..Config::default() };
-        let member = |sp| Member { sp: SpId(sp), host: HostId(sp), address: Arc::from([sp as u8]) };
+        let member = |sp| Member { sp: SpId(sp), host: HostId(sp), address: Arc::from([sp as u8]), offer: OfferId(sp) };
         let members = vec![member(10), member(10), member(11), member(11)];
         let spec = GroupSpec { handle: GROUP, key: [3, 4], job: 1, members };
         let (digest, fingerprint) = (config.digest(), spec.fingerprint());
@@ -188,7 +188,7 @@ impl Driver {
         for _ in 0..10_000 {
             while let Some(order) = self.sp.poll_order() {
                 match order {
-                    Order::Stage { id, bytes } => {
+                    Order::Stage { id, bytes, .. } => {
                         self.staged += bytes;
                         assert!(self.staging.insert(id.0, bytes).is_none() && self.staged <= QUOTA);
                     }

@@ -2,13 +2,13 @@
 
 use outboard_plan::{Rank, Reduction};
 use outboard_proto::wire::{
-    Cts, DatagramHeader, EarlyCts, Fragment, FrameHeader, FrameKind, GroupMessage, InstanceMessage, MAX_BLOCKS,
-    MAX_CTS, MAX_DONE, MAX_FRAME_HEADER, MAX_PIECES_OF_DATA, MAX_RANGES, MAX_SOURCES, Message, MulticastMessage,
-    Number, Origin, Piece, Rts, TransferMessage,
+    Cts, DatagramHeader, EarlyCts, Fragment, FrameHeader, FrameKind, GroupMessage, InstanceMessage, MAX_ASKER,
+    MAX_BLOCKS, MAX_CTS, MAX_DONE, MAX_FRAME_HEADER, MAX_OFFERS, MAX_PIECES_OF_DATA, MAX_RANGES, MAX_SOURCES, Message,
+    MulticastMessage, Number, Origin, Piece, Rts, TransferMessage,
 };
 use outboard_proto::{
-    Absentee, Absentees, CallKind, CollectiveError, DeadlineMissed, GroupHandle, InstanceId, MAX_ABSENT, Signature,
-    SpId,
+    Absentee, Absentees, CallKind, CollectiveError, DeadlineMissed, GroupHandle, InstanceId, MAX_ABSENT, OfferId,
+    Refusal, Signature, SpId,
 };
 use proptest::prelude::*;
 
@@ -90,6 +90,16 @@ fn error() -> impl Strategy<Value = CollectiveError> {
         rank().prop_map(CollectiveError::Memory),
         (rank(), any::<u64>()).prop_map(|(rank, bytes)| CollectiveError::Staging { rank, bytes }),
         (rank(), any::<u64>()).prop_map(|(rank, after_ms)| CollectiveError::NotAsked { rank, after_ms }),
+        (
+            rank(),
+            prop_oneof![
+                Just(Refusal::Groups),
+                Just(Refusal::Quota),
+                Just(Refusal::Descriptors),
+                Just(Refusal::Forgotten)
+            ]
+        )
+            .prop_map(|(rank, why)| CollectiveError::Refused { rank, why }),
         any::<u64>().prop_map(|sp| CollectiveError::Protocol(SpId(sp))),
         any::<[u64; 4]>().prop_map(|[a, a_digest, b, b_digest]| CollectiveError::Configuration {
             a: SpId(a),
@@ -125,6 +135,10 @@ fn message() -> impl Strategy<Value = Message> {
     ]
 }
 
+fn offers() -> impl Strategy<Value = Vec<(Rank, OfferId)>> {
+    prop::collection::vec((rank(), any::<u64>().prop_map(OfferId)), 1..=MAX_OFFERS)
+}
+
 fn of_groups() -> impl Strategy<Value = GroupMessage> {
     prop_oneof![
         (any::<u8>(), any::<u64>(), any::<u64>(), any::<u64>()).prop_map(|(step, sp, digest, fingerprint)| {
@@ -136,7 +150,9 @@ fn of_groups() -> impl Strategy<Value = GroupMessage> {
             well
         }),
         (any::<u64>(), error()).prop_map(|(fingerprint, error)| GroupMessage::Abort { fingerprint, error }),
-        any::<u64>().prop_map(|fingerprint| GroupMessage::Ask { fingerprint }),
+        (any::<u64>(), prop::collection::vec(any::<u8>(), 0..=MAX_ASKER), offers())
+            .prop_map(|(fingerprint, asker, offers)| GroupMessage::Ask { fingerprint, asker: asker.into(), offers }),
+        (any::<u64>(), error()).prop_map(|(fingerprint, error)| GroupMessage::Refuse { fingerprint, error }),
     ]
 }
 

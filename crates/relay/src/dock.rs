@@ -25,7 +25,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use outboard_shm::attach::message::Message;
 use outboard_shm::attach::{Channel, Hello, Reply, Request};
@@ -37,10 +37,15 @@ use crate::frame::{Decoder, Frame};
 use crate::output::Output;
 use crate::shadow::Shadows;
 use crate::wire::{Wire, WireError};
+use outboard_service::topology::Seat;
 use outboard_service::{DockedRank, DockedRanks, Job, Settings, StartError, random};
 
-/// How long a relay may take to greet, and the service process to answer.
-const GREETING_LIMIT: Duration = Duration::from_secs(20);
+/// How long a relay may take to greet, whatever it sends meanwhile.
+const GREETING_LIMIT: Duration = Duration::from_secs(5);
+/// How long the service process may take to answer.
+const ANSWER_LIMIT: Duration = Duration::from_secs(20);
+/// Connections that have not greeted.
+const MOST_GREETING: usize = 256;
 /// Tokens from here on are the dock's own; ranks count from 1.
 const OWN_TOKENS: u64 = 1 << 63;
 /// An address where no shadow lies: what is read there fails the call.
@@ -99,7 +104,7 @@ impl Drop for Dock {
 }
 
 fn listen(listener: &TcpListener, stop: &OwnedFd, terms: &Arc<Terms>) {
-    let present = Arc::new(());
+    let (present, greeting) = (Arc::new(()), Arc::new(()));
     loop {
         let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
         if let Err(errno) = rustix::io::retry_on_intr(|| poll(&mut fds, None)) {
@@ -109,26 +114,30 @@ fn listen(listener: &TcpListener, stop: &OwnedFd, terms: &Arc<Terms>) {
             return;
         }
         match listener.accept() {
-            Ok((stream, from)) => take_in(stream, from, terms, &present),
+            Ok((stream, from)) => take_in(stream, from, terms, [&present, &greeting]),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => tracing::warn!(%error, "a relay cannot connect"),
         }
     }
 }
 
-/// Serves a relay on a thread of its own, which holds `present`.
-fn take_in(stream: TcpStream, from: SocketAddr, terms: &Arc<Terms>, present: &Arc<()>) {
+/// Serves a relay on a thread of its own, which holds `present`, and `greeting` until it has greeted.
+fn take_in(stream: TcpStream, from: SocketAddr, terms: &Arc<Terms>, [present, greeting]: [&Arc<()>; 2]) {
     let wire = match stream.set_nonblocking(false).and_then(|()| Wire::new(stream)) {
         Ok(wire) => wire,
         Err(error) => return tracing::warn!(%error, %from, "a relay cannot connect"),
     };
-    if Arc::strong_count(present) > terms.settings.max_ranks as usize {
+    // Whoever has not greeted holds both, and takes no rank's place.
+    if Arc::strong_count(present).saturating_sub(Arc::strong_count(greeting)) >= terms.settings.max_ranks as usize {
         let most = terms.settings.max_ranks;
         return refuse(&wire, from, &format!("{most} ranks are attached through relays already; raise --max-ranks"));
     }
-    let (terms, present) = (Arc::clone(terms), Arc::clone(present));
+    if Arc::strong_count(greeting) > MOST_GREETING {
+        return refuse(&wire, from, &format!("{MOST_GREETING} connections have not greeted yet; connect again"));
+    }
+    let (terms, present, greeting) = (Arc::clone(terms), Arc::clone(present), Arc::clone(greeting));
     let serve = move || {
-        serve(wire, from, &terms);
+        serve(wire, from, &terms, greeting);
         drop(present);
     };
     if let Err(error) = std::thread::Builder::new().name("dock-rank".into()).spawn(serve) {
@@ -174,9 +183,11 @@ fn refused<T>(text: impl ToString) -> Result<T, End> {
 }
 
 /// Serves one relayed rank to its end.
-fn serve(wire: Wire, from: SocketAddr, terms: &Terms) {
+fn serve(wire: Wire, from: SocketAddr, terms: &Terms, greeting: Arc<()>) {
     let mut decoder = Decoder::default();
-    let (channel, side, output) = match greet(&wire, &mut decoder, terms) {
+    let greeted = hear(&wire, &mut decoder);
+    drop(greeting);
+    let (channel, side, output) = match greeted.and_then(|greeted| greet(&wire, greeted, terms)) {
         Ok(greeted) => greeted,
         Err(End::Refused(text)) => return refuse(&wire, from, &text),
         Err(End::Over) => return,
@@ -194,23 +205,42 @@ fn serve(wire: Wire, from: SocketAddr, terms: &Terms) {
     shared.finish();
 }
 
-/// Hears the greeting and attaches to the service process on behalf of the rank.
-fn greet(wire: &Wire, decoder: &mut Decoder, terms: &Terms) -> Result<(Channel, Arc<RankSide>, Arc<Output>), End> {
-    wire.stream().set_read_timeout(Some(GREETING_LIMIT))?;
-    let output = Arc::<Output>::default();
-    let (known, docked_rank, job) = loop {
+/// What a relay greets with.
+struct Greeted {
+    pid: u32,
+    seat: Seat,
+    job: Job,
+    key: Vec<u8>,
+}
+
+/// Hears the greeting, which has so much time however it comes.
+fn hear(wire: &Wire, decoder: &mut Decoder) -> Result<Greeted, End> {
+    let until = Instant::now() + GREETING_LIMIT;
+    let greeted = loop {
         match decoder.next().map_err(WireError::from)? {
             Some(Frame::Greeting { pid, user, job, seat, key }) => {
-                let job = Job { user, number: job };
-                let known = same(key, terms.settings.relay_key.as_bytes());
-                break (known, DockedRank { pid, seat, watch: Arc::<Output>::clone(&output) }, job);
+                break Greeted { pid, seat, job: Job { user, number: job }, key: key.to_vec() };
             }
             Some(_) => return refused("the first frame of a connection is a greeting"),
-            None => wire.fill(decoder)?,
+            None => {}
         }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(End::Over);
+        }
+        wire.stream().set_read_timeout(Some(left))?;
+        wire.fill(decoder)?;
     };
     wire.stream().set_read_timeout(None)?;
-    if !known {
+    Ok(greeted)
+}
+
+/// Attaches to the service process on behalf of the rank.
+fn greet(wire: &Wire, greeted: Greeted, terms: &Terms) -> Result<(Channel, Arc<RankSide>, Arc<Output>), End> {
+    let Greeted { pid, seat, job, key } = greeted;
+    let output = Arc::<Output>::default();
+    let docked_rank = DockedRank { pid, seat, watch: Arc::<Output>::clone(&output) };
+    if !same(&key, terms.settings.relay_key.as_bytes()) {
         return refused("the key is not ours; give relay and daemon the same OUTBOARD_RELAY_KEY");
     }
     let nonce = match random::<2>() {
@@ -242,7 +272,7 @@ fn attach(terms: &Terms, nonce: [u8; 16], job: Job) -> Result<(Channel, RankSide
         job: job.owner(),
     };
     channel.send(OWN_TOKENS, &Request::Hello(hello), &[]).map_err(|error| failed(&error))?;
-    channel.wait(GREETING_LIMIT).map_err(|error| failed(&error))?;
+    channel.wait(ANSWER_LIMIT).map_err(|error| failed(&error))?;
     let Some(mut welcome) = channel.receive::<Reply>().map_err(|error| failed(&error))? else {
         return refused("the service process does not answer");
     };

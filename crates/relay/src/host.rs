@@ -40,8 +40,10 @@ use crate::frame::{Decoder, Frame};
 use crate::session::Session;
 use crate::wire::{Wire, WireError};
 
-/// How long a rank may take to say who it is, and the service process to answer.
-const GREETING_LIMIT: Duration = Duration::from_secs(20);
+/// How long a rank may take to say who it is.
+const GREETING_LIMIT: Duration = Duration::from_secs(5);
+/// How long the service process may take to answer.
+const ANSWER_LIMIT: Duration = Duration::from_secs(20);
 /// The answer of a service process that does not keep to the protocol.
 const NONSENSE: &str = "it answers what was not asked";
 
@@ -237,7 +239,7 @@ fn attach(channel: &Channel, hello: &Hello, descriptors: Vec<OwnedFd>, terms: &T
         status: Status::NoService,
         text: format!("the service process at {} does not take ranks of this host: {why}", terms.service),
     };
-    let stream = TcpStream::connect_timeout(&terms.service, GREETING_LIMIT).map_err(|error| unreachable(&error))?;
+    let stream = TcpStream::connect_timeout(&terms.service, ANSWER_LIMIT).map_err(|error| unreachable(&error))?;
     let wire = Wire::new(stream).map_err(|error| unreachable(&error))?;
     let place = seen.map_or_else(Place::default, |pid| terms.topology.place_of(Some(pid)));
     let seat = Seat { node: Arc::clone(&terms.node), place };
@@ -264,7 +266,7 @@ fn attach(channel: &Channel, hello: &Hello, descriptors: Vec<OwnedFd>, terms: &T
 /// The error says why the service process does not take a rank.
 fn greet(wire: &Wire, greeting: &Frame<'_>) -> Result<(Decoder, Welcome), Box<dyn std::error::Error>> {
     wire.send(greeting)?;
-    wire.stream().set_read_timeout(Some(GREETING_LIMIT))?;
+    wire.stream().set_read_timeout(Some(ANSWER_LIMIT))?;
     let mut decoder = Decoder::default();
     let welcome = loop {
         match decoder.next().map_err(WireError::from)? {

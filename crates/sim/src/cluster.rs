@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outboard_proto::{Channel, Config, GroupHandle, GroupSpec, HostId, Instant, Member, MulticastBatch, SpId};
+use outboard_proto::{Channel, Config, GroupHandle, GroupSpec, HostId, Instant, Member, MulticastBatch, OfferId, SpId};
 
 use crate::breach::Breach;
 use crate::clock::EventQueue;
@@ -49,12 +49,13 @@ pub(crate) fn group_spec(
     hosts: impl IntoIterator<Item = usize>,
     siblings: usize,
 ) -> Rc<GroupSpec> {
-    let member = |host: usize| Member {
+    let member = |(rank, host): (usize, usize)| Member {
         sp: sp_id(host),
         host: HostId((host / siblings) as u64),
         address: Arc::from(&(host as u32).to_le_bytes()[..]),
+        offer: OfferId((number as u64) << 32 | rank as u64),
     };
-    let members = hosts.into_iter().map(member).collect();
+    let members = hosts.into_iter().enumerate().map(member).collect();
     Rc::new(GroupSpec { handle: handle(number), key, job: 1, members })
 }
 
@@ -325,6 +326,14 @@ impl<P: std::fmt::Debug> Cluster<P> {
         self.acting = None;
         self.set_timer(host);
         None
+    }
+
+    /// The ranks of a group have made their offers.
+    pub(crate) fn offer(&mut self, spec: &GroupSpec) {
+        for member in &spec.members {
+            let host = self.hosts.get_mut(host_of(member.sp));
+            host.into_iter().for_each(|host| host.sp.handle_offer(member.offer));
+        }
     }
 
     /// Nothing goes wrong by chance from now on.

@@ -36,6 +36,10 @@ pub struct Faults {
     pub stalls: Vec<HostPause>,
     /// Ranks whose processes die. One dies only after it has asked for all its groups.
     pub dead_ranks: Vec<RankFault>,
+    /// Ranks whose processes die when they have made their offers, whatever they have asked for by then.
+    pub early_deaths: Vec<RankFault>,
+    /// A member of a group (both by number) to whom its service process refuses it.
+    pub refused: Option<(usize, usize)>,
     /// Ranks whose buffers cannot be accessed any more.
     pub bad_memory: Vec<RankFault>,
     /// Service processes that die.
@@ -100,7 +104,7 @@ impl Faults {
     /// When the last fault with a time of its own is over.
     pub(crate) fn last_scripted(&self) -> Duration {
         let pauses = self.blackouts.iter().chain(&self.stalls).map(|p| p.at + p.lasting);
-        let ranks = self.dead_ranks.iter().chain(&self.bad_memory).map(|r| r.at);
+        let ranks = self.dead_ranks.iter().chain(&self.early_deaths).chain(&self.bad_memory).map(|r| r.at);
         let hosts = self.dead_hosts.iter().map(|h| h.at + h.reported_after.unwrap_or_default());
         let cuts = self.cuts.iter().map(|cut| cut.at + cut.lasting);
         pauses.chain(ranks).chain(hosts).chain(cuts).max().unwrap_or_default()

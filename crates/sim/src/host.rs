@@ -10,8 +10,8 @@ use std::rc::Rc;
 
 use outboard_plan::Rank;
 use outboard_proto::{
-    CallId, Channel, CollectiveError, Config, Endpoint, Event, GroupHandle, GroupSpec, Instant, MulticastBatch, Order,
-    Overdue, PostedCall, ReceivedDatagram, Region, SpId, Transmit, wire,
+    CallId, Channel, CollectiveError, Config, Endpoint, Event, GroupHandle, GroupSpec, Instant, MulticastBatch,
+    OfferId, Order, Overdue, PostedCall, ReceivedDatagram, Refusal, Region, SpId, Transmit, wire,
 };
 use smallvec::SmallVec;
 
@@ -28,6 +28,14 @@ pub(crate) enum Input {
     CreateGroup {
         spec: Rc<GroupSpec>,
         rank: Rank,
+    },
+    /// A rank that has offered itself for a group is gone before it asks for it.
+    Withdraw(OfferId),
+    /// The driver refuses a rank the group.
+    Refuse {
+        spec: Rc<GroupSpec>,
+        rank: Rank,
+        why: Refusal,
     },
     Leave {
         group: GroupHandle,
@@ -224,6 +232,8 @@ impl Host {
     pub(crate) fn handle(&mut self, now: Instant, input: Input) -> Result<(), Breach> {
         match input {
             Input::CreateGroup { spec, rank } => self.sp.handle_create_group(now, &spec, rank),
+            Input::Withdraw(offer) => self.sp.handle_offer_withdrawn(now, offer, None),
+            Input::Refuse { spec, rank, why } => self.sp.handle_refusal(now, &spec, rank, why),
             Input::Leave { group, rank } => self.sp.handle_leave(now, group, rank),
             Input::Call(call) => self.sp.handle_call(now, *call),
             Input::Frame(frame) => {
@@ -317,7 +327,7 @@ impl Host {
     fn obey(&mut self, order: Order, payloads: &Payloads<'_>) -> Result<(), Breach> {
         let Some(order) = self.saboteur.order(order) else { return Ok(()) };
         let access = match order {
-            Order::Stage { id, bytes } => Access::Done(self.memory.stage(id, bytes)?),
+            Order::Stage { id, bytes, .. } => Access::Done(self.memory.stage(id, bytes)?),
             Order::Unstage { id } => {
                 self.check_not_read(|region| region == Region::Staging(id))?;
                 Access::Done(self.memory.unstage(id)?)

@@ -163,6 +163,7 @@ pub fn play(script: &[u8]) -> Result<u64, Breach> {
     };
     play.cluster.hijacked = Some(POSSESSED);
     play.cluster.hosts.iter_mut().for_each(|host| host.expects_violations = true);
+    (0..GROUPS.len()).for_each(|group| play.cluster.offer(&spec(group)));
     while !tape.ended() && play.act(&mut tape)? {
         play.check_load()?;
     }
@@ -457,6 +458,7 @@ fn names_members(error: &CollectiveError) -> bool {
         CollectiveError::RankLost(rank)
         | CollectiveError::Memory(rank)
         | CollectiveError::NotAsked { rank, .. }
+        | CollectiveError::Refused { rank, .. }
         | CollectiveError::Staging { rank, .. } => member(rank),
         CollectiveError::PeerLost { sp, rank } => server(sp) && member(rank),
         CollectiveError::Mismatch { a_rank: a, b_rank: b, .. }

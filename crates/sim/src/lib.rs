@@ -36,8 +36,8 @@ pub use combined::Combined;
 pub use exhaustive::{Losses, exhaust_losses};
 pub use faults::{Cut, Faults, HostDeath, HostPause, RankFault};
 pub use mixed::{
-    mixed_allgathers, mixed_calls, mixed_choices, mixed_exchanges, mixed_faults, mixed_messages, mixed_recorded,
-    mixed_reductions, mixed_rooted, mixed_sizes,
+    mixed_allgathers, mixed_calls, mixed_choices, mixed_exchanges, mixed_faults, mixed_makings, mixed_messages,
+    mixed_recorded, mixed_reductions, mixed_rooted, mixed_sizes,
 };
 pub use network::{LinkBytes, NetworkPlan};
 pub use pattern::Pattern;

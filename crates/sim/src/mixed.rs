@@ -127,6 +127,28 @@ pub fn mixed_calls(seed: u64) -> Scenario {
     if draw.one_in(3) { mixed_messages(seed) } else { mixed_choices(seed) }
 }
 
+/// [`mixed_calls`], of which some groups are not made, because a rank is gone or is refused the group before it asks.
+#[must_use]
+pub fn mixed_makings(seed: u64) -> Scenario {
+    let mut scenario = mixed_calls(seed);
+    let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x6d61_6b69_6e67) };
+    if draw.one_in(8) {
+        let fault = RankFault { rank: draw.rng.random_range(0..scenario.host_of.len()), at: draw.micros(9_000) };
+        scenario.faults.early_deaths.push(fault);
+    }
+    if draw.one_in(12) {
+        let group = draw.rng.random_range(0..scenario.groups.len());
+        let member = draw.rng.random_range(0..scenario.groups[group].members.len());
+        scenario.faults.refused = Some((group, member));
+    }
+    if draw.one_in(6) {
+        // Somebody asks late: the others have looked for it by then.
+        let late = draw.of(&[40_000, 400_000, 3_000_000]);
+        scenario.groups.iter_mut().for_each(|group| group.create_spread = draw.micros(late));
+    }
+    scenario
+}
+
 /// [`mixed_rooted`], of which some calls are all-to-alls, even and uneven.
 #[must_use]
 pub fn mixed_exchanges(seed: u64) -> Scenario {

@@ -9,7 +9,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use outboard_plan::Rank;
-use outboard_proto::{Absentee, CollectiveError, GroupError, InstanceId, Instant, Overdue, Signature};
+use outboard_proto::{
+    Absentee, CollectiveError, GroupError, InstanceId, Instant, Overdue, Refusal, Signature, staging_size,
+};
 
 use crate::breach::Breach;
 use crate::cluster::{group_number, handle, sp_id};
@@ -196,7 +198,8 @@ impl Truth {
             }
             // What fits the quota fits it beside other calls of its group, which are waited for.
             CollectiveError::Staging { bytes, .. } => {
-                *bytes > scenario.config.owner_scratch_quota || scenario.groups.len() > 1
+                let size = staging_size(*bytes);
+                size.is_none_or(|size| size > scenario.config.owner_scratch_quota) || scenario.groups.len() > 1
             }
             CollectiveError::Message { source_rank, destination, tag, sent, expected } => {
                 let (from, to) = (source_rank.0 as usize, destination.0 as usize);
@@ -216,6 +219,9 @@ impl Truth {
                 scenario.config.group_timeout == Some(after)
                     && (0..plan.members.len()).any(|m| host(m) == host(named) && late(m))
             }),
+            CollectiveError::Refused { rank, why } => {
+                *why == Refusal::Quota && member(rank).is_some_and(|m| scenario.faults.refused == Some((group, m)))
+            }
             CollectiveError::Protocol(_) | CollectiveError::HandleTaken(_) => false,
         }
     }

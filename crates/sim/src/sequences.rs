@@ -186,11 +186,13 @@ impl Play {
             let spec = group_spec(number, [number as u64, 5], ranks.iter().map(|rank| host_of[*rank]), 1);
             Team { spec, seats: ranks.iter().map(|_| Seat::default()).collect() }
         };
+        let teams: Vec<Team> = GROUPS.iter().enumerate().map(team).collect();
+        teams.iter().for_each(|team| cluster.offer(&team.spec));
         Play {
             cluster,
             host_of,
             possessed: possessed.then(|| Possessed::new(last)),
-            teams: GROUPS.iter().enumerate().map(team).collect(),
+            teams,
             posted: Vec::new(),
             unsound: BTreeSet::new(),
             calls: 0,

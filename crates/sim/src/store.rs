@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use outboard_arithmetic::reduce;
 use outboard_plan::{Element, Reduction};
-use outboard_proto::{CallId, MemRef, Region, StagingId};
+use outboard_proto::{CallId, MemRef, Region, StagingId, staging_size};
 
 use crate::breach::Breach;
 use crate::combined::contribution;
@@ -162,7 +162,7 @@ impl Memory {
         if self.staging.contains_key(&id) {
             return Err(Breach::StagedTwice(id));
         }
-        self.staged += bytes;
+        self.staged += staging_size(bytes).unwrap_or(u64::MAX);
         if self.staged > self.quota {
             return Err(Breach::StagingQuota { held: self.staged, quota: self.quota });
         }
@@ -172,7 +172,7 @@ impl Memory {
 
     pub(crate) fn unstage(&mut self, id: StagingId) -> Result<(), Breach> {
         let contents = self.staging.remove(&id).ok_or(Breach::UnstagedTwice(id))?;
-        self.staged -= contents.len();
+        self.staged -= staging_size(contents.len()).expect("it was staged");
         Ok(())
     }
 

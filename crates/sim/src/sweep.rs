@@ -10,7 +10,7 @@ use std::time::Duration;
 use outboard_proto::config::AllgatherAlgorithm;
 
 use crate::faults::Faults;
-use crate::mixed::mixed_calls;
+use crate::mixed::mixed_makings;
 use crate::report::{Failure, Outcome};
 use crate::run;
 use crate::scenario::Scenario;
@@ -165,7 +165,7 @@ pub fn allgather(plan: &AllgatherSweep, progress: impl FnMut(Progress)) -> Summa
     sweep(plan.seeds.clone(), plan.threads, |_| scenario.clone(), progress)
 }
 
-/// Plays [`mixed_calls`] of every seed: `outboard sim mixed`.
+/// Plays [`mixed_makings`] of every seed: `outboard sim mixed`.
 pub fn mixed(seeds: Range<u64>, threads: usize, progress: impl FnMut(Progress)) -> Summary {
-    sweep(seeds, threads, mixed_calls, progress)
+    sweep(seeds, threads, mixed_makings, progress)
 }

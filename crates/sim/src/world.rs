@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use outboard_plan::Rank;
 use outboard_proto::link::WINDOW;
-use outboard_proto::{CallId, Config, GroupHandle, GroupSpec, Instant, Overdue, SpId};
+use outboard_proto::{CallId, Config, GroupHandle, GroupSpec, Instant, Overdue, Refusal, SpId};
 
 use crate::breach::Breach;
 use crate::cluster::{Cluster, ClusterPlan, Step, group_number, group_spec, handle, host_of, sp_id};
@@ -31,6 +31,9 @@ enum Happening {
     RankDies {
         rank: usize,
     },
+    RankDiesEarly {
+        rank: usize,
+    },
     MemoryTurnsBad {
         rank: usize,
     },
@@ -42,8 +45,6 @@ enum Happening {
         host: usize,
         lasting: Duration,
     },
-    /// Something has happened that dying hosts may have waited for.
-    HostsMayDie,
 }
 
 /// How far one member of a group is with its script.
@@ -114,7 +115,8 @@ impl<'a> World<'a> {
             let hosts = plan.members.iter().map(|rank| scenario.host_of[*rank]);
             group_spec(number, key, hosts, scenario.network.siblings)
         });
-        let specs = specs.collect();
+        let specs: Vec<_> = specs.collect();
+        specs.iter().for_each(|spec| cluster.offer(spec));
         let mut world = World {
             scenario,
             cluster,
@@ -154,6 +156,9 @@ impl<'a> World<'a> {
         let faults = &scenario.faults;
         for death in &faults.dead_ranks {
             self.cluster.put(start + death.at, Happening::RankDies { rank: death.rank });
+        }
+        for death in &faults.early_deaths {
+            self.cluster.put(start + death.at, Happening::RankDiesEarly { rank: death.rank });
         }
         for fault in &faults.bad_memory {
             self.cluster.put(start + fault.at, Happening::MemoryTurnsBad { rank: fault.rank });
@@ -230,6 +235,7 @@ impl<'a> World<'a> {
         match happening {
             Happening::Script { group, member } => self.pump(now, group, member)?,
             Happening::RankDies { rank } => self.rank_dies(now, rank)?,
+            Happening::RankDiesEarly { rank } => self.rank_ends(now, rank)?,
             Happening::MemoryTurnsBad { rank } => {
                 self.truth.bad_memory.insert(rank);
                 for (id, name) in &self.open {
@@ -240,9 +246,8 @@ impl<'a> World<'a> {
             }
             Happening::HostDies { host, reported_after } => {
                 self.host_deaths.push((host, reported_after));
-                self.let_hosts_die(now);
+                self.host_dies(now, host, reported_after);
             }
-            Happening::HostsMayDie => self.let_hosts_die(now),
             Happening::HostStalls { host, lasting } => self.cluster.stall(host, lasting),
         }
         Ok(())
@@ -284,7 +289,6 @@ impl<'a> World<'a> {
                     self.record(number, member);
                 }
                 self.truth.judge_group(self.scenario, number, member, &result)?;
-                self.cluster.put(now, Happening::HostsMayDie);
                 self.cluster.put(now, Happening::Script { group: number, member });
             }
             Action::Completed { call, result, output } => {

@@ -1,5 +1,6 @@
 //! What ranks do while daemons, hosts and other ranks come to their end.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use outboard::{Context, Group, Status};
@@ -8,6 +9,8 @@ use super::scenarios::{check, failed, gather_alone, me, post, say, wait_for_deat
 
 /// Longer than a host may be silent.
 const LONG: Duration = Duration::from_secs(5);
+/// Calls that a busy rank has in flight.
+const AT_ONCE: usize = 256;
 
 /// Loses its daemon, and attaches to the next one while what it had of the first is still there.
 pub(super) fn reattaches() {
@@ -50,6 +53,22 @@ pub(super) fn given_up(group: &Group) {
     let error = failed(posted);
     assert_eq!(error.status(), Status::ServiceLost, "{error}");
     say(&error.to_string());
+}
+
+/// Keeps as many calls in flight as it may, until it is killed.
+pub(super) fn busy(group: &Group) -> ! {
+    let (_, ranks) = me(group);
+    let mut in_flight = VecDeque::new();
+    for call in 0.. {
+        in_flight.push_back(post(group, call, 8, false));
+        if in_flight.len() == AT_ONCE {
+            if call + 1 == AT_ONCE {
+                say("busy");
+            }
+            check(in_flight.pop_front().expect("many"), ranks);
+        }
+    }
+    unreachable!("it is killed")
 }
 
 /// The last rank is stopped for longer than a silent host is believed in.

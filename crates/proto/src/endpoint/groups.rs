@@ -3,7 +3,7 @@
 //! | state | event | next |
 //! |---|---|---|
 //! | Creating | barrier done | Ready, the ranks that asked are told |
-//! | Creating | a rank asks too late ([`Config::group_timeout`]) | Broken |
+//! | Creating | a rank asks too late ([`Config::group_timeout`]), or cannot ask any more | Broken |
 //! | Creating, Ready | [`Group::break_up`] | Broken: every collective in flight and to come fails |
 //! | Ready, Broken | the last local rank that asked for it leaves | retired |
 //!
@@ -22,10 +22,10 @@ use crate::error::{CollectiveError, GroupError};
 use crate::group::barrier::Barrier;
 use crate::group::lateness::Watch;
 use crate::group::members::Members;
-use crate::ids::{GroupHandle, InstanceId, Instant, SpId};
+use crate::ids::{GroupHandle, InstanceId, Instant, OfferId, SpId};
 use crate::instance::tagged::{TAGGED, TaggedCalls};
 use crate::instance::{Batch, Context, Instance};
-use crate::interface::{Event, Signature, Step};
+use crate::interface::{Event, GroupSpec, Signature, Step};
 use crate::link::serial::expand16;
 use crate::multicast::pacing::{Contention, Pace};
 use crate::outbox::Outbox;
@@ -49,7 +49,13 @@ const MAX_ENDED: usize = 256;
 
 #[derive(Debug)]
 enum State {
-    Creating { barrier: Barrier, askers: Vec<Rank>, since: Instant },
+    /// With the offers of all members, by rank.
+    Creating {
+        barrier: Barrier,
+        askers: Vec<Rank>,
+        since: Instant,
+        offers: Vec<OfferId>,
+    },
     Ready,
     Broken(CollectiveError),
 }
@@ -122,7 +128,9 @@ pub(super) struct Group {
 
 impl Group {
     /// A group that nobody here has asked for.
-    fn new(members: Members, addresses: Addresses, since: Instant) -> Self {
+    fn new(members: Members, spec: &GroupSpec, since: Instant) -> Self {
+        let addresses = making::addresses(spec);
+        let offers = spec.members.iter().map(|member| member.offer).collect();
         let barrier = Barrier::new(members.me, members.sps.len() as u32);
         let mut staying = vec![0; members.sps.len()];
         members.of_rank.iter().for_each(|at| staying[*at as usize] += 1);
@@ -130,7 +138,7 @@ impl Group {
         Group {
             members,
             addresses,
-            state: State::Creating { barrier, askers: Vec::new(), since },
+            state: State::Creating { barrier, askers: Vec::new(), since, offers },
             instances: BTreeMap::new(),
             tagged: TaggedCalls::default(),
             transfer: Transfer::default(),
@@ -289,11 +297,14 @@ impl Group {
         let known = match body {
             // Another group with this handle: nobody gets into this one by it, and its own members are told otherwise.
             GroupMessage::Create { fingerprint, .. } if fingerprint != self.members.fingerprint => false,
-            GroupMessage::Ask { fingerprint } => {
+            GroupMessage::Ask { fingerprint, .. } => {
                 if fingerprint == self.members.fingerprint {
                     self.handle_ask(node, from_index);
                 }
                 true
+            }
+            GroupMessage::Refuse { fingerprint, error } => {
+                fingerprint != self.members.fingerprint || self.handle_refuse(node, from, error)
             }
             GroupMessage::Create { step, sp, digest, .. } => self.handle_create(node, (from_index, step), (sp, digest)),
             GroupMessage::Lost { rank, after, well } => self.handle_lost(node, from, rank, Lost { after, well }),
@@ -401,7 +412,8 @@ impl Group {
                 self.handle_ask(node, from);
                 true
             }
-            State::Ready => false,
+            // Said again because we have asked, while it was on its way.
+            State::Ready => Barrier::round_between(self.members.sps.len() as u32, from, self.members.me) == Some(step),
         };
         self.send_create(node, steps);
         known

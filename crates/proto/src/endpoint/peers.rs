@@ -6,7 +6,7 @@
 //! at one end meanwhile, of which nothing has come over the old link, is made over the new one. Neighbours in the ring
 //! of a group are watched: when they are silent, they are sent something to acknowledge. Nobody has to know by whom it
 //! is watched. A peer that was never heard and shares no group with us is not dead but dormant: it may never have heard
-//! of us.
+//! of us. One that was asked for a group by the offers of its ranks, with our address, has to answer.
 //!
 //! Invariant: what is asked of all peers together ([`Standing`]) is kept as each of them changes, so that no event
 //! costs more the more of them there are.
@@ -58,6 +58,8 @@ pub(super) struct Peer {
     dead_after: Duration,
     /// It knew of us over a link before this one.
     knows_us: bool,
+    /// It has been asked for a group by its ranks' offers, with our address.
+    asked: bool,
     /// The group whose bulk was queued last.
     served: Option<GroupHandle>,
     standing: Standing,
@@ -91,6 +93,7 @@ impl Peer {
             dormant: false,
             dead_after: config.dead_after,
             knows_us: false,
+            asked: false,
             served: None,
             standing: Standing::default(),
         }
@@ -98,7 +101,7 @@ impl Peer {
 
     /// Whoever was never heard may not have been asked for the group yet, and then cannot answer.
     fn can_answer(&self) -> bool {
-        self.link.heard() || self.watched_by > 0 || self.knows_us
+        self.link.heard() || self.watched_by > 0 || self.knows_us || self.asked
     }
 
     /// When it has owed an acknowledgement for too long.
@@ -323,6 +326,7 @@ impl Peers {
         self.change(peer, |peer| {
             peer.groups = if there { peer.groups + 1 } else { peer.groups - 1 };
             peer.dormant &= !there;
+            peer.asked &= there || peer.groups > 0;
             if peer.groups == 0 {
                 peer.link.expect_answer(now);
             }
@@ -337,6 +341,15 @@ impl Peers {
             }
             peer.watched_by = if start { peer.watched_by + 1 } else { peer.watched_by - 1 };
             peer.link.set_heartbeat((peer.watched_by > 0).then_some(period));
+        });
+    }
+
+    /// A peer is asked for a group so that it can answer, and is dead if it does not.
+    pub(super) fn expect_answer(&mut self, now: Instant, peer: SpId) {
+        self.change(peer, |peer| {
+            if !std::mem::replace(&mut peer.asked, true) {
+                peer.link.expect_answer(now);
+            }
         });
     }
 
@@ -446,7 +459,7 @@ impl Endpoint {
     pub(super) fn lose_peer(&mut self, peer: SpId, loss: Loss) {
         let now = self.node.out.now;
         let address = self.node.peers.lose(peer);
-        self.early.remove(&peer);
+        self.early.forget(peer);
         let mut surviving = 0;
         for g in self.groups.values_mut() {
             if g.survives(&mut self.node, peer, loss) {

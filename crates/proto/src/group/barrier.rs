@@ -56,19 +56,23 @@ impl Barrier {
 
     /// Whether a message of the member has come.
     pub(crate) fn has_heard(&self, member: u32) -> bool {
-        let distance = (self.me + self.n - member) % self.n;
-        distance.is_power_of_two() && self.heard >> distance.ilog2() & 1 == 1
+        Barrier::round_between(self.n, member, self.me).is_some_and(|round| self.heard >> round & 1 == 1)
+    }
+
+    /// The round in which `from` sends a message to `to`, of `n` members, if there is one.
+    pub(crate) fn round_between(n: u32, from: u32, to: u32) -> Option<u8> {
+        let distance = (to + n - from) % n;
+        distance.is_power_of_two().then(|| distance.ilog2() as u8)
     }
 
     /// The round whose message the member was sent, if any was.
     pub(crate) fn sent_to(&self, member: u32) -> Option<u8> {
-        let distance = (member + self.n - self.me) % self.n;
         let begun = match self.state {
             State::Outside => 0,
             State::Round(k) => u32::from(k) + 1,
             State::Done => self.rounds(),
         };
-        (0..begun).find(|round| distance == 1 << round).map(|round| round as u8)
+        Barrier::round_between(self.n, self.me, member).filter(|round| u32::from(*round) < begun)
     }
 
     fn rounds(&self) -> u32 {
@@ -84,8 +88,7 @@ impl Barrier {
 
     /// A message of member `from`. False when no such message can come from there.
     pub(crate) fn handle(&mut self, from: u32, round: u8, out: &mut Vec<(u32, u8)>) -> bool {
-        let known = u32::from(round) < self.rounds() && from < self.n;
-        if !known || (self.me + self.n - from) % self.n != 1 << round {
+        if from >= self.n || Barrier::round_between(self.n, from, self.me) != Some(round) {
             return false;
         }
         self.heard |= 1 << round;

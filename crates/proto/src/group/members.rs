@@ -141,6 +141,7 @@ impl Members {
             CollectiveError::RankLost(rank)
             | CollectiveError::Memory(rank)
             | CollectiveError::NotAsked { rank, .. }
+            | CollectiveError::Refused { rank, .. }
             | CollectiveError::Staging { rank, .. } => self.has_rank(*rank),
             CollectiveError::PeerLost { sp, rank } => self.has_rank(*rank) && self.sp_of(*rank) == *sp,
             CollectiveError::Mismatch { a_rank, b_rank, .. } => self.has_rank(*a_rank) && self.has_rank(*b_rank),
@@ -203,11 +204,17 @@ fn channel(job: u64, sps: &[SpId], subgroup: u16) -> Channel {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::OfferId;
     use crate::interface::Member;
 
     /// Ranks at (service process, host), seen from service process `me`.
     fn members(places: &[(u64, u64)], me: u64) -> Result<Members, &'static str> {
-        let member = |&(sp, host): &(u64, u64)| Member { sp: SpId(sp), host: HostId(host), address: [].into() };
+        let member = |&(sp, host): &(u64, u64)| Member {
+            sp: SpId(sp),
+            host: HostId(host),
+            address: [].into(),
+            offer: OfferId(0),
+        };
         let members = places.iter().map(member).collect();
         Members::new(
             &GroupSpec { handle: GroupHandle(1), key: [2, 3], job: 4, members },

@@ -16,6 +16,7 @@ use super::{Context, Instance, Local};
 use crate::error::CollectiveError;
 use crate::group::members::Members;
 use crate::ids::InstanceId;
+use crate::interface::staging_size;
 use crate::outbox::{Quota, Staging};
 
 /// Scratch begins where any element may lie.
@@ -62,7 +63,11 @@ impl Instance {
     /// Refuses what the quota can never allow.
     pub(super) fn check_scratch(&self, cx: &Context<'_>) -> Result<(), CollectiveError> {
         match self.scratch {
-            Scratch::Wanted { bytes } if bytes > cx.config.owner_scratch_quota => Err(self.no_scratch(bytes)),
+            Scratch::Wanted { bytes }
+                if staging_size(bytes).is_none_or(|size| size > cx.config.owner_scratch_quota) =>
+            {
+                Err(self.no_scratch(bytes))
+            }
             Scratch::Unneeded | Scratch::Wanted { .. } | Scratch::Taken(_) => Ok(()),
         }
     }
@@ -92,7 +97,7 @@ impl Instance {
         let Scratch::Wanted { bytes } = self.scratch else { return true };
         let members = &cx.members;
         let turn = members.unequipped.first() == Some(&self.id) && self.id.0 <= members.window_end;
-        let Some(staging) = turn.then(|| cx.out.stage(quota, cx.members.owner, bytes)).flatten() else { return false };
+        let Some(staging) = turn.then(|| cx.out.stage(quota, cx.members, bytes)).flatten() else { return false };
         cx.members.unequipped.remove(&self.id);
         cx.members.equipped += u32::from(quota == Quota::Calls);
         let mut start = 0;

@@ -5,7 +5,7 @@ use outboard_plan::{Buffer, Span};
 
 use super::{Context, Instance, Presence};
 use crate::error::CollectiveError;
-use crate::interface::{CallKind, MemRef, Region, Step};
+use crate::interface::{CallKind, MemRef, Region, Step, staging_size};
 use crate::outbox::Quota;
 
 impl Instance {
@@ -21,14 +21,16 @@ impl Instance {
     /// from its scratch, or those instances from ending that the ranks still wait for.
     pub(super) fn stand_in(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
         let outputs = self.locals.iter().filter(|local| local.is_missing()).map(|l| l.run.program().output_bytes);
-        let bytes = outputs.fold(self.scratch.wanted(), u64::saturating_add);
-        if !cx.out.can_stage(Quota::Late, cx.members.owner, bytes) || !self.take_scratch(cx, Quota::Late) {
+        let scratch = Some(self.scratch.wanted()).filter(|bytes| *bytes > 0);
+        let sizes = outputs.chain(scratch).map(|bytes| staging_size(bytes).unwrap_or(u64::MAX));
+        let size = sizes.fold(0, u64::saturating_add);
+        if !cx.out.has_room(Quota::Late, cx.members.owner, size) || !self.take_scratch(cx, Quota::Late) {
             // Looked at again at the next chance: staging of another instance may have been given back.
             self.stand_in_at = Some(cx.out.now + cx.config.stand_in_after * 4);
             return Ok(());
         }
         for local in self.locals.iter_mut().filter(|local| local.is_missing()) {
-            let staging = cx.out.stage(Quota::Late, cx.members.owner, local.run.program().output_bytes);
+            let staging = cx.out.stage(Quota::Late, cx.members, local.run.program().output_bytes);
             local.presence = Presence::StoodIn(staging.expect("there is room for all"));
             cx.out.step(cx.members.handle, self.id, Step::StoodIn(local.rank));
         }

@@ -337,7 +337,7 @@ impl Incoming {
             }
             credit.queue.remove(&(granted, order, key));
             if granted == 0 && coming.receive.is_none() {
-                let Some(staging) = site.out.stage(Quota::Late, site.members.owner, coming.bytes) else {
+                let Some(staging) = site.out.stage(Quota::Late, site.members, coming.bytes) else {
                     // Its rank may still call, or staging be given back.
                     let (name, bytes) = (coming.name, coming.bytes);
                     self.coming.remove(&key);

@@ -3,13 +3,15 @@
 //! Messages nest as what they are about does: a group, one of its collectives, the multicast blocks of that. Repairs
 //! and bytes of messages from rank to rank are followed by payload, the others are whole.
 
+use std::sync::Arc;
+
 use outboard_call::codec::{DecodeError, Reader, Writer};
 use outboard_call::{Rank, Signature};
 
 use super::transfer::TransferMessage;
-use crate::error::CollectiveError;
+use crate::error::{CollectiveError, Refusal};
 use crate::group::lateness::{Absentee, Absentees, DeadlineMissed, MAX_ABSENT};
-use crate::ids::{GroupHandle, InstanceId, SpId};
+use crate::ids::{GroupHandle, InstanceId, OfferId, SpId};
 
 /// Most chunk ranges in one NAK or repair.
 pub const MAX_RANGES: usize = 48;
@@ -17,6 +19,10 @@ pub const MAX_RANGES: usize = 48;
 pub const MAX_SOURCES: usize = 96;
 /// Most blocks in one [`InstanceMessage::Sizes`].
 pub const MAX_BLOCKS: usize = 24;
+/// Most offers in one [`GroupMessage::Ask`].
+pub const MAX_OFFERS: usize = 12;
+/// Longest address in one [`GroupMessage::Ask`].
+pub const MAX_ASKER: usize = 256;
 
 /// A message between service processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,6 +73,18 @@ pub enum GroupMessage {
     Ask {
         /// [`GroupSpec::fingerprint`](crate::GroupSpec::fingerprint) of the group that the sender makes.
         fingerprint: u64,
+        /// Where the sender is, so that a receiver that has not heard of the group can answer; empty where that is
+        /// longer than [`MAX_ASKER`].
+        asker: Arc<[u8]>,
+        /// Ranks that the receiver serves, with their offers; 1 to [`MAX_OFFERS`] entries.
+        offers: Vec<(Rank, OfferId)>,
+    },
+    /// The answer to [`Self::Ask`] where a rank cannot ask for the group any more: whoever asked tells the others.
+    Refuse {
+        /// As in the question.
+        fingerprint: u64,
+        /// Why.
+        error: CollectiveError,
     },
     /// About one of its collectives.
     Instance {
@@ -154,7 +172,8 @@ impl GroupMessage {
             GroupMessage::Create { .. }
             | GroupMessage::Lost { .. }
             | GroupMessage::Abort { .. }
-            | GroupMessage::Ask { .. } => false,
+            | GroupMessage::Ask { .. }
+            | GroupMessage::Refuse { .. } => false,
         }
     }
 }
@@ -213,7 +232,11 @@ impl Message {
             }
             GroupMessage::Lost { rank, after, well } => w.head(2, group).u64(after.0).u32(rank.0).u8((*well).into()),
             GroupMessage::Abort { fingerprint, error } => w.head(3, group).u64(*fingerprint).error(error),
-            GroupMessage::Ask { fingerprint } => w.head(4, group).u64(*fingerprint),
+            GroupMessage::Ask { fingerprint, asker, offers } => {
+                let w = w.head(4, group).u64(*fingerprint).u16(asker.len() as u16).bytes(asker);
+                w.list(offers, MAX_OFFERS, |w, (rank, offer)| w.u32(rank.0).u64(offer.0))
+            }
+            GroupMessage::Refuse { fingerprint, error } => w.head(5, group).u64(*fingerprint).error(error),
             GroupMessage::Transfer(transfer) => transfer.encode(w.head(transfer.code(), group)),
             GroupMessage::Instance { instance, body } => {
                 let w = w.head(body.code(), group).u64(instance.0);
@@ -268,7 +291,16 @@ impl GroupMessage {
                 GroupMessage::Lost { rank, after, well: r.flag()? }
             }
             3 => GroupMessage::Abort { fingerprint: r.u64()?, error: read_error(r)? },
-            4 => GroupMessage::Ask { fingerprint: r.u64()? },
+            4 => {
+                let (fingerprint, length) = (r.u64()?, usize::from(r.u16()?));
+                if length > MAX_ASKER {
+                    return Err(DecodeError::Value("address"));
+                }
+                let asker = r.bytes(length)?.into();
+                let offers = r.list(MAX_OFFERS, |r| Ok((Rank(r.u32()?), OfferId(r.u64()?))))?;
+                GroupMessage::Ask { fingerprint, asker, offers }
+            }
+            5 => GroupMessage::Refuse { fingerprint: r.u64()?, error: read_error(r)? },
             48.. => GroupMessage::Transfer(TransferMessage::decode(kind, r)?),
             _ => match r.u64()? {
                 0 => return Err(DecodeError::Value("instance")),
@@ -375,12 +407,19 @@ impl Fields for Writer<'_> {
             }
             CollectiveError::Staging { rank, bytes } => self.u8(10).u32(rank.0).u64(*bytes),
             CollectiveError::NotAsked { rank, after_ms } => self.u8(11).u32(rank.0).u64(*after_ms),
+            CollectiveError::Refused { rank, why } => {
+                let why = REFUSALS.iter().position(|one| one == why).expect("all of them are listed");
+                self.u8(12).u32(rank.0).u8(why as u8)
+            }
             CollectiveError::Message { source_rank, destination, tag, sent, expected } => {
                 self.u8(48).u32(source_rank.0).u32(destination.0).u32(*tag).u64(*sent).u64(*expected)
             }
         }
     }
 }
+
+/// By their number on the wire.
+const REFUSALS: [Refusal; 4] = [Refusal::Groups, Refusal::Quota, Refusal::Descriptors, Refusal::Forgotten];
 
 fn read_ranges(r: &mut Reader<'_>) -> Result<Vec<(u32, u32)>, DecodeError> {
     let n = usize::from(r.u16()?);
@@ -451,6 +490,11 @@ fn read_error(r: &mut Reader<'_>) -> Result<CollectiveError, DecodeError> {
         9 => CollectiveError::Deadline(Box::new(read_missed(r)?)),
         10 => CollectiveError::Staging { rank: Rank(r.u32()?), bytes: r.u64()? },
         11 => CollectiveError::NotAsked { rank: Rank(r.u32()?), after_ms: r.u64()? },
+        12 => {
+            let (rank, why) = (Rank(r.u32()?), usize::from(r.u8()?));
+            let why = *REFUSALS.get(why).ok_or(DecodeError::Value("refusal"))?;
+            CollectiveError::Refused { rank, why }
+        }
         48 => CollectiveError::Message {
             source_rank: Rank(r.u32()?),
             destination: Rank(r.u32()?),

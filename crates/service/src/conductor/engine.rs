@@ -8,8 +8,8 @@ use std::time::Instant as WallInstant;
 
 use outboard_plan::Rank;
 use outboard_proto::{
-    CallId, CollectiveError, Config, Endpoint, Event, GroupHandle, GroupSpec, InFlight, Instant, MemRef, PostedCall,
-    ReceivedDatagram, RecordError, Recording, SpId, Transmit,
+    CallId, CollectiveError, Config, Endpoint, Event, GroupHandle, GroupSpec, InFlight, Instant, MemRef, OfferId,
+    PostedCall, ReceivedDatagram, RecordError, Recording, Refusal, SpId, Transmit,
 };
 
 use crate::memory::{Buffers, Cause, Fault, Memory, Payloads, Place};
@@ -48,11 +48,15 @@ impl Engine {
     fn settle(&mut self, payloads: Payloads<'_>) {
         self.memory.perform(&mut self.machine, payloads);
         for _ in 0..FAULT_ROUNDS {
-            let faults = self.memory.take_faults();
-            if faults.is_empty() {
+            let (faults, unmet) = (self.memory.take_faults(), self.memory.take_unmet());
+            if faults.is_empty() && unmet.is_empty() {
                 return;
             }
             let now = self.now();
+            for (group, bytes) in unmet {
+                self.machine.handle_no_memory(now, group, bytes);
+                self.memory.perform(&mut self.machine, &[]);
+            }
             for (call, cause) in faults {
                 match cause {
                     Cause::Buffer => self.machine.handle_memory_fault(now, call),
@@ -67,6 +71,21 @@ impl Engine {
         let now = self.now();
         what(&mut self.machine, now);
         self.settle(&[]);
+    }
+
+    /// A rank has been given an offer.
+    pub(crate) fn offer(&mut self, offer: OfferId) {
+        self.machine.handle_offer(offer);
+    }
+
+    /// A rank asks for no group by this offer any more.
+    pub(crate) fn withdraw(&mut self, offer: OfferId, refused: Option<Refusal>) {
+        self.tell(|machine, now| machine.handle_offer_withdrawn(now, offer, refused));
+    }
+
+    /// A rank is refused a group.
+    pub(crate) fn refuse_group(&mut self, spec: &GroupSpec, rank: Rank, why: Refusal) {
+        self.tell(|machine, now| machine.handle_refusal(now, spec, rank, why));
     }
 
     /// `owner` is whose ranks these are, for the quota of staging.

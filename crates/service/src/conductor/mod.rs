@@ -17,6 +17,9 @@
 //! | draining | its limit is over, a second stop | parting: calls in flight fail, no rank's memory is touched |
 //! | parting | all ranks gone, [`LAST_WORDS`] over, another stop | ended |
 //!
+//! Every part of a turn is bounded: submissions, reports, transmissions and their bytes. So however much ranks and
+//! peers have to say, whoever attaches, dies, asks for statistics or stops us waits for one turn at most.
+//!
 //! Invariant: a channel is joined before the machine may send what says so (Join before `poll_transmit`).
 
 pub(crate) mod engine;
@@ -57,8 +60,6 @@ const REPORTS: usize = 64;
 const ANSWERS: usize = 3;
 /// Connections taken in per wake-up.
 const CONNECTIONS: usize = 64;
-/// Connections beyond the attached ranks: greeting, or being refused.
-const GREETING: usize = 64;
 /// How long ranks may ask why their calls failed at the end.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How long the farewell to other service processes may take.
@@ -93,6 +94,8 @@ struct Turn {
     unfinished: bool,
     /// A rank, another service process or a datapath thread had left something.
     found: bool,
+    /// When it ended.
+    at: Instant,
 }
 
 /// What the caller wants.
@@ -175,9 +178,10 @@ impl Conductor {
         let unfinished = (0..ANSWERS).all(|_| {
             self.take_events() | self.outbox.pump(&mut self.engine, self.datapath.as_ref(), self.trace.as_mut())
         });
-        let gone = self.ranks.remove_gone(&self.poller, &mut self.engine);
-        self.ranks.tell_of_falls();
-        Turn { unfinished: gone || unfinished, found: heard || reported || asked }
+        let at = Instant::now();
+        self.ranks.close_silent(at, &self.poller, &mut self.engine);
+        let gone = self.ranks.mind_memory(at, &self.poller, &mut self.engine);
+        Turn { unfinished: gone || unfinished, found: heard || reported || asked, at }
     }
 
     /// Whether the fabric had anything.
@@ -300,7 +304,7 @@ impl Conductor {
     /// sleep.
     fn sleep(&mut self, phase: Phase, turn: Turn) -> Result<Vec<Token>, Errno> {
         let attached = self.ranks.attached().next().is_some();
-        let looks = self.looking.goes_on(Instant::now(), (turn.found, attached), || self.processor.figures());
+        let looks = self.looking.goes_on(turn.at, (turn.found, attached), || self.processor.figures());
         if looks && !turn.found {
             // Whoever waits for this processor has it before the next look.
             std::thread::yield_now();
@@ -308,7 +312,7 @@ impl Conductor {
         self.fabric_calls = self.outbox.fabric().arm() == Armed::Busy;
         let busy = turn.unfinished || looks || self.fabric_calls;
         let limit = match !busy && self.mailbox.prepare_sleep() && self.ranks.prepare_sleep() {
-            true => self.limit(phase),
+            true => self.limit(phase, turn.at),
             false => Some(Duration::ZERO),
         };
         self.statistics.datapath.sleeps += u64::from(limit != Some(Duration::ZERO));
@@ -323,7 +327,7 @@ impl Conductor {
     }
 
     /// Time until the next timer.
-    fn limit(&self, phase: Phase) -> Option<Duration> {
+    fn limit(&self, phase: Phase, now: Instant) -> Option<Duration> {
         let timer = self.engine.next_call(self.outbox.has_room()).map(|at| at.since(self.engine.now()));
         match phase {
             Phase::Draining { until } | Phase::Parting { until } => {
@@ -331,7 +335,8 @@ impl Conductor {
                 Some(timer.map_or(drain, |timer| timer.min(drain)))
             }
             Phase::Serving => {
-                let others = [self.lifetime.limit(self.ranks.attached_once), self.ranks.time_to_look()];
+                let due = self.ranks.due().map(|at| at.saturating_duration_since(now));
+                let others = [self.lifetime.limit(self.ranks.attached_once), due];
                 timer.into_iter().chain(others.into_iter().flatten()).min()
             }
             Phase::Ended => timer,
@@ -367,22 +372,22 @@ impl Conductor {
     }
 
     fn accept(&mut self, phase: Phase) {
+        let now = Instant::now();
         for _ in 0..CONNECTIONS {
             match self.attach.accept() {
                 Ok(None) => return,
                 Ok(Some(connection)) => {
                     let channel = Channel::from(connection);
-                    let room = self.ranks.connections.len() < self.host.settings.max_ranks as usize + GREETING;
-                    if room && phase == Phase::Serving {
-                        self.ranks.greet(channel, &self.poller);
+                    if phase == Phase::Serving {
+                        if let Err(errno) = self.ranks.greet(now, channel, &self.poller, &mut self.engine) {
+                            tracing::warn!(%errno, "cannot watch a new connection");
+                        }
                         continue;
                     }
                     self.ranks.refused += 1;
-                    let (status, why) = match phase {
-                        Phase::Serving => (Status::Resource, "has too many connections; raise its --max-ranks"),
-                        _ => (Status::NoService, "was told to end and takes no more ranks; attach when it is back"),
-                    };
-                    tell(&channel, status, format!("the service process of this host {why}"));
+                    let why = "the service process of this host was told to end and takes no more ranks; attach when \
+                               it is back";
+                    tell(&channel, Status::NoService, why.to_owned());
                 }
                 Err(errno) => {
                     tracing::error!(%errno, "a rank is turned away; raise the limit on descriptors");

@@ -17,8 +17,9 @@ use crate::telemetry::trace::Trace;
 
 /// Frames that wait for room, all peers together.
 const MOST_WAITING: usize = 256;
-/// Transmissions per turn, so that arrivals are looked at in between.
+/// Transmissions per turn, and bytes of them, so that arrivals are looked at in between.
 const TURN: usize = 256;
+const TURN_BYTES: u64 = 8 << 20;
 
 #[derive(Debug)]
 struct Frame {
@@ -84,18 +85,20 @@ impl Outbox {
                 Err(job) => self.held = Some(job),
             }
         }
+        let mut bytes = 0;
         for _ in 0..TURN {
-            if !self.has_room() {
+            if !self.has_room() || bytes >= TURN_BYTES {
                 break;
             }
             match engine.poll_transmit() {
                 None => break,
                 Some(Transmit::Frame { to, header, payload }) => {
                     let since = trace.as_ref().filter(|_| !payload.is_empty()).map(|_| Trace::now());
+                    let length: u64 = payload.iter().map(|piece| piece.len).sum();
+                    bytes += length;
                     self.frame(engine, to, header, &payload);
                     if let (Some(trace), Some(since)) = (&mut trace, since) {
-                        let bytes: u64 = payload.iter().map(|piece| piece.len).sum();
-                        trace.did("send unicast", since, json!({ "to": to.to_string(), "bytes": bytes }));
+                        trace.did("send unicast", since, json!({ "to": to.to_string(), "bytes": length }));
                     }
                 }
                 Some(Transmit::Multicast(batch)) => match engine.place(batch.memory) {

@@ -13,7 +13,7 @@ pub(crate) mod staging;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use outboard_proto::{CallId, Endpoint, MemRef, Order, Region, StagingId};
+use outboard_proto::{CallId, Endpoint, GroupHandle, MemRef, Order, Region, StagingId};
 use outboard_shm::memory::{AccessError, RankMemory, Side, TieredMemory, WritePiece, copy_between};
 
 use crate::memory::combine::{Bounces, Combination, Unfinished};
@@ -75,8 +75,8 @@ pub(crate) enum Fault {
     /// The buffers of this call cannot be accessed.
     #[error("{error}")]
     Call { call: CallId, error: AccessError },
-    /// The rank is gone; the machine knows.
-    #[error("the rank has gone")]
+    /// The rank is gone, or there was no memory; the machine knows.
+    #[error("the rank has gone, or memory has")]
     Gone,
     /// The kernel has withdrawn access: the rank's own copy is awaited.
     #[error("the rank's copy is awaited")]
@@ -179,10 +179,13 @@ impl Delivery {
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     calls: HashMap<CallId, Buffers>,
-    staging: HashMap<StagingId, Arc<Staging>>,
+    /// None of what there was no memory for: its group has failed, and what names it is left undone.
+    staging: HashMap<StagingId, Option<Arc<Staging>>>,
     pool: StagingPool,
     gathered: Vec<Delivery>,
     faults: Vec<(CallId, Cause)>,
+    /// Groups for which there was no memory, and how much.
+    unmet: Vec<(GroupHandle, u64)>,
     deferred: Deferred,
     bounce: Vec<u8>,
     bounces: Bounces,
@@ -241,6 +244,11 @@ impl Memory {
         std::mem::take(&mut self.faults)
     }
 
+    /// Groups for which there was no memory since the last time, and how much.
+    pub(crate) fn take_unmet(&mut self) -> Vec<(GroupHandle, u64)> {
+        std::mem::take(&mut self.unmet)
+    }
+
     /// A datapath thread met a fault.
     pub(crate) fn note(&mut self, fault: Fault) {
         match fault {
@@ -284,6 +292,7 @@ impl Memory {
             }
             Region::Staging(id) => {
                 let buffer = self.staging.get(&id).unwrap_or_else(|| panic!("{piece:?} is not staged"));
+                let buffer = buffer.as_ref().ok_or(Fault::Gone)?;
                 within(buffer.len());
                 Ok(Place::Staging { buffer: Arc::clone(buffer), offset: piece.offset })
             }
@@ -299,9 +308,12 @@ impl Memory {
             }
             self.flush(payloads);
             match order {
-                Order::Stage { id, bytes } => {
-                    // Like any allocation of Rust: without memory the process cannot go on.
-                    let buffer = self.pool.take(bytes).expect("memory for staging within the quota");
+                Order::Stage { id, bytes, group } => {
+                    let buffer = self.pool.take(bytes);
+                    if buffer.is_none() {
+                        tracing::error!(%group, bytes, "no memory is left for a group; lower --staging-quota or --job-scratch");
+                        self.unmet.push((group, bytes));
+                    }
                     let taken = self.staging.insert(id, buffer);
                     assert!(taken.is_none(), "{id:?} is staged twice");
                 }
@@ -325,7 +337,7 @@ impl Memory {
             Work::Unstage { id } if self.deferred.holds(Region::Staging(*id)) => Err(Fault::Awaited),
             Work::Unstage { id } => {
                 let buffer = self.staging.remove(id).unwrap_or_else(|| panic!("{id:?} is not staged"));
-                self.pool.give_back(buffer);
+                buffer.into_iter().for_each(|buffer| self.pool.give_back(buffer));
                 Ok(())
             }
         };
@@ -430,7 +442,7 @@ impl Memory {
         match region {
             Region::Input(call) => self.calls[&call].input.1,
             Region::Output(call) => self.calls[&call].output.1,
-            Region::Staging(id) => self.staging[&id].len(),
+            Region::Staging(_) => unreachable!("staging has no call"),
         }
     }
 }

@@ -2,19 +2,20 @@
 //! accessed (GP-9).
 //!
 //! Invariants: a [`Staging`] is reached through raw copies only, so that the conductor and a datapath thread may touch
-//! different parts of it at once; what the machine names is never read beyond its length. Freed buffers are kept for
-//! the next use up to [`KEPT_BYTES`], so that a repeated collective does not fault its pages in again.
+//! different parts of it at once; what the machine names is never read beyond its length. As much is allocated as the
+//! machine counts ([`staging_size`]). Freed buffers are kept for the next use up to [`KEPT_BYTES`], so that a repeated
+//! collective does not fault its pages in again.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use outboard_proto::staging_size;
+
 /// Freed bytes kept for reuse.
 const KEPT_BYTES: usize = 64 << 20;
 /// Buffers start on cache lines.
 const ALIGN: usize = 64;
-/// Smallest buffer: lengths are rounded up to a power of two, so that buffers of similar length are interchangeable.
-const SMALLEST: usize = 256;
 
 /// A buffer that threads share.
 #[derive(Debug)]
@@ -29,8 +30,8 @@ unsafe impl Send for Staging {}
 unsafe impl Sync for Staging {}
 
 impl Staging {
-    fn allocate(bytes: usize) -> Option<Staging> {
-        let layout = Layout::from_size_align(bytes.max(SMALLEST).checked_next_power_of_two()?, ALIGN).ok()?;
+    fn allocate(size: usize) -> Option<Staging> {
+        let layout = Layout::from_size_align(size, ALIGN).ok()?;
         // SAFETY: the layout has a size above zero.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
         Some(Staging { start, layout })
@@ -93,13 +94,12 @@ pub(crate) struct StagingPool {
 impl StagingPool {
     /// A buffer of at least `bytes` bytes with arbitrary content; none when memory is exhausted.
     pub(crate) fn take(&mut self, bytes: u64) -> Option<Arc<Staging>> {
-        let bytes = usize::try_from(bytes).ok()?;
-        let size = bytes.max(SMALLEST).checked_next_power_of_two()?;
+        let size = usize::try_from(staging_size(bytes)?).ok()?;
         if let Some(at) = self.free.iter().position(|buffer| buffer.layout.size() == size) {
             self.kept -= size;
             return Some(self.free.swap_remove(at));
         }
-        Staging::allocate(bytes).map(Arc::new)
+        Staging::allocate(size).map(Arc::new)
     }
 
     /// Takes a buffer back. One that a datapath thread still reads is not reused: it goes when that thread lets go.
@@ -127,11 +127,11 @@ mod tests {
         assert!(std::panic::catch_unwind(|| buffer.at(1000, 25)).is_err());
         let address = buffer.start;
         pool.give_back(buffer);
-        let again = pool.take(600).expect("memory");
+        let again = pool.take(970).expect("memory");
         assert_eq!(again.start, address);
         let reader = Arc::clone(&again);
         pool.give_back(again);
-        assert_ne!(pool.take(600).expect("memory").start, reader.start, "a buffer that is read is not reused");
+        assert_ne!(pool.take(970).expect("memory").start, reader.start, "a buffer that is read is not reused");
         assert!(pool.take(u64::MAX).is_none());
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use outboard_plan::Rank;
 use outboard_proto::wire::RecordedMemory;
-use outboard_proto::{GroupHandle, HostId, SpId};
+use outboard_proto::{GroupHandle, HostId, OfferId, Refusal, SpId};
 use outboard_shm::attach::{
     Channel, ChannelError, Hello, OFFER_BYTES, Peer, Received, Reply, Request, Restaged, Welcome,
 };
@@ -127,6 +127,7 @@ impl Desk<'_> {
                     let farewell = match &error {
                         ChannelError::Decode(decode) => Some((Status::Version, decode.to_string())),
                         ChannelError::Descriptors => {
+                            self.ranks.withdraw(id, Some(Refusal::Descriptors), self.engine);
                             let refused = kernel("take the descriptors of a request", Errno::MFILE);
                             Some((refused.status, refused.text))
                         }
@@ -209,6 +210,7 @@ impl Desk<'_> {
                 return Ok(Next::Close);
             }
         };
+        self.ranks.greetings.remove(id);
         let Some(Connection::Greeting(channel)) = self.ranks.connections.remove(&id) else {
             unreachable!("it was greeting a moment ago")
         };
@@ -249,6 +251,7 @@ impl Desk<'_> {
             return refuse(Status::Resource, format!("{most} ranks are attached already; raise --max-ranks"));
         }
         let mut process = pin(self.ranks.connections[&id].channel(), hello, descriptors, &self.host.settings)?;
+        process.memory = process.memory.with_alarm(self.ranks.alarm());
         if let Some(DockedRank { pid, seat, watch }) = self.host.docked.take(&hello.nonce) {
             // Its process here is ours; the connection alone tells of its end.
             (process.pid, process.seen, process.pidfd, process.seat) = (pid, None, None, Some(seat));
@@ -286,10 +289,10 @@ impl Desk<'_> {
         let (&Host { id: sp, place, digest, .. }, job) = (host, host.settings.job);
         let (address, seal) = (Arc::clone(&host.address), host.sealer.seal(rank.job.user, handle, key));
         let offer = Offer { sp, host: place, job, handle, key, digest, address, seat, seal };
-        if rank.offers.len() >= MOST_OFFERS {
-            rank.offers.pop_front();
-        }
-        rank.offers.push_back((handle, key));
+        let forgotten = if rank.offers.len() >= MOST_OFFERS { rank.offers.pop_front() } else { None };
+        rank.offers.push_back(OfferId(seal));
+        self.engine.offer(OfferId(seal));
+        forgotten.into_iter().for_each(|offer| self.engine.withdraw(offer, Some(Refusal::Forgotten)));
         Ok(Reply::Offer(Box::new(offer.encode())))
     }
 
@@ -300,36 +303,44 @@ impl Desk<'_> {
         descriptors: Vec<OwnedFd>,
         (ranks, me): (u32, u32),
     ) -> Result<(), Refused> {
-        let (own, most, sealer) = (self.host.id, self.host.settings.max_groups as usize, &self.host.sealer);
-        let rank = self.attached(id)?;
-        if rank.groups.len() >= most {
-            return refuse(Status::Resource, format!("this rank is in {most} groups already; destroy some"));
-        }
-        let job = rank.job;
-        self.host.quotas.join(self.ranks.held_by(job))?;
+        let (own, sealer) = (self.host.id, &self.host.sealer);
         let rank = self.attached(id)?;
         if ranks > u32::from(u16::MAX) {
             return refuse(Status::Argument, format!("{ranks} ranks exceed the {} of a group", u16::MAX));
         }
         let offers = sealed(descriptors, ranks as usize * OFFER_BYTES)?;
         let (drawn, user, owner) = (&rank.offers, rank.job.user, rank.job.owner());
-        let ours = |offer: &Offer| offer.sp == own && drawn.contains(&(offer.handle, offer.key));
+        let ours = |offer: &Offer| offer.sp == own && drawn.contains(&OfferId(offer.seal));
         let foreign = |offer: &Offer| offer.sp == own && offer.seal != sealer.seal(user, offer.handle, offer.key);
         let (spec, seats) = group_spec(&offers, ranks, me, ours, user, foreign)
             .map_err(|error| Refused { status: failure::offer(&error), text: error.to_string() })?;
         // Each offer makes one group.
-        if let Ok(used) = Offer::decode(&offers[me as usize * OFFER_BYTES..][..OFFER_BYTES], me) {
-            rank.offers.retain(|drawn| *drawn != (used.handle, used.key));
-        }
+        rank.offers.retain(|drawn| *drawn != spec.members[me as usize].offer);
         if self.ranks.is_member(spec.handle, Rank(me)) {
             let text = format!("rank {me} of {} is served already; make new offers for a new group", spec.handle);
             return refuse(Status::Argument, text);
+        }
+        if let Err((why, refused)) = self.may_join(id) {
+            self.engine.refuse_group(&spec, Rank(me), why);
+            return Err(refused);
         }
         let stage = Stage::Making { token };
         let membership = Membership { handle: spec.handle, rank: Rank(me), ranks, deadline: None, stage };
         self.ranks.join(id, membership, seats);
         self.engine.create_group(&spec, Rank(me), owner);
         Ok(())
+    }
+
+    /// Whether a rank may be in one group more.
+    fn may_join(&mut self, id: ConnectionId) -> Result<(), (Refusal, Refused)> {
+        let most = self.host.settings.max_groups as usize;
+        let Some(rank) = self.ranks.rank(id) else { return Ok(()) };
+        let (job, groups) = (rank.job, rank.groups.len());
+        if groups >= most {
+            let text = format!("this rank is in {most} groups already; destroy some");
+            return Err((Refusal::Groups, Refused { status: Status::Resource, text }));
+        }
+        self.host.quotas.join(self.ranks.held_by(job)).map_err(|error| (Refusal::Quota, error.into()))
     }
 
     fn destroy_group(&mut self, id: ConnectionId, group: u64) -> Result<Reply, Refused> {

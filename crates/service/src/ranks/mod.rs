@@ -20,17 +20,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use outboard_call::{CallKind, Footprint, MOST_BYTES, Rank};
-use outboard_proto::{CallId, CollectiveError, GroupError, GroupHandle, InstanceId, PostedCall};
+use outboard_proto::{CallId, CollectiveError, GroupError, GroupHandle, InstanceId, OfferId, PostedCall};
 use outboard_shm::attach::{Channel, ChannelError, GroupReady, Reply};
 use outboard_shm::control::{Completions, ServiceSide};
 use outboard_shm::entry::Entry;
-use outboard_shm::memory::{Tier, TieredMemory};
+use outboard_shm::memory::{Alarm, Tier, TieredMemory};
 use outboard_shm::status::Status;
+use rustix::io::Errno;
 use rustix::process::Pid;
 
 use crate::conductor::engine::Engine;
 use crate::conductor::poller::{Poller, Token, Trigger};
 use crate::memory::Pieces;
+use crate::ranks::greeting::Greetings;
 use crate::ranks::quotas::{Job, Quotas};
 use crate::telemetry::statistics::{Ended, Tiers};
 use crate::telemetry::trace::Trace;
@@ -40,6 +42,7 @@ pub(crate) mod admission;
 pub(crate) mod attach;
 pub(crate) mod docked;
 pub(crate) mod failure;
+pub(crate) mod greeting;
 pub mod offers;
 mod present;
 pub(crate) mod quotas;
@@ -49,6 +52,8 @@ use submission::{Admitted, Refusal};
 
 /// Submissions taken from one rank per turn, so that one rank does not starve the others.
 const SUBMISSIONS: usize = 64;
+/// Submissions taken from all ranks per turn, so that whoever attaches, dies or asks waits for no more.
+const SUBMISSIONS_OF_ALL: usize = 256;
 
 /// How long a rank may have become another program that holds others up before we look: a system call for each rank.
 pub const LOOK: Duration = Duration::from_secs(1);
@@ -105,8 +110,8 @@ pub(crate) struct Attached {
     /// By the identifier that the rank knows.
     pub(crate) groups: BTreeMap<u64, Membership>,
     pub(crate) next_group: u64,
-    /// Handle and key of offers that have not been used, oldest first.
-    pub(crate) offers: VecDeque<(GroupHandle, [u64; 2])>,
+    /// Offers that have not been used, oldest first.
+    pub(crate) offers: VecDeque<OfferId>,
     /// Result and sentence of failed requests, by completion word.
     pub(crate) failures: HashMap<u32, (Status, String)>,
     /// Completion words that requests in flight own.
@@ -159,8 +164,13 @@ pub(crate) struct Ranks {
     departed: Tiers,
     /// Calls in flight of each job that has some.
     requests: HashMap<Job, u64>,
-    /// When their memory was looked at last.
-    looked: Option<Instant>,
+    /// When their memory is looked at next.
+    look_at: Option<Instant>,
+    /// An access has found that memory of some rank is not what it was.
+    alarm: Arc<Alarm>,
+    pub(crate) greetings: Greetings,
+    /// Whose submissions were taken last, where there were too many for one turn.
+    taken_last: ConnectionId,
     /// Whether a rank ever attached.
     pub(crate) attached_once: bool,
     /// Submissions taken from rings, refused ones included (GP-5).
@@ -174,16 +184,36 @@ pub(crate) struct Ranks {
 }
 
 impl Ranks {
-    /// Takes a new connection in.
-    pub(crate) fn greet(&mut self, channel: Channel, poller: &Poller) {
-        self.next_connection += 1;
-        let id = self.next_connection;
-        match poller.watch(&channel, Token::Channel(id), Trigger::Level) {
-            Ok(()) => {
-                self.connections.insert(id, Connection::Greeting(channel));
-            }
-            Err(errno) => tracing::warn!(%errno, "cannot watch a new connection"),
+    /// Takes a new connection in, for which another one may have to go.
+    pub(crate) fn greet(
+        &mut self,
+        now: Instant,
+        channel: Channel,
+        poller: &Poller,
+        engine: &mut Engine,
+    ) -> Result<(), Errno> {
+        let user = channel.peer()?.uid;
+        let id = self.next_connection + 1;
+        poller.watch(&channel, Token::Channel(id), Trigger::Level)?;
+        self.next_connection = id;
+        self.connections.insert(id, Connection::Greeting(channel));
+        if let Some(crowded_out) = self.greetings.add(now, id, user) {
+            self.turn_away(crowded_out, poller, engine);
         }
+        Ok(())
+    }
+
+    /// Closes connections that have not greeted in time.
+    pub(crate) fn close_silent(&mut self, now: Instant, poller: &Poller, engine: &mut Engine) {
+        while let Some(id) = self.greetings.pop_due(now) {
+            self.turn_away(id, poller, engine);
+        }
+    }
+
+    fn turn_away(&mut self, id: ConnectionId, poller: &Poller, engine: &mut Engine) {
+        tracing::debug!(connection = id, "a connection that has not greeted is closed");
+        self.refused += 1;
+        self.remove(id, poller, engine);
     }
 
     /// Attached ranks.
@@ -210,6 +240,11 @@ impl Ranks {
             }
             Membership { stage: Stage::Making { .. }, .. } => None,
         }
+    }
+
+    /// What the memory of a rank is to raise.
+    pub(crate) fn alarm(&self) -> Arc<Alarm> {
+        Arc::clone(&self.alarm)
     }
 
     pub(crate) fn calls_in_flight(&self) -> usize {
@@ -256,11 +291,19 @@ impl Ranks {
         engine.leave(membership.handle, membership.rank);
     }
 
+    /// A rank asks for no group by its offers any more: it is gone, or is refused.
+    pub(crate) fn withdraw(&mut self, id: ConnectionId, refused: Option<outboard_proto::Refusal>, engine: &mut Engine) {
+        let offers = self.rank(id).map(|rank| std::mem::take(&mut rank.offers));
+        offers.into_iter().flatten().for_each(|offer| engine.withdraw(offer, refused));
+    }
+
     /// The connection is over: its memory is forgotten, then its groups are left.
     pub(crate) fn remove(&mut self, id: ConnectionId, poller: &Poller, engine: &mut Engine) {
         for (&call, in_flight) in self.calls.iter().filter(|(_, in_flight)| in_flight.connection == id) {
             engine.forget_memory(call, in_flight.place.1);
         }
+        self.withdraw(id, None, engine);
+        self.greetings.remove(id);
         let Some(connection) = self.connections.get(&id) else { return };
         poller.unwatch(connection.channel());
         let mut groups = Vec::new();
@@ -296,18 +339,21 @@ impl Ranks {
         mut trace: Option<&mut Trace>,
     ) -> bool {
         let mut taken = Vec::new();
-        for (&id, connection) in &mut self.connections {
-            let Connection::Attached(rank) = connection else { continue };
-            for _ in 0..SUBMISSIONS {
-                match rank.side.take() {
-                    None => break,
-                    Some(Ok(entry)) => taken.push((id, entry)),
-                    Some(Err(error)) => {
-                        tracing::debug!(pid = rank.pid, %error, "a submission is refused");
-                        self.refused += 1;
-                    }
+        // Behind whoever came last the last time, so that all have their turn however many there are.
+        let last = std::mem::take(&mut self.taken_last);
+        let ids = [last + 1..ConnectionId::MAX, 0..last + 1];
+        for ids in ids {
+            for (&id, connection) in self.connections.range_mut(ids) {
+                let Connection::Attached(rank) = connection else { continue };
+                if taken.len() >= SUBMISSIONS_OF_ALL {
+                    break;
                 }
+                self.refused += rank.take(|entry| taken.push((id, entry)));
+                self.taken_last = id;
             }
+        }
+        if taken.len() < SUBMISSIONS_OF_ALL {
+            self.taken_last = 0;
         }
         self.submissions += taken.len() as u64;
         for (id, entry) in &taken {
@@ -316,23 +362,18 @@ impl Ranks {
         !taken.is_empty()
     }
 
-    /// Tells ranks to whose memory the kernel has withdrawn a way: they may have to copy before anything else happens,
-    /// so this is the last thing of a turn.
-    pub(crate) fn tell_of_falls(&mut self) {
-        for connection in self.connections.values_mut() {
-            if let Connection::Attached(rank) = connection {
-                self.withdrawn += u64::from(rank.fell());
-            }
-        }
-    }
-
-    /// Removes the ranks whose memory is gone, which neither process nor socket tells where a child holds the socket
-    /// and the process runs another program; returns whether there were any. Looks from time to time, as others may
-    /// wait for a rank whose memory nobody needs.
-    pub(crate) fn remove_gone(&mut self, poller: &Poller, engine: &mut Engine) -> bool {
-        if self.time_to_look() == Some(Duration::ZERO) {
+    /// Looks from time to time whether the memory of ranks is there, as others may wait for one whose memory nobody
+    /// needs. Where an access has found something, ranks whose memory is gone are removed, which neither process nor
+    /// socket tells where a child holds the socket and the process runs another program; those to whose memory the
+    /// kernel has withdrawn a way are told: they may have to copy before anything else happens, so this is the last
+    /// thing of a turn. Returns whether any are gone.
+    pub(crate) fn mind_memory(&mut self, now: Instant, poller: &Poller, engine: &mut Engine) -> bool {
+        if self.look_at.is_none_or(|at| at <= now) {
             self.attached().for_each(|rank| rank.memory.look());
-            self.looked = Some(Instant::now());
+            self.look_at = Some(now + LOOK);
+        }
+        if !self.alarm.take() {
+            return false;
         }
         let is_gone = |(id, connection): (&ConnectionId, &Connection)| match connection {
             Connection::Attached(rank) => rank.memory.is_gone().then_some(*id),
@@ -340,13 +381,18 @@ impl Ranks {
         };
         let gone: Vec<_> = self.connections.iter().filter_map(is_gone).collect();
         gone.iter().for_each(|id| self.remove(*id, poller, engine));
+        for connection in self.connections.values_mut() {
+            if let Connection::Attached(rank) = connection {
+                self.withdrawn += u64::from(rank.fell());
+            }
+        }
         !gone.is_empty()
     }
 
-    /// Until then memory of ranks need not be looked at again; none where there are no ranks.
-    pub(crate) fn time_to_look(&self) -> Option<Duration> {
-        self.attached().next()?;
-        Some(self.looked.map_or(Duration::ZERO, |looked| LOOK.saturating_sub(looked.elapsed())))
+    /// When something is due here: memory of ranks is looked at, a connection has not greeted in time.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        let look = self.look_at.filter(|_| self.attached().next().is_some());
+        look.into_iter().chain(self.greetings.until()).min()
     }
 
     /// Raises the sleeping flags of all submission rings; false when one has an entry.
@@ -510,6 +556,22 @@ impl Ranks {
 }
 
 impl Attached {
+    /// Takes what it has submitted, as much as one turn allows; how much of it is refused.
+    fn take(&mut self, mut submitted: impl FnMut(Entry)) -> u64 {
+        let mut refused = 0;
+        for _ in 0..SUBMISSIONS {
+            match self.side.take() {
+                None => break,
+                Some(Ok(entry)) => submitted(entry),
+                Some(Err(error)) => {
+                    tracing::debug!(pid = self.pid, %error, "a submission is refused");
+                    refused += 1;
+                }
+            }
+        }
+        refused
+    }
+
     /// Where its process may run now; unknown where that is in a process namespace that we do not see.
     pub(crate) fn place(&self, topology: &Topology) -> Place {
         if let Some(seat) = &self.seat {

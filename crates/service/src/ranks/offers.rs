@@ -11,7 +11,7 @@ use std::sync::Arc;
 use outboard_call::codec::{DecodeError, Reader, Writer};
 use outboard_proto::config::Difference;
 use outboard_proto::wire;
-use outboard_proto::{GroupHandle, GroupSpec, HostId, Member, SpId};
+use outboard_proto::{GroupHandle, GroupSpec, HostId, Member, OfferId, SpId};
 use outboard_shm::attach::OFFER_BYTES;
 use siphasher::sip::SipHasher13;
 
@@ -43,7 +43,7 @@ pub struct Offer {
     pub address: Arc<[u8]>,
     /// Where the rank runs.
     pub seat: Seat,
-    /// [`Sealer::seal`] of the service process: whom it was made for.
+    /// [`Sealer::seal`] of the service process: whom it was made for, and its name among service processes.
     pub seal: u64,
 }
 
@@ -267,7 +267,10 @@ pub fn group_spec(
         }
     }
     // One copy of each address, however many ranks a service process serves.
-    let member = |offer: &Offer| Member { sp: offer.sp, host: offer.host, address: Arc::clone(known[&offer.sp].0) };
+    let member = |offer: &Offer| {
+        let address = Arc::clone(known[&offer.sp].0);
+        Member { sp: offer.sp, host: offer.host, address, offer: OfferId(offer.seal) }
+    };
     let members = parsed.iter().map(member).collect();
     let spec = GroupSpec { handle: first.handle, key: common_key(&parsed), job: first.job, members };
     // One copy of each name, however many ranks a host has.

@@ -11,6 +11,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -64,7 +65,9 @@ fn clock(id: ClockId) -> Duration {
 impl Trace {
     /// Starts a file.
     pub(crate) fn create(path: &Path, sp: SpId) -> io::Result<Trace> {
-        let mut file = BufWriter::with_capacity(1 << 16, File::create(path)?);
+        // A link in a directory that others write to would make us truncate what it names.
+        let file = File::options().write(true).create(true).truncate(true).custom_flags(libc::O_NOFOLLOW).open(path)?;
+        let mut file = BufWriter::with_capacity(1 << 16, file);
         file.write_all(b"[\n")?;
         let mut trace = Trace {
             file: Some(file),

@@ -25,7 +25,7 @@ pub use cross::CrossMemory;
 pub use descriptor::{MemoryDescriptor, NotMemory};
 pub use memfd::{MOST_MAPPED, MOST_RANGES, MemfdRanges, RangeError, Resident};
 pub use page::ProbePage;
-pub use tiered::{Probe, ProbeOutcome, Proof, TieredMemory, Watch, probe};
+pub use tiered::{Alarm, Probe, ProbeOutcome, Proof, TieredMemory, Watch, probe};
 
 use std::fmt;
 

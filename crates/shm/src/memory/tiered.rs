@@ -87,6 +87,21 @@ pub trait Watch: Send + Sync + fmt::Debug {
     fn written(&self, batch: &[WritePiece<'_>]);
 }
 
+/// Raised by whatever finds that a rank's memory is not what it was, so that nobody has to look at each of them.
+#[derive(Debug, Default)]
+pub struct Alarm(AtomicU32);
+
+impl Alarm {
+    fn raise(&self) {
+        self.0.store(1, Ordering::Release);
+    }
+
+    /// Whether it was raised since the last time.
+    pub fn take(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != 0 && self.0.swap(0, Ordering::Acquire) != 0
+    }
+}
+
 /// All of a rank's memory: memfd where registered, else the best of the other tiers that the kernel allows.
 ///
 /// | tier in use | an access ends with | next |
@@ -106,6 +121,7 @@ pub struct TieredMemory {
     tier: AtomicU32,
     /// 1 once the address space was found to be gone.
     gone: AtomicU32,
+    alarm: Arc<Alarm>,
     watch: Option<Arc<dyn Watch>>,
 }
 
@@ -133,6 +149,12 @@ impl TieredMemory {
     #[must_use]
     pub fn with_ranges(self, ranges: MemfdRanges) -> Self {
         TieredMemory { ranges, ..self }
+    }
+
+    /// The same memory, which raises this alarm when its tier falls or it is found gone.
+    #[must_use]
+    pub fn with_alarm(self, alarm: Arc<Alarm>) -> Self {
+        TieredMemory { alarm, ..self }
     }
 
     /// The same memory, whose writes somebody hears of.
@@ -181,9 +203,11 @@ impl TieredMemory {
         self.judge(descriptor, error).inspect_err(|error| {
             if matches!(error, AccessError::Gone { .. }) {
                 self.gone.store(1, Ordering::Relaxed);
+                self.alarm.raise();
             }
         })?;
         self.tier.store(Tier::Staging.code(), Ordering::Relaxed);
+        self.alarm.raise();
         Err(AccessError::Withdrawn { address, bytes })
     }
 
@@ -256,7 +280,9 @@ impl TieredMemory {
     fn leave(&self, tried: Option<(&Marked, &MemoryDescriptor)>) {
         if tried.is_some() {
             let (from, to) = (Tier::CrossMemory.code(), Tier::MemoryDescriptor.code());
-            let _ = self.tier.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
+            if self.tier.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+                self.alarm.raise();
+            }
         }
     }
 }
@@ -271,6 +297,7 @@ impl Default for TieredMemory {
             proof: None,
             tier: AtomicU32::new(Tier::Staging.code()),
             gone: AtomicU32::new(0),
+            alarm: Arc::default(),
             watch: None,
         }
     }

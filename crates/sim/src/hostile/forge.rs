@@ -3,11 +3,12 @@
 use outboard_plan::{Rank, Reduction};
 use outboard_proto::wire::{
     Cts, DATAGRAM_HEADER_BYTES, DatagramHeader, EarlyCts, Fragment, FrameHeader, FrameKind, GroupMessage,
-    InstanceMessage, MAX_BLOCKS, MAX_RANGES, MAX_SOURCES, Message, MulticastMessage, Number, Origin, Rts,
+    InstanceMessage, MAX_BLOCKS, MAX_OFFERS, MAX_RANGES, MAX_SOURCES, Message, MulticastMessage, Number, Origin, Rts,
     TransferMessage,
 };
 use outboard_proto::{
-    Absentee, Absentees, CollectiveError, Config, GroupHandle, InstanceId, MAX_ABSENT, Signature, SpId,
+    Absentee, Absentees, CollectiveError, Config, GroupHandle, InstanceId, MAX_ABSENT, OfferId, Refusal, Signature,
+    SpId,
 };
 
 use super::config;
@@ -101,7 +102,8 @@ fn offer(tape: &mut Tape<'_>, instance: InstanceId, rank: Rank) -> TransferMessa
 
 fn error(tape: &mut Tape<'_>) -> CollectiveError {
     let (rank, sp, another) = (Rank(tape.number32()), sp(tape), sp(tape));
-    match tape.below(9) {
+    match tape.below(10) {
+        9 => CollectiveError::Refused { rank, why: Refusal::Quota },
         8 => CollectiveError::Staging { rank, bytes: tape.number() },
         0 => CollectiveError::RankLost(rank),
         1 => CollectiveError::PeerLost { sp, rank },
@@ -201,7 +203,17 @@ fn collective(tape: &mut Tape<'_>, kind: u8, group: GroupHandle) -> Message {
         10 => {
             Message::Group { group, body: GroupMessage::Abort { fingerprint: fingerprint(tape), error: error(tape) } }
         }
-        _ => Message::Group { group, body: GroupMessage::Ask { fingerprint: fingerprint(tape) } },
+        _ if tape.flip() => {
+            let body = GroupMessage::Refuse { fingerprint: fingerprint(tape), error: error(tape) };
+            Message::Group { group, body }
+        }
+        _ => {
+            let asker = vec![tape.byte(); usize::from(tape.byte())].into();
+            // The offers of the second group, or any.
+            let offer = |tape: &mut Tape<'_>| (Rank(tape.number32()), OfferId(1 << 32 | u64::from(tape.below(8))));
+            let offers = (0..blocks(tape).clamp(1, MAX_OFFERS)).map(|_| offer(tape)).collect();
+            Message::Group { group, body: GroupMessage::Ask { fingerprint: fingerprint(tape), asker, offers } }
+        }
     }
 }
 

@@ -15,13 +15,18 @@ impl World<'_> {
         match self.progress[group][member] {
             Progress::Before if now >= self.create_at[group][member] => {
                 self.progress[group][member] = Progress::Asked;
-                self.truth.asked.insert((group, member), now);
-                let input = Input::CreateGroup { spec: Rc::clone(&self.specs[group]), rank: Rank(member as u32) };
-                self.deliver(now, host, input)?;
+                let (spec, place) = (Rc::clone(&self.specs[group]), Rank(member as u32));
+                if self.scenario.faults.refused == Some((group, member)) {
+                    self.progress[group][member] = Progress::Over;
+                    self.truth.gone.insert((group, member));
+                    self.deliver(now, host, Input::Refuse { spec, rank: place, why: Refusal::Quota })?;
+                } else {
+                    self.truth.asked.insert((group, member), now);
+                    self.deliver(now, host, Input::CreateGroup { spec, rank: place })?;
+                }
                 if self.dying[rank] {
                     self.cluster.put(now, Happening::RankDies { rank });
                 }
-                self.cluster.put(now, Happening::HostsMayDie);
                 Ok(())
             }
             Progress::Before | Progress::Asked | Progress::Over => Ok(()),
@@ -96,47 +101,40 @@ impl World<'_> {
     /// asked for all of them dies when it has.
     pub(super) fn rank_dies(&mut self, now: Instant, rank: usize) -> Result<(), Breach> {
         self.dying[rank] = true;
-        let scenario = self.scenario;
-        let places: Vec<(usize, usize)> = scenario
-            .groups
-            .iter()
-            .enumerate()
-            .filter_map(|(g, plan)| plan.members.iter().position(|r| *r == rank).map(|m| (g, m)))
-            .collect();
-        if places.iter().any(|(g, m)| self.progress[*g][*m] == Progress::Before) {
+        if self.places(rank).any(|(g, m)| self.progress[g][m] == Progress::Before) {
             return Ok(());
         }
-        let host = scenario.host_of[rank];
-        for (group, member) in places {
-            if self.progress[group][member] != Progress::Over && self.truth.gone.insert((group, member)) {
-                self.deliver(now, host, Input::Leave { group: handle(group), rank: Rank(member as u32) })?;
+        self.rank_ends(now, rank)
+    }
+
+    /// Where a rank is a member: groups and its number there.
+    fn places(&self, rank: usize) -> impl Iterator<Item = (usize, usize)> {
+        let groups = self.scenario.groups.iter().enumerate();
+        groups.filter_map(move |(g, plan)| plan.members.iter().position(|r| *r == rank).map(|m| (g, m)))
+    }
+
+    /// Ends the process of a rank: it leaves the groups that it has asked for, and cannot ask for the others.
+    pub(super) fn rank_ends(&mut self, now: Instant, rank: usize) -> Result<(), Breach> {
+        let host = self.scenario.host_of[rank];
+        for (group, member) in self.places(rank).collect::<Vec<_>>() {
+            let before = self.progress[group][member];
+            if before == Progress::Over || !self.truth.gone.insert((group, member)) {
+                continue;
             }
+            let input = match before {
+                Progress::Before => {
+                    self.progress[group][member] = Progress::Over;
+                    Input::Withdraw(self.specs[group].members[member].offer)
+                }
+                _ => Input::Leave { group: handle(group), rank: Rank(member as u32) },
+            };
+            self.deliver(now, host, input)?;
         }
         Ok(())
     }
 
-    /// Service processes that are to die do, once others can know of it: a death that the fabric reports waits until
-    /// the local ranks have asked for all their groups, a silent one until these are made on all hosts, because before
-    /// that nobody is owed a sign of life.
-    pub(super) fn let_hosts_die(&mut self, now: Instant) {
-        for (host, reported_after) in self.host_deaths.clone() {
-            let served = |rank: &usize| self.scenario.host_of[*rank] == host;
-            let waits = self.scenario.groups.iter().zip(&self.progress).any(|(plan, progress)| {
-                let members = plan.members.iter().zip(progress);
-                plan.members.iter().any(served)
-                    && members.into_iter().any(|(rank, p)| match p {
-                        Progress::Before => served(rank) || reported_after.is_none(),
-                        Progress::Asked => reported_after.is_none(),
-                        Progress::Calling { .. } | Progress::Refused | Progress::Over => false,
-                    })
-            });
-            if !waits && !self.cluster.hosts[host].dead {
-                self.host_dies(now, host, reported_after);
-            }
-        }
-    }
-
-    fn host_dies(&mut self, now: Instant, host: usize, reported_after: Option<Duration>) {
+    /// A service process dies, whatever is being made or called.
+    pub(super) fn host_dies(&mut self, now: Instant, host: usize, reported_after: Option<Duration>) {
         self.cluster.kill(host);
         self.truth.dead_hosts.insert(host);
         let Some(after) = reported_after else { return };

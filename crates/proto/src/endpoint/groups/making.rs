@@ -7,18 +7,22 @@ use std::time::Duration;
 
 use outboard_plan::Rank;
 
-use super::{FailedGroup, Group, State, WINDOW};
+use super::{Addresses, FailedGroup, Group, State, WINDOW};
+use crate::endpoint::offers::{Asker, Withdrawn};
 use crate::endpoint::peers::Loss;
-use crate::endpoint::{Endpoint, MAX_EARLY, MAX_FAILED, MAX_RETIRED, Node};
-use crate::error::{CollectiveError, GroupError};
+use crate::endpoint::{Endpoint, MAX_FAILED, MAX_RETIRED, Node};
+use crate::error::{CollectiveError, GroupError, Refusal};
+use crate::group::barrier::Barrier;
 use crate::group::members::Members;
-use crate::ids::{Channel, GroupHandle, Instant, SpId};
+use crate::ids::{Channel, GroupHandle, Instant, OfferId, SpId};
 use crate::instance::tagged::TAGGED;
 use crate::interface::{Event, GroupSpec};
-use crate::wire::{GroupMessage, Message};
+use crate::wire::{GroupMessage, MAX_ASKER, MAX_OFFERS, Message};
 
 /// How much longer than a rank of its own a service process waits for one elsewhere, which is missed there first.
 const LOCAL_FIRST: Duration = Duration::from_millis(250);
+/// How long a group may be made before it is looked at first: longer than ranks that call together are apart.
+const FIRST_LOOK: Duration = Duration::from_millis(50);
 /// How often a group is looked at, times its service processes: one message a look goes to each.
 const LOOK_PER_PEER: Duration = Duration::from_millis(10);
 
@@ -34,6 +38,7 @@ impl Endpoint {
         if members.local(rank).is_none() {
             return Err(GroupError::Invalid("the rank that asks is not served here"));
         }
+        self.offers.take_up(spec.members[rank.0 as usize].offer);
         let handle = spec.handle;
         if let Some(g) = self.groups.get_mut(&handle) {
             if g.members.fingerprint == members.fingerprint {
@@ -46,7 +51,6 @@ impl Endpoint {
         }
         self.retired.retain(|h| *h != handle);
         self.introduce(spec);
-        let addresses = spec.members.iter().map(|member| (member.sp, Arc::clone(&member.address))).collect();
         for channel in &members.channels {
             if self.users(*channel).next().is_none() {
                 self.node.out.events.push_back(Event::Join(*channel));
@@ -55,11 +59,69 @@ impl Endpoint {
         }
         let now = self.node.out.now;
         members.others().for_each(|sp| self.node.peers.count_group(now, sp, true));
-        let group = self.groups.entry(handle).or_insert(Group::new(members, addresses, now));
+        let group = self.groups.entry(handle).or_insert(Group::new(members, spec, now));
         self.looks.change(handle, None, group.look_next(&self.node));
         group.join(&mut self.node, rank)?;
-        self.replay_early(handle);
+        let offers = &self.offers;
+        group.fail_by_withdrawn(&mut self.node, |offer| offers.withdrawn(offer));
+        for (from, message) in self.early.take(handle) {
+            self.route_message(from, message, 0);
+        }
         Ok(())
+    }
+
+    /// A rank here does not ask for its group any more.
+    pub(in crate::endpoint) fn withdraw_offer(&mut self, offer: OfferId, why: Withdrawn) {
+        for Asker { sp, group, fingerprint, rank } in self.offers.withdraw(self.node.out.now, offer, why) {
+            let body = GroupMessage::Refuse { fingerprint, error: why.error(rank) };
+            self.node.push_message(sp, &Message::Group { group, body });
+        }
+        for g in self.groups.values_mut() {
+            g.fail_by_withdrawn(&mut self.node, |one| (one == offer).then_some(why));
+        }
+    }
+
+    /// The driver refuses a rank here a group, of which others here may be.
+    pub(in crate::endpoint) fn refuse_group(&mut self, spec: &GroupSpec, rank: Rank, why: Refusal) {
+        let Ok(members) = Members::new(spec, self.node.id, &self.node.config, WINDOW) else { return };
+        self.offers.take_up(spec.members[rank.0 as usize].offer);
+        let (handle, fingerprint) = (spec.handle, members.fingerprint);
+        let error = CollectiveError::Refused { rank, why };
+        match self.groups.get_mut(&handle) {
+            Some(g) if g.members.fingerprint == fingerprint => g.break_up(&mut self.node, error, true),
+            // Another group has the handle, so that this one could not be made anyway.
+            Some(_) => _ = self.refuse(spec, &members, error),
+            None if FailedGroup::find(&self.failed_groups, handle, fingerprint).is_some() => {}
+            None => {
+                self.refuse(spec, &members, error.clone());
+                self.remember_failed(FailedGroup { handle, fingerprint, error, addresses: addresses(spec) });
+            }
+        }
+    }
+
+    fn remember_failed(&mut self, failed: FailedGroup) {
+        if self.failed_groups.len() >= MAX_FAILED {
+            self.failed_groups.pop_front();
+        }
+        self.failed_groups.push_back(failed);
+    }
+
+    /// Somebody makes a group that is not known here, and misses these ranks.
+    fn answer_ask(&mut self, (from, address): (SpId, &Arc<[u8]>), ask: Asker, offers: &[(Rank, OfferId)]) {
+        let mut ours = false;
+        for &(rank, offer) in offers {
+            ours |= self.offers.note_asker(offer, Asker { rank, ..ask });
+        }
+        // Whoever names none of our offers is a stranger, and cannot make us send anything anywhere.
+        if !ours || address.is_empty() {
+            return;
+        }
+        self.node.meet_peer(from, address);
+        let withdrawn = offers.iter().find_map(|(rank, offer)| Some(self.offers.withdrawn(*offer)?.error(*rank)));
+        if let Some(error) = withdrawn {
+            let body = GroupMessage::Refuse { fingerprint: ask.fingerprint, error };
+            self.node.push_message(from, &Message::Group { group: ask.group, body });
+        }
     }
 
     fn introduce(&mut self, spec: &GroupSpec) {
@@ -89,27 +151,13 @@ impl Endpoint {
         }
     }
 
-    /// Messages that came before the group was asked for here.
-    fn replay_early(&mut self, handle: GroupHandle) {
-        for (from, all) in std::mem::take(&mut self.early) {
-            let (mine, rest): (VecDeque<_>, VecDeque<_>) =
-                all.into_iter().partition(|m| matches!(m, Message::Group { group, .. } if *group == handle));
-            if !rest.is_empty() {
-                self.early.insert(from, rest);
-            }
-            for message in mine {
-                self.route_message(from, message, 0);
-            }
-        }
-    }
-
     pub(in crate::endpoint) fn route_message(&mut self, from: SpId, message: Message, payload_len: u32) {
         let Message::Group { group: handle, body } = message else { return };
         if payload_len > 0 && !body.carries() {
             return self.node.out.violation(Some(from), "payload with a message that has none");
         }
         let Some(g) = self.groups.get_mut(&handle) else {
-            if let GroupMessage::Create { fingerprint, .. } | GroupMessage::Ask { fingerprint } = body
+            if let GroupMessage::Create { fingerprint, .. } | GroupMessage::Ask { fingerprint, .. } = body
                 && let Some(failed) = FailedGroup::find(&self.failed_groups, handle, fingerprint)
             {
                 let abort = Message::abort(handle, fingerprint, failed.error.clone());
@@ -117,15 +165,19 @@ impl Endpoint {
                 self.node.meet_peer(from, address);
                 return self.node.push_message(from, &abort);
             }
-            if self.retired.contains(&handle) || matches!(body, GroupMessage::Ask { .. }) {
+            if self.retired.contains(&handle) || matches!(body, GroupMessage::Refuse { .. }) {
                 return;
             }
-            let kept = self.early.get(&from).map_or(0, VecDeque::len);
-            // A message with payload cannot be kept; an offer of a collective has none, and may come first.
-            if payload_len > 0 || kept >= MAX_EARLY {
-                return self.node.out.violation(Some(from), "a message for a group that is not known");
+            if let GroupMessage::Ask { fingerprint, asker, offers } = body {
+                let ask = Asker { sp: from, group: handle, fingerprint, rank: Rank(0) };
+                return self.answer_ask((from, &asker), ask, &offers);
             }
-            return self.early.entry(from).or_default().push_back(Message::Group { group: handle, body });
+            // A message with payload cannot be kept; an offer of a collective has none, and may come first.
+            let message = Message::Group { group: handle, body };
+            if payload_len > 0 || !self.early.keep(self.node.out.now, from, message) {
+                self.node.out.violation(Some(from), "a message for a group that is not known");
+            }
+            return;
         };
         let Some(from_index) = g.members.index_of(from) else {
             return self.node.out.violation(Some(from), "a message for a group it is not in");
@@ -169,11 +221,8 @@ impl Endpoint {
             }
         }
         if let State::Broken(error) = group.state {
-            if self.failed_groups.len() >= MAX_FAILED {
-                self.failed_groups.pop_front();
-            }
             let (fingerprint, addresses) = (group.members.fingerprint, group.addresses);
-            self.failed_groups.push_back(FailedGroup { handle, fingerprint, error, addresses });
+            self.remember_failed(FailedGroup { handle, fingerprint, error, addresses });
         }
     }
 
@@ -182,6 +231,11 @@ impl Endpoint {
         let all = (channel, GroupHandle(0))..=(channel, GroupHandle(u32::MAX));
         self.channels.range(all).map(|(_, group)| *group)
     }
+}
+
+/// Where the members are.
+pub(super) fn addresses(spec: &GroupSpec) -> Addresses {
+    spec.members.iter().map(|member| (member.sp, Arc::clone(&member.address))).collect()
 }
 
 impl FailedGroup {
@@ -202,7 +256,10 @@ impl Group {
         if !waits || self.look_at.is_some_and(|at| at > node.out.now) {
             return None;
         }
-        let period = node.config.heartbeat.max(LOOK_PER_PEER * self.members.sps.len() as u32);
+        let period = match (&self.state, self.look_at) {
+            (State::Creating { .. }, None) => FIRST_LOOK,
+            _ => node.config.heartbeat.max(LOOK_PER_PEER * self.members.sps.len() as u32),
+        };
         let at = self.makes_until(node).into_iter().chain([node.out.now + period]).min();
         self.look_at = at;
         at
@@ -220,9 +277,7 @@ impl Group {
                     return self.make_no_more(node);
                 }
                 if let Some(awaited) = barrier.awaited() {
-                    let (group, fingerprint) = (self.members.handle, self.members.fingerprint);
-                    let ask = Message::Group { group, body: GroupMessage::Ask { fingerprint } };
-                    node.out.messages.push_back((self.members.sps[awaited as usize], ask));
+                    self.ask(node, awaited);
                 }
             }
             State::Ready if waits_still => self.members.others().for_each(|sp| node.peers.probe(node.out.now, sp)),
@@ -268,18 +323,71 @@ impl Group {
         if lost || barrier.has_heard(at) {
             return false;
         }
+        let awaits = barrier.awaited() == Some(at);
         let steps = barrier.sent_to(at).map(|round| (at, round));
         self.send_create(node, steps.into_iter().collect());
+        if awaits {
+            self.ask(node, at);
+        }
+        true
+    }
+
+    /// Asks a member whose step does not come for the ranks that it serves.
+    fn ask(&self, node: &mut Node, awaited: u32) {
+        let State::Creating { offers, .. } = &self.state else { return };
+        let (group, fingerprint, to) =
+            (self.members.handle, self.members.fingerprint, self.members.sps[awaited as usize]);
+        let own = &self.addresses[&node.id];
+        let asker: Arc<[u8]> = if own.len() <= MAX_ASKER { Arc::clone(own) } else { Arc::from([]) };
+        if !asker.is_empty() {
+            node.peers.expect_answer(node.out.now, to);
+        }
+        let served = self.members.of_rank.iter().zip(offers).zip(0..).filter(|((at, _), _)| **at == awaited);
+        let served: Vec<(Rank, OfferId)> = served.map(|((_, offer), rank)| (Rank(rank), *offer)).collect();
+        for offers in served.chunks(MAX_OFFERS) {
+            let body = GroupMessage::Ask { fingerprint, asker: Arc::clone(&asker), offers: offers.to_vec() };
+            node.out.messages.push_back((to, Message::Group { group, body }));
+        }
+    }
+
+    /// Whether a rank here that has not asked for the group cannot do so any more: then there will be none.
+    fn fail_by_withdrawn(&mut self, node: &mut Node, withdrawn: impl Fn(OfferId) -> Option<Withdrawn>) {
+        let State::Creating { offers, .. } = &self.state else { return };
+        let mut missing = self.members.locals.iter().filter(|rank| !self.asked.contains(rank));
+        let error = missing.find_map(|rank| Some(withdrawn(offers[rank.0 as usize])?.error(*rank)));
+        if let Some(error) = error {
+            self.break_up(node, error, true);
+        }
+    }
+
+    /// A member answers that a rank which it serves cannot ask for the group any more. Nobody else knows yet. False if
+    /// it cannot say so.
+    pub(super) fn handle_refuse(&mut self, node: &mut Node, from: SpId, error: CollectiveError) -> bool {
+        let (CollectiveError::RankLost(rank) | CollectiveError::Refused { rank, .. }) = error else { return false };
+        if !self.members.has_rank(rank) || self.members.sp_of(rank) != from {
+            return false;
+        }
+        if matches!(self.state, State::Creating { .. }) {
+            self.break_up(node, error, true);
+        }
         true
     }
 
     /// Somebody makes the group still. Whoever does not know that it has broken was not told, or its link has begun
-    /// anew.
-    pub(super) fn handle_ask(&self, node: &mut Node, from: u32) {
-        let Some(error) = self.broken() else { return };
-        let (group, fingerprint, to) = (self.members.handle, self.members.fingerprint, self.members.sps[from as usize]);
-        node.meet_peer(to, &self.addresses[&to]);
-        node.out.messages.push_back((to, Message::abort(group, fingerprint, error.clone())));
+    /// anew; a step that it misses may have come when it had no room for it.
+    pub(super) fn handle_ask(&mut self, node: &mut Node, from: u32) {
+        let said = match &self.state {
+            State::Creating { barrier, .. } => barrier.sent_to(from),
+            State::Ready => Barrier::round_between(self.members.sps.len() as u32, self.members.me, from),
+            State::Broken(error) => {
+                let (group, fingerprint) = (self.members.handle, self.members.fingerprint);
+                let to = self.members.sps[from as usize];
+                node.meet_peer(to, &self.addresses[&to]);
+                node.out.messages.push_back((to, Message::abort(group, fingerprint, error.clone())));
+                return;
+            }
+        };
+        self.send_create(node, said.map(|round| (from, round)).into_iter().collect());
     }
 
     /// Whoever lost a service process could not tell it. It may live, with a link to us.

@@ -1,0 +1,70 @@
+//! Ranks and strangers that do all they may: whoever comes, asks or dies meanwhile is served.
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use outboard::Context;
+use outboard_shm::attach::Channel;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use support::{Daemon, all_say, ranks};
+
+/// What whoever attaches is promised; mostly it takes some milliseconds.
+const PROMISED: Duration = Duration::from_secs(5);
+
+#[test]
+fn another_process() {
+    support::another_process();
+}
+
+/// Attaches, makes a group of its own, and leaves; how long that took.
+fn visit(daemon: &Daemon) -> Duration {
+    let began = Instant::now();
+    let context = Context::attach(Some(&daemon.socket())).expect("room");
+    let group = context.create_group(&context.offer().expect("an offer")[..], 1, 0).expect("the group is made");
+    group.destroy().expect("no request is in flight");
+    context.detach().expect("no group is left");
+    began.elapsed()
+}
+
+#[test]
+fn busy_ranks_hold_up_nobody() {
+    let mut daemon = Daemon::start(&[]);
+    let mut busy = ranks("busy", &daemon, 2);
+    all_say(&mut busy, "busy");
+    let visits: Vec<Duration> = (0..20).map(|_| visit(&daemon)).collect();
+    println!("attached and left in {visits:?}");
+    assert!(visits.iter().all(|visit| *visit < PROMISED), "{visits:?}");
+    assert_eq!(daemon.statistics()["ranks"], 2);
+    // The one that is left is busy with calls that fail.
+    busy[1].kill();
+    let killed = Instant::now();
+    while daemon.statistics()["ranks"] != 1 && busy.len() == 2 {
+        assert!(killed.elapsed() < PROMISED, "a dead rank is not noticed");
+        // It ends by itself when it is told.
+        if daemon.statistics()["ranks"] == 0 {
+            break;
+        }
+    }
+    busy[0].kill();
+    assert!(daemon.stop().success());
+}
+
+fn is_closed(channel: &Channel, limit: Duration) -> bool {
+    let limit = Timespec::try_from(limit).expect("short");
+    poll(&mut [PollFd::new(channel, PollFlags::RDHUP)], Some(&limit)).expect("poll") > 0
+}
+
+/// More connections than a daemon has ranks, none of which says anything.
+#[test]
+fn connections_that_do_not_greet_hold_up_nobody_and_are_closed() {
+    let daemon = Daemon::start(&["--max-ranks", "1"]);
+    let silent: Vec<Channel> = (0..300).map(|_| Channel::connect(&daemon.socket()).expect("it listens")).collect();
+    visit(&daemon);
+    // By the limit on connections of one user some have made way, the others stay until their time is over.
+    assert!(is_closed(&silent[0], PROMISED), "the oldest makes way");
+    assert!(!is_closed(&silent[299], Duration::ZERO), "the others have their time");
+    assert!(silent.iter().all(|one| is_closed(one, PROMISED * 3)), "their time is over");
+    assert_eq!(daemon.statistics()["ranks"], 0);
+    visit(&daemon);
+}

@@ -1,0 +1,109 @@
+//! The offers of local ranks: what is known here of a group before anybody here asks for it.
+//!
+//! Whoever makes a group and misses a member asks its service process, naming the offers of its ranks. What that
+//! answers follows from these states, so that a group ends at once when one of its ranks cannot come any more:
+//!
+//! | state | event | next |
+//! |---|---|---|
+//! | open | another service process asks | open, that one is remembered |
+//! | open | the rank asks for the group | forgotten |
+//! | open | the rank is gone, or is refused the group | withdrawn, those that have asked are told |
+//! | withdrawn | another service process asks | withdrawn, that one is told |
+//! | withdrawn | the time in which a group is to be asked for is over | forgotten |
+//!
+//! Invariant: whoever is remembered or told has named the offer, which only members of its group know. Never says
+//! anything itself.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use outboard_plan::Rank;
+
+use crate::error::{CollectiveError, Refusal};
+use crate::ids::{GroupHandle, Instant, OfferId, SpId};
+
+/// Those that are remembered to have asked for one offer: the left neighbour asks, or two that take turns at it.
+const MOST_ASKERS: usize = 4;
+/// Withdrawn offers that are remembered.
+const MOST_WITHDRAWN: usize = 1 << 16;
+
+/// A service process that waits for the rank of an offer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Asker {
+    pub(super) sp: SpId,
+    pub(super) group: GroupHandle,
+    pub(super) fingerprint: u64,
+    pub(super) rank: Rank,
+}
+
+/// Why a rank does not ask for its group any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Withdrawn {
+    /// It is gone.
+    Gone,
+    Refused(Refusal),
+}
+
+impl Withdrawn {
+    pub(super) fn error(self, rank: Rank) -> CollectiveError {
+        match self {
+            Withdrawn::Gone => CollectiveError::RankLost(rank),
+            Withdrawn::Refused(why) => CollectiveError::Refused { rank, why },
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Offers {
+    open: BTreeMap<OfferId, Vec<Asker>>,
+    withdrawn: BTreeMap<OfferId, Withdrawn>,
+    /// Of the withdrawn, in their order.
+    since: VecDeque<(Instant, OfferId)>,
+}
+
+impl Offers {
+    pub(super) fn open(&mut self, offer: OfferId) {
+        self.open.insert(offer, Vec::new());
+    }
+
+    /// The rank has asked for its group.
+    pub(super) fn take_up(&mut self, offer: OfferId) {
+        self.open.remove(&offer);
+    }
+
+    /// Returns those that have asked for it.
+    pub(super) fn withdraw(&mut self, now: Instant, offer: OfferId, why: Withdrawn) -> Vec<Asker> {
+        let Some(askers) = self.open.remove(&offer) else { return Vec::new() };
+        if self.since.len() >= MOST_WITHDRAWN
+            && let Some((_, oldest)) = self.since.pop_front()
+        {
+            self.withdrawn.remove(&oldest);
+        }
+        self.withdrawn.insert(offer, why);
+        self.since.push_back((now, offer));
+        askers
+    }
+
+    /// Why the rank of this offer does not ask for its group any more.
+    pub(super) fn withdrawn(&self, offer: OfferId) -> Option<Withdrawn> {
+        self.withdrawn.get(&offer).copied()
+    }
+
+    /// Somebody waits for the rank of this offer. False if no rank here has made it.
+    pub(super) fn note_asker(&mut self, offer: OfferId, asker: Asker) -> bool {
+        let Some(askers) = self.open.get_mut(&offer) else { return self.withdrawn.contains_key(&offer) };
+        if askers.len() < MOST_ASKERS && !askers.contains(&asker) {
+            askers.push(asker);
+        }
+        true
+    }
+
+    /// Forgets what was withdrawn longer ago than `limit`.
+    pub(super) fn age(&mut self, now: Instant, limit: Duration) {
+        while let Some((_, offer)) = self.since.front().filter(|(at, _)| now.since(*at) > limit) {
+            self.withdrawn.remove(offer);
+            self.since.pop_front();
+        }
+    }
+}
