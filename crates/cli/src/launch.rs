@@ -47,6 +47,9 @@ pub(crate) struct DaemonArgs {
     /// Multicast addresses that a block is spread over (S of MC-10)
     #[arg(long, default_value_t = 1)]
     pub(crate) subgroups: u16,
+    /// Daemons encrypt all that goes between hosts, without multicast
+    #[arg(long, env = "OUTBOARD_ENCRYPT", value_parser = clap::builder::BoolishValueParser::new())]
+    pub(crate) encrypt: bool,
     /// Processor that the daemons run on; any by default
     #[arg(long)]
     pub(crate) service_core: Option<usize>,
@@ -69,6 +72,14 @@ impl DaemonArgs {
     /// Daemons on each of `hosts` hosts that share this machine's processors and `ranks` ranks.
     fn each(&self, ranks: u32, hosts: u32) -> u32 {
         self.service_processes.count(ranks.div_ceil(hosts), placement::cores() / hosts)
+    }
+
+    /// The flags about how daemons talk between hosts.
+    fn network(&self, command: &mut Command) {
+        let algorithm = if self.encrypt && self.algorithm == "multicast" { "ring" } else { &self.algorithm };
+        command.args(["--algorithm", algorithm]).args(self.encrypt.then_some("--encrypt"));
+        command.arg("--chains").arg(self.chains.to_string());
+        command.arg("--subgroups").arg(self.subgroups.to_string());
     }
 
     /// The flags that all daemons share; `name` names this daemon's files in `directory`.
@@ -126,10 +137,9 @@ impl Daemons {
             let node = if key.is_some() { Node::Dpu(host) } else { Node::Host(host) };
             let name = daemon_name(&node.to_string(), number, siblings);
             let mut command = daemon_command(enter(lab, node)?, socket, directory, &name)?;
-            command.args(["--interface", "eth0", "--algorithm", &args.algorithm]);
+            command.args(["--interface", "eth0"]);
             command.arg("--link-rate").arg(lab.spec().link().rate_bits_per_s().to_string());
-            command.arg("--chains").arg(args.chains.to_string());
-            command.arg("--subgroups").arg(args.subgroups.to_string());
+            args.network(&mut command);
             args.flags(&mut command, directory, &name);
             let dock = dock_address(host, number);
             if let Some(key) = &key {
