@@ -130,7 +130,7 @@ impl Daemons {
         let sockets: Vec<_> = (0..siblings).map(|n| socket_in(HOST_DIRECTORY.as_ref(), n, siblings)).collect();
         let traces = args.trace.then(|| directory.to_owned());
         let mut daemons = Daemons { processes: Vec::new(), sockets: sockets.clone(), stats: Vec::new(), traces };
-        let key = if lab.spec().pcie().is_some() { Some(relay_key()?) } else { None };
+        let key = if lab.spec().pcie().is_some() { Some(relay_key(directory)?) } else { None };
         let mut ready = Vec::new();
         let each = (1..=hosts).flat_map(|host| (0..siblings).zip(&sockets).map(move |sibling| (host, sibling)));
         for (host, (number, socket)) in each {
@@ -218,12 +218,16 @@ fn dock_address(host: u16, number: u32) -> SocketAddr {
     SocketAddr::from((Node::Dpu(host).address(), DOCK_PORT + number as u16))
 }
 
-/// The secret of one job's daemons and relays.
-fn relay_key() -> Result<String, LaunchError> {
-    let mut bytes = [0; 16];
-    let read = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
-    read.map_err(|e| LaunchError::new("a key for relays", e))?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+/// The secret of one job's daemons and relays, in a file.
+fn relay_key(directory: &Path) -> Result<PathBuf, LaunchError> {
+    let path = directory.join("relay-key");
+    let write = || {
+        let mut bytes = [0; 32];
+        File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+        File::options().write(true).create(true).truncate(true).mode(0o600).open(&path)?.write_all(&bytes)
+    };
+    write().map_err(|e| LaunchError::new(format!("a key for relays, {}", path.display()), e))?;
+    Ok(path)
 }
 
 /// A program of this machine that ends with this process, however that ends; on emulated hosts the lab sees to it.

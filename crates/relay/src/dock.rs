@@ -4,6 +4,8 @@
 //!
 //! | state | on | goes to |
 //! |---|---|---|
+//! | stranger | a handshake by the relay key | greeting |
+//! | stranger | anything else | closed, counted |
 //! | greeting | the right greeting, and the service process takes the rank | attached |
 //! | greeting | anything else | refused |
 //! | attached | the end of the connection, the service process's end, `Detach` | gone: the rank has left |
@@ -12,8 +14,9 @@
 //! A call is *filling* while its input comes, then *waiting* until those before it are posted and its arena is
 //! registered, then *posted* until its completion word says how it ended; a second thread sends output and completion.
 //!
-//! Invariants: calls are posted in the order in which they came; the service process reaches shadows and nothing else,
-//! since the dock never proves access to its own memory.
+//! Invariants: at most [`STRANGERS`] connections have not proven that they hold the key; calls are posted in the order
+//! in which they came; the service process reaches shadows and nothing else, since the dock never proves access to its
+//! own memory.
 
 mod call;
 mod delivery;
@@ -23,10 +26,11 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use outboard_fabric::{Refusals, SharedKey};
 use outboard_shm::attach::message::Message;
 use outboard_shm::attach::{Channel, Hello, Reply, Request};
 use outboard_shm::control::{LAYOUT_VERSION, RankSide};
@@ -41,6 +45,8 @@ use outboard_service::{DockedRank, DockedRanks, Job, Settings, StartError, rando
 
 /// How long a relay may take to greet, and the service process to answer.
 const GREETING_LIMIT: Duration = Duration::from_secs(20);
+/// Connections that have not proven that they hold the key.
+const STRANGERS: usize = 128;
 /// Tokens from here on are the dock's own; ranks count from 1.
 const OWN_TOKENS: u64 = 1 << 63;
 /// An address where no shadow lies: what is read there fails the call.
@@ -50,7 +56,15 @@ const NOWHERE: u64 = 64;
 #[derive(Debug)]
 struct Terms {
     settings: Settings,
+    key: SharedKey,
     docked: Arc<DockedRanks>,
+    refusals: Mutex<Refusals>,
+}
+
+impl Terms {
+    fn closed(&self, from: SocketAddr, why: &dyn std::fmt::Display) {
+        self.refusals.lock().unwrap_or_else(PoisonError::into_inner).note(&from, None, why);
+    }
 }
 
 /// The listening socket's thread; connections end with the service process.
@@ -63,21 +77,28 @@ pub struct Dock {
 impl Dock {
     /// Listens for relays at `address` on behalf of the service process with these settings.
     pub fn start(address: SocketAddr, settings: &Settings, docked: &Arc<DockedRanks>) -> Result<Dock, StartError> {
-        let (dock, local) = Dock::listen(address, settings, docked)
+        let key = settings.read_relay_key()?;
+        let (dock, local) = Dock::listen(address, settings, key, docked)
             .map_err(|source| StartError::Kernel { what: "listen for relays", source })?;
-        if settings.relay_key.is_empty() && !address.ip().is_loopback() {
-            tracing::warn!(address = %local, "whoever reaches this address may attach; set OUTBOARD_RELAY_KEY on both sides");
+        if settings.relay_key.is_none() && !address.ip().is_loopback() {
+            tracing::warn!(address = %local, "whoever reaches this address may attach; give both sides a --relay-key");
         }
         tracing::info!(address = %local, "relays may attach ranks");
         Ok(dock)
     }
 
-    fn listen(address: SocketAddr, settings: &Settings, docked: &Arc<DockedRanks>) -> io::Result<(Dock, SocketAddr)> {
+    fn listen(
+        address: SocketAddr,
+        settings: &Settings,
+        key: SharedKey,
+        docked: &Arc<DockedRanks>,
+    ) -> io::Result<(Dock, SocketAddr)> {
         let listener = TcpListener::bind(address)?;
         let local = listener.local_addr()?;
         listener.set_nonblocking(true)?;
         let stop = eventfd(0, EventfdFlags::CLOEXEC)?;
-        let terms = Terms { settings: settings.clone(), docked: Arc::clone(docked) };
+        let (settings, docked) = (settings.clone(), Arc::clone(docked));
+        let terms = Terms { settings, key, docked, refusals: Mutex::default() };
         let until = stop.try_clone()?;
         let thread = std::thread::Builder::new()
             .name("dock".into())
@@ -99,7 +120,7 @@ impl Drop for Dock {
 }
 
 fn listen(listener: &TcpListener, stop: &OwnedFd, terms: &Arc<Terms>) {
-    let present = Arc::new(());
+    let [strangers, present] = [Arc::new(()), Arc::new(())];
     loop {
         let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
         if let Err(errno) = rustix::io::retry_on_intr(|| poll(&mut fds, None)) {
@@ -109,25 +130,34 @@ fn listen(listener: &TcpListener, stop: &OwnedFd, terms: &Arc<Terms>) {
             return;
         }
         match listener.accept() {
-            Ok((stream, from)) => take_in(stream, from, terms, &present),
+            Ok((stream, from)) => take_in(stream, from, terms, [&strangers, &present]),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => tracing::warn!(%error, "a relay cannot connect"),
         }
     }
 }
 
-/// Serves a relay on a thread of its own, which holds `present`.
-fn take_in(stream: TcpStream, from: SocketAddr, terms: &Arc<Terms>, present: &Arc<()>) {
-    let wire = match stream.set_nonblocking(false).and_then(|()| Wire::new(stream)) {
-        Ok(wire) => wire,
-        Err(error) => return tracing::warn!(%error, %from, "a relay cannot connect"),
-    };
-    if Arc::strong_count(present) > terms.settings.max_ranks as usize {
-        let most = terms.settings.max_ranks;
-        return refuse(&wire, from, &format!("{most} ranks are attached through relays already; raise --max-ranks"));
+/// Serves a relay on a thread of its own, which counts as a stranger until it has proven its key, then as present.
+fn take_in(stream: TcpStream, from: SocketAddr, terms: &Arc<Terms>, [strangers, present]: [&Arc<()>; 2]) {
+    if Arc::strong_count(strangers) > STRANGERS {
+        return terms.closed(from, &"too many connections have not proven that they hold the key");
     }
-    let (terms, present) = (Arc::clone(terms), Arc::clone(present));
+    let (terms, stranger, present) = (Arc::clone(terms), Arc::clone(strangers), Arc::downgrade(present));
     let serve = move || {
+        let accepted = stream.set_nonblocking(false).map_err(WireError::from);
+        let wire = match accepted.and_then(|()| Wire::accept(stream, &terms.key)) {
+            Ok(wire) => wire,
+            Err(error) => return terms.closed(from, &error),
+        };
+        drop(stranger);
+        // The service process ends meanwhile, otherwise.
+        let Some(present) = present.upgrade() else { return };
+        // The listener holds one, and this thread.
+        let most = terms.settings.max_ranks;
+        if Arc::strong_count(&present) > most as usize + 1 {
+            let text = format!("{most} ranks are attached through relays already; raise --max-ranks");
+            return refuse(&wire, from, &text);
+        }
         serve(wire, from, &terms);
         drop(present);
     };
@@ -157,7 +187,7 @@ impl From<WireError> for End {
     fn from(error: WireError) -> Self {
         match error {
             WireError::Ended | WireError::Broken(_) => End::Over,
-            WireError::Frame(error) => End::Refused(error.to_string()),
+            WireError::Frame(_) | WireError::Forged(_) | WireError::Handshake => End::Refused(error.to_string()),
         }
     }
 }
@@ -198,21 +228,17 @@ fn serve(wire: Wire, from: SocketAddr, terms: &Terms) {
 fn greet(wire: &Wire, decoder: &mut Decoder, terms: &Terms) -> Result<(Channel, Arc<RankSide>, Arc<Output>), End> {
     wire.stream().set_read_timeout(Some(GREETING_LIMIT))?;
     let output = Arc::<Output>::default();
-    let (known, docked_rank, job) = loop {
+    let (docked_rank, job) = loop {
         match decoder.next().map_err(WireError::from)? {
-            Some(Frame::Greeting { pid, user, job, seat, key }) => {
+            Some(Frame::Greeting { pid, user, job, seat }) => {
                 let job = Job { user, number: job };
-                let known = same(key, terms.settings.relay_key.as_bytes());
-                break (known, DockedRank { pid, seat, watch: Arc::<Output>::clone(&output) }, job);
+                break (DockedRank { pid, seat, watch: Arc::<Output>::clone(&output) }, job);
             }
             Some(_) => return refused("the first frame of a connection is a greeting"),
             None => wire.fill(decoder)?,
         }
     };
     wire.stream().set_read_timeout(None)?;
-    if !known {
-        return refused("the key is not ours; give relay and daemon the same OUTBOARD_RELAY_KEY");
-    }
     let nonce = match random::<2>() {
         Ok(words) => std::array::from_fn(|at| words[at / 8].to_le_bytes()[at % 8]),
         Err(errno) => return refused(format!("the service process cannot draw random numbers: {errno}")),
@@ -254,9 +280,4 @@ fn attach(terms: &Terms, nonce: [u8; 16], job: Job) -> Result<(Channel, RankSide
     };
     let side = RankSide::attach(region, doorbell).map_err(|error| failed(&error))?;
     Ok((channel, side, welcome.message))
-}
-
-/// Compares without telling by its time how much is the same.
-fn same(one: &[u8], other: &[u8]) -> bool {
-    one.len() == other.len() && one.iter().zip(other).fold(0, |all, (a, b)| all | (a ^ b)) == 0
 }

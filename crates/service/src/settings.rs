@@ -200,9 +200,10 @@ pub struct Settings {
     /// Be a relay: serve this host's ranks in the place of the daemon on another machine that has this --dock
     #[arg(long, env = "OUTBOARD_RELAY")]
     pub relay: Option<SocketAddr>,
-    /// What relays and the daemon that they attach to have to agree on, lest others attach
-    #[arg(long, env = "OUTBOARD_RELAY_KEY", default_value = "", hide_env_values = true)]
-    pub relay_key: String,
+    /// File that relays and the daemon that they attach to have alike and their owners alone can read, lest others
+    /// attach
+    #[arg(long, env = "OUTBOARD_RELAY_KEY")]
+    pub relay_key: Option<PathBuf>,
     /// Memory for the calls of each rank that attaches through a relay
     #[arg(long, env = "OUTBOARD_RELAY_MEMORY", default_value = "2G")]
     pub relay_memory: Size,
@@ -295,6 +296,14 @@ impl Settings {
     /// When the file cannot be read, is empty, or can be read by others than its owner.
     pub fn read_cluster_key(&self) -> Result<SharedKey, SettingsError> {
         self.cluster_key.as_deref().map_or_else(|| Ok(SharedKey::default()), read_key)
+    }
+
+    /// What relays and their daemon have to know.
+    ///
+    /// # Errors
+    /// As of [`Self::read_cluster_key`].
+    pub fn read_relay_key(&self) -> Result<SharedKey, SettingsError> {
+        self.relay_key.as_deref().map_or_else(|| Ok(SharedKey::default()), read_key)
     }
 
     /// The plan of allgathers.
@@ -400,9 +409,6 @@ pub fn print(matches: &ArgMatches) -> String {
                 _ => "other",
             };
             let raw = matches.get_raw(id.as_str())?;
-            if id == "relay_key" && source != "default" {
-                return Some(format!("relay-key = (not shown) ({source})"));
-            }
             let value = raw.map(|v| v.to_string_lossy()).collect::<Vec<_>>().join(" ");
             Some(format!("{} = {value} ({source})", id.as_str().replace('_', "-")))
         })
