@@ -194,7 +194,7 @@ fn strangers_at_a_dock_hold_up_nobody_for_long() {
     all_say(&mut attached, "ready");
     let mut strangers: Vec<TcpStream> = (0..300).map(|_| TcpStream::connect(&address).expect("it listens")).collect();
     for (at, stranger) in strangers.iter_mut().enumerate() {
-        // Those beyond the bound are closed already.
+        // Those that made way are closed already.
         let _ = match at % 3 {
             0 => stranger.write_all(&[7; 4096]),
             1 => stranger.write_all(b"half"),

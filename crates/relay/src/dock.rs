@@ -22,11 +22,11 @@ mod call;
 mod delivery;
 mod session;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -120,7 +120,7 @@ impl Drop for Dock {
 }
 
 fn listen(listener: &TcpListener, stop: &OwnedFd, terms: &Arc<Terms>) {
-    let [strangers, present] = [Arc::new(()), Arc::new(())];
+    let (mut strangers, present) = (VecDeque::new(), Arc::new(()));
     loop {
         let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
         if let Err(errno) = rustix::io::retry_on_intr(|| poll(&mut fds, None)) {
@@ -130,19 +130,34 @@ fn listen(listener: &TcpListener, stop: &OwnedFd, terms: &Arc<Terms>) {
             return;
         }
         match listener.accept() {
-            Ok((stream, from)) => take_in(stream, from, terms, [&strangers, &present]),
+            Ok((stream, from)) => take_in((stream, from), terms, &mut strangers, &present),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => tracing::warn!(%error, "a relay cannot connect"),
         }
     }
 }
 
-/// Serves a relay on a thread of its own, which counts as a stranger until it has proven its key, then as present.
-fn take_in(stream: TcpStream, from: SocketAddr, terms: &Arc<Terms>, [strangers, present]: [&Arc<()>; 2]) {
-    if Arc::strong_count(strangers) > STRANGERS {
-        return terms.closed(from, &"too many connections have not proven that they hold the key");
+/// Serves a relay on a thread of its own, which counts as a stranger until it has proven its key, then as present. The
+/// oldest stranger makes way.
+fn take_in(
+    (stream, from): (TcpStream, SocketAddr),
+    terms: &Arc<Terms>,
+    strangers: &mut VecDeque<Weak<TcpStream>>,
+    present: &Arc<()>,
+) {
+    let stranger = match stream.try_clone() {
+        Ok(same) => Arc::new(same),
+        Err(error) => return tracing::warn!(%error, %from, "a relay cannot connect"),
+    };
+    strangers.retain(|stranger| stranger.strong_count() > 0);
+    if strangers.len() >= STRANGERS
+        && let Some(oldest) = strangers.pop_front().and_then(|oldest| oldest.upgrade())
+    {
+        // One that has ended needs no end.
+        let _ = oldest.shutdown(Shutdown::Both);
     }
-    let (terms, stranger, present) = (Arc::clone(terms), Arc::clone(strangers), Arc::downgrade(present));
+    strangers.push_back(Arc::downgrade(&stranger));
+    let (terms, present) = (Arc::clone(terms), Arc::downgrade(present));
     let serve = move || {
         let accepted = stream.set_nonblocking(false).map_err(WireError::from);
         let wire = match accepted.and_then(|()| Wire::accept(stream, &terms.key)) {
