@@ -15,12 +15,14 @@ PACKAGES := gcc g++ gfortran make pkg-config iproute2 nftables libucx0 libucx-de
   libopenmpi-dev python3-mpi4py python3-numpy python3-venv python3-dev libfftw3-dev
 # The fuzz targets, the seconds of each (FUZZ_SECONDS=n for all), and its sanitizer: plans and protocol have no unsafe code
 # to watch.
-FUZZ_TARGETS := hostile_datagrams hostile_rank plan_text goal_import recording_sequences
+FUZZ_TARGETS := hostile_connection hostile_datagrams hostile_rank plan_text goal_import recording_sequences
+hostile_connection_SECONDS := 600
 hostile_datagrams_SECONDS := 1200
 hostile_rank_SECONDS := 1200
 plan_text_SECONDS := 600
 goal_import_SECONDS := 600
 recording_sequences_SECONDS := 600
+hostile_connection_SANITIZER := none
 hostile_datagrams_SANITIZER := none
 hostile_rank_SANITIZER := address
 plan_text_SANITIZER := none

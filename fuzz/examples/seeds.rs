@@ -10,6 +10,7 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     };
     let seeds = match target.as_str() {
+        "hostile_connection" => outboard_fabric::hostile::scripts(),
         "hostile_datagrams" => outboard_fuzz::seeds::datagrams(),
         "hostile_rank" => outboard_fuzz::seeds::rank(),
         "plan_text" => outboard_fuzz::seeds::plans(),

@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
+use clap::{Args, FromArgMatches};
 use outboard_bench::{Peer, default_peers_dir, open_mpi_compiler};
 use outboard_fabric::multicast::{Interface, MulticastSettings};
+use outboard_service::Settings;
 use outboard_service::topology::Topology;
 use outboard_shm::memory::{MemoryDescriptor, Probe, ProbeOutcome};
 use serde::Serialize;
@@ -60,6 +62,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode, CliError> {
         let (what, detail, remedy) = (c.what.to_owned(), c.detail, c.remedy);
         findings.push(Finding { what, ok: c.ok, essential: false, detail, remedy });
     }
+    findings.push(encryption(&args.interface));
     for c in outboard_lab::probe() {
         let (remedy, detail) = ((!c.ok).then_some(c.remedy), String::new());
         findings.push(Finding { what: c.what, ok: c.ok, essential: false, detail, remedy });
@@ -100,6 +103,25 @@ fn parts() -> Vec<Finding> {
         findings.push(Finding::of(&what, false, found, remedy));
     }
     findings
+}
+
+/// What a daemon that is started in this environment does with what goes to other hosts.
+fn encryption(interface: &str) -> Finding {
+    let matches = Settings::augment_args(clap::Command::new("outboardd")).try_get_matches_from([
+        "outboardd",
+        "--interface",
+        interface,
+    ]);
+    let settings = matches.and_then(|matches| Settings::from_arg_matches(&matches));
+    let found = match settings {
+        Err(error) => Err(error.to_string()),
+        Ok(settings) => match settings.resolve() {
+            Err(error) => Err(error.to_string()),
+            Ok(_) if settings.encrypt => Ok("encrypted, so without multicast (OUTBOARD_ENCRYPT)".to_owned()),
+            Ok(_) => Ok("not encrypted; --encrypt or OUTBOARD_ENCRYPT=1 on all hosts does that".to_owned()),
+        },
+    };
+    Finding::of("encryption between hosts", false, found, "mend the OUTBOARD_ variables; `outboardd --help` names them")
 }
 
 /// How the places of ranks are found out.

@@ -47,6 +47,9 @@ pub(crate) struct DaemonArgs {
     /// Multicast addresses that a block is spread over (S of MC-10)
     #[arg(long, default_value_t = 1)]
     pub(crate) subgroups: u16,
+    /// Daemons encrypt all that goes between hosts, without multicast
+    #[arg(long, env = "OUTBOARD_ENCRYPT", value_parser = clap::builder::BoolishValueParser::new())]
+    pub(crate) encrypt: bool,
     /// Processor that the daemons run on; any by default
     #[arg(long)]
     pub(crate) service_core: Option<usize>,
@@ -69,6 +72,14 @@ impl DaemonArgs {
     /// Daemons on each of `hosts` hosts that share this machine's processors and `ranks` ranks.
     fn each(&self, ranks: u32, hosts: u32) -> u32 {
         self.service_processes.count(ranks.div_ceil(hosts), placement::cores() / hosts)
+    }
+
+    /// The flags about how daemons talk between hosts.
+    fn network(&self, command: &mut Command) {
+        let algorithm = if self.encrypt && self.algorithm == "multicast" { "ring" } else { &self.algorithm };
+        command.args(["--algorithm", algorithm]).args(self.encrypt.then_some("--encrypt"));
+        command.arg("--chains").arg(self.chains.to_string());
+        command.arg("--subgroups").arg(self.subgroups.to_string());
     }
 
     /// The flags that all daemons share; `name` names this daemon's files in `directory`.
@@ -119,17 +130,16 @@ impl Daemons {
         let sockets: Vec<_> = (0..siblings).map(|n| socket_in(HOST_DIRECTORY.as_ref(), n, siblings)).collect();
         let traces = args.trace.then(|| directory.to_owned());
         let mut daemons = Daemons { processes: Vec::new(), sockets: sockets.clone(), stats: Vec::new(), traces };
-        let key = if lab.spec().pcie().is_some() { Some(relay_key()?) } else { None };
+        let key = if lab.spec().pcie().is_some() { Some(relay_key(directory)?) } else { None };
         let mut ready = Vec::new();
         let each = (1..=hosts).flat_map(|host| (0..siblings).zip(&sockets).map(move |sibling| (host, sibling)));
         for (host, (number, socket)) in each {
             let node = if key.is_some() { Node::Dpu(host) } else { Node::Host(host) };
             let name = daemon_name(&node.to_string(), number, siblings);
             let mut command = daemon_command(enter(lab, node)?, socket, directory, &name)?;
-            command.args(["--interface", "eth0", "--algorithm", &args.algorithm]);
+            command.args(["--interface", "eth0"]);
             command.arg("--link-rate").arg(lab.spec().link().rate_bits_per_s().to_string());
-            command.arg("--chains").arg(args.chains.to_string());
-            command.arg("--subgroups").arg(args.subgroups.to_string());
+            args.network(&mut command);
             args.flags(&mut command, directory, &name);
             let dock = dock_address(host, number);
             if let Some(key) = &key {
@@ -208,12 +218,16 @@ fn dock_address(host: u16, number: u32) -> SocketAddr {
     SocketAddr::from((Node::Dpu(host).address(), DOCK_PORT + number as u16))
 }
 
-/// The secret of one job's daemons and relays.
-fn relay_key() -> Result<String, LaunchError> {
-    let mut bytes = [0; 16];
-    let read = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
-    read.map_err(|e| LaunchError::new("a key for relays", e))?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+/// The secret of one job's daemons and relays, in a file.
+fn relay_key(directory: &Path) -> Result<PathBuf, LaunchError> {
+    let path = directory.join("relay-key");
+    let write = || {
+        let mut bytes = [0; 32];
+        File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+        File::options().write(true).create(true).truncate(true).mode(0o600).open(&path)?.write_all(&bytes)
+    };
+    write().map_err(|e| LaunchError::new(format!("a key for relays, {}", path.display()), e))?;
+    Ok(path)
 }
 
 /// A program of this machine that ends with this process, however that ends; on emulated hosts the lab sees to it.

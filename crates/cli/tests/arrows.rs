@@ -18,7 +18,7 @@ const ALLOWED: [(&str, &[&str]); 16] = [
     ("shm", &["call"]),
     ("fabric", &["proto", "shm"]),
     ("service", &["call", "units", "plan", "arithmetic", "proto", "shm", "fabric"]),
-    ("relay", &["call", "plan", "proto", "shm", "service"]),
+    ("relay", &["call", "plan", "proto", "shm", "fabric", "service"]),
     ("outboardd", &["service", "relay"]),
     ("client", &["call", "plan", "proto", "shm"]),
     ("lab", &["units"]),

@@ -14,17 +14,22 @@
 
 mod buffer;
 pub mod conformance;
+pub mod hostile;
 mod loopback;
 pub mod multicast;
 mod outstanding;
 mod probe;
+mod refusals;
+pub mod secured;
 mod tcp;
 mod ucx;
 
 pub use buffer::SendBuffer;
 pub use loopback::{Loopback, LoopbackHub};
 pub use probe::{Check, probe};
-pub use tcp::{ClusterKey, Identity, Tcp, TcpSettings};
+pub use refusals::Refusals;
+pub use secured::{Identity, SharedKey};
+pub use tcp::{Tcp, TcpSettings};
 pub use ucx::{Ucx, UcxError, UcxSettings, rdma_device, ucx_version};
 
 use std::fmt;
@@ -135,6 +140,9 @@ pub enum PeerLoss {
     /// The transport gave up waiting.
     #[error("the transport timed out; check the link to that host")]
     TimedOut,
+    /// It is not whom it should be, or does not agree on how to talk.
+    #[error("{0}")]
+    Handshake(String),
     /// A message was missing or repeated, or its prefix was malformed.
     #[error("the stream of messages broke: {0}; both ends must run the same version")]
     Protocol(String),
@@ -242,6 +250,11 @@ pub trait Fabric {
     /// Moves what can be moved and reports each event to `sink`; never blocks, bounded work per call. Returns how much
     /// was done; zero means that there is nothing to do now.
     fn progress(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> usize;
+
+    /// Connections refused since the start: of strangers, and of peers that said what cannot be.
+    fn refused(&self) -> u64 {
+        0
+    }
 
     /// Readable when an armed fabric has something to do. Valid for poll and epoll; never read by the caller.
     fn event_fd(&self) -> BorrowedFd<'_>;

@@ -7,7 +7,7 @@ use crate::multicast::{
     IP_UDP_HEADERS, Interface, MulticastReceiver, MulticastSender, MulticastSettings, Reach, ReceiveBatch, Wake,
     channel_address,
 };
-use crate::{ClusterKey, Identity, Limits, PeerId, Tcp, TcpSettings, Ucx, UcxSettings, rdma_device, ucx_version};
+use crate::{Identity, Limits, PeerId, SharedKey, Tcp, TcpSettings, Ucx, UcxSettings, rdma_device, ucx_version};
 
 /// One finding.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -100,7 +100,8 @@ fn unicast(interface: &Interface) -> Check {
         };
     }
     let listening = interface.address().and_then(|at| {
-        Tcp::new(TcpSettings { at, identity: Identity::generate(), cluster: ClusterKey::default(), limits }).map(|_| at)
+        let (identity, cluster) = (Identity::generate(), SharedKey::default());
+        Tcp::new(TcpSettings { at, identity, cluster, encrypt: false, limits }).map(|_| at)
     });
     match listening {
         Ok(at) => Check::good(what, format!("tcp at {at}: {} has no RDMA device", interface.name())),

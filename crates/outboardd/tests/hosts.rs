@@ -22,9 +22,11 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let filter = std::env::args().skip(1).find(|word| !word.starts_with('-')).unwrap_or_default();
-    let tests: [(&str, fn()); 27] = [
+    let tests: [(&str, fn()); 29] = [
         ("multicast_moves_each_block_once", multicast_moves_each_block_once),
         ("ring_gathers_without_multicast", ring_gathers_without_multicast),
+        ("encrypted_hosts_use_no_multicast", encrypted_hosts_use_no_multicast),
+        ("hosts_that_disagree_on_encryption_make_no_group", hosts_that_disagree_on_encryption_make_no_group),
         ("broadcasts_are_multicast_once", broadcasts_are_multicast_once),
         ("broadcasts_go_down_a_tree_without_multicast", broadcasts_go_down_a_tree_without_multicast),
         ("a_late_leaf_of_a_broadcast_delays_nobody", a_late_leaf_of_a_broadcast_delays_nobody),
@@ -325,6 +327,30 @@ fn ring_gathers_without_multicast() {
     let cluster = Cluster::start(3, None, &["--algorithm", "ring"]);
     cluster.run("allgather", 1);
     assert_eq!(cluster.count("multicast_bytes"), 0);
+}
+
+fn encrypted_hosts_use_no_multicast() {
+    let cluster = Cluster::start(3, None, &["--encrypt"]);
+    for scenario in ["allgather", "alltoall", "broadcast"] {
+        cluster.run(scenario, 1);
+    }
+    assert_eq!(cluster.count("multicast_bytes"), 0);
+}
+
+/// One host encrypts, the others do not: nobody talks to it in the clear, and all are told whom they lack.
+fn hosts_that_disagree_on_encryption_make_no_group() {
+    let cluster = Cluster::start_by((3, 1), None, &["--algorithm", "ring", "--log", "error"], |lab, host, flags| {
+        let encrypts: &[&str] = if host == "h2" { &["--encrypt"] } else { &[] };
+        Daemon::start_by(lab.command(host, Path::new(DAEMON)).expect("the host is up"), &[flags, encrypts].concat())
+    });
+    let mut ranks = cluster.ranks("no-world", 1);
+    for rank in &mut ranks {
+        let said = rank.line();
+        assert!(said.contains("service process") && said.contains("refuses us"), "{said}");
+    }
+    let_go(ranks);
+    let refused = |daemon: &Daemon| daemon.statistics()["datapath"]["connections_refused"].as_u64().expect("a number");
+    assert!(cluster.daemons.iter().map(refused).sum::<u64>() > 0);
 }
 
 /// MC-6, in the daemon.

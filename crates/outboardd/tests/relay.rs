@@ -2,6 +2,11 @@
 
 mod support;
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use outboard_fabric::secured::{Greeting, Keys, Step, Terms, Unsealing};
+use outboard_fabric::{Identity, SharedKey};
 use support::conformance::{self, Moment, Service};
 use support::refusable::Calls;
 use support::{Daemon, Rank, SCENARIO, again, all_say, let_go, ranks, ranks_by};
@@ -16,11 +21,27 @@ fn free_address() -> String {
     format!("127.0.0.1:{}", outboard_lab::free_port().expect("a port"))
 }
 
+/// A key file, for as long as daemons start.
+struct Key(tempfile::NamedTempFile);
+
+impl Key {
+    fn name(&self) -> &str {
+        self.0.path().to_str().expect("ASCII")
+    }
+}
+
+fn key(content: &str) -> Key {
+    let mut file = tempfile::NamedTempFile::new().expect("a file that its owner alone can read");
+    file.write_all(content.as_bytes()).expect("room");
+    Key(file)
+}
+
 /// A daemon and a relay to it, which takes orders.
 fn pair(flags: &[&str]) -> (Daemon, Daemon) {
     let address = free_address();
-    let daemon = Daemon::start(&[&["--dock", &address, "--relay-key", "ours"], flags].concat());
-    let relay = Daemon::start_refusable(again(), &["--log", "warn", "--relay", &address, "--relay-key", "ours"]);
+    let ours = key("ours");
+    let daemon = Daemon::start(&[&["--dock", &address, "--relay-key", ours.name()], flags].concat());
+    let relay = Daemon::start_refusable(again(), &["--log", "warn", "--relay", &address, "--relay-key", ours.name()]);
     (daemon, relay)
 }
 
@@ -153,9 +174,39 @@ fn who_may_not_attach_is_told_why() {
     let address = free_address();
     let said = refused(&[&address]);
     assert!(said.contains(&address) && said.contains("refused"), "{said}");
-    let _daemon = Daemon::start(&["--dock", &address, "--relay-key", "ours", "--log", "error"]);
-    let said = refused(&[&address, "--relay-key", "theirs"]);
-    assert!(said.contains("OUTBOARD_RELAY_KEY"), "{said}");
+    let _daemon = Daemon::start(&["--dock", &address, "--relay-key", key("ours").name(), "--log", "error"]);
+    let theirs = key("theirs");
+    for without in [&[&address[..], "--relay-key", theirs.name()][..], &[&address]] {
+        let said = refused(without);
+        assert!(said.contains("OUTBOARD_RELAY_KEY"), "{said}");
+    }
+}
+
+/// Garbage, half a handshake and connections that say nothing, more than may be unproven at once, end by themselves;
+/// ranks that are attached go on, and others attach behind them.
+#[test]
+fn strangers_at_a_dock_hold_up_nobody_for_long() {
+    let address = free_address();
+    let daemon = Daemon::start(&["--dock", &address, "--log", "error"]);
+    let relay = Daemon::start_refusable(again(), &["--log", "error", "--relay", &address]);
+    let service = Service { daemon, relay: Some(relay) };
+    let mut attached = service.ranks("attached", 2);
+    all_say(&mut attached, "ready");
+    let mut strangers: Vec<TcpStream> = (0..300).map(|_| TcpStream::connect(&address).expect("it listens")).collect();
+    for (at, stranger) in strangers.iter_mut().enumerate() {
+        // Those that made way are closed already.
+        let _ = match at % 3 {
+            0 => stranger.write_all(&[7; 4096]),
+            1 => stranger.write_all(b"half"),
+            _ => Ok(()),
+        };
+    }
+    for mut stranger in strangers {
+        // Returns when the dock has closed it.
+        let _ = stranger.read_to_end(&mut Vec::new());
+    }
+    let_go(attached);
+    service.run_and_count("allgather", 2);
 }
 
 /// A rank that has asked for more than the daemon keeps for it goes on without it, and hears why.
@@ -181,27 +232,52 @@ fn the_end_of_the_daemon_is_told_with_its_address() {
     rank.finish();
 }
 
-/// A stranger at the dock costs nobody else anything.
+/// What a dock answers to a relay made by hand, which says these bytes behind its handshake.
+fn answered(address: &str, bytes: &[u8]) -> String {
+    let (own, key) = (Identity::generate(), SharedKey::default());
+    let terms = Terms { own: &own, shared: &key, purpose: b"outboard relay 1", encrypts: true };
+    let (mut greeting, hello) = Greeting::dial(&terms, Identity::of(&key).public()).expect("good keys");
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    stream.write_all(&hello).expect("it reads");
+    let Keys { mut sealer, opener } = loop {
+        let taken = stream.read(greeting.room()).expect("it answers");
+        greeting = match greeting.advance(taken).expect("it holds the key") {
+            Step::Wait(greeting) => greeting,
+            Step::Say(greeting, message) => {
+                stream.write_all(&message).expect("it reads");
+                greeting
+            }
+            Step::Welcome(keys) => break keys,
+            Step::Proven { .. } => unreachable!("we have dialled"),
+        };
+    };
+    let (mut sealed, mut answer, mut plain) = (Vec::new(), Vec::new(), Vec::new());
+    sealer.seal([bytes], &mut Vec::new(), &mut sealed);
+    stream.write_all(&sealed).expect("it reads");
+    // A connection that is cut off may have lost the answer.
+    let _ = stream.read_to_end(&mut answer);
+    let opened = Unsealing::new(opener).take(&answer, |record| {
+        let start = plain.len();
+        plain.resize(start + record.len(), 0);
+        record.open(&mut plain[start..])
+    });
+    opened.expect("it is the dock's");
+    String::from_utf8_lossy(&plain).into_owned()
+}
+
+/// A relay that holds the key and says what cannot be is told so, and costs nobody else anything.
 #[test]
 fn garbage_at_the_dock_is_refused() {
-    use std::io::{Read, Write};
     let address = free_address();
     let daemon = Daemon::start(&["--dock", &address, "--log", "error"]);
-    let said = |bytes: &[u8]| {
-        let mut stream = std::net::TcpStream::connect(&address).expect("it listens");
-        stream.write_all(bytes).expect("it reads");
-        let mut answer = Vec::new();
-        // A connection that is cut off may have lost the answer.
-        let _ = stream.read_to_end(&mut answer);
-        String::from_utf8_lossy(&answer).into_owned()
-    };
-    // Process 7 of host `h`, bound nowhere, of user and job 0, without a key.
+    let said = |bytes: &[u8]| answered(&address, bytes);
+    // Process 7 of host `h`, bound nowhere, of user and job 0.
     let rank = [&[7, 0, 0, 0][..], &[0; 12], &[0xff; 8], &[1, 0, b'h']].concat();
     let greeting = |version: u16| [&[34, 0, 0, 0, 1][..], b"OBRL", &version.to_le_bytes(), &rank].concat();
     assert!(said(&greeting(77)).contains("version 77"));
     assert!(said(&[0xff; 64]).contains("bad value in field length"));
     // Attached, and then a call of a group that it has not.
     let call = [&[145u8, 0, 0, 0, 5], &[0xee; 144][..]].concat();
-    assert!(said(&[greeting(3), call].concat()).contains("bad call"));
+    assert!(said(&[greeting(4), call].concat()).contains("bad call"));
     assert_eq!(daemon.statistics()["failed"], 0);
 }

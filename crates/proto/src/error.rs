@@ -15,8 +15,10 @@ pub enum CollectiveError {
     /// A rank's process died or detached while the group needs it.
     #[error("{0} of the group died or left; end the program or make a group without it")]
     RankLost(Rank),
-    /// A service process died or its host stopped answering.
-    #[error("{sp} (that of {rank}) died or its host stopped answering; restart it and the ranks it served")]
+    /// A service process died, its host stopped answering, or the two do not talk.
+    #[error(
+        "{sp} (that of {rank}) died, stopped answering or refuses us: logs say which; restart it and the ranks it served"
+    )]
     PeerLost {
         /// Who.
         sp: SpId,

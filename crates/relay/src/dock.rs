@@ -4,6 +4,8 @@
 //!
 //! | state | on | goes to |
 //! |---|---|---|
+//! | stranger | a handshake by the relay key | greeting |
+//! | stranger | anything else | closed, counted |
 //! | greeting | the right greeting, and the service process takes the rank | attached |
 //! | greeting | anything else | refused |
 //! | attached | the end of the connection, the service process's end, `Detach` | gone: the rank has left |
@@ -12,21 +14,23 @@
 //! A call is *filling* while its input comes, then *waiting* until those before it are posted and its arena is
 //! registered, then *posted* until its completion word says how it ended; a second thread sends output and completion.
 //!
-//! Invariants: calls are posted in the order in which they came; the service process reaches shadows and nothing else,
-//! since the dock never proves access to its own memory.
+//! Invariants: at most [`STRANGERS`] connections have not proven that they hold the key; calls are posted in the order
+//! in which they came; the service process reaches shadows and nothing else, since the dock never proves access to its
+//! own memory.
 
 mod call;
 mod delivery;
 mod session;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use outboard_fabric::{Refusals, SharedKey};
 use outboard_shm::attach::message::Message;
 use outboard_shm::attach::{Channel, Hello, Reply, Request};
 use outboard_shm::control::{LAYOUT_VERSION, RankSide};
@@ -37,15 +41,14 @@ use crate::frame::{Decoder, Frame};
 use crate::output::Output;
 use crate::shadow::Shadows;
 use crate::wire::{Wire, WireError};
-use outboard_service::topology::Seat;
 use outboard_service::{DockedRank, DockedRanks, Job, Settings, StartError, random};
 
 /// How long a relay may take to greet, whatever it sends meanwhile.
 const GREETING_LIMIT: Duration = Duration::from_secs(5);
 /// How long the service process may take to answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(20);
-/// Connections that have not greeted.
-const MOST_GREETING: usize = 256;
+/// Connections that have not proven that they hold the key.
+const STRANGERS: usize = 128;
 /// Tokens from here on are the dock's own; ranks count from 1.
 const OWN_TOKENS: u64 = 1 << 63;
 /// An address where no shadow lies: what is read there fails the call.
@@ -55,7 +58,15 @@ const NOWHERE: u64 = 64;
 #[derive(Debug)]
 struct Terms {
     settings: Settings,
+    key: SharedKey,
     docked: Arc<DockedRanks>,
+    refusals: Mutex<Refusals>,
+}
+
+impl Terms {
+    fn closed(&self, from: SocketAddr, why: &dyn std::fmt::Display) {
+        self.refusals.lock().unwrap_or_else(PoisonError::into_inner).note(&from, None, why);
+    }
 }
 
 /// The listening socket's thread; connections end with the service process.
@@ -68,21 +79,28 @@ pub struct Dock {
 impl Dock {
     /// Listens for relays at `address` on behalf of the service process with these settings.
     pub fn start(address: SocketAddr, settings: &Settings, docked: &Arc<DockedRanks>) -> Result<Dock, StartError> {
-        let (dock, local) = Dock::listen(address, settings, docked)
+        let key = settings.read_relay_key()?;
+        let (dock, local) = Dock::listen(address, settings, key, docked)
             .map_err(|source| StartError::Kernel { what: "listen for relays", source })?;
-        if settings.relay_key.is_empty() && !address.ip().is_loopback() {
-            tracing::warn!(address = %local, "whoever reaches this address may attach; set OUTBOARD_RELAY_KEY on both sides");
+        if settings.relay_key.is_none() && !address.ip().is_loopback() {
+            tracing::warn!(address = %local, "whoever reaches this address may attach; give both sides a --relay-key");
         }
         tracing::info!(address = %local, "relays may attach ranks");
         Ok(dock)
     }
 
-    fn listen(address: SocketAddr, settings: &Settings, docked: &Arc<DockedRanks>) -> io::Result<(Dock, SocketAddr)> {
+    fn listen(
+        address: SocketAddr,
+        settings: &Settings,
+        key: SharedKey,
+        docked: &Arc<DockedRanks>,
+    ) -> io::Result<(Dock, SocketAddr)> {
         let listener = TcpListener::bind(address)?;
         let local = listener.local_addr()?;
         listener.set_nonblocking(true)?;
         let stop = eventfd(0, EventfdFlags::CLOEXEC)?;
-        let terms = Terms { settings: settings.clone(), docked: Arc::clone(docked) };
+        let (settings, docked) = (settings.clone(), Arc::clone(docked));
+        let terms = Terms { settings, key, docked, refusals: Mutex::default() };
         let until = stop.try_clone()?;
         let thread = std::thread::Builder::new()
             .name("dock".into())
@@ -104,7 +122,7 @@ impl Drop for Dock {
 }
 
 fn listen(listener: &TcpListener, stop: &OwnedFd, terms: &Arc<Terms>) {
-    let (present, greeting) = (Arc::new(()), Arc::new(()));
+    let (mut strangers, present) = (VecDeque::new(), Arc::new(()));
     loop {
         let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
         if let Err(errno) = rustix::io::retry_on_intr(|| poll(&mut fds, None)) {
@@ -114,30 +132,50 @@ fn listen(listener: &TcpListener, stop: &OwnedFd, terms: &Arc<Terms>) {
             return;
         }
         match listener.accept() {
-            Ok((stream, from)) => take_in(stream, from, terms, [&present, &greeting]),
+            Ok((stream, from)) => take_in((stream, from), terms, &mut strangers, &present),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => tracing::warn!(%error, "a relay cannot connect"),
         }
     }
 }
 
-/// Serves a relay on a thread of its own, which holds `present`, and `greeting` until it has greeted.
-fn take_in(stream: TcpStream, from: SocketAddr, terms: &Arc<Terms>, [present, greeting]: [&Arc<()>; 2]) {
-    let wire = match stream.set_nonblocking(false).and_then(|()| Wire::new(stream)) {
-        Ok(wire) => wire,
+/// Serves a relay on a thread of its own, which counts as a stranger until it has proven its key, then as present. The
+/// oldest stranger makes way.
+fn take_in(
+    (stream, from): (TcpStream, SocketAddr),
+    terms: &Arc<Terms>,
+    strangers: &mut VecDeque<Weak<TcpStream>>,
+    present: &Arc<()>,
+) {
+    let stranger = match stream.try_clone() {
+        Ok(same) => Arc::new(same),
         Err(error) => return tracing::warn!(%error, %from, "a relay cannot connect"),
     };
-    // Whoever has not greeted holds both, and takes no rank's place.
-    if Arc::strong_count(present).saturating_sub(Arc::strong_count(greeting)) >= terms.settings.max_ranks as usize {
-        let most = terms.settings.max_ranks;
-        return refuse(&wire, from, &format!("{most} ranks are attached through relays already; raise --max-ranks"));
+    strangers.retain(|stranger| stranger.strong_count() > 0);
+    if strangers.len() >= STRANGERS
+        && let Some(oldest) = strangers.pop_front().and_then(|oldest| oldest.upgrade())
+    {
+        // One that has ended needs no end.
+        let _ = oldest.shutdown(Shutdown::Both);
     }
-    if Arc::strong_count(greeting) > MOST_GREETING {
-        return refuse(&wire, from, &format!("{MOST_GREETING} connections have not greeted yet; connect again"));
-    }
-    let (terms, present, greeting) = (Arc::clone(terms), Arc::clone(present), Arc::clone(greeting));
+    strangers.push_back(Arc::downgrade(&stranger));
+    let (terms, present) = (Arc::clone(terms), Arc::downgrade(present));
     let serve = move || {
-        serve(wire, from, &terms, greeting);
+        let accepted = stream.set_nonblocking(false).map_err(WireError::from);
+        let wire = match accepted.and_then(|()| Wire::accept(stream, &terms.key)) {
+            Ok(wire) => wire,
+            Err(error) => return terms.closed(from, &error),
+        };
+        drop(stranger);
+        // The service process ends meanwhile, otherwise.
+        let Some(present) = present.upgrade() else { return };
+        // The listener holds one, and this thread.
+        let most = terms.settings.max_ranks;
+        if Arc::strong_count(&present) > most as usize + 1 {
+            let text = format!("{most} ranks are attached through relays already; raise --max-ranks");
+            return refuse(&wire, from, &text);
+        }
+        serve(wire, from, &terms);
         drop(present);
     };
     if let Err(error) = std::thread::Builder::new().name("dock-rank".into()).spawn(serve) {
@@ -166,7 +204,7 @@ impl From<WireError> for End {
     fn from(error: WireError) -> Self {
         match error {
             WireError::Ended | WireError::Broken(_) => End::Over,
-            WireError::Frame(error) => End::Refused(error.to_string()),
+            WireError::Frame(_) | WireError::Forged(_) | WireError::Handshake => End::Refused(error.to_string()),
         }
     }
 }
@@ -183,11 +221,9 @@ fn refused<T>(text: impl ToString) -> Result<T, End> {
 }
 
 /// Serves one relayed rank to its end.
-fn serve(wire: Wire, from: SocketAddr, terms: &Terms, greeting: Arc<()>) {
+fn serve(wire: Wire, from: SocketAddr, terms: &Terms) {
     let mut decoder = Decoder::default();
-    let greeted = hear(&wire, &mut decoder);
-    drop(greeting);
-    let (channel, side, output) = match greeted.and_then(|greeted| greet(&wire, greeted, terms)) {
+    let (channel, side, output) = match greet(&wire, &mut decoder, terms) {
         Ok(greeted) => greeted,
         Err(End::Refused(text)) => return refuse(&wire, from, &text),
         Err(End::Over) => return,
@@ -205,21 +241,15 @@ fn serve(wire: Wire, from: SocketAddr, terms: &Terms, greeting: Arc<()>) {
     shared.finish();
 }
 
-/// What a relay greets with.
-struct Greeted {
-    pid: u32,
-    seat: Seat,
-    job: Job,
-    key: Vec<u8>,
-}
-
-/// Hears the greeting, which has so much time however it comes.
-fn hear(wire: &Wire, decoder: &mut Decoder) -> Result<Greeted, End> {
+/// Hears the greeting, which has so much time however it comes, and attaches to the service process on behalf of the rank.
+fn greet(wire: &Wire, decoder: &mut Decoder, terms: &Terms) -> Result<(Channel, Arc<RankSide>, Arc<Output>), End> {
     let until = Instant::now() + GREETING_LIMIT;
-    let greeted = loop {
+    let output = Arc::<Output>::default();
+    let (docked_rank, job) = loop {
         match decoder.next().map_err(WireError::from)? {
-            Some(Frame::Greeting { pid, user, job, seat, key }) => {
-                break Greeted { pid, seat, job: Job { user, number: job }, key: key.to_vec() };
+            Some(Frame::Greeting { pid, user, job, seat }) => {
+                let job = Job { user, number: job };
+                break (DockedRank { pid, seat, watch: Arc::<Output>::clone(&output) }, job);
             }
             Some(_) => return refused("the first frame of a connection is a greeting"),
             None => {}
@@ -232,17 +262,6 @@ fn hear(wire: &Wire, decoder: &mut Decoder) -> Result<Greeted, End> {
         wire.fill(decoder)?;
     };
     wire.stream().set_read_timeout(None)?;
-    Ok(greeted)
-}
-
-/// Attaches to the service process on behalf of the rank.
-fn greet(wire: &Wire, greeted: Greeted, terms: &Terms) -> Result<(Channel, Arc<RankSide>, Arc<Output>), End> {
-    let Greeted { pid, seat, job, key } = greeted;
-    let output = Arc::<Output>::default();
-    let docked_rank = DockedRank { pid, seat, watch: Arc::<Output>::clone(&output) };
-    if !same(&key, terms.settings.relay_key.as_bytes()) {
-        return refused("the key is not ours; give relay and daemon the same OUTBOARD_RELAY_KEY");
-    }
     let nonce = match random::<2>() {
         Ok(words) => std::array::from_fn(|at| words[at / 8].to_le_bytes()[at % 8]),
         Err(errno) => return refused(format!("the service process cannot draw random numbers: {errno}")),
@@ -284,9 +303,4 @@ fn attach(terms: &Terms, nonce: [u8; 16], job: Job) -> Result<(Channel, RankSide
     };
     let side = RankSide::attach(region, doorbell).map_err(|error| failed(&error))?;
     Ok((channel, side, welcome.message))
-}
-
-/// Compares without telling by its time how much is the same.
-fn same(one: &[u8], other: &[u8]) -> bool {
-    one.len() == other.len() && one.iter().zip(other).fold(0, |all, (a, b)| all | (a ^ b)) == 0
 }

@@ -9,17 +9,20 @@
 //! to the same bytes. Never does IO.
 
 use outboard_call::codec::{DecodeError, Reader, Writer};
+use outboard_fabric::secured::{Forged, Sealed, Unsealing};
 use outboard_service::topology::Seat;
 use outboard_shm::ring::{ENTRY_WORDS, Words};
 use outboard_shm::status::Status;
 
 /// Version of the frames; both ends must have the same.
-pub(crate) const VERSION: u16 = 3;
+pub(crate) const VERSION: u16 = 4;
 /// Longest piece of memory in one frame.
 pub(crate) const DATA_BYTES: usize = 256 << 10;
 /// Longest frame, its length not counted.
 const MOST_BYTES: usize = DATA_BYTES + 64;
-/// Longest key and longest sentence.
+/// Bytes that are read at once.
+pub(crate) const READ: usize = 128 << 10;
+/// Longest sentence.
 const TEXT_BYTES: usize = 2048;
 const LENGTH_BYTES: usize = 4;
 const MAGIC: u32 = u32::from_le_bytes(*b"OBRL");
@@ -28,9 +31,8 @@ const MAGIC: u32 = u32::from_le_bytes(*b"OBRL");
 /// a `token` is that of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Frame<'a> {
-    /// Relay, first: who the rank is on its host, where it runs (SP-1), and the key that both sides were told, at most
-    /// [`TEXT_BYTES`].
-    Greeting { pid: u32, user: u32, job: u64, seat: Seat, key: &'a [u8] },
+    /// Relay, first: who the rank is on its host, and where it runs (SP-1).
+    Greeting { pid: u32, user: u32, job: u64, seat: Seat },
     /// Relay: a request of the attach socket that has no descriptors.
     Request(&'a [u8]),
     /// Relay: the request to make a group; its offers are handed over next, `ranks` of them.
@@ -74,9 +76,9 @@ impl Frame<'_> {
         let mut w = Writer::new(out);
         w.u32(0);
         match self {
-            Frame::Greeting { pid, user, job, seat, key } => {
+            Frame::Greeting { pid, user, job, seat } => {
                 seat.encode(w.u8(1).u32(MAGIC).u16(VERSION).u32(*pid).u32(*user).u64(*job));
-                w.bytes(&key[..key.len().min(TEXT_BYTES)])
+                &mut w
             }
             Frame::Request(bytes) => w.u8(2).bytes(bytes),
             Frame::CreateGroup { token, ranks, rank } => w.u8(3).u64(*token).u32(*ranks).u32(*rank),
@@ -110,8 +112,7 @@ fn decode(frame: &[u8]) -> Result<Frame<'_>, FrameError> {
             if theirs != VERSION {
                 return Err(FrameError::Version { theirs });
             }
-            let (pid, user, job, seat) = (r.u32()?, r.u32()?, r.u64()?, Seat::decode(&mut r)?);
-            Frame::Greeting { pid, user, job, seat, key: rest(&mut r, TEXT_BYTES)? }
+            Frame::Greeting { pid: r.u32()?, user: r.u32()?, job: r.u64()?, seat: Seat::decode(&mut r)? }
         }
         2 => Frame::Request(rest(&mut r, DATA_BYTES)?),
         3 => Frame::CreateGroup { token: r.u64()?, ranks: r.u32()?, rank: r.u32()? },
@@ -153,18 +154,26 @@ pub(crate) struct Decoder {
 }
 
 impl Decoder {
-    /// Where bytes that come are to be put, never empty after [`Decoder::next`] returned `None`.
-    pub(crate) fn room(&mut self) -> &mut [u8] {
+    /// Opens a record behind the bytes that have come. After [`Decoder::next`] returned `None` there is room for all
+    /// that [`READ`] bytes complete.
+    pub(crate) fn take(&mut self, sealed: Sealed<'_>) -> Result<(), Forged> {
+        let length = sealed.len();
+        sealed.open(&mut self.room()[..length])?;
+        self.filled(length);
+        Ok(())
+    }
+
+    fn room(&mut self) -> &mut [u8] {
         if self.start > 0 {
             self.bytes.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
-        self.bytes.resize(LENGTH_BYTES + MOST_BYTES, 0);
+        self.bytes.resize(LENGTH_BYTES + MOST_BYTES + Unsealing::MOST + READ, 0);
         &mut self.bytes[self.end..]
     }
 
     /// So many bytes were put there.
-    pub(crate) fn filled(&mut self, count: usize) {
+    fn filled(&mut self, count: usize) {
         assert!(count <= self.bytes.len() - self.end, "{count} bytes beyond the room");
         self.end += count;
     }
@@ -211,7 +220,6 @@ mod tests {
                 user: 9,
                 job: input,
                 seat: Seat { node: text.as_str().into(), place: Place { socket: None, core: Some(slot / 2) } },
-                key: bytes,
             },
             1 => Frame::Request(bytes),
             2 => Frame::CreateGroup { token: input, ranks: slot, rank: table as u32 },
@@ -281,7 +289,7 @@ mod tests {
     fn another_version_is_named() {
         let mut stream = Vec::new();
         let seat = Seat { node: "h1".into(), place: Place::default() };
-        let greeting = Frame::Greeting { pid: 7, user: 1, job: 2, seat, key: b"secret" };
+        let greeting = Frame::Greeting { pid: 7, user: 1, job: 2, seat };
         greeting.encode(&mut stream);
         stream[9] = 9;
         assert_eq!(feed(&stream, &[64]), Err(FrameError::Version { theirs: 9 }));

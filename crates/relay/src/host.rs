@@ -23,6 +23,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use outboard_fabric::SharedKey;
 use outboard_service::daemon::raise_descriptor_limit;
 use outboard_service::topology::{self, Place, Seat, Topology};
 use outboard_service::{NamedSocket, Process, Refused, Settings, StartError, pin, tell};
@@ -51,6 +52,7 @@ const NONSENSE: &str = "it answers what was not asked";
 #[derive(Debug)]
 struct Terms {
     settings: Settings,
+    key: SharedKey,
     service: SocketAddr,
     /// This host's name.
     node: Arc<str>,
@@ -100,12 +102,14 @@ pub fn serve(
     stopped: impl FnMut() -> bool,
     ready: impl FnOnce(),
 ) -> Result<(), StartError> {
+    let key = settings.read_relay_key()?;
     raise_descriptor_limit();
     let mode = Mode::from_raw_mode(settings.socket_mode);
     let mut socket = NamedSocket::listen(&settings.socket, SocketType::SEQPACKET, mode)?;
     tracing::info!(%service, socket = %settings.socket.display(), "relaying");
     ready();
-    let terms = Terms { settings: settings.clone(), service, node: topology::node(), topology: Topology::detect() };
+    let (settings, node) = (settings.clone(), topology::node());
+    let terms = Terms { settings, key, service, node, topology: Topology::detect() };
     accept(&mut socket, terms, stop, stopped)
         .map_err(|errno| StartError::Kernel { what: "wait for ranks", source: errno.into() })
 }
@@ -240,10 +244,10 @@ fn attach(channel: &Channel, hello: &Hello, descriptors: Vec<OwnedFd>, terms: &T
         text: format!("the service process at {} does not take ranks of this host: {why}", terms.service),
     };
     let stream = TcpStream::connect_timeout(&terms.service, ANSWER_LIMIT).map_err(|error| unreachable(&error))?;
-    let wire = Wire::new(stream).map_err(|error| unreachable(&error))?;
+    let wire = Wire::dial(stream, &terms.key).map_err(|error| unreachable(&error))?;
     let place = seen.map_or_else(Place::default, |pid| terms.topology.place_of(Some(pid)));
     let seat = Seat { node: Arc::clone(&terms.node), place };
-    let greeting = Frame::Greeting { pid, user, job: hello.job, seat, key: terms.settings.relay_key.as_bytes() };
+    let greeting = Frame::Greeting { pid, user, job: hello.job, seat };
     let (decoder, mut welcome) = greet(&wire, &greeting).map_err(|error| unreachable(&error))?;
     (welcome.tier, welcome.most_ranges) = (memory.tier(), terms.settings.memory_ranges);
     let resource = |text: String| Refused { status: Status::Resource, text };

@@ -1,16 +1,26 @@
-//! One end of a connection between relay and dock: whole frames out, from any thread.
+//! One end of a connection between relay and dock: a handshake, then whole frames out, from any thread, sealed.
 //!
-//! Invariant: a frame that could not be sent whole ends the connection, so that its reader sees the end too.
+//! The dock's key pair is that of all who hold the relay key, so the relay, which is told no other, knows whom it
+//! dials; relays draw a key pair for each connection.
+//!
+//! Invariants: behind the handshake no byte crosses that is not sealed; a frame that could not be sent whole ends the
+//! connection, so that its reader sees the end too.
 
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
+use outboard_fabric::secured::{Forged, Greeting, HandshakeError, Keys, Sealer, Step, Terms, Unsealing};
+use outboard_fabric::{Identity, SharedKey};
 use rustix::net::sockopt;
 
-use crate::frame::{Decoder, Frame, FrameError};
+use crate::frame::{Decoder, Frame, FrameError, READ};
 
+/// What is spoken behind the handshake.
+const PURPOSE: &[u8] = b"outboard relay 1";
+/// How long either end may take to prove that it holds the key.
+const GREETING: Duration = Duration::from_secs(5);
 /// Silence after which the other machine is asked whether it lives, and the time between such questions.
 const KEEPALIVE: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(1)];
 /// Questions without an answer after which it does not.
@@ -30,26 +40,88 @@ pub(crate) enum WireError {
     /// What came makes no sense.
     #[error(transparent)]
     Frame(#[from] FrameError),
+    /// What came is not what the other side has sent.
+    #[error(transparent)]
+    Forged(#[from] Forged),
+    /// The two do not hold the same key, or the other side is no relay and no dock.
+    #[error("the handshake fails; give relay and daemon the same --relay-key (OUTBOARD_RELAY_KEY), of one release")]
+    Handshake,
+}
+
+impl From<HandshakeError> for WireError {
+    fn from(_: HandshakeError) -> Self {
+        WireError::Handshake
+    }
 }
 
 /// A connection whose frames any thread may send.
 #[derive(Debug)]
 pub(crate) struct Wire {
     stream: TcpStream,
-    /// Held while a frame is written; the bytes of the last one.
-    sending: Mutex<Vec<u8>>,
+    /// Held while a frame is written.
+    sending: Mutex<Sending>,
+    /// Held while one waits for bytes.
+    receiving: Mutex<Receiving>,
+}
+
+#[derive(Debug)]
+struct Sending {
+    sealer: Sealer,
+    /// The bytes of the last frame, plain and sealed.
+    plain: Vec<u8>,
+    gathered: Vec<u8>,
+    sealed: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Receiving {
+    unsealing: Unsealing,
+    bytes: Box<[u8]>,
+}
+
+fn terms<'a>(own: &'a Identity, shared: &'a SharedKey) -> Terms<'a> {
+    Terms { own, shared, purpose: PURPOSE, encrypts: true }
 }
 
 impl Wire {
-    /// Takes a connection over: small frames go at once, a dead machine is noticed.
-    pub(crate) fn new(stream: TcpStream) -> io::Result<Wire> {
+    /// The relay's end of a connection to the dock.
+    pub(crate) fn dial(stream: TcpStream, key: &SharedKey) -> Result<Wire, WireError> {
+        let own = Identity::generate();
+        let (greeting, hello) = Greeting::dial(&terms(&own, key), Identity::of(key).public())?;
+        (&stream).write_all(&hello)?;
+        match shake(&stream, greeting) {
+            Ok(Step::Welcome(keys)) => Ok(Wire::new(stream, keys)?),
+            // Whoever holds another key says nothing.
+            Ok(_) | Err(WireError::Ended | WireError::Handshake) => Err(WireError::Handshake),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The dock's end of a connection.
+    pub(crate) fn accept(stream: TcpStream, key: &SharedKey) -> Result<Wire, WireError> {
+        match shake(&stream, Greeting::listen(&terms(&Identity::of(key), key))?)? {
+            Step::Proven { welcome, keys, .. } => {
+                (&stream).write_all(&welcome)?;
+                Ok(Wire::new(stream, keys)?)
+            }
+            Step::Wait(_) | Step::Say(..) | Step::Welcome(_) => Err(WireError::Handshake),
+        }
+    }
+
+    /// Small frames go at once, a dead machine is noticed.
+    fn new(stream: TcpStream, keys: Keys) -> io::Result<Wire> {
+        stream.set_read_timeout(None)?;
         stream.set_nodelay(true)?;
         sockopt::set_socket_keepalive(&stream, true)?;
         sockopt::set_tcp_keepidle(&stream, KEEPALIVE[0])?;
         sockopt::set_tcp_keepintvl(&stream, KEEPALIVE[1])?;
         sockopt::set_tcp_keepcnt(&stream, KEEPALIVE_PROBES)?;
         sockopt::set_tcp_user_timeout(&stream, UNACKNOWLEDGED)?;
-        Ok(Wire { stream, sending: Mutex::default() })
+        let (plain, gathered, sealed) = (Vec::new(), Vec::new(), Vec::new());
+        let sending = Mutex::new(Sending { sealer: keys.sealer, plain, gathered, sealed });
+        let bytes = vec![0; READ].into_boxed_slice();
+        let receiving = Mutex::new(Receiving { unsealing: Unsealing::new(keys.opener), bytes });
+        Ok(Wire { stream, sending, receiving })
     }
 
     /// For polling.
@@ -59,22 +131,24 @@ impl Wire {
 
     /// Sends a frame, waiting for room. A failure ends the connection, which the reader hears.
     pub(crate) fn send(&self, frame: &Frame<'_>) -> io::Result<()> {
-        let mut bytes = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
-        bytes.clear();
-        frame.encode(&mut bytes);
-        (&self.stream).write_all(&bytes).inspect_err(|_| self.end())
+        let mut sending = lock(&self.sending);
+        let Sending { sealer, plain, gathered, sealed } = &mut *sending;
+        plain.clear();
+        sealed.clear();
+        frame.encode(plain);
+        sealer.seal([&plain[..]], gathered, sealed);
+        (&self.stream).write_all(sealed).inspect_err(|_| self.end())
     }
 
     /// Takes what has come into the decoder, waiting for something.
     pub(crate) fn fill(&self, decoder: &mut Decoder) -> Result<(), WireError> {
+        let mut receiving = lock(&self.receiving);
+        let Receiving { unsealing, bytes } = &mut *receiving;
         loop {
-            match (&self.stream).read(decoder.room()) {
+            match (&self.stream).read(bytes) {
                 Ok(0) => return Err(WireError::Ended),
-                Ok(count) => {
-                    decoder.filled(count);
-                    return Ok(());
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(count) => return unsealing.take(&bytes[..count], |sealed| Ok(decoder.take(sealed)?)),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error.into()),
             }
         }
@@ -84,5 +158,106 @@ impl Wire {
     pub(crate) fn end(&self) {
         // One that has ended needs no end.
         let _ = self.stream.shutdown(Shutdown::Both);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Goes through the handshake, for a bounded time.
+fn shake(mut stream: &TcpStream, mut greeting: Greeting) -> Result<Step, WireError> {
+    let until = Instant::now() + GREETING;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::Error::from(ErrorKind::TimedOut).into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        let taken = match stream.read(greeting.room()) {
+            Ok(0) => return Err(WireError::Ended),
+            Ok(taken) => taken,
+            Err(error) if [ErrorKind::Interrupted, ErrorKind::WouldBlock].contains(&error.kind()) => 0,
+            Err(error) => return Err(error.into()),
+        };
+        greeting = match greeting.advance(taken)? {
+            Step::Wait(greeting) => greeting,
+            Step::Say(greeting, message) => {
+                stream.write_all(&message)?;
+                greeting
+            }
+            done @ (Step::Proven { .. } | Step::Welcome(_)) => return Ok(done),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    /// Both ends of a connection, of a relay and of a dock with these keys.
+    fn ends(relay: SharedKey, dock: SharedKey) -> [Result<Wire, WireError>; 2] {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let at = listener.local_addr().expect("an address");
+        let dialling = std::thread::spawn(move || Wire::dial(TcpStream::connect(at).expect("it listens"), &relay));
+        let accepted = Wire::accept(listener.accept().expect("a relay").0, &dock);
+        [dialling.join().expect("no panic"), accepted]
+    }
+
+    #[test]
+    fn frames_cross_between_holders_of_one_key() {
+        for key in [SharedKey::default(), SharedKey::of(b"ours")] {
+            let [relay, dock] = ends(key, key).map(|end| end.expect("the same key"));
+            let bytes: Vec<u8> = (0..crate::frame::DATA_BYTES).map(|at| at as u8).collect();
+            for (from, to) in [(&relay, &dock), (&dock, &relay)] {
+                std::thread::scope(|scope| {
+                    scope.spawn(|| {
+                        for slot in 0..20 {
+                            from.send(&Frame::Data { slot, offset: 7, bytes: &bytes }).expect("it is read");
+                            from.send(&Frame::Unreadable { slot }).expect("it is read");
+                        }
+                    });
+                    let mut decoder = Decoder::default();
+                    let mut seen = 0;
+                    while seen < 40 {
+                        let slot = seen / 2;
+                        match decoder.next().expect("frames") {
+                            None => {
+                                to.fill(&mut decoder).expect("it goes on");
+                                continue;
+                            }
+                            Some(frame) if seen % 2 == 0 => {
+                                assert!(frame == Frame::Data { slot, offset: 7, bytes: &bytes }, "frame {seen}");
+                            }
+                            Some(frame) => assert_eq!(frame, Frame::Unreadable { slot }),
+                        }
+                        seen += 1;
+                    }
+                });
+            }
+        }
+    }
+
+    #[test]
+    fn another_key_is_refused_on_both_sides() {
+        for (relay, dock) in [(b"ours", b"they"), (b"they", b"ours")] {
+            let [relay, dock] = ends(SharedKey::of(relay), SharedKey::of(dock));
+            assert!(relay.is_err_and(|error| error.to_string().contains("OUTBOARD_RELAY_KEY")) && dock.is_err());
+        }
+        assert!(ends(SharedKey::default(), SharedKey::of(b"ours")).iter().all(Result::is_err));
+    }
+
+    #[test]
+    fn a_frame_in_the_clear_ends_the_connection() {
+        let [relay, dock] = ends(SharedKey::default(), SharedKey::default()).map(|end| end.expect("the same key"));
+        let mut plain = Vec::new();
+        Frame::Unreadable { slot: 1 }.encode(&mut plain);
+        plain.resize(1 << 16, 0);
+        (&relay.stream).write_all(&plain).expect("room");
+        let mut decoder = Decoder::default();
+        let ended = std::iter::repeat_with(|| dock.fill(&mut decoder)).find_map(Result::err);
+        assert!(matches!(ended, Some(WireError::Forged(_))), "{ended:?}");
+        assert_eq!(decoder.next(), Ok(None));
     }
 }

@@ -132,6 +132,7 @@ fn build(settings: &Settings) -> Result<Conductor, StartError> {
         service_process = format!("{id:016x}"),
         socket = %settings.socket.display(),
         fabric = ?settings.fabric(),
+        encrypted = settings.encrypt,
         ?config,
         "serving"
     );
@@ -165,7 +166,7 @@ fn fabric(settings: &Settings, identity: Identity) -> Result<Box<dyn Fabric>, St
         FabricChoice::Tcp => {
             let at = Interface::named(interface()?)?.address().map_err(kernel("find the interface's IPv4 address"))?;
             let cluster = settings.read_cluster_key()?;
-            let tcp = Tcp::new(TcpSettings { at, identity, cluster, limits });
+            let tcp = Tcp::new(TcpSettings { at, identity, cluster, encrypt: settings.encrypt, limits });
             Box::new(tcp.map_err(kernel("listen for other service processes"))?)
         }
         FabricChoice::Ucx => {

@@ -14,7 +14,7 @@ use std::time::Duration;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, ValueEnum};
 use outboard_fabric::multicast::{DEFAULT_PORT, IP_UDP_HEADERS, Interface, InterfaceError};
-use outboard_fabric::{ClusterKey, rdma_device};
+use outboard_fabric::{SharedKey, rdma_device};
 use outboard_plan::selection::{Tuning, TuningError};
 use outboard_proto::Config;
 use outboard_proto::config::AllgatherAlgorithm;
@@ -97,6 +97,10 @@ pub struct Settings {
     /// part
     #[arg(long, env = "OUTBOARD_CLUSTER_KEY")]
     pub cluster_key: Option<PathBuf>,
+    /// Encrypt all that goes to other service processes: by TCP, and without multicast; all daemons of a cluster do, or
+    /// none
+    #[arg(long, env = "OUTBOARD_ENCRYPT", value_parser = clap::builder::BoolishValueParser::new())]
+    pub encrypt: bool,
     /// Rate of the link in bit/s (`1gbit`), or `auto`
     #[arg(long, env = "OUTBOARD_LINK_RATE", default_value = "auto")]
     pub link_rate: Auto<Rate>,
@@ -196,9 +200,10 @@ pub struct Settings {
     /// Be a relay: serve this host's ranks in the place of the daemon on another machine that has this --dock
     #[arg(long, env = "OUTBOARD_RELAY")]
     pub relay: Option<SocketAddr>,
-    /// What relays and the daemon that they attach to have to agree on, lest others attach
-    #[arg(long, env = "OUTBOARD_RELAY_KEY", default_value = "", hide_env_values = true)]
-    pub relay_key: String,
+    /// File that relays and the daemon that they attach to have alike and their owners alone can read, lest others
+    /// attach
+    #[arg(long, env = "OUTBOARD_RELAY_KEY")]
+    pub relay_key: Option<PathBuf>,
     /// Memory for the calls of each rank that attaches through a relay
     #[arg(long, env = "OUTBOARD_RELAY_MEMORY", default_value = "2G")]
     pub relay_memory: Size,
@@ -241,18 +246,18 @@ pub enum SettingsError {
         /// What is wrong, and where.
         source: TuningError,
     },
-    /// The cluster key cannot be read.
-    #[error("cluster key {}: {source}; give a file that the daemon may read", path.display())]
-    ClusterKeyFile {
+    /// A key cannot be read.
+    #[error("key {}: {source}; give a file that the daemon may read", path.display())]
+    KeyFile {
         /// The name given.
         path: PathBuf,
         /// What the kernel said.
         source: std::io::Error,
     },
-    /// The cluster key is no secret.
-    #[error("cluster key {} has {length} bytes and mode {mode:o}; give at least one byte that only its owner may read \
+    /// A key is no secret.
+    #[error("key {} has {length} bytes and mode {mode:o}; give at least one byte that only its owner may read \
              (head -c 32 /dev/urandom > FILE; chmod 600 FILE)", path.display())]
-    ClusterKey {
+    Key {
         /// The name given.
         path: PathBuf,
         /// Who may read it.
@@ -263,6 +268,12 @@ pub enum SettingsError {
     /// What ranks are told where there are several daemons.
     #[error("`{}` names several sockets; give this daemon one of them by --socket", .0.display())]
     SocketList(PathBuf),
+    /// Multicast is not encrypted.
+    #[error("--encrypt does not reach multicast; leave --algorithm multicast away, or give --algorithm ring")]
+    MulticastInTheClear,
+    /// UCX encrypts nothing.
+    #[error("--encrypt needs TCP; leave --fabric ucx away, and TCP is used")]
+    UcxInTheClear,
     /// Multicast needs a network interface.
     #[error("the multicast algorithm needs --interface; give it, or use --algorithm ring")]
     MulticastNowhere,
@@ -274,7 +285,7 @@ impl Settings {
     pub fn fabric(&self) -> FabricChoice {
         self.fabric.unwrap_or_else(|| match &self.interface {
             None => FabricChoice::Loopback,
-            Some(interface) if rdma_device(interface).is_some() => FabricChoice::Ucx,
+            Some(interface) if !self.encrypt && rdma_device(interface).is_some() => FabricChoice::Ucx,
             Some(_) => FabricChoice::Tcp,
         })
     }
@@ -283,23 +294,22 @@ impl Settings {
     ///
     /// # Errors
     /// When the file cannot be read, is empty, or can be read by others than its owner.
-    pub fn read_cluster_key(&self) -> Result<ClusterKey, SettingsError> {
-        let Some(path) = &self.cluster_key else { return Ok(ClusterKey::default()) };
-        let unread = |source| SettingsError::ClusterKeyFile { path: path.clone(), source };
-        let mut file = std::fs::File::open(path).map_err(unread)?;
-        let mode = file.metadata().map_err(unread)?.mode();
-        let mut content = Vec::new();
-        file.read_to_end(&mut content).map_err(unread)?;
-        if mode & 0o077 != 0 || content.is_empty() {
-            return Err(SettingsError::ClusterKey { path: path.clone(), mode: mode & 0o777, length: content.len() });
-        }
-        Ok(ClusterKey::of(&content))
+    pub fn read_cluster_key(&self) -> Result<SharedKey, SettingsError> {
+        self.cluster_key.as_deref().map_or_else(|| Ok(SharedKey::default()), read_key)
+    }
+
+    /// What relays and their daemon have to know.
+    ///
+    /// # Errors
+    /// As of [`Self::read_cluster_key`].
+    pub fn read_relay_key(&self) -> Result<SharedKey, SettingsError> {
+        self.relay_key.as_deref().map_or_else(|| Ok(SharedKey::default()), read_key)
     }
 
     /// The plan of allgathers.
     #[must_use]
     pub fn algorithm(&self) -> AlgorithmChoice {
-        self.algorithm.unwrap_or(if self.interface.is_some() {
+        self.algorithm.unwrap_or(if self.interface.is_some() && !self.encrypt {
             AlgorithmChoice::Multicast
         } else {
             AlgorithmChoice::Ring
@@ -310,6 +320,12 @@ impl Settings {
     pub fn resolve(&self) -> Result<Config, SettingsError> {
         if self.socket.as_os_str().as_encoded_bytes().contains(&b':') {
             return Err(SettingsError::SocketList(self.socket.clone()));
+        }
+        if self.encrypt && self.algorithm() == AlgorithmChoice::Multicast {
+            return Err(SettingsError::MulticastInTheClear);
+        }
+        if self.encrypt && self.fabric() == FabricChoice::Ucx {
+            return Err(SettingsError::UcxInTheClear);
         }
         if self.algorithm() == AlgorithmChoice::Multicast && self.interface.is_none() {
             return Err(SettingsError::MulticastNowhere);
@@ -362,6 +378,18 @@ pub fn read_tuning(path: &Path) -> Result<Tuning, SettingsError> {
     text.parse().map_err(|source| SettingsError::Tuning { path: path.to_owned(), source })
 }
 
+fn read_key(path: &Path) -> Result<SharedKey, SettingsError> {
+    let unread = |source| SettingsError::KeyFile { path: path.to_owned(), source };
+    let mut file = std::fs::File::open(path).map_err(unread)?;
+    let mode = file.metadata().map_err(unread)?.mode();
+    let mut content = Vec::new();
+    file.read_to_end(&mut content).map_err(unread)?;
+    if mode & 0o077 != 0 || content.is_empty() {
+        return Err(SettingsError::Key { path: path.to_owned(), mode: mode & 0o777, length: content.len() });
+    }
+    Ok(SharedKey::of(&content))
+}
+
 /// A file's mode, such as `660`.
 fn octal(text: &str) -> Result<u32, String> {
     let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
@@ -381,9 +409,6 @@ pub fn print(matches: &ArgMatches) -> String {
                 _ => "other",
             };
             let raw = matches.get_raw(id.as_str())?;
-            if id == "relay_key" && source != "default" {
-                return Some(format!("relay-key = (not shown) ({source})"));
-            }
             let value = raw.map(|v| v.to_string_lossy()).collect::<Vec<_>>().join(" ");
             Some(format!("{} = {value} ({source})", id.as_str().replace('_', "-")))
         })
@@ -491,7 +516,7 @@ pub(crate) mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("key");
         let read = || parse(&["outboardd", "--cluster-key", path.to_str().expect("ASCII")]).0.read_cluster_key();
-        assert!(matches!(read(), Err(SettingsError::ClusterKeyFile { .. })));
+        assert!(matches!(read(), Err(SettingsError::KeyFile { .. })));
         std::fs::write(&path, b"secret").expect("written");
         for (mode, taken) in [(0o600, true), (0o640, false), (0o604, false), (0o400, true)] {
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("ours");
@@ -499,7 +524,7 @@ pub(crate) mod tests {
         }
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("ours");
         std::fs::write(&path, b"").expect("written");
-        assert!(matches!(read(), Err(SettingsError::ClusterKey { length: 0, .. })));
+        assert!(matches!(read(), Err(SettingsError::Key { length: 0, .. })));
     }
 
     #[test]
@@ -508,5 +533,19 @@ pub(crate) mod tests {
         assert_eq!(settings.fabric(), FabricChoice::Tcp);
         let config = settings.resolve().expect("lo exists everywhere");
         assert_eq!(config.allgather, AllgatherAlgorithm::Multicast);
+    }
+
+    /// Whoever asks for encryption gets it, or is told why not; the digest of what a group agrees on covers multicast.
+    #[test]
+    fn encryption_leaves_nothing_in_the_clear() {
+        let words = |more: &[&'static str]| [&["outboardd", "--interface", "lo"], more].concat();
+        let resolve = |more: &[&'static str]| parse(&words(more)).0.resolve();
+        let (settings, _) = parse(&words(&["--encrypt"]));
+        assert_eq!((settings.fabric(), settings.algorithm()), (FabricChoice::Tcp, AlgorithmChoice::Ring));
+        let (encrypted, plain) = (resolve(&["--encrypt"]).expect("usable"), resolve(&[]).expect("usable"));
+        assert_ne!(encrypted.digest(), plain.digest());
+        let refused = |more: &[&'static str]| resolve(more).expect_err("in the clear").to_string();
+        assert!(refused(&["--encrypt", "--algorithm", "multicast"]).contains("--algorithm ring"));
+        assert!(refused(&["--encrypt", "--fabric", "ucx"]).contains("--fabric ucx"));
     }
 }

@@ -9,8 +9,9 @@
 //! | any but open | `until` over, end of stream, a bad message | ended |
 //! | open | end of stream, reset, a bad frame | ended |
 //!
-//! Invariants: no byte behind the handshake is read before the handshake has ended; sockets never block. Never dials
-//! again and never decides which of two connections stays: the fabric does.
+//! Invariants: no byte behind the handshake is read before the handshake has ended; sockets never block. What bytes
+//! mean is told by machines without sockets ([`Greeting`], [`Incoming`], [`Sealing`]). Never dials again and never
+//! decides which of two connections stays: the fabric does.
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, Read};
@@ -21,11 +22,12 @@ use std::time::Instant;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendAncillaryBuffer, SendFlags, SocketFlags, SocketType, sockopt};
 
+use crate::secured::{Greeting, HandshakeError, Keys, PublicKey, Step};
 use crate::tcp::SILENCE;
-use crate::tcp::frames::{self, Assembly, PREFIX, Sink};
-use crate::tcp::handshake::{Handshake, HandshakeError, LONGEST, Step};
-use crate::tcp::identity::PublicKey;
-use crate::{PeerId, PeerLoss, SendBuffer};
+use crate::tcp::frames::{self, PREFIX, Sink};
+use crate::tcp::incoming::{Buffers, Incoming, Malformed};
+use crate::tcp::outgoing::{Outgoing, Sealing, Spare};
+use crate::{PeerId, PeerLoss};
 
 /// Reads of one turn, so that other connections have theirs.
 const READS: usize = 8;
@@ -37,43 +39,13 @@ pub(super) enum Stage {
     /// The kernel connects.
     Dialing { until: Instant },
     /// The handshake is on its way.
-    Greeting { handshake: Handshake, heard: [u8; LONGEST], have: usize, until: Instant },
-    /// Frames come and go.
-    Open { assembly: Assembly, fruitful: bool },
+    Greeting { greeting: Greeting, until: Instant },
+    /// Frames come and go, those that go in records where connections are encrypted.
+    Open { incoming: Incoming, sealing: Option<Sealing>, fruitful: bool },
     /// Proven, but ours to the same peer is on its way and goes before; the peer closes this one when it has that.
     GivingWay { until: Instant },
     /// To be dropped.
     Ended,
-}
-
-/// A message that waits for room in the kernel.
-pub(super) struct Outgoing {
-    /// Prefix, header, and a payload that has no buffer of its own.
-    head: Vec<u8>,
-    payload: Option<SendBuffer>,
-    written: usize,
-}
-
-impl Outgoing {
-    pub(super) fn new(head: Vec<u8>, payload: Option<SendBuffer>, written: usize) -> Self {
-        Outgoing { head, payload, written }
-    }
-
-    /// Bytes of header and payload together, as the peer's load counts them.
-    pub(super) fn length(&self) -> usize {
-        self.head.len() + self.payload.as_deref().map_or(0, <[u8]>::len)
-    }
-
-    /// On a new connection a message starts over.
-    pub(super) fn rewind(&mut self) {
-        self.written = 0;
-    }
-
-    fn pieces(&self) -> [&[u8]; 2] {
-        let payload = self.payload.as_deref().unwrap_or_default();
-        let head = &self.head[self.written.min(self.head.len())..];
-        [head, &payload[self.written.saturating_sub(self.head.len())..]]
-    }
 }
 
 /// What reading led to.
@@ -83,9 +55,9 @@ pub(super) enum Heard {
     /// The handshake goes on.
     Nothing,
     /// Listener: the dialer has proven its key; the bytes welcome it.
-    Proven { key: PublicKey, welcome: Vec<u8> },
+    Proven { key: PublicKey, welcome: Vec<u8>, keys: Keys },
     /// Dialer: the way to the peer is open.
-    Welcome,
+    Welcome(Keys),
 }
 
 /// Why a connection ended.
@@ -98,7 +70,7 @@ pub(super) enum Broken {
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
     #[error(transparent)]
-    Frame(#[from] frames::Oversized),
+    Malformed(#[from] Malformed),
     #[error("the handshake took too long")]
     Slow,
 }
@@ -116,8 +88,8 @@ impl From<Broken> for PeerLoss {
             Broken::Kernel(Errno::CONNREFUSED | Errno::HOSTUNREACH | Errno::NETUNREACH) => PeerLoss::Unreachable,
             Broken::Slow | Broken::Kernel(Errno::TIMEDOUT) => PeerLoss::TimedOut,
             Broken::Kernel(errno) => PeerLoss::Transport(errno.to_string()),
-            Broken::Handshake(error) => PeerLoss::Protocol(error.to_string()),
-            Broken::Frame(error) => PeerLoss::Protocol(error.to_string()),
+            Broken::Handshake(error) => PeerLoss::Handshake(error.to_string()),
+            Broken::Malformed(error) => PeerLoss::Protocol(error.to_string()),
         }
     }
 }
@@ -164,10 +136,10 @@ impl Connection {
     }
 
     /// Whoever has connected to us.
-    pub(super) fn accepted(socket: TcpStream, handshake: Handshake, until: Instant) -> Result<Self, Broken> {
+    pub(super) fn accepted(socket: TcpStream, greeting: Greeting, until: Instant) -> Result<Self, Broken> {
         settle(&socket)?;
         socket.set_nonblocking(true)?;
-        let stage = Stage::Greeting { handshake, heard: [0; LONGEST], have: 0, until };
+        let stage = Stage::Greeting { greeting, until };
         Ok(Connection { socket, peer: None, stage, awaits_room: false })
     }
 
@@ -178,7 +150,11 @@ impl Connection {
 
     /// Whether the other end has said a hello that only somebody who knows our key can say.
     pub(super) fn was_greeted(&self) -> bool {
-        matches!(self.stage, Stage::Greeting { handshake: Handshake::Answered(_), .. } | Stage::GivingWay { .. })
+        match &self.stage {
+            Stage::Greeting { greeting, .. } => greeting.was_greeted(),
+            Stage::GivingWay { .. } => true,
+            Stage::Dialing { .. } | Stage::Open { .. } | Stage::Ended => false,
+        }
     }
 
     /// Whether frames have come.
@@ -195,16 +171,23 @@ impl Connection {
     }
 
     /// The kernel has connected, or could not: says hello.
-    pub(super) fn greet(&mut self, handshake: Handshake, hello: &[u8], until: Instant) -> Result<(), Broken> {
+    pub(super) fn greet(&mut self, greeting: Greeting, hello: &[u8], until: Instant) -> Result<(), Broken> {
         sockopt::socket_error(&self.socket)??;
-        self.stage = Stage::Greeting { handshake, heard: [0; LONGEST], have: 0, until };
+        self.stage = Stage::Greeting { greeting, until };
         self.say(hello)
     }
 
-    /// From now on frames of `peer` come and go.
-    pub(super) fn open(&mut self, peer: PeerId) {
+    /// From now on frames of `peer` come and go, with keys in records.
+    pub(super) fn open(&mut self, peer: PeerId, keys: Option<Keys>) {
         self.peer = Some(peer);
-        self.stage = Stage::Open { assembly: Assembly::default(), fruitful: false };
+        let (sealer, opener) = keys.map(|keys| (keys.sealer, keys.opener)).unzip();
+        let (incoming, sealing) = (Incoming::new(opener), sealer.map(Sealing::new));
+        self.stage = Stage::Open { incoming, sealing, fruitful: false };
+    }
+
+    /// Whether sealed bytes wait for room in the kernel.
+    pub(super) fn waits(&self) -> bool {
+        matches!(&self.stage, Stage::Open { sealing: Some(sealing), .. } if !sealing.rest().is_empty())
     }
 
     /// Waits for the peer to close.
@@ -214,20 +197,20 @@ impl Connection {
 
     /// A message of the handshake, which an empty socket buffer always takes.
     pub(super) fn say(&self, message: &[u8]) -> Result<(), Broken> {
-        match self.write(&[IoSlice::new(message)])? {
+        match write(&self.socket, &[IoSlice::new(message)])? {
             written if written == message.len() => Ok(()),
             _ => Err(Broken::Closed),
         }
     }
 
     /// Reads what there is, within bounds; whole frames go to `sink`.
-    pub(super) fn read(&mut self, buffer: &mut [u8], sink: &mut Sink<'_>) -> Result<Heard, Broken> {
+    pub(super) fn read(&mut self, buffers: &mut Buffers, sink: &mut Sink<'_>) -> Result<Heard, Broken> {
         match std::mem::replace(&mut self.stage, Stage::Ended) {
-            Stage::Greeting { handshake, heard, have, until } => self.read_greeting(handshake, heard, have, until),
-            Stage::Open { mut assembly, fruitful } => {
-                let taken = read_frames(&self.socket, &mut assembly, buffer, sink);
+            Stage::Greeting { greeting, until } => self.read_greeting(greeting, until),
+            Stage::Open { mut incoming, sealing, fruitful } => {
+                let taken = read_frames(&self.socket, &mut incoming, buffers, sink);
                 let fruitful = fruitful || matches!(taken, Ok(1..));
-                self.stage = Stage::Open { assembly, fruitful };
+                self.stage = Stage::Open { incoming, sealing, fruitful };
                 taken.map(Heard::Frames)
             }
             stage @ (Stage::Dialing { .. } | Stage::GivingWay { .. } | Stage::Ended) => {
@@ -238,47 +221,52 @@ impl Connection {
     }
 
     /// One message of the handshake at most, and not a byte behind it.
-    fn read_greeting(
-        &mut self,
-        handshake: Handshake,
-        mut heard: [u8; LONGEST],
-        mut have: usize,
-        until: Instant,
-    ) -> Result<Heard, Broken> {
-        let whole = handshake.awaits();
-        let read = match (&self.socket).read(&mut heard[have..whole]) {
-            Ok(0) => Err(Broken::Closed),
+    fn read_greeting(&mut self, mut greeting: Greeting, until: Instant) -> Result<Heard, Broken> {
+        let read = match (&self.socket).read(greeting.room()) {
+            Ok(0) => Err(greeting.disagreement().map_or(Broken::Closed, Broken::Handshake)),
             Ok(taken) => Ok(taken),
             Err(error) if would_block(&error) => Ok(0),
             Err(error) => Err(error.into()),
         };
-        have += *read.as_ref().unwrap_or(&0);
-        if read.is_err() || have < whole {
-            self.stage = Stage::Greeting { handshake, heard, have, until };
-            return read.map(|_| Heard::Nothing);
-        }
-        match handshake.handle(&heard[..whole])? {
-            Step::Say(handshake, message) => {
-                self.stage = Stage::Greeting { handshake, heard, have: 0, until };
-                self.say(&message)?;
-                Ok(Heard::Nothing)
+        let taken = match read {
+            Ok(taken) => taken,
+            Err(broken) => {
+                self.stage = Stage::Greeting { greeting, until };
+                return Err(broken);
             }
-            Step::Proven { key, welcome } => Ok(Heard::Proven { key, welcome }),
-            Step::Welcome => Ok(Heard::Welcome),
+        };
+        match greeting.advance(taken)? {
+            Step::Wait(greeting) => self.stage = Stage::Greeting { greeting, until },
+            Step::Say(greeting, message) => {
+                self.stage = Stage::Greeting { greeting, until };
+                self.say(&message)?;
+            }
+            Step::Proven { key, welcome, keys } => return Ok(Heard::Proven { key, welcome, keys }),
+            Step::Welcome(keys) => return Ok(Heard::Welcome(keys)),
         }
+        Ok(Heard::Nothing)
     }
 
     /// Hands over what the kernel takes; returns how many messages have left. Room is awaited while any waits.
     pub(super) fn flush(
         &mut self,
         queue: &mut VecDeque<Outgoing>,
+        spare: &mut Spare,
         mut left: impl FnMut(Outgoing),
     ) -> Result<usize, Broken> {
         let mut messages = 0;
+        if let Stage::Open { sealing: Some(sealing), .. } = &mut self.stage {
+            loop {
+                if !flush_sealed(&self.socket, sealing, spare)? || queue.is_empty() {
+                    return Ok(messages);
+                }
+                messages += sealing.seal_queue(queue, spare, &mut left);
+            }
+        }
         while !queue.is_empty() {
             let pieces: Vec<_> = queue.iter().take(TOGETHER).flat_map(Outgoing::pieces).map(IoSlice::new).collect();
             let offered: usize = pieces.iter().map(|piece| piece.len()).sum();
-            let written = self.write(&pieces)?;
+            let written = write(&self.socket, &pieces)?;
             let mut rest = written;
             while let Some(first) = queue.front_mut() {
                 let missing = first.length() - first.written;
@@ -300,35 +288,53 @@ impl Connection {
         Ok(messages)
     }
 
-    /// Prefix, header and payload as far as the kernel takes them now.
-    pub(super) fn write_message(&self, header: &[u8], payload: &[u8]) -> Result<usize, Broken> {
-        let prefix: [u8; PREFIX] = frames::prefix(header.len(), payload.len());
-        self.write(&[IoSlice::new(&prefix), IoSlice::new(header), IoSlice::new(payload)])
-    }
-
-    fn write(&self, pieces: &[IoSlice<'_>]) -> Result<usize, Broken> {
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        match rustix::net::sendmsg(&self.socket, pieces, &mut SendAncillaryBuffer::default(), flags) {
-            Ok(written) => Ok(written),
-            Err(Errno::AGAIN | Errno::INTR) => Ok(0),
-            Err(errno) => Err(errno.into()),
+    /// Prefix, header and payload as far as the kernel takes them now. What is sealed is taken as a whole, or not at
+    /// all while other sealed bytes wait.
+    pub(super) fn write_message(&mut self, header: &[u8], payload: &[u8], spare: &mut Spare) -> Result<usize, Broken> {
+        if let Stage::Open { sealing: Some(sealing), .. } = &mut self.stage {
+            if !sealing.rest().is_empty() {
+                return Ok(0);
+            }
+            sealing.seal_message(header, payload, spare);
+            flush_sealed(&self.socket, sealing, spare)?;
+            return Ok(PREFIX + header.len() + payload.len());
         }
+        let prefix: [u8; PREFIX] = frames::prefix(header.len(), payload.len());
+        write(&self.socket, &[IoSlice::new(&prefix), IoSlice::new(header), IoSlice::new(payload)])
     }
+}
+
+fn write(socket: &TcpStream, pieces: &[IoSlice<'_>]) -> Result<usize, Broken> {
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    match rustix::net::sendmsg(socket, pieces, &mut SendAncillaryBuffer::default(), flags) {
+        Ok(written) => Ok(written),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(0),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Writes what is sealed as far as the kernel takes it; returns whether that was all.
+fn flush_sealed(socket: &TcpStream, sealing: &mut Sealing, spare: &mut Spare) -> Result<bool, Broken> {
+    let rest = sealing.rest();
+    if rest.is_empty() {
+        return Ok(true);
+    }
+    let written = write(socket, &[IoSlice::new(rest)])?;
+    sealing.advance(written, spare);
+    Ok(sealing.rest().is_empty())
 }
 
 /// Reads until the socket is empty or this turn's share is taken; returns how many frames came. The rest of a long
 /// frame is read into place.
 fn read_frames(
     mut socket: &TcpStream,
-    assembly: &mut Assembly,
-    buffer: &mut [u8],
+    incoming: &mut Incoming,
+    buffers: &mut Buffers,
     sink: &mut Sink<'_>,
 ) -> Result<usize, Broken> {
     let mut frames = 0;
     for _ in 0..READS {
-        let direct = assembly.rest();
-        let in_place = direct.is_some();
-        let room = direct.unwrap_or(buffer);
+        let room = incoming.room(buffers);
         let asked = room.len();
         let taken = match socket.read(room) {
             Ok(0) => return Err(Broken::Closed),
@@ -336,10 +342,7 @@ fn read_frames(
             Err(error) if would_block(&error) => break,
             Err(error) => return Err(error.into()),
         };
-        frames += match in_place {
-            true => assembly.advance(taken, sink)?,
-            false => assembly.handle(&buffer[..taken], sink)?,
-        };
+        frames += incoming.advance(taken, buffers, sink)?;
         if taken < asked {
             break;
         }

@@ -5,7 +5,7 @@
 use crate::{MAX_HEADER, MAX_PAYLOAD};
 
 /// Length of the header and of the payload, 32 bits each, little-endian.
-pub(super) const PREFIX: usize = 8;
+pub(crate) const PREFIX: usize = 8;
 /// Longest frame.
 const FRAME: usize = PREFIX + MAX_HEADER + MAX_PAYLOAD;
 /// What is missing of a frame is read into place from this length on, so that it is not copied once more.
@@ -16,13 +16,13 @@ const AHEAD: usize = 64 << 10;
 /// The stream is not one of frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("a frame of {header} + {payload} bytes exceeds {MAX_HEADER} + {MAX_PAYLOAD}")]
-pub(super) struct Oversized {
+pub(crate) struct Oversized {
     header: usize,
     payload: usize,
 }
 
 /// What comes before header and payload.
-pub(super) fn prefix(header: usize, payload: usize) -> [u8; PREFIX] {
+pub(crate) fn prefix(header: usize, payload: usize) -> [u8; PREFIX] {
     let lengths = [header, payload].map(|length| u32::try_from(length).expect("lengths are bounded").to_le_bytes());
     std::array::from_fn(|at| lengths[at / 4][at % 4])
 }
@@ -39,7 +39,7 @@ fn lengths(bytes: &[u8]) -> Result<Option<(usize, usize)>, Oversized> {
 }
 
 /// Whoever takes header and payload of a frame.
-pub(super) type Sink<'a> = dyn FnMut(&[u8], &[u8]) + 'a;
+pub(crate) type Sink<'a> = dyn FnMut(&[u8], &[u8]) + 'a;
 
 /// The frame that has arrived in part.
 #[derive(Debug, Default)]

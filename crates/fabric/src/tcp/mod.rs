@@ -2,8 +2,9 @@
 //! are.
 //!
 //! - One connection per pair, whoever dials first. When both dial at once, that of the smaller id stays.
-//! - A connection begins with a handshake ([`handshake`]); frames are taken from the id alone that it has proven. Who
-//!   fails it or says nothing for [`GREETING`] is closed, counted, and named in the log once a second at most.
+//! - A connection begins with a handshake ([`secured`](crate::secured)); frames are taken from the id alone that it has
+//!   proven, and in records where connections are encrypted. Who fails it, says nothing for [`GREETING`], or sends what
+//!   no peer does is closed, counted, and named in the log once a second at most.
 //! - Messages go to the kernel at once, gathered from where they lie; what finds no room waits within [`Limits`].
 //! - A connection that breaks is dialled once more before the peer counts as lost. Messages that the kernel had taken
 //!   are gone then: the links of the service processes send them again.
@@ -13,10 +14,11 @@
 //! Invariants: the connection of a peer's path exists; at most [`STRANGERS`] connections are unproven, the oldest makes
 //!   way; what a peer that reads nothing has waiting is bounded. Never blocks except, for a bounded time, on drop.
 
+mod address;
 mod connection;
-mod frames;
-mod handshake;
-mod identity;
+pub(crate) mod frames;
+pub(crate) mod incoming;
+mod outgoing;
 mod unicast;
 
 use std::collections::VecDeque;
@@ -31,12 +33,15 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, 
 
 use crate::buffer::BufferPool;
 use crate::outstanding::Load;
-use crate::tcp::connection::{Broken, Connection, Heard, Outgoing, Stage};
-use crate::tcp::handshake::Handshake;
-use crate::tcp::identity::{Address, PublicKey, id_of};
-use crate::{Fabric, FabricEvent, Limits, PeerId, PeerLoss};
-pub use identity::{ClusterKey, Identity};
+use crate::secured::{Greeting, HandshakeError, Identity, Keys, PublicKey, SharedKey, Terms, id_of};
+use crate::tcp::address::Address;
+use crate::tcp::connection::{Broken, Connection, Heard, Stage};
+use crate::tcp::incoming::Buffers;
+use crate::tcp::outgoing::{Outgoing, Spare};
+use crate::{Fabric, FabricEvent, Limits, PeerId, PeerLoss, Refusals};
 
+/// What is spoken behind the handshake.
+const PURPOSE: &[u8] = b"outboard tcp 2";
 /// How long whoever connects may take to prove who it is.
 const GREETING: Duration = Duration::from_secs(2);
 /// How long a dialled peer may take to answer: a few losses of TCP's first packet.
@@ -55,8 +60,6 @@ const BACKLOG: i32 = 1024;
 const FLUSH: Duration = Duration::from_millis(500);
 /// How long a connection must have lived, or a frame have come, for its end to be worth another dial.
 const SETTLED: Duration = Duration::from_secs(1);
-/// How often refusals are told.
-const TOLD: Duration = Duration::from_secs(1);
 /// Bytes read at once: a few frames of full size leave the kernel in one call.
 const READ: usize = 256 << 10;
 
@@ -73,9 +76,17 @@ pub struct TcpSettings {
     /// Who we are.
     pub identity: Identity,
     /// What all peers must know.
-    pub cluster: ClusterKey,
+    pub cluster: SharedKey,
+    /// Whether all that is said is encrypted; peers must say the same.
+    pub encrypt: bool,
     /// Bounds of the fabric.
     pub limits: Limits,
+}
+
+impl TcpSettings {
+    fn terms(&self) -> Terms<'_> {
+        Terms { own: &self.identity, shared: &self.cluster, purpose: PURPOSE, encrypts: self.encrypt }
+    }
 }
 
 /// Where messages to a peer go.
@@ -111,23 +122,6 @@ impl Peer {
     }
 }
 
-/// Whoever was not let in.
-#[derive(Default)]
-struct Refusals {
-    count: u64,
-    told: Option<Instant>,
-}
-
-impl Refusals {
-    fn note(&mut self, from: &str, why: &Broken) {
-        self.count += 1;
-        if self.told.is_none_or(|told| told.elapsed() >= TOLD) {
-            self.told = Some(Instant::now());
-            tracing::warn!(from, %why, refused = self.count, "a connection is refused");
-        }
-    }
-}
-
 /// Messages between hosts over TCP.
 pub struct Tcp {
     settings: TcpSettings,
@@ -150,7 +144,8 @@ pub struct Tcp {
     starved: bool,
     room: bool,
     pool: BufferPool,
-    buffer: Box<[u8]>,
+    buffers: Buffers,
+    spare: Spare,
     woken: Vec<epoll::Event>,
     refusals: Refusals,
 }
@@ -185,7 +180,8 @@ impl Tcp {
             starved: false,
             room: false,
             pool: BufferPool::new(settings.limits.pool_bytes),
-            buffer: vec![0; READ].into_boxed_slice(),
+            buffers: Buffers::new(READ, settings.encrypt),
+            spare: Spare::default(),
             woken: Vec::with_capacity(TURN),
             refusals: Refusals::default(),
             settings,
@@ -244,8 +240,8 @@ impl Tcp {
     }
 
     fn admit(&mut self, socket: std::net::TcpStream) -> Result<(), Broken> {
-        let handshake = Handshake::listen(&self.settings.identity, &self.settings.cluster)?;
-        let token = self.watch(Connection::accepted(socket, handshake, Instant::now() + GREETING)?)?;
+        let greeting = Greeting::listen(&self.settings.terms())?;
+        let token = self.watch(Connection::accepted(socket, greeting, Instant::now() + GREETING)?)?;
         self.strangers.push_back(token);
         while self.strangers.len() > STRANGERS {
             let oldest = self.strangers.pop_front().expect("there are many");
@@ -304,8 +300,8 @@ impl Tcp {
         let connection = self.connections.get_mut(&token).expect("it is being served");
         let known = connection.peer.and_then(|peer| self.peers.get(&peer));
         let address = known.and_then(|known| known.address).ok_or(Broken::Closed)?;
-        let (handshake, hello) = Handshake::dial(&self.settings.identity, &self.settings.cluster, &address.key)?;
-        connection.greet(handshake, &hello, until)?;
+        let (greeting, hello) = Greeting::dial(&self.settings.terms(), &address.key)?;
+        connection.greet(greeting, &hello, until)?;
         self.await_room(token, false);
         Ok(())
     }
@@ -313,15 +309,15 @@ impl Tcp {
     fn read(&mut self, token: u64, sink: &mut dyn FnMut(FabricEvent<'_>)) -> Result<usize, Broken> {
         let Some(connection) = self.connections.get_mut(&token) else { return Ok(0) };
         let peer = connection.peer;
-        let heard = connection.read(&mut self.buffer, &mut |header, payload| {
+        let heard = connection.read(&mut self.buffers, &mut |header, payload| {
             let from = peer.expect("frames come when it is proven whose they are");
             sink(FabricEvent::Message { from, header, payload });
         })?;
         match heard {
             Heard::Frames(frames) => return Ok(frames),
             Heard::Nothing => {}
-            Heard::Proven { key, welcome } => self.proven(token, key, &welcome, sink)?,
-            Heard::Welcome => self.opened(token, peer.expect("dialers know whom they dial"), true),
+            Heard::Proven { key, welcome, keys } => self.proven(token, key, (&welcome, keys), sink)?,
+            Heard::Welcome(keys) => self.opened(token, peer.expect("dialers know whom they dial"), true, keys),
         }
         Ok(1)
     }
@@ -333,13 +329,13 @@ impl Tcp {
         &mut self,
         token: u64,
         key: PublicKey,
-        welcome: &[u8],
+        (welcome, keys): (&[u8], Keys),
         sink: &mut dyn FnMut(FabricEvent<'_>),
     ) -> Result<(), Broken> {
         let (peer, own) = (id_of(&key), self.settings.identity.id());
         let before = self.peers.get(&peer).map(|known| (known.path, known.address));
         match before {
-            Some((_, Some(address))) if address.key != key => return Err(handshake::HandshakeError.into()),
+            Some((_, Some(address))) if address.key != key => return Err(HandshakeError::Refused.into()),
             Some((Path::Dialing(_) | Path::Open { dialled: true, .. }, _)) if own < peer => {
                 self.connections.get_mut(&token).ok_or(Broken::Closed)?.give_way(Instant::now() + DIALING);
                 return Ok(());
@@ -360,12 +356,12 @@ impl Tcp {
         if let Some((path, _)) = before {
             self.connections.remove(&path.token());
         }
-        self.opened(token, peer, false);
+        self.opened(token, peer, false, keys);
         Ok(())
     }
 
     /// The connection carries messages of `peer` from now on.
-    fn opened(&mut self, token: u64, peer: PeerId, dialled: bool) {
+    fn opened(&mut self, token: u64, peer: PeerId, dialled: bool, keys: Keys) {
         tracing::debug!(%peer, token, dialled, "a connection is open");
         let path = Path::Open { token, since: Instant::now(), dialled };
         match self.peers.entry(peer) {
@@ -379,7 +375,7 @@ impl Tcp {
             }
         }
         if let Some(connection) = self.connections.get_mut(&token) {
-            connection.open(peer);
+            connection.open(peer, self.settings.encrypt.then_some(keys));
         }
         self.flush(peer);
     }
@@ -399,16 +395,16 @@ impl Tcp {
 
     /// Writes what waits for `peer`.
     fn flush(&mut self, peer: PeerId) -> usize {
-        let Tcp { peers, connections, starved, room, broken, .. } = self;
+        let Tcp { peers, connections, starved, room, broken, spare, .. } = self;
         let Some(known) = peers.get_mut(&peer) else { return 0 };
         let Path::Open { token, .. } = known.path else { return 0 };
         let Some(connection) = connections.get_mut(&token) else { return 0 };
         let load = &mut known.load;
-        let left = connection.flush(&mut known.queue, |message| {
+        let left = connection.flush(&mut known.queue, spare, |message| {
             *load = load.without(message.length());
             *room |= std::mem::take(starved);
         });
-        let waits = !known.queue.is_empty();
+        let waits = !known.queue.is_empty() || connection.waits();
         match left {
             Ok(left) => {
                 self.await_room(token, waits);
@@ -435,13 +431,17 @@ impl Tcp {
     /// A connection has ended: its peer is dialled once more, or lost.
     fn end(&mut self, token: u64, why: Broken) {
         let Some(connection) = self.connections.remove(&token) else { return };
-        let Some(peer) = connection.peer else {
+        let hostile = match (&why, connection.peer) {
+            (Broken::Handshake(_) | Broken::Malformed(_), _) => true,
             // One that knew our key and gave way to ours is no stranger.
-            if !connection.was_greeted() {
-                self.refusals.note(&connection.from(), &why);
-            }
-            return;
+            (Broken::Closed | Broken::Kernel(_), None) => !connection.was_greeted(),
+            (Broken::Slow, peer) => peer.is_none(),
+            (Broken::Closed | Broken::Kernel(_), Some(_)) => false,
         };
+        if hostile {
+            self.refusals.note(&connection.from(), connection.peer, &why);
+        }
+        let Some(peer) = connection.peer else { return };
         let Some(known) = self.peers.get_mut(&peer).filter(|known| known.path.token() == token) else { return };
         let again = match known.path {
             Path::Open { since, .. } => connection.was_fruitful() || since.elapsed() >= SETTLED,
@@ -465,7 +465,8 @@ impl Tcp {
 
     /// Whether anything waits to leave.
     fn waits(&self) -> bool {
-        self.peers.values().any(|known| !known.queue.is_empty())
+        let sealed = self.connections.values().any(Connection::waits);
+        sealed || self.peers.values().any(|known| !known.queue.is_empty())
     }
 }
 

@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::event::{Timespec, epoll};
 
 use crate::outstanding;
-use crate::tcp::connection::Outgoing;
-use crate::tcp::identity::Address;
+use crate::tcp::address::Address;
+use crate::tcp::outgoing::Outgoing;
 use crate::tcp::{LISTENER, Path, Peer, TIMER, Tcp, frames};
 use crate::{Armed, ConnectError, Fabric, FabricEvent, MAX_PAYLOAD, Payload, PeerId, SendBuffer, SendError};
 
@@ -73,9 +73,13 @@ impl Fabric for Tcp {
         let known = self.peers.get(&peer).ok_or(SendError::Unknown(peer))?;
         let mut written = 0;
         if let (Path::Open { token, .. }, true) = (known.path, known.queue.is_empty()) {
-            match self.connections[&token].write_message(header, bytes) {
+            let connection = self.connections.get_mut(&token).expect("that of a peer's path exists");
+            match connection.write_message(header, bytes, &mut self.spare) {
                 Ok(all) if all == frames::PREFIX + header.len() + bytes.len() => {
                     self.room |= std::mem::take(&mut self.starved);
+                    if connection.waits() {
+                        self.await_room(token, true);
+                    }
                     return Ok(());
                 }
                 Ok(some) => written = some,
@@ -99,6 +103,10 @@ impl Fabric for Tcp {
             self.await_room(token, true);
         }
         Ok(())
+    }
+
+    fn refused(&self) -> u64 {
+        self.refusals.count()
     }
 
     fn progress(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> usize {

@@ -48,6 +48,7 @@ fn without_world(name: &str) -> Option<fn()> {
         super::refusable::NAME => super::refusable::serve,
         "alone" => alone,
         "refused" => refused,
+        "no-world" => no_world,
         "again" => again,
         "full" => full,
         "without-descriptors" => without_descriptors,
@@ -307,6 +308,14 @@ pub(super) fn check(mut posted: Posted, ranks: usize) {
 }
 
 /// The last rank has shown its offer, and then does not make the group.
+fn no_world() {
+    let context = Context::attach(None).expect("the daemon answers");
+    let error = context.world().expect_err("service processes do not talk");
+    assert_eq!(error.status(), Status::PeerLost, "{error}");
+    say(&error.to_string());
+    wait_for_line();
+}
+
 fn never_asks(context: &Context, group: &Group) {
     let (rank, ranks) = me(group);
     let own = context.offer().expect("an offer");

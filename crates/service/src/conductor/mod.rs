@@ -411,6 +411,7 @@ impl Conductor {
         let present = self.ranks.present(&self.host.topology);
         self.statistics.datapath.frames_sent = self.outbox.frames_sent;
         self.statistics.datapath.refused = self.ranks.refused;
+        self.statistics.datapath.connections_refused = self.outbox.fabric().refused();
         self.statistics.datapath.looks = self.looking.looks;
         let seat = |group, rank| Some(self.ranks.seat(group, rank)?.to_string());
         let (machine, in_flight) = (self.engine.machine(), self.engine.in_flight());

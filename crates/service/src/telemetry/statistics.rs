@@ -179,6 +179,8 @@ pub struct Datapath {
     pub looks: Looks,
     /// Submissions or messages of ranks that were refused.
     pub refused: u64,
+    /// Connections that were: of strangers, and of service processes that said what cannot be.
+    pub connections_refused: u64,
 }
 
 /// Everything, as reported.

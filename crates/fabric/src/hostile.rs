@@ -1,0 +1,257 @@
+//! Scripts of what somebody on the way, or a peer itself, may do to a TCP connection, played against the machines that
+//! take its bytes in; for fuzzing and tests. No sockets, no waiting.
+//!
+//! A script begins with what kind of connection it is; acts follow. An honest other end talks to the machine; whatever
+//! it says passes the script's hands. Panics when something arrives that the other end has not said.
+
+use crate::secured::{Greeting, HandshakeError, Identity, Sealer, SharedKey, Step, Terms};
+use crate::tcp::frames::prefix;
+use crate::tcp::incoming::{Buffers, Incoming};
+
+/// What may happen, by the byte that says so.
+pub mod acts {
+    /// Bytes of the other end pass: as many as the next byte says, or all.
+    pub const PASS: u8 = 0;
+    /// One of them passes with the bits of the next byte flipped.
+    pub const FLIP: u8 = 1;
+    /// As many as the next byte says are left out.
+    pub const SKIP: u8 = 2;
+    /// So many bytes of the script come instead.
+    pub const RAW: u8 = 3;
+    /// The other end, once it may, says a frame: with a header of so many bytes, and a payload of so many KiB.
+    pub const FRAME: u8 = 4;
+    /// The other end itself says so many bytes of the script in the place of frames.
+    pub const LIE: u8 = 5;
+}
+
+/// Whether the connection is encrypted, in a script's first byte.
+pub const ENCRYPTED: u8 = 1;
+/// Whether the machine has dialled, in the same.
+pub const DIALLED: u8 = 2;
+
+/// Bytes read at once.
+const READ: usize = 4096;
+
+/// One end: an open one is what bytes come in by, or what they are sealed by.
+enum End<Open> {
+    Greeting(Greeting),
+    Open(Open),
+    Ended,
+}
+
+struct Attack {
+    encrypts: bool,
+    victim: End<Incoming>,
+    other: End<Sealer>,
+    buffers: Buffers,
+    /// What the other end has said and has not passed.
+    said: Vec<u8>,
+    /// Frames that it has said and that have not arrived.
+    frames: Vec<(usize, usize)>,
+    /// Not all has passed as it was said.
+    harmed: bool,
+    /// The other end has said what is no frame.
+    lied: bool,
+}
+
+/// Takes up to `most` bytes off the front.
+fn take<'a>(script: &mut &'a [u8], most: usize) -> &'a [u8] {
+    let (taken, rest) = script.split_at(most.min(script.len()));
+    *script = rest;
+    taken
+}
+
+fn byte(script: &mut &[u8]) -> usize {
+    take(script, 1).first().copied().unwrap_or(0).into()
+}
+
+/// Plays a script.
+///
+/// # Panics
+/// When the connection takes for the other end's what is not, or its bookkeeping breaks.
+pub fn play(mut script: &[u8]) {
+    let kind = byte(&mut script) as u8;
+    let encrypts = kind & ENCRYPTED != 0;
+    let (shared, own, theirs) = (SharedKey::default(), Identity::generate(), Identity::generate());
+    let terms = |own| Terms { own, shared: &shared, purpose: b"hostile", encrypts };
+    let dial = |own, to: &Identity| Greeting::dial(&terms(own), to.public()).expect("good keys");
+    let listen = |own| Greeting::listen(&terms(own)).expect("good keys");
+    let (victim, other, said) = if kind & DIALLED == 0 {
+        let (other, hello) = dial(&theirs, &own);
+        (listen(&own), other, hello)
+    } else {
+        let (victim, hello) = dial(&own, &theirs);
+        (victim, listen(&theirs), hello)
+    };
+    let (victim, other) = (End::Greeting(victim), End::Greeting(other));
+    let buffers = Buffers::new(READ, encrypts);
+    let mut attack =
+        Attack { encrypts, victim, other, buffers, said: Vec::new(), frames: Vec::new(), harmed: false, lied: false };
+    if kind & DIALLED == 0 {
+        attack.said = said
+    } else {
+        attack.answer(&said)
+    }
+    while !script.is_empty() {
+        attack.act(byte(&mut script) as u8 % 6, &mut script);
+    }
+}
+
+impl Attack {
+    fn act(&mut self, act: u8, script: &mut &[u8]) {
+        let count = byte(script);
+        match act {
+            acts::PASS => {
+                let count = if count == usize::from(u8::MAX) { self.said.len() } else { count.min(self.said.len()) };
+                let passed: Vec<u8> = self.said.drain(..count).collect();
+                self.hear(&passed);
+            }
+            acts::FLIP if !self.said.is_empty() => {
+                let flipped = self.said.remove(0) ^ count as u8;
+                self.harmed |= count != 0;
+                self.hear(&[flipped]);
+            }
+            acts::SKIP => self.harmed |= self.said.drain(..count.min(self.said.len())).count() > 0,
+            acts::RAW => {
+                let raw = take(script, count);
+                self.harmed |= !raw.is_empty();
+                self.hear(raw);
+            }
+            acts::FRAME => {
+                let (header, payload) = (count, byte(script) << 10);
+                if self.say(&[&prefix(header, payload)[..], &vec![7; header + payload]].concat()) {
+                    self.frames.push((header, payload));
+                }
+            }
+            _ => {
+                let lie = take(script, count);
+                self.lied |= self.say(lie) && !lie.is_empty();
+            }
+        }
+    }
+
+    /// The other end says bytes of the stream of frames, once it may.
+    fn say(&mut self, bytes: &[u8]) -> bool {
+        let End::Open(sealer) = &mut self.other else { return false };
+        if self.encrypts {
+            sealer.seal([bytes], &mut Vec::new(), &mut self.said);
+        } else {
+            self.said.extend_from_slice(bytes);
+        }
+        true
+    }
+
+    /// The other end hears what the machine says in its handshake.
+    fn answer(&mut self, message: &[u8]) {
+        let End::Greeting(mut greeting) = std::mem::replace(&mut self.other, End::Ended) else { return };
+        assert_eq!(greeting.room().len(), message.len(), "messages have one length each");
+        greeting.room().copy_from_slice(message);
+        self.other = match greeting.advance(message.len()) {
+            Ok(Step::Wait(_)) => unreachable!("the message is whole"),
+            Ok(Step::Say(greeting, message)) => {
+                self.said.extend(message);
+                End::Greeting(greeting)
+            }
+            Ok(Step::Proven { welcome, keys, .. }) => {
+                self.said.extend(welcome);
+                End::Open(keys.sealer)
+            }
+            Ok(Step::Welcome(keys)) => End::Open(keys.sealer),
+            // What it has heard before was no handshake of ours.
+            Err(_) => End::Ended,
+        };
+    }
+
+    /// Bytes come to the machine.
+    fn hear(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            match std::mem::replace(&mut self.victim, End::Ended) {
+                End::Greeting(mut greeting) => {
+                    let room = greeting.room();
+                    let now = take(&mut bytes, room.len());
+                    room[..now.len()].copy_from_slice(now);
+                    self.go_on(greeting.advance(now.len()));
+                }
+                End::Open(mut incoming) => {
+                    let room = incoming.room(&mut self.buffers);
+                    let now = take(&mut bytes, room.len());
+                    room[..now.len()].copy_from_slice(now);
+                    if self.arrived(&mut incoming, now.len()) {
+                        self.victim = End::Open(incoming);
+                    }
+                }
+                End::Ended => return,
+            }
+        }
+    }
+
+    fn go_on(&mut self, step: Result<Step, HandshakeError>) {
+        let keys = match step {
+            Ok(Step::Wait(greeting)) => return self.victim = End::Greeting(greeting),
+            Ok(Step::Say(greeting, message)) => {
+                self.victim = End::Greeting(greeting);
+                return self.answer(&message);
+            }
+            Ok(Step::Proven { welcome, keys, .. }) => {
+                self.answer(&welcome);
+                keys
+            }
+            Ok(Step::Welcome(keys)) => keys,
+            Err(_) => return assert!(self.harmed, "an honest handshake is refused"),
+        };
+        assert!(!self.harmed, "a handshake that was tampered with succeeds");
+        self.victim = End::Open(Incoming::new(self.encrypts.then_some(keys.opener)));
+    }
+
+    /// So many bytes are in place; returns whether the connection goes on.
+    fn arrived(&mut self, incoming: &mut Incoming, taken: usize) -> bool {
+        let mut arrived = Vec::new();
+        let taken = incoming.advance(taken, &mut self.buffers, &mut |header, payload| {
+            arrived.push((header.len(), payload.len()));
+        });
+        if !self.lied && (self.encrypts || !self.harmed) {
+            assert!(self.frames.starts_with(&arrived), "{arrived:?} of {:?}", self.frames);
+            self.frames.drain(..arrived.len());
+            assert!(taken.is_ok() || self.harmed, "an honest frame is refused: {taken:?}");
+        }
+        taken.is_ok()
+    }
+}
+
+/// Scripts to begin with: honest conversations, each also with one act in every place.
+#[must_use]
+pub fn scripts() -> Vec<Vec<u8>> {
+    use acts::{FLIP, FRAME, LIE, PASS, RAW, SKIP};
+    let all = [PASS, u8::MAX];
+    let honest = [&all[..], &all, &[FRAME, 9, 0], &all, &[FRAME, 40, 200, PASS, 200], &[FRAME, 0, 3], &all];
+    let bad: [&[u8]; 7] = [
+        &[FLIP, 1],
+        &[PASS, 1, FLIP, 128],
+        &[SKIP, 16],
+        &[RAW, 4, 255, 255, 255, 255],
+        &[RAW, 2, 16, 0],
+        &[LIE, 8, 0, 0, 0, 1, 0, 0, 0, 1],
+        &[LIE, 9, 1, 0, 0, 0, 1, 0, 0, 0, 7],
+    ];
+    let mut scripts = Vec::new();
+    for kind in 0..4 {
+        scripts.push([&[kind], &honest.concat()[..]].concat());
+        for act in bad {
+            for place in 0..honest.len() {
+                let [before, behind] = [&honest[..place], &honest[place..]].map(<[&[u8]]>::concat);
+                scripts.push([&[kind][..], &before, act, &behind, &all].concat());
+            }
+        }
+    }
+    scripts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_script_makes_a_connection_believe_what_was_not_said() {
+        scripts().iter().for_each(|script| play(script));
+    }
+}

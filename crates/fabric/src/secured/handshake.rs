@@ -1,0 +1,348 @@
+//! The handshake before any other byte of a connection is looked at: Noise IKpsk2 (noiseprotocol.org, revision 34),
+//! then one confirmation and one welcome under its keys. A pure machine: bytes in, bytes out.
+//!
+//! The dialer knows the listener's key beforehand, the listener learns the dialer's key from the first message and
+//! believes it with the third, which a replay cannot make. The shared key is mixed in, so that only its holders pass.
+//! Both say in their first message, under its keys, whether they encrypt what follows; the dialer ends a handshake in
+//! which the two differ, and the listener never completes one.
+//!
+//! | state | on | goes to | says |
+//! |---|---|---|---|
+//! | `Greeted` (dialer) | answer | `Confirmed` | confirmation |
+//! | `Confirmed` (dialer) | welcome | ended: [`Step::Welcome`] | |
+//! | `Listening` | hello | `Answered` | answer |
+//! | `Answered` (listener) | confirmation | ended: [`Step::Proven`] | the welcome, if the connection is wanted |
+//! | any | anything else | ended: [`HandshakeError`] | |
+//!
+//! Invariant: every message has one length, so a reader never takes bytes that follow it. Never does IO.
+
+use snow::params::NoiseParams;
+use snow::resolvers::{CryptoResolver, DefaultResolver};
+use snow::{Builder, HandshakeState};
+
+use crate::PeerId;
+use crate::secured::identity::{Identity, KEY, PublicKey, SharedKey, id_of};
+use crate::secured::records::{Forged, Keys, TAG};
+
+/// The one protocol that both ends speak.
+const PROTOCOL: &str = "Noise_IKpsk2_25519_ChaChaPoly_BLAKE2s";
+/// Whether what follows is encrypted: 0 or 1.
+const WISH: usize = 1;
+/// Ephemeral key, encrypted static key, wish.
+const HELLO: usize = KEY + KEY + TAG + WISH + TAG;
+/// Ephemeral key, wish.
+const ANSWER: usize = KEY + WISH + TAG;
+/// Longest message.
+const LONGEST: usize = HELLO;
+
+/// Why a connection is not one with whom it should be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum HandshakeError {
+    /// It cannot be told which of these it is.
+    #[error("the handshake fails: not the key that was expected, another shared key, or another version")]
+    Refused,
+    /// One end encrypts, the other does not.
+    #[error(
+        "{other} {}: give all of them --encrypt (OUTBOARD_ENCRYPT), or none",
+        if *encrypts { "encrypts, and this end does not" } else { "does not encrypt, and this end does" }
+    )]
+    Encryption {
+        /// Who says so.
+        other: PeerId,
+        /// What it says.
+        encrypts: bool,
+    },
+}
+
+impl From<snow::Error> for HandshakeError {
+    fn from(_: snow::Error) -> Self {
+        HandshakeError::Refused
+    }
+}
+
+impl From<Forged> for HandshakeError {
+    fn from(_: Forged) -> Self {
+        HandshakeError::Refused
+    }
+}
+
+/// With what an end begins.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms<'a> {
+    /// Who it is.
+    pub own: &'a Identity,
+    /// What both ends know.
+    pub shared: &'a SharedKey,
+    /// What is spoken behind the handshake, and in which version: those of another one do not pass.
+    pub purpose: &'static [u8],
+    /// Whether what follows goes in records.
+    pub encrypts: bool,
+}
+
+impl Terms<'_> {
+    fn builder(&self) -> Result<Builder<'_>, snow::Error> {
+        let builder = Builder::new(protocol()).prologue(self.purpose)?;
+        builder.local_private_key(&self.own.private)?.psk(2, &self.shared.0)
+    }
+}
+
+/// The message in which an end says what it wants.
+fn wish(state: &mut HandshakeState, encrypts: bool, length: usize) -> Result<Vec<u8>, HandshakeError> {
+    let mut bytes = vec![0; length];
+    let written = state.write_message(&[u8::from(encrypts)], &mut bytes)?;
+    assert_eq!(written, length, "messages of this protocol have one length each");
+    Ok(bytes)
+}
+
+/// Where the two ends differ.
+fn disagreement(state: &HandshakeState, encrypts: bool, theirs: [u8; WISH]) -> Option<HandshakeError> {
+    let key = state.get_remote_static()?.try_into().ok()?;
+    (theirs != [u8::from(encrypts)]).then(|| HandshakeError::Encryption { other: id_of(&key), encrypts: theirs != [0] })
+}
+
+enum Handshake {
+    /// Dialer: waits for the answer.
+    Greeted { state: Box<HandshakeState>, encrypts: bool },
+    /// Dialer: waits for the welcome.
+    Confirmed(Keys),
+    /// Listener: waits for a hello.
+    Listening { state: Box<HandshakeState>, encrypts: bool },
+    /// Listener: waits for the confirmation.
+    Answered { keys: Keys, disagreement: Option<HandshakeError> },
+}
+
+/// A handshake on its way, and what has come of its next message.
+pub struct Greeting {
+    handshake: Handshake,
+    heard: [u8; LONGEST],
+    have: usize,
+}
+
+/// What bytes led to.
+pub enum Step {
+    /// More have to come.
+    Wait(Greeting),
+    /// The handshake goes on once this is said.
+    Say(Greeting, Vec<u8>),
+    /// Listener: the dialer has this key; the bytes welcome it.
+    Proven {
+        /// The dialer's.
+        key: PublicKey,
+        /// To be said if the connection is wanted.
+        welcome: Vec<u8>,
+        /// For records.
+        keys: Keys,
+    },
+    /// Dialer: the listener has proven its key and wants the connection; keys for records.
+    Welcome(Keys),
+}
+
+fn protocol() -> NoiseParams {
+    PROTOCOL.parse().expect("a protocol that snow is built with")
+}
+
+/// A fresh public and private key.
+pub(super) fn key_pair() -> (PublicKey, [u8; KEY]) {
+    let pair = Builder::new(protocol()).generate_keypair().expect("the kernel has random numbers");
+    let key = |bytes: Vec<u8>| bytes.try_into().expect("keys of X25519");
+    (key(pair.public), key(pair.private))
+}
+
+/// The public key that goes with a private one.
+pub(super) fn public_of(private: &[u8; KEY]) -> PublicKey {
+    let mut pair = DefaultResolver.resolve_dh(&protocol().dh).expect("a protocol that snow is built with");
+    pair.set(private);
+    pair.pubkey().try_into().expect("keys of X25519")
+}
+
+impl Greeting {
+    fn new(handshake: Handshake) -> Greeting {
+        Greeting { handshake, heard: [0; LONGEST], have: 0 }
+    }
+
+    /// The dialer's end, and its hello to the holder of `key`.
+    ///
+    /// # Errors
+    /// When a key is none.
+    pub fn dial(terms: &Terms<'_>, key: &PublicKey) -> Result<(Greeting, Vec<u8>), HandshakeError> {
+        let mut state = terms.builder()?.remote_public_key(key)?.build_initiator()?;
+        let hello = wish(&mut state, terms.encrypts, HELLO)?;
+        Ok((Greeting::new(Handshake::Greeted { state: Box::new(state), encrypts: terms.encrypts }), hello))
+    }
+
+    /// The listener's end.
+    ///
+    /// # Errors
+    /// When a key is none.
+    pub fn listen(terms: &Terms<'_>) -> Result<Greeting, HandshakeError> {
+        let state = Box::new(terms.builder()?.build_responder()?);
+        Ok(Greeting::new(Handshake::Listening { state, encrypts: terms.encrypts }))
+    }
+
+    /// Listener: whether the other end has said a hello that only somebody who knows our key can say.
+    #[must_use]
+    pub fn was_greeted(&self) -> bool {
+        matches!(self.handshake, Handshake::Answered { .. })
+    }
+
+    /// Listener: why the dialer ends the handshake, as far as that is known.
+    #[must_use]
+    pub fn disagreement(&self) -> Option<HandshakeError> {
+        match self.handshake {
+            Handshake::Answered { disagreement, .. } => disagreement,
+            Handshake::Greeted { .. } | Handshake::Confirmed(_) | Handshake::Listening { .. } => None,
+        }
+    }
+
+    /// Where the next bytes belong: what is missing of the message that comes next, one byte at least.
+    pub fn room(&mut self) -> &mut [u8] {
+        let whole = match self.handshake {
+            Handshake::Greeted { .. } => ANSWER,
+            Handshake::Listening { .. } => HELLO,
+            Handshake::Confirmed(_) | Handshake::Answered { .. } => TAG,
+        };
+        &mut self.heard[self.have..whole]
+    }
+
+    /// So many bytes were put there.
+    ///
+    /// # Errors
+    /// When they are not those of a handshake with these terms: the connection is of no more use.
+    pub fn advance(mut self, taken: usize) -> Result<Step, HandshakeError> {
+        self.have += taken;
+        if !self.room().is_empty() {
+            return Ok(Step::Wait(self));
+        }
+        let message = &self.heard[..self.have];
+        let mut theirs = [0; WISH];
+        match self.handshake {
+            Handshake::Greeted { mut state, encrypts } => {
+                state.read_message(message, &mut theirs)?;
+                disagreement(&state, encrypts, theirs).map_or(Ok(()), Err)?;
+                let mut keys = Keys::new(state.into_stateless_transport_mode()?);
+                let confirmation = keys.sealer.sign();
+                Ok(Step::Say(Greeting::new(Handshake::Confirmed(keys)), confirmation))
+            }
+            Handshake::Confirmed(mut keys) => {
+                keys.opener.check(message)?;
+                Ok(Step::Welcome(keys))
+            }
+            Handshake::Listening { mut state, encrypts } => {
+                state.read_message(message, &mut theirs)?;
+                let disagreement = disagreement(&state, encrypts, theirs);
+                let answer = wish(&mut state, encrypts, ANSWER)?;
+                let keys = Keys::new(state.into_stateless_transport_mode()?);
+                Ok(Step::Say(Greeting::new(Handshake::Answered { keys, disagreement }), answer))
+            }
+            Handshake::Answered { mut keys, disagreement } => {
+                keys.opener.check(message)?;
+                disagreement.map_or(Ok(()), Err)?;
+                let key = keys.other().and_then(|key| key.try_into().ok()).ok_or(HandshakeError::Refused)?;
+                Ok(Step::Proven { key, welcome: keys.sealer.sign(), keys })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    fn terms<'a>(own: &'a Identity, shared: &'a SharedKey) -> Terms<'a> {
+        Terms { own, shared, purpose: b"test 1", encrypts: true }
+    }
+
+    fn hear(mut greeting: Greeting, message: &[u8]) -> Result<Step, HandshakeError> {
+        greeting.room().copy_from_slice(message);
+        greeting.advance(message.len())
+    }
+
+    fn say(step: Result<Step, HandshakeError>) -> (Greeting, Vec<u8>) {
+        match step {
+            Ok(Step::Say(next, bytes)) => (next, bytes),
+            _ => panic!("the handshake goes on"),
+        }
+    }
+
+    /// Both ends up to the confirmation; returns the dialer's identity, the listener, the dialer and the confirmation.
+    fn confirmed(shared: &SharedKey) -> (Identity, Greeting, Greeting, Vec<u8>) {
+        let (a, b) = (Identity::generate(), Identity::generate());
+        let (dialer, hello) = Greeting::dial(&terms(&a, shared), &b.public).expect("keys are good");
+        let (listener, answer) = say(hear(Greeting::listen(&terms(&b, shared)).expect("a good key"), &hello));
+        let (dialer, confirmation) = say(hear(dialer, &answer));
+        (a, listener, dialer, confirmation)
+    }
+
+    /// The keys of dialer and listener.
+    pub(in crate::secured) fn keys() -> (Keys, Keys) {
+        let (_, listener, dialer, confirmation) = confirmed(&SharedKey::default());
+        let Ok(Step::Proven { welcome, keys, .. }) = hear(listener, &confirmation) else { panic!("it is proven") };
+        let Ok(Step::Welcome(own)) = hear(dialer, &welcome) else { panic!("it is welcome") };
+        (own, keys)
+    }
+
+    #[test]
+    fn both_ends_prove_their_keys() {
+        for shared in [SharedKey::default(), SharedKey::of(b"ours")] {
+            let (a, listener, dialer, confirmation) = confirmed(&shared);
+            let Ok(Step::Proven { key, welcome, .. }) = hear(listener, &confirmation) else { panic!("it is proven") };
+            assert_eq!(key, a.public);
+            assert!(matches!(hear(dialer, &welcome), Ok(Step::Welcome(_))));
+        }
+    }
+
+    #[test]
+    fn another_key_another_secret_another_purpose_and_garbage_are_refused() {
+        let (a, b, c) = (Identity::generate(), Identity::generate(), Identity::generate());
+        let (ours, none) = (SharedKey::of(b"ours"), SharedKey::default());
+        let listen = |terms: &Terms<'_>| Greeting::listen(terms).expect("a good key");
+        let (_, hello) = Greeting::dial(&terms(&a, &none), &c.public).expect("keys are good");
+        assert!(hear(listen(&terms(&b, &none)), &hello).is_err(), "meant for another");
+        let (dialer, hello) = Greeting::dial(&terms(&a, &none), &b.public).expect("keys are good");
+        let (_, answer) = say(hear(listen(&terms(&b, &ours)), &hello));
+        assert!(hear(dialer, &answer).is_err(), "the shared key differs");
+        assert!(hear(listen(&Terms { purpose: b"test 2", ..terms(&b, &none) }), &hello).is_err());
+        assert!(hear(listen(&terms(&b, &none)), &[7; HELLO]).is_err());
+        let (_, listener, _, mut confirmation) = confirmed(&none);
+        confirmation[3] ^= 1;
+        assert!(hear(listener, &confirmation).is_err());
+    }
+
+    /// A recorded conversation, played to the listener again, ends at the confirmation: the listener's keys are fresh.
+    #[test]
+    fn a_replay_is_refused() {
+        let none = SharedKey::default();
+        let (a, b) = (Identity::generate(), Identity::generate());
+        let (dialer, hello) = Greeting::dial(&terms(&a, &none), &b.public).expect("keys are good");
+        let listen = || Greeting::listen(&terms(&b, &none)).expect("a good key");
+        let (_, answer) = say(hear(listen(), &hello));
+        let (_, confirmation) = say(hear(dialer, &answer));
+        let (again, _) = say(hear(listen(), &hello));
+        assert!(hear(again, &confirmation).is_err());
+    }
+
+    /// Whoever encrypts never talks to whoever does not, and both can say why: a dialer that goes on is no exception.
+    #[test]
+    fn ends_that_disagree_on_encryption_part_by_name() {
+        let (a, b) = (Identity::generate(), Identity::generate());
+        let none = SharedKey::default();
+        for encrypts in [false, true] {
+            let theirs = Terms { encrypts: !encrypts, ..terms(&b, &none) };
+            let (dialer, hello) =
+                Greeting::dial(&Terms { encrypts, ..terms(&a, &none) }, &b.public).expect("keys are good");
+            let (listener, answer) = say(hear(Greeting::listen(&theirs).expect("a good key"), &hello));
+            let why = hear(dialer, &answer).err();
+            assert_eq!(why, Some(HandshakeError::Encryption { other: b.id(), encrypts: !encrypts }));
+            assert!(why.is_some_and(|why| why.to_string().contains("--encrypt")));
+            assert_eq!(listener.disagreement(), Some(HandshakeError::Encryption { other: a.id(), encrypts }));
+        }
+        let theirs = Terms { encrypts: false, ..terms(&b, &none) };
+        let (dialer, hello) = Greeting::dial(&terms(&a, &none), &b.public).expect("keys are good");
+        let (listener, answer) = say(hear(Greeting::listen(&theirs).expect("a good key"), &hello));
+        let Handshake::Greeted { state, .. } = dialer.handshake else { panic!("it has greeted") };
+        let mut lying = Greeting::new(Handshake::Greeted { state, encrypts: false });
+        lying.room().copy_from_slice(&answer);
+        let (_, confirmation) = say(lying.advance(answer.len()));
+        assert!(matches!(hear(listener, &confirmation), Err(HandshakeError::Encryption { encrypts: true, .. })));
+    }
+}

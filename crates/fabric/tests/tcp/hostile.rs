@@ -1,0 +1,283 @@
+//! Who is not a peer, is not the peer that it should be, or behaves like none: closed, counted, and others go on.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+
+use outboard_fabric::secured::{Greeting, Keys, Step, Terms};
+use outboard_fabric::{
+    Armed, Fabric, FabricEvent, Identity, MAX_PAYLOAD, Payload, PeerId, PeerLoss, SendError, SharedKey, Tcp,
+};
+use rustix::event::{PollFd, PollFlags, poll};
+
+use crate::tap::Tap;
+use crate::{
+    PATIENCE, TcpSettings, address_at, connect, encrypting, fabric, loss, message, of_cluster, settings, socket,
+    stranger, until,
+};
+
+/// Whoever holds another cluster key, or none, is refused; holders reach each other.
+#[test]
+fn only_holders_of_the_cluster_key_take_part() {
+    let ours = SharedKey::of(b"ours");
+    let (mut a, mut b) = (of_cluster(ours), of_cluster(ours));
+    let to_b = connect(&mut a, &b);
+    a.send(to_b, b"hello", Payload::Empty).expect("room");
+    let from_a = a.id();
+    assert_eq!(until(&mut [&mut b, &mut a], "a holder's message", message(from_a)), b"hello");
+    for other in [SharedKey::of(b"theirs"), SharedKey::default()] {
+        let mut outsider = of_cluster(other);
+        connect(&mut outsider, &b);
+        assert!(matches!(until(&mut [&mut outsider, &mut b], "the refusal", loss), PeerLoss::Handshake(_)));
+    }
+}
+
+/// Another service process at the address of one that is gone does not get its messages.
+#[test]
+fn a_successor_at_the_same_port_is_somebody_else() {
+    let (mut a, b) = (stranger(), stranger());
+    let mut successor = stranger();
+    let (gone, address) = (b.id(), address_at(&b, socket(&successor).port()));
+    drop(b);
+    a.connect(gone, &address).expect("well formed");
+    a.send(gone, b"secret", Payload::Empty).expect("room");
+    let mut fabrics = [&mut a, &mut successor];
+    assert!(matches!(until(&mut fabrics, "the loss", loss), PeerLoss::Reset | PeerLoss::Handshake(_)));
+}
+
+/// Garbage, silence, half a handshake and 10,000 connections that say nothing cost others nothing.
+#[test]
+fn strangers_are_closed_and_others_go_on() {
+    let (mut a, mut b) = (stranger(), stranger());
+    let to_b = connect(&mut a, &b);
+    let from_a = a.id();
+    let at = socket(&b);
+    let mut silent = Vec::new();
+    for round in 0..10_000 {
+        let mut stream = TcpStream::connect(at).expect("it listens");
+        match round % 100 {
+            0 => stream.write_all(&[round as u8; 4096]).expect("room"),
+            1 => stream.write_all(b"half").expect("room"),
+            _ => {}
+        }
+        silent.push(stream);
+        if round % 64 == 0 {
+            silent.drain(..silent.len().saturating_sub(300));
+            b.progress(&mut |_| panic!("nobody has said anything"));
+            a.progress(&mut |_| ());
+        }
+        if round % 2500 == 0 {
+            a.send(to_b, &[1], Payload::Empty).expect("room");
+            assert_eq!(until(&mut [&mut b, &mut a], "a's message", message(from_a)), [1]);
+        }
+    }
+    // The youngest are closed as well once their time is over.
+    let mut last = silent.pop().expect("there are many");
+    last.set_nonblocking(true).expect("a socket");
+    let closed = loop {
+        b.progress(&mut |_| panic!("nobody has said anything"));
+        match last.read(&mut [0; 8]) {
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                let polled = poll(&mut [PollFd::from_borrowed_fd(b.event_fd(), PollFlags::IN)], Some(&PATIENCE));
+                assert!(polled.expect("poll works") > 0, "silence lasts for ever");
+            }
+            closed => break closed,
+        }
+    };
+    assert!(matches!(closed, Ok(0) | Err(_)));
+    assert!(b.refused() > 9000, "{} are counted", b.refused());
+}
+
+/// Waits until the first of these has counted so many refusals; no message may come to it meanwhile.
+fn until_refused(fabrics: &mut [&mut Tcp], count: u64) {
+    while fabrics[0].refused() < count {
+        let mut moved =
+            fabrics[0].progress(&mut |event| assert!(!matches!(event, FabricEvent::Message { .. }), "{event:?}"));
+        for other in &mut fabrics[1..] {
+            moved += other.progress(&mut |_| ());
+        }
+        if moved == 0 && fabrics.iter_mut().all(|fabric| fabric.arm() == Armed::Armed) {
+            let mut polled: Vec<_> =
+                fabrics.iter().map(|fabric| PollFd::from_borrowed_fd(fabric.event_fd(), PollFlags::IN)).collect();
+            assert!(
+                poll(&mut polled, Some(&PATIENCE)).expect("poll works") > 0,
+                "{} are refused",
+                fabrics[0].refused()
+            );
+        }
+    }
+}
+
+/// Two ends with a tap between them, from the first to the second.
+fn tapped(encrypt: bool, flip: Option<usize>) -> (Tcp, Tcp, Tap) {
+    let end = || fabric(TcpSettings { encrypt, ..settings() });
+    let (mut a, b) = (end(), end());
+    let tap = Tap::on(socket(&b), flip);
+    a.connect(b.id(), &address_at(&b, tap.port)).expect("well formed");
+    (a, b, tap)
+}
+
+/// Bytes that the dialer says before its first frame: hello and confirmation.
+const HANDSHAKE: usize = 97 + 16;
+
+#[test]
+fn what_is_encrypted_cannot_be_read_on_its_way() {
+    for (encrypt, readable) in [(false, true), (true, false)] {
+        let (mut a, mut b, tap) = tapped(encrypt, None);
+        let payload: Vec<u8> = (0..MAX_PAYLOAD).map(|at| ((at * 7) >> 3) as u8).collect();
+        a.send(b.id(), b"a header that says what follows", Payload::Bytes(&payload)).expect("room");
+        let from_a = a.id();
+        until(&mut [&mut b, &mut a], "the message", message(from_a));
+        drop((a, b));
+        let seen = tap.seen();
+        let reads = |part: &[u8]| seen.windows(part.len()).any(|window| window == part);
+        assert_eq!([reads(b"a header"), reads(&payload[5000..5064])], [readable; 2]);
+    }
+}
+
+/// Whoever changes what is encrypted on its way ends the connection, wherever the byte was; nothing of it arrives.
+#[test]
+fn what_is_changed_on_its_way_does_not_arrive() {
+    let whole = 2 + 8 + 6 + 4 + 16;
+    for at in (0..whole).map(|at| HANDSHAKE + at) {
+        let (mut a, mut b, _tap) = tapped(true, Some(at));
+        a.send(b.id(), b"header", Payload::Bytes(b"body")).expect("room");
+        // More behind it, for a length that grew.
+        a.send(b.id(), b"header", Payload::Bytes(&[7; 70_000])).expect("room");
+        until_refused(&mut [&mut b, &mut a], 1);
+    }
+}
+
+/// A recorded conversation, played again to the same service process, brings it no message a second time.
+#[test]
+fn a_replay_is_refused() {
+    for encrypt in [false, true] {
+        let (mut a, mut b, tap) = tapped(encrypt, None);
+        a.send(b.id(), b"once", Payload::Empty).expect("room");
+        let from_a = a.id();
+        assert_eq!(until(&mut [&mut b, &mut a], "the message", message(from_a)), b"once");
+        let said = tap.seen();
+        assert!(said.len() > HANDSHAKE);
+        let mut again = TcpStream::connect(socket(&b)).expect("it listens");
+        again.write_all(&said).expect("room");
+        until_refused(&mut [&mut b], 1);
+    }
+}
+
+/// Who encrypts and who does not never talk, whoever dials, and both say why.
+#[test]
+fn who_encrypts_and_who_does_not_part_by_name() {
+    for [mut a, mut b] in [[encrypting(), stranger()], [stranger(), encrypting()]] {
+        let to_b = connect(&mut a, &b);
+        a.send(to_b, b"secret", Payload::Empty).expect("room");
+        let PeerLoss::Handshake(why) = until(&mut [&mut a, &mut b], "the refusal", loss) else { panic!("no reason") };
+        assert!(why.contains(&to_b.to_string()) && why.contains("--encrypt"), "{why}");
+        until_refused(&mut [&mut b], 1);
+    }
+}
+
+/// A peer made by hand, which can say anything behind its handshake.
+struct HandMade {
+    stream: TcpStream,
+    id: PeerId,
+    keys: Keys,
+}
+
+impl HandMade {
+    fn greet(fabric: &mut Tcp, encrypts: bool) -> HandMade {
+        let (own, shared) = (Identity::generate(), SharedKey::default());
+        let terms = Terms { own: &own, shared: &shared, purpose: b"outboard tcp 2", encrypts };
+        let key = fabric.local_address()[10..].try_into().expect("a key");
+        let (mut greeting, hello) = Greeting::dial(&terms, key).expect("good keys");
+        let mut stream = TcpStream::connect(socket(fabric)).expect("it listens");
+        stream.set_nonblocking(true).expect("a socket");
+        stream.write_all(&hello).expect("room");
+        loop {
+            fabric.progress(&mut |event| panic!("{event:?}"));
+            let taken = match stream.read(greeting.room()) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    let fds = &mut [
+                        PollFd::from_borrowed_fd(fabric.event_fd(), PollFlags::IN),
+                        PollFd::new(&stream, PollFlags::IN),
+                    ];
+                    assert!(poll(fds, Some(&PATIENCE)).expect("poll works") > 0, "no welcome");
+                    continue;
+                }
+                taken => taken.expect("it stays"),
+            };
+            greeting = match greeting.advance(taken).expect("a handshake") {
+                Step::Wait(greeting) => greeting,
+                Step::Say(greeting, message) => {
+                    stream.write_all(&message).expect("room");
+                    greeting
+                }
+                Step::Welcome(keys) => {
+                    stream.set_nonblocking(false).expect("a socket");
+                    return HandMade { stream, id: own.id(), keys };
+                }
+                Step::Proven { .. } => unreachable!("it has dialled"),
+            };
+        }
+    }
+
+    /// Says these bytes of the stream of frames, in a record of their own where that is asked for.
+    fn say(&mut self, bytes: &[u8], sealed: bool) {
+        let mut records = Vec::new();
+        self.keys.sealer.seal([bytes], &mut Vec::new(), &mut records);
+        self.stream.write_all(if sealed { &records } else { bytes }).expect("room");
+    }
+}
+
+fn frame(header: &[u8], payload: usize) -> Vec<u8> {
+    let lengths = [header.len() as u32, payload as u32].map(u32::to_le_bytes);
+    [&lengths.concat(), header, &vec![7; payload]].concat()
+}
+
+/// Behind a handshake that is right: a frame that is cut off never arrives, one that is too long ends the connection
+/// before any memory is kept for it, and so do a record that says too little and frames without records.
+#[test]
+fn peers_that_say_what_cannot_be_are_closed() {
+    for encrypts in [false, true] {
+        let mut b = fabric(TcpSettings { encrypt: encrypts, ..settings() });
+        let mut cut = HandMade::greet(&mut b, encrypts);
+        cut.say(&frame(b"whole", 100), encrypts);
+        let from = cut.id;
+        assert_eq!(until(&mut [&mut b], "the whole frame", message(from)), b"whole");
+        cut.say(&frame(b"cut off", 70_000)[..60_000], encrypts);
+        drop(cut);
+        let mut long = HandMade::greet(&mut b, encrypts);
+        long.say(&u32::MAX.to_le_bytes().repeat(2), encrypts);
+        until_refused(&mut [&mut b], 1);
+        let mut gibberish = HandMade::greet(&mut b, encrypts);
+        gibberish.say(&[0xff; 70_000], !encrypts);
+        until_refused(&mut [&mut b], 2);
+        if encrypts {
+            let mut empty = HandMade::greet(&mut b, true);
+            empty.say(&16u16.to_le_bytes(), false);
+            until_refused(&mut [&mut b], 3);
+        }
+    }
+}
+
+/// A peer that reads nothing has as much waiting as the limits say, and others are served.
+#[test]
+fn a_peer_that_reads_nothing_holds_up_nobody() {
+    for encrypt in [false, true] {
+        let end = || fabric(TcpSettings { encrypt, ..settings() });
+        let [mut a, mut b, mut mute] = [end(), end(), end()];
+        let (to_a, to_mute) = (connect(&mut b, &a), connect(&mut b, &mute));
+        b.send(to_mute, b"first", Payload::Empty).expect("room");
+        let from_b = b.id();
+        until(&mut [&mut mute, &mut b], "the first message", message(from_b));
+        let mut accepted = 0;
+        let refused = loop {
+            if let Err(error) = b.send(to_mute, b"more", Payload::Bytes(&[7; MAX_PAYLOAD])) {
+                break error;
+            }
+            accepted += MAX_PAYLOAD;
+            assert!(accepted < 1 << 30, "no end of what waits for a peer that reads nothing");
+        };
+        assert_eq!(refused, SendError::Full(to_mute));
+        b.send(to_a, b"others go on", Payload::Empty).expect("room");
+        assert_eq!(until(&mut [&mut a, &mut b], "a's message", message(from_b)), b"others go on");
+    }
+}
