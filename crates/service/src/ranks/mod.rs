@@ -31,6 +31,7 @@ use rustix::process::Pid;
 use crate::conductor::engine::Engine;
 use crate::conductor::poller::{Poller, Token, Trigger};
 use crate::memory::Pieces;
+use crate::memory::errands::Runner;
 use crate::ranks::quotas::{Job, Quotas};
 use crate::telemetry::statistics::{Ended, Tiers};
 use crate::telemetry::trace::Trace;
@@ -99,6 +100,8 @@ pub(crate) struct Attached {
     pub(crate) seat: Option<Seat>,
     pub(crate) side: ServiceSide,
     pub(crate) completions: Completions,
+    /// If it can do errands (SP-6).
+    pub(crate) runner: Option<Arc<Runner>>,
     pub(crate) memory: Arc<TieredMemory>,
     /// The tier of `memory` that was reported last.
     pub(crate) tier: Tier,
@@ -261,6 +264,7 @@ impl Ranks {
         for (&call, in_flight) in self.calls.iter().filter(|(_, in_flight)| in_flight.connection == id) {
             engine.forget_memory(call, in_flight.place.1);
         }
+        engine.forget_runner(id);
         let Some(connection) = self.connections.get(&id) else { return };
         poller.unwatch(connection.channel());
         let mut groups = Vec::new();
