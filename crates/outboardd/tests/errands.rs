@@ -2,9 +2,13 @@
 
 mod support;
 
+use std::process::Command;
+
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use support::{Daemon, all_say, kill_the_last, let_go, ranks};
+use support::conformance::{self, Moment, Service};
+use support::refusable::Calls;
+use support::{Daemon, again, all_say, kill_the_last, let_go, ranks, ranks_by};
 
 #[test]
 fn another_process() {
@@ -17,8 +21,12 @@ fn copies(daemon: &Daemon) -> Value {
 
 /// What was copied while four ranks did as the scenario says.
 fn copied(scenario: &str, flags: &[&str]) -> Value {
+    copied_by(again, scenario, flags)
+}
+
+fn copied_by(command: impl Fn() -> Command, scenario: &str, flags: &[&str]) -> Value {
     let daemon = Daemon::start(flags);
-    let mut ranks = ranks(scenario, &daemon, 4);
+    let mut ranks = ranks_by(command, scenario, &daemon, 4);
     all_say(&mut ranks, "done");
     let copies = copies(&daemon);
     let_go(ranks);
@@ -73,4 +81,52 @@ fn a_rank_that_is_killed_among_errands_is_missed_by_name() {
     let mut ranks = ranks("errands", &daemon, 2);
     all_say(&mut ranks, "done");
     let_go(ranks);
+}
+
+/// All that may be left to ranks.
+const ALL: [&str; 2] = ["--errand-bytes", "1"];
+
+#[test]
+fn every_kind_of_call_is_right_where_all_copies_may_be_errands() {
+    let service: Service = Daemon::start(&ALL).into();
+    conformance::collectives(&service, "cross_memory_attach");
+    conformance::many_calls_in_flight(&service);
+    conformance::recordings_and_messages(&service);
+    conformance::starts_follow_one_another(&service);
+    let copies = copies(&service.daemon);
+    assert!(copies["by_ranks"].as_u64() > Some(0) && copies["failed"] == 0, "{copies}");
+}
+
+#[test]
+fn deaths_faults_and_programs_that_follow_ranks_are_named_where_all_copies_may_be_errands() {
+    let service: Service = Daemon::start(&[&ALL[..], &["--log", "error"]].concat()).into();
+    conformance::deaths_and_disagreements(&service);
+    conformance::faults_are_blamed_on_their_rank(&service);
+    conformance::another_program_follows(&service);
+}
+
+/// GP-9: a rank that copies its buffers elsewhere may have an errand into them.
+#[test]
+fn memory_that_is_withdrawn_among_errands_loses_no_byte() {
+    let refused = [(Calls::Descriptor, libc::EPERM), (Calls::CrossMemory, libc::EPERM)];
+    for moment in [Moment::Awaited, Moment::UnderWay, Moment::Recorded] {
+        let mut service = Daemon::start_refusable(again(), &ALL).into();
+        conformance::withdraw(&mut service, (moment, 3), &refused, "staging");
+    }
+}
+
+/// Ranks in a process namespace each, where the numbers of the others mean nothing.
+#[test]
+fn who_cannot_find_another_rank_is_served() {
+    let apart = || {
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--kill-child"]).arg(std::env::current_exe().expect("a path"));
+        command.args(support::AGAIN);
+        command
+    };
+    if !Command::new("unshare").args(["--pid", "--fork", "true"]).status().is_ok_and(|status| status.success()) {
+        return eprintln!("skipped: no process namespaces for this user");
+    }
+    let copies = copied_by(apart, "errands", &[]);
+    assert!(copies["failed"].as_u64() > Some(0) && copies["by_service"].as_u64() > Some(0), "{copies}");
 }

@@ -470,14 +470,17 @@ mod tests {
 
     /// The views on memory of the heap, so that miri sees what they do to it.
     #[test]
-    fn a_submission_and_its_completion_cross_raw_memory() {
+    fn submissions_completions_and_errands_cross_raw_memory() {
         let (capacity, words) = (4, 4);
         let layout = Layout::from_size_align(region_bytes(capacity, words), align_of::<Slot>()).unwrap();
         // SAFETY: the layout has a size above zero.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap();
         let parts = Parts { start, capacity, words };
         // SAFETY: aligned, zeroed, freed below, and reached through these views alone.
-        let (ring, board) = unsafe { (parts.ring(), parts.board()) };
+        let (ring, board, table) = unsafe { (parts.ring(), parts.board(), parts.table()) };
+        let errand = Errand { pid: 1, source: 2, target: 3, bytes: 4, mark: 5, nonce: [6, 7] };
+        table.write(63, &errand);
+        table.offer(1 << 63);
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 for round in 0..20 {
@@ -486,6 +489,8 @@ mod tests {
                     let _ = ring.push(&entry(slot).encode()).unwrap();
                     assert!(board.wait(Some(slot), None, || board.result(slot) == Some(Status::Ok)));
                 }
+                assert_eq!(table.take(), Some((63, errand)));
+                assert!(table.report(63, Report::Done));
             });
             let mut head = 0;
             while head < 20 {
@@ -495,6 +500,7 @@ mod tests {
                 }
             }
         });
+        assert_eq!(table.reported(63), Some(Report::Done));
         // SAFETY: allocated above with this layout; the views are not used any more.
         unsafe { dealloc(start.as_ptr(), layout) };
     }
