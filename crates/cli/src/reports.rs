@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use outboard_service::statistics::{Kind, Lateness, Report, Tiers};
+use outboard_service::statistics::{Copies, Kind, Lateness, Report, Tiers};
 
 /// A daemon answers at once, or is stuck.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -58,6 +58,31 @@ pub(crate) fn tiers(tiers: Tiers) -> String {
     )
 }
 
+/// Who copied what ranks of one host had for each other (SP-6); nothing where nobody did.
+pub(crate) fn copies(copies: impl Iterator<Item = Copies>) -> Option<String> {
+    let sum = copies.fold(Copies::default(), |sum, one| Copies {
+        by_ranks: sum.by_ranks + one.by_ranks,
+        bytes_by_ranks: sum.bytes_by_ranks + one.bytes_by_ranks,
+        by_service: sum.by_service + one.by_service,
+        bytes_by_service: sum.bytes_by_service + one.bytes_by_service,
+        taken_back: sum.taken_back + one.taken_back,
+        failed: sum.failed + one.failed,
+    });
+    let some = sum.by_ranks + sum.by_service > 0;
+    some.then(|| {
+        format!(
+            "between ranks of a host: {} copies of {:.3} MB by ranks that waited, {} of {:.3} MB by service processes, \
+             which took {} back; ranks could not do {}",
+            sum.by_ranks,
+            sum.bytes_by_ranks as f64 / 1e6,
+            sum.by_service,
+            sum.bytes_by_service as f64 / 1e6,
+            sum.taken_back,
+            sum.failed
+        )
+    })
+}
+
 /// The end of a job: what its daemons did together, in a few lines.
 pub(crate) fn summary(reports: &[Report]) -> String {
     let sum = |count: fn(&Report) -> u64| reports.iter().map(count).sum::<u64>();
@@ -95,6 +120,7 @@ pub(crate) fn summary(reports: &[Report]) -> String {
     if late.len() > NAMED_LATE {
         let _ = writeln!(text, "  and {} more", late.len() - NAMED_LATE);
     }
+    copies(reports.iter().map(|r| r.datapath.copies)).iter().for_each(|line| text += &format!("  {line}\n"));
     let mut reached = Tiers::default();
     for ranks in reports.iter().map(|r| r.present.memory_tiers_ever) {
         reached.memfd += ranks.memfd;

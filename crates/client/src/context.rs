@@ -3,6 +3,7 @@
 use crate::ABI_VERSION;
 use crate::bootstrap::{self, environment};
 use crate::connection::Connection;
+use crate::errands::Errands;
 use crate::error::Error;
 use crate::group::{Group, deadline_of_environment};
 use crate::looking::Looking;
@@ -60,6 +61,7 @@ pub(crate) struct Parts {
     lost: OnceLock<()>,
     trace: Option<Trace>,
     looking: Looking,
+    pub(crate) errands: Errands,
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -157,6 +159,7 @@ impl Context {
             lost: OnceLock::new(),
             trace: Trace::of_environment(),
             looking: Looking::default(),
+            errands: Errands::default(),
         };
         Ok(Context(Arc::new(Attachment { guard, parts: ManuallyDrop::new(parts) })))
     }
@@ -356,10 +359,25 @@ impl Parts {
         waited
     }
 
-    /// Waits until `done` holds, which with `slot` only the end of that request makes true: sleeps in slices between
-    /// which it asks whether the service process lives. `Ok(false)` when `limit` has passed. It looks for a while
-    /// before it sleeps where the last wait was short ([`Looking`]).
+    /// Waits until `done` holds, which with `slot` only the end of that request makes true, and does errands meanwhile.
     fn sleep_until(
+        &self,
+        slot: Option<u32>,
+        limit: Option<Duration>,
+        mut done: impl FnMut() -> bool,
+    ) -> Result<bool, Error> {
+        if done() {
+            return Ok(true);
+        }
+        self.control.enter();
+        let waited = self.sleep_in_slices(slot, limit, || self.errands.run(&self.control, &mut done));
+        self.control.leave();
+        waited
+    }
+
+    /// Sleeps in slices between which it asks whether the service process lives. `Ok(false)` when `limit` has passed.
+    /// It looks for a while before it sleeps where the last wait was short ([`Looking`]).
+    fn sleep_in_slices(
         &self,
         slot: Option<u32>,
         limit: Option<Duration>,
@@ -413,6 +431,9 @@ impl Parts {
     /// Ends a request whose result has been seen: its bytes go where the program wants them, combined by the program's
     /// operator if it has one, which may fail.
     pub(crate) fn finish(&self, slot: u32, delivered: bool) -> Result<(), Error> {
+        if !delivered {
+            self.errands.end();
+        }
         let lent = match self.tier() {
             // Waits for whoever is copying the buffers of requests in flight, perhaps of this one.
             Tier::Staging => {

@@ -14,6 +14,7 @@ pub mod bootstrap;
 mod c_interface;
 mod connection;
 mod context;
+mod errands;
 mod error;
 mod group;
 mod looking;

@@ -99,6 +99,7 @@ impl Request {
             let fold = lock(&parts.slots).take_fold(slot);
             drop(fold);
         }
+        parts.errands.give_up(&parts.control);
         self.state = State::Ended(Err(parts.connection.lost()));
     }
 

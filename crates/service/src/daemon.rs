@@ -137,7 +137,7 @@ fn build(settings: &Settings) -> Result<Conductor, StartError> {
         "serving"
     );
     Ok(Conductor {
-        engine: Engine::new(host.id, config, seed),
+        engine: Engine::new(host.id, config, seed, settings.errand_bytes.0),
         outbox: Outbox::new(fabric),
         fabric_calls: true,
         ranks: Ranks::default(),

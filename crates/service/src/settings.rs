@@ -30,6 +30,8 @@ const SMALLEST_MTU: u32 = 576;
 const LARGEST_MTU: u32 = 65_535;
 /// Largest small call where nothing else is said.
 pub const EAGER_BYTES: Size = Size(16 << 10);
+/// Smallest copy that is left to a rank where nothing else is said.
+const ERRAND_BYTES: Size = Size(32 << 10);
 /// Link rate assumed where the interface does not say.
 const FALLBACK_RATE: Rate = Rate::bits_per_second(1_000_000_000);
 
@@ -129,6 +131,10 @@ pub struct Settings {
     /// for none
     #[arg(long, env = "OUTBOARD_EAGER_BYTES", default_value_t = EAGER_BYTES)]
     pub eager_bytes: Size,
+    /// Smallest copy between two ranks of this host that the one which receives does itself while it waits in the
+    /// library; 0 for none
+    #[arg(long, env = "OUTBOARD_ERRAND_BYTES", default_value_t = ERRAND_BYTES)]
+    pub errand_bytes: Size,
     /// Whether the daemon goes on looking for a moment where it could sleep: `auto` while a processor is free for that
     #[arg(long, env = "OUTBOARD_POLL", value_enum, default_value_t = Polling::Auto)]
     pub poll: Polling,

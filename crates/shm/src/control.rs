@@ -1,4 +1,4 @@
-//! The control region of an attached rank: header, submission ring and completion words in one memfd.
+//! The control region of an attached rank: header, submission ring, completion words and errands in one memfd.
 //!
 //! The service process makes the region and hands its descriptor over at attach. Layout, version
 //! [`LAYOUT_VERSION`], little-endian, offsets in bytes:
@@ -9,7 +9,9 @@
 //! | 64 | the tier by which the service process reaches the rank now, 0 while it is that of the attach (u32) |
 //! | 4096 | [`RingState`] |
 //! | 4352 | [`Epoch`] |
-//! | 4608 | ring slots, 128 bytes each |
+//! | 4608 | [`errand::State`] |
+//! | 4864 | errands, 64 bytes each |
+//! | 8960 | ring slots, 128 bytes each |
 //! | after these | completion words, 4 bytes each |
 //!
 //! Invariant: the service process reads the header never again after writing it; sizes are its own.
@@ -18,6 +20,7 @@ use outboard_call::codec::DecodeError;
 
 use crate::completion::{Board, Epoch, Word};
 use crate::entry::Entry;
+use crate::errand::{self, ERRANDS, Errand, Report, Table};
 use crate::memory::Tier;
 use crate::region::{Region, RegionError};
 use crate::ring::{Full, Ring, RingState, Slot, Wake};
@@ -29,7 +32,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Version of everything that the two sides share in memory: control region and entries.
-pub const LAYOUT_VERSION: u32 = 5;
+pub const LAYOUT_VERSION: u32 = 6;
 /// Entries of the submission ring: an entry owns a completion word until it ends, so the ring is never full of them.
 pub const RING_CAPACITY: u32 = COMPLETION_WORDS;
 /// Completion words, and with them requests in flight, per rank.
@@ -39,7 +42,9 @@ const MAGIC: u64 = u64::from_le_bytes(*b"OUTBOARD");
 const TIER_AT: usize = 64;
 const RING_STATE_AT: usize = 4096;
 const EPOCH_AT: usize = RING_STATE_AT + size_of::<RingState>();
-const SLOTS_AT: usize = EPOCH_AT + size_of::<Epoch>();
+const ERRAND_STATE_AT: usize = EPOCH_AT + size_of::<Epoch>();
+const ERRANDS_AT: usize = ERRAND_STATE_AT + size_of::<errand::State>();
+const SLOTS_AT: usize = ERRANDS_AT + ERRANDS * size_of::<errand::Place>();
 const MOST_SLOTS: u32 = 1 << 16;
 
 /// Why a control region cannot be used.
@@ -101,6 +106,19 @@ impl Parts {
 
     /// # Safety
     /// As of [`Self::ring`].
+    unsafe fn table<'a>(self) -> Table<'a> {
+        let start = self.start.as_ptr();
+        // SAFETY: as for the ring.
+        unsafe {
+            Table::new(
+                &*start.add(ERRAND_STATE_AT).cast::<errand::State>(),
+                std::slice::from_raw_parts(start.add(ERRANDS_AT).cast::<errand::Place>(), ERRANDS),
+            )
+        }
+    }
+
+    /// # Safety
+    /// As of [`Self::ring`].
     unsafe fn board<'a>(self) -> Board<'a> {
         let start = self.start.as_ptr();
         let words_at = SLOTS_AT + self.capacity as usize * size_of::<Slot>();
@@ -141,6 +159,11 @@ impl Control {
     fn tier(&self) -> &AtomicU32 {
         // SAFETY: as for the ring.
         unsafe { self.parts().tier() }
+    }
+
+    fn table(&self) -> Table<'_> {
+        // SAFETY: as for the ring.
+        unsafe { self.parts().table() }
     }
 }
 
@@ -232,6 +255,45 @@ impl ServiceSide {
     pub fn completions(&self) -> Completions {
         Completions(self.control.clone())
     }
+
+    /// A handle that gives this rank errands.
+    pub fn errands(&self) -> Errands {
+        Errands(self.control.clone())
+    }
+}
+
+/// Gives a rank errands (SP-6); for one thread of the service process.
+#[derive(Debug, Clone)]
+pub struct Errands(Arc<Control>);
+
+impl Errands {
+    /// Whether the rank waits, as far as it says.
+    pub fn waited_for(&self) -> bool {
+        self.0.table().waited_for()
+    }
+
+    /// Writes an errand to a free place, below [`ERRANDS`].
+    pub fn write(&self, place: u32, errand: &Errand) {
+        self.0.table().write(place, errand);
+    }
+
+    /// Offers what was written to these places, one bit each, and wakes the rank if it sleeps. Behind that
+    /// [`Self::waited_for`] is to be asked.
+    pub fn offer(&self, places: u64) {
+        self.0.table().offer(places);
+        self.0.board().announce();
+    }
+
+    /// Takes an offer back; false when the rank has taken it, and will report.
+    #[must_use]
+    pub fn withdraw(&self, place: u32) -> bool {
+        self.0.table().withdraw(place)
+    }
+
+    /// The report on an errand that the rank has taken.
+    pub fn reported(&self, place: u32) -> Option<Report> {
+        self.0.table().reported(place)
+    }
 }
 
 impl Completions {
@@ -300,10 +362,49 @@ impl RankSide {
     /// # Errors
     /// [`Full`] when the service process is a whole ring behind.
     pub fn post(&self, entry: &Entry) -> Result<(), Full> {
-        if self.control.ring().push(&entry.encode())? == Wake::Ring {
+        let wake = self.control.ring().push(&entry.encode())?;
+        self.ring_if(wake);
+        Ok(())
+    }
+
+    fn ring_if(&self, wake: Wake) {
+        if wake == Wake::Ring {
             self.doorbell.ring();
         }
-        Ok(())
+    }
+
+    /// A thread waits from now on, and takes errands, until [`Self::leave`].
+    pub fn enter(&self) {
+        self.control.table().enter();
+    }
+
+    /// A thread waits no more.
+    pub fn leave(&self) {
+        if self.control.table().leave() {
+            self.ring_if(self.control.ring().wake());
+        }
+    }
+
+    /// Whether an errand is offered.
+    pub fn has_errands(&self) -> bool {
+        self.control.table().has_offers()
+    }
+
+    /// Takes an errand, to be reported by its place.
+    pub fn take_errand(&self) -> Option<(u32, Errand)> {
+        self.control.table().take()
+    }
+
+    /// How an errand has ended that was taken.
+    pub fn report(&self, place: u32, report: Report) {
+        if self.control.table().report(place, report) {
+            self.ring_if(self.control.ring().wake());
+        }
+    }
+
+    /// Nothing that is offered is taken any more: the service process is gone.
+    pub fn refuse_errands(&self) {
+        self.control.table().refuse_all();
     }
 
     /// The tier by which the service process reaches this rank now, if it is another than at attach.
@@ -359,23 +460,27 @@ mod tests {
 
     #[test]
     fn offsets_are_aligned_and_as_documented() {
-        assert_eq!((RING_STATE_AT, EPOCH_AT, SLOTS_AT), (4096, 4352, 4608));
-        assert_eq!(region_bytes(1024, 1024), 4608 + 131_072 + 4096);
-        for at in [RING_STATE_AT, EPOCH_AT, SLOTS_AT] {
+        assert_eq!((RING_STATE_AT, EPOCH_AT, SLOTS_AT), (4096, 4352, 8960));
+        assert_eq!((ERRAND_STATE_AT, ERRANDS_AT), (4608, 4864));
+        assert_eq!(region_bytes(1024, 1024), 8960 + 131_072 + 4096);
+        for at in [RING_STATE_AT, EPOCH_AT, ERRAND_STATE_AT, ERRANDS_AT, SLOTS_AT] {
             assert_eq!(at % align_of::<Slot>(), 0);
         }
     }
 
     /// The views on memory of the heap, so that miri sees what they do to it.
     #[test]
-    fn a_submission_and_its_completion_cross_raw_memory() {
+    fn submissions_completions_and_errands_cross_raw_memory() {
         let (capacity, words) = (4, 4);
         let layout = Layout::from_size_align(region_bytes(capacity, words), align_of::<Slot>()).unwrap();
         // SAFETY: the layout has a size above zero.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap();
         let parts = Parts { start, capacity, words };
         // SAFETY: aligned, zeroed, freed below, and reached through these views alone.
-        let (ring, board) = unsafe { (parts.ring(), parts.board()) };
+        let (ring, board, table) = unsafe { (parts.ring(), parts.board(), parts.table()) };
+        let errand = Errand { pid: 1, source: 2, target: 3, bytes: 4, mark: 5, nonce: [6, 7] };
+        table.write(63, &errand);
+        table.offer(1 << 63);
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 for round in 0..20 {
@@ -384,6 +489,8 @@ mod tests {
                     let _ = ring.push(&entry(slot).encode()).unwrap();
                     assert!(board.wait(Some(slot), None, || board.result(slot) == Some(Status::Ok)));
                 }
+                assert_eq!(table.take(), Some((63, errand)));
+                assert!(table.report(63, Report::Done));
             });
             let mut head = 0;
             while head < 20 {
@@ -393,6 +500,7 @@ mod tests {
                 }
             }
         });
+        assert_eq!(table.reported(63), Some(Report::Done));
         // SAFETY: allocated above with this layout; the views are not used any more.
         unsafe { dealloc(start.as_ptr(), layout) };
     }

@@ -3,7 +3,8 @@
 //! - [`region`]: memfd regions, sealed so that a mapping can never fault.
 //! - [`ring`]: the submission ring, rank to service process.
 //! - [`completion`]: completion words and their futex, service process to rank.
-//! - [`control`]: both in one region with a versioned header, as each side sees it.
+//! - [`errand`]: copies that the service process leaves to a rank that waits.
+//! - [`control`]: all three in one region with a versioned header, as each side sees it.
 //! - [`entry`]: what a rank submits.
 //! - [`memory`]: reading and writing a rank's memory without its CPU (SP-4), in tiers.
 //! - [`attach`]: the messages of the attach socket, their codec and their transport.
@@ -14,6 +15,7 @@
 //! position, and never reads back what it wrote. Nothing here knows what a collective does.
 
 pub mod completion;
+pub mod errand;
 pub mod ring;
 pub mod status;
 mod sync;

@@ -106,12 +106,18 @@ impl<'a> Ring<'a> {
             cell.store(*word, Ordering::Relaxed);
         }
         slot.turn.store(free + 1, Ordering::Release);
+        Ok(self.wake())
+    }
+
+    /// Producer: something was left for the consumer, which may sleep.
+    pub fn wake(&self) -> Wake {
         fence(Ordering::SeqCst);
         let sleeping = &self.state.sleeping.0;
         if sleeping.load(Ordering::Relaxed) != 0 && sleeping.swap(0, Ordering::AcqRel) != 0 {
-            return Ok(Wake::Ring);
+            Wake::Ring
+        } else {
+            Wake::Awake
         }
-        Ok(Wake::Awake)
     }
 
     /// Consumer: copies the entry at `head` out and advances `head`; `None` when nothing is published there.

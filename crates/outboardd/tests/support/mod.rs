@@ -6,6 +6,7 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 pub(crate) mod conformance;
+mod errands;
 mod exchanges;
 mod life;
 pub(crate) mod recorded;
@@ -228,6 +229,11 @@ impl Rank {
     /// Lets it go on.
     pub(crate) fn go_on(&mut self) {
         writeln!(self.input).expect("it waits");
+    }
+
+    /// Its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// As `kill -9`.

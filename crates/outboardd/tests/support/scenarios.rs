@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use outboard::{Context, Contribution, Error, Group, Request, Status};
 
+use super::errands::{self, Meanwhile};
 use super::exchanges::{self, check_exchange, post_uneven};
 use super::reductions::{self, check_sums, post_sums};
 use super::{life, recorded, rooted, survivors};
@@ -94,6 +95,10 @@ pub(crate) fn run(name: &str) {
         "late-reduction" => reductions::late(&group),
         "late-own-operator" => reductions::late_by_ranks(&group),
         "exchange-mismatch" => exchanges::mismatch(&group),
+        "errands" => errands::calls(&group, Meanwhile::Wait),
+        "errands-looking" => errands::calls(&group, Meanwhile::Look),
+        "errands-stopped" => errands::stopped(&group),
+        "errands-one-dies" => errands::one_dies(&group),
         "recorded" => recorded::patterns(&group),
         "recorded-sums" => recorded::sums(&group),
         "repeated" => recorded::repeated(&group),

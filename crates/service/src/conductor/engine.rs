@@ -1,8 +1,8 @@
 //! The machine with its memory and its clock: whatever is handed in, the orders that follow are carried out at once.
 //!
 //! Invariant: between two calls of this module no order is left undone, except by what only a rank can copy
-//! ([`crate::memory::deferred`]), and no memory fault unreported; a call's end is not told before its bytes are in
-//! place.
+//! ([`crate::memory::deferred`]) or does itself ([`crate::memory::errands`]), and no memory fault unreported; a call's
+//! end is not told before its bytes are in place.
 
 use std::time::Instant as WallInstant;
 
@@ -12,7 +12,9 @@ use outboard_proto::{
     PostedCall, ReceivedDatagram, RecordError, Recording, Refusal, SpId, Transmit,
 };
 
+use crate::memory::errands::Errands;
 use crate::memory::{Buffers, Cause, Fault, Memory, Payloads, Place};
+use crate::ranks::ConnectionId;
 
 /// Faults are reported in rounds, since the report of one may order work that meets another.
 const FAULT_ROUNDS: u32 = 64;
@@ -26,8 +28,11 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    pub(crate) fn new(id: SpId, config: Config, seed: u64) -> Self {
-        Engine { machine: Endpoint::new(id, config, seed), memory: Memory::default(), origin: WallInstant::now() }
+    /// `errands` is the smallest copy that is left to a rank, 0 for none.
+    pub(crate) fn new(id: SpId, config: Config, seed: u64, errands: u64) -> Self {
+        let mut memory = Memory::default();
+        memory.errands.least = errands;
+        Engine { machine: Endpoint::new(id, config, seed), memory, origin: WallInstant::now() }
     }
 
     /// Nanoseconds since the start.
@@ -207,8 +212,27 @@ impl Engine {
     }
 
     /// Where a piece lies, for reading.
-    pub(crate) fn place(&self, piece: MemRef) -> Result<Place, Fault> {
-        self.memory.place(piece)
+    pub(crate) fn place(&mut self, piece: MemRef) -> Result<Place, Fault> {
+        self.memory.place_to_read(piece)
+    }
+
+    /// Looks what ranks have done of their errands; whether there was anything.
+    pub(crate) fn attend_errands(&mut self) -> bool {
+        let found = self.memory.attend();
+        if found {
+            self.settle(&[]);
+        }
+        found
+    }
+
+    /// Errands that are not done, to be looked at.
+    pub(crate) fn errands(&self) -> &Errands {
+        &self.memory.errands
+    }
+
+    /// This rank is gone, behind the memory of all its calls.
+    pub(crate) fn forget_runner(&mut self, id: ConnectionId) {
+        self.memory.errands.forget_runner(id);
     }
 
     /// A read failed: reported to the machine at once.

@@ -173,6 +173,7 @@ impl Conductor {
         let heard = std::mem::take(&mut self.fabric_calls) && self.progress_fabric();
         let reported = self.take_reports();
         let asked = self.ranks.take_submissions(&mut self.engine, &self.host.quotas, self.trace.as_mut());
+        let copied = self.engine.attend_errands();
         self.engine.timeout();
         // What was sent may end calls, and what has ended may send.
         let unfinished = (0..ANSWERS).all(|_| {
@@ -181,7 +182,7 @@ impl Conductor {
         let at = Instant::now();
         self.ranks.close_silent(at, &self.poller, &mut self.engine);
         let gone = self.ranks.mind_memory(at, &self.poller, &mut self.engine);
-        Turn { unfinished: gone || unfinished, found: heard || reported || asked, at }
+        Turn { unfinished: gone || unfinished, found: heard || reported || asked || copied, at }
     }
 
     /// Whether the fabric had anything.
@@ -311,7 +312,9 @@ impl Conductor {
         }
         self.fabric_calls = self.outbox.fabric().arm() == Armed::Busy;
         let busy = turn.unfinished || looks || self.fabric_calls;
-        let limit = match !busy && self.mailbox.prepare_sleep() && self.ranks.prepare_sleep() {
+        let sleeps = !busy && self.mailbox.prepare_sleep() && self.ranks.prepare_sleep();
+        // Asked behind the flags.
+        let limit = match sleeps && !self.engine.errands().has_news() {
             true => self.limit(phase, turn.at),
             false => Some(Duration::ZERO),
         };
@@ -329,6 +332,7 @@ impl Conductor {
     /// Time until the next timer.
     fn limit(&self, phase: Phase, now: Instant) -> Option<Duration> {
         let timer = self.engine.next_call(self.outbox.has_room()).map(|at| at.since(self.engine.now()));
+        let timer = timer.into_iter().chain(self.engine.errands().timer()).min();
         match phase {
             Phase::Draining { until } | Phase::Parting { until } => {
                 let drain = until.saturating_duration_since(Instant::now());
@@ -413,6 +417,7 @@ impl Conductor {
         self.statistics.datapath.refused = self.ranks.refused;
         self.statistics.datapath.connections_refused = self.outbox.fabric().refused();
         self.statistics.datapath.looks = self.looking.looks;
+        self.statistics.datapath.copies = self.engine.errands().copies;
         let seat = |group, rank| Some(self.ranks.seat(group, rank)?.to_string());
         let (machine, in_flight) = (self.engine.machine(), self.engine.in_flight());
         let report = self.statistics.report(machine.id(), &machine.counters(), present, in_flight, &seat);

@@ -186,7 +186,7 @@ struct Piece {
 }
 
 impl Piece {
-    fn find(engine: &Engine, piece: MemRef) -> Result<Self, Fault> {
+    fn find(engine: &mut Engine, piece: MemRef) -> Result<Self, Fault> {
         let length = usize::try_from(piece.len).expect("fragments lie in memory");
         engine.place(piece).map(|place| Piece { place, length })
     }

@@ -1,4 +1,5 @@
-//! Work on memory that the kernel has withdrawn, until the rank copies for itself (GP-9).
+//! Work on memory that the kernel has withdrawn, until the rank copies for itself (GP-9), or that its rank writes to
+//! ([`crate::memory::errands`]).
 //!
 //! | a call is | on | goes to |
 //! |---|---|---|
@@ -42,6 +43,19 @@ impl Work {
             Work::Unstage { id } => (Region::Staging(*id), None),
         };
         std::iter::once(one).chain(two)
+    }
+
+    /// The calls of ranks that others are held up with, as long as this is not done.
+    pub(crate) fn others(&self) -> [Option<CallId>; 2] {
+        let call = |piece: &MemRef| match piece.region {
+            Region::Input(call) | Region::Output(call) => Some(call),
+            Region::Staging(_) => None,
+        };
+        match self {
+            Work::Copy { from, to } => [call(from), call(to)],
+            Work::Reduce(Combination { from, into, .. }) => [call(from), call(into)],
+            Work::Deliver { .. } | Work::Unstage { .. } => [None; 2],
+        }
     }
 
     fn payload(&self) -> usize {
@@ -103,9 +117,11 @@ impl Deferred {
 
     /// The call's buffers are within reach: hands all work out, to be tried again in order.
     pub(crate) fn reached(&mut self, call: CallId) -> VecDeque<Work> {
-        if !self.awaited.remove(&call) {
-            return VecDeque::new();
-        }
+        if self.awaited.remove(&call) { self.again() } else { VecDeque::new() }
+    }
+
+    /// Hands all work out, to be tried again in order.
+    pub(crate) fn again(&mut self) -> VecDeque<Work> {
         let work = std::mem::take(&mut self.work);
         self.name_regions();
         work

@@ -7,6 +7,7 @@
 
 pub(crate) mod combine;
 pub(crate) mod deferred;
+pub(crate) mod errands;
 pub(crate) mod pieces;
 pub(crate) mod staging;
 
@@ -18,6 +19,7 @@ use outboard_shm::memory::{AccessError, RankMemory, Side, TieredMemory, WritePie
 
 use crate::memory::combine::{Bounces, Combination, Unfinished};
 use crate::memory::deferred::{Deferred, Work};
+use crate::memory::errands::{Errands, Runner};
 pub(crate) use crate::memory::pieces::Pieces;
 use crate::memory::staging::{Staging, StagingPool};
 
@@ -35,18 +37,25 @@ pub(crate) struct Buffers {
     pieces: Option<Arc<Pieces>>,
     /// They lie where the rank has copied them to, no longer where it posted them.
     restaged: bool,
+    /// The rank, if it can do errands.
+    runner: Option<Arc<Runner>>,
 }
 
 impl Buffers {
     /// `input` and `output` are address and length in the rank.
     pub(crate) fn new(memory: Arc<TieredMemory>, input: (u64, u64), output: (u64, u64)) -> Self {
-        Buffers { memory: Some(memory), input, output, pieces: None, restaged: false }
+        Buffers { memory: Some(memory), input, output, pieces: None, restaged: false, runner: None }
     }
 
     /// What a rank has recorded: all of it is output, some of it is read, too.
     pub(crate) fn recorded(memory: Arc<TieredMemory>, pieces: Arc<Pieces>) -> Self {
         let output = (0, pieces.total());
-        Buffers { memory: Some(memory), input: (0, 0), output, pieces: Some(pieces), restaged: false }
+        Buffers { pieces: Some(pieces), ..Buffers::new(memory, (0, 0), output) }
+    }
+
+    /// Those of a rank that can do errands.
+    pub(crate) fn of(self, runner: Option<Arc<Runner>>) -> Self {
+        Buffers { runner, ..self }
     }
 
     /// Whether the address lies in one of the buffers.
@@ -102,6 +111,14 @@ pub(crate) enum Place {
 }
 
 impl Place {
+    /// The call whose buffers it is in.
+    fn call(&self) -> Option<CallId> {
+        match self {
+            Place::Rank { call, .. } => Some(*call),
+            Place::Staging { .. } => None,
+        }
+    }
+
     /// Copies out.
     pub(crate) fn read(&self, into: &mut [u8]) -> Result<(), Fault> {
         match self {
@@ -187,6 +204,7 @@ pub(crate) struct Memory {
     /// Groups for which there was no memory, and how much.
     unmet: Vec<(GroupHandle, u64)>,
     deferred: Deferred,
+    pub(crate) errands: Errands,
     bounce: Vec<u8>,
     bounces: Bounces,
 }
@@ -208,17 +226,21 @@ impl Memory {
         if let Some(buffers) = self.calls.get_mut(&call) {
             buffers.memory = None;
         }
-        self.deferred.cut_off(call)
+        let mut missing = self.forget_copies(call, true);
+        missing.extend(self.deferred.cut_off(call));
+        missing
     }
 
     /// The call ends in failure: the calls of others that will never have the bytes that only its rank could copy.
     pub(crate) fn cut_off(&mut self, call: CallId) -> Vec<CallId> {
-        self.deferred.cut_off(call)
+        let mut missing = self.forget_copies(call, false);
+        missing.extend(self.deferred.cut_off(call));
+        missing
     }
 
     /// Whether the call has work left to do here, whatever the machine knows.
     pub(crate) fn defers(&self, call: CallId) -> bool {
-        self.deferred.holds_call(call)
+        self.deferred.holds_call(call) || self.errands.holds_call(call)
     }
 
     /// The rank has copied the buffers of this call to other addresses (GP-9): does what waited for them. False when
@@ -326,6 +348,7 @@ impl Memory {
             }
         }
         self.flush(payloads);
+        self.set_out();
     }
 
     /// Does a piece of work, now or when its memory is within reach.
@@ -354,6 +377,7 @@ impl Memory {
             Fault::Call { call, error: AccessError::Withdrawn { .. } } if self.deferred.awaits(call) => {}
             Fault::Call { .. } | Fault::Gone => return,
         }
+        work.others().into_iter().flatten().for_each(|call| self.errands.want(call));
         let Work::Deliver { to: MemRef { region: Region::Output(receiver), .. }, .. } = work else {
             let kept = self.deferred.push(work);
             return assert!(kept, "only payload takes room");
@@ -366,7 +390,11 @@ impl Memory {
 
     /// Combines, now or as far as memory is within reach.
     fn reduce(&mut self, combination: Combination) {
-        let places = self.place(combination.from).and_then(|from| Ok((from, self.place(combination.into)?)));
+        let Combination { from, into, .. } = combination;
+        let places = self.place(from).and_then(|from| Ok((from, self.place(into)?))).and_then(|(from, into)| {
+            self.make_way((Some(&from), Some(&into)), combination.from.len)?;
+            Ok((from, into))
+        });
         let done = places
             .map_err(|fault| Unfinished { fault, left: vec![Work::Reduce(combination)] })
             .and_then(|(from, into)| combination.perform(&from, &into, &mut self.bounces));
@@ -378,11 +406,22 @@ impl Memory {
     fn copy(&mut self, from: MemRef, to: MemRef) -> Result<(), Fault> {
         assert_eq!(from.len, to.len, "copies have equal lengths");
         let (source, target) = (self.place(from)?, self.place(to)?);
-        source.copy_to(&target, from.len, &mut self.bounce)
+        self.make_way((Some(&source), Some(&target)), from.len)?;
+        if self.plan((from, to), (&source, &target)) { Ok(()) } else { self.copy_between(&source, &target, from.len) }
     }
 
-    fn put(&self, bytes: &[u8], to: MemRef) -> Result<(), Fault> {
-        match self.place(to)? {
+    fn copy_between(&mut self, source: &Place, target: &Place, bytes: u64) -> Result<(), Fault> {
+        if let (Place::Rank { .. }, Place::Rank { .. }) = (source, target) {
+            self.errands.copies.by_service += 1;
+            self.errands.copies.bytes_by_service += bytes;
+        }
+        source.copy_to(target, bytes, &mut self.bounce)
+    }
+
+    fn put(&mut self, bytes: &[u8], to: MemRef) -> Result<(), Fault> {
+        let place = self.place(to)?;
+        self.make_way((None, Some(&place)), to.len)?;
+        match place {
             Place::Staging { buffer, offset } => {
                 buffer.copy_in(offset, bytes);
                 Ok(())
@@ -409,7 +448,13 @@ impl Memory {
         self.gathered.clear();
     }
 
-    fn deliver(&self, run: &[Delivery], payloads: Payloads<'_>) -> Result<(), Fault> {
+    fn deliver(&mut self, run: &[Delivery], payloads: Payloads<'_>) -> Result<(), Fault> {
+        if !self.errands.is_empty() {
+            for delivery in run {
+                let place = self.place(delivery.to)?;
+                self.make_way((None, Some(&place)), delivery.to.len)?;
+            }
+        }
         match self.place(run[0].to)? {
             Place::Staging { buffer, .. } => {
                 for delivery in run {

@@ -25,6 +25,7 @@ use rustix::process::Pid;
 use crate::conductor::engine::Engine;
 use crate::conductor::poller::{Poller, Token, Trigger};
 use crate::memory::Pieces;
+use crate::memory::errands::Runner;
 use crate::ranks::admission::admit;
 use crate::ranks::docked::{DockedRank, DockedRanks};
 use crate::ranks::failure;
@@ -216,6 +217,9 @@ impl Desk<'_> {
         };
         let sent = channel.send(token, &Reply::Welcome(welcome), &side.descriptors());
         let completions = side.completions();
+        // A rank whose process is another's here, or in a namespace of its own, has no number to read it by.
+        let pid = rank.seen.filter(|_| rank.seat.is_none());
+        let runner = pid.map(|pid| Arc::new(Runner { id, user: rank.user, pid, errands: side.errands() }));
         let rank = Attached {
             channel,
             job: Job { user: rank.user, number: hello.job },
@@ -225,6 +229,7 @@ impl Desk<'_> {
             seat: rank.seat,
             side,
             completions,
+            runner,
             tier: rank.memory.tier(),
             memory: Arc::new(rank.memory),
             groups: BTreeMap::new(),

@@ -32,6 +32,7 @@ use rustix::process::Pid;
 use crate::conductor::engine::Engine;
 use crate::conductor::poller::{Poller, Token, Trigger};
 use crate::memory::Pieces;
+use crate::memory::errands::Runner;
 use crate::ranks::greeting::Greetings;
 use crate::ranks::quotas::{Job, Quotas};
 use crate::telemetry::statistics::{Ended, Tiers};
@@ -104,6 +105,8 @@ pub(crate) struct Attached {
     pub(crate) seat: Option<Seat>,
     pub(crate) side: ServiceSide,
     pub(crate) completions: Completions,
+    /// If it can do errands (SP-6).
+    pub(crate) runner: Option<Arc<Runner>>,
     pub(crate) memory: Arc<TieredMemory>,
     /// The tier of `memory` that was reported last.
     pub(crate) tier: Tier,
@@ -304,6 +307,7 @@ impl Ranks {
         }
         self.withdraw(id, None, engine);
         self.greetings.remove(id);
+        engine.forget_runner(id);
         let Some(connection) = self.connections.get(&id) else { return };
         poller.unwatch(connection.channel());
         let mut groups = Vec::new();

@@ -96,6 +96,7 @@ impl Attached {
         }
         let footprint = footprint(&call, *rank, *ranks, &*self.memory)?;
         *in_flight += 1;
+        let runner = self.runner.clone();
         let (memory, pair) = (Arc::clone(&self.memory), |side: Side| (side.address, side.bytes));
         let buffers = match (call.kind, recorded) {
             (_, Some(pieces)) => Buffers::recorded(memory, pieces),
@@ -103,7 +104,7 @@ impl Attached {
             (CallKind::Tagged(TaggedCall::Send { .. }), None) => Buffers::new(memory, (0, 0), pair(footprint.reads)),
             _ => Buffers::new(memory, pair(footprint.reads), (footprint.writes.address, footprint.output_bytes())),
         };
-        Ok(Admitted { group: *handle, rank: *rank, footprint, deadline: *deadline, buffers })
+        Ok(Admitted { group: *handle, rank: *rank, footprint, deadline: *deadline, buffers: buffers.of(runner) })
     }
 }
 

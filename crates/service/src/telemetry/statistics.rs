@@ -154,6 +154,23 @@ pub struct Looks {
     pub given_up: u64,
 }
 
+/// Copies from rank to rank of this host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Copies {
+    /// Those that ranks did themselves while they waited (SP-6).
+    pub by_ranks: u64,
+    /// Their bytes.
+    pub bytes_by_ranks: u64,
+    /// Those of the service process.
+    pub by_service: u64,
+    /// Their bytes.
+    pub bytes_by_service: u64,
+    /// Those that were offered to a rank, which did not begin them in time.
+    pub taken_back: u64,
+    /// Those that a rank could not do.
+    pub failed: u64,
+}
+
 /// What the datapath threads and the conductor saw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Datapath {
@@ -181,6 +198,8 @@ pub struct Datapath {
     pub refused: u64,
     /// Connections that were: of strangers, and of service processes that said what cannot be.
     pub connections_refused: u64,
+    /// Copies between ranks here.
+    pub copies: Copies,
 }
 
 /// Everything, as reported.

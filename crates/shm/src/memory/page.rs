@@ -3,11 +3,12 @@
 //!
 //! Its address is drawn from 2^33 page addresses, far from where the kernel puts what programs map, so that no program
 //! that the rank executes later has memory there: a write that begins here does not get into such a program
-//! ([`CrossMemory`](super::CrossMemory)). Where the kernel has no such addresses the page lies anywhere.
+//! ([`CrossMemory`](super::CrossMemory)). Where the kernel has no such addresses the page lies anywhere. Children do not
+//! inherit it, so that who finds the nonce there has found the rank.
 
 use super::Probe;
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
@@ -48,6 +49,8 @@ impl ProbePage {
             // SAFETY: a new mapping wherever the kernel has room.
             None => unsafe { mmap_anonymous(std::ptr::null_mut(), BYTES, rights, MapFlags::PRIVATE)? },
         };
+        // SAFETY: changes what a fork does with a page that is ours.
+        unsafe { madvise(page, BYTES, Advice::LinuxDontFork)? };
         let page = NonNull::new(page.cast::<Probe>()).ok_or(Errno::NOMEM)?;
         // SAFETY: the page is ours, writable, aligned, and larger than a probe.
         unsafe { page.write(probe) };

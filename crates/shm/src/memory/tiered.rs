@@ -163,6 +163,11 @@ impl TieredMemory {
         TieredMemory { watch: Some(watch), ..self }
     }
 
+    /// Where other processes of the rank's user may prove that they have found it.
+    pub fn proof(&self) -> Option<Proof> {
+        self.proof
+    }
+
     /// Registers and unregisters memfd ranges, at any time.
     pub fn ranges(&self) -> &MemfdRanges {
         &self.ranges

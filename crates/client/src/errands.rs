@@ -1,0 +1,84 @@
+//! Errands: copies into buffers of this rank that it does itself while a thread of it waits (SP-6).
+//!
+//! Invariants: errands are begun by threads that wait, and by no other; no buffers of a request that has failed go back
+//! to the program while an errand is under way, since that may be one of this request.
+
+use outboard_shm::control::RankSide;
+use outboard_shm::memory::CrossMemory;
+use std::sync::{PoisonError, RwLock};
+
+/// Held shared by errands under way.
+#[derive(Debug, Default)]
+pub(crate) struct Errands(RwLock<()>);
+
+impl Errands {
+    /// Does what is offered until `done` holds; returns what `done` said last.
+    pub(crate) fn run(&self, control: &RankSide, done: &mut impl FnMut() -> bool) -> bool {
+        while !done() {
+            if !control.has_errands() {
+                return false;
+            }
+            let _under_way = self.0.read().unwrap_or_else(PoisonError::into_inner);
+            let Some((place, errand)) = control.take_errand() else { continue };
+            // SAFETY: the service process offers copies into buffers of requests in flight, which the program lends
+            // until they end. One that succeeds ends behind our report, and one that fails waits for us.
+            control.report(place, unsafe { CrossMemory::carry_out(&errand) });
+        }
+        true
+    }
+
+    /// Waits for what is under way: a request has failed.
+    pub(crate) fn end(&self) {
+        drop(self.0.write().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// The service process is gone: nothing is begun any more, and nothing is under way.
+    pub(crate) fn give_up(&self, control: &RankSide) {
+        let _alone = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        control.refuse_errands();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outboard_shm::control::ServiceSide;
+    use outboard_shm::errand::{Errand, Report};
+    use outboard_shm::memory::ProbePage;
+
+    #[test]
+    fn what_is_offered_is_done_until_the_request_has_ended_or_the_service_process_is_gone() {
+        let service = ServiceSide::create().unwrap();
+        let [region, doorbell] = service.descriptors().map(|fd| fd.try_clone_to_owned().unwrap());
+        let (control, errands, offers) =
+            (RankSide::attach(region, doorbell).unwrap(), Errands::default(), service.errands());
+        let (probe, source, target) = (ProbePage::new().unwrap(), vec![7u8; 5000], vec![0u8; 5000]);
+        let nonce = probe.nonce();
+        let half = |at: usize| u64::from_ne_bytes(nonce.as_chunks().0[at]);
+        let errand = Errand {
+            pid: std::process::id(),
+            source: source.as_ptr() as u64,
+            target: target.as_ptr() as u64,
+            bytes: 5000,
+            mark: &raw const *probe as u64,
+            nonce: [half(0), half(1)],
+        };
+        offers.write(0, &errand);
+        offers.write(1, &Errand { nonce: [0; 2], ..errand });
+        offers.write(2, &errand);
+        offers.offer(1);
+        assert!(errands.run(&control, &mut || true), "the request has ended");
+        assert_eq!(offers.reported(0), None);
+        assert!(!errands.run(&control, &mut || false));
+        assert_eq!(offers.reported(0), Some(Report::Done));
+        assert!(std::hint::black_box(&target) == &source);
+        offers.offer(2);
+        assert!(!errands.run(&control, &mut || false));
+        assert_eq!(offers.reported(1), Some(Report::Failed), "it is not the process that was meant");
+        errands.end();
+        offers.offer(4);
+        errands.give_up(&control);
+        assert!(!errands.run(&control, &mut || false));
+        assert_eq!(offers.reported(2), None);
+    }
+}

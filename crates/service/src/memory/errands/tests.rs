@@ -1,0 +1,227 @@
+use outboard_proto::StagingId;
+use outboard_shm::control::{RankSide, ServiceSide};
+use outboard_shm::memory::{CrossMemory, MemoryDescriptor, ProbePage, Proof, TieredMemory};
+
+use super::*;
+use crate::memory::Buffers;
+
+const BYTES: usize = 100_000;
+/// One more than a number of the sources' bytes.
+const EMPTY: u8 = 251;
+
+/// A rank whose process is this one, with one call in flight.
+struct Rank {
+    call: CallId,
+    side: RankSide,
+    _probe: ProbePage,
+    input: Vec<u8>,
+    output: Vec<u8>,
+}
+
+/// The memory of a service process and ranks that have called, all in this process but for strangers.
+struct Host {
+    memory: Memory,
+    ranks: Vec<Rank>,
+}
+
+impl Host {
+    /// As many ranks as asked for; the number of a stranger's process is another's.
+    fn new(ranks: u64, strangers: &[u64]) -> Host {
+        let mut memory = Memory::default();
+        memory.errands.least = 1000;
+        let rank = |number: u64| {
+            let service = ServiceSide::create().expect("memory");
+            let [region, doorbell] = service.descriptors().map(|fd| fd.try_clone_to_owned().expect("descriptors"));
+            let (probe, pid) = (ProbePage::new().expect("a page"), rustix::process::getpid());
+            let own = MemoryDescriptor::attach(MemoryDescriptor::of_this_process().expect("/proc"), 1).expect("memory");
+            let proof = Proof { address: &raw const *probe as u64, nonce: probe.nonce() };
+            let reached = TieredMemory::proven(Some(CrossMemory::of(pid)), Some(own), proof);
+            let input: Vec<u8> = (0..BYTES).map(|at| ((at as u64 * 7 + number) % u64::from(EMPTY)) as u8).collect();
+            let output = vec![EMPTY; BYTES];
+            let pair = |buffer: &[u8]| (buffer.as_ptr() as u64, buffer.len() as u64);
+            // A number that is another's by now.
+            let pid = if strangers.contains(&number) { rustix::process::getppid().expect("it has one") } else { pid };
+            let runner = Runner { id: number, user: 1, pid, errands: service.errands() };
+            let buffers = Buffers::new(Arc::new(reached), pair(&input), pair(&output));
+            memory.insert(CallId(number), buffers.of(Some(Arc::new(runner))));
+            let side = RankSide::attach(region, doorbell).expect("its layout");
+            Rank { call: CallId(number), side, _probe: probe, input, output }
+        };
+        let ranks = (0..ranks).map(rank).collect();
+        Host { memory, ranks }
+    }
+
+    /// Orders a copy of all that `from` has, or of all that it has been given, to `to`.
+    fn copy(&mut self, from: Region, to: usize) {
+        let piece = |region| MemRef { region, offset: 0, len: BYTES as u64 };
+        let to = Region::Output(self.ranks[to].call);
+        self.memory.work(Work::Copy { from: piece(from), to: piece(to) });
+    }
+
+    fn input(&self, rank: usize) -> Region {
+        Region::Input(self.ranks[rank].call)
+    }
+
+    /// Whether the rank has what another one contributed.
+    fn has(&self, rank: usize, of: usize) -> bool {
+        // Written behind the compiler's back.
+        std::hint::black_box(&self.ranks[rank].output) == &self.ranks[of].input
+    }
+
+    fn held(&self) -> Vec<usize> {
+        (0..self.ranks.len()).filter(|rank| self.memory.defers(self.ranks[*rank].call)).collect()
+    }
+
+    /// The rank does all that it is offered; how many errands.
+    fn run(&self, rank: usize) -> usize {
+        let side = &self.ranks[rank].side;
+        let errands = std::iter::from_fn(|| side.take_errand()).map(|(place, errand)| {
+            // SAFETY: the target is the rank's output, which lives in the host.
+            side.report(place, unsafe { CrossMemory::carry_out(&errand) });
+        });
+        errands.count()
+    }
+}
+
+#[test]
+fn sp_6_a_rank_that_waits_copies_for_itself_and_both_calls_wait_for_it() {
+    let mut host = Host::new(3, &[]);
+    host.ranks[1].side.enter();
+    host.copy(host.input(0), 1);
+    host.copy(host.input(0), 2);
+    host.memory.set_out();
+    assert!(!host.has(1, 0) && host.has(2, 0), "nobody waits at rank 2");
+    assert_eq!(host.held(), [0, 1]);
+    assert!(!host.memory.attend() && host.memory.errands.timer().is_some());
+    assert_eq!(host.run(1), 1);
+    assert!(host.memory.errands.has_news() && host.memory.attend());
+    assert!(host.has(1, 0) && host.held().is_empty());
+    let Copies { by_ranks, bytes_by_ranks, by_service, .. } = host.memory.errands.copies;
+    assert_eq!((by_ranks, bytes_by_ranks, by_service), (1, BYTES as u64, 1));
+    assert_eq!(host.memory.errands.timer(), None);
+}
+
+#[test]
+fn what_a_rank_leaves_behind_is_done_in_its_place() {
+    let mut host = Host::new(2, &[]);
+    host.ranks[1].side.enter();
+    host.copy(host.input(0), 1);
+    host.memory.set_out();
+    host.ranks[1].side.leave();
+    assert!(host.memory.errands.has_news() && host.memory.attend());
+    assert!(host.has(1, 0) && host.held().is_empty());
+    assert_eq!((host.run(1), host.memory.errands.copies.taken_back), (0, 1));
+}
+
+#[test]
+fn who_needs_the_bytes_of_an_errand_gets_them() {
+    let mut host = Host::new(3, &[]);
+    host.ranks[1].side.enter();
+    host.copy(host.input(0), 1);
+    host.copy(Region::Output(CallId(1)), 2);
+    host.copy(host.input(2), 1);
+    host.memory.set_out();
+    assert!(host.has(2, 0), "what is passed on is there first");
+    host.run(1);
+    assert!(host.memory.attend() && host.has(1, 2), "what comes later stays");
+    // Reads of one source do not wait for each other.
+    host.ranks[2].side.enter();
+    host.copy(host.input(0), 1);
+    host.copy(host.input(0), 2);
+    host.memory.set_out();
+    assert_eq!((host.run(2), host.run(1)), (1, 1));
+    assert!(host.memory.attend() && host.has(1, 0) && host.has(2, 0));
+    // What is sent elsewhere is read where it is to be.
+    host.copy(host.input(2), 1);
+    host.memory.set_out();
+    let piece = MemRef { region: Region::Output(CallId(1)), offset: 0, len: 8 };
+    assert!(host.memory.place_to_read(piece).is_ok() && host.has(1, 2));
+}
+
+#[test]
+fn a_rank_that_stops_in_the_middle_holds_up_itself_alone() {
+    let mut host = Host::new(3, &[]);
+    host.ranks[1].side.enter();
+    host.copy(host.input(0), 1);
+    host.memory.set_out();
+    let (place, _) = host.ranks[1].side.take_errand().expect("offered");
+    // Somebody overwrites the source, which is no longer needed then.
+    host.copy(host.input(1), 2);
+    let source = Region::Input(CallId(0));
+    let whole = MemRef { region: source, offset: 0, len: BYTES as u64 };
+    let place_of_source = host.memory.place(whole).expect("a rank");
+    host.memory.make_way((None, Some(&place_of_source)), whole.len).expect("it is read");
+    assert_eq!(host.held(), [1, 2], "the call of rank 0 may end");
+    host.memory.set_out();
+    assert!(host.has(2, 1) && host.held() == [1]);
+    // Who wants what it was given waits with it.
+    host.copy(Region::Output(CallId(1)), 2);
+    host.memory.set_out();
+    assert_eq!(host.held(), [1, 2]);
+    assert!(host.memory.errands.timer().is_some(), "not for ever");
+    host.ranks[1].output.fill(EMPTY);
+    host.ranks[1].side.report(place, Report::Failed);
+    assert!(host.memory.attend());
+    host.memory.set_out();
+    assert!(host.has(1, 0) && host.has(2, 0) && host.held().is_empty());
+}
+
+#[test]
+fn a_process_that_cannot_be_proven_is_read_by_nobody() {
+    let mut host = Host::new(3, &[0]);
+    for round in 0..2 {
+        host.ranks[1].side.enter();
+        host.copy(host.input(0), 1);
+        host.memory.set_out();
+        assert_eq!(host.run(1), 1 - round, "nobody tries twice");
+        assert_eq!(host.memory.attend(), round == 0);
+        host.memory.set_out();
+        assert!(host.has(1, 0) && host.held().is_empty());
+        host.ranks[1].output.fill(EMPTY);
+    }
+    assert_eq!((host.memory.errands.copies.failed, host.memory.errands.copies.by_service), (1, 2));
+    host.copy(host.input(2), 1);
+    host.memory.set_out();
+    assert_eq!(host.run(1), 1, "others are");
+}
+
+#[test]
+fn bytes_that_die_with_their_rank_are_missed_and_those_of_a_failed_call_are_not() {
+    for gone in [true, false] {
+        let mut host = Host::new(4, &[]);
+        for rank in 1..4 {
+            host.ranks[rank].side.enter();
+            host.copy(host.input(0), rank);
+        }
+        host.memory.set_out();
+        let begun = [2, 3].map(|rank: usize| host.ranks[rank].side.take_errand().expect("offered"));
+        // SAFETY: the target is the rank's output.
+        host.ranks[2].side.report(begun[0].0, unsafe { CrossMemory::carry_out(&begun[0].1) });
+        let missing = host.memory.forget_copies(CallId(0), gone);
+        assert!(host.has(2, 0), "it was done");
+        if gone {
+            assert_eq!(missing, [CallId(1), CallId(3)]);
+        } else {
+            assert!(missing.is_empty() && host.has(1, 0));
+            assert_eq!(host.held(), [3], "its bytes are kept for it");
+        }
+        host.ranks[3].side.report(begun[1].0, Report::Failed);
+        host.memory.attend();
+        assert_eq!((host.has(3, 0), host.held()), (!gone, Vec::new()));
+    }
+}
+
+#[test]
+fn small_copies_and_those_with_staging_are_the_service_process_s() {
+    let mut host = Host::new(2, &[]);
+    host.ranks[1].side.enter();
+    let piece = |region| MemRef { region, offset: 0, len: 999 };
+    let (from, to) = (Region::Input(CallId(0)), Region::Output(CallId(1)));
+    host.memory.work(Work::Copy { from: piece(from), to: piece(to) });
+    let staging = Region::Staging(StagingId(3));
+    let buffer = host.memory.pool.take(BYTES as u64).expect("memory");
+    host.memory.staging.insert(StagingId(3), Some(buffer));
+    host.copy(staging, 1);
+    host.memory.set_out();
+    assert_eq!((host.run(1), host.held().len()), (0, 0));
+}
