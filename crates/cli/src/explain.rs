@@ -2,6 +2,7 @@
 
 mod collective;
 mod core_direct;
+mod ordered;
 mod plans;
 mod rounds;
 mod svg;
@@ -97,6 +98,8 @@ enum Stage {
     Goal,
     /// Task lists of a triggered NIC
     CoreDirect,
+    /// Descriptors of an order-triggered NIC
+    Ordered,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -156,6 +159,7 @@ fn show(args: &PlanArgs) -> Result<String, CliError> {
         Stage::Rounds => rounds::show(args.format, &planned),
         Stage::Goal => show_goal(args, &planned),
         Stage::CoreDirect => core_direct::show(args, &planned),
+        Stage::Ordered => ordered::show(args.format, &planned),
     }
 }
 
