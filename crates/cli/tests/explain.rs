@@ -214,6 +214,21 @@ fn descriptors_of_an_order_triggered_nic_are_shown() {
     );
 }
 
+/// Who takes what, and why not.
+#[test]
+fn engines_say_what_they_take() {
+    let text = shown(&["engines", "--ranks", "4", "--size", "100K"]);
+    let said = |algorithm: &str, line: &str| {
+        let after = text.split_once(&format!("\n  {algorithm}\n")).expect("it is listed").1;
+        assert!(after.lines().take(2).any(|said| said.trim() == line), "{algorithm}: {after}");
+    };
+    said("rabenseifner", "service process takes it");
+    said("rabenseifner", "ordered         takes it, in 8 pulses");
+    let multicast = "ordered         does not: rank 0 step 0 (receive multicast of rank 2 into output[0..102400]): NICs \
+                     send from port to port; choose an algorithm without multicast";
+    said("multicast:subgroups=1", multicast);
+}
+
 /// Plans and schedules come back in from files, and malformed ones are answered with the place.
 #[test]
 fn files_are_explained_as_well() {

@@ -2,8 +2,8 @@
 
 use outboard_nic::ordered::{Settings, Sharing};
 use outboard_plan::selection::{Choice, Collective};
-use outboard_plan::{Element, Operator, Rank, Reduction};
-use outboard_sim::nics::{Call, JobPlan, NicPlan, Played, Prepared, Values, service_process};
+use outboard_plan::{Element, Operator, Reduction};
+use outboard_sim::nics::{Call, EngineKind, JobPlan, NicPlan, Played, Prepared, Values, conformance, service_process};
 
 /// What TH-6 names, and the trees of messages without rounds.
 const CHOICES: [(Collective, &str); 7] = [
@@ -46,19 +46,35 @@ fn play(plan: &NicPlan, seeds: std::ops::Range<u64>) -> Vec<Played> {
     seeds.map(one).collect()
 }
 
-/// TH-6: one engine, and every algorithm a matter of descriptors. Groups of any size, ranks that share nodes, vectors
-/// of no element to several pulses.
+/// TH-6: one suite over engines, for every algorithm of every collective that they take; one engine, and algorithms a
+/// matter of descriptors. Groups of any size, ranks that share hosts, vectors of no byte to several pulses.
 #[test]
-fn th_6_collectives_end_right_on_order_triggered_nics() {
-    for algorithm in CHOICES {
-        for ranks in [1, 2, 3, 4, 5, 7, 8, 13, 33] {
-            for (per_host, bytes) in [(1, 0), (2, 1), (3, 40), (4, 16_383), (1, 70_001)] {
-                let root = Rank(ranks / 2);
-                let call = Call { root, ..call(algorithm, bytes, sum(Element::F64)) };
-                play(&one_job(ranks, per_host, vec![call]), 0..2);
+fn th_6_engines_conform() {
+    for (engine, least) in [(EngineKind::ServiceProcess, 30), (EngineKind::Ordered, 12)] {
+        for (ranks, bytes) in (1..=33).zip([0, 1, 70_001, 16_384, 16_383].into_iter().cycle()) {
+            // What is of blocks moves many of them.
+            let bytes = if ranks > 8 { bytes.min(4_001) } else { bytes };
+            conforms(engine, ranks, 1 + ranks % 4, bytes, least);
+        }
+    }
+}
+
+#[test]
+#[ignore = "660 groups and sizes on each engine: for release builds (make soak)"]
+fn engines_conform_in_all_sizes() {
+    for engine in EngineKind::ALL {
+        for (ranks, per_host) in (1..=33).flat_map(|ranks| (1..=4).map(move |per_host| (ranks, per_host))) {
+            for bytes in [0, 1, 16_383, 16_384, 70_001] {
+                conforms(engine, ranks, per_host, bytes, 12);
             }
         }
     }
+}
+
+fn conforms(engine: EngineKind, ranks: u32, per_host: u32, bytes: u64, least: usize) {
+    let hosts: Vec<u32> = (0..ranks).map(|rank| rank / per_host).collect();
+    let taken = conformance(engine, &hosts, bytes).unwrap_or_else(|wrong| panic!("{bytes} bytes: {wrong}"));
+    assert!(taken >= least, "{engine} takes {taken} algorithms of {ranks} ranks, {bytes} bytes");
 }
 
 /// That every order of packets, and of the calls among them, ends with the same bits, of contributions of which any
@@ -164,5 +180,5 @@ fn what_does_not_fit_is_refused_by_step_or_number() {
     said((Collective::Allreduce, "ring"), 40, 4_000, "78 messages in one direction: a pulse has 32 steps");
     said((Collective::Gather, "linear"), 140, 10, "rank 0 receives 139 packets in a pulse, which has room for 115");
     said((Collective::Gather, "linear"), 20, 10, "rank 0 reads from 19 sources: a task has 16");
-    said((Collective::Allgather, "ring"), 8, 100_000, "not made of elements has no pulses");
+    said((Collective::Allgather, "ring"), 8, 100_000, "whose elements go different ways has no pulses");
 }

@@ -30,8 +30,8 @@ pub(super) fn show(format: Format, planned: &Planned) -> Result<String, CliError
     if format == Format::Json {
         let view = |rank: Rank| {
             let Source { node, port } = members[rank.0 as usize];
-            let lines = posted(&rank).iter().map(line).collect::<Vec<_>>();
-            json!({ "rank": rank.0, "node": node, "port": port, "sources": sources(&lowered, rank), "descriptors": lines })
+            let (from, lines) = (sources(&lowered, rank), posted(&rank).iter().map(line).collect::<Vec<_>>());
+            json!({ "rank": rank.0, "node": node, "port": port, "sources": from, "descriptors": lines })
         };
         #[derive(Serialize)]
         struct Posts<R> {

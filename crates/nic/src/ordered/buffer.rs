@@ -1,7 +1,7 @@
 //! The hash buffer of a unit: where packets wait until a descriptor reads them, in whatever order they came (TH-4).
 //!
-//! Open addressing with linear probing and a valid bitmap. A packet's slot is also its place in memory, so entries never
-//! move: a removed one only loses its bit. How far entries lie behind the slot that their key hashes to is remembered
+//! Open addressing with linear probing and a valid bitmap. A packet's slot is also its place in memory, so entries
+//! never move: a removed one only loses its bit. How far entries lie behind the slot that their key hashes to is remembered
 //! for each slot, which ends a search; it falls back to nothing with the last entry of that slot.
 //!
 //! Invariants: no key is there twice; a tenth of the slots stays free. Never looks into packets.
@@ -10,8 +10,8 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Key(u128);
 
-/// What a key is made of. JobID, source node, source port and SeqID are the 48 bits of TH-2; destination port, pulse and
-/// chunk keep ranks of one node, pulses under way at once and packets of one message apart.
+/// What a key is made of. JobID, source node, source port and SeqID are the 48 bits of TH-2; destination port, pulse
+/// and chunk keep ranks of one node, pulses under way at once and packets of one message apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are the documentation")]
 pub struct Name {

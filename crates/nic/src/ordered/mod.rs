@@ -48,8 +48,8 @@ pub enum Failure {
     #[error("node {} is dead", node.0)]
     Dead { node: Node },
     #[error(
-        "node {} has {counters} DMA counters in a unit, all taken by other tasks, of {tasks}, for too long: give it more \
-         counters, or use fewer groups at once",
+        "node {} has {counters} DMA counters in a unit, all taken by other tasks, of {tasks}, for too long: give it \
+         more counters, or use fewer groups at once",
         node.0
     )]
     Counters { node: Node, counters: usize, tasks: usize },
@@ -188,7 +188,7 @@ impl Ordered {
         self.counters
     }
 
-    /// Whether nothing is in flight: no packet waits, no counter is taken, nothing is granted beyond what everybody has.
+    /// Whether nothing is in flight: no packet waits, no counter is taken, nothing is granted beyond what all have.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.outputs.is_empty()

@@ -3,14 +3,14 @@
 //!
 //! | step of a plan | becomes |
 //! |---|---|
-//! | receive | what the first descriptor behind it waits for; one that stores the message where the message itself is wanted |
+//! | receive | what the first descriptor behind it waits for; one that stores it, where it is wanted itself |
 //! | reduce of what was received | a descriptor with ReduceFlag; several in a row, of one step each, one with CPCount |
 //! | copy | a descriptor with operand and result |
 //! | send | CP of the descriptor that makes what is sent, else a descriptor of its own |
 //!
 //! A collective beyond what a pulse has room for is cut into pulses, each a whole call for a part of every vector, so
-//! that contributions to an element meet as they would in one (TH-5). Collectives whose plans are not made of elements
-//! fit one pulse, or are refused.
+//! that contributions to an element meet as they would in one (TH-5). Plans in which an element's place decides how it
+//! goes, such as rings, fit one pulse or are refused.
 //!
 //! Invariants: descriptors of a rank run in the order of its plan, and no rank waits for what the order of another one
 //! holds back; a template has no addresses, so it serves all calls of its kind. SeqID counts the messages from one rank

@@ -8,6 +8,7 @@ use outboard_plan::{Arguments, Buffer, Extents, Program, Rank, Span, program};
 
 use super::lower::{self, LowerError};
 use super::{Call, Template};
+use crate::contract;
 
 /// What elements of a call are, and where those of a part lie.
 enum Elements {
@@ -15,12 +16,13 @@ enum Elements {
     Vector,
     /// Of the blocks of a reduce-scatter: a part of every block.
     Blocks(Extents),
-    /// The call has none, or its plan mixes them.
+    /// The call has none, or in its plan their place decides how they go, so that a part would get other bits.
     Whole,
 }
 
 const SHORTER: &str = "a pulse of one element is too long: choose an algorithm with fewer messages to a rank";
-const CUT: &str = "a plan that is not made of elements has no pulses: move fewer bytes, or choose another engine";
+const CUT: &str =
+    "a plan whose elements go different ways has no pulses: move fewer bytes, or choose another algorithm";
 
 /// The templates of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,7 +55,11 @@ pub fn lower(choice: Choice, arguments: &Arguments<'_>, settings: &Settings) -> 
     let unit = arguments.element_bytes.max(1);
     let (elements, units) = match choice.collective() {
         Collective::Broadcast => (Elements::Vector, arguments.bytes),
-        Collective::Reduce | Collective::Allreduce | Collective::Scan => (Elements::Vector, arguments.vector()?.count),
+        Collective::Reduce | Collective::Allreduce | Collective::Scan => {
+            let orders = contract(choice, arguments, arguments.root)?.after.len();
+            let elements = if orders > 1 { Elements::Whole } else { Elements::Vector };
+            (elements, arguments.vector()?.count)
+        }
         Collective::ReduceScatter => {
             let blocks = arguments.blocks(choice.collective())?;
             let longest = blocks.sizes().max().unwrap_or(0) / unit;
@@ -75,7 +81,7 @@ pub fn lower(choice: Choice, arguments: &Arguments<'_>, settings: &Settings) -> 
         let lowered: Result<Vec<_>, _> =
             pulses.map(|part| one(choice, arguments, &elements, part, (settings, remedy))).collect();
         match lowered {
-            Err(error) if error.is_size() && length > 1 && units > 0 => count *= 2,
+            Err(error) if error.is_size() && length > 1 && !matches!(elements, Elements::Whole) => count *= 2,
             lowered => return Ok(Lowered { pulses: lowered? }),
         }
     }

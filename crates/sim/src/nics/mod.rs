@@ -1,13 +1,14 @@
 //! NICs that carry out collectives themselves, on a network that delays and reorders by choice.
 //!
-//! A [`NicPlan`] says which jobs there are, where their ranks are and what they call; [`play`] carries it out on
+//! A [`NicPlan`] says which jobs there are, where their ranks are and what they call; [`Prepared::play`] carries it out on
 //! [order-triggered NICs](outboard_nic::ordered) with real bytes, every event chosen by a seed, and judges: every call
 //! ends with the bits of its plan, or with an error that names the dead; nothing is dropped; slots, counters and grants
-//! return. [`exhaust`] does so in every order of events. Costs only delay, so whatever bytes they bring about is one of
+//! return. [`Prepared::exhaust`] does so in every order of events. Costs only delay, so whatever bytes they bring about is one of
 //! these orders.
 //!
 //! Invariants: a run is a function of plan and choices. Never does IO.
 
+mod conformance;
 mod net;
 mod reference;
 mod service;
@@ -24,6 +25,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use thiserror::Error;
 
+pub use conformance::{EngineKind, call_of, conformance};
 use net::Net;
 pub use service::service_process;
 

@@ -62,7 +62,7 @@ pub(super) fn outputs(
         for (program, (memory, done)) in programs.iter().zip(memory.iter_mut().zip(&mut done)) {
             for (id, step) in program.steps.iter().enumerate() {
                 let ready = !done[id] && step.after.iter().all(|OpId(on)| done[*on as usize]);
-                if ready && carry_out(program.rank, step.op, memory, &mut sent, call.reduction) {
+                if ready && carry_out((program.rank, program.ranks), step.op, memory, &mut sent, call.reduction) {
                     (done[id], went) = (true, true);
                 }
             }
@@ -72,9 +72,12 @@ pub(super) fn outputs(
     memory.into_iter().map(|Buffers([_, output, _])| output).collect()
 }
 
+/// The index of what is multicast, which has none: a rank multicasts once.
+const MULTICAST: u32 = u32::MAX;
+
 /// Carries out a step, unless it waits for its message.
 fn carry_out(
-    rank: Rank,
+    (rank, ranks): (Rank, u32),
     op: Op,
     memory: &mut Buffers,
     sent: &mut BTreeMap<(Rank, Rank, u32), Vec<u8>>,
@@ -83,6 +86,13 @@ fn carry_out(
     match op {
         Op::Send { to, index, span } => {
             sent.insert((rank, to, index), memory.of(span).to_vec());
+        }
+        Op::Multicast { span } => {
+            let bytes = memory.of(span).to_vec();
+            sent.extend((0..ranks).map(|to| ((rank, Rank(to), MULTICAST), bytes.clone())));
+        }
+        Op::MulticastRecv { root, span } => {
+            return carry_out((rank, ranks), Op::Recv { from: root, index: MULTICAST, span }, memory, sent, reduction);
         }
         Op::Recv { from, index, span } => {
             let Some(message) = sent.remove(&(from, rank, index)) else { return false };
@@ -96,7 +106,6 @@ fn carry_out(
             let bytes = memory.of(from).to_vec();
             reduce(reduction.expect("a call that combines"), &bytes, memory.of(into), from_left);
         }
-        Op::Multicast { .. } | Op::MulticastRecv { .. } => unreachable!("a plan that was lowered has none"),
     }
     true
 }

@@ -20,17 +20,21 @@ use crate::store::StoreKind;
 /// What the oracles of the run found wrong.
 ///
 /// # Panics
-/// When service processes have no such call.
+/// When a reduction has none, or there are more hosts than a group has ranks.
 pub fn service_process(hosts: &[u32], call: &Call) -> Result<bool, Box<Failure>> {
     let (root, ranks) = (call.root.0 as usize, hosts.len());
     let combined = |result| Pattern::Reduction { result, reduction: call.reduction.expect("a call that combines") };
     let (pattern, bytes) = match call.choice.collective() {
         Collective::Broadcast => (Pattern::Broadcast { root }, call.bytes),
         Collective::Barrier => (Pattern::Barrier, 0),
+        Collective::Allgather => (Pattern::Allgather, call.bytes),
+        Collective::Alltoall => (Pattern::Alltoall, call.bytes),
+        Collective::Gather => (Pattern::Gather { root }, call.bytes),
+        Collective::Scatter => (Pattern::Scatter { root }, call.bytes),
+        Collective::Scan => (combined(Combined::Scan), call.bytes),
         Collective::Reduce => (combined(Combined::Reduce { root }), call.bytes),
         Collective::Allreduce => (combined(Combined::Allreduce), call.bytes),
         Collective::ReduceScatter => (combined(Combined::ReduceScatterBlock), call.bytes / ranks as u64),
-        other => unreachable!("{other} is compared with nothing"),
     };
     let mut scenario = Scenario::allgather(ranks, 0);
     scenario.host_of = hosts.iter().map(|host| *host as usize).collect();
@@ -40,6 +44,9 @@ pub fn service_process(hosts: &[u32], call: &Call) -> Result<bool, Box<Failure>>
     let rules = [(call.choice.collective(), vec![rule])].into();
     scenario.config.tuning = Some(Arc::new(Tuning { rules, ..Tuning::default() }));
     let bits = crate::run(&scenario, 1).map_err(Box::new)?.bits;
+    if bits.is_empty() {
+        return Ok(true);
+    }
     let topology = Topology::of_hosts(hosts.iter().copied()).expect("at most as many ranks as a group has");
     let contributed = |rank: Rank, bytes| call.contribution(rank, 0, bytes);
     let expected = reference::outputs(call, &call.arguments(&topology), contributed);
