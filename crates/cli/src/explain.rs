@@ -2,6 +2,8 @@
 
 mod collective;
 mod core_direct;
+mod engines;
+mod ordered;
 mod plans;
 mod rounds;
 mod svg;
@@ -41,6 +43,8 @@ enum ExplainCommand {
     },
     /// Which algorithm a call gets, why, and what the others would take
     Choice(ChoiceArgs),
+    /// Which engine carries out which algorithm, and why not
+    Engines(engines::EnginesArgs),
 }
 
 /// Which plan, and what of it.
@@ -97,6 +101,8 @@ enum Stage {
     Goal,
     /// Task lists of a triggered NIC
     CoreDirect,
+    /// Descriptors of an order-triggered NIC
+    Ordered,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -121,15 +127,17 @@ pub(crate) fn explain(ExplainArgs { command, plan }: ExplainArgs) -> Result<Exit
     match command {
         Some(ExplainCommand::Config { flags }) => config(&flags),
         Some(ExplainCommand::Choice(args)) => explain_choice::choice(&args),
-        None => {
-            // Printed at once: a reader that has seen enough closes the pipe, which is no panic.
-            let shown = show(&plan)?;
-            std::io::Write::write_all(&mut std::io::stdout(), shown.as_bytes())
-                .or_else(|error| if error.kind() == std::io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) })
-                .map_err(CliError::system("write to standard output"))?;
-            Ok(ExitCode::SUCCESS)
-        }
+        Some(ExplainCommand::Engines(args)) => print(&engines::show(&args)?),
+        None => print(&show(&plan)?),
     }
+}
+
+/// Printed at once: a reader that has seen enough closes the pipe, which is no panic.
+fn print(shown: &str) -> Result<ExitCode, CliError> {
+    std::io::Write::write_all(&mut std::io::stdout(), shown.as_bytes())
+        .or_else(|error| if error.kind() == std::io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) })
+        .map_err(CliError::system("write to standard output"))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn config(flags: &[String]) -> Result<ExitCode, CliError> {
@@ -156,6 +164,7 @@ fn show(args: &PlanArgs) -> Result<String, CliError> {
         Stage::Rounds => rounds::show(args.format, &planned),
         Stage::Goal => show_goal(args, &planned),
         Stage::CoreDirect => core_direct::show(args, &planned),
+        Stage::Ordered => ordered::show(args.format, &planned),
     }
 }
 

@@ -1,13 +1,18 @@
-//! `outboard sim`: the protocol on a virtual network that loses, duplicates, delays and kills, by seed.
+//! `outboard sim`: the protocol on a virtual network that loses, duplicates, delays and kills, by seed; and NICs that
+//! carry out collectives themselves.
+
+mod nics;
 
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
+use outboard_plan::selection::Collective;
 use outboard_proto::config::AllgatherAlgorithm;
 use outboard_service::settings::AlgorithmChoice;
 use outboard_sim::{AllgatherSweep, Progress, Summary};
 
 use crate::error::CliError;
+use nics::NicArgs;
 
 /// What is played.
 #[derive(Debug, Subcommand)]
@@ -16,6 +21,16 @@ pub(crate) enum SimCommand {
     Allgather(AllgatherArgs),
     /// Everything drawn by the seed: sizes, hosts, plans, loss, deaths, disagreement
     Mixed(MixedArgs),
+    /// A broadcast on NICs
+    Broadcast(NicArgs),
+    /// A reduce on NICs
+    Reduce(NicArgs),
+    /// An allreduce on NICs
+    Allreduce(NicArgs),
+    /// A reduce-scatter on NICs; the size is that of the whole vector
+    ReduceScatter(NicArgs),
+    /// A barrier on NICs
+    Barrier(NicArgs),
 }
 
 #[derive(Debug, Args)]
@@ -63,9 +78,27 @@ impl MixedArgs {
 }
 
 pub(crate) fn sim(command: SimCommand) -> Result<ExitCode, CliError> {
+    match command {
+        SimCommand::Allgather(args) => protocol(Protocol::Allgather(args)),
+        SimCommand::Mixed(args) => protocol(Protocol::Mixed(args)),
+        SimCommand::Broadcast(args) => nics::play(Collective::Broadcast, &args),
+        SimCommand::Reduce(args) => nics::play(Collective::Reduce, &args),
+        SimCommand::Allreduce(args) => nics::play(Collective::Allreduce, &args),
+        SimCommand::ReduceScatter(args) => nics::play(Collective::ReduceScatter, &args),
+        SimCommand::Barrier(args) => nics::play(Collective::Barrier, &args),
+    }
+}
+
+/// What service processes play.
+enum Protocol {
+    Allgather(AllgatherArgs),
+    Mixed(MixedArgs),
+}
+
+fn protocol(command: Protocol) -> Result<ExitCode, CliError> {
     let (name, seeds) = match &command {
-        SimCommand::Allgather(args) => (format!("allgather --ranks {} --loss {}", args.ranks, args.loss), &args.seeds),
-        SimCommand::Mixed(args) => ("mixed".to_owned(), args),
+        Protocol::Allgather(args) => (format!("allgather --ranks {} --loss {}", args.ranks, args.loss), &args.seeds),
+        Protocol::Mixed(args) => ("mixed".to_owned(), args),
     };
     let bar = indicatif::ProgressBar::new(seeds.seeds);
     let progress = |p: Progress| {
@@ -73,7 +106,7 @@ pub(crate) fn sim(command: SimCommand) -> Result<ExitCode, CliError> {
         bar.set_message(format!("{} failed", p.failed));
     };
     let summary = match &command {
-        SimCommand::Allgather(args) => {
+        Protocol::Allgather(args) => {
             let bytes = args.size.0;
             if !(0.0..1.0).contains(&args.loss) {
                 return Err(CliError::Failed(format!("--loss {}: a chance from 0 to below 1", args.loss)));
@@ -90,7 +123,7 @@ pub(crate) fn sim(command: SimCommand) -> Result<ExitCode, CliError> {
             let plan = AllgatherSweep { ranks, ranks_per_host, bytes, loss, algorithm, seeds, threads };
             outboard_sim::allgather(&plan, progress)
         }
-        SimCommand::Mixed(args) => outboard_sim::mixed(args.range(), args.threads(), progress),
+        Protocol::Mixed(args) => outboard_sim::mixed(args.range(), args.threads(), progress),
     };
     bar.finish_and_clear();
     print(&summary, &name);

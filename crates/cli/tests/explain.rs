@@ -190,6 +190,45 @@ fn json_of_task_lists_has_protocol_and_queue_pairs() {
     }
 }
 
+/// TH-1, TH-6: each rank's descriptors, of which a tree's are few: one for all children.
+#[test]
+fn descriptors_of_an_order_triggered_nic_are_shown() {
+    let reduce = ["reduce", "--algorithm", "binomial", "--ranks", "4", "--stage", "ordered"];
+    let text = shown(&reduce);
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[..2], ["reduce, binomial, 4 ranks, 1024 B", "1 pulse"]);
+    assert_eq!(lines[3], "rank 0: node 0 port 0, sources rank 1, rank 2");
+    let root = "  1024 B [CH], copies host[0..1024] into host[1024..2048]";
+    assert_eq!(lines[4], root);
+    assert_eq!(
+        lines[5],
+        "  1024 B [CT ReduceFlag CollEndFlag] waits for 2 of step 0 from source 0, sum of f64 with \
+         host[1024..2048] on the left into host[1024..2048]"
+    );
+    let view = json(&[&reduce[..], &["--size", "64K"]].concat());
+    assert_eq!(view["pulses"].as_u64(), Some(8));
+    assert_eq!(view["posts"][3]["descriptors"].as_array().map(Vec::len), Some(8));
+    assert!(refused(&["broadcast", "--algorithm", "multicast", "--stage", "ordered"]).contains("without multicast"));
+    assert!(
+        refused(&["reduce", "--element-bytes", "3", "--size", "9", "--stage", "ordered"]).contains("1, 2, 4, 8 or 16")
+    );
+}
+
+/// Who takes what, and why not.
+#[test]
+fn engines_say_what_they_take() {
+    let text = shown(&["engines", "--ranks", "4", "--size", "100K"]);
+    let said = |algorithm: &str, line: &str| {
+        let after = text.split_once(&format!("\n  {algorithm}\n")).expect("it is listed").1;
+        assert!(after.lines().take(2).any(|said| said.trim() == line), "{algorithm}: {after}");
+    };
+    said("rabenseifner", "service process takes it");
+    said("rabenseifner", "ordered         takes it, in 8 pulses");
+    let multicast = "ordered         does not: rank 0 step 0 (receive multicast of rank 2 into output[0..102400]): NICs \
+                     send from port to port; choose an algorithm without multicast";
+    said("multicast:subgroups=1", multicast);
+}
+
 /// Plans and schedules come back in from files, and malformed ones are answered with the place.
 #[test]
 fn files_are_explained_as_well() {
@@ -222,6 +261,7 @@ fn files_are_explained_as_well() {
     said("bad.goal", "num_ranks 2\nrank 0 {\nsend 8b at 1\n}\n", "line 3, column 9: expected `to`, found `at`");
     assert!(refused(&["--file", "/nowhere.plan"]).contains("read /nowhere.plan: No such file"));
     assert!(refused(&["allgather", "--file", &saved]).contains("cannot be used with"));
+    assert!(refused(&["--file", &saved, "--stage", "ordered"]).contains("name a collective"));
 }
 
 #[test]
@@ -235,7 +275,7 @@ fn what_does_not_fit_is_refused_with_the_choices() {
         "possible values: allgather, allreduce, alltoall, barrier, broadcast, exscan, gather, reduce, reduce-scatter, scan, \
          scatter",
     );
-    said(&["allgather", "--stage", "nowhere"], "possible values: plan, rounds, goal, core-direct");
+    said(&["allgather", "--stage", "nowhere"], "possible values: plan, rounds, goal, core-direct, ordered");
     said(&["allgather", "--format", "png"], "possible values: text, json, svg");
     said(&["allgather", "--algorithm", "gossip"], "choose one of ring, neighbour-exchange, standard-exchange, bruck");
     said(

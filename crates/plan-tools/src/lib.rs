@@ -1,7 +1,8 @@
 //! What people and tests need of plans, and neither the daemon nor liboutboard does.
 //!
 //! [`verify()`] proves that programs do what a [`contract()`] promises; [`mod@text`] and [`goal`]
-//! write and read plans; [`rounds`] tells when messages travel; [`core_direct`] makes task lists of a triggered NIC;
+//! write and read plans; [`rounds`] tells when messages travel; [`core_direct`] makes task lists of a triggered NIC,
+//! [`ordered`] descriptors of an order-triggered one;
 //! [`estimate()`] plays programs event by event, and [`fit()`] finds the cost of a cluster from measured times.
 //!
 //! Invariant: all of it looks at the programs of a whole group, which a daemon never holds. This crate never does IO.
@@ -13,6 +14,7 @@ pub mod core_direct;
 mod estimate;
 mod fit;
 pub mod goal;
+pub mod ordered;
 mod programs;
 pub mod rounds;
 pub mod text;

@@ -5,6 +5,8 @@
 //! error that names a true culprit; every call ends once; memory is used by the rules and given back; when faults stop,
 //! everything ends.
 //!
+//! [`nics`] does the same for NICs that carry out collectives themselves.
+//!
 //! Invariants: a run is a function of scenario and seed, on every machine; nothing waits for real time. Never does IO.
 
 #![forbid(unsafe_code)]
@@ -20,6 +22,7 @@ mod host;
 pub mod hostile;
 mod mixed;
 mod network;
+pub mod nics;
 mod oracle;
 mod pattern;
 mod report;

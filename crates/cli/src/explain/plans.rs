@@ -26,12 +26,36 @@ const MAX_STEPS: usize = 4_000_000;
 pub(crate) struct Planned {
     /// The collective and its algorithm with settings; not of a file.
     pub(crate) of: Option<(String, String)>,
+    /// The call that it is the plan of; not of a file.
+    pub(crate) call: Option<Call>,
     /// Bytes of a block, or of the whole; of the largest message of a file.
     pub(crate) bytes: u64,
     /// One line for people.
     pub(crate) title: String,
     /// The programs, by rank.
     pub(crate) programs: Vec<Program>,
+}
+
+/// A call, and how it is carried out.
+pub(crate) struct Call {
+    pub(crate) choice: Choice,
+    pub(crate) topology: Topology,
+    root: Rank,
+    /// As [`Arguments`] counts them.
+    bytes: u64,
+    pub(crate) element_bytes: u64,
+    exclusive: bool,
+}
+
+impl Call {
+    pub(crate) fn arguments(&self) -> Arguments<'_> {
+        Arguments {
+            root: self.root,
+            element_bytes: self.element_bytes,
+            exclusive: self.exclusive,
+            ..Arguments::of(&self.topology, self.bytes)
+        }
+    }
 }
 
 /// The plan that `args` ask for.
@@ -60,13 +84,9 @@ pub(crate) fn plan(args: &PlanArgs) -> Result<Planned, CliError> {
         )));
     }
     let blocks = if collective == Collective::ReduceScatter { u64::from(ranks) } else { 1 };
-    let arguments = Arguments {
-        root,
-        element_bytes,
-        exclusive: collective.is_exclusive(),
-        ..Arguments::of(&topology, bytes.checked_mul(blocks).ok_or_else(|| too_large(ranks, bytes))?)
-    };
-    let programs = programs(choice, &arguments)?;
+    let whole = bytes.checked_mul(blocks).ok_or_else(|| too_large(ranks, bytes))?;
+    let call = Call { choice, topology, root, bytes: whole, element_bytes, exclusive: collective.is_exclusive() };
+    let programs = programs(choice, &call.arguments())?;
     let algorithm = choice.carried_out(ranks).to_string();
     let size = match collective.counts() {
         Counts::Nothing => String::new(),
@@ -75,7 +95,7 @@ pub(crate) fn plan(args: &PlanArgs) -> Result<Planned, CliError> {
     };
     let collective = collective.name();
     let title = format!("{collective}, {algorithm}, {ranks} ranks{size}");
-    Ok(Planned { of: Some((collective, algorithm)), bytes, title, programs })
+    Ok(Planned { of: Some((collective, algorithm)), call: Some(call), bytes, title, programs })
 }
 
 /// The plan in a file, which is one of two texts.
@@ -95,7 +115,7 @@ fn file(path: &Path) -> Result<Planned, CliError> {
     });
     let bytes = reads.max().unwrap_or(0);
     let title = format!("{shown}, {} ranks, messages of up to {bytes} B", programs.len()).replace('\n', " ");
-    Ok(Planned { of: None, bytes, title, programs })
+    Ok(Planned { of: None, call: None, bytes, title, programs })
 }
 
 fn too_large(ranks: u32, bytes: u64) -> CliError {

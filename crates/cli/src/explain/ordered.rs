@@ -1,0 +1,97 @@
+//! `--stage ordered`: what each rank posts to an order-triggered NIC.
+
+use std::fmt::Write as _;
+
+use outboard_nic::ordered::Settings;
+use outboard_nic::ordered::descriptor::{Descriptor, Sequence, Source};
+use outboard_plan::{Element, Operator, Rank, Reduction};
+use outboard_plan_tools::ordered::{self, Lowered};
+use serde::Serialize;
+use serde_json::json;
+
+use super::plans::{Call, Planned};
+use super::{Format, views};
+use crate::error::CliError;
+
+pub(super) fn show(format: Format, planned: &Planned) -> Result<String, CliError> {
+    let asked = planned.call.as_ref().ok_or_else(|| {
+        CliError::Failed("--file: pulses are cut from calls; name a collective for --stage ordered".into())
+    })?;
+    let reduction = sum(asked.element_bytes)?;
+    let lowered = ordered::lower(asked.choice, &asked.arguments(), &Settings::default()).map_err(CliError::said)?;
+    let members = members(asked);
+    let posted = |rank: &Rank| {
+        // Where the output lies behind the input, as it well may.
+        let output = planned.programs[rank.0 as usize].input_bytes;
+        let call = ordered::Call { job: 0, members: &members, reduction: Some(reduction), input: 0, output };
+        descriptors(&lowered, *rank, &call)
+    };
+    let ranks = (0..members.len() as u32).map(Rank);
+    if format == Format::Json {
+        let view = |rank: Rank| {
+            let Source { node, port } = members[rank.0 as usize];
+            let (from, lines) = (sources(&lowered, rank), posted(&rank).iter().map(line).collect::<Vec<_>>());
+            json!({ "rank": rank.0, "node": node, "port": port, "sources": from, "descriptors": lines })
+        };
+        #[derive(Serialize)]
+        struct Posts<R> {
+            pulses: usize,
+            posts: R,
+        }
+        let rows = views::Rows(|| ranks.clone().map(view));
+        return views::view(planned, Posts { pulses: lowered.pulses.len(), posts: rows });
+    }
+    let count = lowered.pulses.len();
+    let mut text = format!("{}\n{count} pulse{}\n", planned.title, if count == 1 { "" } else { "s" });
+    for rank in ranks {
+        let Source { node, port } = members[rank.0 as usize];
+        let from = sources(&lowered, rank);
+        let from = if from.is_empty() { String::new() } else { format!(", sources {}", from.join(", ")) };
+        let _ = writeln!(text, "\n{rank}: node {node} port {port}{from}");
+        for descriptor in posted(&rank) {
+            let _ = writeln!(text, "  {}", line(&descriptor));
+        }
+    }
+    Ok(text)
+}
+
+/// A sum of elements of so many bytes, since descriptors say what they combine.
+fn sum(element_bytes: u64) -> Result<Reduction, CliError> {
+    let element = match element_bytes {
+        1 => Element::U8,
+        2 => Element::F16,
+        4 => Element::F32,
+        8 => Element::F64,
+        16 => Element::ComplexF64,
+        other => {
+            let said = format!("--element-bytes {other}: a NIC combines elements of 1, 2, 4, 8 or 16 bytes");
+            return Err(CliError::Failed(said));
+        }
+    };
+    Reduction::new(Operator::Sum, element).map_err(CliError::said)
+}
+
+/// The node of each rank is its host; ports count the ranks of a host.
+fn members(asked: &Call) -> Vec<Source> {
+    let topology = &asked.topology;
+    let member = |rank: Rank| {
+        let node = topology.host_of(rank);
+        let port = topology.ranks_of(node).iter().position(|other| *other == rank).unwrap_or(0);
+        Source { node, port: port as u16 }
+    };
+    (0..topology.ranks()).map(|rank| member(Rank(rank))).collect()
+}
+
+fn descriptors(lowered: &Lowered, rank: Rank, call: &ordered::Call<'_>) -> Vec<Descriptor> {
+    let sequences = Sequence::read(&lowered.words(rank, call, 0)).expect("what was lowered makes sense");
+    sequences.into_iter().flat_map(|sequence| sequence.descriptors).collect()
+}
+
+fn sources(lowered: &Lowered, rank: Rank) -> Vec<String> {
+    lowered.pulses[0][rank.0 as usize].sources.iter().map(ToString::to_string).collect()
+}
+
+fn line(descriptor: &Descriptor) -> String {
+    let pulse = if descriptor.pulse == 0 { String::new() } else { format!("pulse {}: ", descriptor.pulse) };
+    format!("{pulse}{descriptor}")
+}

@@ -1,0 +1,104 @@
+//! What every engine is to its driver, and the words that both use.
+//!
+//! The driver hands in what happened, then polls until nothing comes. It carries out orders at once and in the order in
+//! which they come; the payload of a packet is gathered when the packet is polled, so that later orders may reuse its
+//! places.
+
+use std::fmt;
+
+use outboard_plan::Reduction;
+
+/// A NIC, by its number in the network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Node(pub u32);
+
+/// A virtual port: what one process of a host has of its NIC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Port(pub u16);
+
+impl fmt::Display for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "node {}", self.0)
+    }
+}
+
+impl fmt::Display for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "port {}", self.0)
+    }
+}
+
+/// Memory that a NIC reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Region {
+    /// Of the process behind a port.
+    Host(Port),
+    /// The NIC's own.
+    Nic,
+}
+
+/// `len` bytes from `address` of a region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the names are the documentation")]
+pub struct Place {
+    pub region: Region,
+    pub address: u64,
+    pub len: u64,
+}
+
+/// Work on memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the names are the documentation")]
+pub enum Order {
+    /// The payload of the packet that was handed in last goes there.
+    Deliver { to: Place },
+    /// Copies between places of equal length, which are the same or do not overlap.
+    Copy { from: Place, to: Place },
+    /// `into = from * into` where `from_left`, else `into = into * from`, element by element.
+    Reduce { reduction: Reduction, from: Place, into: Place, from_left: bool },
+}
+
+/// What an engine asks of its driver.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are the documentation")]
+pub enum Output<P, C> {
+    /// Work on memory.
+    Order(Order),
+    /// A packet for a node, which may be this one, with what lies at these places behind it.
+    Transmit { to: Node, packet: P, payload: Vec<Place> },
+    /// A call of a process has ended.
+    Completed { port: Port, completion: C },
+}
+
+/// A NIC that carries out collectives. Times are in nanoseconds of the driver's clock, which never goes back.
+pub trait Engine {
+    /// What a host posts to have collectives carried out.
+    type Post: ?Sized;
+    /// Why a NIC does not take a post; nothing of it is carried out then.
+    type Refusal;
+    /// What NICs send each other, without payload.
+    type Packet;
+    /// How a call has ended.
+    type Completion;
+
+    /// The process behind `port` posts.
+    ///
+    /// # Errors
+    /// When what is posted makes no sense, or exceeds what the NIC has.
+    fn post(&mut self, now: u64, port: Port, post: &Self::Post) -> Result<(), Self::Refusal>;
+
+    /// A packet has arrived. Nothing is lost between NICs, but packets overtake each other.
+    fn handle_packet(&mut self, now: u64, from: Node, packet: Self::Packet);
+
+    /// A node is dead: nothing comes from there any more.
+    fn handle_dead(&mut self, now: u64, node: Node);
+
+    /// It is as late as [`Engine::poll_timeout`] says, or later.
+    fn handle_timeout(&mut self, now: u64);
+
+    /// When the engine wants to be told that time has passed.
+    fn poll_timeout(&self) -> Option<u64>;
+
+    /// What is to be done next.
+    fn poll(&mut self) -> Option<Output<Self::Packet, Self::Completion>>;
+}

@@ -1,0 +1,287 @@
+//! The hash buffer of a unit: where packets wait until a descriptor reads them, in whatever order they came (TH-4).
+//!
+//! Open addressing with linear probing and a valid bitmap. A packet's slot is also its place in memory, so entries
+//! never move: a removed one only loses its bit. How far entries lie behind the slot that their key hashes to is remembered
+//! for each slot, which ends a search; it falls back to nothing with the last entry of that slot.
+//!
+//! Invariants: no key is there twice; a tenth of the slots stays free. Never looks into packets.
+
+/// What names a packet at its destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Key(u128);
+
+/// What a key is made of. JobID, source node, source port and SeqID are the 48 bits of TH-2; destination port, pulse
+/// and chunk keep ranks of one node, pulses under way at once and packets of one message apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are the documentation")]
+pub struct Name {
+    pub job: u8,
+    pub source: u32,
+    pub source_port: u16,
+    pub seq: u8,
+    pub port: u16,
+    pub pulse: u16,
+    pub chunk: u16,
+}
+
+impl From<Name> for Key {
+    fn from(name: Name) -> Key {
+        let fields: [(u128, u32); 7] = [
+            (name.job.into(), 8),
+            (name.source.into(), 24),
+            (name.source_port.into(), 11),
+            (name.seq.into(), 5),
+            (name.port.into(), 11),
+            (name.pulse.into(), 12),
+            (name.chunk.into(), 16),
+        ];
+        Key(fields.iter().fold(0, |key, (value, bits)| {
+            debug_assert!(*value < 1 << bits, "{name:?} fits its fields");
+            key << bits | value
+        }))
+    }
+}
+
+impl Key {
+    /// The task that it is for: its job and destination port.
+    pub(super) fn task(self) -> (u8, u16) {
+        ((self.0 >> 79) as u8, (self.0 >> 28) as u16 & 0x7ff)
+    }
+
+    /// The pulse that it is for.
+    pub(super) fn pulse(self) -> u16 {
+        (self.0 >> 16) as u16 & 0xfff
+    }
+
+    fn hash(self) -> u64 {
+        // Two rounds of a multiplication whose upper half comes back: every bit of the key reaches every bit used.
+        let fold = |x: u64, by: u64| {
+            let product = u128::from(x) * u128::from(by);
+            product as u64 ^ (product >> 64) as u64
+        };
+        fold(
+            fold(self.0 as u64 ^ 0x9e37_79b9_7f4a_7c15, 0xd6e8_feb8_6659_fd93) ^ (self.0 >> 64) as u64,
+            0xa076_1d64_78bd_642f,
+        )
+    }
+}
+
+/// Why a packet was not put in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rejected {
+    /// One of that key waits already.
+    Duplicate,
+    /// No more are held at once.
+    Full,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct HashBuffer {
+    keys: Vec<Key>,
+    valid: Vec<u64>,
+    /// By slot: valid entries whose keys hash to it, and how far the farthest was put behind it.
+    homes: Vec<(u32, u32)>,
+    len: usize,
+    capacity: usize,
+}
+
+impl HashBuffer {
+    /// An empty buffer of `slots` slots, of which a tenth stays free.
+    #[must_use]
+    pub fn new(slots: usize) -> Self {
+        HashBuffer {
+            keys: vec![Key(0); slots],
+            valid: vec![0; slots.div_ceil(64)],
+            homes: vec![(0, 0); slots],
+            len: 0,
+            capacity: slots - slots.div_ceil(10),
+        }
+    }
+
+    /// Packets in it.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing is in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Packets that it holds at most.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    fn home(&self, key: Key) -> usize {
+        ((u128::from(key.hash()) * self.keys.len() as u128) >> 64) as usize
+    }
+
+    fn is_valid(&self, slot: usize) -> bool {
+        self.valid[slot / 64] >> (slot % 64) & 1 == 1
+    }
+
+    /// The slot of a packet that waits.
+    #[must_use]
+    pub fn find(&self, key: Key) -> Option<usize> {
+        let home = self.home(key);
+        let (entries, reach) = self.homes[home];
+        let slots = (0..=reach as usize).map(|far| (home + far) % self.keys.len());
+        slots.take_while(|_| entries > 0).find(|slot| self.is_valid(*slot) && self.keys[*slot] == key)
+    }
+
+    /// Gives a packet a slot.
+    ///
+    /// # Errors
+    /// When one of that key waits already, or the buffer is full.
+    pub fn insert(&mut self, key: Key) -> Result<usize, Rejected> {
+        if self.find(key).is_some() {
+            return Err(Rejected::Duplicate);
+        }
+        if self.len == self.capacity {
+            return Err(Rejected::Full);
+        }
+        let home = self.home(key);
+        let free = (0..self.keys.len()).find(|far| !self.is_valid((home + far) % self.keys.len()));
+        let far = free.expect("a tenth of the slots is free");
+        let slot = (home + far) % self.keys.len();
+        self.valid[slot / 64] |= 1 << (slot % 64);
+        self.keys[slot] = key;
+        let (entries, reach) = &mut self.homes[home];
+        *entries += 1;
+        *reach = (*reach).max(far as u32);
+        self.len += 1;
+        Ok(slot)
+    }
+
+    /// Takes a packet out; its bytes stay in the slot until the next packet gets it.
+    pub fn remove(&mut self, key: Key) -> Option<usize> {
+        let slot = self.find(key)?;
+        self.clear(slot);
+        Some(slot)
+    }
+
+    fn clear(&mut self, slot: usize) {
+        let home = self.home(self.keys[slot]);
+        self.valid[slot / 64] &= !(1 << (slot % 64));
+        let (entries, reach) = &mut self.homes[home];
+        *entries -= 1;
+        if *entries == 0 {
+            *reach = 0;
+        }
+        self.len -= 1;
+    }
+
+    /// Takes out all packets whose keys `which` says; how many.
+    pub fn remove_all(&mut self, which: impl Fn(Key) -> bool) -> usize {
+        let found: Vec<usize> =
+            (0..self.keys.len()).filter(|slot| self.is_valid(*slot) && which(self.keys[*slot])).collect();
+        found.iter().for_each(|slot| self.clear(*slot));
+        found.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use rand::{Rng, SeedableRng};
+    use rand_chacha::ChaCha8Rng;
+
+    use super::*;
+
+    fn key(rng: &mut ChaCha8Rng) -> Key {
+        let name = Name {
+            job: rng.random(),
+            source: rng.random_range(0..1 << 24),
+            source_port: rng.random_range(0..1 << 11),
+            seq: rng.random_range(0..1 << 5),
+            port: rng.random_range(0..1 << 11),
+            pulse: rng.random_range(0..1 << 12),
+            chunk: rng.random(),
+        };
+        name.into()
+    }
+
+    /// TH-4: does the same as a map in which nothing ever collides, as full as it gets.
+    fn agrees_with_a_map(operations: u32, seed: u64) {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut buffer = HashBuffer::new(512);
+        assert_eq!(buffer.capacity(), 460);
+        let (mut map, mut there): (HashMap<Key, usize>, Vec<Key>) = (HashMap::new(), Vec::new());
+        let (mut used, mut rejected) = (vec![false; 512], 0);
+        for _ in 0..operations {
+            // Fills up, then stays within a few packets of full.
+            let known = (!there.is_empty()).then(|| rng.random_range(0..there.len()));
+            match (rng.random_range(0..8), known) {
+                (0..4, _) | (_, None) => {
+                    let new = key(&mut rng);
+                    match buffer.insert(new) {
+                        Ok(slot) => {
+                            assert!(!std::mem::replace(&mut used[slot], true), "every packet has a slot of its own");
+                            assert_eq!(map.insert(new, slot), None);
+                            there.push(new);
+                        }
+                        Err(Rejected::Full) => {
+                            assert_eq!(map.len(), buffer.capacity());
+                            rejected += 1;
+                        }
+                        Err(Rejected::Duplicate) => assert!(map.contains_key(&new)),
+                    }
+                }
+                (4, Some(at)) => assert_eq!(buffer.insert(there[at]), Err(Rejected::Duplicate)),
+                (5, Some(at)) => assert_eq!(buffer.find(there[at]), map.get(&there[at]).copied()),
+                (6, _) => {
+                    let absent = key(&mut rng);
+                    assert_eq!(buffer.find(absent), map.get(&absent).copied());
+                }
+                (_, Some(at)) => {
+                    let gone = there.swap_remove(at);
+                    let slot = map.remove(&gone);
+                    assert_eq!((buffer.remove(gone), buffer.remove(gone)), (slot, None));
+                    used[slot.expect("it was there")] = false;
+                }
+            }
+            assert_eq!(buffer.len(), map.len());
+        }
+        assert!(rejected > operations / 8, "it was full most of the time, {rejected} rejected");
+        assert_eq!(buffer.remove_all(|key| map.contains_key(&key)), map.len());
+        assert!(buffer.is_empty());
+    }
+
+    #[test]
+    fn th_4_the_buffer_agrees_with_a_map() {
+        agrees_with_a_map(200_000, 1);
+    }
+
+    #[test]
+    #[ignore = "10 million operations: for release builds (make soak)"]
+    fn th_4_the_buffer_agrees_with_a_map_for_long() {
+        agrees_with_a_map(10_000_000, 2);
+    }
+
+    /// Every field of a name is a part of its key.
+    #[test]
+    fn names_that_differ_have_other_keys() {
+        let name = Name { job: 1, source: 2, source_port: 3, seq: 4, port: 5, pulse: 6, chunk: 7 };
+        let others = [
+            Name { job: 2, ..name },
+            Name { source: 3, ..name },
+            Name { source_port: 4, ..name },
+            Name { seq: 5, ..name },
+            Name { port: 6, ..name },
+            Name { pulse: 7, ..name },
+            Name { chunk: 8, ..name },
+        ];
+        for other in others {
+            assert_ne!(Key::from(other), Key::from(name), "{other:?}");
+        }
+        let largest = Name { job: 0xff, port: 0x7ff, pulse: 0xfff, ..name };
+        assert_eq!((Key::from(largest).task(), Key::from(largest).pulse()), ((0xff, 0x7ff), 0xfff));
+        assert_eq!((Key::from(name).task(), Key::from(name).pulse()), ((1, 5), 6));
+    }
+}

@@ -1,0 +1,41 @@
+//! What order-triggered NICs send each other.
+
+use super::Failure;
+
+/// A packet from a port to a port, of one job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are the documentation")]
+pub struct Packet {
+    pub job: u8,
+    pub source_port: u16,
+    pub port: u16,
+    pub content: Content,
+}
+
+/// What it is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Content {
+    /// One chunk of a message, with `bytes` of payload.
+    Data {
+        /// Which message of the pulse.
+        seq: u8,
+        /// The pulse, in 12 bits: nobody sends what the destination has no room for, so they tell pulses apart.
+        pulse: u16,
+        /// Which chunk of the message.
+        chunk: u16,
+        /// Bytes behind the header.
+        bytes: u32,
+    },
+    /// The source has something of this pulse to send and knows of no room for it.
+    Ask {
+        /// Counted from the job's first.
+        pulse: u64,
+    },
+    /// There is room for all pulses before this one.
+    Grant {
+        /// Counted from the job's first.
+        before: u64,
+    },
+    /// The job is over.
+    Abort(Failure),
+}

@@ -1,0 +1,380 @@
+//! How tasks go on: units are bound, sequences started, descriptors carried out, room granted.
+
+use super::buffer::{Key, Name};
+use super::descriptor::{Address, Flags, PULSES, Piece, Source};
+use super::task::{Ask, Retry, Running, Task};
+use super::{Completion, Content, Failure, Ordered, TaskKey};
+use crate::engine::{Order, Output, Place, Port, Region};
+
+impl Ordered {
+    fn task(&mut self, key: TaskKey) -> &mut Task {
+        self.tasks.get_mut(&key).expect("a task that goes on is open")
+    }
+
+    /// The unit of a task, which gets the least loaded one where it has none.
+    pub(super) fn bind(&mut self, key: TaskKey) -> usize {
+        if let Some(unit) = self.tasks[&key].unit {
+            return unit;
+        }
+        let least = (0..self.units.len()).min_by_key(|unit| self.units[*unit].load()).expect("a NIC has units");
+        self.units[least].tasks += 1;
+        assert!(self.units[least].tasks <= self.settings.tasks_per_unit(), "as many tasks as there is room for");
+        self.task(key).unit = Some(least);
+        least
+    }
+
+    /// Lets the unit of a task go that needs none now.
+    pub(super) fn unbind_idle(&mut self, key: TaskKey) {
+        let task = &self.tasks[&key];
+        if let Some(unit) = task.unit
+            && task.is_idle(&self.settings)
+        {
+            self.units[unit].tasks -= 1;
+            self.task(key).unit = None;
+        }
+    }
+
+    /// Lets everything go on that may.
+    pub(super) fn run(&mut self, now: u64) {
+        while let Some(key) = self.ready.pop_first() {
+            while self.tasks.get(&key).is_some_and(|task| task.failed.is_none()) && self.go_round(now, key) {}
+            if self.tasks.contains_key(&key) {
+                self.unbind_idle(key);
+            }
+        }
+    }
+
+    /// Starts what may start and carries out one chunk of each pulse that can; whether there was anything.
+    fn go_round(&mut self, now: u64, key: TaskKey) -> bool {
+        let mut went = self.start(now, key);
+        let pulses: Vec<u64> = self.tasks[&key].running.keys().copied().collect();
+        for pulse in pulses {
+            if self.step(key, pulse) {
+                went = true;
+                let running = &self.tasks[&key].running[&pulse];
+                if running.at == running.sequence.descriptors.len() {
+                    self.finish(key, pulse);
+                }
+            }
+        }
+        went
+    }
+
+    /// Gives the first sequence of the queue a DMA counter. Sequences that are not the oldest of their task leave one
+    /// for each task that has none.
+    fn start(&mut self, now: u64, key: TaskKey) -> bool {
+        let task = &self.tasks[&key];
+        let Some(unit) = task.unit.filter(|_| !task.queue.is_empty()) else { return false };
+        let (oldest, first) = (task.queue_has_oldest(), task.running.is_empty());
+        let left = &mut self.units[unit];
+        let others = self.settings.tasks_per_unit() - left.busy;
+        if left.counters.len() <= if first { 0 } else { others } {
+            if oldest {
+                self.retry(now, key);
+            }
+            return false;
+        }
+        left.busy += usize::from(first);
+        let counter = left.counters.pop().expect("more than none");
+        let task = self.task(key);
+        let pulse = task.next - task.queue.len() as u64;
+        let sequence = task.queue.pop_front().expect("looked at above");
+        task.retry = None;
+        task.running.insert(pulse, Running { sequence, at: 0, chunk: 0, counter });
+        true
+    }
+
+    /// The oldest sequence of a task found no counter (TH-5).
+    fn retry(&mut self, now: u64, key: TaskKey) {
+        let (after, retries) = (self.settings.retry_after, self.settings.retries);
+        let retry = self.task(key).retry;
+        if retry.is_some_and(|retry| retry.at > now) {
+            return;
+        }
+        let tries = retry.map_or(0, |retry| retry.tries + 1);
+        if tries > retries {
+            let (counters, tasks) = (self.settings.counters, self.settings.tasks_per_unit());
+            self.fail(key, Failure::Counters { node: self.node, counters, tasks });
+            return;
+        }
+        self.counters.retries += 1;
+        self.task(key).retry = Some(Retry { at: now + after, tries });
+    }
+
+    /// Carries out one chunk of the descriptor that is next in a pulse, unless it has to wait.
+    fn step(&mut self, key: TaskKey, pulse: u64) -> bool {
+        let task = &self.tasks[&key];
+        let running = &task.running[&pulse];
+        let descriptor = &running.sequence.descriptors[running.at];
+        let sends = descriptor.flags.has(Flags::SENDS);
+        let to = Source { node: descriptor.dest, port: descriptor.dest_port };
+        if sends && task.peers[&to].granted <= pulse {
+            self.ask(key, to, pulse);
+            return false;
+        }
+        let unit = task.unit.expect("a task that runs has a unit");
+        let name = |source: &Source| Name {
+            job: key.0,
+            source: source.node,
+            source_port: source.port,
+            seq: descriptor.await_seq,
+            port: key.1,
+            pulse: (pulse % PULSES) as u16,
+            chunk: running.chunk as u16,
+        };
+        let keys: Vec<Key> = running.sequence.sources_of(running.at).iter().map(name).map(Key::from).collect();
+        if keys.iter().any(|key| self.units[unit].buffer.find(*key).is_none()) {
+            return false;
+        }
+        let slots: Vec<usize> = keys.iter().filter_map(|key| self.units[unit].buffer.remove(*key)).collect();
+        self.carry_out(key, pulse, &slots);
+        self.note_read(key, pulse, slots.len());
+        let packets = self.settings.packets(self.length(key, pulse));
+        let running = self.task(key).running.get_mut(&pulse).expect("it runs");
+        running.chunk += 1;
+        if running.chunk == packets {
+            (running.at, running.chunk) = (running.at + 1, 0);
+        }
+        true
+    }
+
+    fn length(&self, key: TaskKey, pulse: u64) -> u64 {
+        let running = &self.tasks[&key].running[&pulse];
+        running.sequence.descriptors[running.at].length.into()
+    }
+
+    /// Packets were read.
+    fn note_read(&mut self, key: TaskKey, pulse: u64, count: usize) {
+        let held = &mut self.task(key).held;
+        if let Some(left) = held.get_mut(&pulse) {
+            *left -= count;
+            if *left == 0 {
+                held.remove(&pulse);
+            }
+        }
+    }
+
+    /// The orders of one chunk, whose packets lie in these slots, in the order of reading (TH-2).
+    fn carry_out(&mut self, key: TaskKey, pulse: u64, slots: &[usize]) {
+        let task = &self.tasks[&key];
+        let running = &task.running[&pulse];
+        let descriptor = &running.sequence.descriptors[running.at];
+        let (flags, chunk) = (descriptor.flags, running.chunk);
+        let unit = task.unit.expect("a task that runs has a unit");
+        let intermediate = self.intermediate(unit, running.counter);
+        let start = chunk * self.settings.packet_bytes;
+        let len = u64::from(descriptor.length).saturating_sub(start).min(self.settings.packet_bytes);
+        let places = |pieces: &[Piece]| cut(pieces, (start, len), Port(key.1), intermediate);
+        let [operand, result, message] =
+            [&descriptor.operand, &descriptor.result, &descriptor.message].map(|pieces| places(pieces));
+        let slots = slots.iter().map(|slot| [self.slot(unit, *slot, len)]);
+        let copy = |(from, to)| Order::Copy { from, to };
+        let mut orders: Vec<Order> = Vec::new();
+        if let Some(reduction) = descriptor.reduction {
+            if operand != result {
+                orders.extend(pairs(&operand, &result).map(copy));
+            }
+            let from_left = descriptor.packet_left;
+            for slot in slots {
+                orders.extend(pairs(&slot, &result).map(|(from, into)| Order::Reduce {
+                    reduction,
+                    from,
+                    into,
+                    from_left,
+                }));
+            }
+        } else if flags.has(Flags::SWAP_LOCAL_DATA) {
+            slots.for_each(|slot| orders.extend(pairs(&slot, &result).map(copy)));
+        } else if operand != result {
+            orders.extend(pairs(&operand, &result).map(copy));
+        }
+        let sent = flags.has(Flags::SENDS).then_some((
+            Source { node: descriptor.dest, port: descriptor.dest_port },
+            Content::Data { seq: descriptor.seq, pulse: descriptor.pulse, chunk: chunk as u16, bytes: len as u32 },
+        ));
+        self.outputs.extend(orders.into_iter().map(Output::Order));
+        if let Some((to, content)) = sent {
+            self.transmit(key, to, content, message);
+        }
+    }
+
+    /// A pulse has been carried out: its counter is free, and if it was the oldest, so is its room.
+    fn finish(&mut self, key: TaskKey, pulse: u64) {
+        let task = self.task(key);
+        let unit = task.unit.expect("a task that runs has a unit");
+        let running = task.running.remove(&pulse).expect("it has run");
+        let oldest = task.running.keys().next().copied().unwrap_or(task.next - task.queue.len() as u64);
+        let over = task.done..oldest;
+        let last = task.running.is_empty();
+        let unit_state = &mut self.units[unit];
+        unit_state.counters.push(running.counter);
+        unit_state.busy -= usize::from(last);
+        for pulse in over {
+            self.give_back(key, unit, pulse);
+        }
+        while let Some(end) = self.tasks[&key].ends.front().copied()
+            && end < oldest
+        {
+            self.task(key).ends.pop_front();
+            self.complete(key, Ok(()));
+        }
+        self.look_again(unit);
+    }
+
+    /// The oldest pulse of a task is over.
+    fn give_back(&mut self, key: TaskKey, unit: usize, pulse: u64) {
+        let always = self.settings.granted();
+        let task = self.task(key);
+        task.done = pulse + 1;
+        if task.granted - task.done < always {
+            task.granted += 1
+        } else {
+            self.units[unit].spare += 1
+        }
+        if self.task(key).held.remove(&pulse).is_some() {
+            let number = (pulse % PULSES) as u16;
+            let stale = |other: Key| other.task() == key && other.pulse() == number;
+            self.counters.late += self.units[unit].buffer.remove_all(stale) as u64;
+        }
+    }
+
+    fn complete(&mut self, key: TaskKey, result: Result<(), Failure>) {
+        let completion = Completion { job: key.0, result };
+        self.outputs.push_back(Output::Completed { port: Port(key.1), completion });
+    }
+
+    /// Counters or room of a unit have become free.
+    fn look_again(&mut self, unit: usize) {
+        let of_unit: Vec<TaskKey> =
+            self.tasks.iter().filter(|(_, task)| task.unit == Some(unit)).map(|(key, _)| *key).collect();
+        for key in of_unit {
+            self.serve_asks(key);
+            self.ready.insert(key);
+        }
+    }
+
+    /// Asks a peer for room, once.
+    fn ask(&mut self, key: TaskKey, to: Source, pulse: u64) {
+        let peer = self.task(key).peers.get_mut(&to).expect("checked when it was posted");
+        if peer.asked.is_none_or(|asked| asked < pulse) {
+            peer.asked = Some(pulse);
+            self.transmit(key, to, Content::Ask { pulse }, Vec::new());
+        }
+    }
+
+    /// A peer asks for room.
+    pub(super) fn asked(&mut self, key: TaskKey, from: Source, pulse: u64) {
+        let known = self.tasks.get(&key).filter(|task| task.failed.is_none() && task.peers.contains_key(&from));
+        if known.is_none() {
+            self.counters.unknown += 1;
+            return;
+        }
+        self.bind(key);
+        let told = self.settings.granted();
+        let ask = self.task(key).asks.entry(from).or_insert(Ask { most: pulse, told });
+        ask.most = ask.most.max(pulse);
+        self.serve_asks(key);
+        self.unbind_idle(key);
+    }
+
+    /// Grants what is left over to who has asked.
+    fn serve_asks(&mut self, key: TaskKey) {
+        let task = self.tasks.get_mut(&key).expect("a task that is asked is open");
+        let (Some(unit), Some(most)) = (task.unit, task.asks.values().map(|ask| ask.most).max()) else { return };
+        let spare = &mut self.units[unit].spare;
+        let more = (most + 1).saturating_sub(task.granted).min(*spare);
+        (task.granted, *spare) = (task.granted + more, *spare - more);
+        let before = task.granted;
+        let news = task.asks.iter_mut().filter(|(_, ask)| ask.told < before);
+        let to: Vec<Source> = news
+            .map(|(peer, ask)| {
+                ask.told = before;
+                *peer
+            })
+            .collect();
+        task.asks.retain(|_, ask| ask.most >= before);
+        for peer in to {
+            self.transmit(key, peer, Content::Grant { before }, Vec::new());
+        }
+    }
+
+    /// A peer has room.
+    pub(super) fn granted(&mut self, key: TaskKey, from: Source, before: u64) {
+        let peer = self.tasks.get_mut(&key).and_then(|task| task.peers.get_mut(&from));
+        let Some(peer) = peer else {
+            self.counters.unknown += 1;
+            return;
+        };
+        peer.granted = peer.granted.max(before);
+        self.ready.insert(key);
+    }
+
+    /// A job is over on this port: its calls end, its peers hear of it, everything that it had is free.
+    pub(super) fn fail(&mut self, key: TaskKey, failure: Failure) {
+        if self.tasks[&key].failed.is_some() {
+            return;
+        }
+        self.release(key);
+        let task = self.task(key);
+        task.failed = Some(failure);
+        task.done = task.next;
+        let (calls, peers) = (std::mem::take(&mut task.ends).len(), task.peers.keys().copied().collect::<Vec<_>>());
+        (0..calls).for_each(|_| self.complete(key, Err(failure)));
+        for peer in peers {
+            let gone = matches!(failure, Failure::Dead { node } if node.0 == peer.node);
+            if !gone && (peer.node, peer.port) != (self.node.0, key.1) {
+                self.transmit(key, peer, Content::Abort(failure), Vec::new());
+            }
+        }
+    }
+
+    /// Takes from a task what it has of a unit.
+    pub(super) fn release(&mut self, key: TaskKey) {
+        let always = self.settings.granted();
+        let task = self.task(key);
+        let Some(number) = task.unit.take() else { return };
+        let running = std::mem::take(&mut task.running);
+        let beyond = task.granted - task.done - always;
+        (task.queue, task.asks, task.retry) = Default::default();
+        task.held.clear();
+        let unit = &mut self.units[number];
+        unit.spare += beyond;
+        unit.tasks -= 1;
+        unit.busy -= usize::from(!running.is_empty());
+        unit.counters.extend(running.into_values().map(|running| running.counter));
+        unit.buffer.remove_all(|other| other.task() == key);
+        self.look_again(number);
+    }
+}
+
+/// `len` bytes from `start` of what pieces hold, where they lie.
+fn cut(pieces: &[Piece], (start, len): (u64, u64), port: Port, intermediate: u64) -> Vec<Place> {
+    let (mut skip, mut left, mut places) = (start, len, Vec::new());
+    for piece in pieces {
+        let take = piece.len.saturating_sub(skip).min(left);
+        if take > 0 {
+            let (region, address) = match piece.address {
+                Address::Host(at) => (Region::Host(port), at),
+                Address::Intermediate(at) => (Region::Nic, intermediate + at),
+            };
+            places.push(Place { region, address: address + skip, len: take });
+        }
+        skip = skip.saturating_sub(piece.len);
+        left -= take;
+    }
+    places
+}
+
+/// The same bytes of two lists of places, in pieces that neither of them cuts.
+fn pairs<'a>(from: &'a [Place], to: &'a [Place]) -> impl Iterator<Item = (Place, Place)> + 'a {
+    let rest = |place: Place, len| Place { address: place.address + len, len: place.len - len, ..place };
+    let (mut from, mut to) = (from.iter().copied(), to.iter().copied());
+    let mut next = (from.next(), to.next());
+    std::iter::from_fn(move || {
+        let (Some(a), Some(b)) = next else { return None };
+        let len = a.len.min(b.len);
+        next.0 = if a.len > len { Some(rest(a, len)) } else { from.next() };
+        next.1 = if b.len > len { Some(rest(b, len)) } else { to.next() };
+        Some((Place { len, ..a }, Place { len, ..b }))
+    })
+}

@@ -1,0 +1,291 @@
+//! Makes templates of the programs of one pulse.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use outboard_nic::ordered::descriptor::{MAX_MESSAGE, MAX_PIECES};
+use outboard_nic::ordered::{MAX_SOURCES, MAX_STEPS, Settings};
+use outboard_plan::{Buffer, Op, OpId, PlanError, Program, Rank, Span};
+use thiserror::Error;
+
+use super::{Step, Template, Work};
+use crate::verify::At;
+
+/// Why a call is not carried out by an order-triggered NIC.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[allow(missing_docs, reason = "the messages are the documentation")]
+pub enum LowerError {
+    /// There is no such plan.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    #[error("{at}: NICs send from port to port; choose an algorithm without multicast")]
+    Multicast { at: Box<At> },
+    #[error("{at}: the NIC combines packets with memory, not memory with memory; choose another algorithm")]
+    InMemory { at: Box<At> },
+    #[error("{at} waits, in the order of its program, for what a rank sends that waits for this one")]
+    Order { at: Box<At> },
+    #[error(
+        "{rank} and {peer} exchange {messages} messages in one direction: a pulse has {MAX_STEPS} steps; choose an \
+         algorithm with fewer rounds between two ranks"
+    )]
+    Steps { rank: Rank, peer: Rank, messages: usize },
+    #[error(
+        "{rank} reads from {sources} sources: a task has {MAX_SOURCES}; choose an algorithm in which a rank hears of \
+         fewer"
+    )]
+    Sources { rank: Rank, sources: usize },
+    #[error("{rank} receives {packets} packets in a pulse, which has room for {most}; {remedy}")]
+    Packets { rank: Rank, packets: u64, most: u64, remedy: &'static str },
+    #[error("{rank} needs {bytes} B for intermediate results of a pulse, which has {most} B; {remedy}")]
+    Intermediate { rank: Rank, bytes: u64, most: u64, remedy: &'static str },
+    #[error("{at} is of {bytes} B, and a descriptor of up to {MAX_MESSAGE} B; {remedy}")]
+    Message { at: Box<At>, bytes: u64, remedy: &'static str },
+    #[error("{at} lies in {pieces} pieces, and a descriptor has {MAX_PIECES}; {remedy}")]
+    Pieces { at: Box<At>, pieces: usize, remedy: &'static str },
+}
+
+impl LowerError {
+    /// Whether shorter pulses may help.
+    pub(super) fn is_size(&self) -> bool {
+        matches!(
+            self,
+            LowerError::Packets { .. }
+                | LowerError::Intermediate { .. }
+                | LowerError::Message { .. }
+                | LowerError::Pieces { .. }
+        )
+    }
+}
+
+/// Some message that was received and that no descriptor has read yet.
+#[derive(Debug, Clone, Copy)]
+struct Arrival {
+    step: OpId,
+    from: Rank,
+    seq: usize,
+    span: Span,
+}
+
+/// A template in the making.
+struct Writer<'a, G> {
+    program: &'a Program,
+    /// Where the bytes of a span really lie.
+    gather: G,
+    /// By peer, whether it is sent, and index: which of the messages with that peer it is.
+    numbers: BTreeMap<(Rank, bool, u32), usize>,
+    unread: BTreeMap<OpId, Arrival>,
+    steps: Vec<Step>,
+}
+
+/// What `program` becomes; `remedy` is what errors of size advise.
+pub(super) fn template(
+    program: &Program,
+    gather: impl Fn(Span) -> Vec<Span>,
+    settings: &Settings,
+    remedy: &'static str,
+) -> Result<Template, LowerError> {
+    let rank = program.rank;
+    let (packets, most) = (received(program, settings), settings.pulse_packets() as u64);
+    if packets > most {
+        return Err(LowerError::Packets { rank, packets, most, remedy });
+    }
+    let (bytes, most) = (program.scratch_bytes, settings.intermediate_bytes());
+    if bytes > most {
+        return Err(LowerError::Intermediate { rank, bytes, most, remedy });
+    }
+    let numbers = numbers(program)?;
+    let mut writer = Writer { program, gather, numbers, unread: BTreeMap::new(), steps: Vec::new() };
+    for (id, step) in program.steps.iter().enumerate() {
+        writer.step(OpId(id as u32), step.op, &step.after)?;
+    }
+    let left: Vec<OpId> = writer.unread.keys().copied().collect();
+    writer.read(&left, None);
+    let steps = writer.steps;
+    let at = |step: &Step| At::new(program, step.of).boxed();
+    if let Some(step) = steps.iter().find(|step| step.length > MAX_MESSAGE) {
+        return Err(LowerError::Message { at: at(step), bytes: step.length, remedy });
+    }
+    let pieces = |step: &Step| {
+        let (operand, result) = match &step.work {
+            Work::Nothing => (0, 0),
+            Work::Store { result } => (0, result.len()),
+            Work::Copy { operand, result } | Work::Reduce { operand, result, .. } => (operand.len(), result.len()),
+        };
+        operand.max(result).max(step.sends.as_ref().map_or(0, |(_, _, message)| message.len()))
+    };
+    if let Some(step) = steps.iter().find(|step| pieces(step) > MAX_PIECES) {
+        return Err(LowerError::Pieces { at: at(step), pieces: pieces(step), remedy });
+    }
+    Ok(Template { rank, sources: table(rank, &steps)?, steps })
+}
+
+/// Packets that a rank receives.
+fn received(program: &Program, settings: &Settings) -> u64 {
+    let packets = |op: Op| match op {
+        Op::Recv { span, .. } => settings.packets(span.len),
+        _ => 0,
+    };
+    program.steps.iter().map(|step| packets(step.op)).sum()
+}
+
+/// The numbers of messages, in the order of their indices.
+fn numbers(program: &Program) -> Result<BTreeMap<(Rank, bool, u32), usize>, LowerError> {
+    let mut messages: BTreeMap<(Rank, bool), BTreeSet<u32>> = BTreeMap::new();
+    for step in &program.steps {
+        let (peer, index) = match step.op {
+            Op::Send { to, index, .. } => ((to, true), index),
+            Op::Recv { from, index, .. } => ((from, false), index),
+            Op::Multicast { .. } | Op::MulticastRecv { .. } | Op::Copy { .. } | Op::Reduce { .. } => continue,
+        };
+        messages.entry(peer).or_default().insert(index);
+    }
+    if let Some(((peer, _), all)) = messages.iter().find(|(_, all)| all.len() > MAX_STEPS) {
+        return Err(LowerError::Steps { rank: program.rank, peer: *peer, messages: all.len() });
+    }
+    let numbered = |((peer, sent), all): ((Rank, bool), BTreeSet<u32>)| {
+        all.into_iter().zip(0..).map(move |(index, number)| ((peer, sent, index), number))
+    };
+    Ok(messages.into_iter().flat_map(numbered).collect())
+}
+
+/// The table of sources, the longest runs first.
+fn table(rank: Rank, steps: &[Step]) -> Result<Vec<Rank>, LowerError> {
+    let mut runs: Vec<&Vec<Rank>> = steps.iter().map(|step| &step.awaits.0).collect();
+    runs.sort_by_key(|run| std::cmp::Reverse(run.len()));
+    let mut table: Vec<Rank> = Vec::new();
+    for run in runs.into_iter().filter(|run| !run.is_empty()) {
+        if !table.windows(run.len()).any(|window| window == run.as_slice()) {
+            table.extend(run);
+        }
+    }
+    let sources = table.len();
+    if sources > MAX_SOURCES { Err(LowerError::Sources { rank, sources }) } else { Ok(table) }
+}
+
+fn overlap(a: Span, b: Span) -> bool {
+    a.buffer == b.buffer && a.offset < b.offset + b.len && b.offset < a.offset + a.len
+}
+
+impl<G: Fn(Span) -> Vec<Span>> Writer<'_, G> {
+    fn at(&self, step: OpId) -> Box<At> {
+        At::new(self.program, step).boxed()
+    }
+
+    fn step(&mut self, id: OpId, op: Op, after: &[OpId]) -> Result<(), LowerError> {
+        match op {
+            Op::Recv { from, index, span } => {
+                let seq = self.numbers[&(from, false, index)];
+                self.unread.insert(id, Arrival { step: id, from, seq, span });
+            }
+            Op::Send { to, index, span } => {
+                self.read(after, None);
+                self.send(id, to, self.numbers[&(to, true, index)], span);
+            }
+            Op::Copy { from, to } => {
+                self.read(after, None);
+                let work = Work::Copy { operand: (self.gather)(from), result: (self.gather)(to) };
+                self.push(id, from.len, (Vec::new(), 0), work);
+            }
+            Op::Reduce { from, into, from_left } => self.reduce(id, (from, into, from_left), after)?,
+            Op::Multicast { .. } | Op::MulticastRecv { .. } => {
+                return Err(LowerError::Multicast { at: self.at(id) });
+            }
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, of: OpId, length: u64, awaits: (Vec<Rank>, usize), work: Work) {
+        self.steps.push(Step { of, length, awaits, work, sends: None });
+    }
+
+    /// Reads those of `steps` that were received and not read, but `not`, to where they belong.
+    fn read(&mut self, steps: &[OpId], not: Option<OpId>) {
+        for id in steps.iter().filter(|id| Some(**id) != not) {
+            if let Some(Arrival { step, from, seq, span }) = self.unread.remove(id) {
+                let work = if span.is_empty() { Work::Nothing } else { Work::Store { result: (self.gather)(span) } };
+                self.push(step, span.len, (vec![from], seq), work);
+            }
+        }
+    }
+
+    /// Sends what the descriptor before has made, or what lies in memory.
+    fn send(&mut self, id: OpId, to: Rank, seq: usize, span: Span) {
+        let message = if span.is_empty() { Vec::new() } else { (self.gather)(span) };
+        let sends = Some((to, seq, message));
+        let made = |step: &&mut Step| {
+            let message = sends.iter().map(|(_, _, message)| message);
+            step.sends.is_none()
+                && step.length == span.len
+                && match &step.work {
+                    Work::Nothing => span.is_empty(),
+                    Work::Store { result } | Work::Copy { result, .. } | Work::Reduce { result, .. } => {
+                        message.into_iter().all(|message| message == result)
+                    }
+                }
+        };
+        match self.steps.last_mut().filter(made) {
+            Some(last) => last.sends = sends,
+            None => {
+                self.steps.push(Step { of: id, length: span.len, awaits: (Vec::new(), 0), work: Work::Nothing, sends })
+            }
+        }
+    }
+
+    fn reduce(&mut self, id: OpId, op: (Span, Span, bool), after: &[OpId]) -> Result<(), LowerError> {
+        let (from, into, from_left) = op;
+        let mut arrivals = after.iter().filter_map(|id| self.unread.get(id));
+        let arrival = arrivals.find(|arrival| arrival.span == from || arrival.span == into).copied();
+        let Some(arrival) = arrival else { return Err(LowerError::InMemory { at: self.at(id) }) };
+        self.read(after, Some(arrival.step));
+        self.unread.remove(&arrival.step);
+        let (operand, packet_left) = if arrival.span == into { (from, !from_left) } else { (into, from_left) };
+        let (operand, result) = ((self.gather)(operand), (self.gather)(into));
+        // What nobody reads later need not be written: the next packet is combined with it on its way.
+        let rest = &self.program.steps[id.0 as usize + 1..];
+        let read_later = |span: &Span| rest.iter().filter_map(|step| step.op.reads()).any(|read| overlap(read, *span));
+        let goes_on = |step: &&mut Step| {
+            let Work::Reduce { result: before, packet_left: side, .. } = &step.work else { return false };
+            let only_here =
+                *before == result || before.iter().all(|span| span.buffer == Buffer::Scratch && !read_later(span));
+            let free = step.sends.is_none() && step.awaits.0.len() < MAX_SOURCES;
+            free && *before == operand && *side == packet_left && step.awaits.1 == arrival.seq && only_here
+        };
+        match self.steps.last_mut().filter(goes_on) {
+            Some(last) => {
+                last.awaits.0.push(arrival.from);
+                if let Work::Reduce { result: before, .. } = &mut last.work {
+                    *before = result;
+                }
+            }
+            None => {
+                let work = Work::Reduce { operand, result, packet_left };
+                self.push(id, into.len, (vec![arrival.from], arrival.seq), work);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether all ranks get through their templates, each in its order, where what is sent always has room.
+pub(super) fn check_order(programs: &[Program], templates: &[Template]) -> Result<(), LowerError> {
+    let mut at = vec![0; templates.len()];
+    let mut sent: BTreeSet<(Rank, Rank, usize)> = BTreeSet::new();
+    loop {
+        let mut went = false;
+        for (template, at) in templates.iter().zip(&mut at) {
+            while let Some(step) = template.steps.get(*at) {
+                let (sources, seq) = &step.awaits;
+                if !sources.iter().all(|source| sent.contains(&(*source, template.rank, *seq))) {
+                    break;
+                }
+                sent.extend(step.sends.iter().map(|(to, seq, _)| (template.rank, *to, *seq)));
+                (*at, went) = (*at + 1, true);
+            }
+        }
+        if !went {
+            let waits = templates.iter().zip(programs).zip(at).find(|((template, _), at)| *at < template.steps.len());
+            return waits.map_or(Ok(()), |((template, program), at)| {
+                Err(LowerError::Order { at: At::new(program, template.steps[at].of).boxed() })
+            });
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Plans as descriptor sequences of an order-triggered NIC ([`outboard_nic::ordered`]): a host posts one sequence for
+//! each pulse of a call and takes the completion (TH-6).
+//!
+//! | step of a plan | becomes |
+//! |---|---|
+//! | receive | what the first descriptor behind it waits for; one that stores it, where it is wanted itself |
+//! | reduce of what was received | a descriptor with ReduceFlag; several in a row, of one step each, one with CPCount |
+//! | copy | a descriptor with operand and result |
+//! | send | CP of the descriptor that makes what is sent, else a descriptor of its own |
+//!
+//! A collective beyond what a pulse has room for is cut into pulses, each a whole call for a part of every vector, so
+//! that contributions to an element meet as they would in one (TH-5). Plans in which an element's place decides how it
+//! goes, such as rings, fit one pulse or are refused.
+//!
+//! Invariants: descriptors of a rank run in the order of its plan, and no rank waits for what the order of another one
+//! holds back; a template has no addresses, so it serves all calls of its kind. SeqID counts the messages from one rank
+//! to another within a pulse.
+
+mod lower;
+mod pulses;
+
+pub use lower::LowerError;
+pub use pulses::{Lowered, lower};
+
+use outboard_nic::ordered::descriptor::{Address, Descriptor, Flags, PULSES, Piece, Source};
+use outboard_plan::{Buffer, OpId, Rank, Reduction, Span};
+
+/// What a descriptor does with what it has waited for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are the documentation")]
+pub enum Work {
+    /// Nothing: it waits, or sends what lies in memory.
+    Nothing,
+    /// Puts the message there.
+    Store { result: Vec<Span> },
+    /// Copies within memory.
+    Copy { operand: Vec<Span>, result: Vec<Span> },
+    /// Combines all messages with the operand, one after another.
+    Reduce { operand: Vec<Span>, result: Vec<Span>, packet_left: bool },
+}
+
+/// A descriptor without addresses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// The step of the program that it begins with.
+    pub of: OpId,
+    /// Bytes of each message, or of what is copied.
+    pub length: u64,
+    /// The ranks whose messages it reads, in this order, and the number of those messages.
+    pub awaits: (Vec<Rank>, usize),
+    /// What it does with them.
+    pub work: Work,
+    /// To whom it sends which message, and what that is.
+    pub sends: Option<(Rank, usize, Vec<Span>)>,
+}
+
+/// What one rank posts for one pulse, without addresses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Template {
+    /// Whose it is.
+    pub rank: Rank,
+    /// The table of sources: runs of it are what descriptors wait for.
+    pub sources: Vec<Rank>,
+    /// The descriptors.
+    pub steps: Vec<Step>,
+}
+
+/// What a template becomes descriptors with.
+#[derive(Debug, Clone, Copy)]
+pub struct Call<'a> {
+    /// The job, and where its ranks are.
+    pub job: u8,
+    /// By rank.
+    pub members: &'a [Source],
+    /// What is combined.
+    pub reduction: Option<Reduction>,
+    /// Where input and output of the rank begin in its memory.
+    pub input: u64,
+    #[allow(missing_docs, reason = "see above")]
+    pub output: u64,
+}
+
+impl Template {
+    /// Appends the words of its descriptors as pulse number `pulse` of the job; a call `ends` with its last one.
+    ///
+    /// # Panics
+    /// When members are missing.
+    pub fn write(&self, call: &Call<'_>, pulse: u64, ends: bool, words: &mut Vec<u64>) {
+        let own = call.members[self.rank.0 as usize];
+        let last = self.steps.len().saturating_sub(1);
+        let member = |rank: &Rank| call.members[rank.0 as usize];
+        // A rank that does nothing in a pulse still ends it.
+        let nothing = Step { of: OpId(0), length: 0, awaits: (Vec::new(), 0), work: Work::Nothing, sends: None };
+        let steps = if self.steps.is_empty() { std::slice::from_ref(&nothing) } else { &self.steps };
+        for (at, step) in steps.iter().enumerate() {
+            let mut descriptor = Descriptor {
+                flags: Flags::COLLECTIVE,
+                job: call.job,
+                pulse: (pulse % PULSES) as u16,
+                source_port: own.port,
+                length: step.length as u32,
+                count: step.awaits.0.len() as u8,
+                await_seq: step.awaits.1 as u8,
+                first_source: self.first_source(&step.awaits.0) as u8,
+                ..Descriptor::default()
+            };
+            let mut set = |flag| descriptor.flags = descriptor.flags.with(flag);
+            if at == 0 {
+                set(Flags::HEAD);
+                descriptor.sources = self.sources.iter().map(member).collect();
+            }
+            let mut set = |flag| descriptor.flags = descriptor.flags.with(flag);
+            if at == last {
+                set(Flags::TAIL);
+                if ends {
+                    set(Flags::ENDS);
+                }
+            }
+            let places = |spans: &[Span]| spans.iter().map(|span| piece(call, span)).collect();
+            match &step.work {
+                Work::Nothing => {}
+                Work::Store { result } => {
+                    set(Flags::SWAP_LOCAL_DATA);
+                    descriptor.result = places(result);
+                }
+                Work::Copy { operand, result } => {
+                    (descriptor.operand, descriptor.result) = (places(operand), places(result));
+                }
+                Work::Reduce { operand, result, packet_left } => {
+                    set(Flags::REDUCE);
+                    (descriptor.operand, descriptor.result) = (places(operand), places(result));
+                    (descriptor.packet_left, descriptor.reduction) = (*packet_left, call.reduction);
+                }
+            }
+            if let Some((to, seq, message)) = &step.sends {
+                descriptor.flags = descriptor.flags.with(Flags::SENDS);
+                let Source { node, port } = member(to);
+                (descriptor.dest, descriptor.dest_port, descriptor.seq) = (node, port, *seq as u8);
+                descriptor.message = places(message);
+            }
+            descriptor.write(words);
+        }
+    }
+
+    /// Where in the table these sources lie, one after another.
+    fn first_source(&self, sources: &[Rank]) -> usize {
+        let run = |first: &usize| self.sources[*first..].starts_with(sources);
+        (0..=self.sources.len()).find(run).expect("the table has every run")
+    }
+}
+
+fn piece(call: &Call<'_>, span: &Span) -> Piece {
+    let address = match span.buffer {
+        Buffer::Input => Address::Host(call.input + span.offset),
+        Buffer::Output => Address::Host(call.output + span.offset),
+        Buffer::Scratch => Address::Intermediate(span.offset),
+    };
+    Piece { address, len: span.len }
+}

@@ -1,0 +1,149 @@
+//! Cuts a call into pulses that fit (TH-5).
+
+use std::ops::Range;
+
+use outboard_nic::ordered::Settings;
+use outboard_plan::selection::{Choice, Collective};
+use outboard_plan::{Arguments, Buffer, Extents, Program, Rank, Span, program};
+
+use super::lower::{self, LowerError};
+use super::{Call, Template};
+use crate::contract;
+
+/// What elements of a call are, and where those of a part lie.
+enum Elements {
+    /// Of vectors: a part of the vector.
+    Vector,
+    /// Of the blocks of a reduce-scatter: a part of every block.
+    Blocks(Extents),
+    /// The call has none, or in its plan their place decides how they go, so that a part would get other bits.
+    Whole,
+}
+
+const SHORTER: &str = "a pulse of one element is too long: choose an algorithm with fewer messages to a rank";
+const CUT: &str =
+    "a plan whose elements go different ways has no pulses: move fewer bytes, or choose another algorithm";
+
+/// The templates of a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lowered {
+    /// By pulse, those of all ranks.
+    pub pulses: Vec<Vec<Template>>,
+}
+
+impl Lowered {
+    /// What `rank` posts for a call whose first pulse is number `first` of the job.
+    ///
+    /// # Panics
+    /// When there is no such rank, or members are missing.
+    #[must_use]
+    pub fn words(&self, rank: Rank, call: &Call<'_>, first: u64) -> Vec<u64> {
+        let mut words = Vec::new();
+        for (at, templates) in (0..).zip(&self.pulses) {
+            let ends = at + 1 == self.pulses.len() as u64;
+            templates[rank.0 as usize].write(call, first + at, ends, &mut words);
+        }
+        words
+    }
+}
+
+/// What ranks post where a call is carried out by `choice`, in as few pulses of equal length as doubling finds.
+///
+/// # Errors
+/// When there is no plan, or it does not fit the NIC.
+pub fn lower(choice: Choice, arguments: &Arguments<'_>, settings: &Settings) -> Result<Lowered, LowerError> {
+    let unit = arguments.element_bytes.max(1);
+    let (elements, units) = match choice.collective() {
+        Collective::Broadcast => (Elements::Vector, arguments.bytes),
+        Collective::Reduce | Collective::Allreduce | Collective::Scan => {
+            let orders = contract(choice, arguments, arguments.root)?.after.len();
+            let elements = if orders > 1 { Elements::Whole } else { Elements::Vector };
+            (elements, arguments.vector()?.count)
+        }
+        Collective::ReduceScatter => {
+            let blocks = arguments.blocks(choice.collective())?;
+            let longest = blocks.sizes().max().unwrap_or(0) / unit;
+            (Elements::Blocks(blocks), longest)
+        }
+        Collective::Barrier
+        | Collective::Allgather
+        | Collective::Alltoall
+        | Collective::Gather
+        | Collective::Scatter => (Elements::Whole, 0),
+    };
+    let unit = if choice.collective() == Collective::Broadcast { 1 } else { unit };
+    let mut count = 1;
+    loop {
+        let length = units.div_ceil(count).max(1);
+        let part = |pulse: u64| pulse * length * unit..((pulse + 1) * length).min(units) * unit;
+        let pulses = (0..units.div_ceil(length).max(1)).map(part);
+        let remedy = if matches!(elements, Elements::Whole) { CUT } else { SHORTER };
+        let lowered: Result<Vec<_>, _> =
+            pulses.map(|part| one(choice, arguments, &elements, part, (settings, remedy))).collect();
+        match lowered {
+            Err(error) if error.is_size() && length > 1 && !matches!(elements, Elements::Whole) => count *= 2,
+            lowered => return Ok(Lowered { pulses: lowered? }),
+        }
+    }
+}
+
+/// The templates of the pulse for `part`, in bytes of the vector or of each block.
+fn one(
+    choice: Choice,
+    arguments: &Arguments<'_>,
+    elements: &Elements,
+    part: Range<u64>,
+    (settings, remedy): (&Settings, &'static str),
+) -> Result<Vec<Template>, LowerError> {
+    let ranks = arguments.topology.ranks();
+    let all = |extents: Option<&Extents>, bytes| -> Result<Vec<Program>, LowerError> {
+        let arguments = Arguments { bytes, extents: extents.or(arguments.extents), ..*arguments };
+        (0..ranks).map(|rank| Ok(program(choice, &arguments, Rank(rank))?)).collect()
+    };
+    let templates = |programs: Vec<Program>, gather: &dyn Fn(Rank, Span) -> Vec<Span>| {
+        let one = |program: &Program| lower::template(program, |span| gather(program.rank, span), settings, remedy);
+        let templates = programs.iter().map(one).collect::<Result<Vec<_>, _>>()?;
+        lower::check_order(&programs, &templates)?;
+        Ok(templates)
+    };
+    let moved = |span: Span, by: u64| match span.buffer {
+        Buffer::Scratch => span,
+        Buffer::Input | Buffer::Output => Span { offset: span.offset + by, ..span },
+    };
+    match elements {
+        Elements::Whole => templates(all(None, arguments.bytes)?, &|_, span| vec![span]),
+        Elements::Vector => {
+            let programs = all(None, part.end - part.start)?;
+            templates(programs, &|_, span| vec![moved(span, part.start)])
+        }
+        Elements::Blocks(blocks) => {
+            let within = |len: u64| part.start.min(len)..part.end.min(len);
+            let cut = Extents::uneven(blocks.sizes().map(|len| within(len).end - within(len).start));
+            let cut = cut.expect("parts are no more than the whole");
+            let programs = all(Some(&cut), cut.total())?;
+            templates(programs, &|rank, span| match span.buffer {
+                Buffer::Scratch => vec![span],
+                Buffer::Output => vec![moved(span, within(blocks.block(rank).len).start)],
+                Buffer::Input => of_blocks(span, &cut, blocks, &within),
+            })
+        }
+    }
+}
+
+/// Where bytes of the parts of all blocks, one behind the other, lie in the blocks.
+fn of_blocks(span: Span, cut: &Extents, blocks: &Extents, within: &dyn Fn(u64) -> Range<u64>) -> Vec<Span> {
+    let mut pieces: Vec<Span> = Vec::new();
+    for rank in (0..cut.ranks()).map(Rank) {
+        let (part, block) = (cut.block(rank), blocks.block(rank));
+        let start = span.offset.max(part.offset);
+        let end = (span.offset + span.len).min(part.offset + part.len);
+        if start < end {
+            let offset = block.offset + within(block.len).start + start - part.offset;
+            match pieces.last_mut() {
+                Some(last) if last.offset + last.len == offset => last.len += end - start,
+                _ => pieces.push(Span::input(offset, end - start)),
+            }
+        }
+    }
+    pieces
+}

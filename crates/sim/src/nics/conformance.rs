@@ -1,0 +1,106 @@
+//! One suite for all engines: every algorithm that an engine takes, carried out with the bits of its plan.
+
+use std::fmt;
+
+use outboard_nic::ordered::Settings;
+use outboard_plan::selection::{Choice, Collective};
+use outboard_plan::{Element, Operator, Rank, Reduction, Topology};
+use outboard_plan_tools::ordered;
+
+use super::{Call, JobPlan, NicPlan, Prepared, service_process};
+
+/// What carries out plans.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EngineKind {
+    /// The service process: `outboardd`.
+    ServiceProcess,
+    /// The order-triggered NIC.
+    Ordered,
+}
+
+impl EngineKind {
+    /// All of them.
+    pub const ALL: [EngineKind; 2] = [EngineKind::ServiceProcess, EngineKind::Ordered];
+
+    /// How many pulses a call takes, 1 where there are none; or why the engine does not take it.
+    ///
+    /// # Errors
+    /// The reason, in words.
+    ///
+    /// # Panics
+    /// For more hosts than a group has ranks.
+    pub fn takes(self, hosts: &[u32], call: &Call) -> Result<usize, String> {
+        match self {
+            EngineKind::ServiceProcess => call.choice.collective().read(&call.choice.to_string()).map(|_| 1),
+            EngineKind::Ordered => {
+                let topology = Topology::of_hosts(hosts.iter().copied()).expect("at most as many as a group has");
+                let lowered = ordered::lower(call.choice, &call.arguments(&topology), &Settings::default());
+                lowered.map(|lowered| lowered.pulses.len()).map_err(|error| error.to_string())
+            }
+        }
+    }
+
+    /// Carries out a call that the engine takes, and judges it.
+    fn carry_out(self, hosts: &[u32], call: Call) -> Result<(), String> {
+        match self {
+            EngineKind::ServiceProcess => match service_process(hosts, &call) {
+                Ok(true) => Ok(()),
+                Ok(false) => Err("other bits than those of the plan".to_owned()),
+                Err(failure) => Err(failure.to_string()),
+            },
+            EngineKind::Ordered => {
+                let jobs = vec![JobPlan { nodes: hosts.to_vec(), calls: vec![call] }];
+                let plan = NicPlan { jobs, settings: Settings::default(), death: None };
+                let prepared = Prepared::new(&plan).map_err(|error| error.to_string())?;
+                (0..2).try_for_each(|seed| {
+                    prepared.play(seed).map(|_| ()).map_err(|breach| format!("seed {seed}: {breach}"))
+                })
+            }
+        }
+    }
+}
+
+impl fmt::Display for EngineKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            EngineKind::ServiceProcess => "service process",
+            EngineKind::Ordered => "ordered",
+        })
+    }
+}
+
+/// The call of `bytes` bytes by `choice` among so many ranks; sums of doubles, in whole elements and even blocks.
+///
+/// # Panics
+/// Never: doubles are added.
+#[must_use]
+pub fn call_of(choice: Choice, ranks: u32, bytes: u64) -> Call {
+    let collective = choice.collective();
+    let combines =
+        matches!(collective, Collective::Reduce | Collective::Allreduce | Collective::ReduceScatter | Collective::Scan);
+    let sum = Reduction::new(Operator::Sum, Element::F64).expect("defined by MPI");
+    let unit = match collective {
+        Collective::ReduceScatter => 8 * u64::from(ranks),
+        _ if combines => 8,
+        _ => 1,
+    };
+    let bytes = if collective == Collective::Barrier { 0 } else { bytes / unit * unit };
+    Call { root: Rank(ranks / 2), ..Call::new(choice, bytes, combines.then_some(sum)) }
+}
+
+/// Has `engine` carry out, among ranks on these hosts, every algorithm of every collective that it takes; how many.
+///
+/// # Errors
+/// The first call that went wrong, and how.
+pub fn conformance(engine: EngineKind, hosts: &[u32], bytes: u64) -> Result<usize, String> {
+    let mut carried_out = 0;
+    for choice in Collective::ALL.into_iter().flat_map(Collective::algorithms) {
+        let call = call_of(choice, hosts.len() as u32, bytes);
+        if engine.takes(hosts, &call).is_ok() {
+            let wrong = |what| format!("{} by {choice} on {engine}, hosts {hosts:?}: {what}", choice.collective());
+            engine.carry_out(hosts, call).map_err(wrong)?;
+            carried_out += 1;
+        }
+    }
+    Ok(carried_out)
+}

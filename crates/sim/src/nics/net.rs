@@ -1,0 +1,173 @@
+//! A network of NICs: engines, the memory that they work on, and packets on their way.
+//!
+//! Packets are lost by nobody but the dead, and arrive in any order, those of one source too: whoever plays decides
+//! which is next. Invariant: every access to memory is checked, so that a wrong order is found where it is given.
+
+use std::collections::BTreeMap;
+
+use outboard_arithmetic::reduce;
+use outboard_nic::{Engine, Node, Order, Output, Place, Port, Region};
+
+/// What fills memory that nobody has written.
+const POISON: u8 = 0xa5;
+
+struct Flying<P> {
+    from: Node,
+    to: Node,
+    packet: P,
+    payload: Vec<u8>,
+}
+
+/// A call that has ended, on which port of which node.
+pub(super) type Ended<C> = (Node, Port, C);
+
+/// See the module.
+pub(super) struct Net<E: Engine> {
+    /// By node; the dead are none.
+    engines: Vec<Option<E>>,
+    /// By node, as far as it was used; and how long it is.
+    memory: Vec<Vec<u8>>,
+    memory_bytes: u64,
+    hosts: BTreeMap<(Node, Port), Vec<u8>>,
+    flying: Vec<Flying<E::Packet>>,
+    ended: Vec<Ended<E::Completion>>,
+    now: u64,
+    delivered: u64,
+}
+
+impl<E: Engine> Net<E> {
+    pub(super) fn new(engines: Vec<E>, memory_bytes: u64) -> Self {
+        Net {
+            memory: engines.iter().map(|_| Vec::new()).collect(),
+            memory_bytes,
+            engines: engines.into_iter().map(Some).collect(),
+            hosts: BTreeMap::new(),
+            flying: Vec::new(),
+            ended: Vec::new(),
+            now: 0,
+            delivered: 0,
+        }
+    }
+
+    /// Engines that live, with their numbers.
+    pub(super) fn engines(&self) -> impl Iterator<Item = (Node, &E)> {
+        (0..).map(Node).zip(&self.engines).filter_map(|(node, engine)| Some((node, engine.as_ref()?)))
+    }
+
+    pub(super) fn engine(&mut self, node: Node) -> Option<&mut E> {
+        self.engines[node.0 as usize].as_mut()
+    }
+
+    /// The memory of the process behind a port.
+    pub(super) fn host(&mut self, node: Node, port: Port) -> &mut Vec<u8> {
+        self.hosts.entry((node, port)).or_default()
+    }
+
+    /// Packets on their way.
+    pub(super) fn flying(&self) -> usize {
+        self.flying.len()
+    }
+
+    /// Packets that have arrived.
+    pub(super) fn delivered(&self) -> u64 {
+        self.delivered
+    }
+
+    /// What has ended since somebody asked.
+    pub(super) fn ended(&mut self) -> Vec<Ended<E::Completion>> {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// A process posts; what its NIC says, or nothing where it is dead.
+    pub(super) fn post(&mut self, node: Node, port: Port, post: &E::Post) -> Option<Result<(), E::Refusal>> {
+        self.now += 1;
+        let now = self.now;
+        let posted = self.engine(node)?.post(now, port, post);
+        self.drain(node, &[]);
+        Some(posted)
+    }
+
+    /// One of the packets on their way arrives.
+    pub(super) fn deliver(&mut self, index: usize) {
+        let Flying { from, to, packet, payload } = self.flying.swap_remove(index);
+        self.now += 1;
+        let now = self.now;
+        let Some(engine) = self.engine(to) else { return };
+        engine.handle_packet(now, from, packet);
+        self.delivered += 1;
+        self.drain(to, &payload);
+    }
+
+    /// A node dies, and what is on its way to it is lost.
+    pub(super) fn die(&mut self, node: Node) {
+        self.engines[node.0 as usize] = None;
+        self.flying.retain(|flying| flying.to != node);
+    }
+
+    /// A NIC hears that another node is dead.
+    pub(super) fn tell_dead(&mut self, node: Node, dead: Node) {
+        let now = self.now;
+        if let Some(engine) = self.engine(node) {
+            engine.handle_dead(now, dead);
+            self.drain(node, &[]);
+        }
+    }
+
+    /// Lets time pass until some engine wants to be told; whether there is one.
+    pub(super) fn pass_time(&mut self) -> bool {
+        let Some(at) = self.engines().filter_map(|(_, engine)| engine.poll_timeout()).min() else { return false };
+        self.now = self.now.max(at);
+        let now = self.now;
+        for node in (0..self.engines.len() as u32).map(Node) {
+            if let Some(engine) = self.engine(node).filter(|engine| engine.poll_timeout().is_some_and(|at| at <= now)) {
+                engine.handle_timeout(now);
+                self.drain(node, &[]);
+            }
+        }
+        true
+    }
+
+    /// Does what an engine asks for.
+    fn drain(&mut self, node: Node, payload: &[u8]) {
+        while let Some(output) = self.engine(node).and_then(E::poll) {
+            match output {
+                Output::Order(order) => self.perform(node, order, payload),
+                Output::Transmit { to, packet, payload } => {
+                    let payload = payload.iter().flat_map(|place| self.bytes(node, *place).to_vec()).collect();
+                    if self.engines[to.0 as usize].is_some() {
+                        self.flying.push(Flying { from: node, to, packet, payload });
+                    }
+                }
+                Output::Completed { port, completion } => self.ended.push((node, port, completion)),
+            }
+        }
+    }
+
+    fn perform(&mut self, node: Node, order: Order, payload: &[u8]) {
+        match order {
+            Order::Deliver { to } => self.bytes(node, to).copy_from_slice(payload),
+            Order::Copy { from, to } => {
+                let from = self.bytes(node, from).to_vec();
+                self.bytes(node, to).copy_from_slice(&from);
+            }
+            Order::Reduce { reduction, from, into, from_left } => {
+                let from = self.bytes(node, from).to_vec();
+                reduce(reduction, &from, self.bytes(node, into), from_left);
+            }
+        }
+    }
+
+    fn bytes(&mut self, node: Node, place: Place) -> &mut [u8] {
+        let end = (place.address + place.len) as usize;
+        let memory = match place.region {
+            Region::Nic => {
+                let memory = &mut self.memory[node.0 as usize];
+                assert!(end as u64 <= self.memory_bytes, "{place:?} lies behind the memory of {node}");
+                memory.resize(memory.len().max(end), POISON);
+                memory
+            }
+            Region::Host(port) => self.hosts.get_mut(&(node, port)).expect("a process behind the port"),
+        };
+        &mut memory[place.address as usize..end]
+    }
+}

@@ -1,0 +1,184 @@
+//! Order-triggered NICs carry out the plans that service processes do: same bits, whatever arrives first.
+
+use outboard_nic::ordered::{Settings, Sharing};
+use outboard_plan::selection::{Choice, Collective};
+use outboard_plan::{Element, Operator, Reduction};
+use outboard_sim::nics::{Call, EngineKind, JobPlan, NicPlan, Played, Prepared, Values, conformance, service_process};
+
+/// What TH-6 names, and the trees of messages without rounds.
+const CHOICES: [(Collective, &str); 7] = [
+    (Collective::Broadcast, "double-tree:segment=18446744073709551615"),
+    (Collective::Broadcast, "binomial"),
+    (Collective::Reduce, "halving"),
+    (Collective::Reduce, "binomial"),
+    (Collective::Allreduce, "rabenseifner"),
+    (Collective::ReduceScatter, "recursive-halving"),
+    (Collective::Barrier, "dissemination"),
+];
+
+fn sum(element: Element) -> Reduction {
+    Reduction::new(Operator::Sum, element).expect("defined by MPI")
+}
+
+fn call((collective, algorithm): (Collective, &str), bytes: u64, reduction: Reduction) -> Call {
+    let combines = matches!(collective, Collective::Reduce | Collective::Allreduce | Collective::ReduceScatter);
+    let choice = Choice::read(collective, algorithm).expect("an algorithm");
+    let bytes = match collective {
+        Collective::Barrier => 0,
+        _ if combines => bytes / reduction.element().bytes() * reduction.element().bytes(),
+        _ => bytes,
+    };
+    Call::new(choice, bytes, combines.then_some(reduction))
+}
+
+fn one_job(ranks: u32, per_host: u32, calls: Vec<Call>) -> NicPlan {
+    let nodes = (0..ranks).map(|rank| rank / per_host).collect();
+    NicPlan { jobs: vec![JobPlan { nodes, calls }], settings: Settings::default(), death: None }
+}
+
+fn prepared(plan: &NicPlan) -> Prepared<'_> {
+    Prepared::new(plan).unwrap_or_else(|error| panic!("{plan:?}: {error}"))
+}
+
+fn play(plan: &NicPlan, seeds: std::ops::Range<u64>) -> Vec<Played> {
+    let prepared = prepared(plan);
+    let one = |seed| prepared.play(seed).unwrap_or_else(|breach| panic!("{plan:?}, seed {seed}: {breach}"));
+    seeds.map(one).collect()
+}
+
+/// TH-6: one suite over engines, for every algorithm of every collective that they take; one engine, and algorithms a
+/// matter of descriptors. Groups of any size, ranks that share hosts, vectors of no byte to several pulses.
+#[test]
+fn th_6_engines_conform() {
+    for (engine, least) in [(EngineKind::ServiceProcess, 30), (EngineKind::Ordered, 12)] {
+        for (ranks, bytes) in (1..=33).zip([0, 1, 70_001, 16_384, 16_383].into_iter().cycle()) {
+            // What is of blocks moves many of them.
+            let bytes = if ranks > 8 { bytes.min(4_001) } else { bytes };
+            conforms(engine, ranks, 1 + ranks % 4, bytes, least);
+        }
+    }
+}
+
+#[test]
+#[ignore = "660 groups and sizes on each engine: for release builds (make soak)"]
+fn engines_conform_in_all_sizes() {
+    for engine in EngineKind::ALL {
+        for (ranks, per_host) in (1..=33).flat_map(|ranks| (1..=4).map(move |per_host| (ranks, per_host))) {
+            for bytes in [0, 1, 16_383, 16_384, 70_001] {
+                conforms(engine, ranks, per_host, bytes, 12);
+            }
+        }
+    }
+}
+
+fn conforms(engine: EngineKind, ranks: u32, per_host: u32, bytes: u64, least: usize) {
+    let hosts: Vec<u32> = (0..ranks).map(|rank| rank / per_host).collect();
+    let taken = conformance(engine, &hosts, bytes).unwrap_or_else(|wrong| panic!("{bytes} bytes: {wrong}"));
+    assert!(taken >= least, "{engine} takes {taken} algorithms of {ranks} ranks, {bytes} bytes");
+}
+
+/// That every order of packets, and of the calls among them, ends with the same bits, of contributions of which any
+/// other order of additions gives others; there are at least so many orders.
+fn every_order_is_right(algorithm: (Collective, &str), ranks: u32, least: u64) {
+    let call = Call { values: Values::Cancelling, ..call(algorithm, 64, sum(Element::F64)) };
+    let settings = Settings { units: 1, tasks: 1, counters: 1, buffer_bytes: 8 << 10, ..Settings::default() };
+    let settings = Settings { pulses: 1, packet_bytes: 64, ..settings };
+    let orders = prepared(&NicPlan { settings, ..one_job(ranks, 1, vec![call]) }).exhaust(2_000_000);
+    let orders = orders.unwrap_or_else(|breach| panic!("{algorithm:?} among {ranks}: {breach}"));
+    assert!(orders.is_some_and(|orders| orders >= least), "{algorithm:?} among {ranks}: {orders:?} orders");
+}
+
+#[test]
+fn th_2_every_order_of_few_packets_has_the_same_bits() {
+    every_order_is_right((Collective::Reduce, "binomial"), 4, 300);
+    every_order_is_right((Collective::Allreduce, "rabenseifner"), 3, 150);
+    every_order_is_right((Collective::ReduceScatter, "recursive-halving"), 3, 50);
+    every_order_is_right((Collective::Barrier, "dissemination"), 3, 1_000);
+}
+
+#[test]
+#[ignore = "300,000 orders of 8 packets and 10,000 seeds: for release builds (make soak)"]
+fn th_2_every_order_of_8_packets_and_many_seeds_have_the_same_bits() {
+    every_order_is_right((Collective::Allreduce, "recursive-doubling"), 4, 200_000);
+    let cancelling = |algorithm| Call { values: Values::Cancelling, ..call(algorithm, 20_000, sum(Element::F64)) };
+    play(&one_job(6, 2, CHOICES.map(cancelling).into()), 0..10_000);
+}
+
+/// The same for calls in a row and jobs side by side, by seed.
+#[test]
+fn th_2_jobs_side_by_side_and_calls_in_a_row_keep_their_bits() {
+    let calls = |bytes| {
+        let calls =
+            CHOICES.map(|algorithm| Call { values: Values::Cancelling, ..call(algorithm, bytes, sum(Element::F64)) });
+        calls.iter().cycle().take(9).copied().collect::<Vec<_>>()
+    };
+    let jobs = (1..=6).map(|job| JobPlan {
+        nodes: (0..job + 2).map(|rank| rank % 4).collect(),
+        calls: calls(3_000 * u64::from(job)),
+    });
+    for sharing in [Sharing::Dynamic, Sharing::Fixed] {
+        let settings = Settings { sharing, ..Settings::default() };
+        let plan = NicPlan { jobs: jobs.clone().collect(), settings, death: None };
+        let played = play(&plan, 0..10);
+        assert!(played.iter().all(|played| played.failed == 0 && played.right == 9 * (3 + 4 + 5 + 6 + 7 + 8)));
+    }
+}
+
+/// The service process ends the same calls with the same bits.
+#[test]
+fn service_processes_and_nics_agree_to_the_bit() {
+    for algorithm in CHOICES {
+        for (ranks, per_host, bytes) in [(2, 1, 8), (5, 2, 16_000), (8, 1, 70_000), (13, 4, 5_200)] {
+            let call = call(algorithm, bytes * u64::from(ranks), sum(Element::F64));
+            let plan = one_job(ranks, per_host, vec![call]);
+            play(&plan, 0..2);
+            let agrees = service_process(&plan.jobs[0].nodes, &call).unwrap_or_else(|failure| panic!("{failure}"));
+            assert!(agrees, "{algorithm:?} among {ranks} ranks, {bytes} bytes");
+        }
+    }
+}
+
+/// A dead node ends the calls of its jobs with its name, and no others; nothing is kept.
+#[test]
+fn a_dead_node_ends_the_calls_of_its_jobs_by_name() {
+    let call = call((Collective::Allreduce, "rabenseifner"), 40_000, sum(Element::F64));
+    let jobs = [vec![0, 1, 2, 3, 4], vec![0, 1, 2, 4], vec![3, 2, 2, 3]];
+    let jobs: Vec<JobPlan> = jobs.map(|nodes| JobPlan { nodes, calls: vec![call; 3] }).into();
+    let mut failed = 0;
+    for behind in [0, 5, 40, 200, 800] {
+        let plan = NicPlan { jobs: jobs.clone(), settings: Settings::default(), death: Some((3, behind)) };
+        for played in play(&plan, 0..20) {
+            assert!(played.right >= 3 * 4, "the job without the dead node ends right");
+            failed += played.failed;
+        }
+    }
+    assert!(failed > 0);
+}
+
+/// TH-5: a task that finds no DMA counter looks again, and in the end its calls end with an error, on all ranks.
+#[test]
+fn th_5_without_a_counter_a_task_retries_and_fails_in_the_end() {
+    let call = call((Collective::Allreduce, "rabenseifner"), 4_000, sum(Element::F64));
+    let jobs = (0..4).map(|_| JobPlan { nodes: vec![0, 1], calls: vec![call] }).collect();
+    let settings = Settings { units: 1, tasks: 4, counters: 1, ..Settings::default() };
+    let plan = NicPlan { jobs, settings, death: None };
+    let played = play(&plan, 0..50);
+    assert!(played.iter().any(|played| played.failed > 0) && played.iter().any(|played| played.failed == 0));
+}
+
+/// What does not fit is refused with the step, or both numbers, and a way out.
+#[test]
+fn what_does_not_fit_is_refused_by_step_or_number() {
+    // One pulse at a time, of 115 packets.
+    let settings = Settings { pulses: 1, ..Settings::default() };
+    let said = |algorithm: (Collective, &str), ranks, bytes, expected: &str| {
+        let plan = NicPlan { settings, ..one_job(ranks, 1, vec![call(algorithm, bytes, sum(Element::F64))]) };
+        let said = Prepared::new(&plan).map(|_| ()).map_err(|error| error.to_string());
+        assert!(said.as_ref().is_err_and(|said| said.contains(expected)), "{algorithm:?}: {said:?}");
+    };
+    said((Collective::Broadcast, "multicast"), 4, 100, "rank 0 step 0 (multicast input[0..100])");
+    said((Collective::Allreduce, "ring"), 40, 4_000, "78 messages in one direction: a pulse has 32 steps");
+    said((Collective::Gather, "linear"), 140, 10, "rank 0 receives 139 packets in a pulse, which has room for 115");
+    said((Collective::Gather, "linear"), 20, 10, "rank 0 reads from 19 sources: a task has 16");
+    said((Collective::Allgather, "ring"), 8, 100_000, "whose elements go different ways has no pulses");
+}
