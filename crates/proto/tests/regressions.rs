@@ -309,7 +309,7 @@ fn a_message_of_a_small_call_that_is_said_twice_is_refused() {
     victim.hostile(&offer(4, &[rts]));
     assert_eq!(
         (victim.sp.counters().violations, victim.sp.counters().staging_peak),
-        (2, 8),
+        (2, 256),
         "it waits for its receive"
     );
     let (id, group, rank) = (CallId(1), GROUP, Rank(0));

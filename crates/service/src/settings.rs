@@ -182,6 +182,9 @@ pub struct Settings {
     /// Bytes of these together
     #[arg(long, env = "OUTBOARD_JOB_MEMORY", default_value = "1024G")]
     pub job_memory: Size,
+    /// Jobs whose quotas of these four all jobs of one user may use together on this host
+    #[arg(long, env = "OUTBOARD_USER_JOBS", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
+    pub user_jobs: u32,
     /// Pieces of memory that one rank may share with the daemon; each takes a descriptor
     #[arg(long, env = "OUTBOARD_MEMORY_RANGES", default_value_t = outboard_shm::memory::MOST_RANGES, value_parser = clap::value_parser!(u32).range(1..))]
     pub memory_ranges: u32,

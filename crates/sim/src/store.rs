@@ -361,7 +361,7 @@ mod tests {
 
     #[test]
     fn refuses_what_breaks_the_rules() {
-        let mut m = Memory::new(StoreKind::Provenance, 100);
+        let mut m = Memory::new(StoreKind::Provenance, 1000);
         m.add_call(CALL, (origin(0), Element::U8), 10, 20, None);
         assert!(matches!(m.read(output(15, 6)), Err(Breach::OutOfBounds { size: 20, .. })));
         assert!(matches!(m.read(output(0, 1)), Err(Breach::ReadsUndefined { holes: 1, .. })));
@@ -369,7 +369,7 @@ mod tests {
         assert!(matches!(m.write(input, &Payload::Provenance(vec![]), 0), Err(Breach::WritesInput { .. })));
         assert_eq!(m.stage(StagingId(1), 60), Ok(()));
         assert!(matches!(m.stage(StagingId(1), 1), Err(Breach::StagedTwice(_))));
-        assert!(matches!(m.stage(StagingId(2), 41), Err(Breach::StagingQuota { held: 101, quota: 100 })));
+        assert!(matches!(m.stage(StagingId(2), 900), Err(Breach::StagingQuota { held: 1216, quota: 1000 })));
         assert_eq!(m.unstage(StagingId(1)), Ok(()));
         assert!(matches!(m.unstage(StagingId(1)), Err(Breach::UnstagedTwice(_))));
         assert!(m.end_call(CALL).is_some());

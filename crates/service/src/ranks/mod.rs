@@ -34,7 +34,7 @@ use crate::conductor::poller::{Poller, Token, Trigger};
 use crate::memory::Pieces;
 use crate::memory::errands::Runner;
 use crate::ranks::greeting::Greetings;
-use crate::ranks::quotas::{Job, Quotas};
+use crate::ranks::quotas::{Job, Quotas, Requests};
 use crate::telemetry::statistics::{Ended, Tiers};
 use crate::telemetry::trace::Trace;
 use crate::topology::{Place, Seat, Topology};
@@ -165,8 +165,7 @@ pub(crate) struct Ranks {
     next_call: u64,
     /// Ranks that are gone, by the tier they had at last.
     departed: Tiers,
-    /// Calls in flight of each job that has some.
-    requests: HashMap<Job, u64>,
+    requests: Requests,
     /// When their memory is looked at next.
     look_at: Option<Instant>,
     /// An access has found that memory of some rank is not what it was.
@@ -422,7 +421,7 @@ impl Ranks {
         self.next_call += 1;
         let call_id = CallId(self.next_call);
         let Some(job) = self.rank(id).map(|rank| rank.job) else { return };
-        let in_flight = self.requests.get(&job).copied().unwrap_or(0);
+        let in_flight = self.requests.of(job);
         let Some(rank) = self.rank(id) else { return };
         let slot = entry.slot;
         if rank.busy.contains_key(&slot) {
@@ -451,7 +450,7 @@ impl Ranks {
                     job,
                 };
                 self.calls.insert(call_id, in_flight);
-                *self.requests.entry(job).or_insert(0) += 1;
+                self.requests.begin(job);
                 if let Some(trace) = trace {
                     trace.called(call_id, (group, instance, me), signature);
                 }
@@ -507,12 +506,7 @@ impl Ranks {
     /// Tells the rank how its call has ended, and counts the call no more.
     fn end(&mut self, call: CallId, result: Result<(), (Status, String)>) -> Option<Ended> {
         let InFlight { connection, group, slot, since, place, kind, bytes, job, .. } = self.calls.remove(&call)?;
-        if let Some(requests) = self.requests.get_mut(&job) {
-            *requests -= 1;
-            if *requests == 0 {
-                self.requests.remove(&job);
-            }
-        }
+        self.requests.end(job);
         let ended = Some(Ended { place, kind, bytes, took: since.elapsed() });
         let Some(rank) = self.rank(connection) else { return ended };
         rank.busy.remove(&slot);
