@@ -41,7 +41,7 @@ impl Algorithms {
         let failed = |why: String| CliError::Failed(format!("--algorithm {}: {why}", daemons.algorithm));
         let gathers_all = matches!(collective, Collective::Allgather | Collective::Allgatherv | Collective::Broadcast);
         let of_daemons = daemons.algorithm == MULTICAST || (gathers_all && daemons.algorithm == RING);
-        let multicast = !(gathers_all && daemons.algorithm == RING);
+        let without = daemons.encrypt || (gathers_all && daemons.algorithm == RING);
         let chosen_for = chosen_for(collective);
         let asked = match chosen_for {
             _ if of_daemons => None,
@@ -51,13 +51,13 @@ impl Algorithms {
         };
         let mut tuning = match &daemons.tuning {
             Some(path) => read_tuning(path).map_err(CliError::said)?,
-            None => Tuning::untuned(multicast),
+            None => Tuning::untuned(!without),
         };
         if let (Some(collective), Some(choice)) = (chosen_for, asked) {
             tuning.rules.insert(collective, vec![Rule { up_to: None, ranks: None, choice }]);
         }
         let tuned = asked.is_some() || daemons.tuning.is_some();
-        Ok(Self { collective: chosen_for, tuning, asked, tuned, multicast })
+        Ok(Self { collective: chosen_for, tuning, asked, tuned, multicast: !without })
     }
 
     /// Refuses `call` if the algorithm asked for cannot carry it out.

@@ -114,7 +114,8 @@ fn encryption(interface: &str) -> Finding {
     ]);
     let settings = matches.and_then(|matches| Settings::from_arg_matches(&matches));
     let found = match settings {
-        Err(error) => Err(error.to_string()),
+        // Behind it comes advice for a command line.
+        Err(error) => Err(error.to_string().lines().next().unwrap_or_default().to_owned()),
         Ok(settings) => match settings.resolve() {
             Err(error) => Err(error.to_string()),
             Ok(_) if settings.encrypt => Ok("encrypted, so without multicast (OUTBOARD_ENCRYPT)".to_owned()),
