@@ -68,15 +68,15 @@ pub struct Template {
 /// What a template becomes descriptors with.
 #[derive(Debug, Clone, Copy)]
 pub struct Call<'a> {
-    /// The job, and where its ranks are.
+    /// The job.
     pub job: u8,
-    /// By rank.
+    /// Where its ranks are.
     pub members: &'a [Source],
     /// What is combined.
     pub reduction: Option<Reduction>,
-    /// Where input and output of the rank begin in its memory.
+    /// Where the input of the rank begins in its memory.
     pub input: u64,
-    #[allow(missing_docs, reason = "see above")]
+    /// Where its output does.
     pub output: u64,
 }
 
@@ -94,7 +94,6 @@ impl Template {
         let steps = if self.steps.is_empty() { std::slice::from_ref(&nothing) } else { &self.steps };
         for (at, step) in steps.iter().enumerate() {
             let mut descriptor = Descriptor {
-                flags: Flags::COLLECTIVE,
                 job: call.job,
                 pulse: (pulse % PULSES) as u16,
                 source_port: own.port,
@@ -104,41 +103,37 @@ impl Template {
                 first_source: self.first_source(&step.awaits.0) as u8,
                 ..Descriptor::default()
             };
-            let mut set = |flag| descriptor.flags = descriptor.flags.with(flag);
+            let mut flags = Flags::COLLECTIVE;
             if at == 0 {
-                set(Flags::HEAD);
+                flags = flags.with(Flags::HEAD);
                 descriptor.sources = self.sources.iter().map(member).collect();
             }
-            let mut set = |flag| descriptor.flags = descriptor.flags.with(flag);
             if at == last {
-                set(Flags::TAIL);
-                if ends {
-                    set(Flags::ENDS);
-                }
+                flags = flags.with(Flags::TAIL).with(if ends { Flags::ENDS } else { Flags::default() });
             }
             let places = |spans: &[Span]| spans.iter().map(|span| piece(call, span)).collect();
             match &step.work {
                 Work::Nothing => {}
                 Work::Store { result } => {
-                    set(Flags::SWAP_LOCAL_DATA);
+                    flags = flags.with(Flags::SWAP_LOCAL_DATA);
                     descriptor.result = places(result);
                 }
                 Work::Copy { operand, result } => {
                     (descriptor.operand, descriptor.result) = (places(operand), places(result));
                 }
                 Work::Reduce { operand, result, packet_left } => {
-                    set(Flags::REDUCE);
+                    flags = flags.with(Flags::REDUCE);
                     (descriptor.operand, descriptor.result) = (places(operand), places(result));
                     (descriptor.packet_left, descriptor.reduction) = (*packet_left, call.reduction);
                 }
             }
             if let Some((to, seq, message)) = &step.sends {
-                descriptor.flags = descriptor.flags.with(Flags::SENDS);
+                flags = flags.with(Flags::SENDS);
                 let Source { node, port } = member(to);
                 (descriptor.dest, descriptor.dest_port, descriptor.seq) = (node, port, *seq as u8);
                 descriptor.message = places(message);
             }
-            descriptor.write(words);
+            Descriptor { flags, ..descriptor }.write(words);
         }
     }
 
