@@ -161,8 +161,8 @@ impl Errands {
         }
     }
 
-    /// Writes an errand where its rank will find it; gives the copy back if that does not wait, cannot read the source or
-    /// has no place free.
+    /// Writes an errand where its rank will find it; gives the copy back if that does not wait, cannot read the source,
+    /// or has no place free.
     fn write(&mut self, copying: Copying, fresh: &mut Fresh) -> Option<Copying> {
         let Copying { runner, reads, errand, .. } = &copying;
         if self.refused.contains(&(*reads, runner.id)) || !runner.errands.waited_for() {
@@ -265,8 +265,9 @@ impl Memory {
         true
     }
 
-    /// What the rank would be told, if both are ranks of one user here, and not all memory is mapped. Not of recordings:
-    /// their starts share memory under several names, and what waits for a rank's copy (GP-9) is kept in order by name.
+    /// What the rank would be told, if both are ranks of one user here, and not all memory is mapped. Not of
+    /// recordings: their starts share memory under several names, and what waits for a rank's copy (GP-9) is kept in
+    /// order by name.
     fn errand(&self, source: &Place, target: &Place, bytes: u64) -> Option<(ConnectionId, Arc<Runner>, Errand)> {
         let (Place::Rank { call, memory, address }, Place::Rank { call: other, memory: receiver, address: to }) =
             (source, target)
@@ -287,8 +288,8 @@ impl Memory {
         Some((reads.id, runner, Errand { pid, source: *address, target: *to, bytes, mark: proof.address, nonce }))
     }
 
-    /// Offers what is planned to the ranks that wait, all at once, then does the rest, whose ranks may have come to wait
-    /// meanwhile.
+    /// Offers what is planned to the ranks that wait, all at once, then does the rest, whose ranks may have come to
+    /// wait meanwhile.
     pub(super) fn set_out(&mut self) {
         let mut fresh = Fresh::new();
         let planned = std::mem::take(&mut self.errands.planned);
@@ -452,7 +453,7 @@ impl Memory {
             if wanted.is_some_and(|since| since.elapsed() >= LIMIT) {
                 *wanted = None;
                 let call = copying.target.call().expect("errands go to ranks");
-                tracing::warn!(pid = ?copying.runner.pid, "a rank that has stopped in the middle of a copy holds others up");
+                tracing::warn!(pid = ?copying.runner.pid, "a rank that has stopped in a copy holds others up");
                 self.faults.push((call, Cause::Buffer));
                 found = true;
             }
