@@ -1,8 +1,8 @@
 //! Errands: copies into a rank's memory that the rank does itself while it waits in the library (SP-6).
 //!
 //! The service process offers what it would else copy; a thread of the rank that waits takes it, copies once where the
-//! service process copies twice, and reports. An errand is one of [`ERRANDS`] places and a bit in a word that both sides
-//! change, and whoever takes the bit down has it:
+//! service process copies twice, and reports. An errand is one of [`ERRANDS`] places and a bit in a word that both
+//! sides change, and whoever takes the bit down has it:
 //!
 //! | an errand is | on | goes to |
 //! |---|---|---|

@@ -106,13 +106,31 @@ impl Deferred {
     /// Keeps a piece of work for later; false when there is no room for it.
     #[must_use]
     pub(crate) fn push(&mut self, work: Work) -> bool {
-        if self.bytes + work.payload() > MOST_BYTES {
-            return false;
+        let room = self.name(&work);
+        if room {
+            self.work.push_back(work);
         }
-        self.bytes += work.payload();
-        self.regions.extend(work.regions());
-        self.work.push_back(work);
-        true
+        room
+    }
+
+    /// As [`Self::push`], of work that comes before all that waits for it here.
+    #[must_use]
+    pub(crate) fn push_first(&mut self, work: Work) -> bool {
+        let room = self.name(&work);
+        if room {
+            self.work.push_front(work);
+        }
+        room
+    }
+
+    /// Names what comes to be kept; false when there is no room for it.
+    fn name(&mut self, work: &Work) -> bool {
+        let room = self.bytes + work.payload() <= MOST_BYTES;
+        if room {
+            self.bytes += work.payload();
+            self.regions.extend(work.regions());
+        }
+        room
     }
 
     /// The call's buffers are within reach: hands all work out, to be tried again in order.

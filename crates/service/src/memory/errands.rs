@@ -22,10 +22,10 @@ use std::time::{Duration, Instant};
 use outboard_proto::{CallId, MemRef, Region};
 use outboard_shm::control;
 use outboard_shm::errand::{ERRANDS, Errand, Report};
-use outboard_shm::memory::{RankMemory, Tier};
+use outboard_shm::memory::{RankMemory, Tier, TieredMemory};
 use rustix::process::Pid;
 
-use crate::memory::deferred::Work;
+use crate::memory::deferred::{Deferred, Work};
 use crate::memory::{Cause, Fault, Memory, Place};
 use crate::ranks::ConnectionId;
 use crate::telemetry::statistics::Copies;
@@ -94,7 +94,6 @@ type Fresh = HashMap<ConnectionId, (Arc<Runner>, u64)>;
 enum Obstacle {
     Planned(usize),
     Offered(usize),
-    Held,
 }
 
 /// Copies that are not done.
@@ -153,14 +152,7 @@ impl Errands {
     fn obstacle(&self, places: (Option<&Place>, Option<&Place>), bytes: u64) -> Option<Obstacle> {
         let planned = || self.planned.iter().position(|copying| copying.meets(places, bytes)).map(Obstacle::Planned);
         let offered = || self.offered.iter().position(|o| o.copying.meets(places, bytes)).map(Obstacle::Offered);
-        // Its source is not read any more.
-        let meets = |held: &Held| {
-            [places.0, places.1]
-                .into_iter()
-                .flatten()
-                .any(|p| meet((&held.copying.target, held.copying.to.len), (p, bytes)))
-        };
-        planned().or_else(offered).or_else(|| self.held.iter().any(meets).then_some(Obstacle::Held))
+        planned().or_else(offered)
     }
 
     fn free_place(&mut self, runner: &Runner, place: u32) {
@@ -169,8 +161,8 @@ impl Errands {
         }
     }
 
-    /// Writes an errand where its rank will find it; gives the copy back if that does not wait, cannot read the source or
-    /// has no place free.
+    /// Writes an errand where its rank will find it; gives the copy back if that does not wait, cannot read the source,
+    /// or has no place free.
     fn write(&mut self, copying: Copying, fresh: &mut Fresh) -> Option<Copying> {
         let Copying { runner, reads, errand, .. } = &copying;
         if self.refused.contains(&(*reads, runner.id)) || !runner.errands.waited_for() {
@@ -273,14 +265,17 @@ impl Memory {
         true
     }
 
-    /// What the rank would be told, if both are ranks of one user here, and not all memory is mapped.
+    /// What the rank would be told, if both are ranks of one user here, and not all memory is mapped. Not of
+    /// recordings: their starts share memory under several names, and what waits for a rank's copy (GP-9) is kept in
+    /// order by name.
     fn errand(&self, source: &Place, target: &Place, bytes: u64) -> Option<(ConnectionId, Arc<Runner>, Errand)> {
         let (Place::Rank { call, memory, address }, Place::Rank { call: other, memory: receiver, address: to }) =
             (source, target)
         else {
             return None;
         };
-        let runner = |call: &CallId| self.calls.get(call).and_then(|buffers| buffers.runner.clone());
+        let own = |call: &CallId| self.calls.get(call).filter(|buffers| buffers.pieces.is_none());
+        let runner = |call: &CallId| own(call).and_then(|buffers| buffers.runner.clone());
         let (reads, runner) = (runner(call)?, runner(other)?);
         let reached = |tier| matches!(tier, Tier::CrossMemory | Tier::MemoryDescriptor);
         let mapped = memory.resident(*address, bytes).is_some() && receiver.resident(*to, bytes).is_some();
@@ -293,8 +288,8 @@ impl Memory {
         Some((reads.id, runner, Errand { pid, source: *address, target: *to, bytes, mark: proof.address, nonce }))
     }
 
-    /// Offers what is planned to the ranks that wait, all at once, then does the rest, whose ranks may have come to wait
-    /// meanwhile.
+    /// Offers what is planned to the ranks that wait, all at once, then does the rest, whose ranks may have come to
+    /// wait meanwhile.
     pub(super) fn set_out(&mut self) {
         let mut fresh = Fresh::new();
         let planned = std::mem::take(&mut self.errands.planned);
@@ -314,31 +309,32 @@ impl Memory {
     fn copy_here(&mut self, &Copying { from, to, .. }: &Copying) {
         let places = self.place(from).and_then(|source| Ok((source, self.place(to)?)));
         if let Err(fault) = places.and_then(|(source, target)| self.copy_between(&source, &target, from.len)) {
-            self.postpone(fault, Work::Copy { from, to });
+            // Whatever waits for its regions was ordered later.
+            self.keep(fault, Work::Copy { from, to }, Deferred::push_first);
         }
     }
 
     /// Where a piece lies that is read for others.
     pub(crate) fn place_to_read(&mut self, piece: MemRef) -> Result<Place, Fault> {
-        let place = self.place(piece).and_then(|place| self.make_way((Some(&place), None), piece.len).map(|()| place));
-        match (place, piece.region) {
-            (Err(Fault::Awaited), Region::Input(call) | Region::Output(call)) => {
-                self.errands.want(call);
-                Err(Fault::Awaited)
-            }
+        let place = self.make_way(Some(piece), None).and_then(|()| self.place(piece));
+        match (&place, piece.region) {
+            (Err(Fault::Awaited), Region::Input(call) | Region::Output(call)) => self.errands.want(call),
             // What a fault is about is not sent: the machine hears of it first.
-            (Ok(_), _) if !self.faults.is_empty() => Err(Fault::Awaited),
-            // A copy that was in the way may wait for its rank now.
-            (Ok(_), _) => self.place(piece),
-            (failed, _) => failed,
+            (Ok(_), _) if !self.faults.is_empty() => return Err(Fault::Awaited),
+            (Ok(_) | Err(_), _) => {}
         }
+        place
     }
 
-    /// Sees to it that what is not done does not stand in the way of work that reads and writes there, so many bytes.
-    pub(super) fn make_way(&mut self, places: (Option<&Place>, Option<&Place>), bytes: u64) -> Result<(), Fault> {
-        if self.errands.is_empty() {
+    /// Sees to it that no copy which is not done stands in the way of work that reads and writes there. A copy that
+    /// was may wait for a rank now: where the pieces lie is to be asked behind this.
+    pub(super) fn make_way(&mut self, read: Option<MemRef>, written: Option<MemRef>) -> Result<(), Fault> {
+        let Some(bytes) = read.or(written).map(|piece| piece.len).filter(|_| !self.errands.is_empty()) else {
             return Ok(());
-        }
+        };
+        let place = |piece: Option<MemRef>| piece.map(|piece| self.place(piece)).transpose();
+        let (read, written) = (place(read)?, place(written)?);
+        let places = (read.as_ref(), written.as_ref());
         while let Some(obstacle) = self.errands.obstacle(places, bytes) {
             match obstacle {
                 Obstacle::Planned(at) => {
@@ -349,10 +345,29 @@ impl Memory {
                     let offered = self.errands.offered.remove(at);
                     self.finish_now(offered);
                 }
-                Obstacle::Held => return Err(Fault::Awaited),
             }
         }
-        Ok(())
+        let keeps = |held: &Held| {
+            [&read, &written]
+                .into_iter()
+                .flatten()
+                .any(|place| meet((&held.copying.target, held.copying.to.len), (place, bytes)))
+        };
+        if self.errands.held.iter().any(keeps) { Err(Fault::Awaited) } else { Ok(()) }
+    }
+
+    /// The rank has copied what its calls need of this memory: no copy from there or to there is left to anybody, since
+    /// what follows lies elsewhere.
+    pub(super) fn finish_copies(&mut self, memory: &Arc<TieredMemory>) {
+        let lies_there =
+            |place: &Place| matches!(place, Place::Rank { memory: other, .. } if Arc::ptr_eq(memory, other));
+        let named = |copying: &Copying| lies_there(&copying.source) || lies_there(&copying.target);
+        let offered: Vec<Offered> = self.errands.offered.extract_if(.., |offered| named(&offered.copying)).collect();
+        offered.into_iter().for_each(|offered| self.finish_now(offered));
+        let (planned, others) = std::mem::take(&mut self.errands.planned).into_iter().partition(named);
+        self.errands.planned = others;
+        let planned: VecDeque<Copying> = planned;
+        planned.iter().for_each(|copying| self.copy_here(copying));
     }
 
     /// A copy is done, or its bytes are here, before anything else happens.
@@ -405,9 +420,12 @@ impl Memory {
     fn hold(&mut self, Offered { copying, place, .. }: Offered) {
         tracing::debug!(pid = ?copying.runner.pid, "a rank does not end an errand");
         let mut bytes = vec![0; usize::try_from(copying.from.len).expect("a piece")];
-        match copying.source.read(&mut bytes) {
-            Ok(()) => self.postpone(Fault::Awaited, Work::Deliver { bytes, to: copying.to }),
-            Err(fault) => self.postpone(fault, Work::Copy { from: copying.from, to: copying.to }),
+        // The source may have been copied elsewhere since.
+        match self.place(copying.from).and_then(|source| source.read(&mut bytes)) {
+            Ok(()) => self.keep(Fault::Awaited, Work::Deliver { bytes, to: copying.to }, Deferred::push_first),
+            Err(fault) => {
+                self.keep(fault, Work::Copy { from: copying.from, to: copying.to }, Deferred::push_first);
+            }
         }
         self.errands.held.push(Held { copying, place, wanted: None });
     }
@@ -435,7 +453,7 @@ impl Memory {
             if wanted.is_some_and(|since| since.elapsed() >= LIMIT) {
                 *wanted = None;
                 let call = copying.target.call().expect("errands go to ranks");
-                tracing::warn!(pid = ?copying.runner.pid, "a rank that has stopped in the middle of a copy holds others up");
+                tracing::warn!(pid = ?copying.runner.pid, "a rank that has stopped in a copy holds others up");
                 self.faults.push((call, Cause::Buffer));
                 found = true;
             }

@@ -252,6 +252,10 @@ impl Memory {
         if !fits(send, buffers.input.1) || !fits(receive, buffers.output.1) {
             return false;
         }
+        if let Some(memory) = buffers.memory.clone() {
+            self.finish_copies(&memory);
+        }
+        let Some(buffers) = self.calls.get_mut(&call) else { return false };
         (buffers.input.0, buffers.output.0, buffers.restaged) = (send, receive, true);
         // The copy is one piece.
         buffers.pieces = None;
@@ -371,6 +375,10 @@ impl Memory {
 
     /// Notes a fault, and keeps the work for later if a copy by the rank can still mend it.
     fn postpone(&mut self, fault: Fault, work: Work) {
+        self.keep(fault, work, Deferred::push);
+    }
+
+    fn keep(&mut self, fault: Fault, work: Work, push: fn(&mut Deferred, Work) -> bool) {
         self.note(fault);
         match fault {
             Fault::Awaited => {}
@@ -379,10 +387,10 @@ impl Memory {
         }
         work.others().into_iter().flatten().for_each(|call| self.errands.want(call));
         let Work::Deliver { to: MemRef { region: Region::Output(receiver), .. }, .. } = work else {
-            let kept = self.deferred.push(work);
+            let kept = push(&mut self.deferred, work);
             return assert!(kept, "only payload takes room");
         };
-        if !self.deferred.push(work) {
+        if !push(&mut self.deferred, work) {
             tracing::warn!(call = receiver.0, "no more can be held for a rank that does not copy");
             self.faults.push((receiver, Cause::Buffer));
         }
@@ -391,11 +399,9 @@ impl Memory {
     /// Combines, now or as far as memory is within reach.
     fn reduce(&mut self, combination: Combination) {
         let Combination { from, into, .. } = combination;
-        let places = self.place(from).and_then(|from| Ok((from, self.place(into)?))).and_then(|(from, into)| {
-            self.make_way((Some(&from), Some(&into)), combination.from.len)?;
-            Ok((from, into))
-        });
-        let done = places
+        let done = self
+            .make_way(Some(from), Some(into))
+            .and_then(|()| Ok((self.place(from)?, self.place(into)?)))
             .map_err(|fault| Unfinished { fault, left: vec![Work::Reduce(combination)] })
             .and_then(|(from, into)| combination.perform(&from, &into, &mut self.bounces));
         if let Err(Unfinished { fault, left }) = done {
@@ -405,8 +411,8 @@ impl Memory {
 
     fn copy(&mut self, from: MemRef, to: MemRef) -> Result<(), Fault> {
         assert_eq!(from.len, to.len, "copies have equal lengths");
+        self.make_way(Some(from), Some(to))?;
         let (source, target) = (self.place(from)?, self.place(to)?);
-        self.make_way((Some(&source), Some(&target)), from.len)?;
         if self.plan((from, to), (&source, &target)) { Ok(()) } else { self.copy_between(&source, &target, from.len) }
     }
 
@@ -419,9 +425,8 @@ impl Memory {
     }
 
     fn put(&mut self, bytes: &[u8], to: MemRef) -> Result<(), Fault> {
-        let place = self.place(to)?;
-        self.make_way((None, Some(&place)), to.len)?;
-        match place {
+        self.make_way(None, Some(to))?;
+        match self.place(to)? {
             Place::Staging { buffer, offset } => {
                 buffer.copy_in(offset, bytes);
                 Ok(())
@@ -449,12 +454,7 @@ impl Memory {
     }
 
     fn deliver(&mut self, run: &[Delivery], payloads: Payloads<'_>) -> Result<(), Fault> {
-        if !self.errands.is_empty() {
-            for delivery in run {
-                let place = self.place(delivery.to)?;
-                self.make_way((None, Some(&place)), delivery.to.len)?;
-            }
-        }
+        run.iter().try_for_each(|delivery| self.make_way(None, Some(delivery.to)))?;
         match self.place(run[0].to)? {
             Place::Staging { buffer, .. } => {
                 for delivery in run {

@@ -149,8 +149,7 @@ fn a_rank_that_stops_in_the_middle_holds_up_itself_alone() {
     host.copy(host.input(1), 2);
     let source = Region::Input(CallId(0));
     let whole = MemRef { region: source, offset: 0, len: BYTES as u64 };
-    let place_of_source = host.memory.place(whole).expect("a rank");
-    host.memory.make_way((None, Some(&place_of_source)), whole.len).expect("it is read");
+    host.memory.make_way(None, Some(whole)).expect("it is read");
     assert_eq!(host.held(), [1, 2], "the call of rank 0 may end");
     host.memory.set_out();
     assert!(host.has(2, 1) && host.held() == [1]);
