@@ -88,11 +88,12 @@ fn several_service_processes_on_one_machine_verify() {
 /// SP-8: each number of service processes is measured as a system of its own, and a link carries the same by all.
 #[test]
 fn bench_compares_numbers_of_service_processes() {
+    const REPETITIONS: f64 = 2.0;
     let directory = tempfile::tempdir().expect("a directory");
     let (rows, charts) = (directory.path().join("rows"), directory.path().join("charts"));
     let output = Command::new(env!("CARGO_BIN_EXE_outboard"))
         .args(["bench", "allgather", "--lab", "2x1gbit", "--ranks-per-host", "4", "--service-processes", "1,2"])
-        .args(["--sizes", "256K", "--repetitions", "2", "--json"])
+        .args(["--sizes", "256K", "--repetitions", &REPETITIONS.to_string(), "--json"])
         .arg(&rows)
         .arg("--plot")
         .arg(&charts)
@@ -104,7 +105,9 @@ fn bench_compares_numbers_of_service_processes() {
     let wire = |system: &str| {
         let mut rows = report["rows"].as_array().expect("rows").iter();
         let row = rows.find(|row| row["system"] == system).unwrap_or_else(|| panic!("{system} in {report}"));
-        row["wire_bytes"].as_f64().expect("a number")
+        // A busy machine loses multicasts. What is sent again, in both repetitions together, enters and leaves the switch.
+        let resent = row["retransmitted_bytes"].as_f64().expect("a number") / REPETITIONS * 2.0;
+        row["wire_bytes"].as_f64().expect("a number") - resent
     };
     let (one, two) = (wire("outboard, 1 to a host"), wire("outboard, 2 to a host"));
     assert!((one - two).abs() < one / 10.0, "{one} and {two} bytes");
