@@ -288,6 +288,35 @@ fn a_collective_that_stood_in_for_its_ranks_does_not_wait_for_itself() {
     assert!(entered, "both ranks have called");
 }
 
+/// A group that is being made survives the loss of a link, and the steps of its making are said again over the next one.
+/// So nothing else may be said before: a service process that entered the barrier of a call for late ranks did so once,
+/// over the link that was lost.
+#[test]
+fn no_barrier_is_entered_before_the_group_is_made() {
+    let mut victim = Victim::new();
+    let spec = spec(&[HONEST, HOSTILE]);
+    victim.sp.handle_create_group(NOW, &spec, Rank(0));
+    let digest = victim.sp.config().digest();
+    let step = |step, sp| of_group(GroupMessage::Create { step, sp, digest, fingerprint: spec.fingerprint() });
+    let signature = Signature { kind: CallKind::Allgather, bytes: 0 };
+    victim.hostile(&step(0, HOSTILE));
+    victim.hostile(&of_first(InstanceMessage::Ready { step: 0, signature, rank: Rank(2) }));
+    let later = NOW + victim.sp.config().stand_in_after;
+    let entered = |victim: &mut Victim| {
+        victim.sp.handle_timeout(later);
+        std::iter::from_fn(|| victim.sp.poll_transmit(later)).any(|transmit| {
+            let Transmit::Frame { header, .. } = transmit else { return false };
+            let (_, message) = FrameHeader::decode(&header, 0).expect("its own");
+            let ready = |body: &_| matches!(body, GroupMessage::Instance { body: InstanceMessage::Ready { .. }, .. });
+            matches!(Message::decode(message), Ok(Message::Group { body, .. }) if ready(&body))
+        })
+    };
+    assert!(!entered(&mut victim) && victim.ready().is_empty());
+    victim.send(HONEST, 0, &step(1, HONEST));
+    assert!(entered(&mut victim), "it stands in for its rank as soon as the group is made");
+    assert_eq!(victim.ready(), [Ok(())]);
+}
+
 /// A message of a small call comes once. One that is said twice takes no memory of the service process for good.
 #[test]
 fn a_message_of_a_small_call_that_is_said_twice_is_refused() {

@@ -392,6 +392,7 @@ impl Group {
             }
             self.state = State::Ready;
             self.mind_peers(node);
+            self.move_window(node);
         }
     }
 
@@ -576,16 +577,21 @@ impl Group {
             self.exchanged.push_back((instance, rank, signature));
         }
         let someone_left = !self.lost.is_empty();
+        self.move_window(node);
+        if someone_left {
+            self.mind_peers(node);
+        }
+        node.left.push(self.members.handle);
+    }
+
+    /// Instances go on that waited for those before them, or for the group to be made.
+    fn move_window(&mut self, node: &mut Node) {
         let opened = self.members.window_end + 1..=self.ended + WINDOW;
         self.members.window_end = self.ended + WINDOW;
         for instance in opened {
             self.with_instance_or_break(node, InstanceId(instance), Instance::try_enter);
             self.compare_with_left(node, InstanceId(instance));
         }
-        if someone_left {
-            self.mind_peers(node);
-        }
-        node.left.push(self.members.handle);
     }
 
     /// Whether all local ranks that asked for it have left, and nothing is in flight.

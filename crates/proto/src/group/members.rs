@@ -44,7 +44,8 @@ pub(crate) struct Members {
     pub(crate) channels: Vec<Channel>,
     /// Adapts to how late repairs turn out to be needed.
     pub(crate) patience: Duration,
-    /// The last instance whose barrier may be entered now.
+    /// The last instance that may begin now. None before the group is made: what was said before goes on over another
+    /// link, if that of a member breaks, and nothing of an instance does.
     pub(crate) window_end: u64,
     /// Instances that are to take scratch and have not: they take it in their order, so that no two wait for each
     /// other.
@@ -55,7 +56,7 @@ pub(crate) struct Members {
 
 impl Members {
     /// The members of `spec` seen from `me`, or what is wrong with it.
-    pub(crate) fn new(spec: &GroupSpec, me: SpId, config: &Config, window: u64) -> Result<Self, &'static str> {
+    pub(crate) fn new(spec: &GroupSpec, me: SpId, config: &Config) -> Result<Self, &'static str> {
         if spec.members.is_empty() {
             return Err("it has no ranks");
         }
@@ -103,7 +104,7 @@ impl Members {
             sps,
             channels,
             patience: config.timer_floor,
-            window_end: window,
+            window_end: 0,
             unequipped: BTreeSet::new(),
             equipped: 0,
         })
@@ -216,12 +217,7 @@ mod tests {
             offer: OfferId(0),
         };
         let members = places.iter().map(member).collect();
-        Members::new(
-            &GroupSpec { handle: GroupHandle(1), key: [2, 3], job: 4, members },
-            SpId(me),
-            &Config::default(),
-            1,
-        )
+        Members::new(&GroupSpec { handle: GroupHandle(1), key: [2, 3], job: 4, members }, SpId(me), &Config::default())
     }
 
     fn ring(members: &Members) -> Vec<u64> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use outboard_plan::Rank;
 
-use super::{Addresses, FailedGroup, Group, State, WINDOW};
+use super::{Addresses, FailedGroup, Group, State};
 use crate::endpoint::offers::{Asker, Withdrawn};
 use crate::endpoint::peers::Loss;
 use crate::endpoint::{Endpoint, MAX_FAILED, MAX_RETIRED, Node};
@@ -34,7 +34,7 @@ impl Endpoint {
     }
 
     fn try_create_group(&mut self, spec: &GroupSpec, rank: Rank) -> Result<(), GroupError> {
-        let members = Members::new(spec, self.node.id, &self.node.config, WINDOW).map_err(GroupError::Invalid)?;
+        let members = Members::new(spec, self.node.id, &self.node.config).map_err(GroupError::Invalid)?;
         if members.local(rank).is_none() {
             return Err(GroupError::Invalid("the rank that asks is not served here"));
         }
@@ -83,7 +83,7 @@ impl Endpoint {
 
     /// The driver refuses a rank here a group, of which others here may be.
     pub(in crate::endpoint) fn refuse_group(&mut self, spec: &GroupSpec, rank: Rank, why: Refusal) {
-        let Ok(members) = Members::new(spec, self.node.id, &self.node.config, WINDOW) else { return };
+        let Ok(members) = Members::new(spec, self.node.id, &self.node.config) else { return };
         self.offers.take_up(spec.members[rank.0 as usize].offer);
         let (handle, fingerprint) = (spec.handle, members.fingerprint);
         let error = CollectiveError::Refused { rank, why };
