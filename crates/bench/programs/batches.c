@@ -99,8 +99,7 @@ static uint64_t units_of(int64_t compute_ns)
             least = taken < least ? taken : least;
         }
         const double mine = (double)least / CALIBRATION_UNITS;
-        double *all = allocate(sizeof *all * transport_ranks());
-        transport_exchange(&mine, all, 1);
+        double *all = gather_doubles(&mine, 1);
         unit_ns = all[0];
         for (uint32_t rank = 1; rank < transport_ranks(); rank++)
             unit_ns = all[rank] < unit_ns ? all[rank] : unit_ns;
@@ -151,9 +150,7 @@ static struct sample run_batch(const struct options *options, const struct buffe
 /* All ranks' samples: batch after batch within rank after rank. */
 static struct sample *gathered(const struct sample *mine, int batches)
 {
-    struct sample *all = allocate(sizeof *all * (size_t)batches * transport_ranks());
-    transport_exchange((const double *)mine, (double *)all, batches * SAMPLE_DOUBLES);
-    return all;
+    return gather_doubles(mine, batches * SAMPLE_DOUBLES);
 }
 
 static double slowest_ns(const struct sample *all, int batches, int batch)

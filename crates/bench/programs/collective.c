@@ -184,9 +184,7 @@ static void judge_order(const struct options *options, struct sample *all)
 /* All ranks' samples: repetition after repetition within rank after rank. */
 static struct sample *gathered(const struct options *options, const struct sample *mine)
 {
-    struct sample *all = allocate(sizeof *all * (size_t)options->repetitions * transport_ranks());
-    transport_exchange((const double *)mine, (double *)all, options->repetitions * SAMPLE_DOUBLES);
-    return all;
+    return gather_doubles(mine, options->repetitions * SAMPLE_DOUBLES);
 }
 
 /* The samples of a phase; `buffers` NULL stands for the barrier phase. Where `alone` has a place for them, each

@@ -138,9 +138,7 @@ static struct sample repeat(const struct pattern *pattern, int64_t refill_ns)
 /* All ranks' samples: repetition after repetition within rank after rank. */
 static struct sample *gathered(const struct sample *mine, int repetitions)
 {
-    struct sample *all = allocate(sizeof *all * (size_t)repetitions * transport_ranks());
-    transport_exchange((const double *)mine, (double *)all, repetitions * SAMPLE_DOUBLES);
-    return all;
+    return gather_doubles(mine, repetitions * SAMPLE_DOUBLES);
 }
 
 static struct sample *run_timed(const struct options *options, const struct pattern *pattern)

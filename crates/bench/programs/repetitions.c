@@ -96,6 +96,13 @@ void row_send(FILE *row, char **text)
     free(*text);
 }
 
+void *gather_doubles(const void *mine, int count)
+{
+    double *all = allocate(sizeof *all * (size_t)count * transport_ranks());
+    transport_exchange(mine, all, count);
+    return all;
+}
+
 int64_t agree_start(int64_t refill_ns)
 {
     static double *all;

@@ -27,6 +27,9 @@ void harness_say(const char *line);
 FILE *row_begin(char **text, size_t *length);
 void row_send(FILE *row, char **text);
 
+/* Doubles of all ranks, so many of each, in rank order: the same on all ranks. To be freed. */
+void *gather_doubles(const void *mine, int count);
+
 /* The instant at which all ranks begin: the latest rank's now, and the time that the token buckets of the links need after
  * this very exchange to be full again. Hosts share the clock, so nothing is on the links when it strikes. */
 int64_t agree_start(int64_t refill_ns);

@@ -1,5 +1,5 @@
-//! Calls of a collective in a row (programs/batches.c), in which small calls and calls among ranks of one host show what
-//! they cost: the blocking form, `MPI_Bcast`, `MPI_Allreduce` and so on of an MPI library, natively and below the
+//! Calls of a collective in a row (programs/batches.c), in which small calls and calls among ranks of one host show
+//! what they cost: the blocking form, `MPI_Bcast`, `MPI_Allreduce` and so on of an MPI library, natively and below the
 //! preloaded shim, and post and wait of Outboard's C interface; or the nonblocking form with a computation in it.
 //!
 //! A batch is so many calls, with roots at rank 0. All ranks begin it behind a barrier on links whose token buckets are
@@ -37,8 +37,8 @@ use crate::job::System;
 use crate::{BenchError, BenchOptions, plot, run};
 use std::cell::RefCell;
 
-/// Measures calls of `ours` and of the peers of `options`, beside one another: the blocking form where the setup says so
-/// ([`Setup::blocking`](crate::Setup::blocking)). Nobody is late and nothing idle, whatever `options` say.
+/// Measures calls of `ours` and of the peers of `options`, beside one another: the blocking form where the setup says
+/// so ([`Setup::blocking`](crate::Setup::blocking)). Nobody is late and nothing idle, whatever `options` say.
 ///
 /// The calling program's `main` must begin with [`outboard_lab::holder_main_if_requested`].
 ///
