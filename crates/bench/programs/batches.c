@@ -4,10 +4,10 @@
  * by byte.
  *
  * A batch is so many calls, the same buffers each time, roots at rank 0. All ranks begin it behind a barrier, when the
- * token buckets of the links are full again; a rank's time of a call is its time of the batch less that of
- * the same computations alone, on all ranks, just before, divided by the calls: what the progress of a call takes from
- * the computation is the call's. How many calls make a batch the harness says, or leaves it to this program, which then takes as
- * many as last BATCH_NS, but CALLS_MAX at most.
+ * token buckets of the links are full again; a rank's time of a call is its time of the batch less that of the same
+ * computations alone, on all ranks, just before, divided by the calls: what the progress of a call takes from the
+ * computation is the call's. How many calls make a batch the harness says, or leaves it to this program, which then
+ * takes as many as last BATCH_NS, but CALLS_MAX at most.
  *
  * First batches without calls: what a phase takes by itself. Then a phase for each size. Rank 0 talks to the harness:
  * "begin" and "end" around each phase, then the samples as JSON.
