@@ -53,18 +53,16 @@ mod tests {
         let (control, errands, offers) =
             (RankSide::attach(region, doorbell).unwrap(), Errands::default(), service.errands());
         let (probe, source, target) = (ProbePage::new().unwrap(), vec![7u8; 5000], vec![0u8; 5000]);
-        let nonce = probe.nonce();
-        let half = |at: usize| u64::from_ne_bytes(nonce.as_chunks().0[at]);
         let errand = Errand {
             pid: std::process::id(),
             source: source.as_ptr() as u64,
             target: target.as_ptr() as u64,
             bytes: 5000,
             mark: &raw const *probe as u64,
-            nonce: [half(0), half(1)],
+            nonce: probe.nonce(),
         };
         offers.write(0, &errand);
-        offers.write(1, &Errand { nonce: [0; 2], ..errand });
+        offers.write(1, &Errand { nonce: [0; 16], ..errand });
         offers.write(2, &errand);
         offers.offer(1);
         assert!(errands.run(&control, &mut || true), "the request has ended");

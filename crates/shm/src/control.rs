@@ -478,7 +478,7 @@ mod tests {
         let parts = Parts { start, capacity, words };
         // SAFETY: aligned, zeroed, freed below, and reached through these views alone.
         let (ring, board, table) = unsafe { (parts.ring(), parts.board(), parts.table()) };
-        let errand = Errand { pid: 1, source: 2, target: 3, bytes: 4, mark: 5, nonce: [6, 7] };
+        let errand = Errand { pid: 1, source: 2, target: 3, bytes: 4, mark: 5, nonce: [6; 16] };
         table.write(63, &errand);
         table.offer(1 << 63);
         std::thread::scope(|scope| {

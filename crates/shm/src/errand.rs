@@ -37,7 +37,7 @@ pub struct Errand {
     /// Where the process that is meant has `nonce`.
     pub mark: u64,
     /// What no other process has there.
-    pub nonce: [u64; 2],
+    pub nonce: [u8; 16],
 }
 
 /// Words of an errand; one shows loom what seven would.
@@ -96,10 +96,10 @@ impl<'a> Table<'a> {
     /// If there is no such place.
     pub fn write(&self, place: u32, errand: &Errand) {
         let Place { words, report } = &self.places[place as usize];
-        let [one, other] = errand.nonce;
-        let Errand { pid, source, target, bytes, mark, .. } = *errand;
+        let Errand { pid, source, target, bytes, mark, nonce } = *errand;
+        let nonce = u128::from_ne_bytes(nonce);
         // What a model has room for comes first.
-        let values = [bytes, u64::from(pid), source, target, mark, one, other];
+        let values = [bytes, u64::from(pid), source, target, mark, nonce as u64, (nonce >> 64) as u64];
         words.iter().zip(values).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
         report.store(0, Ordering::Relaxed);
     }
@@ -168,7 +168,7 @@ impl<'a> Table<'a> {
                 source: word(2),
                 target: word(3),
                 mark: word(4),
-                nonce: [word(5), word(6)],
+                nonce: (u128::from(word(5)) | u128::from(word(6)) << 64).to_ne_bytes(),
             };
             return Some((place, errand));
         }
@@ -198,7 +198,14 @@ mod tests {
     use super::*;
 
     fn errand(bytes: u64) -> Errand {
-        Errand { pid: 7, source: 1 << 40, target: 1 << 41, bytes, mark: 1 << 42, nonce: [3, 4] }
+        Errand {
+            pid: 7,
+            source: 1 << 40,
+            target: 1 << 41,
+            bytes,
+            mark: 1 << 42,
+            nonce: std::array::from_fn(|at| at as u8),
+        }
     }
 
     fn table() -> (State, Vec<Place>) {
@@ -297,7 +304,7 @@ mod loom_tests {
         }
 
         fn offer(&self) {
-            let errand = Errand { pid: 0, source: 0, target: 0, bytes: 9, mark: 0, nonce: [0; 2] };
+            let errand = Errand { pid: 0, source: 0, target: 0, bytes: 9, mark: 0, nonce: [0; 16] };
             self.table().write(0, &errand);
             self.table().offer(1);
             self.board().announce();

@@ -1,8 +1,7 @@
 //! The machine with its memory and its clock: whatever is handed in, the orders that follow are carried out at once.
 //!
-//! Invariant: between two calls of this module no order is left undone, except by what only a rank can copy
-//! ([`crate::memory::deferred`]) or does itself ([`crate::memory::errands`]), and no memory fault unreported; a call's
-//! end is not told before its bytes are in place.
+//! Invariant: between two calls of this module no order is left undone, except by what waits for ranks
+//! ([`crate::memory::backlog`]), and no memory fault unreported; a call's end is not told before its bytes are in place.
 
 use std::time::Instant as WallInstant;
 
@@ -12,9 +11,10 @@ use outboard_proto::{
     PostedCall, ReceivedDatagram, RecordError, Recording, Refusal, SpId, Transmit,
 };
 
-use crate::memory::errands::Errands;
+use crate::memory::backlog::Backlog;
 use crate::memory::{Buffers, Cause, Fault, Memory, Payloads, Place};
 use crate::ranks::ConnectionId;
+use crate::telemetry::statistics::Copies;
 
 /// Faults are reported in rounds, since the report of one may order work that meets another.
 const FAULT_ROUNDS: u32 = 64;
@@ -133,7 +133,7 @@ impl Engine {
 
     /// This rank, whose call this is, is gone: its memory is not touched any more.
     pub(crate) fn forget_memory(&mut self, call: CallId, rank: Rank) {
-        for missing in self.memory.forget_rank(call) {
+        for missing in self.memory.cut_off(call, true) {
             self.machine.handle_cut_off(missing, CollectiveError::RankLost(rank));
         }
     }
@@ -190,9 +190,9 @@ impl Engine {
 
     /// The next event. A call that fails takes bytes along that others wait for, if its rank alone could copy them.
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
-        let event = self.machine.poll_event_beside(|call| self.memory.defers(call))?;
+        let event = self.machine.poll_event_beside(|call| self.memory.backlog.names(call))?;
         if let Event::Completed { call, result: Err(error) } = &event {
-            for missing in self.memory.cut_off(*call) {
+            for missing in self.memory.cut_off(*call, false) {
                 self.machine.handle_cut_off(missing, error.clone());
             }
             self.settle(&[]);
@@ -225,9 +225,14 @@ impl Engine {
         found
     }
 
-    /// Errands that are not done, to be looked at.
-    pub(crate) fn errands(&self) -> &Errands {
-        &self.memory.errands
+    /// Work on memory that is not done, to be looked at.
+    pub(crate) fn backlog(&self) -> &Backlog {
+        &self.memory.backlog
+    }
+
+    /// Copies between ranks so far.
+    pub(crate) fn copies(&self) -> Copies {
+        self.memory.errands.copies
     }
 
     /// This rank is gone, behind the memory of all its calls.

@@ -314,7 +314,7 @@ impl Conductor {
         let busy = turn.unfinished || looks || self.fabric_calls;
         let sleeps = !busy && self.mailbox.prepare_sleep() && self.ranks.prepare_sleep();
         // Asked behind the flags.
-        let limit = match sleeps && !self.engine.errands().has_news() {
+        let limit = match sleeps && !self.engine.backlog().has_news() {
             true => self.limit(phase, turn.at),
             false => Some(Duration::ZERO),
         };
@@ -332,7 +332,7 @@ impl Conductor {
     /// Time until the next timer.
     fn limit(&self, phase: Phase, now: Instant) -> Option<Duration> {
         let timer = self.engine.next_call(self.outbox.has_room()).map(|at| at.since(self.engine.now()));
-        let timer = timer.into_iter().chain(self.engine.errands().timer()).min();
+        let timer = timer.into_iter().chain(self.engine.backlog().timer()).min();
         match phase {
             Phase::Draining { until } | Phase::Parting { until } => {
                 let drain = until.saturating_duration_since(Instant::now());
@@ -417,7 +417,7 @@ impl Conductor {
         self.statistics.datapath.refused = self.ranks.refused;
         self.statistics.datapath.connections_refused = self.outbox.fabric().refused();
         self.statistics.datapath.looks = self.looking.looks;
-        self.statistics.datapath.copies = self.engine.errands().copies;
+        self.statistics.datapath.copies = self.engine.copies();
         let seat = |group, rank| Some(self.ranks.seat(group, rank)?.to_string());
         let (machine, in_flight) = (self.engine.machine(), self.engine.in_flight());
         let report = self.statistics.report(machine.id(), &machine.counters(), present, in_flight, &seat);

@@ -8,7 +8,7 @@ use outboard_plan::Reduction;
 use outboard_proto::MemRef;
 use outboard_shm::memory::RankMemory;
 
-use crate::memory::deferred::Work;
+use crate::memory::backlog::Work;
 use crate::memory::{Fault, Place};
 
 /// Bytes combined at a time: whole elements of any kind.

@@ -1,12 +1,13 @@
 //! From the machine's names of memory to memory: buffers of calls (by tiers, SP-4) and staging.
 //!
 //! Deliveries are gathered and written with as few system calls as their destinations allow (MC-11). Invariants: memory
-//! of a rank that is gone is never touched again ([`Memory::forget_rank`]); a reference beyond its region is a broken
+//! of a rank that is gone is never touched again ([`Memory::cut_off`]); a reference beyond its region is a broken
 //! invariant of the machine. An access that a rank's own doing makes fail is a fault of its call, nothing more; one
-//! that the kernel has withdrawn is done when the rank has copied ([`crate::memory::deferred`]).
+//! that the kernel has withdrawn is done when the rank has copied. What is not done at once is kept in order by
+//! [`backlog`].
 
+pub(crate) mod backlog;
 pub(crate) mod combine;
-pub(crate) mod deferred;
 pub(crate) mod errands;
 pub(crate) mod pieces;
 pub(crate) mod staging;
@@ -17,9 +18,9 @@ use std::sync::Arc;
 use outboard_proto::{CallId, Endpoint, GroupHandle, MemRef, Order, Region, StagingId};
 use outboard_shm::memory::{AccessError, RankMemory, Side, TieredMemory, WritePiece, copy_between};
 
+use crate::memory::backlog::{Backlog, Entry, Extent, Holder, Touched, Work, call_of};
 use crate::memory::combine::{Bounces, Combination, Unfinished};
-use crate::memory::deferred::{Deferred, Work};
-use crate::memory::errands::{Errands, Runner};
+use crate::memory::errands::{Errands, Runner, State};
 pub(crate) use crate::memory::pieces::Pieces;
 use crate::memory::staging::{Staging, StagingPool};
 
@@ -35,8 +36,8 @@ pub(crate) struct Buffers {
     output: (u64, u64),
     /// Where the output lies if not in one piece.
     pieces: Option<Arc<Pieces>>,
-    /// They lie where the rank has copied them to, no longer where it posted them.
-    restaged: bool,
+    /// Where input and output lie, each in one piece, once the rank has copied them.
+    copied: Option<(u64, u64)>,
     /// The rank, if it can do errands.
     runner: Option<Arc<Runner>>,
 }
@@ -44,13 +45,14 @@ pub(crate) struct Buffers {
 impl Buffers {
     /// `input` and `output` are address and length in the rank.
     pub(crate) fn new(memory: Arc<TieredMemory>, input: (u64, u64), output: (u64, u64)) -> Self {
-        Buffers { memory: Some(memory), input, output, pieces: None, restaged: false, runner: None }
+        Buffers { memory: Some(memory), input, output, pieces: None, copied: None, runner: None }
     }
 
-    /// What a rank has recorded: all of it is output, some of it is read, too.
-    pub(crate) fn recorded(memory: Arc<TieredMemory>, pieces: Arc<Pieces>) -> Self {
+    /// What a rank has recorded: all of it is output, some of it is read, too. The rank may have copied it.
+    pub(crate) fn recorded(memory: Arc<TieredMemory>, pieces: Arc<Pieces>, copy: Option<u64>) -> Self {
         let output = (0, pieces.total());
-        Buffers { pieces: Some(pieces), ..Buffers::new(memory, (0, 0), output) }
+        let copied = copy.map(|address| (address, address));
+        Buffers { pieces: Some(pieces), copied, ..Buffers::new(memory, (0, 0), output) }
     }
 
     /// Those of a rank that can do errands.
@@ -58,18 +60,38 @@ impl Buffers {
         Buffers { runner, ..self }
     }
 
-    /// Whether the address lies in one of the buffers.
-    fn hold(&self, address: u64) -> bool {
-        let lies_in = |(start, length): (u64, u64)| address.checked_sub(start).is_some_and(|at| at < length);
-        match &self.pieces {
-            None => lies_in(self.input) || lies_in(self.output),
-            Some(pieces) => pieces.iter().any(lies_in),
+    /// Whether the address lies where the rank has copied the buffers to.
+    fn lies_in_copy(&self, address: u64) -> bool {
+        let lies_in = |(start, length): (u64, u64)| address.wrapping_sub(start) < length;
+        self.copied.is_some_and(|(input, output)| lies_in((input, self.input.1)) || lies_in((output, self.output.1)))
+    }
+
+    /// Where a byte of the input or the output lay when the rank posted the call.
+    fn posted(&self, region: Region, offset: u64) -> u64 {
+        match (region, &self.pieces) {
+            (Region::Input(_), _) => self.input.0 + offset,
+            (Region::Output(_), None) => self.output.0 + offset,
+            (Region::Output(_), Some(pieces)) => pieces.address(offset),
+            (Region::Staging(_), _) => unreachable!("staging has no call"),
         }
     }
 
-    /// Where a byte of the output lies.
-    fn output_address(&self, offset: u64) -> u64 {
-        self.pieces.as_ref().map_or(self.output.0 + offset, |pieces| pieces.address(offset))
+    /// Where it lies.
+    fn address(&self, region: Region, offset: u64) -> u64 {
+        match (self.copied, region) {
+            (Some((input, _)), Region::Input(_)) => input + offset,
+            (Some((_, output)), Region::Output(_)) => output + offset,
+            (_, region) => self.posted(region, offset),
+        }
+    }
+
+    /// Bytes of the input or the output.
+    fn length(&self, region: Region) -> u64 {
+        match region {
+            Region::Input(_) => self.input.1,
+            Region::Output(_) => self.output.1,
+            Region::Staging(_) => unreachable!("staging has no call"),
+        }
     }
 
     /// Bytes of the receive buffer.
@@ -111,14 +133,6 @@ pub(crate) enum Place {
 }
 
 impl Place {
-    /// The call whose buffers it is in.
-    fn call(&self) -> Option<CallId> {
-        match self {
-            Place::Rank { call, .. } => Some(*call),
-            Place::Staging { .. } => None,
-        }
-    }
-
     /// Copies out.
     pub(crate) fn read(&self, into: &mut [u8]) -> Result<(), Fault> {
         match self {
@@ -203,7 +217,7 @@ pub(crate) struct Memory {
     faults: Vec<(CallId, Cause)>,
     /// Groups for which there was no memory, and how much.
     unmet: Vec<(GroupHandle, u64)>,
-    deferred: Deferred,
+    pub(crate) backlog: Backlog,
     pub(crate) errands: Errands,
     bounce: Vec<u8>,
     bounces: Bounces,
@@ -214,33 +228,11 @@ impl Memory {
         self.calls.insert(call, buffers);
     }
 
-    /// The call has ended.
+    /// The call has ended, and nothing is left to do with its memory.
     pub(crate) fn remove(&mut self, call: CallId) {
+        debug_assert!(!self.backlog.names(call), "{call:?} has ended before its work");
+        self.backlog.reached(call);
         self.calls.remove(&call);
-        self.deferred.forget(call);
-    }
-
-    /// The rank is gone: the buffers of this call are not touched any more. Returns the calls of others that will never
-    /// have the bytes that only it could copy.
-    pub(crate) fn forget_rank(&mut self, call: CallId) -> Vec<CallId> {
-        if let Some(buffers) = self.calls.get_mut(&call) {
-            buffers.memory = None;
-        }
-        let mut missing = self.forget_copies(call, true);
-        missing.extend(self.deferred.cut_off(call));
-        missing
-    }
-
-    /// The call ends in failure: the calls of others that will never have the bytes that only its rank could copy.
-    pub(crate) fn cut_off(&mut self, call: CallId) -> Vec<CallId> {
-        let mut missing = self.forget_copies(call, false);
-        missing.extend(self.deferred.cut_off(call));
-        missing
-    }
-
-    /// Whether the call has work left to do here, whatever the machine knows.
-    pub(crate) fn defers(&self, call: CallId) -> bool {
-        self.deferred.holds_call(call) || self.errands.holds_call(call)
     }
 
     /// The rank has copied the buffers of this call to other addresses (GP-9): does what waited for them. False when
@@ -252,15 +244,13 @@ impl Memory {
         if !fits(send, buffers.input.1) || !fits(receive, buffers.output.1) {
             return false;
         }
-        if let Some(memory) = buffers.memory.clone() {
-            self.finish_copies(&memory);
+        buffers.copied = Some((send, receive));
+        if let Some(holder) = buffers.memory.as_ref().map(holder) {
+            // What follows lies elsewhere.
+            self.finish_errands(|entry| entry.touches(holder));
         }
-        let Some(buffers) = self.calls.get_mut(&call) else { return false };
-        (buffers.input.0, buffers.output.0, buffers.restaged) = (send, receive, true);
-        // The copy is one piece.
-        buffers.pieces = None;
-        for work in self.deferred.reached(call) {
-            self.work(work);
+        if self.backlog.reached(call) {
+            self.retry();
         }
         true
     }
@@ -281,11 +271,11 @@ impl Memory {
             Fault::Call { call, error } => {
                 let Some(buffers) = self.calls.get(&call) else { return };
                 if let AccessError::Withdrawn { address, .. } = error
-                    && (!buffers.restaged || !buffers.hold(address))
+                    && !buffers.lies_in_copy(address)
                 {
                     // What was under way when the rank copied is late news.
-                    if !buffers.restaged {
-                        self.deferred.await_copy(call);
+                    if buffers.copied.is_none() {
+                        self.backlog.await_copy(call);
                     }
                 } else if !self.faults.iter().any(|(known, _)| *known == call) {
                     tracing::warn!(call = call.0, %error, "a rank's buffer cannot be accessed");
@@ -304,17 +294,15 @@ impl Memory {
             let end = piece.offset.checked_add(piece.len);
             assert!(end.is_some_and(|end| end <= length), "{piece:?} reaches beyond {length} bytes");
         };
-        if self.deferred.holds(piece.region) {
-            return Err(Fault::Awaited);
-        }
         match piece.region {
             Region::Input(call) | Region::Output(call) => {
+                if self.backlog.awaits(call) {
+                    return Err(Fault::Awaited);
+                }
                 let buffers = self.calls.get(&call).unwrap_or_else(|| panic!("{piece:?} is of no call in flight"));
-                let input = matches!(piece.region, Region::Input(_));
-                within(if input { buffers.input.1 } else { buffers.output.1 });
+                within(buffers.length(piece.region));
                 let memory = Arc::clone(buffers.memory.as_ref().ok_or(Fault::Gone)?);
-                let address = if input { buffers.input.0 + piece.offset } else { buffers.output_address(piece.offset) };
-                Ok(Place::Rank { call, memory, address })
+                Ok(Place::Rank { call, memory, address: buffers.address(piece.region, piece.offset) })
             }
             Region::Staging(id) => {
                 let buffer = self.staging.get(&id).unwrap_or_else(|| panic!("{piece:?} is not staged"));
@@ -355,63 +343,120 @@ impl Memory {
         self.set_out();
     }
 
-    /// Does a piece of work, now or when its memory is within reach.
+    /// What the pieces are of, wherever they lie now. Memory of ranks that are gone is of nobody.
+    fn extents(&self, touched: Touched<MemRef>) -> Touched<Extent> {
+        let extent = |MemRef { region, offset, len }| {
+            let (holder, start) = match region {
+                Region::Staging(id) => (Holder::Staging(id), offset),
+                Region::Input(call) | Region::Output(call) => {
+                    let buffers = self.calls.get(&call).filter(|_| len > 0)?;
+                    (holder(buffers.memory.as_ref()?), buffers.posted(region, offset))
+                }
+            };
+            Some(Extent { holder, start, len })
+        };
+        touched.map(|piece| piece.and_then(extent))
+    }
+
+    /// Does a piece of work, or keeps it behind what is not done yet.
     fn work(&mut self, work: Work) {
+        let done = match self.must_wait(work.touched()) {
+            true => Err(Unfinished { fault: Fault::Awaited, left: vec![work] }),
+            false => self.attempt(work),
+        };
+        if let Err(Unfinished { fault, left }) = done {
+            self.note(fault);
+            left.into_iter().for_each(|work| self.keep(fault, work));
+        }
+    }
+
+    /// Tries what has waited again, in order.
+    fn retry(&mut self) {
+        if !self.backlog.states().any(|state| matches!(state, State::Waiting)) {
+            return;
+        }
+        for entry in self.backlog.take() {
+            match entry.state {
+                State::Waiting => self.work(entry.work),
+                State::Planned(_) | State::Offered(_) | State::Held(_) => self.backlog.push(entry),
+            }
+        }
+    }
+
+    /// Whether work that touches these pieces is not to be done now: a copy of its rank is awaited, or what comes
+    /// before cannot be done. Errands that come before are done.
+    fn must_wait(&mut self, touched: Touched<MemRef>) -> bool {
+        if self.backlog.is_empty() {
+            return false;
+        }
+        let mut calls = touched.iter().flatten().filter_map(|piece| call_of(piece.region));
+        if calls.any(|call| self.backlog.awaits(call)) {
+            return true;
+        }
+        let extents = self.extents(touched);
+        if !self.backlog.precedes(&extents) {
+            return false;
+        }
+        self.finish_errands(|entry| entry.precedes(&extents));
+        let waits = self.backlog.precedes(&extents);
+        // Whoever reads keeps a call of its own waiting, perhaps another rank's.
+        if waits && extents[0].is_some() {
+            self.backlog.want(extents);
+        }
+        waits
+    }
+
+    /// Does work whose turn it is.
+    fn attempt(&mut self, work: Work) -> Result<(), Unfinished> {
         let done = match &work {
             Work::Copy { from, to } => self.copy(*from, *to),
             Work::Reduce(combination) => return self.reduce(*combination),
             Work::Deliver { bytes, to } => self.put(bytes, *to),
-            Work::Unstage { id } if self.deferred.holds(Region::Staging(*id)) => Err(Fault::Awaited),
             Work::Unstage { id } => {
                 let buffer = self.staging.remove(id).unwrap_or_else(|| panic!("{id:?} is not staged"));
                 buffer.into_iter().for_each(|buffer| self.pool.give_back(buffer));
                 Ok(())
             }
         };
-        if let Err(fault) = done {
-            self.postpone(fault, work);
-        }
+        done.map_err(|fault| Unfinished { fault, left: vec![work] })
     }
 
-    /// Notes a fault, and keeps the work for later if a copy by the rank can still mend it.
-    fn postpone(&mut self, fault: Fault, work: Work) {
-        self.keep(fault, work, Deferred::push);
-    }
-
-    fn keep(&mut self, fault: Fault, work: Work, push: fn(&mut Deferred, Work) -> bool) {
-        self.note(fault);
+    /// Whether a copy by the rank, or what comes before, can still mend a fault that has been noted.
+    fn passes(&self, fault: Fault) -> bool {
         match fault {
-            Fault::Awaited => {}
-            Fault::Call { call, error: AccessError::Withdrawn { .. } } if self.deferred.awaits(call) => {}
-            Fault::Call { .. } | Fault::Gone => return,
+            Fault::Awaited => true,
+            Fault::Call { call, error: AccessError::Withdrawn { .. } } => self.backlog.awaits(call),
+            Fault::Call { .. } | Fault::Gone => false,
         }
-        work.others().into_iter().flatten().for_each(|call| self.errands.want(call));
-        let Work::Deliver { to: MemRef { region: Region::Output(receiver), .. }, .. } = work else {
-            let kept = push(&mut self.deferred, work);
-            return assert!(kept, "only payload takes room");
-        };
-        if !push(&mut self.deferred, work) {
+    }
+
+    /// Keeps work behind all that is not done, if what stopped it passes.
+    fn keep(&mut self, fault: Fault, work: Work) {
+        if self.passes(fault) {
+            self.put_off(self.backlog.entries().len(), work, State::Waiting);
+        }
+    }
+
+    fn put_off(&mut self, at: usize, work: Work, state: State) {
+        if let Some(receiver) = work.calls()[1].filter(|_| !self.backlog.has_room(&work)) {
             tracing::warn!(call = receiver.0, "no more can be held for a rank that does not copy");
             self.faults.push((receiver, Cause::Buffer));
+            return self.errands.forget(state);
         }
+        let extents = self.extents(work.touched());
+        self.backlog.insert(at, Entry { work, extents, state });
     }
 
-    /// Combines, now or as far as memory is within reach.
-    fn reduce(&mut self, combination: Combination) {
-        let Combination { from, into, .. } = combination;
-        let done = self
-            .make_way(Some(from), Some(into))
-            .and_then(|()| Ok((self.place(from)?, self.place(into)?)))
-            .map_err(|fault| Unfinished { fault, left: vec![Work::Reduce(combination)] })
-            .and_then(|(from, into)| combination.perform(&from, &into, &mut self.bounces));
-        if let Err(Unfinished { fault, left }) = done {
-            left.into_iter().for_each(|work| self.postpone(fault, work));
-        }
+    /// Combines, as far as memory is within reach.
+    fn reduce(&mut self, combination: Combination) -> Result<(), Unfinished> {
+        let operands = self.place(combination.from).and_then(|from| Ok((from, self.place(combination.into)?)));
+        let unfinished = |fault| Unfinished { fault, left: vec![Work::Reduce(combination)] };
+        let (from, into) = operands.map_err(unfinished)?;
+        combination.perform(&from, &into, &mut self.bounces)
     }
 
     fn copy(&mut self, from: MemRef, to: MemRef) -> Result<(), Fault> {
         assert_eq!(from.len, to.len, "copies have equal lengths");
-        self.make_way(Some(from), Some(to))?;
         let (source, target) = (self.place(from)?, self.place(to)?);
         if self.plan((from, to), (&source, &target)) { Ok(()) } else { self.copy_between(&source, &target, from.len) }
     }
@@ -425,7 +470,6 @@ impl Memory {
     }
 
     fn put(&mut self, bytes: &[u8], to: MemRef) -> Result<(), Fault> {
-        self.make_way(None, Some(to))?;
         match self.place(to)? {
             Place::Staging { buffer, offset } => {
                 buffer.copy_in(offset, bytes);
@@ -443,10 +487,13 @@ impl Memory {
         let mut gathered = std::mem::take(&mut self.gathered);
         gathered.sort_by_key(|delivery| delivery.to.region);
         for run in gathered.chunk_by(|one, next| one.to.region == next.to.region) {
-            let Err(fault) = self.deliver(run, payloads) else { continue };
+            let waits = run.iter().any(|delivery| self.must_wait([None, Some(delivery.to)]));
+            let done = if waits { Err(Fault::Awaited) } else { self.deliver(run, payloads) };
+            let Err(fault) = done else { continue };
+            self.note(fault);
             for delivery in run {
                 let (bytes, to) = (delivery.bytes(payloads).to_vec(), delivery.to);
-                self.postpone(fault, Work::Deliver { bytes, to });
+                self.keep(fault, Work::Deliver { bytes, to });
             }
         }
         self.gathered = gathered;
@@ -454,7 +501,6 @@ impl Memory {
     }
 
     fn deliver(&mut self, run: &[Delivery], payloads: Payloads<'_>) -> Result<(), Fault> {
-        run.iter().try_for_each(|delivery| self.make_way(None, Some(delivery.to)))?;
         match self.place(run[0].to)? {
             Place::Staging { buffer, .. } => {
                 for delivery in run {
@@ -467,27 +513,19 @@ impl Memory {
                 let batch: Vec<WritePiece<'_>> = run
                     .iter()
                     .map(|delivery| {
-                        let end = delivery.to.offset.checked_add(delivery.to.len);
-                        assert!(end.is_some_and(|end| end <= self.length(delivery.to.region)), "{delivery:?}");
-                        let address = match delivery.to.region {
-                            Region::Output(_) => buffers.output_address(delivery.to.offset),
-                            Region::Input(_) | Region::Staging(_) => {
-                                unreachable!("deliveries to a rank go to its output")
-                            }
-                        };
-                        WritePiece { local: delivery.bytes(payloads), address }
+                        let MemRef { region, offset, len } = delivery.to;
+                        let end = offset.checked_add(len);
+                        assert!(end.is_some_and(|end| end <= buffers.length(region)), "{delivery:?}");
+                        WritePiece { local: delivery.bytes(payloads), address: buffers.address(region, offset) }
                     })
                     .collect();
                 memory.writev(&batch).map_err(|error| Fault::Call { call, error })
             }
         }
     }
+}
 
-    fn length(&self, region: Region) -> u64 {
-        match region {
-            Region::Input(call) => self.calls[&call].input.1,
-            Region::Output(call) => self.calls[&call].output.1,
-            Region::Staging(_) => unreachable!("staging has no call"),
-        }
-    }
+/// Whose memory this is.
+fn holder(memory: &Arc<TieredMemory>) -> Holder {
+    Holder::Rank(Arc::as_ptr(memory).addr())
 }

@@ -92,14 +92,16 @@ impl Attached {
         if let CallKind::Tagged(TaggedCall::Recorded { recording }) = call.kind {
             let pieces = recordings.get(&recording).ok_or(Refusal::Recording(recording))?;
             call.bytes = pieces.total();
-            recorded = (call.receive == 0).then(|| Arc::clone(pieces));
+            recorded = Some(Arc::clone(pieces));
         }
         let footprint = footprint(&call, *rank, *ranks, &*self.memory)?;
         *in_flight += 1;
         let runner = self.runner.clone();
         let (memory, pair) = (Arc::clone(&self.memory), |side: Side| (side.address, side.bytes));
         let buffers = match (call.kind, recorded) {
-            (_, Some(pieces)) => Buffers::recorded(memory, pieces),
+            (_, Some(pieces)) => {
+                Buffers::recorded(memory, pieces, Some(footprint.writes.address).filter(|_| call.receive != 0))
+            }
             // A message has one buffer, which the machine calls its output.
             (CallKind::Tagged(TaggedCall::Send { .. }), None) => Buffers::new(memory, (0, 0), pair(footprint.reads)),
             _ => Buffers::new(memory, pair(footprint.reads), (footprint.writes.address, footprint.output_bytes())),

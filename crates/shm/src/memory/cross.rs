@@ -69,15 +69,11 @@ impl CrossMemory {
     /// The errand's target is memory of this process that nobody reads or writes meanwhile.
     pub unsafe fn carry_out(errand: &Errand) -> Report {
         let Some(pid) = i32::try_from(errand.pid).ok().and_then(Pid::from_raw) else { return Report::Failed };
-        let mut nonce = [0; size_of::<[u64; 2]>()];
+        let mut nonce = [0; 16];
         // SAFETY: the caller answers for it.
         let into = unsafe { std::slice::from_raw_parts_mut(errand.target as *mut u8, errand.bytes as usize) };
         let read = CrossMemory::of(pid).read([(errand.mark, &mut nonce), (errand.source, into)]);
-        if read.is_ok() && nonce.as_chunks().0 == errand.nonce.map(u64::to_ne_bytes) {
-            Report::Done
-        } else {
-            Report::Failed
-        }
+        if read.is_ok() && nonce == errand.nonce { Report::Done } else { Report::Failed }
     }
 
     /// Writes at several addresses of one address space, in their order up to the first that cannot be written. Whether

@@ -1,4 +1,4 @@
-use outboard_proto::StagingId;
+use outboard_proto::{Region, StagingId};
 use outboard_shm::control::{RankSide, ServiceSide};
 use outboard_shm::memory::{CrossMemory, MemoryDescriptor, ProbePage, Proof, TieredMemory};
 
@@ -69,7 +69,7 @@ impl Host {
     }
 
     fn held(&self) -> Vec<usize> {
-        (0..self.ranks.len()).filter(|rank| self.memory.defers(self.ranks[*rank].call)).collect()
+        (0..self.ranks.len()).filter(|rank| self.memory.backlog.names(self.ranks[*rank].call)).collect()
     }
 
     /// The rank does all that it is offered; how many errands.
@@ -92,13 +92,13 @@ fn sp_6_a_rank_that_waits_copies_for_itself_and_both_calls_wait_for_it() {
     host.memory.set_out();
     assert!(!host.has(1, 0) && host.has(2, 0), "nobody waits at rank 2");
     assert_eq!(host.held(), [0, 1]);
-    assert!(!host.memory.attend() && host.memory.errands.timer().is_some());
+    assert!(!host.memory.attend() && host.memory.backlog.timer().is_some());
     assert_eq!(host.run(1), 1);
-    assert!(host.memory.errands.has_news() && host.memory.attend());
+    assert!(host.memory.backlog.has_news() && host.memory.attend());
     assert!(host.has(1, 0) && host.held().is_empty());
     let Copies { by_ranks, bytes_by_ranks, by_service, .. } = host.memory.errands.copies;
     assert_eq!((by_ranks, bytes_by_ranks, by_service), (1, BYTES as u64, 1));
-    assert_eq!(host.memory.errands.timer(), None);
+    assert_eq!(host.memory.backlog.timer(), None);
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn what_a_rank_leaves_behind_is_done_in_its_place() {
     host.copy(host.input(0), 1);
     host.memory.set_out();
     host.ranks[1].side.leave();
-    assert!(host.memory.errands.has_news() && host.memory.attend());
+    assert!(host.memory.backlog.has_news() && host.memory.attend());
     assert!(host.has(1, 0) && host.held().is_empty());
     assert_eq!((host.run(1), host.memory.errands.copies.taken_back), (0, 1));
 }
@@ -149,7 +149,7 @@ fn a_rank_that_stops_in_the_middle_holds_up_itself_alone() {
     host.copy(host.input(1), 2);
     let source = Region::Input(CallId(0));
     let whole = MemRef { region: source, offset: 0, len: BYTES as u64 };
-    host.memory.make_way(None, Some(whole)).expect("it is read");
+    assert!(!host.memory.must_wait([None, Some(whole)]), "it is read");
     assert_eq!(host.held(), [1, 2], "the call of rank 0 may end");
     host.memory.set_out();
     assert!(host.has(2, 1) && host.held() == [1]);
@@ -157,7 +157,7 @@ fn a_rank_that_stops_in_the_middle_holds_up_itself_alone() {
     host.copy(Region::Output(CallId(1)), 2);
     host.memory.set_out();
     assert_eq!(host.held(), [1, 2]);
-    assert!(host.memory.errands.timer().is_some(), "not for ever");
+    assert!(host.memory.backlog.timer().is_some(), "not for ever");
     host.ranks[1].output.fill(EMPTY);
     host.ranks[1].side.report(place, Report::Failed);
     assert!(host.memory.attend());
@@ -196,7 +196,7 @@ fn bytes_that_die_with_their_rank_are_missed_and_those_of_a_failed_call_are_not(
         let begun = [2, 3].map(|rank: usize| host.ranks[rank].side.take_errand().expect("offered"));
         // SAFETY: the target is the rank's output.
         host.ranks[2].side.report(begun[0].0, unsafe { CrossMemory::carry_out(&begun[0].1) });
-        let missing = host.memory.forget_copies(CallId(0), gone);
+        let missing = host.memory.cut_off(CallId(0), gone);
         assert!(host.has(2, 0), "it was done");
         if gone {
             assert_eq!(missing, [CallId(1), CallId(3)]);

@@ -1,0 +1,273 @@
+//! Work on memory that is not done yet, in the order in which the machine ordered it: the one place that knows what
+//! comes behind what.
+//!
+//! Work is done at once or put off: until a rank copies what the kernel has withdrawn (GP-9), as an errand of a rank
+//! ([`crate::memory::errands`]), or until work before it is done. Two pieces of work keep their order where they have
+//! bytes in common that one of them writes. Bytes are known by where the rank posted them, whichever call names them
+//! and wherever the rank has copied them since: the starts of a recording share memory, and so do input and output of a
+//! call in place.
+//!
+//! | work is | on | goes to |
+//! |---|---|---|
+//! | waiting | no copy of its calls is awaited, nothing before it is in its way | done, an errand, or waiting again |
+//! | an errand | see there | done, or waiting |
+//! | any | the end of a call that it names | gone |
+//!
+//! | a call is | on | goes to |
+//! |---|---|---|
+//! | reached | an access that is withdrawn | awaited |
+//! | awaited | `Restage` of its rank | reached, in shared memory; what has waited is tried again |
+//! | any | its failure, the end of its rank | gone; who was to have bytes from there is cut off |
+//!
+//! Only local work waits here. What was to be sent from such memory counts as lost on the way, which the protocol
+//! repairs once it can be read: until then the link to that peer does not get past it. Invariants: what is put off
+//! keeps its place; a call that work here names has not completed for its rank; at most [`MOST_BYTES`] of payload are
+//! held.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Instant;
+
+use outboard_proto::{CallId, MemRef, Region, StagingId};
+
+use crate::memory::combine::Combination;
+use crate::memory::errands::State;
+
+#[cfg(test)]
+mod tests;
+
+/// Payload held for ranks that are not in our library.
+const MOST_BYTES: usize = 256 << 20;
+
+/// One piece of work.
+#[derive(Debug)]
+pub(crate) enum Work {
+    /// As the machine ordered it.
+    Copy { from: MemRef, to: MemRef },
+    /// As the machine ordered it, or what is left of it.
+    Reduce(Combination),
+    /// Received payload, or a result.
+    Deliver { bytes: Vec<u8>, to: MemRef },
+    /// The memory is not needed once what comes before is done.
+    Unstage { id: StagingId },
+}
+
+/// What a piece of work reads, and what it writes.
+pub(super) type Touched<T> = [Option<T>; 2];
+
+impl Work {
+    pub(super) fn touched(&self) -> Touched<MemRef> {
+        match self {
+            Work::Copy { from, to } | Work::Reduce(Combination { from, into: to, .. }) => [Some(*from), Some(*to)],
+            Work::Deliver { to, .. } => [None, Some(*to)],
+            Work::Unstage { id } => [None, Some(MemRef { region: Region::Staging(*id), offset: 0, len: u64::MAX })],
+        }
+    }
+
+    fn regions(&self) -> Touched<Region> {
+        self.touched().map(|piece| piece.map(|piece| piece.region))
+    }
+
+    /// The calls whose buffers it reads and writes.
+    pub(super) fn calls(&self) -> Touched<CallId> {
+        self.regions().map(|region| region.and_then(call_of))
+    }
+
+    fn payload(&self) -> usize {
+        match self {
+            Work::Deliver { bytes, .. } => bytes.len(),
+            Work::Copy { .. } | Work::Reduce(_) | Work::Unstage { .. } => 0,
+        }
+    }
+}
+
+/// The call that has this buffer.
+pub(super) fn call_of(region: Region) -> Option<CallId> {
+    match region {
+        Region::Input(call) | Region::Output(call) => Some(call),
+        Region::Staging(_) => None,
+    }
+}
+
+/// What holds bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Holder {
+    /// The rank whose memory is described at this address here: it is held as long as the rank has calls in flight.
+    Rank(usize),
+    /// This process.
+    Staging(StagingId),
+}
+
+/// Bytes, wherever they lie now.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Extent {
+    pub(super) holder: Holder,
+    /// As the rank posted it.
+    pub(super) start: u64,
+    pub(super) len: u64,
+}
+
+impl Extent {
+    fn meets(&self, other: &Extent) -> bool {
+        let begins_within = |one: &Extent, other: &Extent| one.start.wrapping_sub(other.start) < other.len;
+        let both = self.len > 0 && other.len > 0;
+        both && self.holder == other.holder && (begins_within(self, other) || begins_within(other, self))
+    }
+}
+
+/// Whether work that touches the ones keeps its order with work that touches the others.
+fn keep_order([read, written]: &Touched<Extent>, [reads, writes]: &Touched<Extent>) -> bool {
+    let meet = |one: &Option<Extent>, other: &Option<Extent>| {
+        one.as_ref().zip(other.as_ref()).is_some_and(|(one, other)| one.meets(other))
+    };
+    meet(written, writes) || meet(written, reads) || meet(read, writes)
+}
+
+/// A piece of work that is not done.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) work: Work,
+    pub(super) extents: Touched<Extent>,
+    pub(super) state: State,
+}
+
+impl Entry {
+    /// Whether it comes before work that touches this.
+    pub(super) fn precedes(&self, extents: &Touched<Extent>) -> bool {
+        keep_order(&self.extents, extents)
+    }
+
+    pub(super) fn touches(&self, holder: Holder) -> bool {
+        self.extents.iter().flatten().any(|extent| extent.holder == holder)
+    }
+}
+
+/// All work that is not done.
+#[derive(Debug, Default)]
+pub(crate) struct Backlog {
+    awaited: HashSet<CallId>,
+    entries: Vec<Entry>,
+    /// How often entries touch each memory: most work meets none.
+    touching: HashMap<Holder, u32>,
+    bytes: usize,
+}
+
+impl Backlog {
+    /// Whether no work has to wait.
+    pub(super) fn is_empty(&self) -> bool {
+        // In all runs but the rarest, where ranks do no errands.
+        self.entries.is_empty() && self.awaited.is_empty()
+    }
+
+    pub(super) fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    pub(super) fn states(&mut self) -> impl DoubleEndedIterator<Item = &mut State> {
+        self.entries.iter_mut().map(|entry| &mut entry.state)
+    }
+
+    pub(super) fn state(&mut self, at: usize) -> &mut State {
+        &mut self.entries[at].state
+    }
+
+    /// Whether the rank's copy of this call's buffers is awaited.
+    pub(super) fn awaits(&self, call: CallId) -> bool {
+        self.awaited.contains(&call)
+    }
+
+    /// Whether the call cannot end yet.
+    pub(crate) fn names(&self, call: CallId) -> bool {
+        self.entries.iter().any(|entry| entry.work.calls().contains(&Some(call)))
+    }
+
+    /// Whether work that touches this comes behind some that is not done.
+    pub(super) fn precedes(&self, extents: &Touched<Extent>) -> bool {
+        extents.iter().flatten().any(|extent| self.touching.contains_key(&extent.holder))
+            && self.entries.iter().any(|entry| entry.precedes(extents))
+    }
+
+    /// Work that touches this waits, and others with it: ranks that keep it waiting have their time.
+    pub(super) fn want(&mut self, extents: Touched<Extent>) {
+        let mut waiting = vec![extents];
+        for entry in self.entries.iter_mut().rev() {
+            if waiting.iter().any(|extents| entry.precedes(extents)) {
+                if let State::Held(held) = &mut entry.state {
+                    held.wanted.get_or_insert_with(Instant::now);
+                }
+                waiting.push(entry.extents);
+            }
+        }
+    }
+
+    /// The buffers of a call cannot be reached until its rank copies them.
+    pub(super) fn await_copy(&mut self, call: CallId) {
+        self.awaited.insert(call);
+    }
+
+    /// The call's buffers are within reach, or it has ended; whether they were not.
+    pub(super) fn reached(&mut self, call: CallId) -> bool {
+        self.awaited.remove(&call)
+    }
+
+    /// Whether there is room for what the work carries.
+    pub(super) fn has_room(&self, work: &Work) -> bool {
+        self.bytes + work.payload() <= MOST_BYTES
+    }
+
+    pub(super) fn insert(&mut self, at: usize, entry: Entry) {
+        self.bytes += entry.work.payload();
+        for extent in entry.extents.iter().flatten() {
+            *self.touching.entry(extent.holder).or_default() += 1;
+        }
+        self.entries.insert(at, entry);
+    }
+
+    pub(super) fn push(&mut self, entry: Entry) {
+        self.insert(self.entries.len(), entry);
+    }
+
+    pub(super) fn remove(&mut self, at: usize) -> Entry {
+        let entry = self.entries.remove(at);
+        self.bytes -= entry.work.payload();
+        for extent in entry.extents.iter().flatten() {
+            let count = self.touching.get_mut(&extent.holder).expect("counted when it came");
+            *count -= 1;
+            if *count == 0 {
+                self.touching.remove(&extent.holder);
+            }
+        }
+        entry
+    }
+
+    /// Takes all out, to be brought back or done in order.
+    pub(super) fn take(&mut self) -> Vec<Entry> {
+        self.touching.clear();
+        self.bytes = 0;
+        std::mem::take(&mut self.entries)
+    }
+
+    /// This call has failed or its rank has ended, with bytes that others wait for. Returns what is dropped, as it names
+    /// the call or depends on them, and the calls that will never have theirs.
+    pub(super) fn cut_off(&mut self, call: CallId) -> (Vec<Entry>, Vec<CallId>) {
+        self.reached(call);
+        let mut lost = HashSet::from([Region::Input(call), Region::Output(call)]);
+        let (mut dropped, mut missing) = (Vec::new(), Vec::new());
+        for entry in self.take() {
+            let [read, written] = entry.work.regions();
+            if read.is_some_and(|region| lost.contains(&region)) {
+                lost.extend(written);
+            } else if !entry.work.calls().contains(&Some(call)) {
+                self.push(entry);
+                continue;
+            }
+            if let Some(other) = entry.work.calls()[1]
+                && other != call
+                && !missing.contains(&other)
+            {
+                missing.push(other);
+            }
+            dropped.push(entry);
+        }
+        (dropped, missing)
+    }
+}
