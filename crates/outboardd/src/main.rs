@@ -1,6 +1,7 @@
 //! `outboardd`, the daemon: command line, signals, log. It is a service process, or a relay to one on another machine.
 
 mod background;
+mod ending;
 
 use std::io::Write;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
@@ -94,6 +95,7 @@ fn serve(settings: &Settings) -> Result<(), Failure> {
     }
     let ready = settings.ready_fd.map(descriptor).transpose().map_err(kernel("use the ready descriptor"))?;
     let signals = signals().map_err(kernel("take signals"))?;
+    signals.try_clone().and_then(ending::insist).map_err(kernel("watch for signals"))?;
     let stopped = || {
         let mut record = [0; size_of::<libc::signalfd_siginfo>()];
         rustix::io::read(&signals, &mut record).is_ok_and(|bytes| bytes == record.len())

@@ -66,6 +66,17 @@ pub enum Polling {
     Always,
 }
 
+/// Whose memory is read and written where it lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Reach {
+    /// Of all ranks.
+    AnyUser,
+    /// Of ranks of the daemon's own user, who may end it as well.
+    OwnUser,
+    /// Of no rank.
+    Nobody,
+}
+
 /// A number, or what the interface says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Auto<T> {
@@ -135,6 +146,10 @@ pub struct Settings {
     /// library; 0 for none
     #[arg(long, env = "OUTBOARD_ERRAND_BYTES", default_value_t = ERRAND_BYTES)]
     pub errand_bytes: Size,
+    /// Whose memory the daemon reads and writes where it lies. Other ranks copy through memory that is mapped on both
+    /// ends, so that none of their page faults can hold up anybody else
+    #[arg(long, env = "OUTBOARD_REACH", value_enum, default_value_t = Reach::AnyUser)]
+    pub reach: Reach,
     /// Whether the daemon goes on looking for a moment where it could sleep: `auto` while a processor is free for that
     #[arg(long, env = "OUTBOARD_POLL", value_enum, default_value_t = Polling::Auto)]
     pub poll: Polling,

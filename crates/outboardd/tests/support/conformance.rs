@@ -222,13 +222,16 @@ pub(crate) fn calls_are_given_up(mut service: Service) -> String {
 /// there; nor do others wait for its calls, though its process lives and its socket is open.
 pub(crate) fn another_program_follows(service: &Service) {
     let called = if service.relay.is_some() { "follow-relayed" } else { "follow" };
-    for scenario in [called, "follow-without-a-call"] {
-        let mut others = service.ranks(scenario, 3);
-        let mut follower = others.pop().expect("several");
-        assert_eq!(follower.line(), "follows");
-        all_say(&mut others, "ready");
-        let_go(others);
-        follower.go_on();
-        follower.finish();
-    }
+    [called, "follow-without-a-call"].into_iter().for_each(|scenario| a_program_follows(service, scenario));
+}
+
+/// The last rank of this scenario becomes another program.
+pub(crate) fn a_program_follows(service: &Service, scenario: &str) {
+    let mut others = service.ranks(scenario, 3);
+    let mut follower = others.pop().expect("several");
+    assert_eq!(follower.line(), "follows");
+    all_say(&mut others, "ready");
+    let_go(others);
+    follower.go_on();
+    follower.finish();
 }

@@ -158,6 +158,11 @@ impl Daemon {
         kill_process(Pid::from_child(&self.child), Signal::TERM).expect("it lives");
     }
 
+    /// Whether it has ended.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("it was ours").is_some()
+    }
+
     /// Waits for its end.
     pub(crate) fn wait(&mut self) -> ExitStatus {
         self.child.wait().expect("it was ours")

@@ -32,7 +32,7 @@ use crate::ranks::failure;
 use crate::ranks::offers::{Offer, Sealer, group_spec};
 use crate::ranks::quotas::{Job, QuotaError, Quotas};
 use crate::ranks::{Attached, Connection, ConnectionId, Membership, Ranks, Stage};
-use crate::settings::Settings;
+use crate::settings::{Reach, Settings};
 use crate::telemetry::trace::Trace;
 use crate::topology::{Seat, Topology};
 
@@ -560,7 +560,16 @@ pub fn pin(
     let cross = seen.filter(|_| user == ours).map(CrossMemory::of);
     let proof = Proof { address: hello.probe_address, nonce: hello.nonce };
     let ranges = MemfdRanges::bounded(settings.memory_ranges, settings.mapped_ranges);
-    let memory = TieredMemory::proven(cross, descriptor, proof).with_ranges(ranges);
+    let reached = match settings.reach {
+        Reach::AnyUser => true,
+        Reach::OwnUser => user == ours,
+        Reach::Nobody => false,
+    };
+    let memory = match reached {
+        true => TieredMemory::proven(cross, descriptor, proof),
+        false => TieredMemory::unreached(descriptor),
+    };
+    let memory = memory.with_ranges(ranges);
     Ok(Process { user, seen, pid, pidfd, memory, seat: None })
 }
 

@@ -72,6 +72,9 @@ pub fn probe(memory: &dyn RankMemory, address: u64, nonce: [u8; Probe::NONCE]) -
     }
 }
 
+/// An address that no process can have: to ask for it is answered without a look at memory.
+const BEYOND: u64 = i64::MAX as u64 & !0xfff;
+
 /// The rank's [`Probe`] as the service process knows it; it stays where it is while the rank is attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Proof {
@@ -116,6 +119,8 @@ pub struct TieredMemory {
     ranges: MemfdRanges,
     cross: Option<Marked>,
     descriptor: Option<MemoryDescriptor>,
+    /// Where nothing is reached by a descriptor: what tells of the end of the address space.
+    unreached: Option<MemoryDescriptor>,
     proof: Option<Proof>,
     /// In use for memory that is not registered, as [`Tier::code`].
     tier: AtomicU32,
@@ -143,6 +148,11 @@ impl TieredMemory {
             (None, _) => Tier::Staging,
         };
         TieredMemory { cross, descriptor, proof: Some(proof), tier: AtomicU32::new(tier.code()), ..Self::default() }
+    }
+
+    /// Memory of which only what is registered is reached: no access can meet a page fault of the rank.
+    pub fn unreached(descriptor: Option<MemoryDescriptor>) -> Self {
+        TieredMemory { unreached: descriptor, ..Self::default() }
     }
 
     /// The same memory with room for other numbers of memfd ranges; none is registered.
@@ -183,12 +193,18 @@ impl TieredMemory {
         self.gone.load(Ordering::Relaxed) != 0
     }
 
-    /// Looks whether the address space is there, as far as the descriptor shows it.
+    /// Looks whether the address space is there, as far as the descriptor shows it. Touches no memory of the rank.
     pub fn look(&self) {
-        if let Some(proof) = self.proof {
-            // What it found is kept, and other errors are those of an access that somebody needs.
-            let _ = self.access((proof.address, 1), |descriptor| descriptor.read(proof.address, &mut [0]));
+        let descriptor = self.descriptor.as_ref().or(self.unreached.as_ref());
+        let looked = descriptor.map_or(Ok(()), |descriptor| descriptor.read(BEYOND, &mut [0]));
+        if matches!(looked, Err(AccessError::Gone { .. })) {
+            self.note_gone();
         }
+    }
+
+    fn note_gone(&self) {
+        self.gone.store(1, Ordering::Relaxed);
+        self.alarm.raise();
     }
 
     /// Does an access by the memory descriptor.
@@ -207,8 +223,7 @@ impl TieredMemory {
         let Err(error) = access(descriptor) else { return Ok(()) };
         self.judge(descriptor, error).inspect_err(|error| {
             if matches!(error, AccessError::Gone { .. }) {
-                self.gone.store(1, Ordering::Relaxed);
-                self.alarm.raise();
+                self.note_gone();
             }
         })?;
         self.tier.store(Tier::Staging.code(), Ordering::Relaxed);
@@ -299,6 +314,7 @@ impl Default for TieredMemory {
             ranges: MemfdRanges::default(),
             cross: None,
             descriptor: None,
+            unreached: None,
             proof: None,
             tier: AtomicU32::new(Tier::Staging.code()),
             gone: AtomicU32::new(0),
@@ -464,6 +480,23 @@ mod tests {
         ];
         memory.readv(&mut batch).unwrap();
         assert_eq!((&one, &two), (b"priv", b"shared"));
+    }
+
+    /// SP-4: whether the address space is there is asked without touching it.
+    #[test]
+    #[cfg_attr(miri, ignore = "needs /proc/PID/mem")]
+    fn the_end_of_an_address_space_is_seen_though_it_is_not_reached() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let file = std::fs::File::options().read(true).write(true).open(format!("/proc/{}/mem", child.id())).unwrap();
+        let descriptor = MemoryDescriptor::attach(file.into(), child.id() as i32).unwrap();
+        let memory = TieredMemory::unreached(Some(descriptor));
+        memory.look();
+        assert!(!memory.is_gone() && memory.tier() == Tier::Staging);
+        assert!(matches!(memory.read(BEYOND, &mut [0]), Err(AccessError::Unreachable { .. })));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        memory.look();
+        assert!(memory.is_gone());
     }
 
     /// GP-9: without the descriptor only registered ranges, among them staging segments, can be reached.
