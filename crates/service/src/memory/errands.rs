@@ -278,7 +278,8 @@ impl Memory {
         let runner = |call: &CallId| own(call).and_then(|buffers| buffers.runner.clone());
         let (reads, runner) = (runner(call)?, runner(other)?);
         let reached = |tier| matches!(tier, Tier::CrossMemory | Tier::MemoryDescriptor);
-        let mapped = memory.resident(*address, bytes).is_some() && receiver.resident(*to, bytes).is_some();
+        let lies_here = |memory: &TieredMemory, at| memory.ranges().find(at, bytes).is_some();
+        let mapped = lies_here(memory, *address) && lies_here(receiver, *to);
         if reads.user != runner.user || !reached(memory.tier()) || !reached(receiver.tier()) || mapped {
             return None;
         }
