@@ -32,6 +32,28 @@ pub(crate) fn library() -> Result<PathBuf, CliError> {
     part("the C library", "liboutboard.so")
 }
 
+/// What asks for the shared heap.
+const HEAP: &str = "OUTBOARD_HEAP";
+
+/// The variables that load libraries into ranks before their own: the shared heap, where `OUTBOARD_HEAP` asks for it,
+/// and the shim.
+pub(crate) fn preloads(shim: Option<PathBuf>) -> Result<Vec<(String, String)>, CliError> {
+    let shared = match std::env::var(HEAP).as_deref() {
+        Ok("shared") => true,
+        Ok("off" | "") | Err(_) => false,
+        Ok(other) => return Err(CliError::Failed(format!("{HEAP} is `{other}`; set it to off or shared"))),
+    };
+    let heap = shared.then(|| part("the shared heap", "liboutboard_heap.so")).transpose()?;
+    let libraries: Vec<String> = heap.into_iter().chain(shim).map(|path| path.display().to_string()).collect();
+    let mut variables = Vec::new();
+    if !libraries.is_empty() {
+        variables.push(("LD_PRELOAD".to_owned(), libraries.join(":")));
+    }
+    let passed = |name: &str| Some((name.to_owned(), std::env::var(name).ok()?));
+    variables.extend([HEAP, "OUTBOARD_HEAP_BYTES"].into_iter().filter_map(passed));
+    Ok(variables)
+}
+
 /// The source tree this program was built from.
 pub(crate) fn sources() -> Result<PathBuf, CliError> {
     let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
