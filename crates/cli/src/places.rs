@@ -35,15 +35,18 @@ pub(crate) fn library() -> Result<PathBuf, CliError> {
 /// What asks for the shared heap.
 const HEAP: &str = "OUTBOARD_HEAP";
 
-/// The variables that load libraries into ranks before their own: the shared heap, where `OUTBOARD_HEAP` asks for it,
-/// and the shim.
+/// Whether the environment asks for it.
+pub(crate) fn shared_heap() -> Result<bool, CliError> {
+    match std::env::var(HEAP).as_deref() {
+        Ok("shared") => Ok(true),
+        Ok("off" | "") | Err(_) => Ok(false),
+        Ok(other) => Err(CliError::Failed(format!("{HEAP} is `{other}`; set it to off or shared"))),
+    }
+}
+
+/// The variables that load libraries into ranks before their own: the shared heap, where it is asked for, and the shim.
 pub(crate) fn preloads(shim: Option<PathBuf>) -> Result<Vec<(String, String)>, CliError> {
-    let shared = match std::env::var(HEAP).as_deref() {
-        Ok("shared") => true,
-        Ok("off" | "") | Err(_) => false,
-        Ok(other) => return Err(CliError::Failed(format!("{HEAP} is `{other}`; set it to off or shared"))),
-    };
-    let heap = shared.then(|| part("the shared heap", "liboutboard_heap.so")).transpose()?;
+    let heap = shared_heap()?.then(|| part("the shared heap", "liboutboard_heap.so")).transpose()?;
     let libraries: Vec<String> = heap.into_iter().chain(shim).map(|path| path.display().to_string()).collect();
     let mut variables = Vec::new();
     if !libraries.is_empty() {

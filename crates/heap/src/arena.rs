@@ -25,7 +25,9 @@ const MARGIN: usize = 4 << 20;
 #[unsafe(export_name = "_rjem_malloc_conf")]
 pub(crate) static SETTINGS: Option<&'static c_char> =
     // SAFETY: the first character of a text that ends with a zero.
-    Some(unsafe { &*c"narenas:1,tcache:false,oversize_threshold:0,dirty_decay_ms:1000,muzzy_decay_ms:0".as_ptr() });
+    Some(unsafe {
+        &*c"narenas:1,tcache:false,oversize_threshold:0,dirty_decay_ms:10000,muzzy_decay_ms:0".as_ptr()
+    });
 
 /// Flags by which jemalloc finds the arena; 0 before there is one.
 static FLAGS: AtomicI32 = AtomicI32::new(0);

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use outboard_proto::{CallId, MemRef, Region};
 use outboard_shm::control;
 use outboard_shm::errand::{ERRANDS, Errand, Report};
-use outboard_shm::memory::{RankMemory, Tier, TieredMemory};
+use outboard_shm::memory::{Tier, TieredMemory};
 use rustix::process::Pid;
 
 use crate::memory::deferred::{Deferred, Work};
