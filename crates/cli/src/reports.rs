@@ -67,7 +67,8 @@ pub(crate) fn moved(moved: impl Iterator<Item = Moved>) -> String {
     });
     let megabytes = |bytes: u64| bytes as f64 / 1e6;
     format!(
-        "moved to and from ranks: {:.3} MB in shared memory, {:.3} MB by cross-memory attach, {:.3} MB by memory descriptor",
+        "moved to and from ranks: {:.3} MB in shared memory, {:.3} MB by cross-memory attach, {:.3} MB by memory \
+         descriptor",
         megabytes(sum.memfd),
         megabytes(sum.cross_memory_attach),
         megabytes(sum.memory_descriptor)

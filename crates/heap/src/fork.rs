@@ -2,7 +2,7 @@
 //!
 //! A private mapping of the memfd would show the parent's later writes. So whoever forks copies what the range holds,
 //! before the fork, to where the child finds it; the child puts the copy into the range's place, and the parent takes
-//! its own back. What other threads of the parent write meanwhile may be in the copy or not, and so may the parts of it.
+//! its own back. What other threads of the parent write meanwhile may be in the copy, in parts or not at all.
 //! posix_spawn, system, popen and vfork run no handlers, and their children become another program.
 //!
 //! | the forking thread | has |

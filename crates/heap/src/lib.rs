@@ -14,9 +14,9 @@
 //! | `plain` | how is libc's own allocator reached? |
 //!
 //! Invariants: memory belongs to the heap if and only if its address lies in the range, so one comparison decides who
-//! frees it; a fault in the range is answered by the kernel as in any memory, never by SIGBUS; a child never sees what its
-//! parent writes after the fork. On the way of an allocation nothing here allocates, panics or waits, but for the locks
-//! of jemalloc. Needs glibc.
+//! frees it; a fault in the range is answered by the kernel as in any memory, never by SIGBUS; a child never sees what
+//! its parent writes after the fork. On the way of an allocation nothing here allocates, panics or waits, but for the
+//! locks of jemalloc. Needs glibc.
 
 mod arena;
 mod fork;
@@ -215,8 +215,8 @@ pub unsafe extern "C" fn free_aligned_sized(memory: *mut c_void, _alignment: usi
 }
 
 /// What liboutboard asks for when it attaches: the memfd that backs the heap, and where in this process it lies, all of
-/// it from its first byte on. The descriptor stays the heap's. Negative, and nothing written, where there is no heap: it
-/// is off, or this process is a forked child, whose memory is its own.
+/// it from its first byte on. The descriptor stays the heap's. Negative, and nothing written, where there is no heap:
+/// it is off, or this process is a forked child, whose memory is its own.
 ///
 /// # Safety
 /// `address` and `bytes` may be written to.

@@ -8,9 +8,10 @@
 //! Rights are given only to what is allocated, so that mlockall brings in no page that nobody asked for. After a fork
 //! the child's range is private memory of its own, at the same addresses.
 //!
-//! Invariants: the range never moves and is never given back; its memfd has the size of the range for good. Memory comes
-//! from the kernel's own tmpfs, which knows no limit of its own: where there is none left a touch ends as one of plain
-//! memory does. Under strict accounting (`vm.overcommit_memory=2`) it could end with SIGBUS, so there is no range then.
+//! Invariants: the range never moves and is never given back; its memfd has the size of the range for good. Memory
+//! comes from the kernel's own tmpfs, which knows no limit of its own: where there is none left a touch ends as one of
+//! plain memory does. So nothing is backed before it is touched; that would cost no time, but memory that many programs
+//! never use. Under strict accounting (`vm.overcommit_memory=2`) it could end with SIGBUS, so there is no range then.
 
 use std::ffi::c_void;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};

@@ -28,8 +28,8 @@ pub(crate) enum SettingError {
 
 /// By libc, since a program may change its environment by nothing else.
 fn variable(name: &CStr) -> Option<String> {
-    // SAFETY: the text is copied before this thread does anything else; a program must not change its environment in one
-    // thread while another reads it, which libc itself does.
+    // SAFETY: the text is copied before this thread does anything else; a program must not change its environment in
+    // one thread while another reads it, which libc itself does.
     let found = unsafe { libc::getenv(name.as_ptr()).as_ref().map(|text| CStr::from_ptr(text)) }?;
     Some(found.to_string_lossy().into_owned()).filter(|text| !text.is_empty())
 }

@@ -222,7 +222,8 @@ fn debians_programs_do_the_same() {
     });
     let made = "cd \"$1\" && rm -rf made && git init -q made && cd made && seq 1 100000 > file && git add file && \
                 git -c user.name=a -c user.email=a@b commit -q -m one --date '2020-01-01 00:00:00 +0000' && \
-                seq 1 2 200000 > file && git diff --stat && git write-tree && git fsck 2>&1 && git gc -q && git ls-files -s";
+                seq 1 2 200000 > file && git diff --stat && git write-tree && \
+                git fsck 2>&1 && git gc -q && git ls-files -s";
     same(|| shell(made, directory.path()));
     let compiled = "for source in \"$1\"/src/[a-f]*.c; do mpicc.openmpi -O2 -S -I\"$1\"/../../crates/client/include \
                     -o - \"$source\" | sha256sum; done";

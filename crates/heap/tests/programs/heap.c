@@ -183,7 +183,8 @@ static void *exchange(void *argument)
         memset(slot->memory, slot->byte, slot->bytes);
         slot = atomic_exchange(&slots[next_random(&random) % SLOTS], slot);
         if (slot != NULL && next_random(&random) % 3 == 0) {
-            size_t bytes = 1 + next_random(&random) % (512 * KIBIBYTE), kept = bytes < slot->bytes ? bytes : slot->bytes;
+            size_t bytes = 1 + next_random(&random) % (512 * KIBIBYTE);
+            size_t kept = bytes < slot->bytes ? bytes : slot->bytes;
             slot->memory = realloc(slot->memory, bytes);
             CHECK(slot->memory != NULL && holds(slot->memory, slot->byte, kept));
             memset(slot->memory, slot->byte, bytes);
