@@ -78,6 +78,7 @@ soak: build loom miri
 	$(OUTBOARD) sim mixed --seeds 10000
 	$(OUTBOARD) sim allgather --ranks 64 --loss 0.05 --seeds 200
 	$(CARGO) test -p outboard-nic -p outboard-sim --release --lib --test nics -- --ignored
+	$(CARGO) test -p outboard-heap --release --test programs -- --ignored
 	$(CARGO) test -p outboardd --release --test soak -- --ignored --test-threads 1
 	$(MAKE) fuzz
 

@@ -99,8 +99,8 @@ impl Outboard {
         }
     }
 
-    /// Below an unmodified MPI program, by `LD_PRELOAD`. `algorithm` names the one that carries out a call. `shim` is
-    /// the preloaded library built for `mpi`. `start_services` starts a daemon on every host.
+    /// Below an unmodified MPI program. `algorithm` names the one that carries out a call. `start_services` starts a
+    /// daemon on every host, and its environment preloads the shim built for `mpi`.
     ///
     /// # Errors
     /// If `mpi` is no Open MPI.
@@ -108,7 +108,6 @@ impl Outboard {
         algorithm: impl Fn(&Call) -> String + 'static,
         mpi: Peer,
         peers_dir: &Path,
-        shim: &Path,
         choosing: &Choosing,
         start_services: impl Fn(&Job<'_>) -> Result<Services, LaunchError> + 'static,
     ) -> Result<Self, BenchError> {
@@ -123,13 +122,12 @@ impl Outboard {
         let installed = InstalledPeer::new(mpi, peers_dir);
         let toolchain = installed.toolchain();
         let learns = choosing.learns();
-        let below =
-            vec![("LD_PRELOAD".to_owned(), shim.display().to_string()), (CHOICE.to_owned(), choosing.way.clone())];
+        let way = choosing.way.clone();
         let told = choosing.file.clone().or_else(|| std::env::var_os(CHOICE_FILE).map(PathBuf::from));
         let launcher = format!("{name}'s launcher on h1");
         let launch = move |job: &Job<'_>| {
             let mut services = start_services(job)?;
-            services.environment.extend(below.clone());
+            services.environment.push((CHOICE.to_owned(), way.clone()));
             // What a run learns of an emulated cluster is not for the user's own runs.
             let file = told.clone().unwrap_or_else(|| job.directory.join("choice"));
             services.environment.push((CHOICE_FILE.to_owned(), file.display().to_string()));

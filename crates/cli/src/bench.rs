@@ -277,14 +277,18 @@ fn below_mpi(
 ) -> Result<Outboard, CliError> {
     let named = algorithms.clone();
     let algorithm = move |call: &Call| named.name(call);
+    let preloads = places::preloads(Some(places::shim(mpi)?))?;
+    let variant = places::shared_heap()?.then_some("shared heap");
     let start = move |job: &outboard_bench::Job<'_>| {
         let library = places::library().map_err(|e| outboard_bench::LaunchError::new("liboutboard.so", e))?;
         let d = Daemons::on_lab(job.lab, job.ranks, job.directory, &algorithms.told(&daemons, job.directory)?)?;
         let mut environment = d.environment();
         environment.push(("OUTBOARD_LIBRARY".to_owned(), library.display().to_string()));
+        environment.extend(preloads.clone());
         Ok(Services { environment, stats: Some(Box::new(d.stats())), processes: d.processes })
     };
-    Ok(Outboard::below_mpi(algorithm, mpi, &default_peers_dir(), &places::shim(mpi)?, choosing, start)?)
+    let outboard = Outboard::below_mpi(algorithm, mpi, &default_peers_dir(), choosing, start)?;
+    Ok(outboard.with_variant(variant))
 }
 
 /// Learning is for a way of choosing that learns.

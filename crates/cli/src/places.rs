@@ -32,6 +32,31 @@ pub(crate) fn library() -> Result<PathBuf, CliError> {
     part("the C library", "liboutboard.so")
 }
 
+/// What asks for the shared heap.
+const HEAP: &str = "OUTBOARD_HEAP";
+
+/// Whether the environment asks for it.
+pub(crate) fn shared_heap() -> Result<bool, CliError> {
+    match std::env::var(HEAP).as_deref() {
+        Ok("shared") => Ok(true),
+        Ok("off" | "") | Err(_) => Ok(false),
+        Ok(other) => Err(CliError::Failed(format!("{HEAP} is `{other}`; set it to off or shared"))),
+    }
+}
+
+/// The variables that load libraries into ranks before their own: the shared heap, where it is asked for, and the shim.
+pub(crate) fn preloads(shim: Option<PathBuf>) -> Result<Vec<(String, String)>, CliError> {
+    let heap = shared_heap()?.then(|| part("the shared heap", "liboutboard_heap.so")).transpose()?;
+    let libraries: Vec<String> = heap.into_iter().chain(shim).map(|path| path.display().to_string()).collect();
+    let mut variables = Vec::new();
+    if !libraries.is_empty() {
+        variables.push(("LD_PRELOAD".to_owned(), libraries.join(":")));
+    }
+    let passed = |name: &str| Some((name.to_owned(), std::env::var(name).ok()?));
+    variables.extend([HEAP, "OUTBOARD_HEAP_BYTES"].into_iter().filter_map(passed));
+    Ok(variables)
+}
+
 /// The source tree this program was built from.
 pub(crate) fn sources() -> Result<PathBuf, CliError> {
     let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));

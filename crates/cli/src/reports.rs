@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use outboard_service::statistics::{Copies, Kind, Lateness, Report, Tiers};
+use outboard_service::statistics::{Copies, Kind, Lateness, Moved, Report, Tiers};
 
 /// A daemon answers at once, or is stuck.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -55,6 +55,23 @@ pub(crate) fn tiers(tiers: Tiers) -> String {
     let Tiers { memfd, cross_memory_attach, memory_descriptor, staging } = tiers;
     format!(
         "memfd {memfd}, cross-memory attach {cross_memory_attach}, memory descriptor {memory_descriptor}, staging {staging}"
+    )
+}
+
+/// Bytes of ranks' memory that were moved, by the way they went (SP-4).
+pub(crate) fn moved(moved: impl Iterator<Item = Moved>) -> String {
+    let sum = moved.fold(Moved::default(), |sum, one| Moved {
+        memfd: sum.memfd + one.memfd,
+        cross_memory_attach: sum.cross_memory_attach + one.cross_memory_attach,
+        memory_descriptor: sum.memory_descriptor + one.memory_descriptor,
+    });
+    let megabytes = |bytes: u64| bytes as f64 / 1e6;
+    format!(
+        "moved to and from ranks: {:.3} MB in shared memory, {:.3} MB by cross-memory attach, {:.3} MB by memory \
+         descriptor",
+        megabytes(sum.memfd),
+        megabytes(sum.cross_memory_attach),
+        megabytes(sum.memory_descriptor)
     )
 }
 
@@ -120,6 +137,7 @@ pub(crate) fn summary(reports: &[Report]) -> String {
     if late.len() > NAMED_LATE {
         let _ = writeln!(text, "  and {} more", late.len() - NAMED_LATE);
     }
+    let _ = writeln!(text, "  {}", moved(reports.iter().map(|r| r.present.moved)));
     copies(reports.iter().map(|r| r.datapath.copies)).iter().for_each(|line| text += &format!("  {line}\n"));
     let mut reached = Tiers::default();
     for ranks in reports.iter().map(|r| r.present.memory_tiers_ever) {
@@ -168,13 +186,14 @@ mod tests {
             Kind { kind: "allgather".to_owned(), calls: 2, failed: 0, bytes: 3_000_000, total_ns: 8_000_000, most_ns };
         let kind_name = "allgather".to_owned();
         let tiers = Tiers { cross_memory_attach: 1, ..Tiers::default() };
+        let moved = Moved { memfd: 2_500_000, ..Moved::default() };
         let late = Lateness { group: 7, rank, kind: kind_name, calls: 2, total_ns: 3_000_000 + most_ns, most_ns };
         Report {
             counters: Counters { completed: 2, late_arrivals: 2, ..Counters::default() },
             cpu_user_s: 0.5,
             kinds: vec![kind],
             late: vec![late],
-            present: Present { memory_tiers_ever: tiers, ..Present::default() },
+            present: Present { memory_tiers_ever: tiers, moved, ..Present::default() },
             ..Report::default()
         }
     }
@@ -189,6 +208,7 @@ mod tests {
         assert_eq!(row, ["allgather", "4", "0", "6.000", "4.000", "6.000"]);
         let latest = "  rank 4 of group 00000007: late for 2 allgathers, by 4.5 ms in the mean, 6.0 ms at most";
         assert_eq!(lines[3], latest, "{text}");
-        assert!(lines[5].contains("cross-memory attach 2"), "{text}");
+        assert!(lines[5].contains("5.000 MB in shared memory, 0.000 MB by cross-memory attach"), "{text}");
+        assert!(lines[6].contains("cross-memory attach 2"), "{text}");
     }
 }

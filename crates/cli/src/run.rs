@@ -195,7 +195,7 @@ fn run_mpi(
 pub(crate) fn mpi_environment(daemons: &Daemons, mpi: Peer) -> Result<Vec<(String, String)>, CliError> {
     let mut environment = daemons.environment();
     environment.push(("OUTBOARD_LIBRARY".to_owned(), places::library()?.display().to_string()));
-    environment.push(("LD_PRELOAD".to_owned(), places::shim(mpi)?.display().to_string()));
+    environment.extend(places::preloads(Some(places::shim(mpi)?))?);
     Ok(environment)
 }
 
@@ -217,8 +217,11 @@ fn run_plain(
     daemons: Option<&Daemons>,
     directory: &Path,
 ) -> Result<ExitCode, CliError> {
-    let mut environment = daemons.map(Daemons::environment).unwrap_or_default();
-    environment.extend(library_path()?);
+    let mut environment = library_path()?.into_iter().collect::<Vec<_>>();
+    if let Some(daemons) = daemons {
+        environment.extend(daemons.environment());
+        environment.extend(places::preloads(None)?);
+    }
     let ranks = Ranks { count: args.ranks, layout: args.layout, lab };
     let (_rendezvous, commands) = launch::rank_commands(&ranks, program, &args.command[1..], directory, &environment)?;
     let mut children = Vec::new();

@@ -169,6 +169,7 @@ fn table(report: &Report, before: &HashMap<String, Sample>) -> String {
         report.counters.retransmitted_bytes,
         report.counters.link_retransmissions,
     );
+    let _ = writeln!(text, "  {}", reports::moved(std::iter::once(report.present.moved)));
     reports::copies(std::iter::once(report.datapath.copies)).iter().for_each(|line| text += &format!("  {line}\n"));
     text += &seats(report);
     if report.present.tiers_withdrawn > 0 {

@@ -435,6 +435,46 @@ fn recorded_groups_of_hosts_with_dpus_move_every_byte() {
     }
 }
 
+/// SP-4: buffers of malloc are moved where they lie, on the hosts and beyond, and what a forked child has is its own.
+#[test]
+fn an_mpi_program_on_the_shared_heap_is_moved_in_shared_memory_alone() {
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("buffers");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/buffers.c");
+    let mut mpicc = Command::new("mpicc.openmpi");
+    mpicc.args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror"]).arg(source).arg("-o").arg(&program);
+    let output = mpicc.output().expect("Open MPI is installed");
+    assert!(output.status.success(), "mpicc: {}", String::from_utf8_lossy(&output.stderr));
+    let command = [program.to_str().expect("a path of text")];
+    let run = |heap: &str, options: &[&str]| {
+        let settings = [("OUTBOARD_HEAP", heap), ("OUTBOARD_CHOICE", "offload")];
+        let options = [&["-n", "4", "--report"], options].concat();
+        let outcome = Job::start_with(&settings, &options, &command).finish();
+        outcome.assert_success();
+        assert!(outcome.counted("collectives completed") > 0 && outcome.counted("failed") == 0, "{outcome:?}");
+        let [shared, cross, descriptor] =
+            ["in shared memory", "by cross-memory attach", "by memory descriptor"].map(|way| outcome.megabytes(way));
+        (shared, cross + descriptor)
+    };
+    for options in [&[][..], &["--lab", "2x1gbit"]] {
+        let (shared, otherwise) = run("shared", options);
+        assert!(
+            shared > 10.0 && otherwise < 0.1,
+            "{options:?}: {shared} MB in shared memory, {otherwise} MB otherwise"
+        );
+        let (shared, otherwise) = run("off", options);
+        assert!(otherwise > 10.0, "{options:?}: {shared} MB in shared memory, {otherwise} MB otherwise");
+    }
+}
+
+#[test]
+fn a_heap_that_is_neither_on_nor_off_is_refused() {
+    let outcome = Job::start_with(&[("OUTBOARD_HEAP", "foo")], &["-n", "1"], &["true"]).finish();
+    assert!(
+        outcome.complains("OUTBOARD_HEAP is `foo`; set it to off or shared") && !outcome.succeeded(),
+        "{outcome:?}"
+    );
+}
+
 /// SP-8.
 #[test]
 fn several_service_processes_on_each_dpu_verify() {

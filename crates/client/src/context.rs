@@ -6,6 +6,7 @@ use crate::connection::Connection;
 use crate::errands::Errands;
 use crate::error::Error;
 use crate::group::{Group, deadline_of_environment};
+use crate::heap;
 use crate::looking::Looking;
 use crate::own_daemon;
 use crate::placement;
@@ -21,6 +22,7 @@ use outboard_shm::region::{Region, seal_bytes};
 use outboard_shm::status::Status;
 use std::collections::BTreeMap;
 use std::mem::ManuallyDrop;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
@@ -55,6 +57,8 @@ pub(crate) struct Parts {
     pub(crate) staging: Mutex<StagingPool>,
     pub(crate) tables: Mutex<Tables>,
     allocations: Mutex<BTreeMap<usize, Region>>,
+    /// The program's large allocations, where the service process maps them.
+    heap: Option<Range<usize>>,
     /// Stays where the service process knows it.
     _probe: ProbePage,
     pub(crate) groups: Mutex<usize>,
@@ -145,15 +149,18 @@ impl Context {
         let control = RankSide::attach(region, doorbell)?;
         // Staging works whatever the service process believes, so a missing answer decides.
         let tier = if probe.answered() { welcome.tier } else { Tier::Staging };
+        let heap = heap::register(&connection)?;
+        let most_ranges = welcome.most_ranges - u32::from(heap.is_some());
         let parts = Parts {
             slots: Mutex::new(Slots::new(control.slots())),
             connection,
             control,
             tier,
             config_digest: welcome.config_digest,
-            staging: Mutex::new(StagingPool::new(Segments::new(welcome.most_ranges))),
+            staging: Mutex::new(StagingPool::new(Segments::new(most_ranges))),
             tables: Mutex::default(),
             allocations: Mutex::default(),
+            heap,
             _probe: probe,
             groups: Mutex::default(),
             lost: OnceLock::new(),
@@ -321,9 +328,13 @@ impl Parts {
     /// Whether `bytes` bytes at `start` lie in memory that the service process maps.
     pub(crate) fn shared(&self, start: *const u8, bytes: usize) -> bool {
         let start = start as usize;
+        let ends_by = |end: usize| start.checked_add(bytes).is_some_and(|last| last <= end);
+        if let Some(heap) = self.heap.as_ref().filter(|heap| heap.contains(&start)) {
+            return ends_by(heap.end);
+        }
         let allocations = lock(&self.allocations);
         let before = allocations.range(..=start).next_back();
-        before.is_some_and(|(at, region)| start.checked_add(bytes).is_some_and(|end| end <= at + region.bytes()))
+        before.is_some_and(|(at, region)| ends_by(at + region.bytes()))
     }
 
     /// Whether the service process is gone; costs a system call until it is.

@@ -17,6 +17,7 @@ mod context;
 mod errands;
 mod error;
 mod group;
+mod heap;
 mod looking;
 mod operator;
 mod own_daemon;

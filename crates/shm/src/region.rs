@@ -66,12 +66,7 @@ impl Region {
     /// # Errors
     /// [`RegionError::Kernel`] when memory, descriptors or address space are exhausted or `len` is 0.
     pub fn create(name: &str, len: usize) -> Result<Region, RegionError> {
-        let kernel = |what| move |errno| RegionError::Kernel { what, bytes: len as u64, errno };
-        let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
-            .map_err(kernel("create"))?;
-        rustix::fs::ftruncate(&fd, len as u64).map_err(kernel("size"))?;
-        rustix::fs::fcntl_add_seals(&fd, size_seals() | SealFlags::SEAL).map_err(kernel("seal"))?;
-        Region::map(fd, len)
+        Region::map(sealed(name, len)?, len)
     }
 
     /// Maps a region that another process made, after checking that it cannot be pulled away and has `len` bytes.
@@ -179,6 +174,19 @@ fn check_seals(fd: BorrowedFd<'_>, len: u64, wanted: SealFlags) -> Result<(), Re
         return Err(RegionError::Size { expected: len, actual });
     }
     Ok(())
+}
+
+/// A zeroed, unmapped memfd of `len` bytes, its size sealed: what [`Region::attach`] takes in another process.
+///
+/// # Errors
+/// As [`Region::create`].
+pub fn sealed(name: &str, len: usize) -> Result<OwnedFd, RegionError> {
+    let kernel = |what| move |errno| RegionError::Kernel { what, bytes: len as u64, errno };
+    let fd =
+        rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(kernel("create"))?;
+    rustix::fs::ftruncate(&fd, len as u64).map_err(kernel("size"))?;
+    rustix::fs::fcntl_add_seals(&fd, size_seals() | SealFlags::SEAL).map_err(kernel("seal"))?;
+    Ok(fd)
 }
 
 /// Puts `content` into an unmapped memfd that nobody can change any more: how large arguments cross the attach socket.

@@ -47,20 +47,30 @@ impl Job {
         let program = ranks_program().to_str().expect("a path of text");
         let ranks = ranks.to_string();
         let options = [&["-n", &ranks], options].concat();
-        Job::start_in(Rc::new(tempfile::tempdir().expect("a directory")), &options, &[program, part])
+        Job::start_command(&options, &[program, part])
     }
 
     /// Starts ranks of any program.
     pub(crate) fn start_command(options: &[&str], command: &[&str]) -> Job {
-        Job::start_in(Rc::new(tempfile::tempdir().expect("a directory")), options, command)
+        Job::start_with(&[], options, command)
+    }
+
+    /// Starts ranks of any program, with further variables in the environment of `outboard run`.
+    pub(crate) fn start_with(settings: &[(&str, &str)], options: &[&str], command: &[&str]) -> Job {
+        Job::start_in(Rc::new(tempfile::tempdir().expect("a directory")), settings, options, command)
     }
 
     /// Starts another job where this one kept its work directory.
     pub(crate) fn next(&self, options: &[&str], command: &[&str]) -> Job {
-        Job::start_in(Rc::clone(&self.temporary), options, command)
+        Job::start_in(Rc::clone(&self.temporary), &[], options, command)
     }
 
-    fn start_in(temporary: Rc<tempfile::TempDir>, options: &[&str], command: &[&str]) -> Job {
+    fn start_in(
+        temporary: Rc<tempfile::TempDir>,
+        settings: &[(&str, &str)],
+        options: &[&str],
+        command: &[&str],
+    ) -> Job {
         static JOBS: AtomicU32 = AtomicU32::new(0);
         let mark = format!("{}-{}", std::process::id(), JOBS.fetch_add(1, Ordering::Relaxed));
         let mut child = Command::new(OUTBOARD)
@@ -72,6 +82,7 @@ impl Job {
             .env("TMPDIR", temporary.path())
             .env_remove("OUTBOARD_HOME")
             .env_remove("OUTBOARD_SOCKET")
+            .envs(settings.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -296,6 +307,14 @@ impl Outcome {
         let counts = self.errors.lines().flat_map(|line| line.trim_start_matches("outboard: ").split(", "));
         let count = counts.into_iter().find_map(|count| count.strip_suffix(what)?.trim().parse().ok());
         count.unwrap_or_else(|| panic!("{what} is reported: {self:?}"))
+    }
+
+    /// Megabytes of ranks' memory that were moved in this `way`, in the report of `outboard run`.
+    pub(crate) fn megabytes(&self, way: &str) -> f64 {
+        let moved = self.errors.lines().find_map(|line| line.trim().strip_prefix("moved to and from ranks: "));
+        let ways = moved.into_iter().flat_map(|moved| moved.split(", "));
+        let bytes = ways.filter_map(|moved| moved.split_once(" MB ")).find(|(_, found)| *found == way);
+        bytes.and_then(|(bytes, _)| bytes.parse().ok()).unwrap_or_else(|| panic!("{way} is reported: {self:?}"))
     }
 
     /// How the last call of `rank` ended.

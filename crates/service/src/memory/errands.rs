@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use outboard_proto::{CallId, MemRef};
 use outboard_shm::control;
 use outboard_shm::errand::{ERRANDS, Errand, Report};
-use outboard_shm::memory::{RankMemory, Tier};
+use outboard_shm::memory::{Tier, TieredMemory};
 use rustix::process::Pid;
 
 use crate::memory::backlog::{Backlog, Entry, Work};
@@ -257,7 +257,8 @@ impl Memory {
         let runner = |call: &CallId| self.calls.get(call).and_then(|buffers| buffers.runner.clone());
         let (reads, runner) = (runner(call)?, runner(other)?);
         let reached = |tier| matches!(tier, Tier::CrossMemory | Tier::MemoryDescriptor);
-        let mapped = memory.resident(*address, bytes).is_some() && receiver.resident(*to, bytes).is_some();
+        let lies_here = |memory: &TieredMemory, at| memory.ranges().find(at, bytes).is_some();
+        let mapped = lies_here(memory, *address) && lies_here(receiver, *to);
         if reads.user != runner.user || !reached(memory.tier()) || !reached(receiver.tier()) || mapped {
             return None;
         }

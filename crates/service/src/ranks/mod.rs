@@ -35,7 +35,7 @@ use crate::memory::Pieces;
 use crate::memory::errands::Runner;
 use crate::ranks::greeting::Greetings;
 use crate::ranks::quotas::{Job, Quotas, Requests};
-use crate::telemetry::statistics::{Ended, Tiers};
+use crate::telemetry::statistics::{Ended, Moved, Tiers};
 use crate::telemetry::trace::Trace;
 use crate::topology::{Place, Seat, Topology};
 
@@ -165,6 +165,8 @@ pub(crate) struct Ranks {
     next_call: u64,
     /// Ranks that are gone, by the tier they had at last.
     departed: Tiers,
+    /// Bytes of their memory that were moved.
+    moved: Moved,
     requests: Requests,
     /// When their memory is looked at next.
     look_at: Option<Instant>,
@@ -317,6 +319,7 @@ impl Ranks {
             poller.unwatch(rank.side.doorbell());
             groups.extend(rank.groups.keys().copied());
             self.departed.add(rank.memory.tier());
+            self.moved.add(rank.memory.moved());
             tracing::info!(pid = rank.pid, groups = groups.len(), "a rank is gone");
         }
         for group in groups {

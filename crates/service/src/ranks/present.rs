@@ -34,6 +34,7 @@ impl Ranks {
             tiers_withdrawn: self.withdrawn,
             calls_restaged: self.restaged,
             memory_tiers_ever: self.departed,
+            moved: self.moved,
             seated: self.attached().map(|rank| seated(rank, topology)).collect(),
             ..Present::default()
         };
@@ -43,6 +44,7 @@ impl Ranks {
             present.mapped_ranges += mapped as u64;
             present.memory_tiers.add(rank.memory.tier());
             present.memory_tiers_ever.add(rank.memory.tier());
+            present.moved.add(rank.memory.moved());
         }
         present
     }

@@ -143,6 +143,30 @@ impl Tiers {
     }
 }
 
+/// Bytes moved to and from ranks' memory, by the way they went (SP-4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Moved {
+    /// In memory that we share: what a rank allocated through us, the shared heap, and staging.
+    pub memfd: u64,
+    /// By cross-memory attach.
+    pub cross_memory_attach: u64,
+    /// By a descriptor of its memory that the rank handed over.
+    pub memory_descriptor: u64,
+}
+
+impl Moved {
+    pub(crate) fn add(&mut self, moved: [(Tier, u64); 3]) {
+        for (tier, bytes) in moved {
+            match tier {
+                Tier::Memfd => self.memfd += bytes,
+                Tier::CrossMemory => self.cross_memory_attach += bytes,
+                Tier::MemoryDescriptor => self.memory_descriptor += bytes,
+                Tier::Staging => {}
+            }
+        }
+    }
+}
+
 /// How often the conductor looked instead of sleeping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Looks {
@@ -254,6 +278,8 @@ pub struct Present {
     pub mapped_ranges: u64,
     /// Ranks attached since the start, by the tier they had last.
     pub memory_tiers_ever: Tiers,
+    /// Bytes of the memory of these ranks that were moved, by tier.
+    pub moved: Moved,
     /// Where the attached ranks run, the first of them.
     pub seated: Vec<Seated>,
 }

@@ -153,7 +153,7 @@ pub trait RankMemory: Send + Sync {
     /// Writes a batch of pieces.
     fn writev(&self, batch: &[WritePiece<'_>]) -> Result<(), AccessError>;
 
-    /// The range in this process's address space, if it is mapped here: spares a copy.
+    /// The range in this process's address space, if it is mapped here: spares a copy. Its bytes count as moved.
     fn resident(&self, _address: u64, _bytes: u64) -> Option<Resident> {
         None
     }

@@ -5,7 +5,7 @@ use super::cross::{LEAST, Marked};
 use super::{
     AccessError, CrossMemory, MemfdRanges, MemoryDescriptor, RankMemory, ReadPiece, Resident, Tier, WritePiece,
 };
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use rustix::io::Errno;
 use std::fmt;
 use std::sync::Arc;
@@ -105,6 +105,19 @@ impl Alarm {
     }
 }
 
+/// Bytes moved to and from a rank's memory, by the way they went.
+#[derive(Debug, Default)]
+struct Moved {
+    memfd: AtomicU64,
+    cross: AtomicU64,
+    descriptor: AtomicU64,
+}
+
+/// Only sums that nothing depends on.
+fn add(count: &AtomicU64, bytes: usize) {
+    count.fetch_add(bytes as u64, Ordering::Relaxed);
+}
+
 /// All of a rank's memory: memfd where registered, else the best of the other tiers that the kernel allows.
 ///
 /// | tier in use | an access ends with | next |
@@ -128,6 +141,7 @@ pub struct TieredMemory {
     gone: AtomicU32,
     alarm: Arc<Alarm>,
     watch: Option<Arc<dyn Watch>>,
+    moved: Moved,
 }
 
 impl TieredMemory {
@@ -186,6 +200,14 @@ impl TieredMemory {
     /// The tier of memory that is not registered, now.
     pub fn tier(&self) -> Tier {
         Tier::from_code(self.tier.load(Ordering::Relaxed)).expect("only tiers are stored")
+    }
+
+    /// Bytes moved so far by the tier that moved them. Staged bytes are among those of the memfd tier, since the rank
+    /// copies them to and from there.
+    pub fn moved(&self) -> [(Tier, u64); 3] {
+        let Moved { memfd, cross, descriptor } = &self.moved;
+        [(Tier::Memfd, memfd), (Tier::CrossMemory, cross), (Tier::MemoryDescriptor, descriptor)]
+            .map(|(tier, count)| (tier, count.load(Ordering::Relaxed)))
     }
 
     /// Whether an access has found the rank's address space gone: it has ended, or it runs another program.
@@ -256,6 +278,7 @@ impl TieredMemory {
         for (at, piece) in batch.iter().enumerate() {
             let Some(resident) = self.ranges.find(piece.address, piece.local.len() as u64) else { continue };
             resident.copy_in(piece.local);
+            add(&self.moved.memfd, piece.local.len());
             self.write_run(&batch[run..at])?;
             run = at + 1;
         }
@@ -265,24 +288,30 @@ impl TieredMemory {
     fn read_run(&self, run: &mut [ReadPiece<'_>]) -> Result<(), AccessError> {
         let Some(first) = run.first() else { return Ok(()) };
         let range = (first.address, first.local.len());
+        let bytes = run.iter().map(|piece| piece.local.len()).sum();
         let cross = self.cross_for(if run.len() == 1 { range.1 } else { 0 });
         if let Some((cross, rank)) = cross
             && cross.read(rank, run[0].address, run[0].local)
         {
+            add(&self.moved.cross, bytes);
             return Ok(());
         }
         self.access(range, |memory| memory.readv(run))?;
+        add(&self.moved.descriptor, bytes);
         self.leave(cross);
         Ok(())
     }
 
     fn write_run(&self, run: &[WritePiece<'_>]) -> Result<(), AccessError> {
         let Some(first) = run.first() else { return Ok(()) };
-        let cross = self.cross_for(run.iter().map(|piece| piece.local.len()).sum());
+        let bytes = run.iter().map(|piece| piece.local.len()).sum();
+        let cross = self.cross_for(bytes);
         if cross.is_some_and(|(cross, _)| cross.write(run)) {
+            add(&self.moved.cross, bytes);
             return Ok(());
         }
         self.access((first.address, first.local.len()), |memory| memory.writev(run))?;
+        add(&self.moved.descriptor, bytes);
         self.leave(cross);
         Ok(())
     }
@@ -320,6 +349,7 @@ impl Default for TieredMemory {
             gone: AtomicU32::new(0),
             alarm: Arc::default(),
             watch: None,
+            moved: Moved::default(),
         }
     }
 }
@@ -332,6 +362,7 @@ impl RankMemory for TieredMemory {
             let piece = &mut batch[at];
             let Some(resident) = self.ranges.find(piece.address, piece.local.len() as u64) else { continue };
             resident.copy_out(piece.local);
+            add(&self.moved.memfd, piece.local.len());
             self.read_run(&mut batch[run..at])?;
             run = at + 1;
         }
@@ -347,7 +378,7 @@ impl RankMemory for TieredMemory {
     }
 
     fn resident(&self, address: u64, bytes: u64) -> Option<Resident> {
-        self.ranges.find(address, bytes)
+        self.ranges.find(address, bytes).inspect(|_| add(&self.moved.memfd, bytes as usize))
     }
 }
 

@@ -1,0 +1,233 @@
+//! jemalloc on the range: one arena of its own, whose extents come from there and nowhere else.
+//!
+//! The arena gets the whole range as one extent, without rights, and splits and merges it as it likes; what it knows
+//! about extents lies in private memory of jemalloc's own, so that the range holds the program's bytes alone and a
+//! forked child inherits both in one state. Freed memory is kept warm within
+//! [`MOST_DIRTY`] bytes, then purged.
+
+use std::ffi::{c_char, c_uint, c_void};
+use std::mem::size_of;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicIsize, AtomicUsize, Ordering};
+
+use tikv_jemalloc_sys as jemalloc;
+use tikv_jemalloc_sys::extent_hooks_t;
+
+use crate::{keeping_errno, range};
+
+/// Bytes freed and not used again that wait for their next use, unless so large a part of what is in use is more.
+const MOST_DIRTY: isize = 64 << 20;
+const DIRTY_PART: isize = 4;
+/// Beyond the largest allocation, so that it fits as well at an odd alignment.
+const MARGIN: usize = 4 << 20;
+
+/// jemalloc's settings: no memory and no thread for what is not used here.
+#[unsafe(export_name = "_rjem_malloc_conf")]
+pub(crate) static SETTINGS: Option<&'static c_char> =
+    // SAFETY: the first character of a text that ends with a zero.
+    Some(unsafe {
+        &*c"narenas:1,tcache:false,oversize_threshold:0,dirty_decay_ms:10000,muzzy_decay_ms:0".as_ptr()
+    });
+
+/// Flags by which jemalloc finds the arena; 0 before there is one.
+static FLAGS: AtomicI32 = AtomicI32::new(0);
+/// Its number.
+static NUMBER: AtomicUsize = AtomicUsize::new(0);
+/// Whether jemalloc has been handed the range.
+static TAKEN: AtomicBool = AtomicBool::new(false);
+/// While jemalloc takes the range, it allocates and frees the whole, which nobody touches.
+static TAKING: AtomicBool = AtomicBool::new(false);
+/// Bytes in use.
+static USED: AtomicIsize = AtomicIsize::new(0);
+/// About how many bytes are free and still have memory.
+static DIRTY: AtomicIsize = AtomicIsize::new(0);
+
+static HOOKS: extent_hooks_t = extent_hooks_t {
+    alloc: Some(take),
+    // The range stays jemalloc's.
+    dalloc: None,
+    destroy: None,
+    commit: Some(change::<true>),
+    decommit: Some(change::<false>),
+    purge_lazy: None,
+    purge_forced: Some(change::<false>),
+    split: Some(split),
+    merge: Some(merge),
+};
+
+/// What `experimental.arenas_create_ext` takes.
+#[repr(C)]
+struct Configuration {
+    hooks: *const extent_hooks_t,
+    metadata_use_hooks: bool,
+}
+
+/// The range must have so many bytes for allocations of `bytes` bytes together.
+pub(crate) fn range_for(bytes: usize) -> usize {
+    // SAFETY: computes only; 0 where no allocation is so large.
+    unsafe { jemalloc::nallocx(bytes, 0) }.max(bytes).saturating_add(MARGIN)
+}
+
+/// Makes the arena on the range; false where jemalloc has no memory for it.
+pub(crate) fn create(bytes: usize) -> bool {
+    let configuration = Configuration { hooks: &raw const HOOKS, metadata_use_hooks: false };
+    let (mut number, mut length): (c_uint, _) = (0, size_of::<c_uint>());
+    // SAFETY: all pointers are valid for the call, and the hooks for good.
+    let failed = unsafe {
+        jemalloc::mallctl(
+            c"experimental.arenas_create_ext".as_ptr(),
+            (&raw mut number).cast(),
+            &raw mut length,
+            (&raw const configuration).cast_mut().cast(),
+            size_of::<Configuration>(),
+        )
+    };
+    if failed != 0 {
+        return false;
+    }
+    NUMBER.store(number as usize, Ordering::Relaxed);
+    let flags = jemalloc::MALLOCX_ARENA(number as usize) | jemalloc::MALLOCX_TCACHE_NONE;
+    FLAGS.store(flags, Ordering::Release);
+    // The first allocation takes the range as one extent, of which all others are parts.
+    TAKING.store(true, Ordering::Relaxed);
+    // SAFETY: the size is not 0 and the flags name the arena; freed as it was allocated.
+    let taken = unsafe {
+        let all = jemalloc::mallocx(bytes, flags);
+        if !all.is_null() {
+            jemalloc::dallocx(all, flags);
+            purge();
+        }
+        !all.is_null()
+    };
+    TAKING.store(false, Ordering::Relaxed);
+    taken
+}
+
+/// Null where the range has no room.
+pub(crate) fn allocate(bytes: usize, alignment: usize, zeroed: bool) -> *mut c_void {
+    let zero = if zeroed { jemalloc::MALLOCX_ZERO } else { 0 };
+    let flags = FLAGS.load(Ordering::Acquire) | jemalloc::MALLOCX_LG_ALIGN(alignment.trailing_zeros() as usize) | zero;
+    // SAFETY: the size is not 0, and the flags name an arena that stays.
+    let memory = unsafe { jemalloc::mallocx(bytes, flags) };
+    if !memory.is_null() {
+        used(usable_size(memory));
+    }
+    memory
+}
+
+/// Null where the range has no room; then the memory is as it was.
+pub(crate) fn resize(memory: *mut c_void, bytes: usize) -> *mut c_void {
+    let before = usable_size(memory);
+    // SAFETY: allocated here, which the caller has looked up by its address.
+    let resized = unsafe { jemalloc::rallocx(memory, bytes, FLAGS.load(Ordering::Acquire)) };
+    if !resized.is_null() {
+        let after = usable_size(resized);
+        if after < before { freed(before.wrapping_sub(after)) } else { used(after.wrapping_sub(before)) }
+    }
+    resized
+}
+
+pub(crate) fn free(memory: *mut c_void) {
+    let bytes = usable_size(memory);
+    keeping_errno(|| {
+        // SAFETY: as in `resize`.
+        unsafe { jemalloc::dallocx(memory, FLAGS.load(Ordering::Acquire)) };
+        freed(bytes);
+    });
+}
+
+pub(crate) fn usable_size(memory: *mut c_void) -> usize {
+    // SAFETY: as in `resize`.
+    unsafe { jemalloc::sallocx(memory, FLAGS.load(Ordering::Acquire)) }
+}
+
+/// What is allocated comes from what is free, where that fits.
+fn used(bytes: usize) {
+    USED.fetch_add(bytes as isize, Ordering::Relaxed);
+    let left = DIRTY.fetch_sub(bytes as isize, Ordering::Relaxed).wrapping_sub(bytes as isize);
+    if left < 0 {
+        DIRTY.store(0, Ordering::Relaxed);
+    }
+}
+
+fn freed(bytes: usize) {
+    let in_use = USED.fetch_sub(bytes as isize, Ordering::Relaxed).wrapping_sub(bytes as isize);
+    let all = DIRTY.fetch_add(bytes as isize, Ordering::Relaxed).wrapping_add(bytes as isize);
+    if all > MOST_DIRTY.max(in_use / DIRTY_PART) {
+        DIRTY.store(0, Ordering::Relaxed);
+        purge();
+    }
+}
+
+/// Gives the memory of all that is free back.
+fn purge() {
+    let mut name = [0; 3];
+    let mut length = name.len();
+    // SAFETY: the name is known and has three parts, the second of which is the arena's number.
+    unsafe {
+        if jemalloc::mallctlnametomib(c"arena.0.purge".as_ptr(), name.as_mut_ptr(), &raw mut length) == 0 {
+            name[1] = NUMBER.load(Ordering::Relaxed);
+            jemalloc::mallctlbymib(name.as_ptr(), length, ptr::null_mut(), ptr::null_mut(), ptr::null_mut(), 0);
+        }
+    }
+}
+
+/// Hands the first bytes of the range over, once: at first as much is asked for as will ever be.
+unsafe extern "C" fn take(
+    _hooks: *mut extent_hooks_t,
+    at: *mut c_void,
+    size: usize,
+    alignment: usize,
+    zero: *mut bool,
+    _committed: *mut bool,
+    _arena: c_uint,
+) -> *mut c_void {
+    let (start, bytes) = range::whole();
+    if !at.is_null() || size > bytes || !start.addr().is_multiple_of(alignment.max(1)) {
+        return ptr::null_mut();
+    }
+    if TAKEN.swap(true, Ordering::Relaxed) {
+        return ptr::null_mut();
+    }
+    // SAFETY: jemalloc's own variable. Fresh memory is zero.
+    unsafe { *zero = true };
+    start
+}
+
+/// Makes pages usable, or gives their memory back.
+unsafe extern "C" fn change<const USABLE: bool>(
+    _hooks: *mut extent_hooks_t,
+    memory: *mut c_void,
+    _size: usize,
+    offset: usize,
+    length: usize,
+    _arena: c_uint,
+) -> bool {
+    let pages = memory.wrapping_byte_add(offset);
+    let change = if USABLE { range::commit } else { range::purge };
+    !TAKING.load(Ordering::Relaxed) && !change(pages, length)
+}
+
+unsafe extern "C" fn split(
+    _hooks: *mut extent_hooks_t,
+    _memory: *mut c_void,
+    _size: usize,
+    _first: usize,
+    _second: usize,
+    _committed: bool,
+    _arena: c_uint,
+) -> bool {
+    false
+}
+
+unsafe extern "C" fn merge(
+    _hooks: *mut extent_hooks_t,
+    _first: *mut c_void,
+    _first_size: usize,
+    _second: *mut c_void,
+    _second_size: usize,
+    _committed: bool,
+    _arena: c_uint,
+) -> bool {
+    false
+}

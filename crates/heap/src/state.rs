@@ -1,0 +1,97 @@
+//! Whether there is a heap, and whether it takes new allocations.
+//!
+//! | state | on | goes to |
+//! |---|---|---|
+//! | unasked | the first large allocation, or liboutboard's question | starting |
+//! | starting | the range and its arena | open |
+//! | starting | `OUTBOARD_HEAP=off`, a setting that is wrong, or no range | closed |
+//! | open | the last of [`MOST_FORKS`] forks that copied memory, or in a child | closed |
+//!
+//! A closed heap frees and resizes what it has given out, and gives out nothing. Who allocates while another thread
+//! starts the heap gets libc's memory: nobody waits, so nobody can wait for ever.
+
+use std::ffi::c_void;
+use std::fmt::Display;
+use std::ptr;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+
+use crate::{arena, range, settings};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum State {
+    Unasked,
+    Starting,
+    Open,
+    Closed,
+}
+
+/// Forks that may copy the heap. A program that forks more often would copy all day.
+const MOST_FORKS: u32 = 8;
+
+static STATE: AtomicU8 = AtomicU8::new(State::Unasked as u8);
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// Says something to whoever runs the program.
+pub(crate) fn say(what: impl Display) {
+    let line = format!("outboard: {what}\n");
+    // SAFETY: bytes of ours. Standard error may be closed, and then nobody is told.
+    unsafe { libc::write(2, line.as_ptr().cast(), line.len()) };
+}
+
+fn is(state: State) -> bool {
+    STATE.load(Ordering::Acquire) == state as u8
+}
+
+/// From the heap, or null.
+pub(crate) fn allocate(bytes: usize, alignment: usize, zeroed: bool) -> *mut c_void {
+    if is(State::Unasked) {
+        start();
+    }
+    if is(State::Open) { arena::allocate(bytes, alignment, zeroed) } else { ptr::null_mut() }
+}
+
+/// Starts the heap if nobody has, where it is wanted.
+pub(crate) fn start() {
+    let (unasked, starting) = (State::Unasked as u8, State::Starting as u8);
+    if STATE.compare_exchange(unasked, starting, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        return;
+    }
+    let opened = open();
+    if let Err(error) = &opened {
+        say(format_args!("{error}. The program's memory is not shared"));
+    }
+    let state = if matches!(opened, Ok(true)) { State::Open } else { State::Closed };
+    STATE.store(state as u8, Ordering::Release);
+}
+
+/// Why a heap that was asked for does not open.
+#[derive(Debug, thiserror::Error)]
+enum OpenError {
+    #[error(transparent)]
+    Setting(#[from] settings::SettingError),
+    #[error(transparent)]
+    Unavailable(#[from] range::Unavailable),
+    #[error("jemalloc has no memory for its records")]
+    Records,
+}
+
+/// False where nobody asks for it.
+fn open() -> Result<bool, OpenError> {
+    let Some(bytes) = settings::wanted()? else { return Ok(false) };
+    range::reserve(arena::range_for(bytes))?;
+    if arena::create(bytes) { Ok(true) } else { Err(OpenError::Records) }
+}
+
+/// New allocations are libc's from here on, in this process.
+pub(crate) fn close() {
+    STATE.store(State::Closed as u8, Ordering::Release);
+}
+
+/// A fork has copied memory for a child.
+pub(crate) fn forked() {
+    if FORKS.fetch_add(1, Ordering::Relaxed).wrapping_add(1) == MOST_FORKS {
+        close();
+        say(format_args!("the program has forked {MOST_FORKS} times; its new memory is not shared"));
+    }
+}

@@ -1,0 +1,233 @@
+//! Programs below the preload library: those of `programs/`, which try what an allocator may be asked, and Debian's,
+//! whose output must not change (SP-4).
+//!
+//! Needs the library beside the tests: `cargo build --workspace` first.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs");
+const SHIM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bindings/mpi");
+
+/// The library, where cargo puts it.
+fn library() -> PathBuf {
+    let program = std::env::current_exe().expect("this program");
+    let home = program.ancestors().nth(2).expect("target/PROFILE/deps/PROGRAM");
+    let library = home.join("liboutboard_heap.so");
+    assert!(library.exists(), "{} is missing: cargo build --workspace", library.display());
+    library
+}
+
+/// Runs a command to its end, which must be a good one.
+fn run(command: &mut Command) -> Output {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(output.status.success(), "{command:?}: {output:?}");
+    output
+}
+
+/// A program of `programs/`, compiled anew.
+fn compiled(compiler: &str, source: &str, name: &str) -> PathBuf {
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("heap-{name}"));
+    run(Command::new(compiler)
+        .args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"])
+        .arg(Path::new(SOURCES).join(source))
+        .arg("-o")
+        .arg(&program));
+    program
+}
+
+/// The same command on the heap.
+fn on_heap(mut command: Command) -> Command {
+    command.env("LD_PRELOAD", library()).env("OUTBOARD_HEAP", "shared").env_remove("OUTBOARD_HEAP_BYTES");
+    command
+}
+
+/// `heap.c` in the part of a test; `name` is that of its program.
+fn heap(part: &str) -> Command {
+    let program = compiled("gcc", "heap.c", part);
+    let mut command = on_heap(Command::new(program));
+    command.arg(part);
+    command
+}
+
+/// Runs a part, which says nothing.
+fn silent(part: &str) {
+    let output = run(&mut heap(part));
+    assert!(output.stdout.is_empty() && output.stderr.is_empty(), "{output:?}");
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn sizes_alignments_and_chains_are_as_in_c() {
+    silent("sizes");
+}
+
+#[test]
+fn threads_free_what_others_allocate() {
+    silent("threads");
+}
+
+#[test]
+#[ignore = "minutes: make soak"]
+fn threads_free_what_others_allocate_for_long() {
+    let output = run(heap("threads").arg("1000000"));
+    assert!(output.stdout.is_empty() && output.stderr.is_empty(), "{output:?}");
+}
+
+/// Fails as often as on plain memory: not at all, or in tests that fail on this machine anyway.
+#[test]
+#[ignore = "minutes: make soak; needs python3-pytest and python3-hypothesis"]
+fn numpys_own_tests_do_the_same() {
+    let verdict = |mut command: Command| {
+        // Tests that want more are left out.
+        command.env("NPY_AVAILABLE_MEM", "2GB");
+        command.args(["-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=no", "--pyargs"]);
+        command.args(["numpy.core", "numpy.lib", "numpy.linalg", "numpy.fft", "numpy.ma", "numpy.random"]);
+        let said = text(&command.output().expect("python3 starts").stdout);
+        let tests = said.lines().filter(|line| line.starts_with("FAILED") || line.starts_with("ERROR"));
+        let failed: Vec<String> = tests.map(|line| line.split(" - ").next().unwrap_or(line).to_owned()).collect();
+        assert!(said.contains(" passed"), "{said}");
+        failed
+    };
+    let python = || Command::new("/usr/bin/python3");
+    assert_eq!(verdict(on_heap(python())), verdict(python()));
+}
+
+#[test]
+fn children_see_the_memory_of_the_fork_while_other_threads_allocate() {
+    silent("forks");
+}
+
+#[test]
+fn children_that_become_programs_cost_nothing() {
+    silent("spawns");
+}
+
+#[test]
+fn freed_memory_goes_back_to_the_system() {
+    silent("given-back");
+}
+
+#[test]
+fn a_program_that_forks_often_gets_memory_of_its_own() {
+    let output = run(&mut heap("often"));
+    assert_eq!(text(&output.stderr), "outboard: the program has forked 8 times; its new memory is not shared\n");
+}
+
+#[test]
+fn a_program_that_closes_the_descriptor_is_told_at_its_fork() {
+    let said = text(&run(&mut heap("closes")).stderr);
+    assert!(said.contains("the program has closed the heap's descriptor") && said.lines().count() == 1, "{said}");
+}
+
+#[test]
+fn a_fork_on_a_stack_of_the_heap_is_refused_by_name() {
+    let output = heap("stack").output().expect("it starts");
+    assert!(!output.status.success(), "{output:?}");
+    assert!(text(&output.stderr).contains("fork() on a stack that malloc gave"), "{output:?}");
+}
+
+/// What is wrong is said once, and the program runs on plain memory.
+#[test]
+fn bad_settings_are_named_once() {
+    let program = compiled("gcc", "heap.c", "which");
+    let which = |settings: &[(&str, &str)]| {
+        let output =
+            run(Command::new(&program).arg("which").env("LD_PRELOAD", library()).envs(settings.iter().copied()));
+        (text(&output.stdout).trim().to_owned(), text(&output.stderr))
+    };
+    let shared = ("OUTBOARD_HEAP", "shared");
+    for (settings, expected, named) in [
+        (&[("OUTBOARD_HEAP", "off")][..], "plain", ""),
+        (&[("OUTBOARD_HEAP", "")], "plain", ""),
+        (&[shared], "shared", ""),
+        (&[shared, ("OUTBOARD_HEAP_BYTES", "64M")], "shared", ""),
+        (&[("OUTBOARD_HEAP", "foo")], "plain", "OUTBOARD_HEAP is `foo`; set it to off or shared"),
+        (&[shared, ("OUTBOARD_HEAP_BYTES", "-1")], "plain", "OUTBOARD_HEAP_BYTES is wrong: `-1`"),
+        (&[shared, ("OUTBOARD_HEAP_BYTES", "0")], "plain", "OUTBOARD_HEAP_BYTES is 0"),
+        (&[shared, ("OUTBOARD_HEAP_BYTES", "many")], "plain", "OUTBOARD_HEAP_BYTES is wrong: `many`"),
+        (&[shared, ("OUTBOARD_HEAP_BYTES", "99999999999999999999")], "plain", "OUTBOARD_HEAP_BYTES is wrong"),
+        (&[shared, ("OUTBOARD_HEAP_BYTES", "9000000000G")], "plain", "OUTBOARD_HEAP_BYTES is"),
+        (&[shared, ("OUTBOARD_HEAP_BYTES", "1000000G")], "plain", "lower OUTBOARD_HEAP_BYTES"),
+    ] {
+        let (found, said) = which(settings);
+        assert_eq!(found, expected, "{settings:?}: {said}");
+        assert!(said.contains(named) && said.lines().count() == usize::from(!named.is_empty()), "{settings:?}: {said}");
+    }
+}
+
+/// Under limits that a range would break there is none; a bound that is reached leaves the rest to libc.
+#[test]
+fn limits_leave_plain_memory() {
+    let program = compiled("gcc", "heap.c", "limits");
+    let limited = |limit: &str| {
+        let mut shell = on_heap(Command::new("sh"));
+        let output = run(shell.arg("-c").arg(format!("{limit}; exec \"$0\" which")).arg(&program));
+        (text(&output.stdout).trim().to_owned(), text(&output.stderr))
+    };
+    let (found, said) = limited("ulimit -f 100");
+    assert!(found == "plain" && said.contains("`ulimit -f`"), "{found}: {said}");
+    let (found, said) = limited("ulimit -v 1000000");
+    assert!(found == "plain" && said.contains("`ulimit -v`"), "{found}: {said}");
+    assert_eq!(limited("ulimit -n 16").0, "shared");
+    assert_eq!(limited("OUTBOARD_HEAP_BYTES=1M").0, "shared");
+    run(on_heap(Command::new("python3")).env("OUTBOARD_HEAP_BYTES", "1M").args([
+        "-c",
+        "kept = [bytes([at]) * (1 << 20) for at in range(64)]; assert all(len(set(one)) == 1 for one in kept)",
+    ]));
+}
+
+/// The output of a command is the same on the heap and on plain memory.
+fn same(command: impl Fn() -> Command) {
+    let (plain, shared) = (run(&mut command()), run(&mut on_heap(command())));
+    assert!(!plain.stdout.is_empty(), "{:?} says something", command());
+    assert_eq!(text(&shared.stdout), text(&plain.stdout), "{:?}", command());
+    assert_eq!(text(&shared.stderr), text(&plain.stderr), "{:?}", command());
+}
+
+fn shell(script: &str, argument: &Path) -> Command {
+    let mut command = Command::new("sh");
+    command.arg("-ec").arg(script).arg("sh").arg(argument);
+    command
+}
+
+#[test]
+fn cpp_and_fortran_compute_the_same() {
+    let (containers, arrays) =
+        (compiled("g++", "containers.cpp", "containers"), compiled("gfortran", "arrays.f90", "arrays"));
+    same(|| Command::new(&containers));
+    same(|| Command::new(&arrays));
+}
+
+/// With children by fork, spawn and pool.
+#[test]
+fn numpy_computes_the_same() {
+    same(|| {
+        let mut python = Command::new("/usr/bin/python3");
+        python.arg(Path::new(SOURCES).join("numeric.py")).env("OPENBLAS_NUM_THREADS", "1");
+        python
+    });
+}
+
+#[test]
+fn debians_programs_do_the_same() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let lines = "seq 1 300000 | awk '{ print ($1 * 7919) % 300007 }'";
+    same(|| {
+        shell(
+            &format!("{lines} | sort | sha256sum; {lines} | sort -n --parallel=2 -S 2M | sha256sum"),
+            directory.path(),
+        )
+    });
+    let made = "cd \"$1\" && rm -rf made && git init -q made && cd made && seq 1 100000 > file && git add file && \
+                git -c user.name=a -c user.email=a@b commit -q -m one --date '2020-01-01 00:00:00 +0000' && \
+                seq 1 2 200000 > file && git diff --stat && git write-tree && \
+                git fsck 2>&1 && git gc -q && git ls-files -s";
+    same(|| shell(made, directory.path()));
+    let compiled = "for source in \"$1\"/src/[a-f]*.c; do mpicc.openmpi -O2 -S -I\"$1\"/../../crates/client/include \
+                    -o - \"$source\" | sha256sum; done";
+    same(|| shell(compiled, Path::new(SHIM)));
+}
