@@ -19,6 +19,7 @@ use outboard_lab::{Lab, Node};
 use rustix::event::{PollFd, PollFlags};
 use rustix::time::Timespec;
 
+use outboard_service::settings::MulticastAuth;
 use outboard_service::statistics::Report;
 
 use crate::error::CliError;
@@ -50,6 +51,9 @@ pub(crate) struct DaemonArgs {
     /// Daemons encrypt all that goes between hosts, without multicast
     #[arg(long, env = "OUTBOARD_ENCRYPT", value_parser = clap::builder::BoolishValueParser::new())]
     pub(crate) encrypt: bool,
+    /// Whether the daemons authenticate what they multicast; as they do by default.
+    #[arg(skip)]
+    pub(crate) multicast_auth: Option<MulticastAuth>,
     /// Processor that the daemons run on; any by default
     #[arg(long)]
     pub(crate) service_core: Option<usize>,
@@ -80,6 +84,9 @@ impl DaemonArgs {
         command.args(["--algorithm", algorithm]).args(self.encrypt.then_some("--encrypt"));
         command.arg("--chains").arg(self.chains.to_string());
         command.arg("--subgroups").arg(self.subgroups.to_string());
+        if let Some(auth) = self.multicast_auth {
+            command.arg("--multicast-auth").arg(auth.to_string());
+        }
     }
 
     /// The flags that all daemons share; `name` names this daemon's files in `directory`.

@@ -5,9 +5,11 @@
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
+pub(crate) mod cluster;
 pub(crate) mod conformance;
 mod errands;
 mod exchanges;
+pub(crate) mod forger;
 mod life;
 pub(crate) mod recorded;
 mod reductions;
