@@ -25,6 +25,7 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use outboard::rendezvous::{TOKEN, Token};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Names the scenario to a rank; see [`scenarios`].
@@ -47,6 +48,9 @@ pub(crate) fn another_process() {
         scenarios::run(&scenario);
     }
 }
+
+/// What ranks know one another by.
+pub(crate) const SECRET: &str = "known to tests alone";
 
 /// The daemon's program.
 pub(crate) const DAEMON: &str = env!("CARGO_BIN_EXE_outboardd");
@@ -289,6 +293,7 @@ pub(crate) fn start_ranks(
                     .env(SCENARIO, scenario)
                     .env("OUTBOARD_SOCKET", daemons[rank].socket())
                     .env("OUTBOARD_RENDEZVOUS", rendezvous)
+                    .env(TOKEN, SECRET)
                     .env("OUTBOARD_RANK", rank.to_string())
                     .env("OUTBOARD_WORLD_SIZE", ranks.to_string()),
             )
@@ -313,5 +318,6 @@ pub(crate) fn ranks_by(command: impl Fn() -> Command, scenario: &str, daemon: &D
 /// Serves the rendezvous of `ranks` ranks at `listener`.
 pub(crate) fn serve_rendezvous(listener: &TcpListener, ranks: usize) {
     let deadline = Instant::now() + Duration::from_secs(60);
-    outboard::rendezvous::serve(listener, ranks as u32, deadline).expect("all ranks met");
+    let token = Token::new(SECRET.as_bytes(), "");
+    outboard::rendezvous::serve(listener, ranks as u32, &token, deadline).expect("all ranks met");
 }
