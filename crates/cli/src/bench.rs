@@ -16,6 +16,7 @@ use outboard_bench::{
     render_fft_table, render_recorded_table, render_table, run_batches,
 };
 use outboard_lab::LabSpec;
+use outboard_service::settings::MulticastAuth;
 use serde::Serialize;
 
 use crate::algorithm::Algorithms;
@@ -177,6 +178,9 @@ pub(crate) struct BenchArgs {
     /// Daemons on each host, which share its ranks: numbers or auto, separated by commas, each measured as a system
     #[arg(long, value_delimiter = ',', default_value = "1")]
     service_processes: Vec<ServiceProcesses>,
+    /// Whether daemons authenticate what they multicast: on, off or both, separated by commas, each measured as a system
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "on")]
+    multicast_auth: Vec<MulticastAuth>,
 }
 
 pub(crate) fn bench(command: BenchCommand) -> Result<ExitCode, CliError> {
@@ -217,11 +221,15 @@ fn collectives(collective: Collective, args: BenchArgs) -> Result<ExitCode, CliE
     options.idle = args.idle.map(Duration::from_secs);
     options.compute_worth = args.compute;
     let mut ours = Vec::new();
-    for each in &args.service_processes {
-        let daemons = args.setup.daemons(*each);
+    let each_way =
+        args.multicast_auth.iter().flat_map(|auth| args.service_processes.iter().map(move |sp| (*auth, *sp)));
+    for (auth, each) in each_way {
+        let daemons = DaemonArgs { multicast_auth: Some(auth), ..args.setup.daemons(each) };
         // One alone is what everybody expects.
-        let told = args.service_processes.len() > 1 || *each != ServiceProcesses::default();
-        let variant = told.then(|| format!("{each} to a host"));
+        let told = args.service_processes.len() > 1 || each != ServiceProcesses::default();
+        let sharing = told.then(|| format!("{each} to a host"));
+        let auth = (args.multicast_auth != [MulticastAuth::On]).then(|| format!("multicast-auth {auth}"));
+        let variant = [sharing, auth].into_iter().flatten().reduce(|one, other| format!("{one}, {other}"));
         let algorithms = Algorithms::of(collective, &daemons)?;
         options.calls().try_for_each(|call| algorithms.check(&call))?;
         let mut start = |system: Outboard| ours.push(system.with_variant(variant.as_deref()));
@@ -238,7 +246,7 @@ fn collectives(collective: Collective, args: BenchArgs) -> Result<ExitCode, CliE
     }
     let report = outboard_bench::run(&options, &systems(&ours))?;
     let mut text = render_table(&report.rows);
-    if args.service_processes.len() > 1 {
+    if args.service_processes.len() > 1 || args.multicast_auth.len() > 1 {
         text += &format!("\n{}", render_by_size(&report.rows));
     }
     finish(&args.setup, &report, &text, report.rows.iter().all(|row| row.cost.verified))

@@ -14,11 +14,13 @@ use std::time::Duration;
 
 use clap::Args;
 use outboard::placement::{self, ServiceProcesses};
+use outboard::rendezvous::{TOKEN, Token};
 use outboard_bench::{Job, LaunchError, Layout, Process, Running, ServiceCounters, ServiceStats};
 use outboard_lab::{Lab, Node};
 use rustix::event::{PollFd, PollFlags};
 use rustix::time::Timespec;
 
+use outboard_service::settings::MulticastAuth;
 use outboard_service::statistics::Report;
 
 use crate::error::CliError;
@@ -50,6 +52,9 @@ pub(crate) struct DaemonArgs {
     /// Daemons encrypt all that goes between hosts, without multicast
     #[arg(long, env = "OUTBOARD_ENCRYPT", value_parser = clap::builder::BoolishValueParser::new())]
     pub(crate) encrypt: bool,
+    /// Whether the daemons authenticate what they multicast; as they do by default.
+    #[arg(skip)]
+    pub(crate) multicast_auth: Option<MulticastAuth>,
     /// Processor that the daemons run on; any by default
     #[arg(long)]
     pub(crate) service_core: Option<usize>,
@@ -80,6 +85,9 @@ impl DaemonArgs {
         command.args(["--algorithm", algorithm]).args(self.encrypt.then_some("--encrypt"));
         command.arg("--chains").arg(self.chains.to_string());
         command.arg("--subgroups").arg(self.subgroups.to_string());
+        if let Some(auth) = self.multicast_auth {
+            command.arg("--multicast-auth").arg(auth.to_string());
+        }
     }
 
     /// The flags that all daemons share; `name` names this daemon's files in `directory`.
@@ -338,12 +346,22 @@ pub(crate) fn rendezvous(args: &RendezvousArgs) -> Result<ExitCode, CliError> {
     // One write, so that the reader gets all of it or nothing.
     ready.write_all(format!("{address}\n").as_bytes()).map_err(CliError::system("tell the rendezvous' address"))?;
     drop(ready);
-    let failed = outboard::rendezvous::serve_on(&listener, args.ranks, RENDEZVOUS_LIMIT);
+    let secret = std::env::var(TOKEN).map_err(|_| CliError::Failed(format!("{TOKEN} is not set")))?;
+    let token = Token::new(secret.as_bytes(), "");
+    let failed = outboard::rendezvous::serve_on(&listener, args.ranks, &token, RENDEZVOUS_LIMIT);
     Err(CliError::Failed(failed.to_string()))
 }
 
-/// A rendezvous server and the address that ranks find it at.
-fn start_rendezvous(lab: Option<&Lab>, ranks: u32, directory: &Path) -> Result<(Process, String), LaunchError> {
+/// A server, the address that ranks find it at, and the token that they come with.
+struct Rendezvous {
+    process: Process,
+    address: String,
+    token: String,
+}
+
+/// Starts the server of a job's rendezvous.
+fn start_rendezvous(lab: Option<&Lab>, ranks: u32, directory: &Path) -> Result<Rendezvous, LaunchError> {
+    let token = Token::draw().map_err(|e| LaunchError::new("a token for the ranks", e))?;
     let own = std::env::current_exe().map_err(|e| LaunchError::new("this program", e))?;
     let (mut command, address) = match lab {
         Some(lab) => {
@@ -353,10 +371,12 @@ fn start_rendezvous(lab: Option<&Lab>, ranks: u32, directory: &Path) -> Result<(
         None => (bound(&own), "127.0.0.1:0".to_owned()),
     };
     let fifo = make_ready_fifo(directory, "rendezvous")?;
-    command.arg("__rendezvous").arg(ranks.to_string()).arg(&address).arg(&fifo);
+    // Others may read a command line, and not an environment.
+    command.arg("__rendezvous").arg(ranks.to_string()).arg(&address).arg(&fifo).env(TOKEN, &token);
     let process = Process::start("rendezvous", command, directory)?;
     let said = await_ready(&process, &fifo)?;
-    Ok((process, String::from_utf8_lossy(&said).trim().to_owned()))
+    let address = String::from_utf8_lossy(&said).trim().to_owned();
+    Ok(Rendezvous { process, address, token })
 }
 
 /// The ranks of a program that uses outboard.h.
@@ -377,7 +397,7 @@ pub(crate) fn rank_commands(
     directory: &Path,
     environment: &[(String, String)],
 ) -> Result<(Process, Vec<(String, Command)>), LaunchError> {
-    let (rendezvous, address) = start_rendezvous(ranks.lab, ranks.count, directory)?;
+    let Rendezvous { process, address, token } = start_rendezvous(ranks.lab, ranks.count, directory)?;
     let mut commands = Vec::new();
     let mut seated: BTreeMap<String, u32> = BTreeMap::new();
     for rank in 0..ranks.count {
@@ -394,11 +414,11 @@ pub(crate) fn rank_commands(
         command.args(arguments).envs(environment.iter().cloned());
         command.env("OUTBOARD_RANK", rank.to_string()).env("OUTBOARD_WORLD_SIZE", ranks.count.to_string());
         let seat = seated.entry(place.clone()).or_insert(0);
-        command.env("OUTBOARD_RENDEZVOUS", &address).env("OUTBOARD_LOCAL_RANK", seat.to_string());
+        command.env("OUTBOARD_RENDEZVOUS", &address).env("OUTBOARD_LOCAL_RANK", seat.to_string()).env(TOKEN, &token);
         *seat += 1;
         commands.push((format!("rank {rank} on {place}"), command));
     }
-    Ok((rendezvous, commands))
+    Ok((process, commands))
 }
 
 /// Starts daemons and ranks of a bench job through the C interface.

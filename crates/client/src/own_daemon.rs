@@ -12,8 +12,8 @@
 //! The service process ends with its last rank (`--exit-when-idle`) and removes them all (`--job-directory`); a rank
 //! that finds it ending starts the next.
 //!
-//! Invariants: a socket that somebody named is never replaced; every wait ends; a directory of another user is never
-//! used; the rank has no child when attaching returns, and its death ends nothing but its own attachment.
+//! Invariants: a socket that somebody named is never replaced; every wait ends; a directory of another user, or that
+//! other users may enter, is never used, so nobody else holds its lock; the rank has no child when attaching returns, and its death ends nothing but its own attachment.
 
 use crate::bootstrap::environment;
 use crate::error::Error;
@@ -63,6 +63,8 @@ pub(crate) fn attach<T>(attach: impl Fn(&Path) -> Result<T, Error>) -> Result<T,
     let home = Home::of_job(environment::job(&environment::process)?, placement::own()?);
     let deadline = Instant::now() + LIMIT;
     loop {
+        // Before anything is said: whoever listens there gets this process's memory.
+        home.check()?;
         match attach(&home.socket()) {
             // There is none, or it is just ending.
             Err(Error::NoService { .. } | Error::ServiceLost { .. }) if Instant::now() < deadline => {}
@@ -116,7 +118,8 @@ impl Home {
 
     fn failure(&self, reason: impl Into<String>) -> Error {
         let mut reason = reason.into();
-        if self.disk_is_full() {
+        // A file that did not fit may have made room for the next by its end.
+        if self.disk_is_full() || reason.contains("No space left on device") {
             reason += &format!("; no room is left in {}: make some, or set TMPDIR", std::env::temp_dir().display());
         }
         Error::OwnDaemon { reason, log: self.log() }
@@ -200,11 +203,22 @@ impl Home {
             }
             Ok(()) | Err(_) => {}
         }
+        self.check()
+    }
+
+    /// Whether the directory, if there is one, is this user's alone.
+    fn check(&self) -> Result<(), Error> {
+        let refused = |what: &str| {
+            let remedy = "remove it, or set TMPDIR to a directory of your own in all ranks";
+            Err(self.failure(format!("{} {what}; {remedy}", self.directory.display())))
+        };
         match std::fs::symlink_metadata(&self.directory) {
-            Ok(found) if found.is_dir() && found.uid() == rustix::process::geteuid().as_raw() => Ok(()),
-            Ok(_) => Err(self.failure(format!("{} is not a directory of this user", self.directory.display()))),
-            // Removed meanwhile: taking the lock notices.
-            Err(_) => Ok(()),
+            Ok(found) if !found.is_dir() || found.uid() != rustix::process::geteuid().as_raw() => {
+                refused("is not a directory of this user")
+            }
+            Ok(found) if found.mode() & 0o077 != 0 => refused("is open to other users"),
+            // None, or none any more: taking the lock notices.
+            Ok(_) | Err(_) => Ok(()),
         }
     }
 

@@ -181,7 +181,7 @@ fn send_and_receive(settings: &MulticastSettings) -> std::io::Result<bool> {
             return Ok(false);
         }
         receiver.receive(&mut batch)?;
-        if batch.datagrams().any(|datagram| datagram == mark) {
+        if batch.datagrams().any(|datagram| datagram.bytes == mark) {
             return Ok(true);
         }
     }

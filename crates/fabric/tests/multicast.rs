@@ -43,7 +43,8 @@ fn collect(receiver: &mut MulticastReceiver, count: usize) -> BTreeMap<u64, Vec<
         assert_eq!((received.overflowed, received.truncated), (0, 0));
         assert_eq!(batch.datagrams().count(), received.datagrams);
         for datagram in batch.datagrams() {
-            let (header, chunk) = datagram.split_first_chunk::<HEADER>().expect("a header");
+            assert_eq!(datagram.from, Ipv4Addr::LOCALHOST, "the interface's address");
+            let (header, chunk) = datagram.bytes.split_first_chunk::<HEADER>().expect("a header");
             let index = u64::from_le_bytes(*header.first_chunk().expect("an index"));
             assert!(chunks.insert(index, chunk.to_vec()).is_none(), "datagram {index} came twice");
         }

@@ -4,25 +4,16 @@
 
 mod support;
 
-use std::net::Ipv4Addr;
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
-use outboard_lab::{Lab, LabSpec, Loss, LossOf};
+use outboard_lab::{Loss, LossOf};
+use support::cluster::{Cluster, Layout};
 use support::refusable::Calls;
-use support::{DAEMON, Daemon, Rank, SCENARIO, all_say, kill_the_last, let_go, scenarios, start_ranks};
-
-const RATE: u64 = 500_000_000;
-const PORT: u16 = 7000;
+use support::{DAEMON, Daemon, Rank, all_say, kill_the_last, let_go};
 
 fn main() -> ExitCode {
-    outboard_lab::holder_main_if_requested();
-    if let Ok(scenario) = std::env::var(SCENARIO) {
-        scenarios::run(&scenario);
-        return ExitCode::SUCCESS;
-    }
-    let filter = std::env::args().skip(1).find(|word| !word.starts_with('-')).unwrap_or_default();
-    let tests: [(&str, fn()); 29] = [
+    let tests: [(&str, fn()); 30] = [
         ("multicast_moves_each_block_once", multicast_moves_each_block_once),
         ("ring_gathers_without_multicast", ring_gathers_without_multicast),
         ("encrypted_hosts_use_no_multicast", encrypted_hosts_use_no_multicast),
@@ -41,6 +32,7 @@ fn main() -> ExitCode {
         ("recorded_groups_run_between_hosts", recorded_groups_run_between_hosts),
         ("recordings_that_disagree_or_lose_a_rank_are_told_why", recordings_that_disagree_or_lose_a_rank_are_told_why),
         ("lost_datagrams_are_repaired", lost_datagrams_are_repaired),
+        ("what_cannot_be_received_is_repaired_and_told", what_cannot_be_received_is_repaired_and_told),
         ("withdrawn_memory_loses_no_byte_between_hosts", withdrawn_memory_loses_no_byte_between_hosts),
         ("a_killed_rank_is_named_on_all_hosts", a_killed_rank_is_named_on_all_hosts),
         ("a_killed_daemon_is_named_on_all_hosts", a_killed_daemon_is_named_on_all_hosts),
@@ -53,124 +45,7 @@ fn main() -> ExitCode {
         ("no_layout_of_ranks_costs_more_on_the_wire", no_layout_of_ranks_costs_more_on_the_wire),
         ("a_killed_sibling_is_named_and_others_are_unharmed", a_killed_sibling_is_named_and_others_are_unharmed),
     ];
-    for (name, test) in tests.into_iter().filter(|(name, _)| name.contains(&filter)) {
-        test();
-        println!("test {name} ... ok");
-    }
-    ExitCode::SUCCESS
-}
-
-/// A lab whose hosts run daemons.
-struct Cluster {
-    /// Host by host.
-    daemons: Vec<Daemon>,
-    /// Daemons of each host.
-    siblings: usize,
-    lab: Lab,
-}
-
-/// Which host each rank is on.
-#[derive(Clone, Copy)]
-enum Layout {
-    /// Neighbours on the same host.
-    Contiguous,
-    /// Neighbours on different hosts.
-    Strided,
-}
-
-impl Cluster {
-    fn start(hosts: u16, loss: Option<Loss>, flags: &[&str]) -> Cluster {
-        Cluster::with_siblings(hosts, 1, loss, flags)
-    }
-
-    /// `siblings` daemons on each host (SP-8).
-    fn with_siblings(hosts: u16, siblings: usize, loss: Option<Loss>, flags: &[&str]) -> Cluster {
-        Cluster::start_by((hosts, siblings), loss, flags, |lab, host, flags| {
-            Daemon::start_by(lab.command(host, Path::new(DAEMON)).expect("the host is up"), flags)
-        })
-    }
-
-    /// Daemons to which the test can have system calls refused.
-    fn start_refusable(hosts: u16, flags: &[&str]) -> Cluster {
-        Cluster::start_by((hosts, 1), None, flags, |lab, host, flags| {
-            let program = std::env::current_exe().expect("a path");
-            Daemon::start_refusable(lab.command(host, program).expect("the host is up"), flags)
-        })
-    }
-
-    fn start_by(
-        (hosts, siblings): (u16, usize),
-        loss: Option<Loss>,
-        flags: &[&str],
-        daemon: impl Fn(&Lab, &str, &[&str]) -> Daemon,
-    ) -> Cluster {
-        let spec = LabSpec::new(hosts, RATE).expect("a valid lab").with_loss(loss);
-        let lab = Lab::start(&spec).expect("the lab starts");
-        let daemons = (1..=hosts)
-            .flat_map(|host| std::iter::repeat_n(host, siblings))
-            .map(|host| {
-                let rate = format!("{RATE}bit");
-                let flags = [&["--interface", "eth0", "--link-rate", &rate], flags].concat();
-                daemon(&lab, &format!("h{host}"), &flags)
-            })
-            .collect();
-        Cluster { daemons, siblings, lab }
-    }
-
-    fn again(&self, host: usize) -> Command {
-        let program = std::env::current_exe().expect("a path");
-        self.lab.command(&format!("h{}", host + 1), program).expect("the host is up")
-    }
-
-    /// `each` ranks per host, neighbours in the same host.
-    fn ranks(&self, scenario: &str, each: usize) -> Vec<Rank> {
-        self.ranks_by(Layout::Contiguous, scenario, each)
-    }
-
-    /// `each` ranks per host, each at the daemon that its place on the host says (GP-3).
-    fn ranks_by(&self, layout: Layout, scenario: &str, each: usize) -> Vec<Rank> {
-        let hosts = self.daemons.len() / self.siblings;
-        let place = |rank: usize| match layout {
-            Layout::Contiguous => (rank / each, rank % each),
-            Layout::Strided => (rank % hosts, rank / hosts),
-        };
-        let daemon = |(host, local)| &self.daemons[host * self.siblings + local % self.siblings];
-        let daemons: Vec<&Daemon> = (0..hosts * each).map(|rank| daemon(place(rank))).collect();
-        let address: Ipv4Addr = self.lab.address(1);
-        let rendezvous = format!("{address}:{PORT}");
-        let mut server = Rank::spawn(
-            self.again(0)
-                .env(SCENARIO, "rendezvous")
-                .env("OUTBOARD_RENDEZVOUS", &rendezvous)
-                .env("OUTBOARD_WORLD_SIZE", daemons.len().to_string()),
-        );
-        assert_eq!(server.line(), "ready");
-        let ranks = start_ranks(scenario, &daemons, &rendezvous, |rank| self.again(place(rank).0));
-        server.finish();
-        ranks
-    }
-
-    /// Ranks of a scenario that say when they are done, to a good end.
-    fn run(&self, scenario: &str, each: usize) {
-        self.run_by(Layout::Contiguous, scenario, each);
-    }
-
-    fn run_by(&self, layout: Layout, scenario: &str, each: usize) {
-        let mut ranks = self.ranks_by(layout, scenario, each);
-        all_say(&mut ranks, "done");
-        let_go(ranks);
-        assert_eq!(self.count("failed"), 0);
-    }
-
-    /// Bytes over the link of each host so far, both ways.
-    fn wire_bytes(&self) -> Vec<u64> {
-        let ports = self.lab.counters().expect("the lab is up");
-        ports.iter().map(|port| port.tx.bytes + port.rx.bytes).collect()
-    }
-
-    fn count(&self, name: &str) -> u64 {
-        self.daemons.iter().map(|daemon| daemon.statistics()[name].as_u64().expect("a number")).sum()
-    }
+    support::cluster::main(&tests)
 }
 
 /// MC-8: each block is multicast once, by its root; but those of small calls, which go from rank to rank (MC-9).
@@ -359,6 +234,16 @@ fn lost_datagrams_are_repaired() {
     let cluster = Cluster::start(3, Some(loss), &[]);
     cluster.run("allgather", 1);
     assert!(cluster.count("retransmitted_bytes") > 0, "a twentieth of all datagrams was lost");
+}
+
+/// A receiver that the kernel lets receive nothing says so, goes on trying, and costs no byte.
+fn what_cannot_be_received_is_repaired_and_told() {
+    let mut cluster = Cluster::start_refusable(2, &[]);
+    cluster.daemons[0].refuse(Calls::Multicast, rustix::io::Errno::NOMEM.raw_os_error());
+    cluster.run("allgather", 1);
+    let count = |name: &str| cluster.daemons[0].statistics()["datapath"][name].as_u64().expect("a number");
+    while count("receive_failures") < 3 {}
+    assert_eq!(count("receivers_gone"), 0);
 }
 
 /// SP-4, GP-9: one host's ranks have to be staged while calls are in flight, and all hosts get their bytes.

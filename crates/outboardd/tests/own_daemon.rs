@@ -7,9 +7,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use outboard::rendezvous::TOKEN;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
-use support::{DAEMON, Rank, SCENARIO, again, all_say, let_go};
+use support::{DAEMON, Rank, SCENARIO, SECRET, again, all_say, let_go};
 
 #[test]
 fn another_process() {
@@ -48,6 +50,7 @@ impl Job {
             .env("TMPDIR", self.directory.path())
             .env("OUTBOARD_OUTBOARDD", DAEMON)
             .env("OUTBOARD_RENDEZVOUS", &self.rendezvous)
+            .env(TOKEN, SECRET)
             .env("OUTBOARD_RANK", rank.to_string())
             .env("OUTBOARD_WORLD_SIZE", ranks.to_string())
             .env_remove("OUTBOARD_SOCKET");
@@ -311,4 +314,36 @@ fn a_job_s_daemon_needs_no_room_for_its_log() {
     let (said, _) = where_room_is_short(&job, "size=64k,nr_inodes=64", &fill);
     assert_eq!(said, "attached");
     job.daemons().into_iter().for_each(await_end);
+}
+
+/// Another user has guessed the directory's name, and listens there; or it was left open to all.
+#[test]
+fn a_directory_that_is_not_this_user_s_alone_is_named_and_nobody_there_is_spoken_to() {
+    let job = Job::new();
+    let mut first = job.ranks("attached", 1);
+    all_say(&mut first, "ready");
+    let (home, daemon) = (job.home(), job.daemon());
+    let_go(first);
+    await_end(daemon);
+    std::fs::create_dir(&home).expect("the daemon took it away");
+    let listener = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket");
+    let address = SocketAddrUnix::new(home.join("socket")).expect("short");
+    rustix::net::bind(&listener, &address).expect("free");
+    rustix::net::listen(&listener, 8).expect("bound");
+    let refused = || {
+        let mut rank = Rank::spawn(&mut job.command("refused", 0, 1));
+        let said = rank.line();
+        rank.finish();
+        assert!(said.contains(home.to_str().expect("UTF-8")) && said.contains("TMPDIR"), "{said}");
+        let nobody = poll(&mut [PollFd::new(&listener, PollFlags::IN)], Some(&Timespec::default())).expect("looks");
+        assert_eq!(nobody, 0, "a stranger is spoken to");
+        said
+    };
+    std::fs::set_permissions(&home, std::fs::Permissions::from_mode(0o777)).expect("ours");
+    assert!(refused().contains("open to other users"));
+    std::fs::set_permissions(&home, std::fs::Permissions::from_mode(0o700)).expect("ours");
+    // Only root can give a directory away.
+    if std::os::unix::fs::chown(&home, Some(12_345), None).is_ok() {
+        assert!(refused().contains("not a directory of this user"));
+    }
 }

@@ -12,8 +12,9 @@ use std::time::Duration;
 use outboard_plan::selection::Tuning;
 use siphasher::sip::SipHasher13;
 
-/// Where in a digest that of the settings lies; below it that of the tuning.
-const SETTINGS_SHIFT: u32 = 32;
+/// Where in a digest that of the settings lies; below it a bit for authenticated multicast, and that of the tuning.
+const SETTINGS_SHIFT: u32 = 33;
+const AUTH_SHIFT: u32 = 32;
 
 /// Which plan an allgather runs by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +40,8 @@ pub struct Config {
     pub chains: u32,
     /// `S` of MC-10: multicast addresses a block is spread over. Agreed.
     pub subgroups: u16,
+    /// Whether the tags of datagrams cover their payload. Agreed where there are datagrams.
+    pub multicast_auth: bool,
     /// Smallest block (bytes per rank) that is offloaded. Agreed.
     pub offload_from: u64,
     /// Calls that move at most so many bytes, all ranks together, take no barrier: each of their messages carries its
@@ -89,6 +92,7 @@ impl Default for Config {
             allgather: AllgatherAlgorithm::Multicast,
             chains: 0,
             subgroups: 1,
+            multicast_auth: true,
             offload_from: 4096,
             eager_bytes: 0,
             tuning: None,
@@ -112,12 +116,13 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Fingerprint of the agreed fields and of the protocol version: that of the settings above that of the tuning,
-    /// which is 0 where there is none.
+    /// Fingerprint of the agreed fields and of the protocol version: that of the settings above the bit for
+    /// authenticated multicast and that of the tuning, which is 0 where there is none.
     #[must_use]
     pub fn digest(&self) -> u64 {
         let tuning = self.tuning.as_ref().map_or(0, |tuning| tuning.digest());
-        self.settings_digest() << SETTINGS_SHIFT | u64::from(tuning)
+        let auth = self.multicast_auth && self.allgather == AllgatherAlgorithm::Multicast;
+        self.settings_digest() << SETTINGS_SHIFT | u64::from(auth) << AUTH_SHIFT | u64::from(tuning)
     }
 
     fn settings_digest(&self) -> u64 {
@@ -147,34 +152,34 @@ pub struct Difference {
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let settings = |digest: u64| (digest >> SETTINGS_SHIFT) as u32;
+        let settings = |digest: u64| digest >> SETTINGS_SHIFT;
+        let auth = |digest: u64| digest >> AUTH_SHIFT & 1;
         let tuning = |digest: u64| digest as u32;
-        let (a, b) = ((settings(self.a), tuning(self.a)), (settings(self.b), tuning(self.b)));
-        if a.0 != b.0 {
-            write!(
-                f,
+        let mut said = Vec::new();
+        if settings(self.a) != settings(self.b) {
+            said.push(format!(
                 "their settings differ (digests {:08x}, {:08x}): give both the same version, MTU, algorithm, chains, \
                  subgroups, offload-from and eager-bytes",
-                a.0, b.0
-            )?;
+                settings(self.a),
+                settings(self.b)
+            ));
+        } else if auth(self.a) != auth(self.b) {
+            said.push(
+                "only one authenticates multicast: give both the same --multicast-auth (OUTBOARD_MULTICAST_AUTH)"
+                    .to_owned(),
+            );
         }
-        if a.0 != b.0 && a.1 != b.1 {
-            f.write_str("; ")?;
-        }
-        match (a.1, b.1) {
-            (same, other) if same == other => Ok(()),
-            (0, one) | (one, 0) => {
-                write!(
-                    f,
-                    "only one has a tuning file (digest {one:08x}): give both the same by OUTBOARD_TUNING, or none"
-                )
-            }
-            (a, b) => write!(
-                f,
+        match (tuning(self.a), tuning(self.b)) {
+            (same, other) if same == other => {}
+            (0, one) | (one, 0) => said.push(format!(
+                "only one has a tuning file (digest {one:08x}): give both the same by OUTBOARD_TUNING, or none"
+            )),
+            (a, b) => said.push(format!(
                 "their tuning files differ (digests {a:08x}, {b:08x}): give both the same by OUTBOARD_TUNING; `outboard explain \
                  choice` shows the digest of a file"
-            ),
+            )),
         }
+        f.write_str(&said.join("; "))
     }
 }
 
@@ -195,6 +200,10 @@ mod tests {
         assert!(told(&slow, &plain).starts_with("only one has a tuning file"), "{}", told(&slow, &plain));
         let other = Config { chains: 3, ..plain.clone() };
         assert!(told(&other, &plain).starts_with("their settings differ"), "{}", told(&other, &plain));
+        let open = told(&Config { multicast_auth: false, ..plain.clone() }, &plain);
+        assert!(open.contains("--multicast-auth"), "{open}");
+        let ring = |multicast_auth| Config { allgather: AllgatherAlgorithm::Ring, multicast_auth, ..plain.clone() };
+        assert_eq!(ring(false).digest(), ring(true).digest(), "a ring has nothing to authenticate");
         let both = told(&Config { tuning: slow.tuning.clone(), ..other }, &fast);
         assert!(both.contains("their settings differ") && both.contains("tuning files differ"), "{both}");
         assert_eq!(slow.digest(), tuned("# Slow.\n[cost]\nlatency = \"1000 us\"").digest());

@@ -14,7 +14,7 @@ use outboard_plan::Rank;
 use crate::config::Config;
 use crate::deadlines::Deadlines;
 use crate::error::{CollectiveError, Refusal};
-use crate::ids::{CallId, Channel, GroupHandle, InstanceId, Instant, OfferId, SpId};
+use crate::ids::{CallId, GroupHandle, InstanceId, Instant, OfferId, SpId};
 use crate::instance::Instance;
 use crate::instance::recording::{RecordError, Recording};
 use crate::interface::{
@@ -55,8 +55,6 @@ pub struct Endpoint {
     node: Node,
     /// What the last frame acknowledged. Kept for its memory.
     acked: Vec<Acked>,
-    /// What is received, and for which groups.
-    channels: BTreeSet<(Channel, GroupHandle)>,
     early: Early,
     offers: Offers,
     retired: VecDeque<GroupHandle>,
@@ -115,7 +113,6 @@ impl Endpoint {
         Endpoint {
             groups: BTreeMap::new(),
             acked: Vec::new(),
-            channels: BTreeSet::new(),
             early: Early::default(),
             offers: Offers::default(),
             retired: VecDeque::new(),
@@ -457,6 +454,7 @@ impl Endpoint {
             channel: batch.channel,
             reach: members.reach,
             header: batch.header,
+            instance,
             key: members.key,
             chunks,
             chunk_bytes: self.node.config.chunk_bytes,

@@ -231,6 +231,11 @@ impl Instance {
         }
     }
 
+    /// The ready barrier has been entered here, so others may have passed it (MC-4).
+    pub(crate) fn has_entered(&self) -> bool {
+        matches!(self.phase, Phase::Barrier | Phase::Running)
+    }
+
     fn running(&self) -> bool {
         matches!(self.phase, Phase::Running)
     }

@@ -5,6 +5,7 @@
 //! [`Event`] something the driver acts on or reports.
 
 use std::hash::Hasher;
+use std::net::Ipv4Addr;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +19,7 @@ use smallvec::SmallVec;
 use crate::error::{CollectiveError, GroupError};
 use crate::group::lateness::Overdue;
 use crate::ids::{CallId, Channel, GroupHandle, HostId, InstanceId, OfferId, SpId, StagingId};
+use crate::wire::{MulticastKey, PayloadHash};
 
 /// One rank's call, as the driver hands it in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +55,8 @@ pub struct Member {
     pub host: HostId,
     /// Its unicast address, opaque.
     pub address: Arc<[u8]>,
+    /// From where its datagrams come; none where nobody knows.
+    pub sends_from: Option<Ipv4Addr>,
     /// The rank's own offer: its service process knows whether the rank can still ask for the group.
     pub offer: OfferId,
 }
@@ -62,7 +66,7 @@ pub struct Member {
 pub struct GroupSpec {
     /// The handle that the lowest rank drew.
     pub handle: GroupHandle,
-    /// The key of the datagram tags, drawn by the lowest rank.
+    /// The secret that the keys of datagrams follow from.
     pub key: [u64; 2],
     /// The job, part of the names of multicast channels.
     pub job: u64,
@@ -79,6 +83,7 @@ impl GroupSpec {
         for m in &self.members {
             h.write_u64(m.sp.0);
             h.write_u64(m.host.0);
+            h.write_u32(m.sends_from.map_or(0, u32::from));
         }
         h.finish()
     }
@@ -190,8 +195,10 @@ pub struct MulticastBatch {
     pub reach: Reach,
     /// The header of the first datagram; that of datagram `i` has `chunk` greater by `i` ([`crate::wire`]).
     pub header: crate::wire::DatagramHeader,
-    /// The key of the header tags.
-    pub key: [u64; 2],
+    /// Which its epoch stands for.
+    pub instance: InstanceId,
+    /// The key of the tags.
+    pub key: MulticastKey,
     /// Datagrams, at least 1. A block of no bytes is never multicast.
     pub chunks: u32,
     /// Payload bytes of each but the last.
@@ -275,10 +282,23 @@ pub enum Event {
         /// Who.
         peer: SpId,
     },
-    /// Receive this channel.
-    Join(Channel),
-    /// Stop receiving this channel.
-    Leave(Channel),
+    /// Receive this channel for this group, and hash the payload of its datagrams by this key. Several groups may have
+    /// one channel.
+    Join {
+        /// The channel.
+        channel: Channel,
+        /// The group.
+        group: GroupHandle,
+        /// Its key.
+        key: MulticastKey,
+    },
+    /// This group receives this channel no more.
+    Leave {
+        /// The channel.
+        channel: Channel,
+        /// The group.
+        group: GroupHandle,
+    },
     /// The group that a local rank asked for is made, or cannot be. A rank that is told an error is not in the group
     /// and has nothing to leave.
     GroupReady {
@@ -363,13 +383,17 @@ pub struct InFlight {
     pub awaits: Vec<Rank>,
 }
 
-/// One datagram of a received batch: its header and payload length.
+/// One datagram of a received batch, without its payload.
 #[derive(Debug, Clone, Copy)]
 pub struct ReceivedDatagram<'a> {
     /// The first bytes of the datagram, [`crate::wire::DATAGRAM_HEADER_BYTES`] or fewer when it was too short.
     pub header: &'a [u8],
     /// Bytes behind the header.
     pub payload_len: u32,
+    /// Their hash by the key of the group that the header names ([`Event::Join`]); any where there is none.
+    pub payload: PayloadHash,
+    /// Where it came from.
+    pub from: Ipv4Addr,
 }
 
 /// What a service process has counted since its start; it is reported under the same names.
@@ -391,6 +415,11 @@ pub struct Counters {
     pub datagrams_new: u64,
     /// Datagrams received that were known or not wanted any more.
     pub datagrams_stale: u64,
+    /// Datagrams refused, and so among the violations: malformed, with a wrong tag, from another address than their
+    /// sender's, or for a collective that has no place for them.
+    pub datagrams_refused: u64,
+    /// Of these, datagrams of a member before anybody can have passed the ready barrier.
+    pub datagrams_early: u64,
     /// Frames or datagrams refused: malformed, wrong tag, not allowed.
     pub violations: u64,
     /// Frames sent again by a link.

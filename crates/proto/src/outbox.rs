@@ -256,7 +256,7 @@ mod tests {
     }
 
     fn members(owner: u64) -> Members {
-        let member = Member { sp: SpId(1), host: HostId(1), address: [].into(), offer: OfferId(0) };
+        let member = Member { sp: SpId(1), host: HostId(1), address: [].into(), sends_from: None, offer: OfferId(0) };
         let spec = GroupSpec { handle: GroupHandle(1), key: [2, 3], job: 4, members: vec![member] };
         let mut members = Members::new(&spec, SpId(1), &Config::default()).expect("a group of one");
         members.owner = owner;

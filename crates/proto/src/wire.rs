@@ -9,7 +9,7 @@ mod message;
 mod recorded_memory;
 mod transfer;
 
-pub use datagram::{DATAGRAM_HEADER_BYTES, DatagramError, DatagramHeader};
+pub use datagram::{DATAGRAM_HEADER_BYTES, DatagramError, DatagramHeader, MulticastKey, PayloadHash, PayloadHasher};
 pub use frame::{FRAME_HEADER_BYTES, FrameHeader, FrameKind};
 pub use message::{
     GroupMessage, InstanceMessage, MAX_ASKER, MAX_BLOCKS, MAX_OFFERS, MAX_RANGES, MAX_SOURCES, Message,
@@ -23,6 +23,6 @@ pub use transfer::{
 };
 
 /// Version of everything on the wire. Service processes of different versions refuse each other's groups.
-pub const VERSION: u8 = 9;
+pub const VERSION: u8 = 10;
 /// Largest frame without payload, bytes.
 pub const MAX_FRAME_HEADER: usize = 512;

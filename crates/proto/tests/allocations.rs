@@ -47,8 +47,13 @@ struct Pair {
 
 impl Pair {
     fn new() -> Self {
-        let members =
-            [10, 11].map(|sp| Member { sp: SpId(sp), host: HostId(sp), address: [].into(), offer: OfferId(sp) });
+        let members = [10, 11].map(|sp| Member {
+            sp: SpId(sp),
+            host: HostId(sp),
+            address: [].into(),
+            sends_from: None,
+            offer: OfferId(sp),
+        });
         let spec = GroupSpec { handle: GROUP, key: [1, 2], job: 3, members: members.into() };
         let machines = [10, 11].map(|sp| Endpoint::new(SpId(sp), Config::default(), sp));
         let mut pair = Pair { machines, now: Instant(1), calls: 0 };

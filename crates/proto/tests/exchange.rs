@@ -24,8 +24,13 @@ impl Pair {
     /// Two ranks, one at each, and their group.
     fn new() -> Pair {
         let ids = [SpId(10), SpId(11)];
-        let member =
-            |sp: SpId| Member { sp, host: HostId(sp.0), address: Arc::from([sp.0 as u8]), offer: OfferId(sp.0) };
+        let member = |sp: SpId| Member {
+            sp,
+            host: HostId(sp.0),
+            address: Arc::from([sp.0 as u8]),
+            sends_from: None,
+            offer: OfferId(sp.0),
+        };
         let spec = GroupSpec { handle: GROUP, key: [3, 4], job: 1, members: ids.map(member).to_vec() };
         let mut pair = Pair(ids.map(|id| Endpoint::new(id, Config::default(), 1)));
         (0..2).for_each(|rank| pair.0[rank].handle_create_group(NOW, &spec, Rank(rank as u32)));

@@ -2,6 +2,7 @@
 //! never panics, keeps its bounds, and answers every call at most once.
 
 use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use outboard_plan::alltoall::Blocks;
 use outboard_plan::{Element, Operator, Rank, Reduction, Span};
 use outboard_proto::wire::{
     Cts, DatagramHeader, EarlyCts, Fragment, FrameHeader, FrameKind, GroupMessage, InstanceMessage, Message,
-    MulticastMessage, Number, Origin, Piece, Rts, TransferMessage,
+    MulticastKey, MulticastMessage, Number, Origin, PayloadHash, Piece, Rts, TransferMessage,
 };
 use outboard_proto::{
     Absentee, Absentees, CallId, CallKind, Config, Endpoint, Event, GroupHandle, GroupSpec, HostId, InstanceId,
@@ -240,7 +241,13 @@ fn config() -> Config {
 }
 
 fn spec() -> GroupSpec {
-    let member = |sp| Member { sp: SpId(sp), host: HostId(sp), address: Arc::from([sp as u8]), offer: OfferId(sp) };
+    let member = |sp| Member {
+        sp: SpId(sp),
+        host: HostId(sp),
+        address: Arc::from([sp as u8]),
+        sends_from: None,
+        offer: OfferId(sp),
+    };
     // Ranks 0 and 1 here, 2 and 3 at two others.
     GroupSpec {
         handle: GroupHandle(7),
@@ -343,8 +350,10 @@ impl Driver {
                     source: (*source).into(),
                     chunk: (*chunk).into(),
                 };
-                let bytes = header.encode(KEY);
-                let datagram = ReceivedDatagram { header: &bytes, payload_len: (*len).into() };
+                let payload = PayloadHash::default();
+                let bytes = header.encode(&MulticastKey::new(KEY, true), InstanceId((*epoch).into()), payload);
+                let from = Ipv4Addr::LOCALHOST;
+                let datagram = ReceivedDatagram { header: &bytes, payload_len: (*len).into(), payload, from };
                 self.sp.handle_datagrams(self.now, &[datagram]);
             }
             Step::Fault(n) => self.sp.handle_memory_fault(self.now, CallId((*n).into())),

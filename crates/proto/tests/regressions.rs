@@ -18,8 +18,13 @@ const HOSTILE: SpId = SpId(12);
 
 /// Rank 0 here, ranks `1..` at the service processes given.
 fn spec(others: &[SpId]) -> GroupSpec {
-    let member =
-        |sp: &SpId| Member { sp: *sp, host: HostId(sp.0), address: Arc::from([sp.0 as u8]), offer: OfferId(sp.0) };
+    let member = |sp: &SpId| Member {
+        sp: *sp,
+        host: HostId(sp.0),
+        address: Arc::from([sp.0 as u8]),
+        sends_from: None,
+        offer: OfferId(sp.0),
+    };
     let members = [SpId(10)].iter().chain(others).map(member).collect();
     GroupSpec { handle: GROUP, key: [3, 4], job: 1, members }
 }

@@ -148,7 +148,13 @@ impl Driver {
     /// Ranks 0 and 1 here, 2 and 3 at the hostile one, in a group that is made.
     fn new() -> Driver {
         let config = Config { staging_quota: QUOTA, ..Config::default() };
-        let member = |sp| Member { sp: SpId(sp), host: HostId(sp), address: Arc::from([sp as u8]), offer: OfferId(sp) };
+        let member = |sp| Member {
+            sp: SpId(sp),
+            host: HostId(sp),
+            address: Arc::from([sp as u8]),
+            sends_from: None,
+            offer: OfferId(sp),
+        };
         let members = vec![member(10), member(10), member(11), member(11)];
         let spec = GroupSpec { handle: GROUP, key: [3, 4], job: 1, members };
         let (digest, fingerprint) = (config.digest(), spec.fingerprint());

@@ -4,7 +4,7 @@ use outboard_plan::{Rank, Reduction};
 use outboard_proto::wire::{
     Cts, DatagramHeader, EarlyCts, Fragment, FrameHeader, FrameKind, GroupMessage, InstanceMessage, MAX_ASKER,
     MAX_BLOCKS, MAX_CTS, MAX_DONE, MAX_FRAME_HEADER, MAX_OFFERS, MAX_PIECES_OF_DATA, MAX_RANGES, MAX_SOURCES, Message,
-    MulticastMessage, Number, Origin, Piece, Rts, TransferMessage,
+    MulticastKey, MulticastMessage, Number, Origin, Piece, Rts, TransferMessage,
 };
 use outboard_proto::{
     Absentee, Absentees, CallKind, CollectiveError, DeadlineMissed, GroupHandle, InstanceId, MAX_ABSENT, OfferId,
@@ -278,7 +278,8 @@ proptest! {
         let _ = Message::decode(&bytes);
         let _ = FrameHeader::decode(&bytes, 0);
         let _ = DatagramHeader::parse(&bytes);
-        let _ = DatagramHeader::check(&bytes, [1, 2]);
+        let key = MulticastKey::new([1, 2], true);
+        let _ = DatagramHeader::check(&bytes, &key, InstanceId(1), key.hasher().hash(&bytes));
     }
 
     #[test]

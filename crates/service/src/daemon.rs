@@ -103,6 +103,7 @@ fn build(settings: &Settings) -> Result<Conductor, StartError> {
     let fabric = fabric(settings, identity)?;
     let receivers = usize::from(settings.receivers);
     let mailbox = Datapath::mailbox(receivers).map_err(kernel("make a mailbox"))?;
+    let sends_from = settings.interface.as_deref().and_then(|name| Interface::named(name).ok()?.address().ok());
     let datapath = match (config.allgather, &settings.interface) {
         (AllgatherAlgorithm::Multicast, Some(interface)) => {
             let multicast = MulticastSettings {
@@ -122,6 +123,7 @@ fn build(settings: &Settings) -> Result<Conductor, StartError> {
         settings: settings.clone(),
         digest: config.digest(),
         address: Arc::from(fabric.local_address()),
+        sends_from,
         quotas: Quotas::new(settings),
         sealer: Sealer::new([secret_a, secret_b]),
         docked: Arc::default(),

@@ -3,6 +3,7 @@
 //! [`Settings`] is what the user says, [`Settings::resolve`] completes it from the machine it runs on (MTU and link
 //! rate of the interface). [`print()`] shows every value with where it came from. Never changed after the start.
 
+use std::fmt;
 use std::io::Read;
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
@@ -53,6 +54,25 @@ pub enum AlgorithmChoice {
     Ring,
     /// Reliable multicast (MC-8).
     Multicast,
+}
+
+/// Whether a datagram proves that its payload is its sender's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum MulticastAuth {
+    /// Its tag covers header and payload.
+    On,
+    /// Its tag covers the header.
+    Off,
+}
+
+impl fmt::Display for MulticastAuth {
+    /// As it is written on the command line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            MulticastAuth::On => "on",
+            MulticastAuth::Off => "off",
+        })
+    }
 }
 
 /// Whether the conductor looks for what comes next instead of sleeping.
@@ -123,6 +143,10 @@ pub struct Settings {
     /// UDP port of multicast datagrams
     #[arg(long, env = "OUTBOARD_MULTICAST_PORT", default_value_t = DEFAULT_PORT)]
     pub multicast_port: u16,
+    /// Whether datagrams prove that nobody has changed their payload; `off` for networks that no stranger reaches; all
+    /// daemons of a cluster alike
+    #[arg(long, env = "OUTBOARD_MULTICAST_AUTH", value_enum, default_value_t = MulticastAuth::On)]
+    pub multicast_auth: MulticastAuth,
     /// Number of the job: daemons of different jobs never share a group or a multicast address
     #[arg(long, env = "OUTBOARD_JOB", default_value_t = 0)]
     pub job: u64,
@@ -378,6 +402,7 @@ impl Settings {
             },
             chains: self.chains,
             subgroups: self.subgroups,
+            multicast_auth: self.multicast_auth == MulticastAuth::On,
             offload_from: self.offload_from.0,
             eager_bytes: self.eager_bytes.0,
             tuning: self.tuning.as_deref().map(read_tuning).transpose()?.map(Arc::new),

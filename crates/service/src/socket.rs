@@ -1,7 +1,12 @@
 //! Unix sockets with a name: replaced when their daemon is dead, refused when it lives, removed when it ends.
+//!
+//! Two daemons that start at once must not take each other's fresh file for a stale one: a lock decides, in a file
+//! beside the socket (`NAME.lock`) that nobody but its user can open, and so nobody else can hold. It is there while a
+//! socket is made, and no longer.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -10,12 +15,22 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
 
+/// How long another daemon of this user may hold the lock, and how often it is looked at.
+const LOCKED: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(5);
+
 /// Why a socket cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// Another daemon answers there.
     #[error("another daemon listens at {0}; stop it or give another path")]
     Live(PathBuf),
+    /// Somebody has put a file in the lock's place.
+    #[error("{0} is no file of this user alone; remove it, or give a path in a directory that nobody else writes to")]
+    Occupied(PathBuf),
+    /// A daemon of this user makes its socket there and does not come to an end.
+    #[error("another daemon holds {0}; end it, or give another path")]
+    Locked(PathBuf),
     /// The kernel refused.
     #[error("cannot {what} {path}: {errno}; give a path in a directory that exists and that you may write to")]
     Kernel {
@@ -43,11 +58,7 @@ impl NamedSocket {
     /// Listens at `path`; who may connect says the mode of its file.
     pub fn listen(path: &Path, kind: SocketType, mode: Mode) -> Result<NamedSocket, SocketError> {
         let kernel = |what| move |errno| SocketError::Kernel { what, path: path.to_owned(), errno };
-        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory = rustix::fs::open(directory, flags, Mode::empty()).map_err(kernel("open the directory of"))?;
-        // Two daemons that start at once must not take each other's fresh file for a stale one.
-        rustix::fs::flock(&directory, FlockOperation::LockExclusive).map_err(kernel("lock the directory of"))?;
+        let _lock = Lock::take(path)?;
         let address = SocketAddrUnix::new(path).map_err(kernel("name"))?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = || rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None).map_err(kernel("open"));
@@ -94,6 +105,58 @@ impl NamedSocket {
             Err(errno) => tracing::debug!(%errno, "no connection to turn away"),
         }
         self.spare = spare();
+    }
+}
+
+/// The right to make a socket of this name; its file goes with it.
+struct Lock {
+    path: PathBuf,
+    /// Holds the lock until it is closed, behind the file's end.
+    _file: OwnedFd,
+}
+
+impl Lock {
+    fn take(socket: &Path) -> Result<Lock, SocketError> {
+        let mut path = socket.as_os_str().to_owned();
+        path.push(".lock");
+        let path = PathBuf::from(path);
+        let kernel = |errno| SocketError::Kernel { what: "lock", path: path.clone(), errno };
+        let until = Instant::now() + LOCKED;
+        loop {
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+            let file = match rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR) {
+                Ok(file) => file,
+                Err(Errno::LOOP | Errno::ACCESS | Errno::PERM | Errno::ISDIR | Errno::NXIO)
+                    if path.is_symlink() || path.exists() =>
+                {
+                    return Err(SocketError::Occupied(path));
+                }
+                Err(errno) => return Err(kernel(errno)),
+            };
+            let found = rustix::fs::fstat(&file).map_err(kernel)?;
+            let regular = rustix::fs::FileType::from_raw_mode(found.st_mode).is_file();
+            if !regular || found.st_uid != rustix::process::geteuid().as_raw() || found.st_mode & 0o077 != 0 {
+                return Err(SocketError::Occupied(path));
+            }
+            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                // Whoever removed the file held it: what we have may be a file without a name.
+                Ok(()) if rustix::fs::lstat(&path).is_ok_and(|named| named.st_ino == found.st_ino) => {
+                    return Ok(Lock { path, _file: file });
+                }
+                Ok(()) => {}
+                Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < until => std::thread::sleep(LOOK),
+                Err(Errno::WOULDBLOCK | Errno::INTR) => return Err(SocketError::Locked(path)),
+                Err(errno) => return Err(kernel(errno)),
+            }
+        }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        if let Err(errno) = rustix::fs::unlink(&self.path) {
+            tracing::warn!(path = %self.path.display(), %errno, "cannot remove the lock");
+        }
     }
 }
 
@@ -145,6 +208,34 @@ mod tests {
         assert_ne!(second.identity, identity);
         drop(second);
         assert!(!path.exists());
+    }
+
+    /// Who may read a directory may lock it.
+    #[test]
+    fn nobody_else_holds_up_a_daemon_or_takes_its_place() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("socket");
+        let held = std::fs::File::open(directory.path()).expect("a directory");
+        rustix::fs::flock(&held, FlockOperation::LockExclusive).expect("free");
+        drop(listen(&path, SocketType::SEQPACKET).expect("the directory's lock is nobody's business"));
+        assert_eq!(std::fs::read_dir(directory.path()).expect("a directory").count(), 0, "nothing stays");
+        let lock = directory.path().join("socket.lock");
+        let occupied = || {
+            let refused = listen(&path, SocketType::SEQPACKET).expect_err("occupied");
+            assert!(matches!(refused, SocketError::Occupied(_)), "{refused}");
+            assert!(refused.to_string().contains("socket.lock"), "{refused}");
+        };
+        let precious = directory.path().join("precious");
+        std::os::unix::fs::symlink(&precious, &lock).expect("fresh");
+        occupied();
+        assert!(!precious.exists(), "links are not followed");
+        std::fs::remove_file(&lock).expect("there");
+        std::fs::write(&lock, "").expect("fresh");
+        std::fs::set_permissions(&lock, std::os::unix::fs::PermissionsExt::from_mode(0o666)).expect("ours");
+        occupied();
+        std::fs::remove_file(&lock).expect("there");
+        std::fs::create_dir(&lock).expect("fresh");
+        occupied();
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! the player's questions. Never knows what ranks call, nor what is right.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::net::Ipv4Addr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,6 +33,11 @@ pub(crate) fn host_of(sp: SpId) -> usize {
     (sp.0 - sp_id(0).0) as usize
 }
 
+/// The address of a machine.
+pub(crate) fn address_of(machine: usize) -> Ipv4Addr {
+    Ipv4Addr::from_bits(0x0a00_0001 + machine as u32)
+}
+
 /// The handle of a group, by its number.
 pub(crate) fn handle(group: usize) -> GroupHandle {
     GroupHandle(0x6000 + group as u32)
@@ -51,6 +57,7 @@ pub(crate) fn group_spec(
 ) -> Rc<GroupSpec> {
     let member = |(rank, host): (usize, usize)| Member {
         sp: sp_id(host),
+        sends_from: Some(address_of(host / siblings)),
         host: HostId((host / siblings) as u64),
         address: Arc::from(&(host as u32).to_le_bytes()[..]),
         offer: OfferId((number as u64) << 32 | rank as u64),
@@ -143,6 +150,8 @@ pub(crate) struct Cluster<P> {
     /// Datagrams that a host handles. Kept for its memory, which all hosts share.
     batch: Vec<(Rc<Train>, u32)>,
     trace: Option<VecDeque<String>>,
+    /// Altered datagrams that each host was sent.
+    pub(crate) forged: Vec<u64>,
     /// Events so far.
     steps: u64,
 }
@@ -179,6 +188,7 @@ impl<P: std::fmt::Debug> Cluster<P> {
             batch: Vec::new(),
             trace: plan.trace.then(VecDeque::new),
             dice,
+            forged: vec![0; count],
             steps: 0,
         }
     }
@@ -257,7 +267,7 @@ impl<P: std::fmt::Debug> Cluster<P> {
             }
             Happening::FrameAtSwitch(frame) => self.frame_at_switch(now, &frame),
             Happening::Joined { host, channel } => {
-                if self.hosts[host].joined.contains(&channel) {
+                if self.hosts[host].receives(channel) {
                     self.network.join(channel, host);
                 }
             }
@@ -351,7 +361,7 @@ impl<P: std::fmt::Debug> Cluster<P> {
     /// A service process dies.
     pub(crate) fn kill(&mut self, host: usize) {
         self.hosts[host].dead = true;
-        for channel in std::mem::take(&mut self.hosts[host].joined) {
+        for (channel, _) in std::mem::take(&mut self.hosts[host].joined) {
             self.network.leave(channel, host);
         }
     }
@@ -394,6 +404,7 @@ impl<P: std::fmt::Debug> Cluster<P> {
     }
 }
 
+mod forgery;
 mod player;
 mod trace;
 mod transit;

@@ -24,6 +24,9 @@ pub struct Faults {
     pub duplicate: f64,
     /// Chance that a datagram or a frame comes later than those behind it.
     pub reorder: f64,
+    /// Chance that somebody who hears a train of datagrams sends an altered one of it to a receiver before it: damaged,
+    /// cut short, with another payload, of another instance or group, or from another address.
+    pub forgery: f64,
     /// Most by which a delivery is delayed, evenly drawn. Frames of one pair stay in order.
     pub jitter: Duration,
     /// Numbers of deliveries (a datagram to one receiver, or a frame; counted from 0) that are lost whatever the time.
@@ -143,6 +146,9 @@ pub(crate) struct Fate {
 #[derive(Debug)]
 pub(crate) struct Dice {
     rng: ChaCha8Rng,
+    /// A stream of its own, so that whoever forges changes nothing else.
+    forger: ChaCha8Rng,
+    forgery: Chance,
     until: Option<Instant>,
     datagram_loss: Chance,
     uplink_loss: Chance,
@@ -161,6 +167,8 @@ impl Dice {
         drop.sort_unstable();
         Dice {
             rng: ChaCha8Rng::seed_from_u64(seed),
+            forger: ChaCha8Rng::seed_from_u64(seed ^ 0x666f_7267_6572),
+            forgery: Chance::new(faults.forgery),
             until: faults.until.map(|d| Instant(0) + d),
             datagram_loss: Chance::new(faults.datagram_loss),
             uplink_loss: Chance::new(faults.uplink_loss),
@@ -200,6 +208,13 @@ impl Dice {
             0 => 0,
             most => self.rng.random_range(0..=most),
         })
+    }
+
+    /// What somebody forges after a train, if anything: by this generator.
+    pub(crate) fn forges(&mut self, now: Instant) -> Option<&mut ChaCha8Rng> {
+        let chance = self.forgery.0;
+        let forges = chance > 0 && self.raging(now) && self.forger.random_range(0..Chance::ONE) < chance;
+        forges.then_some(&mut self.forger)
     }
 
     /// Which of `among` get past the sender's uplink.

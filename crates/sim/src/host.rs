@@ -114,7 +114,7 @@ pub(crate) struct Host {
     pub(crate) timer: Option<Instant>,
     pub(crate) outbox: VecDeque<Action>,
     pub(crate) connected: BTreeSet<SpId>,
-    pub(crate) joined: BTreeSet<Channel>,
+    pub(crate) joined: BTreeSet<(Channel, GroupHandle)>,
     pub(crate) batches: BTreeMap<u64, MulticastBatch>,
     /// Calls and group requests of its ranks that failed or ended, for the check of its counters.
     pub(crate) completed: u64,
@@ -172,6 +172,11 @@ impl Host {
             spins: (Instant(0), 0),
             saboteur: Saboteur::new(sabotage),
         }
+    }
+
+    /// Whether some group of the host receives this channel.
+    pub(crate) fn receives(&self, channel: Channel) -> bool {
+        self.joined.range((channel, GroupHandle(0))..=(channel, GroupHandle(u32::MAX))).next().is_some()
     }
 
     /// What is left of groups, where there should be nothing; of messages on links only where asked for.
@@ -270,6 +275,8 @@ impl Host {
             let received = batch.iter().map(|(train, n)| ReceivedDatagram {
                 header: &train.headers[*n as usize],
                 payload_len: train.len_of(*n),
+                payload: train.hashes[*n as usize],
+                from: train.address,
             });
             self.sp.handle_datagrams(now, &received.collect::<SmallVec<[_; 64]>>());
         }
@@ -430,17 +437,18 @@ impl Host {
                     return Err(Breach::ConnectTurn(peer));
                 }
             }
-            Event::Join(channel) => {
-                if !self.joined.insert(channel) {
+            Event::Join { channel, group, .. } => {
+                let first = !self.receives(channel);
+                if !self.joined.insert((channel, group)) {
                     return Err(Breach::JoinTurn(channel));
                 }
-                self.outbox.push_back(Action::Join(channel));
+                self.outbox.extend(first.then_some(Action::Join(channel)));
             }
-            Event::Leave(channel) => {
-                if !self.joined.remove(&channel) {
+            Event::Leave { channel, group } => {
+                if !self.joined.remove(&(channel, group)) {
                     return Err(Breach::JoinTurn(channel));
                 }
-                self.outbox.push_back(Action::Leave(channel));
+                self.outbox.extend((!self.receives(channel)).then_some(Action::Leave(channel)));
             }
             Event::GroupReady { group, rank, result } => {
                 self.outbox.push_back(Action::GroupReady { group, rank, result });

@@ -14,16 +14,19 @@
 mod forge;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::net::Ipv4Addr;
 use std::rc::Rc;
 use std::time::Duration;
 
 use outboard_plan::{Element, Operator, Rank, Reduction};
 use outboard_proto::config::AllgatherAlgorithm;
-use outboard_proto::wire::{FRAME_HEADER_BYTES, FrameHeader, FrameKind, Message};
+use outboard_proto::wire::{
+    DatagramHeader, FRAME_HEADER_BYTES, FrameHeader, FrameKind, Message, MulticastKey, PayloadHash,
+};
 use outboard_proto::{CallId, Channel, CollectiveError, Config, GroupSpec, InstanceId, Instant, SpId};
 
 use crate::breach::Breach;
-use crate::cluster::{Cluster, ClusterPlan, Player, group_number, group_spec, handle, sp_id};
+use crate::cluster::{Cluster, ClusterPlan, Player, address_of, group_number, group_spec, handle, sp_id};
 use crate::faults::Faults;
 use crate::host::{Action, Input};
 use crate::network::{Frame, NetworkPlan, Train};
@@ -359,11 +362,17 @@ impl Play {
         let to = usize::from(tape.below(2));
         let keys = [self.groups[0].spec.key, self.groups[1].spec.key, [0, 0]];
         for _ in 0..=tape.below(4) {
-            let (header, len) = (forge::datagram(tape, keys), forge::payload(tape));
+            // Whoever has the key can hash, so any hash serves.
+            let hash = PayloadHash::default();
+            let (header, len) = (forge::datagram(tape, keys, hash), forge::payload(tape));
             let train = Train {
                 from: STRANGER,
                 channel: Channel(0),
                 headers: vec![header],
+                hashes: vec![hash],
+                key: MulticastKey::new(keys[0], true),
+                instance: InstanceId(1),
+                address: sender(&header),
                 payload: Payload::Bytes(vec![0x5a; len as usize]),
                 payload_len: len.into(),
                 chunk_bytes: len.max(1),
@@ -448,6 +457,13 @@ impl Play {
             None => Ok(()),
         }
     }
+}
+
+/// The address of the rank that a datagram names.
+fn sender(header: &[u8]) -> Ipv4Addr {
+    let named = DatagramHeader::parse(header).ok();
+    let host = named.and_then(|named| GROUPS.get(group_number(named.group)?)?.get(usize::from(named.source)));
+    host.map_or(Ipv4Addr::LOCALHOST, |host| address_of(*host))
 }
 
 /// Whether an error of the second group names nobody who is not in it.

@@ -8,11 +8,12 @@
 //! Invariant: bytes are counted once per link and only when they really go over it. Never looks into payload.
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use outboard_proto::wire::DATAGRAM_HEADER_BYTES;
-use outboard_proto::{Channel, FrameBytes, Instant};
+use outboard_proto::wire::{DATAGRAM_HEADER_BYTES, MulticastKey, PayloadHash};
+use outboard_proto::{Channel, FrameBytes, InstanceId, Instant};
 
 use crate::store::Payload;
 
@@ -136,6 +137,13 @@ pub(crate) struct Train {
     pub(crate) from: usize,
     pub(crate) channel: Channel,
     pub(crate) headers: Vec<[u8; DATAGRAM_HEADER_BYTES]>,
+    /// The hashes of their payloads.
+    pub(crate) hashes: Vec<PayloadHash>,
+    /// By which key and for which instance they were made.
+    pub(crate) key: MulticastKey,
+    pub(crate) instance: InstanceId,
+    /// From where they seem to come.
+    pub(crate) address: Ipv4Addr,
     pub(crate) payload: Payload,
     pub(crate) payload_len: u64,
     pub(crate) chunk_bytes: u32,
@@ -273,6 +281,10 @@ mod tests {
             from: 0,
             channel: Channel(1),
             headers: vec![[0; DATAGRAM_HEADER_BYTES]; datagrams],
+            hashes: vec![PayloadHash::default(); datagrams],
+            key: MulticastKey::new([0; 2], true),
+            instance: InstanceId(1),
+            address: Ipv4Addr::LOCALHOST,
             payload: Payload::Bytes(vec![0; payload_len as usize]),
             payload_len,
             chunk_bytes: 100,

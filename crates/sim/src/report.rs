@@ -25,6 +25,8 @@ pub struct Outcome {
     pub links: Vec<LinkBytes>,
     /// What each service process has counted.
     pub counters: Vec<Counters>,
+    /// Altered datagrams that each service process was sent.
+    pub forged: Vec<u64>,
     /// Deliveries (a datagram to one receiver, or a frame) that were tried.
     pub deliveries: u64,
     /// How many of them were lost to chance or script.

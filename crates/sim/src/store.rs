@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 
 use outboard_arithmetic::reduce;
 use outboard_plan::{Element, Reduction};
+use outboard_proto::wire::{PayloadHash, PayloadHasher};
 use outboard_proto::{CallId, MemRef, Region, StagingId, staging_size};
 
 use crate::breach::Breach;
@@ -32,6 +33,43 @@ pub enum StoreKind {
 pub(crate) enum Payload {
     Bytes(Vec<u8>),
     Provenance(Vec<Piece>),
+}
+
+impl Payload {
+    /// `len` bytes from `offset`.
+    pub(crate) fn part(&self, offset: u64, len: u64) -> Payload {
+        match self {
+            Payload::Bytes(bytes) => Payload::Bytes(bytes[offset as usize..(offset + len) as usize].to_vec()),
+            Payload::Provenance(pieces) => {
+                let mut part = Vec::new();
+                provenance::for_each_piece(pieces, offset, len, |piece| part.push(piece));
+                Payload::Provenance(part)
+            }
+        }
+    }
+
+    /// As much of something else.
+    pub(crate) fn another(self) -> Payload {
+        match self {
+            Payload::Bytes(bytes) => Payload::Bytes(bytes.into_iter().map(|byte| !byte).collect()),
+            Payload::Provenance(pieces) => {
+                let other = |piece: Piece| Piece { offset: piece.offset + 1, ..piece };
+                Payload::Provenance(pieces.into_iter().map(other).collect())
+            }
+        }
+    }
+
+    /// The hash of `len` bytes from `offset`; of where they come from, where there are no bytes.
+    pub(crate) fn hash(&self, hasher: &PayloadHasher, offset: u64, len: u64) -> PayloadHash {
+        match self {
+            Payload::Bytes(bytes) => hasher.hash(&bytes[offset as usize..(offset + len) as usize]),
+            Payload::Provenance(pieces) => {
+                let mut named = Vec::new();
+                provenance::for_each_piece(pieces, offset, len, |piece| named.extend_from_slice(&piece.bytes()));
+                hasher.hash(&named)
+            }
+        }
+    }
 }
 
 /// What lies in one buffer.

@@ -110,6 +110,8 @@ impl<'a> World<'a> {
             trace,
         };
         let mut cluster = Cluster::new(plan, seed);
+        let forged = scenario.faults.forgery > 0.0;
+        cluster.hosts.iter_mut().for_each(|host| host.expects_violations = forged);
         let specs = scenario.groups.iter().enumerate().map(|(number, plan)| {
             let key = [cluster.dice.draw(), cluster.dice.draw()];
             let hosts = plan.members.iter().map(|rank| scenario.host_of[*rank]);

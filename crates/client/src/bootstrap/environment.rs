@@ -172,12 +172,12 @@ fn nobody() -> Error {
     wrong(RANK, format!("is not set, and neither is that of a launcher: {known}; {remedy}"))
 }
 
-/// Where the ranks meet, host and port, and what keeps ranks of another job apart that come there by mistake.
-pub(super) fn meeting(lookup: Lookup<'_>, place: Place) -> Result<(String, u64), Error> {
+/// Where the ranks meet, host and port, and what the launcher calls the job, if anything.
+pub(super) fn meeting(lookup: Lookup<'_>, place: Place) -> Result<(String, String), Error> {
     if let Some(address) = lookup(RENDEZVOUS) {
         let port = address.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());
         return match port {
-            Some(Ok(1..)) => Ok((address, 0)),
+            Some(Ok(1..)) => Ok((address, String::new())),
             _ => Err(wrong(RENDEZVOUS, format!("is `{address}`; set it to HOST:PORT, a free port of rank 0's host"))),
         };
     }
@@ -185,7 +185,7 @@ pub(super) fn meeting(lookup: Lookup<'_>, place: Place) -> Result<(String, u64),
         // PyTorch's own store has the port itself.
         let ours = port.parse::<u16>().ok().and_then(|port| port.checked_add(1));
         let ours = ours.ok_or_else(|| wrong("MASTER_PORT", format!("is `{port}`, no port with one above it")))?;
-        return Ok((join(&host, ours), 0));
+        return Ok((join(&host, ours), String::new()));
     }
     if let Some(meeting) = slurm_meeting(lookup, place) {
         return Ok(meeting);
@@ -201,15 +201,15 @@ fn join(host: &str, port: u16) -> String {
 }
 
 /// The first host of the Slurm step, at a port that follows from the step, if this rank is a task of the step itself.
-fn slurm_meeting(lookup: Lookup<'_>, place: Place) -> Option<(String, u64)> {
+fn slurm_meeting(lookup: Lookup<'_>, place: Place) -> Option<(String, String)> {
     let is = |name, number: u32| lookup(name).and_then(|value| value.parse().ok()) == Some(number);
     if !is("SLURM_PROCID", place.rank) || !is("SLURM_NTASKS", place.ranks) {
         return None;
     }
     let nodes = lookup("SLURM_STEP_NODELIST").or_else(|| lookup("SLURM_JOB_NODELIST"))?;
-    let token = hash(&slurm_step(lookup)?);
-    let port = SLURM_PORTS.start + token % (SLURM_PORTS.end - SLURM_PORTS.start);
-    Some((join(&first_node(&nodes)?, u16::try_from(port).ok()?), token))
+    let step = slurm_step(lookup)?;
+    let port = SLURM_PORTS.start + hash(&step) % (SLURM_PORTS.end - SLURM_PORTS.start);
+    Some((join(&first_node(&nodes)?, u16::try_from(port).ok()?), step))
 }
 
 fn slurm_step(lookup: Lookup<'_>) -> Option<String> {

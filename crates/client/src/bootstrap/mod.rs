@@ -6,6 +6,9 @@
 //! | [`Tcp`] | `OUTBOARD_RANK` and `OUTBOARD_WORLD_SIZE`, else Slurm, Open MPI, PMI, PyTorch | over [`rendezvous`](crate::rendezvous) |
 //! | [`Pmix`] | the PMIx server of mpirun or srun | through that server |
 //!
+//! Over TCP ranks know one another by the job's [`Token`], which the environment says or the user's files hold; PMIx
+//! and MPI bring only the ranks of the job together.
+//!
 //! MPI programs below the shim need none of these: it exchanges over MPI itself. `OUTBOARD_BOOTSTRAP` (`auto`, `tcp`,
 //! `pmix`) chooses; by default a set `OUTBOARD_` variable means TCP, else PMIx where its server is, else TCP.
 //!
@@ -19,7 +22,7 @@ pub use pmix::{Pmix, PmixError};
 pub use tcp::Tcp;
 
 use crate::error::Error;
-use crate::rendezvous::MOST_BYTES;
+use crate::rendezvous::{MOST_BYTES, Token};
 use environment::{Lookup, RANK, RENDEZVOUS, WORLD_SIZE};
 
 /// Chooses the implementation.
@@ -74,8 +77,8 @@ fn tcp(lookup: Lookup<'_>) -> Result<Box<dyn Bootstrap>, Error> {
     if place.ranks == 1 && lookup(RENDEZVOUS).is_none() {
         return Ok(Box::new(Alone));
     }
-    let (address, token) = environment::meeting(lookup, place)?;
-    Ok(Box::new(Tcp::new(place.rank, place.ranks, &address, token)?))
+    let (address, job) = environment::meeting(lookup, place)?;
+    Ok(Box::new(Tcp::new(place.rank, place.ranks, &address, Token::find(lookup, &job)?)?))
 }
 
 /// Refuses what one of the implementations could not carry.

@@ -5,7 +5,7 @@
 
 use super::{Bootstrap, check};
 use crate::error::Error;
-use crate::rendezvous::{self, LIMIT, RendezvousError, Visitor};
+use crate::rendezvous::{self, LIMIT, RendezvousError, Token, Visitor};
 use std::net::{Ipv4Addr, TcpListener, ToSocketAddrs};
 use std::time::Instant;
 
@@ -18,12 +18,12 @@ pub struct Tcp {
 }
 
 impl Tcp {
-    /// For `rank` of `ranks` that meet at `address` (host and port). `token` is equal on all ranks of a job and keeps
-    /// others out that come to the same address.
+    /// For `rank` of `ranks` that meet at `address` (host and port). `token` is equal on all ranks of a job, and who has
+    /// another meets nobody.
     ///
     /// # Errors
     /// [`Error::Bootstrap`] when rank 0 may not listen at that port.
-    pub fn new(rank: u32, ranks: u32, address: &str, token: u64) -> Result<Tcp, Error> {
+    pub fn new(rank: u32, ranks: u32, address: &str, token: Token) -> Result<Tcp, Error> {
         let serving = if rank == 0 { listen(address)? } else { None };
         Ok(Tcp { visitor: Visitor { address: address.to_owned(), token, rank, ranks }, serving })
     }

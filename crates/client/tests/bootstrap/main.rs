@@ -3,15 +3,18 @@
 //! A rank is this very test program, started anew. PMIx needs Open MPI's mpirun (`make deps` installs it).
 
 use outboard::bootstrap::{self, Bootstrap};
-use outboard::rendezvous::{self, MOST_BYTES};
+use outboard::rendezvous::{self, MOST_BYTES, TOKEN, Token};
 use outboard::{Error, Status};
 use std::ffi::OsStr;
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Set in ranks: the implementation that they are to find.
 const EXPECTED: &str = "OUTBOARD_TEST_BOOTSTRAP";
+/// The job's token.
+const SECRET: &str = "known to the tests alone";
 /// Set in ranks: how many there are.
 const RANKS: &str = "OUTBOARD_TEST_RANKS";
 
@@ -86,7 +89,7 @@ fn starting(program: impl AsRef<OsStr>, expected: &str, ranks: u32) -> Command {
     for name in FOREIGN {
         command.env_remove(name);
     }
-    command.env(EXPECTED, expected).env(RANKS, ranks.to_string()).stdout(Stdio::piped());
+    command.env(TOKEN, SECRET).env(EXPECTED, expected).env(RANKS, ranks.to_string()).stdout(Stdio::piped());
     command
 }
 
@@ -127,7 +130,9 @@ fn all_ranks_visit_where_somebody_serves() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     // Serves until the test program ends.
-    std::thread::spawn(move || rendezvous::serve_on(&listener, 3, Duration::from_secs(60)));
+    std::thread::spawn(move || {
+        rendezvous::serve_on(&listener, 3, &Token::new(SECRET.as_bytes(), ""), Duration::from_secs(60))
+    });
     assert_conform(start("Tcp", 3, port, OWN), "Tcp", 3);
 }
 
@@ -169,19 +174,49 @@ fn what_pmix_lacks_is_said() {
     assert!(error.contains("OUTBOARD_RENDEZVOUS") && error.contains("mpirun"), "{error}");
 }
 
-/// The first to come decides which job meets; the second job's rank is told, at once.
+/// Whoever has not the job's token takes no rank's place, whatever it knows beside; it is told, at once.
 #[test]
 fn ranks_of_two_jobs_at_one_address_do_not_mix() {
+    let [own, other] = ["ours", "theirs"].map(|secret| Token::new(secret.as_bytes(), "job"));
     let port = free_port();
     let address = format!("127.0.0.1:{port}");
     std::thread::scope(|scope| {
-        let serving = scope.spawn(|| bootstrap::Tcp::new(0, 2, &address, 1).unwrap().exchange(b"a"));
-        let other = scope.spawn(|| bootstrap::Tcp::new(1, 2, &address, 2).unwrap().exchange(b"b"));
-        let refused = other.join().unwrap().unwrap_err().to_string();
+        let serving = scope.spawn(|| bootstrap::Tcp::new(0, 2, &address, own).unwrap().exchange(b"a"));
+        let stranger = scope.spawn(|| bootstrap::Tcp::new(1, 2, &address, other).unwrap().exchange(b"b"));
+        let refused = stranger.join().unwrap().unwrap_err().to_string();
         assert!(refused.contains("another job") && refused.contains("OUTBOARD_RENDEZVOUS"), "{refused}");
-        let own = bootstrap::Tcp::new(1, 2, &address, 1).unwrap().exchange(b"c");
-        assert_eq!(own.unwrap(), [b"a", b"c"]);
+        let met = bootstrap::Tcp::new(1, 2, &address, own).unwrap().exchange(b"c");
+        assert_eq!(met.unwrap(), [b"a", b"c"]);
         assert_eq!(serving.join().unwrap().unwrap(), [b"a", b"c"]);
     });
     assert!(TcpStream::connect(&address).is_err(), "the port is given back");
+}
+
+/// Somebody listens where the ranks are to meet, before rank 0 does: he learns nothing, and is not believed.
+#[test]
+fn nobody_serves_without_the_token() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let [own, other] = ["ours", "theirs"].map(|secret| Token::new(secret.as_bytes(), "job"));
+    std::thread::scope(|scope| {
+        let secret = b"what only the job may know";
+        let rank = scope.spawn(|| bootstrap::Tcp::new(1, 2, &address, own).unwrap().exchange(secret));
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut heard = [0; 64];
+        stream.read_exact(&mut heard).unwrap();
+        // The answer of one who has another token is as good as any other 48 bytes.
+        stream.write_all(&2_u32.to_le_bytes()).unwrap();
+        stream.write_all(&heard[16..]).unwrap();
+        let refused = rank.join().unwrap().unwrap_err().to_string();
+        assert!(refused.contains("does not know this job's token") && refused.contains(TOKEN), "{refused}");
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).unwrap();
+        assert!(rest.is_empty(), "{} bytes are told to a stranger", rest.len());
+        let serving = scope.spawn(|| rendezvous::serve(&listener, 1, &other, Instant::now() + Duration::from_secs(60)));
+        let refused = bootstrap::Tcp::new(1, 2, &address, own).unwrap().exchange(secret).unwrap_err().to_string();
+        assert!(refused.contains("another job") && refused.contains(TOKEN), "{refused}");
+        // Its own ranks meet there all the same.
+        bootstrap::Tcp::new(0, 1, &address, other).unwrap().exchange(b"").unwrap();
+        serving.join().unwrap().unwrap();
+    });
 }

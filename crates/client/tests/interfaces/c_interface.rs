@@ -169,13 +169,15 @@ fn run_two(source: &str) {
             .env("LD_LIBRARY_PATH", library_folder())
             .env("OUTBOARD_SOCKET", service.socket())
             .env("OUTBOARD_RENDEZVOUS", listener.local_addr().unwrap().to_string())
+            .env(rendezvous::TOKEN, "secret")
             .env("OUTBOARD_RANK", rank.to_string())
             .env("OUTBOARD_WORLD_SIZE", "2")
             .spawn()
             .unwrap()
     };
     let mut programs = Programs((0..2).map(start).collect());
-    rendezvous::serve(&listener, 2, Instant::now() + rendezvous::LIMIT).unwrap();
+    let token = rendezvous::Token::new(b"secret", "");
+    rendezvous::serve(&listener, 2, &token, Instant::now() + rendezvous::LIMIT).unwrap();
     for program in &mut programs.0 {
         assert!(program.wait().unwrap().success());
     }

@@ -13,7 +13,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 pub use interface::{Interface, InterfaceError};
 pub use outboard_proto::Reach;
-pub use receiver::{MulticastReceiver, ReceiveBatch, Received, Wake, Waker};
+pub use receiver::{Datagram, MulticastReceiver, ReceiveBatch, Received, Wake, Waker};
 pub use sender::{MulticastSender, Sent};
 
 /// UDP port of all multicast datagrams unless set otherwise; unassigned by IANA.

@@ -33,8 +33,18 @@ pub struct ReceiveBatch {
 /// What lies in one slab.
 #[derive(Clone, Copy, Debug)]
 struct Burst {
+    from: Ipv4Addr,
     length: usize,
     segment: usize,
+}
+
+/// One datagram of a batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Datagram<'a> {
+    /// The address that it says it comes from.
+    pub from: Ipv4Addr,
+    /// Header and chunk.
+    pub bytes: &'a [u8],
 }
 
 /// What one [`MulticastReceiver::receive`] did.
@@ -80,10 +90,13 @@ impl ReceiveBatch {
         Self { slabs: vec![0; slabs * SLAB].into_boxed_slice(), bursts: Vec::with_capacity(slabs) }
     }
 
-    /// The datagrams of the last receive, headers and chunks, in the order of arrival.
-    pub fn datagrams(&self) -> impl Iterator<Item = &[u8]> {
+    /// The datagrams of the last receive, in the order of arrival.
+    pub fn datagrams(&self) -> impl Iterator<Item = Datagram<'_>> {
         let slabs = self.slabs.chunks_exact(SLAB);
-        self.bursts.iter().zip(slabs).flat_map(|(burst, slab)| slab[..burst.length].chunks(burst.segment))
+        self.bursts.iter().zip(slabs).flat_map(|(burst, slab)| {
+            let datagrams = slab[..burst.length].chunks(burst.segment);
+            datagrams.map(|bytes| Datagram { from: burst.from, bytes })
+        })
     }
 }
 
@@ -202,6 +215,7 @@ struct Control([u8; CONTROL]);
 /// The arguments of one `recvmmsg`.
 struct Arguments {
     messages: [libc::mmsghdr; MAX_SLABS],
+    names: [libc::sockaddr_in; MAX_SLABS],
     pieces: [libc::iovec; MAX_SLABS],
     controls: [Control; MAX_SLABS],
 }
@@ -220,6 +234,8 @@ impl Arguments {
             let header = &mut self.messages[at].msg_hdr;
             header.msg_iov = &raw mut self.pieces[at];
             header.msg_iovlen = 1;
+            header.msg_name = (&raw mut self.names[at]).cast();
+            header.msg_namelen = size_of::<libc::sockaddr_in>() as libc::socklen_t;
             header.msg_control = (&raw mut self.controls[at]).cast();
             header.msg_controllen = CONTROL;
         }
@@ -255,6 +271,8 @@ impl Arguments {
             }
         }
         let truncated = message.msg_hdr.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0;
-        (Burst { length, segment: segment.max(1) }, truncated)
+        // The socket is one of IPv4, so a name that was filled in is an address of it; else it is all zeros.
+        let from = Ipv4Addr::from(self.names[at].sin_addr.s_addr.to_ne_bytes());
+        (Burst { from, length, segment: segment.max(1) }, truncated)
     }
 }

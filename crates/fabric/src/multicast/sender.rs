@@ -5,10 +5,10 @@
 //! kernel dropped.
 
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 
 use super::{MAX_DATAGRAM, MulticastSettings, Reach, set_option};
 
@@ -52,6 +52,10 @@ impl MulticastSender {
             imr_ifindex: settings.interface.index() as i32,
         };
         set_option(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_IF, by)?;
+        if let Ok(address) = settings.interface.address() {
+            // Of several addresses the kernel would choose one; receivers know this one.
+            bind(fd, &SocketAddrV4::new(address, 0))?;
+        }
         // Without it Linux hides that the interface's queue dropped a datagram.
         set_option(fd, libc::IPPROTO_IP, libc::IP_RECVERR, 1_i32)?;
         if sockopt::set_socket_send_buffer_size_force(fd, settings.buffer_bytes).is_err() {

@@ -5,9 +5,11 @@
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
+pub(crate) mod cluster;
 pub(crate) mod conformance;
 mod errands;
 mod exchanges;
+pub(crate) mod forger;
 mod life;
 pub(crate) mod recorded;
 mod reductions;
@@ -23,6 +25,7 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use outboard::rendezvous::{TOKEN, Token};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Names the scenario to a rank; see [`scenarios`].
@@ -45,6 +48,9 @@ pub(crate) fn another_process() {
         scenarios::run(&scenario);
     }
 }
+
+/// What ranks know one another by.
+pub(crate) const SECRET: &str = "known to tests alone";
 
 /// The daemon's program.
 pub(crate) const DAEMON: &str = env!("CARGO_BIN_EXE_outboardd");
@@ -292,6 +298,7 @@ pub(crate) fn start_ranks(
                     .env(SCENARIO, scenario)
                     .env("OUTBOARD_SOCKET", daemons[rank].socket())
                     .env("OUTBOARD_RENDEZVOUS", rendezvous)
+                    .env(TOKEN, SECRET)
                     .env("OUTBOARD_RANK", rank.to_string())
                     .env("OUTBOARD_WORLD_SIZE", ranks.to_string()),
             )
@@ -316,5 +323,6 @@ pub(crate) fn ranks_by(command: impl Fn() -> Command, scenario: &str, daemon: &D
 /// Serves the rendezvous of `ranks` ranks at `listener`.
 pub(crate) fn serve_rendezvous(listener: &TcpListener, ranks: usize) {
     let deadline = Instant::now() + Duration::from_secs(60);
-    outboard::rendezvous::serve(listener, ranks as u32, deadline).expect("all ranks met");
+    let token = Token::new(SECRET.as_bytes(), "");
+    outboard::rendezvous::serve(listener, ranks as u32, &token, deadline).expect("all ranks met");
 }

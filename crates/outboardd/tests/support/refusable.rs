@@ -26,22 +26,25 @@ pub(crate) enum Calls {
     CrossMemory,
     /// Those by which the memory descriptor is used.
     Descriptor,
+    /// Those by which multicast is received.
+    Multicast,
 }
 
 impl Calls {
-    const ALL: [Calls; 2] = [Calls::CrossMemory, Calls::Descriptor];
+    const ALL: [Calls; 3] = [Calls::CrossMemory, Calls::Descriptor, Calls::Multicast];
 
     fn numbers(self) -> Vec<i64> {
         match self {
             Calls::CrossMemory => vec![libc::SYS_process_vm_readv, libc::SYS_process_vm_writev],
             Calls::Descriptor => vec![libc::SYS_pread64, libc::SYS_pwrite64],
+            Calls::Multicast => vec![libc::SYS_recvmmsg],
         }
     }
 
     /// Which of these calls: as rules of a filter, none for all of them.
     fn rules(self) -> Vec<SeccompRule> {
         match self {
-            Calls::CrossMemory => Vec::new(),
+            Calls::CrossMemory | Calls::Multicast => Vec::new(),
             // Other files are read too, but not at the addresses of a program.
             Calls::Descriptor => {
                 let far = SeccompCondition::new(3, SeccompCmpArgLen::Qword, SeccompCmpOp::Ge, 1 << 32);

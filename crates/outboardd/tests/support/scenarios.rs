@@ -10,6 +10,7 @@ use outboard::{Context, Contribution, Error, Group, Request, Status};
 
 use super::errands::{self, Meanwhile};
 use super::exchanges::{self, check_exchange, post_uneven};
+use super::forger;
 use super::reductions::{self, check_sums, post_sums};
 use super::{life, recorded, rooted, survivors};
 
@@ -49,7 +50,9 @@ fn without_world(name: &str) -> Option<fn()> {
         super::refusable::NAME => super::refusable::serve,
         "alone" => alone,
         "refused" => refused,
-        "no-world" => no_world,
+        "no-world" => || no_world(Status::PeerLost),
+        "mismatched-world" => || no_world(Status::Mismatch),
+        "stranger" => forger::stranger,
         "again" => again,
         "full" => full,
         "without-descriptors" => without_descriptors,
@@ -72,6 +75,7 @@ pub(crate) fn run(name: &str) {
     let group = context.world().expect("the group is made");
     match name {
         "allgather" => allgather(&group),
+        "replayed" => forger::replayed(&group),
         "broadcast" => broadcast(&group),
         "late-leaf" => late_leaf(&group),
         "in-flight" => in_flight(&group),
@@ -312,15 +316,16 @@ pub(super) fn check(mut posted: Posted, ranks: usize) {
     }
 }
 
-/// The last rank has shown its offer, and then does not make the group.
-fn no_world() {
+/// The group of all cannot be made.
+fn no_world(why: Status) {
     let context = Context::attach(None).expect("the daemon answers");
-    let error = context.world().expect_err("service processes do not talk");
-    assert_eq!(error.status(), Status::PeerLost, "{error}");
+    let error = context.world().expect_err("service processes do not agree");
+    assert_eq!(error.status(), why, "{error}");
     say(&error.to_string());
     wait_for_line();
 }
 
+/// The last rank has shown its offer, and then does not make the group.
 fn never_asks(context: &Context, group: &Group) {
     let (rank, ranks) = me(group);
     let own = context.offer().expect("an offer");

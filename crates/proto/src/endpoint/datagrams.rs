@@ -1,4 +1,7 @@
 //! The way of a received datagram to its block. Per datagram: two look-ups, a keyed tag, one bit; no allocation.
+//!
+//! Nothing that a datagram says is believed before its tag is checked, which covers header, instance and payload; until
+//! then the header only says by which key. What is refused is counted.
 
 use outboard_plan::Rank;
 
@@ -15,7 +18,10 @@ impl Endpoint {
                 Ok(None) => {}
                 Ok(Some(group)) if reached == Some(group) => {}
                 Ok(Some(group)) => self.run_steps_of(reached.replace(group)),
-                Err(what) => self.node.out.violation(None, what),
+                Err(what) => {
+                    self.node.out.counters.datagrams_refused += 1;
+                    self.node.out.violation(None, what);
+                }
             }
         }
         self.run_steps_of(reached);
@@ -45,17 +51,37 @@ impl Endpoint {
             // Our own, come back because siblings on this host listen (SP-8).
             return Ok(None);
         }
-        DatagramHeader::check(datagram.header, group.members.key).map_err(|_| "a datagram with a wrong tag")?;
         if !group.members.has_rank(source) {
             return Err("a datagram of a rank that is not in the group");
         }
+        if !group.members.may_send_from(source, datagram.from) {
+            return Err("a datagram from an address that is not its sender's");
+        }
         let instance = group.expand_epoch(header.epoch);
+        DatagramHeader::check(datagram.header, &group.members.key, instance, datagram.payload)
+            .map_err(|_| "a datagram with a wrong tag")?;
+        let ended = group.has_ended(instance);
         let (mut cx, found) = group.parts((&self.node.config, &mut self.node.out), instance);
-        let Some(found) = found.filter(|found| found.alive()) else {
+        let Some(found) = found else {
+            if ended {
+                cx.out.counters.datagrams_stale += 1;
+                return Ok(None);
+            }
+            cx.out.counters.datagrams_early += 1;
+            return Err(EARLY);
+        };
+        if !found.alive() {
             cx.out.counters.datagrams_stale += 1;
             return Ok(None);
-        };
+        }
+        if !found.has_entered() {
+            // Nobody passes the barrier before this service process has entered it (MC-4).
+            cx.out.counters.datagrams_early += 1;
+            return Err(EARLY);
+        }
         let known = found.handle_datagram(&mut cx, source, header.chunk.into(), (payload, datagram.payload_len));
         if known { Ok(Some(header.group)) } else { Err("a datagram that cannot belong to its collective") }
     }
 }
+
+const EARLY: &str = "a datagram before the ready barrier";

@@ -240,7 +240,7 @@ impl Group {
         InstanceId(expand16(epoch, newest))
     }
 
-    fn has_ended(&self, instance: InstanceId) -> bool {
+    pub(super) fn has_ended(&self, instance: InstanceId) -> bool {
         instance.0 <= self.ended || self.ended_early.contains(&instance.0)
     }
 

@@ -6,6 +6,7 @@
 //! all members but for `me` and `reach`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use outboard_plan::Rank;
@@ -14,12 +15,14 @@ use crate::config::Config;
 use crate::error::CollectiveError;
 use crate::ids::{Channel, GroupHandle, HostId, InstanceId, SpId};
 use crate::interface::{GroupSpec, Reach};
+use crate::wire::MulticastKey;
 
 /// The members of a group.
 #[derive(Debug)]
 pub(crate) struct Members {
     pub(crate) handle: GroupHandle,
-    pub(crate) key: [u64; 2],
+    /// Of its datagrams.
+    pub(crate) key: MulticastKey,
     pub(crate) fingerprint: u64,
     /// Whose local ranks they are, for quotas.
     pub(crate) owner: u64,
@@ -32,6 +35,8 @@ pub(crate) struct Members {
     lowest: Vec<Rank>,
     /// This service process among `sps`.
     pub(crate) me: u32,
+    /// From where the datagrams of each of `sps` come, where that is known.
+    sends_from: Vec<Option<Ipv4Addr>>,
     /// The ranks served here, ascending.
     pub(crate) locals: Vec<Rank>,
     /// How far multicast from here has to go.
@@ -78,6 +83,7 @@ impl Members {
         let of = |r: &Rank| of_rank[r.0 as usize] == my_number;
         let mut lowest = vec![Rank(0); sps.len()];
         (0..of_rank.len()).rev().for_each(|rank| lowest[of_rank[rank] as usize] = Rank(rank as u32));
+        let sends_from = lowest.iter().map(|rank| spec.members[rank.0 as usize].sends_from).collect();
         let locals = (0..of_rank.len() as u32).map(Rank).filter(of).collect();
         let channels = if sps.len() > 1 {
             (0..config.subgroups).map(|s| channel(spec.job, &sps, s)).collect()
@@ -86,11 +92,12 @@ impl Members {
         };
         Ok(Members {
             handle: spec.handle,
-            key: spec.key,
+            key: MulticastKey::new(spec.key, config.multicast_auth),
             fingerprint: spec.fingerprint(),
             owner: 0,
             of_rank,
             lowest,
+            sends_from,
             me: my_number,
             locals,
             reach: match (hosts.len(), here) {
@@ -120,6 +127,11 @@ impl Members {
 
     pub(crate) fn has_rank(&self, rank: Rank) -> bool {
         rank.0 < self.ranks()
+    }
+
+    /// Whether a datagram of this rank, which is in the group, may come from this address.
+    pub(crate) fn may_send_from(&self, rank: Rank, address: Ipv4Addr) -> bool {
+        self.sends_from[self.of_rank[rank.0 as usize] as usize].is_none_or(|known| known == address)
     }
 
     pub(crate) fn local(&self, rank: Rank) -> Option<usize> {
@@ -214,6 +226,7 @@ mod tests {
             sp: SpId(sp),
             host: HostId(host),
             address: [].into(),
+            sends_from: None,
             offer: OfferId(0),
         };
         let members = places.iter().map(member).collect();

@@ -186,7 +186,7 @@ impl Instance {
         self.advance(cx);
     }
 
-    /// A datagram, its tag checked. False when it cannot belong here.
+    /// A datagram, its tag checked, behind [`Self::has_entered`]. False when it cannot belong here.
     pub(crate) fn handle_datagram(
         &mut self,
         cx: &mut Context<'_>,
@@ -194,10 +194,6 @@ impl Instance {
         chunk: u64,
         (payload, len): (u32, u32),
     ) -> bool {
-        if matches!(self.phase, Phase::Gathering) {
-            // Nobody may send before this service process has entered the barrier.
-            return false;
-        }
         let Some(patience) = self.patience(cx, source) else { return false };
         let now = cx.out.now;
         let Some(block) = self.multicast.blocks.get_mut(source).filter(|b| !b.is_root()) else { return false };

@@ -1,16 +1,26 @@
-//! The 24-byte header of a multicast datagram (MC-1): at MTU 1500 it costs 4.5 % of the payload on the wire.
+//! The 24-byte header of a multicast datagram (MC-1), and what proves that header and payload are its sender's.
 //!
-//! An 8-byte name (group, epoch, source), a 32-bit chunk number, and a keyed tag over both, so that a datagram of
-//! another job or a forged one is refused before it touches memory.
+//! An 8-byte name (group, epoch, source), a 32-bit chunk number, and a tag: SipHash-2-4 of both, of the whole instance
+//! and of the payload's hash, which is the MAC of AEGIS-128L (RFC 10032). Both functions are keyed, and neither needs a
+//! nonce that never comes again: a chunk may be sent twice, with other bytes the second time if the program has written
+//! to them meanwhile. The two halves run in two places: whoever holds the payload hashes it, and whoever knows the
+//! instance checks the tag.
+//!
+//! Invariant: the tag of a datagram is that of no other group, instance, source, chunk or payload, but by chance: one
+//! in 2^64.
 
 use std::hash::Hasher;
 
-use siphasher::sip::SipHasher13;
+use aegis::aegis128l::Aegis128LMac;
+use siphasher::sip::SipHasher24;
+use siphasher::sip128::{self, Hasher128};
 
-use crate::ids::GroupHandle;
+use crate::ids::{GroupHandle, InstanceId};
 
 /// Bytes of a datagram header.
 pub const DATAGRAM_HEADER_BYTES: usize = 24;
+/// Bytes of it before the tag.
+const UNTAGGED: usize = 16;
 const MAGIC: u8 = 0x4f;
 const KIND_CHUNK: u8 = 1;
 
@@ -27,6 +37,22 @@ pub struct DatagramHeader {
     pub chunk: u32,
 }
 
+/// The keys of a group's datagrams, which its members alone can derive.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct MulticastKey {
+    tag: [u64; 2],
+    payload: Option<[u8; 16]>,
+}
+
+/// What the payload of a datagram comes to under the group's key; the same for all payloads where tags do not cover
+/// them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PayloadHash([u8; 16]);
+
+/// Hashes the payloads of one group: cheaper to keep than to make.
+#[derive(Debug, Clone)]
+pub struct PayloadHasher(Option<Aegis128LMac<16>>);
+
 /// Why a datagram is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DatagramError {
@@ -41,11 +67,61 @@ pub enum DatagramError {
     Tag,
 }
 
-impl DatagramHeader {
-    /// The bytes that precede the payload.
+impl MulticastKey {
+    /// The keys that follow from a group's secret. Tags cover the payload if `covers_payload`.
     #[must_use]
-    pub fn encode(&self, key: [u64; 2]) -> [u8; DATAGRAM_HEADER_BYTES] {
-        let mut b = [0u8; DATAGRAM_HEADER_BYTES];
+    pub fn new(secret: [u64; 2], covers_payload: bool) -> Self {
+        let derived = |purpose| {
+            let mut h = sip128::SipHasher24::new_with_keys(secret[0], secret[1]);
+            h.write_u8(purpose);
+            h.finish128()
+        };
+        let (tag, payload) = (derived(1), derived(2));
+        MulticastKey { tag: [tag.h1, tag.h2], payload: covers_payload.then(|| payload.as_bytes()) }
+    }
+
+    /// What hashes payloads by this key.
+    #[must_use]
+    pub fn hasher(&self) -> PayloadHasher {
+        PayloadHasher(self.payload.map(|key| Aegis128LMac::new(&key)))
+    }
+
+    fn tag(&self, header: &[u8; UNTAGGED], instance: InstanceId, payload: PayloadHash) -> u64 {
+        let mut all = [0; UNTAGGED + 24];
+        all[..UNTAGGED].copy_from_slice(header);
+        all[UNTAGGED..UNTAGGED + 8].copy_from_slice(&instance.0.to_le_bytes());
+        all[UNTAGGED + 8..].copy_from_slice(&payload.0);
+        SipHasher24::new_with_keys(self.tag[0], self.tag[1]).hash(&all)
+    }
+}
+
+impl std::fmt::Debug for MulticastKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Keys stay out of logs.
+        f.debug_struct("MulticastKey").field("covers_payload", &self.payload.is_some()).finish()
+    }
+}
+
+impl PayloadHasher {
+    /// The hash of a whole payload.
+    #[must_use]
+    pub fn hash(&self, payload: &[u8]) -> PayloadHash {
+        let Some(mut hash) = self.0.clone() else { return PayloadHash::default() };
+        hash.update(payload);
+        PayloadHash(hash.finalize())
+    }
+}
+
+impl DatagramHeader {
+    /// The bytes that precede a payload of this hash in this instance, whose low bits are the epoch.
+    #[must_use]
+    pub fn encode(
+        &self,
+        key: &MulticastKey,
+        instance: InstanceId,
+        payload: PayloadHash,
+    ) -> [u8; DATAGRAM_HEADER_BYTES] {
+        let mut b = [0u8; UNTAGGED];
         b[0] = MAGIC;
         b[1] = super::VERSION;
         b[2] = KIND_CHUNK;
@@ -53,9 +129,10 @@ impl DatagramHeader {
         b[8..10].copy_from_slice(&self.epoch.to_le_bytes());
         b[10..12].copy_from_slice(&self.source.to_le_bytes());
         b[12..16].copy_from_slice(&self.chunk.to_le_bytes());
-        let tag = tag(&b[..16], key);
-        b[16..24].copy_from_slice(&tag.to_le_bytes());
-        b
+        let mut all = [0; DATAGRAM_HEADER_BYTES];
+        all[..UNTAGGED].copy_from_slice(&b);
+        all[UNTAGGED..].copy_from_slice(&key.tag(&b, instance, payload).to_le_bytes());
+        all
     }
 
     /// Reads the header without looking at the tag: the group named there says which key to check it with.
@@ -63,8 +140,7 @@ impl DatagramHeader {
     /// # Errors
     /// `Short` and `Foreign`.
     pub fn parse(bytes: &[u8]) -> Result<DatagramHeader, DatagramError> {
-        let b: &[u8; DATAGRAM_HEADER_BYTES] =
-            bytes.get(..DATAGRAM_HEADER_BYTES).and_then(|b| b.try_into().ok()).ok_or(DatagramError::Short)?;
+        let b: &[u8; DATAGRAM_HEADER_BYTES] = bytes.first_chunk().ok_or(DatagramError::Short)?;
         if b[0] != MAGIC || b[1] != super::VERSION || b[2] != KIND_CHUNK || b[3] != 0 {
             return Err(DatagramError::Foreign);
         }
@@ -76,42 +152,79 @@ impl DatagramHeader {
         })
     }
 
-    /// Checks the tag of a header that [`Self::parse`] accepted.
+    /// Checks the tag of a header that [`Self::parse`] accepted, before a payload of this hash, in this instance.
     ///
     /// # Errors
     /// `Tag`, and `Short` for fewer bytes than a header.
-    pub fn check(bytes: &[u8], key: [u64; 2]) -> Result<(), DatagramError> {
-        let b = bytes.get(..DATAGRAM_HEADER_BYTES).ok_or(DatagramError::Short)?;
-        if b[16..24] == tag(&b[..16], key).to_le_bytes() { Ok(()) } else { Err(DatagramError::Tag) }
+    pub fn check(
+        bytes: &[u8],
+        key: &MulticastKey,
+        instance: InstanceId,
+        payload: PayloadHash,
+    ) -> Result<(), DatagramError> {
+        let b: &[u8; DATAGRAM_HEADER_BYTES] = bytes.first_chunk().ok_or(DatagramError::Short)?;
+        let (header, tag) = (b.first_chunk().expect("it is longer"), b.last_chunk().expect("it is longer"));
+        if key.tag(header, instance, payload) == u64::from_le_bytes(*tag) { Ok(()) } else { Err(DatagramError::Tag) }
     }
-}
-
-fn tag(bytes: &[u8], key: [u64; 2]) -> u64 {
-    let mut h = SipHasher13::new_with_keys(key[0], key[1]);
-    h.write(bytes);
-    h.finish()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const HEADER: DatagramHeader =
+        DatagramHeader { group: GroupHandle(0xdead_beef), epoch: 7, source: 300, chunk: 0x0102_0304 };
+    const INSTANCE: InstanceId = InstanceId(0x1_0007);
+
     #[test]
     fn mc_1_header_round_trips_and_every_flipped_bit_is_refused() {
-        let h = DatagramHeader { group: GroupHandle(0xdead_beef), epoch: 7, source: 300, chunk: 0x0102_0304 };
-        let key = [11, 22];
-        let bytes = h.encode(key);
-        assert_eq!(DatagramHeader::parse(&bytes), Ok(h));
-        assert_eq!(DatagramHeader::check(&bytes, key), Ok(()));
-        assert_eq!(DatagramHeader::check(&bytes, [11, 23]), Err(DatagramError::Tag));
+        let key = MulticastKey::new([11, 22], true);
+        let mut payload: Vec<u8> = (0..100).collect();
+        let hash = key.hasher().hash(&payload);
+        let bytes = HEADER.encode(&key, INSTANCE, hash);
+        let check = |bytes: &[u8], hash| DatagramHeader::check(bytes, &key, INSTANCE, hash);
+        assert_eq!(DatagramHeader::parse(&bytes), Ok(HEADER));
+        assert_eq!(check(&bytes, hash), Ok(()));
+        let other = MulticastKey::new([11, 23], true);
+        assert_eq!(DatagramHeader::check(&bytes, &other, INSTANCE, hash), Err(DatagramError::Tag));
         for bit in 0..bytes.len() * 8 {
             let mut b = bytes;
             b[bit / 8] ^= 1 << (bit % 8);
-            assert!(
-                DatagramHeader::parse(&b).is_err() || DatagramHeader::check(&b, key).is_err(),
-                "flipping bit {bit} goes unnoticed"
-            );
+            let refused = DatagramHeader::parse(&b).is_err() || check(&b, hash).is_err();
+            assert!(refused, "flipping bit {bit} of the header goes unnoticed");
+        }
+        for bit in 0..payload.len() * 8 {
+            payload[bit / 8] ^= 1 << (bit % 8);
+            let hash = key.hasher().hash(&payload);
+            assert_eq!(check(&bytes, hash), Err(DatagramError::Tag), "bit {bit} of the payload");
+            payload[bit / 8] ^= 1 << (bit % 8);
         }
         assert_eq!(DatagramHeader::parse(&bytes[..23]), Err(DatagramError::Short));
+    }
+
+    #[test]
+    fn an_instance_with_the_same_epoch_has_other_tags() {
+        for covers in [false, true] {
+            let key = MulticastKey::new([11, 22], covers);
+            let hash = key.hasher().hash(b"payload");
+            let bytes = HEADER.encode(&key, INSTANCE, hash);
+            for later in [1 << 16, 1 << 17, 1 << 32] {
+                let instance = InstanceId(INSTANCE.0 + later);
+                assert_eq!(DatagramHeader::check(&bytes, &key, instance, hash), Err(DatagramError::Tag));
+            }
+        }
+    }
+
+    #[test]
+    fn payloads_that_differ_by_zeros_at_their_end_have_other_hashes() {
+        let hasher = MulticastKey::new([1, 2], true).hasher();
+        let hashes: Vec<PayloadHash> = (0..40).map(|length| hasher.hash(&vec![0; length])).collect();
+        assert!(hashes.iter().enumerate().all(|(at, hash)| !hashes[..at].contains(hash)));
+    }
+
+    #[test]
+    fn tags_leave_the_payload_out_where_that_is_agreed() {
+        let hasher = MulticastKey::new([1, 2], false).hasher();
+        assert_eq!(hasher.hash(b"one"), hasher.hash(b"another"));
     }
 }

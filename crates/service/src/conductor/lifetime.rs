@@ -8,6 +8,7 @@
 //! rest.
 
 use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -49,7 +50,7 @@ pub(crate) struct Leaving {
 impl Leaving {
     /// Takes the lock; none where a rank has it.
     pub(crate) fn begin(directory: &Path) -> Option<Leaving> {
-        let lock = File::options().write(true).open(directory.join("lock")).ok()?;
+        let lock = File::options().write(true).custom_flags(libc::O_NOFOLLOW).open(directory.join("lock")).ok()?;
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).ok()?;
         Some(Leaving { directory: directory.to_owned(), _lock: lock })
     }

@@ -32,7 +32,9 @@ pub(crate) mod processor;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
+use outboard_fabric::multicast::Datagram;
 use outboard_fabric::{Armed, FabricEvent};
+use outboard_proto::wire::PayloadHash;
 use outboard_proto::{Event, ReceivedDatagram, SpId};
 use outboard_shm::attach::{Channel, Reply};
 use outboard_shm::status::Status;
@@ -46,7 +48,7 @@ use crate::conductor::outbox::Outbox;
 use crate::conductor::poller::{Poller, Token, Trigger};
 use crate::conductor::processor::Processor;
 use crate::datapath::mailbox::Mailbox;
-use crate::datapath::{Datapath, Report};
+use crate::datapath::{Batch, Datapath, Report, split};
 use crate::ranks::Ranks;
 use crate::ranks::attach::{Desk, Host, MORE_DESCRIPTORS};
 use crate::socket::NamedSocket;
@@ -233,19 +235,32 @@ impl Conductor {
                     counts.batches_received += 1;
                     let headers: Vec<_> = batch.datagrams().map(received).collect();
                     counts.datagrams_received += headers.len() as u64;
-                    let chunks: Vec<_> = batch.datagrams().map(|datagram| split(datagram).1).collect();
+                    let chunks: Vec<_> = batch.datagrams().map(|(datagram, _)| split(datagram.bytes).1).collect();
                     let since = self.trace.as_ref().map(|_| Trace::now());
                     self.engine.datagrams(&headers, &chunks);
                     if let (Some(trace), Some(since)) = (&mut self.trace, since) {
                         trace.did("receive multicast", since, json!({ "datagrams": headers.len() }));
                     }
-                    if let Some(datapath) = &self.datapath {
-                        datapath.give_back(receiver, batch);
-                    }
+                    self.give_back(receiver, batch);
+                }
+                Report::Failed { receiver, batch, error } => {
+                    counts.receive_failures += 1;
+                    tracing::warn!(receiver, %error, "multicast cannot be received; unicast repairs it until it can");
+                    self.give_back(receiver, batch);
+                }
+                Report::Gone { receiver } => {
+                    counts.receivers_gone += 1;
+                    tracing::error!(receiver, "a multicast receiver is gone; unicast repairs all until a restart");
                 }
             }
         }
         true
+    }
+
+    fn give_back(&self, receiver: usize, batch: Batch) {
+        if let Some(datapath) = &self.datapath {
+            datapath.give_back(receiver, batch);
+        }
     }
 
     fn take_events(&mut self) -> bool {
@@ -260,13 +275,14 @@ impl Conductor {
                     }
                 }
                 Event::Disconnect { peer } => self.outbox.disconnect(peer),
-                Event::Join(channel) => {
-                    if let Some(Err(error)) = self.datapath.as_mut().map(|datapath| datapath.join(channel)) {
+                Event::Join { channel, group, key } => {
+                    if let Some(Err(error)) = self.datapath.as_mut().map(|datapath| datapath.join(channel, group, key))
+                    {
                         tracing::warn!(%error, "a multicast address cannot be joined; unicast repairs all of it");
                     }
                 }
-                Event::Leave(channel) => {
-                    if let Some(Err(error)) = self.datapath.as_mut().map(|datapath| datapath.leave(channel)) {
+                Event::Leave { channel, group } => {
+                    if let Some(Err(error)) = self.datapath.as_mut().map(|datapath| datapath.leave(channel, group)) {
                         tracing::warn!(%error, "a multicast address cannot be left");
                     }
                 }
@@ -457,12 +473,8 @@ pub fn tell(channel: &Channel, status: Status, text: String) {
     }
 }
 
-fn split(datagram: &[u8]) -> (&[u8], &[u8]) {
-    datagram.split_at(datagram.len().min(outboard_proto::wire::DATAGRAM_HEADER_BYTES))
-}
-
-fn received(datagram: &[u8]) -> ReceivedDatagram<'_> {
-    let (header, payload) = split(datagram);
-    let payload_len = u32::try_from(payload.len()).expect("datagrams have at most 64 KiB");
-    ReceivedDatagram { header, payload_len }
+fn received((Datagram { from, bytes }, payload): (Datagram<'_>, PayloadHash)) -> ReceivedDatagram<'_> {
+    let (header, bytes) = split(bytes);
+    let payload_len = u32::try_from(bytes.len()).expect("datagrams have at most 64 KiB");
+    ReceivedDatagram { header, payload_len, payload, from }
 }

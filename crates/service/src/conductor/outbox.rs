@@ -80,10 +80,8 @@ impl Outbox {
     ) -> bool {
         let mut moved = self.flush();
         if let Some(job) = self.held.take() {
-            match submit(datapath, job) {
-                Ok(()) => moved = true,
-                Err(job) => self.held = Some(job),
-            }
+            self.held = submit(datapath, job);
+            moved |= self.held.is_none();
         }
         let mut bytes = 0;
         for _ in 0..TURN {
@@ -104,7 +102,7 @@ impl Outbox {
                 Some(Transmit::Multicast(batch)) => match engine.place(batch.memory) {
                     Ok(place) => {
                         trace.iter_mut().for_each(|trace| trace.multicast(&batch));
-                        self.held = submit(datapath, SendJob { batch, place }).err();
+                        self.held = submit(datapath, SendJob { batch, place });
                     }
                     Err(fault) => engine.multicast_done(batch.token, Err(fault)),
                 },
@@ -215,7 +213,7 @@ fn note(to: SpId, sent: Result<(), SendError>) {
 }
 
 /// Hands a batch to the sender; gives it back when its queue is full.
-fn submit(datapath: Option<&Datapath>, job: SendJob) -> Result<(), SendJob> {
+fn submit(datapath: Option<&Datapath>, job: SendJob) -> Option<SendJob> {
     match datapath {
         Some(datapath) => datapath.submit(job),
         None => unreachable!("the settings allow multicast only where there is a datapath"),

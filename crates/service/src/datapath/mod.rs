@@ -7,7 +7,8 @@
 //!
 //! Invariants: the mailbox has room for all reports that can be on their way (send jobs and batches are counted), so a
 //! datapath thread never waits for a conductor that waits for it; an address is received by one thread only, and as
-//! long as one channel needs it. Never looks into a header.
+//! long as one group needs it. Believes no header: a receiver hashes a payload by the key that the header asks for,
+//! and the machine says what that is worth.
 
 pub(crate) mod mailbox;
 mod receiver;
@@ -18,12 +19,14 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::sync::mpsc::{SyncSender, TrySendError};
 
-use outboard_fabric::multicast::{MulticastSettings, ReceiveBatch, channel_address};
-use outboard_proto::{Channel, MulticastBatch};
+use outboard_fabric::multicast::{MulticastSettings, channel_address};
+use outboard_proto::wire::{DATAGRAM_HEADER_BYTES, MulticastKey};
+use outboard_proto::{Channel, GroupHandle, MulticastBatch};
 
 use crate::datapath::mailbox::Mailbox;
 use crate::memory::{Fault, Place};
-use receiver::Receiver;
+pub(crate) use receiver::Batch;
+use receiver::{Interest, Receiver};
 
 /// Send jobs that wait for the sender.
 const SEND_JOBS: usize = 64;
@@ -47,7 +50,11 @@ pub(crate) enum Report {
     Sent { token: u64, read: Result<(), Fault>, datagrams: u64, bytes: u64, failures: u64 },
     /// Datagrams have come, in a batch that goes back to the receiver of this number. Its socket buffer had no room for
     /// `overflowed` bursts.
-    Received { receiver: usize, batch: ReceiveBatch, overflowed: u64 },
+    Received { receiver: usize, batch: Batch, overflowed: u64 },
+    /// The kernel does not let a receiver receive; it tries again. The batch goes back.
+    Failed { receiver: usize, batch: Batch, error: io::Error },
+    /// A receiver has panicked: nothing is received by it any more.
+    Gone { receiver: usize },
 }
 
 /// The conductor's handle on all datapath threads; they end when it is dropped.
@@ -56,65 +63,61 @@ pub(crate) struct Datapath {
     jobs: Option<SyncSender<SendJob>>,
     sender: Option<std::thread::JoinHandle<()>>,
     receivers: Vec<Receiver>,
-    /// Channels that need each address.
-    joined: HashMap<Ipv4Addr, u32>,
+    /// Groups that need each address: one of them as often as channels of its own have it.
+    joined: HashMap<Ipv4Addr, Vec<GroupHandle>>,
 }
 
 impl Datapath {
     /// A mailbox with room for everything that the threads can have on their way.
     pub(crate) fn mailbox(receivers: usize) -> io::Result<Mailbox<Report>> {
-        // One job beyond the queue is in the sender's hands.
-        Mailbox::new(SEND_JOBS + 1 + receivers * BATCHES)
+        // One job beyond the queue is in the sender's hands, and each receiver may have last words.
+        Mailbox::new(SEND_JOBS + 1 + receivers * (BATCHES + 1))
     }
 
     /// Starts the threads; fails when a socket option is refused or threads are exhausted.
     pub(crate) fn start(settings: &MulticastSettings, receivers: usize, mailbox: &Mailbox<Report>) -> io::Result<Self> {
         let (jobs, sender) = sender::start(settings, SEND_JOBS, mailbox.poster())?;
         let receivers = (0..receivers)
-            .map(|number| Receiver::start(settings, number, (BATCHES, BURSTS), mailbox.poster()))
+            .map(|number| Receiver::start(settings, number, (BATCHES, BURSTS), (mailbox.poster(), mailbox.poster())))
             .collect::<io::Result<_>>()?;
         Ok(Datapath { jobs: Some(jobs), sender: Some(sender), receivers, joined: HashMap::new() })
     }
 
     /// Hands a job to the sender, or gives it back when the queue is full. A sender ends by a panic of its own only.
-    pub(crate) fn submit(&self, job: SendJob) -> Result<(), SendJob> {
+    pub(crate) fn submit(&self, job: SendJob) -> Option<SendJob> {
         let jobs = self.jobs.as_ref().expect("open until dropped");
         match jobs.try_send(job) {
-            Ok(()) => Ok(()),
-            Err(TrySendError::Full(job)) => Err(job),
+            Ok(()) => None,
+            Err(TrySendError::Full(job)) => Some(job),
             Err(TrySendError::Disconnected(_)) => panic!("the multicast sender has ended"),
         }
     }
 
-    /// Receives a channel, effective on return, unless the kernel refuses, for too many memberships for instance.
-    pub(crate) fn join(&mut self, channel: Channel) -> io::Result<()> {
+    /// Receives a channel for a group with this key, effective on return, unless the kernel refuses, for too many
+    /// memberships for instance.
+    pub(crate) fn join(&mut self, channel: Channel, group: GroupHandle, key: MulticastKey) -> io::Result<()> {
         let address = channel_address(channel.0);
-        let count = self.joined.entry(address).or_insert(0);
-        *count += 1;
-        if *count > 1 {
-            return Ok(());
-        }
-        let joined = self.receiver(address).membership(address, true);
-        if joined.is_err() {
-            self.joined.remove(&address);
-        }
-        joined
+        let first = self.joined.get(&address).is_none_or(Vec::is_empty);
+        self.receiver(address).tell(Interest::Begins { group, key, join: first.then_some(address) })?;
+        self.joined.entry(address).or_default().push(group);
+        Ok(())
     }
 
-    /// Stops receiving a channel.
-    pub(crate) fn leave(&mut self, channel: Channel) -> io::Result<()> {
+    /// Stops receiving a channel for a group.
+    pub(crate) fn leave(&mut self, channel: Channel, group: GroupHandle) -> io::Result<()> {
         let address = channel_address(channel.0);
-        let Some(count) = self.joined.get_mut(&address) else { return Ok(()) };
-        *count -= 1;
-        if *count > 0 {
-            return Ok(());
+        let Some(groups) = self.joined.get_mut(&address) else { return Ok(()) };
+        let Some(at) = groups.iter().position(|known| *known == group) else { return Ok(()) };
+        groups.swap_remove(at);
+        let last = groups.is_empty();
+        if last {
+            self.joined.remove(&address);
         }
-        self.joined.remove(&address);
-        self.receiver(address).membership(address, false)
+        self.receiver(address).tell(Interest::Ends { group, leave: last.then_some(address) })
     }
 
     /// Gives a batch back to its receiver.
-    pub(crate) fn give_back(&self, receiver: usize, batch: ReceiveBatch) {
+    pub(crate) fn give_back(&self, receiver: usize, batch: Batch) {
         self.receivers[receiver].give_back(batch);
     }
 
@@ -122,6 +125,11 @@ impl Datapath {
     fn receiver(&self, address: Ipv4Addr) -> &Receiver {
         &self.receivers[address.to_bits() as usize % self.receivers.len()]
     }
+}
+
+/// Header and payload of a datagram.
+pub(crate) fn split(datagram: &[u8]) -> (&[u8], &[u8]) {
+    datagram.split_at(datagram.len().min(DATAGRAM_HEADER_BYTES))
 }
 
 impl Drop for Datapath {

@@ -1,30 +1,65 @@
 //! Threads that receive multicast: whole batches go to the conductor and come back empty (MC-2, MC-11).
 //!
-//! A thread without a batch waits for one, and the kernel's socket buffer absorbs meanwhile.
+//! Each payload is hashed here by the key of the group that its header names, so that the conductor, which checks the
+//! tag, pays for a few bytes only. A thread without a batch waits for one, and the kernel's socket buffer absorbs
+//! meanwhile.
+//!
+//! Errors of the socket are told to the conductor and end nothing: the thread tries again after a pause. What ends it
+//! is the conductor's word, or a panic of its own, which is told as well.
 
+use std::collections::HashMap;
 use std::io;
 use std::net::Ipv4Addr;
-use std::sync::mpsc::{self, SyncSender, sync_channel};
+use std::panic::AssertUnwindSafe;
+use std::sync::mpsc::{self, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use outboard_fabric::multicast::{MulticastReceiver, MulticastSettings, ReceiveBatch, Waker};
+use outboard_fabric::multicast::{Datagram, MulticastReceiver, MulticastSettings, ReceiveBatch, Waker};
+use outboard_proto::GroupHandle;
+use outboard_proto::wire::{DatagramHeader, MulticastKey, PayloadHash, PayloadHasher};
 
-use super::Report;
+use super::{Report, split};
 use crate::datapath::mailbox::Poster;
 
 /// Commands that may wait beside batches on their way back.
 const COMMANDS: usize = 16;
 /// How long the conductor waits for a membership; a thread that works answers within a batch.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long to wait after an error of the socket: doubled as long as there are more.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Datagrams that have come together, and the hashes of their payloads.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    received: ReceiveBatch,
+    hashes: Vec<PayloadHash>,
+}
+
+impl Batch {
+    /// Each datagram with the hash of its payload.
+    pub(crate) fn datagrams(&self) -> impl Iterator<Item = (Datagram<'_>, PayloadHash)> {
+        self.received.datagrams().zip(self.hashes.iter().copied())
+    }
+}
+
+/// What a group wants of a receiver.
+#[derive(Debug)]
+pub(super) enum Interest {
+    /// Its payloads are hashed by this key, and this address is joined.
+    Begins { group: GroupHandle, key: MulticastKey, join: Option<Ipv4Addr> },
+    /// As often as it has begun: the key is forgotten, and this address is left.
+    Ends { group: GroupHandle, leave: Option<Ipv4Addr> },
+}
 
 /// What the conductor tells a receiver.
 #[derive(Debug)]
 enum Command {
     /// A batch comes back.
-    Return(ReceiveBatch),
-    /// Receive this address, or stop receiving it; answered.
-    Membership { address: Ipv4Addr, join: bool, answer: SyncSender<io::Result<()>> },
+    Return(Batch),
+    /// Answered.
+    Interest { interest: Interest, answer: SyncSender<io::Result<()>> },
     /// End.
     Stop,
 }
@@ -43,28 +78,37 @@ impl Receiver {
         settings: &MulticastSettings,
         number: usize,
         (batches, bursts): (usize, usize),
-        poster: Poster<Report>,
+        (poster, last_words): (Poster<Report>, Poster<Report>),
     ) -> io::Result<Self> {
         let socket = MulticastReceiver::new(settings)?;
         tracing::info!(number, buffer_bytes = socket.buffer_bytes(), "receiving multicast");
         let waker = socket.waker();
         let (commands, queue) = sync_channel(batches + COMMANDS);
-        let free = (0..batches).map(|_| ReceiveBatch::new(bursts)).collect();
-        let worker = Worker { socket, number, free, queue, poster };
-        let thread = std::thread::Builder::new().name(format!("multicast-recv{number}")).spawn(move || worker.run())?;
+        let batch = |_| Batch { received: ReceiveBatch::new(bursts), hashes: Vec::new() };
+        let free = (0..batches).map(batch).collect();
+        let worker = Worker { socket, number, free, keys: HashMap::new(), queue, poster, pause: FIRST_PAUSE };
+        let run = move || {
+            // What it works with is lost with it.
+            let panicked = std::panic::catch_unwind(AssertUnwindSafe(|| worker.run())).is_err();
+            if panicked {
+                // Nobody hears it at the end.
+                let _ = last_words.post(Report::Gone { receiver: number });
+            }
+        };
+        let thread = std::thread::Builder::new().name(format!("multicast-recv{number}")).spawn(run)?;
         Ok(Receiver { commands, waker, thread: Some(thread) })
     }
 
-    pub(super) fn give_back(&self, batch: ReceiveBatch) {
+    pub(super) fn give_back(&self, batch: Batch) {
         // Refused only by a thread that has ended, and then nobody needs the batch.
         let _ = self.commands.send(Command::Return(batch));
     }
 
-    /// Receives an address from now on, or no more.
-    pub(super) fn membership(&self, address: Ipv4Addr, join: bool) -> io::Result<()> {
+    /// What a group wants, from now on.
+    pub(super) fn tell(&self, interest: Interest) -> io::Result<()> {
         let ended = || io::Error::other("the receiving thread has ended");
         let (answer, answered) = sync_channel(1);
-        self.commands.send(Command::Membership { address, join, answer }).map_err(|_| ended())?;
+        self.commands.send(Command::Interest { interest, answer }).map_err(|_| ended())?;
         self.waker.wake();
         answered.recv_timeout(PATIENCE).map_err(|_| ended())?
     }
@@ -75,10 +119,9 @@ impl Drop for Receiver {
         // Refused only by a thread that has ended.
         let _ = self.commands.send(Command::Stop);
         self.waker.wake();
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("a multicast receiver panicked");
+        if let Some(thread) = self.thread.take() {
+            // It has said itself if it panicked.
+            let _ = thread.join();
         }
     }
 }
@@ -93,9 +136,13 @@ enum Next {
 struct Worker {
     socket: MulticastReceiver,
     number: usize,
-    free: Vec<ReceiveBatch>,
+    free: Vec<Batch>,
+    /// What hashes the payloads of each group, and how often it is wanted.
+    keys: HashMap<GroupHandle, (PayloadHasher, u32)>,
     queue: mpsc::Receiver<Command>,
     poster: Poster<Report>,
+    /// After the next error.
+    pause: Duration,
 }
 
 impl Worker {
@@ -120,37 +167,77 @@ impl Worker {
     fn obey(&mut self, command: Command) -> Next {
         match command {
             Command::Return(batch) => self.free.push(batch),
-            Command::Membership { address, join, answer } => {
-                let done = if join { self.socket.join(address) } else { self.socket.leave(address) };
+            Command::Interest { interest, answer } => {
                 // Nobody listens any more when the conductor lost patience.
-                let _ = answer.send(done);
+                let _ = answer.send(self.mind(interest));
             }
             Command::Stop => return Next::End,
         }
         Next::GoOn
     }
 
+    fn mind(&mut self, interest: Interest) -> io::Result<()> {
+        match interest {
+            Interest::Begins { group, key, join } => {
+                join.map_or(Ok(()), |address| self.socket.join(address))?;
+                self.keys.entry(group).or_insert_with(|| (key.hasher(), 0)).1 += 1;
+                Ok(())
+            }
+            Interest::Ends { group, leave } => {
+                if let Some((_, wanted)) = self.keys.get_mut(&group) {
+                    *wanted -= 1;
+                    if *wanted == 0 {
+                        self.keys.remove(&group);
+                    }
+                }
+                leave.map_or(Ok(()), |address| self.socket.leave(address))
+            }
+        }
+    }
+
     fn receive(&mut self) -> Next {
         let Some(mut batch) = self.free.pop() else { return Next::GoOn };
-        let received = match self.socket.receive(&mut batch) {
+        let received = match self.socket.receive(&mut batch.received) {
             Ok(received) => received,
-            Err(error) => {
-                tracing::error!(%error, "multicast cannot be received; unicast repairs it");
-                return Next::End;
-            }
+            Err(error) => return self.pause(batch, error),
         };
         if received.datagrams > 0 {
+            self.pause = FIRST_PAUSE;
+            self.hash(&mut batch);
             let overflowed = u64::from(received.overflowed);
             let report = Report::Received { receiver: self.number, batch, overflowed };
             return if self.poster.post(report) { Next::GoOn } else { Next::End };
         }
-        self.free.push(batch);
         match self.socket.wait(None) {
-            Ok(_) => Next::GoOn,
-            Err(error) => {
-                tracing::error!(%error, "a multicast receiver cannot wait");
-                Next::End
-            }
+            Ok(_) => self.free.push(batch),
+            Err(error) => return self.pause(batch, error),
         }
+        Next::GoOn
+    }
+
+    /// The kernel refuses to let us receive: it is told with a batch, so that what is told at once is bounded, and asked
+    /// again later.
+    fn pause(&mut self, batch: Batch, error: io::Error) -> Next {
+        if !self.poster.post(Report::Failed { receiver: self.number, batch, error }) {
+            return Next::End;
+        }
+        let longer = (self.pause * 2).min(LONGEST_PAUSE);
+        let pause = std::mem::replace(&mut self.pause, longer);
+        match self.queue.recv_timeout(pause) {
+            Ok(command) => self.obey(command),
+            Err(RecvTimeoutError::Timeout) => Next::GoOn,
+            Err(RecvTimeoutError::Disconnected) => Next::End,
+        }
+    }
+
+    fn hash(&self, batch: &mut Batch) {
+        let hash = |datagram: Datagram<'_>| {
+            let (header, payload) = split(datagram.bytes);
+            let hasher = DatagramHeader::parse(header).ok().and_then(|header| self.keys.get(&header.group));
+            // What names no group of ours is refused whatever it holds.
+            hasher.map_or(PayloadHash::default(), |(hasher, _)| hasher.hash(payload))
+        };
+        batch.hashes.clear();
+        batch.hashes.extend(batch.received.datagrams().map(hash));
     }
 }

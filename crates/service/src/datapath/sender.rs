@@ -1,4 +1,5 @@
-//! The thread that sends multicast: reads rank memory, puts headers before chunks, hands bursts to the kernel (MC-1).
+//! The thread that sends multicast: reads rank memory, puts headers with their tags before chunks, hands bursts to the
+//! kernel (MC-1).
 
 use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -63,16 +64,17 @@ impl Worker {
 
     /// Returns datagrams sent, their bytes, datagrams given up.
     fn send(&mut self, batch: &MulticastBatch, length: usize) -> (u64, u64, u64) {
+        let chunk = batch.chunk_bytes as usize;
+        let hasher = batch.key.hasher();
         self.headers.clear();
-        self.headers.extend((0..batch.chunks).map(|at| {
+        self.headers.extend((0..batch.chunks).zip(self.payload[..length].chunks(chunk)).map(|(at, payload)| {
             let header = DatagramHeader { chunk: batch.header.chunk.wrapping_add(at), ..batch.header };
-            header.encode(batch.key)
+            header.encode(&batch.key, batch.instance, hasher.hash(payload))
         }));
         let to = channel_address(batch.channel.0);
         if let Err(error) = self.socket.set_reach(batch.reach) {
             tracing::warn!(%error, reach = ?batch.reach, "multicast may not reach all; unicast repairs the rest");
         }
-        let chunk = batch.chunk_bytes as usize;
         let (mut sent, mut congested) = (0, 0);
         while sent < self.headers.len() && congested < MOST_CONGESTED {
             let payload = &self.payload[sent * chunk..length];

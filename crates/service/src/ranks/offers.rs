@@ -6,6 +6,7 @@
 //! never does IO.
 
 use std::hash::Hasher;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use outboard_call::codec::{DecodeError, Reader, Writer};
@@ -14,6 +15,7 @@ use outboard_proto::wire;
 use outboard_proto::{GroupHandle, GroupSpec, HostId, Member, OfferId, SpId};
 use outboard_shm::attach::OFFER_BYTES;
 use siphasher::sip::SipHasher13;
+use siphasher::sip128::{self, Hasher128};
 
 use crate::topology::Seat;
 
@@ -21,7 +23,7 @@ use crate::topology::Seat;
 pub const MAX_ADDRESS: usize = outboard_fabric::MAX_ADDRESS;
 const MAGIC: [u8; 8] = *b"outboard";
 /// Layout of the offer itself; the wire version is carried beside it.
-const LAYOUT: u8 = 4;
+const LAYOUT: u8 = 5;
 const CHECKSUM_AT: usize = OFFER_BYTES - 8;
 
 /// One rank's offer.
@@ -35,12 +37,14 @@ pub struct Offer {
     pub job: u64,
     /// Drawn for the group.
     pub handle: GroupHandle,
-    /// Drawn for the group's datagram tags.
+    /// Drawn for the keys of the group's datagrams.
     pub key: [u64; 2],
     /// [`outboard_proto::Config::digest`] of the service process.
     pub digest: u64,
     /// Unicast address of the service process, opaque.
     pub address: Arc<[u8]>,
+    /// From where its multicast comes, if it knows.
+    pub sends_from: Option<Ipv4Addr>,
     /// Where the rank runs.
     pub seat: Seat,
     /// [`Sealer::seal`] of the service process: whom it was made for, and its name among service processes.
@@ -148,10 +152,14 @@ pub enum OfferError {
     },
     /// Two service processes are configured differently.
     #[error(
-        "rank 0 and rank {rank} are served by daemons that are configured differently: {}",
+        "rank 0 on {here} and rank {rank} on {there} are served by daemons that are configured differently: {}",
         Difference { a: *ours, b: *found }
     )]
     Configuration {
+        /// The host of rank 0.
+        here: Arc<str>,
+        /// The host of that rank.
+        there: Arc<str>,
         /// The first rank that differs.
         rank: u32,
         /// Digest of rank 0's.
@@ -178,7 +186,8 @@ impl Offer {
             .u64(self.key[1])
             .u64(self.digest)
             .u64(self.host.0)
-            .u64(self.seal);
+            .u64(self.seal)
+            .u32(self.sends_from.map_or(0, u32::from));
         w.u16(self.address.len() as u16).bytes(&self.address);
         self.seat.encode(&mut w);
         bytes.resize(CHECKSUM_AT, 0);
@@ -209,12 +218,13 @@ impl Offer {
         let handle = GroupHandle(r.u32()?);
         let (sp, job, key) = (SpId(r.u64()?), r.u64()?, [r.u64()?, r.u64()?]);
         let (digest, host, seal) = (r.u64()?, HostId(r.u64()?), r.u64()?);
+        let sends_from = Some(Ipv4Addr::from(r.u32()?)).filter(|address| !address.is_unspecified());
         let length = usize::from(r.u16()?);
         if length > MAX_ADDRESS {
             return Err(DecodeError::Value("address"));
         }
         let (address, seat) = (r.bytes(length)?.into(), Seat::decode(r)?);
-        Ok(Offer { sp, host, job, handle, key, digest, address, seat, seal })
+        Ok(Offer { sp, host, job, handle, key, digest, address, sends_from, seat, seal })
     }
 }
 
@@ -257,10 +267,12 @@ pub fn group_spec(
             return Err(OfferError::Job { rank: r, found: offer.job, ours: first.job });
         }
         if offer.digest != first.digest {
-            return Err(OfferError::Configuration { rank: r, ours: first.digest, found: offer.digest });
+            let [here, there] = [first, offer].map(|offer| Arc::clone(&offer.seat.node));
+            return Err(OfferError::Configuration { here, there, rank: r, ours: first.digest, found: offer.digest });
         }
-        let (address, host) = *known.entry(offer.sp).or_insert((&offer.address, offer.host));
-        for (what, same) in [("address", address == &offer.address), ("host", host == offer.host)] {
+        let known = *known.entry(offer.sp).or_insert(offer);
+        let address = known.address == offer.address && known.sends_from == offer.sends_from;
+        for (what, same) in [("address", address), ("host", known.host == offer.host)] {
             if !same {
                 return Err(OfferError::Stale { rank: r, what, sp: offer.sp });
             }
@@ -268,8 +280,8 @@ pub fn group_spec(
     }
     // One copy of each address, however many ranks a service process serves.
     let member = |offer: &Offer| {
-        let address = Arc::clone(known[&offer.sp].0);
-        Member { sp: offer.sp, host: offer.host, address, offer: OfferId(offer.seal) }
+        let address = Arc::clone(&known[&offer.sp].address);
+        Member { sp: offer.sp, host: offer.host, address, sends_from: offer.sends_from, offer: OfferId(offer.seal) }
     };
     let members = parsed.iter().map(member).collect();
     let spec = GroupSpec { handle: first.handle, key: common_key(&parsed), job: first.job, members };
@@ -286,16 +298,14 @@ pub fn group_spec(
 
 /// A key that follows from every offer, and that nobody knows without all of them.
 fn common_key(offers: &[Offer]) -> [u64; 2] {
-    [0, 1].map(|half| {
-        let mut hasher = SipHasher13::new_with_keys(offers[0].key[0], offers[0].key[1]);
-        hasher.write_u8(half);
-        for offer in offers {
-            hasher.write_u32(offer.handle.0);
-            hasher.write_u64(offer.key[0]);
-            hasher.write_u64(offer.key[1]);
-        }
-        hasher.finish()
-    })
+    let mut hasher = sip128::SipHasher24::new_with_keys(offers[0].key[0], offers[0].key[1]);
+    for offer in offers {
+        hasher.write_u32(offer.handle.0);
+        hasher.write_u64(offer.key[0]);
+        hasher.write_u64(offer.key[1]);
+    }
+    let key = hasher.finish128();
+    [key.h1, key.h2]
 }
 
 /// Against accidents, not against attackers: offers carry no authority beyond their own process.
@@ -320,6 +330,7 @@ mod tests {
             key: [sp, 7],
             digest: 9,
             address: sp.to_le_bytes().as_slice().into(),
+            sends_from: Some(Ipv4Addr::new(10, 0, 0, sp as u8)),
             seat: Seat { node: "h\u{f6}st".into(), place: Place { socket: Some(sp as u32), core: None } },
             seal: 7,
         }
@@ -356,9 +367,12 @@ mod tests {
         let other_settings = blob(&[offer(1), Offer { digest: 4, ..offer(2) }]);
         assert!(matches!(group(&other_settings, 2, 0), OfferError::Configuration { rank: 1, .. }));
         let told = group(&other_settings, 2, 0).to_string();
+        assert_eq!(told.matches("h\u{f6}st").count(), 2, "both hosts are named: {told}");
         assert!(told.contains("tuning file") && told.contains("OUTBOARD_TUNING"), "{told}");
         let two_addresses = blob(&[offer(1), Offer { address: [1u8].as_slice().into(), ..offer(1) }]);
         assert!(matches!(group(&two_addresses, 2, 0), OfferError::Stale { rank: 1, what: "address", .. }));
+        let two_senders = blob(&[offer(1), Offer { sends_from: None, ..offer(1) }]);
+        assert!(matches!(group(&two_senders, 2, 0), OfferError::Stale { rank: 1, what: "address", .. }));
         let two_hosts = blob(&[offer(1), Offer { host: HostId(7), ..offer(1) }]);
         assert!(matches!(group(&two_hosts, 2, 0), OfferError::Stale { rank: 1, what: "host", .. }));
         let mut old = good.clone();

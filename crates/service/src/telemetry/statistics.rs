@@ -210,6 +210,10 @@ pub struct Datapath {
     pub overflowed: u64,
     /// Multicast sends that the kernel refused.
     pub send_failures: u64,
+    /// Times that it refused to let a receiver receive.
+    pub receive_failures: u64,
+    /// Receivers that have ended by a mistake of ours.
+    pub receivers_gone: u64,
     /// Frames sent over unicast.
     pub frames_sent: u64,
     /// Frames received over unicast.

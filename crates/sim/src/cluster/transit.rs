@@ -5,10 +5,10 @@
 
 use std::rc::Rc;
 
-use outboard_proto::wire::DatagramHeader;
+use outboard_proto::wire::{DatagramHeader, PayloadHash};
 use outboard_proto::{Instant, MulticastBatch, Reach};
 
-use super::{Cluster, Happening, LANES, trace};
+use super::{Cluster, Happening, LANES, address_of, trace};
 use crate::breach::Breach;
 use crate::faults::Fate;
 use crate::host::Input;
@@ -92,10 +92,18 @@ impl<P: std::fmt::Debug> Cluster<P> {
             }
         };
         let header = |i| DatagramHeader { chunk: batch.header.chunk.wrapping_add(first + i), ..batch.header };
+        let hasher = batch.key.hasher();
+        let part = |i| (u64::from(i) * size, (memory.len - u64::from(i) * size).min(size));
+        let hash = |(offset, len)| payload.hash(&hasher, offset, len);
+        let hashes: Vec<PayloadHash> = (0..count).map(part).map(hash).collect();
         let train = Train {
             from: host,
             channel: batch.channel,
-            headers: (0..count).map(|i| header(i).encode(batch.key)).collect(),
+            headers: (0..).zip(&hashes).map(|(i, hash)| header(i).encode(&batch.key, batch.instance, *hash)).collect(),
+            hashes,
+            key: batch.key,
+            instance: batch.instance,
+            address: address_of(self.network.link_of(host)),
             payload,
             payload_len: memory.len,
             chunk_bytes: batch.chunk_bytes,
@@ -142,6 +150,7 @@ impl<P: std::fmt::Debug> Cluster<P> {
     }
 
     fn train_arrives(&mut self, now: Instant, at: Instant, train: &Rc<Train>, host: usize, fate: &Fate) {
+        self.forge(now, train, host);
         let reached = if self.is_cut(now, train.from, host) { 0 } else { u64::MAX };
         let lost = train.all() & !(reached & (fate.pass | fate.late));
         if lost != 0 {

@@ -3,8 +3,8 @@
 use outboard_plan::{Rank, Reduction};
 use outboard_proto::wire::{
     Cts, DATAGRAM_HEADER_BYTES, DatagramHeader, EarlyCts, Fragment, FrameHeader, FrameKind, GroupMessage,
-    InstanceMessage, MAX_BLOCKS, MAX_OFFERS, MAX_RANGES, MAX_SOURCES, Message, MulticastMessage, Number, Origin, Rts,
-    TransferMessage,
+    InstanceMessage, MAX_BLOCKS, MAX_OFFERS, MAX_RANGES, MAX_SOURCES, Message, MulticastKey, MulticastMessage, Number,
+    Origin, PayloadHash, Rts, TransferMessage,
 };
 use outboard_proto::{
     Absentee, Absentees, CollectiveError, Config, GroupHandle, InstanceId, MAX_ABSENT, OfferId, Refusal, Signature,
@@ -21,7 +21,8 @@ use crate::tape::Tape;
 /// Whatever the codec makes of the script; what decodes survives encoding.
 pub(super) fn decode(script: &[u8]) {
     let _ = DatagramHeader::parse(script);
-    let _ = DatagramHeader::check(script, [1, 2]);
+    let key = MulticastKey::new([1, 2], true);
+    let _ = DatagramHeader::check(script, &key, InstanceId(1), key.hasher().hash(script));
     let _ = FrameHeader::decode(script, 0);
     if let Ok(message) = Message::decode(script) {
         let mut bytes = Vec::new();
@@ -250,8 +251,8 @@ pub(super) fn header(tape: &mut Tape<'_>, honest: FrameHeader) -> (FrameHeader, 
     (header, real)
 }
 
-/// A datagram's header: with one of the keys, or bytes as they come.
-pub(super) fn datagram(tape: &mut Tape<'_>, keys: [[u64; 2]; 3]) -> [u8; DATAGRAM_HEADER_BYTES] {
+/// A datagram's header before a payload of this hash: with one of the keys, or bytes as they come.
+pub(super) fn datagram(tape: &mut Tape<'_>, keys: [[u64; 2]; 3], payload: PayloadHash) -> [u8; DATAGRAM_HEADER_BYTES] {
     let key = keys[usize::from(tape.below(3))];
     let header = DatagramHeader {
         group: group(tape),
@@ -259,7 +260,8 @@ pub(super) fn datagram(tape: &mut Tape<'_>, keys: [[u64; 2]; 3]) -> [u8; DATAGRA
         source: tape.number() as u16,
         chunk: tape.number32(),
     };
-    let mut bytes = header.encode(key);
+    let key = MulticastKey::new(key, true);
+    let mut bytes = header.encode(&key, InstanceId(header.epoch.into()), payload);
     if tape.below(8) == 0 {
         let at = usize::from(tape.byte()) % bytes.len();
         bytes[at] = tape.byte();

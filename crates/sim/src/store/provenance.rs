@@ -48,6 +48,13 @@ impl Piece {
         self.origin == before.origin && (self.origin.is_undefined() || self.offset == before.offset + before.len)
     }
 
+    /// Equal for equal pieces alone.
+    pub(super) fn bytes(&self) -> [u8; 24] {
+        let name = u64::from(self.origin.instance) << 32 | u64::from(self.origin.group ^ self.origin.rank << 16);
+        let words = [self.len, name, self.offset];
+        std::array::from_fn(|at| words[at / 8].to_le_bytes()[at % 8])
+    }
+
     fn part(&self, skip: u64, len: u64) -> Piece {
         Piece { len, origin: self.origin, offset: self.offset + skip }
     }

@@ -191,7 +191,8 @@ impl World<'_> {
         }
         for (number, host) in self.cluster.hosts.iter().enumerate().filter(|(_, h)| !h.dead) {
             let c = host.sp.counters();
-            if (c.completed, c.failed) != (host.completed, host.failed) || c.violations != 0 {
+            let refused = c.datagrams_refused == c.violations && c.violations <= self.cluster.forged[number];
+            if (c.completed, c.failed) != (host.completed, host.failed) || !refused || c.datagrams_early != 0 {
                 let what = format!("{c:?}, but {} calls ended well and {} did not", host.completed, host.failed);
                 return Err(Breach::WrongCounters { sp: sp_id(number), what });
             }
@@ -209,6 +210,7 @@ impl World<'_> {
             in_collectives: self.last_completion.since(self.first_call.unwrap_or_default()),
             links: self.cluster.bytes(),
             counters: self.cluster.hosts.iter().map(|h| h.sp.counters()).collect(),
+            forged: self.cluster.forged.clone(),
             deliveries,
             dropped,
             calls: self.calls_made,

@@ -14,7 +14,7 @@ use crate::endpoint::{Endpoint, MAX_FAILED, MAX_RETIRED, Node};
 use crate::error::{CollectiveError, GroupError, Refusal};
 use crate::group::barrier::Barrier;
 use crate::group::members::Members;
-use crate::ids::{Channel, GroupHandle, Instant, OfferId, SpId};
+use crate::ids::{GroupHandle, Instant, OfferId, SpId};
 use crate::instance::tagged::TAGGED;
 use crate::interface::{Event, GroupSpec};
 use crate::wire::{GroupMessage, MAX_ASKER, MAX_OFFERS, Message};
@@ -52,10 +52,7 @@ impl Endpoint {
         self.retired.retain(|h| *h != handle);
         self.introduce(spec);
         for channel in &members.channels {
-            if self.users(*channel).next().is_none() {
-                self.node.out.events.push_back(Event::Join(*channel));
-            }
-            self.channels.insert((*channel, handle));
+            self.node.out.events.push_back(Event::Join { channel: *channel, group: handle, key: members.key });
         }
         let now = self.node.out.now;
         members.others().for_each(|sp| self.node.peers.count_group(now, sp, true));
@@ -215,21 +212,12 @@ impl Endpoint {
         let kept = members.others().filter(|sp| !group.cut_off.contains(sp));
         kept.for_each(|sp| self.node.peers.count_group(self.node.out.now, sp, false));
         for channel in &members.channels {
-            self.channels.remove(&(*channel, handle));
-            if self.users(*channel).next().is_none() {
-                self.node.out.events.push_back(Event::Leave(*channel));
-            }
+            self.node.out.events.push_back(Event::Leave { channel: *channel, group: handle });
         }
         if let State::Broken(error) = group.state {
             let (fingerprint, addresses) = (group.members.fingerprint, group.addresses);
             self.remember_failed(FailedGroup { handle, fingerprint, error, addresses });
         }
-    }
-
-    /// The groups that receive a channel.
-    fn users(&self, channel: Channel) -> impl Iterator<Item = GroupHandle> + '_ {
-        let all = (channel, GroupHandle(0))..=(channel, GroupHandle(u32::MAX));
-        self.channels.range(all).map(|(_, group)| *group)
     }
 }
 

@@ -1,0 +1,90 @@
+//! How visitor and server prove to each other that they have the job's token, and seal what they say: Noise NNpsk0
+//! (noiseprotocol.org, revision 34). Pure: bytes in, bytes out.
+//!
+//! What is said in the clear before is bound by the prologue. The server believes a visitor with the first record,
+//! which a replay cannot make; the visitor believes the server with its answer.
+
+use std::io;
+
+use snow::{Builder, HandshakeState, TransportState};
+
+use super::nonsense;
+use super::token::Token;
+
+const PROTOCOL: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
+/// Bytes that prove a record.
+pub(super) const TAG: usize = 16;
+/// Bytes of either message of the handshake: a key that serves once, and a tag.
+pub(super) const GREETING: usize = 32 + TAG;
+
+/// A message of the handshake.
+pub(super) type Greeting = [u8; GREETING];
+
+/// The visitor's end, which waits for the answer.
+pub(super) struct Greeted(Box<HandshakeState>);
+
+/// What both ends say from now on.
+pub(super) struct Sealed(Box<TransportState>);
+
+fn handshake(token: &Token, header: &[u8], visits: bool) -> HandshakeState {
+    let protocol = PROTOCOL.parse().expect("well formed");
+    let builder = Builder::new(protocol).prologue(header).and_then(|builder| builder.psk(0, &token.0));
+    let state = builder.and_then(|builder| if visits { builder.build_initiator() } else { builder.build_responder() });
+    state.expect("the protocol needs no more than the token")
+}
+
+fn say(state: &mut HandshakeState) -> Greeting {
+    let mut greeting = [0; GREETING];
+    let written = state.write_message(&[], &mut greeting).expect("it is its turn");
+    assert_eq!(written, GREETING, "messages of this protocol have one length");
+    greeting
+}
+
+fn hear(state: &mut HandshakeState, greeting: &Greeting) -> Option<()> {
+    state.read_message(greeting, &mut [0; GREETING]).ok().map(drop)
+}
+
+fn begun(state: HandshakeState) -> Sealed {
+    Sealed(Box::new(state.into_transport_mode().expect("two messages make it")))
+}
+
+/// A visitor begins, behind the header that it says in the clear.
+pub(super) fn greet(token: &Token, header: &[u8]) -> (Greeted, Greeting) {
+    let mut state = handshake(token, header, true);
+    let greeting = say(&mut state);
+    (Greeted(Box::new(state)), greeting)
+}
+
+/// The server answers; not if the visitor has another token.
+pub(super) fn answer(token: &Token, header: &[u8], greeting: &Greeting) -> Option<(Sealed, Greeting)> {
+    let mut state = handshake(token, header, false);
+    hear(&mut state, greeting)?;
+    let answer = say(&mut state);
+    Some((begun(state), answer))
+}
+
+impl Greeted {
+    /// The visitor hears the answer; nothing if the server has another token.
+    pub(super) fn finish(mut self, answer: &Greeting) -> Option<Sealed> {
+        hear(&mut self.0, answer)?;
+        Some(begun(*self.0))
+    }
+}
+
+impl Sealed {
+    /// Appends a record: its length (u32) and what is sealed.
+    pub(super) fn seal(&mut self, what: &[u8], to: &mut Vec<u8>) {
+        to.extend_from_slice(&((what.len() + TAG) as u32).to_le_bytes());
+        let at = to.len();
+        to.resize(at + what.len() + TAG, 0);
+        self.0.write_message(what, &mut to[at..]).expect("blobs fit a message");
+    }
+
+    /// What a record says, whose length is taken off.
+    pub(super) fn open(&mut self, record: &[u8]) -> io::Result<Vec<u8>> {
+        let mut opened = vec![0; record.len()];
+        let length = self.0.read_message(record, &mut opened).map_err(|_| nonsense("a forged record"))?;
+        opened.truncate(length);
+        Ok(opened)
+    }
+}

@@ -1,0 +1,179 @@
+//! The token: a secret that the ranks of a job have alike and nobody else has, by which they know one another.
+//!
+//! | what is asked, in this order | by whom it is set |
+//! |---|---|
+//! | `OUTBOARD_TOKEN` | the launcher (`outboard run`), or the job's script |
+//! | `OUTBOARD_TOKEN_FILE` | whoever wants another file than the next |
+//! | `$HOME/.outboard/token` | the first rank of the user that needs one and finds none |
+//!
+//! The name of the job is mixed in, so that jobs of one user do not meet by mistake. A file serves only if it is a
+//! regular one of this user that nobody else may read. Never says what the secret is, in no error and no log.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use blake2::{Blake2s256, Digest};
+
+use crate::bootstrap::environment::Lookup;
+use crate::error::Error;
+
+/// The secret itself.
+pub const TOKEN: &str = "OUTBOARD_TOKEN";
+/// The file that holds it.
+const FILE: &str = "OUTBOARD_TOKEN_FILE";
+/// Bytes that are drawn for a new one.
+const DRAWN: usize = 32;
+/// Longest file that is read.
+const MOST: u64 = 4096;
+const REMEDY: &str = "set OUTBOARD_TOKEN to the same secret in all ranks of the job, or OUTBOARD_TOKEN_FILE to a file that \
+                      only you can read (head -c 32 /dev/urandom > FILE; chmod 600 FILE)";
+
+/// What the ranks of one job have in common and nobody else knows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Token(pub(super) [u8; 32]);
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token")
+    }
+}
+
+impl Token {
+    /// That of the job called `job` by this secret.
+    #[must_use]
+    pub fn new(secret: &[u8], job: &str) -> Token {
+        let mut hash = Blake2s256::new();
+        hash.update(b"outboard rendezvous");
+        hash.update((secret.len() as u64).to_le_bytes());
+        hash.update(secret);
+        hash.update(job.as_bytes());
+        Token(hash.finalize().into())
+    }
+
+    /// A secret for one job, as text for `OUTBOARD_TOKEN`.
+    ///
+    /// # Errors
+    /// What the kernel says instead of random bytes.
+    pub fn draw() -> io::Result<String> {
+        Ok(random()?.iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+
+    /// That of the job called `job`, by what the environment says.
+    pub(crate) fn find(lookup: Lookup<'_>, job: &str) -> Result<Token, Error> {
+        if let Some(secret) = lookup(TOKEN) {
+            return Ok(Token::new(secret.as_bytes(), job));
+        }
+        let wrong = |variable: &str, problem| Error::Environment { variable: variable.to_owned(), problem };
+        if let Some(path) = lookup(FILE) {
+            let read = read(Path::new(&path)).map_err(|why| wrong(FILE, format!("names {path}, which {why}")))?;
+            return Ok(Token::new(&read, job));
+        }
+        let unset = |why| wrong(TOKEN, format!("is not set, and {why}; {REMEDY}"));
+        let home = lookup("HOME").ok_or_else(|| unset("neither is HOME, where one could be kept".to_owned()))?;
+        let path = PathBuf::from(home).join(".outboard").join("token");
+        let secret = make(&path).map_err(|why| unset(format!("{} {why}", path.display())))?;
+        Ok(Token::new(&secret, job))
+    }
+}
+
+fn random() -> io::Result<[u8; DRAWN]> {
+    let mut bytes = [0; DRAWN];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// What a file holds, or what is wrong with it.
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    let unread = |error: io::Error| format!("cannot be read: {error}");
+    let mut options = std::fs::File::options();
+    let file = options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path).map_err(unread)?;
+    let found = file.metadata().map_err(unread)?;
+    if !found.is_file() || found.uid() != rustix::process::geteuid().as_raw() {
+        return Err("is no file of this user".to_owned());
+    }
+    if found.mode() & 0o077 != 0 {
+        return Err(format!("has mode {:o}, so others may know it; chmod 600 it", found.mode() & 0o777));
+    }
+    let mut content = Vec::new();
+    file.take(MOST).read_to_end(&mut content).map_err(unread)?;
+    if content.is_empty() { Err("is empty".to_owned()) } else { Ok(content) }
+}
+
+/// What a file holds, which is made if there is none; of several that make it one wins.
+fn make(path: &Path) -> Result<Vec<u8>, String> {
+    let unmade = |error: io::Error| format!("cannot be made: {error}");
+    if !path.exists() {
+        let directory = path.parent().expect("a name in a directory");
+        match std::fs::DirBuilder::new().mode(0o700).create(directory) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(unmade(error)),
+            Ok(()) | Err(_) => {}
+        }
+        // Home may be shared by hosts, which have processes of one number.
+        let drawn = Token::draw().map_err(unmade)?;
+        let fresh = directory.join(format!("token.{}", &drawn[..16]));
+        let secret = Token::draw().map_err(unmade)?;
+        let written = std::fs::File::options().write(true).create_new(true).mode(0o600).open(&fresh);
+        let written = written.and_then(|mut file| file.write_all(secret.as_bytes()).and_then(|()| file.sync_all()));
+        // Whole or not at all, and never in the place of another.
+        let linked = written.and_then(|()| match std::fs::hard_link(&fresh, path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            linked => linked,
+        });
+        let _ = std::fs::remove_file(&fresh);
+        linked.map_err(unmade)?;
+    }
+    read(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn found(environment: &[(&str, &str)]) -> Result<Token, String> {
+        let lookup =
+            |name: &str| environment.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+        Token::find(&lookup, "job").map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn all_ranks_of_a_user_find_one_token_and_each_job_has_its_own() {
+        let home = tempfile::tempdir().unwrap();
+        let home = home.path().to_str().unwrap();
+        let tokens: Vec<_> = std::thread::scope(|scope| {
+            let ranks: Vec<_> = (0..8).map(|_| scope.spawn(|| found(&[("HOME", home)]))).collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap().unwrap()).collect()
+        });
+        assert!(tokens.iter().all(|token| *token == tokens[0]));
+        assert_eq!(std::fs::read_dir(Path::new(home).join(".outboard")).unwrap().count(), 1, "nothing else stays");
+        assert_eq!(found(&[("HOME", home), (TOKEN, "given")]), Ok(Token::new(b"given", "job")));
+        assert_ne!(Token::new(b"given", "job"), Token::new(b"given", "another"));
+    }
+
+    #[test]
+    fn a_token_that_others_may_know_or_change_is_refused() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("secret");
+        let named = path.to_str().unwrap().to_owned();
+        let refused = |words: &[&str]| {
+            let said = found(&[(FILE, &named)]).unwrap_err();
+            words.iter().for_each(|word| assert!(said.contains(word), "`{word}` in: {said}"));
+        };
+        refused(&[FILE, &named, "cannot be read"]);
+        std::fs::write(&path, "secret").unwrap();
+        for mode in [0o644, 0o640, 0o602] {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            refused(&[&format!("{mode:o}"), "chmod 600"]);
+        }
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(found(&[(FILE, &named)]), Ok(Token::new(b"secret", "job")));
+        let elsewhere = home.path().join("elsewhere");
+        std::fs::rename(&path, &elsewhere).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
+        refused(&["cannot be read"]);
+        let said = found(&[]).unwrap_err();
+        assert!(said.contains(TOKEN) && said.contains(FILE) && said.contains("HOME"), "{said}");
+    }
+}

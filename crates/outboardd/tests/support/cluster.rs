@@ -1,0 +1,156 @@
+//! Daemons on the hosts of an emulated cluster, for programs that are also the lab's processes and the ranks, and so have
+//! a `main` of their own.
+
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use outboard_lab::{Lab, LabSpec, Loss};
+
+use super::{DAEMON, Daemon, Rank, SCENARIO, all_say, let_go, scenarios, start_ranks};
+
+const RATE: u64 = 500_000_000;
+const PORT: u16 = 7000;
+
+/// Runs the tests whose name has the first word that is no option, or is what the environment says.
+pub(crate) fn main(tests: &[(&str, fn())]) -> ExitCode {
+    outboard_lab::holder_main_if_requested();
+    if let Ok(scenario) = std::env::var(SCENARIO) {
+        scenarios::run(&scenario);
+        return ExitCode::SUCCESS;
+    }
+    let filter = std::env::args().skip(1).find(|word| !word.starts_with('-')).unwrap_or_default();
+    for (name, test) in tests.iter().filter(|(name, _)| name.contains(&filter)) {
+        test();
+        println!("test {name} ... ok");
+    }
+    ExitCode::SUCCESS
+}
+
+/// A lab whose hosts run daemons.
+pub(crate) struct Cluster {
+    /// Host by host.
+    pub(crate) daemons: Vec<Daemon>,
+    /// Daemons of each host.
+    pub(crate) siblings: usize,
+    pub(crate) lab: Lab,
+}
+
+/// Which host each rank is on.
+#[derive(Clone, Copy)]
+pub(crate) enum Layout {
+    /// Neighbours on the same host.
+    Contiguous,
+    /// Neighbours on different hosts.
+    Strided,
+}
+
+impl Cluster {
+    pub(crate) fn start(hosts: u16, loss: Option<Loss>, flags: &[&str]) -> Cluster {
+        Cluster::with_siblings(hosts, 1, loss, flags)
+    }
+
+    /// `siblings` daemons on each host (SP-8).
+    pub(crate) fn with_siblings(hosts: u16, siblings: usize, loss: Option<Loss>, flags: &[&str]) -> Cluster {
+        Cluster::start_by((hosts, siblings), loss, flags, |lab, host, flags| {
+            Daemon::start_by(lab.command(host, Path::new(DAEMON)).expect("the host is up"), flags)
+        })
+    }
+
+    /// Daemons to which the test can have system calls refused.
+    pub(crate) fn start_refusable(hosts: u16, flags: &[&str]) -> Cluster {
+        Cluster::start_by((hosts, 1), None, flags, |lab, host, flags| {
+            let program = std::env::current_exe().expect("a path");
+            Daemon::start_refusable(lab.command(host, program).expect("the host is up"), flags)
+        })
+    }
+
+    pub(crate) fn start_by(
+        (hosts, siblings): (u16, usize),
+        loss: Option<Loss>,
+        flags: &[&str],
+        daemon: impl Fn(&Lab, &str, &[&str]) -> Daemon,
+    ) -> Cluster {
+        let spec = LabSpec::new(hosts, RATE).expect("a valid lab").with_loss(loss);
+        let lab = Lab::start(&spec).expect("the lab starts");
+        let daemons = (1..=hosts)
+            .flat_map(|host| std::iter::repeat_n(host, siblings))
+            .map(|host| {
+                let rate = format!("{RATE}bit");
+                let flags = [&["--interface", "eth0", "--link-rate", &rate], flags].concat();
+                daemon(&lab, &format!("h{host}"), &flags)
+            })
+            .collect();
+        Cluster { daemons, siblings, lab }
+    }
+
+    pub(crate) fn again(&self, host: usize) -> Command {
+        let program = std::env::current_exe().expect("a path");
+        self.lab.command(&format!("h{}", host + 1), program).expect("the host is up")
+    }
+
+    /// `each` ranks per host, neighbours in the same host.
+    pub(crate) fn ranks(&self, scenario: &str, each: usize) -> Vec<Rank> {
+        self.ranks_by(Layout::Contiguous, scenario, each)
+    }
+
+    /// `each` ranks per host, each at the daemon that its place on the host says (GP-3).
+    pub(crate) fn ranks_by(&self, layout: Layout, scenario: &str, each: usize) -> Vec<Rank> {
+        let hosts = self.daemons.len() / self.siblings;
+        let place = |rank: usize| match layout {
+            Layout::Contiguous => (rank / each, rank % each),
+            Layout::Strided => (rank % hosts, rank / hosts),
+        };
+        self.ranks_at(scenario, &(0..hosts * each).map(place).collect::<Vec<_>>())
+    }
+
+    /// Ranks by their hosts and places there.
+    pub(crate) fn ranks_at(&self, scenario: &str, places: &[(usize, usize)]) -> Vec<Rank> {
+        let daemon = |(host, local): &_| &self.daemons[host * self.siblings + local % self.siblings];
+        let daemons: Vec<&Daemon> = places.iter().map(daemon).collect();
+        let address: Ipv4Addr = self.lab.address(1);
+        let rendezvous = format!("{address}:{PORT}");
+        let mut server = Rank::spawn(
+            self.again(0)
+                .env(SCENARIO, "rendezvous")
+                .env("OUTBOARD_RENDEZVOUS", &rendezvous)
+                .env("OUTBOARD_WORLD_SIZE", daemons.len().to_string()),
+        );
+        assert_eq!(server.line(), "ready");
+        let ranks = start_ranks(scenario, &daemons, &rendezvous, |rank| self.again(places[rank].0));
+        server.finish();
+        ranks
+    }
+
+    /// Ranks of a scenario that say when they are done, to a good end.
+    pub(crate) fn run(&self, scenario: &str, each: usize) {
+        self.run_by(Layout::Contiguous, scenario, each);
+    }
+
+    pub(crate) fn run_by(&self, layout: Layout, scenario: &str, each: usize) {
+        let mut ranks = self.ranks_by(layout, scenario, each);
+        all_say(&mut ranks, "done");
+        let_go(ranks);
+        assert_eq!(self.count("failed"), 0);
+    }
+
+    /// Bytes over the link of each host so far, both ways.
+    pub(crate) fn wire_bytes(&self) -> Vec<u64> {
+        let ports = self.lab.counters().expect("the lab is up");
+        ports.iter().map(|port| port.tx.bytes + port.rx.bytes).collect()
+    }
+
+    /// The one multicast address that a host receives.
+    pub(crate) fn channel(&self, host: u16) -> Ipv4Addr {
+        let mut list = self.lab.command(&format!("h{}", host + 1), "cat").expect("the host is up");
+        let list = list.arg("/proc/net/igmp").output().expect("coreutils").stdout;
+        let list = String::from_utf8(list).expect("text");
+        let words = list.split_whitespace().filter(|word| word.len() == 8);
+        let groups = words.filter_map(|word| Some(Ipv4Addr::from(u32::from_str_radix(word, 16).ok()?.to_ne_bytes())));
+        groups.into_iter().find(|group| group.octets()[0] == 239).expect("a group is made")
+    }
+
+    pub(crate) fn count(&self, name: &str) -> u64 {
+        self.daemons.iter().map(|daemon| daemon.statistics()[name].as_u64().expect("a number")).sum()
+    }
+}
