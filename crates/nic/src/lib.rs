@@ -13,8 +13,10 @@
 
 mod engine;
 pub mod host;
+mod job;
 pub mod ordered;
 mod registered;
 pub mod triggered;
 
 pub use engine::{Completion, Engine, Failure, Node, Order, Output, Place, Port, Region};
+pub use job::JobError;

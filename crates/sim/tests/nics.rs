@@ -72,7 +72,7 @@ fn engines_conform_in_all_sizes() {
     // 5 sizes and 4 ways to share hosts meet in all pairs, group by group.
     for ((ranks, per_host), bytes) in groups.zip([0, 1, 16_383, 16_384, 70_001].into_iter().cycle()) {
         for engine in EngineKind::ALL {
-            conforms(engine, ranks, per_host, bytes, 12);
+            conforms(engine, ranks, per_host, bytes, 8);
         }
     }
 }

@@ -123,7 +123,10 @@ fn what_a_nic_has_no_room_for_is_refused_with_numbers() {
         Settings { registered_bytes: 40_000, ..defaults },
         "131072 B of registered memory, of which 40000 B are left",
     );
-    refused(Settings { queue_depth: 10, ..defaults }, "requests: a queue has room for 10; choose an algorithm with fewer messages");
+    refused(
+        Settings { queue_depth: 10, ..defaults },
+        "requests: a queue has room for 10; choose an algorithm with fewer messages",
+    );
     refused(Settings { calls: 2, ..defaults }, "3 calls of job 0 at once: 2 may be in flight");
 }
 

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use outboard_plan::{Buffer, OpId, Rank, Span};
+use outboard_plan::{OpId, Span};
 
 use super::{Name, Post};
-use crate::engine::{Failure, Node, Place, Port, Region};
+use crate::engine::Place;
+use crate::job::Membership;
 use crate::registered::Part;
 
 /// What a process hears of a message when it goes on.
@@ -83,9 +84,7 @@ impl Running {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Member {
-    pub(super) rank: Rank,
-    /// The ports of all ranks.
-    pub(super) members: Vec<(Node, Port)>,
+    pub(super) membership: Membership,
     pub(super) queue: VecDeque<Post>,
     pub(super) running: Option<Running>,
     /// Calls that have begun.
@@ -94,25 +93,23 @@ pub(super) struct Member {
     pub(super) inbox: VecDeque<(Name, News)>,
     /// Messages that have no receive yet.
     pub(super) unexpected: BTreeMap<Name, News>,
-    pub(super) failed: Option<Failure>,
 }
 
 impl Member {
-    pub(super) fn new(rank: Rank, members: Vec<(Node, Port)>) -> Self {
+    pub(super) fn new(membership: Membership) -> Self {
         Member {
-            rank,
-            members,
+            membership,
             queue: VecDeque::new(),
             running: None,
             begun: 0,
             inbox: VecDeque::new(),
             unexpected: BTreeMap::new(),
-            failed: None,
         }
     }
 
-    pub(super) fn port(&self) -> Port {
-        self.members[self.rank.0 as usize].1
+    /// Calls that are posted and have not ended.
+    pub(super) fn calls(&self) -> usize {
+        self.queue.len() + usize::from(self.running.is_some())
     }
 
     /// Begins the next call, if none runs and there is one.
@@ -128,12 +125,7 @@ impl Member {
     /// Where a span of the call that runs is.
     pub(super) fn place(&self, span: Span) -> Place {
         let memory = self.running.as_ref().expect("a call runs").post.memory;
-        let base = match span.buffer {
-            Buffer::Input => memory[0],
-            Buffer::Output => memory[1],
-            Buffer::Scratch => memory[2],
-        };
-        Place { region: Region::Host(self.port()), address: base + span.offset, len: span.len }
+        self.membership.place(memory, span, 1)
     }
 
     /// Whether a message of a call that is over, or has been heard of, is heard of again.
@@ -143,6 +135,6 @@ impl Member {
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.running.is_none() && self.queue.is_empty() && self.inbox.is_empty() && self.unexpected.is_empty()
+        self.calls() == 0 && self.inbox.is_empty() && self.unexpected.is_empty()
     }
 }

@@ -20,13 +20,14 @@
 mod member;
 mod progress;
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use outboard_plan::{Program, Rank, Reduction};
-use thiserror::Error;
 
 use crate::engine::{Engine, Failure, Node, Output, Port};
+use crate::job::{JobError, Membership};
 use crate::registered::Registered;
 use member::Member;
 
@@ -116,24 +117,6 @@ pub enum Content {
     Data(u64),
 }
 
-/// Why a host does not take a job or a call.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[allow(missing_docs, reason = "the messages are the documentation")]
-pub enum Refusal {
-    #[error("job {job} is open on {port} already")]
-    Open { job: u8, port: Port },
-    #[error("{port} of {node} is no member of job {job}: name all members when it is opened")]
-    Stranger { job: u8, port: Port, node: Node },
-    #[error("job {job} is not open on {port}: open it first")]
-    Unknown { job: u8, port: Port },
-    #[error("job {job} has failed: {failure}; close it")]
-    Failed { job: u8, failure: Failure },
-    #[error("{calls} calls of job {job} at once: {most} may be in flight; wait for some")]
-    Calls { job: u8, calls: usize, most: usize },
-    #[error("the program is that of {named}, the port that of {rank}")]
-    Rank { named: Rank, rank: Rank },
-}
-
 /// A member, by job and port.
 type Key = (u8, u16);
 
@@ -171,15 +154,15 @@ impl Host {
     ///
     /// # Errors
     /// When it is one already, or not among the members.
-    pub fn open(&mut self, job: u8, port: Port, members: Vec<(Node, Port)>) -> Result<(), Refusal> {
-        let own = (self.node, port);
-        let rank = members.iter().position(|member| *member == own);
-        let Some(rank) = rank else { return Err(Refusal::Stranger { job, port, node: self.node }) };
-        if self.members.contains_key(&(job, port.0)) {
-            return Err(Refusal::Open { job, port });
+    pub fn open(&mut self, job: u8, port: Port, members: Vec<(Node, Port)>) -> Result<(), JobError> {
+        let membership = Membership::new(job, (self.node, port), members)?;
+        match self.members.entry((job, port.0)) {
+            Entry::Occupied(_) => Err(JobError::Open { job, port }),
+            Entry::Vacant(vacant) => {
+                vacant.insert(Member::new(membership));
+                Ok(())
+            }
         }
-        self.members.insert((job, port.0), Member::new(Rank(rank as u32), members));
-        Ok(())
     }
 
     /// Packets that were dropped.
@@ -206,22 +189,13 @@ impl Host {
 
 impl Engine for Host {
     type Post = Post;
-    type Refusal = Refusal;
+    type Refusal = JobError;
     type Packet = Packet;
 
-    fn post(&mut self, now: u64, port: Port, post: &Post) -> Result<(), Refusal> {
+    fn post(&mut self, now: u64, port: Port, post: &Post) -> Result<(), JobError> {
         let (job, key) = (post.job, (post.job, port.0));
-        let member = self.members.get_mut(&key).ok_or(Refusal::Unknown { job, port })?;
-        if let Some(failure) = member.failed {
-            return Err(Refusal::Failed { job, failure });
-        }
-        if post.program.rank != member.rank {
-            return Err(Refusal::Rank { named: post.program.rank, rank: member.rank });
-        }
-        let (calls, most) = (member.queue.len() + usize::from(member.running.is_some()) + 1, self.settings.calls);
-        if calls > most {
-            return Err(Refusal::Calls { job, calls, most });
-        }
+        let member = self.members.get_mut(&key).ok_or(JobError::Unknown { job, port })?;
+        member.membership.admit(job, post.program.rank, member.calls(), self.settings.calls)?;
         member.queue.push_back(post.clone());
         self.test(key);
         self.settle();
@@ -235,9 +209,7 @@ impl Engine for Host {
             Content::Message(_) | Content::Offer | Content::Data(_) => packet.name.from,
             Content::Taken | Content::Clear => packet.name.to,
         };
-        let known = self.members.get(&key).is_some_and(|member| {
-            member.failed.is_none() && member.members.get(peer.0 as usize).is_some_and(|(node, _)| *node == from)
-        });
+        let known = self.members.get(&key).is_some_and(|member| member.membership.hears(peer, from));
         if known {
             self.take_in(key, packet);
         } else {
@@ -248,8 +220,8 @@ impl Engine for Host {
     }
 
     fn handle_dead(&mut self, now: u64, node: Node) {
-        let of = |member: &Member| member.failed.is_none() && member.members.iter().any(|(other, _)| *other == node);
-        let failed: Vec<Key> = self.members.iter().filter(|(_, member)| of(member)).map(|(key, _)| *key).collect();
+        let needs = self.members.iter().filter(|(_, member)| member.membership.needs(node));
+        let failed: Vec<Key> = needs.map(|(key, _)| *key).collect();
         for key in failed {
             self.fail(key, Failure::Dead { node });
         }

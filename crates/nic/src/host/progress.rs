@@ -53,7 +53,9 @@ impl Host {
     /// A process goes on with its calls as far as it can.
     pub(super) fn test(&mut self, key: Key) {
         loop {
-            let Some(member) = self.members.get_mut(&key).filter(|member| member.failed.is_none()) else { return };
+            let Some(member) = self.members.get_mut(&key).filter(|member| member.membership.failed.is_none()) else {
+                return;
+            };
             member.begin();
             let Some(running) = &mut member.running else { return };
             if let Some(id) = running.ready.pop_front() {
@@ -73,7 +75,7 @@ impl Host {
     /// Starts a step that waits for nothing.
     fn start(&mut self, key: Key, id: OpId) {
         let member = self.members.get_mut(&key).expect("it runs");
-        let (rank, running) = (member.rank, member.running.as_ref().expect("it runs"));
+        let (rank, running) = (member.membership.rank, member.running.as_ref().expect("it runs"));
         let (call, reduction) = (running.call, running.post.reduction);
         match running.post.program.steps[id.0 as usize].op {
             Op::Send { to, index, span } => self.offer(key, id, Name { call, from: rank, to, index }, span),
@@ -104,7 +106,7 @@ impl Host {
         let member = self.members.get_mut(&key).expect("it runs");
         let from = member.place(span);
         member.running.as_mut().expect("it runs").sends.insert(name, id);
-        let (node, port) = member.members[name.to.0 as usize];
+        let (node, port) = member.membership.port_of(name.to);
         if node == self.node {
             self.tell_here((key.0, port.0), name, News::Here(from));
         } else if span.len < self.settings.eager_bytes {
@@ -116,7 +118,7 @@ impl Host {
 
     /// Another process of this host hears of a message.
     fn tell_here(&mut self, key: Key, name: Name, news: News) {
-        if let Some(member) = self.members.get_mut(&key).filter(|member| member.failed.is_none()) {
+        if let Some(member) = self.members.get_mut(&key).filter(|member| member.membership.failed.is_none()) {
             member.inbox.push_back((name, news));
         }
     }
@@ -124,8 +126,8 @@ impl Host {
     /// Sends a packet to the other end of a message.
     fn transmit(&mut self, key: Key, name: Name, content: Content, payload: Option<Place>) {
         let member = &self.members[&key];
-        let peer = if member.rank == name.from { name.to } else { name.from };
-        let (to, port) = member.members[peer.0 as usize];
+        let peer = if member.membership.rank == name.from { name.to } else { name.from };
+        let (to, port) = member.membership.port_of(peer);
         let packet = Packet { job: key.0, port, name, content };
         self.outputs.push_back(Output::Transmit { to, packet, payload: payload.into_iter().collect() });
     }
@@ -186,7 +188,7 @@ impl Host {
                 self.transmit(key, name, Content::Taken, None);
             }
             None => {
-                let (_, port) = self.members[&key].members[name.from.0 as usize];
+                let (_, port) = self.members[&key].membership.port_of(name.from);
                 self.tell_here((key.0, port.0), name, News::Taken);
             }
         }
@@ -209,8 +211,9 @@ impl Host {
     /// A job is over on this port: its calls end, and what it had is free.
     pub(super) fn fail(&mut self, key: Key, failure: Failure) {
         let member = self.members.get_mut(&key).expect("it is open");
-        member.failed = Some(failure);
-        let calls = std::mem::take(&mut member.queue).len() + usize::from(member.running.take().is_some());
+        member.membership.failed = Some(failure);
+        let calls = member.calls();
+        (member.queue, member.running) = Default::default();
         let heard = std::mem::take(&mut member.inbox).into_iter().map(|(_, news)| news);
         for news in heard.chain(std::mem::take(&mut member.unexpected).into_values()) {
             if let News::Staged(part) = news {

@@ -116,7 +116,7 @@ pub enum Place {
 impl Place {
     /// Bytes, in units of the plan; those of a buffer of the next call are for the NIC to say.
     #[must_use]
-    pub const fn len(&self) -> Option<u64> {
+    pub const fn bytes(&self) -> Option<u64> {
         match self {
             Place::Memory(span) => Some(span.len),
             Place::Arrived { len, .. } | Place::Shared { len, .. } => Some(*len),

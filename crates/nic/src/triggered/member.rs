@@ -12,11 +12,12 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use outboard_plan::{Buffer, Rank, Reduction};
+use outboard_plan::Reduction;
 
 use super::list::{Connection, Place as Unplaced, Prepost, Purpose, Template};
 use super::queue::QueuePair;
-use crate::engine::{Failure, Node, Place, Port, Region};
+use crate::engine::{Place, Region};
+use crate::job::Membership;
 use crate::registered::Part;
 
 /// A call, as a process posts it: a template, and what it is filled with (CD-3).
@@ -122,30 +123,30 @@ pub(super) type Channels = BTreeMap<(u16, Connection), Channel>;
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Member {
-    pub(super) rank: Rank,
-    /// The ports of all ranks.
-    pub(super) members: Vec<(Node, Port)>,
+    pub(super) membership: Membership,
     pub(super) channels: Channels,
     pub(super) queue: VecDeque<Post>,
     pub(super) running: Option<Running>,
     /// Calls that share memory: posted, and begun.
     pub(super) sharing_posted: u64,
     pub(super) sharing_begun: u64,
-    pub(super) failed: Option<Failure>,
 }
 
 impl Member {
-    pub(super) fn new(rank: Rank, members: Vec<(Node, Port)>) -> Self {
+    pub(super) fn new(membership: Membership) -> Self {
         Member {
-            rank,
-            members,
+            membership,
             channels: Channels::new(),
             queue: VecDeque::new(),
             running: None,
             sharing_posted: 0,
             sharing_begun: 0,
-            failed: None,
         }
+    }
+
+    /// Calls that are posted and have not ended.
+    pub(super) fn calls(&self) -> usize {
+        self.queue.len() + usize::from(self.running.is_some())
     }
 
     /// A queue pair of the call that runs.
@@ -163,15 +164,7 @@ impl Member {
             (&self.channels[&(*operation, connection)].ring, running.ordinals[slot as usize])
         };
         match place {
-            Unplaced::Memory(span) => {
-                let base = match span.buffer {
-                    Buffer::Input => memory[0],
-                    Buffer::Output => memory[1],
-                    Buffer::Scratch => memory[2],
-                };
-                let (_, port) = self.members[self.rank.0 as usize];
-                Place { region: Region::Host(port), address: base + span.offset * unit, len: span.len * unit }
-            }
+            Unplaced::Memory(span) => self.membership.place(*memory, span, *unit),
             Unplaced::Shared { offset, len } => {
                 Place { region: Region::Shared, address: running.region + offset * unit, len: len * unit }
             }
@@ -198,6 +191,6 @@ impl Member {
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.running.is_none() && self.queue.is_empty() && self.channels.values().all(Channel::is_idle)
+        self.calls() == 0 && self.channels.values().all(Channel::is_idle)
     }
 }

@@ -22,10 +22,10 @@ mod queue;
 mod region;
 mod settings;
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use outboard_plan::Rank;
 use thiserror::Error;
 
 pub use member::Post;
@@ -34,6 +34,7 @@ pub use print::TableLine;
 pub use settings::{Readiness, Settings};
 
 use crate::engine::{Engine, Failure, Node, Output, Port};
+use crate::job::{JobError, Membership};
 use crate::registered::Registered;
 use list::{Action, Connection, Prepost, Protocol, Purpose, Template};
 use member::{Channel, Member, Ring};
@@ -44,20 +45,8 @@ use region::SharedRegion;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[allow(missing_docs, reason = "the messages are the documentation")]
 pub enum Refusal {
-    #[error("job {job} is open on {port} already")]
-    Open { job: u8, port: Port },
-    #[error("{port} of {node} is no member of job {job}: name all members when it is opened")]
-    Stranger { job: u8, port: Port, node: Node },
-    #[error("job {job} is not open on {port}: open it first")]
-    Unknown { job: u8, port: Port },
-    #[error("job {job} has calls in flight on {port}: wait for them first")]
-    Busy { job: u8, port: Port },
-    #[error("job {job} has failed: {failure}; close it")]
-    Failed { job: u8, failure: Failure },
-    #[error("{calls} calls of job {job} at once: {most} may be in flight; wait for some")]
-    Calls { job: u8, calls: usize, most: usize },
-    #[error("the list is that of {named}, the port that of {rank}")]
-    Rank { named: Rank, rank: Rank },
+    #[error(transparent)]
+    Job(#[from] JobError),
     #[error("request {index} is about a connection that the list does not name")]
     Connection { index: usize },
     #[error("{queue} holds {requests} requests: a queue has room for {most}; choose an algorithm with fewer messages")]
@@ -138,26 +127,25 @@ impl Triggered {
     ///
     /// # Errors
     /// When it is one already, or not among the members.
-    pub fn open(&mut self, job: u8, port: Port, members: Vec<(Node, Port)>) -> Result<(), Refusal> {
-        let own = (self.node, port);
-        let rank = members.iter().position(|member| *member == own);
-        let Some(rank) = rank else { return Err(Refusal::Stranger { job, port, node: self.node }) };
-        if self.members.contains_key(&(job, port.0)) {
-            return Err(Refusal::Open { job, port });
+    pub fn open(&mut self, job: u8, port: Port, members: Vec<(Node, Port)>) -> Result<(), JobError> {
+        let membership = Membership::new(job, (self.node, port), members)?;
+        match self.members.entry((job, port.0)) {
+            Entry::Occupied(_) => Err(JobError::Open { job, port }),
+            Entry::Vacant(vacant) => {
+                vacant.insert(Member::new(membership));
+                Ok(())
+            }
         }
-        self.members.insert((job, port.0), Member::new(Rank(rank as u32), members));
-        Ok(())
     }
 
     /// Gives back what a job has on `port`.
     ///
     /// # Errors
     /// When calls are in flight, or there is no such job.
-    pub fn close(&mut self, job: u8, port: Port) -> Result<(), Refusal> {
+    pub fn close(&mut self, job: u8, port: Port) -> Result<(), JobError> {
         let key = (job, port.0);
-        let member = self.members.get(&key).ok_or(Refusal::Unknown { job, port })?;
-        if member.running.is_some() || !member.queue.is_empty() {
-            return Err(Refusal::Busy { job, port });
+        if self.members.get(&key).ok_or(JobError::Unknown { job, port })?.calls() > 0 {
+            return Err(JobError::Busy { job, port });
         }
         self.release(key);
         self.members.remove(&key);
@@ -294,17 +282,8 @@ impl Engine for Triggered {
 
     fn post(&mut self, _now: u64, port: Port, post: &Post) -> Result<(), Refusal> {
         let (job, key, template) = (post.job, (post.job, port.0), &post.template);
-        let member = self.members.get(&key).ok_or(Refusal::Unknown { job, port })?;
-        if let Some(failure) = member.failed {
-            return Err(Refusal::Failed { job, failure });
-        }
-        let (calls, most) = (member.queue.len() + usize::from(member.running.is_some()) + 1, self.settings.calls);
-        if calls > most {
-            return Err(Refusal::Calls { job, calls, most });
-        }
-        if template.rank != member.rank {
-            return Err(Refusal::Rank { named: template.rank, rank: member.rank });
-        }
+        let member = self.members.get(&key).ok_or(JobError::Unknown { job, port })?;
+        member.membership.admit(job, template.rank, member.calls(), self.settings.calls)?;
         self.admit(template, post.unit)?;
         self.make(key, post.operation, template)?;
         let member = self.members.get_mut(&key).expect("found above");
@@ -338,10 +317,8 @@ impl Engine for Triggered {
 
     fn handle_packet(&mut self, now: u64, from: Node, packet: Packet) {
         let key = (packet.job, packet.port.0);
-        let known = self.members.get(&key).is_some_and(|member| {
-            let peer = member.members.get(packet.connection.peer.0 as usize);
-            member.failed.is_none() && peer.is_some_and(|(node, _)| *node == from)
-        });
+        let peer = packet.connection.peer;
+        let known = self.members.get(&key).is_some_and(|member| member.membership.hears(peer, from));
         if known {
             self.take_in(now, key, &packet);
         } else {
@@ -351,8 +328,8 @@ impl Engine for Triggered {
     }
 
     fn handle_dead(&mut self, _now: u64, node: Node) {
-        let of = |member: &Member| member.failed.is_none() && member.members.iter().any(|(other, _)| *other == node);
-        let failed: Vec<Key> = self.members.iter().filter(|(_, member)| of(member)).map(|(key, _)| *key).collect();
+        let needs = self.members.iter().filter(|(_, member)| member.membership.needs(node));
+        let failed: Vec<Key> = needs.map(|(key, _)| *key).collect();
         for key in failed {
             self.fail(key, Failure::Dead { node });
         }

@@ -18,7 +18,9 @@ impl Triggered {
 
     /// One phase of the call that runs, as far as it goes; whether it is over.
     fn go_on(&mut self, key: Key) -> bool {
-        let Some(member) = self.members.get_mut(&key).filter(|member| member.failed.is_none()) else { return false };
+        let Some(member) = self.members.get_mut(&key).filter(|member| member.membership.failed.is_none()) else {
+            return false;
+        };
         let Some(running) = &member.running else { return self.begin(key) };
         let (template, phase) = (Arc::clone(&running.post.template), running.phase);
         let next = match phase {
@@ -180,7 +182,7 @@ impl Triggered {
     /// Sends what may leave on a queue pair.
     pub(super) fn send(&mut self, key: Key, operation: u16, connection: Connection, purpose: Purpose) {
         let Some(member) = self.members.get_mut(&key) else { return };
-        let (rank, (to, port)) = (member.rank, member.members[connection.peer.0 as usize]);
+        let (rank, (to, port)) = (member.membership.rank, member.membership.port_of(connection.peer));
         let Some(channel) = member.channels.get_mut(&(operation, connection)).filter(|channel| channel.connected)
         else {
             return;
@@ -198,9 +200,9 @@ impl Triggered {
     /// Tells the peer of a connection something about it.
     pub(super) fn tell(&mut self, key: Key, operation: u16, connection: Connection, content: Content) {
         let member = &self.members[&key];
-        let (to, port) = member.members[connection.peer.0 as usize];
+        let (to, port) = member.membership.port_of(connection.peer);
         let link = member.channels[&(operation, connection)].link;
-        let connection = connection.seen_from_peer(member.rank);
+        let connection = connection.seen_from_peer(member.membership.rank);
         let packet = Packet { job: key.0, port, operation, connection, link, content };
         self.outputs.push_back(Output::Transmit { to, packet, payload: Vec::new() });
     }
@@ -263,8 +265,9 @@ impl Triggered {
     pub(super) fn fail(&mut self, key: Key, failure: Failure) {
         self.release(key);
         let member = self.members.get_mut(&key).expect("it is open");
-        member.failed = Some(failure);
-        let calls = std::mem::take(&mut member.queue).len() + usize::from(member.running.take().is_some());
+        member.membership.failed = Some(failure);
+        let calls = member.calls();
+        (member.queue, member.running) = Default::default();
         let completion = Completion { job: key.0, result: Err(failure) };
         self.outputs.extend((0..calls).map(|_| Output::Completed { port: Port(key.1), completion }));
         if let Some(region) = self.regions.remove(&key.0) {

@@ -50,7 +50,7 @@ impl Arrivals {
                     Place::Memory(Span { buffer: span.buffer, offset: at, len: next - at })
                 }
             };
-            let len = piece.len().expect("a piece of a span has a length");
+            let len = piece.bytes().expect("a piece of a span has a length");
             at += len;
             match (pieces.last_mut(), piece) {
                 (Some(Place::Shared { offset, len: before }), Place::Shared { offset: next, len })

@@ -16,6 +16,9 @@ use super::{LowerError, Lowering};
 /// Templates of one kind of call that are kept; the oldest goes first.
 const KEPT: usize = 64;
 
+/// The templates of all ranks.
+type Templates = Arc<[Arc<Template>]>;
+
 /// What the programs of a template have been made for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Size {
@@ -24,6 +27,9 @@ enum Size {
     /// This call alone: bytes, bytes of an element, and blocks that differ.
     Exact(u64, u64, Option<Extents>),
 }
+
+/// Templates, and what they serve.
+type Kept = (Protocol, Size, Templates);
 
 /// Calls that have their queue pairs in common.
 #[derive(Debug)]
@@ -34,7 +40,7 @@ struct Operation {
     in_place: bool,
     /// By rank, what is posted on its queue pairs beforehand.
     preposts: Vec<BTreeMap<Connection, Prepost>>,
-    kept: Vec<(Protocol, Size, Arc<[Arc<Template>]>)>,
+    kept: Vec<Kept>,
 }
 
 /// A call of all ranks.
@@ -160,7 +166,7 @@ impl<'a> Communicator<'a> {
         arguments: &Arguments<'_>,
         (protocol, size, buffer): (Protocol, Size, u64),
         ready: Protocol,
-    ) -> Result<Arc<[Arc<Template>]>, LowerError> {
+    ) -> Result<Templates, LowerError> {
         let ranks = self.topology.ranks();
         let bytes = match size {
             Size::Unit => u64::from(choice.collective() != Collective::Barrier),
@@ -196,7 +202,7 @@ impl<'a> Communicator<'a> {
             template.connections.iter_mut().for_each(|one| *one = known[&one.connection]);
             templates.push(Arc::new(template));
         }
-        let templates: Arc<[Arc<Template>]> = templates.into();
+        let templates: Templates = templates.into();
         operation.kept.push((protocol, size, Arc::clone(&templates)));
         if operation.kept.len() > KEPT {
             operation.kept.remove(0);
@@ -207,7 +213,7 @@ impl<'a> Communicator<'a> {
 }
 
 impl Operation {
-    fn kept(&self, protocol: Protocol, size: &Size) -> Option<Arc<[Arc<Template>]>> {
+    fn kept(&self, protocol: Protocol, size: &Size) -> Option<Templates> {
         let found = self.kept.iter().find(|(other, of, _)| *other == protocol && of == size);
         found.map(|(.., templates)| Arc::clone(templates))
     }

@@ -197,7 +197,7 @@ impl Writer<'_> {
         };
         let mut offset = left.offset;
         for from in pieces.into_iter().filter(|_| !span.is_empty()) {
-            let len = from.len().expect("a piece of a span has a length");
+            let len = from.bytes().expect("a piece of a span has a length");
             self.push(rank, after, HostStep::Copy { from, to: Place::Shared { offset, len } });
             offset += len;
         }

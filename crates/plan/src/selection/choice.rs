@@ -188,7 +188,8 @@ impl Choice {
     /// with (SP-5). All others begin behind the ready barrier (MC-4).
     #[must_use]
     pub const fn pulls(self) -> bool {
-        matches!(self.algorithm, Algorithm::Pull | Algorithm::Linear)
+        let linear = matches!(self.algorithm, Algorithm::Linear) && !matches!(self.collective, Collective::Allgather);
+        linear || matches!(self.algorithm, Algorithm::Pull)
     }
 
     /// What carries out a call whose blocks each rank may lay anywhere, such as an allgatherv, where this is chosen:
@@ -273,6 +274,8 @@ mod tests {
         }
         for (collective, text) in [
             (Collective::Allgather, "bruck:ports=3"),
+            (Collective::Allgather, "rotated-bruck:ports=3"),
+            (Collective::Allgather, "hierarchical:leaders=2,between=linear"),
             (Collective::Allgather, "multicast:chains=4,subgroups=2"),
             (Collective::Allgather, "hierarchical:leaders=3,between=neighbour-exchange"),
             (Collective::Allgather, "hierarchical:leaders=3,between=standard-exchange,ports=2"),
@@ -298,7 +301,7 @@ mod tests {
         assert_eq!(
             wrong("rings"),
             "no allgather algorithm is called `rings`: choose one of ring, neighbour-exchange, standard-exchange, \
-             bruck, hierarchical, multicast"
+             bruck, rotated-bruck, linear, hierarchical, multicast"
         );
         assert_eq!(wrong("bruck:3"), "`3` in `bruck:3`: write settings as name=value, with commas between them");
         assert_eq!(wrong("bruck:ports=0"), "`ports=0` in `bruck:ports=0`: expected a number from 1");
@@ -306,7 +309,7 @@ mod tests {
         assert!(
             wrong("hierarchical:ports=2").ends_with("expected between=standard-exchange or between=bruck before it")
         );
-        assert!(wrong("hierarchical:between=pull").ends_with("ring, neighbour-exchange, standard-exchange, bruck"));
+        assert!(wrong("hierarchical:between=pull").ends_with("neighbour-exchange, standard-exchange, bruck, linear"));
         assert!(wrong("ring:").starts_with("`` in `ring:`"));
     }
 

@@ -117,8 +117,7 @@ impl Collective {
         Collective::Scan,
     ];
 
-    /// The algorithms that carry it out among all ranks. Those that do not multicast may also go among the leaders of
-    /// hosts, where [`Collective::between_leaders`] has one.
+    /// The algorithms that carry it out among all ranks. Some of them may also go among the leaders of hosts, where [`Collective::between_leaders`] has one.
     pub(super) const fn table(self) -> &'static [Row] {
         match self {
             Collective::Allgather => &[
@@ -126,6 +125,8 @@ impl Collective {
                 (Algorithm::NeighbourExchange, &[]),
                 (Algorithm::StandardExchange { ports: 1 }, &["ports"]),
                 (Algorithm::Bruck { ports: 1 }, &["ports"]),
+                (Algorithm::RotatedBruck { ports: 1 }, &["ports"]),
+                (Algorithm::Linear, &[]),
                 (Algorithm::Multicast { chains: 0, subgroups: 1 }, &["chains", "subgroups"]),
             ],
             Collective::Broadcast => &[
@@ -184,9 +185,11 @@ impl Collective {
         }
     }
 
-    /// The algorithms that may go among leaders.
+    /// The algorithms that may go among leaders: blocks that leaders pass on lie in their places.
     pub(super) fn for_leaders(self) -> impl Iterator<Item = Row> {
-        self.table().iter().copied().filter(|(algorithm, _)| !algorithm.multicasts())
+        let fits =
+            |algorithm: Algorithm| !algorithm.multicasts() && !matches!(algorithm, Algorithm::RotatedBruck { .. });
+        self.table().iter().copied().filter(move |(algorithm, _)| fits(*algorithm))
     }
 
     /// All that carries it out, each with the defaults of its settings; first what a plan shows where nothing is named.

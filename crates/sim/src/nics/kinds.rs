@@ -7,7 +7,7 @@ use std::fmt::Debug;
 use outboard_nic::ordered::descriptor::Source;
 use outboard_nic::ordered::{self, Ordered};
 use outboard_nic::triggered::{self, Triggered};
-use outboard_nic::{Engine, Failure, Node, Port, host};
+use outboard_nic::{Engine, Failure, JobError, Node, Port, host};
 use outboard_plan::{PlanError, Rank, Topology};
 use outboard_plan_tools as tools;
 use outboard_plan_tools::triggered::Communicator;
@@ -172,11 +172,11 @@ impl Kind for triggered::Settings {
     }
 
     fn open(engine: &mut Triggered, job: u8, port: Port, members: &[(Node, Port)]) -> Result<(), triggered::Refusal> {
-        engine.open(job, port, members.to_vec())
+        Ok(engine.open(job, port, members.to_vec())?)
     }
 
     fn failure(refusal: &triggered::Refusal) -> Option<Failure> {
-        if let triggered::Refusal::Failed { failure, .. } = refusal { Some(*failure) } else { None }
+        if let triggered::Refusal::Job(JobError::Failed { failure, .. }) = refusal { Some(*failure) } else { None }
     }
 
     fn is_idle(engine: &Triggered) -> bool {
@@ -218,12 +218,12 @@ impl Kind for host::Settings {
         error.into()
     }
 
-    fn open(engine: &mut host::Host, job: u8, port: Port, members: &[(Node, Port)]) -> Result<(), host::Refusal> {
+    fn open(engine: &mut host::Host, job: u8, port: Port, members: &[(Node, Port)]) -> Result<(), JobError> {
         engine.open(job, port, members.to_vec())
     }
 
-    fn failure(refusal: &host::Refusal) -> Option<Failure> {
-        if let host::Refusal::Failed { failure, .. } = refusal { Some(*failure) } else { None }
+    fn failure(refusal: &JobError) -> Option<Failure> {
+        if let JobError::Failed { failure, .. } = refusal { Some(*failure) } else { None }
     }
 
     fn is_idle(engine: &host::Host) -> bool {
