@@ -87,6 +87,19 @@ const AHEAD: [(Collective, &str); 6] = [
     (Collective::Alltoall, "pairwise"),
 ];
 
+/// Allgathers of CD-2, with ranks, and ranks of a host.
+const ALLGATHERS: [(&str, u32, u32); 9] = [
+    ("ring", 5, 1),
+    ("neighbour-exchange", 6, 1),
+    ("standard-exchange:ports=2", 9, 1),
+    ("bruck:ports=3", 11, 1),
+    ("rotated-bruck", 7, 1),
+    ("linear", 7, 2),
+    ("hierarchical:leaders=2,between=bruck,ports=2", 11, 3),
+    ("hierarchical:leaders=1,between=ring", 9, 4),
+    ("multi-leader:leaders=2,between=standard-exchange", 16, 4),
+];
+
 /// CD-4, CD-5: whatever the settings, calls of any size in a row end with their bytes.
 #[test]
 fn settings_change_no_byte() {
@@ -103,10 +116,35 @@ fn settings_change_no_byte() {
             let calls = [3_000, 30, 0, 3_999, 4_000].map(|bytes| call(collective, algorithm, bytes)).into();
             play(&one_job(5, 1, calls, settings), 0..4);
         }
-        let hierarchical = "hierarchical:leaders=2,between=bruck,ports=2";
-        let calls = [3_000, 1, 39, 5_000].map(|bytes| call(Collective::Allgather, hierarchical, bytes)).into();
-        play(&one_job(11, 3, calls, settings), 0..4);
+        for (algorithm, ranks, per_host) in ALLGATHERS {
+            let even = |bytes| call(Collective::Allgather, algorithm, bytes);
+            let uneven = |bytes| Call { uneven: Some(bytes), ..even(bytes) };
+            let calls = vec![even(3_000), uneven(50), even(1), uneven(9_000), even(39), uneven(7), even(5_000)];
+            play(&one_job(ranks, per_host, calls, settings), 0..3);
+        }
     }
+}
+
+/// CD-4, CD-5: where nobody leaves before all have come, what is posted one call ahead is enough; elsewhere, and without
+/// clear-to-sends, some find their receiver not ready, and send again.
+#[test]
+fn who_finds_a_receiver_not_ready_sends_again() {
+    let refused = |collective, algorithm, bytes, readiness| {
+        let calls = vec![call(collective, algorithm, bytes); 6];
+        let plan = one_job(6, 1, calls, Settings { readiness, ..Settings::default() });
+        let prepared = Prepared::new(&plan).expect("it fits");
+        let mut refused = 0;
+        for seed in 0..20 {
+            let played = prepared.watch(seed, |_, engine| refused += engine.counters().refused);
+            played.unwrap_or_else(|breach| panic!("{algorithm}, seed {seed}: {breach}"));
+        }
+        refused
+    };
+    for bytes in [100, 20_000] {
+        assert_eq!(refused(Collective::Allgather, "bruck", bytes, Readiness::ClearToSend), 0);
+    }
+    assert!(refused(Collective::Allgather, "bruck", 20_000, Readiness::Retry) > 0);
+    assert!(refused(Collective::Broadcast, "binomial", 100, Readiness::ClearToSend) > 0);
 }
 
 /// A NIC without room says so with both numbers.

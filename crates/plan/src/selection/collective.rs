@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-use super::choice::{Choice, all, led};
+use super::choice::{Choice, all, all_led, led};
 use crate::algorithm::{Algorithm, DEFAULT_SEGMENT, WHOLE};
 
 /// A collective that an algorithm is chosen for, and the bytes by which.
@@ -198,7 +198,8 @@ impl Collective {
         let flat = |multicasts| self.table().iter().filter(move |(algorithm, _)| algorithm.multicasts() == multicasts);
         let led = self.between_leaders().map(|algorithm| led(self, algorithm));
         let flat = |multicasts| flat(multicasts).map(|(algorithm, _)| all(self, *algorithm));
-        flat(false).chain(led).chain(flat(true)).collect()
+        let met = (self == Collective::Allgather).then(|| all_led(self, Algorithm::StandardExchange { ports: 1 }));
+        flat(false).chain(led).chain(met).chain(flat(true)).collect()
     }
 
     /// In files and on the command line.

@@ -83,6 +83,10 @@ pub fn terms(cost: &Cost, case: &Case, choice: Choice) -> Terms {
     let shape = Spread::new(cost, ranks, hosts);
     let spent = match choice.leaders() {
         None => among(shape, choice.collective(), choice.algorithm().carried_out(ranks), bytes),
+        // A host is as good as one for each of its leaders, but for what these have for each other.
+        Some(leaders) if choice.all_leaders_meet() => {
+            by_host(Spread::new(cost, ranks, hosts.saturating_mul(leaders)), choice, bytes)
+        }
         Some(_) => by_host(shape, choice, bytes),
     };
     let handshake = u64::from(spent.multicast > 0);

@@ -5,7 +5,7 @@ use std::fmt;
 use outboard_nic::triggered::list::Protocol;
 use outboard_nic::{host, ordered, triggered};
 use outboard_plan::selection::{Choice, Collective};
-use outboard_plan::{Element, Operator, Rank, Reduction, Topology};
+use outboard_plan::{Arguments, Element, Operator, Rank, Reduction, Topology};
 use outboard_plan_tools as tools;
 
 use super::{Call, JobPlan, Kind, NicPlan, Prepared, service_process};
@@ -37,28 +37,30 @@ impl EngineKind {
     /// For more hosts than a group has ranks.
     pub fn takes(self, hosts: &[u32], call: &Call) -> Result<String, String> {
         let topology = Topology::of_hosts(hosts.iter().copied()).expect("at most as many as a group has");
-        let arguments = call.arguments(&topology);
+        call.with_arguments(&topology, |arguments| self.takes_with(call.choice, arguments))
+    }
+
+    fn takes_with(self, choice: Choice, arguments: &Arguments<'_>) -> Result<String, String> {
         match self {
-            EngineKind::ServiceProcess => {
-                call.choice.collective().read(&call.choice.to_string()).map(|_| String::new())
-            }
+            EngineKind::ServiceProcess => choice.collective().read(&choice.to_string()).map(|_| String::new()),
             EngineKind::Triggered => {
-                let mut communicator = tools::triggered::Communicator::new(&topology, triggered::Settings::default());
-                let lowered = communicator.call(call.choice, &arguments).map_err(|error| error.to_string())?;
+                let mut communicator =
+                    tools::triggered::Communicator::new(arguments.topology, triggered::Settings::default());
+                let lowered = communicator.call(choice, arguments).map_err(|error| error.to_string())?;
                 Ok(match lowered.templates.first().map(|template| template.protocol) {
                     Some(Protocol::Eager { .. }) | None => "eager".to_owned(),
                     Some(Protocol::Rendezvous | Protocol::Retry) => "by rendezvous".to_owned(),
                 })
             }
             EngineKind::Ordered => {
-                let lowered = tools::ordered::lower(call.choice, &arguments, &ordered::Settings::default());
+                let lowered = tools::ordered::lower(choice, arguments, &ordered::Settings::default());
                 match lowered.map_err(|error| error.to_string())?.pulses.len() {
                     1 => Ok(String::new()),
                     pulses => Ok(format!("in {pulses} pulses")),
                 }
             }
             EngineKind::Host => {
-                tools::host::lower(call.choice, &arguments).map(|_| String::new()).map_err(|error| error.to_string())
+                tools::host::lower(choice, arguments).map(|_| String::new()).map_err(|error| error.to_string())
             }
         }
     }

@@ -96,7 +96,8 @@ impl Kind for ordered::Settings {
         let sources = sources(job.members);
         let mut first = 0;
         let mut one = |(call, memory): (&Call, &Vec<[u64; 3]>)| {
-            let lowered = tools::ordered::lower(call.choice, &call.arguments(job.topology), self)?;
+            let lowered =
+                call.with_arguments(job.topology, |arguments| tools::ordered::lower(call.choice, arguments, self))?;
             let words = |(rank, [input, output, _]): (u32, &[u64; 3])| {
                 let (reduction, members) = (call.reduction, sources.as_slice());
                 let posted =
@@ -157,7 +158,7 @@ impl Kind for triggered::Settings {
     fn lower(&self, job: &Job<'_>) -> Result<Posts<triggered::Post>, Self::LowerError> {
         let mut communicator = Communicator::new(job.topology, *self);
         let mut one = |(call, memory): (&Call, &Vec<[u64; 3]>)| {
-            let lowered = communicator.call(call.choice, &call.arguments(job.topology))?;
+            let lowered = call.with_arguments(job.topology, |arguments| communicator.call(call.choice, arguments))?;
             let post = |(rank, memory): (u32, &[u64; 3])| {
                 let (job, reduction) = (job.number, call.reduction);
                 lowered.post(Rank(rank), &tools::triggered::Call { job, reduction, memory: *memory })
@@ -204,7 +205,7 @@ impl Kind for host::Settings {
 
     fn lower(&self, job: &Job<'_>) -> Result<Posts<host::Post>, Self::LowerError> {
         let one = |(call, memory): (&Call, &Vec<[u64; 3]>)| {
-            let programs = tools::host::lower(call.choice, &call.arguments(job.topology))?;
+            let programs = call.with_arguments(job.topology, |arguments| tools::host::lower(call.choice, arguments))?;
             let post = |(program, memory): (_, &[u64; 3])| {
                 let (job, reduction) = (job.number, call.reduction);
                 host::Post { job, program, memory: *memory, reduction }

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 
 use outboard_nic::{Failure, Node, Port};
 use outboard_plan::selection::Choice;
-use outboard_plan::{Arguments, Rank, Reduction, Topology};
+use outboard_plan::{Arguments, Extents, Rank, Reduction, Topology};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use thiserror::Error;
@@ -51,18 +51,29 @@ pub struct Call {
     pub reduction: Option<Reduction>,
     /// What ranks contribute.
     pub values: Values,
+    /// Blocks of an allgather that differ, none among them, as drawn from this; their mean has [`Call::bytes`] at most.
+    pub uneven: Option<u64>,
 }
 
 impl Call {
     /// From or to rank 0.
     #[must_use]
     pub const fn new(choice: Choice, bytes: u64, reduction: Option<Reduction>) -> Self {
-        Call { choice, root: Rank(0), bytes, reduction, values: Values::Scripted }
+        Call { choice, root: Rank(0), bytes, reduction, values: Values::Scripted, uneven: None }
     }
 
-    fn arguments<'a>(&self, topology: &'a Topology) -> Arguments<'a> {
+    /// What `use_them` makes of what decides the programs of the call.
+    fn with_arguments<T>(&self, topology: &Topology, use_them: impl FnOnce(&Arguments<'_>) -> T) -> T {
         let element_bytes = self.reduction.map_or(1, |reduction| reduction.element().bytes());
-        Arguments { root: self.root, element_bytes, ..Arguments::of(topology, self.bytes) }
+        let drawn = |seed: u64| {
+            let mut rng = ChaCha8Rng::seed_from_u64(seed);
+            let sizes = (0..topology.ranks())
+                .map(|_| if rng.random_ratio(1, 4) { 0 } else { rng.random_range(0..=self.bytes) });
+            Extents::uneven(sizes.collect::<Vec<_>>()).expect("few bytes on few ranks")
+        };
+        let extents = self.uneven.map(drawn);
+        let extents = extents.as_ref();
+        use_them(&Arguments { root: self.root, element_bytes, extents, ..Arguments::of(topology, self.bytes) })
     }
 }
 
@@ -229,7 +240,6 @@ fn prepare<S: Kind>(
     let mut ends = vec![0; members.len()];
     let (mut calls, mut memory) = (Vec::new(), Vec::new());
     for (index, call) in (0..).zip(&job.calls) {
-        let arguments = call.arguments(&topology);
         let contributed = |rank, bytes| call.contribution(rank, index, bytes);
         let mut one = PreparedCall {
             posts: Vec::new(),
@@ -239,7 +249,9 @@ fn prepare<S: Kind>(
             scratch: Vec::new(),
         };
         for rank in ranks.clone() {
-            let program = outboard_plan::program(call.choice, &arguments, rank).map_err(S::no_plan)?;
+            let program =
+                call.with_arguments(&topology, |arguments| outboard_plan::program(call.choice, arguments, rank));
+            let program = program.map_err(S::no_plan)?;
             let input = ends[rank.0 as usize];
             let (output, scratch) = (input + program.input_bytes, input + program.input_bytes + program.output_bytes);
             ends[rank.0 as usize] = scratch + program.scratch_bytes;
@@ -254,7 +266,8 @@ fn prepare<S: Kind>(
         settings.lower(&Job { number, members: &members, topology: &topology, calls: &job.calls, memory: &memory })?;
     for ((index, call), (one, posts)) in (0..).zip(&job.calls).zip(calls.iter_mut().zip(posts)) {
         let contributed = |rank, bytes| call.contribution(rank, index, bytes);
-        (one.posts, one.outputs) = (posts, reference::outputs(call, &call.arguments(&topology), contributed));
+        let outputs = call.with_arguments(&topology, |arguments| reference::outputs(call, arguments, contributed));
+        (one.posts, one.outputs) = (posts, outputs);
     }
     Ok(PreparedJob { members, calls })
 }
