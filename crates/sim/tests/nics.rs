@@ -53,7 +53,7 @@ fn play(plan: &NicPlan<Settings>, seeds: std::ops::Range<u64>) -> Vec<Played> {
 fn th_6_engines_conform() {
     let least = |engine| match engine {
         EngineKind::ServiceProcess | EngineKind::Host => 30,
-        EngineKind::Triggered => 10,
+        EngineKind::Triggered => 8,
         EngineKind::Ordered => 12,
     };
     for engine in EngineKind::ALL {
