@@ -8,16 +8,15 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use outboard_plan::selection::Collective;
 use outboard_proto::config::AllgatherAlgorithm;
-use outboard_service::settings::AlgorithmChoice;
 use outboard_sim::{AllgatherSweep, Progress, Summary};
 
 use crate::error::CliError;
-use nics::NicArgs;
+use nics::{Engine, NicArgs, SettingArgs};
 
 /// What is played.
 #[derive(Debug, Subcommand)]
 pub(crate) enum SimCommand {
-    /// One allgather with random loss
+    /// One allgather with random loss, or on NICs
     Allgather(AllgatherArgs),
     /// Everything drawn by the seed: sizes, hosts, plans, loss, deaths, disagreement
     Mixed(MixedArgs),
@@ -31,6 +30,14 @@ pub(crate) enum SimCommand {
     ReduceScatter(NicArgs),
     /// A barrier on NICs
     Barrier(NicArgs),
+    /// An alltoall on NICs
+    Alltoall(NicArgs),
+    /// A gather on NICs
+    Gather(NicArgs),
+    /// A scatter on NICs
+    Scatter(NicArgs),
+    /// A scan on NICs
+    Scan(NicArgs),
 }
 
 #[derive(Debug, Args)]
@@ -47,9 +54,14 @@ pub(crate) struct AllgatherArgs {
     /// Chance that a datagram is lost on the way to one receiver, 0 to 1
     #[arg(long, default_value_t = 0.05)]
     loss: f64,
-    /// The plan
-    #[arg(long, value_enum, default_value = "multicast")]
-    algorithm: AlgorithmChoice,
+    /// The plan: multicast or ring on service processes; any, with settings behind a colon, on an engine
+    #[arg(long)]
+    algorithm: Option<String>,
+    /// What carries it out in the place of service processes
+    #[arg(long, value_enum, conflicts_with_all = ["loss", "threads"])]
+    engine: Option<Engine>,
+    #[command(flatten)]
+    settings: SettingArgs,
     #[command(flatten)]
     seeds: MixedArgs,
 }
@@ -79,14 +91,48 @@ impl MixedArgs {
 
 pub(crate) fn sim(command: SimCommand) -> Result<ExitCode, CliError> {
     match command {
-        SimCommand::Allgather(args) => protocol(Protocol::Allgather(args)),
+        SimCommand::Allgather(args) => match on_engine(&args)? {
+            Some(args) => nics::play(Collective::Allgather, &args),
+            None => protocol(Protocol::Allgather(args)),
+        },
         SimCommand::Mixed(args) => protocol(Protocol::Mixed(args)),
         SimCommand::Broadcast(args) => nics::play(Collective::Broadcast, &args),
         SimCommand::Reduce(args) => nics::play(Collective::Reduce, &args),
         SimCommand::Allreduce(args) => nics::play(Collective::Allreduce, &args),
         SimCommand::ReduceScatter(args) => nics::play(Collective::ReduceScatter, &args),
         SimCommand::Barrier(args) => nics::play(Collective::Barrier, &args),
+        SimCommand::Alltoall(args) => nics::play(Collective::Alltoall, &args),
+        SimCommand::Gather(args) => nics::play(Collective::Gather, &args),
+        SimCommand::Scatter(args) => nics::play(Collective::Scatter, &args),
+        SimCommand::Scan(args) => nics::play(Collective::Scan, &args),
     }
+}
+
+/// The allgather on an engine that the command line asks for, if it does.
+fn on_engine(args: &AllgatherArgs) -> Result<Option<NicArgs>, CliError> {
+    let Some(engine) = args.engine else {
+        return match args.settings.given().first() {
+            Some((flag, _)) => Err(CliError::Failed(format!("{flag}: add --engine, whose setting it is"))),
+            None => Ok(None),
+        };
+    };
+    let count = |flag, value: usize| {
+        u32::try_from(value).map_err(|_| CliError::Failed(format!("{flag} {value}: up to {}", u32::MAX)))
+    };
+    Ok(Some(NicArgs {
+        engine,
+        ranks: count("--ranks", args.ranks)?,
+        ranks_per_host: count("--ranks-per-host", args.ranks_per_host)?,
+        size: args.size,
+        root: 0,
+        algorithm: args.algorithm.clone(),
+        groups: 1,
+        settings: args.settings,
+        dead: None,
+        behind: 0,
+        seeds: args.seeds.seeds,
+        first: args.seeds.first,
+    }))
 }
 
 /// What service processes play.
@@ -111,9 +157,14 @@ fn protocol(command: Protocol) -> Result<ExitCode, CliError> {
             if !(0.0..1.0).contains(&args.loss) {
                 return Err(CliError::Failed(format!("--loss {}: a chance from 0 to below 1", args.loss)));
             }
-            let algorithm = match args.algorithm {
-                AlgorithmChoice::Ring => AllgatherAlgorithm::Ring,
-                AlgorithmChoice::Multicast => AllgatherAlgorithm::Multicast,
+            let algorithm = match args.algorithm.as_deref() {
+                Some("ring") => AllgatherAlgorithm::Ring,
+                Some("multicast") | None => AllgatherAlgorithm::Multicast,
+                Some(other) => {
+                    return Err(CliError::Failed(format!(
+                        "--algorithm {other}: service processes play ring and multicast here; add --engine for others"
+                    )));
+                }
             };
             let (ranks, ranks_per_host, loss) = (args.ranks, args.ranks_per_host, args.loss);
             if ranks == 0 || ranks_per_host == 0 {

@@ -220,10 +220,12 @@ fn engines_say_what_they_take() {
     let text = shown(&["engines", "--ranks", "4", "--size", "100K"]);
     let said = |algorithm: &str, line: &str| {
         let after = text.split_once(&format!("\n  {algorithm}\n")).expect("it is listed").1;
-        assert!(after.lines().take(2).any(|said| said.trim() == line), "{algorithm}: {after}");
+        assert!(after.lines().take(4).any(|said| said.trim() == line), "{algorithm}: {after}");
     };
     said("rabenseifner", "service process takes it");
     said("rabenseifner", "ordered         takes it, in 8 pulses");
+    said("rabenseifner", "host            takes it");
+    said("multi-leader:leaders=2,between=standard-exchange,ports=1", "triggered       takes it, by rendezvous");
     let multicast = "ordered         does not: rank 0 step 0 (receive multicast of rank 2 into output[0..102400]): NICs \
                      send from port to port; choose an algorithm without multicast";
     said("multicast:subgroups=1", multicast);

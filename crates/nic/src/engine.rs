@@ -7,6 +7,7 @@
 use std::fmt;
 
 use outboard_plan::Reduction;
+use thiserror::Error;
 
 /// A NIC, by its number in the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -33,6 +34,8 @@ impl fmt::Display for Port {
 pub enum Region {
     /// Of the process behind a port.
     Host(Port),
+    /// Of the host, registered with its NIC: every process of the host and the NIC reach it.
+    Shared,
     /// The NIC's own.
     Nic,
 }
@@ -58,16 +61,39 @@ pub enum Order {
     Reduce { reduction: Reduction, from: Place, into: Place, from_left: bool },
 }
 
+/// Why the calls of a job end on all its ports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[allow(missing_docs, reason = "the messages are the documentation")]
+pub enum Failure {
+    #[error("node {} is dead", node.0)]
+    Dead { node: Node },
+    #[error(
+        "node {} has {counters} DMA counters in a unit, all taken by other tasks, of {tasks}, for too long: give it \
+         more counters, or use fewer groups at once",
+        node.0
+    )]
+    Counters { node: Node, counters: usize, tasks: usize },
+}
+
+/// How a call has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Completion {
+    /// Of which job.
+    pub job: u8,
+    /// With which outcome.
+    pub result: Result<(), Failure>,
+}
+
 /// What an engine asks of its driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are the documentation")]
-pub enum Output<P, C> {
+pub enum Output<P> {
     /// Work on memory.
     Order(Order),
     /// A packet for a node, which may be this one, with what lies at these places behind it.
     Transmit { to: Node, packet: P, payload: Vec<Place> },
     /// A call of a process has ended.
-    Completed { port: Port, completion: C },
+    Completed { port: Port, completion: Completion },
 }
 
 /// A NIC that carries out collectives. Times are in nanoseconds of the driver's clock, which never goes back.
@@ -78,8 +104,6 @@ pub trait Engine {
     type Refusal;
     /// What NICs send each other, without payload.
     type Packet;
-    /// How a call has ended.
-    type Completion;
 
     /// The process behind `port` posts.
     ///
@@ -87,7 +111,13 @@ pub trait Engine {
     /// When what is posted makes no sense, or exceeds what the NIC has.
     fn post(&mut self, now: u64, port: Port, post: &Self::Post) -> Result<(), Self::Refusal>;
 
-    /// A packet has arrived. Nothing is lost between NICs, but packets overtake each other.
+    /// The flow that a packet belongs to. Nothing is lost between NICs, and packets of one flow from one node to another
+    /// arrive in the order in which they were sent; all others overtake each other, as do those without a flow.
+    fn flow(_packet: &Self::Packet) -> Option<u64> {
+        None
+    }
+
+    /// A packet has arrived.
     fn handle_packet(&mut self, now: u64, from: Node, packet: Self::Packet);
 
     /// A node is dead: nothing comes from there any more.
@@ -100,5 +130,5 @@ pub trait Engine {
     fn poll_timeout(&self) -> Option<u64>;
 
     /// What is to be done next.
-    fn poll(&mut self) -> Option<Output<Self::Packet, Self::Completion>>;
+    fn poll(&mut self) -> Option<Output<Self::Packet>>;
 }

@@ -2,7 +2,8 @@
 //! the NICs of the other hosts until it writes the completion.
 //!
 //! Each kind is a machine that an [`Engine`] describes: posts, packets and time go in; orders on memory, packets and
-//! completions come out. [`ordered`] is the order-triggered NIC of the Tianhe network.
+//! completions come out. [`triggered`] is the NIC that CORE-Direct makes of InfiniBand, [`ordered`] the order-triggered
+//! NIC of the Tianhe network. [`host`] is what both are compared with: processes that progress plans themselves.
 //!
 //! Invariants: an engine sees headers and places, never payload; what lies in the NIC's own memory is one more region
 //! of the driver's store. What an operation costs stands beside the machines and only delays. This crate never does IO
@@ -11,6 +12,11 @@
 #![forbid(unsafe_code)]
 
 mod engine;
+pub mod host;
+mod job;
 pub mod ordered;
+mod registered;
+pub mod triggered;
 
-pub use engine::{Engine, Node, Order, Output, Place, Port, Region};
+pub use engine::{Completion, Engine, Failure, Node, Order, Output, Place, Port, Region};
+pub use job::JobError;

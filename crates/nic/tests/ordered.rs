@@ -4,8 +4,8 @@
 use outboard_nic::ordered::descriptor::{
     Address, Descriptor, DescriptorError, Fault, Flags, MAX_MESSAGE, PULSES, Piece, Sequence, Source,
 };
-use outboard_nic::ordered::{Completion, Content, Failure, Ordered, Packet, Refusal, Settings};
-use outboard_nic::{Engine, Node, Order, Output, Port};
+use outboard_nic::ordered::{Content, Ordered, Packet, Refusal, Settings};
+use outboard_nic::{Engine, Failure, Node, Order, Output, Port};
 use outboard_plan::{Element, Operator, Reduction};
 use proptest::prelude::*;
 
@@ -156,7 +156,7 @@ fn data(pulse: u64, seq: u8) -> Packet {
     Packet { job: 7, source_port: PEER.port, port: 0, content }
 }
 
-type Told = Output<Packet, Completion>;
+type Told = Output<Packet>;
 
 fn outputs(nic: &mut Ordered) -> Vec<Told> {
     std::iter::from_fn(|| nic.poll()).collect()

@@ -1,8 +1,8 @@
 //! What people and tests need of plans, and neither the daemon nor liboutboard does.
 //!
 //! [`verify()`] proves that programs do what a [`contract()`] promises; [`mod@text`] and [`goal`]
-//! write and read plans; [`rounds`] tells when messages travel; [`core_direct`] makes task lists of a triggered NIC,
-//! [`ordered`] descriptors of an order-triggered one;
+//! write and read plans; [`rounds`] tells when messages travel; [`triggered`] makes task lists of a triggered NIC,
+//! [`ordered`] descriptors of an order-triggered one, [`host`] nothing but what processes do themselves;
 //! [`estimate()`] plays programs event by event, and [`fit()`] finds the cost of a cluster from measured times.
 //!
 //! Invariant: all of it looks at the programs of a whole group, which a daemon never holds. This crate never does IO.
@@ -10,15 +10,16 @@
 #![forbid(unsafe_code)]
 
 mod contract;
-pub mod core_direct;
 mod estimate;
 mod fit;
 pub mod goal;
+pub mod host;
 pub mod ordered;
 mod programs;
 pub mod rounds;
 pub mod text;
 mod tokens;
+pub mod triggered;
 mod verify;
 
 pub use contract::{contract, exchange};

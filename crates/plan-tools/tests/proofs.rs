@@ -22,6 +22,9 @@ fn flat(collective: Collective) -> Vec<Choice> {
             "bruck",
             "bruck:ports=3",
             "bruck:ports=4294967295",
+            "rotated-bruck",
+            "rotated-bruck:ports=3",
+            "linear",
             "multicast",
             "multicast:chains=1,subgroups=3",
         ],
@@ -70,7 +73,9 @@ fn by_hosts(collective: Collective) -> Vec<Choice> {
     let led = among.flat_map(|flat| {
         (1..=3).filter_map(move |leaders| Choice::among_leaders(collective, leaders, flat.algorithm()))
     });
-    led.chain((collective == Collective::Reduce).then_some(chain)).collect()
+    let met = ["multi-leader", "multi-leader:leaders=3,between=bruck", "multi-leader:leaders=2,between=linear"];
+    let met = met.into_iter().filter(|_| collective == Collective::Allgather).map(|text| choice(collective, text));
+    led.chain((collective == Collective::Reduce).then_some(chain)).chain(met).collect()
 }
 
 /// Contiguous and strided ranks, hosts of one rank, of several and of different numbers.
@@ -136,7 +141,8 @@ fn every_layout_of_every_group_up_to_64_is_right() {
             layouts(ranks).iter().flat_map(|t| by_hosts(collective).into_iter().map(move |c| (t, c)))
         {
             // Of an allgather there are many.
-            if choice.leaders().is_some_and(|leaders| collective == Collective::Allgather && leaders != 1 + ranks % 3) {
+            let few = choice.all_leaders_meet() || collective != Collective::Allgather;
+            if choice.leaders().is_some_and(|leaders| !few && leaders != 1 + ranks % 3) {
                 continue;
             }
             let skipped = if collective == Collective::Allgather { 3 } else { 0 };
@@ -461,7 +467,7 @@ fn every_single_damage_is_refused() {
         let scatters = by_hosts(Collective::ReduceScatter).into_iter();
         refused += scatters.map(|c| damage_is_refused(c, &arguments(&pairs))).sum::<usize>();
         let chains = (1..=ranks).map(|chains| format!("multicast:chains={chains}"));
-        for text in chains.chain(["ring".to_owned()]) {
+        for text in chains.chain(["ring".to_owned(), "rotated-bruck".to_owned(), "linear".to_owned()]) {
             for (seed, bytes) in [(0, 8), (1, 8), (0, 1)] {
                 refused += damage_is_refused(choice(Collective::Allgather, &text), &call(&alone, bytes, seed));
             }

@@ -76,8 +76,11 @@ pub enum Algorithm {
         /// Base of the digits, at least 2.
         radix: u32,
     },
-    /// `linear`: straight between the root and every other rank, all at once, by pull (SP-5). 1 round; the root moves
-    /// `(P - 1) * n` bytes, every other rank `n`.
+    /// `linear`: straight from who has a block to who wants it, all at once. 1 round.
+    ///
+    /// Gather and scatter: between the root and every other rank, by pull (SP-5); the root moves `(P - 1) * n` bytes,
+    /// every other rank `n`. Allgather: every rank sends its block to all others, `(P - 1) * n` bytes each way. (What
+    /// CD Sec. VI-B compares with.)
     Linear,
     /// `multicast`: a rank multicasts once to all others (MC-1, MC-8); it sends `n` bytes, every other rank receives
     /// them.
@@ -160,6 +163,14 @@ pub enum Algorithm {
         /// Bytes of a segment of a block, at least 1; whole elements, and longer where it would make more than
         /// [`crate::combine::MAX_SEGMENTS`] of a vector. [`WHOLE`] where blocks are not cut.
         segment: u64,
+    },
+    /// `rotated-bruck`: as `bruck`, but with the rotation of the paper (CD-2): blocks are appended in scratch from the
+    /// rank's own on, so that every message is one run of bytes, and copied to their places when all have come.
+    ///
+    /// `ceil(log_(ports + 1) P)` rounds; `(P - 1) * n` bytes each way, and `P * n` bytes of scratch, which are copied.
+    RotatedBruck {
+        /// As of [`Algorithm::Bruck`].
+        ports: u32,
     },
     /// `scatter-allgather`: `P` blocks go down a binomial tree, then round a ring past those who have them. `P - 1`
     /// rounds behind the `ceil(log2 P)` of the tree; each rank sends less than `2 * n` bytes. (R. van de Geijn and
@@ -264,6 +275,7 @@ impl Algorithm {
             Algorithm::ReduceMulticast { .. } => "reduce-multicast",
             Algorithm::ReduceScatterMulticast { .. } => "reduce-scatter-multicast",
             Algorithm::Ring { .. } => "ring",
+            Algorithm::RotatedBruck { .. } => "rotated-bruck",
             Algorithm::ScatterAllgather => "scatter-allgather",
             Algorithm::ScatterDestination { .. } => "scatter-destination",
             Algorithm::StandardExchange { .. } => "standard-exchange",
@@ -274,12 +286,13 @@ impl Algorithm {
     pub(crate) fn setting(&mut self, key: &str) -> Option<Setting<'_>> {
         use Algorithm::{
             Bruck, Chain, Dissemination, DoubleTree, KNomial, Multicast, Pairwise, Pieces, ReduceMulticast,
-            ReduceScatterMulticast, Ring, ScatterDestination, StandardExchange,
+            ReduceScatterMulticast, Ring, RotatedBruck, ScatterDestination, StandardExchange,
         };
         match (self, key) {
-            (Bruck { ports } | Dissemination { ports } | StandardExchange { ports }, "ports") => {
-                Some(Setting::Count(ports))
-            }
+            (
+                Bruck { ports } | Dissemination { ports } | RotatedBruck { ports } | StandardExchange { ports },
+                "ports",
+            ) => Some(Setting::Count(ports)),
             (
                 Chain { segment }
                 | DoubleTree { segment }

@@ -5,7 +5,7 @@
 //! already lies; MPI asks all ranks for the same choice, the plan does not depend on it.
 //!
 //! Invariants: receives of message data follow nothing, so an engine posts them all at once (MC-4); each block is
-//! written once on every rank, straight from the network; `Input` is only read. A rank's program takes time and memory
+//! written once on every rank, straight from the network but by `rotated-bruck`; `Input` is only read. A rank's program takes time and memory
 //! in the order of `ranks`, for a leader times the ranks of its host, whatever the byte counts.
 
 mod exchange;
@@ -45,6 +45,8 @@ pub(crate) fn program(
             (None, Algorithm::NeighbourExchange) => exchange::neighbour(&mut builder, blocks),
             (None, Algorithm::StandardExchange { ports }) => exchange::standard(&mut builder, blocks, ports),
             (None, Algorithm::Bruck { ports }) => exchange::bruck(&mut builder, blocks, ports),
+            (None, Algorithm::RotatedBruck { ports }) => exchange::rotated_bruck(&mut builder, blocks, ports),
+            (None, Algorithm::Linear) => linear(&mut builder, blocks),
             (None, Algorithm::Multicast { chains, .. }) => multicast(&mut builder, blocks, chains),
             (None, other) => unreachable!("{other:?} is no algorithm of an allgather"),
         }
@@ -109,6 +111,19 @@ fn ring(builder: &mut ProgramBuilder, blocks: Blocks<'_>) {
         } else {
             let arrived = received[round as usize - 1].expect("what is not empty was received");
             builder.send(to, round, blocks.of(blocks.left(round)), &[arrived]);
+        }
+    }
+}
+
+/// Every rank sends to all others, the next one first.
+fn linear(builder: &mut ProgramBuilder, blocks: Blocks<'_>) {
+    for from in (1..blocks.ranks).map(|steps| blocks.left(steps)).filter(|from| !blocks.of(*from).is_empty()) {
+        builder.recv(Rank(from), 0, blocks.of(from), &[]);
+    }
+    blocks.copy_own(builder);
+    if !blocks.contribution().is_empty() {
+        for to in (1..blocks.ranks).map(|steps| blocks.right(steps)) {
+            builder.send(Rank(to), 0, blocks.contribution(), &[]);
         }
     }
 }

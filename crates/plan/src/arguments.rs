@@ -124,6 +124,10 @@ pub fn program(choice: Choice, arguments: &Arguments<'_>, rank: Rank) -> Result<
     match choice.collective() {
         Collective::Allgather => {
             let extents = arguments.blocks(choice.collective())?;
+            if choice.all_leaders_meet() {
+                let topology = topology.cut(choice.leaders().unwrap_or(1));
+                return Ok(allgather::program((Some(1), algorithm), &topology, rank, &extents, in_place));
+            }
             Ok(allgather::program((choice.leaders(), algorithm), topology, rank, &extents, in_place))
         }
         Collective::Broadcast => broadcast::program(algorithm, (ranks, root), rank, bytes),

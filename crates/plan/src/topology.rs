@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use crate::partition::part_range;
 use crate::program::{MAX_RANKS, Rank};
 
 /// The hosts of the ranks of a group. Cheap to clone.
@@ -49,6 +50,18 @@ impl Topology {
             layout.ranks_of[dense as usize].push(Rank(rank));
         }
         Some(Topology(Layout::Hosts(Arc::new(layout))))
+    }
+
+    /// The same ranks with each host cut into so many, as equal in ranks as can be, no more than it has ranks.
+    pub(crate) fn cut(&self, parts: u32) -> Topology {
+        let part_of = |rank: Rank| {
+            let (host, ranks) = (self.host_of(rank), self.ranks_of(self.host_of(rank)));
+            let parts = parts.clamp(1, ranks.len() as u32);
+            let place = ranks.iter().position(|other| *other == rank).expect("a rank of its host") as u64;
+            let holds = |part: &u32| part_range(ranks.len() as u64, parts.into(), (*part).into()).contains(&place);
+            host * MAX_RANKS + (0..parts).find(holds).expect("parts are the whole")
+        };
+        Topology::of_hosts((0..self.ranks()).map(Rank).map(part_of)).expect("as many ranks as before")
     }
 
     /// How many ranks there are.
@@ -121,6 +134,12 @@ mod tests {
         assert_eq!((0..6).map(|rank| topology.host_of(Rank(rank))).collect::<Vec<_>>(), [0, 1, 0, 2, 1, 0]);
         assert_eq!(topology.ranks_of(0), [Rank(0), Rank(2), Rank(5)]);
         assert_eq!(topology.ranks_of(2), [Rank(3)]);
+    }
+
+    #[test]
+    fn hosts_are_cut_into_equal_parts() {
+        let cut = Topology::of_hosts([0, 1, 0, 1, 0, 2]).unwrap().cut(2);
+        assert_eq!((0..6).map(|rank| cut.host_of(Rank(rank))).collect::<Vec<_>>(), [0, 1, 0, 2, 3, 4]);
     }
 
     #[test]

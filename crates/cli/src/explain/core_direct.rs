@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 
-use outboard_plan::Rank;
-use outboard_plan_tools::core_direct::{
-    self, Action, Lowering, Purpose, QueuePair, RENDEZVOUS_BYTES, Request, Serves, Template,
-};
+use outboard_nic::triggered::Settings;
+use outboard_nic::triggered::list::{self, Action, HostStep, Purpose, QueuePair, Request, Serves, Template};
+use outboard_plan::{Rank, Topology};
 use outboard_plan_tools::rounds::Message;
+use outboard_plan_tools::triggered::Lowering;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -18,18 +18,19 @@ use crate::error::CliError;
 const MAX_BUFFERS: u64 = 2_000_000;
 
 pub(super) fn show(args: &PlanArgs, planned: &Planned) -> Result<String, CliError> {
-    let lowering = Lowering::new(&planned.programs).map_err(CliError::said)?;
+    let flat = Topology::flat(planned.programs.len() as u32);
+    let topology = planned.call.as_ref().map_or(&flat, |call| &call.topology);
+    let lowering = Lowering::new(&planned.programs, topology).map_err(CliError::said)?;
+    let rendezvous_bytes = Settings::default().eager_bytes;
     let protocol = match args.protocol {
-        Some(Protocol::Rendezvous) => core_direct::Protocol::Rendezvous,
-        None if planned.bytes >= RENDEZVOUS_BYTES => core_direct::Protocol::Rendezvous,
+        Some(Protocol::Rendezvous) => list::Protocol::Rendezvous,
+        None if planned.bytes >= rendezvous_bytes => list::Protocol::Rendezvous,
         // A buffer takes a block, as in the paper, up to the size from which blocks are worth a rendezvous.
-        Some(Protocol::Eager) | None => {
-            core_direct::Protocol::Eager { buffer: planned.bytes.clamp(1, RENDEZVOUS_BYTES) }
-        }
+        Some(Protocol::Eager) | None => list::Protocol::Eager { buffer: planned.bytes.clamp(1, rendezvous_bytes) },
     };
-    if let core_direct::Protocol::Eager { buffer } = protocol {
+    if let list::Protocol::Eager { buffer } = protocol {
         let buffers = |message: &Message| message.bytes.div_ceil(buffer).max(1);
-        let all = lowering.rounds().messages().iter().map(buffers).fold(0, u64::saturating_add);
+        let all = lowering.messages().iter().map(buffers).fold(0, u64::saturating_add);
         if all > MAX_BUFFERS {
             return Err(CliError::Failed(format!(
                 "messages fill {all} eager buffers of {buffer} B, each with tasks of its own: choose --protocol rendezvous, \
@@ -58,10 +59,10 @@ pub(super) fn show(args: &PlanArgs, planned: &Planned) -> Result<String, CliErro
     Ok(text)
 }
 
-fn described(protocol: core_direct::Protocol) -> String {
+fn described(protocol: list::Protocol) -> String {
     match protocol {
-        core_direct::Protocol::Eager { buffer } => format!("eager buffers of {buffer} B"),
-        core_direct::Protocol::Rendezvous => "rendezvous".to_owned(),
+        list::Protocol::Eager { buffer } => format!("eager buffers of {buffer} B"),
+        list::Protocol::Rendezvous | list::Protocol::Retry => "rendezvous".to_owned(),
     }
 }
 
@@ -100,7 +101,7 @@ fn tables(text: &mut String, templates: &[Template]) {
 }
 
 /// The lists of all ranks, with the tables of the paper round by round.
-fn lists(protocol: core_direct::Protocol, queue_pairs: &[usize], templates: &[Template]) -> impl Serialize {
+fn lists(protocol: list::Protocol, queue_pairs: &[usize], templates: &[Template]) -> impl Serialize {
     #[derive(Serialize)]
     struct Lists<L> {
         protocol: &'static str,
@@ -109,12 +110,12 @@ fn lists(protocol: core_direct::Protocol, queue_pairs: &[usize], templates: &[Te
         buffer: Option<u64>,
         lists: L,
     }
-    let texts = |steps: &[core_direct::HostStep]| -> Vec<String> { steps.iter().map(ToString::to_string).collect() };
+    let texts = |steps: &[HostStep]| -> Vec<String> { steps.iter().map(ToString::to_string).collect() };
     let list = move |(template, queue_pairs): (&Template, &usize)| {
         json!({
             "rank": template.rank.0,
             "queue_pairs": queue_pairs,
-            "eager_buffers": template.slots,
+            "eager_buffers": template.slots.len(),
             "table": table(template),
             "host_before": texts(&template.before),
             "tasks": template.tasks.iter().map(task).collect::<Vec<_>>(),
@@ -122,8 +123,8 @@ fn lists(protocol: core_direct::Protocol, queue_pairs: &[usize], templates: &[Te
         })
     };
     let (protocol, buffer) = match protocol {
-        core_direct::Protocol::Eager { buffer } => ("eager", Some(buffer)),
-        core_direct::Protocol::Rendezvous => ("rendezvous", None),
+        list::Protocol::Eager { buffer } => ("eager", Some(buffer)),
+        list::Protocol::Rendezvous | list::Protocol::Retry => ("rendezvous", None),
     };
     Lists { protocol, buffer, lists: views::Rows(move || templates.iter().zip(queue_pairs).map(list)) }
 }
@@ -131,7 +132,7 @@ fn lists(protocol: core_direct::Protocol, queue_pairs: &[usize], templates: &[Te
 fn task(Request { round, on: QueuePair { connection, purpose }, action }: &Request) -> Value {
     let (request, count, memory) = match action {
         Action::Receive(into) => ("receive", None, into.as_slice()),
-        Action::Send(from) => ("send", None, from.as_slice()),
+        Action::Send { from, .. } => ("send", None, from.as_slice()),
         Action::WaitReceived(count) => ("wait-received", Some(count), [].as_slice()),
         Action::WaitSent(count) => ("wait-sent", Some(count), [].as_slice()),
         Action::SendEnable(count) => ("send-enable", Some(count), [].as_slice()),

@@ -40,8 +40,8 @@ pub(super) fn show(args: &EnginesArgs) -> Result<String, CliError> {
             let call = call_of(choice, ranks, size.0);
             for engine in EngineKind::ALL {
                 let said = match engine.takes(&hosts, &call) {
-                    Ok(1) => "takes it".to_owned(),
-                    Ok(pulses) => format!("takes it, in {pulses} pulses"),
+                    Ok(how) if how.is_empty() => "takes it".to_owned(),
+                    Ok(how) => format!("takes it, {how}"),
                     Err(why) => format!("does not: {why}"),
                 };
                 let _ = writeln!(text, "    {engine:<16}{said}");

@@ -1,12 +1,15 @@
-//! `outboard sim COLLECTIVE --engine ordered`: one call on NICs that carry out collectives themselves.
+//! `outboard sim COLLECTIVE --engine NAME`: one call on engines that carry out collectives without a service process.
 
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use outboard_nic::ordered::{Settings, Sharing};
+use outboard_nic::host::{self, Progress};
+use outboard_nic::ordered::{self, Sharing};
+use outboard_nic::triggered::{self, Readiness};
 use outboard_plan::selection::{Choice, Collective};
 use outboard_plan::{Element, MAX_RANKS, Operator, Rank, Reduction};
-use outboard_sim::nics::{Call, JobPlan, NicPlan, Played, Prepared, Values};
+use outboard_sim::nics::{Call, JobPlan, Kind, NicPlan, Played, Prepared, Values};
+use outboard_units::Size;
 
 use crate::error::CliError;
 
@@ -14,62 +17,147 @@ use crate::error::CliError;
 pub(crate) struct NicArgs {
     /// What carries it out
     #[arg(long, value_enum, default_value = "ordered")]
-    engine: Engine,
+    pub(super) engine: Engine,
     /// Ranks
     #[arg(long, default_value_t = 8)]
-    ranks: u32,
+    pub(super) ranks: u32,
     /// Ranks on each host
     #[arg(long, default_value_t = 1)]
-    ranks_per_host: u32,
-    /// Bytes of the whole vector; reductions are sums of doubles that cancel
+    pub(super) ranks_per_host: u32,
+    /// Bytes of a rank's block, or of the whole where there are no blocks; reductions are sums of doubles that cancel
     #[arg(long, default_value = "64K")]
-    size: outboard_units::Size,
+    pub(super) size: Size,
     /// Root of a collective that has one
     #[arg(long, default_value_t = 0)]
-    root: u32,
-    /// The algorithm, with settings behind a colon; by default that of the Tianhe paper
+    pub(super) root: u32,
+    /// The algorithm, with settings behind a colon; by default that of the engine's paper
     #[arg(long)]
-    algorithm: Option<String>,
+    pub(super) algorithm: Option<String>,
     /// Groups that call at the same time
     #[arg(long, default_value_t = 1)]
-    groups: u16,
-    /// Gives every task of a NIC an equal part of the buffer, and never more
-    #[arg(long)]
-    fixed_partitions: bool,
+    pub(super) groups: u16,
+    #[command(flatten)]
+    pub(super) settings: SettingArgs,
     /// The node that dies
     #[arg(long)]
-    dead: Option<u32>,
+    pub(super) dead: Option<u32>,
     /// Behind how many calls and packets it dies
     #[arg(long, default_value_t = 100, requires = "dead")]
-    behind: u64,
+    pub(super) behind: u64,
     /// How many seeds, each an order of calls and packets
     #[arg(long, default_value_t = 100)]
-    seeds: u64,
+    pub(super) seeds: u64,
     /// The first of them
     #[arg(long, default_value_t = 0)]
-    first: u64,
+    pub(super) first: u64,
 }
 
-/// Engines that `outboard sim` knows.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Engine {
-    /// The order-triggered NIC of the Tianhe network
-    Ordered,
+/// What can be set of an engine.
+#[derive(Debug, Default, Clone, Copy, Args)]
+pub(crate) struct SettingArgs {
+    /// ordered: gives every task of a NIC an equal part of the buffer, and never more
+    #[arg(long)]
+    fixed_partitions: bool,
+    /// triggered, host: blocks from this size on wait until their receiver is ready; 16K by default
+    #[arg(long)]
+    eager_bytes: Option<Size>,
+    /// triggered: bytes of a preposted buffer; 16K by default
+    #[arg(long)]
+    buffer_bytes: Option<Size>,
+    /// triggered: who sends before its receiver is ready sends again, in place of clear-to-sends
+    #[arg(long)]
+    retry: bool,
+    /// triggered: sends of so many bytes that are there go along with their request; 64 by default
+    #[arg(long)]
+    inline_bytes: Option<Size>,
+    /// triggered: virtual ports; 1 by default
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
+    virtual_ports: Option<u32>,
+    /// triggered: ports of the NIC, which virtual ports use in turn; 1 by default
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=2))]
+    physical_ports: Option<u32>,
+    /// host: nanoseconds from one test of a call to the next; 1000 by default
+    #[arg(long, conflicts_with = "thread", value_parser = clap::value_parser!(u64).range(1..))]
+    tests_every: Option<u64>,
+    /// host: a thread goes on with calls, in place of tests
+    #[arg(long)]
+    thread: bool,
 }
 
-/// What TH-6 carries a collective out by.
-fn of_the_paper(collective: Collective) -> &'static str {
-    match collective {
-        Collective::Broadcast => "double-tree:segment=18446744073709551615",
-        Collective::Reduce => "halving",
-        Collective::Allreduce => "rabenseifner",
-        Collective::ReduceScatter => "recursive-halving",
-        Collective::Barrier => "dissemination",
-        other => unreachable!("{other} is no subcommand"),
+impl SettingArgs {
+    /// Flags that were given, with the engines that have them.
+    pub(super) fn given(&self) -> Vec<(&'static str, &'static [Engine])> {
+        const TRIGGERED: &[Engine] = &[Engine::Triggered];
+        let all: [(bool, &str, &[Engine]); 9] = [
+            (self.fixed_partitions, "--fixed-partitions", &[Engine::Ordered]),
+            (self.eager_bytes.is_some(), "--eager-bytes", &[Engine::Triggered, Engine::Host]),
+            (self.buffer_bytes.is_some(), "--buffer-bytes", TRIGGERED),
+            (self.retry, "--retry", TRIGGERED),
+            (self.inline_bytes.is_some(), "--inline-bytes", TRIGGERED),
+            (self.virtual_ports.is_some(), "--virtual-ports", TRIGGERED),
+            (self.physical_ports.is_some(), "--physical-ports", TRIGGERED),
+            (self.tests_every.is_some(), "--tests-every", &[Engine::Host]),
+            (self.thread, "--thread", &[Engine::Host]),
+        ];
+        all.into_iter().filter(|(given, ..)| *given).map(|(_, flag, engines)| (flag, engines)).collect()
+    }
+
+    fn ordered(&self) -> ordered::Settings {
+        let sharing = if self.fixed_partitions { Sharing::Fixed } else { Sharing::Dynamic };
+        ordered::Settings { sharing, ..ordered::Settings::default() }
+    }
+
+    fn triggered(&self) -> triggered::Settings {
+        let defaults = triggered::Settings::default();
+        let bytes = |given: Option<Size>, default| given.map_or(default, |size| size.0);
+        triggered::Settings {
+            eager_bytes: bytes(self.eager_bytes, defaults.eager_bytes),
+            buffer_bytes: bytes(self.buffer_bytes, defaults.buffer_bytes).max(1),
+            readiness: if self.retry { Readiness::Retry } else { Readiness::ClearToSend },
+            inline_bytes: bytes(self.inline_bytes, defaults.inline_bytes),
+            virtual_ports: self.virtual_ports.unwrap_or(defaults.virtual_ports),
+            physical_ports: self.physical_ports.unwrap_or(defaults.physical_ports),
+            ..defaults
+        }
+    }
+
+    fn host(&self) -> host::Settings {
+        let defaults = host::Settings::default();
+        let progress = match (self.thread, self.tests_every) {
+            (true, _) => Progress::Thread,
+            (false, Some(every)) => Progress::Tests { every },
+            (false, None) => defaults.progress,
+        };
+        let eager_bytes = self.eager_bytes.map_or(defaults.eager_bytes, |size| size.0);
+        host::Settings { progress, eager_bytes, ..defaults }
     }
 }
 
-fn plan(collective: Collective, args: &NicArgs) -> Result<NicPlan, CliError> {
+/// Engines that `outboard sim` knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Engine {
+    /// The triggered NIC of CORE-Direct
+    Triggered,
+    /// The order-triggered NIC of the Tianhe network
+    Ordered,
+    /// Processes themselves, by tests or by a thread
+    Host,
+}
+
+/// What the paper of an engine carries a collective out by, or what plans show first.
+fn of_the_paper(engine: Engine, collective: Collective) -> String {
+    let text = match (engine, collective) {
+        (Engine::Ordered, Collective::Broadcast) => "double-tree:segment=18446744073709551615",
+        (Engine::Ordered, Collective::Reduce) => "halving",
+        (Engine::Ordered, Collective::Allreduce) => "rabenseifner",
+        (Engine::Ordered, Collective::ReduceScatter) => "recursive-halving",
+        (Engine::Triggered | Engine::Host, Collective::Allgather) => "standard-exchange",
+        _ => return collective.algorithms()[0].to_string(),
+    };
+    text.to_owned()
+}
+
+fn plan<S: Kind>(collective: Collective, args: &NicArgs, settings: S) -> Result<NicPlan<S>, CliError> {
     let NicArgs { ranks, ranks_per_host, root, groups, .. } = *args;
     if ranks == 0 || ranks > MAX_RANKS || ranks_per_host == 0 || root >= ranks {
         return Err(CliError::Failed(format!(
@@ -80,9 +168,10 @@ fn plan(collective: Collective, args: &NicArgs) -> Result<NicPlan, CliError> {
     if groups == 0 || groups > 256 {
         return Err(CliError::Failed(format!("--groups {groups}: a NIC tells 1 to 256 groups apart")));
     }
-    let text = args.algorithm.as_deref().unwrap_or(of_the_paper(collective));
-    let choice = Choice::read(collective, text).map_err(CliError::said)?;
-    let combines = matches!(collective, Collective::Reduce | Collective::Allreduce | Collective::ReduceScatter);
+    let text = args.algorithm.clone().unwrap_or_else(|| of_the_paper(args.engine, collective));
+    let choice = Choice::read(collective, &text).map_err(CliError::said)?;
+    let combines =
+        matches!(collective, Collective::Reduce | Collective::Allreduce | Collective::ReduceScatter | Collective::Scan);
     let reduction = Reduction::new(Operator::Sum, Element::F64).ok().filter(|_| combines);
     let bytes = if collective == Collective::Barrier { 0 } else { args.size.0 };
     let call = Call { root: Rank(root), values: Values::Cancelling, ..Call::new(choice, bytes, reduction) };
@@ -90,15 +179,26 @@ fn plan(collective: Collective, args: &NicArgs) -> Result<NicPlan, CliError> {
     if let Some(dead) = args.dead.filter(|dead| !nodes.contains(dead)) {
         return Err(CliError::Failed(format!("--dead {dead}: nodes are 0 to {}", (ranks - 1) / ranks_per_host)));
     }
-    let sharing = if args.fixed_partitions { Sharing::Fixed } else { Sharing::Dynamic };
     let jobs = (0..groups).map(|_| JobPlan { nodes: nodes.clone(), calls: vec![call] }).collect();
     let death = args.dead.map(|node| (node, args.behind));
-    Ok(NicPlan { jobs, settings: Settings { sharing, ..Settings::default() }, death })
+    Ok(NicPlan { jobs, settings, death })
 }
 
 pub(super) fn play(collective: Collective, args: &NicArgs) -> Result<ExitCode, CliError> {
-    let Engine::Ordered = args.engine;
-    let plan = plan(collective, args)?;
+    let engine = args.engine;
+    if let Some((flag, engines)) = args.settings.given().into_iter().find(|(_, engines)| !engines.contains(&engine)) {
+        let engines: Vec<String> = engines.iter().map(|engine| format!("{engine:?}").to_lowercase()).collect();
+        return Err(CliError::Failed(format!("{flag} is a setting of --engine {}", engines.join(" and "))));
+    }
+    match engine {
+        Engine::Triggered => play_on(collective, args, args.settings.triggered()),
+        Engine::Ordered => play_on(collective, args, args.settings.ordered()),
+        Engine::Host => play_on(collective, args, args.settings.host()),
+    }
+}
+
+fn play_on<S: Kind>(collective: Collective, args: &NicArgs, settings: S) -> Result<ExitCode, CliError> {
+    let plan = plan(collective, args, settings)?;
     let prepared = Prepared::new(&plan).map_err(CliError::said)?;
     let bar = indicatif::ProgressBar::new(args.seeds);
     let (mut all, mut failures) = (Played::default(), Vec::new());
@@ -117,7 +217,10 @@ pub(super) fn play(collective: Collective, args: &NicArgs) -> Result<ExitCode, C
     bar.finish_and_clear();
     let Played { packets, right, failed, occupancy } = all;
     println!("{} runs, {right} calls with the bits of their plan, {failed} with a rightful error", args.seeds);
-    println!("{packets} packets, at most {}.{} % of a unit's slots in use", occupancy / 10, occupancy % 10);
+    println!("{packets} packets");
+    if args.engine == Engine::Ordered {
+        println!("at most {}.{} % of a unit's slots in use", occupancy / 10, occupancy % 10);
+    }
     for (seed, breach) in &failures {
         println!("seed {seed}: {breach}");
     }

@@ -35,34 +35,11 @@ use thiserror::Error;
 pub use packet::{Content, Packet};
 pub use settings::{MAX_JOBS, MAX_NODES, MAX_PORTS, MAX_SOURCES, MAX_STEPS, Settings, Sharing};
 
-use crate::engine::{Engine, Node, Order, Output, Place, Port, Region};
+use crate::engine::{Engine, Failure, Node, Order, Output, Place, Port, Region};
 use buffer::{Key, Name, Rejected};
 use descriptor::{Address, DescriptorError, Fault, PULSES, Sequence, Source};
 use task::Task;
 use unit::Unit;
-
-/// Why the calls of a job end on all its ports.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[allow(missing_docs, reason = "the messages are the documentation")]
-pub enum Failure {
-    #[error("node {} is dead", node.0)]
-    Dead { node: Node },
-    #[error(
-        "node {} has {counters} DMA counters in a unit, all taken by other tasks, of {tasks}, for too long: give it \
-         more counters, or use fewer groups at once",
-        node.0
-    )]
-    Counters { node: Node, counters: usize, tasks: usize },
-}
-
-/// How a call has ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Completion {
-    /// Of which job.
-    pub job: u8,
-    /// With which outcome.
-    pub result: Result<(), Failure>,
-}
 
 /// Why a NIC does not take a job or a post.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -117,7 +94,7 @@ pub struct Ordered {
     units: Vec<Unit>,
     /// Tasks that may go on.
     ready: BTreeSet<TaskKey>,
-    outputs: VecDeque<Output<Packet, Completion>>,
+    outputs: VecDeque<Output<Packet>>,
     counters: Counters,
 }
 
@@ -326,7 +303,6 @@ impl Engine for Ordered {
     type Post = [u64];
     type Refusal = Refusal;
     type Packet = Packet;
-    type Completion = Completion;
 
     fn post(&mut self, now: u64, port: Port, post: &[u64]) -> Result<(), Refusal> {
         let sequences = Sequence::read(post)?;
@@ -380,7 +356,7 @@ impl Engine for Ordered {
         self.tasks.values().filter_map(|task| task.retry).map(|retry| retry.at).min()
     }
 
-    fn poll(&mut self) -> Option<Output<Packet, Completion>> {
+    fn poll(&mut self) -> Option<Output<Packet>> {
         self.outputs.pop_front()
     }
 }

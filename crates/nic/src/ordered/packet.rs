@@ -1,6 +1,6 @@
 //! What order-triggered NICs send each other.
 
-use super::Failure;
+use crate::engine::Failure;
 
 /// A packet from a port to a port, of one job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,8 +3,8 @@
 use super::buffer::{Key, Name};
 use super::descriptor::{Address, Flags, PULSES, Piece, Source};
 use super::task::{Ask, Retry, Running, Task};
-use super::{Completion, Content, Failure, Ordered, TaskKey};
-use crate::engine::{Order, Output, Place, Port, Region};
+use super::{Content, Ordered, TaskKey};
+use crate::engine::{Completion, Failure, Order, Output, Place, Port, Region};
 
 impl Ordered {
     fn task(&mut self, key: TaskKey) -> &mut Task {

@@ -6,8 +6,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use super::Settings;
 use super::descriptor::{PULSES, Sequence, Source};
-use super::{Failure, Settings};
+use crate::engine::Failure;
 
 /// A sequence that holds a DMA counter.
 #[derive(Debug)]

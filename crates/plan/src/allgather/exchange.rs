@@ -1,6 +1,7 @@
-//! Flat algorithms whose messages carry several blocks: neighbour exchange, Standard Exchange, Bruck.
+//! Flat algorithms whose messages carry several blocks: neighbour exchange, Standard Exchange, Bruck with and without
+//! rotation.
 //!
-//! Invariants: blocks go straight to their place in `Output`, so nothing passes through scratch; a message holds
+//! Invariants: blocks go straight to their place in `Output`, through scratch by the rotated Bruck alone; a message holds
 //! adjoining blocks and is left out where they are all empty. Between two ranks there is one message a round at most,
 //! or two where the blocks wrap round the last rank.
 
@@ -107,6 +108,51 @@ pub(super) fn bruck(builder: &mut ProgramBuilder, blocks: Blocks<'_>, ports: u32
         let after: Vec<OpId> = own.into_iter().chain(arrived).collect();
         for (index, span) in blocks.round(blocks.rank, count) {
             builder.send(to, index, span, &after);
+        }
+    }
+}
+
+/// The same, with blocks one behind the other in scratch, from the rank's own on, until all are there.
+pub(super) fn rotated_bruck(builder: &mut ProgramBuilder, blocks: Blocks<'_>, ports: u32) {
+    let (ranks, rank) = (blocks.ranks, blocks.rank);
+    // Where in scratch the block lies that is `steps` to the right; behind the last, where all end.
+    let ends = (0..ranks).scan(0, |end, steps| {
+        *end += blocks.of(blocks.right(steps)).len;
+        Some(*end)
+    });
+    let starts: Vec<u64> = std::iter::once(0).chain(ends).collect();
+    let run = |from: u32, count: u32| {
+        let (start, end) = (starts[from as usize], starts[(from + count) as usize]);
+        Span::scratch(start, end - start)
+    };
+    builder.buffers(blocks.input_bytes(), blocks.extents.total(), if ranks > 1 { starts[ranks as usize] } else { 0 });
+    let shifts = shifts(ranks, ports);
+    let mut received: Vec<(u32, OpId)> = Vec::new();
+    for &Shift { distance, count } in &shifts {
+        let span = run(distance, count);
+        if !span.is_empty() {
+            received.push((distance, builder.recv(Rank(blocks.right(distance)), 0, span, &[])));
+        }
+    }
+    blocks.copy_own(builder);
+    let passes_on = shifts.iter().any(|shift| shift.count > 1) && !blocks.contribution().is_empty();
+    let own = passes_on.then(|| builder.copy(blocks.contribution(), run(0, 1), &[]));
+    for &Shift { distance, count } in &shifts {
+        let arrived = received.iter().filter(|(distance, _)| *distance < count).map(|(_, id)| *id);
+        let (span, after): (Span, Vec<OpId>) = match count {
+            1 => (blocks.contribution(), Vec::new()),
+            _ => (run(0, count), own.into_iter().chain(arrived).collect()),
+        };
+        if !span.is_empty() {
+            builder.send(Rank(blocks.left(distance)), 0, span, &after);
+        }
+    }
+    // Those up to the last rank, then those from rank 0 on; its own block is in its place.
+    let all: Vec<OpId> = received.iter().map(|(_, id)| *id).collect();
+    let before_end = ranks - rank;
+    for (from, count, first) in [(1, before_end - 1, rank + 1), (before_end, rank, 0)] {
+        if count > 0 && !run(from, count).is_empty() {
+            builder.copy(run(from, count), blocks.run(first, count), &all);
         }
     }
 }

@@ -11,8 +11,9 @@ use thiserror::Error;
 use super::collective::{Collective, Row};
 use crate::algorithm::{Algorithm, Setting, SettingError, WHOLE, least};
 
-/// What is written for algorithms among leaders of hosts.
+/// What is written for algorithms among leaders of hosts, and where all leaders of all hosts meet.
 const HIERARCHICAL: &str = "hierarchical";
+const MULTI_LEADER: &str = "multi-leader";
 
 /// Why a text describes no algorithm.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -32,24 +33,33 @@ pub enum AlgorithmError {
 /// ranks of a host give what they have to its leaders, and get what they are to have from them (SP-6, SP-7, CD-2). That
 /// makes one or two rounds more than the algorithm has among the hosts; others than leaders send nothing over the
 /// network. An allgather may have several leaders on a host, as many as the smallest host has ranks at most, which
-/// share its blocks: leader `l` exchanges its share with the leaders `l` of all other hosts.
+/// share its blocks: leader `l` exchanges its share with the leaders `l` of all other hosts (the groups of CD-2's
+/// multi-group variant). Written as `multi-leader:leaders=2,between=standard-exchange`, all leaders of all hosts meet in
+/// one exchange, each for its part of the ranks of its host (CD-2).
 ///
 /// Invariant: the algorithm is one of the collective's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Choice {
     collective: Collective,
     leaders: Option<u32>,
+    /// All leaders of all hosts meet, not those of the same number.
+    all_meet: bool,
     algorithm: Algorithm,
 }
 
 /// `algorithm` among all ranks, which is one of the collective's.
 pub(super) const fn all(collective: Collective, algorithm: Algorithm) -> Choice {
-    Choice { collective, leaders: None, algorithm }
+    Choice { collective, leaders: None, all_meet: false, algorithm }
 }
 
 /// The same among one leader of each host.
 pub(super) const fn led(collective: Collective, algorithm: Algorithm) -> Choice {
-    Choice { collective, leaders: Some(1), algorithm }
+    Choice { leaders: Some(1), ..all(collective, algorithm) }
+}
+
+/// The same among two leaders of each host, which all meet.
+pub(super) const fn all_led(collective: Collective, algorithm: Algorithm) -> Choice {
+    Choice { leaders: Some(2), all_meet: true, ..all(collective, algorithm) }
 }
 
 impl Choice {
@@ -80,6 +90,12 @@ impl Choice {
         self.leaders
     }
 
+    /// Whether all leaders of all hosts meet, so that a host is as good as one for each of its leaders.
+    #[must_use]
+    pub const fn all_leaders_meet(self) -> bool {
+        self.all_meet
+    }
+
     /// The algorithm, of all ranks or of leaders.
     #[must_use]
     pub const fn algorithm(self) -> Algorithm {
@@ -89,7 +105,11 @@ impl Choice {
     /// How it is called, without settings.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        if self.leaders.is_some() { HIERARCHICAL } else { self.algorithm.name() }
+        match self.leaders {
+            Some(_) if self.all_meet => MULTI_LEADER,
+            Some(_) => HIERARCHICAL,
+            None => self.algorithm.name(),
+        }
     }
 
     /// Where the table has it.
@@ -188,7 +208,8 @@ impl Choice {
     /// with (SP-5). All others begin behind the ready barrier (MC-4).
     #[must_use]
     pub const fn pulls(self) -> bool {
-        matches!(self.algorithm, Algorithm::Pull | Algorithm::Linear)
+        let linear = matches!(self.algorithm, Algorithm::Linear) && !matches!(self.collective, Collective::Allgather);
+        linear || matches!(self.algorithm, Algorithm::Pull)
     }
 
     /// What carries out a call whose blocks each rank may lay anywhere, such as an allgatherv, where this is chosen:
@@ -273,6 +294,9 @@ mod tests {
         }
         for (collective, text) in [
             (Collective::Allgather, "bruck:ports=3"),
+            (Collective::Allgather, "rotated-bruck:ports=3"),
+            (Collective::Allgather, "hierarchical:leaders=2,between=linear"),
+            (Collective::Allgather, "multi-leader:leaders=4,between=standard-exchange,ports=1"),
             (Collective::Allgather, "multicast:chains=4,subgroups=2"),
             (Collective::Allgather, "hierarchical:leaders=3,between=neighbour-exchange"),
             (Collective::Allgather, "hierarchical:leaders=3,between=standard-exchange,ports=2"),
@@ -298,7 +322,7 @@ mod tests {
         assert_eq!(
             wrong("rings"),
             "no allgather algorithm is called `rings`: choose one of ring, neighbour-exchange, standard-exchange, \
-             bruck, hierarchical, multicast"
+             bruck, rotated-bruck, linear, hierarchical, multi-leader, multicast"
         );
         assert_eq!(wrong("bruck:3"), "`3` in `bruck:3`: write settings as name=value, with commas between them");
         assert_eq!(wrong("bruck:ports=0"), "`ports=0` in `bruck:ports=0`: expected a number from 1");
@@ -306,7 +330,7 @@ mod tests {
         assert!(
             wrong("hierarchical:ports=2").ends_with("expected between=standard-exchange or between=bruck before it")
         );
-        assert!(wrong("hierarchical:between=pull").ends_with("ring, neighbour-exchange, standard-exchange, bruck"));
+        assert!(wrong("hierarchical:between=pull").ends_with("neighbour-exchange, standard-exchange, bruck, linear"));
         assert!(wrong("ring:").starts_with("`` in `ring:`"));
     }
 

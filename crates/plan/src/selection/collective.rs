@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-use super::choice::{Choice, all, led};
+use super::choice::{Choice, all, all_led, led};
 use crate::algorithm::{Algorithm, DEFAULT_SEGMENT, WHOLE};
 
 /// A collective that an algorithm is chosen for, and the bytes by which.
@@ -117,8 +117,7 @@ impl Collective {
         Collective::Scan,
     ];
 
-    /// The algorithms that carry it out among all ranks. Those that do not multicast may also go among the leaders of
-    /// hosts, where [`Collective::between_leaders`] has one.
+    /// The algorithms that carry it out among all ranks. Some of them may also go among the leaders of hosts, where [`Collective::between_leaders`] has one.
     pub(super) const fn table(self) -> &'static [Row] {
         match self {
             Collective::Allgather => &[
@@ -126,6 +125,8 @@ impl Collective {
                 (Algorithm::NeighbourExchange, &[]),
                 (Algorithm::StandardExchange { ports: 1 }, &["ports"]),
                 (Algorithm::Bruck { ports: 1 }, &["ports"]),
+                (Algorithm::RotatedBruck { ports: 1 }, &["ports"]),
+                (Algorithm::Linear, &[]),
                 (Algorithm::Multicast { chains: 0, subgroups: 1 }, &["chains", "subgroups"]),
             ],
             Collective::Broadcast => &[
@@ -184,9 +185,11 @@ impl Collective {
         }
     }
 
-    /// The algorithms that may go among leaders.
+    /// The algorithms that may go among leaders: blocks that leaders pass on lie in their places.
     pub(super) fn for_leaders(self) -> impl Iterator<Item = Row> {
-        self.table().iter().copied().filter(|(algorithm, _)| !algorithm.multicasts())
+        let fits =
+            |algorithm: Algorithm| !algorithm.multicasts() && !matches!(algorithm, Algorithm::RotatedBruck { .. });
+        self.table().iter().copied().filter(move |(algorithm, _)| fits(*algorithm))
     }
 
     /// All that carries it out, each with the defaults of its settings; first what a plan shows where nothing is named.
@@ -195,7 +198,8 @@ impl Collective {
         let flat = |multicasts| self.table().iter().filter(move |(algorithm, _)| algorithm.multicasts() == multicasts);
         let led = self.between_leaders().map(|algorithm| led(self, algorithm));
         let flat = |multicasts| flat(multicasts).map(|(algorithm, _)| all(self, *algorithm));
-        flat(false).chain(led).chain(flat(true)).collect()
+        let met = (self == Collective::Allgather).then(|| all_led(self, Algorithm::StandardExchange { ports: 1 }));
+        flat(false).chain(led).chain(met).chain(flat(true)).collect()
     }
 
     /// In files and on the command line.

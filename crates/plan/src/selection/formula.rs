@@ -83,6 +83,10 @@ pub fn terms(cost: &Cost, case: &Case, choice: Choice) -> Terms {
     let shape = Spread::new(cost, ranks, hosts);
     let spent = match choice.leaders() {
         None => among(shape, choice.collective(), choice.algorithm().carried_out(ranks), bytes),
+        // A host is as good as one for each of its leaders, but for what these have for each other.
+        Some(leaders) if choice.all_leaders_meet() => {
+            by_host(Spread::new(cost, ranks, hosts.saturating_mul(leaders)), choice, bytes)
+        }
         Some(_) => by_host(shape, choice, bytes),
     };
     let handshake = u64::from(spent.multicast > 0);
@@ -436,13 +440,16 @@ fn allgather(shape: Spread<'_>, algorithm: Algorithm, n: u64) -> Terms {
         Algorithm::Ring { .. } => shape.ring(ranks - 1, n, 0),
         Algorithm::NeighbourExchange => shape.ring(1, n, 0) + shape.ring(ranks / 2 - 1, n.saturating_mul(2), 0),
         Algorithm::StandardExchange { ports } => shape.digits(u64::from(ports) + 1, |held| held.saturating_mul(n)),
-        Algorithm::Bruck { ports } => {
+        Algorithm::Bruck { ports } | Algorithm::RotatedBruck { ports } => {
             let base = u64::from(ports) + 1;
-            shape.growing(base, |d| {
+            let moved = shape.growing(base, |d| {
                 let held = base.saturating_pow(d.ilog(base));
                 (held.min(ranks - d).saturating_mul(n), 0)
-            })
+            });
+            let rotates = matches!(algorithm, Algorithm::RotatedBruck { .. });
+            if rotates { moved + shape.copies(n.saturating_mul(ranks)) } else { moved }
         }
+        Algorithm::Linear => shape.straight(n, 0),
         Algorithm::Multicast { .. } => shape.multicast(true, n),
         other => unreachable!("{other:?} is no algorithm of an allgather"),
     };

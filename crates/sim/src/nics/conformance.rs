@@ -2,40 +2,65 @@
 
 use std::fmt;
 
-use outboard_nic::ordered::Settings;
+use outboard_nic::triggered::list::Protocol;
+use outboard_nic::{host, ordered, triggered};
 use outboard_plan::selection::{Choice, Collective};
-use outboard_plan::{Element, Operator, Rank, Reduction, Topology};
-use outboard_plan_tools::ordered;
+use outboard_plan::{Arguments, Element, Operator, Rank, Reduction, Topology};
+use outboard_plan_tools as tools;
 
-use super::{Call, JobPlan, NicPlan, Prepared, service_process};
+use super::{Call, JobPlan, Kind, NicPlan, Prepared, service_process};
 
 /// What carries out plans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EngineKind {
     /// The service process: `outboardd`.
     ServiceProcess,
+    /// The triggered NIC.
+    Triggered,
     /// The order-triggered NIC.
     Ordered,
+    /// Processes themselves.
+    Host,
 }
 
 impl EngineKind {
     /// All of them.
-    pub const ALL: [EngineKind; 2] = [EngineKind::ServiceProcess, EngineKind::Ordered];
+    pub const ALL: [EngineKind; 4] =
+        [EngineKind::ServiceProcess, EngineKind::Triggered, EngineKind::Ordered, EngineKind::Host];
 
-    /// How many pulses a call takes, 1 where there are none; or why the engine does not take it.
+    /// How the engine carries out a call, in words, where there is more to say than that it does; or why it does not.
     ///
     /// # Errors
     /// The reason, in words.
     ///
     /// # Panics
     /// For more hosts than a group has ranks.
-    pub fn takes(self, hosts: &[u32], call: &Call) -> Result<usize, String> {
+    pub fn takes(self, hosts: &[u32], call: &Call) -> Result<String, String> {
+        let topology = Topology::of_hosts(hosts.iter().copied()).expect("at most as many as a group has");
+        call.with_arguments(&topology, |arguments| self.takes_with(call.choice, arguments))
+    }
+
+    fn takes_with(self, choice: Choice, arguments: &Arguments<'_>) -> Result<String, String> {
         match self {
-            EngineKind::ServiceProcess => call.choice.collective().read(&call.choice.to_string()).map(|_| 1),
+            EngineKind::ServiceProcess => choice.collective().read(&choice.to_string()).map(|_| String::new()),
+            EngineKind::Triggered => {
+                let mut communicator =
+                    tools::triggered::Communicator::new(arguments.topology, triggered::Settings::default());
+                let lowered = communicator.call(choice, arguments).map_err(|error| error.to_string())?;
+                Ok(match lowered.templates.first().map(|template| template.protocol) {
+                    Some(Protocol::Eager { .. }) | None => "eager".to_owned(),
+                    Some(Protocol::Rendezvous | Protocol::Retry) => "by rendezvous".to_owned(),
+                })
+            }
             EngineKind::Ordered => {
-                let topology = Topology::of_hosts(hosts.iter().copied()).expect("at most as many as a group has");
-                let lowered = ordered::lower(call.choice, &call.arguments(&topology), &Settings::default());
-                lowered.map(|lowered| lowered.pulses.len()).map_err(|error| error.to_string())
+                let lowered = tools::ordered::lower(choice, arguments, &ordered::Settings::default());
+                match lowered.map_err(|error| error.to_string())?.pulses.len() {
+                    1 => Ok(String::new()),
+                    pulses => Ok(format!("in {pulses} pulses")),
+                }
+            }
+            EngineKind::Host => {
+                tools::host::lower(choice, arguments).map(|_| String::new()).map_err(|error| error.to_string())
             }
         }
     }
@@ -48,23 +73,32 @@ impl EngineKind {
                 Ok(false) => Err("other bits than those of the plan".to_owned()),
                 Err(failure) => Err(failure.to_string()),
             },
-            EngineKind::Ordered => {
-                let jobs = vec![JobPlan { nodes: hosts.to_vec(), calls: vec![call] }];
-                let plan = NicPlan { jobs, settings: Settings::default(), death: None };
-                let prepared = Prepared::new(&plan).map_err(|error| error.to_string())?;
-                (0..2).try_for_each(|seed| {
-                    prepared.play(seed).map(|_| ()).map_err(|breach| format!("seed {seed}: {breach}"))
-                })
+            EngineKind::Triggered => play(hosts, call, triggered::Settings::default(), 0..2),
+            EngineKind::Ordered => play(hosts, call, ordered::Settings::default(), 0..2),
+            EngineKind::Host => {
+                let settings = host::Settings::default();
+                play(hosts, call, settings, 0..1)?;
+                play(hosts, call, host::Settings { progress: host::Progress::Thread, ..settings }, 1..2)
             }
         }
     }
+}
+
+/// Plays a call by these seeds.
+fn play<S: Kind>(hosts: &[u32], call: Call, settings: S, mut seeds: std::ops::Range<u64>) -> Result<(), String> {
+    let jobs = vec![JobPlan { nodes: hosts.to_vec(), calls: vec![call] }];
+    let plan = NicPlan { jobs, settings, death: None };
+    let prepared = Prepared::new(&plan).map_err(|error| error.to_string())?;
+    seeds.try_for_each(|seed| prepared.play(seed).map(|_| ()).map_err(|breach| format!("seed {seed}: {breach}")))
 }
 
 impl fmt::Display for EngineKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             EngineKind::ServiceProcess => "service process",
+            EngineKind::Triggered => "triggered",
             EngineKind::Ordered => "ordered",
+            EngineKind::Host => "host",
         })
     }
 }

@@ -1,12 +1,12 @@
 //! A network of NICs: engines, the memory that they work on, and packets on their way.
 //!
-//! Packets are lost by nobody but the dead, and arrive in any order, those of one source too: whoever plays decides
-//! which is next. Invariant: every access to memory is checked, so that a wrong order is found where it is given.
+//! Packets are lost by nobody but the dead, and arrive in any order, those of one source too, but for those of a flow:
+//! whoever plays decides which is next. Invariant: every access to memory is checked, so that a wrong order is found where it is given.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use outboard_arithmetic::reduce;
-use outboard_nic::{Engine, Node, Order, Output, Place, Port, Region};
+use outboard_nic::{Completion, Engine, Node, Order, Output, Place, Port, Region};
 
 /// What fills memory that nobody has written.
 const POISON: u8 = 0xa5;
@@ -19,30 +19,40 @@ struct Flying<P> {
 }
 
 /// A call that has ended, on which port of which node.
-pub(super) type Ended<C> = (Node, Port, C);
+pub(super) type Ended = (Node, Port, Completion);
+
+/// Packets of one number, from a node to a node, which keep their order.
+type Flow = (Node, Node, u64);
+
+/// The memory of a node's NIC and what its host has registered, by that order, as far as they were used.
+type Memory = [Vec<u8>; 2];
 
 /// See the module.
 pub(super) struct Net<E: Engine> {
     /// By node; the dead are none.
     engines: Vec<Option<E>>,
-    /// By node, as far as it was used; and how long it is.
-    memory: Vec<Vec<u8>>,
-    memory_bytes: u64,
+    /// By node; and how long both are.
+    memory: Vec<Memory>,
+    memory_bytes: [u64; 2],
     hosts: BTreeMap<(Node, Port), Vec<u8>>,
+    /// On their way, of each flow the first.
     flying: Vec<Flying<E::Packet>>,
-    ended: Vec<Ended<E::Completion>>,
+    /// Behind the first of their flow.
+    behind: BTreeMap<Flow, VecDeque<Flying<E::Packet>>>,
+    ended: Vec<Ended>,
     now: u64,
     delivered: u64,
 }
 
 impl<E: Engine> Net<E> {
-    pub(super) fn new(engines: Vec<E>, memory_bytes: u64) -> Self {
+    pub(super) fn new(engines: Vec<E>, memory_bytes: [u64; 2]) -> Self {
         Net {
-            memory: engines.iter().map(|_| Vec::new()).collect(),
+            memory: engines.iter().map(|_| Memory::default()).collect(),
             memory_bytes,
             engines: engines.into_iter().map(Some).collect(),
             hosts: BTreeMap::new(),
             flying: Vec::new(),
+            behind: BTreeMap::new(),
             ended: Vec::new(),
             now: 0,
             delivered: 0,
@@ -63,7 +73,7 @@ impl<E: Engine> Net<E> {
         self.hosts.entry((node, port)).or_default()
     }
 
-    /// Packets on their way.
+    /// Packets of which any may be next.
     pub(super) fn flying(&self) -> usize {
         self.flying.len()
     }
@@ -74,7 +84,7 @@ impl<E: Engine> Net<E> {
     }
 
     /// What has ended since somebody asked.
-    pub(super) fn ended(&mut self) -> Vec<Ended<E::Completion>> {
+    pub(super) fn ended(&mut self) -> Vec<Ended> {
         std::mem::take(&mut self.ended)
     }
 
@@ -90,6 +100,13 @@ impl<E: Engine> Net<E> {
     /// One of the packets on their way arrives.
     pub(super) fn deliver(&mut self, index: usize) {
         let Flying { from, to, packet, payload } = self.flying.swap_remove(index);
+        if let Some(flow) = E::flow(&packet).map(|flow| (from, to, flow)) {
+            let next = self.behind.get_mut(&flow).and_then(VecDeque::pop_front);
+            if next.is_none() {
+                self.behind.remove(&flow);
+            }
+            self.flying.extend(next);
+        }
         self.now += 1;
         let now = self.now;
         let Some(engine) = self.engine(to) else { return };
@@ -102,6 +119,7 @@ impl<E: Engine> Net<E> {
     pub(super) fn die(&mut self, node: Node) {
         self.engines[node.0 as usize] = None;
         self.flying.retain(|flying| flying.to != node);
+        self.behind.retain(|(_, to, _), _| *to != node);
     }
 
     /// A NIC hears that another node is dead.
@@ -135,10 +153,22 @@ impl<E: Engine> Net<E> {
                 Output::Transmit { to, packet, payload } => {
                     let payload = payload.iter().flat_map(|place| self.bytes(node, *place).to_vec()).collect();
                     if self.engines[to.0 as usize].is_some() {
-                        self.flying.push(Flying { from: node, to, packet, payload });
+                        self.fly(Flying { from: node, to, packet, payload });
                     }
                 }
                 Output::Completed { port, completion } => self.ended.push((node, port, completion)),
+            }
+        }
+    }
+
+    /// A packet leaves; behind others of its flow, it has to wait for them.
+    fn fly(&mut self, flying: Flying<E::Packet>) {
+        let flow = E::flow(&flying.packet).map(|flow| (flying.from, flying.to, flow));
+        match flow.and_then(|flow| self.behind.get_mut(&flow)) {
+            Some(behind) => behind.push_back(flying),
+            None => {
+                self.behind.extend(flow.map(|flow| (flow, VecDeque::new())));
+                self.flying.push(flying);
             }
         }
     }
@@ -160,9 +190,10 @@ impl<E: Engine> Net<E> {
     fn bytes(&mut self, node: Node, place: Place) -> &mut [u8] {
         let end = (place.address + place.len) as usize;
         let memory = match place.region {
-            Region::Nic => {
-                let memory = &mut self.memory[node.0 as usize];
-                assert!(end as u64 <= self.memory_bytes, "{place:?} lies behind the memory of {node}");
+            Region::Nic | Region::Shared => {
+                let which = usize::from(place.region == Region::Shared);
+                let memory = &mut self.memory[node.0 as usize][which];
+                assert!(end as u64 <= self.memory_bytes[which], "{place:?} lies behind the memory of {node}");
                 memory.resize(memory.len().max(end), POISON);
                 memory
             }

@@ -2,50 +2,67 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use outboard_nic::triggered::list::{
+    Action, Connection, HostStep, Place, Prepost, Protocol, Purpose, QueuePair, Request, Template,
+};
+use outboard_plan::{Op, OpId, PlanError, Program, Rank, Span, Topology};
 use thiserror::Error;
 
-use super::queues::{self, Connection, PER_CONNECTION, Purpose, QueuePair};
-use super::{Action, HostStep, Place, Protocol, Request, Template};
+use super::arrivals::{Arrivals, Where};
+use super::connections::{buffers, connection, pairwise, preposts};
+use super::phases::{Phases, phases};
 use crate::rounds::{Message, Rounds};
-use crate::verify::{At, VerifyError};
-use outboard_plan::{Op, OpId, Program, Rank, Span};
+use crate::verify::{At, Graph, VerifyError};
 
 /// Why a plan has no task list.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[allow(missing_docs, reason = "the messages are the documentation")]
 pub enum LowerError {
+    /// There is no such plan.
+    #[error(transparent)]
+    Program(#[from] PlanError),
     /// The plan is malformed.
     #[error(transparent)]
     Plan(#[from] VerifyError),
+    #[error("the hosts of {ranks} ranks for the programs of {programs}: describe the host of every rank")]
+    Hosts { ranks: u32, programs: usize },
     #[error("{at}: the queue pairs of a task list connect two ranks; choose an algorithm without multicast")]
     Multicast { at: Box<At> },
     #[error(
         "{at} stands between messages that arrive and messages that leave, where a NIC has only task lists: \
-             choose an algorithm that passes on what it receives"
+             choose an algorithm that passes on what it receives, or one for hosts of several ranks"
     )]
     Between { at: Box<At> },
     #[error("eager buffers of 0 bytes: give them room for a block")]
     NoBuffer,
     #[error("{rank} receives more than 2^32 eager buffers: enlarge them or choose the rendezvous protocol")]
     Buffers { rank: Rank },
+    #[error("{bytes} B on each of {ranks} ranks do not fit a 64-bit address: lower the byte count")]
+    Bytes { ranks: u32, bytes: u64 },
 }
 
-/// A plan whose messages are in rounds and on queue pairs.
+/// A plan whose messages are in rounds and on queue pairs, or within hosts.
 #[derive(Debug)]
 pub struct Lowering<'a> {
     programs: &'a [Program],
-    rounds: Rounds,
+    /// The messages between hosts, in rounds without gaps.
+    messages: Vec<Message>,
+    rounds: u32,
     pairwise: bool,
-    /// By rank, its messages in the order of [`Rounds::messages`], both those that it sends and those that it receives.
-    messages: Vec<Vec<usize>>,
+    /// By rank, its messages between hosts, both those that it sends and those that it receives.
+    of_rank: Vec<Vec<usize>>,
+    phases: Vec<Phases>,
 }
 
 impl<'a> Lowering<'a> {
-    /// Prepares the programs of all ranks of a group, in the order of ranks.
+    /// Prepares the programs of all ranks of a group, in the order of ranks, on these hosts.
     ///
     /// # Errors
-    /// When the plan is malformed or multicasts.
-    pub fn new(programs: &'a [Program]) -> Result<Self, LowerError> {
+    /// When the plan is malformed, multicasts, or has a host work between messages.
+    pub fn new(programs: &'a [Program], topology: &Topology) -> Result<Self, LowerError> {
+        if topology.ranks() as usize != programs.len() {
+            return Err(LowerError::Hosts { ranks: topology.ranks(), programs: programs.len() });
+        }
         let rounds = Rounds::of(programs)?;
         for program in programs {
             let multicast = program.steps.iter().position(|step| matches!(step.op, Op::Multicast { .. }));
@@ -53,33 +70,41 @@ impl<'a> Lowering<'a> {
                 return Err(LowerError::Multicast { at: At::new(program, OpId(step as u32)).boxed() });
             }
         }
-        let mut messages = vec![Vec::new(); programs.len()];
-        for (number, message) in rounds.messages().iter().enumerate() {
-            messages[message.from.0 as usize].push(number);
-            messages[message.to.0 as usize].push(number);
+        let between = |message: &&Message| topology.host_of(message.from) != topology.host_of(message.to);
+        let mut messages: Vec<Message> = rounds.messages().iter().filter(between).copied().collect();
+        let mut count = 0;
+        for round in messages.chunk_by_mut(|a, b| a.round == b.round) {
+            round.iter_mut().for_each(|message| message.round = count);
+            count += 1;
         }
-        let pairwise = queues::pairwise(&rounds);
-        Ok(Self { programs, rounds, pairwise, messages })
+        let mut of_rank = vec![Vec::new(); programs.len()];
+        for (number, message) in messages.iter().enumerate() {
+            of_rank[message.from.0 as usize].push(number);
+            of_rank[message.to.0 as usize].push(number);
+        }
+        let phases = phases(programs, &Graph::new(programs)?, topology)?;
+        Ok(Self { programs, pairwise: pairwise(&messages), messages, rounds: count, of_rank, phases })
     }
 
-    /// The messages in their rounds.
+    /// The messages between hosts, in their rounds.
     #[must_use]
-    pub fn rounds(&self) -> &Rounds {
-        &self.rounds
+    pub fn messages(&self) -> &[Message] {
+        &self.messages
     }
 
-    /// What a rank sends and receives, in the order of [`Rounds::messages`].
+    /// What a rank sends to other hosts and receives from them, in rounds.
     fn messages_of(&self, rank: Rank) -> impl Iterator<Item = &Message> {
-        self.messages[rank.0 as usize].iter().map(|number| &self.rounds.messages()[*number])
+        self.of_rank[rank.0 as usize].iter().map(|number| &self.messages[*number])
     }
 
-    /// The connections of a rank, sorted by peer.
+    /// The connections of a rank, sorted by peer, with what is posted on them beforehand for one call where a buffer
+    /// holds so many bytes.
     ///
     /// # Panics
     /// When there is no such rank.
     #[must_use]
-    pub fn connections(&self, rank: Rank) -> Vec<Connection> {
-        queues::connections(self.messages_of(rank), self.pairwise, rank)
+    pub fn connections(&self, rank: Rank, buffer: u64) -> Vec<Prepost> {
+        preposts(self.messages_of(rank), (self.pairwise, buffer.max(1)), rank)
     }
 
     /// Queue pairs that a rank needs, whatever the protocol of a call (CD-6).
@@ -88,30 +113,33 @@ impl<'a> Lowering<'a> {
     /// When there is no such rank.
     #[must_use]
     pub fn queue_pairs(&self, rank: Rank) -> usize {
-        PER_CONNECTION * self.connections(rank).len()
+        Purpose::ALL.len() * self.connections(rank, 1).len()
     }
 
     /// The template of a rank.
     ///
     /// # Errors
-    /// When the host would have to work between messages, or buffers do not fit.
+    /// When buffers do not fit.
     ///
     /// # Panics
     /// When there is no such rank.
     pub fn template(&self, rank: Rank, protocol: Protocol) -> Result<Template, LowerError> {
-        let program = &self.programs[rank.0 as usize];
-        if protocol == (Protocol::Eager { buffer: 0 }) {
-            return Err(LowerError::NoBuffer);
-        }
-        let (before, after) = host_steps(program)?;
+        let (program, phases) = (&self.programs[rank.0 as usize], &self.phases[rank.0 as usize]);
+        let buffer = match protocol {
+            Protocol::Eager { buffer: 0 } => return Err(LowerError::NoBuffer),
+            Protocol::Eager { buffer } => buffer,
+            Protocol::Rendezvous | Protocol::Retry => u64::MAX,
+        };
         let mut writer = Writer {
             program,
+            phases,
             protocol,
             pairwise: self.pairwise,
             tasks: Vec::new(),
             round: 0,
             parts: Vec::new(),
-            arrivals: Arrivals::default(),
+            arrivals: phases.arrivals.clone(),
+            slots: Vec::new(),
             sent: BTreeMap::new(),
             sends: HashMap::new(),
             complete: vec![false; program.steps.len()],
@@ -121,94 +149,26 @@ impl<'a> Lowering<'a> {
             writer.round = round[0].round;
             writer.round(round)?;
         }
-        writer.round = self.rounds.count() as u32;
+        writer.round = self.rounds;
         writer.all_sent();
-        let copies = writer.parts.iter().map(|&(from, to)| HostStep::Copy { from, to: Place::Memory(to) });
-        let after = copies.chain(after).collect();
-        Ok(Template { rank, protocol, before, tasks: writer.tasks, after, slots: writer.arrivals.slots })
-    }
-}
-
-/// Steps of the host before all messages, and those behind them.
-type HostSteps = (Vec<HostStep>, Vec<HostStep>);
-
-/// Tells copies and reductions that wait for no message from those that no message waits for.
-fn host_steps(program: &Program) -> Result<HostSteps, LowerError> {
-    let steps = &program.steps;
-    let is_message = |op: Op| matches!(op, Op::Send { .. } | Op::Recv { .. });
-    // Whether a message comes before each step; then, from the end, whether a send comes behind it.
-    let mut behind_message = vec![false; steps.len()];
-    for (id, step) in steps.iter().enumerate() {
-        behind_message[id] =
-            step.after.iter().any(|on| behind_message[on.0 as usize] || is_message(steps[on.0 as usize].op));
-    }
-    let mut before_send = vec![false; steps.len()];
-    for (id, step) in steps.iter().enumerate().rev() {
-        if before_send[id] || is_message(step.op) {
-            step.after.iter().for_each(|on| before_send[on.0 as usize] = true);
-        }
-    }
-    let (mut before, mut after) = (Vec::new(), Vec::new());
-    for (id, step) in steps.iter().enumerate() {
-        let host = match step.op {
-            Op::Copy { from, to } => HostStep::Copy { from: Place::Memory(from), to: Place::Memory(to) },
-            Op::Reduce { from, into, from_left } => {
-                HostStep::Reduce { from: Place::Memory(from), into: Place::Memory(into), from_left }
-            }
-            Op::Send { .. } | Op::Recv { .. } | Op::Multicast { .. } | Op::MulticastRecv { .. } => continue,
-        };
-        match (behind_message[id], before_send[id]) {
-            (true, true) => {
-                return Err(LowerError::Between { at: At::new(program, OpId(id as u32)).boxed() });
-            }
-            (true, false) => after.push(host),
-            (false, _) => before.push(host),
-        }
-    }
-    Ok((before, after))
-}
-
-/// Which bytes of the plan's buffers lie in eager buffers until the host copies them.
-#[derive(Debug, Default)]
-struct Arrivals {
-    /// By [`Buffer`] and where a message's span starts: its end, and its first eager buffer.
-    spans: [BTreeMap<u64, (u64, u32)>; 3],
-    /// Eager buffers so far.
-    slots: u32,
-}
-
-impl Arrivals {
-    /// Where the bytes of a span lie, in order, if eager buffers hold `size` each.
-    fn pieces(&self, span: Span, size: u64) -> Vec<Place> {
-        let spans = &self.spans[span.buffer as usize];
-        let mut pieces = Vec::new();
-        let mut at = span.offset;
-        let end = span.offset + span.len;
-        while at < end {
-            let under = spans.range(..=at).next_back().filter(|(_, (end, _))| *end > at);
-            let piece_end = match under {
-                Some((start, (arrived_end, first))) => {
-                    let (slot, offset) = ((at - start) / size, (at - start) % size);
-                    let len = (size - offset).min(arrived_end - at).min(end - at);
-                    pieces.push(Place::Arrived { slot: first + slot as u32, offset, len });
-                    at + len
-                }
-                None => {
-                    let next = spans.range(at..).next().map_or(end, |(start, _)| *start).min(end);
-                    pieces.push(Place::Memory(Span { buffer: span.buffer, offset: at, len: next - at }));
-                    next
-                }
-            };
-            at = piece_end;
-        }
-        pieces
+        let copies = writer.parts.iter().chain(&phases.deferred);
+        let copies = copies.map(|&(from, to)| HostStep::Copy { from, to: Place::Memory(to) });
+        Ok(Template {
+            rank,
+            protocol,
+            connections: self.connections(rank, buffer),
+            before: phases.before.clone(),
+            after: copies.chain(phases.after.iter().copied()).collect(),
+            tasks: writer.tasks,
+            slots: writer.slots,
+            sharing: phases.sharing,
+        })
     }
 }
 
 /// The parts of a span of at most `size` each; one where it is empty.
 fn parts(span: Span, size: u64) -> impl Iterator<Item = Span> {
-    let count = span.len.div_ceil(size).max(1);
-    (0..count).map(move |i| Span {
+    (0..buffers(span.len, size)).map(move |i| Span {
         buffer: span.buffer,
         offset: span.offset + i * size,
         len: (span.len - i * size).min(size),
@@ -218,6 +178,7 @@ fn parts(span: Span, size: u64) -> impl Iterator<Item = Span> {
 /// A task list in the making.
 struct Writer<'a> {
     program: &'a Program,
+    phases: &'a Phases,
     protocol: Protocol,
     pairwise: bool,
     tasks: Vec<Request>,
@@ -226,6 +187,8 @@ struct Writer<'a> {
     /// What the host copies out of eager buffers at the end.
     parts: Vec<(Place, Span)>,
     arrivals: Arrivals,
+    /// By eager buffer so far, its queue pair.
+    slots: Vec<QueuePair>,
     /// By queue pair, messages sent and those of them that were waited for.
     sent: BTreeMap<QueuePair, (u32, u32)>,
     /// For a send, its queue pair and the messages sent there, itself included.
@@ -239,13 +202,8 @@ impl Writer<'_> {
         self.tasks.push(Request { round: self.round, on, action });
     }
 
-    fn outgoing(&self, message: &Message, purpose: Purpose) -> QueuePair {
-        let connection = Connection { peer: message.to, serves: queues::outgoing(self.pairwise) };
-        QueuePair { connection, purpose }
-    }
-
-    fn incoming(&self, message: &Message, purpose: Purpose) -> QueuePair {
-        let connection = Connection { peer: message.from, serves: queues::incoming(self.pairwise) };
+    fn on(&self, message: &Message, purpose: Purpose) -> QueuePair {
+        let connection: Connection = connection(message, self.pairwise, self.program.rank);
         QueuePair { connection, purpose }
     }
 
@@ -266,7 +224,7 @@ impl Writer<'_> {
         for message in &incoming {
             let (on, count) = match self.protocol {
                 Protocol::Eager { buffer } => self.receive_eager(message, buffer)?,
-                Protocol::Rendezvous => self.receive_ready(message),
+                Protocol::Rendezvous | Protocol::Retry => self.receive_ready(message),
             };
             match arriving.iter_mut().find(|(other, _)| *other == on) {
                 Some((_, sum)) => *sum += count,
@@ -275,7 +233,7 @@ impl Writer<'_> {
         }
         if self.protocol == Protocol::Rendezvous {
             for message in &outgoing {
-                self.push(self.outgoing(message, Purpose::ClearToSend), Action::Receive(None));
+                self.push(self.on(message, Purpose::ClearToSend), Action::Receive(None));
             }
         }
         for message in &outgoing {
@@ -290,33 +248,36 @@ impl Writer<'_> {
     /// Posts buffers for the same message of the next call; says what to wait for.
     fn receive_eager(&mut self, message: &Message, size: u64) -> Result<(QueuePair, u32), LowerError> {
         let span = self.span(message.receive);
-        let on = self.incoming(message, Purpose::Eager);
-        let first = self.arrivals.slots;
-        let too_many = || LowerError::Buffers { rank: self.program.rank };
-        let count = u32::try_from(span.len.div_ceil(size).max(1)).map_err(|_| too_many())?;
-        self.arrivals.slots = first.checked_add(count).ok_or_else(too_many)?;
+        let on = self.on(message, Purpose::Eager);
+        let first = self.slots.len() as u64;
+        let count = buffers(span.len, size);
+        if first.checked_add(count).is_none_or(|slots| slots > u32::MAX.into()) {
+            return Err(LowerError::Buffers { rank: self.program.rank });
+        }
+        let first = first as u32;
+        self.slots.extend((0..count).map(|_| on));
         for (slot, part) in (first..).zip(parts(span, size)) {
             self.push(on, Action::Receive(Some(Place::Next { slot })));
             if !part.is_empty() {
                 self.parts.push((Place::Arrived { slot, offset: 0, len: part.len }, part));
             }
         }
-        if !span.is_empty() {
-            self.arrivals.spans[span.buffer as usize].insert(span.offset, (span.offset + span.len, first));
-        }
-        Ok((on, count))
+        self.arrivals.insert(span, Where::Buffers { first, buffer: size });
+        Ok((on, count as u32))
     }
 
-    /// Makes the place of a message ready and tells its sender; says what to wait for.
+    /// Makes the place of a message ready and, where senders wait for that, tells its sender; says what to wait for.
     fn receive_ready(&mut self, message: &Message) -> (QueuePair, u32) {
-        let on = self.incoming(message, Purpose::Data);
+        let on = self.on(message, Purpose::Data);
         let into = Some(self.span(message.receive)).filter(|span| !span.is_empty()).map(Place::Memory);
         self.push(on, Action::Receive(into));
         self.push(on, Action::ReceiveEnable(1));
-        let ready = self.incoming(message, Purpose::ClearToSend);
-        self.push(ready, Action::Send(Vec::new()));
-        self.push(ready, Action::SendEnable(1));
-        self.sent.entry(ready).or_default().0 += 1;
+        if self.protocol == Protocol::Rendezvous {
+            let ready = self.on(message, Purpose::ClearToSend);
+            self.push(ready, Action::Send { from: Vec::new(), present: true });
+            self.push(ready, Action::SendEnable(1));
+            self.sent.entry(ready).or_default().0 += 1;
+        }
         (on, 1)
     }
 
@@ -329,19 +290,19 @@ impl Writer<'_> {
         let span = self.span(message.send);
         let (on, messages) = match self.protocol {
             Protocol::Eager { buffer } => {
-                let pieces: Vec<_> = parts(span, buffer).map(|part| self.arrivals.pieces(part, buffer)).collect();
-                (self.outgoing(message, Purpose::Eager), pieces)
+                let pieces: Vec<_> = parts(span, buffer).map(|part| self.arrivals.pieces(part)).collect();
+                (self.on(message, Purpose::Eager), pieces)
             }
-            Protocol::Rendezvous => {
-                let ready = self.outgoing(message, Purpose::ClearToSend);
-                self.push(ready, Action::WaitReceived(1));
-                let whole = Some(span).filter(|span| !span.is_empty()).map(Place::Memory);
-                (self.outgoing(message, Purpose::Data), vec![whole.into_iter().collect()])
+            Protocol::Rendezvous | Protocol::Retry => {
+                if self.protocol == Protocol::Rendezvous {
+                    self.push(self.on(message, Purpose::ClearToSend), Action::WaitReceived(1));
+                }
+                (self.on(message, Purpose::Data), vec![self.arrivals.pieces(span)])
             }
         };
-        let count = messages.len() as u32;
+        let (count, present) = (messages.len() as u32, self.phases.present[message.send.0 as usize]);
         for from in messages {
-            self.push(on, Action::Send(from));
+            self.push(on, Action::Send { from, present });
         }
         self.push(on, Action::SendEnable(count));
         let sent = &mut self.sent.entry(on).or_default().0;

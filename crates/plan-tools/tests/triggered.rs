@@ -1,16 +1,12 @@
-//! Task lists: what the tables of the paper show of them, how many queue pairs they take, and that a model of the NIC
-//! carries them out, late ranks and calls in a row included.
+//! Task lists: what the tables of the paper show of them, how many queue pairs they take, what is refused. That NICs
+//! carry them out shows in `crates/sim/tests/triggered.rs`.
 
-mod nic;
-#[path = "../support/mod.rs"]
 mod support;
 
-use outboard_plan::selection::{Choice, Collective};
-use outboard_plan::{Arguments, Extents, Program, ProgramBuilder, Rank, Span, Topology};
-use outboard_plan_tools::contract;
-use outboard_plan_tools::core_direct::{Action, HostStep, LowerError, Lowering, Place, Protocol, Template};
-use proptest::prelude::*;
-use proptest::sample::select;
+use outboard_nic::triggered::list::{Action, HostStep, Place, Protocol, Template};
+use outboard_plan::selection::Collective;
+use outboard_plan::{Arguments, Program, ProgramBuilder, Rank, Span, Topology};
+use outboard_plan_tools::triggered::{LowerError, Lowering};
 use support::{choice, group};
 
 const STANDARD_EXCHANGE: &str = "standard-exchange";
@@ -22,7 +18,7 @@ fn allgather(algorithm: &str, ranks: u32, bytes: u64) -> Vec<Program> {
 }
 
 fn templates(programs: &[Program], protocol: Protocol) -> Vec<Template> {
-    let lowering = Lowering::new(programs).unwrap();
+    let lowering = Lowering::new(programs, &Topology::flat(programs.len() as u32)).unwrap();
     (0..programs.len() as u32).map(|rank| lowering.template(Rank(rank), protocol).unwrap()).collect()
 }
 
@@ -115,7 +111,7 @@ fn eager_messages_are_passed_on_from_their_buffers() {
         .tasks
         .iter()
         .filter_map(|task| match &task.action {
-            Action::Send(from) if task.round == 1 => Some(from),
+            Action::Send { from, .. } if task.round == 1 => Some(from),
             _ => None,
         })
         .collect();
@@ -129,7 +125,7 @@ fn eager_messages_are_passed_on_from_their_buffers() {
 fn queue_pairs_per_rank_are_as_in_the_paper() {
     let count = |algorithm, ranks| {
         let programs = allgather(algorithm, ranks, 1);
-        let lowering = Lowering::new(&programs).unwrap();
+        let lowering = Lowering::new(&programs, &Topology::flat(ranks)).unwrap();
         let counts: Vec<usize> = (0..ranks).map(|rank| lowering.queue_pairs(Rank(rank))).collect();
         assert!(counts.iter().all(|count| *count == counts[0]), "{counts:?}");
         counts[0]
@@ -141,25 +137,57 @@ fn queue_pairs_per_rank_are_as_in_the_paper() {
     assert_eq!(count("bruck:ports=3", 16), 2 * 3 * 6);
 }
 
-/// CD-3: one template serves blocks of every size.
+/// CD-6: of 128 ranks on 16 hosts leaders have queue pairs, as many as 16 ranks of a flat plan; others have none.
 #[test]
-fn a_template_of_one_byte_blocks_moves_blocks_of_any_size() {
-    let topology = Topology::flat(16);
-    let arguments = Arguments::of(&topology, 1);
-    for algorithm in [STANDARD_EXCHANGE, BRUCK, RING, "standard-exchange:ports=3"] {
-        let algorithm = choice(Collective::Allgather, algorithm);
-        for protocol in [Protocol::Eager { buffer: 1 }, Protocol::Rendezvous] {
-            for unit in [1, 7, 4096] {
-                run_scaled(algorithm, &arguments, unit, protocol, 3, &[5, 0, 11]);
-            }
+fn cd_6_leaders_alone_have_queue_pairs() {
+    let topology = Topology::of_hosts((0..128).map(|rank| rank / 8)).unwrap();
+    for (between, expected) in [(BRUCK, 24), (STANDARD_EXCHANGE, 12), (RING, 6)] {
+        let algorithm = choice(Collective::Allgather, &format!("hierarchical:leaders=1,between={between}"));
+        let programs = group(algorithm, &Arguments::of(&topology, 1));
+        let lowering = Lowering::new(&programs, &topology).unwrap();
+        for rank in 0..128 {
+            let expected = if rank % 8 == 0 { expected } else { 0 };
+            assert_eq!(lowering.queue_pairs(Rank(rank)), expected, "rank {rank}, {between}");
         }
     }
+}
+
+/// CD Sec. IV-B: within a host a block is copied to the region once, and the leader sends it from there.
+#[test]
+fn what_ranks_of_a_host_share_goes_through_their_region_in_three_phases() {
+    let topology = Topology::of_hosts([0, 0, 1, 1]).unwrap();
+    let algorithm = choice(Collective::Allgather, "hierarchical:leaders=1,between=ring");
+    let programs = group(algorithm, &Arguments::of(&topology, 4));
+    let lowering = Lowering::new(&programs, &topology).unwrap();
+    let [leader, leaf] = [0, 1].map(|rank| lowering.template(Rank(rank), Protocol::Rendezvous).unwrap());
+    assert_eq!(
+        leaf.to_string(),
+        "  host: copy input[0..4] to output[4..8]\n\
+         \x20 host: copy input[0..4] to shared region[4..8]\n\
+         \x20 host: raise arrival flag 1\n\
+         \x20 host: await arrival flag 0\n\
+         \x20 host: copy shared region[0..4] to output[0..4]\n\
+         \x20 host: await arrival flag 2\n\
+         \x20 host: copy shared region[8..16] to output[8..16]\n"
+    );
+    let sent: Vec<&Vec<Place>> = leader
+        .tasks
+        .iter()
+        .filter_map(|task| match &task.action {
+            Action::Send { from, .. } if !from.is_empty() => Some(from),
+            _ => None,
+        })
+        .collect();
+    let own = Place::Memory(Span::output(0, 4));
+    assert_eq!(sent, [&vec![own, Place::Shared { offset: 4, len: 4 }]]);
+    assert_eq!(leader.after.last(), Some(&HostStep::Raise { flag: 2 }));
+    assert_eq!((leader.sharing.ranks, leader.sharing.bytes, leaf.sharing), (2, 16, leader.sharing));
 }
 
 #[test]
 fn plans_that_a_nic_cannot_carry_on_are_refused_by_step() {
     let programs = allgather("multicast:chains=1", 3, 8);
-    let refused = Lowering::new(&programs).unwrap_err();
+    let refused = Lowering::new(&programs, &Topology::flat(3)).unwrap_err();
     assert!(matches!(&refused, LowerError::Multicast { at } if at.rank == Rank(0)), "{refused}");
     // Rank 1 adds its own to what comes from rank 0 and passes the sum on.
     let mut first = ProgramBuilder::new(Rank(0), 3);
@@ -175,10 +203,10 @@ fn plans_that_a_nic_cannot_carry_on_are_refused_by_step() {
     let received = last.recv(Rank(1), 0, Span::scratch(0, 8), &[]);
     last.reduce(Span::scratch(0, 8), Span::output(0, 8), true, &[received, copied]);
     let programs = [first.build(), middle.build(), last.build()];
-    let lowering = Lowering::new(&programs).unwrap();
-    let refused = lowering.template(Rank(1), Protocol::Rendezvous).unwrap_err();
+    let refused = Lowering::new(&programs, &Topology::flat(3)).unwrap_err();
     assert!(matches!(&refused, LowerError::Between { at } if at.rank == Rank(1) && at.step == sum), "{refused}");
-    // At either end the host combines.
+    // At either end the host combines, and between ranks of its own.
+    let lowering = Lowering::new(&programs, &Topology::of_hosts([0, 0, 1]).unwrap()).unwrap();
     let template = lowering.template(Rank(2), Protocol::Eager { buffer: 8 }).unwrap();
     let arrived = Place::Arrived { slot: 0, offset: 0, len: 8 };
     let (scratch, output) = (Place::Memory(Span::scratch(0, 8)), Place::Memory(Span::output(0, 8)));
@@ -186,99 +214,4 @@ fn plans_that_a_nic_cannot_carry_on_are_refused_by_step() {
     let combined = HostStep::Reduce { from: scratch, into: output, from_left: true };
     assert_eq!(template.after, [HostStep::Copy { from: arrived, to: scratch }, combined]);
     assert_eq!(lowering.template(Rank(2), Protocol::Eager { buffer: 0 }), Err(LowerError::NoBuffer));
-}
-
-/// Runs the lists of a plan on the model of the NIC. Several calls in a row are of a collective that nobody leaves
-/// before all have come, since others let ranks run ahead of their peers' buffers.
-fn run(choice: Choice, arguments: &Arguments<'_>, protocol: Protocol, calls: u32, choices: &[usize]) {
-    run_scaled(choice, arguments, 1, protocol, calls, choices);
-}
-
-/// The same with `unit` bytes for each byte of the plan.
-fn run_scaled(choice: Choice, arguments: &Arguments<'_>, unit: u64, protocol: Protocol, calls: u32, choices: &[usize]) {
-    let programs = group(choice, arguments);
-    let contract = |rank| contract(choice, arguments, rank).unwrap();
-    nic::Group::new(&programs, templates(&programs, protocol), unit, calls > 1, contract).run(calls, choices);
-}
-
-fn protocols() -> impl Strategy<Value = Protocol> {
-    prop_oneof![Just(Protocol::Rendezvous), (1..20u64).prop_map(|buffer| Protocol::Eager { buffer })]
-}
-
-/// Plans that pass on what they receive.
-const OTHERS: [(Collective, &str); 8] = [
-    (Collective::Broadcast, "binomial"),
-    (Collective::Broadcast, "k-nomial:radix=3"),
-    (Collective::Broadcast, "chain:segment=7"),
-    (Collective::Broadcast, "double-tree:segment=5"),
-    (Collective::Broadcast, "scatter-allgather"),
-    (Collective::Alltoall, "pairwise"),
-    (Collective::Gather, "linear"),
-    (Collective::Gather, "binomial"),
-];
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(128))]
-
-    /// CD-1, CD-2, CD-4, CD-5: lists of every allgather end with the right bytes, call after call, whoever is late.
-    #[test]
-    fn allgathers_end_right_on_the_model_of_the_nic(
-        algorithm in select(vec!["ring", "neighbour-exchange", "standard-exchange", "bruck"]),
-        ports in 1..4u32,
-        sizes in prop::collection::vec(0..12u64, 1..18),
-        in_place: bool,
-        protocol in protocols(),
-        choices in prop::collection::vec(0..18usize, 1..400),
-    ) {
-        let mut algorithm = choice(Collective::Allgather, algorithm);
-        // Some have no ports.
-        let _ = algorithm.set("ports", &ports.to_string());
-        let extents = Extents::uneven(sizes).unwrap();
-        let topology = Topology::flat(extents.ranks());
-        let arguments = Arguments { extents: Some(&extents), in_place, ..Arguments::of(&topology, 0) };
-        // Who gets nothing from a rank may leave before it comes.
-        let calls = if extents.sizes().all(|bytes| bytes > 0) { 3 } else { 1 };
-        run(algorithm, &arguments, protocol, calls, &choices);
-    }
-
-    /// CD-2: blocks cross between hosts once, through leaders.
-    #[test]
-    fn hierarchical_allgathers_end_right_on_the_model_of_the_nic(
-        hosts in prop::collection::vec(0..4u32, 1..12),
-        leaders in 1..3u32,
-        protocol in protocols(),
-        choices in prop::collection::vec(0..12usize, 1..400),
-    ) {
-        let topology = Topology::of_hosts(hosts).unwrap();
-        let algorithm = format!("hierarchical:leaders={leaders},between=bruck");
-        run(choice(Collective::Allgather, &algorithm), &Arguments::of(&topology, 5), protocol, 3, &choices);
-    }
-
-    /// Nobody leaves a barrier before all have called.
-    #[test]
-    fn barriers_hold_on_the_model_of_the_nic(
-        ranks in 1..20u32,
-        ports in 1..4u32,
-        protocol in protocols(),
-        choices in prop::collection::vec(0..20usize, 1..400),
-    ) {
-        let algorithm = choice(Collective::Barrier, &format!("dissemination:ports={ports}"));
-        run(algorithm, &Arguments::of(&Topology::flat(ranks), 0), protocol, 3, &choices);
-    }
-
-    /// Other plans that pass on what they receive have lists, too.
-    #[test]
-    fn broadcasts_alltoalls_and_gathers_end_right_on_the_model_of_the_nic(
-        ranks in 1..14u32,
-        root: u32,
-        bytes in 0..40u64,
-        protocol in protocols(),
-        choices in prop::collection::vec(0..14usize, 1..400),
-    ) {
-        let topology = Topology::flat(ranks);
-        let arguments = Arguments { root: Rank(root % ranks), ..Arguments::of(&topology, bytes) };
-        for (collective, algorithm) in OTHERS {
-            run(choice(collective, algorithm), &arguments, protocol, 1, &choices);
-        }
-    }
 }

@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use super::{Action, HostStep, Place, Purpose, QueuePair, Request, Serves, Template};
+use super::list::{Action, HostStep, Place, Purpose, QueuePair, Request, Serves, Template};
 use outboard_plan::Rank;
 
 /// A line of the tables of the paper.
@@ -42,7 +42,7 @@ impl TableLine {
         match request.action {
             Action::Receive(_) if ready => Some(TableLine::ReceiveClearToSend(peer)),
             Action::Receive(_) => Some(TableLine::Receive(peer)),
-            Action::Send(_) => (!ready).then_some(TableLine::Send(peer)),
+            Action::Send { .. } => (!ready).then_some(TableLine::Send(peer)),
             Action::WaitReceived(count) if ready => Some(TableLine::WaitClearToSend(count, peer)),
             Action::WaitReceived(count) => Some(TableLine::Wait(count, peer)),
             Action::WaitSent(_) | Action::SendEnable(_) | Action::ReceiveEnable(_) => None,
@@ -100,6 +100,7 @@ impl fmt::Display for Place {
             Place::Memory(span) => write!(f, "{span}"),
             Place::Arrived { slot, offset, len } => write!(f, "eager buffer {slot}[{offset}..{}]", offset + len),
             Place::Next { slot } => write!(f, "eager buffer {slot} of the next call"),
+            Place::Shared { offset, len } => write!(f, "shared region[{offset}..{}]", offset + len),
         }
     }
 }
@@ -110,7 +111,7 @@ impl fmt::Display for Request {
         match &self.action {
             Action::Receive(None) => write!(f, "receive on {on}"),
             Action::Receive(Some(into)) => write!(f, "receive on {on} into {into}"),
-            Action::Send(from) => {
+            Action::Send { from, .. } => {
                 write!(f, "send on {on}")?;
                 let joint = |i| if i == 0 { " from" } else { " and" };
                 from.iter().enumerate().try_for_each(|(i, piece)| write!(f, "{} {piece}", joint(i)))
@@ -129,6 +130,8 @@ impl fmt::Display for HostStep {
             HostStep::Copy { from, to } => write!(f, "copy {from} to {to}"),
             HostStep::Reduce { from, into, from_left: true } => write!(f, "reduce {from} from the left into {into}"),
             HostStep::Reduce { from, into, from_left: false } => write!(f, "reduce {from} from the right into {into}"),
+            HostStep::Raise { flag } => write!(f, "raise arrival flag {flag}"),
+            HostStep::Await { flag } => write!(f, "await arrival flag {flag}"),
         }
     }
 }

@@ -1,0 +1,248 @@
+//! Processes that progress plans themselves, without a NIC that knows of them: what triggered NICs are compared with (CD
+//! Sec. II and VI-B).
+//!
+//! A process goes on with its call when it tests it, every so often, or whenever something has arrived, as a thread of
+//! its own does. In between nothing goes on but what any NIC does: it puts a small message into a staging buffer, and a
+//! large one where the process has said.
+//!
+//! | a message | sender | receiver |
+//! |---|---|---|
+//! | small | sends it, and is done when it hears that it was taken | copies it from staging, says so |
+//! | small, without room in staging, or large | offers it, sends it when it may | clears it when the receive is posted |
+//! | within a host | points to it, and is done when it hears that it was taken | copies it, says so |
+//!
+//! A step is waiting for earlier ones, then started, then complete; a call ends with its last step, and the next one
+//! begins.
+//!
+//! Invariants: staging and calls are bounded by [`Settings`]; a message that finds no staging waits at its source. What
+//! a call had is back when it has ended or failed. Never holds payload.
+
+mod member;
+mod progress;
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use outboard_plan::{Program, Rank, Reduction};
+
+use crate::engine::{Engine, Failure, Node, Output, Port};
+use crate::job::{JobError, Membership};
+use crate::registered::Registered;
+use member::Member;
+
+/// When processes go on with their calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Progress {
+    /// When they test them, every so many nanoseconds.
+    Tests {
+        /// Nanoseconds from one test to the next.
+        every: u64,
+    },
+    /// Whenever something has arrived, by a thread.
+    Thread,
+}
+
+/// What a host has; all hosts of a network have the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// When processes go on (tests every 1,000 ns, ours).
+    pub progress: Progress,
+    /// Messages of so many bytes are offered, smaller ones sent at once (16 KB, as of CD-5).
+    pub eager_bytes: u64,
+    /// Bytes of the staging buffers of a host (16 MiB, ours).
+    pub staging_bytes: u64,
+    /// Calls of one port and job that are posted and have not ended (64, ours).
+    pub calls: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            progress: Progress::Tests { every: 1_000 },
+            eager_bytes: 16 << 10,
+            staging_bytes: 16 << 20,
+            calls: 64,
+        }
+    }
+}
+
+/// A call, as a process makes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Post {
+    /// Of which job.
+    pub job: u8,
+    /// What the rank does.
+    pub program: Arc<Program>,
+    /// Where input, output and scratch begin in the memory of the process.
+    pub memory: [u64; 3],
+    /// What is combined.
+    pub reduction: Option<Reduction>,
+}
+
+/// Which message of a job, as its receiver names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[allow(missing_docs, reason = "the names are the documentation")]
+pub struct Name {
+    /// Calls of the job before.
+    pub call: u64,
+    pub from: Rank,
+    pub to: Rank,
+    pub index: u32,
+}
+
+/// A packet about one message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the names are the documentation")]
+pub struct Packet {
+    pub job: u8,
+    /// The port that it is for.
+    pub port: Port,
+    pub name: Name,
+    pub content: Content,
+}
+
+/// What it says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Content {
+    /// The message itself, of so many bytes, which its receiver may not have asked for.
+    Message(u64),
+    /// There is a message.
+    Offer,
+    /// It has been taken.
+    Taken,
+    /// It may be sent.
+    Clear,
+    /// The message itself, of so many bytes, straight to its place.
+    Data(u64),
+}
+
+/// A member, by job and port.
+type Key = (u8, u16);
+
+/// See the module.
+#[derive(Debug)]
+pub struct Host {
+    node: Node,
+    settings: Settings,
+    members: BTreeMap<Key, Member>,
+    staging: Registered,
+    /// When processes test next, while they have calls to test.
+    next_test: Option<u64>,
+    outputs: VecDeque<Output<Packet>>,
+    /// Packets that were dropped: of jobs that are not open, from strangers, or about nothing that is under way.
+    dropped: u64,
+}
+
+impl Host {
+    /// A host without jobs.
+    #[must_use]
+    pub fn new(node: Node, settings: Settings) -> Self {
+        let staging = Registered::new(settings.staging_bytes);
+        Host {
+            node,
+            settings,
+            members: BTreeMap::new(),
+            staging,
+            next_test: None,
+            outputs: VecDeque::new(),
+            dropped: 0,
+        }
+    }
+
+    /// Makes `port` a member of a job, whose members are these, by rank.
+    ///
+    /// # Errors
+    /// When it is one already, or not among the members.
+    pub fn open(&mut self, job: u8, port: Port, members: Vec<(Node, Port)>) -> Result<(), JobError> {
+        let membership = Membership::new(job, (self.node, port), members)?;
+        match self.members.entry((job, port.0)) {
+            Entry::Occupied(_) => Err(JobError::Open { job, port }),
+            Entry::Vacant(vacant) => {
+                vacant.insert(Member::new(membership));
+                Ok(())
+            }
+        }
+    }
+
+    /// Packets that were dropped.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// Whether nothing is in flight, and all staging is free.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.outputs.is_empty()
+            && self.staging.left() == self.settings.staging_bytes
+            && self.members.values().all(Member::is_idle)
+    }
+
+    /// Processes with calls test them from now on.
+    fn mind_tests(&mut self, now: u64) {
+        let Progress::Tests { every } = self.settings.progress else { return };
+        let calls = self.members.values().any(|member| member.running.is_some());
+        self.next_test = calls.then(|| self.next_test.unwrap_or(now + every));
+    }
+}
+
+impl Engine for Host {
+    type Post = Post;
+    type Refusal = JobError;
+    type Packet = Packet;
+
+    fn post(&mut self, now: u64, port: Port, post: &Post) -> Result<(), JobError> {
+        let (job, key) = (post.job, (post.job, port.0));
+        let member = self.members.get_mut(&key).ok_or(JobError::Unknown { job, port })?;
+        member.membership.admit(job, post.program.rank, member.calls(), self.settings.calls)?;
+        member.queue.push_back(post.clone());
+        self.test(key);
+        self.settle();
+        self.mind_tests(now);
+        Ok(())
+    }
+
+    fn handle_packet(&mut self, now: u64, from: Node, packet: Packet) {
+        let key = (packet.job, packet.port.0);
+        let peer = match packet.content {
+            Content::Message(_) | Content::Offer | Content::Data(_) => packet.name.from,
+            Content::Taken | Content::Clear => packet.name.to,
+        };
+        let known = self.members.get(&key).is_some_and(|member| member.membership.hears(peer, from));
+        if known {
+            self.take_in(key, packet);
+        } else {
+            self.dropped += 1;
+        }
+        self.settle();
+        self.mind_tests(now);
+    }
+
+    fn handle_dead(&mut self, now: u64, node: Node) {
+        let needs = self.members.iter().filter(|(_, member)| member.membership.needs(node));
+        let failed: Vec<Key> = needs.map(|(key, _)| *key).collect();
+        for key in failed {
+            self.fail(key, Failure::Dead { node });
+        }
+        self.mind_tests(now);
+    }
+
+    fn handle_timeout(&mut self, now: u64) {
+        if self.next_test.is_none_or(|at| at > now) {
+            return;
+        }
+        self.next_test = None;
+        let all: Vec<Key> = self.members.keys().copied().collect();
+        all.into_iter().for_each(|key| self.test(key));
+        self.mind_tests(now);
+    }
+
+    fn poll_timeout(&self) -> Option<u64> {
+        self.next_test
+    }
+
+    fn poll(&mut self) -> Option<Output<Packet>> {
+        self.outputs.pop_front()
+    }
+}

@@ -1,0 +1,196 @@
+//! A port as a member of a job: its queue pairs, its calls, and where the one that runs is.
+//!
+//! | a call is | ends with |
+//! |---|---|
+//! | posted | the end of the one before, and of the one before that shares memory on all ranks of the host |
+//! | in its first phase | the last step of the host before the list |
+//! | in its second phase | the last request of the management queue |
+//! | in its third phase | the last step of the host behind the list: the call has ended |
+//!
+//! Invariant: one call runs at a time, so the buffers of the call before are free for the call behind.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use outboard_plan::Reduction;
+
+use super::list::{Connection, Place as Unplaced, Prepost, Purpose, Template};
+use super::queue::QueuePair;
+use crate::engine::{Place, Region};
+use crate::job::Membership;
+use crate::registered::Part;
+
+/// A call, as a process posts it: a template, and what it is filled with (CD-3).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Post {
+    /// Of which job.
+    pub job: u8,
+    /// Whose queue pairs it uses: each kind of plan has its own, since a completion says nothing about its message.
+    pub operation: u16,
+    /// The list.
+    pub template: Arc<Template>,
+    /// Bytes for each byte of the template.
+    pub unit: u64,
+    /// Where input, output and scratch begin in the memory of the process.
+    pub memory: [u64; 3],
+    /// What is combined.
+    pub reduction: Option<Reduction>,
+}
+
+/// Preposted buffers of a queue pair, used in turn.
+#[derive(Debug)]
+pub(super) struct Ring {
+    pub(super) part: Part,
+    /// Buffers that are posted for the next call; there are twice as many.
+    ahead: u32,
+    /// Those that the call that runs begins with.
+    first: u64,
+    buffer_bytes: u64,
+}
+
+impl Ring {
+    pub(super) fn new(part: Part, ahead: u32, buffer_bytes: u64) -> Self {
+        Ring { part, ahead, first: 0, buffer_bytes }
+    }
+
+    fn buffer(&self, at: u64) -> Place {
+        let address = self.part.address + (self.first + at) % (2 * u64::from(self.ahead)) * self.buffer_bytes;
+        Place { region: Region::Shared, address, len: self.buffer_bytes }
+    }
+
+    /// The buffers that are posted when the queue pair is made.
+    pub(super) fn preposted(&self) -> impl Iterator<Item = Place> {
+        (0..u64::from(self.ahead)).map(|at| self.buffer(at))
+    }
+}
+
+/// The queue pairs of a connection.
+#[derive(Debug)]
+pub(super) struct Channel {
+    /// Whether the peer has made them, too.
+    pub(super) connected: bool,
+    /// The port of the NIC that its packets leave by.
+    pub(super) link: u32,
+    /// By purpose.
+    pub(super) pairs: [QueuePair; 3],
+    pub(super) prepost: Prepost,
+    pub(super) ring: Ring,
+}
+
+impl Channel {
+    /// Whether nothing but what was preposted is there.
+    pub(super) fn is_idle(&self) -> bool {
+        let preposted = [self.prepost.buffers, self.prepost.clears, 0];
+        self.pairs.iter().zip(preposted).all(|(pair, preposted)| pair.is_idle(preposted))
+    }
+}
+
+/// Which phase of a call, and which step of it is next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    Before(usize),
+    List(usize),
+    Behind(usize),
+}
+
+/// The call that runs.
+#[derive(Debug)]
+pub(super) struct Running {
+    pub(super) post: Post,
+    pub(super) phase: Phase,
+    /// Where the region that it shares begins.
+    region: u64,
+    /// By eager buffer, which of its queue pair's it is.
+    ordinals: Vec<u64>,
+}
+
+impl Running {
+    pub(super) fn new(post: Post, region: u64) -> Self {
+        let mut counts: BTreeMap<Connection, u64> = BTreeMap::new();
+        let ordinal = |connection| {
+            let count: &mut u64 = counts.entry(connection).or_default();
+            *count += 1;
+            *count - 1
+        };
+        let ordinals = post.template.slots.iter().map(|on| on.connection).map(ordinal).collect();
+        Running { post, phase: Phase::Before(0), region, ordinals }
+    }
+}
+
+/// Queue pairs by operation and connection.
+pub(super) type Channels = BTreeMap<(u16, Connection), Channel>;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) membership: Membership,
+    pub(super) channels: Channels,
+    pub(super) queue: VecDeque<Post>,
+    pub(super) running: Option<Running>,
+    /// Calls that share memory: posted, and begun.
+    pub(super) sharing_posted: u64,
+    pub(super) sharing_begun: u64,
+}
+
+impl Member {
+    pub(super) fn new(membership: Membership) -> Self {
+        Member {
+            membership,
+            channels: Channels::new(),
+            queue: VecDeque::new(),
+            running: None,
+            sharing_posted: 0,
+            sharing_begun: 0,
+        }
+    }
+
+    /// Calls that are posted and have not ended.
+    pub(super) fn calls(&self) -> usize {
+        self.queue.len() + usize::from(self.running.is_some())
+    }
+
+    /// A queue pair of the call that runs.
+    pub(super) fn pair(&mut self, connection: Connection, purpose: Purpose) -> &mut QueuePair {
+        let operation = self.running.as_ref().expect("a call runs").post.operation;
+        &mut self.channels.get_mut(&(operation, connection)).expect("made when it was posted").pairs[purpose as usize]
+    }
+
+    /// Where a place of the call that runs is.
+    pub(super) fn place(&self, place: Unplaced) -> Place {
+        let running = self.running.as_ref().expect("a call runs");
+        let Post { unit, memory, operation, template, .. } = &running.post;
+        let ring = |slot: u32| {
+            let connection = template.slots[slot as usize].connection;
+            (&self.channels[&(*operation, connection)].ring, running.ordinals[slot as usize])
+        };
+        match place {
+            Unplaced::Memory(span) => self.membership.place(*memory, span, *unit),
+            Unplaced::Shared { offset, len } => {
+                Place { region: Region::Shared, address: running.region + offset * unit, len: len * unit }
+            }
+            Unplaced::Arrived { slot, offset, len } => {
+                let (ring, at) = ring(slot);
+                let buffer = ring.buffer(at);
+                Place { address: buffer.address + offset * unit, len: len * unit, ..buffer }
+            }
+            Unplaced::Next { slot } => {
+                let (ring, at) = ring(slot);
+                ring.buffer(u64::from(ring.ahead) + at)
+            }
+        }
+    }
+
+    /// Takes the call that has run away; its buffers serve the call behind the next.
+    pub(super) fn end(&mut self) -> Post {
+        let Running { post, .. } = self.running.take().expect("a call runs");
+        for on in &post.template.slots {
+            let ring = &mut self.channels.get_mut(&(post.operation, on.connection)).expect("made").ring;
+            ring.first += 1;
+        }
+        post
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.calls() == 0 && self.channels.values().all(Channel::is_idle)
+    }
+}

@@ -1,0 +1,357 @@
+//! The triggered NIC: InfiniBand with the wait and enable requests of CORE-Direct (Inozemtsev and Afsahi, "Designing an
+//! offloaded nonblocking MPI_Allgather collective using CORE-Direct", 2012; CD-1 to CD-6).
+//!
+//! A rank posts the [task list](list) of a call and computes; its NIC sends, waits for completions and enables what
+//! waited for them, and the completion of the last request ends the call. The first call of a kind makes the queue pairs
+//! and the buffers that are posted before anybody sends (CD-4); a large message waits until its receiver is ready
+//! (CD-5). Ranks of one host have no queue pairs for each other: what they exchange goes through a region of their host,
+//! before and behind the list, and the host copies it (CD Sec. IV-B).
+//!
+//! The machine is the NIC of a host with the library above it. States of a call are told in `member.rs`, those of a
+//! queue pair in `queue.rs`.
+//!
+//! Invariants: queues, completions, calls, queue pairs and registered memory are bounded by [`Settings`], and whoever
+//! wants more is refused with both numbers. What a call had is back when it has ended or failed. Never holds payload.
+
+pub mod list;
+mod member;
+mod packet;
+mod print;
+mod progress;
+mod queue;
+mod region;
+mod settings;
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use thiserror::Error;
+
+pub use member::Post;
+pub use packet::{Content, Packet};
+pub use print::TableLine;
+pub use settings::{Readiness, Settings};
+
+use crate::engine::{Engine, Failure, Node, Output, Port};
+use crate::job::{JobError, Membership};
+use crate::registered::Registered;
+use list::{Action, Connection, Prepost, Protocol, Purpose, Template};
+use member::{Channel, Member, Ring};
+use queue::QueuePair;
+use region::SharedRegion;
+
+/// Why a NIC does not take a job or a call.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[allow(missing_docs, reason = "the messages are the documentation")]
+pub enum Refusal {
+    #[error(transparent)]
+    Job(#[from] JobError),
+    #[error("request {index} is about a connection that the list does not name")]
+    Connection { index: usize },
+    #[error("{queue} holds {requests} requests: a queue has room for {most}; choose an algorithm with fewer messages")]
+    Depth { queue: &'static str, requests: usize, most: usize },
+    #[error("{pairs} queue pairs: a NIC has {most}; close jobs that are not used")]
+    QueuePairs { pairs: usize, most: usize },
+    #[error("{bytes} B of a message for buffers of {most} B: cut it, or choose the rendezvous protocol")]
+    Buffer { bytes: u64, most: u64 },
+    #[error("{bytes} B of registered memory, of which {left} B are left; close jobs that are not used")]
+    Memory { bytes: u64, left: u64 },
+}
+
+/// What was dropped and what was tried again.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Packets of a job that is not open, or has failed, from somebody who is not in it, or about queue pairs that are
+    /// not there.
+    pub unknown: u64,
+    /// Packets that no peer of ours sends: messages twice or too long, answers to nothing.
+    pub stray: u64,
+    /// Messages that found no receive and came again.
+    pub refused: u64,
+    /// Queue pairs made so far.
+    pub queue_pairs: u64,
+}
+
+/// A member, by job and port.
+type Key = (u8, u16);
+
+/// A queue pair, by member, operation, connection and purpose.
+type PairKey = (Key, u16, Connection, Purpose);
+
+/// See the module.
+#[derive(Debug)]
+pub struct Triggered {
+    node: Node,
+    settings: Settings,
+    members: BTreeMap<Key, Member>,
+    /// By job, what its ranks on this host share.
+    regions: BTreeMap<u8, SharedRegion>,
+    memory: Registered,
+    /// Places in the NIC for bytes of requests, that are free.
+    inline: Vec<u32>,
+    /// Queue pairs that are made.
+    pairs: usize,
+    /// Queue pairs that rest, by the time when they go on.
+    resting: BTreeSet<(u64, PairKey)>,
+    /// Members that may go on.
+    ready: BTreeSet<Key>,
+    outputs: VecDeque<Output<Packet>>,
+    counters: Counters,
+}
+
+impl Triggered {
+    /// A NIC without jobs.
+    ///
+    /// # Panics
+    /// When it has no ports.
+    #[must_use]
+    pub fn new(node: Node, settings: Settings) -> Self {
+        assert!(settings.virtual_ports > 0 && settings.physical_ports > 0, "{settings:?} has no ports");
+        Triggered {
+            node,
+            settings,
+            members: BTreeMap::new(),
+            regions: BTreeMap::new(),
+            memory: Registered::new(settings.registered_bytes),
+            inline: (0..settings.inline_places).rev().collect(),
+            pairs: 0,
+            resting: BTreeSet::new(),
+            ready: BTreeSet::new(),
+            outputs: VecDeque::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Makes `port` a member of a job, whose members are these, by rank. Nothing else is made before its first call.
+    ///
+    /// # Errors
+    /// When it is one already, or not among the members.
+    pub fn open(&mut self, job: u8, port: Port, members: Vec<(Node, Port)>) -> Result<(), JobError> {
+        let membership = Membership::new(job, (self.node, port), members)?;
+        match self.members.entry((job, port.0)) {
+            Entry::Occupied(_) => Err(JobError::Open { job, port }),
+            Entry::Vacant(vacant) => {
+                vacant.insert(Member::new(membership));
+                Ok(())
+            }
+        }
+    }
+
+    /// Gives back what a job has on `port`.
+    ///
+    /// # Errors
+    /// When calls are in flight, or there is no such job.
+    pub fn close(&mut self, job: u8, port: Port) -> Result<(), JobError> {
+        let key = (job, port.0);
+        if self.members.get(&key).ok_or(JobError::Unknown { job, port })?.calls() > 0 {
+            return Err(JobError::Busy { job, port });
+        }
+        self.release(key);
+        self.members.remove(&key);
+        if !self.members.keys().any(|(other, _)| *other == job)
+            && let Some(region) = self.regions.remove(&job)
+        {
+            region.free(&mut self.memory);
+        }
+        Ok(())
+    }
+
+    /// What was dropped, what came again, and what was made.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Queue pairs of `port`, of all its jobs (CD-6).
+    #[must_use]
+    pub fn queue_pairs(&self, port: Port) -> usize {
+        let of_port = self.members.iter().filter(|((_, other), _)| *other == port.0);
+        of_port.map(|(_, member)| member.channels.len() * Purpose::ALL.len()).sum()
+    }
+
+    /// Whether nothing is in flight, and nothing is taken but what jobs keep until they are closed.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.outputs.is_empty()
+            && self.resting.is_empty()
+            && self.inline.len() == self.settings.inline_places as usize
+            && self.members.values().all(Member::is_idle)
+            && self.regions.values().all(SharedRegion::is_idle)
+    }
+
+    /// Bytes of the NIC's own memory, from address 0.
+    #[must_use]
+    pub fn memory_bytes(settings: &Settings) -> u64 {
+        u64::from(settings.inline_places) * settings.inline_bytes
+    }
+
+    /// Whether a list fits the queues and its connections.
+    fn admit(&self, template: &Template, unit: u64) -> Result<(), Refusal> {
+        let most = self.settings.queue_depth;
+        if let Protocol::Eager { buffer } = template.protocol
+            && buffer.saturating_mul(unit) > self.settings.buffer_bytes
+        {
+            return Err(Refusal::Buffer { bytes: buffer.saturating_mul(unit), most: self.settings.buffer_bytes });
+        }
+        let mut managed = 0;
+        let mut posted: BTreeMap<(Connection, Purpose, bool), usize> = BTreeMap::new();
+        for Prepost { connection, buffers, clears } in &template.connections {
+            posted.insert((*connection, Purpose::Eager, true), *buffers as usize);
+            posted.insert((*connection, Purpose::ClearToSend, true), *clears as usize);
+        }
+        for (index, request) in template.tasks.iter().enumerate() {
+            let receives = match request.action {
+                Action::Receive(_) => true,
+                Action::Send { .. } => false,
+                _ => {
+                    managed += 1;
+                    continue;
+                }
+            };
+            if !template.connections.iter().any(|prepost| prepost.connection == request.on.connection) {
+                return Err(Refusal::Connection { index });
+            }
+            *posted.entry((request.on.connection, request.on.purpose, receives)).or_default() += 1;
+        }
+        let depth = |queue, requests| Refusal::Depth { queue, requests, most };
+        if managed > most {
+            return Err(depth("the management queue", managed));
+        }
+        match posted.into_iter().find(|(_, requests)| *requests > most) {
+            Some(((_, _, receives), requests)) => {
+                Err(depth(if receives { "a receive queue" } else { "a send queue" }, requests))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Makes the queue pairs that a call is the first to use.
+    fn make(&mut self, key: Key, operation: u16, template: &Template) -> Result<(), Refusal> {
+        let member = &self.members[&key];
+        let missing: Vec<Prepost> = template
+            .connections
+            .iter()
+            .filter(|prepost| !member.channels.contains_key(&(operation, prepost.connection)))
+            .copied()
+            .collect();
+        let (pairs, most) = (self.pairs + missing.len() * Purpose::ALL.len(), self.settings.queue_pairs);
+        if pairs > most {
+            return Err(Refusal::QueuePairs { pairs, most });
+        }
+        let ring_bytes = |prepost: &Prepost| 2 * u64::from(prepost.buffers) * self.settings.buffer_bytes;
+        let mut parts = Vec::new();
+        for prepost in &missing {
+            match self.memory.take(ring_bytes(prepost)) {
+                Some(part) => parts.push(part),
+                None => {
+                    parts.into_iter().for_each(|part| self.memory.give_back(part));
+                    return Err(Refusal::Memory { bytes: ring_bytes(prepost), left: self.memory.left() });
+                }
+            }
+        }
+        for (prepost, part) in missing.into_iter().zip(parts) {
+            let ring = Ring::new(part, prepost.buffers, self.settings.buffer_bytes);
+            self.make_channel(key, operation, prepost, ring);
+        }
+        Ok(())
+    }
+
+    fn make_channel(&mut self, key: Key, operation: u16, prepost: Prepost, ring: Ring) {
+        let member = self.members.get_mut(&key).expect("it posts");
+        let link = member.channels.len() as u32 % self.settings.virtual_ports % self.settings.physical_ports;
+        let mut pairs: [QueuePair; 3] = std::array::from_fn(|_| QueuePair::new());
+        let [eager, clears, _] = &mut pairs;
+        ring.preposted().for_each(|buffer| eager.post_receive(Some(buffer)));
+        eager.enable_receives(prepost.buffers);
+        (0..prepost.clears).for_each(|_| clears.post_receive(None));
+        clears.enable_receives(prepost.clears);
+        member
+            .channels
+            .insert((operation, prepost.connection), Channel { connected: false, link, pairs, prepost, ring });
+        self.pairs += Purpose::ALL.len();
+        self.counters.queue_pairs += Purpose::ALL.len() as u64;
+        self.tell(key, operation, prepost.connection, Content::Connect);
+    }
+}
+
+impl Engine for Triggered {
+    type Post = Post;
+    type Refusal = Refusal;
+    type Packet = Packet;
+
+    fn post(&mut self, _now: u64, port: Port, post: &Post) -> Result<(), Refusal> {
+        let (job, key, template) = (post.job, (post.job, port.0), &post.template);
+        let member = self.members.get(&key).ok_or(JobError::Unknown { job, port })?;
+        member.membership.admit(job, template.rank, member.calls(), self.settings.calls)?;
+        self.admit(template, post.unit)?;
+        self.make(key, post.operation, template)?;
+        let member = self.members.get_mut(&key).expect("found above");
+        if template.sharing.ranks > 0 {
+            let bytes = template.sharing.bytes.saturating_mul(post.unit);
+            let region = self.regions.entry(job).or_default();
+            if !region.reserve(member.sharing_posted, bytes, &mut self.memory) {
+                return Err(Refusal::Memory { bytes, left: self.memory.left() });
+            }
+            member.sharing_posted += 1;
+        }
+        member.queue.push_back(post.clone());
+        self.ready.insert(key);
+        self.run();
+        Ok(())
+    }
+
+    /// Packets of a queue pair arrive in order.
+    fn flow(packet: &Packet) -> Option<u64> {
+        let Packet { job, port, operation, connection, content, .. } = packet;
+        let purpose = match content {
+            Content::Connect | Content::Accept => return None,
+            Content::Message { purpose, .. } | Content::Taken { purpose, .. } | Content::NotReady { purpose, .. } => {
+                purpose
+            }
+        };
+        let mut hasher = DefaultHasher::new();
+        (job, port, operation, connection, purpose).hash(&mut hasher);
+        Some(hasher.finish())
+    }
+
+    fn handle_packet(&mut self, now: u64, from: Node, packet: Packet) {
+        let key = (packet.job, packet.port.0);
+        let peer = packet.connection.peer;
+        let known = self.members.get(&key).is_some_and(|member| member.membership.hears(peer, from));
+        if known {
+            self.take_in(now, key, &packet);
+        } else {
+            self.counters.unknown += 1;
+        }
+        self.run();
+    }
+
+    fn handle_dead(&mut self, _now: u64, node: Node) {
+        let needs = self.members.iter().filter(|(_, member)| member.membership.needs(node));
+        let failed: Vec<Key> = needs.map(|(key, _)| *key).collect();
+        for key in failed {
+            self.fail(key, Failure::Dead { node });
+        }
+    }
+
+    fn handle_timeout(&mut self, now: u64) {
+        while self.resting.first().is_some_and(|(at, _)| *at <= now) {
+            let (_, (key, operation, connection, purpose)) = self.resting.pop_first().expect("looked at");
+            let channel =
+                self.members.get_mut(&key).and_then(|member| member.channels.get_mut(&(operation, connection)));
+            if channel.is_some_and(|channel| channel.pairs[purpose as usize].wake(now)) {
+                self.send(key, operation, connection, purpose);
+            }
+        }
+        self.run();
+    }
+
+    fn poll_timeout(&self) -> Option<u64> {
+        self.resting.first().map(|(at, _)| *at)
+    }
+
+    fn poll(&mut self) -> Option<Output<Packet>> {
+        self.outputs.pop_front()
+    }
+}

@@ -1,0 +1,199 @@
+//! One queue pair with its completion queues: what was posted, what is on its way, what has come.
+//!
+//! | sending is | event | becomes |
+//! |---|---|---|
+//! | going | a send is enabled | going, the message is on its way |
+//! | going | the oldest message on its way is taken | going, with one completion more |
+//! | going | the oldest message on its way finds no receive | resting: all on their way are to be sent again |
+//! | resting | it is time | going, from that message on |
+//!
+//! Messages arrive in order; one that finds no enabled receive is refused, and those behind it are dropped until it
+//! comes again. Invariants: `flying <= enabled <= sends.len()`, `ready <= receives.len()`; nothing flies while it rests.
+
+use std::collections::VecDeque;
+
+use crate::engine::Place;
+
+/// A send, until its message is taken.
+#[derive(Debug, Clone)]
+pub(super) struct Send {
+    /// What it is gathered from.
+    pub(super) from: Vec<Place>,
+    /// The place in the NIC that its bytes went to with the request.
+    pub(super) inline: Option<u32>,
+}
+
+/// What becomes of a message that arrives.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Arrival {
+    /// It goes there, if it has bytes.
+    Taken(Option<Place>),
+    /// No receive is enabled.
+    NotReady,
+    /// It is behind a message that was refused.
+    Behind,
+    /// No peer of ours sends that.
+    Stray,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sending {
+    Going,
+    Resting { until: u64 },
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct QueuePair {
+    sends: VecDeque<Send>,
+    /// The number of the first of them.
+    first: u64,
+    enabled: usize,
+    flying: usize,
+    sending: Sending,
+    receives: VecDeque<Option<Place>>,
+    /// Receives that are enabled.
+    ready: usize,
+    /// The number of the message that comes next.
+    expected: u64,
+    /// Completions that nobody has waited for: messages taken by the peer, and messages that arrived.
+    pub(super) sent: u32,
+    pub(super) received: u32,
+}
+
+impl QueuePair {
+    pub(super) fn new() -> Self {
+        QueuePair {
+            sends: VecDeque::new(),
+            first: 0,
+            enabled: 0,
+            flying: 0,
+            sending: Sending::Going,
+            receives: VecDeque::new(),
+            ready: 0,
+            expected: 0,
+            sent: 0,
+            received: 0,
+        }
+    }
+
+    pub(super) fn post_send(&mut self, send: Send) {
+        self.sends.push_back(send);
+    }
+
+    pub(super) fn enable_sends(&mut self, count: u32) {
+        self.enabled += count as usize;
+        assert!(self.enabled <= self.sends.len(), "more sends are enabled than posted");
+    }
+
+    pub(super) fn post_receive(&mut self, into: Option<Place>) {
+        self.receives.push_back(into);
+    }
+
+    pub(super) fn enable_receives(&mut self, count: u32) {
+        self.ready += count as usize;
+        assert!(self.ready <= self.receives.len(), "more receives are enabled than posted");
+    }
+
+    /// The next message that may leave, with its number.
+    pub(super) fn next_message(&mut self) -> Option<(u64, &Send)> {
+        if self.sending != Sending::Going || self.flying == self.enabled {
+            return None;
+        }
+        self.flying += 1;
+        Some((self.first + self.flying as u64 - 1, &self.sends[self.flying - 1]))
+    }
+
+    /// A message has been taken; its send, unless no such message is on its way.
+    pub(super) fn taken(&mut self, number: u64) -> Option<Send> {
+        if self.flying == 0 || number != self.first {
+            return None;
+        }
+        (self.first, self.enabled, self.flying) = (self.first + 1, self.enabled - 1, self.flying - 1);
+        self.sent += 1;
+        self.sends.pop_front()
+    }
+
+    /// A message has found no receive: rests until then. Whether such a message is on its way.
+    pub(super) fn refused(&mut self, number: u64, until: u64) -> bool {
+        let known = self.flying > 0 && number == self.first;
+        if known {
+            self.flying = 0;
+            self.sending = Sending::Resting { until };
+        }
+        known
+    }
+
+    /// It is `now`; whether sending goes on.
+    pub(super) fn wake(&mut self, now: u64) -> bool {
+        let wakes = matches!(self.sending, Sending::Resting { until } if until <= now);
+        if wakes {
+            self.sending = Sending::Going;
+        }
+        wakes
+    }
+
+    /// A message of `bytes` has arrived.
+    pub(super) fn arrived(&mut self, number: u64, bytes: u64) -> Arrival {
+        if number != self.expected {
+            return if number > self.expected { Arrival::Behind } else { Arrival::Stray };
+        }
+        if self.ready == 0 {
+            return Arrival::NotReady;
+        }
+        let room = self.receives.front().expect("enabled, so posted").map_or(0, |place| place.len);
+        if bytes > room {
+            return Arrival::Stray;
+        }
+        let into = self.receives.pop_front().expect("looked at above");
+        (self.ready, self.expected, self.received) = (self.ready - 1, self.expected + 1, self.received + 1);
+        Arrival::Taken(into.filter(|_| bytes > 0).map(|place| Place { len: bytes, ..place }))
+    }
+
+    /// Whether nothing is posted but so many receives, and nothing is left to wait for.
+    pub(super) fn is_idle(&self, preposted: u32) -> bool {
+        self.sends.is_empty() && self.receives.len() == preposted as usize && (self.sent, self.received) == (0, 0)
+    }
+
+    /// The places in the NIC that its sends have.
+    pub(super) fn inline(&self) -> impl Iterator<Item = u32> {
+        self.sends.iter().filter_map(|send| send.inline)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{Port, Region};
+
+    fn place(address: u64) -> Place {
+        Place { region: Region::Host(Port(0)), address, len: 8 }
+    }
+
+    fn send(address: u64) -> Send {
+        Send { from: vec![place(address)], inline: None }
+    }
+
+    /// CD-1: sends are held until they are enabled; what finds no receive comes again with all behind it, in order.
+    #[test]
+    fn cd_1_a_refused_message_comes_again_with_those_behind_it() {
+        let (mut from, mut to) = (QueuePair::new(), QueuePair::new());
+        (0..3).for_each(|at| from.post_send(send(at)));
+        assert!(from.next_message().is_none(), "held");
+        from.enable_sends(3);
+        let numbers: Vec<u64> = std::iter::from_fn(|| from.next_message().map(|(number, _)| number)).collect();
+        assert_eq!(numbers, [0, 1, 2]);
+        to.post_receive(Some(place(0)));
+        assert_eq!(to.arrived(0, 8), Arrival::NotReady, "held");
+        to.enable_receives(1);
+        assert_eq!((to.arrived(1, 8), to.arrived(2, 8)), (Arrival::Behind, Arrival::Behind));
+        assert!(from.refused(0, 50) && !from.refused(0, 60), "refused once");
+        assert!(!from.wake(49) && from.next_message().is_none() && from.wake(50));
+        assert_eq!(from.next_message().map(|(number, _)| number), Some(0));
+        assert_eq!(to.arrived(0, 9), Arrival::Stray, "longer than its place");
+        assert_eq!(to.arrived(0, 4), Arrival::Taken(Some(Place { len: 4, ..place(0) })));
+        assert_eq!(to.arrived(0, 4), Arrival::Stray, "once more");
+        assert!(from.taken(1).is_none() && from.taken(0).is_some());
+        assert_eq!((from.sent, to.received), (1, 1));
+    }
+}

@@ -1,0 +1,36 @@
+//! Plans as processes carry them out themselves ([`outboard_nic::host`]): the programs, as they are.
+
+use std::sync::Arc;
+
+use outboard_plan::selection::Choice;
+use outboard_plan::{Arguments, Op, OpId, PlanError, Program, Rank, program};
+use thiserror::Error;
+
+use crate::verify::At;
+
+/// Why a call is not carried out by processes themselves.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[allow(missing_docs, reason = "the messages are the documentation")]
+pub enum LowerError {
+    /// There is no such plan.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    #[error("{at}: processes send to one another; choose an algorithm without multicast")]
+    Multicast { at: Box<At> },
+}
+
+/// The programs of all ranks, in rank order.
+///
+/// # Errors
+/// When there is no plan, or it multicasts.
+pub fn lower(choice: Choice, arguments: &Arguments<'_>) -> Result<Vec<Arc<Program>>, LowerError> {
+    let one = |rank| {
+        let program = program(choice, arguments, rank)?;
+        let multicasts = |op: Op| matches!(op, Op::Multicast { .. } | Op::MulticastRecv { .. });
+        match program.steps.iter().position(|step| multicasts(step.op)) {
+            Some(step) => Err(LowerError::Multicast { at: At::new(&program, OpId(step as u32)).boxed() }),
+            None => Ok(Arc::new(program)),
+        }
+    };
+    (0..arguments.topology.ranks()).map(Rank).map(one).collect()
+}

@@ -1,0 +1,66 @@
+//! Where bytes of a plan's buffers lie that have arrived and are not in their place yet.
+//!
+//! Invariant: spans that were inserted do not overlap.
+
+use std::collections::BTreeMap;
+
+use outboard_nic::triggered::list::Place;
+use outboard_plan::Span;
+
+/// Where a span lies.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Where {
+    /// In eager buffers, from this one on, each of which holds so many bytes.
+    Buffers { first: u32, buffer: u64 },
+    /// In the shared region, from there on.
+    Shared { offset: u64 },
+}
+
+/// See the module.
+#[derive(Debug, Default, Clone)]
+pub(super) struct Arrivals {
+    /// By buffer, and where a span starts: its end, and where it lies.
+    spans: [BTreeMap<u64, (u64, Where)>; 3],
+}
+
+impl Arrivals {
+    pub(super) fn insert(&mut self, span: Span, lies: Where) {
+        if !span.is_empty() {
+            self.spans[span.buffer as usize].insert(span.offset, (span.offset + span.len, lies));
+        }
+    }
+
+    /// Where the bytes of a span lie, in order.
+    pub(super) fn pieces(&self, span: Span) -> Vec<Place> {
+        let spans = &self.spans[span.buffer as usize];
+        let (mut pieces, mut at, end) = (Vec::new(), span.offset, span.offset + span.len);
+        while at < end {
+            let under = spans.range(..=at).next_back().filter(|(_, (end, _))| *end > at);
+            let piece = match under {
+                Some((start, (arrived_end, Where::Buffers { first, buffer }))) => {
+                    let (slot, offset) = ((at - start) / buffer, (at - start) % buffer);
+                    let len = (buffer - offset).min(arrived_end - at).min(end - at);
+                    Place::Arrived { slot: first + slot as u32, offset, len }
+                }
+                Some((start, (arrived_end, Where::Shared { offset }))) => {
+                    Place::Shared { offset: offset + at - start, len: (*arrived_end).min(end) - at }
+                }
+                None => {
+                    let next = spans.range(at..).next().map_or(end, |(start, _)| *start).min(end);
+                    Place::Memory(Span { buffer: span.buffer, offset: at, len: next - at })
+                }
+            };
+            let len = piece.bytes().expect("a piece of a span has a length");
+            at += len;
+            match (pieces.last_mut(), piece) {
+                (Some(Place::Shared { offset, len: before }), Place::Shared { offset: next, len })
+                    if *offset + *before == next =>
+                {
+                    *before += len;
+                }
+                _ => pieces.push(piece),
+            }
+        }
+        pieces
+    }
+}

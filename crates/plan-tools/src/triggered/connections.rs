@@ -1,0 +1,53 @@
+//! Connections: to whom a rank has queue pairs for a plan, and how many (CD-6).
+//!
+//! A connection to a peer has three queue pairs, one for each purpose. In a pairwise plan, where in every round every
+//! rank sends to just those that it receives from, one connection serves both directions; otherwise each direction has a
+//! connection of its own, even to the same peer. So of `P` ranks with one port Standard Exchange needs `3 log2 P` queue
+//! pairs per rank, Bruck `2 * 3 log2 P` and Ring `2 * 3`, as the paper counts.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use outboard_nic::triggered::list::{Connection, Prepost, Serves};
+use outboard_plan::Rank;
+
+use crate::rounds::Message;
+
+/// Whether every rank sends in every round to just those that it receives from.
+pub(super) fn pairwise(messages: &[Message]) -> bool {
+    messages.chunk_by(|a, b| a.round == b.round).all(|round| {
+        let sent: BTreeSet<(Rank, Rank)> = round.iter().map(|m| (m.from, m.to)).collect();
+        sent.iter().all(|(from, to)| sent.contains(&(*to, *from)))
+    })
+}
+
+/// The connection of `rank` that carries a message.
+pub(super) fn connection(message: &Message, pairwise: bool, rank: Rank) -> Connection {
+    let (peer, serves) =
+        if message.from == rank { (message.to, Serves::Outgoing) } else { (message.from, Serves::Incoming) };
+    Connection { peer, serves: if pairwise { Serves::Both } else { serves } }
+}
+
+/// Eager buffers, of `buffer` bytes each, that a message takes.
+pub(super) fn buffers(bytes: u64, buffer: u64) -> u64 {
+    bytes.div_ceil(buffer).max(1)
+}
+
+/// The connections of `rank`, sorted, with what is posted on them beforehand for one call.
+pub(super) fn preposts<'a>(
+    messages: impl Iterator<Item = &'a Message>,
+    (pairwise, buffer): (bool, u64),
+    rank: Rank,
+) -> Vec<Prepost> {
+    let mut all: BTreeMap<Connection, Prepost> = BTreeMap::new();
+    for message in messages {
+        let connection = connection(message, pairwise, rank);
+        let prepost = all.entry(connection).or_insert(Prepost { connection, buffers: 0, clears: 0 });
+        if message.from == rank {
+            prepost.clears = prepost.clears.saturating_add(1);
+        } else {
+            let count = u32::try_from(buffers(message.bytes, buffer)).unwrap_or(u32::MAX);
+            prepost.buffers = prepost.buffers.saturating_add(count);
+        }
+    }
+    all.into_values().collect()
+}

@@ -1,0 +1,250 @@
+//! What the host of each rank does before and behind the list: copies, reductions, and what ranks of one host have for
+//! each other (CD Sec. IV-B).
+//!
+//! | a step of the plan | that waits for the network | that the network waits for | is done |
+//! |---|---|---|---|
+//! | copy, reduction, message within a host | no | yes or no | before the list |
+//! | the same | yes | no | behind it |
+//! | the same | yes | yes | never: the plan is refused |
+//!
+//! A message within a host becomes a part of the shared region and a flag: its sender copies into the region and raises
+//! the flag, its receiver awaits the flag and copies from there. What a rank sends to several others of its host lies
+//! there once. What a rank passes on to the network alone leaves from the region.
+//!
+//! Invariant: all ranks go through their steps in one order of all events of the plan, so none waits for a flag whose
+//! rank waits for it.
+
+use std::collections::BTreeMap;
+
+use outboard_nic::triggered::list::{HostStep, Place, Sharing};
+use outboard_plan::{Op, OpId, Program, Rank, Span, Topology};
+
+use super::LowerError;
+use super::arrivals::{Arrivals, Where};
+use crate::verify::{Event, Graph, Node};
+
+/// What one rank does itself, and what of that the list has to know.
+#[derive(Debug, Default, Clone)]
+pub(super) struct Phases {
+    pub(super) before: Vec<HostStep>,
+    pub(super) after: Vec<HostStep>,
+    /// What lies in the region when the list begins, and where it belongs.
+    pub(super) arrivals: Arrivals,
+    pub(super) deferred: Vec<(Place, Span)>,
+    pub(super) sharing: Sharing,
+    /// By step, whether it waits for nothing from the network.
+    pub(super) present: Vec<bool>,
+}
+
+/// Which steps wait for messages between hosts, and which do such messages wait for.
+struct Order {
+    /// By node: when it starts, and when it is complete.
+    start_behind: Vec<bool>,
+    done_behind: Vec<bool>,
+    /// By node: its start, and its completion.
+    start_ahead: Vec<bool>,
+    done_ahead: Vec<bool>,
+}
+
+impl Order {
+    fn new(graph: &Graph<'_>, is_network: impl Fn(Node) -> bool) -> Order {
+        let none = vec![false; graph.nodes()];
+        let mut order = Order {
+            start_behind: none.clone(),
+            done_behind: none.clone(),
+            start_ahead: none.clone(),
+            done_ahead: none,
+        };
+        for event in graph.order() {
+            match *event {
+                Event::Start(node) => {
+                    order.start_behind[node] = graph.after(node).iter().any(|earlier| order.done_behind[*earlier]);
+                }
+                Event::Complete(node) => {
+                    let source = graph.source(node).is_some_and(|send| order.start_behind[send]);
+                    order.done_behind[node] = order.start_behind[node] || source || is_network(node);
+                }
+            }
+        }
+        for event in graph.order().iter().rev() {
+            match *event {
+                Event::Complete(node) => {
+                    let later = |later: &Node| is_network(*later) || order.start_ahead[*later];
+                    order.done_ahead[node] = graph.followers(node).iter().any(later);
+                }
+                Event::Start(node) => {
+                    let receives = graph.receivers(node).iter().any(|receive| order.done_ahead[*receive]);
+                    order.start_ahead[node] = order.done_ahead[node] || receives;
+                }
+            }
+        }
+        order
+    }
+
+    /// Whether a step of the host is done behind the list; `None` where it can be done nowhere.
+    fn is_after(&self, node: Node, op: Op) -> Option<bool> {
+        let (behind, ahead) = match op {
+            Op::Recv { .. } => (self.done_behind[node], self.done_ahead[node]),
+            _ => (self.start_behind[node], self.start_ahead[node]),
+        };
+        (!behind || !ahead).then_some(behind)
+    }
+}
+
+/// What one message within a host left in the region.
+#[derive(Debug, Clone, Copy)]
+struct Left {
+    flag: u32,
+    offset: u64,
+}
+
+/// What one send within a host puts there; sends that are equal in this put the same.
+type Content = (Rank, Span, Vec<OpId>);
+
+/// The region of a host in the making.
+#[derive(Debug, Default)]
+struct Region {
+    bytes: u64,
+    flags: u32,
+    sent: BTreeMap<(Rank, u8, u64, u64, Vec<OpId>), Left>,
+}
+
+/// The phases of all ranks in the making.
+struct Writer<'a> {
+    programs: &'a [Program],
+    topology: &'a Topology,
+    phases: Vec<Phases>,
+    regions: Vec<Region>,
+    /// By send within a host.
+    left: BTreeMap<Node, Left>,
+}
+
+/// What the hosts of all ranks do.
+pub(super) fn phases(programs: &[Program], graph: &Graph<'_>, topology: &Topology) -> Result<Vec<Phases>, LowerError> {
+    let local = |a: Rank, b: Rank| topology.host_of(a) == topology.host_of(b);
+    let is_network = |node: Node| {
+        let at = graph.at(node);
+        match at.op {
+            Op::Send { to: peer, .. } | Op::Recv { from: peer, .. } => !local(at.rank, peer),
+            Op::Multicast { .. } | Op::MulticastRecv { .. } => true,
+            Op::Copy { .. } | Op::Reduce { .. } => false,
+        }
+    };
+    let order = Order::new(graph, is_network);
+    let regions = (0..topology.hosts()).map(|_| Region::default()).collect();
+    let phases = vec![Phases::default(); programs.len()];
+    let mut writer = Writer { programs, topology, phases, regions, left: BTreeMap::new() };
+    for event in graph.order() {
+        let (Event::Start(node) | Event::Complete(node)) = *event;
+        let at = graph.at(node);
+        // A receive is done when it is complete, all else when it may start.
+        let now = matches!(at.op, Op::Recv { .. }) == matches!(event, Event::Complete(_));
+        if !now || is_network(node) {
+            continue;
+        }
+        let after = order.is_after(node, at.op).ok_or(LowerError::Between { at: at.boxed() })?;
+        writer.step((node, graph.source(node)), (at.rank, at.step, at.op), after);
+    }
+    let mut nodes = 0..graph.nodes();
+    for (program, phases) in programs.iter().zip(&mut writer.phases) {
+        let of_rank = nodes.by_ref().take(program.steps.len());
+        phases.present = of_rank.map(|node| !order.start_behind[node]).collect();
+    }
+    Ok(writer.finish())
+}
+
+impl Writer<'_> {
+    /// What the host of `rank` does for a step, before the list or after it.
+    fn step(&mut self, (node, source): (Node, Option<Node>), (rank, id, op): (Rank, OpId, Op), after: bool) {
+        let memory = Place::Memory;
+        match op {
+            Op::Copy { from, to } => self.push(rank, after, HostStep::Copy { from: memory(from), to: memory(to) }),
+            Op::Reduce { from, into, from_left } => {
+                self.push(rank, after, HostStep::Reduce { from: memory(from), into: memory(into), from_left });
+            }
+            Op::Send { span, .. } => {
+                let follows = self.programs[rank.0 as usize].steps[id.0 as usize].after.clone();
+                let left = self.share((rank, span, follows), after);
+                self.left.insert(node, left);
+            }
+            Op::Recv { span, .. } => {
+                let left = self.left[&source.expect("a graph has the sources of all receives")];
+                self.take(rank, span, left, after);
+            }
+            Op::Multicast { .. } | Op::MulticastRecv { .. } => unreachable!("multicasts were refused"),
+        }
+    }
+
+    fn push(&mut self, rank: Rank, after: bool, step: HostStep) {
+        let phases = &mut self.phases[rank.0 as usize];
+        if after { &mut phases.after } else { &mut phases.before }.push(step);
+    }
+
+    /// Puts a span into the region, unless it lies there.
+    fn share(&mut self, (rank, span, follows): Content, after: bool) -> Left {
+        let region = &mut self.regions[self.topology.host_of(rank) as usize];
+        let key = (rank, span.buffer as u8, span.offset, span.len, follows);
+        if let Some(left) = region.sent.get(&key) {
+            return *left;
+        }
+        let left = Left { flag: region.flags, offset: region.bytes };
+        region.sent.insert(key, left);
+        (region.flags, region.bytes) = (region.flags + 1, region.bytes + span.len);
+        // Behind the list everything is in its place.
+        let pieces = match after {
+            true => vec![Place::Memory(span)],
+            false => self.phases[rank.0 as usize].arrivals.pieces(span),
+        };
+        let mut offset = left.offset;
+        for from in pieces.into_iter().filter(|_| !span.is_empty()) {
+            let len = from.bytes().expect("a piece of a span has a length");
+            self.push(rank, after, HostStep::Copy { from, to: Place::Shared { offset, len } });
+            offset += len;
+        }
+        self.push(rank, after, HostStep::Raise { flag: left.flag });
+        left
+    }
+
+    /// Takes a message from the region to its span; later, where only messages read it before.
+    fn take(&mut self, rank: Rank, span: Span, Left { flag, offset }: Left, after: bool) {
+        self.push(rank, after, HostStep::Await { flag });
+        if span.is_empty() {
+            return;
+        }
+        let from = Place::Shared { offset, len: span.len };
+        if after || self.is_touched(rank, span) {
+            self.push(rank, after, HostStep::Copy { from, to: Place::Memory(span) });
+        } else {
+            let phases = &mut self.phases[rank.0 as usize];
+            phases.arrivals.insert(span, Where::Shared { offset });
+            phases.deferred.push((from, span));
+        }
+    }
+
+    /// Whether a copy or a reduction of the rank reads or writes bytes of the span.
+    fn is_touched(&self, rank: Rank, span: Span) -> bool {
+        let overlaps = |other: Span| {
+            let ends = (span.offset + span.len, other.offset + other.len);
+            other.buffer == span.buffer && other.offset < ends.0 && span.offset < ends.1
+        };
+        self.programs[rank.0 as usize].steps.iter().any(|step| {
+            let by_host = matches!(step.op, Op::Copy { .. } | Op::Reduce { .. });
+            by_host && step.op.reads().into_iter().chain(step.op.writes()).any(overlaps)
+        })
+    }
+
+    fn finish(mut self) -> Vec<Phases> {
+        let shares = |phases: &Phases| {
+            let mut steps = phases.before.iter().chain(&phases.after);
+            steps.any(|step| matches!(step, HostStep::Raise { .. } | HostStep::Await { .. }))
+        };
+        let sharers: Vec<bool> = self.phases.iter().map(shares).collect();
+        for (host, region) in (0..).zip(&self.regions) {
+            let mut ranks = self.topology.ranks_of(host);
+            ranks.retain(|rank| sharers[rank.0 as usize]);
+            let sharing = Sharing { ranks: ranks.len() as u32, bytes: region.bytes };
+            ranks.iter().for_each(|rank| self.phases[rank.0 as usize].sharing = sharing);
+        }
+        self.phases
+    }
+}

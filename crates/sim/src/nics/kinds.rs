@@ -1,0 +1,237 @@
+//! What the world asks of each kind of engine.
+
+use std::borrow::Borrow;
+use std::error::Error;
+use std::fmt::Debug;
+
+use outboard_nic::ordered::descriptor::Source;
+use outboard_nic::ordered::{self, Ordered};
+use outboard_nic::triggered::{self, Triggered};
+use outboard_nic::{Engine, Failure, JobError, Node, Port, host};
+use outboard_plan::{PlanError, Rank, Topology};
+use outboard_plan_tools as tools;
+use outboard_plan_tools::triggered::Communicator;
+
+use super::Call;
+
+/// A job whose calls are to be lowered.
+#[derive(Debug, Clone, Copy)]
+#[allow(missing_docs, reason = "the names are the documentation")]
+pub struct Job<'a> {
+    pub number: u8,
+    pub members: &'a [(Node, Port)],
+    pub topology: &'a Topology,
+    pub calls: &'a [Call],
+    /// By call and rank, where input, output and scratch begin in the memory of the process.
+    pub memory: &'a [Vec<[u64; 3]>],
+}
+
+/// What one rank posts for each call, by call and rank.
+type Posts<P> = Vec<Vec<P>>;
+
+/// A kind of engine, by its settings.
+pub trait Kind: Copy + Debug {
+    /// The machine.
+    type Engine: Engine<Refusal: Error> + Debug;
+    /// What a rank posts.
+    type Post: Borrow<<Self::Engine as Engine>::Post> + Debug;
+    /// Why a call is not carried out.
+    type LowerError: Error;
+
+    /// The engine of a node.
+    fn engine(&self, node: Node) -> Self::Engine;
+
+    /// Bytes of a NIC's own memory, and of what its host has registered.
+    fn memory_bytes(&self) -> [u64; 2];
+
+    /// What ranks post.
+    ///
+    /// # Errors
+    /// When a call does not fit.
+    fn lower(&self, job: &Job<'_>) -> Result<Posts<Self::Post>, Self::LowerError>;
+
+    /// There is no such plan.
+    fn no_plan(error: PlanError) -> Self::LowerError;
+
+    /// Makes a port a member of a job.
+    ///
+    /// # Errors
+    /// When the engine does not take it.
+    fn open(
+        engine: &mut Self::Engine,
+        job: u8,
+        port: Port,
+        members: &[(Node, Port)],
+    ) -> Result<(), <Self::Engine as Engine>::Refusal>;
+
+    /// The failure of the job for which something was refused, if that is why.
+    fn failure(refusal: &<Self::Engine as Engine>::Refusal) -> Option<Failure>;
+
+    /// Whether nothing is in flight, and everything is back that calls had.
+    fn is_idle(engine: &Self::Engine) -> bool;
+
+    /// Packets that were dropped and should not have been sent, in words.
+    fn dropped(engine: &Self::Engine) -> Option<String>;
+
+    /// How much of what it has is in use, in thousandths.
+    fn occupancy(_engine: &Self::Engine) -> usize {
+        0
+    }
+}
+
+impl Kind for ordered::Settings {
+    type Engine = Ordered;
+    type Post = Vec<u64>;
+    type LowerError = tools::ordered::LowerError;
+
+    fn engine(&self, node: Node) -> Ordered {
+        Ordered::new(node, *self)
+    }
+
+    fn memory_bytes(&self) -> [u64; 2] {
+        [Ordered::memory_bytes(self), 0]
+    }
+
+    fn lower(&self, job: &Job<'_>) -> Result<Posts<Vec<u64>>, Self::LowerError> {
+        let sources = sources(job.members);
+        let mut first = 0;
+        let mut one = |(call, memory): (&Call, &Vec<[u64; 3]>)| {
+            let lowered =
+                call.with_arguments(job.topology, |arguments| tools::ordered::lower(call.choice, arguments, self))?;
+            let words = |(rank, [input, output, _]): (u32, &[u64; 3])| {
+                let (reduction, members) = (call.reduction, sources.as_slice());
+                let posted =
+                    tools::ordered::Call { job: job.number, members, reduction, input: *input, output: *output };
+                lowered.words(Rank(rank), &posted, first)
+            };
+            let posts = (0..).zip(memory).map(words).collect();
+            first += lowered.pulses.len() as u64;
+            Ok(posts)
+        };
+        job.calls.iter().zip(job.memory).map(&mut one).collect()
+    }
+
+    fn no_plan(error: PlanError) -> Self::LowerError {
+        error.into()
+    }
+
+    fn open(engine: &mut Ordered, job: u8, port: Port, members: &[(Node, Port)]) -> Result<(), ordered::Refusal> {
+        engine.open(job, port, sources(members))
+    }
+
+    fn failure(refusal: &ordered::Refusal) -> Option<Failure> {
+        if let ordered::Refusal::Failed { failure, .. } = refusal { Some(*failure) } else { None }
+    }
+
+    fn is_idle(engine: &Ordered) -> bool {
+        engine.is_idle()
+    }
+
+    fn dropped(engine: &Ordered) -> Option<String> {
+        let counters = engine.counters();
+        let dropped = counters.unknown + counters.duplicate + counters.late + counters.ungranted;
+        (dropped > 0).then(|| format!("{counters:?}"))
+    }
+
+    fn occupancy(engine: &Ordered) -> usize {
+        engine.occupancy()
+    }
+}
+
+fn sources(members: &[(Node, Port)]) -> Vec<Source> {
+    members.iter().map(|(node, port)| Source { node: node.0, port: port.0 }).collect()
+}
+
+impl Kind for triggered::Settings {
+    type Engine = Triggered;
+    type Post = triggered::Post;
+    type LowerError = tools::triggered::LowerError;
+
+    fn engine(&self, node: Node) -> Triggered {
+        Triggered::new(node, *self)
+    }
+
+    fn memory_bytes(&self) -> [u64; 2] {
+        [Triggered::memory_bytes(self), self.registered_bytes]
+    }
+
+    fn lower(&self, job: &Job<'_>) -> Result<Posts<triggered::Post>, Self::LowerError> {
+        let mut communicator = Communicator::new(job.topology, *self);
+        let mut one = |(call, memory): (&Call, &Vec<[u64; 3]>)| {
+            let lowered = call.with_arguments(job.topology, |arguments| communicator.call(call.choice, arguments))?;
+            let post = |(rank, memory): (u32, &[u64; 3])| {
+                let (job, reduction) = (job.number, call.reduction);
+                lowered.post(Rank(rank), &tools::triggered::Call { job, reduction, memory: *memory })
+            };
+            Ok((0..).zip(memory).map(post).collect())
+        };
+        job.calls.iter().zip(job.memory).map(&mut one).collect()
+    }
+
+    fn no_plan(error: PlanError) -> Self::LowerError {
+        error.into()
+    }
+
+    fn open(engine: &mut Triggered, job: u8, port: Port, members: &[(Node, Port)]) -> Result<(), triggered::Refusal> {
+        Ok(engine.open(job, port, members.to_vec())?)
+    }
+
+    fn failure(refusal: &triggered::Refusal) -> Option<Failure> {
+        if let triggered::Refusal::Job(JobError::Failed { failure, .. }) = refusal { Some(*failure) } else { None }
+    }
+
+    fn is_idle(engine: &Triggered) -> bool {
+        engine.is_idle()
+    }
+
+    fn dropped(engine: &Triggered) -> Option<String> {
+        let counters = engine.counters();
+        (counters.unknown + counters.stray > 0).then(|| format!("{counters:?}"))
+    }
+}
+
+impl Kind for host::Settings {
+    type Engine = host::Host;
+    type Post = host::Post;
+    type LowerError = tools::host::LowerError;
+
+    fn engine(&self, node: Node) -> host::Host {
+        host::Host::new(node, *self)
+    }
+
+    fn memory_bytes(&self) -> [u64; 2] {
+        [0, self.staging_bytes]
+    }
+
+    fn lower(&self, job: &Job<'_>) -> Result<Posts<host::Post>, Self::LowerError> {
+        let one = |(call, memory): (&Call, &Vec<[u64; 3]>)| {
+            let programs = call.with_arguments(job.topology, |arguments| tools::host::lower(call.choice, arguments))?;
+            let post = |(program, memory): (_, &[u64; 3])| {
+                let (job, reduction) = (job.number, call.reduction);
+                host::Post { job, program, memory: *memory, reduction }
+            };
+            Ok(programs.into_iter().zip(memory).map(post).collect())
+        };
+        job.calls.iter().zip(job.memory).map(one).collect()
+    }
+
+    fn no_plan(error: PlanError) -> Self::LowerError {
+        error.into()
+    }
+
+    fn open(engine: &mut host::Host, job: u8, port: Port, members: &[(Node, Port)]) -> Result<(), JobError> {
+        engine.open(job, port, members.to_vec())
+    }
+
+    fn failure(refusal: &JobError) -> Option<Failure> {
+        if let JobError::Failed { failure, .. } = refusal { Some(*failure) } else { None }
+    }
+
+    fn is_idle(engine: &host::Host) -> bool {
+        engine.is_idle()
+    }
+
+    fn dropped(engine: &host::Host) -> Option<String> {
+        (engine.dropped() > 0).then(|| format!("{} packets", engine.dropped()))
+    }
+}

@@ -1,0 +1,200 @@
+//! One run of a plan.
+
+use std::borrow::Borrow;
+
+use outboard_nic::{Completion, Failure, Node, Port};
+use outboard_plan::Rank;
+use outboard_plan::selection::Collective;
+
+use super::net::Net;
+use super::{Chooser, Kind, NicBreach, Played, Prepared};
+
+/// What a rank has done so far.
+#[derive(Debug, Clone, Copy, Default)]
+struct Progress {
+    called: usize,
+    ended: usize,
+    failed: bool,
+}
+
+/// See the module.
+pub(super) struct Run<'a, S: Kind> {
+    prepared: &'a Prepared<'a, S>,
+    net: Net<S::Engine>,
+    progress: Vec<Vec<Progress>>,
+    late: Vec<Vec<bool>>,
+    /// Nodes that have yet to hear of the death.
+    untold: Vec<Node>,
+    died: bool,
+    played: Played,
+}
+
+impl<'a, S: Kind> Run<'a, S> {
+    pub(super) fn new(prepared: &'a Prepared<'a, S>, late: Vec<Vec<bool>>) -> Result<Self, NicBreach> {
+        let settings = &prepared.plan.settings;
+        let nodes = prepared.plan.jobs.iter().flat_map(|job| &job.nodes).max().map_or(0, |most| most + 1);
+        let engines = (0..nodes).map(|node| settings.engine(Node(node))).collect();
+        let mut net = Net::new(engines, settings.memory_bytes());
+        for (number, job) in prepared.jobs.iter().enumerate() {
+            for (rank, (node, port)) in job.members.iter().enumerate() {
+                let engine = net.engine(*node).expect("nobody has died");
+                S::open(engine, number as u8, *port, &job.members).map_err(refused)?;
+                let memory = net.host(*node, *port);
+                for call in &job.calls {
+                    memory.extend(&call.inputs[rank]);
+                    memory.extend(call.outputs[rank].iter().map(|byte| !byte));
+                    memory.resize(memory.len() + call.scratch[rank] as usize, 0);
+                }
+            }
+        }
+        let progress = prepared.jobs.iter().map(|job| vec![Progress::default(); job.members.len()]).collect();
+        let (untold, died, played) = (Vec::new(), false, Played::default());
+        Ok(Run { prepared, net, progress, late, untold, died, played })
+    }
+
+    pub(super) fn play(
+        mut self,
+        choose: &mut Chooser<'_>,
+        mut watch: impl FnMut(Node, &S::Engine),
+    ) -> Result<Played, NicBreach> {
+        for event in 0.. {
+            if let Some((node, _)) = self.prepared.plan.death.filter(|(_, behind)| *behind == event) {
+                self.die(Node(node));
+            }
+            let posts = self.posts(false);
+            let events = posts.len() + self.untold.len() + self.net.flying();
+            if events > 0 {
+                match choose(events) {
+                    at if at < posts.len() => self.post(posts[at])?,
+                    at if at < posts.len() + self.untold.len() => self.tell(at - posts.len()),
+                    at => self.net.deliver(at - posts.len() - self.untold.len()),
+                }
+            } else if let Some(late) = self.posts(true).first() {
+                self.post(*late)?;
+            } else if !self.net.pass_time() {
+                break;
+            }
+            self.take_ended()?;
+            let fullest = self.net.engines().map(|(_, engine)| S::occupancy(engine)).max().unwrap_or(0);
+            self.played.occupancy = self.played.occupancy.max(fullest);
+        }
+        self.net.engines().for_each(|(node, engine)| watch(node, engine));
+        self.judge()
+    }
+
+    /// Ranks that can call, by job: those that are in time, or the late ones.
+    fn posts(&self, late: bool) -> Vec<(usize, usize)> {
+        let mut posts = Vec::new();
+        for (job, (prepared, progress)) in self.prepared.jobs.iter().zip(&self.progress).enumerate() {
+            let can = |rank: &usize| {
+                let alive = !self.is_dead(prepared.members[*rank]);
+                alive && progress[*rank].called < prepared.calls.len() && self.late[job][*rank] == late
+            };
+            posts.extend((0..prepared.members.len()).filter(can).map(|rank| (job, rank)));
+        }
+        posts
+    }
+
+    fn is_dead(&self, (member, _): (Node, Port)) -> bool {
+        self.died && self.prepared.plan.death.is_some_and(|(node, _)| node == member.0)
+    }
+
+    fn die(&mut self, node: Node) {
+        self.died = true;
+        self.net.die(node);
+        self.untold = self.net.engines().map(|(node, _)| node).collect();
+    }
+
+    fn tell(&mut self, at: usize) {
+        let node = self.untold.swap_remove(at);
+        let (dead, _) = self.prepared.plan.death.expect("somebody has died");
+        self.net.tell_dead(node, Node(dead));
+    }
+
+    fn post(&mut self, (job, rank): (usize, usize)) -> Result<(), NicBreach> {
+        let prepared = &self.prepared.jobs[job];
+        let (node, port) = prepared.members[rank];
+        let progress = &mut self.progress[job][rank];
+        let call = progress.called;
+        progress.called += 1;
+        match self.net.post(node, port, prepared.calls[call].posts[rank].borrow()) {
+            Some(Err(refusal)) => match S::failure(&refusal) {
+                Some(failure) => self.end((job, rank), Err(failure)),
+                None => Err(refused(refusal)),
+            },
+            Some(Ok(())) => Ok(()),
+            None => unreachable!("the dead call nothing"),
+        }
+    }
+
+    fn take_ended(&mut self) -> Result<(), NicBreach> {
+        for (node, port, Completion { job, result }) in self.net.ended() {
+            let members = &self.prepared.jobs[usize::from(job)].members;
+            let at = members.iter().position(|member| *member == (node, port));
+            self.end((usize::from(job), at.expect("a port of the job")), result)?;
+        }
+        Ok(())
+    }
+
+    /// A call has ended: with the right bytes, or with an error that is so.
+    fn end(&mut self, (job, rank): (usize, usize), result: Result<(), Failure>) -> Result<(), NicBreach> {
+        let prepared = &self.prepared.jobs[job];
+        let call = self.progress[job][rank].ended;
+        self.progress[job][rank].ended += 1;
+        if let Err(failure) = result {
+            self.progress[job][rank].failed = true;
+            self.played.failed += 1;
+            let dead = prepared.members.iter().find(|member| self.is_dead(**member));
+            let is_so = match failure {
+                Failure::Dead { node } => dead.is_some_and(|member| member.0 == node),
+                Failure::Counters { counters, tasks, .. } => counters < tasks,
+            };
+            let rank = Rank(rank as u32);
+            return if is_so { Ok(()) } else { Err(NicBreach::Untrue { job, rank, call, failure }) };
+        }
+        self.played.right += 1;
+        let is_barrier = self.prepared.plan.jobs[job].calls[call].choice.collective() == Collective::Barrier;
+        if is_barrier && self.progress[job].iter().any(|other| other.called <= call) {
+            return Err(NicBreach::Barrier { job, rank: Rank(rank as u32), call });
+        }
+        let ((node, port), one) = (prepared.members[rank], &prepared.calls[call]);
+        let [input, output, _] = one.places[rank];
+        let memory = self.net.host(node, port);
+        for (start, expected) in [(input, &one.inputs[rank]), (output, &one.outputs[rank])] {
+            let found = &memory[start as usize..][..expected.len()];
+            if let Some(at) = (0..expected.len()).find(|at| found[*at] != expected[*at]) {
+                let (found, expected) = (found[at], expected[at]);
+                return Err(NicBreach::Bytes { job, rank: Rank(rank as u32), call, at, found, expected });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether all calls have ended, and everything was given back.
+    fn judge(mut self) -> Result<Played, NicBreach> {
+        let mut failed = false;
+        for (job, (prepared, progress)) in self.prepared.jobs.iter().zip(&self.progress).enumerate() {
+            for (rank, (member, progress)) in prepared.members.iter().zip(progress).enumerate() {
+                let (ended, calls) = (progress.ended, prepared.calls.len());
+                if ended < calls && !self.is_dead(*member) {
+                    return Err(NicBreach::Endless { job, rank: Rank(rank as u32), ended, calls });
+                }
+                failed |= progress.failed;
+            }
+        }
+        for (Node(node), engine) in self.net.engines() {
+            if !S::is_idle(engine) {
+                return Err(NicBreach::Kept { node });
+            }
+            if let Some(what) = S::dropped(engine).filter(|_| !failed && !self.died) {
+                return Err(NicBreach::Dropped { node, what });
+            }
+        }
+        self.played.packets = self.net.delivered();
+        Ok(self.played)
+    }
+}
+
+fn refused(refusal: impl std::fmt::Display) -> NicBreach {
+    NicBreach::Refused { why: refusal.to_string() }
+}

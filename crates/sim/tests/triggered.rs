@@ -1,0 +1,206 @@
+//! Triggered NICs: templates that are kept, queue pairs that are made once, settings that change no byte, deaths.
+
+use std::collections::BTreeMap;
+
+use outboard_nic::triggered::{Readiness, Settings};
+use outboard_nic::{Node, Port, host};
+use outboard_plan::selection::{Choice, Collective};
+use outboard_plan::{Arguments, Element, Operator, Reduction, Topology};
+use outboard_plan_tools::triggered::Communicator;
+use outboard_sim::nics::{Call, JobPlan, Kind, NicPlan, Played, Prepared};
+
+fn call(collective: Collective, algorithm: &str, bytes: u64) -> Call {
+    Call::new(Choice::read(collective, algorithm).expect("an algorithm"), bytes, None)
+}
+
+fn one_job<S: Kind>(ranks: u32, per_host: u32, calls: Vec<Call>, settings: S) -> NicPlan<S> {
+    let nodes = (0..ranks).map(|rank| rank / per_host).collect();
+    NicPlan { jobs: vec![JobPlan { nodes, calls }], settings, death: None }
+}
+
+fn play<S: Kind>(plan: &NicPlan<S>, seeds: std::ops::Range<u64>) -> Vec<Played> {
+    let prepared = Prepared::new(plan).unwrap_or_else(|error| panic!("{plan:?}: {error}"));
+    let one = |seed| prepared.play(seed).unwrap_or_else(|breach| panic!("{plan:?}, seed {seed}: {breach}"));
+    seeds.map(one).collect()
+}
+
+/// CD-3: calls of any size are filled into two templates, one for each protocol.
+#[test]
+fn cd_3_a_thousand_calls_have_two_templates() {
+    for per_host in [1, 8] {
+        let topology = Topology::of_hosts((0..16).map(|rank| rank / per_host)).expect("few ranks");
+        let mut communicator = Communicator::new(&topology, Settings::default());
+        for algorithm in ["standard-exchange", "bruck", "ring"] {
+            let algorithm = match per_host {
+                1 => algorithm.to_owned(),
+                _ => format!("hierarchical:leaders=1,between={algorithm}"),
+            };
+            let choice = Choice::read(Collective::Allgather, &algorithm).expect("an algorithm");
+            let before = communicator.built();
+            for at in 0..1_000 {
+                let arguments = Arguments::of(&topology, 1 + at * 69_999 / 999);
+                communicator.call(choice, &arguments).expect("it fits");
+            }
+            assert_eq!(communicator.built() - before, 2, "{algorithm}");
+        }
+    }
+}
+
+/// CD-3, CD-6: the queue pairs of the first call serve all others; leaders alone have some.
+#[test]
+fn cd_3_queue_pairs_are_made_by_the_first_call() {
+    let sizes = [20_000, 1, 16_383, 16_384, 70_000, 0, 5];
+    for (per_host, algorithm, pairs) in
+        [(1, "standard-exchange", 9), (1, "bruck", 18), (2, "hierarchical:leaders=1,between=standard-exchange", 6)]
+    {
+        let made = |sizes: &[u64]| {
+            let calls = sizes.iter().map(|bytes| call(Collective::Allgather, algorithm, *bytes)).collect();
+            let plan = one_job(8, per_host, calls, Settings::default());
+            let mut made = BTreeMap::new();
+            let prepared = Prepared::new(&plan).expect("it fits");
+            let watched = prepared.watch(3, |Node(node), engine| {
+                let of_port = |port| (port == 0, engine.queue_pairs(Port(port)));
+                made.insert(
+                    node,
+                    ((0..per_host as u16).map(of_port).collect::<Vec<_>>(), engine.counters().queue_pairs),
+                );
+            });
+            watched.unwrap_or_else(|breach| panic!("{algorithm}: {breach}"));
+            made
+        };
+        let first = made(&sizes[..1]);
+        assert_eq!(made(&sizes), first, "{algorithm}");
+        for (ports, all) in first.values() {
+            assert_eq!(*all, pairs, "{algorithm}");
+            assert!(ports.iter().all(|(leads, has)| *has as u64 == if *leads { pairs } else { 0 }), "{ports:?}");
+        }
+    }
+}
+
+/// Plans of which nobody has to wait for all others, so that ranks run ahead of their peers' buffers.
+const AHEAD: [(Collective, &str); 6] = [
+    (Collective::Broadcast, "binomial"),
+    (Collective::Broadcast, "chain:segment=700"),
+    (Collective::Broadcast, "double-tree:segment=500"),
+    (Collective::Gather, "binomial"),
+    (Collective::Scatter, "linear"),
+    (Collective::Alltoall, "pairwise"),
+];
+
+/// Allgathers of CD-2, with ranks, and ranks of a host.
+const ALLGATHERS: [(&str, u32, u32); 9] = [
+    ("ring", 5, 1),
+    ("neighbour-exchange", 6, 1),
+    ("standard-exchange:ports=2", 9, 1),
+    ("bruck:ports=3", 11, 1),
+    ("rotated-bruck", 7, 1),
+    ("linear", 7, 2),
+    ("hierarchical:leaders=2,between=bruck,ports=2", 11, 3),
+    ("hierarchical:leaders=1,between=ring", 9, 4),
+    ("multi-leader:leaders=2,between=standard-exchange", 16, 4),
+];
+
+/// CD-4, CD-5: whatever the settings, calls of any size in a row end with their bytes.
+#[test]
+fn settings_change_no_byte() {
+    let defaults = Settings::default();
+    let all = [
+        Settings { readiness: Readiness::Retry, ..defaults },
+        Settings { eager_bytes: 0, inline_bytes: 0, ..defaults },
+        Settings { eager_bytes: 4_000, buffer_bytes: 700, ..defaults },
+        Settings { buffer_bytes: 1, eager_bytes: 40, inline_places: 1, ..defaults },
+        Settings { virtual_ports: 3, physical_ports: 2, ..defaults },
+    ];
+    for settings in all {
+        for (collective, algorithm) in AHEAD {
+            let calls = [3_000, 30, 0, 3_999, 4_000].map(|bytes| call(collective, algorithm, bytes)).into();
+            play(&one_job(5, 1, calls, settings), 0..4);
+        }
+        for (algorithm, ranks, per_host) in ALLGATHERS {
+            let even = |bytes| call(Collective::Allgather, algorithm, bytes);
+            let uneven = |bytes| Call { uneven: Some(bytes), ..even(bytes) };
+            let calls = vec![even(3_000), uneven(50), even(1), uneven(9_000), even(39), uneven(7), even(5_000)];
+            play(&one_job(ranks, per_host, calls, settings), 0..3);
+        }
+    }
+}
+
+/// CD-4, CD-5: where nobody leaves before all have come, what is posted one call ahead is enough; elsewhere, and without
+/// clear-to-sends, some find their receiver not ready, and send again.
+#[test]
+fn who_finds_a_receiver_not_ready_sends_again() {
+    let refused = |collective, algorithm, bytes, readiness| {
+        let calls = vec![call(collective, algorithm, bytes); 6];
+        let plan = one_job(6, 1, calls, Settings { readiness, ..Settings::default() });
+        let prepared = Prepared::new(&plan).expect("it fits");
+        let mut refused = 0;
+        for seed in 0..20 {
+            let played = prepared.watch(seed, |_, engine| refused += engine.counters().refused);
+            played.unwrap_or_else(|breach| panic!("{algorithm}, seed {seed}: {breach}"));
+        }
+        refused
+    };
+    for bytes in [100, 20_000] {
+        assert_eq!(refused(Collective::Allgather, "bruck", bytes, Readiness::ClearToSend), 0);
+    }
+    assert!(refused(Collective::Allgather, "bruck", 20_000, Readiness::Retry) > 0);
+    assert!(refused(Collective::Broadcast, "binomial", 100, Readiness::ClearToSend) > 0);
+}
+
+/// A NIC without room says so with both numbers.
+#[test]
+fn what_a_nic_has_no_room_for_is_refused_with_numbers() {
+    let refused = |settings: Settings, expected: &str| {
+        let plan = one_job(8, 1, vec![call(Collective::Allgather, "bruck", 100); 3], settings);
+        let said = Prepared::new(&plan).expect("a plan").play(0).expect_err("too small").to_string();
+        assert!(said.contains(expected), "{said}");
+    };
+    let defaults = Settings::default();
+    refused(Settings { queue_pairs: 17, ..defaults }, "18 queue pairs: a NIC has 17");
+    refused(
+        Settings { registered_bytes: 40_000, ..defaults },
+        "131072 B of registered memory, of which 40000 B are left",
+    );
+    refused(
+        Settings { queue_depth: 10, ..defaults },
+        "requests: a queue has room for 10; choose an algorithm with fewer messages",
+    );
+    refused(Settings { calls: 2, ..defaults }, "3 calls of job 0 at once: 2 may be in flight");
+}
+
+/// A dead node ends the calls of its jobs with its name, and no others; nothing is kept, on either engine.
+#[test]
+fn a_dead_node_ends_the_calls_of_its_jobs_by_name() {
+    fn dies<S: Kind>(settings: S) {
+        let hierarchical = call(Collective::Allgather, "hierarchical:leaders=1,between=ring", 20_000);
+        let calls =
+            vec![hierarchical, call(Collective::Allgather, "hierarchical:leaders=1,between=ring", 9), hierarchical];
+        let jobs = [vec![0, 1, 2, 3, 4], vec![0, 1, 2, 4], vec![3, 2, 2, 3]];
+        let jobs: Vec<JobPlan> = jobs.map(|nodes| JobPlan { nodes, calls: calls.clone() }).into();
+        let mut failed = 0;
+        for behind in [0, 5, 40, 120, 400] {
+            let plan = NicPlan { jobs: jobs.clone(), settings, death: Some((3, behind)) };
+            for played in play(&plan, 0..10) {
+                assert!(played.right >= 3 * 4, "the job without the dead node ends right");
+                failed += played.failed;
+            }
+        }
+        assert!(failed > 0);
+    }
+    dies(Settings::default());
+    dies(host::Settings::default());
+    dies(host::Settings { progress: host::Progress::Thread, ..host::Settings::default() });
+}
+
+/// Processes that find no staging, or ask for everything first, end with the same bytes.
+#[test]
+fn hosts_without_staging_end_right() {
+    let sum = Reduction::new(Operator::Sum, Element::F64).expect("defined by MPI");
+    for (eager_bytes, staging_bytes) in [(0, 0), (16 << 10, 0), (16 << 10, 900)] {
+        let settings = host::Settings { eager_bytes, staging_bytes, ..host::Settings::default() };
+        let reduce = Choice::read(Collective::Allreduce, "rabenseifner").expect("an algorithm");
+        let mut calls = vec![Call::new(reduce, 4_000, Some(sum)); 2];
+        calls.extend(AHEAD.map(|(collective, algorithm)| call(collective, algorithm, 333)));
+        play(&one_job(7, 2, calls, settings), 0..10);
+    }
+}
