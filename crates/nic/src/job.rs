@@ -1,5 +1,8 @@
 //! A port as a member of a job: ranks that call together, one behind each port.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
 use outboard_plan::{Buffer, Rank, Span};
 use thiserror::Error;
 
@@ -23,6 +26,20 @@ pub enum JobError {
     Calls { job: u8, calls: usize, most: usize },
     #[error("what is posted is that of {named}, the port that of {rank}")]
     Rank { named: Rank, rank: Rank },
+}
+
+/// What ports are in their jobs, by job and port.
+pub(crate) type Members<M> = BTreeMap<(u8, u16), M>;
+
+/// Makes a port a member of a job.
+pub(crate) fn enter<M>(members: &mut Members<M>, job: u8, port: Port, member: M) -> Result<(), JobError> {
+    match members.entry((job, port.0)) {
+        Entry::Occupied(_) => Err(JobError::Open { job, port }),
+        Entry::Vacant(vacant) => {
+            vacant.insert(member);
+            Ok(())
+        }
+    }
 }
 
 /// See the module.

@@ -5,7 +5,7 @@ use outboard_nic::ordered::descriptor::{
     Address, Descriptor, DescriptorError, Fault, Flags, MAX_MESSAGE, PULSES, Piece, Sequence, Source,
 };
 use outboard_nic::ordered::{Content, Ordered, Packet, Refusal, Settings};
-use outboard_nic::{Engine, Failure, Node, Order, Output, Port};
+use outboard_nic::{Engine, Failure, JobError, Node, Order, Output, Port};
 use outboard_plan::{Element, Operator, Reduction};
 use proptest::prelude::*;
 
@@ -238,7 +238,7 @@ fn limits_and_posts_that_do_not_fit_are_refused() {
     assert_eq!(nic.open(39, Port(0), [port]), Err(Refusal::Ports { port: 2_048 }));
     let node = Source { node: 1 << 24, port: 0 };
     assert_eq!(nic.open(39, Port(0), [node]), Err(Refusal::Nodes { node: 1 << 24 }));
-    assert_eq!(nic.open(7, Port(0), [PEER]), Err(Refusal::Open { job: 7, port: Port(0) }));
+    assert_eq!(nic.open(7, Port(0), [PEER]), Err(Refusal::Job(JobError::Open { job: 7, port: Port(0) })));
 
     let mut post = |descriptors: &[Descriptor]| nic.post(0, Port(0), &words(descriptors)).expect_err("refused");
     let pulse = Refusal::Pulse { job: 7, pulse: 1, expected: 0 };
@@ -246,7 +246,10 @@ fn limits_and_posts_that_do_not_fit_are_refused() {
     assert_eq!(post(&[receives(0), receives(0)]), Refusal::Pulse { job: 7, pulse: 0, expected: 1 });
     let other = Descriptor { source_port: 4, ..receives(0) };
     assert_eq!(post(&[other]), Refusal::Port { port: Port(0), source_port: Port(4) });
-    assert_eq!(post(&[Descriptor { job: 50, ..receives(0) }]), Refusal::Unknown { job: 50, port: Port(0) });
+    assert_eq!(
+        post(&[Descriptor { job: 50, ..receives(0) }]),
+        Refusal::Job(JobError::Unknown { job: 50, port: Port(0) })
+    );
     let stranger = Descriptor { sources: vec![Source { node: 9, port: 9 }], ..receives(0) };
     let fault = Fault::Stranger { node: 9, port: 9 };
     assert_eq!(post(&[stranger]), Refusal::Descriptor(DescriptorError { index: 0, fault }));
@@ -263,7 +266,7 @@ fn limits_and_posts_that_do_not_fit_are_refused() {
 fn a_dead_node_ends_what_is_in_flight() {
     let mut nic = nic();
     nic.post(0, Port(0), &words(&[receives(0), receives(1)])).expect("it makes sense");
-    assert_eq!(nic.close(7, Port(0)), Err(Refusal::Busy { job: 7, port: Port(0) }));
+    assert_eq!(nic.close(7, Port(0)), Err(Refusal::Job(JobError::Busy { job: 7, port: Port(0) })));
     nic.handle_dead(0, Node(2));
     assert!(outputs(&mut nic).is_empty(), "nobody there is in the job");
     nic.handle_dead(0, Node(1));
@@ -275,7 +278,7 @@ fn a_dead_node_ends_what_is_in_flight() {
         Output::Order(_) | Output::Transmit { .. } => false,
     };
     assert!(ended.len() == 2 && ended.iter().all(failed), "{ended:?}");
-    assert_eq!(nic.post(0, Port(0), &words(&[receives(2)])), Err(Refusal::Failed { job: 7, failure }));
+    assert_eq!(nic.post(0, Port(0), &words(&[receives(2)])), Err(Refusal::Job(JobError::Failed { job: 7, failure })));
     nic.close(7, Port(0)).expect("it has failed");
     assert!(nic.is_idle());
 }

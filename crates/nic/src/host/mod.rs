@@ -20,14 +20,13 @@
 mod member;
 mod progress;
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use outboard_plan::{Program, Rank, Reduction};
 
 use crate::engine::{Engine, Failure, Node, Output, Port};
-use crate::job::{JobError, Membership};
+use crate::job::{self, JobError, Members, Membership};
 use crate::registered::Registered;
 use member::Member;
 
@@ -125,7 +124,7 @@ type Key = (u8, u16);
 pub struct Host {
     node: Node,
     settings: Settings,
-    members: BTreeMap<Key, Member>,
+    members: Members<Member>,
     staging: Registered,
     /// When processes test next, while they have calls to test.
     next_test: Option<u64>,
@@ -156,13 +155,7 @@ impl Host {
     /// When it is one already, or not among the members.
     pub fn open(&mut self, job: u8, port: Port, members: Vec<(Node, Port)>) -> Result<(), JobError> {
         let membership = Membership::new(job, (self.node, port), members)?;
-        match self.members.entry((job, port.0)) {
-            Entry::Occupied(_) => Err(JobError::Open { job, port }),
-            Entry::Vacant(vacant) => {
-                vacant.insert(Member::new(membership));
-                Ok(())
-            }
-        }
+        job::enter(&mut self.members, job, port, Member::new(membership))
     }
 
     /// Packets that were dropped.

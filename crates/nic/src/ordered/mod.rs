@@ -36,6 +36,7 @@ pub use packet::{Content, Packet};
 pub use settings::{MAX_JOBS, MAX_NODES, MAX_PORTS, MAX_SOURCES, MAX_STEPS, Settings, Sharing};
 
 use crate::engine::{Engine, Failure, Node, Order, Output, Place, Port, Region};
+use crate::job::JobError;
 use buffer::{Key, Name, Rejected};
 use descriptor::{Address, DescriptorError, Fault, PULSES, Sequence, Source};
 use task::Task;
@@ -47,22 +48,16 @@ use unit::Unit;
 pub enum Refusal {
     #[error("{tasks} tasks at once, one of each port and job: a NIC has {most}; close groups that are not used")]
     Tasks { tasks: usize, most: usize },
-    #[error("job {job} is open on {port} already")]
-    Open { job: u8, port: Port },
     #[error("port {port} of a node: there are {MAX_PORTS}; start fewer processes on a host")]
     Ports { port: u16 },
     #[error("node {node}: a network has {MAX_NODES}")]
     Nodes { node: u32 },
-    #[error("job {job} is not open on {port}: open it first")]
-    Unknown { job: u8, port: Port },
-    #[error("job {job} has calls in flight on {port}: wait for them first")]
-    Busy { job: u8, port: Port },
-    #[error("job {job} has failed: {failure}; close it")]
-    Failed { job: u8, failure: Failure },
     #[error("pulse {pulse} of job {job}, where {expected} is next: post pulses in their order")]
     Pulse { job: u8, pulse: u16, expected: u16 },
     #[error("a sequence of {port} names {source_port} as its own")]
     Port { port: Port, source_port: Port },
+    #[error(transparent)]
+    Job(#[from] JobError),
     #[error(transparent)]
     Descriptor(#[from] DescriptorError),
 }
@@ -129,7 +124,7 @@ impl Ordered {
             return Err(Refusal::Tasks { tasks, most });
         }
         if self.tasks.contains_key(&(job, port.0)) {
-            return Err(Refusal::Open { job, port });
+            return Err(JobError::Open { job, port }.into());
         }
         let members: Vec<Source> = members.into_iter().collect();
         let own = Source { node: self.node.0, port: port.0 };
@@ -150,9 +145,9 @@ impl Ordered {
     /// # Errors
     /// When calls are in flight, or there is no such job.
     pub fn close(&mut self, job: u8, port: Port) -> Result<(), Refusal> {
-        let task = self.tasks.get(&(job, port.0)).ok_or(Refusal::Unknown { job, port })?;
+        let task = self.tasks.get(&(job, port.0)).ok_or(JobError::Unknown { job, port })?;
         if task.next > task.done {
-            return Err(Refusal::Busy { job, port });
+            return Err(JobError::Busy { job, port }.into());
         }
         self.release((job, port.0));
         self.tasks.remove(&(job, port.0));
@@ -216,9 +211,9 @@ impl Ordered {
             if source_port != port {
                 return Err(Refusal::Port { port, source_port });
             }
-            let task = self.tasks.get(&(job, port.0)).ok_or(Refusal::Unknown { job, port })?;
+            let task = self.tasks.get(&(job, port.0)).ok_or(JobError::Unknown { job, port })?;
             if let Some(failure) = task.failed {
-                return Err(Refusal::Failed { job, failure });
+                return Err(JobError::Failed { job, failure }.into());
             }
             let next = next.entry(job).or_insert(task.next);
             let expected = (*next % PULSES) as u16;

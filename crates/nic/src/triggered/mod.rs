@@ -22,7 +22,6 @@ mod queue;
 mod region;
 mod settings;
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -34,7 +33,7 @@ pub use print::TableLine;
 pub use settings::{Readiness, Settings};
 
 use crate::engine::{Engine, Failure, Node, Output, Port};
-use crate::job::{JobError, Membership};
+use crate::job::{self, JobError, Members, Membership};
 use crate::registered::Registered;
 use list::{Action, Connection, Prepost, Protocol, Purpose, Template};
 use member::{Channel, Member, Ring};
@@ -84,7 +83,7 @@ type PairKey = (Key, u16, Connection, Purpose);
 pub struct Triggered {
     node: Node,
     settings: Settings,
-    members: BTreeMap<Key, Member>,
+    members: Members<Member>,
     /// By job, what its ranks on this host share.
     regions: BTreeMap<u8, SharedRegion>,
     memory: Registered,
@@ -129,13 +128,7 @@ impl Triggered {
     /// When it is one already, or not among the members.
     pub fn open(&mut self, job: u8, port: Port, members: Vec<(Node, Port)>) -> Result<(), JobError> {
         let membership = Membership::new(job, (self.node, port), members)?;
-        match self.members.entry((job, port.0)) {
-            Entry::Occupied(_) => Err(JobError::Open { job, port }),
-            Entry::Vacant(vacant) => {
-                vacant.insert(Member::new(membership));
-                Ok(())
-            }
-        }
+        job::enter(&mut self.members, job, port, Member::new(membership))
     }
 
     /// Gives back what a job has on `port`.

@@ -120,7 +120,7 @@ impl Kind for ordered::Settings {
     }
 
     fn failure(refusal: &ordered::Refusal) -> Option<Failure> {
-        if let ordered::Refusal::Failed { failure, .. } = refusal { Some(*failure) } else { None }
+        if let ordered::Refusal::Job(JobError::Failed { failure, .. }) = refusal { Some(*failure) } else { None }
     }
 
     fn is_idle(engine: &Ordered) -> bool {
