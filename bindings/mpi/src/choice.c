@@ -21,7 +21,7 @@
 #include "shim.h"
 
 /* The built-in rule: bits of the bytes from which calls between hosts are offloaded, from 256 KiB if they are blocking
- * or reduce, others from 16 KiB. */
+ * or reduce, others from 16 KiB; from 512 KiB if they reduce between two hosts, where nothing is sent once for many. */
 #define SURE_FROM 19
 #define OTHERS_FROM 15
 /* Calls of a class before it asks for a trial. To ask costs about as much as a small call. */
@@ -127,7 +127,8 @@ static enum way built_in(enum form form, enum collective collective, unsigned si
     bool reduces = method_of(collective)->reduces;
     if (place->hosts == 1 || (form == BLOCKING && (size == SIZE_UNKNOWN || reduces)))
         return NATIVE;
-    return size < (form == BLOCKING || reduces ? SURE_FROM : OTHERS_FROM) ? NATIVE : OFFLOADED;
+    unsigned from = form == BLOCKING || reduces ? SURE_FROM + (reduces && place->hosts == 2) : OTHERS_FROM;
+    return size < from ? NATIVE : OFFLOADED;
 }
 
 static struct class *class_find(const struct choices *choices, unsigned key)
@@ -325,13 +326,13 @@ bool choice_offloads(const struct call *call, enum form form, struct turn *turn)
     return turn->way == OFFLOADED;
 }
 
-void choice_timed(struct class *class, enum way way, const struct turn_of *of, double seconds)
+void choice_timed(struct class *class, enum way way, const struct turn_of *of, double seconds, double lost)
 {
     ledger_timed(class->row, way, seconds);
     if (of->turn < 0)
         return;
     pthread_mutex_lock(&lock);
-    excess += trial_note(&class->trial, of, seconds);
+    excess += trial_note(&class->trial, of, seconds + lost);
     pthread_mutex_unlock(&lock);
 }
 
@@ -344,5 +345,5 @@ void choice_passed_timed(const struct turn *turn, enum form form, MPI_Request ma
     if (form == NONBLOCKING)
         timings_enter(made, turn, seconds);
     else
-        choice_timed(turn->class, NATIVE, &turn->of, seconds);
+        choice_timed(turn->class, NATIVE, &turn->of, seconds, 0);
 }

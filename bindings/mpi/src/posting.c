@@ -63,7 +63,7 @@ static int raised(const struct call *call, int code)
 static void timed(const struct turn *turn)
 {
     if (turn->timed)
-        choice_timed(turn->class, OFFLOADED, &turn->of, PMPI_Wtime() - turn->began);
+        choice_timed(turn->class, OFFLOADED, &turn->of, PMPI_Wtime() - turn->began, 0);
 }
 
 int offload(const struct call *call, const struct turn *turn)

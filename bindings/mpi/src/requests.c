@@ -509,7 +509,7 @@ void completion_begin_fortran(struct completion *completion, int count, const MP
     for (int i = 0; i < count; i++)
         completion->before[i] = PMPI_Request_f2c(requests[i]);
     sort_requests(count, completion->before, &ours, &others);
-    completion->timed = ours > 0 || timings_know(count, completion->before);
+    completion->timed = timings_know(count, completion->before) || ours > 0;
     completion->began = PMPI_Wtime();
     if (ours > 0 && others == 0)
         sleep_until(count, completion->before, patience);

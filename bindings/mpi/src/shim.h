@@ -211,8 +211,8 @@ const char *choice_name(void);
 void choices_forget(struct group *group);
 /* Chooses the way of a call, the same on all members; true for OFFLOADED: then the group is GROUPED. */
 bool choice_offloads(const struct call *call, enum form form, struct turn *turn);
-/* What the call has taken inside MPI is known. */
-void choice_timed(struct class *class, enum way way, const struct turn_of *of, double seconds);
+/* What the call has taken inside MPI is known, and in a trial what its caller has lost outside. */
+void choice_timed(struct class *class, enum way way, const struct turn_of *of, double seconds, double lost);
 /* A call passed through. `made` is its request, MPI_REQUEST_NULL of those that are not nonblocking. */
 void choice_passed_timed(const struct turn *turn, enum form form, MPI_Request made);
 static inline void choice_passed(const struct turn *turn, enum collective collective, enum form form, MPI_Request made);
@@ -221,7 +221,7 @@ static inline void choice_passed(const struct turn *turn, enum collective collec
 
 /* The call of this turn has the request now; posting it took so long. */
 void timings_enter(MPI_Request request, const struct turn *turn, double seconds);
-/* Whether there are such requests, and whether any of these is one. */
+/* Whether there are such requests, and whether any of these is one; called before they are tested or waited for. */
 bool timings_any(void);
 bool timings_know(int count, const MPI_Request *requests);
 /* The request has completed in a call that took so long. */

@@ -135,6 +135,8 @@ build() { # mpicc: everything this Open MPI runs, in $built
     for program in failing sleeping choices cost; do
       "$1" "${flags[@]}" -rdynamic "$here/$program.c" -o "$built/$program" -pthread -ldl || return 1
     done &&
+    "$1" "${flags[@]}" "$here/timings.c" "$shim/src/timings.c" -I"$root/crates/client/include" -o "$built/timings" \
+      -pthread &&
     "$1" "${flags[@]}" -O2 -ffp-contract=off "$root/examples/pagerank.c" -o "$built/pagerank" -lm
 }
 
@@ -356,6 +358,7 @@ all_tests() { # mpicc
     python=
   build "$1" || { note fail "$mpi: does not build"; return; }
   settings=()
+  check "$mpi: trials count what callers lose of their processor" "$built/timings"
   check "$mpi: conformance of Open MPI itself" natively "$built/conformance" native
   check "$mpi: conformance" all_under_shim "$built/conformance"
   check "$mpi: memory is shared with the service process" grep -q '"shared_allocations":[1-9]' "$work/report.json"

@@ -4,9 +4,10 @@
  * by byte.
  *
  * A batch is so many calls, the same buffers each time, roots at rank 0. All ranks begin it behind a barrier, when the
- * token buckets of the links are full again; a rank's time of a call is its time of the batch without the computations,
- * divided by the calls. How many calls make a batch the harness says, or leaves it to this program, which then takes as
- * many as last BATCH_NS, but CALLS_MAX at most.
+ * token buckets of the links are full again; a rank's time of a call is its time of the batch less that of the same
+ * computations alone, on all ranks, just before, divided by the calls: what the progress of a call takes from the
+ * computation is the call's. How many calls make a batch the harness says, or leaves it to this program, which then
+ * takes as many as last BATCH_NS, but CALLS_MAX at most.
  *
  * First batches without calls: what a phase takes by itself. Then a phase for each size. Rank 0 talks to the harness:
  * "begin" and "end" around each phase, then the samples as JSON.
@@ -30,7 +31,7 @@ struct options {
     int sizes;
     size_t bytes[SIZES_MAX]; /* of a call */
     int calls[SIZES_MAX];    /* of a batch of that size; 0: to be found out */
-    int64_t compute_ns[SIZES_MAX]; /* of processor time between post and wait of each of them */
+    int64_t compute_ns[SIZES_MAX]; /* of each call of that size */
     int blocking;            /* not 0: the blocking form, without computation */
     int repetitions;
     int64_t refill_ns; /* what the token buckets need to be full again */
@@ -41,7 +42,7 @@ struct options {
 struct sample {
     double start_ns;
     double end_ns;
-    double inside_ns; /* from start to end without the computations */
+    double cost_ns; /* from start to end less what the computations alone took just before */
     double cpu_s; /* processor time of all threads from start to end */
     double wrong; /* 1 when a byte of the last result was wrong */
 };
@@ -112,26 +113,26 @@ static uint64_t units_of(int64_t compute_ns)
 struct batch {
     size_t bytes;
     int calls;
-    uint64_t units; /* of the compute loop in each call */
+    int64_t compute_ns; /* of processor time between post and wait of each of them */
 };
 
 static struct sample run_batch(const struct options *options, const struct buffers *buffers, const struct batch *batch)
 {
     static uint64_t number;
+    const uint64_t units = units_of(batch->compute_ns);
     const struct call call = {.what = options->what, .bytes = batch->bytes, .number = ++number, .silent_rank = -1};
     call_fill(&call, buffers);
+    transport_barrier();
+    const int64_t alone = clock_now_ns();
+    compute_units((uint64_t)batch->calls * units);
+    const int64_t alone_ns = clock_now_ns() - alone;
     clock_sleep_until_ns(agree_start(options->refill_ns));
     transport_barrier();
     const int64_t cpu = process_cpu_ns();
     const int64_t start = clock_now_ns();
-    int64_t computing = 0;
     for (int at = 0; at < batch->calls; at++) {
         call_post(&call, buffers);
-        if (batch->units > 0) {
-            const int64_t posted = clock_now_ns();
-            compute_units(batch->units);
-            computing += clock_now_ns() - posted;
-        }
+        compute_units(units);
         transport_wait();
     }
     const int64_t end = clock_now_ns();
@@ -141,7 +142,7 @@ static struct sample run_batch(const struct options *options, const struct buffe
     return (struct sample){
         .start_ns = (double)start,
         .end_ns = (double)end,
-        .inside_ns = (double)(end - start - computing),
+        .cost_ns = (double)(end - start - (units > 0 ? alone_ns : 0)),
         .cpu_s = (double)(cpu_end - cpu) / 1e9,
         .wrong = batch->calls > 0 && call_wrong(&call, buffers),
     };
@@ -158,7 +159,7 @@ static double slowest_ns(const struct sample *all, int batches, int batch)
     double slowest = 0;
     for (uint32_t rank = 0; rank < transport_ranks(); rank++) {
         const struct sample *sample = &all[rank * (size_t)batches + (size_t)batch];
-        slowest = sample->inside_ns > slowest ? sample->inside_ns : slowest;
+        slowest = sample->cost_ns > slowest ? sample->cost_ns : slowest;
     }
     return slowest;
 }
@@ -260,7 +261,7 @@ int main(int argc, char **argv)
     transport_blocking(options.blocking);
     measure(&options, &buffers, &(struct batch){0});
     for (int at = 0; at < options.sizes; at++) {
-        struct batch batch = {options.bytes[at], options.calls[at], units_of(options.compute_ns[at])};
+        struct batch batch = {options.bytes[at], options.calls[at], options.compute_ns[at]};
         if (batch.calls == 0)
             size_batch(&options, &buffers, &batch);
         measure(&options, &buffers, &batch);

@@ -2,7 +2,7 @@
 //! daemons and ranks are started.
 
 use crate::job::{Job, LaunchError, Process, Running, ServiceStats, System};
-use crate::peers::{InstalledPeer, ProgressThread};
+use crate::peers::InstalledPeer;
 use crate::{BenchError, Call, Peer, Toolchain};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -133,7 +133,7 @@ impl Outboard {
             // What a run learns of an emulated cluster is not for the user's own runs.
             let file = told.clone().unwrap_or_else(|| job.directory.join("choice"));
             services.environment.push((CHOICE_FILE.to_owned(), file.display().to_string()));
-            let command = installed.open_mpi_command(job, ProgressThread::No, &services.environment)?;
+            let command = installed.open_mpi_command(job, &services.environment)?;
             let launcher = Process::start(launcher.clone(), command, job.directory)?;
             Ok(Running { ranks: vec![launcher], services: services.processes, stats: services.stats })
         };

@@ -45,13 +45,6 @@ pub(crate) struct InstalledPeer {
     prefix: PathBuf,
 }
 
-/// Whether the library's own progress thread is wanted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ProgressThread {
-    Yes,
-    No,
-}
-
 impl InstalledPeer {
     pub(crate) fn new(peer: Peer, peers_dir: &Path) -> Self {
         Self { peer, prefix: install::prefix(peer, peers_dir) }
@@ -61,11 +54,11 @@ impl InstalledPeer {
         self.prefix.join("bin").join(name)
     }
 
-    /// The command that launches the job by Open MPI from inside host 1; `environment` reaches every rank.
+    /// The command that launches the job by Open MPI from inside host 1; `environment` reaches every rank. It is the same
+    /// with and without the shim, progress thread included: whoever preloads changes nothing else.
     pub(crate) fn open_mpi_command(
         &self,
         job: &Job<'_>,
-        thread: ProgressThread,
         environment: &[(String, String)],
     ) -> Result<Command, LaunchError> {
         let agent = remote_shell_script(job)?;
@@ -84,13 +77,12 @@ impl InstalledPeer {
             (true, false) => "tcp,self,sm",
             (true, true) => "tcp,self,vader",
         };
-        let thread = switch(thread == ProgressThread::Yes && job.progress_threads_pay());
         for (name, value) in [
             ("pml", "ob1"),
             ("btl", transports),
             ("btl_tcp_if_include", "eth0"),
             ("mpi_yield_when_idle", "1"),
-            ("btl_tcp_progress_thread", thread),
+            ("btl_tcp_progress_thread", switch(job.progress_threads_pay())),
         ] {
             command.args(["--mca", name, value]);
         }
@@ -173,7 +165,7 @@ impl System for InstalledPeer {
 
     fn launch(&self, job: &Job<'_>) -> Result<Running, LaunchError> {
         let command = match self.peer {
-            Peer::OpenMpi | Peer::Debian => self.open_mpi_command(job, ProgressThread::Yes, &[])?,
+            Peer::OpenMpi | Peer::Debian => self.open_mpi_command(job, &[])?,
             Peer::Mpich => self.mpich_command(job)?,
             Peer::IntelMpi => self.intel_mpi_command(job)?,
         };
@@ -213,7 +205,7 @@ fn hosts(job: &Job<'_>, counted: bool) -> String {
 }
 
 /// The command that runs a program of Open MPI (PyPI's or Debian's) on the job's cluster, its ranks on the hosts
-/// that [`Job::host_of`] says; `environment` reaches every rank. `progress` is the library's own progress thread.
+/// that [`Job::host_of`] says; `environment` reaches every rank.
 ///
 /// # Errors
 /// If the library cannot be installed, is no Open MPI, or a host cannot be entered.
@@ -221,7 +213,6 @@ pub fn open_mpi_launcher(
     peer: Peer,
     peers_dir: &Path,
     job: &Job<'_>,
-    progress: bool,
     environment: &[(String, String)],
 ) -> Result<Command, LaunchError> {
     match peer {
@@ -229,8 +220,7 @@ pub fn open_mpi_launcher(
         Peer::Mpich | Peer::IntelMpi => return Err(LaunchError::new(peer.name(), "is no Open MPI")),
     }
     install::ensure(peer, peers_dir).map_err(|error| LaunchError::new(peer.name(), error))?;
-    let thread = if progress { ProgressThread::Yes } else { ProgressThread::No };
-    InstalledPeer::new(peer, peers_dir).open_mpi_command(job, thread, environment)
+    InstalledPeer::new(peer, peers_dir).open_mpi_command(job, environment)
 }
 
 /// The compiler wrapper of an installed Open MPI.

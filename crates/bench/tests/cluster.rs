@@ -195,7 +195,7 @@ fn blocking_calls_come_in_batches() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A library that progresses nothing meanwhile takes as long inside as without the computation, which does not count.
+/// A library that progresses nothing meanwhile costs as much as without the computation, whose time does not count.
 fn nonblocking_calls_compute_in_between() -> Result<(), Failed> {
     let mut options = options(&[8, 1 << 20]);
     options.collective = Collective::Allgather;
@@ -273,7 +273,7 @@ fn daemons_of_a_launcher_keep_to_their_hosts() -> Result<(), Failed> {
         blocking: false,
         directory: directory.path(),
     };
-    let mut launcher = open_mpi_launcher(Peer::Debian, &default_peers_dir(), &job, false, &[])?;
+    let mut launcher = open_mpi_launcher(Peer::Debian, &default_peers_dir(), &job, &[])?;
     let said = launcher.stdin(Stdio::null()).env("TMPDIR", directory.path()).output()?;
     let text = String::from_utf8(said.stdout)?;
     assert!(said.status.success(), "{text}{}", String::from_utf8_lossy(&said.stderr));

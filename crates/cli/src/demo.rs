@@ -34,7 +34,7 @@ pub(crate) struct DemoArgs {
     /// HOSTSxRATE, one rank per host, instead of the two clusters that are shown by default
     #[arg(long)]
     lab: Option<LabSpec>,
-    /// Ranks compute on core 0; core 1 is for service processes, and natively for the MPI library's progress threads
+    /// Ranks compute on core 0; core 1 is for service processes and the MPI library's progress threads
     #[arg(long, requires = "lab")]
     comm_core: bool,
     /// The C program, the mpi4py one, or both
@@ -82,7 +82,7 @@ impl Scene {
 
     fn describe(&self) -> String {
         let cores = match self.comm_core {
-            true => "ranks compute on one core, the other is for service processes, natively for progress threads",
+            true => "ranks compute on one core, the other is for service processes and progress threads",
             false => "ranks compute on all cores, so service processes take their time from them",
         };
         format!("An emulated cluster, {}: {} hosts with one rank each; {cores}.", self.lab, self.lab.hosts())
@@ -210,7 +210,7 @@ fn measure(
     let arguments = arguments.as_slice();
     let job =
         Job { lab: &lab, ranks, layout, program, arguments, comm_core: scene.comm_core, blocking: false, directory };
-    let launcher = open_mpi_launcher(args.mpi, &default_peers_dir(), &job, !offloaded, &environment)?;
+    let launcher = open_mpi_launcher(args.mpi, &default_peers_dir(), &job, &environment)?;
     let before = lab.counters()?;
     let name = if offloaded { "offloaded run" } else { "native run" };
     let mut process = Process::start(name, launcher, directory)?;

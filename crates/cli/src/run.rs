@@ -173,7 +173,7 @@ fn run_mpi(
                 blocking: false,
                 directory,
             };
-            let mut command = open_mpi_launcher(args.mpi, &default_peers_dir(), &job, daemons.is_none(), &environment)?;
+            let mut command = open_mpi_launcher(args.mpi, &default_peers_dir(), &job, &environment)?;
             command.current_dir(std::env::current_dir().map_err(CliError::system("the current directory"))?);
             command
         }

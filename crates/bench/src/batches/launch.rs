@@ -41,10 +41,10 @@ impl Batch {
     }
 }
 
-/// Launches the program to find out how many calls of each size the system makes in the time of a batch, and how long
-/// each takes that is waited for at once.
+/// Launches the program to find out how many blocking calls of each size the system makes in the time of a batch, and how
+/// long each takes. A system that learns thereby learns nothing of nonblocking ones.
 pub(super) fn batches(options: &BenchOptions, launching: &Launching<'_>) -> Result<Vec<Batch>, BenchError> {
-    let setup = &Setup { repetitions: 1, ..launching.setup.clone() };
+    let setup = &Setup { repetitions: 1, blocking: true, ..launching.setup.clone() };
     let unknown = vec![Batch::default(); options.sizes.len()];
     let launch = measure(options, &Launching { setup, ..*launching }, &unknown)?;
     let blocking = launching.setup.blocking;
@@ -62,8 +62,9 @@ pub(super) fn measure(
     launching: &Launching<'_>,
     batches: &[Batch],
 ) -> Result<Launch<SizeLine>, BenchError> {
-    launching
-        .run(arguments(options, batches), limit(options, launching.setup.repetitions), |talk| listen(options, talk))
+    launching.run(arguments(options, launching.setup, batches), limit(options, launching.setup.repetitions), |talk| {
+        listen(options, talk)
+    })
 }
 
 fn listen(options: &BenchOptions, talk: &mut Talk<'_, '_>) -> Result<Launch<SizeLine>, BenchError> {
@@ -90,14 +91,14 @@ fn listen(options: &BenchOptions, talk: &mut Talk<'_, '_>) -> Result<Launch<Size
     Ok(launch)
 }
 
-fn arguments(options: &BenchOptions, batches: &[Batch]) -> Vec<String> {
+fn arguments(options: &BenchOptions, setup: &Setup, batches: &[Batch]) -> Vec<String> {
     let size = |(bytes, batch): (&u64, &Batch)| format!("{bytes}:{}:{}", batch.calls, batch.compute.as_nanos());
     let sizes: Vec<String> = options.sizes.iter().zip(batches).map(size).collect();
     vec![
         format!("collective={}", options.collective.name()),
         format!("sizes={}", sizes.join(",")),
-        format!("blocking={}", u8::from(options.setup.blocking)),
-        format!("refill-ns={}", refill_time(&options.setup.lab.link()).as_nanos()),
+        format!("blocking={}", u8::from(setup.blocking)),
+        format!("refill-ns={}", refill_time(&setup.lab.link()).as_nanos()),
     ]
 }
 

@@ -7,8 +7,9 @@
 //! Before anything is measured each system finds out how many calls of each size it makes in about 2 ms, 1,000 at most;
 //! what the fastest makes is a batch for all. So a large call is timed alone.
 //!
-//! Between post and wait of a nonblocking call each rank computes as long as the fastest system's call takes that is
-//! waited for at once. What counts is the time inside the library, without the computation.
+//! Between post and wait of a nonblocking call each rank computes as long as the fastest system's blocking call takes.
+//! What counts is what the call adds to the time of the computation alone: the time inside the
+//! library, and the processor time that its progress takes from the computation.
 //!
 //! Other benchmarks: the root stays as in OSU's, and the spread of batches stands in the place of means over all calls;
 //! of the slowest rank are IMB's `t_max` and OSU's `Max Latency`. IMB has two barriers before the calls as well, and

@@ -21,7 +21,7 @@ impl BatchReport {
         };
         [Figure {
             file: "batches.svg",
-            title: "Time of a call inside the library",
+            title: "Time that a call costs",
             unit: "microseconds",
             scale: Scale::Logarithmic,
             reference: None,

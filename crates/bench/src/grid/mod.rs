@@ -1,9 +1,8 @@
 //! A grid of collectives, sizes and clusters: in each cell an MPI library natively beside the same library below the
 //! preloaded shim, and whether a program loses by it.
 //!
-//! Invariants: a cell's two times are of one run, whose launches alternate, with the same settings of the library but
-//! for the progress thread of nonblocking calls, which only the native one has (see [`Setup::blocking`]); sizes that a
-//! collective cannot have are left out of it.
+//! Invariants: a cell's two times are of one run, whose launches alternate, with the same settings of the
+//! library, its progress thread included; sizes that a collective cannot have are left out of it.
 //!
 //! Never does: measuring by itself ([`run_batches`](crate::run_batches) does), judging what is within the noise.
 
@@ -91,7 +90,7 @@ pub struct Cell {
     pub native: String,
     /// How the shim chose: `OUTBOARD_CHOICE`.
     pub choice: String,
-    /// Time inside the library of a call natively, of the slowest rank.
+    /// What a call costs the slowest rank natively: the time of its batch without the computations, by calls.
     pub native_us: Spread,
     /// The same below the shim.
     pub below_us: Spread,

@@ -31,8 +31,8 @@ pub(crate) struct GridArgs {
     /// Clusters: HOSTSxRATE with one rank on a host, or HOSTSxRATE:RANKS, separated by commas
     #[arg(long, value_delimiter = ',', default_value = "1x1gbit:4,2x1gbit,4x1gbit")]
     labs: Vec<Place>,
-    /// The blocking forms; otherwise the nonblocking ones, which compute as long as a call takes, and only the time
-    /// inside the library counts
+    /// The blocking forms; otherwise the nonblocking ones, which compute as long as a call takes; the time of the
+    /// computation alone does not count
     #[arg(long)]
     blocking: bool,
     /// Runs below the shim that are not measured come first, to leave what they learn; with OUTBOARD_CHOICE=adaptive or

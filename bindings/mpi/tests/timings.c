@@ -1,0 +1,81 @@
+/*
+ * timings.c: what the caller of a nonblocking call loses of its processor counts in a trial, and nowhere else.
+ *
+ * Two threads share one processor. One computes between post and wait until the other has had the processor, too.
+ */
+#define _GNU_SOURCE
+#include <assert.h>
+#include <pthread.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include "../src/shim.h"
+
+enum { SHARES = 3 };
+
+static atomic_uint rival_turns;
+static atomic_bool over;
+static double told, lost_by_trial;
+
+void choice_timed(struct class *class, enum way way, const struct turn_of *of, double seconds, double lost)
+{
+    (void)class, (void)way, (void)of;
+    told = seconds;
+    lost_by_trial = lost;
+}
+
+static void *rival(void *unused)
+{
+    while (!atomic_load(&over))
+        atomic_fetch_add(&rival_turns, 1);
+    return unused;
+}
+
+/* Computes until the rival has gone on so many times. */
+static void compute(void)
+{
+    for (int share = 0; share < SHARES; share++)
+        for (unsigned seen = atomic_load(&rival_turns); atomic_load(&rival_turns) == seen;)
+            continue;
+}
+
+static void *look(void *request)
+{
+    assert(timings_know(1, request));
+    return NULL;
+}
+
+static double lost_in(int turn, bool elsewhere)
+{
+    MPI_Request request = (MPI_Request)&told; /* any but MPI_REQUEST_NULL */
+    const struct turn of = {.of = {.turn = turn}};
+    pthread_t other;
+    timings_enter(request, &of, 0.25);
+    compute();
+    if (elsewhere) {
+        assert(pthread_create(&other, NULL, look, &request) == 0);
+        pthread_join(other, NULL);
+    } else {
+        look(&request);
+    }
+    timings_completed(request, 0.5);
+    assert(told == 0.75 && !timings_any());
+    return lost_by_trial;
+}
+
+int main(void)
+{
+    cpu_set_t one;
+    pthread_t thread;
+    bool told_by_kernel = access("/proc/thread-self/schedstat", R_OK) == 0;
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+    assert(sched_setaffinity(0, sizeof one, &one) == 0);
+    assert(pthread_create(&thread, NULL, rival, NULL) == 0);
+    assert((lost_in(0, false) > 0) == told_by_kernel);
+    assert(lost_in(0, true) == 0);
+    assert(lost_in(-1, false) == 0);
+    atomic_store(&over, true);
+    pthread_join(thread, NULL);
+    return 0;
+}
