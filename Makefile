@@ -3,7 +3,8 @@
 #   make demo   build, then run a real MPI program natively and offloaded on an emulated cluster
 #   make test   all tests
 #   make bench  ours beside the peers: the tables of README.md and docs/figures.json, and more (takes hours)
-#   make soak   long runs: 10,000 simulator seeds, loom, miri, a daemon's long life, fuzzing (10 or 20 minutes per target)
+#   make soak   long runs: 20,000 simulator seeds, an hour of chaos on an emulated cluster (CHAOS_MINUTES=n), loom, miri,
+#               a daemon's long life, fuzzing (10 or 20 minutes per target)
 #   make lint   format, lints, documentation
 #   make cross  the daemon for the processors of DPUs (aarch64), tried under qemu-user where that is installed
 #   make clean  what was built here
@@ -28,6 +29,7 @@ hostile_rank_SANITIZER := address
 plan_text_SANITIZER := none
 goal_import_SANITIZER := none
 recording_sequences_SANITIZER := none
+CHAOS_MINUTES := 60
 GRID_LABS := 1x1gbit:4,2x1gbit,4x1gbit,4x1gbit:2,8x1gbit
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 MISSING = $(shell for p in $(PACKAGES); do dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done)
@@ -70,12 +72,15 @@ bench: build
 	OUTBOARD_CHOICE=adaptive $(OUTBOARD) bench grid --blocking --learn 1 --labs $(GRID_LABS) --json target/bench/grid.json
 	$(OUTBOARD) bench readme target/bench/*.json
 	$(OUTBOARD) bench readme --readme docs/grid.md --json docs/grid.json target/bench/grid.json
+	$(OUTBOARD) bench verdicts --json target/bench-verdicts.json
+	$(OUTBOARD) bench readme --readme docs/promise.md --json docs/promise.json target/bench-verdicts.json
 	for layout in contiguous strided; do $(OUTBOARD) bench allgather --lab 4x1gbit --ranks-per-host 4 --layout $$layout \
 	  --sizes 1M --peers open-mpi,mpich,intel-mpi --json target/bench-$$layout.json || exit 1; done
 	$(OUTBOARD) bench fft --lab 4x1gbit --grid 128,256 --peers open-mpi,mpich,intel-mpi --json target/bench-fft.json
 
 soak: build loom miri
-	$(OUTBOARD) sim mixed --seeds 10000
+	$(OUTBOARD) sim mixed --seeds 20000
+	$(OUTBOARD) chaos --minutes $(CHAOS_MINUTES)
 	$(OUTBOARD) sim allgather --ranks 64 --loss 0.05 --seeds 200
 	$(CARGO) test -p outboard-nic -p outboard-sim --release --lib --test nics -- --ignored
 	$(CARGO) test -p outboard-heap --release --test programs -- --ignored

@@ -46,6 +46,7 @@ mod report;
 mod run;
 mod setup;
 mod table;
+mod verdicts;
 
 pub use batches::{BatchReport, BatchRow, render_batches, run_batches};
 pub use collective::Collective;
@@ -69,3 +70,4 @@ pub use report::{Cost, LateRow, Limits, LossRow, Overlap, Report, Row, Spread, S
 pub use run::run;
 pub use setup::{Setup, default_peers_dir};
 pub use table::{render as render_table, render_by_size};
+pub use verdicts::{VerdictRow, render_verdicts};

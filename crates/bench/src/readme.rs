@@ -1,5 +1,5 @@
-//! The tables of measurements in README.md and docs/grid.md: what stands in them comes out of reports, by the names of
-//! rows and columns.
+//! The tables of measurements in README.md, docs/grid.md and docs/promise.md: what stands in them comes out of reports,
+//! by the names of rows and columns.
 //!
 //! ```text
 //!  <!-- figures: NAME -->
@@ -15,7 +15,7 @@
 //! Never does: measuring.
 
 use crate::report::{Report, Spread};
-use crate::{BenchError, Cell, Peer, ProgramRow, Row};
+use crate::{BenchError, Cell, Peer, ProgramRow, Row, VerdictRow};
 use outboard_units::Size;
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -52,6 +52,7 @@ enum Measured {
     Collective(Box<Row>),
     Program(Box<ProgramRow>),
     Cell(Box<Cell>),
+    Verdict(Box<VerdictRow>),
 }
 
 /// Where a figure belongs, and the figure.
@@ -156,6 +157,7 @@ impl Measured {
             Self::Collective(row) => collective_figures(row),
             Self::Program(row) => program_figures(row),
             Self::Cell(cell) => vec![cell_figure(cell)],
+            Self::Verdict(row) => verdict_figures(row),
         }
     }
 }
@@ -213,6 +215,17 @@ fn cell_figure(cell: &Cell) -> Figure {
         column: cell.place.clone(),
         text: if cell.verified { times } else { "wrong".to_owned() },
     }
+}
+
+/// Seconds until all survivors were told; a verdict that ranks did not share is none.
+fn verdict_figures(row: &VerdictRow) -> Vec<Figure> {
+    let figure = |column: &str, text| Figure { row: row.fault.clone(), column: column.into(), text };
+    let seconds = |ms: f64| format!("{:.3}", ms / 1e3);
+    vec![
+        figure("median", seconds(row.verdict_ms.median)),
+        figure("worst", seconds(row.verdict_ms.max)),
+        figure("alike", format!("{}/{}", row.alike, row.runs)),
+    ]
 }
 
 /// What the tables call a system; `None` for those that are in none.
@@ -278,6 +291,20 @@ mod tests {
         let figure = cell_figure(&cell);
         let told = (figure.row.as_str(), figure.column.as_str(), figure.text.as_str());
         assert_eq!(told, ("ibroadcast 1 KiB", "2x1gbit", "100.0 34.0 **0.34**"));
+    }
+
+    #[test]
+    fn verdicts_lie_in_the_rows_of_their_faults() {
+        let row = crate::verdicts::tests::row(19, 4000.4);
+        let json = serde_json::to_string(&Report { rows: vec![row] }).unwrap();
+        let report: Report<Measured> = serde_json::from_str(&json).unwrap();
+        let figures = report.rows[0].figures();
+        let told = |figure: &Figure| (figure.row.clone(), figure.column.clone(), figure.text.clone());
+        let expected = [("median", "3.512"), ("worst", "4.000"), ("alike", "19/20")];
+        assert_eq!(
+            figures.iter().map(told).collect::<Vec<_>>(),
+            expected.map(|(column, text)| ("cut link".to_owned(), column.to_owned(), text.to_owned()))
+        );
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! README.md and docs/grid.md show the figures of the last `make bench`, docs/figures.json and docs/grid.json, row by row.
+//! README.md, docs/grid.md and docs/promise.md show the figures of the last `make bench`, docs/figures.json,
+//! docs/grid.json and docs/promise.json, row by row.
 
 use outboard_bench::{Table, read_tables, write_tables};
 use std::fs;
@@ -15,6 +16,11 @@ fn the_readme_has_the_last_figures() {
 #[test]
 fn the_grid_has_the_last_figures() {
     shows("docs/grid.md", "docs/grid.json");
+}
+
+#[test]
+fn the_promise_has_the_last_figures() {
+    shows("docs/promise.md", "docs/promise.json");
 }
 
 fn shows(text: &str, figures: &str) {

@@ -3,6 +3,7 @@
 mod grid;
 mod programs;
 mod readme;
+mod verdicts;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -70,6 +71,8 @@ pub(crate) enum BenchCommand {
     /// Whole programs natively and below the preloaded shim in turn: conjugate gradients, LU factorisation, PageRank,
     /// LAMMPS
     Programs(programs::ProgramsArgs),
+    /// How long it takes from a fault until every surviving rank is told the same
+    Verdicts(verdicts::VerdictsArgs),
     /// Puts what was measured into the tables of README.md
     Readme(readme::ReadmeArgs),
 }
@@ -203,6 +206,7 @@ pub(crate) fn bench(command: BenchCommand) -> Result<ExitCode, CliError> {
         BenchCommand::Recorded(args) => return recorded(args),
         BenchCommand::Grid(args) => return grid::grid(&args),
         BenchCommand::Programs(args) => return programs::programs(&args),
+        BenchCommand::Verdicts(args) => return verdicts::verdicts(&args),
         BenchCommand::Readme(args) => return readme::readme(&args),
     };
     collectives(collective, args)

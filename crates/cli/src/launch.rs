@@ -28,7 +28,7 @@ use crate::notices::Notices;
 use crate::{places, reports};
 
 /// Where daemons of an emulated host listen; `/run` is each host's own.
-const HOST_DIRECTORY: &str = "/run/outboard";
+pub(crate) const HOST_DIRECTORY: &str = "/run/outboard";
 const RENDEZVOUS_PORT: u16 = 4790;
 /// Where the first daemon of a DPU takes relays; its siblings follow.
 const DOCK_PORT: u16 = 4791;
@@ -71,6 +71,9 @@ pub(crate) struct DaemonArgs {
     /// Daemons and ranks write traces to the job's directory.
     #[arg(skip)]
     pub(crate) trace: bool,
+    /// Flags of `outboardd` beside these.
+    #[arg(skip)]
+    pub(crate) more: Vec<String>,
 }
 
 impl DaemonArgs {
@@ -105,6 +108,7 @@ impl DaemonArgs {
         if let Some(watchdog) = self.watchdog {
             command.arg("--watchdog").arg(watchdog.as_secs_f64().to_string());
         }
+        command.args(&self.more);
     }
 }
 
@@ -144,11 +148,7 @@ impl Daemons {
         for (host, (number, socket)) in each {
             let node = if key.is_some() { Node::Dpu(host) } else { Node::Host(host) };
             let name = daemon_name(&node.to_string(), number, siblings);
-            let mut command = daemon_command(enter(lab, node)?, socket, directory, &name)?;
-            command.args(["--interface", "eth0"]);
-            command.arg("--link-rate").arg(lab.spec().link().rate_bits_per_s().to_string());
-            args.network(&mut command);
-            args.flags(&mut command, directory, &name);
+            let mut command = lab_daemon(lab, node, socket, directory, &name, args)?;
             let dock = dock_address(host, number);
             if let Some(key) = &key {
                 command.arg("--dock").arg(dock.to_string()).env(RELAY_KEY, key);
@@ -212,6 +212,42 @@ impl Daemons {
     pub(crate) fn stats(&self) -> DaemonStats {
         DaemonStats { sockets: self.stats.clone(), rendezvous: None }
     }
+}
+
+/// The only daemon of a host of the lab, ready for ranks, and its statistics socket.
+pub(crate) fn start_daemon(
+    lab: &Lab,
+    host: u16,
+    directory: &Path,
+    args: &DaemonArgs,
+) -> Result<(Process, PathBuf), LaunchError> {
+    let name = Node::Host(host).to_string();
+    let command = lab_daemon(lab, Node::Host(host), &host_socket(), directory, &name, args)?;
+    let process = Process::start(format!("outboardd on {name}"), command, directory)?;
+    await_ready(&process, &ready_fifo(directory, &name))?;
+    Ok((process, stats_socket(directory, &name)))
+}
+
+/// Where ranks find the only daemon of a host.
+pub(crate) fn host_socket() -> PathBuf {
+    socket_in(HOST_DIRECTORY.as_ref(), 0, 1)
+}
+
+/// The command of the daemon `name` on a host or DPU.
+fn lab_daemon(
+    lab: &Lab,
+    node: Node,
+    socket: &Path,
+    directory: &Path,
+    name: &str,
+    args: &DaemonArgs,
+) -> Result<Command, LaunchError> {
+    let mut command = daemon_command(enter(lab, node)?, socket, directory, name)?;
+    command.args(["--interface", "eth0"]);
+    command.arg("--link-rate").arg(lab.spec().link().rate_bits_per_s().to_string());
+    args.network(&mut command);
+    args.flags(&mut command, directory, name);
+    Ok(command)
 }
 
 /// A command that runs a shell inside a host or DPU.

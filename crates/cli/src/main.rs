@@ -2,6 +2,7 @@
 
 mod algorithm;
 mod bench;
+mod chaos;
 mod choice;
 mod demo;
 mod doctor;
@@ -17,6 +18,7 @@ mod run;
 mod sim;
 mod top;
 mod trace;
+mod trial;
 mod tune;
 mod tune_rank;
 mod work;
@@ -54,6 +56,9 @@ enum Command {
     /// Emulated clusters
     #[command(subcommand)]
     Lab(lab::LabCommand),
+    /// Jobs of several users on an emulated cluster whose processes, links and disks fail: every verdict is judged, and
+    /// nothing is left
+    Chaos(chaos::ChaosArgs),
     /// Play the protocol on a faulty virtual network
     #[command(subcommand)]
     Sim(sim::SimCommand),
@@ -61,6 +66,8 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     /// What Outboard would do, and why: the plan of a collective, or the daemon's settings
     Explain(explain::ExplainArgs),
+    #[command(name = "__rank", hide = true)]
+    Rank(trial::rank::RankArgs),
     #[command(name = "__rendezvous", hide = true)]
     Rendezvous(launch::RendezvousArgs),
 }
@@ -84,9 +91,11 @@ fn main() -> ExitCode {
         Command::Trace(args) => trace::trace(&args),
         Command::Choice(command) => choice::choice(&command),
         Command::Lab(command) => lab::lab(command),
+        Command::Chaos(args) => chaos::chaos(&args),
         Command::Sim(command) => sim::sim(command),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Explain(args) => explain::explain(args),
+        Command::Rank(args) => trial::rank::rank(&args),
         Command::Rendezvous(args) => launch::rendezvous(&args),
     };
     result.unwrap_or_else(|error| {

@@ -177,11 +177,11 @@ fn protocol(command: Protocol) -> Result<ExitCode, CliError> {
         Protocol::Mixed(args) => outboard_sim::mixed(args.range(), args.threads(), progress),
     };
     bar.finish_and_clear();
-    print(&summary, &name);
+    print(&summary, &name, matches!(command, Protocol::Mixed(_)));
     Ok(if summary.failed_seeds.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn print(s: &Summary, name: &str) {
+fn print(s: &Summary, name: &str, coverage: bool) {
     println!("{} runs, {} calls, {} ended with a rightful error, {} late", s.runs, s.calls, s.errors, s.late);
     println!("{} deliveries, {} of them lost", s.deliveries, s.dropped);
     let ms = |d: std::time::Duration| d.as_secs_f64() * 1e3;
@@ -189,6 +189,9 @@ fn print(s: &Summary, name: &str) {
     println!("virtual time  {:.3} ms [{:.3} .. {:.3}]", ms(time.median), ms(time.min), ms(time.max));
     println!("wire bytes    {} [{} .. {}]", wire.median, wire.min, wire.max);
     println!("sent again    {} [{} .. {}]", again.median, again.min, again.max);
+    if coverage {
+        println!("{}", s.coverage);
+    }
     for failure in &s.failures {
         println!("{failure}");
     }

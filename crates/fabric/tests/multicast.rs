@@ -105,6 +105,29 @@ fn groups_do_not_mix() {
     }
 }
 
+/// The kernel lets one socket join 20 groups.
+#[test]
+fn many_groups_are_received_and_left() {
+    let settings = settings(5);
+    let groups: Vec<Ipv4Addr> = (100..170).map(channel_address).collect();
+    let mut receiver = MulticastReceiver::new(&settings).expect("a receiver on lo");
+    for group in &groups {
+        receiver.join(*group).expect("more than one socket takes");
+    }
+    let mut sender = MulticastSender::new(&settings).expect("a sender on lo");
+    let mut send = |index: usize| {
+        let sent = sender.send(groups[index], 8, &headers(index + 1)[index..], b"once").expect("sending on lo works");
+        assert_eq!(sent.datagrams, 1);
+    };
+    (0..groups.len()).for_each(&mut send);
+    assert_eq!(collect(&mut receiver, groups.len()).len(), groups.len());
+    for group in &groups[1..] {
+        receiver.leave(*group).expect("it is joined");
+    }
+    (0..groups.len()).rev().for_each(&mut send);
+    assert_eq!(collect(&mut receiver, 1).into_keys().collect::<Vec<_>>(), [0]);
+}
+
 #[test]
 fn a_waker_ends_the_wait_of_another_thread() {
     let mut receiver = MulticastReceiver::new(&settings(2)).expect("a receiver on lo");

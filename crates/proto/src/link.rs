@@ -263,6 +263,19 @@ impl Link {
         self.entries.push_back(Entry { body, payload, owner, tag });
     }
 
+    /// When the other end was heard last; this one was made then if it was not.
+    pub(crate) fn last_heard(&self) -> Instant {
+        self.last_heard
+    }
+
+    /// What has not been acknowledged, in order: nobody may have heard it.
+    pub(crate) fn into_unheard(self) -> impl Iterator<Item = (Message, Payload, Acked)> {
+        self.entries.into_iter().map(|e| {
+            let acked = e.acked();
+            (Message::decode(&e.body).expect("own messages decode"), e.payload, acked)
+        })
+    }
+
     /// The owner has ended: what it still has on this link is sent as nothing.
     pub fn forget(&mut self, owner: Owner) {
         self.forget_if(|e| e.owner == Some(owner));

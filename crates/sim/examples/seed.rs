@@ -1,12 +1,12 @@
 //! Plays seeds of the mixed faults, or of recorded groups and messages, and prints the account of the first that
 //! fails: `seed [messages] FROM [TO]`.
 
-use outboard_sim::{Scenario, mixed_makings, mixed_messages, run, sweep};
+use outboard_sim::{Scenario, mixed_hardships, mixed_messages, run, sweep};
 
 fn main() {
     let mut args: Vec<String> = std::env::args().skip(1).collect();
     let messages = args.first().is_some_and(|first| first == "messages");
-    let scenario: fn(u64) -> Scenario = if messages { mixed_messages } else { mixed_makings };
+    let scenario: fn(u64) -> Scenario = if messages { mixed_messages } else { mixed_hardships };
     args.drain(..usize::from(messages));
     let args: Vec<u64> = args.iter().map(|a| a.parse().expect("a number")).collect();
     match args[..] {

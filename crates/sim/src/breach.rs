@@ -67,6 +67,8 @@ pub enum Breach {
     FalseAbsence { group: GroupHandle, rank: Rank, instance: InstanceId },
     #[error("{rank} of {group}, recording {what}")]
     Recorded { group: GroupHandle, rank: Rank, what: String },
+    #[error("ends {group} for one reason, but some members are told {one}, others {other}")]
+    Verdicts { group: GroupHandle, one: String, other: String },
     #[error("reports a violation although nobody misbehaves: {0}")]
     FalseViolation(&'static str),
     #[error("the timer stays due: handled {0} times at one instant")]

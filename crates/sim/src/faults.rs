@@ -9,6 +9,8 @@ use outboard_proto::Instant;
 use rand::{Rng, RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use crate::coverage::{Coverage, FaultKind};
+
 /// What goes wrong. All times are virtual, since the start of the run.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Faults {
@@ -27,6 +29,11 @@ pub struct Faults {
     /// Chance that somebody who hears a train of datagrams sends an altered one of it to a receiver before it: damaged,
     /// cut short, with another payload, of another instance or group, or from another address.
     pub forgery: f64,
+    /// Chance that a datagram comes once more within [`REPLAY`]. Of frames the fabric takes none twice: they come over
+    /// a connection of a peer that has proven who it is.
+    pub replay: f64,
+    /// Most by which a sender of batches, or the fabric, is late to say that it is done, evenly drawn.
+    pub slow: Duration,
     /// Most by which a delivery is delayed, evenly drawn. Frames of one pair stay in order.
     pub jitter: Duration,
     /// Numbers of deliveries (a datagram to one receiver, or a frame; counted from 0) that are lost whatever the time.
@@ -47,9 +54,14 @@ pub struct Faults {
     pub bad_memory: Vec<RankFault>,
     /// Service processes that die.
     pub dead_hosts: Vec<HostDeath>,
+    /// How many hosts, the last ones, stand for service processes that are started in the place of dead ones.
+    pub restarted: usize,
     /// A host whose service process is configured differently.
     pub misconfigured: Option<usize>,
 }
+
+/// Longer than a service process that is silent lives for the others.
+pub(crate) const REPLAY: Duration = Duration::from_secs(8);
 
 /// A span of time of one host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,7 +122,9 @@ impl Faults {
         let ranks = self.dead_ranks.iter().chain(&self.early_deaths).chain(&self.bad_memory).map(|r| r.at);
         let hosts = self.dead_hosts.iter().map(|h| h.at + h.reported_after.unwrap_or_default());
         let cuts = self.cuts.iter().map(|cut| cut.at + cut.lasting);
-        pauses.chain(ranks).chain(hosts).chain(cuts).max().unwrap_or_default()
+        let scripted = pauses.chain(ranks).chain(hosts).chain(cuts).max().unwrap_or_default();
+        let replays = if self.replay > 0.0 { self.until.unwrap_or_default() + REPLAY } else { Duration::ZERO };
+        scripted.max(replays)
     }
 }
 
@@ -140,6 +154,8 @@ pub(crate) struct Fate {
     pub(crate) jitter: Duration,
     /// Further delay of what arrives later.
     pub(crate) late_by: Duration,
+    /// Arrive once more, after this.
+    pub(crate) replayed: (u64, Duration),
 }
 
 /// Decides what goes wrong, by seed.
@@ -155,10 +171,14 @@ pub(crate) struct Dice {
     frame_loss: Chance,
     duplicate: Chance,
     reorder: Chance,
+    replay: Chance,
+    slow: Duration,
     jitter: u64,
     drop: Vec<u64>,
     deliveries: u64,
     dropped: u64,
+    /// What has gone wrong.
+    pub(crate) coverage: Coverage,
 }
 
 impl Dice {
@@ -175,10 +195,13 @@ impl Dice {
             frame_loss: Chance::new(faults.frame_loss),
             duplicate: Chance::new(faults.duplicate),
             reorder: Chance::new(faults.reorder),
+            replay: Chance::new(faults.replay),
+            slow: faults.slow,
             jitter: faults.jitter.as_nanos() as u64,
             drop,
             deliveries: 0,
             dropped: 0,
+            coverage: Coverage::default(),
         }
     }
 
@@ -213,8 +236,20 @@ impl Dice {
     /// What somebody forges after a train, if anything: by this generator.
     pub(crate) fn forges(&mut self, now: Instant) -> Option<&mut ChaCha8Rng> {
         let chance = self.forgery.0;
-        let forges = chance > 0 && self.raging(now) && self.forger.random_range(0..Chance::ONE) < chance;
-        forges.then_some(&mut self.forger)
+        if chance == 0 || !self.raging(now) || self.forger.random_range(0..Chance::ONE) >= chance {
+            return None;
+        }
+        self.coverage.fault(FaultKind::DatagramAltered, 1);
+        Some(&mut self.forger)
+    }
+
+    /// How late somebody is to say that something is done.
+    pub(crate) fn slowness(&mut self, now: Instant) -> Duration {
+        if self.slow.is_zero() || !self.raging(now) {
+            return Duration::ZERO;
+        }
+        self.coverage.fault(FaultKind::SlowDriver, 1);
+        self.up_to(self.slow)
     }
 
     /// Which of `among` get past the sender's uplink.
@@ -224,12 +259,23 @@ impl Dice {
 
     /// What becomes of the datagrams `among` on the way to one receiver.
     pub(crate) fn datagrams(&mut self, now: Instant, among: u64) -> Fate {
-        self.decide(now, among, self.datagram_loss)
+        let mut fate = self.decide(now, among, self.datagram_loss);
+        self.coverage.fault(FaultKind::DatagramLost, missing(among, &fate));
+        if self.raging(now) {
+            let again = fate.pass & self.mask(self.replay);
+            if again != 0 {
+                fate.replayed = (again, self.up_to(REPLAY));
+                self.coverage.fault(FaultKind::DatagramReplayed, again.count_ones().into());
+            }
+        }
+        fate
     }
 
     /// What becomes of a frame: as of one datagram, bit 0.
     pub(crate) fn frame(&mut self, now: Instant) -> Fate {
-        self.decide(now, 1, self.frame_loss)
+        let fate = self.decide(now, 1, self.frame_loss);
+        self.coverage.fault(FaultKind::FrameLost, missing(1, &fate));
+        fate
     }
 
     fn raging(&self, now: Instant) -> bool {
@@ -238,7 +284,8 @@ impl Dice {
 
     fn decide(&mut self, now: Instant, among: u64, loss: Chance) -> Fate {
         let mut pass = among & !self.scripted(among);
-        let mut fate = Fate { pass, late: 0, again: 0, jitter: Duration::ZERO, late_by: Duration::ZERO };
+        let none = Duration::ZERO;
+        let mut fate = Fate { pass, late: 0, again: 0, jitter: none, late_by: none, replayed: (0, none) };
         if self.raging(now) {
             pass &= !self.mask(loss);
             fate.late = pass & self.mask(self.reorder);
@@ -250,6 +297,8 @@ impl Dice {
             }
         }
         self.dropped += u64::from((among & !pass).count_ones());
+        self.coverage.fault(FaultKind::Doubled, fate.again.count_ones().into());
+        self.coverage.fault(FaultKind::Overtaken, fate.late.count_ones().into());
         fate
     }
 
@@ -284,6 +333,11 @@ impl Dice {
         }
         mask
     }
+}
+
+/// How many of `among` do not arrive.
+fn missing(among: u64, fate: &Fate) -> u64 {
+    (among & !(fate.pass | fate.late)).count_ones().into()
 }
 
 #[cfg(test)]

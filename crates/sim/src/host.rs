@@ -18,6 +18,7 @@ use smallvec::SmallVec;
 use crate::breach::Breach;
 use crate::clock::Due;
 use crate::cluster::{host_of, sp_id};
+use crate::coverage::Coverage;
 use crate::network::{Frame, NetworkPlan, Train};
 use crate::sabotage::{Sabotage, Saboteur};
 use crate::store::{Access, CallOutput, Memory, StoreKind};
@@ -121,6 +122,10 @@ pub(crate) struct Host {
     pub(crate) failed: u64,
     /// Somebody else misbehaves.
     pub(crate) expects_violations: bool,
+    /// Peers whose connections have ended.
+    ended: BTreeSet<SpId>,
+    /// What it has handled.
+    pub(crate) coverage: Coverage,
     frames_outstanding: usize,
     frame_limit: usize,
     /// How many frames must leave before a full fabric has room.
@@ -163,6 +168,8 @@ impl Host {
             completed: 0,
             failed: 0,
             expects_violations: false,
+            ended: BTreeSet::new(),
+            coverage: Coverage::default(),
             frames_outstanding: 0,
             frame_limit: plan.outstanding_frames,
             room: plan.room,
@@ -241,7 +248,10 @@ impl Host {
             Input::Refuse { spec, rank, why } => self.sp.handle_refusal(now, &spec, rank, why),
             Input::Leave { group, rank } => self.sp.handle_leave(now, group, rank),
             Input::Call(call) => self.sp.handle_call(now, *call),
+            // Nothing comes over a connection that has ended; whoever is hostile connects again.
+            Input::Frame(frame) if self.ended.contains(&sp_id(frame.from)) && !self.expects_violations => {}
             Input::Frame(frame) => {
+                self.coverage.frame(&frame.header, frame.payload_len);
                 self.sp.handle_frame(now, sp_id(frame.from), &frame.header, frame.payload_len);
                 return self.drain(now, &Payloads::Frame(&frame));
             }
@@ -254,7 +264,10 @@ impl Host {
                 self.batches.remove(&token);
                 self.sp.handle_multicast_done(now, token);
             }
-            Input::PeerLost(peer) => self.sp.handle_peer_lost(now, peer),
+            Input::PeerLost(peer) => {
+                self.ended.insert(peer);
+                self.sp.handle_peer_lost(now, peer);
+            }
             Input::Room => {}
             Input::Timeout => {
                 self.spins = if self.spins.0 == now { (now, self.spins.1 + 1) } else { (now, 1) };
@@ -465,7 +478,7 @@ impl Host {
             }
             Event::Late { group, rank, .. } => self.outbox.push_back(Action::Late { group, rank }),
             Event::Overdue(overdue) => self.outbox.push_back(Action::Overdue(overdue)),
-            Event::Step { .. } => {}
+            Event::Step { step, .. } => self.coverage.step(&step),
             Event::Violation { .. } if self.expects_violations => {}
             Event::Violation { what, .. } => return Err(Breach::FalseViolation(what)),
         }

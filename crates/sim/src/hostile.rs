@@ -25,8 +25,12 @@ use outboard_proto::wire::{
 };
 use outboard_proto::{CallId, Channel, CollectiveError, Config, GroupSpec, InstanceId, Instant, SpId};
 
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
 use crate::breach::Breach;
 use crate::cluster::{Cluster, ClusterPlan, Player, address_of, group_number, group_spec, handle, sp_id};
+use crate::coverage::{Coverage, FaultKind};
 use crate::faults::Faults;
 use crate::host::{Action, Input};
 use crate::network::{Frame, NetworkPlan, Train};
@@ -48,6 +52,8 @@ const SCRATCH: u64 = 64 << 20;
 const MOST_LOAD: (usize, usize, usize) = (2, 2 * 1024, 16_384);
 /// A rank that may go on for ever says little more than one that stops.
 const MOST_CALLS: usize = 600;
+/// Bytes of the longest script by seed behind the making of its groups.
+const LONGEST: usize = 600;
 /// By then a silent service process has been declared dead and everything that needs it has failed.
 const LONG: Duration = Duration::from_secs(30);
 
@@ -131,11 +137,38 @@ fn sum() -> Reduction {
     Reduction::new(Operator::Sum, Element::U8).expect("defined by MPI")
 }
 
-/// Plays a script; how many calls have ended well.
+/// What a script came to.
+#[derive(Debug)]
+pub struct Played {
+    /// Calls that have ended well.
+    pub well: u64,
+    /// What the script has done.
+    pub coverage: Coverage,
+}
+
+/// A script by seed: both groups made, by a ring or by multicast, and a call of each carried out; then anything.
+#[must_use]
+pub fn script(seed: u64) -> Vec<u8> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let asks = (0..2).flat_map(|group| (0..4).flat_map(move |rank| [acts::ASK, group, rank]));
+    let mut script: Vec<u8> = [seed as u8].into_iter().chain(asks).chain([acts::WAIT, 4]).collect();
+    for group in 0..2 {
+        // The first to call says what.
+        script.extend([acts::CALL, group, 0, 5, 1, seed as u8]);
+        script.extend((1..4).flat_map(|rank| [acts::CALL, group, rank]));
+    }
+    script.extend([acts::WAIT, 4]);
+    let len = rng.random_range(0..LONGEST);
+    // The act that ends a script is left out, so that most are played whole.
+    script.extend((0..len).map(|_| rng.random::<u8>()).map(|byte| if byte == acts::END { acts::CALL } else { byte }));
+    script
+}
+
+/// Plays a script.
 ///
 /// # Errors
 /// What the hostile have broken.
-pub fn play(script: &[u8]) -> Result<u64, Breach> {
+pub fn play(script: &[u8]) -> Result<Played, Breach> {
     forge::decode(script);
     let mut tape = Tape::new(script);
     let plan = ClusterPlan {
@@ -171,7 +204,7 @@ pub fn play(script: &[u8]) -> Result<u64, Breach> {
         play.check_load()?;
     }
     play.end()?;
-    Ok(play.well)
+    Ok(Played { well: play.well, coverage: play.cluster.dice.coverage.clone() })
 }
 
 impl Player for Play {
@@ -244,6 +277,7 @@ impl Play {
                     _ => 1,
                 };
                 let (message, payload) = forge::message(tape);
+                self.reach(FaultKind::MessageForged);
                 for _ in 0..times {
                     self.inject(from, to, &message, payload)?;
                 }
@@ -251,6 +285,7 @@ impl Play {
             acts::FRAME => {
                 let (from, to) = (tape.flip(), usize::from(tape.below(2)));
                 let honest = self.header(from, to);
+                self.reach(FaultKind::FrameForged);
                 let (header, payload) = forge::header(tape, honest);
                 let mut bytes = Vec::new();
                 header.encode(&mut bytes);
@@ -261,6 +296,7 @@ impl Play {
             acts::BYTES => {
                 let (from, to, count) = (tape.flip(), tape.below(2).into(), tape.byte());
                 let bytes = tape.bytes(count.into()).to_vec();
+                self.reach(FaultKind::FrameTruncated);
                 let payload = forge::payload(tape);
                 self.frame(from, to, bytes, payload)?;
             }
@@ -286,6 +322,10 @@ impl Play {
             _ => return Ok(false),
         }
         Ok(true)
+    }
+
+    fn reach(&mut self, kind: FaultKind) {
+        self.cluster.dice.coverage.fault(kind, 1);
     }
 
     fn ask(&mut self, group: usize, rank: usize) -> Result<(), Breach> {
@@ -359,6 +399,7 @@ impl Play {
 
     fn datagrams(&mut self, tape: &mut Tape<'_>) -> Result<(), Breach> {
         self.forged = true;
+        self.reach(FaultKind::DatagramForged);
         let to = usize::from(tape.below(2));
         let keys = [self.groups[0].spec.key, self.groups[1].spec.key, [0, 0]];
         for _ in 0..=tape.below(4) {
@@ -398,13 +439,21 @@ impl Play {
         let mut times = 1;
         match self.tampers.pop_front() {
             None => {}
-            Some(Tamper::Drop) => times = 0,
-            Some(Tamper::Double) => times = 2,
+            Some(Tamper::Drop) => {
+                self.reach(FaultKind::FrameDropped);
+                times = 0;
+            }
+            Some(Tamper::Double) => {
+                self.reach(FaultKind::FrameDoubled);
+                times = 2;
+            }
             Some(Tamper::Overwrite { at, with }) => {
+                self.reach(FaultKind::FrameOverwritten);
                 let at = usize::from(at) % header.len();
                 header[at] = with;
             }
             Some(Tamper::Replace(message)) if carries.is_some() => {
+                self.reach(FaultKind::MessageReplaced);
                 header.truncate(FRAME_HEADER_BYTES);
                 message.encode(&mut header);
             }

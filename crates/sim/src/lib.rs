@@ -15,6 +15,7 @@ mod breach;
 mod clock;
 mod cluster;
 mod combined;
+mod coverage;
 mod exhaustive;
 mod faults;
 mod graph;
@@ -36,11 +37,12 @@ mod world;
 
 pub use breach::Breach;
 pub use combined::Combined;
+pub use coverage::{Coverage, FaultKind, Way};
 pub use exhaustive::{Losses, exhaust_losses};
 pub use faults::{Cut, Faults, HostDeath, HostPause, RankFault};
 pub use mixed::{
-    mixed_allgathers, mixed_calls, mixed_choices, mixed_exchanges, mixed_faults, mixed_makings, mixed_messages,
-    mixed_recorded, mixed_reductions, mixed_rooted, mixed_sizes,
+    mixed_allgathers, mixed_calls, mixed_choices, mixed_exchanges, mixed_faults, mixed_hardships, mixed_makings,
+    mixed_messages, mixed_recorded, mixed_reductions, mixed_rooted, mixed_sizes,
 };
 pub use network::{LinkBytes, NetworkPlan};
 pub use pattern::Pattern;

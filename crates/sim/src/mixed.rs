@@ -149,6 +149,46 @@ pub fn mixed_makings(seed: u64) -> Scenario {
     scenario
 }
 
+/// [`mixed_makings`], of which some have what is rarer: service processes that are stopped for longer than any timer or
+/// started anew, partitions into halves, groups that are asked for meanwhile, datagrams that come again after seconds,
+/// drivers slow to answer.
+#[must_use]
+pub fn mixed_hardships(seed: u64) -> Scenario {
+    let mut scenario = mixed_makings(seed);
+    let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x6861_7264_7368) };
+    scenario.config.narrate = true;
+    let hosts = scenario.hosts();
+    if draw.one_in(10) {
+        let (host, at) = (draw.rng.random_range(0..hosts), draw.micros(50_000));
+        scenario.faults.stalls.push(HostPause { host, at, lasting: Duration::from_secs(1) + draw.micros(12_000_000) });
+    }
+    if draw.one_in(12) {
+        scenario.faults.cuts.extend(draw.halves(hosts));
+    }
+    if let Some(death) = scenario.faults.dead_hosts.first().copied()
+        && draw.one_in(2)
+    {
+        draw.restart(&mut scenario, death);
+    } else if draw.one_in(6) {
+        // Asked for while something may still be broken, or behind it.
+        let mut group = draw.group(scenario.host_of.len(), scenario.groups.len(), &scenario.config);
+        group.create = draw.micros(15_000_000);
+        scenario.groups.push(group);
+    }
+    if scenario.faults.until.is_none() {
+        // What goes on for ever is hard enough.
+        return scenario;
+    }
+    if draw.one_in(5) {
+        scenario.faults.replay = draw.rng.random_range(0.0..0.1);
+    }
+    if draw.one_in(6) {
+        let most = draw.of(&[100, 5_000, 200_000]);
+        scenario.faults.slow = draw.micros(most);
+    }
+    scenario
+}
+
 /// [`mixed_rooted`], of which some calls are all-to-alls, even and uneven.
 #[must_use]
 pub fn mixed_exchanges(seed: u64) -> Scenario {
@@ -449,6 +489,34 @@ impl Draw {
             1 => Cut::off(from, to..to + 1, at, lasting),
             _ => vec![Cut { from, to, at, lasting }],
         }
+    }
+
+    /// Nothing gets from some hosts to the others, nor back.
+    fn halves(&mut self, hosts: usize) -> Vec<Cut> {
+        let most = self.of(&[20_000, 2_000_000, 12_000_000]);
+        let (at, lasting) = (self.micros(50_000), self.micros(most));
+        let (some, others): (Vec<usize>, Vec<usize>) = (0..hosts).partition(|_| self.one_in(2));
+        some.into_iter().flat_map(|host| Cut::off(host, others.iter().copied(), at, lasting)).collect()
+    }
+
+    /// Another service process in the place of a dead one, with as many new ranks, which make a group with those that
+    /// live.
+    fn restart(&mut self, scenario: &mut Scenario, death: HostDeath) {
+        let ranks = scenario.host_of.iter().filter(|host| **host == death.host).count();
+        let dead: Vec<usize> = scenario.faults.dead_hosts.iter().map(|death| death.host).collect();
+        let (host, first) = (scenario.hosts(), scenario.host_of.len());
+        scenario.host_of.extend(std::iter::repeat_n(host, ranks));
+        scenario.faults.restarted += 1;
+        let mut group = self.group(first + ranks, 0, &scenario.config);
+        group.members.retain(|rank| !dead.contains(&scenario.host_of[*rank]));
+        group.create = death.at + self.micros(6_000_000);
+        // What a call says of members is about those that are left.
+        for call in &mut group.calls {
+            call.in_place.retain(|member| *member < group.members.len());
+            call.late.retain(|(member, _)| *member < group.members.len());
+            call.disagrees = None;
+        }
+        scenario.groups.push(group);
     }
 
     fn random_faults(&mut self, faults: &mut Faults) {

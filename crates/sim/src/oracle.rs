@@ -16,7 +16,7 @@ use outboard_proto::{
 use crate::breach::Breach;
 use crate::cluster::{group_number, handle, sp_id};
 use crate::combined::Combined;
-use crate::faults::Cut;
+use crate::faults::{Cut, HostPause};
 use crate::pattern::Pattern;
 use crate::scenario::{GroupPlan, Scenario};
 use crate::store::{CallOutput, Origin};
@@ -51,6 +51,8 @@ pub(crate) struct Truth {
     pub(crate) bits: BTreeMap<(usize, usize, u64), u64>,
     /// (group, member, instance) that was called.
     called: BTreeSet<(usize, usize, u64)>,
+    /// What members of a group were told first of its end.
+    told: BTreeMap<(usize, usize), CollectiveError>,
 }
 
 impl Truth {
@@ -86,7 +88,12 @@ impl Truth {
                 self.done.insert((name.group, name.member, name.instance));
                 Ok(())
             }
-            Err(error) if self.is_so(scenario, name.group, Some(name.instance), error) => Ok(()),
+            Err(error) if self.is_so(scenario, name.group, Some(name.instance), error) => {
+                if !call.pattern.is_tagged() {
+                    self.told.entry((name.group, name.member)).or_insert_with(|| error.clone());
+                }
+                Ok(())
+            }
             Err(error) => Err(Breach::FalseError { group, rank, instance, reason: error.to_string() }),
         }
     }
@@ -113,7 +120,7 @@ impl Truth {
 
     /// Judges the answer to a request for a group.
     pub(crate) fn judge_group(
-        &self,
+        &mut self,
         scenario: &Scenario,
         number: usize,
         member: usize,
@@ -137,6 +144,9 @@ impl Truth {
             Err(GroupError::Invalid(_)) => false,
         };
         if so {
+            if let Err(GroupError::Failed(error)) = result {
+                self.told.insert((number, member), error.clone());
+            }
             return Ok(());
         }
         let reason = result.as_ref().err().map_or(String::new(), ToString::to_string);
@@ -167,7 +177,15 @@ impl Truth {
                             let before = plan.create < cut.at + cut.lasting && cut.lasting >= scenario.config.heartbeat;
                             before && [cut.from, cut.to].contains(&host)
                         };
-                        self.dead_hosts.contains(&host) || scenario.faults.cuts.iter().any(cut)
+                        // Who was stopped for long has heard of nobody either, when it goes on.
+                        let stopped = |stall: &HostPause| {
+                            let long = stall.lasting >= scenario.config.dead_after / 2;
+                            let among = plan.members.iter().any(|rank| scenario.host_of[*rank] == stall.host);
+                            long && among && plan.create < stall.at + stall.lasting
+                        };
+                        let faults = &scenario.faults;
+                        let silent = faults.cuts.iter().any(cut) || faults.stalls.iter().any(stopped);
+                        self.dead_hosts.contains(&host) || silent
                     })
             }
             CollectiveError::Mismatch { a_rank, a, b_rank, b } => (1..=plan.calls.len() as u64).any(|i| {
@@ -240,6 +258,22 @@ impl Truth {
         Ok(())
     }
 
+    /// Where one thing alone can end a group, all of its members that are told of an end are told the same.
+    pub(crate) fn check_one_verdict(&self, scenario: &Scenario) -> Result<(), Breach> {
+        if !scenario.has_one_cause() {
+            return Ok(());
+        }
+        for (group, plan) in scenario.groups.iter().enumerate().filter(|(_, plan)| !plan.leave_on_error) {
+            let mut told = (0..plan.members.len()).filter_map(|member| self.told.get(&(group, member)));
+            let Some(one) = told.next() else { continue };
+            if let Some(other) = told.find(|other| !says_the_same(one, other)) {
+                let (one, other) = (one.to_string(), other.to_string());
+                return Err(Breach::Verdicts { group: handle(group), one, other });
+            }
+        }
+        Ok(())
+    }
+
     /// Whether the service processes of the group are configured differently.
     fn misconfigured(&self, scenario: &Scenario, group: usize) -> bool {
         let hosts: BTreeSet<usize> = scenario.groups[group].members.iter().map(|r| scenario.host_of[*r]).collect();
@@ -252,6 +286,15 @@ impl Truth {
         let call = &plan.calls[instance as usize - 1];
         self.called.contains(&(group, member, instance)) && *signature == call.signature_of(member, plan.members.len())
     }
+}
+
+/// Whether two errors have the same cause. Of many that disagree whoever notices names two.
+fn says_the_same(one: &CollectiveError, other: &CollectiveError) -> bool {
+    let witnesses = matches!(
+        one,
+        CollectiveError::Mismatch { .. } | CollectiveError::Block { .. } | CollectiveError::Configuration { .. }
+    );
+    one == other || witnesses && std::mem::discriminant(one) == std::mem::discriminant(other)
 }
 
 /// Whether the rank's last call was what is said of it.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use outboard_proto::{Counters, Overdue};
 
 use crate::breach::Breach;
+use crate::coverage::Coverage;
 use crate::network::LinkBytes;
 use crate::scenario::Scenario;
 
@@ -39,6 +40,8 @@ pub struct Outcome {
     pub late: u64,
     /// Collectives reported as taking too long (SP-9): on which host, when, and what was found.
     pub overdue: Vec<(usize, Duration, Overdue)>,
+    /// What has gone wrong, and what the machines have come through.
+    pub coverage: Coverage,
 }
 
 impl Outcome {

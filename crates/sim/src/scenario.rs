@@ -245,6 +245,17 @@ impl Scenario {
         calls.max().unwrap_or_default().max(self.faults.last_scripted()).max(self.faults.until.unwrap_or_default())
     }
 
+    /// Whether exactly one thing can end groups, and nobody is silent for so long that it seems dead.
+    pub(crate) fn has_one_cause(&self) -> bool {
+        let faults = &self.faults;
+        let silent = faults.cuts.iter().any(|cut| cut.lasting >= self.config.heartbeat)
+            || faults.stalls.iter().chain(&faults.blackouts).any(|stall| stall.lasting >= self.config.dead_after / 2);
+        let disputes = self.groups.iter().flat_map(|group| &group.calls).filter(|call| call.is_disputed()).count();
+        let deaths = faults.dead_ranks.len() + faults.early_deaths.len() + faults.dead_hosts.len();
+        let rest = faults.bad_memory.len() + usize::from(faults.refused.is_some());
+        !silent && deaths + rest + disputes + usize::from(faults.misconfigured.is_some()) == 1
+    }
+
     /// Virtual time within which everything must have ended after [`Self::last_scripted`]: the dead found, and every
     /// byte moved at a small fraction of the links' rate.
     pub(crate) fn patience(&self) -> Duration {

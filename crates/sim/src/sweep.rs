@@ -9,8 +9,10 @@ use std::time::Duration;
 
 use outboard_proto::config::AllgatherAlgorithm;
 
+use crate::coverage::Coverage;
 use crate::faults::Faults;
-use crate::mixed::mixed_makings;
+use crate::hostile;
+use crate::mixed::mixed_hardships;
 use crate::report::{Failure, Outcome};
 use crate::run;
 use crate::scenario::Scenario;
@@ -72,6 +74,8 @@ pub struct Summary {
     pub errors: u64,
     /// Calls reported as late (SP-9).
     pub late: u64,
+    /// What all runs together have reached.
+    pub coverage: Coverage,
 }
 
 impl Summary {
@@ -99,6 +103,10 @@ impl Summary {
             calls: outcomes.iter().map(|o| o.calls).sum(),
             errors: outcomes.iter().map(|o| o.errors).sum(),
             late: outcomes.iter().map(|o| o.late).sum(),
+            coverage: outcomes.iter().fold(Coverage::default(), |mut sum, outcome| {
+                sum.add(&outcome.coverage);
+                sum
+            }),
         }
     }
 }
@@ -109,6 +117,15 @@ pub fn sweep(
     seeds: Range<u64>,
     threads: usize,
     scenario: impl Fn(u64) -> Scenario + Sync,
+    progress: impl FnMut(Progress),
+) -> Summary {
+    sweep_by(seeds, threads, |seed| run(&scenario(seed), seed), progress)
+}
+
+fn sweep_by(
+    seeds: Range<u64>,
+    threads: usize,
+    play: impl Fn(u64) -> Result<Outcome, Failure> + Sync,
     mut progress: impl FnMut(Progress),
 ) -> Summary {
     let total = seeds.end.saturating_sub(seeds.start);
@@ -118,11 +135,10 @@ pub fn sweep(
     let mut results = Vec::new();
     thread::scope(|scope| {
         for _ in 0..threads.max(1) {
-            let (report, next, scenario) = (report.clone(), &next, &scenario);
+            let (report, next, play) = (report.clone(), &next, &play);
             scope.spawn(move || {
                 while let Some(seed) = next() {
-                    let result = run(&scenario(seed), seed);
-                    report.send((seed, result)).expect("the receiver outlives the scope");
+                    report.send((seed, play(seed))).expect("the receiver outlives the scope");
                 }
             });
         }
@@ -165,7 +181,23 @@ pub fn allgather(plan: &AllgatherSweep, progress: impl FnMut(Progress)) -> Summa
     sweep(plan.seeds.clone(), plan.threads, |_| scenario.clone(), progress)
 }
 
-/// Plays [`mixed_makings`] of every seed: `outboard sim mixed`.
+/// One seed in so many plays a hostile script, too.
+const SEEDS_PER_SCRIPT: u64 = 8;
+
+/// Plays [`mixed_hardships`] of every seed, and of some a [hostile script](hostile::script): `outboard sim mixed`.
 pub fn mixed(seeds: Range<u64>, threads: usize, progress: impl FnMut(Progress)) -> Summary {
-    sweep(seeds, threads, mixed_makings, progress)
+    let play = |seed: u64| {
+        let scenario = mixed_hardships(seed);
+        let mut outcome = run(&scenario, seed)?;
+        if seed.is_multiple_of(SEEDS_PER_SCRIPT) {
+            let script = hostile::script(seed);
+            let played = hostile::play(&script).map_err(|breach| {
+                let account = format!("hostile script {script:?}");
+                Failure { seed, breach, scenario: Box::new(scenario), account }
+            })?;
+            outcome.coverage.add(&played.coverage);
+        }
+        Ok(outcome)
+    };
+    sweep_by(seeds, threads, play, progress)
 }

@@ -14,6 +14,7 @@ use outboard_proto::{CallId, Config, GroupHandle, GroupSpec, Instant, Overdue, R
 
 use crate::breach::Breach;
 use crate::cluster::{Cluster, ClusterPlan, Step, group_number, group_spec, handle, host_of, sp_id};
+use crate::coverage::{FaultKind, Way};
 use crate::host::{Action, Input};
 use crate::oracle::{CallName, Truth};
 use crate::report::Outcome;
@@ -118,6 +119,9 @@ impl<'a> World<'a> {
             group_spec(number, key, hosts, scenario.network.siblings)
         });
         let specs: Vec<_> = specs.collect();
+        cluster.dice.coverage.fault(FaultKind::Restarted, scenario.faults.restarted as u64);
+        let odd = scenario.faults.misconfigured.is_some();
+        cluster.dice.coverage.fault(FaultKind::Misconfigured, odd.into());
         specs.iter().for_each(|spec| cluster.offer(spec));
         let mut world = World {
             scenario,
@@ -211,6 +215,7 @@ impl<'a> World<'a> {
         if quiet_by.is_none() {
             return Err(Breach::NotLive { open: self.unfinished(), after: self.cluster.now().since(Instant(0)) });
         }
+        self.truth.check_one_verdict(self.scenario)?;
         self.check_quiet()
     }
 
@@ -237,8 +242,12 @@ impl<'a> World<'a> {
         match happening {
             Happening::Script { group, member } => self.pump(now, group, member)?,
             Happening::RankDies { rank } => self.rank_dies(now, rank)?,
-            Happening::RankDiesEarly { rank } => self.rank_ends(now, rank)?,
+            Happening::RankDiesEarly { rank } => {
+                self.cluster.dice.coverage.fault(FaultKind::RankDiedEarly, 1);
+                self.rank_ends(now, rank)?;
+            }
             Happening::MemoryTurnsBad { rank } => {
+                self.cluster.dice.coverage.fault(FaultKind::MemoryBad, 1);
                 self.truth.bad_memory.insert(rank);
                 for (id, name) in &self.open {
                     if self.scenario.groups[name.group].members[name.member] == rank {
@@ -247,10 +256,18 @@ impl<'a> World<'a> {
                 }
             }
             Happening::HostDies { host, reported_after } => {
+                let silent = reported_after.is_none();
+                let kind = if silent { FaultKind::HostDiedSilently } else { FaultKind::HostDeathReported };
+                self.cluster.dice.coverage.fault(kind, 1);
                 self.host_deaths.push((host, reported_after));
                 self.host_dies(now, host, reported_after);
             }
-            Happening::HostStalls { host, lasting } => self.cluster.stall(host, lasting),
+            Happening::HostStalls { host, lasting } => {
+                let stopped = lasting >= self.scenario.config.dead_after;
+                let kind = if stopped { FaultKind::Stopped } else { FaultKind::Stalled };
+                self.cluster.dice.coverage.fault(kind, 1);
+                self.cluster.stall(host, lasting);
+            }
         }
         Ok(())
     }
@@ -286,6 +303,9 @@ impl<'a> World<'a> {
                     return Err(Breach::UnaskedReady { group, rank });
                 }
                 let ready = Progress::Calling { next: 1, open: 0, failed: false };
+                let way = if result.is_ok() { Way::HasGroup } else { Way::GroupFails };
+                self.cluster.dice.coverage.way(way);
+                result.as_ref().err().into_iter().for_each(|error| self.cluster.dice.coverage.group_verdict(error));
                 *progress = if result.is_ok() { ready } else { Progress::Refused };
                 if result.is_ok() {
                     self.record(number, member);
@@ -299,6 +319,9 @@ impl<'a> World<'a> {
                     *open -= 1;
                     *failed |= result.is_err();
                 }
+                let coverage = &mut self.cluster.dice.coverage;
+                coverage.way(if result.is_ok() { Way::EndsWell } else { Way::EndsBadly });
+                result.as_ref().err().into_iter().for_each(|error| coverage.verdict(error));
                 self.errors += u64::from(result.is_err());
                 self.last_completion = now;
                 self.ends.push((name, now.since(Instant(0))));

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use outboard_proto::config::AllgatherAlgorithm;
 use outboard_sim::{
-    HostDeath, Scenario, mixed, mixed_allgathers, mixed_calls, mixed_choices, mixed_exchanges, mixed_sizes, run,
+    FaultKind, HostDeath, Scenario, mixed, mixed_allgathers, mixed_calls, mixed_choices, mixed_exchanges, mixed_sizes,
+    run,
 };
 
 /// Seeds of the sweep; `outboard sim mixed` plays more.
 fn seeds() -> u64 {
-    std::env::var("OUTBOARD_SIM_SEEDS").ok().map_or(500, |n| n.parse().expect("OUTBOARD_SIM_SEEDS is a number"))
+    std::env::var("OUTBOARD_SIM_SEEDS").ok().map_or(1000, |n| n.parse().expect("OUTBOARD_SIM_SEEDS is a number"))
 }
 
 #[test]
@@ -21,6 +22,10 @@ fn mixed_faults_end_right_or_name_the_culprit() {
         panic!("seeds {:?} fail; the first:\n{failure}", summary.failed_seeds);
     }
     assert!(summary.errors > 0 && summary.late > 0 && summary.dropped > 0, "the faults reach the machines");
+    let coverage = &summary.coverage;
+    let missed: Vec<_> = FaultKind::ALL.iter().filter(|kind| coverage.faults(**kind) == 0).collect();
+    assert!(missed.is_empty(), "{missed:?} never happen in {} seeds:\n{coverage}", seeds());
+    assert_eq!(coverage.unnamed(), [], "messages that the table of coverage does not know");
 }
 
 #[test]

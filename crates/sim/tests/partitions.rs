@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use outboard_sim::{CallPlan, Cut, Faults, GroupPlan, Outcome, Scenario, run};
+use outboard_sim::{CallPlan, Cut, Faults, GroupPlan, HostPause, Outcome, Scenario, run};
 
 const AT: Duration = Duration::from_millis(1);
 const LASTING: Duration = Duration::from_secs(10);
@@ -62,6 +62,20 @@ fn two_halves_grow_together() {
         let cuts = [0, 1].into_iter().flat_map(|host| Cut::off(host, 2..5, AT, LASTING)).collect();
         let outcome = play(&story(5, cuts), seed);
         assert_eq!((outcome.calls, outcome.errors), (15, 5));
+    }
+}
+
+/// A service process that is stopped for long and goes on: its groups fail, those that are asked for from then on are
+/// made, though it does not know how long it was away.
+#[test]
+fn a_service_process_that_was_stopped_is_welcome_again() {
+    for seed in 0..200 {
+        let mut scenario = story(4, Vec::new()).ranks_per_host(1);
+        scenario.faults.stalls.push(HostPause { host: 3, at: AT, lasting: LASTING });
+        scenario.groups[1].create = AT + LASTING + Duration::from_millis(seed % 20 * 20);
+        scenario.groups[1].create_spread = Duration::from_millis(seed % 7 * 5);
+        let outcome = play(&scenario, seed);
+        assert_eq!((outcome.calls, outcome.errors), (12, 4), "seed {seed}");
     }
 }
 

@@ -1,5 +1,5 @@
-//! `outboard bench readme`: what reports found, into the tables of README.md or docs/grid.md and, by name, into one JSON
-//! file.
+//! `outboard bench readme`: what reports found, into the tables of README.md, docs/grid.md or docs/promise.md and, by
+//! name, into one JSON file.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,7 +12,8 @@ use crate::error::CliError;
 
 #[derive(Debug, Args)]
 pub(crate) struct ReadmeArgs {
-    /// JSON files of benches of nonblocking collectives, programs and grids; the last one that has a figure counts
+    /// JSON files of benches of nonblocking collectives, programs, grids and verdicts; the last one that has a figure
+    /// counts
     reports: Vec<PathBuf>,
     /// The file with the tables
     #[arg(long, default_value = "README.md")]

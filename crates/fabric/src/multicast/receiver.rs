@@ -3,6 +3,9 @@
 //! One `recvmmsg` fills up to a batch of slabs, each with one burst that the kernel coalesced (UDP_GRO); the batch then
 //! hands out the single datagrams. A receiver gets the groups that it joined and no others, however many sockets share
 //! the port (MC-10); what is sent to the port by unicast may arrive as well, so datagrams must prove where they belong.
+//! The kernel lets a socket join few groups (`net.ipv4.igmp_max_memberships`, 20 as a rule), so a receiver opens
+//! another socket where those that it has take no more.
+//!
 //! Never blocks except in [`MulticastReceiver::wait`].
 
 use std::io;
@@ -76,11 +79,21 @@ pub struct Waker(Arc<OwnedFd>);
 /// Receives the datagrams of joined groups; a thread of its own may own it (MC-9).
 #[derive(Debug)]
 pub struct MulticastReceiver {
-    socket: OwnedFd,
-    interface: u32,
+    settings: MulticastSettings,
+    /// The first one stays.
+    sockets: Vec<Socket>,
+    /// Whose turn it is to be received from first.
+    turn: usize,
     wake: Waker,
-    overflows: u32,
     buffer_bytes: usize,
+}
+
+/// One that takes as many groups as the kernel lets it.
+#[derive(Debug)]
+struct Socket {
+    fd: OwnedFd,
+    groups: Vec<Ipv4Addr>,
+    overflows: u32,
 }
 
 impl ReceiveBatch {
@@ -114,6 +127,99 @@ impl MulticastReceiver {
     /// # Errors
     /// When the port is taken by a socket that does not share it, or a socket option is refused.
     pub fn new(settings: &MulticastSettings) -> io::Result<Self> {
+        let wake = Waker(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?));
+        let first = Socket::open(settings)?;
+        // Linux reports twice the usable size.
+        let buffer_bytes = sockopt::socket_recv_buffer_size(&first.fd)? / 2;
+        Ok(Self { sockets: vec![first], settings: settings.clone(), turn: 0, wake, buffer_bytes })
+    }
+
+    /// Bytes of the socket buffer that the kernel granted.
+    pub fn buffer_bytes(&self) -> usize {
+        self.buffer_bytes
+    }
+
+    /// Receives `group` from now on.
+    ///
+    /// # Errors
+    /// When it is joined already (`EADDRINUSE`), or no further socket can be had.
+    pub fn join(&mut self, group: Ipv4Addr) -> io::Result<()> {
+        if self.sockets.iter().any(|socket| socket.groups.contains(&group)) {
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
+        for socket in &mut self.sockets {
+            match socket.join(group, &self.settings) {
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
+                joined => return joined,
+            }
+        }
+        let mut more = Socket::open(&self.settings)?;
+        more.join(group, &self.settings)?;
+        self.sockets.push(more);
+        Ok(())
+    }
+
+    /// Receives `group` no more; what waits already may still be received.
+    ///
+    /// # Errors
+    /// When it is not joined (`EADDRNOTAVAIL`).
+    pub fn leave(&mut self, group: Ipv4Addr) -> io::Result<()> {
+        let has = |socket: &Socket| socket.groups.contains(&group);
+        let at = self.sockets.iter().position(has).ok_or(io::ErrorKind::AddrNotAvailable)?;
+        let socket = &mut self.sockets[at];
+        socket.groups.retain(|joined| *joined != group);
+        if at > 0 && socket.groups.is_empty() {
+            self.sockets.swap_remove(at);
+            return Ok(());
+        }
+        let (any, interface) = (Ipv4Addr::UNSPECIFIED, self.settings.interface.index());
+        Ok(sockopt::set_ip_drop_membership_with_ifindex(&socket.fd, &group, &any, interface)?)
+    }
+
+    /// What wakes [`wait`](Self::wait) from other threads.
+    pub fn waker(&self) -> Waker {
+        self.wake.clone()
+    }
+
+    /// Sleeps until datagrams wait, the waker wakes, or `limit` has passed.
+    pub fn wait(&mut self, limit: Option<Duration>) -> io::Result<Wake> {
+        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+        let sockets = self.sockets.iter().map(|socket| PollFd::new(&socket.fd, PollFlags::IN));
+        let woken = std::iter::once(PollFd::new(&*self.wake.0, PollFlags::IN));
+        let mut polled: Vec<PollFd<'_>> = woken.chain(sockets).collect();
+        match poll(&mut polled, limit.as_ref()) {
+            Ok(0) => return Ok(Wake::TimedOut),
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => return Ok(Wake::TimedOut),
+            Err(error) => return Err(error.into()),
+        }
+        if polled[0].revents().is_empty() {
+            return Ok(Wake::Readable);
+        }
+        // Resets the eventfd, which poll said is readable.
+        let _ = rustix::io::read(&*self.wake.0, &mut [0; 8]);
+        Ok(Wake::Woken)
+    }
+
+    /// Replaces the content of `batch` by datagrams that wait, of one socket in turn.
+    ///
+    /// # Errors
+    /// Any error of the kernel but `EAGAIN`.
+    pub fn receive(&mut self, batch: &mut ReceiveBatch) -> io::Result<Received> {
+        let mut received = Received::default();
+        for _ in 0..self.sockets.len() {
+            self.turn = (self.turn + 1) % self.sockets.len();
+            received = self.sockets[self.turn].receive(batch)?;
+            if received != Received::default() {
+                break;
+            }
+        }
+        Ok(received)
+    }
+}
+
+impl Socket {
+    fn open(settings: &MulticastSettings) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None)?;
         let fd = socket.as_fd();
@@ -127,67 +233,22 @@ impl MulticastReceiver {
         if sockopt::set_socket_recv_buffer_size_force(fd, settings.buffer_bytes).is_err() {
             sockopt::set_socket_recv_buffer_size(fd, settings.buffer_bytes)?;
         }
-        // Linux reports twice the usable size.
-        let buffer_bytes = sockopt::socket_recv_buffer_size(fd)? / 2;
         bind(fd, &SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, settings.port))?;
-        let wake = Waker(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?));
-        Ok(Self { socket, interface: settings.interface.index(), wake, overflows: 0, buffer_bytes })
+        Ok(Socket { fd: socket, groups: Vec::new(), overflows: 0 })
     }
 
-    /// Bytes of the socket buffer that the kernel granted.
-    pub fn buffer_bytes(&self) -> usize {
-        self.buffer_bytes
+    fn join(&mut self, group: Ipv4Addr, settings: &MulticastSettings) -> io::Result<()> {
+        let (any, interface) = (Ipv4Addr::UNSPECIFIED, settings.interface.index());
+        sockopt::set_ip_add_membership_with_ifindex(&self.fd, &group, &any, interface)?;
+        self.groups.push(group);
+        Ok(())
     }
 
-    /// Receives `group` from now on.
-    ///
-    /// # Errors
-    /// When it is joined already (`EADDRINUSE`), or too many are (`net.ipv4.igmp_max_memberships`, `ENOBUFS`).
-    pub fn join(&mut self, group: Ipv4Addr) -> io::Result<()> {
-        let any = Ipv4Addr::UNSPECIFIED;
-        Ok(sockopt::set_ip_add_membership_with_ifindex(&self.socket, &group, &any, self.interface)?)
-    }
-
-    /// Receives `group` no more; what waits already is still received.
-    ///
-    /// # Errors
-    /// When it is not joined (`EADDRNOTAVAIL`).
-    pub fn leave(&mut self, group: Ipv4Addr) -> io::Result<()> {
-        let any = Ipv4Addr::UNSPECIFIED;
-        Ok(sockopt::set_ip_drop_membership_with_ifindex(&self.socket, &group, &any, self.interface)?)
-    }
-
-    /// What wakes [`wait`](Self::wait) from other threads.
-    pub fn waker(&self) -> Waker {
-        self.wake.clone()
-    }
-
-    /// Sleeps until datagrams wait, the waker wakes, or `limit` has passed.
-    pub fn wait(&mut self, limit: Option<Duration>) -> io::Result<Wake> {
-        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-        let mut polled = [PollFd::new(&self.socket, PollFlags::IN), PollFd::new(&*self.wake.0, PollFlags::IN)];
-        match poll(&mut polled, limit.as_ref()) {
-            Ok(0) => return Ok(Wake::TimedOut),
-            Ok(_) => {}
-            Err(rustix::io::Errno::INTR) => return Ok(Wake::TimedOut),
-            Err(error) => return Err(error.into()),
-        }
-        if polled[1].revents().is_empty() {
-            return Ok(Wake::Readable);
-        }
-        // Resets the eventfd, which poll said is readable.
-        let _ = rustix::io::read(&*self.wake.0, &mut [0; 8]);
-        Ok(Wake::Woken)
-    }
-
-    /// Replaces the content of `batch` by datagrams that wait.
-    ///
-    /// # Errors
-    /// Any error of the kernel but `EAGAIN`.
-    pub fn receive(&mut self, batch: &mut ReceiveBatch) -> io::Result<Received> {
+    /// Replaces the content of `batch` by datagrams that wait here.
+    fn receive(&mut self, batch: &mut ReceiveBatch) -> io::Result<Received> {
         batch.bursts.clear();
         let mut arguments = Arguments::new();
-        let filled = match arguments.receive(&self.socket, &mut batch.slabs) {
+        let filled = match arguments.receive(&self.fd, &mut batch.slabs) {
             Ok(filled) => filled,
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => 0,
             Err(error) => return Err(error),

@@ -53,7 +53,6 @@ enum State {
     Creating {
         barrier: Barrier,
         askers: Vec<Rank>,
-        since: Instant,
         offers: Vec<OfferId>,
     },
     Ready,
@@ -87,6 +86,8 @@ pub(super) struct Group {
     pub(super) members: Members,
     addresses: Addresses,
     state: State,
+    /// When it was first asked for here.
+    since: Instant,
     instances: BTreeMap<InstanceId, Instance>,
     /// Tagged calls, beside the instances.
     pub(super) tagged: TaggedCalls,
@@ -138,7 +139,8 @@ impl Group {
         Group {
             members,
             addresses,
-            state: State::Creating { barrier, askers: Vec::new(), since, offers },
+            state: State::Creating { barrier, askers: Vec::new(), offers },
+            since,
             instances: BTreeMap::new(),
             tagged: TaggedCalls::default(),
             transfer: Transfer::default(),

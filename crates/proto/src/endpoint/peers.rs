@@ -377,7 +377,7 @@ impl Peers {
     }
 
     /// The peer is lost, with its link. Returns its address, if it was connected.
-    fn lose(&mut self, peer: SpId) -> Option<Arc<[u8]>> {
+    fn lose(&mut self, peer: SpId) -> Option<Box<Peer>> {
         let lost = self.all.remove(&peer);
         if let Some(lost) = &lost {
             self.note(
@@ -387,7 +387,7 @@ impl Peers {
             );
         }
         self.owned.retain(|(_, at), _| *at != peer);
-        lost.and_then(|lost| lost.address)
+        lost
     }
 
     fn serve(&mut self, to: SpId, group: GroupHandle) {
@@ -458,21 +458,37 @@ impl Endpoint {
     /// A peer is lost for the groups that it is in, but for those that can be made over another link.
     pub(super) fn lose_peer(&mut self, peer: SpId, loss: Loss) {
         let now = self.node.out.now;
-        let address = self.node.peers.lose(peer);
+        let lost = self.node.peers.lose(peer);
+        let (address, link) = lost.map_or((None, None), |lost| (lost.address, Some(lost.link)));
+        let heard = link.as_ref().map_or(now, Link::last_heard);
         self.early.forget(peer);
-        let mut surviving = 0;
-        for g in self.groups.values_mut() {
-            if g.survives(&mut self.node, peer, loss) {
-                surviving += 1;
+        let mut surviving = BTreeSet::new();
+        for (handle, g) in &mut self.groups {
+            if g.survives(&mut self.node, peer, (loss, heard)) {
+                surviving.insert(*handle);
             } else {
                 g.lose_peer(&mut self.node, peer);
             }
         }
-        if surviving > 0 || loss == Loss::Renewed {
+        if !surviving.is_empty() || loss == Loss::Renewed {
             self.node.peers.renew((now, &self.node.config), peer, address, loss);
-            (0..surviving).for_each(|_| self.node.peers.count_group(now, peer, true));
+            for handle in &surviving {
+                self.node.peers.count_group(now, peer, true);
+                self.groups[handle].watch_again(&mut self.node, peer);
+            }
+            self.say_again(peer, &surviving, link);
         } else if address.is_some() {
             self.node.out.events.push_back(Event::Disconnect { peer });
+        }
+    }
+
+    /// What groups that have been made said over a link that the peer had given up before it heard of them.
+    fn say_again(&mut self, peer: SpId, groups: &BTreeSet<GroupHandle>, link: Option<Link>) {
+        for (message, payload, acked) in link.into_iter().flat_map(Link::into_unheard) {
+            let Message::Group { group, .. } = &message else { continue };
+            if groups.contains(group) && self.groups[group].is_made() {
+                self.node.peers.push(self.node.out.now, peer, (&message, payload), acked);
+            }
         }
     }
 

@@ -10,6 +10,7 @@ use outboard_proto::{Instant, MulticastBatch, Reach};
 
 use super::{Cluster, Happening, LANES, address_of, trace};
 use crate::breach::Breach;
+use crate::coverage::FaultKind;
 use crate::faults::Fate;
 use crate::host::Input;
 use crate::network::{Frame, Train};
@@ -31,7 +32,12 @@ impl<P: std::fmt::Debug> Cluster<P> {
             end = link.pass(now, frame.wire_bytes, now).end;
             self.queue.put_in_lane(self.up_lane(host), end + latency, Happening::FrameAtSwitch(frame));
         }
-        self.queue.put_in_lane(LANES * host, end, Happening::FrameLeft { host });
+        let slowness = self.dice.slowness(now);
+        if slowness.is_zero() {
+            self.queue.put_in_lane(LANES * host, end, Happening::FrameLeft { host });
+        } else {
+            self.queue.put(end + slowness, Happening::FrameLeft { host });
+        }
     }
 
     /// Puts a batch on the uplink, cut into trains.
@@ -64,6 +70,7 @@ impl<P: std::fmt::Debug> Cluster<P> {
             }
             first += count;
         }
+        done = done + self.dice.slowness(now);
         self.queue.put(done, Happening::Input { host, input: Input::MulticastDone { token: batch.token } });
     }
 
@@ -157,10 +164,15 @@ impl<P: std::fmt::Debug> Cluster<P> {
             self.note_loss(train.from, host, || trace::train(train, lost));
         }
         let at = at + self.plan.latency + fate.jitter;
-        for (mask, at) in [(fate.pass, at), (fate.late, at + fate.late_by), (fate.again, at + fate.late_by)] {
+        let late = at + fate.late_by;
+        for (mask, at) in [(fate.pass, at), (fate.late, late), (fate.again, late)] {
             if reached & mask != 0 {
                 self.reaches(at, host, Input::Datagrams(Rc::clone(train), mask));
             }
+        }
+        if reached & fate.replayed.0 != 0 {
+            let input = Input::Datagrams(Rc::clone(train), fate.replayed.0);
+            self.queue.put(at + fate.replayed.1, Happening::Input { host, input });
         }
     }
 
@@ -209,12 +221,15 @@ impl<P: std::fmt::Debug> Cluster<P> {
         LANES * host + 2
     }
 
-    fn is_cut(&self, now: Instant, from: usize, to: usize) -> bool {
+    fn is_cut(&mut self, now: Instant, from: usize, to: usize) -> bool {
         let lasts = |at, until| at <= now && now < until;
-        self.blackouts.iter().any(|(host, at, until)| *host == to && lasts(*at, *until))
-            || self.cuts.iter().any(|cut| {
-                let at = Instant(0) + cut.at;
-                (cut.from, cut.to) == (from, to) && lasts(at, at + cut.lasting)
-            })
+        let black = self.blackouts.iter().any(|(host, at, until)| *host == to && lasts(*at, *until));
+        let cut = self.cuts.iter().any(|cut| {
+            let at = Instant(0) + cut.at;
+            (cut.from, cut.to) == (from, to) && lasts(at, at + cut.lasting)
+        });
+        self.dice.coverage.fault(FaultKind::Blackout, black.into());
+        self.dice.coverage.fault(FaultKind::Cut, cut.into());
+        black || cut
     }
 }

@@ -15,10 +15,13 @@ impl World<'_> {
         match self.progress[group][member] {
             Progress::Before if now >= self.create_at[group][member] => {
                 self.progress[group][member] = Progress::Asked;
+                self.reach(Way::AsksForGroup);
                 let (spec, place) = (Rc::clone(&self.specs[group]), Rank(member as u32));
                 if self.scenario.faults.refused == Some((group, member)) {
                     self.progress[group][member] = Progress::Over;
                     self.truth.gone.insert((group, member));
+                    self.reach(Way::IsRefusedGroup);
+                    self.cluster.dice.coverage.fault(FaultKind::Refused, 1);
                     self.deliver(now, host, Input::Refuse { spec, rank: place, why: Refusal::Quota })?;
                 } else {
                     self.truth.asked.insert((group, member), now);
@@ -37,6 +40,7 @@ impl World<'_> {
             Progress::Calling { next, open, failed } => {
                 let ended = next > plan.calls.len() as u64 || (failed && plan.leave_on_error);
                 if ended && open == 0 {
+                    self.reach(if failed { Way::LeavesAfterError } else { Way::Leaves });
                     if next <= plan.calls.len() as u64 {
                         self.truth.gone.insert((group, member));
                     }
@@ -80,6 +84,11 @@ impl World<'_> {
         let plan = &self.scenario.groups[group];
         let call = &plan.calls[instance as usize - 1];
         self.calls_made += 1;
+        self.reach(Way::Calls);
+        self.cluster
+            .dice
+            .coverage
+            .fault(FaultKind::Disputed, (call.is_disputed() && call.bytes_of(member) != call.bytes).into());
         let id = CallId(self.calls_made);
         let memory = &mut self.cluster.hosts[host].memory;
         let call = call.make(memory, id, name, plan.members.len());
@@ -100,7 +109,9 @@ impl World<'_> {
     /// A rank's process ends: its service process sees it leave all groups that it has asked for. One that has not
     /// asked for all of them dies when it has.
     pub(super) fn rank_dies(&mut self, now: Instant, rank: usize) -> Result<(), Breach> {
-        self.dying[rank] = true;
+        if !std::mem::replace(&mut self.dying[rank], true) {
+            self.cluster.dice.coverage.fault(FaultKind::RankDied, 1);
+        }
         if self.places(rank).any(|(g, m)| self.progress[g][m] == Progress::Before) {
             return Ok(());
         }
@@ -113,6 +124,10 @@ impl World<'_> {
         groups.filter_map(move |(g, plan)| plan.members.iter().position(|r| *r == rank).map(|m| (g, m)))
     }
 
+    fn reach(&mut self, way: Way) {
+        self.cluster.dice.coverage.way(way);
+    }
+
     /// Ends the process of a rank: it leaves the groups that it has asked for, and cannot ask for the others.
     pub(super) fn rank_ends(&mut self, now: Instant, rank: usize) -> Result<(), Breach> {
         let host = self.scenario.host_of[rank];
@@ -121,6 +136,13 @@ impl World<'_> {
             if before == Progress::Over || !self.truth.gone.insert((group, member)) {
                 continue;
             }
+            self.reach(match before {
+                Progress::Before => Way::DiesBeforeAsking,
+                Progress::Asked | Progress::Refused => Way::DiesWhileMaking,
+                Progress::Calling { open: 0, .. } => Way::DiesBetweenCalls,
+                Progress::Calling { .. } => Way::DiesInCall,
+                Progress::Over => unreachable!("looked at above"),
+            });
             let input = match before {
                 Progress::Before => {
                     self.progress[group][member] = Progress::Over;
@@ -217,6 +239,10 @@ impl World<'_> {
             errors: self.errors,
             late: self.late_events,
             overdue: self.overdue.clone(),
+            coverage: self.cluster.hosts.iter().fold(self.cluster.dice.coverage.clone(), |mut sum, host| {
+                sum.add(&host.coverage);
+                sum
+            }),
         }
     }
 }

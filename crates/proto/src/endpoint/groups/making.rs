@@ -276,14 +276,14 @@ impl Group {
     /// Until when it is made, or not at all. Whose left neighbour is missing speaks behind those who miss a rank of
     /// their own, and before all others, who cannot tell who is missing: they may have been asked so much earlier.
     fn makes_until(&self, node: &Node) -> Option<Instant> {
-        let State::Creating { barrier, since, .. } = &self.state else { return None };
+        let State::Creating { barrier, .. } = &self.state else { return None };
         let timeout = node.config.group_timeout?;
         let grace = match barrier.round() {
             None => Duration::ZERO,
             Some(0) => LOCAL_FIRST,
             Some(_) => timeout + LOCAL_FIRST * 2,
         };
-        Some(*since + timeout + grace)
+        Some(self.since + timeout + grace)
     }
 
     /// Its time to be made is over.
@@ -298,11 +298,20 @@ impl Group {
         self.break_up(node, CollectiveError::NotAsked { rank, after_ms: after.as_millis() as u64 }, true);
     }
 
-    /// A link is lost. A group of which nothing has come over it is made over the next one: returns whether this is
-    /// one. If the other end gave up the group with the old link, it says so. Silence is forgiven once.
-    pub(in crate::endpoint) fn survives(&mut self, node: &mut Node, peer: SpId, loss: Loss) -> bool {
+    /// A link is lost, over which the peer was heard last at `heard`. A group of which nothing has come over it is made
+    /// over the next one: returns whether this is one. If the other end gave up the group with the old link, it says so.
+    /// Silence is forgiven once. A group may have been made here by the steps of other members alone: a peer that had
+    /// given up the link before has heard nothing of it.
+    pub(in crate::endpoint) fn survives(
+        &mut self,
+        node: &mut Node,
+        peer: SpId,
+        (loss, heard): (Loss, Instant),
+    ) -> bool {
         let Some(at) = self.members.index_of(peer) else { return false };
-        let State::Creating { barrier, .. } = &self.state else { return false };
+        let State::Creating { barrier, .. } = &self.state else {
+            return self.is_made() && loss == Loss::Renewed && heard <= self.since;
+        };
         let lost = match loss {
             Loss::Silent => !self.forgiven.insert(peer),
             Loss::Renewed => false,
@@ -318,6 +327,17 @@ impl Group {
             self.ask(node, at);
         }
         true
+    }
+
+    pub(in crate::endpoint) fn is_made(&self) -> bool {
+        matches!(self.state, State::Ready)
+    }
+
+    /// There is another link with a peer, which knows nothing of who is watched.
+    pub(in crate::endpoint) fn watch_again(&self, node: &mut Node, peer: SpId) {
+        if self.watched.contains(&peer) {
+            node.peers.watch((node.out.now, node.config.heartbeat), peer, true);
+        }
     }
 
     /// Asks a member whose step does not come for the ranks that it serves.

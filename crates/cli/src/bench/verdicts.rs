@@ -1,0 +1,371 @@
+//! `outboard bench verdicts`: how long it takes from a fault until every surviving rank is told, and whether all are
+//! told the same (docs/promise.md).
+//!
+//! Each run has new ranks, on the daemons of the run before it wherever the fault leaves them: what was cut off,
+//! stopped or killed has to serve the next run without having been asked to recover.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+use outboard_bench::{Report, Spread, VerdictRow};
+use outboard_lab::LabSpec;
+
+use crate::error::CliError;
+use crate::launch::DaemonArgs;
+use crate::trial::rank::{Act, Answer, Verdict, now_ns};
+use crate::trial::{Silence, Trial, TrialRank};
+use crate::work;
+
+/// Far more than any verdict may take: who hears nothing by then has none.
+const LIMIT: Duration = Duration::from_secs(60);
+/// How long a daemon stays stopped behind the last verdict of the others.
+const REST: Duration = Duration::from_millis(200);
+/// How long TCP may go on with connections of before a cut, until it gives them up for good.
+const GIVEN_UP: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Args)]
+pub(crate) struct VerdictsArgs {
+    /// HOSTSxRATE, three hosts at least
+    #[arg(long, default_value = "4x1gbit")]
+    lab: LabSpec,
+    /// Ranks on every host
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=16))]
+    ranks_per_host: u16,
+    /// Faults, separated by commas; all by default
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<Fault>,
+    /// Runs of each fault
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
+    repetitions: u32,
+    /// Where the rows go
+    #[arg(long)]
+    json: Option<PathBuf>,
+    #[command(flatten)]
+    daemons: DaemonArgs,
+}
+
+/// What goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Fault {
+    /// A rank is killed while the others wait for it
+    KilledRank,
+    /// Its daemon is
+    KilledDaemon,
+    /// Its host is without power
+    KilledHost,
+    /// Its host is without network
+    CutLink,
+    /// Nothing that the first host sends reaches the last one
+    OneWayCut,
+    /// Its daemon is stopped, and goes on when the others have their verdict
+    StoppedDaemon,
+    /// A rank dies when all have made their offers, before anybody asks for the group
+    DeadBefore,
+    /// A rank dies when the others have asked for the group
+    DeadDuring,
+    /// A rank dies when the group has been made, before the others call
+    DeadAfter,
+    /// A rank is refused the group
+    RefusedMember,
+}
+
+impl Fault {
+    fn name(self) -> String {
+        self.to_possible_value().expect("none is hidden").get_name().replace('-', " ")
+    }
+
+    /// Whether it is the end of a process that the kernel reports.
+    fn is_reported(self) -> bool {
+        match self {
+            Fault::KilledRank | Fault::KilledDaemon => true,
+            Fault::DeadBefore | Fault::DeadDuring | Fault::DeadAfter | Fault::RefusedMember => true,
+            Fault::KilledHost | Fault::CutLink | Fault::OneWayCut | Fault::StoppedDaemon => false,
+        }
+    }
+
+    /// Seconds within which all have their verdict.
+    fn bound_s(self) -> f64 {
+        if self.is_reported() { 2.0 } else { 5.0 }
+    }
+}
+
+pub(super) fn verdicts(args: &VerdictsArgs) -> Result<ExitCode, CliError> {
+    work::end_on_signals()?;
+    if args.lab.hosts() < 3 {
+        return Err(CliError::Failed("--lab: a verdict of several hosts takes three hosts at least".to_owned()));
+    }
+    // A rank in a group of its own is refused any other.
+    let daemons = DaemonArgs { more: vec!["--max-groups".into(), "1".into()], ..args.daemons.clone() };
+    let faults = if args.only.is_empty() { Fault::value_variants() } else { &args.only };
+    let mut report = Report { rows: Vec::new() };
+    let mut trial = None;
+    for fault in faults {
+        let mut runs = Vec::new();
+        for _ in 0..args.repetitions {
+            let cluster = match trial.take() {
+                Some(trial) => trial,
+                None => Trial::start(&args.lab, daemons.clone())?,
+            };
+            runs.push(run(&cluster, args, *fault)?);
+            trial = (*fault != Fault::KilledHost).then_some(cluster);
+        }
+        report.rows.push(row(args, *fault, &runs));
+        print!("{}", outboard_bench::render_verdicts(&report.rows[report.rows.len() - 1..], report.rows.len() == 1));
+        if let Some(path) = &args.json {
+            report.write_json(path)?;
+        }
+    }
+    let right = report.rows.iter().all(VerdictRow::holds);
+    Ok(if right { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What became of one run.
+struct Run {
+    /// Until the last surviving rank had its verdict, milliseconds.
+    worst_ms: f64,
+    /// Of ranks that can hear of each other: all that were told, how often.
+    verdicts: Vec<BTreeMap<Verdict, u32>>,
+}
+
+impl Run {
+    fn alike(&self) -> bool {
+        self.verdicts.iter().all(|told| told.len() == 1)
+    }
+}
+
+fn row(args: &VerdictsArgs, fault: Fault, runs: &[Run]) -> VerdictRow {
+    let milliseconds: Vec<f64> = runs.iter().map(|run| run.worst_ms).collect();
+    let mut statuses = BTreeMap::new();
+    for (verdict, count) in runs.iter().flat_map(|run| &run.verdicts).flatten() {
+        *statuses.entry(verdict.status.clone()).or_insert(0) += count;
+    }
+    let odd = runs.iter().find(|run| !run.alike());
+    VerdictRow {
+        fault: fault.name(),
+        cluster: args.lab.to_string(),
+        ranks_per_host: args.ranks_per_host.into(),
+        bound_s: fault.bound_s(),
+        verdict_ms: Spread::of(&milliseconds),
+        runs: runs.len() as u32,
+        alike: runs.iter().filter(|run| run.alike()).count() as u32,
+        statuses,
+        disagreement: odd.map(|run| {
+            let sides = run.verdicts.iter().flatten();
+            sides.map(|(verdict, count)| format!("{count} x {}: {}", verdict.status, verdict.text)).collect()
+        }),
+    }
+}
+
+/// The ranks of a run, the last of which is the victim, and what has been told so far.
+struct Scene<'a> {
+    trial: &'a Trial,
+    ranks: Vec<TrialRank>,
+    fault: Fault,
+}
+
+fn run(trial: &Trial, args: &VerdictsArgs, fault: Fault) -> Result<Run, CliError> {
+    let hosts: Vec<u16> =
+        (1..=trial.hosts()).flat_map(|host| std::iter::repeat_n(host, args.ranks_per_host.into())).collect();
+    let mut scene = Scene { trial, ranks: trial.start_ranks(&hosts, None, &[])?, fault };
+    scene.all(&Act::Attach)?;
+    let victim = scene.ranks.len() - 1;
+    if fault == Fault::RefusedMember {
+        let alone = scene.offers(victim..victim + 1)?;
+        scene.well(victim, &Act::Make { offers: alone, ranks: 1, rank: 0 })?;
+    }
+    let offers = scene.offers(0..victim + 1)?;
+    let make = |rank: usize| Act::Make { offers: offers.clone(), ranks: hosts.len() as u32, rank: rank as u32 };
+    let since = match fault {
+        Fault::DeadBefore => {
+            scene.ranks[victim].kill();
+            let since = now_ns();
+            scene.tell_survivors(make);
+            since
+        }
+        Fault::DeadDuring => {
+            scene.tell_survivors(make);
+            scene.await_statistics(|report| report.present.memberships, victim as u32)?;
+            let since = now_ns();
+            scene.ranks[victim].kill();
+            since
+        }
+        Fault::RefusedMember => {
+            scene.tell_survivors(make);
+            scene.await_statistics(|report| report.present.memberships, victim as u32 + 1)?;
+            let since = now_ns();
+            scene.ranks[victim].tell(&make(victim));
+            since
+        }
+        _ => {
+            (0..=victim).for_each(|rank| scene.ranks[rank].tell(&make(rank)));
+            scene.all_well()?;
+            scene.all(&Act::Calls { first: 0, count: 8 })?;
+            scene.strike(victim)?
+        }
+    };
+    scene.verdicts(since)
+}
+
+impl Scene<'_> {
+    fn failed(&self, rank: usize, why: impl std::fmt::Display) -> CliError {
+        CliError::Failed(format!("{}: rank {rank}: {why}", self.fault.name()))
+    }
+
+    fn hear(&mut self, rank: usize) -> Result<Answer, CliError> {
+        self.ranks[rank].hear(LIMIT).map_err(|silence| match silence {
+            Silence::Late => self.failed(rank, format!("no answer in {} s", LIMIT.as_secs())),
+            Silence::Ended => self.failed(rank, "it has ended"),
+        })
+    }
+
+    fn hear_well(&mut self, rank: usize) -> Result<Vec<u8>, CliError> {
+        self.hear(rank)?.result.map_err(|verdict| self.failed(rank, verdict.text))
+    }
+
+    fn well(&mut self, rank: usize, act: &Act) -> Result<Vec<u8>, CliError> {
+        self.ranks[rank].tell(act);
+        self.hear_well(rank)
+    }
+
+    fn all_well(&mut self) -> Result<(), CliError> {
+        (0..self.ranks.len()).try_for_each(|rank| self.hear_well(rank).map(drop))
+    }
+
+    fn all(&mut self, act: &Act) -> Result<(), CliError> {
+        self.ranks.iter_mut().for_each(|rank| rank.tell(act));
+        self.all_well()
+    }
+
+    fn offers(&mut self, ranks: std::ops::Range<usize>) -> Result<Vec<u8>, CliError> {
+        let offers: Result<Vec<_>, _> = ranks.map(|rank| self.well(rank, &Act::Offer)).collect();
+        Ok(offers?.concat())
+    }
+
+    fn tell_survivors(&mut self, act: impl Fn(usize) -> Act) {
+        let survivors = self.ranks.len() - 1;
+        self.ranks[..survivors].iter_mut().enumerate().for_each(|(rank, one)| one.tell(&act(rank)));
+    }
+
+    /// Waits until the daemons together have so much of something.
+    fn await_statistics(
+        &self,
+        count: fn(&outboard_service::statistics::Report) -> u32,
+        wanted: u32,
+    ) -> Result<(), CliError> {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let reports: Result<Vec<_>, _> = (1..=self.trial.hosts()).map(|host| self.trial.statistics(host)).collect();
+            let found: u32 = reports?.iter().map(count).sum();
+            match found >= wanted {
+                true => return Ok(()),
+                false if Instant::now() >= deadline => {
+                    return Err(CliError::Failed(format!("{}: {found} of {wanted} have called", self.fault.name())));
+                }
+                false => std::thread::yield_now(),
+            }
+        }
+    }
+
+    /// Has the fault happen while the survivors wait for the victim; since when.
+    fn strike(&mut self, victim: usize) -> Result<u64, CliError> {
+        let (trial, last) = (self.trial, self.trial.hosts());
+        let call = Act::Calls { first: 16, count: 1 };
+        if self.fault == Fault::DeadAfter {
+            let since = now_ns();
+            self.ranks[victim].kill();
+            self.tell_survivors(|_| call.clone());
+            return Ok(since);
+        }
+        self.tell_survivors(|_| call.clone());
+        self.await_statistics(|report| report.present.calls, victim as u32)?;
+        let since = now_ns();
+        match self.fault {
+            Fault::KilledDaemon => trial.kill_daemon(last)?,
+            Fault::KilledHost => trial.crash(last)?,
+            Fault::CutLink => trial.cut(last)?,
+            Fault::OneWayCut => trial.cut_one_way(1, last)?,
+            Fault::StoppedDaemon => trial.halt_daemon(last, true),
+            Fault::KilledRank => self.ranks[victim].kill(),
+            Fault::DeadBefore | Fault::DeadDuring | Fault::DeadAfter | Fault::RefusedMember => {
+                unreachable!("they come before the group, or before the call")
+            }
+        }
+        Ok(since)
+    }
+
+    /// Hears all survivors, mends what is broken and ends the ranks.
+    fn verdicts(mut self, since: u64) -> Result<Run, CliError> {
+        let last = self.trial.hosts();
+        let mut run = Run { worst_ms: 0.0, verdicts: Vec::new() };
+        let (there, here): (Vec<usize>, Vec<usize>) =
+            (0..self.ranks.len() - 1).partition(|rank| self.ranks[*rank].host == last);
+        self.side(&here, since, &mut run)?;
+        match self.fault {
+            Fault::KilledHost => return Ok(run),
+            // Nobody else is there to tell its ranks.
+            Fault::StoppedDaemon => {
+                std::thread::sleep(REST);
+                self.trial.halt_daemon(last, false);
+                self.side(&there, now_ns(), &mut run)?;
+            }
+            Fault::KilledDaemon | Fault::CutLink => self.side(&there, since, &mut run)?,
+            _ => {
+                // They hear what all others hear.
+                self.side(&there, since, &mut run)?;
+                let told = run.verdicts.pop().unwrap_or_default();
+                match run.verdicts.last_mut() {
+                    Some(here) => {
+                        told.into_iter().for_each(|(verdict, count)| *here.entry(verdict).or_insert(0) += count)
+                    }
+                    None => run.verdicts.push(told),
+                }
+            }
+        }
+        self.mend(last)?;
+        self.end_ranks()?;
+        Ok(run)
+    }
+
+    fn mend(&mut self, host: u16) -> Result<(), CliError> {
+        match self.fault {
+            Fault::KilledDaemon => self.trial.restart_daemon(host),
+            Fault::CutLink => {
+                self.trial.mend(host)?;
+                std::thread::sleep(GIVEN_UP);
+                Ok(())
+            }
+            Fault::OneWayCut => self.trial.mend_one_way(host),
+            _ => Ok(()),
+        }
+    }
+
+    /// Hears these survivors, who can hear of each other.
+    fn side(&mut self, ranks: &[usize], since: u64, run: &mut Run) -> Result<(), CliError> {
+        let mut told = BTreeMap::new();
+        for rank in ranks {
+            let answer = self.hear(*rank)?;
+            let Err(verdict) = answer.result else { return Err(self.failed(*rank, "its call has ended well")) };
+            run.worst_ms = run.worst_ms.max(answer.at_ns.saturating_sub(since) as f64 / 1e6);
+            *told.entry(verdict).or_insert(0) += 1;
+        }
+        if !told.is_empty() {
+            run.verdicts.push(told);
+        }
+        Ok(())
+    }
+
+    fn end_ranks(&mut self) -> Result<(), CliError> {
+        let victim = self.ranks.len() - 1;
+        self.ranks[victim].kill();
+        for mut rank in self.ranks.drain(..victim) {
+            [Act::Leave, Act::Detach].iter().for_each(|act| rank.tell(act));
+            // With the daemon gone there is nobody to take leave of.
+            let _ = [rank.hear(LIMIT), rank.hear(LIMIT)];
+            rank.end().map_err(CliError::Failed)?;
+        }
+        Ok(())
+    }
+}

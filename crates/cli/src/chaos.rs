@@ -1,0 +1,266 @@
+//! `outboard chaos`: jobs of several users on an emulated cluster on which processes are killed and stopped, links cut,
+//! disks filled and descriptors taken away, for as long as is wanted.
+//!
+//! ```text
+//!  seed --> faults, one after another ----> Trial <---- jobs, several at once: attach, make a group, call, leave
+//!             |                                            | answers of ranks, every byte checked
+//!             '--- Hits: what, where, from when to when ---+--> judged: rightful, in time, the same for all
+//! ```
+//!
+//! Invariants: an error is right only if a fault has touched the job, and what it names; every act of a rank ends
+//! within [`job::BOUND`] of the last fault that touches its job; a host has one fault at a time, and few hosts have
+//! one. At the end all is mended, and nothing may be left: no process, file, socket or address.
+
+mod hits;
+mod job;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use outboard_lab::LabSpec;
+use outboard_units::Rate;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use rustix::process::Signal;
+
+use crate::error::CliError;
+use crate::launch::DaemonArgs;
+use crate::trial::rank::now_ns;
+use crate::trial::{Trial, signal};
+use crate::work;
+use hits::{Hit, Hits, Kind, Place};
+
+/// How long daemons may take to notice that the last ranks have gone.
+const QUIET: Duration = Duration::from_secs(20);
+/// Of so many hosts one has a fault at a time, so that most jobs run.
+const HOSTS_PER_FAULT: usize = 4;
+/// Breaches that are told in full.
+const TOLD: usize = 10;
+
+#[derive(Debug, Args)]
+pub(crate) struct ChaosArgs {
+    /// Hosts of the cluster
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(2..=64))]
+    hosts: u16,
+    /// Rate of their links
+    #[arg(long, default_value = "1gbit")]
+    rate: Rate,
+    /// How long jobs are started and faults injected
+    #[arg(long, default_value_t = 60.0)]
+    minutes: f64,
+    /// Jobs at once
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=32))]
+    jobs: u16,
+    /// Users whose jobs they are, beside this one; only root may start others' programs
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(0..=100))]
+    users: u32,
+    /// What jobs and faults are drawn by
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    #[command(flatten)]
+    daemons: DaemonArgs,
+}
+
+/// What has happened so far.
+#[derive(Debug, Default)]
+struct Tally {
+    jobs: u64,
+    calls: u64,
+    verdicts: BTreeMap<String, u64>,
+    faults: BTreeMap<Kind, u64>,
+    /// What must not be.
+    breaches: Vec<String>,
+}
+
+/// What jobs and faults share.
+struct Chaos<'a> {
+    trial: &'a Trial,
+    args: &'a ChaosArgs,
+    hits: Mutex<Hits>,
+    /// The living ranks of the jobs that run.
+    ranks: Mutex<BTreeMap<(u64, usize), Arc<OwnedFd>>>,
+    tally: Mutex<Tally>,
+    until: Instant,
+    /// Faults cannot be injected or mended any more.
+    failed: AtomicBool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) fn chaos(args: &ChaosArgs) -> Result<ExitCode, CliError> {
+    work::end_on_signals()?;
+    let rate = args.rate.in_bits_per_second();
+    let spec = LabSpec::new(args.hosts, rate).map_err(|error| CliError::Lab(error.into()))?;
+    let more = ["--socket-mode", "666", "--group-timeout", "10"].map(str::to_owned).to_vec();
+    let trial = Trial::start(&spec, DaemonArgs { more, ..args.daemons.clone() })?;
+    let lasting = Duration::try_from_secs_f64(args.minutes * 60.0)
+        .map_err(|error| CliError::Failed(format!("--minutes {}: {error}", args.minutes)))?;
+    let chaos = Chaos {
+        trial: &trial,
+        args,
+        hits: Mutex::default(),
+        ranks: Mutex::default(),
+        tally: Mutex::default(),
+        until: Instant::now() + lasting,
+        failed: AtomicBool::new(false),
+    };
+    let injected = std::thread::scope(|scope| {
+        for worker in 0..args.jobs {
+            let chaos = &chaos;
+            scope.spawn(move || chaos.work(u64::from(worker)));
+        }
+        chaos.inject()
+    });
+    injected?;
+    let tally = chaos.tally.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut leftovers = trial.quiet(QUIET)?;
+    leftovers.extend(trial.end());
+    print(args, &tally, &leftovers);
+    Ok(if tally.breaches.is_empty() && leftovers.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn print(args: &ChaosArgs, tally: &Tally, leftovers: &[String]) {
+    println!("seed {}: {} jobs on {} hosts, {} calls ended well", args.seed, tally.jobs, args.hosts, tally.calls);
+    println!("\n{:<20} {:>8}", "fault", "injected");
+    for kind in Kind::ALL {
+        println!("{:<20} {:>8}", kind.name(), tally.faults.get(&kind).copied().unwrap_or(0));
+    }
+    println!("\n{:<20} {:>8}", "verdict", "ranks");
+    for (status, count) in &tally.verdicts {
+        println!("{status:<20} {count:>8}");
+    }
+    println!("\nleftovers {}, breaches {}", leftovers.len(), tally.breaches.len());
+    leftovers.iter().take(TOLD).for_each(|one| println!("LEFT OVER: {one}"));
+    tally.breaches.iter().take(TOLD).for_each(|breach| println!("BREACH: {breach}"));
+}
+
+/// A fault that is to be mended.
+struct Broken {
+    due: Instant,
+    hit: usize,
+    kind: Kind,
+    place: Place,
+}
+
+impl Chaos<'_> {
+    /// One job after another.
+    fn work(&self, worker: u64) {
+        let mut rng = ChaCha8Rng::seed_from_u64(self.args.seed ^ ((worker + 1) << 32));
+        let mut number = worker;
+        while Instant::now() < self.until && !self.failed.load(Ordering::Relaxed) {
+            if let Err(error) = job::play(self, number, &mut rng) {
+                lock(&self.tally).breaches.push(format!("job {number}: {error}"));
+            }
+            lock(&self.tally).jobs += 1;
+            number += u64::from(self.args.jobs);
+        }
+    }
+
+    /// One fault after another, each mended after a while.
+    fn inject(&self) -> Result<(), CliError> {
+        let mut rng = ChaCha8Rng::seed_from_u64(self.args.seed);
+        let mut broken: Vec<Broken> = Vec::new();
+        let outcome = loop {
+            let now = Instant::now();
+            let due = broken.extract_if(.., |one| one.due <= now).collect::<Vec<_>>();
+            if let Err(error) = due.iter().try_for_each(|one| self.mend(one)) {
+                break Err(error);
+            }
+            if now >= self.until {
+                break Ok(());
+            }
+            match self.strike(&mut rng, &broken) {
+                Ok(struck) => broken.extend(struck),
+                Err(error) => break Err(error),
+            }
+            let pause = Duration::from_millis(rng.random_range(100..1500));
+            std::thread::sleep(pause.min(self.until.saturating_duration_since(now)));
+        };
+        let mended: Vec<_> = broken.iter().map(|one| self.mend(one)).collect();
+        let outcome = outcome.and(mended.into_iter().collect());
+        self.failed.store(outcome.is_err(), Ordering::Relaxed);
+        outcome
+    }
+
+    /// Does one thing wrong, where there is something to do it to; what is to be mended.
+    fn strike(&self, rng: &mut ChaCha8Rng, broken: &[Broken]) -> Result<Option<Broken>, CliError> {
+        let kind = *Kind::ALL.choose(rng).expect("there are some");
+        let place = if kind.is_of_ranks() {
+            let ranks: Vec<(u64, usize)> = lock(&self.ranks).keys().copied().collect();
+            let Some((job, rank)) = ranks.choose(rng).copied() else { return Ok(None) };
+            Place::Rank { job, rank }
+        } else {
+            let taken: BTreeSet<u16> = broken.iter().flat_map(|one| one.place.hosts()).collect();
+            let free: Vec<u16> = (1..=self.trial.hosts()).filter(|host| !taken.contains(host)).collect();
+            let room = usize::from(self.trial.hosts()).div_ceil(HOSTS_PER_FAULT);
+            let wanted = if kind == Kind::OneWayCut { 2 } else { 1 };
+            if taken.len() + wanted > room.max(wanted) {
+                return Ok(None);
+            }
+            let Some(host) = free.choose(rng).copied() else { return Ok(None) };
+            match kind {
+                Kind::OneWayCut => {
+                    let others: Vec<u16> = free.into_iter().filter(|other| *other != host).collect();
+                    let Some(to) = others.choose(rng).copied() else { return Ok(None) };
+                    Place::Way { from: host, to }
+                }
+                _ => Place::Host(host),
+            }
+        };
+        // Shorter and longer than any silence that counts as death.
+        let most = *[300, 3_000, 10_000].choose(rng).expect("there are some");
+        let lasting = Duration::from_millis(rng.random_range(50..most));
+        let hit = lock(&self.hits).begin(Hit { kind, place, from: now_ns(), to: None });
+        *lock(&self.tally).faults.entry(kind).or_insert(0) += 1;
+        self.act(kind, place)?;
+        let broken = Broken { due: Instant::now() + lasting, hit, kind, place };
+        if kind == Kind::KilledRank {
+            lock(&self.hits).end(hit, now_ns());
+            return Ok(None);
+        }
+        Ok(Some(broken))
+    }
+
+    fn act(&self, kind: Kind, place: Place) -> Result<(), CliError> {
+        match (kind, place) {
+            (Kind::KilledRank, Place::Rank { job, rank }) => self.signal_rank((job, rank), Signal::KILL),
+            (Kind::StoppedRank, Place::Rank { job, rank }) => self.signal_rank((job, rank), Signal::STOP),
+            (Kind::KilledDaemon, Place::Host(host)) => self.trial.kill_daemon(host)?,
+            (Kind::StoppedDaemon, Place::Host(host)) => self.trial.halt_daemon(host, true),
+            (Kind::CutLink, Place::Host(host)) => self.trial.cut(host)?,
+            (Kind::OneWayCut, Place::Way { from, to }) => self.trial.cut_one_way(from, to)?,
+            (Kind::FullDisk, Place::Host(host)) => self.trial.fill_disk(host, true)?,
+            (Kind::FewDescriptors, Place::Host(host)) => self.trial.take_descriptors(host, true)?,
+            _ => unreachable!("{kind:?} happens elsewhere than at {place:?}"),
+        }
+        Ok(())
+    }
+
+    fn mend(&self, broken: &Broken) -> Result<(), CliError> {
+        match (broken.kind, broken.place) {
+            (Kind::StoppedRank, Place::Rank { job, rank }) => self.signal_rank((job, rank), Signal::CONT),
+            (Kind::KilledDaemon, Place::Host(host)) => self.trial.restart_daemon(host)?,
+            (Kind::StoppedDaemon, Place::Host(host)) => self.trial.halt_daemon(host, false),
+            (Kind::CutLink, Place::Host(host)) => self.trial.mend(host)?,
+            (Kind::OneWayCut, Place::Way { to, .. }) => self.trial.mend_one_way(to)?,
+            (Kind::FullDisk, Place::Host(host)) => self.trial.fill_disk(host, false)?,
+            (Kind::FewDescriptors, Place::Host(host)) => self.trial.take_descriptors(host, false)?,
+            (kind, place) => unreachable!("{kind:?} at {place:?} needs no mending"),
+        }
+        lock(&self.hits).end(broken.hit, now_ns());
+        Ok(())
+    }
+
+    fn signal_rank(&self, rank: (u64, usize), what: Signal) {
+        // One whose job is over by now needs no signal.
+        lock(&self.ranks).get(&rank).into_iter().for_each(|pidfd| signal(pidfd, what));
+    }
+}

@@ -1,0 +1,149 @@
+//! The faults of a run: what happened where and when, and which of them excuse what a rank was told.
+
+/// What goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    KilledRank,
+    StoppedRank,
+    KilledDaemon,
+    StoppedDaemon,
+    CutLink,
+    OneWayCut,
+    FullDisk,
+    FewDescriptors,
+}
+
+/// Where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// A rank of a job, both by number.
+    Rank {
+        job: u64,
+        rank: usize,
+    },
+    Host(u16),
+    /// From one host to another.
+    Way {
+        from: u16,
+        to: u16,
+    },
+}
+
+/// One fault.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Hit {
+    pub(super) kind: Kind,
+    pub(super) place: Place,
+    /// Since when, on CLOCK_MONOTONIC.
+    pub(super) from: u64,
+    /// Until when; not mended yet without.
+    pub(super) to: Option<u64>,
+}
+
+/// All faults so far, in the order in which they began.
+#[derive(Debug, Default)]
+pub(super) struct Hits(Vec<Hit>);
+
+/// A mended fault may still be noticed for so long: who was stopped or cut off handles what came meanwhile, and TCP gives
+/// up connections.
+const SETTLING_NS: u64 = 6_000_000_000;
+
+impl Kind {
+    pub(super) const ALL: [Kind; 8] = [
+        Kind::KilledRank,
+        Kind::StoppedRank,
+        Kind::KilledDaemon,
+        Kind::StoppedDaemon,
+        Kind::CutLink,
+        Kind::OneWayCut,
+        Kind::FullDisk,
+        Kind::FewDescriptors,
+    ];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Kind::KilledRank => "killed rank",
+            Kind::StoppedRank => "stopped rank",
+            Kind::KilledDaemon => "killed daemon",
+            Kind::StoppedDaemon => "stopped daemon",
+            Kind::CutLink => "cut link",
+            Kind::OneWayCut => "one-way cut",
+            Kind::FullDisk => "full disk",
+            Kind::FewDescriptors => "few descriptors",
+        }
+    }
+
+    pub(super) fn is_of_ranks(self) -> bool {
+        matches!(self, Kind::KilledRank | Kind::StoppedRank)
+    }
+
+    /// Whether service processes stop hearing of each other, and each may find that the other is gone.
+    pub(super) fn is_silence(self) -> bool {
+        matches!(self, Kind::StoppedDaemon | Kind::CutLink | Kind::OneWayCut)
+    }
+
+    /// Whether a call or group may fail for it. Nothing that is called needs a file.
+    fn excuses(self) -> bool {
+        self != Kind::FullDisk
+    }
+}
+
+impl Place {
+    pub(super) fn hosts(self) -> impl Iterator<Item = u16> {
+        let hosts = match self {
+            Place::Rank { .. } => [None, None],
+            Place::Host(host) => [Some(host), None],
+            Place::Way { from, to } => [Some(from), Some(to)],
+        };
+        hosts.into_iter().flatten()
+    }
+}
+
+impl Hit {
+    /// Whether it is about this rank, which is on this host.
+    pub(super) fn touches(&self, job: u64, rank: usize, host: u16) -> bool {
+        self.place == Place::Rank { job, rank } || self.place.hosts().any(|one| one == host)
+    }
+}
+
+impl Hits {
+    /// One begins; its number.
+    pub(super) fn begin(&mut self, hit: Hit) -> usize {
+        self.0.push(hit);
+        self.0.len() - 1
+    }
+
+    /// It is mended.
+    pub(super) fn end(&mut self, number: usize, at: u64) {
+        self.0[number].to = Some(at);
+    }
+
+    /// Those that may have had an effect on a job, whose ranks are on these hosts, from one time to another.
+    pub(super) fn excusing(&self, job: u64, hosts: &[u16], since: u64, until: u64) -> Vec<Hit> {
+        let then = |hit: &&Hit| hit.from <= until && hit.to.is_none_or(|to| to + SETTLING_NS >= since);
+        let touches = |hit: &&Hit| (0..hosts.len()).any(|rank| hit.touches(job, rank, hosts[rank]));
+        self.0.iter().filter(|hit| hit.kind.excuses()).filter(then).filter(touches).copied().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_excuses_those_whom_it_touches_while_it_lasts_and_a_moment_longer() {
+        let mut hits = Hits::default();
+        let cut = hits.begin(Hit { kind: Kind::CutLink, place: Place::Host(2), from: 10, to: None });
+        let killed = Place::Rank { job: 7, rank: 1 };
+        hits.begin(Hit { kind: Kind::KilledRank, place: killed, from: 20, to: Some(20) });
+        hits.begin(Hit { kind: Kind::FullDisk, place: Place::Host(3), from: 0, to: None });
+        let found = |hits: &Hits, job, hosts: &[u16], since| hits.excusing(job, hosts, since, since + 5).len();
+        assert_eq!(found(&hits, 1, &[1, 2], 0), 0);
+        assert_eq!(found(&hits, 1, &[1, 2], 10), 1);
+        assert_eq!(found(&hits, 7, &[1, 3], 16), 1);
+        assert_eq!(found(&hits, 7, &[3], 16), 0);
+        hits.end(cut, 100);
+        assert_eq!(found(&hits, 1, &[2], 100 + SETTLING_NS), 1);
+        assert_eq!(found(&hits, 1, &[2], 101 + SETTLING_NS), 0);
+    }
+}

@@ -1,0 +1,219 @@
+//! One job: ranks of a user somewhere on the cluster that attach, make a group, call and leave, and the judgement of
+//! all that they are told.
+
+use std::time::Duration;
+
+use rand::Rng;
+use rand_chacha::ChaCha8Rng;
+use rustix::process::geteuid;
+
+use super::hits::{Hit, Kind};
+use super::{Chaos, lock};
+use crate::error::CliError;
+use crate::trial::rank::{Act, Answer, Verdict, WRONG, now_ns};
+use crate::trial::{Silence, TrialRank};
+
+/// Within this every act ends, behind the last fault that touches its job.
+pub(super) const BOUND: Duration = Duration::from_secs(20);
+/// How often faults are looked at while an answer is awaited.
+const LOOK: Duration = Duration::from_millis(200);
+/// The first of the users.
+const FIRST_USER: u32 = 20_000;
+/// One job in so many writes a trace, where the host has files of its own.
+const TRACED: u64 = 4;
+const TRACES: &str = "/run/tmp";
+
+/// A job that runs.
+struct Job<'a, 'c> {
+    chaos: &'c Chaos<'a>,
+    number: u64,
+    hosts: Vec<u16>,
+    ranks: Vec<TrialRank>,
+    /// Whether the rank has been found dead.
+    dead: Vec<bool>,
+    since: u64,
+}
+
+/// Plays a job to its end.
+pub(super) fn play(chaos: &Chaos<'_>, number: u64, rng: &mut ChaCha8Rng) -> Result<(), CliError> {
+    let hosts: Vec<u16> = (0..rng.random_range(2..=6)).map(|_| rng.random_range(1..=chaos.trial.hosts())).collect();
+    let others = if geteuid().is_root() { chaos.args.users } else { 0 };
+    let user = Some(rng.random_range(0..=others)).filter(|user| *user > 0).map(|user| FIRST_USER + user);
+    let mut environment = vec![("OUTBOARD_JOB".to_owned(), (number + 1).to_string())];
+    let traced = number.is_multiple_of(TRACED);
+    environment.extend(traced.then(|| ("OUTBOARD_TRACE".to_owned(), TRACES.to_owned())));
+    let rounds = rng.random_range(1..=12);
+    let since = now_ns();
+    let ranks = chaos.trial.start_ranks(&hosts, user, &environment)?;
+    for (rank, one) in ranks.iter().enumerate() {
+        lock(&chaos.ranks).insert((number, rank), one.handle());
+    }
+    let dead = vec![false; ranks.len()];
+    let mut job = Job { chaos, number, hosts, ranks, dead, since };
+    if job.all(|_| Act::Attach).is_some() {
+        job.groups(rounds);
+    }
+    job.end();
+    if traced {
+        job.hosts.iter().for_each(|host| chaos.trial.remove_files(*host, TRACES, "rank-"));
+    }
+    Ok(())
+}
+
+impl Job<'_, '_> {
+    /// Makes groups and calls on each, until something fails.
+    fn groups(&mut self, rounds: u64) -> Option<()> {
+        for round in 0..rounds {
+            if round % 4 == 0 {
+                let offers = self.all(|_| Act::Offer)?.concat();
+                let ranks = self.hosts.len() as u32;
+                self.all(|rank| Act::Make { offers: offers.clone(), ranks, rank: rank as u32 })?;
+            }
+            self.all(|_| Act::Calls { first: round * 10, count: 10 })?;
+            if round % 4 == 3 {
+                self.all(|_| Act::Leave)?;
+            }
+        }
+        Some(())
+    }
+
+    /// All ranks do something; what came of it, or nothing where it failed for one of them.
+    fn all(&mut self, act: impl Fn(usize) -> Act) -> Option<Vec<Vec<u8>>> {
+        let told = now_ns();
+        self.ranks.iter_mut().enumerate().for_each(|(rank, one)| one.tell(&act(rank)));
+        let name = format!("{:?}", act(0)).split([' ', '{']).next().unwrap_or_default().to_owned();
+        let answers: Vec<_> = (0..self.ranks.len()).map(|rank| self.hear(rank, told, &name)).collect();
+        let verdicts = answers.iter().enumerate();
+        let verdicts: Vec<(usize, u64, Verdict)> = verdicts
+            .filter_map(|(rank, answer)| {
+                let answer = answer.as_ref()?;
+                Some((rank, answer.at_ns, answer.result.clone().err()?))
+            })
+            .collect();
+        self.judge(&name, &verdicts);
+        answers.into_iter().map(|answer| answer?.result.ok()).collect()
+    }
+
+    /// A rank's answer; nothing of one that is dead.
+    fn hear(&mut self, rank: usize, told: u64, act: &str) -> Option<Answer> {
+        while !self.dead[rank] {
+            match self.ranks[rank].hear(LOOK) {
+                Ok(answer) => {
+                    lock(&self.chaos.tally).calls += answer.calls;
+                    return Some(answer);
+                }
+                Err(Silence::Late) => {
+                    let hits = self.hits(now_ns());
+                    // What has no end yet goes on.
+                    let last = hits.iter().map(|hit| hit.to.unwrap_or(u64::MAX)).max().unwrap_or(0).max(told);
+                    if now_ns().saturating_sub(last) > BOUND.as_nanos() as u64 {
+                        self.breach(&format!("rank {rank} has not ended {act} in time; {hits:?}"));
+                        self.ranks[rank].kill();
+                        self.dead[rank] = true;
+                    }
+                }
+                Err(Silence::Ended) => {
+                    self.dead[rank] = true;
+                    let killed = |hit: &Hit| hit.kind == Kind::KilledRank && self.touches(hit, rank);
+                    if !self.hits(now_ns()).iter().any(killed) {
+                        self.breach(&format!("rank {rank} has ended by itself in {act}"));
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// The faults that may have had an effect until then.
+    fn hits(&self, until: u64) -> Vec<Hit> {
+        lock(&self.chaos.hits).excusing(self.number, &self.hosts, self.since, until)
+    }
+
+    fn touches(&self, hit: &Hit, rank: usize) -> bool {
+        hit.touches(self.number, rank, self.hosts[rank])
+    }
+
+    fn breach(&self, what: &str) {
+        let text = format!("job {} on hosts {:?}: {what}", self.number, self.hosts);
+        lock(&self.chaos.tally).breaches.push(text);
+    }
+
+    /// Judges what ranks were told of one act.
+    fn judge(&self, act: &str, verdicts: &[(usize, u64, Verdict)]) {
+        for (rank, at, verdict) in verdicts {
+            *lock(&self.chaos.tally).verdicts.entry(verdict.status.clone()).or_insert(0) += 1;
+            let hits = self.hits(*at);
+            if let Some(why) = self.wrong(*rank, verdict, &hits) {
+                let Verdict { status, text } = verdict;
+                self.breach(&format!("rank {rank} in {act}: {status}, {text}: {why}; {hits:?}"));
+            }
+        }
+        let Some(last) = verdicts.iter().map(|(_, at, _)| *at).max() else { return };
+        let hits = self.hits(last);
+        let [only] = &hits[..] else { return };
+        if !matches!(only.kind, Kind::KilledRank | Kind::KilledDaemon) {
+            return;
+        }
+        let mut others = verdicts.iter().filter(|(rank, ..)| !self.touches(only, *rank)).map(|(_, _, verdict)| verdict);
+        let first = others.next();
+        if let (Some(first), Some(other)) = (first, others.find(|verdict| Some(*verdict) != first)) {
+            self.breach(&format!("after {only:?} some were told {first:?}, some {other:?}"));
+        }
+    }
+
+    /// Why a verdict is wrong, if it is.
+    fn wrong(&self, rank: usize, verdict: &Verdict, hits: &[Hit]) -> Option<String> {
+        if verdict.status == WRONG {
+            return Some("bytes are never wrong".to_owned());
+        }
+        if hits.is_empty() {
+            return Some("no fault touches the job".to_owned());
+        }
+        // What is told without a name is about the service process of the rank itself.
+        let named = named_rank(&verdict.text).unwrap_or(rank);
+        // Who has not heard of a group is named by the lowest rank that its service process has there.
+        let beside = |rank: &usize| self.hosts.get(named).is_some_and(|host| self.hosts[*rank] == *host);
+        let suspects = || (0..self.hosts.len()).filter(beside);
+        // Who is cut off hears nothing of all others, and may be the first to say so.
+        let silent = verdict.status == "PeerLost" && hits.iter().any(|hit| hit.kind.is_silence());
+        let blamed = silent || hits.iter().any(|hit| suspects().any(|rank| self.touches(hit, rank)));
+        (!blamed).then(|| format!("no fault touches rank {named}"))
+    }
+
+    /// Ends the ranks that live.
+    fn end(&mut self) {
+        for act in [Act::Leave, Act::Detach] {
+            let told = now_ns();
+            self.ranks.iter_mut().for_each(|rank| rank.tell(&act));
+            (0..self.ranks.len()).for_each(|rank| drop(self.hear(rank, told, "the end")));
+        }
+        lock(&self.chaos.ranks).retain(|(job, _), _| *job != self.number);
+        for (rank, one) in std::mem::take(&mut self.ranks).into_iter().enumerate() {
+            if self.dead[rank] {
+                continue;
+            }
+            // A rank that was stopped or killed meanwhile is not to be waited for.
+            let touched = self.hits(now_ns()).iter().any(|hit| hit.kind.is_of_ranks() && self.touches(hit, rank));
+            if touched {
+                one.kill();
+            } else if let Err(why) = one.end() {
+                self.breach(&why);
+            }
+        }
+    }
+}
+
+/// The first rank that a sentence names.
+fn named_rank(text: &str) -> Option<usize> {
+    let (_, rest) = text.split_once("rank ")?;
+    rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_first_rank_that_is_named_is_blamed() {
+        assert_eq!(super::named_rank("rank 3 died or left; rank 4 as well"), Some(3));
+        assert_eq!(super::named_rank("the service process of this host ended"), None);
+    }
+}

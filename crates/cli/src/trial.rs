@@ -1,0 +1,273 @@
+//! Trials: emulated clusters whose daemons are killed, stopped and cut off at known moments, and whose ranks do what
+//! they are told.
+//!
+//! ```text
+//!  bench verdicts, chaos --Trial--> lab: hosts with one daemon each      signals by the process ids of this machine
+//!                        --TrialRank, line of acts--> outboard __rank    links by ip and nft on the host
+//! ```
+//!
+//! Invariants: whatever was started ends with the [`Trial`]; a process is signalled by a descriptor of it, never by a
+//! number that may be another's by now. Never judges.
+
+mod faults;
+mod leftovers;
+pub(crate) mod rank;
+
+use std::fs::Permissions;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use outboard_bench::Process;
+use outboard_lab::{Lab, LabSpec, Node};
+use outboard_service::statistics::Report;
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Pid, PidfdFlags, Signal};
+use rustix::time::Timespec;
+use tempfile::TempDir;
+
+use crate::error::CliError;
+use crate::launch::{self, DaemonArgs};
+use crate::{places, reports, work};
+use leftovers::Inventory;
+use rank::{Act, Answer};
+
+const START_LIMIT: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
+const END_LIMIT: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
+/// For directories and sockets that ranks of all users reach.
+const FOR_ALL: u32 = 0o755;
+const CONNECTED_BY_ALL: u32 = 0o666;
+
+/// See the module. Fields end in their order: daemons before their hosts, these before their files.
+#[derive(Debug)]
+pub(crate) struct Trial {
+    /// Host by host.
+    daemons: Mutex<Vec<Daemon>>,
+    lab: Lab,
+    directory: TempDir,
+    args: DaemonArgs,
+    /// What there was on each host before anything was started.
+    before: Vec<Inventory>,
+    /// Ranks started so far.
+    ranks: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Daemon {
+    process: Process,
+    stats: PathBuf,
+    /// On this machine.
+    id: Pid,
+    pidfd: OwnedFd,
+}
+
+/// A rank that does what it is told.
+#[derive(Debug)]
+pub(crate) struct TrialRank {
+    /// From 1.
+    pub(crate) host: u16,
+    line: BufReader<UnixStream>,
+    /// What has come of an answer.
+    partial: String,
+    pidfd: Arc<OwnedFd>,
+    process: Process,
+}
+
+/// Why there is no answer of a rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Silence {
+    /// Not in this time.
+    Late,
+    /// Its process has ended.
+    Ended,
+}
+
+impl Trial {
+    /// Starts the cluster with a daemon on each host.
+    pub(crate) fn start(spec: &LabSpec, args: DaemonArgs) -> Result<Self, CliError> {
+        let directory = work::directory()?;
+        set_mode(directory.path(), FOR_ALL)?;
+        let lab = Lab::start(spec)?;
+        let before = lab.host_pids().iter().map(|first| Inventory::of(*first)).collect();
+        let trial = Trial { daemons: Mutex::default(), lab, directory, args, before, ranks: AtomicU64::new(0) };
+        for host in 1..=spec.hosts() {
+            trial.within(host, "chmod", &[&format!("{FOR_ALL:o}"), launch::HOST_DIRECTORY])?;
+            let daemon = trial.start_daemon(host)?;
+            trial.daemons().push(daemon);
+        }
+        Ok(trial)
+    }
+
+    /// Number of hosts, which count from 1.
+    pub(crate) fn hosts(&self) -> u16 {
+        self.lab.spec().hosts()
+    }
+
+    fn daemons(&self) -> MutexGuard<'_, Vec<Daemon>> {
+        self.daemons.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn start_daemon(&self, host: u16) -> Result<Daemon, CliError> {
+        let (process, stats) = launch::start_daemon(&self.lab, host, self.directory.path(), &self.args)?;
+        let failed = || CliError::system(format!("find the process of {}", process.name()));
+        let (id, pidfd) = UnixStream::connect(&stats).and_then(|line| behind(&line)).map_err(failed())?;
+        Ok(Daemon { process, stats, id, pidfd })
+    }
+
+    /// Runs a tool on a host to a good end.
+    fn within(&self, host: u16, tool: &str, arguments: &[&str]) -> Result<(), CliError> {
+        let mut command = self.lab.command(&Node::Host(host).to_string(), tool)?;
+        places::run_tool(command.args(arguments), &format!("{tool} {} on h{host} failed", arguments.join(" ")))
+    }
+
+    /// What the daemon of a host says of itself.
+    pub(crate) fn statistics(&self, host: u16) -> Result<Report, CliError> {
+        let stats = self.daemons()[usize::from(host) - 1].stats.clone();
+        reports::ask(&stats).map_err(CliError::system(format!("ask the daemon of h{host}")))
+    }
+
+    /// Starts a rank on each of these hosts, of this user where that is not our own.
+    pub(crate) fn start_ranks(
+        &self,
+        hosts: &[u16],
+        user: Option<u32>,
+        environment: &[(String, String)],
+    ) -> Result<Vec<TrialRank>, CliError> {
+        let started: Vec<_> = hosts.iter().map(|host| self.start_rank(*host, user, environment)).collect();
+        started.into_iter().map(|started| started.and_then(StartedRank::await_line)).collect()
+    }
+
+    fn start_rank(
+        &self,
+        host: u16,
+        user: Option<u32>,
+        environment: &[(String, String)],
+    ) -> Result<StartedRank, CliError> {
+        let number = self.ranks.fetch_add(1, Ordering::Relaxed);
+        let path = self.directory.path().join(format!("line-{number}"));
+        let listener = UnixListener::bind(&path).map_err(CliError::system(format!("listen at {}", path.display())))?;
+        set_mode(&path, CONNECTED_BY_ALL)?;
+        let own = std::env::current_exe().map_err(CliError::system("find this program"))?;
+        let node = Node::Host(host).to_string();
+        let mut command = match user {
+            None => self.lab.command(&node, own)?,
+            Some(user) => self.as_user(&node, user, &own)?,
+        };
+        command.arg("__rank").arg(&path).env("OUTBOARD_SOCKET", launch::host_socket());
+        command.envs(environment.iter().cloned());
+        let process = Process::start(format!("rank {number} on {node}"), command, self.directory.path())?;
+        Ok(StartedRank { host, listener, path, process })
+    }
+
+    fn as_user(&self, node: &str, user: u32, program: &Path) -> Result<Command, CliError> {
+        let mut command = self.lab.command(node, "setpriv")?;
+        let user = user.to_string();
+        command.args(["--reuid", &user, "--regid", &user, "--clear-groups", "--"]).arg(program);
+        Ok(command)
+    }
+}
+
+/// A rank that has not called in yet.
+struct StartedRank {
+    host: u16,
+    listener: UnixListener,
+    path: PathBuf,
+    process: Process,
+}
+
+impl StartedRank {
+    fn await_line(self) -> Result<TrialRank, CliError> {
+        let StartedRank { host, listener, path, process } = self;
+        let silent = || CliError::Failed(format!("{} does not call in: {}", process.name(), process.output_end()));
+        let called = {
+            let mut fds =
+                [PollFd::new(&listener, PollFlags::IN), PollFd::from_borrowed_fd(process.ended_fd(), PollFlags::IN)];
+            rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&START_LIMIT)))
+                .map_err(|error| CliError::system("wait for a rank")(error.into()))?;
+            !fds[0].revents().is_empty()
+        };
+        if !called {
+            return Err(silent());
+        }
+        let failed = || CliError::system(format!("the line of {}", process.name()));
+        let (line, _) = listener.accept().map_err(failed())?;
+        let (_, pidfd) = behind(&line).map_err(failed())?;
+        std::fs::remove_file(&path).map_err(CliError::system(format!("remove {}", path.display())))?;
+        Ok(TrialRank { host, line: BufReader::new(line), partial: String::new(), pidfd: Arc::new(pidfd), process })
+    }
+}
+
+impl TrialRank {
+    /// Tells it what to do. One that has ended is found by the missing answer.
+    pub(crate) fn tell(&mut self, act: &Act) {
+        let text = serde_json::to_string(act).expect("an act is plain data");
+        let _ = writeln!(self.line.get_mut(), "{text}");
+    }
+
+    /// Its answer to the last act.
+    pub(crate) fn hear(&mut self, limit: Duration) -> Result<Answer, Silence> {
+        // A socket of ours takes any limit but none.
+        let _ = self.line.get_ref().set_read_timeout(Some(limit.max(Duration::from_millis(1))));
+        match self.line.read_line(&mut self.partial) {
+            Ok(1..) if self.partial.ends_with('\n') => {
+                let answer = serde_json::from_str(&self.partial);
+                self.partial.clear();
+                answer.map_err(|_| Silence::Ended)
+            }
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                Err(Silence::Late)
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Err(Silence::Late),
+            _ => Err(Silence::Ended),
+        }
+    }
+
+    /// What signals it.
+    pub(crate) fn handle(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.pidfd)
+    }
+
+    /// As `kill -9`.
+    pub(crate) fn kill(&self) {
+        signal(&self.pidfd, Signal::KILL);
+    }
+
+    /// Waits for its end behind the last act; what is wrong with that.
+    pub(crate) fn end(mut self) -> Result<(), String> {
+        drop(self.line);
+        let ended = {
+            let mut fds = [PollFd::from_borrowed_fd(self.process.ended_fd(), PollFlags::IN)];
+            rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&END_LIMIT)))
+        };
+        if ended != Ok(1) {
+            return Err(format!("{} does not end: {}", self.process.name(), self.process.output_end()));
+        }
+        match self.process.wait() {
+            Ok(status) if status.success() => Ok(()),
+            Ok(status) => Err(format!("{} ended with {status}: {}", self.process.name(), self.process.output_end())),
+            Err(error) => Err(format!("{}: {error}", self.process.name())),
+        }
+    }
+}
+
+/// Signals a process; one that has ended needs none.
+pub(crate) fn signal(pidfd: &impl AsFd, signal: Signal) {
+    let _ = rustix::process::pidfd_send_signal(pidfd, signal);
+}
+
+/// The process at the other end of a line, which lives.
+fn behind(line: &UnixStream) -> io::Result<(Pid, OwnedFd)> {
+    let id = rustix::net::sockopt::socket_peercred(line)?.pid;
+    Ok((id, rustix::process::pidfd_open(id, PidfdFlags::empty())?))
+}
+
+fn set_mode(path: &Path, mode: u32) -> Result<(), CliError> {
+    let set = std::fs::set_permissions(path, Permissions::from_mode(mode));
+    set.map_err(CliError::system(format!("set the mode of {}", path.display())))
+}
