@@ -23,7 +23,7 @@ use crate::work;
 const LIMIT: Duration = Duration::from_secs(60);
 /// How long a daemon stays stopped behind the last verdict of the others.
 const REST: Duration = Duration::from_millis(200);
-/// How long TCP may go on with connections of before a cut, until it gives them up for good.
+/// How long the silence of a cut may be counted against groups made behind it (docs/promise.md).
 const GIVEN_UP: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Args)]
