@@ -29,7 +29,7 @@ pub struct Faults {
     /// Chance that somebody who hears a train of datagrams sends an altered one of it to a receiver before it: damaged,
     /// cut short, with another payload, of another instance or group, or from another address.
     pub forgery: f64,
-    /// Chance that a datagram comes once more within [`REPLAY`]. Of frames the fabric takes none twice: they come over
+    /// Chance that a datagram comes once more within `REPLAY`. Of frames the fabric takes none twice: they come over
     /// a connection of a peer that has proven who it is.
     pub replay: f64,
     /// Most by which a sender of batches, or the fabric, is late to say that it is done, evenly drawn.

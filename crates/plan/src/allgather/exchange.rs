@@ -127,32 +127,35 @@ pub(super) fn rotated_bruck(builder: &mut ProgramBuilder, blocks: Blocks<'_>, po
     };
     builder.buffers(blocks.input_bytes(), blocks.extents.total(), if ranks > 1 { starts[ranks as usize] } else { 0 });
     let shifts = shifts(ranks, ports);
-    let mut received: Vec<(u32, OpId)> = Vec::new();
-    for &Shift { distance, count } in &shifts {
-        let span = run(distance, count);
+    let mut received: Vec<(&Shift, OpId)> = Vec::new();
+    for shift in &shifts {
+        let span = run(shift.distance, shift.count);
         if !span.is_empty() {
-            received.push((distance, builder.recv(Rank(blocks.right(distance)), 0, span, &[])));
+            received.push((shift, builder.recv(Rank(blocks.right(shift.distance)), 0, span, &[])));
         }
     }
+    // Those that put something into so many blocks from one on.
+    let into = |from: u32, count: u32| {
+        let meets = move |shift: &Shift| shift.distance < from + count && from < shift.distance + shift.count;
+        received.iter().filter(move |(shift, _)| meets(shift)).map(|(_, id)| *id)
+    };
     blocks.copy_own(builder);
     let passes_on = shifts.iter().any(|shift| shift.count > 1) && !blocks.contribution().is_empty();
     let own = passes_on.then(|| builder.copy(blocks.contribution(), run(0, 1), &[]));
     for &Shift { distance, count } in &shifts {
-        let arrived = received.iter().filter(|(distance, _)| *distance < count).map(|(_, id)| *id);
         let (span, after): (Span, Vec<OpId>) = match count {
             1 => (blocks.contribution(), Vec::new()),
-            _ => (run(0, count), own.into_iter().chain(arrived).collect()),
+            _ => (run(0, count), own.into_iter().chain(into(0, count)).collect()),
         };
         if !span.is_empty() {
             builder.send(Rank(blocks.left(distance)), 0, span, &after);
         }
     }
     // Those up to the last rank, then those from rank 0 on; its own block is in its place.
-    let all: Vec<OpId> = received.iter().map(|(_, id)| *id).collect();
     let before_end = ranks - rank;
     for (from, count, first) in [(1, before_end - 1, rank + 1), (before_end, rank, 0)] {
         if count > 0 && !run(from, count).is_empty() {
-            builder.copy(run(from, count), blocks.run(first, count), &all);
+            builder.copy(run(from, count), blocks.run(first, count), &into(from, count).collect::<Vec<_>>());
         }
     }
 }

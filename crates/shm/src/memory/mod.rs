@@ -214,7 +214,7 @@ pub enum Side {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
     use std::process::{Child, Command};
 
     /// SP-4: more pieces than one call takes, neighbours and not, empty ones among them.
@@ -238,14 +238,14 @@ mod tests {
     /// fault of a piece that runs into it.
     pub(super) fn faults_are_named(memory: &dyn RankMemory) -> (u64, AccessError) {
         const PAGE: usize = 4096;
+        /// Addresses that the kernel gives nobody who does not ask for them: other threads map memory meanwhile, and
+        /// what lies behind ours has to stay nothing that even a memory descriptor could write to.
+        static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(1 << 40);
+        let place = NEXT.fetch_add(1 << 20, std::sync::atomic::Ordering::Relaxed);
+        let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE);
         // SAFETY: a fresh mapping, of which only addresses are used; left mapped until the test process ends.
-        let start = unsafe {
-            let rights = ProtFlags::READ | ProtFlags::WRITE;
-            let start = mmap_anonymous(std::ptr::null_mut(), 3 * PAGE, rights, MapFlags::PRIVATE).unwrap();
-            // Nothing that even a memory descriptor could write to.
-            munmap(start.byte_add(2 * PAGE), PAGE).unwrap();
-            start as u64
-        };
+        let start =
+            unsafe { mmap_anonymous(std::ptr::without_provenance_mut(place), 2 * PAGE, rights, flags) }.unwrap() as u64;
         let (behind, bytes) = (start + 2 * PAGE as u64, [7; 64]);
         let batch = [start, behind, start + 64].map(|address| WritePiece { local: &bytes, address });
         assert_eq!(memory.writev(&batch), Err(AccessError::Fault { address: behind, bytes: 64 }));
