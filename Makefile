@@ -70,8 +70,9 @@ bench: build
 	  --comm-core --sizes 256K,1M --peers mpich,intel-mpi --json target/bench/$$c-core.json || exit 1; done
 	$(OUTBOARD) bench programs --json target/bench/programs.json
 	OUTBOARD_CHOICE=adaptive $(OUTBOARD) bench grid --blocking --learn 1 --labs $(GRID_LABS) --json target/bench/grid.json
+	OUTBOARD_CHOICE=adaptive $(OUTBOARD) bench grid --learn 1 --labs 4x1gbit --json target/bench/igrid.json
 	$(OUTBOARD) bench readme target/bench/*.json
-	$(OUTBOARD) bench readme --readme docs/grid.md --json docs/grid.json target/bench/grid.json
+	$(OUTBOARD) bench readme --readme docs/grid.md --json docs/grid.json target/bench/grid.json target/bench/igrid.json
 	$(OUTBOARD) bench verdicts --json target/bench-verdicts.json
 	$(OUTBOARD) bench readme --readme docs/promise.md --json docs/promise.json target/bench-verdicts.json
 	for layout in contiguous strided; do $(OUTBOARD) bench allgather --lab 4x1gbit --ranks-per-host 4 --layout $$layout \

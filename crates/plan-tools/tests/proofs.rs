@@ -210,7 +210,7 @@ fn any_of(of: fn(Collective) -> Vec<Choice>) -> impl Strategy<Value = Choice> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig::with_cases(150))]
 
     /// Any bytes of any element, any rank on any host.
     #[test]
