@@ -116,16 +116,22 @@ struct batch {
     int64_t compute_ns; /* of processor time between post and wait of each of them */
 };
 
+/* What so much computation takes while all ranks compute as much and nobody calls. */
+static int64_t compute_alone_ns(uint64_t units)
+{
+    transport_barrier();
+    const int64_t start = clock_now_ns();
+    compute_units(units);
+    return clock_now_ns() - start;
+}
+
 static struct sample run_batch(const struct options *options, const struct buffers *buffers, const struct batch *batch)
 {
     static uint64_t number;
     const uint64_t units = units_of(batch->compute_ns);
     const struct call call = {.what = options->what, .bytes = batch->bytes, .number = ++number, .silent_rank = -1};
     call_fill(&call, buffers);
-    transport_barrier();
-    const int64_t alone = clock_now_ns();
-    compute_units((uint64_t)batch->calls * units);
-    const int64_t alone_ns = clock_now_ns() - alone;
+    const int64_t alone_ns = units > 0 ? compute_alone_ns((uint64_t)batch->calls * units) : 0;
     clock_sleep_until_ns(agree_start(options->refill_ns));
     transport_barrier();
     const int64_t cpu = process_cpu_ns();
@@ -142,7 +148,7 @@ static struct sample run_batch(const struct options *options, const struct buffe
     return (struct sample){
         .start_ns = (double)start,
         .end_ns = (double)end,
-        .cost_ns = (double)(end - start - (units > 0 ? alone_ns : 0)),
+        .cost_ns = (double)(end - start - alone_ns),
         .cpu_s = (double)(cpu_end - cpu) / 1e9,
         .wrong = batch->calls > 0 && call_wrong(&call, buffers),
     };

@@ -54,8 +54,8 @@ impl InstalledPeer {
         self.prefix.join("bin").join(name)
     }
 
-    /// The command that launches the job by Open MPI from inside host 1; `environment` reaches every rank. It is the same
-    /// with and without the shim, progress thread included: whoever preloads changes nothing else.
+    /// The command that launches the job by Open MPI from inside host 1; `environment` reaches every rank. It is the
+    /// same with and without the shim, progress thread included: whoever preloads changes nothing else.
     pub(crate) fn open_mpi_command(
         &self,
         job: &Job<'_>,

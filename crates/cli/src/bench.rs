@@ -181,7 +181,8 @@ pub(crate) struct BenchArgs {
     /// Daemons on each host, which share its ranks: numbers or auto, separated by commas, each measured as a system
     #[arg(long, value_delimiter = ',', default_value = "1")]
     service_processes: Vec<ServiceProcesses>,
-    /// Whether daemons authenticate what they multicast: on, off or both, separated by commas, each measured as a system
+    /// Whether daemons authenticate what they multicast: on, off or both, separated by commas, each measured as a
+    /// system
     #[arg(long, value_enum, value_delimiter = ',', default_value = "on")]
     multicast_auth: Vec<MulticastAuth>,
 }

@@ -13,7 +13,8 @@
 //! that finds it ending starts the next.
 //!
 //! Invariants: a socket that somebody named is never replaced; every wait ends; a directory of another user, or that
-//! other users may enter, is never used, so nobody else holds its lock; the rank has no child when attaching returns, and its death ends nothing but its own attachment.
+//! other users may enter, is never used, so nobody else holds its lock; the rank has no child when attaching returns,
+//! and its death ends nothing but its own attachment.
 
 use crate::bootstrap::environment;
 use crate::error::Error;

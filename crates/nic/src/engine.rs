@@ -111,8 +111,8 @@ pub trait Engine {
     /// When what is posted makes no sense, or exceeds what the NIC has.
     fn post(&mut self, now: u64, port: Port, post: &Self::Post) -> Result<(), Self::Refusal>;
 
-    /// The flow that a packet belongs to. Nothing is lost between NICs, and packets of one flow from one node to another
-    /// arrive in the order in which they were sent; all others overtake each other, as do those without a flow.
+    /// The flow that a packet belongs to. Nothing is lost between NICs, and packets of one flow from one node to
+    /// another arrive in the order in which they were sent; all others overtake each other, as do those without a flow.
     fn flow(_packet: &Self::Packet) -> Option<u64> {
         None
     }

@@ -5,8 +5,8 @@
 //! already lies; MPI asks all ranks for the same choice, the plan does not depend on it.
 //!
 //! Invariants: receives of message data follow nothing, so an engine posts them all at once (MC-4); each block is
-//! written once on every rank, straight from the network but by `rotated-bruck`; `Input` is only read. A rank's program takes time and memory
-//! in the order of `ranks`, for a leader times the ranks of its host, whatever the byte counts.
+//! written once on every rank, straight from the network but by `rotated-bruck`; `Input` is only read. A rank's program
+//! takes time and memory in the order of `ranks`, for a leader times the ranks of its host, whatever the byte counts.
 
 mod exchange;
 mod hierarchical;

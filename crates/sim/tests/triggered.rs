@@ -125,8 +125,8 @@ fn settings_change_no_byte() {
     }
 }
 
-/// CD-4, CD-5: where nobody leaves before all have come, what is posted one call ahead is enough; elsewhere, and without
-/// clear-to-sends, some find their receiver not ready, and send again.
+/// CD-4, CD-5: where nobody leaves before all have come, what is posted one call ahead is enough; elsewhere, and
+/// without clear-to-sends, some find their receiver not ready, and send again.
 #[test]
 fn who_finds_a_receiver_not_ready_sends_again() {
     let refused = |collective, algorithm, bytes, readiness| {

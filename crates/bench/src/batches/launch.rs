@@ -41,8 +41,8 @@ impl Batch {
     }
 }
 
-/// Launches the program to find out how many blocking calls of each size the system makes in the time of a batch, and how
-/// long each takes. A system that learns thereby learns nothing of nonblocking ones.
+/// Launches the program to find out how many blocking calls of each size the system makes in the time of a batch, and
+/// how long each takes. A system that learns thereby learns nothing of nonblocking ones.
 pub(super) fn batches(options: &BenchOptions, launching: &Launching<'_>) -> Result<Vec<Batch>, BenchError> {
     let setup = &Setup { repetitions: 1, blocking: true, ..launching.setup.clone() };
     let unknown = vec![Batch::default(); options.sizes.len()];

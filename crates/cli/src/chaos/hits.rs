@@ -44,8 +44,8 @@ pub(super) struct Hit {
 #[derive(Debug, Default)]
 pub(super) struct Hits(Vec<Hit>);
 
-/// A mended fault may still be noticed for so long: who was stopped or cut off handles what came meanwhile, and TCP gives
-/// up connections.
+/// A mended fault may still be noticed for so long: who was stopped or cut off handles what came meanwhile, and TCP
+/// gives up connections.
 const SETTLING_NS: u64 = 6_000_000_000;
 
 impl Kind {

@@ -1,5 +1,5 @@
-//! Processes that progress plans themselves, without a NIC that knows of them: what triggered NICs are compared with (CD
-//! Sec. II and VI-B).
+//! Processes that progress plans themselves, without a NIC that knows of them: what triggered NICs are compared with
+//! (CD Sec. II and VI-B).
 //!
 //! A process goes on with its call when it tests it, every so often, or whenever something has arrived, as a thread of
 //! its own does. In between nothing goes on but what any NIC does: it puts a small message into a staging buffer, and a

@@ -2,10 +2,10 @@
 //! offloaded nonblocking MPI_Allgather collective using CORE-Direct", 2012; CD-1 to CD-6).
 //!
 //! A rank posts the [task list](list) of a call and computes; its NIC sends, waits for completions and enables what
-//! waited for them, and the completion of the last request ends the call. The first call of a kind makes the queue pairs
-//! and the buffers that are posted before anybody sends (CD-4); a large message waits until its receiver is ready
-//! (CD-5). Ranks of one host have no queue pairs for each other: what they exchange goes through a region of their host,
-//! before and behind the list, and the host copies it (CD Sec. IV-B).
+//! waited for them, and the completion of the last request ends the call. The first call of a kind makes the queue
+//! pairs and the buffers that are posted before anybody sends (CD-4); a large message waits until its receiver is ready
+//! (CD-5). Ranks of one host have no queue pairs for each other: what they exchange goes through a region of their
+//! host, before and behind the list, and the host copies it (CD Sec. IV-B).
 //!
 //! The machine is the NIC of a host with the library above it. States of a call are told in `member.rs`, those of a
 //! queue pair in `queue.rs`.

@@ -8,7 +8,8 @@
 //! | resting | it is time | going, from that message on |
 //!
 //! Messages arrive in order; one that finds no enabled receive is refused, and those behind it are dropped until it
-//! comes again. Invariants: `flying <= enabled <= sends.len()`, `ready <= receives.len()`; nothing flies while it rests.
+//! comes again. Invariants: `flying <= enabled <= sends.len()`, `ready <= receives.len()`; nothing flies while it
+//! rests.
 
 use std::collections::VecDeque;
 

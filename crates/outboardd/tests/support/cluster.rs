@@ -1,5 +1,5 @@
-//! Daemons on the hosts of an emulated cluster, for programs that are also the lab's processes and the ranks, and so have
-//! a `main` of their own.
+//! Daemons on the hosts of an emulated cluster, for programs that are also the lab's processes and the ranks, and so
+//! have a `main` of their own.
 
 use std::net::Ipv4Addr;
 use std::path::Path;

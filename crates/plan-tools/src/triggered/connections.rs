@@ -1,9 +1,9 @@
 //! Connections: to whom a rank has queue pairs for a plan, and how many (CD-6).
 //!
 //! A connection to a peer has three queue pairs, one for each purpose. In a pairwise plan, where in every round every
-//! rank sends to just those that it receives from, one connection serves both directions; otherwise each direction has a
-//! connection of its own, even to the same peer. So of `P` ranks with one port Standard Exchange needs `3 log2 P` queue
-//! pairs per rank, Bruck `2 * 3 log2 P` and Ring `2 * 3`, as the paper counts.
+//! rank sends to just those that it receives from, one connection serves both directions; otherwise each direction has
+//! a connection of its own, even to the same peer. So of `P` ranks with one port Standard Exchange needs `3 log2 P`
+//! queue pairs per rank, Bruck `2 * 3 log2 P` and Ring `2 * 3`, as the paper counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,9 +1,9 @@
 //! Flat algorithms whose messages carry several blocks: neighbour exchange, Standard Exchange, Bruck with and without
 //! rotation.
 //!
-//! Invariants: blocks go straight to their place in `Output`, through scratch by the rotated Bruck alone; a message holds
-//! adjoining blocks and is left out where they are all empty. Between two ranks there is one message a round at most,
-//! or two where the blocks wrap round the last rank.
+//! Invariants: blocks go straight to their place in `Output`, through scratch by the rotated Bruck alone; a message
+//! holds adjoining blocks and is left out where they are all empty. Between two ranks there is one message a round at
+//! most, or two where the blocks wrap round the last rank.
 
 use super::Blocks;
 use crate::builder::ProgramBuilder;

@@ -34,8 +34,8 @@ pub enum AlgorithmError {
 /// makes one or two rounds more than the algorithm has among the hosts; others than leaders send nothing over the
 /// network. An allgather may have several leaders on a host, as many as the smallest host has ranks at most, which
 /// share its blocks: leader `l` exchanges its share with the leaders `l` of all other hosts (the groups of CD-2's
-/// multi-group variant). Written as `multi-leader:leaders=2,between=standard-exchange`, all leaders of all hosts meet in
-/// one exchange, each for its part of the ranks of its host (CD-2).
+/// multi-group variant). Written as `multi-leader:leaders=2,between=standard-exchange`, all leaders of all hosts meet
+/// in one exchange, each for its part of the ranks of its host (CD-2).
 ///
 /// Invariant: the algorithm is one of the collective's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -117,7 +117,8 @@ impl Collective {
         Collective::Scan,
     ];
 
-    /// The algorithms that carry it out among all ranks. Some of them may also go among the leaders of hosts, where [`Collective::between_leaders`] has one.
+    /// The algorithms that carry it out among all ranks. Some of them may also go among the leaders of hosts, where
+    /// [`Collective::between_leaders`] has one.
     pub(super) const fn table(self) -> &'static [Row] {
         match self {
             Collective::Allgather => &[

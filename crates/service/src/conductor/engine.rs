@@ -1,7 +1,8 @@
 //! The machine with its memory and its clock: whatever is handed in, the orders that follow are carried out at once.
 //!
 //! Invariant: between two calls of this module no order is left undone, except by what waits for ranks
-//! ([`crate::memory::backlog`]), and no memory fault unreported; a call's end is not told before its bytes are in place.
+//! ([`crate::memory::backlog`]), and no memory fault unreported; a call's end is not told before its bytes are in
+//! place.
 
 use std::time::Instant as WallInstant;
 

@@ -215,8 +215,8 @@ impl Worker {
         Next::GoOn
     }
 
-    /// The kernel refuses to let us receive: it is told with a batch, so that what is told at once is bounded, and asked
-    /// again later.
+    /// The kernel refuses to let us receive: it is told with a batch, so that what is told at once is bounded, and
+    /// asked again later.
     fn pause(&mut self, batch: Batch, error: io::Error) -> Next {
         if !self.poster.post(Report::Failed { receiver: self.number, batch, error }) {
             return Next::End;

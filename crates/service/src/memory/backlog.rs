@@ -246,8 +246,8 @@ impl Backlog {
         std::mem::take(&mut self.entries)
     }
 
-    /// This call has failed or its rank has ended, with bytes that others wait for. Returns what is dropped, as it names
-    /// the call or depends on them, and the calls that will never have theirs.
+    /// This call has failed or its rank has ended, with bytes that others wait for. Returns what is dropped, as it
+    /// names the call or depends on them, and the calls that will never have theirs.
     pub(super) fn cut_off(&mut self, call: CallId) -> (Vec<Entry>, Vec<CallId>) {
         self.reached(call);
         let mut lost = HashSet::from([Region::Input(call), Region::Output(call)]);

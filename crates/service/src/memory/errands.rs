@@ -12,8 +12,8 @@
 //! | any | the end of its call | forgotten; a place that is taken is free with its report |
 //!
 //! The machine believes a copy done that it has ordered. So a copy stands in the [`backlog`](crate::memory::backlog)
-//! until its bytes are in place, where work that comes behind it finds it. Nothing that a rank writes is believed beyond
-//! its own buffers: a report that lies, or none, harms the rank's call alone.
+//! until its bytes are in place, where work that comes behind it finds it. Nothing that a rank writes is believed
+//! beyond its own buffers: a report that lies, or none, harms the rank's call alone.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

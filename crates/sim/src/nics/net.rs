@@ -1,7 +1,8 @@
 //! A network of NICs: engines, the memory that they work on, and packets on their way.
 //!
 //! Packets are lost by nobody but the dead, and arrive in any order, those of one source too, but for those of a flow:
-//! whoever plays decides which is next. Invariant: every access to memory is checked, so that a wrong order is found where it is given.
+//! whoever plays decides which is next. Invariant: every access to memory is checked, so that a wrong order is found
+//! where it is given.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -299,9 +299,9 @@ impl Group {
     }
 
     /// A link is lost, over which the peer was heard last at `heard`. A group of which nothing has come over it is made
-    /// over the next one: returns whether this is one. If the other end gave up the group with the old link, it says so.
-    /// Silence is forgiven once. A group may have been made here by the steps of other members alone: a peer that had
-    /// given up the link before has heard nothing of it.
+    /// over the next one: returns whether this is one. If the other end gave up the group with the old link, it says
+    /// so. Silence is forgiven once. A group may have been made here by the steps of other members alone: a peer that
+    /// had given up the link before has heard nothing of it.
     pub(in crate::endpoint) fn survives(
         &mut self,
         node: &mut Node,
