@@ -17,8 +17,10 @@
  *                               trials have cost enough                   RESTING with the faster way
  *   DECIDED   the chosen way    nothing
  *
- * A way is hopeless when its median is twice that of the other; after a short trial, when the fastest of its turns
- * takes twice as long as the slowest of the other way, since a single late rank spoils a median of three.
+ * What counts is the mean of a run's turns on the slowest rank, not the mean of the slowest rank of each turn: where
+ * ranks wait for one another in turn, the program waits only once. A way is hopeless when its median is twice that of
+ * the other; after a short trial, of one run each way, when the fastest of its turns takes twice as long as the slowest
+ * of the other way, since a single late rank spoils a mean of four.
  *
  * Invariants: everything but `seconds` and `charged` is equal on all members between two calls. As many turns of a
  * trial go one way as the other.
@@ -37,8 +39,7 @@
 #define EXPECTED 0.005
 /* How much slower a way must be to be given up for good. */
 #define HOPELESS 2.0
-/* How much faster offloaded calls must be: a service process takes processor time that the time in MPI does not show, and
- * single calls in a trial hide what calls of the library in a row gain, such as a root that runs ahead. */
+/* How much faster offloaded calls must be: a service process takes processor time that the time in MPI does not show. */
 #define MARGIN 1.05
 
 enum way trial_faster(const double *median)
@@ -107,8 +108,13 @@ bool trial_due(struct trial *trial)
 
 void trial_fill(const struct trial *trial, unsigned class_key, double excess, double elapsed, double *vector)
 {
-    for (int turn = 0; turn < TRIAL_TURNS; turn++)
-        vector[VECTOR_SECONDS + turn] = turn < trial->turns ? trial->seconds[turn] : 0;
+    for (int run = 0; run < TRIAL_RUNS; run++)
+        vector[VECTOR_RUNS + run] = 0;
+    for (int turn = 0; turn < TRIAL_TURNS; turn++) {
+        double seconds = turn < trial->turns ? trial->seconds[turn] : 0;
+        vector[VECTOR_SECONDS + turn] = seconds;
+        vector[VECTOR_RUNS + turn / TRIAL_RUN] += turn % TRIAL_RUN == 0 ? 0 : seconds / (TRIAL_RUN - 1);
+    }
     /* Exact in a double. */
     uint64_t mark = ((uint64_t)class_key << 32) + ((trial->calls & 0x3ffffff) << 6) + (uint64_t)trial->turns;
     vector[VECTOR_MARK] = (double)mark;
@@ -142,15 +148,16 @@ static int ascending(const void *a, const void *b)
     return (left > right) - (left < right);
 }
 
-/* The timed turns of one way, least first. Returns how many. */
-static size_t timed(const struct trial *trial, const double *seconds, enum way way, double *sorted)
+/* The median over the runs of one way. */
+static double median_of(const struct trial *trial, const double *runs, enum way way)
 {
+    double sorted[TRIAL_RUNS];
     size_t count = 0;
-    for (int turn = 0; turn < trial->turns; turn++)
-        if (turn % TRIAL_RUN != 0 && way_of(trial, turn) == way)
-            sorted[count++] = seconds[turn];
+    for (int run = 0; run < trial->turns / TRIAL_RUN; run++)
+        if (way_of(trial, run * TRIAL_RUN) == way)
+            sorted[count++] = runs[run];
     qsort(sorted, count, sizeof *sorted, ascending);
-    return count;
+    return (sorted[(count - 1) / 2] + sorted[count / 2]) / 2;
 }
 
 static bool hopeless(const double *median)
@@ -159,19 +166,18 @@ static bool hopeless(const double *median)
            (median[NATIVE] >= HOPELESS * median[OFFLOADED] || median[OFFLOADED] >= HOPELESS * median[NATIVE]);
 }
 
-/* Fills the medians; whether one way is hopeless. */
-static bool compare(struct trial *trial, const double *seconds)
+/* Whether each timed turn of one way took twice as long as any of the other. */
+static bool hopeless_by_turns(const struct trial *trial, const double *seconds)
 {
-    double sorted[TRIAL_TURNS], least[WAYS], most[WAYS];
-    for (enum way way = 0; way < WAYS; way++) {
-        size_t count = timed(trial, seconds, way, sorted);
-        trial->median[way] = (sorted[(count - 1) / 2] + sorted[count / 2]) / 2;
-        least[way] = sorted[0];
-        most[way] = sorted[count - 1];
+    double least[WAYS] = {INFINITY, INFINITY}, most[WAYS] = {0, 0};
+    for (int turn = 0; turn < trial->turns; turn++) {
+        enum way way = way_of(trial, turn);
+        if (turn % TRIAL_RUN == 0)
+            continue;
+        least[way] = fmin(least[way], seconds[turn]);
+        most[way] = fmax(most[way], seconds[turn]);
     }
-    return trial->until == TRIAL_TURNS
-               ? hopeless(trial->median)
-               : least[NATIVE] >= HOPELESS * most[OFFLOADED] || least[OFFLOADED] >= HOPELESS * most[NATIVE];
+    return least[NATIVE] >= HOPELESS * most[OFFLOADED] || least[OFFLOADED] >= HOPELESS * most[NATIVE];
 }
 
 /* What the turns of the slower way have taken beyond what the faster one takes. */
@@ -198,7 +204,9 @@ static double expected(const struct trial *trial)
 static double judge(struct trial *trial, const double *vector)
 {
     const double *seconds = vector + VECTOR_SECONDS;
-    bool clear = compare(trial, seconds);
+    for (enum way way = 0; way < WAYS; way++)
+        trial->median[way] = median_of(trial, vector + VECTOR_RUNS, way);
+    bool clear = trial->until == TRIAL_TURNS ? hopeless(trial->median) : hopeless_by_turns(trial, seconds);
     enum way faster = trial_faster(trial->median);
     double excess = excess_of(trial, seconds, WAYS - 1 - faster), charged = trial->charged;
     double each = fabs(trial->median[NATIVE] - trial->median[OFFLOADED]);

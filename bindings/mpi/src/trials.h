@@ -21,14 +21,16 @@ enum why {
 
 /* A trial goes one way for a run of turns, of which the first is not timed: it waits for what the way before it left
  * behind, such as ranks that it let go at different times. */
-#define TRIAL_RUN 4
+#define TRIAL_RUN 5
 #define TRIAL_TURNS_SHORT (2 * TRIAL_RUN)
-#define TRIAL_TURNS (8 * TRIAL_RUN)
+#define TRIAL_RUNS 8
+#define TRIAL_TURNS (TRIAL_RUNS * TRIAL_RUN)
 
 /* What the members agree on, by the maximum of each entry. */
 enum {
     VECTOR_SECONDS = 0,            /* by turn; INFINITY where a rank does not know it yet */
-    VECTOR_ELAPSED = TRIAL_TURNS,  /* seconds since MPI_Init, negative, so that the least counts */
+    VECTOR_RUNS = TRIAL_TURNS,     /* by run: the mean of its timed turns on this rank */
+    VECTOR_ELAPSED = VECTOR_RUNS + TRIAL_RUNS, /* seconds since MPI_Init, negative, so that the least counts */
     VECTOR_EXCESS,                 /* seconds that other trials have cost so far */
     VECTOR_MARK,                   /* which question of which class this is, */
     VECTOR_UNMARK,                 /* and the negative of it: both are equal on all ranks */

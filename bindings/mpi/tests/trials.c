@@ -20,6 +20,7 @@ struct run {
     enum way start;
     double takes[WAYS], noise;
     double leaves[WAYS];    /* how far apart ranks leave a call, which the next one waits for */
+    double leans[WAYS];     /* how much less one rank waits in a call, and the more in the next */
     enum way before;        /* the call before */
     double forget;          /* how often a time is never known */
     struct trial trial[RANKS_MOST];
@@ -49,6 +50,7 @@ static struct run begin(uint64_t seed)
     run.takes[OFFLOADED] = run.takes[NATIVE] * exp(4 * drawn() - 2);
     for (enum way way = 0; way < WAYS; way++)
         run.leaves[way] = seed % 2 * run.takes[way] * drawn() * 3;
+    run.leans[seed / 2 % WAYS] = seed % 7 == 0 ? drawn() : 0;
     run.noise = drawn() * 0.2;
     run.forget = seed % 5 == 0 ? 0.3 * drawn() : 0;
     run.start = drawn() < 0.5 ? NATIVE : OFFLOADED;
@@ -100,7 +102,8 @@ static enum way call(struct run *run, int rank, double lateness)
     run->excess[rank] += trial_note(&run->trial[rank], &run->late[rank], run->late_seconds[rank]);
     run->late[rank].turn = -1;
     enum way way = trial_turn(&run->trial[rank], &turn);
-    double seconds = run->takes[way] * (1 + run->noise * drawn()) + run->leaves[run->before] + lateness;
+    double leaning = run->leans[way] * ((run->trial[rank].calls + (uint64_t)rank) % 2 == 0 ? 1 : -1);
+    double seconds = run->takes[way] * (1 + leaning + run->noise * drawn()) + run->leaves[run->before] + lateness;
     if (drawn() < run->forget)
         return way;
     if (drawn() < 0.5) {
