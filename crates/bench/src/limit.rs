@@ -110,19 +110,19 @@ struct Traffic {
 
 /// Milliseconds that the busiest link needs at its rate, headers and bursts left out: the table of this module.
 pub fn raw_limit_ms(call: &Call, link: &LinkLimits) -> f64 {
-    busiest_link_bits(call) / link.rate_bits_per_s() as f64 * 1e3
+    link.milliseconds(busiest_link_bits(call))
 }
 
 /// As [`raw_limit_ms`], less what a full token bucket lets through at once; 0 where all of it fits the bucket.
 pub fn limit_ms(call: &Call, link: &LinkLimits) -> f64 {
     let beyond_burst = busiest_link_bits(call) - f64::from(link.burst_bytes()) * 8.0;
-    beyond_burst.max(0.0) / link.rate_bits_per_s() as f64 * 1e3
+    link.milliseconds(beyond_burst.max(0.0))
 }
 
 /// Milliseconds that the links need, without bursts, for a rank's contribution to ranks of other hosts, each block
 /// once: no rank that waits for it can end earlier after the rank's call.
 pub(crate) fn contribution_ms(call: &Call, rank: u32, link: &LinkLimits) -> f64 {
-    call.traffic(rank).owed as f64 * 8.0 / link.rate_bits_per_s() as f64 * 1e3
+    link.milliseconds(call.traffic(rank).owed as f64 * 8.0)
 }
 
 /// Payload that crosses the switch ports, in and out, when everything is sent once and received once by every other
@@ -133,8 +133,7 @@ pub fn multicast_minimum_bytes(call: &Call) -> u64 {
 
 /// How long an idle link needs for a full token bucket, with a margin.
 pub(crate) fn refill_time(link: &LinkLimits) -> Duration {
-    let fill = f64::from(link.burst_bytes()) * 8.0 / link.rate_bits_per_s() as f64;
-    Duration::from_secs_f64(fill) + REFILL_MARGIN
+    Duration::from_secs_f64(link.milliseconds(f64::from(link.burst_bytes()) * 8.0) / 1e3) + REFILL_MARGIN
 }
 
 fn busiest_link_bits(call: &Call) -> f64 {

@@ -244,7 +244,10 @@ fn lab_daemon(
 ) -> Result<Command, LaunchError> {
     let mut command = daemon_command(enter(lab, node)?, socket, directory, name)?;
     command.args(["--interface", "eth0"]);
-    command.arg("--link-rate").arg(lab.spec().link().rate_bits_per_s().to_string());
+    // Without limit the daemon asks the interface.
+    if let Some(rate) = lab.spec().link().rate_bits_per_s() {
+        command.arg("--link-rate").arg(rate.to_string());
+    }
     args.network(&mut command);
     args.flags(&mut command, directory, name);
     Ok(command)

@@ -60,6 +60,9 @@ pub(crate) fn routing_socket() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?)
 }
 
+/// The kind of queue at links without limit.
+pub(crate) const UNLIMITED: &str = "bfifo";
+
 /// What left every token bucket in the socket's network namespace, by the number of its interface.
 pub(crate) fn read(socket: impl AsFd) -> io::Result<Vec<(i32, Traffic)>> {
     request_dump(&socket)?;
@@ -98,7 +101,8 @@ fn request_dump(socket: impl AsFd) -> io::Result<()> {
 }
 
 fn token_bucket(message: &TcMessage) -> Option<(i32, Traffic)> {
-    let is_bucket = |attribute: &TcAttribute| matches!(attribute, TcAttribute::Kind(kind) if kind == "tbf");
+    let counts = |kind: &str| kind == "tbf" || kind == UNLIMITED;
+    let is_bucket = |attribute: &TcAttribute| matches!(attribute, TcAttribute::Kind(kind) if counts(kind));
     if !message.attributes.iter().any(is_bucket) {
         return None;
     }

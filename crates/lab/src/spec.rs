@@ -27,18 +27,23 @@ const MAX_MTU: u32 = 64_000;
 const DEFAULT_MTU: u32 = 1_500;
 const PARTS_PER_PERCENT: f64 = 10_000.0;
 
+/// The rate of links without limit.
+const UNLIMITED: &str = "0";
+
 /// How much faster the link between host and DPU is than that to the switch, where nothing else is said.
 const PCIE_FACTOR: u64 = 4;
 /// What follows the rate in the shape of a lab with DPUs.
 const DPU_SUFFIX: &str = "+dpu";
 
-/// Shape of a lab: `HOSTSxRATE`, such as `4x1gbit`, `16x500mbit` or `2x2.5gbit`, and options. `4x1gbit+dpu` gives every
-/// host a DPU, which has the switch port in its place ([`crate::Node`]).
+/// Shape of a lab: `HOSTSxRATE`, such as `4x1gbit`, `16x500mbit` or `2x2.5gbit`, and options. The links of `4x0` carry
+/// what the machine can. `4x1gbit+dpu` gives every host a DPU, which has the switch port in its place
+/// ([`crate::Node`]).
 ///
 /// Hosts are numbered from 1 and called `h1`, `h2`, ..., their DPUs `h1-dpu`, `h2-dpu`, ...
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LabSpec {
     hosts: u16,
+    /// 0 for no limit, here and below.
     rate_bits_per_s: u64,
     mtu: u32,
     loss: Option<Loss>,
@@ -47,12 +52,12 @@ pub struct LabSpec {
 }
 
 impl LabSpec {
-    /// A lab of `hosts` hosts (1 ..= 250) with links of `rate_bits_per_s` and an MTU of 1500.
+    /// A lab of `hosts` hosts (1 ..= 250) with links of `rate_bits_per_s`, 0 for no limit, and an MTU of 1500.
     pub fn new(hosts: u16, rate_bits_per_s: u64) -> Result<Self, SpecError> {
         if !(1..=MAX_HOSTS).contains(&hosts) {
             return Err(SpecError::Hosts { hosts: u64::from(hosts) });
         }
-        if !(MIN_RATE..=MAX_RATE).contains(&rate_bits_per_s) {
+        if rate_bits_per_s != 0 && !(MIN_RATE..=MAX_RATE).contains(&rate_bits_per_s) {
             return Err(SpecError::RateRange { bits_per_s: rate_bits_per_s });
         }
         Ok(Self { hosts, rate_bits_per_s, mtu: DEFAULT_MTU, loss: None, pcie_bits_per_s: None })
@@ -76,7 +81,8 @@ impl LabSpec {
     /// Gives every host a DPU at a link of `rate_bits_per_s`, four times the rate of the switch's links if `None`.
     pub fn with_dpus(mut self, rate_bits_per_s: Option<u64>) -> Result<Self, SpecError> {
         let rate = rate_bits_per_s.unwrap_or((self.rate_bits_per_s * PCIE_FACTOR).min(MAX_RATE));
-        if !(MIN_RATE..=MAX_RATE).contains(&rate) {
+        let unlimited = rate_bits_per_s.is_none() && rate == 0;
+        if !unlimited && !(MIN_RATE..=MAX_RATE).contains(&rate) {
             return Err(SpecError::RateRange { bits_per_s: rate });
         }
         self.pcie_bits_per_s = Some(rate);
@@ -137,9 +143,14 @@ pub struct LinkLimits {
 }
 
 impl LinkLimits {
-    /// Rate of the token bucket, Ethernet headers included, preamble and frame check sequence not.
-    pub fn rate_bits_per_s(&self) -> u64 {
-        self.rate_bits_per_s
+    /// Rate of the token bucket, Ethernet headers included, preamble and frame check sequence not; none without limit.
+    pub fn rate_bits_per_s(&self) -> Option<u64> {
+        (self.rate_bits_per_s > 0).then_some(self.rate_bits_per_s)
+    }
+
+    /// Milliseconds that so many bits take at that rate; 0 without limit.
+    pub fn milliseconds(&self, bits: f64) -> f64 {
+        self.rate_bits_per_s().map_or(0.0, |rate| bits / rate as f64 * 1e3)
     }
 
     /// Bytes that an idle link lets through before the rate limit bites.
@@ -211,11 +222,11 @@ impl fmt::Display for LossOf {
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages are the documentation")]
 pub enum SpecError {
-    #[error("lab '{text}' is not HOSTSxRATE with a rate in kbit, mbit or gbit, such as 4x1gbit or 4x1gbit+dpu")]
+    #[error("lab '{text}' is not HOSTSxRATE with a rate in kbit, mbit or gbit, or 0, such as 4x1gbit or 4x0")]
     Shape { text: String },
     #[error("a lab has 1 to 250 hosts, not {hosts}")]
     Hosts { hosts: u64 },
-    #[error("a link carries 8kbit to 1000gbit per second, not {bits_per_s} bit")]
+    #[error("a link carries 8kbit to 1000gbit per second, or what it can with 0; not {bits_per_s} bit")]
     RateRange { bits_per_s: u64 },
     #[error("the MTU of a lab is 256 to 64000 bytes, not {mtu}")]
     Mtu { mtu: u32 },
@@ -231,12 +242,14 @@ impl FromStr for LabSpec {
         let (links, dpus) = text.strip_suffix(DPU_SUFFIX).map_or((text, false), |links| (links, true));
         let (hosts, rate) = links.split_once('x').ok_or_else(shape)?;
         let hosts: u64 = hosts.parse().map_err(|_| shape())?;
-        let rate: Rate = rate.parse().map_err(|error| match error {
-            UnitError::Nothing => SpecError::RateRange { bits_per_s: 0 },
-            UnitError::Form { .. } | UnitError::Range { .. } => shape(),
-        })?;
+        let limit = |rate: &str| match rate.parse::<Rate>() {
+            Ok(rate) => Ok(rate.in_bits_per_second()),
+            Err(UnitError::Nothing) => Err(SpecError::RateRange { bits_per_s: 0 }),
+            Err(UnitError::Form { .. } | UnitError::Range { .. }) => Err(shape()),
+        };
+        let rate = if rate == UNLIMITED { 0 } else { limit(rate)? };
         let hosts = u16::try_from(hosts).map_err(|_| SpecError::Hosts { hosts })?;
-        let spec = Self::new(hosts, rate.in_bits_per_second())?;
+        let spec = Self::new(hosts, rate)?;
         if dpus { spec.with_dpus(None) } else { Ok(spec) }
     }
 }
@@ -245,7 +258,10 @@ impl FromStr for LabSpec {
 impl fmt::Display for LabSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let dpus = if self.pcie_bits_per_s.is_some() { DPU_SUFFIX } else { "" };
-        write!(f, "{}x{:#}{dpus}", self.hosts, Rate::bits_per_second(self.rate_bits_per_s))
+        match self.link().rate_bits_per_s() {
+            Some(rate) => write!(f, "{}x{:#}{dpus}", self.hosts, Rate::bits_per_second(rate)),
+            None => write!(f, "{}x{UNLIMITED}{dpus}", self.hosts),
+        }
     }
 }
 
@@ -261,9 +277,12 @@ mod tests {
             ("1x64kbit", 1, 64_000),
             ("250x2.5gbit", 250, 2_500_000_000),
             ("4x1gbit+dpu", 4, 1_000_000_000),
+            ("4x0", 4, 0),
+            ("2x0+dpu", 2, 0),
         ] {
             let spec: LabSpec = text.parse().unwrap();
-            assert_eq!((spec.hosts(), spec.link().rate_bits_per_s()), (hosts, rate));
+            assert_eq!((spec.hosts(), spec.link().rate_bits_per_s().unwrap_or(0)), (hosts, rate));
+            assert_eq!(spec.link().milliseconds(rate as f64), if rate > 0 { 1e3 } else { 0.0 });
             assert_eq!(spec.to_string(), text);
         }
     }
@@ -286,9 +305,9 @@ mod tests {
     #[test]
     fn a_dpu_has_a_link_four_times_as_fast_or_as_asked_for() {
         let spec: LabSpec = "2x1gbit+dpu".parse().unwrap();
-        assert_eq!(spec.pcie().map(|link| link.rate_bits_per_s()), Some(4_000_000_000));
+        assert_eq!(spec.pcie().and_then(|link| link.rate_bits_per_s()), Some(4_000_000_000));
         let slow = spec.clone().with_dpus(Some(500_000_000)).unwrap();
-        assert_eq!(slow.pcie().map(|link| link.rate_bits_per_s()), Some(500_000_000));
+        assert_eq!(slow.pcie().and_then(|link| link.rate_bits_per_s()), Some(500_000_000));
         assert!(spec.clone().with_dpus(Some(0)).is_err());
         assert_eq!(spec.nodes().map(|node| node.to_string()).collect::<Vec<_>>(), ["h1", "h2", "h1-dpu", "h2-dpu"]);
         assert_eq!("2x1gbit".parse::<LabSpec>().unwrap().pcie(), None);

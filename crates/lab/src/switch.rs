@@ -54,10 +54,13 @@ pub(crate) fn inside() -> bool {
     control_socket().exists()
 }
 
-/// The `tc` command for either end of a link.
+/// The `tc` command for either end of a link. Without limit it is a queue that counts and nothing more.
 pub(crate) fn token_bucket(link: LinkLimits, device: &str) -> String {
-    let rate = link.rate_bits_per_s();
-    format!("qdisc replace dev {device} root tbf rate {rate}bit burst {BURST_BYTES} limit {QUEUE_LIMIT_BYTES}\n")
+    let queue = match link.rate_bits_per_s() {
+        Some(rate) => format!("tbf rate {rate}bit burst {BURST_BYTES} limit {QUEUE_LIMIT_BYTES}"),
+        None => format!("{} limit {QUEUE_LIMIT_BYTES}", counters::UNLIMITED),
+    };
+    format!("qdisc replace dev {device} root {queue}\n")
 }
 
 /// Keeps IPv6 from talking on links whose every byte is counted.

@@ -50,7 +50,7 @@ impl Traffic {
     /// Least time at the rate of the links, if nothing were computed: that of the busiest link.
     pub(super) fn limit_ms(&self, link: &LinkLimits) -> f64 {
         let busiest = self.into.iter().chain(&self.out_of).copied().max().unwrap_or(0);
-        busiest as f64 * 8.0 / link.rate_bits_per_s() as f64 * 1e3
+        link.milliseconds(busiest as f64 * 8.0)
     }
 
     /// Over all switch ports, in and out.
