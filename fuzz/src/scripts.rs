@@ -1,8 +1,10 @@
 //! Scripts that the simulator plays and judges itself; its tests play others.
 
-use outboard_sim::{Breach, hostile, sequences};
+use std::fmt::Display;
 
-fn refute<T>(played: Result<T, Breach>) {
+use outboard_sim::{hostile, nics, sequences};
+
+fn refute<T>(played: Result<T, impl Display>) {
     if let Err(breach) = played {
         panic!("{breach}");
     }
@@ -22,4 +24,12 @@ pub fn sequence(script: &[u8]) {
 /// When the hostile did harm.
 pub fn datagrams(script: &[u8]) {
     refute(hostile::play(script));
+}
+
+/// Hostile packets against NICs.
+///
+/// # Panics
+/// When the hostile did harm.
+pub fn packets(script: &[u8]) {
+    refute(nics::hostile::play(script));
 }

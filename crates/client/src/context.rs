@@ -150,7 +150,7 @@ impl Context {
         // Staging works whatever the service process believes, so a missing answer decides.
         let tier = if probe.answered() { welcome.tier } else { Tier::Staging };
         let heap = heap::register(&connection)?;
-        let most_ranges = welcome.most_ranges - u32::from(heap.is_some());
+        let most_ranges = welcome.most_ranges.saturating_sub(heap.is_some().into());
         let parts = Parts {
             slots: Mutex::new(Slots::new(control.slots())),
             connection,

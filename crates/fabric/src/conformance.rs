@@ -4,6 +4,8 @@
 //! thread; when none has anything to do, all are armed and their descriptors polled, so each check also exercises the
 //! wake rule: a wake-up that gets lost ends in a panic that says so. Never looks inside a kind.
 
+mod landing;
+
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -11,6 +13,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{Armed, ConnectError, Fabric, FabricEvent, Limits, MAX_ADDRESS, MAX_HEADER, MAX_PAYLOAD};
 use crate::{Payload, PeerId, PeerLoss, SendError};
+
+pub use landing::payloads_land;
 
 /// Makes an endpoint with these limits that can reach those made before. The same number means the same id.
 pub type Factory<'a> = dyn FnMut(u64, Limits) -> Box<dyn Fabric> + 'a;
@@ -28,6 +32,7 @@ pub fn all(make: &mut Factory<'_>) {
     addresses_and_refusals(make);
     sizes_in_order(make);
     flood_both_ways(make);
+    payloads_land(make);
     everyone_to_everyone(make);
     wake_up(make);
     pool_is_bounded(make);

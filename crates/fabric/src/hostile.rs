@@ -5,8 +5,9 @@
 //! it says passes the script's hands. Panics when something arrives that the other end has not said.
 
 use crate::secured::{Greeting, HandshakeError, Identity, Sealer, SharedKey, Step, Terms};
-use crate::tcp::frames::prefix;
+use crate::tcp::frames::{Sink, prefix};
 use crate::tcp::incoming::{Buffers, Incoming};
+use crate::{FabricEvent, PeerId};
 
 /// What may happen, by the byte that says so.
 pub mod acts {
@@ -206,9 +207,11 @@ impl Attack {
     /// So many bytes are in place; returns whether the connection goes on.
     fn arrived(&mut self, incoming: &mut Incoming, taken: usize) -> bool {
         let mut arrived = Vec::new();
-        let taken = incoming.advance(taken, &mut self.buffers, &mut |header, payload| {
-            arrived.push((header.len(), payload.len()));
-        });
+        let receiver = &mut |event: FabricEvent<'_>| match event {
+            FabricEvent::Message { header, payload, .. } => arrived.push((header.len(), payload.len())),
+            other => panic!("{other:?} comes from no stream"),
+        };
+        let taken = incoming.advance(taken, &mut self.buffers, &mut Sink { from: PeerId(1), receiver });
         if !self.lied && (self.encrypts || !self.harmed) {
             assert!(self.frames.starts_with(&arrived), "{arrived:?} of {:?}", self.frames);
             self.frames.drain(..arrived.len());

@@ -32,6 +32,7 @@ pub use secured::{Identity, SharedKey};
 pub use tcp::{Tcp, TcpSettings};
 pub use ucx::{Ucx, UcxError, UcxSettings, rdma_device, ucx_version};
 
+use outboard_shm::memory::Landing;
 use std::fmt;
 use std::os::fd::BorrowedFd;
 
@@ -126,6 +127,31 @@ pub enum FabricEvent<'a> {
     },
     /// Something refused as full since the last such event (a send, a payload buffer) may succeed now.
     Room,
+}
+
+/// Whoever takes what arrives. Whatever takes events alone is one, and has payloads brought to it with their messages.
+pub trait Receiver {
+    /// Something has happened.
+    fn event(&mut self, event: FabricEvent<'_>);
+
+    /// Where the `length` bytes of payload behind this header belong, of which some are still to come. The fabric lets
+    /// the kernel put them there. It asks before each read, so the answer need not hold any longer; where it is another
+    /// than before, the bytes that have come follow. Without one the fabric keeps the bytes.
+    fn landing(&mut self, from: PeerId, header: &[u8], length: usize) -> Option<Landing> {
+        let _ = (from, header, length);
+        None
+    }
+
+    /// As [`FabricEvent::Message`], of a message whose payload lies where [`Self::landing`] has just said.
+    fn landed(&mut self, from: PeerId, header: &[u8], length: usize) {
+        unreachable!("{length} bytes behind {header:?} of {from} landed nowhere")
+    }
+}
+
+impl<F: FnMut(FabricEvent<'_>)> Receiver for F {
+    fn event(&mut self, event: FabricEvent<'_>) {
+        self(event);
+    }
 }
 
 /// Evidence that a peer cannot be reached any more.
@@ -250,6 +276,16 @@ pub trait Fabric {
     /// Moves what can be moved and reports each event to `sink`; never blocks, bounded work per call. Returns how much
     /// was done; zero means that there is nothing to do now.
     fn progress(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> usize;
+
+    /// The same, and payloads go where the receiver says, as far as this kind of fabric can do that.
+    fn progress_into(&mut self, receiver: &mut dyn Receiver) -> usize {
+        self.progress(&mut |event| receiver.event(event))
+    }
+
+    /// Memory was withdrawn where payloads may be on their way to: asks anew where they belong, and lets go of it.
+    fn review(&mut self, receiver: &mut dyn Receiver) {
+        let _ = receiver;
+    }
 
     /// Connections refused since the start: of strangers, and of peers that said what cannot be.
     fn refused(&self) -> u64 {

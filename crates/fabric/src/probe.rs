@@ -101,7 +101,7 @@ fn unicast(interface: &Interface) -> Check {
     }
     let listening = interface.address().and_then(|at| {
         let (identity, cluster) = (Identity::generate(), SharedKey::default());
-        Tcp::new(TcpSettings { at, identity, cluster, encrypt: false, limits }).map(|_| at)
+        Tcp::new(TcpSettings { at, identity, cluster, encrypt: false, siblings: false, limits }).map(|_| at)
     });
     match listening {
         Ok(at) => Check::good(what, format!("tcp at {at}: {} has no RDMA device", interface.name())),

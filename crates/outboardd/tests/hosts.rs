@@ -9,11 +9,12 @@ use std::process::ExitCode;
 
 use outboard_lab::{Loss, LossOf};
 use support::cluster::{Cluster, Layout};
+use support::exchanges::LANDING;
 use support::refusable::Calls;
 use support::{DAEMON, Daemon, Rank, all_say, kill_the_last, let_go};
 
 fn main() -> ExitCode {
-    let tests: [(&str, fn()); 30] = [
+    let tests: [(&str, fn()); 31] = [
         ("multicast_moves_each_block_once", multicast_moves_each_block_once),
         ("ring_gathers_without_multicast", ring_gathers_without_multicast),
         ("encrypted_hosts_use_no_multicast", encrypted_hosts_use_no_multicast),
@@ -23,6 +24,7 @@ fn main() -> ExitCode {
         ("a_late_leaf_of_a_broadcast_delays_nobody", a_late_leaf_of_a_broadcast_delays_nobody),
         ("uneven_blocks_are_multicast_once", uneven_blocks_are_multicast_once),
         ("exchanges_are_pulled", exchanges_are_pulled),
+        ("payloads_land_in_memory_that_is_mapped", payloads_land_in_memory_that_is_mapped),
         ("a_late_rank_of_an_exchange_holds_up_nobody", a_late_rank_of_an_exchange_holds_up_nobody),
         ("gathers_and_scatters_are_pulled", gathers_and_scatters_are_pulled),
         ("a_late_root_of_a_gather_holds_up_nobody", a_late_root_of_a_gather_holds_up_nobody),
@@ -95,6 +97,20 @@ fn exchanges_are_pulled() {
     let cluster = Cluster::start(3, None, &[]);
     cluster.run("alltoall", 2);
     assert_eq!(cluster.count("completed"), 6 * 16);
+}
+
+/// SP-4: the kernel puts what comes for mapped memory where it belongs, unless it is encrypted.
+fn payloads_land_in_memory_that_is_mapped() {
+    for (flags, lands) in [(&[][..], true), (&["--encrypt"][..], false)] {
+        let cluster = Cluster::start(2, None, flags);
+        cluster.run("landing", 2);
+        let landed = |daemon: &Daemon| daemon.statistics()["datapath"]["bytes_landed"].as_u64().expect("a number");
+        let landed: u64 = cluster.daemons.iter().map(landed).sum();
+        // To each of four ranks from two of the other host, four times.
+        let crossed = 4 * 2 * 4 * LANDING;
+        assert_eq!(landed > crossed / 2, lands, "{landed} of {crossed} bytes");
+        assert!(lands || landed == 0, "{landed} encrypted bytes");
+    }
 }
 
 /// TH-2, over both plans of long vectors, with several daemons on a host, too.

@@ -6,7 +6,7 @@ use crate::ids::Instant;
 
 /// The times at which things of kind `K` are due. Whoever they belong to knows when, and tells it when that changes.
 #[derive(Debug)]
-pub(crate) struct Deadlines<K>(BTreeSet<(Instant, K)>);
+pub struct Deadlines<K>(BTreeSet<(Instant, K)>);
 
 impl<K> Default for Deadlines<K> {
     fn default() -> Self {
@@ -16,7 +16,7 @@ impl<K> Default for Deadlines<K> {
 
 impl<K: Copy + Ord> Deadlines<K> {
     /// `key` was due at `before` and is due at `after` now.
-    pub(crate) fn change(&mut self, key: K, before: Option<Instant>, after: Option<Instant>) {
+    pub fn change(&mut self, key: K, before: Option<Instant>, after: Option<Instant>) {
         if before != after {
             if let Some(at) = before {
                 self.0.remove(&(at, key));
@@ -26,12 +26,12 @@ impl<K: Copy + Ord> Deadlines<K> {
     }
 
     /// The next time.
-    pub(crate) fn first(&self) -> Option<Instant> {
+    pub fn first(&self) -> Option<Instant> {
         self.0.first().map(|(at, _)| *at)
     }
 
     /// What is due at `now` first: it is taken out, and due at no time until that changes.
-    pub(crate) fn pop_due(&mut self, now: Instant) -> Option<K> {
+    pub fn pop_due(&mut self, now: Instant) -> Option<K> {
         self.first().filter(|at| *at <= now)?;
         self.0.pop_first().map(|(_, key)| key)
     }

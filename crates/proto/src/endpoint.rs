@@ -26,6 +26,7 @@ use crate::outbox::Outbox;
 use crate::wire::{FrameHeader, Message};
 
 mod datagrams;
+mod destination;
 mod early;
 mod groups;
 mod lateness;
@@ -247,7 +248,7 @@ impl Endpoint {
             Err(_) => return self.node.out.violation(Some(from), "a malformed frame"),
         };
         match self.node.peers.place(from, &frame) {
-            Place::Before => return,
+            Place::Before => return self.node.peers.handle_stale(now, from, &frame),
             Place::This => {}
             Place::After => self.lose_peer(from, Loss::Renewed),
         }

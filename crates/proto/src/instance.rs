@@ -49,7 +49,7 @@ mod local;
 mod pairs;
 pub(crate) mod recording;
 mod recovery;
-mod run;
+pub(crate) mod run;
 mod scratch;
 mod shares;
 mod sizes;

@@ -6,6 +6,8 @@
 //! ([`Endpoint::poll_order`], [`Endpoint::poll_transmit`], [`Endpoint::poll_event`]) and calls
 //! [`Endpoint::handle_timeout`] at [`Endpoint::poll_timeout`].
 //!
+//! Parts of it are machines that other engines carry out plans with: [`Barrier`], [`Block`], [`Run`], [`Deadlines`].
+//!
 //! Invariants: the machine sees headers and (region, offset, length), never payload; its only clock is the
 //! [`Instant`] it is given; its only randomness is the seed it is given; every queue is bounded. A peer that
 //! misbehaves causes an event and a counter, never a panic. It never does IO.
@@ -28,13 +30,17 @@ mod outbox;
 mod transfer;
 
 pub use config::Config;
+pub use deadlines::Deadlines;
 pub use endpoint::Endpoint;
 pub use error::{CollectiveError, GroupError, Refusal};
+pub use group::barrier::Barrier;
 pub use group::lateness::{Absentee, Absentees, DeadlineMissed, MAX_ABSENT, Overdue};
 pub use ids::{CallId, Channel, GroupHandle, HostId, InstanceId, Instant, OfferId, SpId, StagingId};
 pub use instance::recording::{MAX_RECORDINGS, MAX_STEPS, RecordError, Recording};
+pub use instance::run::Run;
 pub use interface::{
     CallKind, Class, Counters, Event, FrameBytes, GroupSpec, InFlight, MemRef, Member, Moves, MulticastBatch, Order,
     Pairs, Payload, PostedCall, Reach, ReceivedDatagram, Region, Signature, Sizes, Step, TaggedCall, Transmit,
     sizes_digest, staging_size,
 };
+pub use multicast::block::{Asking, Block, Patience};

@@ -7,7 +7,17 @@
 //!
 //! Whoever gives a link up makes a new end of it when it needs the peer again. Ends are numbered in the order in which
 //! a service process makes them, and frames name both, so that nothing of a link that was given up gets into the next
-//! one.
+//! one. The other end follows:
+//!
+//! | frame of the other end | this end |
+//! |---|---|
+//! | of the end that is known, names this one or none | takes it |
+//! | of an older end | drops it |
+//! | of the end that is known, names an older one of ours | drops it, and answers, so that the other follows |
+//! | of a newer end, when none has named this one | stays, and begins to hear anew: nothing was acknowledged |
+//! | of a newer end, when one has named this one | is given up for a new one |
+//!
+//! An end that is new is named by nobody, so two ends never give each other up in turn.
 //!
 //! | state of a message | event | next |
 //! |---|---|---|
@@ -128,6 +138,8 @@ pub struct Link {
     /// Number of this end, and of the other; 0: not heard yet.
     number: u32,
     other: u32,
+    /// The other end has named this one.
+    named: bool,
     entries: VecDeque<Entry>,
     /// Buffers for the bodies of messages to come.
     spare: Vec<Vec<u8>>,
@@ -164,6 +176,7 @@ impl Link {
         Link {
             number,
             other: 0,
+            named: false,
             entries: VecDeque::new(),
             spare: Vec::new(),
             una: 0,
@@ -263,11 +276,6 @@ impl Link {
         self.entries.push_back(Entry { body, payload, owner, tag });
     }
 
-    /// When the other end was heard last; this one was made then if it was not.
-    pub(crate) fn last_heard(&self) -> Instant {
-        self.last_heard
-    }
-
     /// What has not been acknowledged, in order: nobody may have heard it.
     pub(crate) fn into_unheard(self) -> impl Iterator<Item = (Message, Payload, Acked)> {
         self.entries.into_iter().map(|e| {
@@ -320,6 +328,30 @@ impl Link {
         }
     }
 
+    /// Whether a frame carries the message that is expected next.
+    pub(crate) fn is_next(&self, header: &FrameHeader) -> bool {
+        let expected = expand32(header.seq, self.expected) == self.expected;
+        self.place(header) == Place::This && header.kind == FrameKind::Message && expected
+    }
+
+    /// The other end has made another. This one stays if it was not named: then it begins to hear, and says all again.
+    /// Returns whether it does.
+    pub(crate) fn follow(&mut self) -> bool {
+        if !self.named {
+            (self.expected, self.unacked_frames, self.ack_due) = (0, 0, None);
+            (self.cursor, self.timer) = (self.una, None);
+        }
+        !self.named
+    }
+
+    /// A frame of a link [before](Place::Before) this one. Whoever still speaks over it is told of this one.
+    pub(crate) fn handle_stale(&mut self, now: Instant, header: &FrameHeader) {
+        let is_older = self.other != 0 && compare32(header.link, self.other) == Ordering::Less;
+        if header.kind == FrameKind::Message && !is_older {
+            self.ack_due = Some(now);
+        }
+    }
+
     /// A frame of the other end of this link. Messages that it acknowledges are appended to `acked`.
     pub fn handle<'a>(
         &mut self,
@@ -331,7 +363,11 @@ impl Link {
         self.other = header.link;
         self.last_heard = now;
         self.round_trip.measure(now, header);
-        self.handle_ack(now, expand32(header.ack, self.una), acked);
+        self.named |= header.to == self.number;
+        // What names an older end acknowledges what that has said.
+        if header.to == 0 || header.to == self.number {
+            self.handle_ack(now, expand32(header.ack, self.una), acked);
+        }
         let seq = expand32(header.seq, self.expected);
         match header.kind {
             // Never answered by another bare frame: two ends with gaps would answer each other without end.

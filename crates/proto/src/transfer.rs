@@ -34,6 +34,7 @@ mod incoming;
 mod matching;
 mod offering;
 mod outgoing;
+mod places;
 mod queues;
 
 use incoming::{Incoming, Key, Unexpected};
@@ -332,9 +333,8 @@ impl Transfer {
     }
 
     fn handle_fragment(&mut self, site: &mut Site<'_>, from: SpId, fragment: Fragment, payload_len: u32) -> bool {
-        let Fragment { instance, source, destination, index: tag, .. } = fragment;
-        let name = Name { scope: Scope::Instance(instance), destination, source, tag, occurrence: 0 };
-        if !site.members.has_rank(source) || site.members.sp_of(source) != from {
+        let name = Name::of(&fragment);
+        if site.members.sp_of_member(fragment.source) != Some(from) {
             return false;
         }
         let handled = self.incoming.handle_fragment(site, &name, fragment, payload_len.into());

@@ -3,22 +3,24 @@
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use outboard_plan::alltoall::Blocks;
 use outboard_plan::{Element, Operator, Rank, Reduction, Span};
 use outboard_proto::wire::{
-    Cts, DatagramHeader, EarlyCts, Fragment, FrameHeader, FrameKind, GroupMessage, InstanceMessage, Message,
-    MulticastKey, MulticastMessage, Number, Origin, PayloadHash, Piece, Rts, TransferMessage,
+    Cts, DatagramHeader, EarlyCts, Fragment, GroupMessage, InstanceMessage, Message, MulticastKey, MulticastMessage,
+    Number, Origin, PayloadHash, Piece, Rts, TransferMessage,
 };
 use outboard_proto::{
-    Absentee, Absentees, CallId, CallKind, Config, Endpoint, Event, GroupHandle, GroupSpec, HostId, InstanceId,
-    Instant, Member, OfferId, PostedCall, ReceivedDatagram, Signature, SpId, Transmit, sizes_digest,
+    Absentee, Absentees, CallId, CallKind, Config, Endpoint, Event, GroupSpec, InstanceId, Instant, PostedCall,
+    ReceivedDatagram, Signature, SpId, Transmit, sizes_digest,
 };
 use proptest::prelude::*;
 
-const KEY: [u64; 2] = [3, 4];
+mod support;
+
+use support::{GROUP, KEY, frame};
+
 /// Quotas of staging for late ranks and of scratch.
 const STAGING: u64 = 20_000;
 const SCRATCH: u64 = 10_000;
@@ -38,8 +40,6 @@ enum Step {
     PeerLost(u8),
     Wait(u32),
 }
-
-const GROUP: GroupHandle = GroupHandle(7);
 
 fn rank() -> impl Strategy<Value = Rank> {
     (0u32..5).prop_map(Rank)
@@ -66,10 +66,11 @@ fn of_groups() -> impl Strategy<Value = GroupMessage> {
             let digest = if good { config().digest() } else { 9 };
             GroupMessage::Create { step, sp: SpId(1), digest, fingerprint: spec().fingerprint() }
         }),
-        (rank(), 0u64..3, any::<bool>()).prop_map(|(rank, after, well)| GroupMessage::Lost {
+        (rank(), 0u64..3, any::<bool>(), rank()).prop_map(|(rank, after, well, cause)| GroupMessage::Lost {
             rank,
             after: InstanceId(after),
-            well
+            well,
+            cause
         }),
     ]
 }
@@ -241,20 +242,8 @@ fn config() -> Config {
 }
 
 fn spec() -> GroupSpec {
-    let member = |sp| Member {
-        sp: SpId(sp),
-        host: HostId(sp),
-        address: Arc::from([sp as u8]),
-        sends_from: None,
-        offer: OfferId(sp),
-    };
     // Ranks 0 and 1 here, 2 and 3 at two others.
-    GroupSpec {
-        handle: GroupHandle(7),
-        key: KEY,
-        job: 1,
-        members: vec![member(10), member(10), member(11), member(12)],
-    }
+    support::spec(&[10, 10, 11, 12])
 }
 
 struct Driver {
@@ -293,7 +282,7 @@ impl Driver {
     fn apply(&mut self, step: &Step) {
         match step {
             Step::Create(rank) => self.sp.handle_create_group(self.now, &spec(), Rank((*rank).into())),
-            Step::Leave(rank) => self.sp.handle_leave(self.now, GroupHandle(7), Rank((*rank).into())),
+            Step::Leave(rank) => self.sp.handle_leave(self.now, GROUP, Rank((*rank).into())),
             Step::Call { rank, instance, kind, bytes } => {
                 let id = CallId(self.next_call);
                 self.next_call += 1;
@@ -312,7 +301,7 @@ impl Driver {
                 };
                 let call = PostedCall {
                     id,
-                    group: GroupHandle(7),
+                    group: GROUP,
                     rank: Rank((*rank).into()),
                     instance: InstanceId((*instance).into()),
                     signature,
@@ -325,27 +314,13 @@ impl Driver {
             Step::Frame { from, message, payload } => {
                 let seq = self.seq[usize::from(*from)];
                 self.seq[usize::from(*from)] += 1;
-                let (kind, payload_len) = (FrameKind::Message, (*payload).into());
-                let header = FrameHeader {
-                    kind,
-                    ack_now: false,
-                    link: 1,
-                    to: 0,
-                    seq,
-                    ack: seq,
-                    payload_len,
-                    clock: 1,
-                    echo: 2,
-                    echo_age: 3,
-                };
-                let mut bytes = Vec::new();
-                header.encode(&mut bytes);
-                message.encode(&mut bytes);
+                let payload_len = (*payload).into();
+                let bytes = frame(seq, message, payload_len);
                 self.sp.handle_frame(self.now, SpId(11 + u64::from(*from)), &bytes, payload_len);
             }
             Step::Datagram { epoch, source, chunk, len } => {
                 let header = DatagramHeader {
-                    group: GroupHandle(7),
+                    group: GROUP,
                     epoch: (*epoch).into(),
                     source: (*source).into(),
                     chunk: (*chunk).into(),

@@ -1,32 +1,26 @@
 //! What fuzzing found (`fuzz/`), each as the shortest story that showed it.
 
-use std::sync::Arc;
-
 use outboard_plan::{Element, Operator, Rank, Reduction};
 use outboard_proto::wire::{
     FrameHeader, FrameKind, GroupMessage, InstanceMessage, Message, MulticastMessage, Origin, Rts, TransferMessage,
 };
 use outboard_proto::{
-    CallId, CallKind, CollectiveError, Config, Endpoint, Event, GroupError, GroupHandle, GroupSpec, HostId, InstanceId,
-    Instant, Member, OfferId, PostedCall, Signature, SpId, Transmit,
+    CallId, CallKind, CollectiveError, Config, Endpoint, Event, GroupError, GroupHandle, GroupSpec, InstanceId,
+    Instant, PostedCall, Signature, SpId, Transmit,
 };
 
+mod support;
+
+use support::{GROUP, frame};
+
 const NOW: Instant = Instant(1);
-const GROUP: GroupHandle = GroupHandle(7);
 const HONEST: SpId = SpId(11);
 const HOSTILE: SpId = SpId(12);
 
 /// Rank 0 here, ranks `1..` at the service processes given.
 fn spec(others: &[SpId]) -> GroupSpec {
-    let member = |sp: &SpId| Member {
-        sp: *sp,
-        host: HostId(sp.0),
-        address: Arc::from([sp.0 as u8]),
-        sends_from: None,
-        offer: OfferId(sp.0),
-    };
-    let members = [SpId(10)].iter().chain(others).map(member).collect();
-    GroupSpec { handle: GROUP, key: [3, 4], job: 1, members }
+    let others = others.iter().map(|sp| sp.0);
+    support::spec(&[10].into_iter().chain(others).collect::<Vec<_>>())
 }
 
 /// A message about the group.
@@ -61,21 +55,7 @@ impl Victim {
             message if *message == repair() => self.sp.config().chunk_bytes,
             _ => 0,
         };
-        let header = FrameHeader {
-            kind: FrameKind::Message,
-            ack_now: false,
-            link: 1,
-            to: 0,
-            seq,
-            ack: 0,
-            payload_len,
-            clock: 0,
-            echo: 0,
-            echo_age: u32::MAX,
-        };
-        let mut bytes = Vec::new();
-        header.encode(&mut bytes);
-        message.encode(&mut bytes);
+        let bytes = frame(seq, message, payload_len);
         self.sp.handle_frame(NOW, from, &bytes, payload_len);
     }
 
@@ -109,6 +89,16 @@ impl Victim {
         assert_eq!(self.ready(), [Ok(())]);
     }
 
+    /// A group with both others, made.
+    fn group_of_three(&mut self) {
+        let spec = spec(&[HOSTILE, HONEST]);
+        let (fingerprint, digest) = (spec.fingerprint(), self.sp.config().digest());
+        self.sp.handle_create_group(NOW, &spec, Rank(0));
+        self.send(HONEST, 0, &of_group(GroupMessage::Create { step: 0, sp: HONEST, digest, fingerprint }));
+        self.hostile(&of_group(GroupMessage::Create { step: 1, sp: HOSTILE, digest, fingerprint }));
+        assert_eq!(self.ready(), [Ok(())]);
+    }
+
     /// How a call that is in flight has ended, if it has.
     fn ended(&mut self) -> Option<CollectiveError> {
         // A call ends when its orders have been carried out.
@@ -135,6 +125,10 @@ impl Victim {
             },
         );
     }
+}
+
+fn left(rank: Rank, after: InstanceId) -> Message {
+    of_group(GroupMessage::Lost { rank, after, well: true, cause: rank })
 }
 
 /// A rank that dies before it has asked for its group keeps nothing of the group alive.
@@ -167,13 +161,28 @@ fn a_flood_of_messages_for_unknown_groups_harms_its_sender_alone() {
     assert_eq!(victim.ready(), [Ok(())]);
 }
 
+/// The leaving of a rank whose calls have failed overtakes the news of the death that failed them.
+#[test]
+fn whoever_leaves_after_a_death_names_the_dead() {
+    let mut victim = Victim::new();
+    victim.group_of_three();
+    let told = |cause| of_group(GroupMessage::Lost { rank: Rank(1), after: InstanceId(0), well: false, cause });
+    victim.hostile(&told(Rank(2)));
+    victim.call();
+    assert_eq!(victim.ended(), Some(CollectiveError::RankLost(Rank(2))));
+    // Nobody blames who is no member.
+    let violations = victim.sp.counters().violations;
+    victim.hostile(&told(Rank(3)));
+    assert_eq!(victim.sp.counters().violations, violations + 1);
+}
+
 /// The last instance that a rank takes part in may be any number. Whoever has left after one to which it owes its step
 /// of the barrier has called something else.
 #[test]
 fn a_rank_may_leave_after_the_last_instance_of_all() {
     let mut victim = Victim::new();
     victim.group();
-    victim.hostile(&of_group(GroupMessage::Lost { rank: Rank(1), after: InstanceId(u64::MAX), well: true }));
+    victim.hostile(&left(Rank(1), InstanceId(u64::MAX)));
     assert_eq!(victim.ended(), None);
     victim.call();
     assert_eq!(victim.ended(), Some(CollectiveError::RankLost(Rank(1))));
@@ -358,14 +367,9 @@ fn a_message_of_a_small_call_that_is_said_twice_is_refused() {
 #[test]
 fn a_service_process_that_dies_after_its_rank_has_left_is_missed_by_those_who_still_call() {
     let mut victim = Victim::new();
-    let spec = spec(&[HOSTILE, HONEST]);
-    let (fingerprint, digest) = (spec.fingerprint(), victim.sp.config().digest());
-    victim.sp.handle_create_group(NOW, &spec, Rank(0));
-    victim.send(HONEST, 0, &of_group(GroupMessage::Create { step: 0, sp: HONEST, digest, fingerprint }));
-    victim.hostile(&of_group(GroupMessage::Create { step: 1, sp: HOSTILE, digest, fingerprint }));
-    assert_eq!(victim.ready(), [Ok(())]);
+    victim.group_of_three();
     victim.call();
-    victim.hostile(&of_group(GroupMessage::Lost { rank: Rank(1), after: InstanceId(1), well: true }));
+    victim.hostile(&left(Rank(1), InstanceId(1)));
     let mut now = NOW;
     let error = (0..1000).find_map(|_| {
         now = victim.sp.poll_timeout().into_iter().chain(victim.sp.next_transmit()).min()?;

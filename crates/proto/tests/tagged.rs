@@ -2,19 +2,19 @@
 //! within its quota, and every call ends once, at the latest when its rank leaves (GP-1, GP-2).
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use outboard_plan::{ProgramBuilder, Rank, Span};
-use outboard_proto::wire::{
-    Cts, EarlyCts, Few, FrameHeader, FrameKind, GroupMessage, Message, Number, Origin, Piece, Rts, TransferMessage,
-};
+use outboard_proto::wire::{Cts, EarlyCts, Few, GroupMessage, Message, Number, Origin, Piece, Rts, TransferMessage};
 use outboard_proto::{
-    CallId, CallKind, Config, Endpoint, Event, GroupHandle, GroupSpec, HostId, InstanceId, Instant, Member, OfferId,
-    Order, PostedCall, Recording, Signature, SpId, TaggedCall,
+    CallId, CallKind, Config, Endpoint, Event, InstanceId, Instant, Order, PostedCall, Recording, Signature, SpId,
+    TaggedCall,
 };
 use proptest::prelude::*;
 
-const GROUP: GroupHandle = GroupHandle(7);
+mod support;
+
+use support::{GROUP, frame};
+
 const NOW: Instant = Instant(1);
 const QUOTA: u64 = 10_000;
 /// Bytes of every recording.
@@ -148,15 +148,7 @@ impl Driver {
     /// Ranks 0 and 1 here, 2 and 3 at the hostile one, in a group that is made.
     fn new() -> Driver {
         let config = Config { staging_quota: QUOTA, ..Config::default() };
-        let member = |sp| Member {
-            sp: SpId(sp),
-            host: HostId(sp),
-            address: Arc::from([sp as u8]),
-            sends_from: None,
-            offer: OfferId(sp),
-        };
-        let members = vec![member(10), member(10), member(11), member(11)];
-        let spec = GroupSpec { handle: GROUP, key: [3, 4], job: 1, members };
+        let spec = support::spec(&[10, 10, 11, 11]);
         let (digest, fingerprint) = (config.digest(), spec.fingerprint());
         let sp = Endpoint::new(SpId(10), config, 1);
         let staging = std::collections::BTreeMap::new();
@@ -170,23 +162,8 @@ impl Driver {
     }
 
     fn hear(&mut self, message: &Message, payload_len: u32) {
-        let (kind, seq) = (FrameKind::Message, self.seq);
+        let bytes = frame(self.seq, message, payload_len);
         self.seq += 1;
-        let header = FrameHeader {
-            kind,
-            ack_now: false,
-            link: 1,
-            to: 0,
-            seq,
-            ack: seq,
-            payload_len,
-            clock: 1,
-            echo: 2,
-            echo_age: 3,
-        };
-        let mut bytes = Vec::new();
-        header.encode(&mut bytes);
-        message.encode(&mut bytes);
         self.sp.handle_frame(NOW, SpId(11), &bytes, payload_len);
     }
 

@@ -144,10 +144,11 @@ fn of_groups() -> impl Strategy<Value = GroupMessage> {
         (any::<u8>(), any::<u64>(), any::<u64>(), any::<u64>()).prop_map(|(step, sp, digest, fingerprint)| {
             GroupMessage::Create { step, sp: SpId(sp), digest, fingerprint }
         }),
-        (any::<u64>(), rank(), any::<bool>()).prop_map(|(after, rank, well)| GroupMessage::Lost {
+        (any::<u64>(), rank(), any::<bool>(), rank()).prop_map(|(after, rank, well, cause)| GroupMessage::Lost {
             rank,
             after: InstanceId(after),
-            well
+            well,
+            cause
         }),
         (any::<u64>(), error()).prop_map(|(fingerprint, error)| GroupMessage::Abort { fingerprint, error }),
         (any::<u64>(), prop::collection::vec(any::<u8>(), 0..=MAX_ASKER), offers())

@@ -168,7 +168,8 @@ fn fabric(settings: &Settings, identity: Identity) -> Result<Box<dyn Fabric>, St
         FabricChoice::Tcp => {
             let at = Interface::named(interface()?)?.address().map_err(kernel("find the interface's IPv4 address"))?;
             let cluster = settings.read_cluster_key()?;
-            let tcp = Tcp::new(TcpSettings { at, identity, cluster, encrypt: settings.encrypt, limits });
+            let encrypt = settings.encrypt;
+            let tcp = Tcp::new(TcpSettings { at, identity, cluster, encrypt, siblings: true, limits });
             Box::new(tcp.map_err(kernel("listen for other service processes"))?)
         }
         FabricChoice::Ucx => {

@@ -29,6 +29,8 @@ pub enum Breach {
     BadReduce { from: MemRef, into: MemRef },
     #[error("delivers {len} bytes from {offset} of payload {payload}, which is not there")]
     BadDeliver { payload: u32, offset: u32, len: u64 },
+    #[error("delivers a payload elsewhere than it said before the frame came: {at:?}")]
+    Misplaced { at: MemRef },
     #[error("makes {0:?} twice")]
     StagedTwice(StagingId),
     #[error("gives back {0:?}, which does not exist")]
@@ -51,6 +53,8 @@ pub enum Breach {
     UnaskedReady { group: GroupHandle, rank: Rank },
     #[error("refuses {group} to {rank} for a wrong reason: {reason}")]
     FalseGroupError { group: GroupHandle, rank: Rank, reason: String },
+    #[error("makes {group} {after:?} after {rank} was the last to ask for it, when nothing went wrong any more")]
+    LateGroup { group: GroupHandle, rank: Rank, after: Duration },
     #[error("makes {group} although its service processes are configured differently")]
     MissedConfiguration { group: GroupHandle },
     #[error("completes {0:?}, which is not open")]

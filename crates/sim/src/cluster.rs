@@ -142,6 +142,7 @@ pub(crate) struct Cluster<P> {
     plan: NetworkPlan,
     blackouts: Vec<(usize, Instant, Instant)>,
     cuts: Vec<Cut>,
+    backoff: Duration,
     /// When a frame of (from, to) is delivered at the earliest, so that jitter keeps the order.
     in_order: BTreeMap<(usize, usize), Instant>,
     /// The host that has acted last, and what of it is still to be done.
@@ -182,6 +183,7 @@ impl<P: std::fmt::Debug> Cluster<P> {
             plan: plan.network.clone(),
             blackouts: plan.faults.blackouts.iter().map(pause).collect(),
             cuts: plan.faults.cuts.clone(),
+            backoff: plan.faults.backoff,
             in_order: BTreeMap::new(),
             acting: None,
             actions: VecDeque::new(),
@@ -265,7 +267,10 @@ impl<P: std::fmt::Debug> Cluster<P> {
                     self.deliver(host, Input::Room)?;
                 }
             }
-            Happening::FrameAtSwitch(frame) => self.frame_at_switch(now, &frame),
+            Happening::FrameAtSwitch(frame) => {
+                self.hosts.get_mut(frame.to).map_or(Ok(()), |host| host.begin(&frame))?;
+                self.frame_at_switch(now, &frame);
+            }
             Happening::Joined { host, channel } => {
                 if self.hosts[host].receives(channel) {
                     self.network.join(channel, host);

@@ -44,6 +44,8 @@ kinds! {
         DatagramAltered = "datagram altered",
         /// What a host sends does not reach another.
         Cut = "cut off",
+        /// A connection goes on some time after a cut.
+        FrameHeld = "frame held up by a cut",
         /// Nothing reaches a host.
         Blackout = "blackout",
         /// A service process handles nothing, for less than means death.
@@ -52,6 +54,8 @@ kinds! {
         Stopped = "service process stopped",
         /// A sender, or a fabric, says late that it has done what it was asked for.
         SlowDriver = "driver slow",
+        /// A fabric writes to where a payload belongs before all of it has come.
+        PlacedEarly = "payload placed early",
         RankDied = "rank died",
         RankDiedEarly = "rank died before it asked",
         Refused = "rank refused",

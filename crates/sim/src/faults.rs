@@ -42,6 +42,10 @@ pub struct Faults {
     pub blackouts: Vec<HostPause>,
     /// Times in which nothing that one host sends reaches another.
     pub cuts: Vec<Cut>,
+    /// How long behind a cut a connection goes on: frames said in the cut, and until then, come together in order,
+    /// since the kernel tries again less and less often. Those that would wait for 4 s are lost. Zero: all
+    /// frames of the cut are lost, no others.
+    pub backoff: Duration,
     /// Times in which a service process handles nothing; what comes in waits, datagrams in a bounded buffer.
     pub stalls: Vec<HostPause>,
     /// Ranks whose processes die. One dies only after it has asked for all its groups.
@@ -63,6 +67,9 @@ pub struct Faults {
 /// Longer than a service process that is silent lives for the others.
 pub(crate) const REPLAY: Duration = Duration::from_secs(8);
 
+/// How long a kernel tries before it gives up a connection.
+pub(crate) const GIVEN_UP: Duration = Duration::from_secs(4);
+
 /// A span of time of one host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are the documentation")]
@@ -83,6 +90,11 @@ pub struct Cut {
 }
 
 impl Cut {
+    /// When it is over.
+    pub(crate) fn end(&self) -> Duration {
+        self.at + self.lasting
+    }
+
     /// All between `host` and `others`, in both directions.
     pub fn off(host: usize, others: impl Iterator<Item = usize>, at: Duration, lasting: Duration) -> Vec<Cut> {
         let pair = |other| [(host, other), (other, host)].map(|(from, to)| Cut { from, to, at, lasting });
@@ -116,12 +128,25 @@ impl Faults {
         Faults::default()
     }
 
+    /// When frames arrive as they should from then on, but for what a cut still holds up; `None`: never.
+    pub(crate) fn healed(&self) -> Option<Duration> {
+        let chances = [self.frame_loss, self.duplicate, self.reorder];
+        let by_chance = !self.jitter.is_zero() || chances.iter().any(|chance| *chance > 0.0);
+        let until = if by_chance { self.until? } else { Duration::ZERO };
+        Some(self.scripted(Duration::ZERO).max(until))
+    }
+
     /// When the last fault with a time of its own is over.
     pub(crate) fn last_scripted(&self) -> Duration {
+        self.scripted(self.backoff)
+    }
+
+    /// The same, if what a cut holds up goes on so long after it.
+    fn scripted(&self, backoff: Duration) -> Duration {
         let pauses = self.blackouts.iter().chain(&self.stalls).map(|p| p.at + p.lasting);
         let ranks = self.dead_ranks.iter().chain(&self.early_deaths).chain(&self.bad_memory).map(|r| r.at);
         let hosts = self.dead_hosts.iter().map(|h| h.at + h.reported_after.unwrap_or_default());
-        let cuts = self.cuts.iter().map(|cut| cut.at + cut.lasting);
+        let cuts = self.cuts.iter().map(|cut| cut.end() + backoff);
         let scripted = pauses.chain(ranks).chain(hosts).chain(cuts).max().unwrap_or_default();
         let replays = if self.replay > 0.0 { self.until.unwrap_or_default() + REPLAY } else { Duration::ZERO };
         scripted.max(replays)

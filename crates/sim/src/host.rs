@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use outboard_plan::Rank;
 use outboard_proto::{
-    CallId, Channel, CollectiveError, Config, Endpoint, Event, GroupHandle, GroupSpec, Instant, MulticastBatch,
+    CallId, Channel, CollectiveError, Config, Endpoint, Event, GroupHandle, GroupSpec, Instant, MemRef, MulticastBatch,
     OfferId, Order, Overdue, PostedCall, ReceivedDatagram, Refusal, Region, SpId, Transmit, wire,
 };
 use smallvec::SmallVec;
@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 use crate::breach::Breach;
 use crate::clock::Due;
 use crate::cluster::{host_of, sp_id};
-use crate::coverage::Coverage;
+use crate::coverage::{Coverage, FaultKind};
 use crate::network::{Frame, NetworkPlan, Train};
 use crate::sabotage::{Sabotage, Saboteur};
 use crate::store::{Access, CallOutput, Memory, StoreKind};
@@ -133,6 +133,9 @@ pub(crate) struct Host {
     is_full_of_frames: bool,
     batch_limit: usize,
     faulted: BTreeSet<CallId>,
+    /// Where the machine has said that the payload of the frame belongs which is being handled, as far as it has not
+    /// been ordered there.
+    announced: Vec<MemRef>,
     spins: (Instant, u32),
     saboteur: Saboteur,
 }
@@ -176,6 +179,7 @@ impl Host {
             is_full_of_frames: false,
             batch_limit: plan.outstanding_batches,
             faulted: BTreeSet::new(),
+            announced: Vec::new(),
             spins: (Instant(0), 0),
             saboteur: Saboteur::new(sabotage),
         }
@@ -240,6 +244,22 @@ impl Host {
         self.handle_datagrams(now, batch)
     }
 
+    /// The header of a frame has come: what comes next of its payload may be read into place at once. Something else is
+    /// written there, as nobody may look at those bytes before the frame is handled.
+    pub(crate) fn begin(&mut self, frame: &Frame) -> Result<(), Breach> {
+        if self.dead || frame.payload_len == 0 || self.ended.contains(&sp_id(frame.from)) {
+            return Ok(());
+        }
+        let places = self.sp.destination(sp_id(frame.from), &frame.header, frame.payload_len);
+        let mut offset = 0;
+        for place in places.iter() {
+            self.coverage.fault(FaultKind::PlacedEarly, 1);
+            self.memory.write(*place, &frame.payload.part(offset, place.len).another(), 0)?;
+            offset += place.len;
+        }
+        Ok(())
+    }
+
     /// Feeds one thing to the machine and does what it asks for.
     pub(crate) fn handle(&mut self, now: Instant, input: Input) -> Result<(), Breach> {
         match input {
@@ -252,8 +272,14 @@ impl Host {
             Input::Frame(frame) if self.ended.contains(&sp_id(frame.from)) && !self.expects_violations => {}
             Input::Frame(frame) => {
                 self.coverage.frame(&frame.header, frame.payload_len);
+                self.announced = self.sp.destination(sp_id(frame.from), &frame.header, frame.payload_len).to_vec();
+                let announced = !self.announced.is_empty();
                 self.sp.handle_frame(now, sp_id(frame.from), &frame.header, frame.payload_len);
-                return self.drain(now, &Payloads::Frame(&frame));
+                self.drain(now, &Payloads::Frame(&frame))?;
+                return match self.announced.pop().filter(|_| announced) {
+                    Some(at) => Err(Breach::Misplaced { at }),
+                    None => Ok(()),
+                };
             }
             Input::Datagrams(train, mask) => {
                 let mut batch = Vec::with_capacity(mask.count_ones() as usize);
@@ -345,6 +371,11 @@ impl Host {
     }
 
     fn obey(&mut self, order: Order, payloads: &Payloads<'_>) -> Result<(), Breach> {
+        if let (Order::Deliver { to, .. }, false) = (order, self.announced.is_empty())
+            && self.announced.remove(0) != to
+        {
+            return Err(Breach::Misplaced { at: to });
+        }
         let Some(order) = self.saboteur.order(order) else { return Ok(()) };
         let access = match order {
             Order::Stage { id, bytes, .. } => Access::Done(self.memory.stage(id, bytes)?),

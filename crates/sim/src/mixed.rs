@@ -175,6 +175,7 @@ pub fn mixed_hardships(seed: u64) -> Scenario {
         group.create = draw.micros(15_000_000);
         scenario.groups.push(group);
     }
+    draw_backoff(&mut scenario, seed);
     if scenario.faults.until.is_none() {
         // What goes on for ever is hard enough.
         return scenario;
@@ -187,6 +188,16 @@ pub fn mixed_hardships(seed: u64) -> Scenario {
         scenario.faults.slow = draw.micros(most);
     }
     scenario
+}
+
+/// Behind some cuts connections take their time to go on, and somebody asks for a group meanwhile.
+fn draw_backoff(scenario: &mut Scenario, seed: u64) {
+    let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x6261_636b_6f66) };
+    if let Some(healed) = scenario.faults.cuts.iter().map(Cut::end).max().filter(|_| !draw.one_in(2)) {
+        scenario.faults.backoff = draw.micros(2_000_000);
+        let group = draw.group(scenario.host_of.len(), scenario.groups.len(), &scenario.config);
+        scenario.groups.push(GroupPlan { create: healed + draw.micros(1_000_000), ..group });
+    }
 }
 
 /// [`mixed_rooted`], of which some calls are all-to-alls, even and uneven.

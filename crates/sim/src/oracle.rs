@@ -121,7 +121,7 @@ impl Truth {
     /// Judges the answer to a request for a group.
     pub(crate) fn judge_group(
         &mut self,
-        scenario: &Scenario,
+        (scenario, now): (&Scenario, Instant),
         number: usize,
         member: usize,
         result: &Result<(), GroupError>,
@@ -130,7 +130,15 @@ impl Truth {
             Ok(()) if self.misconfigured(scenario, number) => {
                 return Err(Breach::MissedConfiguration { group: handle(number) });
             }
-            Ok(()) => true,
+            Ok(()) => {
+                let last = self.asked.iter().filter(|((group, _), _)| *group == number).map(|(_, at)| *at).max();
+                let after = now.since(last.unwrap_or_default());
+                let healed = scenario.faults.healed().is_some_and(|healed| scenario.groups[number].create >= healed);
+                if healed && after > scenario.prompt() {
+                    return Err(Breach::LateGroup { group: handle(number), rank: Rank(member as u32), after });
+                }
+                true
+            }
             // Whoever could call had the group, and so has everybody.
             Err(GroupError::Failed(
                 CollectiveError::Mismatch { .. }
@@ -174,7 +182,7 @@ impl Truth {
                     && lowest.map(|m| scenario.host_of[plan.members[m]]).is_some_and(|host| {
                         let cut = |cut: &Cut| {
                             // Whatever was asked for after it is made.
-                            let before = plan.create < cut.at + cut.lasting && cut.lasting >= scenario.config.heartbeat;
+                            let before = plan.create < cut.end() && cut.lasting >= scenario.config.heartbeat;
                             before && [cut.from, cut.to].contains(&host)
                         };
                         // Who was stopped for long has heard of nobody either, when it goes on.

@@ -256,6 +256,12 @@ impl Scenario {
         !silent && deaths + rest + disputes + usize::from(faults.misconfigured.is_some()) == 1
     }
 
+    /// Within which a group is made behind the last fault, once all have asked for it: a link that was cut off is found
+    /// out by its silence, and the next one goes on when the connection does.
+    pub(crate) fn prompt(&self) -> Duration {
+        self.config.dead_after + self.faults.backoff + Duration::from_secs(2)
+    }
+
     /// Virtual time within which everything must have ended after [`Self::last_scripted`]: the dead found, and every
     /// byte moved at a small fraction of the links' rate.
     pub(crate) fn patience(&self) -> Duration {

@@ -310,7 +310,7 @@ impl<'a> World<'a> {
                 if result.is_ok() {
                     self.record(number, member);
                 }
-                self.truth.judge_group(self.scenario, number, member, &result)?;
+                self.truth.judge_group((self.scenario, now), number, member, &result)?;
                 self.cluster.put(now, Happening::Script { group: number, member });
             }
             Action::Completed { call, result, output } => {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use outboard_proto::config::AllgatherAlgorithm;
 use outboard_sim::{
-    FaultKind, HostDeath, Scenario, mixed, mixed_allgathers, mixed_calls, mixed_choices, mixed_exchanges, mixed_sizes,
-    run,
+    FaultKind, HostDeath, Scenario, mixed, mixed_allgathers, mixed_calls, mixed_choices, mixed_exchanges,
+    mixed_hardships, mixed_sizes, run,
 };
 
 /// Seeds of the sweep; `outboard sim mixed` plays more.
@@ -113,6 +113,15 @@ fn seeds_of_small_calls_that_found_something_stay_quiet() {
         &left_after_a_disputed_call,
     ];
     stay_quiet(&all.concat(), mixed_calls);
+}
+
+/// The same, of all hardships: two ends of a link gave each other up in turn behind a cut, and a new group failed; the
+/// silence of a cut was counted against groups behind it.
+#[test]
+fn seeds_of_hardships_that_found_something_stay_quiet() {
+    let given_up_in_turn = [5006];
+    let silence_of_before = [508, 897, 1013, 2127, 2471, 2652, 2658, 4887, 5358, 6303, 6706, 6770, 7346, 7555];
+    stay_quiet(&[&given_up_in_turn[..], &silence_of_before].concat(), mixed_hardships);
 }
 
 /// The ring heals over those who have left. A host dies before it can repeat a lost step of the barrier, and all hosts

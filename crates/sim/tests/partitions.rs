@@ -79,6 +79,21 @@ fn a_service_process_that_was_stopped_is_welcome_again() {
     }
 }
 
+/// A link that has been silent nearly for too long when packets flow again, over a connection that goes on later still:
+/// the silence of the cut is not counted against groups that are asked for behind it.
+#[test]
+fn a_group_that_is_asked_for_behind_a_cut_is_made() {
+    for seed in 0..400 {
+        let hosts = 3 + seed as usize % 4;
+        let lasting = Duration::from_millis(3300 + seed * 7);
+        let mut scenario = story(hosts, Cut::off(hosts - 1, 0..hosts, AT, lasting));
+        scenario.faults.backoff = Duration::from_millis(seed % 9 * 200);
+        scenario.groups[1].create = AT + lasting + Duration::from_millis(seed % 5 * 50);
+        scenario.groups[1].create_spread = Duration::from_millis(seed % 7 * 5);
+        play(&scenario, seed);
+    }
+}
+
 /// A group that is asked for while nothing gets through is made when something does, or refused on all.
 #[test]
 fn a_group_of_the_partition_ends_somehow() {

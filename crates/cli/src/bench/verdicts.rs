@@ -23,8 +23,6 @@ use crate::work;
 const LIMIT: Duration = Duration::from_secs(60);
 /// How long a daemon stays stopped behind the last verdict of the others.
 const REST: Duration = Duration::from_millis(200);
-/// How long the silence of a cut may be counted against groups made behind it (docs/promise.md).
-const GIVEN_UP: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Args)]
 pub(crate) struct VerdictsArgs {
@@ -332,11 +330,7 @@ impl Scene<'_> {
     fn mend(&mut self, host: u16) -> Result<(), CliError> {
         match self.fault {
             Fault::KilledDaemon => self.trial.restart_daemon(host),
-            Fault::CutLink => {
-                self.trial.mend(host)?;
-                std::thread::sleep(GIVEN_UP);
-                Ok(())
-            }
+            Fault::CutLink => self.trial.mend(host),
             Fault::OneWayCut => self.trial.mend_one_way(host),
             _ => Ok(()),
         }

@@ -14,20 +14,19 @@
 //! decides which of two connections stays: the fabric does.
 
 use std::collections::VecDeque;
-use std::io::{IoSlice, Read};
-use std::net::{SocketAddr, SocketAddrV4, TcpStream};
+use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SendAncillaryBuffer, SendFlags, SocketFlags, SocketType, sockopt};
+use rustix::net::{SendAncillaryBuffer, SendFlags, sockopt};
 
 use crate::secured::{Greeting, HandshakeError, Keys, PublicKey, Step};
-use crate::tcp::SILENCE;
+use crate::tcp::door::Socket;
 use crate::tcp::frames::{self, PREFIX, Sink};
 use crate::tcp::incoming::{Buffers, Incoming, Malformed};
 use crate::tcp::outgoing::{Outgoing, Sealing, Spare};
-use crate::{PeerId, PeerLoss};
+use crate::{PeerId, PeerLoss, Receiver};
 
 /// Reads of one turn, so that other connections have theirs.
 const READS: usize = 8;
@@ -75,12 +74,6 @@ pub(super) enum Broken {
     Slow,
 }
 
-impl From<std::io::Error> for Broken {
-    fn from(error: std::io::Error) -> Self {
-        Broken::Kernel(Errno::from_io_error(&error).unwrap_or(Errno::IO))
-    }
-}
-
 impl From<Broken> for PeerLoss {
     fn from(broken: Broken) -> Self {
         match broken {
@@ -96,7 +89,7 @@ impl From<Broken> for PeerLoss {
 
 /// A socket and its stage.
 pub(super) struct Connection {
-    socket: TcpStream,
+    socket: Socket,
     /// Whom a dialer has dialled; a listener knows it once the connection is open.
     pub(super) peer: Option<PeerId>,
     pub(super) stage: Stage,
@@ -110,42 +103,20 @@ impl AsFd for Connection {
     }
 }
 
-fn would_block(error: &std::io::Error) -> bool {
-    matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::Interrupted)
-}
-
-/// Messages wait for nothing, and a peer that is cut off is not waited for longer than its service process is: the
-/// kernel would try again less and less often, and not at once when packets flow again.
-fn settle(socket: impl AsFd) -> Result<(), Errno> {
-    sockopt::set_tcp_nodelay(&socket, true)?;
-    sockopt::set_tcp_user_timeout(&socket, SILENCE.as_millis() as u32)
-}
-
 impl Connection {
-    /// Begins to connect.
-    pub(super) fn dial(peer: PeerId, to: SocketAddrV4, until: Instant) -> Result<Self, Broken> {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
-        settle(&socket)?;
-        match rustix::net::connect(&socket, &to) {
-            Ok(()) | Err(Errno::INPROGRESS) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-        let stage = Stage::Dialing { until };
-        Ok(Connection { socket: socket.into(), peer: Some(peer), stage, awaits_room: true })
+    /// Whoever is being connected to.
+    pub(super) fn dialled(peer: PeerId, socket: Socket, until: Instant) -> Self {
+        Connection { socket, peer: Some(peer), stage: Stage::Dialing { until }, awaits_room: true }
     }
 
     /// Whoever has connected to us.
-    pub(super) fn accepted(socket: TcpStream, greeting: Greeting, until: Instant) -> Result<Self, Broken> {
-        settle(&socket)?;
-        socket.set_nonblocking(true)?;
-        let stage = Stage::Greeting { greeting, until };
-        Ok(Connection { socket, peer: None, stage, awaits_room: false })
+    pub(super) fn accepted(socket: Socket, greeting: Greeting, until: Instant) -> Self {
+        Connection { socket, peer: None, stage: Stage::Greeting { greeting, until }, awaits_room: false }
     }
 
     /// The other end, for the log.
     pub(super) fn from(&self) -> String {
-        self.socket.peer_addr().map_or_else(|error| error.to_string(), |address: SocketAddr| address.to_string())
+        self.socket.from()
     }
 
     /// Whether the other end has said a hello that only somebody who knows our key can say.
@@ -203,12 +174,13 @@ impl Connection {
         }
     }
 
-    /// Reads what there is, within bounds; whole frames go to `sink`.
-    pub(super) fn read(&mut self, buffers: &mut Buffers, sink: &mut Sink<'_>) -> Result<Heard, Broken> {
+    /// Reads what there is, within bounds; whole frames go to `receiver`.
+    pub(super) fn read(&mut self, buffers: &mut Buffers, receiver: &mut dyn Receiver) -> Result<Heard, Broken> {
         match std::mem::replace(&mut self.stage, Stage::Ended) {
             Stage::Greeting { greeting, until } => self.read_greeting(greeting, until),
             Stage::Open { mut incoming, sealing, fruitful } => {
-                let taken = read_frames(&self.socket, &mut incoming, buffers, sink);
+                let from = self.peer.expect("frames come when it is proven whose they are");
+                let taken = read_frames(&self.socket, &mut incoming, buffers, &mut Sink { from, receiver });
                 let fruitful = fruitful || matches!(taken, Ok(1..));
                 self.stage = Stage::Open { incoming, sealing, fruitful };
                 taken.map(Heard::Frames)
@@ -220,13 +192,23 @@ impl Connection {
         }
     }
 
+    /// Memory was withdrawn: a payload that is read to where it belongs may not belong there any more.
+    pub(super) fn review(&mut self, buffers: &mut Buffers, receiver: &mut dyn Receiver) {
+        if let (Stage::Open { incoming, .. }, Some(from)) = (&mut self.stage, self.peer)
+            && incoming.lands()
+        {
+            // Whatever the answer is, it is kept to.
+            let _ = incoming.landing(buffers, &mut Sink { from, receiver });
+        }
+    }
+
     /// One message of the handshake at most, and not a byte behind it.
     fn read_greeting(&mut self, mut greeting: Greeting, until: Instant) -> Result<Heard, Broken> {
-        let read = match (&self.socket).read(greeting.room()) {
+        let read = match rustix::io::read(&self.socket, greeting.room()) {
             Ok(0) => Err(greeting.disagreement().map_or(Broken::Closed, Broken::Handshake)),
             Ok(taken) => Ok(taken),
-            Err(error) if would_block(&error) => Ok(0),
-            Err(error) => Err(error.into()),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(0),
+            Err(errno) => Err(errno.into()),
         };
         let taken = match read {
             Ok(taken) => taken,
@@ -304,7 +286,7 @@ impl Connection {
     }
 }
 
-fn write(socket: &TcpStream, pieces: &[IoSlice<'_>]) -> Result<usize, Broken> {
+fn write(socket: &Socket, pieces: &[IoSlice<'_>]) -> Result<usize, Broken> {
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     match rustix::net::sendmsg(socket, pieces, &mut SendAncillaryBuffer::default(), flags) {
         Ok(written) => Ok(written),
@@ -314,7 +296,7 @@ fn write(socket: &TcpStream, pieces: &[IoSlice<'_>]) -> Result<usize, Broken> {
 }
 
 /// Writes what is sealed as far as the kernel takes it; returns whether that was all.
-fn flush_sealed(socket: &TcpStream, sealing: &mut Sealing, spare: &mut Spare) -> Result<bool, Broken> {
+fn flush_sealed(socket: &Socket, sealing: &mut Sealing, spare: &mut Spare) -> Result<bool, Broken> {
     let rest = sealing.rest();
     if rest.is_empty() {
         return Ok(true);
@@ -325,24 +307,33 @@ fn flush_sealed(socket: &TcpStream, sealing: &mut Sealing, spare: &mut Spare) ->
 }
 
 /// Reads until the socket is empty or this turn's share is taken; returns how many frames came. The rest of a long
-/// frame is read into place.
+/// frame is read to where it belongs, or at least to where the frame lies.
 fn read_frames(
-    mut socket: &TcpStream,
+    socket: &Socket,
     incoming: &mut Incoming,
     buffers: &mut Buffers,
     sink: &mut Sink<'_>,
 ) -> Result<usize, Broken> {
     let mut frames = 0;
     for _ in 0..READS {
-        let room = incoming.room(buffers);
-        let asked = room.len();
-        let taken = match socket.read(room) {
+        let landing = incoming
+            .landing(buffers, sink)
+            .map(|(landing, at, beyond)| (landing.bytes() - at + beyond.len(), landing.receive(socket, at, beyond)));
+        let lands = landing.is_some();
+        let (asked, read) = landing.unwrap_or_else(|| {
+            let room = incoming.room(buffers);
+            (room.len(), rustix::io::read(socket, room))
+        });
+        let taken = match read {
             Ok(0) => return Err(Broken::Closed),
             Ok(taken) => taken,
-            Err(error) if would_block(&error) => break,
-            Err(error) => return Err(error.into()),
+            Err(Errno::AGAIN | Errno::INTR) => break,
+            Err(errno) => return Err(errno.into()),
         };
-        frames += incoming.advance(taken, buffers, sink)?;
+        frames += match lands {
+            true => incoming.advance_landing(taken, buffers, sink)?,
+            false => incoming.advance(taken, buffers, sink)?,
+        };
         if taken < asked {
             break;
         }

@@ -2,7 +2,9 @@
 //!
 //! Invariant: what is kept of a frame never exceeds [`FRAME`], whatever its prefix says. Never looks into a header.
 
-use crate::{MAX_HEADER, MAX_PAYLOAD};
+use outboard_shm::memory::Landing;
+
+use crate::{FabricEvent, MAX_HEADER, MAX_PAYLOAD, PeerId, Receiver};
 
 /// Length of the header and of the payload, 32 bits each, little-endian.
 pub(crate) const PREFIX: usize = 8;
@@ -10,6 +12,8 @@ pub(crate) const PREFIX: usize = 8;
 const FRAME: usize = PREFIX + MAX_HEADER + MAX_PAYLOAD;
 /// What is missing of a frame is read into place from this length on, so that it is not copied once more.
 const DIRECT: usize = 4096;
+/// A payload is read to where it belongs from this length on; looking where that is costs as much as to copy less.
+const LANDS: usize = 16 << 10;
 /// Memory for what a prefix promises.
 const AHEAD: usize = 64 << 10;
 
@@ -38,8 +42,17 @@ fn lengths(bytes: &[u8]) -> Result<Option<(usize, usize)>, Oversized> {
     Ok(Some((header, payload)))
 }
 
-/// Whoever takes header and payload of a frame.
-pub(crate) type Sink<'a> = dyn FnMut(&[u8], &[u8]) + 'a;
+/// Whoever takes the frames of a peer.
+pub(crate) struct Sink<'a> {
+    pub(crate) from: PeerId,
+    pub(crate) receiver: &'a mut dyn Receiver,
+}
+
+impl Sink<'_> {
+    fn take(&mut self, header: &[u8], payload: &[u8]) {
+        self.receiver.event(FabricEvent::Message { from: self.from, header, payload });
+    }
+}
 
 /// The frame that has arrived in part.
 #[derive(Debug, Default)]
@@ -59,7 +72,7 @@ impl Assembly {
                 && let Some((frame, rest)) = bytes.split_at_checked(PREFIX + header + payload)
             {
                 let (header, payload) = frame[PREFIX..].split_at(header);
-                sink(header, payload);
+                sink.take(header, payload);
                 frames += 1;
                 bytes = rest;
                 continue;
@@ -90,9 +103,42 @@ impl Assembly {
             return Ok(0);
         }
         let (header, payload) = self.partial[PREFIX..self.have].split_at(header);
-        sink(header, payload);
+        sink.take(header, payload);
         self.have = 0;
         Ok(1)
+    }
+
+    /// The payload that is to come behind a header that is here: where it belongs, and what is here of it.
+    pub(super) fn landing(&self, sink: &mut Sink<'_>) -> Option<(Landing, &[u8])> {
+        let (header, payload) = lengths(&self.partial[..self.have]).ok()??;
+        let (head, here) = self.partial[..self.have].split_at_checked(PREFIX + header)?;
+        if payload < LANDS || payload - here.len() < DIRECT {
+            return None;
+        }
+        let landing = sink.receiver.landing(sink.from, &head[PREFIX..], payload)?;
+        assert_eq!(landing.bytes(), payload, "a place for all of it");
+        Some((landing, here))
+    }
+
+    /// What is here of the payload is elsewhere from now on.
+    pub(super) fn keep_header(&mut self) {
+        if let Ok(Some((header, _))) = lengths(&self.partial[..self.have]) {
+            self.have = PREFIX + header;
+        }
+    }
+
+    /// So many bytes of the payload come back.
+    pub(super) fn take_back(&mut self, bytes: usize) -> &mut [u8] {
+        let start = self.have;
+        self.have += bytes;
+        self.grow(self.have);
+        &mut self.partial[start..self.have]
+    }
+
+    /// The payload is whole, where it belongs.
+    pub(super) fn landed(&mut self, length: usize, sink: &mut Sink<'_>) {
+        sink.receiver.landed(sink.from, &self.partial[PREFIX..self.have], length);
+        self.have = 0;
     }
 
     /// Bytes until the prefix is whole, then until the frame is.
@@ -130,7 +176,11 @@ mod tests {
             let mut seen = Vec::new();
             let mut bytes = &stream[..];
             while !bytes.is_empty() {
-                let sink = &mut |header: &[u8], payload: &[u8]| seen.push((header.to_vec(), payload.to_vec()));
+                let receiver = &mut |event: FabricEvent<'_>| match event {
+                    FabricEvent::Message { header, payload, .. } => seen.push((header.to_vec(), payload.to_vec())),
+                    other => panic!("{other:?}"),
+                };
+                let sink = &mut Sink { from: PeerId(1), receiver };
                 let taken = match assembly.rest() {
                     Some(rest) => {
                         let taken = rest.len().min(cut).min(bytes.len());
@@ -154,7 +204,8 @@ mod tests {
     fn lengths_that_exceed_the_bounds_are_refused_before_anything_is_kept() {
         for (header, payload) in [(MAX_HEADER + 1, 0), (0, MAX_PAYLOAD + 1)] {
             let mut assembly = Assembly::default();
-            let refused = assembly.handle(&prefix(header, payload), &mut |_, _| panic!("no frame"));
+            let receiver = &mut |event: FabricEvent<'_>| panic!("no frame: {event:?}");
+            let refused = assembly.handle(&prefix(header, payload), &mut Sink { from: PeerId(1), receiver });
             assert_eq!(refused, Err(Oversized { header, payload }));
             assert!(assembly.partial.is_empty());
         }

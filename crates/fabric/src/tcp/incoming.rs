@@ -1,7 +1,16 @@
 //! What comes on an open connection: frames, in records where connections are encrypted. A machine without sockets.
 //!
+//! | the payload of a frame is | on | goes to |
+//! |---|---|---|
+//! | kept here | its header is here, the receiver has a place for it | landing: what is here is copied there |
+//! | landing | the receiver has no place, or another, when it is asked before a read | kept here: copied back |
+//! | either | its last byte | handed on |
+//!
 //! Invariants: a frame is handed on when all of it has come and its records are what the other end has sealed; what is
-//! kept is bounded by one frame and one record, whatever comes. Never looks into a header.
+//! kept is bounded by one frame and one record, whatever comes. Records are opened first, so no payload of theirs lands.
+//! Never looks into a header.
+
+use outboard_shm::memory::Landing;
 
 use crate::secured::{Forged, Opener, Unsealing};
 use crate::tcp::frames::{Assembly, Oversized, Sink};
@@ -30,25 +39,89 @@ impl Buffers {
     }
 }
 
+/// Bytes read at once where a payload that lands is likely to come, and behind one: what precedes the next, and little
+/// of it.
+const HEAD: usize = 4096;
+/// So many frames after one that landed another is likely to come.
+const LIKELY: u8 = 8;
+
 /// The stream that comes, as far as it has come.
 pub(crate) struct Incoming {
     assembly: Assembly,
     records: Option<Unsealing>,
     /// Whether the last room was that of a frame.
     in_place: bool,
+    /// Where the payload is read to, and how much of it is there.
+    landing: Option<(Landing, usize)>,
+    /// Frames that may come before none lands.
+    likely: u8,
 }
 
 impl Incoming {
     /// Begins where the handshake has ended; with an opener frames come in records.
     pub(crate) fn new(opener: Option<Opener>) -> Incoming {
-        Incoming { assembly: Assembly::default(), records: opener.map(Unsealing::new), in_place: false }
+        let (assembly, records) = (Assembly::default(), opener.map(Unsealing::new));
+        Incoming { assembly, records, in_place: false, landing: None, likely: 0 }
     }
 
     /// Where the next bytes belong; [`Self::advance`] follows.
     pub(crate) fn room<'a>(&'a mut self, buffers: &'a mut Buffers) -> &'a mut [u8] {
         let rest = if self.records.is_none() { self.assembly.rest() } else { None };
         self.in_place = rest.is_some();
-        rest.unwrap_or(&mut buffers.raw)
+        let most = if self.likely > 0 { HEAD.min(buffers.raw.len()) } else { buffers.raw.len() };
+        rest.unwrap_or(&mut buffers.raw[..most])
+    }
+
+    /// Where the payload of the frame belongs that is on its way, from which byte on, and room for what follows; asks
+    /// anew. [`Self::advance_landing`] follows. Without one, bytes go to [`Self::room`].
+    pub(crate) fn landing<'a>(
+        &'a mut self,
+        buffers: &'a mut Buffers,
+        sink: &mut Sink<'_>,
+    ) -> Option<(&'a Landing, usize, &'a mut [u8])> {
+        if self.records.is_some() {
+            return None;
+        }
+        let (fresh, here) = self.assembly.landing(sink).unzip();
+        if fresh.as_ref() != self.landing.as_ref().map(|(landing, _)| landing) {
+            if let Some((before, there)) = self.landing.take() {
+                before.take(self.assembly.take_back(there));
+                return self.landing(buffers, sink);
+            }
+            if let (Some(fresh), Some(here)) = (fresh, here) {
+                fresh.put(0, here);
+                self.landing = Some((fresh, here.len()));
+                self.assembly.keep_header();
+            }
+        }
+        let (landing, there) = self.landing.as_ref()?;
+        let most = HEAD.min(buffers.raw.len());
+        Some((landing, *there, &mut buffers.raw[..most]))
+    }
+
+    /// Whether a payload is read to where it belongs.
+    pub(crate) fn lands(&self) -> bool {
+        self.landing.is_some()
+    }
+
+    /// So many bytes were put to where the payload belongs, and behind it. Returns how many frames went to `sink`.
+    pub(crate) fn advance_landing(
+        &mut self,
+        taken: usize,
+        buffers: &Buffers,
+        sink: &mut Sink<'_>,
+    ) -> Result<usize, Malformed> {
+        let Some((landing, there)) = &mut self.landing else { unreachable!("it is landing") };
+        let length = landing.bytes();
+        let beyond = (*there + taken).saturating_sub(length);
+        *there += taken - beyond;
+        if *there < length {
+            return Ok(0);
+        }
+        self.landing = None;
+        self.assembly.landed(length, sink);
+        self.likely = LIKELY;
+        Ok(1 + self.assembly.handle(&buffers.raw[..beyond], sink)?)
     }
 
     /// So many bytes were put there; whole frames go to `sink`. Returns how many did.
@@ -58,11 +131,12 @@ impl Incoming {
         buffers: &mut Buffers,
         sink: &mut Sink<'_>,
     ) -> Result<usize, Malformed> {
-        let Incoming { assembly, records, in_place } = self;
+        let Incoming { assembly, records, in_place, likely, .. } = self;
         let Buffers { raw, opened } = buffers;
         let Some(records) = records else {
-            let frames = if *in_place { assembly.advance(taken, sink) } else { assembly.handle(&raw[..taken], sink) };
-            return Ok(frames?);
+            let frames = if *in_place { assembly.advance(taken, sink) } else { assembly.handle(&raw[..taken], sink) }?;
+            *likely = likely.saturating_sub(frames.try_into().unwrap_or(u8::MAX));
+            return Ok(frames);
         };
         let mut frames = 0;
         records.take(&raw[..taken], |sealed| {

@@ -5,6 +5,7 @@
 //! - A connection begins with a handshake ([`secured`](crate::secured)); frames are taken from the id alone that it has
 //!   proven, and in records where connections are encrypted. Who fails it, says nothing for [`GREETING`], or sends what
 //!   no peer does is closed, counted, and named in the log once a second at most.
+//! - Service processes of one host connect by a Unix socket ([`door`]), with the same handshake and the same frames.
 //! - Messages go to the kernel at once, gathered from where they lie; what finds no room waits within [`Limits`].
 //! - A connection that breaks is dialled once more before the peer counts as lost. Messages that the kernel had taken
 //!   are gone then: the links of the service processes send them again.
@@ -16,6 +17,7 @@
 
 mod address;
 mod connection;
+mod door;
 pub(crate) mod frames;
 pub(crate) mod incoming;
 mod outgoing;
@@ -23,7 +25,7 @@ mod unicast;
 
 use std::collections::VecDeque;
 use std::collections::hash_map::{Entry, HashMap};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener};
+use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -36,9 +38,10 @@ use crate::outstanding::Load;
 use crate::secured::{Greeting, HandshakeError, Identity, Keys, PublicKey, SharedKey, Terms, id_of};
 use crate::tcp::address::Address;
 use crate::tcp::connection::{Broken, Connection, Heard, Stage};
+use crate::tcp::door::{Door, Socket};
 use crate::tcp::incoming::Buffers;
 use crate::tcp::outgoing::{Outgoing, Spare};
-use crate::{Fabric, FabricEvent, Limits, PeerId, PeerLoss, Refusals};
+use crate::{Fabric, FabricEvent, Limits, PeerId, PeerLoss, Receiver, Refusals};
 
 /// What is spoken behind the handshake.
 const PURPOSE: &[u8] = b"outboard tcp 2";
@@ -54,8 +57,6 @@ const LOOK: Duration = Duration::from_millis(250);
 const STRANGERS: usize = 128;
 /// Connections taken in, and sockets looked at, per turn.
 const TURN: usize = 64;
-/// Connections that the kernel keeps for us.
-const BACKLOG: i32 = 1024;
 /// How long what was accepted may take to leave on drop.
 const FLUSH: Duration = Duration::from_millis(500);
 /// How long a connection must have lived, or a frame have come, for its end to be worth another dial.
@@ -63,10 +64,9 @@ const SETTLED: Duration = Duration::from_secs(1);
 /// Bytes read at once: a few frames of full size leave the kernel in one call.
 const READ: usize = 256 << 10;
 
-/// What the poller tells besides connections, which count from [`FIRST`].
-const LISTENER: u64 = 0;
-const TIMER: u64 = 1;
-const FIRST: u64 = 2;
+/// What the poller tells besides connections, which count from [`FIRST`]: doors by their place, and the timer.
+const TIMER: u64 = 2;
+const FIRST: u64 = 3;
 
 /// Where the fabric listens, and who it is.
 #[derive(Clone, Debug)]
@@ -79,6 +79,8 @@ pub struct TcpSettings {
     pub cluster: SharedKey,
     /// Whether all that is said is encrypted; peers must say the same.
     pub encrypt: bool,
+    /// Whether service processes of the same host are reached, and reach this one, by a Unix socket.
+    pub siblings: bool,
     /// Bounds of the fabric.
     pub limits: Limits,
 }
@@ -126,12 +128,12 @@ impl Peer {
 pub struct Tcp {
     settings: TcpSettings,
     address: Vec<u8>,
-    listener: TcpListener,
+    doors: Vec<Door>,
     epoll: OwnedFd,
     timer: OwnedFd,
     /// Unfinished connections are looked at.
     ticking: bool,
-    /// The listener waits for a descriptor.
+    /// The doors wait for a descriptor.
     deaf: bool,
     connections: HashMap<u64, Connection>,
     next: u64,
@@ -156,17 +158,17 @@ impl Tcp {
     /// # Errors
     /// What the kernel says: the address is not one of this host, or no descriptor is left.
     pub fn new(settings: TcpSettings) -> std::io::Result<Self> {
-        let listener = TcpListener::bind((settings.at, 0))?;
-        listener.set_nonblocking(true)?;
-        rustix::net::listen(&listener, BACKLOG)?;
-        let SocketAddr::V4(socket) = listener.local_addr()? else { unreachable!("bound to an IPv4 address") };
+        let (door, socket) = Door::tcp(settings.at)?;
+        let address = Address { socket, key: settings.identity.public };
+        let sibling = settings.siblings.then(|| Door::sibling(&address)).transpose()?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
-        epoll::add(&epoll, &listener, epoll::EventData::new_u64(LISTENER), epoll::EventFlags::IN)?;
         epoll::add(&epoll, &timer, epoll::EventData::new_u64(TIMER), epoll::EventFlags::IN)?;
+        let doors: Vec<Door> = std::iter::once(door).chain(sibling).collect();
+        listen(&epoll, &doors)?;
         Ok(Tcp {
-            address: Address { socket, key: settings.identity.public }.encode().to_vec(),
-            listener,
+            address: address.encode().to_vec(),
+            doors,
             epoll,
             timer,
             ticking: false,
@@ -212,36 +214,40 @@ impl Tcp {
         timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &spec).expect("a timer of ours and a valid time");
     }
 
-    fn dial(&mut self, peer: PeerId, to: SocketAddrV4) -> Result<u64, Broken> {
-        self.watch(Connection::dial(peer, to, Instant::now() + DIALING)?)
+    fn dial(&mut self, peer: PeerId, to: &Address) -> Result<u64, Broken> {
+        let socket = Socket::dial(to, self.settings.siblings)?;
+        self.watch(Connection::dialled(peer, socket, Instant::now() + DIALING))
     }
 
     /// Takes in whoever connects.
-    fn accept(&mut self) -> usize {
+    fn accept(&mut self, door: usize) -> usize {
         for taken in 0..TURN {
-            match self.listener.accept() {
-                Ok((socket, _)) => {
+            match self.doors[door].accept() {
+                Ok(socket) => {
                     if let Err(error) = self.admit(socket) {
                         tracing::warn!(%error, "a connection cannot be taken in");
                     }
                 }
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return taken,
-                Err(error) if [Errno::MFILE, Errno::NFILE].map(Some).contains(&Errno::from_io_error(&error)) => {
-                    tracing::error!(%error, "service processes cannot connect; raise the limit on descriptors");
+                Err(Errno::AGAIN) => return taken,
+                Err(errno @ (Errno::MFILE | Errno::NFILE)) => {
+                    tracing::error!(%errno, "service processes cannot connect; raise the limit on descriptors");
                     // The timer listens again.
-                    self.deaf = epoll::delete(&self.epoll, &self.listener).is_ok();
+                    for door in &self.doors {
+                        let _ = epoll::delete(&self.epoll, door);
+                    }
+                    self.deaf = true;
                     self.start_ticking();
                     return taken + 1;
                 }
-                Err(error) => tracing::debug!(%error, "a connection ended before it was taken in"),
+                Err(errno) => tracing::debug!(%errno, "a connection ended before it was taken in"),
             }
         }
         TURN
     }
 
-    fn admit(&mut self, socket: std::net::TcpStream) -> Result<(), Broken> {
+    fn admit(&mut self, socket: Socket) -> Result<(), Broken> {
         let greeting = Greeting::listen(&self.settings.terms())?;
-        let token = self.watch(Connection::accepted(socket, greeting, Instant::now() + GREETING)?)?;
+        let token = self.watch(Connection::accepted(socket, greeting, Instant::now() + GREETING))?;
         self.strangers.push_back(token);
         while self.strangers.len() > STRANGERS {
             let oldest = self.strangers.pop_front().expect("there are many");
@@ -257,8 +263,7 @@ impl Tcp {
         // Fails only when the timer has not fired, and then there is nothing to read.
         let _ = rustix::io::read(&self.timer, &mut [0; 8]);
         if std::mem::take(&mut self.deaf) {
-            let flags = epoll::EventFlags::IN;
-            self.deaf = epoll::add(&self.epoll, &self.listener, epoll::EventData::new_u64(LISTENER), flags).is_err();
+            self.deaf = listen(&self.epoll, &self.doors).is_err();
         }
         let now = Instant::now();
         let unfinished: Vec<_> =
@@ -275,7 +280,7 @@ impl Tcp {
     }
 
     /// A connection can be read or written.
-    fn serve(&mut self, token: u64, flags: epoll::EventFlags, sink: &mut dyn FnMut(FabricEvent<'_>)) -> usize {
+    fn serve(&mut self, token: u64, flags: epoll::EventFlags, sink: &mut dyn Receiver) -> usize {
         let Some(connection) = self.connections.get(&token) else { return 0 };
         let served = match connection.stage {
             Stage::Dialing { until } => self.greet(token, until).map(|()| 1),
@@ -306,14 +311,10 @@ impl Tcp {
         Ok(())
     }
 
-    fn read(&mut self, token: u64, sink: &mut dyn FnMut(FabricEvent<'_>)) -> Result<usize, Broken> {
+    fn read(&mut self, token: u64, sink: &mut dyn Receiver) -> Result<usize, Broken> {
         let Some(connection) = self.connections.get_mut(&token) else { return Ok(0) };
         let peer = connection.peer;
-        let heard = connection.read(&mut self.buffers, &mut |header, payload| {
-            let from = peer.expect("frames come when it is proven whose they are");
-            sink(FabricEvent::Message { from, header, payload });
-        })?;
-        match heard {
+        match connection.read(&mut self.buffers, sink)? {
             Heard::Frames(frames) => return Ok(frames),
             Heard::Nothing => {}
             Heard::Proven { key, welcome, keys } => self.proven(token, key, (&welcome, keys), sink)?,
@@ -330,7 +331,7 @@ impl Tcp {
         token: u64,
         key: PublicKey,
         (welcome, keys): (&[u8], Keys),
-        sink: &mut dyn FnMut(FabricEvent<'_>),
+        sink: &mut dyn Receiver,
     ) -> Result<(), Broken> {
         let (peer, own) = (id_of(&key), self.settings.identity.id());
         let before = self.peers.get(&peer).map(|known| (known.path, known.address));
@@ -450,7 +451,7 @@ impl Tcp {
         tracing::debug!(%peer, %why, again, claimed = known.claimed, "a connection ended");
         let why = known.broke.take().unwrap_or_else(|| why.into());
         let address = known.address.filter(|_| known.claimed);
-        match address.filter(|_| again).map(|address| self.dial(peer, address.socket)) {
+        match address.filter(|_| again).map(|address| self.dial(peer, &address)) {
             Some(Ok(token)) => {
                 let known = self.peers.get_mut(&peer).expect("it is being served");
                 (known.path, known.broke) = (Path::Dialing(token), Some(why));
@@ -468,6 +469,17 @@ impl Tcp {
         let sealed = self.connections.values().any(Connection::waits);
         sealed || self.peers.values().any(|known| !known.queue.is_empty())
     }
+}
+
+/// Watches the doors that are not watched.
+fn listen(epoll: &OwnedFd, doors: &[Door]) -> Result<(), Errno> {
+    for (door, token) in doors.iter().zip(0..) {
+        match epoll::add(epoll, door, epoll::EventData::new_u64(token), epoll::EventFlags::IN) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
 }
 
 /// What the poller is asked for.
@@ -492,7 +504,7 @@ impl Drop for Tcp {
         }
         // A socket with unread bytes would be reset, and take along what the peer has not read.
         for token in self.connections.keys().copied().collect::<Vec<_>>() {
-            let _ = self.read(token, &mut |_| ());
+            let _ = self.read(token, &mut |_: FabricEvent<'_>| ());
         }
     }
 }

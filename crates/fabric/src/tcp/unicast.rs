@@ -9,8 +9,8 @@ use rustix::event::{Timespec, epoll};
 use crate::outstanding;
 use crate::tcp::address::Address;
 use crate::tcp::outgoing::Outgoing;
-use crate::tcp::{LISTENER, Path, Peer, TIMER, Tcp, frames};
-use crate::{Armed, ConnectError, Fabric, FabricEvent, MAX_PAYLOAD, Payload, PeerId, SendBuffer, SendError};
+use crate::tcp::{Path, Peer, TIMER, Tcp, frames};
+use crate::{Armed, ConnectError, Fabric, FabricEvent, MAX_PAYLOAD, Payload, PeerId, Receiver, SendBuffer, SendError};
 
 impl Fabric for Tcp {
     fn id(&self) -> PeerId {
@@ -35,7 +35,7 @@ impl Fabric for Tcp {
             (known.address, known.claimed) = (Some(address), true);
             return Ok(());
         }
-        let dialled = self.dial(peer, address.socket);
+        let dialled = self.dial(peer, &address);
         let path = dialled.map_err(|broken| ConnectError::Transport { peer, why: broken.into() }).map(Path::Dialing)?;
         self.peers.insert(peer, Peer::new(Some(address), path));
         Ok(())
@@ -109,7 +109,16 @@ impl Fabric for Tcp {
         self.refusals.count()
     }
 
-    fn progress(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> usize {
+    fn progress(&mut self, mut sink: &mut dyn FnMut(FabricEvent<'_>)) -> usize {
+        self.progress_into(&mut sink)
+    }
+
+    fn review(&mut self, receiver: &mut dyn Receiver) {
+        let Tcp { connections, buffers, .. } = self;
+        connections.values_mut().for_each(|connection| connection.review(buffers, receiver));
+    }
+
+    fn progress_into(&mut self, receiver: &mut dyn Receiver) -> usize {
         let mut woken = std::mem::take(&mut self.woken);
         woken.clear();
         // Fails only when interrupted: the next turn looks again.
@@ -117,9 +126,9 @@ impl Fabric for Tcp {
         let mut done = 0;
         for event in &woken {
             done += match event.data.u64() {
-                LISTENER => self.accept(),
                 TIMER => self.expire(),
-                token => self.serve(token, event.flags, sink),
+                door @ 0..TIMER => self.accept(door as usize),
+                token => self.serve(token, event.flags, receiver),
             };
         }
         self.woken = woken;
@@ -128,11 +137,11 @@ impl Fabric for Tcp {
             done += 1;
         }
         for (peer, why) in std::mem::take(&mut self.lost) {
-            sink(FabricEvent::PeerLost { peer, why });
+            receiver.event(FabricEvent::PeerLost { peer, why });
             done += 1;
         }
         if std::mem::take(&mut self.room) {
-            sink(FabricEvent::Room);
+            receiver.event(FabricEvent::Room);
             done += 1;
         }
         done

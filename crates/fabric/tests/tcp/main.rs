@@ -2,6 +2,7 @@
 //! is.
 
 mod hostile;
+mod siblings;
 mod tap;
 
 use std::collections::HashMap;
@@ -18,7 +19,8 @@ const PATIENCE: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
 
 fn settings() -> TcpSettings {
     let (identity, cluster) = (Identity::generate(), SharedKey::default());
-    TcpSettings { at: Ipv4Addr::LOCALHOST, identity, cluster, encrypt: false, limits: Limits::default() }
+    let limits = Limits::default();
+    TcpSettings { at: Ipv4Addr::LOCALHOST, identity, cluster, encrypt: false, siblings: false, limits }
 }
 
 fn fabric(settings: TcpSettings) -> Tcp {
@@ -96,12 +98,23 @@ fn loss(event: FabricEvent<'_>) -> Option<PeerLoss> {
 
 #[test]
 fn tcp_conforms() {
-    for encrypt in [false, true] {
+    for (encrypt, siblings) in [(false, false), (true, false), (false, true)] {
         let mut identities = HashMap::new();
         conformance::all(&mut |number, limits| {
             let identity = identities.entry(number).or_insert_with(Identity::generate).clone();
-            Box::new(fabric(TcpSettings { identity, encrypt, limits, ..settings() }))
+            Box::new(fabric(TcpSettings { identity, encrypt, siblings, limits, ..settings() }))
         });
+    }
+}
+
+/// SP-4: without encryption the kernel puts payloads where they belong.
+#[test]
+fn payloads_land_where_they_belong_unless_they_are_encrypted() {
+    for encrypt in [false, true] {
+        let landed = conformance::payloads_land(&mut |_, limits| {
+            Box::new(fabric(TcpSettings { encrypt, limits, ..settings() }))
+        });
+        assert_eq!(landed > 0, !encrypt, "{landed}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! All-to-alls and uneven allgathers as the ranks of the tests call them (SP-5, SP-6).
 
-use outboard::{BlockList, Contribution, Group, Request, Status};
+use outboard::{BlockList, Context, Contribution, Group, Request, Status};
 
 use super::scenarios::{LIMIT, block, check, me, post, say, wait_for_line};
 
@@ -136,6 +136,29 @@ pub(crate) fn alltoall(group: &Group) {
         check(third, ranks);
         check_exchange(group, second);
         check_exchange(group, first);
+    }
+    say("done");
+    wait_for_line();
+}
+
+/// Bytes of each block that lands.
+pub(crate) const LANDING: u64 = 1 << 20;
+
+/// Even exchanges into memory that the service process maps (SP-4).
+pub(crate) fn landing(context: &Context, group: &Group) {
+    let (rank, ranks) = me(group);
+    let memory = context.allocate(ranks * LANDING as usize).expect("memory");
+    for call in 0..4 {
+        let send: Vec<u8> = (0..ranks).flat_map(|to| content(rank, to, call, LANDING)).collect();
+        // SAFETY: nobody looks at the buffers before the request has ended.
+        let posted = unsafe { group.ialltoall(send.as_ptr(), memory.as_ptr(), LANDING) };
+        posted.expect("posted").wait(Some(LIMIT)).expect("within the limit").expect("success");
+        // SAFETY: memory of this length, which belongs to this rank again.
+        let received = unsafe { std::slice::from_raw_parts_mut(memory.as_ptr(), ranks * LANDING as usize) };
+        for (from, block) in received.chunks(LANDING as usize).enumerate() {
+            assert!(block == content(from, rank, call, LANDING), "block of rank {from} in call {call}");
+        }
+        received.fill(UNTOUCHED);
     }
     say("done");
     wait_for_line();

@@ -8,7 +8,7 @@
 pub(crate) mod cluster;
 pub(crate) mod conformance;
 mod errands;
-mod exchanges;
+pub(crate) mod exchanges;
 pub(crate) mod forger;
 mod life;
 pub(crate) mod recorded;

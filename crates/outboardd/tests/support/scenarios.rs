@@ -87,6 +87,7 @@ pub(crate) fn run(name: &str) {
         "mismatch" => mismatch(&group),
         "never-asks" => never_asks(&context, &group),
         "alltoall" => exchanges::alltoall(&group),
+        "landing" => exchanges::landing(&context, &group),
         "allgatherv" => exchanges::allgatherv(&group),
         "rooted" => rooted::all_kinds(&group),
         "late-root" => rooted::late_root(&group),

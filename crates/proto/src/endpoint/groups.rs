@@ -32,8 +32,10 @@ use crate::outbox::Outbox;
 use crate::transfer::{Site, Transfer};
 use crate::wire::{GroupMessage, InstanceMessage, Message};
 
+mod anew;
 mod calls;
 mod making;
+mod watching;
 
 use super::turns::Standing;
 use super::{Node, SentBatch};
@@ -49,12 +51,7 @@ const MAX_ENDED: usize = 256;
 
 #[derive(Debug)]
 enum State {
-    /// With the offers of all members, by rank.
-    Creating {
-        barrier: Barrier,
-        askers: Vec<Rank>,
-        offers: Vec<OfferId>,
-    },
+    Creating { barrier: Barrier, askers: Vec<Rank> },
     Ready,
     Broken(CollectiveError),
 }
@@ -65,6 +62,8 @@ struct Lost {
     after: InstanceId,
     /// Its calls up to then ended well.
     well: bool,
+    /// Whose loss failed its calls; itself otherwise. All ranks are told of the same one.
+    cause: Rank,
 }
 
 /// A group that broke, and that its local ranks have left.
@@ -85,6 +84,8 @@ type Addresses = BTreeMap<SpId, Arc<[u8]>>;
 pub(super) struct Group {
     pub(super) members: Members,
     addresses: Addresses,
+    /// Of all members, by rank.
+    offers: Vec<OfferId>,
     state: State,
     /// When it was first asked for here.
     since: Instant,
@@ -111,8 +112,10 @@ pub(super) struct Group {
     /// When it is looked at, and what was the oldest in flight when it last was.
     look_at: Option<Instant>,
     seen: Option<InstanceId>,
-    /// Members that were silent once while the group was being made.
+    /// Members whose silence was forgiven once.
     forgiven: BTreeSet<SpId>,
+    /// By service process: whether something of a call has come from it.
+    heard_calls: Vec<bool>,
     /// Steps round the ring, to the right and to the left, to those next to us that still serve a rank.
     nearest: [usize; 2],
     /// Local ranks that have asked for it, and those of them that have left.
@@ -139,7 +142,8 @@ impl Group {
         Group {
             members,
             addresses,
-            state: State::Creating { barrier, askers: Vec::new(), offers },
+            offers,
+            state: State::Creating { barrier, askers: Vec::new() },
             since,
             instances: BTreeMap::new(),
             tagged: TaggedCalls::default(),
@@ -153,6 +157,7 @@ impl Group {
             watched: BTreeSet::new(),
             cut_off: BTreeSet::new(),
             forgiven: BTreeSet::new(),
+            heard_calls: vec![false; staying.len()],
             look_at: None,
             seen: None,
             nearest: [1; 2],
@@ -210,32 +215,6 @@ impl Group {
         Some(Standing { deadline, multicasts: found.has_batch(), repairs: found.has_repair() })
     }
 
-    /// Who must be alive: the nearest service processes on both sides of the ring that still serve a rank of the group,
-    /// and those that have left but may owe us something for an instance that is open here.
-    fn depended_on(&mut self) -> BTreeSet<SpId> {
-        let me = self.members.me as usize;
-        let owing = (0..self.members.sps.len()).filter(|at| *at != me && self.owes(*at));
-        let owing: Vec<SpId> = owing.map(|at| self.members.sps[at]).collect();
-        self.neighbours().chain(owing).collect()
-    }
-
-    /// Whoever has left does not come back, so what was passed once is passed for good.
-    fn neighbours(&mut self) -> impl Iterator<Item = SpId> + use<> {
-        let (n, me) = (self.members.sps.len(), self.members.me as usize);
-        let places = [|me, step, n| (me + step) % n, |me, step, n| (me + n - step) % n];
-        let found = std::array::from_fn::<_, 2, _>(|side| {
-            let place: fn(usize, usize, usize) -> usize = places[side];
-            let step = (self.nearest[side]..n).find(|step| self.staying[place(me, *step, n)] > 0);
-            self.nearest[side] = step.unwrap_or(n);
-            step.map(|step| self.members.sps[place(me, step, n)])
-        });
-        found.into_iter().flatten()
-    }
-
-    fn owes(&self, at: usize) -> bool {
-        self.staying[at] == 0 && self.instances.keys().next().is_some_and(|open| *open <= self.last[at])
-    }
-
     /// The instance that a datagram's 16 bits mean: the nearest to the newest known.
     pub(super) fn expand_epoch(&self, epoch: u16) -> InstanceId {
         let newest = self.instances.keys().next_back().map_or(self.ended, |i| i.0);
@@ -276,12 +255,12 @@ impl Group {
     }
 
     /// Why an instance cannot succeed.
-    fn doom(&self, instance: InstanceId) -> Option<CollectiveError> {
+    pub(super) fn doom(&self, instance: InstanceId) -> Option<CollectiveError> {
         match &self.state {
             State::Broken(e) => Some(e.clone()),
             State::Creating { .. } | State::Ready => {
-                let lost = self.lost.iter().find(|(_, lost)| lost.after < instance);
-                lost.map(|(rank, _)| CollectiveError::RankLost(*rank))
+                let lost = self.lost.values().find(|lost| lost.after < instance);
+                lost.map(|lost| CollectiveError::RankLost(lost.cause))
             }
         }
     }
@@ -309,7 +288,9 @@ impl Group {
                 fingerprint != self.members.fingerprint || self.handle_refuse(node, from, error)
             }
             GroupMessage::Create { step, sp, digest, .. } => self.handle_create(node, (from_index, step), (sp, digest)),
-            GroupMessage::Lost { rank, after, well } => self.handle_lost(node, from, rank, Lost { after, well }),
+            GroupMessage::Lost { rank, after, well, cause } => {
+                self.handle_lost(node, from, rank, Lost { after, well, cause })
+            }
             GroupMessage::Abort { fingerprint, error } => {
                 let ours = fingerprint == self.members.fingerprint;
                 let sound = !ours || self.members.names_members(&error);
@@ -322,9 +303,13 @@ impl Group {
                 sound
             }
             GroupMessage::Instance { instance, body } => {
+                self.heard_calls[from_index as usize] = true;
                 self.handle_instance_message(node, instance, (from, from_index), body, payload_len)
             }
-            GroupMessage::Transfer(transfer) => self.handle_transfer(node, from, transfer, payload_len),
+            GroupMessage::Transfer(transfer) => {
+                self.heard_calls[from_index as usize] = true;
+                self.handle_transfer(node, from, transfer, payload_len)
+            }
         };
         self.run_steps(node);
         known
@@ -423,7 +408,7 @@ impl Group {
     }
 
     fn handle_lost(&mut self, node: &mut Node, from: SpId, rank: Rank, lost: Lost) -> bool {
-        if !self.members.has_rank(rank) || self.members.sp_of(rank) != from {
+        if ![rank, lost.cause].iter().all(|rank| self.members.has_rank(*rank)) || self.members.sp_of(rank) != from {
             return false;
         }
         self.lose_rank(node, rank, lost);
@@ -434,46 +419,15 @@ impl Group {
         true
     }
 
-    /// The same as [`Self::mind_peers`] after a loss at one service process alone: others owe what they owed.
-    fn mind_lost(&mut self, node: &mut Node, at: usize) {
-        if self.staying[at] > 0 {
-            return;
-        }
-        let (sp, since) = (self.members.sps[at], (node.out.now, node.config.heartbeat));
-        let owes = self.owes(at);
-        if !owes && self.watched.remove(&sp) {
-            node.peers.watch(since, sp, false);
-        }
-        for sp in self.neighbours().chain(owes.then_some(sp)) {
-            if self.watched.insert(sp) {
-                node.peers.watch(since, sp, true);
-            }
-        }
-        debug_assert_eq!(self.depended_on(), self.watched, "what is kept is what a look at all gives");
-    }
-
-    /// Watches those on whom something depends once the group is made.
-    fn mind_peers(&mut self, node: &mut Node) {
-        let depended_on = self.depended_on();
-        let watched = match self.state {
-            State::Ready => depended_on,
-            State::Creating { .. } | State::Broken(_) => self.watched.intersection(&depended_on).copied().collect(),
-        };
-        let watched_before = std::mem::replace(&mut self.watched, watched.clone());
-        let since = (node.out.now, node.config.heartbeat);
-        watched.difference(&watched_before).for_each(|sp| node.peers.watch(since, *sp, true));
-        watched_before.difference(&watched).for_each(|sp| node.peers.watch(since, *sp, false));
-    }
-
     /// Instances after the last that `rank` took part in fail: they need it.
     fn lose_rank(&mut self, node: &mut Node, rank: Rank, lost: Lost) {
-        let after = lost.after;
+        let Lost { after, cause, .. } = lost;
         let at = self.members.of_rank[rank.0 as usize] as usize;
         if self.lost.insert(rank, lost).is_none() {
             self.staying[at] -= 1;
         }
         self.last[at] = self.last[at].max(after);
-        self.fail_instances(node, (Bound::Excluded(after), Bound::Unbounded), &CollectiveError::RankLost(rank));
+        self.fail_instances(node, (Bound::Excluded(after), Bound::Unbounded), &CollectiveError::RankLost(cause));
         let open: Vec<InstanceId> = self.instances.range(..=after).map(|(instance, _)| *instance).collect();
         open.into_iter().for_each(|instance| self.compare_with_left(node, instance));
         self.with_tagged(node, |tagged, cx| tagged.lose(cx, rank));
@@ -514,6 +468,9 @@ impl Group {
         let first = self.instances.iter().find(|(_, c)| c.in_flight(rank)).map(|(i, _)| i.0 - 1);
         let after = InstanceId(first.unwrap_or(self.calls[local].0));
         let well = !self.failed;
+        // News of the loss that failed its calls may be behind this one on the way to others.
+        let earlier = self.lost.values().find(|lost| !well && lost.after <= after);
+        let cause = earlier.map_or(rank, |lost| lost.cause);
         let body = match &mut self.state {
             State::Creating { askers, .. } => {
                 askers.retain(|asker| *asker != rank);
@@ -521,10 +478,10 @@ impl Group {
             }
             // Whoever has not heard yet why the group broke must not take the leaving for the reason.
             State::Broken(error) => GroupMessage::Abort { fingerprint: self.members.fingerprint, error: error.clone() },
-            State::Ready => GroupMessage::Lost { rank, after, well },
+            State::Ready => GroupMessage::Lost { rank, after, well, cause },
         };
         self.tell_others(node, body);
-        self.lose_rank(node, rank, Lost { after, well });
+        self.lose_rank(node, rank, Lost { after, well, cause });
         node.left.push(self.members.handle);
     }
 

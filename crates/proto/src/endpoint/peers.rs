@@ -2,11 +2,11 @@
 //!
 //! A peer that owes an acknowledgement for too long is lost, with its link and all groups that it is in: what was lost
 //! with a silence stays lost. When packets flow again a new link begins, which the first new group makes; an end that
-//! has not noticed the silence learns of it by the new number, and loses the peer as well. A group that was asked for
-//! at one end meanwhile, of which nothing has come over the old link, is made over the new one. Neighbours in the ring
-//! of a group are watched: when they are silent, they are sent something to acknowledge. Nobody has to know by whom it
-//! is watched. A peer that was never heard and shares no group with us is not dead but dormant: it may never have heard
-//! of us. One that was asked for a group by the offers of its ranks, with our address, has to answer.
+//! has not noticed the silence learns of it by the new number. Which groups go on over it `groups/anew.rs` says.
+//! Neighbours in the ring of a group are watched: when they are silent, they are sent something to acknowledge. Nobody
+//! has to know by whom it is watched. A peer that was never heard and shares no group with us is not dead but dormant:
+//! it may never have heard of us. One that was asked for a group by the offers of its ranks, with our address, has to
+//! answer.
 //!
 //! Invariant: what is asked of all peers together ([`Standing`]) is kept as each of them changes, so that no event
 //! costs more the more of them there are.
@@ -97,6 +97,11 @@ impl Peer {
             served: None,
             standing: Standing::default(),
         }
+    }
+
+    /// Its address, if it was connected, and its link.
+    pub(super) fn into_parts(self: Box<Self>) -> (Option<Arc<[u8]>>, Option<Link>) {
+        (self.address, Some(self.link))
     }
 
     /// Whoever was never heard may not have been asked for the group yet, and then cannot answer.
@@ -239,20 +244,41 @@ impl Peers {
         });
     }
 
-    /// A link of which something is still to be made begins anew. Whoever was silent has to answer soon.
-    fn renew(&mut self, (now, config): (Instant, &Config), id: SpId, address: Option<Arc<[u8]>>, loss: Loss) {
+    /// A link over which groups go on begins anew. Until the peer is heard it may be silent for `patience`.
+    pub(super) fn renew(
+        &mut self,
+        (now, config): (Instant, &Config),
+        id: SpId,
+        address: Option<Arc<[u8]>>,
+        patience: Duration,
+    ) {
         self.make((now, config), id);
         self.change(id, |peer| {
             peer.address = address;
             peer.knows_us = true;
-            peer.dead_after = if loss == Loss::Silent { config.heartbeat } else { config.dead_after };
+            peer.dead_after = patience;
         });
+    }
+
+    /// The other end of a link has made another. Returns whether this end stays.
+    pub(super) fn follow(&mut self, id: SpId) -> bool {
+        self.change(id, |peer| peer.link.follow()).unwrap_or(false)
+    }
+
+    /// A frame of a link before the one that is there.
+    pub(super) fn handle_stale(&mut self, now: Instant, from: SpId, frame: &FrameHeader) {
+        self.change(from, |peer| peer.link.handle_stale(now, frame));
     }
 
     /// Which link a frame of a peer is of. A frame to a link that is not there any more is of one before.
     pub(super) fn place(&self, from: SpId, frame: &FrameHeader) -> Place {
         let without_link = if frame.to == 0 { Place::This } else { Place::Before };
         self.all.get(&from).map_or(without_link, |peer| peer.link.place(frame))
+    }
+
+    /// Whether a frame carries the next message of a peer's link.
+    pub(super) fn is_next(&self, from: SpId, frame: &FrameHeader) -> bool {
+        self.all.get(&from).is_some_and(|peer| peer.link.is_next(frame))
     }
 
     /// A frame of a peer, whose end of the link is made if there is none. Messages that it acknowledges are appended to
@@ -276,7 +302,7 @@ impl Peers {
 
     /// Queues a message. A peer that was lost has no link any more: its groups are broken, nobody waits for the
     /// message.
-    fn push(&mut self, now: Instant, to: SpId, (message, payload): (&Message, Payload), tags: Acked) {
+    pub(super) fn push(&mut self, now: Instant, to: SpId, (message, payload): (&Message, Payload), tags: Acked) {
         if self.change(to, |peer| peer.link.push(now, message, payload, tags.owner, tags.tag)).is_some() {
             tags.owner.into_iter().for_each(|owner| *self.owned.entry((owner, to)).or_default() += 1);
         }
@@ -376,8 +402,8 @@ impl Peers {
         dead
     }
 
-    /// The peer is lost, with its link. Returns its address, if it was connected.
-    fn lose(&mut self, peer: SpId) -> Option<Box<Peer>> {
+    /// The peer is lost, with its link.
+    pub(super) fn lose(&mut self, peer: SpId) -> Option<Box<Peer>> {
         let lost = self.all.remove(&peer);
         if let Some(lost) = &lost {
             self.note(
@@ -452,43 +478,6 @@ impl Endpoint {
     pub(super) fn time_peers(&mut self) {
         for peer in self.node.peers.handle_timeout(self.node.out.now) {
             self.lose_peer(peer, Loss::Silent);
-        }
-    }
-
-    /// A peer is lost for the groups that it is in, but for those that can be made over another link.
-    pub(super) fn lose_peer(&mut self, peer: SpId, loss: Loss) {
-        let now = self.node.out.now;
-        let lost = self.node.peers.lose(peer);
-        let (address, link) = lost.map_or((None, None), |lost| (lost.address, Some(lost.link)));
-        let heard = link.as_ref().map_or(now, Link::last_heard);
-        self.early.forget(peer);
-        let mut surviving = BTreeSet::new();
-        for (handle, g) in &mut self.groups {
-            if g.survives(&mut self.node, peer, (loss, heard)) {
-                surviving.insert(*handle);
-            } else {
-                g.lose_peer(&mut self.node, peer);
-            }
-        }
-        if !surviving.is_empty() || loss == Loss::Renewed {
-            self.node.peers.renew((now, &self.node.config), peer, address, loss);
-            for handle in &surviving {
-                self.node.peers.count_group(now, peer, true);
-                self.groups[handle].watch_again(&mut self.node, peer);
-            }
-            self.say_again(peer, &surviving, link);
-        } else if address.is_some() {
-            self.node.out.events.push_back(Event::Disconnect { peer });
-        }
-    }
-
-    /// What groups that have been made said over a link that the peer had given up before it heard of them.
-    fn say_again(&mut self, peer: SpId, groups: &BTreeSet<GroupHandle>, link: Option<Link>) {
-        for (message, payload, acked) in link.into_iter().flat_map(Link::into_unheard) {
-            let Message::Group { group, .. } = &message else { continue };
-            if groups.contains(group) && self.groups[group].is_made() {
-                self.node.peers.push(self.node.out.now, peer, (&message, payload), acked);
-            }
         }
     }
 

@@ -21,7 +21,7 @@ enum State {
 
 /// One member's view of one barrier.
 #[derive(Debug)]
-pub(crate) struct Barrier {
+pub struct Barrier {
     me: u32,
     n: u32,
     state: State,
@@ -29,12 +29,18 @@ pub(crate) struct Barrier {
 }
 
 impl Barrier {
-    pub(crate) fn new(me: u32, n: u32) -> Self {
+    /// Of the member `me` of `n`.
+    ///
+    /// # Panics
+    /// When there is no such member.
+    pub fn new(me: u32, n: u32) -> Self {
         assert!(me < n, "a member is one of the members");
         Barrier { me, n, state: State::Outside, heard: 0 }
     }
 
-    pub(crate) fn done(&self) -> bool {
+    /// Whether all members have entered.
+    #[must_use]
+    pub fn done(&self) -> bool {
         self.state == State::Done
     }
 
@@ -54,13 +60,9 @@ impl Barrier {
         }
     }
 
-    /// Whether a message of the member has come.
-    pub(crate) fn has_heard(&self, member: u32) -> bool {
-        Barrier::round_between(self.n, member, self.me).is_some_and(|round| self.heard >> round & 1 == 1)
-    }
-
     /// The round in which `from` sends a message to `to`, of `n` members, if there is one.
-    pub(crate) fn round_between(n: u32, from: u32, to: u32) -> Option<u8> {
+    #[must_use]
+    pub fn round_between(n: u32, from: u32, to: u32) -> Option<u8> {
         let distance = (to + n - from) % n;
         distance.is_power_of_two().then(|| distance.ilog2() as u8)
     }
@@ -80,14 +82,17 @@ impl Barrier {
     }
 
     /// This member is ready. Messages to send are appended to `out` as (member, round).
-    pub(crate) fn enter(&mut self, out: &mut Vec<(u32, u8)>) {
+    ///
+    /// # Panics
+    /// When it has entered before.
+    pub fn enter(&mut self, out: &mut Vec<(u32, u8)>) {
         assert!(self.state == State::Outside, "a member enters once");
         self.start_round(0, out);
         self.advance(out);
     }
 
     /// A message of member `from`. False when no such message can come from there.
-    pub(crate) fn handle(&mut self, from: u32, round: u8, out: &mut Vec<(u32, u8)>) -> bool {
+    pub fn handle(&mut self, from: u32, round: u8, out: &mut Vec<(u32, u8)>) -> bool {
         if from >= self.n || Barrier::round_between(self.n, from, self.me) != Some(round) {
             return false;
         }

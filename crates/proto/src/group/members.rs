@@ -129,6 +129,11 @@ impl Members {
         rank.0 < self.ranks()
     }
 
+    /// Who serves a rank, if the group has it.
+    pub(crate) fn sp_of_member(&self, rank: Rank) -> Option<SpId> {
+        self.has_rank(rank).then(|| self.sp_of(rank))
+    }
+
     /// Whether a datagram of this rank, which is in the group, may come from this address.
     pub(crate) fn may_send_from(&self, rank: Rank, address: Ipv4Addr) -> bool {
         self.sends_from[self.of_rank[rank.0 as usize] as usize].is_none_or(|known| known == address)

@@ -19,7 +19,7 @@ use crate::instance::by_rank::ByRank;
 
 /// The execution of one program; by default of one without steps.
 #[derive(Debug, Default)]
-pub(crate) struct Run {
+pub struct Run {
     program: Arc<Program>,
     /// Steps that each step still waits for.
     waits: Vec<u32>,
@@ -32,7 +32,8 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    pub(crate) fn new(program: impl Into<Arc<Program>>) -> Self {
+    /// Nothing has started.
+    pub fn new(program: impl Into<Arc<Program>>) -> Self {
         let program = program.into();
         let n = program.steps.len();
         let mut run = Run {
@@ -63,11 +64,15 @@ impl Run {
         run
     }
 
-    pub(crate) fn program(&self) -> &Program {
+    /// What is run.
+    #[must_use]
+    pub fn program(&self) -> &Program {
         &self.program
     }
 
-    pub(crate) fn op(&self, id: OpId) -> Op {
+    /// What a step does.
+    #[must_use]
+    pub fn op(&self, id: OpId) -> Op {
         self.program.steps[id.0 as usize].op
     }
 
@@ -75,7 +80,8 @@ impl Run {
         !self.ready.is_empty()
     }
 
-    pub(crate) fn next_ready(&mut self) -> Option<OpId> {
+    /// A step that may start, and counts as started.
+    pub fn next_ready(&mut self) -> Option<OpId> {
         self.ready.pop_front()
     }
 
@@ -84,7 +90,11 @@ impl Run {
         self.ready.extend(steps.into_iter().filter(|s| !self.done[s.0 as usize]));
     }
 
-    pub(crate) fn complete(&mut self, id: OpId) {
+    /// A step is done.
+    ///
+    /// # Panics
+    /// When it was before, or follows one that is not.
+    pub fn complete(&mut self, id: OpId) {
         let i = id.0 as usize;
         assert!(!self.done[i] && self.waits[i] == 0, "a step completes once, after those it follows");
         self.done[i] = true;
@@ -98,7 +108,9 @@ impl Run {
         }
     }
 
-    pub(crate) fn is_done(&self, id: OpId) -> bool {
+    /// Whether a step is done.
+    #[must_use]
+    pub fn is_done(&self, id: OpId) -> bool {
         self.done[id.0 as usize]
     }
 
@@ -111,12 +123,14 @@ impl Run {
         })
     }
 
-    pub(crate) fn finished(&self) -> bool {
+    /// Whether all steps are.
+    #[must_use]
+    pub fn finished(&self) -> bool {
         self.remaining == 0
     }
 
     /// The steps that receive: source, index and where to.
-    pub(crate) fn receives(&self) -> impl Iterator<Item = (OpId, (Rank, u32, Span))> + '_ {
+    pub fn receives(&self) -> impl Iterator<Item = (OpId, (Rank, u32, Span))> + '_ {
         self.program.steps.iter().zip(0..).filter_map(|(step, i)| match step.op {
             Op::Recv { from, index, span } => Some((OpId(i), (from, index, span))),
             Op::Send { .. } | Op::Copy { .. } | Op::Reduce { .. } | Op::Multicast { .. } | Op::MulticastRecv { .. } => {
@@ -126,7 +140,7 @@ impl Run {
     }
 
     /// The step that receives what `root` multicasts, and where to.
-    pub(crate) fn multicast_receive(&self, root: Rank) -> Option<(OpId, Span)> {
+    pub fn multicast_receive(&self, root: Rank) -> Option<(OpId, Span)> {
         self.multicasts.get(root).copied()
     }
 
@@ -135,13 +149,13 @@ impl Run {
     }
 
     /// Everybody who multicasts, and how many bytes.
-    pub(crate) fn multicast_roots(&self) -> impl Iterator<Item = (Rank, u64)> + '_ {
+    pub fn multicast_roots(&self) -> impl Iterator<Item = (Rank, u64)> + '_ {
         let own = self.own.map(|span| (self.program.rank, span.len));
         own.into_iter().chain(self.multicasts.iter().map(|(root, (_, span))| (root, span.len)))
     }
 
     /// What this rank multicasts.
-    pub(crate) fn own_multicast(&self) -> Option<Span> {
+    pub fn own_multicast(&self) -> Option<Span> {
         self.own
     }
 }

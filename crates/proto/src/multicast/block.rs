@@ -33,7 +33,7 @@ const MAX_RANGES_PER_CHECK: usize = 8 * MAX_RANGES;
 
 /// One block and this service process's part in it.
 #[derive(Debug)]
-pub(crate) struct Block {
+pub struct Block {
     bytes: u64,
     chunk_bytes: u32,
     have: ChunkSet,
@@ -85,27 +85,27 @@ struct Serving {
 
 /// How long a stream may be silent before what is missing counts as lost (MC-5's alpha).
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Patience {
+pub struct Patience {
     /// Anywhere: for chunks below the highest that was heard.
-    pub(crate) middle: Duration,
+    pub middle: Duration,
     /// Within [`Self::last`] chunks of the end, or when the left neighbour has the block: for all chunks.
-    pub(crate) end: Duration,
+    pub end: Duration,
     /// Chunks of one batch.
-    pub(crate) last: u64,
+    pub last: u64,
 }
 
 /// What a check of a block found.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Asking {
+pub struct Asking {
     /// To be asked of the left neighbour, as (first, count).
-    pub(crate) ranges: Vec<(u32, u32)>,
+    pub ranges: Vec<(u32, u32)>,
     /// When to look again, unless something happens before.
-    pub(crate) next: Option<Instant>,
+    pub next: Option<Instant>,
 }
 
 impl Block {
-    /// A block of `bytes > 0` bytes.
-    pub(crate) fn new(bytes: u64, chunk_bytes: u32, root: bool) -> Self {
+    /// A block of `bytes > 0` bytes, which this end multicasts as `root` or receives.
+    pub fn new(bytes: u64, chunk_bytes: u32, root: bool) -> Self {
         let chunks = chunks_of(bytes, chunk_bytes);
         let role = if root {
             let (reports, again) = (BTreeMap::new(), ChunkSet::new(chunks));
@@ -116,21 +116,23 @@ impl Block {
         Block { bytes, chunk_bytes, have: ChunkSet::new(chunks), role, serving: None }
     }
 
-    pub(crate) fn chunks(&self) -> u64 {
+    /// Chunks that it is cut into.
+    pub fn chunks(&self) -> u64 {
         self.have.len()
     }
 
-    pub(crate) fn is_root(&self) -> bool {
+    /// Whether it is multicast from here.
+    pub fn is_root(&self) -> bool {
         matches!(self.role, Role::Root(_))
     }
 
     /// All of it lies here (leaf) or has been multicast (root).
-    pub(crate) fn is_full(&self) -> bool {
+    pub fn is_full(&self) -> bool {
         self.have.is_full()
     }
 
     /// The bytes of the block that a run of chunks covers.
-    pub(crate) fn byte_range(&self, run: Range<u64>) -> Range<u64> {
+    pub fn byte_range(&self, run: Range<u64>) -> Range<u64> {
         let chunk_bytes = u64::from(self.chunk_bytes);
         run.start * chunk_bytes..(run.end * chunk_bytes).min(self.bytes)
     }
@@ -143,7 +145,7 @@ impl Block {
     // Root.
 
     /// The contribution may be read from now on.
-    pub(crate) fn start(&mut self) {
+    pub fn start(&mut self) {
         if let Role::Root(root) = &mut self.role {
             root.started = true;
         }
@@ -157,7 +159,7 @@ impl Block {
     }
 
     /// Whether something is to be multicast.
-    pub(crate) fn has_batch(&self) -> bool {
+    pub fn has_batch(&self) -> bool {
         match &self.role {
             Role::Root(root) => root.started && (root.cursor < self.have.len() || !root.again.is_empty()),
             Role::Leaf(_) => false,
@@ -165,7 +167,7 @@ impl Block {
     }
 
     /// Hands out the next run of at most `most` chunks to multicast, inside one subgroup; true when it goes again.
-    pub(crate) fn next_batch(&mut self, most: u64, subgroups: u16) -> Option<(Range<u64>, bool)> {
+    pub fn next_batch(&mut self, most: u64, subgroups: u16) -> Option<(Range<u64>, bool)> {
         let chunks = self.have.len();
         let Role::Root(root) = &mut self.role else { return None };
         if !root.started {
@@ -191,7 +193,7 @@ impl Block {
     }
 
     /// A run handed out by [`Self::next_batch`] is on the wire. True when the block has become full.
-    pub(crate) fn handle_sent(&mut self, run: Range<u64>) -> bool {
+    pub fn handle_sent(&mut self, run: Range<u64>) -> bool {
         let was_full = self.have.is_full();
         for c in run {
             self.take_in(c);
@@ -200,7 +202,7 @@ impl Block {
     }
 
     /// A leaf reports that it and its right neighbour miss `run`; with `enough` such reports it is multicast again.
-    pub(crate) fn handle_miss(&mut self, run: Range<u64>, enough: u32) {
+    pub fn handle_miss(&mut self, run: Range<u64>, enough: u32) {
         let Role::Root(root) = &mut self.role else { return };
         for c in run.start..run.end.min(root.cursor) {
             let reports = root.reports.entry(c).or_insert(0);
@@ -214,7 +216,7 @@ impl Block {
     // Leaf.
 
     /// A datagram. False when it brought nothing new.
-    pub(crate) fn handle_chunk(&mut self, now: Instant, chunk: u64) -> bool {
+    pub fn handle_chunk(&mut self, now: Instant, chunk: u64) -> bool {
         let Role::Leaf(leaf) = &mut self.role else { return false };
         leaf.highest = leaf.highest.max(chunk as u32 + 1);
         leaf.heard = Some(now);
@@ -232,7 +234,7 @@ impl Block {
     }
 
     /// A repair of the left neighbour. The runs that are new are appended to `new`.
-    pub(crate) fn handle_repair(&mut self, run: Range<u64>, new: &mut Vec<Range<u64>>) {
+    pub fn handle_repair(&mut self, run: Range<u64>, new: &mut Vec<Range<u64>>) {
         let mut at = run.start;
         while let Some(r) = self.have.next_run(at..run.end, false) {
             at = r.end;
@@ -244,7 +246,7 @@ impl Block {
     }
 
     /// The left neighbour has all of the block: even a stream of which nothing was heard can be asked for.
-    pub(crate) fn handle_have(&mut self, now: Instant) {
+    pub fn handle_have(&mut self, now: Instant) {
         if let Role::Leaf(leaf) = &mut self.role {
             leaf.left_has = true;
             leaf.heard.get_or_insert(now);
@@ -255,7 +257,7 @@ impl Block {
     /// since most that is heard only puts off what a check would find. Nowhere below the highest is there anything to
     /// find while nothing is missing there; what lies here beyond the highest was asked for, when the stream had all
     /// but ended.
-    pub(crate) fn mind_check(&mut self, now: Instant, patience: Patience) -> (Option<Instant>, Option<Instant>) {
+    pub fn mind_check(&mut self, now: Instant, patience: Patience) -> (Option<Instant>, Option<Instant>) {
         let (chunks, here) = (self.have.len(), self.have.count());
         let Role::Leaf(leaf) = &mut self.role else { return (None, None) };
         let before = leaf.check;
@@ -270,7 +272,7 @@ impl Block {
 
     /// What counts as lost now and was not asked for yet, at most a bounded number of ranges. Its check is over; the
     /// next one is as it says.
-    pub(crate) fn ask(&mut self, now: Instant, patience: Patience) -> Asking {
+    pub fn ask(&mut self, now: Instant, patience: Patience) -> Asking {
         let (chunks, here) = (self.have.len(), self.have.count());
         let mut asking = Asking { ranges: Vec::new(), next: None };
         let Role::Leaf(leaf) = &mut self.role else { return asking };
@@ -308,7 +310,7 @@ impl Block {
     // Serving the right neighbour.
 
     /// The right neighbour lacks `run`. Appends to `lacking` what was heard past but is missing here too.
-    pub(crate) fn handle_want(&mut self, run: Range<u64>, lacking: &mut Vec<(u32, u32)>) {
+    pub fn handle_want(&mut self, run: Range<u64>, lacking: &mut Vec<(u32, u32)>) {
         let chunks = self.have.len();
         let serving = self.serving.get_or_insert_with(|| {
             Box::new(Serving {
@@ -334,12 +336,12 @@ impl Block {
     }
 
     /// Whether [`Self::next_repair`] has something.
-    pub(crate) fn has_repair(&self) -> bool {
+    pub fn has_repair(&self) -> bool {
         self.serving.as_ref().is_some_and(|s| !s.to_serve.is_empty())
     }
 
     /// Hands out runs of together at most `most` chunks to send to the right neighbour; empty when there are none.
-    pub(crate) fn next_repair(&mut self, most: u64) -> Vec<Range<u64>> {
+    pub fn next_repair(&mut self, most: u64) -> Vec<Range<u64>> {
         let (chunks, mut left) = (self.have.len(), most.max(1));
         let mut runs = Vec::new();
         let Some(s) = self.serving.as_mut().filter(|s| !s.to_serve.is_empty()) else { return runs };
@@ -359,7 +361,7 @@ impl Block {
     }
 
     /// The right neighbour lacks nothing any more.
-    pub(crate) fn stop_serving(&mut self) {
+    pub fn stop_serving(&mut self) {
         self.serving = None;
     }
 }

@@ -89,6 +89,21 @@ pub(super) struct Coming {
     pub(super) staging: Option<Staging>,
 }
 
+impl Coming {
+    /// Where its next bytes belong. None when there can be none such.
+    fn place(&self, offset: u64, len: u64) -> Option<MemRef> {
+        if offset != self.got || len > self.granted - self.got {
+            return None;
+        }
+        let to = match (&self.staging, self.receive) {
+            (Some(staging), _) => staging.whole(),
+            (None, Some(receive)) => receive.to,
+            (None, None) => return None,
+        };
+        Some(MemRef { offset: to.offset + offset, len, ..to })
+    }
+}
+
 /// What may be under way of one collective, or of all tagged messages of the group.
 #[derive(Debug, Default)]
 struct Credit {
@@ -203,6 +218,14 @@ impl Incoming {
         if staging.is_none() { *got } else { 0 }
     }
 
+    /// Where the bytes of a fragment belong. None when no such fragment can come now.
+    pub(super) fn place_of_fragment(&self, name: &Name, fragment: &Fragment, len: u64) -> Option<MemRef> {
+        let &Fragment { total, offset, .. } = fragment;
+        let Expected { posting: Posting { to, .. }, got } = self.expected.get(name)?;
+        let sound = total == to.len && offset == *got && len <= total - offset;
+        sound.then(|| MemRef { offset: to.offset + offset, len, ..*to })
+    }
+
     /// A fragment of an expected message. None when no such fragment can come now.
     pub(super) fn handle_fragment(
         &mut self,
@@ -211,18 +234,13 @@ impl Incoming {
         fragment: Fragment,
         len: u64,
     ) -> Option<Option<Ended>> {
-        let Fragment { total, offset, .. } = fragment;
+        let to = self.place_of_fragment(name, &fragment, len)?;
         let expected = self.expected.get_mut(name)?;
-        let Posting { step, to } = expected.posting;
-        if total != to.len || offset != expected.got || len > total - offset {
-            return None;
-        }
         if len > 0 {
-            let to = MemRef { offset: to.offset + offset, len, ..to };
             site.out.orders.push_back(Order::Deliver { payload: 0, offset: 0, to });
         }
         expected.got += len;
-        let whole = expected.got == total;
+        let (step, whole) = (expected.posting.step, expected.got == fragment.total);
         if whole {
             self.expected.remove(name);
         }
@@ -363,6 +381,11 @@ impl Incoming {
         }
     }
 
+    /// Where bytes of a message belong. None when no such bytes can come.
+    pub(super) fn place_of_bytes(&self, key: Key, (offset, len): (u64, u64)) -> Option<MemRef> {
+        self.coming.get(&key)?.place(offset, len)
+    }
+
     /// Bytes of a message, which lie at `at` of the payload. None when no such bytes can come; else what has ended.
     pub(super) fn handle_bytes(
         &mut self,
@@ -375,15 +398,7 @@ impl Incoming {
         self.begin(site, &name);
         let account = account(&name);
         let coming = self.coming.get_mut(&key)?;
-        if offset != coming.got || len > coming.granted - coming.got {
-            return None;
-        }
-        let to = match (&coming.staging, coming.receive) {
-            (Some(staging), _) => staging.whole(),
-            (None, Some(receive)) => receive.to,
-            (None, None) => return None,
-        };
-        let to = MemRef { offset: to.offset + offset, len, ..to };
+        let to = coming.place(offset, len)?;
         site.out.orders.push_back(Order::Deliver { payload: 0, offset: at, to });
         coming.got += len;
         let credit = self.credits.entry(account).or_default();

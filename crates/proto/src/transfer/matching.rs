@@ -17,7 +17,7 @@ use outboard_plan::Rank;
 
 use super::queues::Queues;
 use crate::error::CollectiveError;
-use crate::wire::Scope;
+use crate::wire::{Fragment, Scope};
 
 /// Names a message; of single messages all with the same pair and tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,6 +34,12 @@ impl Name {
     pub(crate) fn all_of(scope: Scope) -> RangeInclusive<Name> {
         let name = |n| Name { scope, destination: Rank(n), source: Rank(n), tag: n, occurrence: n };
         name(0)..=name(u32::MAX)
+    }
+
+    /// That of an expected message.
+    pub(crate) fn of(fragment: &Fragment) -> Name {
+        let &Fragment { instance, source, destination, index: tag, .. } = fragment;
+        Name { scope: Scope::Instance(instance), destination, source, tag, occurrence: 0 }
     }
 
     /// Its ends do not agree on its bytes.

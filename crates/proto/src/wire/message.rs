@@ -61,6 +61,8 @@ pub enum GroupMessage {
         after: InstanceId,
         /// Its calls up to then ended without an error.
         well: bool,
+        /// Whose loss failed them; itself otherwise.
+        cause: Rank,
     },
     /// The group is broken.
     Abort {
@@ -230,7 +232,9 @@ impl Message {
             GroupMessage::Create { step, sp, digest, fingerprint } => {
                 w.head(1, group).u8(*step).u64(sp.0).u64(*digest).u64(*fingerprint)
             }
-            GroupMessage::Lost { rank, after, well } => w.head(2, group).u64(after.0).u32(rank.0).u8((*well).into()),
+            GroupMessage::Lost { rank, after, well, cause } => {
+                w.head(2, group).u64(after.0).u32(rank.0).u8((*well).into()).u32(cause.0)
+            }
             GroupMessage::Abort { fingerprint, error } => w.head(3, group).u64(*fingerprint).error(error),
             GroupMessage::Ask { fingerprint, asker, offers } => {
                 let w = w.head(4, group).u64(*fingerprint).u16(asker.len() as u16).bytes(asker);
@@ -288,7 +292,7 @@ impl GroupMessage {
             }
             2 => {
                 let (after, rank) = (InstanceId(r.u64()?), Rank(r.u32()?));
-                GroupMessage::Lost { rank, after, well: r.flag()? }
+                GroupMessage::Lost { rank, after, well: r.flag()?, cause: Rank(r.u32()?) }
             }
             3 => GroupMessage::Abort { fingerprint: r.u64()?, error: read_error(r)? },
             4 => {

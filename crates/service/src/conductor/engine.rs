@@ -9,8 +9,9 @@ use std::time::Instant as WallInstant;
 use outboard_plan::Rank;
 use outboard_proto::{
     CallId, CollectiveError, Config, Endpoint, Event, GroupHandle, GroupSpec, InFlight, Instant, MemRef, OfferId,
-    PostedCall, ReceivedDatagram, RecordError, Recording, Refusal, SpId, Transmit,
+    Payload, PostedCall, ReceivedDatagram, RecordError, Recording, Refusal, SpId, Transmit,
 };
+use outboard_shm::memory::Landing;
 
 use crate::memory::backlog::Backlog;
 use crate::memory::{Buffers, Cause, Fault, Memory, Payloads, Place};
@@ -152,6 +153,32 @@ impl Engine {
         let now = self.now();
         self.machine.handle_frame(now, from, header, length);
         self.settle(&[payload]);
+    }
+
+    /// Where the payload of a frame may be read to of which only the header is here.
+    pub(crate) fn landing(&self, from: SpId, header: &[u8], length: usize) -> Option<Landing> {
+        let pieces = self.machine.destination(from, header, u32::try_from(length).ok()?);
+        if pieces.is_empty() { None } else { self.memory.landing(&pieces) }
+    }
+
+    /// A frame whose payload lies where [`Self::landing`] has just said.
+    pub(crate) fn landed(&mut self, from: SpId, header: &[u8], length: usize) {
+        let length = u32::try_from(length).expect("the fabric bounds payloads");
+        self.memory.set_landed(self.machine.destination(from, header, length));
+        let now = self.now();
+        self.machine.handle_frame(now, from, header, length);
+        self.settle(&[]);
+        self.memory.set_landed(Payload::Empty);
+    }
+
+    /// Bytes of payload that no one has copied here.
+    pub(crate) fn bytes_landed(&self) -> u64 {
+        self.memory.bytes_landed
+    }
+
+    /// Whether memory was withdrawn since the last time to which payload may be on its way.
+    pub(crate) fn take_withdrawn(&mut self) -> bool {
+        self.memory.take_withdrawn()
     }
 
     pub(crate) fn datagrams(&mut self, batch: &[ReceivedDatagram<'_>], payloads: Payloads<'_>) {

@@ -22,6 +22,7 @@
 //!
 //! Invariant: a channel is joined before the machine may send what says so (Join before `poll_transmit`).
 
+mod arrivals;
 pub(crate) mod engine;
 pub(crate) mod lifetime;
 pub(crate) mod looking;
@@ -32,15 +33,16 @@ pub(crate) mod processor;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
+use outboard_fabric::Armed;
 use outboard_fabric::multicast::Datagram;
-use outboard_fabric::{Armed, FabricEvent};
 use outboard_proto::wire::PayloadHash;
-use outboard_proto::{Event, ReceivedDatagram, SpId};
+use outboard_proto::{Event, ReceivedDatagram};
 use outboard_shm::attach::{Channel, Reply};
 use outboard_shm::status::Status;
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
+use crate::conductor::arrivals::Arrivals;
 use crate::conductor::engine::Engine;
 use crate::conductor::lifetime::Lifetime;
 use crate::conductor::looking::Looking;
@@ -184,35 +186,28 @@ impl Conductor {
         let at = Instant::now();
         self.ranks.close_silent(at, &self.poller, &mut self.engine);
         let gone = self.ranks.mind_memory(at, &self.poller, &mut self.engine);
+        self.review_landings();
         Turn { unfinished: gone || unfinished, found: heard || reported || asked || copied, at }
     }
 
     /// Whether the fabric had anything.
     fn progress_fabric(&mut self) -> bool {
         let Conductor { engine, outbox, statistics, trace, .. } = self;
-        let mut lost = Vec::new();
-        let done = outbox.fabric().progress(&mut |event| match event {
-            FabricEvent::Message { from, header, payload } => {
-                statistics.datapath.frames_received += 1;
-                let since = trace.as_ref().filter(|_| !payload.is_empty()).map(|_| Trace::now());
-                engine.frame(SpId(from.0), header, payload);
-                if let (Some(trace), Some(since)) = (trace.as_mut(), since) {
-                    let args = json!({ "from": SpId(from.0).to_string(), "bytes": payload.len() });
-                    trace.did("receive unicast", since, args);
-                }
-            }
-            FabricEvent::PeerLost { peer, why } => {
-                tracing::info!(%peer, %why, "a service process is lost");
-                lost.push(SpId(peer.0));
-            }
-            // What waits is tried again each turn.
-            FabricEvent::Room => {}
-        });
-        for peer in lost {
+        let mut arrivals = Arrivals { engine, statistics, trace, lost: Vec::new() };
+        let done = outbox.fabric().progress_into(&mut arrivals);
+        for peer in arrivals.lost {
             outbox.forget(peer);
             engine.peer_lost(peer);
         }
         done > 0
+    }
+
+    /// Memory that was withdrawn is let go of.
+    fn review_landings(&mut self) {
+        if self.engine.take_withdrawn() {
+            let Conductor { engine, outbox, statistics, trace, .. } = self;
+            outbox.fabric().review(&mut Arrivals { engine, statistics, trace, lost: Vec::new() });
+        }
     }
 
     /// Whether datapath threads had anything.
@@ -434,6 +429,7 @@ impl Conductor {
         self.statistics.datapath.connections_refused = self.outbox.fabric().refused();
         self.statistics.datapath.looks = self.looking.looks;
         self.statistics.datapath.copies = self.engine.copies();
+        self.statistics.datapath.bytes_landed = self.engine.bytes_landed();
         let seat = |group, rank| Some(self.ranks.seat(group, rank)?.to_string());
         let (machine, in_flight) = (self.engine.machine(), self.engine.in_flight());
         let report = self.statistics.report(machine.id(), &machine.counters(), present, in_flight, &seat);

@@ -435,6 +435,7 @@ impl Memory {
     pub(crate) fn cut_off(&mut self, call: CallId, gone: bool) -> Vec<CallId> {
         if let Some(buffers) = self.calls.get_mut(&call).filter(|_| gone) {
             buffers.memory = None;
+            self.withdrawn = true;
         }
         for at in (0..self.backlog.entries().len()).rev() {
             let entry = &self.backlog.entries()[at];

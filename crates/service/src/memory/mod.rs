@@ -15,8 +15,8 @@ pub(crate) mod staging;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use outboard_proto::{CallId, Endpoint, GroupHandle, MemRef, Order, Region, StagingId};
-use outboard_shm::memory::{AccessError, RankMemory, Side, TieredMemory, WritePiece, copy_between};
+use outboard_proto::{CallId, Endpoint, GroupHandle, MemRef, Order, Payload, Region, StagingId};
+use outboard_shm::memory::{AccessError, Landing, RankMemory, Resident, Side, TieredMemory, WritePiece, copy_between};
 
 use crate::memory::backlog::{Backlog, Entry, Extent, Holder, Touched, Work, call_of};
 use crate::memory::combine::{Bounces, Combination, Unfinished};
@@ -164,6 +164,14 @@ impl Place {
         }
     }
 
+    /// So many bytes in this process, for the kernel to write to; none of memory that is not mapped here.
+    fn resident(&self, bytes: u64) -> Option<Resident> {
+        match self {
+            Place::Rank { memory, address, .. } => memory.landing(*address, bytes),
+            Place::Staging { buffer, offset } => buffer.resident(*offset, usize::try_from(bytes).ok()?),
+        }
+    }
+
     fn copy_to(&self, to: &Place, bytes: u64, bounce: &mut Vec<u8>) -> Result<(), Fault> {
         let length = usize::try_from(bytes).expect("staging lies in memory");
         match (self, to) {
@@ -214,6 +222,11 @@ pub(crate) struct Memory {
     staging: HashMap<StagingId, Option<Arc<Staging>>>,
     pool: StagingPool,
     gathered: Vec<Delivery>,
+    /// Where the payload that has just come lies already.
+    landed: Payload,
+    pub(crate) bytes_landed: u64,
+    /// Memory was withdrawn since somebody last looked, to which payload may be on its way.
+    withdrawn: bool,
     faults: Vec<(CallId, Cause)>,
     /// Groups for which there was no memory, and how much.
     unmet: Vec<(GroupHandle, u64)>,
@@ -316,6 +329,12 @@ impl Memory {
     /// Does all work on memory that the machine has ordered, in order.
     pub(crate) fn perform(&mut self, machine: &mut Endpoint, payloads: Payloads<'_>) {
         while let Some(order) = machine.poll_order() {
+            if let Order::Deliver { to, .. } = order
+                && !self.landed.is_empty()
+            {
+                self.note_landed(to);
+                continue;
+            }
             if let Order::Deliver { payload, offset, to } = order {
                 self.gathered.push(Delivery { payload, offset, to });
                 continue;
@@ -341,6 +360,34 @@ impl Memory {
         }
         self.flush(payloads);
         self.set_out();
+    }
+
+    /// Where payload that is on its way may be read to, which belongs to these pieces: all of them are mapped here, and
+    /// no work that is not done comes before.
+    pub(crate) fn landing(&self, pieces: &[MemRef]) -> Option<Landing> {
+        let place = |piece: &MemRef| {
+            let waits = !self.backlog.is_empty() && self.backlog.precedes(&self.extents([None, Some(*piece)]));
+            if waits { None } else { self.place(*piece).ok()?.resident(piece.len) }
+        };
+        pieces.iter().map(place).collect()
+    }
+
+    /// The payload of which orders follow lies at these pieces already; with none, the next one does not.
+    pub(crate) fn set_landed(&mut self, pieces: Payload) {
+        self.landed = pieces;
+    }
+
+    fn note_landed(&mut self, to: MemRef) {
+        assert!(self.landed.contains(&to), "{to:?} is not where its bytes were said to belong: {:?}", self.landed);
+        self.bytes_landed += to.len;
+        if let Ok(Place::Rank { memory, .. }) = self.place(to) {
+            memory.landed(to.len as usize);
+        }
+    }
+
+    /// Whether memory was withdrawn since the last time.
+    pub(crate) fn take_withdrawn(&mut self) -> bool {
+        std::mem::take(&mut self.withdrawn)
     }
 
     /// What the pieces are of, wherever they lie now. Memory of ranks that are gone is of nobody.
@@ -414,6 +461,7 @@ impl Memory {
             Work::Deliver { bytes, to } => self.put(bytes, *to),
             Work::Unstage { id } => {
                 let buffer = self.staging.remove(id).unwrap_or_else(|| panic!("{id:?} is not staged"));
+                self.withdrawn |= buffer.as_ref().is_some_and(|buffer| Arc::strong_count(buffer) > 1);
                 buffer.into_iter().for_each(|buffer| self.pool.give_back(buffer));
                 Ok(())
             }

@@ -11,6 +11,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use outboard_proto::staging_size;
+use outboard_shm::memory::Resident;
 
 /// Freed bytes kept for reuse.
 const KEPT_BYTES: usize = 64 << 20;
@@ -63,6 +64,13 @@ impl Staging {
         unsafe { std::ptr::copy(from.as_ptr(), self.at(offset, from.len()), from.len()) }
     }
 
+    /// The `len` bytes at `offset`, for the kernel to write to.
+    pub(crate) fn resident(self: &Arc<Self>, offset: u64, len: usize) -> Option<Resident> {
+        let keeper: Arc<Staging> = Arc::clone(self);
+        // SAFETY: the allocation stays while the buffer does, and is reached through raw copies only.
+        NonNull::new(self.at(offset, len)).map(|start| unsafe { Resident::new(start, len, keeper) })
+    }
+
     /// Lets `write` fill `len` bytes at `offset`.
     pub(crate) fn fill<T>(&self, offset: u64, len: usize, write: impl FnOnce(&mut [u8]) -> T) -> T {
         // SAFETY: `at` checked the range, initialised since its allocation; the machine lets nobody else name it now.
@@ -102,7 +110,8 @@ impl StagingPool {
         Staging::allocate(size).map(Arc::new)
     }
 
-    /// Takes a buffer back. One that a datapath thread still reads is not reused: it goes when that thread lets go.
+    /// Takes a buffer back. One that a datapath thread still reads, or a payload is on its way to, is not reused: it goes
+    /// when that is over.
     pub(crate) fn give_back(&mut self, buffer: Arc<Staging>) {
         let size = buffer.layout.size();
         if Arc::strong_count(&buffer) == 1 && self.kept + size <= KEPT_BYTES {

@@ -218,6 +218,8 @@ pub struct Datapath {
     pub frames_sent: u64,
     /// Frames received over unicast.
     pub frames_received: u64,
+    /// Bytes received over unicast that the kernel put where they belong, so that nobody copied them here.
+    pub bytes_landed: u64,
     /// Times the conductor slept.
     pub sleeps: u64,
     /// Times it looked instead.

@@ -17,6 +17,7 @@
 use super::{AccessError, RankMemory, ReadPiece, WritePiece};
 use crate::region::{Region, RegionError};
 use crate::sync::{AtomicU64, Ordering};
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
@@ -52,27 +53,58 @@ pub enum RangeError {
     },
 }
 
-/// Bytes of a rank that are mapped here, kept mapped.
+/// Bytes that lie in this process, of a rank or in the place of a rank's, kept there.
 #[derive(Debug, Clone)]
 pub struct Resident {
     start: NonNull<u8>,
     len: usize,
-    _region: Arc<Region>,
+    _keeper: Arc<dyn Any + Send + Sync>,
 }
 
-// SAFETY: a pointer into a mapping that the region keeps alive, usable from any thread.
+// SAFETY: a pointer to bytes that the keeper keeps where they are, usable from any thread.
 unsafe impl Send for Resident {}
 // SAFETY: as above.
 unsafe impl Sync for Resident {}
 
 impl Resident {
+    /// Bytes that are not a rank's.
+    ///
+    /// # Safety
+    /// The bytes stay where they are while the keeper lives, and are reached through raw copies only.
+    pub unsafe fn new(start: NonNull<u8>, len: usize, keeper: Arc<dyn Any + Send + Sync>) -> Resident {
+        Resident { start, len, _keeper: keeper }
+    }
+
+    /// How many they are.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The `len` bytes at `offset` of them.
+    pub(super) fn part(&self, offset: usize, len: usize) -> Resident {
+        let end = offset.checked_add(len);
+        assert!(end.is_some_and(|end| end <= self.len), "{len} bytes at {offset} of {}", self.len);
+        // SAFETY: `offset` is within the bytes.
+        Resident { start: unsafe { self.start.add(offset) }, len, _keeper: Arc::clone(&self._keeper) }
+    }
+
+    /// Whether they are these very bytes.
+    pub(super) fn is(&self, other: &Resident) -> bool {
+        (self.start, self.len) == (other.start, other.len)
+    }
+
+    /// For the kernel to write to.
+    pub(super) fn iovec(&self) -> libc::iovec {
+        libc::iovec { iov_base: self.start.as_ptr().cast(), iov_len: self.len }
+    }
+
     /// The bytes, to be handed to a copy or to the kernel.
     ///
     /// # Safety
     /// The rank can change the bytes at any moment: they may be copied, but nothing may depend on reading the
     /// same twice.
     pub unsafe fn bytes(&self) -> &[u8] {
-        // SAFETY: mapped while `_region` lives; the caller answers for the rest.
+        // SAFETY: there while `_keeper` lives; the caller answers for the rest.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
@@ -186,7 +218,7 @@ impl MemfdRanges {
         if offset.checked_add(len)? > region.bytes() {
             return None;
         }
-        Some(Resident { start: region.at(offset, len), len, _region: region })
+        Some(Resident { start: region.at(offset, len), len, _keeper: region })
     }
 
     /// Maps a registered range, at the cost of the mapping that was used longest ago.

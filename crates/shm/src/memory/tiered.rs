@@ -210,6 +210,17 @@ impl TieredMemory {
             .map(|(tier, count)| (tier, count.load(Ordering::Relaxed)))
     }
 
+    /// The range in this process, for the kernel to write to from a socket, where nobody has to hear of that write. Told
+    /// of by [`Self::landed`] when it is done.
+    pub fn landing(&self, address: u64, bytes: u64) -> Option<Resident> {
+        if self.watch.is_some() { None } else { self.ranges.find(address, bytes) }
+    }
+
+    /// So many bytes have been written where they lie.
+    pub fn landed(&self, bytes: usize) {
+        add(&self.moved.memfd, bytes);
+    }
+
     /// Whether an access has found the rank's address space gone: it has ended, or it runs another program.
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed) != 0

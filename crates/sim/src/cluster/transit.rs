@@ -11,7 +11,7 @@ use outboard_proto::{Instant, MulticastBatch, Reach};
 use super::{Cluster, Happening, LANES, address_of, trace};
 use crate::breach::Breach;
 use crate::coverage::FaultKind;
-use crate::faults::Fate;
+use crate::faults::{Cut, Fate, GIVEN_UP};
 use crate::host::Input;
 use crate::network::{Frame, Train};
 use crate::store::Access;
@@ -191,11 +191,12 @@ impl<P: std::fmt::Debug> Cluster<P> {
             return self.note_loss(frame.from, frame.to, || trace::frame(&frame.header, frame.payload_len));
         };
         let fate = self.dice.frame(now);
-        if self.is_cut(now, frame.from, frame.to) || fate.pass | fate.late == 0 {
+        let held = self.held_until(now, frame.from, frame.to);
+        if held.is_none() && self.is_cut(now, frame.from, frame.to) || fate.pass | fate.late == 0 {
             return self.note_loss(frame.from, frame.to, || trace::frame(&frame.header, frame.payload_len));
         }
-        let mut at = at + self.plan.latency + fate.jitter;
-        if self.dice.jitters() {
+        let mut at = held.map_or(at, |until| until.max(at)) + self.plan.latency + fate.jitter;
+        if self.dice.jitters() || !self.backoff.is_zero() {
             let in_order = self.in_order.entry((frame.from, frame.to)).or_default();
             at = at.max(*in_order);
             if fate.pass != 0 {
@@ -219,6 +220,16 @@ impl<P: std::fmt::Debug> Cluster<P> {
     /// The lane of what is on its way from the switch to a host.
     pub(super) fn down_lane(&self, host: usize) -> usize {
         LANES * host + 2
+    }
+
+    /// When the connection of a host to another goes on behind a cut, if it waits for that.
+    fn held_until(&mut self, now: Instant, from: usize, to: usize) -> Option<Instant> {
+        let begun = |cut: &&Cut| (cut.from, cut.to) == (from, to) && Instant(0) + cut.at <= now;
+        let goes_on = |cut: &Cut| Instant(0) + cut.end() + self.backoff;
+        let until = self.cuts.iter().filter(begun).map(goes_on).max().filter(|_| !self.backoff.is_zero())?;
+        let held = now < until && until.since(now) < GIVEN_UP;
+        self.dice.coverage.fault(FaultKind::FrameHeld, held.into());
+        held.then_some(until)
     }
 
     fn is_cut(&mut self, now: Instant, from: usize, to: usize) -> bool {

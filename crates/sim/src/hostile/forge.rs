@@ -198,7 +198,7 @@ fn collective(tape: &mut Tape<'_>, kind: u8, group: GroupHandle) -> Message {
             Message::instance(group, instance, InstanceMessage::Absent(absent))
         }
         9 => {
-            let body = GroupMessage::Lost { rank: source, after: instance, well: tape.flip() };
+            let body = GroupMessage::Lost { rank: source, after: instance, well: tape.flip(), cause: source };
             Message::Group { group, body }
         }
         10 => {

@@ -9,7 +9,6 @@ use outboard_plan::Rank;
 
 use super::{Addresses, FailedGroup, Group, State};
 use crate::endpoint::offers::{Asker, Withdrawn};
-use crate::endpoint::peers::Loss;
 use crate::endpoint::{Endpoint, MAX_FAILED, MAX_RETIRED, Node};
 use crate::error::{CollectiveError, GroupError, Refusal};
 use crate::group::barrier::Barrier;
@@ -298,51 +297,8 @@ impl Group {
         self.break_up(node, CollectiveError::NotAsked { rank, after_ms: after.as_millis() as u64 }, true);
     }
 
-    /// A link is lost, over which the peer was heard last at `heard`. A group of which nothing has come over it is made
-    /// over the next one: returns whether this is one. If the other end gave up the group with the old link, it says
-    /// so. Silence is forgiven once. A group may have been made here by the steps of other members alone: a peer that
-    /// had given up the link before has heard nothing of it.
-    pub(in crate::endpoint) fn survives(
-        &mut self,
-        node: &mut Node,
-        peer: SpId,
-        (loss, heard): (Loss, Instant),
-    ) -> bool {
-        let Some(at) = self.members.index_of(peer) else { return false };
-        let State::Creating { barrier, .. } = &self.state else {
-            return self.is_made() && loss == Loss::Renewed && heard <= self.since;
-        };
-        let lost = match loss {
-            Loss::Silent => !self.forgiven.insert(peer),
-            Loss::Renewed => false,
-            Loss::Reported => true,
-        };
-        if lost || barrier.has_heard(at) {
-            return false;
-        }
-        let awaits = barrier.awaited() == Some(at);
-        let steps = barrier.sent_to(at).map(|round| (at, round));
-        self.send_create(node, steps.into_iter().collect());
-        if awaits {
-            self.ask(node, at);
-        }
-        true
-    }
-
-    pub(in crate::endpoint) fn is_made(&self) -> bool {
-        matches!(self.state, State::Ready)
-    }
-
-    /// There is another link with a peer, which knows nothing of who is watched.
-    pub(in crate::endpoint) fn watch_again(&self, node: &mut Node, peer: SpId) {
-        if self.watched.contains(&peer) {
-            node.peers.watch((node.out.now, node.config.heartbeat), peer, true);
-        }
-    }
-
-    /// Asks a member whose step does not come for the ranks that it serves.
-    fn ask(&self, node: &mut Node, awaited: u32) {
-        let State::Creating { offers, .. } = &self.state else { return };
+    /// Asks a member, whose step does not come or with whom there is another link, for the ranks that it serves.
+    pub(super) fn ask(&self, node: &mut Node, awaited: u32) {
         let (group, fingerprint, to) =
             (self.members.handle, self.members.fingerprint, self.members.sps[awaited as usize]);
         let own = &self.addresses[&node.id];
@@ -350,7 +306,7 @@ impl Group {
         if !asker.is_empty() {
             node.peers.expect_answer(node.out.now, to);
         }
-        let served = self.members.of_rank.iter().zip(offers).zip(0..).filter(|((at, _), _)| **at == awaited);
+        let served = self.members.of_rank.iter().zip(&self.offers).zip(0..).filter(|((at, _), _)| **at == awaited);
         let served: Vec<(Rank, OfferId)> = served.map(|((_, offer), rank)| (Rank(rank), *offer)).collect();
         for offers in served.chunks(MAX_OFFERS) {
             let body = GroupMessage::Ask { fingerprint, asker: Arc::clone(&asker), offers: offers.to_vec() };
@@ -360,9 +316,11 @@ impl Group {
 
     /// Whether a rank here that has not asked for the group cannot do so any more: then there will be none.
     fn fail_by_withdrawn(&mut self, node: &mut Node, withdrawn: impl Fn(OfferId) -> Option<Withdrawn>) {
-        let State::Creating { offers, .. } = &self.state else { return };
+        if !matches!(self.state, State::Creating { .. }) {
+            return;
+        }
         let mut missing = self.members.locals.iter().filter(|rank| !self.asked.contains(rank));
-        let error = missing.find_map(|rank| Some(withdrawn(offers[rank.0 as usize])?.error(*rank)));
+        let error = missing.find_map(|rank| Some(withdrawn(self.offers[rank.0 as usize])?.error(*rank)));
         if let Some(error) = error {
             self.break_up(node, error, true);
         }
@@ -396,25 +354,5 @@ impl Group {
             }
         };
         self.send_create(node, said.map(|round| (from, round)).into_iter().collect());
-    }
-
-    /// Whoever lost a service process could not tell it. It may live, with a link to us.
-    pub(super) fn tell_the_lost(&self, node: &mut Node, error: &CollectiveError) {
-        if let CollectiveError::PeerLost { sp, .. } = error
-            && *sp != node.id
-            && self.broken().is_none()
-        {
-            let (group, fingerprint) = (self.members.handle, self.members.fingerprint);
-            node.out.messages.push_back((*sp, Message::abort(group, fingerprint, error.clone())));
-        }
-    }
-
-    /// A service process is lost with its link, which breaks the group if it is a member.
-    pub(in crate::endpoint) fn lose_peer(&mut self, node: &mut Node, peer: SpId) {
-        let Some(at) = self.members.index_of(peer) else { return };
-        self.watched.remove(&peer);
-        self.cut_off.insert(peer);
-        let error = CollectiveError::PeerLost { sp: peer, rank: self.members.lowest_rank(at) };
-        self.break_up(node, error, true);
     }
 }

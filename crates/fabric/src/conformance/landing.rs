@@ -1,0 +1,134 @@
+//! Payloads that are read to where they belong, while the receiver changes its mind.
+
+use outboard_shm::memory::{Landing, MemfdRanges};
+use outboard_shm::region::Region;
+
+use super::{Factory, World, pattern};
+use crate::{FabricEvent, Limits, MAX_PAYLOAD, PeerId, Receiver, SendError};
+
+/// What lies in memory that nothing may be written to.
+const MARK: u8 = 0x5a;
+/// Bytes between the two places of a payload.
+const GAP: u64 = 4096;
+const BERTH: usize = MAX_PAYLOAD + GAP as usize;
+
+/// Memory that payloads may be read to.
+struct Berth {
+    memory: Region,
+    ranges: MemfdRanges,
+    /// It holds the mark.
+    marked: bool,
+}
+
+impl Berth {
+    fn new() -> Self {
+        let (memory, ranges) = (Region::create("berth", BERTH).expect("memory"), MemfdRanges::default());
+        let descriptor = memory.fd().try_clone_to_owned().expect("a descriptor");
+        ranges.register(GAP, BERTH as u64, descriptor).expect("a range");
+        Berth { memory, ranges, marked: false }
+    }
+
+    /// Two places, the second bytes before the first.
+    fn landing(&self, length: usize) -> Landing {
+        let (first, second) = (length as u64 / 3, length as u64 - length as u64 / 3);
+        let places = [(GAP + second + GAP, first), (GAP, second)];
+        places.iter().map(|&(at, bytes)| self.ranges.find(at, bytes).expect("within the range")).collect()
+    }
+
+    /// Nothing is written to memory that a payload does not belong to any more.
+    fn check(&mut self) {
+        if std::mem::replace(&mut self.marked, true) {
+            let mut found = vec![0; BERTH];
+            self.memory.read(0, &mut found);
+            assert!(found == [MARK; BERTH], "something is written to memory that was withdrawn");
+        } else {
+            self.memory.write(0, &[MARK; BERTH]);
+        }
+    }
+}
+
+/// A receiver whose memory comes and goes.
+struct Shore {
+    berths: [Berth; 3],
+    /// Where the payload on its way belongs, by the last answer.
+    current: Option<usize>,
+    asked: usize,
+    arrived: usize,
+    landed: usize,
+}
+
+impl Shore {
+    fn check(&mut self) {
+        let current = self.current;
+        self.berths.iter_mut().enumerate().filter(|(at, _)| Some(*at) != current).for_each(|(_, berth)| berth.check());
+    }
+
+    fn arrived(&mut self, header: &[u8], payload: &[u8]) {
+        let index = self.arrived;
+        assert_eq!(header, index.to_le_bytes());
+        assert!(payload == pattern(index, size(index)), "message {index} differs");
+        self.arrived += 1;
+    }
+}
+
+impl Receiver for Shore {
+    fn event(&mut self, event: FabricEvent<'_>) {
+        self.check();
+        match event {
+            FabricEvent::Message { header, payload, .. } => self.arrived(header, payload),
+            FabricEvent::Room => {}
+            FabricEvent::PeerLost { why, .. } => panic!("a peer was lost without cause: {why}"),
+        }
+    }
+
+    fn landing(&mut self, _: PeerId, _: &[u8], length: usize) -> Option<Landing> {
+        self.check();
+        self.asked += 1;
+        if self.asked.is_multiple_of(3) {
+            self.current = [Some(1), None, Some(2), Some(0), Some(1), Some(2), None][self.asked % 7];
+        }
+        let berth = &mut self.berths[self.current?];
+        berth.marked = false;
+        Some(berth.landing(length))
+    }
+
+    fn landed(&mut self, _: PeerId, header: &[u8], length: usize) {
+        self.check();
+        let mut payload = vec![0; length];
+        self.berths[self.current.expect("it has said where")].landing(length).take(&mut payload);
+        self.landed += 1;
+        self.arrived(header, &payload);
+    }
+}
+
+fn size(index: usize) -> usize {
+    [MAX_PAYLOAD, 100, 70_000, 20_000, 0, 16 << 10, 200_001][index % 7]
+}
+
+/// Every payload arrives, wherever it belongs by the last answer, and nothing is written where it does not. Returns how
+/// many were read to where they belong.
+///
+/// # Panics
+/// When one does not, or something is.
+pub fn payloads_land(make: &mut Factory<'_>) -> usize {
+    const COUNT: usize = 140;
+    let mut world = World::new(make, 2, Limits::default());
+    let berths = [Berth::new(), Berth::new(), Berth::new()];
+    let mut shore = Shore { berths, current: Some(0), asked: 0, arrived: 0, landed: 0 };
+    let mut sent = 0;
+    while shore.arrived < COUNT {
+        while sent < COUNT {
+            match world.send(0, 1, &sent.to_le_bytes(), &pattern(sent, size(sent))) {
+                Ok(()) => sent += 1,
+                Err(SendError::Full(_)) => break,
+                Err(other) => panic!("the path broke: {other}"),
+            }
+        }
+        let moved = world.ends[0].progress(&mut |_| ()) + world.ends[1].progress_into(&mut shore);
+        world.ends[1].review(&mut shore);
+        if moved == 0 {
+            world.sleep("payloads");
+        }
+    }
+    shore.landed
+}

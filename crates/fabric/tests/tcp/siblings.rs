@@ -1,0 +1,60 @@
+//! Service processes of one host talk by a Unix socket, which nobody else can put himself in the place of.
+
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+
+use outboard_fabric::{Fabric, Payload, Tcp, TcpSettings};
+use rustix::process::{Uid, geteuid};
+use rustix::thread::set_thread_res_uid;
+
+use crate::{connect, fabric, message, settings, socket, until};
+
+fn sibling() -> Tcp {
+    fabric(TcpSettings { siblings: true, ..settings() })
+}
+
+/// Connections to its port, as the kernel lists them.
+fn connections(of: &Tcp) -> usize {
+    let listed = std::fs::read_to_string("/proc/self/net/tcp").expect("this kernel lists connections");
+    let port = format!(":{:04X}", socket(of).port());
+    // Local and remote address, and the state of a connection that is open.
+    let words = listed.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    words.filter(|words| words.len() > 3 && words[2].ends_with(&port) && words[3] == "01").count()
+}
+
+/// A message of `a` arrives at `b`; whether it came by a port.
+fn comes_by_port(mut a: Tcp, mut b: Tcp) -> bool {
+    let to = connect(&mut a, &b);
+    a.send(to, b"hello", Payload::Empty).expect("room");
+    let from = a.id();
+    assert_eq!(until(&mut [&mut b, &mut a], "a message", message(from)), b"hello");
+    connections(&b) > 0
+}
+
+#[test]
+fn siblings_use_no_port() {
+    assert!(!comes_by_port(sibling(), sibling()));
+    assert!(comes_by_port(fabric(settings()), sibling()), "who dials no sibling is heard all the same");
+}
+
+/// Another user who listens under the name of a service process, as of one of another host, gets no connection.
+#[test]
+fn nobody_else_takes_the_place_of_a_sibling() {
+    let stranger = Uid::from_raw(65_534);
+    // Only the superuser can become somebody else.
+    if !geteuid().is_root() {
+        return;
+    }
+    let b = fabric(settings());
+    let name: String = b.local_address().iter().map(|byte| format!("{byte:02x}")).collect();
+    let name = SocketAddr::from_abstract_name(format!("outboard/{name}")).expect("a short name");
+    let listens = std::thread::spawn(move || {
+        set_thread_res_uid(None::<Uid>, stranger, None::<Uid>).expect("root may");
+        UnixListener::bind_addr(&name).expect("the name is free")
+    });
+    let impostor = listens.join().expect("no panic");
+    impostor.set_nonblocking(true).expect("a socket");
+    assert!(comes_by_port(sibling(), b));
+    // The one that was closed when it turned out whose it is.
+    assert!(impostor.accept().is_ok(), "it was not even tried");
+}

@@ -1,0 +1,50 @@
+//! Where the payload of a frame belongs that is still on its way, so that a fabric may read it straight there.
+//!
+//! Invariant: what is told is what [`Endpoint::handle_frame`] orders ([`Order::Deliver`](crate::Order)) if it comes
+//! next; asking changes nothing. The memory named is that of a receive that is posted, or staging of one: until the
+//! message has come nobody reads those bytes, so they may be written early, and again when a frame is sent again.
+
+use crate::endpoint::Endpoint;
+use crate::endpoint::groups::Group;
+use crate::ids::SpId;
+use crate::interface::{MemRef, Payload};
+use crate::wire::{FrameHeader, GroupMessage, Message, TransferMessage};
+
+impl Endpoint {
+    /// Where the payload of a frame belongs of which only `header` is here, piece after piece. Empty where there is no
+    /// place for it yet, or the frame is not the next of its link: then the driver keeps the payload until all of it
+    /// has come. The answer holds until the machine is called again.
+    #[must_use]
+    pub fn destination(&self, from: SpId, header: &[u8], payload_len: u32) -> Payload {
+        let found = || {
+            let (frame, body) = FrameHeader::decode(header, payload_len).ok()?;
+            if payload_len == 0 || !self.node.peers.is_next(from, &frame) {
+                return None;
+            }
+            let Message::Group { group, body } = Message::decode(body).ok()? else { return None };
+            let GroupMessage::Transfer(message) = body else { return None };
+            self.groups.get(&group)?.destination(from, &message, payload_len)
+        };
+        found().unwrap_or_default()
+    }
+}
+
+impl Group {
+    fn destination(&self, from: SpId, message: &TransferMessage, payload_len: u32) -> Option<Payload> {
+        let pieces: Vec<MemRef> = match message {
+            TransferMessage::Expected(fragment) => {
+                let gone = self.has_ended(fragment.instance) || self.doom(fragment.instance).is_some();
+                let comes = !gone && self.members.sp_of_member(fragment.source) == Some(from);
+                self.transfer.place_of_fragment(fragment, payload_len).filter(|_| comes).into_iter().collect()
+            }
+            TransferMessage::Data(pieces) if self.broken().is_none() => {
+                self.transfer.places_of_data(from, pieces, payload_len)?
+            }
+            TransferMessage::Data(_)
+            | TransferMessage::Offer { .. }
+            | TransferMessage::Cts(_)
+            | TransferMessage::Done(_) => return None,
+        };
+        Some(pieces[..].into())
+    }
+}

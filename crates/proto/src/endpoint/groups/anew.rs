@@ -1,0 +1,148 @@
+//! What becomes of groups when the link with a peer is lost, or begins anew.
+//!
+//! By then the two ends may have heard different things of each other. One rule decides for all groups: a group goes on
+//! over the next link if nothing of a call has come from the peer. Nothing else that is said of a group does harm when
+//! it is said twice. So what was not acknowledged is said again, and the peer is asked for the group: if something of a
+//! call had come there, it has broken the group by the same rule, and answers so.
+//!
+//! | why the link is lost | a group of which nothing of a call has come |
+//! |---|---|
+//! | the peer has made another end | goes on |
+//! | it owed an acknowledgement for too long | goes on once, if it is being made or was just asked for |
+//! | the fabric knows that it is gone | breaks |
+//!
+//! A group was just asked for until so much time has passed as an acknowledgement may be owed: silence from before is
+//! not counted against it. Never decides that a link is lost.
+
+use std::collections::BTreeSet;
+
+use super::{Group, State};
+use crate::config::Config;
+use crate::endpoint::peers::Loss;
+use crate::endpoint::{Endpoint, Node};
+use crate::error::CollectiveError;
+use crate::ids::{GroupHandle, Instant, SpId};
+use crate::interface::Event;
+use crate::link::Link;
+use crate::wire::Message;
+
+impl Endpoint {
+    /// A peer is lost for the groups that it is in, but for those that go on over another link.
+    pub(in crate::endpoint) fn lose_peer(&mut self, peer: SpId, loss: Loss) {
+        let now = self.node.out.now;
+        self.early.forget(peer);
+        let goes_on = |g: &mut Group, node: &Node| g.goes_on((now, &node.config), peer, loss);
+        if loss == Loss::Renewed && self.node.peers.follow(peer) {
+            for g in self.groups.values_mut().filter(|g| g.members.index_of(peer).is_some()) {
+                if goes_on(g, &self.node) { g.begin_anew(&mut self.node, peer) } else { g.miss(&mut self.node, peer) }
+            }
+            return;
+        }
+        let (address, link) = self.node.peers.lose(peer).map_or((None, None), |lost| lost.into_parts());
+        let mut going_on = BTreeSet::new();
+        let mut patience = self.node.config.heartbeat;
+        for (handle, g) in &mut self.groups {
+            if goes_on(g, &self.node) {
+                going_on.insert(*handle);
+                patience = patience.max((g.since + self.node.config.dead_after).since(now));
+            } else {
+                g.lose_peer(&mut self.node, peer);
+            }
+        }
+        if going_on.is_empty() && loss != Loss::Renewed {
+            self.node.out.events.extend(address.map(|_| Event::Disconnect { peer }));
+            return;
+        }
+        let patience = if loss == Loss::Silent { patience } else { self.node.config.dead_after };
+        self.node.peers.renew((now, &self.node.config), peer, address, patience);
+        for handle in &going_on {
+            self.node.peers.count_group(now, peer, true);
+            self.groups[handle].watch_again(&mut self.node, peer);
+        }
+        self.say_again(peer, &going_on, link);
+        for handle in &going_on {
+            self.groups.get_mut(handle).into_iter().for_each(|g| g.begin_anew(&mut self.node, peer));
+        }
+    }
+
+    /// What was not acknowledged goes over the new link: of groups that have been made and go on, and of those that all
+    /// here have left in order, which the peer may not know.
+    fn say_again(&mut self, peer: SpId, going_on: &BTreeSet<GroupHandle>, link: Option<Link>) {
+        for (message, payload, acked) in link.into_iter().flat_map(Link::into_unheard) {
+            let Message::Group { group, .. } = &message else { continue };
+            if self.groups.get(group).is_none_or(|g| g.is_ready() && going_on.contains(group)) {
+                self.node.peers.push(self.node.out.now, peer, (&message, payload), acked);
+            }
+        }
+    }
+}
+
+impl Group {
+    /// Whether it goes on over another link with a peer: see the module.
+    fn goes_on(&mut self, (now, config): (Instant, &Config), peer: SpId, loss: Loss) -> bool {
+        let Some(at) = self.members.index_of(peer) else { return false };
+        let young = match self.state {
+            State::Creating { .. } => true,
+            State::Ready => now < self.since + config.dead_after,
+            State::Broken(_) => return false,
+        };
+        let excused = match loss {
+            Loss::Renewed => true,
+            Loss::Silent => young && !self.forgiven.contains(&peer),
+            Loss::Reported => false,
+        };
+        let goes_on = excused && !self.heard_calls[at as usize];
+        if goes_on && loss == Loss::Silent {
+            self.forgiven.insert(peer);
+        }
+        goes_on
+    }
+
+    /// The peer hears of the group over another link: which step was said, and that its answer is missed.
+    fn begin_anew(&mut self, node: &mut Node, peer: SpId) {
+        let Some(at) = self.members.index_of(peer) else { return };
+        let step = match &self.state {
+            State::Creating { barrier, .. } => barrier.sent_to(at),
+            State::Ready | State::Broken(_) => None,
+        };
+        self.send_create(node, step.map(|step| (at, step)).into_iter().collect());
+        // Whoever has left may not know the group any more, and owes no answer.
+        if self.staying[at as usize] > 0 {
+            self.ask(node, at);
+        }
+    }
+
+    /// There is another link with a peer, which knows nothing of who is watched.
+    fn watch_again(&self, node: &mut Node, peer: SpId) {
+        if self.watched.contains(&peer) {
+            node.peers.watch((node.out.now, node.config.heartbeat), peer, true);
+        }
+    }
+
+    /// A service process is lost with its link, which breaks the group if it is a member.
+    fn lose_peer(&mut self, node: &mut Node, peer: SpId) {
+        if self.members.index_of(peer).is_some() {
+            self.watched.remove(&peer);
+            self.cut_off.insert(peer);
+            self.miss(node, peer);
+        }
+    }
+
+    /// A member has given up the group with its end of the link.
+    fn miss(&mut self, node: &mut Node, peer: SpId) {
+        let Some(at) = self.members.index_of(peer) else { return };
+        let error = CollectiveError::PeerLost { sp: peer, rank: self.members.lowest_rank(at) };
+        self.break_up(node, error, true);
+    }
+
+    /// Whoever lost a service process could not tell it. It may live, with a link to us.
+    pub(super) fn tell_the_lost(&self, node: &mut Node, error: &CollectiveError) {
+        if let CollectiveError::PeerLost { sp, .. } = error
+            && *sp != node.id
+            && self.broken().is_none()
+        {
+            let (group, fingerprint) = (self.members.handle, self.members.fingerprint);
+            node.out.messages.push_back((*sp, Message::abort(group, fingerprint, error.clone())));
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Who must be alive for a group, and is watched: neighbours in the ring, and who owes something for what is open here.
+//!
+//! Invariant: a service process is watched as long as something depends on it, once the group is made. Never finds out
+//! that one is dead: its link does.
+
+use std::collections::BTreeSet;
+
+use super::{Group, State};
+use crate::endpoint::Node;
+use crate::ids::SpId;
+
+impl Group {
+    /// Who must be alive: the nearest service processes on both sides of the ring that still serve a rank of the group,
+    /// and those that have left but may owe us something for an instance that is open here.
+    fn depended_on(&mut self) -> BTreeSet<SpId> {
+        let me = self.members.me as usize;
+        let owing = (0..self.members.sps.len()).filter(|at| *at != me && self.owes(*at));
+        let owing: Vec<SpId> = owing.map(|at| self.members.sps[at]).collect();
+        self.neighbours().chain(owing).collect()
+    }
+
+    /// Whoever has left does not come back, so what was passed once is passed for good.
+    fn neighbours(&mut self) -> impl Iterator<Item = SpId> + use<> {
+        let (n, me) = (self.members.sps.len(), self.members.me as usize);
+        let places = [|me, step, n| (me + step) % n, |me, step, n| (me + n - step) % n];
+        let found = std::array::from_fn::<_, 2, _>(|side| {
+            let place: fn(usize, usize, usize) -> usize = places[side];
+            let step = (self.nearest[side]..n).find(|step| self.staying[place(me, *step, n)] > 0);
+            self.nearest[side] = step.unwrap_or(n);
+            step.map(|step| self.members.sps[place(me, step, n)])
+        });
+        found.into_iter().flatten()
+    }
+
+    fn owes(&self, at: usize) -> bool {
+        self.staying[at] == 0 && self.instances.keys().next().is_some_and(|open| *open <= self.last[at])
+    }
+
+    /// The same as [`Self::mind_peers`] after a loss at one service process alone: others owe what they owed.
+    pub(super) fn mind_lost(&mut self, node: &mut Node, at: usize) {
+        if self.staying[at] > 0 {
+            return;
+        }
+        let (sp, since) = (self.members.sps[at], (node.out.now, node.config.heartbeat));
+        let owes = self.owes(at);
+        if !owes && self.watched.remove(&sp) {
+            node.peers.watch(since, sp, false);
+        }
+        for sp in self.neighbours().chain(owes.then_some(sp)) {
+            if self.watched.insert(sp) {
+                node.peers.watch(since, sp, true);
+            }
+        }
+        debug_assert_eq!(self.depended_on(), self.watched, "what is kept is what a look at all gives");
+    }
+
+    /// Watches those on whom something depends once the group is made.
+    pub(super) fn mind_peers(&mut self, node: &mut Node) {
+        let depended_on = self.depended_on();
+        let watched = match self.state {
+            State::Ready => depended_on,
+            State::Creating { .. } | State::Broken(_) => self.watched.intersection(&depended_on).copied().collect(),
+        };
+        let watched_before = std::mem::replace(&mut self.watched, watched.clone());
+        let since = (node.out.now, node.config.heartbeat);
+        watched.difference(&watched_before).for_each(|sp| node.peers.watch(since, *sp, true));
+        watched_before.difference(&watched).for_each(|sp| node.peers.watch(since, *sp, false));
+    }
+}

@@ -1,0 +1,56 @@
+//! What comes over the unicast fabric: frames go to the machine, payloads to where it says that they belong.
+
+use outboard_fabric::{FabricEvent, PeerId, Receiver};
+use outboard_proto::SpId;
+use outboard_shm::memory::Landing;
+use serde_json::json;
+
+use crate::conductor::engine::Engine;
+use crate::telemetry::statistics::Statistics;
+use crate::telemetry::trace::Trace;
+
+/// Takes what arrives in one turn.
+pub(super) struct Arrivals<'a> {
+    pub(super) engine: &'a mut Engine,
+    pub(super) statistics: &'a mut Statistics,
+    pub(super) trace: &'a mut Option<Trace>,
+    /// Service processes that were lost.
+    pub(super) lost: Vec<SpId>,
+}
+
+impl Arrivals<'_> {
+    fn frame(&mut self, from: SpId, length: usize, handle: impl FnOnce(&mut Engine)) {
+        self.statistics.datapath.frames_received += 1;
+        let since = self.trace.as_ref().filter(|_| length > 0).map(|_| Trace::now());
+        handle(self.engine);
+        if let (Some(trace), Some(since)) = (self.trace.as_mut(), since) {
+            trace.did("receive unicast", since, json!({ "from": from.to_string(), "bytes": length }));
+        }
+    }
+}
+
+impl Receiver for Arrivals<'_> {
+    fn event(&mut self, event: FabricEvent<'_>) {
+        match event {
+            FabricEvent::Message { from, header, payload } => {
+                let from = SpId(from.0);
+                self.frame(from, payload.len(), |engine| engine.frame(from, header, payload));
+            }
+            FabricEvent::PeerLost { peer, why } => {
+                tracing::info!(%peer, %why, "a service process is lost");
+                self.lost.push(SpId(peer.0));
+            }
+            // What waits is tried again each turn.
+            FabricEvent::Room => {}
+        }
+    }
+
+    fn landing(&mut self, from: PeerId, header: &[u8], length: usize) -> Option<Landing> {
+        self.engine.landing(SpId(from.0), header, length)
+    }
+
+    fn landed(&mut self, from: PeerId, header: &[u8], length: usize) {
+        let from = SpId(from.0);
+        self.frame(from, length, |engine| engine.landed(from, header, length));
+    }
+}

@@ -1,0 +1,134 @@
+//! Where bytes of a socket belong: the kernel puts them there itself (SP-4).
+//!
+//! Invariant: a landing keeps its memory where it is. Whether the memory may still be written is for its user to ask,
+//! before each read: a rank may have its buffers back meanwhile.
+
+use super::Resident;
+use rustix::io::Errno;
+use smallvec::SmallVec;
+use std::os::fd::{AsFd, AsRawFd};
+
+/// Pieces that the kernel takes in one call.
+const MOST_PIECES: usize = 1024;
+
+/// Places of one payload, in the order of its bytes.
+#[derive(Debug, Clone, Default)]
+pub struct Landing {
+    places: SmallVec<[Resident; 2]>,
+    bytes: usize,
+}
+
+impl FromIterator<Resident> for Landing {
+    fn from_iter<T: IntoIterator<Item = Resident>>(places: T) -> Self {
+        let places: SmallVec<[Resident; 2]> = places.into_iter().collect();
+        let bytes = places.iter().map(Resident::len).sum();
+        Landing { places, bytes }
+    }
+}
+
+/// The same bytes in the same order.
+impl PartialEq for Landing {
+    fn eq(&self, other: &Self) -> bool {
+        let same = |(one, other): (&Resident, &Resident)| one.is(other);
+        self.places.len() == other.places.len() && self.places.iter().zip(&other.places).all(same)
+    }
+}
+
+impl Landing {
+    /// Bytes of all places together.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The parts of `len` bytes from `at` on.
+    fn parts(&self, mut at: usize, mut len: usize) -> impl Iterator<Item = Resident> {
+        self.places.iter().filter_map(move |place| {
+            let before = at.min(place.len());
+            let taken = (place.len() - before).min(len);
+            (at, len) = (at - before, len - taken);
+            (taken > 0).then(|| place.part(before, taken))
+        })
+    }
+
+    /// Puts bytes there that have come elsewhere, from `at` on.
+    ///
+    /// # Panics
+    /// If they reach beyond the end.
+    pub fn put(&self, at: usize, mut from: &[u8]) {
+        assert!(from.len() <= self.bytes - at, "{} bytes at {at} of {}", from.len(), self.bytes);
+        for part in self.parts(at, from.len()) {
+            let (own, rest) = from.split_at(part.len());
+            part.copy_in(own);
+            from = rest;
+        }
+    }
+
+    /// Copies the first bytes out again. A rank may have changed them.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    pub fn take(&self, mut into: &mut [u8]) {
+        assert!(into.len() <= self.bytes, "{} bytes of {}", into.len(), self.bytes);
+        for part in self.parts(0, into.len()) {
+            let (own, rest) = into.split_at_mut(part.len());
+            part.copy_out(own);
+            into = rest;
+        }
+    }
+
+    /// Reads what comes next, whose first byte belongs at `at`, and what follows the payload to `beyond`. Returns how
+    /// many bytes came, those beyond among them; 0 at the end of the stream.
+    ///
+    /// # Errors
+    /// The kernel's reason; nothing was read then.
+    pub fn receive(&self, socket: impl AsFd, at: usize, beyond: &mut [u8]) -> Result<usize, Errno> {
+        // Held beside what is made of them, so that the memory stays.
+        let parts: SmallVec<[Resident; 2]> = self.parts(at, self.bytes).collect();
+        let beyond = libc::iovec { iov_base: beyond.as_mut_ptr().cast(), iov_len: beyond.len() };
+        let pieces: SmallVec<[libc::iovec; 4]> = parts.iter().map(Resident::iovec).chain([beyond]).collect();
+        let count = pieces.len().min(MOST_PIECES) as libc::c_int;
+        // SAFETY: the kernel writes to `beyond`, which is borrowed for as long, and to residents, which are there while
+        // `parts` is and which nobody holds references to.
+        let read = unsafe { libc::readv(socket.as_fd().as_raw_fd(), pieces.as_ptr(), count) };
+        usize::try_from(read).map_err(|_| Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::MemfdRanges;
+    use crate::region::Region;
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    /// SP-4: however a stream is cut, its bytes end up in their places, and what follows does not.
+    #[test]
+    #[cfg_attr(miri, ignore = "maps a memfd")]
+    fn bytes_of_a_socket_land_in_their_places_and_nowhere_else() {
+        let region = Region::create("test", 8192).unwrap();
+        let ranges = MemfdRanges::default();
+        ranges.register(0x1000, 8192, region.fd().try_clone_to_owned().unwrap()).unwrap();
+        let places = [(0x1100, 300), (0x2000, 0), (0x1010, 50), (0x2800, 1000)];
+        let landing: Landing = places.iter().map(|&(address, bytes)| ranges.find(address, bytes).unwrap()).collect();
+        assert_eq!(landing.bytes(), 1350);
+        assert!(landing == landing.clone() && landing != Landing::default());
+        let sent: Vec<u8> = (0..1400u32).map(|at| (at % 251) as u8 + 1).collect();
+        for cut in [1, 299, 300, 301, 349, 350, 1349] {
+            region.write(0, &[0; 8192]);
+            let ((mut one, other), mut beyond) = (UnixStream::pair().unwrap(), [0; 50]);
+            landing.put(0, &sent[..7]);
+            let mut at = 7;
+            for part in [&sent[7..cut.max(7)], &sent[cut.max(7)..]].into_iter().filter(|part| !part.is_empty()) {
+                one.write_all(part).unwrap();
+                at += landing.receive(&other, at, &mut beyond).unwrap();
+            }
+            assert_eq!((at, &beyond[..]), (sent.len(), &sent[1350..]));
+            let (mut back, mut all) = (vec![0; 1350], vec![0; 8192]);
+            landing.take(&mut back);
+            assert!(back == sent[..1350], "cut at {cut}");
+            region.read(0, &mut all);
+            assert_eq!(all.iter().filter(|byte| **byte != 0).count(), 1350, "nothing lies anywhere else");
+        }
+    }
+}
