@@ -16,19 +16,24 @@ PACKAGES := gcc g++ gfortran make pkg-config iproute2 nftables libucx0 libucx-de
   libopenmpi-dev python3-mpi4py python3-numpy python3-venv python3-dev libfftw3-dev
 # The fuzz targets, the seconds of each (FUZZ_SECONDS=n for all), and its sanitizer: plans and protocol have no unsafe code
 # to watch.
-FUZZ_TARGETS := hostile_connection hostile_datagrams hostile_rank plan_text goal_import recording_sequences
+FUZZ_TARGETS := hostile_connection hostile_datagrams hostile_rank plan_text goal_import recording_sequences nic_packets \
+  nic_descriptors
 hostile_connection_SECONDS := 600
 hostile_datagrams_SECONDS := 1200
 hostile_rank_SECONDS := 1200
 plan_text_SECONDS := 600
 goal_import_SECONDS := 600
 recording_sequences_SECONDS := 600
+nic_packets_SECONDS := 600
+nic_descriptors_SECONDS := 600
 hostile_connection_SANITIZER := none
 hostile_datagrams_SANITIZER := none
 hostile_rank_SANITIZER := address
 plan_text_SANITIZER := none
 goal_import_SANITIZER := none
 recording_sequences_SANITIZER := none
+nic_packets_SANITIZER := none
+nic_descriptors_SANITIZER := none
 CHAOS_MINUTES := 60
 GRID_LABS := 1x1gbit:4,2x1gbit,4x1gbit,4x1gbit:2,8x1gbit
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
@@ -69,6 +74,7 @@ bench: build
 	for c in alltoallv allgather broadcast allreduce reduce reduce-scatter gather; do $(OUTBOARD) bench $$c --lab 4x250mbit \
 	  --comm-core --sizes 256K,1M --peers mpich,intel-mpi --json target/bench/$$c-core.json || exit 1; done
 	$(OUTBOARD) bench programs --json target/bench/programs.json
+	$(OUTBOARD) bench programs --only cg,panel,pagerank --labs 4x250mbit --json target/bench/programs-250.json
 	OUTBOARD_CHOICE=adaptive $(OUTBOARD) bench grid --blocking --learn 1 --labs $(GRID_LABS) --json target/bench/grid.json
 	OUTBOARD_CHOICE=adaptive $(OUTBOARD) bench grid --learn 1 --labs 4x1gbit --json target/bench/igrid.json
 	$(OUTBOARD) bench readme target/bench/*.json

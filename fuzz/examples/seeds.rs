@@ -15,6 +15,8 @@ fn main() -> ExitCode {
         "hostile_rank" => outboard_fuzz::seeds::rank(),
         "plan_text" => outboard_fuzz::seeds::plans(),
         "recording_sequences" => outboard_fuzz::seeds::sequences(),
+        "nic_packets" => outboard_fuzz::seeds::packets(),
+        "nic_descriptors" => outboard_fuzz::descriptors::seeds(),
         "goal_import" => outboard_fuzz::seeds::schedules(),
         other => {
             eprintln!("no target is called {other}");

@@ -97,6 +97,17 @@ pub fn sequences() -> Vec<Vec<u8>> {
     seeds
 }
 
+/// Scripts for `nic_packets`: each kind of engine, with next to nothing hostile, and packets of each kind in between.
+#[must_use]
+pub fn packets() -> Vec<Vec<u8>> {
+    let calm = |engine: u8| [&[engine][..], &[0, 3, 0, 9, 0, 17, 0, 5].repeat(6)].concat();
+    let forged = |engine: u8, kind: u8| {
+        let one = [1, 1, kind % 2, 1, kind, 2, 1, 0, 0, kind, 0, 2, 0, 1, 0, 7, 0, 11];
+        [&[engine][..], &one.repeat(8)].concat()
+    };
+    (0..5).flat_map(|engine| [calm(engine)].into_iter().chain((0..12).map(move |kind| forged(engine, kind)))).collect()
+}
+
 /// Small plans with every kind of step.
 fn small_plans() -> Vec<Vec<Program>> {
     let group = |of: &dyn Fn(Rank) -> Program| (0..3).map(|rank| of(Rank(rank))).collect();

@@ -2,6 +2,7 @@
 
 mod collective;
 mod core_direct;
+mod datapath;
 mod engines;
 mod ordered;
 mod plans;
@@ -45,6 +46,8 @@ enum ExplainCommand {
     Choice(ChoiceArgs),
     /// Which engine carries out which algorithm, and why not
     Engines(engines::EnginesArgs),
+    /// What a datapath accelerator keeps up with, beside what was measured
+    Datapath,
 }
 
 /// Which plan, and what of it.
@@ -128,6 +131,7 @@ pub(crate) fn explain(ExplainArgs { command, plan }: ExplainArgs) -> Result<Exit
         Some(ExplainCommand::Config { flags }) => config(&flags),
         Some(ExplainCommand::Choice(args)) => explain_choice::choice(&args),
         Some(ExplainCommand::Engines(args)) => print(&engines::show(&args)?),
+        Some(ExplainCommand::Datapath) => print(&datapath::show()),
         None => print(&show(&plan)?),
     }
 }

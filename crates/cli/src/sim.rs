@@ -51,19 +51,23 @@ pub(crate) struct AllgatherArgs {
     /// Bytes per rank
     #[arg(long, default_value = "64K")]
     size: outboard_units::Size,
-    /// Chance that a datagram is lost on the way to one receiver, 0 to 1
-    #[arg(long, default_value_t = 0.05)]
-    loss: f64,
     /// The plan: multicast or ring on service processes; any, with settings behind a colon, on an engine
     #[arg(long)]
     algorithm: Option<String>,
     /// What carries it out in the place of service processes
-    #[arg(long, value_enum, conflicts_with_all = ["loss", "threads"])]
+    #[arg(long, value_enum, conflicts_with = "threads")]
     engine: Option<Engine>,
     #[command(flatten)]
     settings: SettingArgs,
     #[command(flatten)]
     seeds: MixedArgs,
+}
+
+impl AllgatherArgs {
+    /// Chance of a loss between service processes.
+    fn loss(&self) -> f64 {
+        self.settings.loss.unwrap_or(0.05)
+    }
 }
 
 #[derive(Debug, Clone, Args)]
@@ -111,7 +115,7 @@ pub(crate) fn sim(command: SimCommand) -> Result<ExitCode, CliError> {
 /// The allgather on an engine that the command line asks for, if it does.
 fn on_engine(args: &AllgatherArgs) -> Result<Option<NicArgs>, CliError> {
     let Some(engine) = args.engine else {
-        return match args.settings.given().first() {
+        return match args.settings.given().iter().find(|(flag, _)| *flag != "--loss") {
             Some((flag, _)) => Err(CliError::Failed(format!("{flag}: add --engine, whose setting it is"))),
             None => Ok(None),
         };
@@ -143,7 +147,7 @@ enum Protocol {
 
 fn protocol(command: Protocol) -> Result<ExitCode, CliError> {
     let (name, seeds) = match &command {
-        Protocol::Allgather(args) => (format!("allgather --ranks {} --loss {}", args.ranks, args.loss), &args.seeds),
+        Protocol::Allgather(args) => (format!("allgather --ranks {} --loss {}", args.ranks, args.loss()), &args.seeds),
         Protocol::Mixed(args) => ("mixed".to_owned(), args),
     };
     let bar = indicatif::ProgressBar::new(seeds.seeds);
@@ -154,8 +158,8 @@ fn protocol(command: Protocol) -> Result<ExitCode, CliError> {
     let summary = match &command {
         Protocol::Allgather(args) => {
             let bytes = args.size.0;
-            if !(0.0..1.0).contains(&args.loss) {
-                return Err(CliError::Failed(format!("--loss {}: a chance from 0 to below 1", args.loss)));
+            if !(0.0..1.0).contains(&args.loss()) {
+                return Err(CliError::Failed(format!("--loss {}: a chance from 0 to below 1", args.loss())));
             }
             let algorithm = match args.algorithm.as_deref() {
                 Some("ring") => AllgatherAlgorithm::Ring,
@@ -166,7 +170,7 @@ fn protocol(command: Protocol) -> Result<ExitCode, CliError> {
                     )));
                 }
             };
-            let (ranks, ranks_per_host, loss) = (args.ranks, args.ranks_per_host, args.loss);
+            let (ranks, ranks_per_host, loss) = (args.ranks, args.ranks_per_host, args.loss());
             if ranks == 0 || ranks_per_host == 0 {
                 return Err(CliError::Failed("--ranks and --ranks-per-host start at 1".to_owned()));
             }

@@ -11,7 +11,7 @@ const ALLOWED: [(&str, &[&str]); 18] = [
     ("call", &[]),
     ("units", &[]),
     ("plan", &["call", "units"]),
-    ("nic", &["plan"]),
+    ("nic", &["plan", "proto"]),
     ("plan-tools", &["units", "plan", "nic"]),
     ("arithmetic", &["call"]),
     ("proto", &["call", "plan"]),

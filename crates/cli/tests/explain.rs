@@ -220,7 +220,7 @@ fn engines_say_what_they_take() {
     let text = shown(&["engines", "--ranks", "4", "--size", "100K"]);
     let said = |algorithm: &str, line: &str| {
         let after = text.split_once(&format!("\n  {algorithm}\n")).expect("it is listed").1;
-        assert!(after.lines().take(4).any(|said| said.trim() == line), "{algorithm}: {after}");
+        assert!(after.lines().take(5).any(|said| said.trim() == line), "{algorithm}: {after}");
     };
     said("rabenseifner", "service process takes it");
     said("rabenseifner", "ordered         takes it, in 8 pulses");
@@ -229,6 +229,19 @@ fn engines_say_what_they_take() {
     let multicast = "ordered         does not: rank 0 step 0 (receive multicast of rank 2 into output[0..102400]): NICs \
                      send from port to port; choose an algorithm without multicast";
     said("multicast:subgroups=1", multicast);
+    said("multicast:subgroups=1", "datapath        takes it");
+    let after = text.split_once("\n  rabenseifner\n").expect("it is listed").1;
+    assert!(after.lines().take(5).any(|said| said.trim().starts_with("datapath        does not: rank 0 step ")));
+}
+
+/// MC Table I, Fig. 13 to 16: model and measurement side by side.
+#[test]
+fn mc_r_a_datapath_accelerator_is_shown_beside_the_measurements() {
+    let text = shown(&["datapath"]);
+    for line in ["UC            66     598   11.5      11.9", "UD           113    1084    6.3       5.2"] {
+        assert!(text.lines().any(|shown| shown.trim() == line), "{text}");
+    }
+    assert!(text.contains("128 threads sustain a link of 1.6 Tbit/s, 48.8 of 4 KiB each"), "{text}");
 }
 
 /// Plans and schedules come back in from files, and malformed ones are answered with the place.

@@ -92,6 +92,8 @@ pub enum Output<P> {
     Order(Order),
     /// A packet for a node, which may be this one, with what lies at these places behind it.
     Transmit { to: Node, packet: P, payload: Vec<Place> },
+    /// A packet for each of these nodes, which may be this one; on its way to any of them it may be lost.
+    Multicast { to: Vec<Node>, packet: P, payload: Place },
     /// A call of a process has ended.
     Completed { port: Port, completion: Completion },
 }
@@ -103,7 +105,7 @@ pub trait Engine {
     /// Why a NIC does not take a post; nothing of it is carried out then.
     type Refusal;
     /// What NICs send each other, without payload.
-    type Packet;
+    type Packet: Clone;
 
     /// The process behind `port` posts.
     ///
@@ -111,8 +113,9 @@ pub trait Engine {
     /// When what is posted makes no sense, or exceeds what the NIC has.
     fn post(&mut self, now: u64, port: Port, post: &Self::Post) -> Result<(), Self::Refusal>;
 
-    /// The flow that a packet belongs to. Nothing is lost between NICs, and packets of one flow from one node to
-    /// another arrive in the order in which they were sent; all others overtake each other, as do those without a flow.
+    /// The flow that a packet belongs to. Nothing but multicast is lost between NICs, and packets of one flow from one
+    /// node to another arrive in the order in which they were sent; all others overtake each other, as do those without
+    /// a flow.
     fn flow(_packet: &Self::Packet) -> Option<u64> {
         None
     }

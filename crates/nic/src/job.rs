@@ -1,9 +1,10 @@
 //! A port as a member of a job: ranks that call together, one behind each port.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use outboard_plan::{Buffer, Rank, Span};
+use outboard_plan::{Buffer, Program, Rank, Reduction, Span};
 use thiserror::Error;
 
 use crate::engine::{Failure, Node, Place, Port, Region};
@@ -26,6 +27,19 @@ pub enum JobError {
     Calls { job: u8, calls: usize, most: usize },
     #[error("what is posted is that of {named}, the port that of {rank}")]
     Rank { named: Rank, rank: Rank },
+}
+
+/// A call, as a process makes it that posts its program as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Post {
+    /// Of which job.
+    pub job: u8,
+    /// What the rank does.
+    pub program: Arc<Program>,
+    /// Where input, output and scratch begin in the memory of the process.
+    pub memory: [u64; 3],
+    /// What is combined.
+    pub reduction: Option<Reduction>,
 }
 
 /// What ports are in their jobs, by job and port.
@@ -62,6 +76,17 @@ impl Membership {
     /// Where a rank of the job is.
     pub(crate) fn port_of(&self, rank: Rank) -> (Node, Port) {
         self.ports[rank.0 as usize]
+    }
+
+    /// The nodes of all other ranks, each once.
+    pub(crate) fn other_nodes(&self) -> Vec<Node> {
+        let others = self.ports.iter().zip(0..).filter(|(_, rank)| Rank(*rank) != self.rank);
+        others.map(|((node, _), _)| *node).collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    /// Ranks of the job.
+    pub(crate) fn ranks(&self) -> u32 {
+        self.ports.len() as u32
     }
 
     /// Whether a packet about the rank `peer` may come from that node.

@@ -3,7 +3,8 @@
 //!
 //! Each kind is a machine that an [`Engine`] describes: posts, packets and time go in; orders on memory, packets and
 //! completions come out. [`triggered`] is the NIC that CORE-Direct makes of InfiniBand, [`ordered`] the order-triggered
-//! NIC of the Tianhe network. [`host`] is what both are compared with: processes that progress plans themselves.
+//! NIC of the Tianhe network, [`datapath`] the accelerator that receives multicast. [`host`] is what they are compared
+//! with: processes that progress plans themselves.
 //!
 //! Invariants: an engine sees headers and places, never payload; what lies in the NIC's own memory is one more region
 //! of the driver's store. What an operation costs stands beside the machines and only delays. This crate never does IO
@@ -11,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod datapath;
 mod engine;
 pub mod host;
 mod job;

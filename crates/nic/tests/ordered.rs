@@ -275,7 +275,7 @@ fn a_dead_node_ends_what_is_in_flight() {
     let ended = outputs(&mut nic);
     let failed = |output: &Told| match output {
         Output::Completed { completion, .. } => completion.result == Err(failure),
-        Output::Order(_) | Output::Transmit { .. } => false,
+        Output::Order(_) | Output::Transmit { .. } | Output::Multicast { .. } => false,
     };
     assert!(ended.len() == 2 && ended.iter().all(failed), "{ended:?}");
     assert_eq!(nic.post(0, Port(0), &words(&[receives(2)])), Err(Refusal::Job(JobError::Failed { job: 7, failure })));

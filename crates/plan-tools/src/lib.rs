@@ -2,7 +2,8 @@
 //!
 //! [`verify()`] proves that programs do what a [`contract()`] promises; [`mod@text`] and [`goal`]
 //! write and read plans; [`rounds`] tells when messages travel; [`triggered`] makes task lists of a triggered NIC,
-//! [`ordered`] descriptors of an order-triggered one, [`host`] nothing but what processes do themselves;
+//! [`ordered`] descriptors of an order-triggered one, [`datapath`] programs that an accelerator takes, [`host`] those
+//! that processes carry out themselves;
 //! [`estimate()`] plays programs event by event, and [`fit()`] finds the cost of a cluster from measured times.
 //!
 //! Invariant: all of it looks at the programs of a whole group, which a daemon never holds. This crate never does IO.
@@ -10,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod contract;
+pub mod datapath;
 mod estimate;
 mod fit;
 pub mod goal;

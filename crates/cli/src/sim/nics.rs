@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
+use outboard_nic::datapath::{self, Transport};
 use outboard_nic::host::{self, Progress};
 use outboard_nic::ordered::{self, Sharing};
 use outboard_nic::triggered::{self, Readiness};
@@ -82,13 +83,23 @@ pub(crate) struct SettingArgs {
     /// host: a thread goes on with calls, in place of tests
     #[arg(long)]
     thread: bool,
+    /// datapath: chunks of so many packets are written to their places, in place of datagrams copied from staging
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    writes: Option<u32>,
+    /// datapath: hardware threads that receive; 16 by default
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=256))]
+    hardware_threads: Option<u32>,
+    /// Chance that a multicast datagram is lost on the way to one receiver, 0 to 1; 0.05 by default on service
+    /// processes, else 0
+    #[arg(long)]
+    pub(super) loss: Option<f64>,
 }
 
 impl SettingArgs {
     /// Flags that were given, with the engines that have them.
     pub(super) fn given(&self) -> Vec<(&'static str, &'static [Engine])> {
         const TRIGGERED: &[Engine] = &[Engine::Triggered];
-        let all: [(bool, &str, &[Engine]); 9] = [
+        let all: [(bool, &str, &[Engine]); 12] = [
             (self.fixed_partitions, "--fixed-partitions", &[Engine::Ordered]),
             (self.eager_bytes.is_some(), "--eager-bytes", &[Engine::Triggered, Engine::Host]),
             (self.buffer_bytes.is_some(), "--buffer-bytes", TRIGGERED),
@@ -98,6 +109,9 @@ impl SettingArgs {
             (self.physical_ports.is_some(), "--physical-ports", TRIGGERED),
             (self.tests_every.is_some(), "--tests-every", &[Engine::Host]),
             (self.thread, "--thread", &[Engine::Host]),
+            (self.writes.is_some(), "--writes", &[Engine::Datapath]),
+            (self.hardware_threads.is_some(), "--hardware-threads", &[Engine::Datapath]),
+            (self.loss.is_some(), "--loss", &[Engine::Datapath]),
         ];
         all.into_iter().filter(|(given, ..)| *given).map(|(_, flag, engines)| (flag, engines)).collect()
     }
@@ -121,6 +135,13 @@ impl SettingArgs {
         }
     }
 
+    fn datapath(&self) -> datapath::Settings {
+        let defaults = datapath::Settings::default();
+        let transport = self.writes.map_or(defaults.transport, |packets| Transport::Writes { packets });
+        let threads = self.hardware_threads.unwrap_or(defaults.threads);
+        datapath::Settings { transport, threads, ..defaults }
+    }
+
     fn host(&self) -> host::Settings {
         let defaults = host::Settings::default();
         let progress = match (self.thread, self.tests_every) {
@@ -140,6 +161,8 @@ pub(crate) enum Engine {
     Triggered,
     /// The order-triggered NIC of the Tianhe network
     Ordered,
+    /// The datapath accelerator, which receives multicast
+    Datapath,
     /// Processes themselves, by tests or by a thread
     Host,
 }
@@ -152,6 +175,7 @@ fn of_the_paper(engine: Engine, collective: Collective) -> String {
         (Engine::Ordered, Collective::Allreduce) => "rabenseifner",
         (Engine::Ordered, Collective::ReduceScatter) => "recursive-halving",
         (Engine::Triggered | Engine::Host, Collective::Allgather) => "standard-exchange",
+        (Engine::Datapath, Collective::Allgather | Collective::Broadcast) => "multicast:subgroups=4",
         _ => return collective.algorithms()[0].to_string(),
     };
     text.to_owned()
@@ -193,13 +217,18 @@ pub(super) fn play(collective: Collective, args: &NicArgs) -> Result<ExitCode, C
     match engine {
         Engine::Triggered => play_on(collective, args, args.settings.triggered()),
         Engine::Ordered => play_on(collective, args, args.settings.ordered()),
+        Engine::Datapath => play_on(collective, args, args.settings.datapath()),
         Engine::Host => play_on(collective, args, args.settings.host()),
     }
 }
 
 fn play_on<S: Kind>(collective: Collective, args: &NicArgs, settings: S) -> Result<ExitCode, CliError> {
     let plan = plan(collective, args, settings)?;
-    let prepared = Prepared::new(&plan).map_err(CliError::said)?;
+    let loss = args.settings.loss.unwrap_or(0.0);
+    if !(0.0..=1.0).contains(&loss) {
+        return Err(CliError::Failed(format!("--loss {loss}: a chance is 0 to 1")));
+    }
+    let prepared = Prepared::new(&plan).map_err(CliError::said)?.losing((loss * 1e3).round() as usize);
     let bar = indicatif::ProgressBar::new(args.seeds);
     let (mut all, mut failures) = (Played::default(), Vec::new());
     for seed in args.first..args.first.saturating_add(args.seeds) {

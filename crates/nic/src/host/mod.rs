@@ -21,11 +21,11 @@ mod member;
 mod progress;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 
-use outboard_plan::{Program, Rank, Reduction};
+use outboard_plan::Rank;
 
 use crate::engine::{Engine, Failure, Node, Output, Port};
+pub use crate::job::Post;
 use crate::job::{self, JobError, Members, Membership};
 use crate::registered::Registered;
 use member::Member;
@@ -64,19 +64,6 @@ impl Default for Settings {
             calls: 64,
         }
     }
-}
-
-/// A call, as a process makes it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Post {
-    /// Of which job.
-    pub job: u8,
-    /// What the rank does.
-    pub program: Arc<Program>,
-    /// Where input, output and scratch begin in the memory of the process.
-    pub memory: [u64; 3],
-    /// What is combined.
-    pub reduction: Option<Reduction>,
 }
 
 /// Which message of a job, as its receiver names it.

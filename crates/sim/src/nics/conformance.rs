@@ -1,9 +1,11 @@
 //! One suite for all engines: every algorithm that an engine takes, carried out with the bits of its plan.
 
 use std::fmt;
+use std::ops::Range;
 
+use outboard_nic::datapath::Transport;
 use outboard_nic::triggered::list::Protocol;
-use outboard_nic::{host, ordered, triggered};
+use outboard_nic::{datapath, host, ordered, triggered};
 use outboard_plan::selection::{Choice, Collective};
 use outboard_plan::{Arguments, Element, Operator, Rank, Reduction, Topology};
 use outboard_plan_tools as tools;
@@ -19,14 +21,21 @@ pub enum EngineKind {
     Triggered,
     /// The order-triggered NIC.
     Ordered,
+    /// The datapath accelerator.
+    Datapath,
     /// Processes themselves.
     Host,
 }
 
 impl EngineKind {
     /// All of them.
-    pub const ALL: [EngineKind; 4] =
-        [EngineKind::ServiceProcess, EngineKind::Triggered, EngineKind::Ordered, EngineKind::Host];
+    pub const ALL: [EngineKind; 5] = [
+        EngineKind::ServiceProcess,
+        EngineKind::Triggered,
+        EngineKind::Ordered,
+        EngineKind::Datapath,
+        EngineKind::Host,
+    ];
 
     /// How the engine carries out a call, in words, where there is more to say than that it does; or why it does not.
     ///
@@ -59,6 +68,10 @@ impl EngineKind {
                     pulses => Ok(format!("in {pulses} pulses")),
                 }
             }
+            EngineKind::Datapath => {
+                let lowered = tools::datapath::lower(choice, arguments, &datapath::Settings::default());
+                lowered.map(|_| String::new()).map_err(|error| error.to_string())
+            }
             EngineKind::Host => {
                 tools::host::lower(choice, arguments).map(|_| String::new()).map_err(|error| error.to_string())
             }
@@ -75,6 +88,13 @@ impl EngineKind {
             },
             EngineKind::Triggered => play(hosts, call, triggered::Settings::default(), 0..2),
             EngineKind::Ordered => play(hosts, call, ordered::Settings::default(), 0..2),
+            EngineKind::Datapath => {
+                let settings = datapath::Settings::default();
+                let writes = datapath::Settings { transport: Transport::Writes { packets: 4 }, ..settings };
+                play(hosts, call, settings, 0..1)?;
+                play_losing(hosts, call, settings, 200, 1..2)?;
+                play_losing(hosts, call, writes, 200, 2..3)
+            }
             EngineKind::Host => {
                 let settings = host::Settings::default();
                 play(hosts, call, settings, 0..1)?;
@@ -85,10 +105,21 @@ impl EngineKind {
 }
 
 /// Plays a call by these seeds.
-fn play<S: Kind>(hosts: &[u32], call: Call, settings: S, mut seeds: std::ops::Range<u64>) -> Result<(), String> {
+fn play<S: Kind>(hosts: &[u32], call: Call, settings: S, seeds: Range<u64>) -> Result<(), String> {
+    play_losing(hosts, call, settings, 0, seeds)
+}
+
+/// The same where so many of a thousand packets that are multicast are lost.
+fn play_losing<S: Kind>(
+    hosts: &[u32],
+    call: Call,
+    settings: S,
+    loss: usize,
+    mut seeds: Range<u64>,
+) -> Result<(), String> {
     let jobs = vec![JobPlan { nodes: hosts.to_vec(), calls: vec![call] }];
     let plan = NicPlan { jobs, settings, death: None };
-    let prepared = Prepared::new(&plan).map_err(|error| error.to_string())?;
+    let prepared = Prepared::new(&plan).map_err(|error| error.to_string())?.losing(loss);
     seeds.try_for_each(|seed| prepared.play(seed).map(|_| ()).map_err(|breach| format!("seed {seed}: {breach}")))
 }
 
@@ -98,6 +129,7 @@ impl fmt::Display for EngineKind {
             EngineKind::ServiceProcess => "service process",
             EngineKind::Triggered => "triggered",
             EngineKind::Ordered => "ordered",
+            EngineKind::Datapath => "datapath",
             EngineKind::Host => "host",
         })
     }

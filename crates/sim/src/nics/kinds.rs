@@ -3,12 +3,14 @@
 use std::borrow::Borrow;
 use std::error::Error;
 use std::fmt::Debug;
+use std::sync::Arc;
 
+use outboard_nic::datapath::{self, Datapath};
 use outboard_nic::ordered::descriptor::Source;
 use outboard_nic::ordered::{self, Ordered};
 use outboard_nic::triggered::{self, Triggered};
 use outboard_nic::{Engine, Failure, JobError, Node, Port, host};
-use outboard_plan::{PlanError, Rank, Topology};
+use outboard_plan::{Arguments, PlanError, Program, Rank, Topology};
 use outboard_plan_tools as tools;
 use outboard_plan_tools::triggered::Communicator;
 
@@ -72,6 +74,11 @@ pub trait Kind: Copy + Debug {
 
     /// Packets that were dropped and should not have been sent, in words.
     fn dropped(engine: &Self::Engine) -> Option<String>;
+
+    /// Whether time may pass while packets are on their way.
+    fn races_with_time() -> bool {
+        false
+    }
 
     /// How much of what it has is in use, in thousandths.
     fn occupancy(_engine: &Self::Engine) -> usize {
@@ -204,15 +211,7 @@ impl Kind for host::Settings {
     }
 
     fn lower(&self, job: &Job<'_>) -> Result<Posts<host::Post>, Self::LowerError> {
-        let one = |(call, memory): (&Call, &Vec<[u64; 3]>)| {
-            let programs = call.with_arguments(job.topology, |arguments| tools::host::lower(call.choice, arguments))?;
-            let post = |(program, memory): (_, &[u64; 3])| {
-                let (job, reduction) = (job.number, call.reduction);
-                host::Post { job, program, memory: *memory, reduction }
-            };
-            Ok(programs.into_iter().zip(memory).map(post).collect())
-        };
-        job.calls.iter().zip(job.memory).map(one).collect()
+        programs(job, |call, arguments| tools::host::lower(call.choice, arguments))
     }
 
     fn no_plan(error: PlanError) -> Self::LowerError {
@@ -233,5 +232,63 @@ impl Kind for host::Settings {
 
     fn dropped(engine: &host::Host) -> Option<String> {
         (engine.dropped() > 0).then(|| format!("{} packets", engine.dropped()))
+    }
+}
+
+/// What ranks post that post their programs as they are.
+fn programs<E>(
+    job: &Job<'_>,
+    lower: impl Fn(&Call, &Arguments<'_>) -> Result<Vec<Arc<Program>>, E>,
+) -> Result<Posts<host::Post>, E> {
+    let one = |(call, memory): (&Call, &Vec<[u64; 3]>)| {
+        let programs = call.with_arguments(job.topology, |arguments| lower(call, arguments))?;
+        let post = |(program, memory): (_, &[u64; 3])| {
+            let (job, reduction) = (job.number, call.reduction);
+            host::Post { job, program, memory: *memory, reduction }
+        };
+        Ok(programs.into_iter().zip(memory).map(post).collect())
+    };
+    job.calls.iter().zip(job.memory).map(one).collect()
+}
+
+impl Kind for datapath::Settings {
+    type Engine = Datapath;
+    type Post = datapath::Post;
+    type LowerError = tools::datapath::LowerError;
+
+    fn engine(&self, node: Node) -> Datapath {
+        Datapath::new(node, *self)
+    }
+
+    fn memory_bytes(&self) -> [u64; 2] {
+        [self.staging_bytes(), 0]
+    }
+
+    fn lower(&self, job: &Job<'_>) -> Result<Posts<datapath::Post>, Self::LowerError> {
+        programs(job, |call, arguments| tools::datapath::lower(call.choice, arguments, self))
+    }
+
+    fn no_plan(error: PlanError) -> Self::LowerError {
+        error.into()
+    }
+
+    fn open(engine: &mut Datapath, job: u8, port: Port, members: &[(Node, Port)]) -> Result<(), datapath::Refusal> {
+        Ok(engine.open(job, port, members.to_vec())?)
+    }
+
+    fn failure(refusal: &datapath::Refusal) -> Option<Failure> {
+        if let datapath::Refusal::Job(JobError::Failed { failure, .. }) = refusal { Some(*failure) } else { None }
+    }
+
+    fn is_idle(engine: &Datapath) -> bool {
+        engine.is_idle()
+    }
+
+    fn dropped(engine: &Datapath) -> Option<String> {
+        (engine.counters().unknown > 0).then(|| format!("{:?}", engine.counters()))
+    }
+
+    fn races_with_time() -> bool {
+        true
     }
 }

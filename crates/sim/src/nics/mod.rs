@@ -9,6 +9,7 @@
 //! Invariants: a run is a function of plan and choices. Never does IO.
 
 mod conformance;
+pub mod hostile;
 mod kinds;
 mod net;
 mod reference;
@@ -140,6 +141,8 @@ type Chooser<'a> = dyn FnMut(usize) -> usize + 'a;
 pub struct Prepared<'a, S: Kind> {
     plan: &'a NicPlan<S>,
     jobs: Vec<PreparedJob<S::Post>>,
+    /// Of a thousand packets that are multicast, so many are lost on their way to a node.
+    loss: usize,
 }
 
 #[derive(Debug)]
@@ -177,7 +180,13 @@ impl<'a, S: Kind> Prepared<'a, S> {
             let members: Vec<(Node, Port)> = job.nodes.iter().map(member).collect();
             jobs.push(prepare(number as u8, job, members, &plan.settings)?);
         }
-        Ok(Prepared { plan, jobs })
+        Ok(Prepared { plan, jobs, loss: 0 })
+    }
+
+    /// The same on a network that loses, of a thousand packets that are multicast, so many on their way to each node.
+    #[must_use]
+    pub fn losing(self, thousandths: usize) -> Self {
+        Prepared { loss: thousandths, ..self }
     }
 
     /// Plays it with the events that this seed draws.

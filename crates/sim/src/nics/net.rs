@@ -1,8 +1,8 @@
 //! A network of NICs: engines, the memory that they work on, and packets on their way.
 //!
-//! Packets are lost by nobody but the dead, and arrive in any order, those of one source too, but for those of a flow:
-//! whoever plays decides which is next. Invariant: every access to memory is checked, so that a wrong order is found
-//! where it is given.
+//! Packets arrive in any order, those of one source too, but for those of a flow, and none is lost but what is multicast
+//! and what the dead had to get: whoever plays decides which is next, and what is lost. Invariant: every access to memory
+//! is checked, so that a wrong order is found where it is given.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,6 +17,8 @@ struct Flying<P> {
     to: Node,
     packet: P,
     payload: Vec<u8>,
+    /// Whether it may be lost.
+    multicast: bool,
 }
 
 /// A call that has ended, on which port of which node.
@@ -98,9 +100,24 @@ impl<E: Engine> Net<E> {
         Some(posted)
     }
 
+    /// Somebody sends a packet that is not an engine's.
+    pub(super) fn forge(&mut self, from: Node, to: Node, packet: E::Packet, payload: Vec<u8>) {
+        self.fly(Flying { from, to, packet, payload, multicast: false });
+    }
+
+    /// Whether a packet on its way may be lost.
+    pub(super) fn may_lose(&self, index: usize) -> bool {
+        self.flying[index].multicast
+    }
+
+    /// A packet on its way is lost.
+    pub(super) fn lose(&mut self, index: usize) {
+        assert!(self.flying.swap_remove(index).multicast, "nothing else is lost");
+    }
+
     /// One of the packets on their way arrives.
     pub(super) fn deliver(&mut self, index: usize) {
-        let Flying { from, to, packet, payload } = self.flying.swap_remove(index);
+        let Flying { from, to, packet, payload, .. } = self.flying.swap_remove(index);
         if let Some(flow) = E::flow(&packet).map(|flow| (from, to, flow)) {
             let next = self.behind.get_mut(&flow).and_then(VecDeque::pop_front);
             if next.is_none() {
@@ -132,6 +149,11 @@ impl<E: Engine> Net<E> {
         }
     }
 
+    /// Whether some engine wants to be told that time has passed.
+    pub(super) fn awaits_time(&self) -> bool {
+        self.engines().any(|(_, engine)| engine.poll_timeout().is_some())
+    }
+
     /// Lets time pass until some engine wants to be told; whether there is one.
     pub(super) fn pass_time(&mut self) -> bool {
         let Some(at) = self.engines().filter_map(|(_, engine)| engine.poll_timeout()).min() else { return false };
@@ -153,8 +175,13 @@ impl<E: Engine> Net<E> {
                 Output::Order(order) => self.perform(node, order, payload),
                 Output::Transmit { to, packet, payload } => {
                     let payload = payload.iter().flat_map(|place| self.bytes(node, *place).to_vec()).collect();
-                    if self.engines[to.0 as usize].is_some() {
-                        self.fly(Flying { from: node, to, packet, payload });
+                    self.fly(Flying { from: node, to, packet, payload, multicast: false });
+                }
+                Output::Multicast { to, packet, payload } => {
+                    let payload = self.bytes(node, payload).to_vec();
+                    for to in to {
+                        let (packet, payload) = (packet.clone(), payload.clone());
+                        self.fly(Flying { from: node, to, packet, payload, multicast: true });
                     }
                 }
                 Output::Completed { port, completion } => self.ended.push((node, port, completion)),
@@ -162,8 +189,11 @@ impl<E: Engine> Net<E> {
         }
     }
 
-    /// A packet leaves; behind others of its flow, it has to wait for them.
+    /// A packet leaves, unless it goes to the dead; behind others of its flow, it has to wait for them.
     fn fly(&mut self, flying: Flying<E::Packet>) {
+        if self.engines[flying.to.0 as usize].is_none() {
+            return;
+        }
         let flow = E::flow(&flying.packet).map(|flow| (flying.from, flying.to, flow));
         match flow.and_then(|flow| self.behind.get_mut(&flow)) {
             Some(behind) => behind.push_back(flying),

@@ -2,7 +2,7 @@
 
 use std::borrow::Borrow;
 
-use outboard_nic::{Completion, Failure, Node, Port};
+use outboard_nic::{Completion, Engine, Failure, Node, Port};
 use outboard_plan::Rank;
 use outboard_plan::selection::Collective;
 
@@ -23,6 +23,8 @@ pub(super) struct Run<'a, S: Kind> {
     net: Net<S::Engine>,
     progress: Vec<Vec<Progress>>,
     late: Vec<Vec<bool>>,
+    /// The job that has a hostile member: it may end as it likes.
+    possessed: Option<usize>,
     /// Nodes that have yet to hear of the death.
     untold: Vec<Node>,
     died: bool,
@@ -49,7 +51,17 @@ impl<'a, S: Kind> Run<'a, S> {
         }
         let progress = prepared.jobs.iter().map(|job| vec![Progress::default(); job.members.len()]).collect();
         let (untold, died, played) = (Vec::new(), false, Played::default());
-        Ok(Run { prepared, net, progress, late, untold, died, played })
+        Ok(Run { prepared, net, progress, late, possessed: None, untold, died, played })
+    }
+
+    /// The same, where one job may end as it likes.
+    pub(super) fn possessed(self, job: usize) -> Self {
+        Run { possessed: Some(job), ..self }
+    }
+
+    /// Somebody sends a packet that is not an engine's.
+    pub(super) fn forge(&mut self, from: Node, to: Node, packet: <S::Engine as Engine>::Packet, payload: Vec<u8>) {
+        self.net.forge(from, to, packet, payload);
     }
 
     pub(super) fn play(
@@ -61,25 +73,46 @@ impl<'a, S: Kind> Run<'a, S> {
             if let Some((node, _)) = self.prepared.plan.death.filter(|(_, behind)| *behind == event) {
                 self.die(Node(node));
             }
-            let posts = self.posts(false);
-            let events = posts.len() + self.untold.len() + self.net.flying();
-            if events > 0 {
-                match choose(events) {
-                    at if at < posts.len() => self.post(posts[at])?,
-                    at if at < posts.len() + self.untold.len() => self.tell(at - posts.len()),
-                    at => self.net.deliver(at - posts.len() - self.untold.len()),
-                }
-            } else if let Some(late) = self.posts(true).first() {
-                self.post(*late)?;
-            } else if !self.net.pass_time() {
+            if !self.step(choose)? {
                 break;
             }
-            self.take_ended()?;
             let fullest = self.net.engines().map(|(_, engine)| S::occupancy(engine)).max().unwrap_or(0);
             self.played.occupancy = self.played.occupancy.max(fullest);
         }
         self.net.engines().for_each(|(node, engine)| watch(node, engine));
         self.judge()
+    }
+
+    /// The next event. False when there is none any more.
+    pub(super) fn step(&mut self, choose: &mut Chooser<'_>) -> Result<bool, NicBreach> {
+        let posts = self.posts(false);
+        let behind = posts.len() + self.untold.len();
+        let packets = behind + self.net.flying();
+        let events = packets + usize::from(S::races_with_time() && self.net.awaits_time());
+        if events > 0 {
+            match choose(events) {
+                at if at < posts.len() => self.post(posts[at])?,
+                at if at < behind => self.tell(at - posts.len()),
+                at if at < packets => self.deliver(at - behind, choose),
+                _ => _ = self.net.pass_time(),
+            }
+        } else if let Some(late) = self.posts(true).first() {
+            self.post(*late)?;
+        } else if !self.net.pass_time() {
+            return Ok(false);
+        }
+        self.take_ended()?;
+        Ok(true)
+    }
+
+    /// A packet arrives, or is lost.
+    fn deliver(&mut self, index: usize, choose: &mut Chooser<'_>) {
+        let loss = self.prepared.loss;
+        if loss > 0 && self.net.may_lose(index) && choose(1_000) < loss {
+            self.net.lose(index);
+        } else {
+            self.net.deliver(index);
+        }
     }
 
     /// Ranks that can call, by job: those that are in time, or the late ones.
@@ -141,6 +174,9 @@ impl<'a, S: Kind> Run<'a, S> {
         let prepared = &self.prepared.jobs[job];
         let call = self.progress[job][rank].ended;
         self.progress[job][rank].ended += 1;
+        if self.possessed == Some(job) {
+            return Ok(());
+        }
         if let Err(failure) = result {
             self.progress[job][rank].failed = true;
             self.played.failed += 1;
@@ -170,19 +206,20 @@ impl<'a, S: Kind> Run<'a, S> {
         Ok(())
     }
 
-    /// Whether all calls have ended, and everything was given back.
-    fn judge(mut self) -> Result<Played, NicBreach> {
+    /// Whether all calls have ended, and everything was given back, but for what the hostile have spoilt.
+    pub(super) fn judge(mut self) -> Result<Played, NicBreach> {
         let mut failed = false;
         for (job, (prepared, progress)) in self.prepared.jobs.iter().zip(&self.progress).enumerate() {
             for (rank, (member, progress)) in prepared.members.iter().zip(progress).enumerate() {
                 let (ended, calls) = (progress.ended, prepared.calls.len());
-                if ended < calls && !self.is_dead(*member) {
+                if ended < calls && !self.is_dead(*member) && self.possessed != Some(job) {
                     return Err(NicBreach::Endless { job, rank: Rank(rank as u32), ended, calls });
                 }
                 failed |= progress.failed;
             }
         }
-        for (Node(node), engine) in self.net.engines() {
+        let honest = self.net.engines().filter(|_| self.possessed.is_none());
+        for (Node(node), engine) in honest {
             if !S::is_idle(engine) {
                 return Err(NicBreach::Kept { node });
             }

@@ -1,0 +1,316 @@
+//! Streams: chunks out and in, what is missing of them, and the ring that repairs it (MC-5 to MC-7).
+
+use std::time::Duration;
+
+use outboard_plan::Rank;
+use outboard_proto::wire::MAX_RANGES;
+use outboard_proto::{Instant, Patience};
+
+use super::accelerator::Done;
+use super::packet::{Content, Message, Packet, Ranges, Stream};
+use super::progress::Time;
+use super::settings::Transport;
+use super::{Arrival, Datapath, Key};
+use crate::engine::{Node, Order, Output, Place, Region};
+
+impl Datapath {
+    fn patience(&self) -> Patience {
+        let silence = Duration::from_nanos(self.settings.patience);
+        Patience { middle: silence, end: silence, last: self.settings.batch }
+    }
+
+    /// Where a receive of a thread lies in staging.
+    fn staged(&self, thread: u32, receive: u32, len: u64) -> Place {
+        let number = u64::from(thread) * u64::from(self.settings.receives) + u64::from(receive);
+        Place { region: Region::Nic, address: number * u64::from(self.settings.packet_bytes), len }
+    }
+
+    /// A chunk for every rank here but its source. False when it cannot be one.
+    pub(super) fn take_chunk(&mut self, node: Node, packet: &Packet, subgroup: u16, (psn, bytes): (u32, u32)) -> bool {
+        let stream = Stream { source: packet.from, subgroup };
+        let of_job = self.members.range((packet.job, 0)..=(packet.job, u16::MAX));
+        let others = of_job.filter(|(_, member)| member.membership.rank != packet.from);
+        let keys: Vec<Key> = others.map(|(key, _)| *key).collect();
+        let mut known = !keys.is_empty();
+        for key in keys {
+            let member = &self.members[&key];
+            known &= if !member.membership.hears(packet.from, node) {
+                member.membership.failed.is_some()
+            } else {
+                match member.time_of(packet.call) {
+                    Time::Now => self.receive(key, packet.call, stream, (psn, bytes)),
+                    Time::Late => {
+                        self.counters.late += 1;
+                        true
+                    }
+                    Time::Next | Time::Never => false,
+                }
+            };
+        }
+        known
+    }
+
+    /// A chunk fills a receive of its thread, or lies in its place. False when it is none of the stream.
+    fn receive(&mut self, key: Key, call: u64, stream: Stream, (psn, bytes): (u32, u32)) -> bool {
+        let running = self.running(key);
+        let Some(worker) = running.workers.get(&stream.subgroup).copied() else { return false };
+        let leaf = running.blocks.get(&stream).is_some_and(|block| !block.is_root());
+        if !leaf || !running.has(stream, &[(psn, 1)]) {
+            return false;
+        }
+        let span = running.span_of(stream, u64::from(psn)..u64::from(psn) + 1);
+        if span.len != u64::from(bytes) {
+            return false;
+        }
+        let Some(receive) = self.accelerator.complete(self.now, worker.thread, Arrival { key, call, stream, psn })
+        else {
+            self.counters.not_ready += 1;
+            return true;
+        };
+        let to = match self.settings.transport {
+            Transport::Datagrams => self.staged(worker.thread, receive, span.len),
+            Transport::Writes { .. } => self.members[&key].place(span),
+        };
+        self.outputs.push_back(Output::Order(Order::Deliver { to }));
+        true
+    }
+
+    /// A thread is done with a completion: the chunk's bit is set, and a datagram is copied to its place.
+    pub(super) fn take_done(&mut self, done: &Done<Arrival>) {
+        let Arrival { key, call, stream, psn } = done.completion;
+        let instant = Instant(self.now);
+        let runs = self.members.get(&key).is_some_and(|member| member.time_of(call) == Time::Now);
+        let is_new = runs && self.running(key).block(stream).handle_chunk(instant, psn.into());
+        if !is_new {
+            self.counters.late += 1;
+            return;
+        }
+        if self.settings.transport == Transport::Datagrams {
+            let span = self.running(key).span_of(stream, u64::from(psn)..u64::from(psn) + 1);
+            let (from, to) = (self.staged(done.thread, done.receive, span.len), self.members[&key].place(span));
+            self.outputs.push_back(Output::Order(Order::Copy { from, to }));
+        }
+        self.has_more(key, stream);
+    }
+
+    /// Chunks of a stream of another rank have come.
+    fn has_more(&mut self, key: Key, stream: Stream) {
+        self.mind_check(key, stream);
+        self.note_repairs(key, stream);
+        let running = self.running(key);
+        if running.block(stream).is_full() {
+            running.stream_done(stream);
+            running.worker_has(stream.subgroup);
+            self.note_whole(key, stream);
+        }
+        self.go_on(key);
+    }
+
+    fn mind_check(&mut self, key: Key, stream: Stream) {
+        let (now, patience) = (Instant(self.now), self.patience());
+        let running = self.running(key);
+        let (before, after) = running.block(stream).mind_check(now, patience);
+        running.checks.change(stream, before, after);
+    }
+
+    /// What came may be what the right neighbour wants.
+    fn note_repairs(&mut self, key: Key, stream: Stream) {
+        let running = self.running(key);
+        if running.block(stream).has_repair() {
+            running.serving.insert(stream);
+            self.will_send(key);
+        }
+    }
+
+    /// The right neighbour will be told, unless it needs nothing by then.
+    fn note_whole(&mut self, key: Key, stream: Stream) {
+        let at = self.now.saturating_add(self.settings.patience / 2);
+        let running = self.running(key);
+        if running.right_lacks {
+            running.whole.push(stream);
+            running.whole_at.get_or_insert(at);
+        }
+    }
+
+    /// What is due by now: looks for what was lost, tells the right neighbour what is whole.
+    pub(super) fn mind_time(&mut self, key: Key) {
+        let (now, patience) = (Instant(self.now), self.patience());
+        let (left, right) = self.members[&key].neighbours();
+        let Some(running) = self.members.get_mut(&key).and_then(|member| member.running.as_mut()) else { return };
+        let mut due = Vec::new();
+        while let Some(stream) = running.checks.pop_due(now) {
+            due.push(stream);
+        }
+        let mut naks: Vec<(Stream, Ranges)> = Vec::new();
+        for stream in due {
+            let asking = running.block(stream).ask(now, patience);
+            running.checks.change(stream, None, asking.next);
+            naks.extend(asking.ranges.chunks(MAX_RANGES).map(|ranges| (stream, ranges.to_vec())));
+        }
+        let tells = running.whole_at.take_if(|at| *at <= now.0).is_some();
+        let whole = if tells { std::mem::take(&mut running.whole) } else { Vec::new() };
+        naks.into_iter().for_each(|(stream, ranges)| self.tell(key, left, Message::Nak(stream, ranges), None));
+        whole.into_iter().for_each(|stream| self.tell(key, right, Message::Whole(stream), None));
+    }
+
+    /// The right neighbour lacks chunks; what is missing here, too, its source hears of. False when it cannot ask.
+    pub(super) fn take_nak(&mut self, key: Key, from: Rank, stream: Stream, ranges: &[(u32, u32)]) -> bool {
+        let (_, right) = self.members[&key].neighbours();
+        let running = self.running(key);
+        if from != right || ranges.len() > MAX_RANGES || !running.has(stream, ranges) || !running.right_lacks {
+            return false;
+        }
+        let mut lacking = Vec::new();
+        let block = running.block(stream);
+        for (first, count) in ranges {
+            block.handle_want(u64::from(*first)..u64::from(*first) + u64::from(*count), &mut lacking);
+        }
+        self.note_repairs(key, stream);
+        for ranges in lacking.chunks(MAX_RANGES) {
+            self.tell(key, stream.source, Message::Missing(stream, ranges.to_vec()), None);
+        }
+        true
+    }
+
+    /// A leaf and its right neighbour lack chunks from here: they go again when half of the leaves have said so. False
+    /// when that cannot be.
+    pub(super) fn take_missing(&mut self, key: Key, stream: Stream, ranges: &[(u32, u32)]) -> bool {
+        let running = self.running(key);
+        let program = &running.post.program;
+        let enough = (program.ranks - 1).div_ceil(2).max(2);
+        if stream.source != program.rank || ranges.len() > MAX_RANGES || !running.has(stream, ranges) {
+            return false;
+        }
+        let block = running.block(stream);
+        for (first, count) in ranges {
+            block.handle_miss(u64::from(*first)..u64::from(*first) + u64::from(*count), enough);
+        }
+        self.will_send(key);
+        true
+    }
+
+    /// Chunks from the left neighbour. False when they cannot be.
+    pub(super) fn take_repair(
+        &mut self,
+        key: Key,
+        from: Rank,
+        stream: Stream,
+        (first, count): (u32, u32),
+        bytes: u64,
+    ) -> bool {
+        let (left, _) = self.members[&key].neighbours();
+        let running = self.running(key);
+        let leaf = running.blocks.get(&stream).is_some_and(|block| !block.is_root());
+        if from != left || !leaf || !running.has(stream, &[(first, count)]) {
+            return false;
+        }
+        let run = u64::from(first)..u64::from(first) + u64::from(count);
+        let span = running.span_of(stream, run.clone());
+        if span.len != bytes {
+            return false;
+        }
+        let mut new = Vec::new();
+        running.block(stream).handle_repair(run, &mut new);
+        if new.is_empty() {
+            self.counters.late += 1;
+            return true;
+        }
+        let to = self.members[&key].place(span);
+        self.outputs.push_back(Output::Order(Order::Deliver { to }));
+        self.has_more(key, stream);
+        true
+    }
+
+    /// The left neighbour has all of a stream. False when it cannot say so.
+    pub(super) fn take_whole(&mut self, key: Key, from: Rank, stream: Stream) -> bool {
+        let (now, (left, _)) = (Instant(self.now), self.members[&key].neighbours());
+        let running = self.running(key);
+        if from != left || !running.blocks.contains_key(&stream) {
+            return false;
+        }
+        running.block(stream).handle_have(now);
+        self.mind_check(key, stream);
+        true
+    }
+
+    /// The right neighbour lacks nothing (MC-7). False when it cannot say so.
+    pub(super) fn take_complete(&mut self, key: Key, from: Rank) -> bool {
+        let (_, right) = self.members[&key].neighbours();
+        let running = self.running(key);
+        if from != right || !running.right_lacks {
+            return false;
+        }
+        running.right_lacks = false;
+        (running.whole, running.whole_at) = Default::default();
+        running.serving.clear();
+        running.blocks.values_mut().for_each(|block| block.stop_serving());
+        true
+    }
+
+    /// A member may have something to send.
+    pub(super) fn will_send(&mut self, key: Key) {
+        if !self.sending.contains(&key) {
+            self.sending.push_back(key);
+        }
+    }
+
+    /// Posts repairs or a batch of the next member that has some; members take turns. False when there are none.
+    pub(super) fn send_more(&mut self) -> bool {
+        let Some(key) = self.sending.pop_front() else { return false };
+        if self.members[&key].running.is_some() && (self.repair(key) || self.multicast(key)) {
+            self.will_send(key);
+        }
+        true
+    }
+
+    /// Serves the right neighbour. False when it wants nothing that is here.
+    fn repair(&mut self, key: Key) -> bool {
+        let (_, right) = self.members[&key].neighbours();
+        let most = self.settings.batch;
+        let running = self.running(key);
+        while let Some(stream) = running.serving.first().copied() {
+            let runs = running.block(stream).next_repair(most);
+            if runs.is_empty() {
+                running.serving.remove(&stream);
+                continue;
+            }
+            for run in runs {
+                let from = self.running(key).span_of(stream, run.clone());
+                let place = self.members[&key].place(from);
+                self.counters.repaired += from.len;
+                let chunks = (run.start as u32, (run.end - run.start) as u32);
+                self.tell(key, right, Message::Repair(stream, chunks, from.len), Some(place));
+            }
+            return true;
+        }
+        false
+    }
+
+    /// Multicasts a batch. False when there is none.
+    fn multicast(&mut self, key: Key) -> bool {
+        let member = self.members.get_mut(&key).expect("it is open");
+        let running = member.running.as_mut().expect("a call runs");
+        let source = running.post.program.rank;
+        let own = Stream { source, subgroup: 0 }..=Stream { source, subgroup: u16::MAX };
+        let Some((stream, block)) = running.blocks.range_mut(own).find(|(_, block)| block.has_batch()) else {
+            return false;
+        };
+        let stream = *stream;
+        let (run, _again) = block.next_batch(self.settings.batch, 1).expect("it has one");
+        let now_full = block.handle_sent(run.clone());
+        let (call, to) = (running.call, member.nodes.clone());
+        for psn in run {
+            let payload = member.place(member.running.as_ref().expect("a call runs").span_of(stream, psn..psn + 1));
+            let content = Content::Chunk { subgroup: stream.subgroup, psn: psn as u32, bytes: payload.len as u32 };
+            let packet = Packet { job: key.0, call, from: source, content };
+            self.outputs.push_back(Output::Multicast { to: to.clone(), packet, payload });
+        }
+        self.note_repairs(key, stream);
+        if now_full {
+            self.running(key).stream_done(stream);
+            self.note_whole(key, stream);
+            self.go_on(key);
+        }
+        true
+    }
+}

@@ -1,0 +1,46 @@
+//! A leaf that is saturated with chunks, as the paper measures it (MC Fig. 13 to 16): how many its threads keep up
+//! with.
+
+use super::accelerator::Accelerator;
+use super::settings::Settings;
+
+/// What comes in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are the documentation")]
+pub struct Load {
+    /// Bytes of the receive buffer, which every thread has an equal part of.
+    pub bytes: u64,
+    pub chunk_bytes: u64,
+    /// Bit/s of the link, which carries payload alone.
+    pub link_rate: u64,
+}
+
+impl Load {
+    /// 8 MiB in chunks of 4 KiB over 200 Gbit/s (MC Sec. VI-C).
+    pub const OF_THE_PAPER: Load = Load { bytes: 8 << 20, chunk_bytes: 4 << 10, link_rate: 200_000_000_000 };
+}
+
+/// Chunks a second that the threads of these settings complete under a load, until the buffer is full. The threads take
+/// turns on the link, which waits for nobody: no chunk is lost for want of a receive.
+///
+/// # Panics
+/// When the settings have no threads, or more than there are.
+#[must_use]
+pub fn saturated(settings: &Settings, load: Load) -> f64 {
+    let chunks = (load.bytes / load.chunk_bytes.max(1)).max(1);
+    let receives = u32::try_from(chunks).unwrap_or(u32::MAX);
+    let mut accelerator = Accelerator::new(&Settings { receives, ..*settings });
+    (0..settings.threads).for_each(|_| _ = accelerator.take());
+    let nanoseconds_of_chunk = load.chunk_bytes as f64 * 8e9 / load.link_rate.max(1) as f64;
+    let mut last = 0;
+    for chunk in 0..chunks {
+        let arrives = ((chunk + 1) as f64 * nanoseconds_of_chunk) as u64;
+        while accelerator.pop_done(arrives).is_some() {}
+        let thread = (chunk % u64::from(settings.threads)) as u32;
+        accelerator.complete(arrives, thread, ()).expect("as many receives as chunks");
+    }
+    while let Some((until, _)) = accelerator.pop_done(u64::MAX) {
+        last = until;
+    }
+    chunks as f64 * 1e9 / last.max(1) as f64
+}

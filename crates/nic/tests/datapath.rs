@@ -1,0 +1,69 @@
+//! Datapath accelerators by themselves: what a leaf keeps up with, beside the figures of the multicast paper. That they
+//! carry out plans is for the simulator to show.
+
+use outboard_nic::datapath::{Costs, Load, Settings, Transport, saturated};
+
+const WRITES: Transport = Transport::Writes { packets: 1 };
+/// Chunks/s of 4 KiB that fill 200 Gbit/s, and 1.6 Tbit/s.
+const LINE_RATE: f64 = 200e9 / 8.0 / 4096.0;
+const NEXT_LINK: f64 = 8.0 * LINE_RATE;
+
+fn chunks(transport: Transport, threads: u32, load: Load) -> f64 {
+    saturated(&Settings { transport, threads, ..Settings::default() }, load)
+}
+
+/// Whether the link is the limit, but for how a buffer begins and ends.
+fn fills_the_link(transport: Transport, threads: u32) -> bool {
+    chunks(transport, threads, Load::OF_THE_PAPER) > 0.97 * LINE_RATE
+}
+
+/// MC Table I: the model gives 11.5 and 6.3 GiB/s where 11.9 and 5.2 were measured.
+#[test]
+fn mc_r_one_thread_as_in_table_i() {
+    let rate = |transport| chunks(transport, 1, Load::OF_THE_PAPER) * 4096.0 / f64::from(1 << 30);
+    assert_eq!([WRITES, Transport::Datagrams].map(|transport| format!("{:.1}", rate(transport))), ["11.5", "6.3"]);
+}
+
+/// MC Fig. 13 and 14: fitted to 4 threads of written chunks, the model says that datagrams need 8 to 16.
+#[test]
+fn mc_r_threads_that_fill_the_link_as_in_fig_13_and_14() {
+    assert_eq!([1, 2, 4, 8].map(|threads| fills_the_link(WRITES, threads)), [false, false, true, true]);
+    let needed = (1..=16).find(|threads| fills_the_link(Transport::Datagrams, *threads)).expect("a core is enough");
+    assert!((9..=16).contains(&needed), "{needed}");
+}
+
+/// MC Fig. 15: the larger the chunks, the fewer threads fill the link.
+#[test]
+fn mc_r_larger_chunks_need_fewer_threads_as_in_fig_15() {
+    let needed = [1, 2, 4].map(|packets| {
+        let load = Load { chunk_bytes: u64::from(packets) * 4096, ..Load::OF_THE_PAPER };
+        let line_rate = LINE_RATE / f64::from(packets);
+        let fills = |threads: &u32| chunks(Transport::Writes { packets }, *threads, load) > 0.97 * line_rate;
+        (1..=4).find(fills).expect("four are enough for packets by themselves")
+    });
+    assert!(needed.is_sorted_by(|a, b| a >= b) && needed[2] == 1, "{needed:?}");
+}
+
+/// MC Fig. 16: half of the threads sustain the chunks of a link of 1.6 Tbit/s, 48.8 million/s, by either transport.
+#[test]
+fn mc_r_half_of_the_threads_sustain_the_next_link_as_in_fig_16() {
+    let load = Load { chunk_bytes: 64, ..Load::OF_THE_PAPER };
+    assert_eq!(format!("{:.1}", NEXT_LINK / 1e6), "48.8");
+    for transport in [WRITES, Transport::Datagrams] {
+        let rate = chunks(transport, 128, load);
+        assert!(rate > NEXT_LINK, "{transport:?}: {rate}");
+    }
+    assert!(chunks(Transport::Datagrams, 64, load) < NEXT_LINK, "datagrams need as many as were measured");
+}
+
+/// A profile says everything, and nothing else.
+#[test]
+fn costs_are_read_by_name() {
+    let text = "cores = 16\nthreads_per_core = 16\ngigahertz = 1.8\ncontention = 0.5\nactivation = 0\n\
+                datagram = { instructions = 113, stalls = 971 }\nwrite = { instructions = 66, stalls = 532 }\n";
+    let read: Costs = toml::from_str(text).expect("a profile");
+    assert_eq!(read, Costs { contention: 0.5, ..Costs::bluefield3() });
+    let said = |text: String| toml::from_str::<Costs>(&text).expect_err("no profile").to_string();
+    assert!(said(format!("{text}caches = 2\n")).contains("unknown field `caches`"));
+    assert!(said(text.replace("cores = 16\nthreads", "threads")).contains("missing field `cores`"));
+}
