@@ -152,20 +152,21 @@ static uint64_t asks_at(unsigned key)
 /* The way in which calls of a new class begin. */
 static void class_start(struct class *class, const struct group *group)
 {
-    static const double unknown[WAYS];
+    static const struct learnt unknown;
     enum collective collective = collective_of(class->key);
     enum form form = form_of(class->key);
     if (mode == OFFLOAD) {
-        trial_start(&class->trial, OFFLOADED, SET, unknown, 0);
+        trial_start(&class->trial, OFFLOADED, SET, &unknown, 0);
         return;
     }
     uint64_t first = asks_at(class->key);
     form = form == BLOCKING ? BLOCKING : NONBLOCKING;
     const struct remembered *found = remembered_find(class_key(collective, form, size_of(class->key)), &group->place);
     if (found != NULL)
-        trial_start(&class->trial, trial_faster(found->median), REMEMBERED, found->median, first);
+        trial_start(&class->trial, trial_faster(found->learnt.seconds), REMEMBERED, &found->learnt,
+                    first);
     else
-        trial_start(&class->trial, built_in(form, collective, size_of(class->key), &group->place), BUILT_IN, unknown,
+        trial_start(&class->trial, built_in(form, collective, size_of(class->key), &group->place), BUILT_IN, &unknown,
                     first);
 }
 

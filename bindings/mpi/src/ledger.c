@@ -45,8 +45,7 @@ void ledger_chosen(struct row *row, const struct trial *trial)
     row->way = trial->way;
     row->why = trial->why;
     row->tried = row->tried || trial->why == TRIED;
-    for (enum way way = 0; way < WAYS; way++)
-        row->median[way] = trial->median[way];
+    row->learnt = trial->learnt;
     pthread_mutex_unlock(&lock);
 }
 
@@ -59,8 +58,8 @@ double ledger_saved(void)
 {
     double saved = 0;
     for (const struct row *row = rows; row != NULL; row = row->next)
-        if (row->median[NATIVE] > 0 && row->median[OFFLOADED] > 0)
-            saved += (double)atomic_load(&row->calls[OFFLOADED]) * (row->median[NATIVE] - row->median[OFFLOADED]);
+        saved += (double)atomic_load(&row->calls[OFFLOADED]) *
+                 (row->learnt.seconds[NATIVE] - row->learnt.seconds[OFFLOADED]);
     return saved;
 }
 

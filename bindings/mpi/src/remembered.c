@@ -22,10 +22,11 @@
 
 #include "shim.h"
 
-#define FORMAT "outboard-choice\t1"
+#define FORMAT "outboard-choice\t2"
 #define LINES_MOST 4096
 #define BYTES_MOST (256 * 1024)
 #define NAME_BYTES 64
+#define FIELDS 9
 #define NAMES_BYTES 512
 #define PATH_BYTES 4096
 
@@ -251,30 +252,30 @@ static bool parse_number(const char *word, double least, double most, double *nu
     return word[0] >= '0' && word[0] <= '9' && *end == '\0' && *number >= least && *number <= most;
 }
 
-/* Collective, form, bits of the bytes, hosts, ranks per host, microseconds natively and offloaded, calls. */
+/* Collective, form, bits of the bytes, hosts, ranks per host, microseconds natively and offloaded, launches, calls. */
 static bool parse_line(char *text, struct remembered *line)
 {
-    char *field[8], *rest = text;
-    double number[8] = {0};
+    char *field[FIELDS], *rest = text;
+    double number[FIELDS] = {0};
     int fields = 0;
-    while (fields < 8 && rest != NULL)
+    while (fields < FIELDS && rest != NULL)
         field[fields++] = strsep(&rest, "\t");
-    if (fields != 8 || rest != NULL)
+    if (fields != FIELDS || rest != NULL)
         return false;
-    static const double most[8] = {0, 0, 64, 1e9, 1e9, 1e15, 1e15, 1e18};
+    static const double least[FIELDS] = {0, 0, 0, 1, 1, 1e-3, 1e-3, 1, 0};
+    static const double most[FIELDS] = {0, 0, 64, 1e9, 1e9, 1e15, 1e15, 1e9, 1e18};
     int collective = index_of(collective_names, COLLECTIVES_KNOWN, field[0]);
     int form = index_of(form_names, PERSISTENT, field[1]);
     bool unknown = strcmp(field[2], "-") == 0;
     if (collective < 0 || form < 0)
         return false;
-    for (int at = unknown ? 3 : 2; at < 8; at++)
-        if (!parse_number(field[at], at < 3 || at == 7 ? 0 : at < 5 ? 1 : 1e-3, most[at], &number[at]))
+    for (int at = unknown ? 3 : 2; at < FIELDS; at++)
+        if (!parse_number(field[at], least[at], most[at], &number[at]))
             return false;
     line->key = class_key(collective, form, unknown ? SIZE_UNKNOWN : (unsigned)number[2]);
     line->place = (struct place){(int)number[3], (int)number[4]};
-    line->median[NATIVE] = number[5] * 1e-6;
-    line->median[OFFLOADED] = number[6] * 1e-6;
-    line->calls = (uint64_t)number[7];
+    line->learnt = (struct learnt){{number[5] * 1e-6, number[6] * 1e-6}, (unsigned)number[7]};
+    line->calls = (uint64_t)number[8];
     return true;
 }
 
@@ -369,7 +370,7 @@ static int by_calls(const void *a, const void *b)
     return (left < right) - (left > right);
 }
 
-/* Adds the rows of the ledger whose ways are both known; of too many lines those with the most calls stay. */
+/* Adds the rows of the ledger that were tried; of too many lines those with the most calls stay. */
 static void merge(struct lines *lines)
 {
     int rows = 0;
@@ -380,17 +381,16 @@ static void merge(struct lines *lines)
         return;
     lines->line = room;
     for (const struct row *row = ledger_first(); row != NULL; row = row->next) {
-        if (row->median[NATIVE] <= 0 || row->median[OFFLOADED] <= 0 || form_of(row->key) == PERSISTENT)
+        if (!row->tried || form_of(row->key) == PERSISTENT)
             continue;
         struct remembered *line = find(lines, row->key, &row->place);
         if (line == NULL) {
             line = &lines->line[lines->count++];
             *line = (struct remembered){.key = row->key, .place = row->place};
         }
-        for (enum way way = 0; way < WAYS; way++) {
-            line->median[way] = row->median[way];
+        line->learnt = row->learnt;
+        for (enum way way = 0; way < WAYS; way++)
             line->calls += atomic_load(&row->calls[way]);
-        }
     }
     qsort(lines->line, (size_t)lines->count, sizeof *lines->line, by_calls);
     lines->count = lines->count < LINES_MOST ? lines->count : LINES_MOST;
@@ -411,10 +411,10 @@ static size_t print(const struct lines *lines, char *text)
         char size[8] = "-";
         if (size_of(line->key) != SIZE_UNKNOWN)
             snprintf(size, sizeof size, "%u", size_of(line->key));
-        int more = snprintf(text + length, BYTES_MOST - length, "%s\t%s\t%s\t%d\t%d\t%.3f\t%.3f\t%" PRIu64 "\n",
+        int more = snprintf(text + length, BYTES_MOST - length, "%s\t%s\t%s\t%d\t%d\t%.3f\t%.3f\t%u\t%" PRIu64 "\n",
                             collective_names[collective_of(line->key)], form_names[form_of(line->key)], size,
-                            line->place.hosts, line->place.ranks_per_host, microseconds(line->median[NATIVE]),
-                            microseconds(line->median[OFFLOADED]), line->calls);
+                            line->place.hosts, line->place.ranks_per_host, microseconds(line->learnt.seconds[NATIVE]),
+                            microseconds(line->learnt.seconds[OFFLOADED]), line->learnt.launches, line->calls);
         if (more < 0 || length + (size_t)more >= BYTES_MOST)
             break;
         length += (size_t)more;

@@ -131,7 +131,7 @@ static void write_choices(FILE *to)
         for (enum way way = 0; way < WAYS; way++)
             fprintf(to, "\"calls_%s\":%llu,\"seconds_%s\":%.6f,\"median_%s_us\":%.3f,", ways[way],
                     atomic_load(&row->calls[way]), ways[way], (double)atomic_load(&row->nanoseconds[way]) * 1e-9,
-                    ways[way], row->median[way] * 1e6);
+                    ways[way], row->learnt.seconds[way] * 1e6);
         fprintf(to, "\"way\":\"%s\",\"why\":\"%s\"}", ways[row->way], reasons[row->why]);
     }
 }

@@ -238,7 +238,7 @@ struct row {
     atomic_ullong nanoseconds[WAYS]; /* inside MPI */
     enum way way;                    /* as chosen at last */
     enum why why;
-    double median[WAYS];             /* seconds, as agreed at last; 0 where unknown */
+    struct learnt learnt;            /* as agreed at last */
     bool tried;                      /* in this run */
     struct row *next;
 };
@@ -259,7 +259,7 @@ void ledger_stop(void);
 struct remembered {
     unsigned key;
     struct place place;
-    double median[WAYS]; /* seconds */
+    struct learnt learnt;
     uint64_t calls;
 };
 

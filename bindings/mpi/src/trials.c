@@ -20,7 +20,9 @@
  * What counts is the mean of a run's turns on the slowest rank, not the mean of the slowest rank of each turn: where
  * ranks wait for one another in turn, the program waits only once. A way is hopeless when its median is twice that of
  * the other; after a short trial, of one run each way, when the fastest of its turns takes twice as long as the slowest
- * of the other way, since a single late rank spoils a mean of four.
+ * of the other way, since a single late rank spoils a mean of four. Of ways that are not hopeless the faster one is that
+ * of the mean over launches of the program: an MPI library may take 2 ms in one launch and 4 ms in the next, and no
+ * launch knows what the next one gets.
  *
  * Invariants: everything but `seconds` and `charged` is equal on all members between two calls. As many turns of a
  * trial go one way as the other.
@@ -33,6 +35,8 @@
 
 #define FIRST_GAP 1000
 #define MISSES_MOST 6
+/* Launches that try what earlier ones have tried as early as these; that many count in a mean. */
+#define LAUNCHES 4
 /* The part of the time since MPI_Init that trials may cost. */
 #define BUDGET 0.01
 /* Seconds that a trial is expected to cost at least: programs that end within half a second try nothing. */
@@ -42,18 +46,17 @@
 /* How much faster offloaded calls must be: a service process takes processor time that the time in MPI does not show. */
 #define MARGIN 1.05
 
-enum way trial_faster(const double *median)
+enum way trial_faster(const double *seconds)
 {
-    return median[OFFLOADED] * MARGIN < median[NATIVE] ? OFFLOADED : NATIVE;
+    return seconds[OFFLOADED] * MARGIN < seconds[NATIVE] ? OFFLOADED : NATIVE;
 }
 
-void trial_start(struct trial *trial, enum way way, enum why why, const double *median, uint64_t first)
+void trial_start(struct trial *trial, enum way way, enum why why, const struct learnt *before, uint64_t first)
 {
-    bool known = median[NATIVE] > 0 && median[OFFLOADED] > 0;
-    *trial = (struct trial){.way = way, .why = why, .gap = FIRST_GAP, .median = {median[NATIVE], median[OFFLOADED]}};
+    *trial = (struct trial){.way = way, .why = why, .gap = FIRST_GAP, .before = *before, .learnt = *before};
     trial->state = first > 0 ? RESTING : DECIDED;
-    /* Even where one way was hopeless: that run may have shared its processors. */
-    trial->next = known ? FIRST_GAP : first;
+    /* Even where one way was hopeless: that launch may have shared its processors. */
+    trial->next = before->launches < LAUNCHES ? first : FIRST_GAP;
 }
 
 /* Runs go both ways in the order of Thue and Morse: what drifts or alternates favours neither. */
@@ -181,12 +184,12 @@ static bool hopeless_by_turns(const struct trial *trial, const double *seconds)
 }
 
 /* What the turns of the slower way have taken beyond what the faster one takes. */
-static double excess_of(const struct trial *trial, const double *seconds, enum way slower)
+static double excess_of(const struct trial *trial, const double *seconds, const double *median, enum way slower)
 {
     double excess = 0;
     for (int turn = 0; turn < trial->turns; turn++)
-        if (way_of(trial, turn) == slower && seconds[turn] > trial->median[WAYS - 1 - slower])
-            excess += seconds[turn] - trial->median[WAYS - 1 - slower];
+        if (way_of(trial, turn) == slower && seconds[turn] > median[WAYS - 1 - slower])
+            excess += seconds[turn] - median[WAYS - 1 - slower];
     return excess;
 }
 
@@ -195,21 +198,32 @@ static bool affordable(double excess, const double *vector)
     return vector[VECTOR_EXCESS] + excess <= BUDGET * -vector[VECTOR_ELAPSED];
 }
 
-/* What a trial costs at least, as far as medians of earlier ones say. */
+/* What a trial costs at least, as far as earlier ones say. */
 static double expected(const struct trial *trial)
 {
-    return fmax(EXPECTED, TRIAL_RUN * fabs(trial->median[NATIVE] - trial->median[OFFLOADED]));
+    return fmax(EXPECTED, TRIAL_RUN * fabs(trial->learnt.seconds[NATIVE] - trial->learnt.seconds[OFFLOADED]));
+}
+
+/* The mean over the launches before and this one; as LAUNCHES of them count, what has changed meanwhile wins in the end. */
+static void learn(struct trial *trial, const double *median)
+{
+    unsigned before = trial->before.launches < LAUNCHES ? trial->before.launches : LAUNCHES - 1;
+    trial->learnt.launches = before + 1;
+    for (enum way way = 0; way < WAYS; way++)
+        trial->learnt.seconds[way] = (before * trial->before.seconds[way] + median[way]) / (before + 1);
 }
 
 static double judge(struct trial *trial, const double *vector)
 {
     const double *seconds = vector + VECTOR_SECONDS;
+    double median[WAYS];
     for (enum way way = 0; way < WAYS; way++)
-        trial->median[way] = median_of(trial, vector + VECTOR_RUNS, way);
-    bool clear = trial->until == TRIAL_TURNS ? hopeless(trial->median) : hopeless_by_turns(trial, seconds);
-    enum way faster = trial_faster(trial->median);
-    double excess = excess_of(trial, seconds, WAYS - 1 - faster), charged = trial->charged;
-    double each = fabs(trial->median[NATIVE] - trial->median[OFFLOADED]);
+        median[way] = median_of(trial, vector + VECTOR_RUNS, way);
+    learn(trial, median);
+    bool clear = trial->until == TRIAL_TURNS ? hopeless(median) : hopeless_by_turns(trial, seconds);
+    enum way faster = trial_faster(clear ? median : trial->learnt.seconds);
+    double excess = excess_of(trial, seconds, median, WAYS - 1 - faster), charged = trial->charged;
+    double each = fabs(median[NATIVE] - median[OFFLOADED]);
     int more = TRIAL_TURNS - trial->until;
     if (!clear && more > 0 && affordable(excess + each * more / 2, vector)) {
         trial->until = TRIAL_TURNS;

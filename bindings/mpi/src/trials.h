@@ -19,6 +19,12 @@ enum why {
     WHYS
 };
 
+/* What launches of programs have found so far, as a mean over them. */
+struct learnt {
+    double seconds[WAYS]; /* 0 where unknown */
+    unsigned launches;
+};
+
 /* A trial goes one way for a run of turns, of which the first is not timed: it waits for what the way before it left
  * behind, such as ranks that it let go at different times. */
 #define TRIAL_RUN 5
@@ -53,7 +59,8 @@ struct trial {
     unsigned serial;           /* number of the trial */
     double charged;            /* seconds that trial_note() has returned for this trial */
     double seconds[TRIAL_TURNS];
-    double median[WAYS];       /* seconds, as agreed; 0 where unknown */
+    struct learnt before;      /* by earlier launches */
+    struct learnt learnt;      /* and with the last trial of this one, as agreed: what decides */
 };
 
 /* Where a call stands in a trial: the turn it is, or -1. */
@@ -63,9 +70,9 @@ struct turn_of {
 };
 
 /* Which way is taken where these are the times of both. */
-enum way trial_faster(const double *median);
-/* `median` holds what an earlier run left, or zeros. The first trial is asked for at call number `first`; 0: never. */
-void trial_start(struct trial *trial, enum way way, enum why why, const double *median, uint64_t first);
+enum way trial_faster(const double *seconds);
+/* The first trial is asked for at call number `first`, later where enough launches have tried; 0: never. */
+void trial_start(struct trial *trial, enum way way, enum why why, const struct learnt *before, uint64_t first);
 /* Counts one call and says its way. A function of the count and of what was agreed alone. */
 enum way trial_turn(struct trial *trial, struct turn_of *turn);
 /* The time of a turn is known; late ones, of a trial that has ended, count no more. Returns the seconds that this costs

@@ -226,6 +226,8 @@ remembers() { # what is kept of one run for the next
   rm -rf "$work/cache" "$kept"
   settings=(CHOICES_NATIVE_US=20000)
   check "$mpi: offloaded where that was faster" chosen allgather blocking offloaded tried blocking 90
+  check "$mpi: later runs try again" chosen allgather blocking offloaded tried blocking 90
+  check "$mpi: and count in the mean" [ "$(cut -sf 8 "$work/cache/outboard/choice/"*.tsv | tail -1)" = 2 ]
   check "$mpi: the file is the user's alone" [ "$(stat -c %a "$work/cache/outboard/choice/"*.tsv)" = 600 ]
   check "$mpi: so is its folder" [ "$(stat -c %a "$work/cache/outboard/choice")" = 700 ]
   check "$mpi: the next run begins with what was learnt" chosen allgather blocking offloaded remembered blocking 20
@@ -241,9 +243,9 @@ remembers() { # what is kept of one run for the next
   sed '1s/\t[0-9a-f]\{16\}\t/\t0123456789abcdef\t/' "$kept/good.tsv" >"$kept/bad.tsv"
   chmod 600 "$kept/bad.tsv"
   check "$mpi: a file of another cluster" said_once 'it is of another cluster' blocking 20
-  sed '1s/\t1\t/\t2\t/' "$kept/good.tsv" >"$kept/bad.tsv"
+  sed '1s/\t2\t/\t1\t/' "$kept/good.tsv" >"$kept/bad.tsv"
   check "$mpi: a file of another version" said_once 'it is of another version' blocking 20
-  { cat "$kept/good.tsv"; echo 'allgather	blocking	13	1	4	-1.0	1.0	5'; } >"$kept/bad.tsv"
+  { cat "$kept/good.tsv"; echo 'allgather	blocking	13	1	4	-1.0	1.0	1	5'; } >"$kept/bad.tsv"
   cp "$kept/bad.tsv" "$kept/before.tsv"
   check "$mpi: a damaged file" said_once 'line 3 is damaged' blocking 20
   check "$mpi: it is left as it was" cmp -s "$kept/bad.tsv" "$kept/before.tsv"
