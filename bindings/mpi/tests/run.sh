@@ -208,6 +208,10 @@ alike() { # program, arguments...: all ranks go the same ways, call by call, and
   return 1
 }
 
+both_try() { # program, arguments...: as alike(), two runs in a row
+  alike "$@" && alike "$@"
+}
+
 same_each_run() { # program, arguments...: and nothing is tried
   chooses "$@" && local first && first=$(digests) && chooses "$@" && [ "$(digests)" = "$first" ] &&
     ! grep -q '"why":"tried"' "$work/report.json"
@@ -226,8 +230,6 @@ remembers() { # what is kept of one run for the next
   rm -rf "$work/cache" "$kept"
   settings=(CHOICES_NATIVE_US=20000)
   check "$mpi: offloaded where that was faster" chosen allgather blocking offloaded tried blocking 90
-  check "$mpi: later runs try again" chosen allgather blocking offloaded tried blocking 90
-  check "$mpi: and count in the mean" [ "$(cut -sf 8 "$work/cache/outboard/choice/"*.tsv | tail -1)" = 2 ]
   check "$mpi: the file is the user's alone" [ "$(stat -c %a "$work/cache/outboard/choice/"*.tsv)" = 600 ]
   check "$mpi: so is its folder" [ "$(stat -c %a "$work/cache/outboard/choice")" = 700 ]
   check "$mpi: the next run begins with what was learnt" chosen allgather blocking offloaded remembered blocking 20
@@ -271,6 +273,11 @@ choices() { # natively or offloaded; with the fake alone
   check "$mpi: nonblocking calls alike" chosen allgather nonblocking native tried nonblocking 250
   settings=(CHOICES_PAUSE_US=5000)
   check "$mpi: reductions are not tried" chosen allreduce blocking native built-in reductions 250
+  rm -rf "$work/cache"
+  settings=(CHOICES_PAUSE_US=12000)
+  check "$mpi: the next run tries the same calls" both_try blocking 150
+  check "$mpi: and both count in the mean" [ "$(cut -sf 8 "$work/cache/outboard/choice/"*.tsv | tail -1)" = 2 ]
+  settings=(CHOICES_PAUSE_US=5000)
   choice=learn
   check "$mpi: unless a run is to learn" chosen allreduce blocking native tried reductions 250
   choice=fixed
