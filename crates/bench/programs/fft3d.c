@@ -11,17 +11,18 @@
  * Every repetition is checked: field 0 is a plane wave whose spectrum is known, all fields must come back, and the bits
  * must be those of the repetition before. Checks are outside the measured time.
  *
- * Rank 0 talks to the harness as collective.c does: "library", then for each grid "begin", "end" and a row of JSON.
+ * Rank 0 talks to the harness: "begin" and "end" around the repetitions of each grid, then their samples as JSON.
  */
 #include "control.h"
 #include "options.h"
+#include "repetitions.h"
+#include "transport.h"
 
 #include <complex.h>
 #include <fftw3.h>
 #include <inttypes.h>
 #include <math.h>
 #include <mpi.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,7 +97,7 @@ struct transform {
     int64_t in_mpi_ns;
 };
 
-/* One repetition on one rank. Doubles only: samples travel by MPI_Gather. */
+/* One repetition on one rank. Doubles only: samples travel by transport_exchange. */
 struct sample {
     double elapsed_ms;
     double mpi_ms;
@@ -105,33 +106,7 @@ struct sample {
 };
 enum { SAMPLE_DOUBLES = sizeof(struct sample) / sizeof(double) };
 
-static int own_rank;
-static int all_ranks;
-static int harness = -1;
-
 /* ---- options ------------------------------------------------------------------------------------------------------ */
-
-_Noreturn static void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
-_Noreturn static void fail(const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    complain((uint32_t)own_rank, format, arguments);
-    va_end(arguments);
-    MPI_Abort(MPI_COMM_WORLD, 1);
-    _Exit(1);
-}
-
-static void parse_grids(struct options *options, const char *text)
-{
-    char *at = NULL;
-    for (options->grids = 0; *text != '\0'; text = *at == ',' ? at + 1 : at) {
-        const long n = strtol(text, &at, 10);
-        if (options->grids == GRIDS_MAX || n < 8 || n > 4096 || n % 2 != 0 || (*at != ',' && *at != '\0'))
-            fail("not up to %d even grid sizes from 8 to 4096: %s", GRIDS_MAX, text);
-        options->grid[options->grids++] = (int)n;
-    }
-}
 
 static struct options read_options(int argc, char **argv)
 {
@@ -149,14 +124,16 @@ static struct options read_options(int argc, char **argv)
         {.name = NULL},
     };
     if (options_read(argc, argv, known) != 0)
-        fail("cannot be started so");
-    parse_grids(&options, grids);
+        transport_fail("cannot be started so");
+    int64_t numbers[GRIDS_MAX];
+    options.grids = parse_sizes(grids, "POINTS", 1, GRIDS_MAX, numbers);
+    for (int at = 0; at < options.grids; at++)
+        options.grid[at] = (int)numbers[at];
     sscanf(process_grid, "%dx%d", &options.dimensions[0], &options.dimensions[1]);
-    if (options.control == NULL || options.grids == 0 || options.repetitions < 1 || options.variables < 1 ||
-        options.variables > VARIABLES_MAX || options.dimensions[0] < 1 || options.dimensions[1] < 1 ||
-        options.dimensions[0] * options.dimensions[1] != all_ranks)
-        fail("control, grids, repetitions, 1 to %d variables and a process grid of %d ranks are needed", VARIABLES_MAX,
-             all_ranks);
+    if (options.control == NULL || options.grids == 0 || options.repetitions < 1 || options.variables > VARIABLES_MAX ||
+        options.dimensions[0] * options.dimensions[1] != (int)transport_ranks())
+        transport_fail("control, grids, repetitions, up to %d variables and a process grid of all ranks are needed",
+                       VARIABLES_MAX);
     return options;
 }
 
@@ -171,11 +148,11 @@ static struct range part(int length, int parts, int at)
 }
 
 /* FFTW's memory: equally aligned everywhere, so that one plan fits all arrays. */
-static void *allocate(size_t bytes)
+static void *aligned(size_t bytes)
 {
     void *memory = fftw_malloc(bytes > 0 ? bytes : 1);
     if (memory == NULL)
-        fail("no memory for %zu bytes", bytes);
+        transport_fail("no memory for %zu bytes", bytes);
     memset(memory, 0, bytes);
     return memory;
 }
@@ -185,15 +162,17 @@ static size_t block_cells(const struct block *block)
     return (size_t)block->length[0] * (size_t)block->length[1] * (size_t)block->length[2];
 }
 
-static void lay_side(struct side *side, int ranks, struct block (*block_of)(const struct transform *, int, int),
-                     const struct transform *transform)
+/* The block between this rank and another one of a row or column of so many. */
+typedef struct block block_of(const struct transform *transform, int ranks, int rank);
+
+static void lay_side(struct side *side, int ranks, block_of *block, const struct transform *transform)
 {
     int at = 0;
-    side->blocks = allocate(sizeof *side->blocks * (size_t)ranks);
-    side->counts = allocate(sizeof *side->counts * (size_t)ranks);
-    side->displacements = allocate(sizeof *side->displacements * (size_t)ranks);
+    side->blocks = aligned(sizeof *side->blocks * (size_t)ranks);
+    side->counts = aligned(sizeof *side->counts * (size_t)ranks);
+    side->displacements = aligned(sizeof *side->displacements * (size_t)ranks);
     for (int rank = 0; rank < ranks; rank++) {
-        side->blocks[rank] = block_of(transform, ranks, rank);
+        side->blocks[rank] = block(transform, ranks, rank);
         side->counts[rank] = (int)block_cells(&side->blocks[rank]);
         side->displacements[rank] = at;
         at += side->counts[rank];
@@ -234,20 +213,19 @@ static struct block z_lines_block(const struct transform *t, int ranks, int rank
         (size_t)z.from, {z.length, t->x.length, t->y_of_z.length}, {1, n, (size_t)t->x.length * n}};
 }
 
-static void lay_exchange(struct exchange *exchange, int color, int key,
-                         struct block (*const block_of[2])(const struct transform *, int, int),
+static void lay_exchange(struct exchange *exchange, int color, int key, block_of *const blocks[2],
                          const struct transform *transform)
 {
     MPI_Comm_split(MPI_COMM_WORLD, color, key, &exchange->communicator);
     MPI_Comm_size(exchange->communicator, &exchange->ranks);
     size_t most = 0;
     for (int side = 0; side < 2; side++) {
-        lay_side(&exchange->sides[side], exchange->ranks, block_of[side], transform);
+        lay_side(&exchange->sides[side], exchange->ranks, blocks[side], transform);
         const size_t cells = side_cells(&exchange->sides[side], exchange->ranks);
         most = cells > most ? cells : most;
     }
     for (int at = 0; at < SLOTS; at++)
-        exchange->slots[at] = (struct slot){allocate(sizeof(cell) * most), allocate(sizeof(cell) * most),
+        exchange->slots[at] = (struct slot){aligned(sizeof(cell) * most), aligned(sizeof(cell) * most),
                                             MPI_REQUEST_NULL};
 }
 
@@ -271,16 +249,16 @@ static void make_plans(struct transform *t)
     t->z_backward = plan_lines(t->n, z_lines, t->spectra[0], FFTW_BACKWARD);
     if (t->x_forward == NULL || t->x_backward == NULL || t->y_forward == NULL || t->y_backward == NULL ||
         t->z_forward == NULL || t->z_backward == NULL)
-        fail("FFTW has no plan for lines of %d points", t->n);
+        transport_fail("FFTW has no plan for lines of %d points", t->n);
 }
 
 static struct transform *make_transform(const struct options *options, int n)
 {
-    struct transform *t = allocate(sizeof *t);
+    struct transform *t = aligned(sizeof *t);
     const int rows = options->dimensions[0];
     const int columns = options->dimensions[1];
-    const int in_row = own_rank % rows;
-    const int in_column = own_rank / rows;
+    const int in_row = (int)transport_rank() % rows;
+    const int in_column = (int)transport_rank() / rows;
     t->n = n;
     t->half = n / 2 + 1;
     t->variables = options->variables;
@@ -288,23 +266,18 @@ static struct transform *make_transform(const struct options *options, int n)
     t->z = part(n, columns, in_column);
     t->x = part(t->half, rows, in_row);
     t->y_of_z = part(n, columns, in_column);
-    if (t->y.length == 0 || t->z.length == 0 || t->x.length == 0)
-        fail("a process grid of %dx%d leaves ranks without lines of a grid of %d", rows, columns, n);
     const size_t lines = (size_t)t->y.length * (size_t)t->z.length;
     for (int variable = 0; variable < t->variables; variable++) {
-        t->fields[variable] = allocate(sizeof(double) * lines * (size_t)n);
-        t->spectra[variable] = allocate(sizeof(cell) * (size_t)n * (size_t)t->x.length * (size_t)t->y_of_z.length);
+        t->fields[variable] = aligned(sizeof(double) * lines * (size_t)n);
+        t->spectra[variable] = aligned(sizeof(cell) * (size_t)n * (size_t)t->x.length * (size_t)t->y_of_z.length);
     }
-    t->x_lines = allocate(sizeof(cell) * lines * (size_t)t->half);
-    t->y_lines = allocate(sizeof(cell) * (size_t)n * (size_t)t->x.length * (size_t)t->z.length);
-    t->wave = allocate(sizeof(double) * (size_t)n);
+    t->x_lines = aligned(sizeof(cell) * lines * (size_t)t->half);
+    t->y_lines = aligned(sizeof(cell) * (size_t)n * (size_t)t->x.length * (size_t)t->z.length);
+    t->wave = aligned(sizeof(double) * (size_t)n);
     for (int at = 0; at < n; at++)
         t->wave[at] = cos(2 * M_PI * at / n);
-    lay_exchange(&t->rows, in_column, in_row,
-                 (struct block (*const[2])(const struct transform *, int, int)){x_lines_block, y_lines_block_of_row}, t);
-    lay_exchange(&t->columns, in_row, in_column,
-                 (struct block (*const[2])(const struct transform *, int, int)){y_lines_block_of_column, z_lines_block},
-                 t);
+    lay_exchange(&t->rows, in_column, in_row, (block_of *const[]){x_lines_block, y_lines_block_of_row}, t);
+    lay_exchange(&t->columns, in_row, in_column, (block_of *const[]){y_lines_block_of_column, z_lines_block}, t);
     make_plans(t);
     return t;
 }
@@ -345,7 +318,7 @@ static void free_transform(struct transform *t)
 
 enum copying { PACK, UNPACK };
 
-/* Between an array and packed blocks. In tiles, so that an axis that runs across the other's lines stays in the cache. */
+/* Between an array and packed blocks. In tiles, so that an axis that runs across the other's lines is in the cache. */
 static void copy_side(const struct exchange *exchange, int which, cell *array, cell *packed, enum copying copying)
 {
     const struct side *side = &exchange->sides[which];
@@ -384,7 +357,7 @@ static void start(struct transform *t, struct exchange *exchange, int from, int 
                                     exchange->communicator, &slot->request);
     t->in_mpi_ns += clock_now_ns() - began;
     if (code != MPI_SUCCESS)
-        fail("MPI_Ialltoallv ended with code %d", code);
+        transport_fail("MPI_Ialltoallv ended with code %d", code);
 }
 
 /* Waits for the exchange and unpacks it into `array`, which the side behind side `from` belongs to. */
@@ -395,7 +368,7 @@ static void finish(struct transform *t, struct exchange *exchange, int from, int
     const int code = MPI_Wait(&slot->request, MPI_STATUS_IGNORE);
     t->in_mpi_ns += clock_now_ns() - began;
     if (code != MPI_SUCCESS)
-        fail("MPI_Wait ended with code %d", code);
+        transport_fail("MPI_Wait ended with code %d", code);
     copy_side(exchange, 1 - from, array, slot->receive, UNPACK);
 }
 
@@ -487,7 +460,8 @@ static double check_spectra(const struct transform *t, uint64_t *checksum)
         for (int y = t->y_of_z.from; y < t->y_of_z.from + t->y_of_z.length; y++)
             for (int x = t->x.from; x < t->x.from + t->x.length; x++)
                 for (int z = 0; z < t->n; z++, at++) {
-                    const uint64_t place = ((uint64_t)variable << 40) + ((uint64_t)(y * t->half + x) << 12) + (uint64_t)z;
+                    const uint64_t line = (uint64_t)(y * t->half + x);
+                    const uint64_t place = ((uint64_t)variable << 40) + (line << 12) + (uint64_t)z;
                     const double expected = x == WAVE_X && y == WAVE_Y && z == WAVE_Z ? peak : 0;
                     *checksum += bits_at(creal(*at), 2 * place) + bits_at(cimag(*at), 2 * place + 1);
                     if (variable == 0)
@@ -547,20 +521,9 @@ static struct sample repeat(struct transform *t, uint64_t *checksum)
     /* Written so that what is not a number is wrong. */
     const int right = spectra <= TOLERANCE && fields <= TOLERANCE;
     if (!right)
-        fprintf(stderr, "rank %d: grid %d: off by %g in the spectra and by %g in the fields\n", own_rank, t->n, spectra,
-                fields);
+        fprintf(stderr, "rank %u: grid %d: off by %g in the spectra and by %g in the fields\n", transport_rank(), t->n,
+                spectra, fields);
     return (struct sample){(double)sum.elapsed_ns / 1e6, (double)t->in_mpi_ns / 1e6, (double)sum.cpu_ns / 1e9, !right};
-}
-
-/* Tells the harness and goes on, on all ranks, when it has answered. */
-static void mark(const char *what)
-{
-    char answer[16];
-    MPI_Barrier(MPI_COMM_WORLD);
-    if (harness >= 0 && (control_send(harness, "%s\n", what) != 0 ||
-                         control_receive(harness, answer, sizeof answer) != 0 || strcmp(answer, "ok") != 0))
-        fail("the harness is gone");
-    MPI_Barrier(MPI_COMM_WORLD);
 }
 
 /* `all` holds the repetitions of rank after rank. */
@@ -568,90 +531,67 @@ static void send_row(const struct transform *t, const struct sample *all, int re
 {
     char *text = NULL;
     size_t length = 0;
+    const int ranks = (int)transport_ranks();
     double *slowest_ms = allocate(sizeof(double) * (size_t)repetitions);
     double *mpi_ms = allocate(sizeof(double) * (size_t)repetitions);
     double cpu_s = 0;
     double wrong = 0;
-    for (int rank = 0; rank < all_ranks; rank++)
+    for (int rank = 0; rank < ranks; rank++)
         for (int at = 0; at < repetitions; at++) {
             const struct sample *sample = &all[rank * repetitions + at];
             slowest_ms[at] = fmax(slowest_ms[at], sample->elapsed_ms);
-            mpi_ms[at] += sample->mpi_ms / all_ranks;
+            mpi_ms[at] += sample->mpi_ms / ranks;
             cpu_s += sample->cpu_s;
             wrong += sample->wrong;
         }
-    FILE *row = open_memstream(&text, &length);
-    if (row == NULL)
-        fail("no memory for the report");
-    fprintf(row, "row {\"grid\":%d,\"checksum\":\"%016" PRIx64 "\",\"cpu_s\":%.9f,\"wrong\":%.0f,", t->n, checksum,
-            cpu_s, wrong);
+    FILE *row = row_begin(&text, &length);
+    fprintf(row, "{\"grid\":%d,\"checksum\":\"%016" PRIx64 "\",\"cpu_s\":%.9f,\"wrong\":%.0f,", t->n, checksum, cpu_s,
+            wrong);
     write_numbers(row, "slowest_ms", slowest_ms, (size_t)repetitions, 1);
     fputc(',', row);
     write_numbers(row, "mpi_ms", mpi_ms, (size_t)repetitions, 1);
-    fputs("}\n", row);
-    fclose(row);
-    if (control_send(harness, "%s", text) != 0)
-        fail("the harness is gone");
-    free(text);
-    fftw_free(slowest_ms);
-    fftw_free(mpi_ms);
+    fputc('}', row);
+    row_send(row, &text);
+    free(slowest_ms);
+    free(mpi_ms);
 }
 
 static void measure(const struct options *options, int n)
 {
     struct transform *t = make_transform(options, n);
     struct sample *mine = allocate(sizeof *mine * (size_t)options->repetitions);
-    struct sample *all = allocate(sizeof *all * (size_t)options->repetitions * (size_t)all_ranks);
     uint64_t first = 0;
     uint64_t checksum = 0;
     double wrong = 0;
     for (int at = 0; at < WARM_UP; at++)
         wrong += repeat(t, &first).wrong;
-    mark("begin");
+    harness_mark("begin");
     for (int at = 0; at < options->repetitions; at++) {
         mine[at] = repeat(t, &checksum);
         if (checksum != first)
-            fprintf(stderr, "rank %d: grid %d: other bits than in the repetition before\n", own_rank, n);
+            fprintf(stderr, "rank %u: grid %d: other bits than in the repetition before\n", transport_rank(), n);
         mine[at].wrong = mine[at].wrong > 0 || checksum != first;
     }
-    mark("end");
+    harness_mark("end");
     mine[0].wrong += wrong;
-    MPI_Gather(mine, options->repetitions * SAMPLE_DOUBLES, MPI_DOUBLE, all, options->repetitions * SAMPLE_DOUBLES,
-               MPI_DOUBLE, 0, MPI_COMM_WORLD);
+    struct sample *all = gather_doubles(mine, options->repetitions * SAMPLE_DOUBLES);
     MPI_Reduce(&first, &checksum, 1, MPI_UINT64_T, MPI_SUM, 0, MPI_COMM_WORLD);
-    if (own_rank == 0)
+    if (transport_rank() == 0)
         send_row(t, all, options->repetitions, checksum);
-    fftw_free(mine);
-    fftw_free(all);
+    free(mine);
+    free(all);
     free_transform(t);
-}
-
-/* After the library has started its threads, so that they are not born on the ranks' core. */
-static void bind_cores(const struct options *options)
-{
-    if (options->main_core >= 0 && core_bind(0, options->main_core) != 0)
-        fail("the rank cannot be bound to core %d", options->main_core);
 }
 
 int main(int argc, char **argv)
 {
-    char library[MPI_MAX_LIBRARY_VERSION_STRING];
-    int length = 0;
-    MPI_Init(&argc, &argv);
-    MPI_Comm_rank(MPI_COMM_WORLD, &own_rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &all_ranks);
-    MPI_Get_library_version(library, &length);
-    library[strcspn(library, "\n")] = '\0';
+    transport_start(&argc, &argv);
     const struct options options = read_options(argc, argv);
-    if (options.layout != NULL && host_check(options.layout, (uint32_t)own_rank, (uint32_t)all_ranks) != 0)
-        fail("not where it belongs");
-    if (own_rank == 0 && (harness = control_connect(options.control)) < 0)
-        fail("no line to the harness");
-    bind_cores(&options);
-    if (harness >= 0 && control_send(harness, "library %s\n", library) != 0)
-        fail("the harness is gone");
+    check_layout(options.layout);
+    harness_open(options.control);
+    bind_main(options.main_core);
     for (int at = 0; at < options.grids; at++)
         measure(&options, options.grid[at]);
-    MPI_Finalize();
+    transport_stop();
     return 0;
 }
