@@ -84,6 +84,8 @@ bench: build
 	for layout in contiguous strided; do $(OUTBOARD) bench allgather --lab 4x1gbit --ranks-per-host 4 --layout $$layout \
 	  --sizes 1M --peers open-mpi,mpich,intel-mpi --json target/bench-$$layout.json || exit 1; done
 	$(OUTBOARD) bench fft --lab 4x1gbit --grid 128,256 --peers open-mpi,mpich,intel-mpi --json target/bench-fft.json
+	$(OUTBOARD) bench radix --lab 4x1gbit --peers open-mpi,mpich,intel-mpi --json target/bench-radix.json
+	$(OUTBOARD) bench radix --lab 4x1gbit --digit-bits --peers open-mpi,mpich,intel-mpi --json target/bench-radix-bits.json
 
 soak: build loom miri
 	$(OUTBOARD) sim mixed --seeds 20000

@@ -15,9 +15,9 @@ use tempfile::TempDir;
 macro_rules! sources {
     ($($name:literal)+) => { [$(($name, include_str!(concat!("../programs/", $name)))),+] };
 }
-const SOURCES: [(&str, &str); 22] = sources! {
+const SOURCES: [(&str, &str); 23] = sources! {
     "batches.c" "calls.c" "calls.h" "cg.c" "collective.c" "calibrate.c" "compute.c" "compute.h" "control.c" "control.h"
-    "fft3d.c" "fluid.lammps" "messages.c" "../../../examples/pagerank.c" "panel.c" "options.c" "options.h"
+    "fft3d.c" "fluid.lammps" "messages.c" "../../../examples/pagerank.c" "panel.c" "options.c" "options.h" "radix.c"
     "repetitions.c" "repetitions.h" "transport.h" "transport_mpi.c" "transport_outboard.c"
 };
 const FLAGS: [&str; 4] = ["-std=gnu11", "-O2", "-Wall", "-Wextra"];
@@ -184,7 +184,7 @@ mod tests {
             let arguments = ["-Werror", "-Wshadow", "-I", header, "-c", source].map(OsString::from);
             workshop.compile("outboard", Path::new(PLAIN_COMPILER), &arguments).unwrap();
         }
-        for source in ["cg.c", "fft3d.c", "pagerank.c", "panel.c", "transport_mpi.c"] {
+        for source in ["cg.c", "fft3d.c", "pagerank.c", "panel.c", "radix.c", "transport_mpi.c"] {
             let arguments = ["-Werror", "-Wshadow", "-c", source].map(OsString::from);
             workshop.compile("debian", Path::new(crate::install::DEBIAN_MPICC), &arguments).unwrap();
         }

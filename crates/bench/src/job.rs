@@ -54,6 +54,8 @@ pub struct Job<'a> {
     pub comm_core: bool,
     /// All calls are blocking: a progress thread would only be in the way.
     pub blocking: bool,
+    /// One-sided calls are among them.
+    pub one_sided: bool,
     /// A directory for the outputs of the programs, and for what else the launch needs; gone after the run.
     pub directory: &'a Path,
 }

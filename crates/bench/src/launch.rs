@@ -143,6 +143,7 @@ impl Launching<'_> {
             arguments,
             comm_core: setup.comm_core,
             blocking: setup.blocking,
+            one_sided: setup.one_sided,
             directory,
         };
         system.launch(&job).map_err(|source| BenchError::Launch { system: system.name(), source })
@@ -195,6 +196,34 @@ impl Talk<'_, '_> {
         let wire_bytes = self.lab.counters()?.iter().map(|port| port.tx.bytes + port.rx.bytes).sum();
         let name = self.watch.system().to_owned();
         Ok(Counted { wire_bytes, services: read_services(&name, self.watch.running())? })
+    }
+
+    /// The rows of a launch whose first phase is empty, in the order of `expected`, which `key` finds in a row. What a
+    /// phase takes by itself is not in what was counted.
+    pub(crate) fn launch_behind_empty<L: DeserializeOwned, K: PartialEq + std::fmt::Debug>(
+        &mut self,
+        expected: impl Iterator<Item = K>,
+        key: impl Fn(&L) -> K,
+    ) -> Result<Launch<L>, BenchError> {
+        let mut launch = Launch { library: String::new(), samples: Vec::new() };
+        let (mut empty, mut phase): (Option<Counted>, _) = (None, None);
+        let mut expected = expected.peekable();
+        while let Some(next) = expected.peek() {
+            match (self.next(&format!("measuring {next:?}"))?, phase.take(), empty) {
+                (Said::Library(text), None, None) => launch.library = text,
+                (Said::Phase(counted), None, None) => empty = Some(counted),
+                (Said::Phase(counted), None, Some(_)) => phase = Some(counted),
+                (Said::Row(text), Some(counted), Some(empty)) => {
+                    let line: L = self.parse(&text)?;
+                    if expected.next() != Some(key(&line)) {
+                        return Err(self.nonsense(&text));
+                    }
+                    launch.samples.push(Sample { line, counted: counted.since(&empty) });
+                }
+                (said, ..) => return Err(self.nonsense(&format!("{said:?}"))),
+            }
+        }
+        Ok(launch)
     }
 
     /// A row's content.

@@ -40,6 +40,7 @@ mod ours;
 mod peers;
 mod plot;
 mod programs;
+mod radix;
 mod readme;
 mod recorded;
 mod report;
@@ -62,6 +63,7 @@ pub use options::{BenchOptions, LateBy, Lateness, OptionError, format_size, pars
 pub use ours::{Choosing, Outboard, Services};
 pub use peers::{Peer, open_mpi_compiler, open_mpi_launcher};
 pub use programs::{Program, ProgramRow, ProgramsReport, render_programs, render_programs_markdown, run_program};
+pub use radix::{Histogram, RadixOptions, RadixReport, RadixRow, render_radix_table, run_radix};
 pub use readme::{Table, TableRow, fill_tables, read_tables, write_tables};
 pub use recorded::{
     HandedOver, RecordedOptions, RecordedReport, RecordedRow, Way, render_recorded_table, run_recorded,

@@ -151,6 +151,8 @@ pub enum OptionError {
         "a grid has an even number of points along each axis, 8 to 4096, and lines for all of {ranks} ranks, not {grid}"
     )]
     Grid { grid: u32, ranks: u32 },
+    #[error("a radix is 2 to 65536, or 1 to 16 bits with --digit-bits; here a pass would have {buckets} buckets")]
+    Buckets { buckets: u32 },
     #[error(
         "a late rank can be silent in an alltoallv only: counts of zero are what makes it so, and {collective} has none"
     )]

@@ -295,11 +295,16 @@ impl Overlap {
         Self {
             compute_ms,
             overall_ms,
-            percent: (1.0 - (overall_ms - compute_ms) / pure_ms) * 100.0,
+            percent: overlap_percent(compute_ms, overall_ms, pure_ms),
             paired_alone_ms,
             paired_ratio: overall_ms / paired_alone_ms,
         }
     }
+}
+
+/// What [`Overlap::percent`] is.
+pub(crate) fn overlap_percent(compute_ms: f64, overall_ms: f64, pure_ms: f64) -> f64 {
+    (1.0 - (overall_ms - compute_ms) / pure_ms) * 100.0
 }
 
 /// Random loss in the switch.

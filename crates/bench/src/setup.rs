@@ -33,6 +33,8 @@ pub struct Setup {
     pub learn: u32,
     /// Calls are blocking, so that progress threads of MPI libraries have nothing to do: there are none.
     pub blocking: bool,
+    /// The program makes one-sided calls.
+    pub one_sided: bool,
     /// Where the peers are installed.
     pub peers_dir: PathBuf,
     /// Where to write the charts; `None` for no charts.
@@ -56,6 +58,7 @@ impl Setup {
             comm_core: false,
             learn: 0,
             blocking: false,
+            one_sided: false,
             peers_dir: default_peers_dir(),
             plot: None,
             launch_timeout: None,

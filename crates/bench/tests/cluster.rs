@@ -4,9 +4,9 @@
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use outboard_bench::{
-    BatchRow, BenchError, BenchOptions, Collective, FftOptions, Job, LateBy, Lateness, Layout, Peer, RecordedOptions,
-    Report, Setup, Way, default_peers_dir, open_mpi_launcher, render_fft_table, run, run_batches, run_fft,
-    run_recorded,
+    BatchRow, BenchError, BenchOptions, Collective, FftOptions, Job, LateBy, Lateness, Layout, Peer, RadixOptions,
+    RecordedOptions, Report, Setup, Way, default_peers_dir, open_mpi_launcher, render_fft_table, run, run_batches,
+    run_fft, run_radix, run_recorded,
 };
 use outboard_lab::{Lab, Loss, LossOf, SpecError};
 use std::fs;
@@ -30,6 +30,7 @@ fn main() -> ExitCode {
         Trial::test("blocking_calls_come_in_batches", blocking_calls_come_in_batches),
         Trial::test("nonblocking_calls_compute_in_between", nonblocking_calls_compute_in_between),
         Trial::test("fft_has_the_same_bits_below_any_layout", fft_has_the_same_bits_below_any_layout),
+        Trial::test("cd_8_a_radix_sort_sorts_to_any_base", cd_8_a_radix_sort_sorts_to_any_base),
         Trial::test("messages_go_in_both_ways", messages_go_in_both_ways),
         Trial::test("daemons_of_a_launcher_keep_to_their_hosts", daemons_of_a_launcher_keep_to_their_hosts),
         Trial::test("a_launch_out_of_time_leaves_nothing_running", a_launch_out_of_time_leaves_nothing_running),
@@ -233,6 +234,28 @@ fn fft_has_the_same_bits_below_any_layout() -> Result<(), Failed> {
     Ok(())
 }
 
+/// CD-8: keys that fill no bucket evenly, and more buckets than keys.
+fn cd_8_a_radix_sort_sorts_to_any_base() -> Result<(), Failed> {
+    let mut setup = setup(2)?;
+    (setup.ranks_per_host, setup.layout, setup.rounds) = (2, Layout::Strided, 2);
+    let charts = tempfile::tempdir()?;
+    setup.plot = Some(charts.path().to_owned());
+    let options = RadixOptions { setup, buckets: vec![3, 4096], keys: vec![1, 999] };
+    let report = run_radix(&options, &[]).map_err(|error| Failed::from(error.to_string()))?;
+    let sorts = report.rows.iter().map(|row| (row.keys, row.buckets, row.passes)).collect::<Vec<_>>();
+    assert_eq!(sorts, [(1, 3, 21), (1, 4096, 3), (999, 3, 21), (999, 4096, 3)]);
+    for row in &report.rows {
+        assert!(row.cost.verified && row.cost.repetitions == 8 && row.offloaded_histograms.is_none(), "{row:?}");
+        // Two ranks a host have a histogram for the two of the other: out of one port and into the other.
+        let histograms = f64::from(row.passes) * (2 * 2 * 2 * row.histogram.bytes_per_rank) as f64;
+        assert!(row.cost.wire_bytes >= histograms, "{row:?}");
+        let times = [row.histogram.exchange_ms, row.histogram.moving_ms, row.histogram.both_ms];
+        assert!(times.iter().all(|ms| *ms > 0.0 && *ms < row.in_turn_ms.max + row.cost.time_ms.max), "{row:?}");
+    }
+    assert_eq!(fs::read_dir(charts.path())?.count(), 1);
+    Ok(())
+}
+
 /// GP-1, GP-2: message by message and by persistent requests, which no service process takes part in.
 fn messages_go_in_both_ways() -> Result<(), Failed> {
     let mut setup = setup(2)?;
@@ -271,6 +294,7 @@ fn daemons_of_a_launcher_keep_to_their_hosts() -> Result<(), Failed> {
         arguments: &["-c", line].map(String::from),
         comm_core: false,
         blocking: false,
+        one_sided: false,
         directory: directory.path(),
     };
     let mut launcher = open_mpi_launcher(Peer::Debian, &default_peers_dir(), &job, &[])?;

@@ -2,6 +2,7 @@
 
 mod grid;
 mod programs;
+mod radix;
 mod readme;
 mod verdicts;
 
@@ -64,6 +65,8 @@ pub(crate) enum BenchCommand {
     Barrier(BenchArgs),
     /// A three-dimensional FFT in pencils, several fields in a pipeline, its transposes by MPI_Ialltoallv
     Fft(FftArgs),
+    /// A parallel radix sort: histograms by MPI_Iallgather while keys are moved, then one-sided calls
+    Radix(radix::RadixArgs),
     /// A scatter-destination all-to-all by messages: one by one, and as a recorded group called again and again
     Recorded(RecordedArgs),
     /// An MPI library natively beside the same library below the preloaded shim: collectives, sizes, clusters
@@ -204,6 +207,7 @@ pub(crate) fn bench(command: BenchCommand) -> Result<ExitCode, CliError> {
         BenchCommand::Scan(args) => (Collective::Scan, args),
         BenchCommand::Barrier(args) => (Collective::Barrier, args),
         BenchCommand::Fft(args) => return fft(args),
+        BenchCommand::Radix(args) => return radix::radix(&args),
         BenchCommand::Recorded(args) => return recorded(args),
         BenchCommand::Grid(args) => return grid::grid(&args),
         BenchCommand::Programs(args) => return programs::programs(&args),

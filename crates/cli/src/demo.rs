@@ -208,8 +208,17 @@ fn measure(
     let program = Path::new(&command[0]);
     let layout = Layout::default();
     let arguments = arguments.as_slice();
-    let job =
-        Job { lab: &lab, ranks, layout, program, arguments, comm_core: scene.comm_core, blocking: false, directory };
+    let job = Job {
+        lab: &lab,
+        ranks,
+        layout,
+        program,
+        arguments,
+        comm_core: scene.comm_core,
+        blocking: false,
+        one_sided: false,
+        directory,
+    };
     let launcher = open_mpi_launcher(args.mpi, &default_peers_dir(), &job, &environment)?;
     let before = lab.counters()?;
     let name = if offloaded { "offloaded run" } else { "native run" };

@@ -171,6 +171,7 @@ fn run_mpi(
                 arguments: &args.command[1..],
                 comm_core: false,
                 blocking: false,
+                one_sided: false,
                 directory,
             };
             let mut command = open_mpi_launcher(args.mpi, &default_peers_dir(), &job, &environment)?;

@@ -11,6 +11,11 @@ const OUTBOARD: &str = env!("CARGO_BIN_EXE_outboard");
 
 /// The rows of one run with these arguments of `outboard bench`.
 fn rows(arguments: &[&str]) -> Vec<Value> {
+    rows_with(&[], arguments)
+}
+
+/// The same in this environment.
+fn rows_with(environment: &[(&str, &str)], arguments: &[&str]) -> Vec<Value> {
     let directory = tempfile::tempdir().expect("a directory");
     let json = directory.path().join("rows.json");
     let done = Command::new(OUTBOARD)
@@ -20,6 +25,7 @@ fn rows(arguments: &[&str]) -> Vec<Value> {
         .arg(&json)
         .env_remove("OUTBOARD_HOME")
         .env_remove("OUTBOARD_SOCKET")
+        .envs(environment.iter().copied())
         .output()
         .expect("the command starts");
     let said = String::from_utf8_lossy(&done.stderr);
@@ -151,6 +157,23 @@ fn an_fft_below_the_shim_has_the_bits_of_the_one_without() {
     assert_eq!(ours["exchanges"], 16);
     let offloaded = ours["offloaded_exchanges"].as_f64().expect("a number");
     assert!((8.0..24.0).contains(&offloaded), "{ours}");
+}
+
+/// CD-8: small histograms and large ones go to the service processes, each pass's one, and nothing else is counted.
+#[test]
+fn cd_8_the_histograms_of_a_radix_sort_are_offloaded() {
+    let sorts = ["radix", "--lab", "2x1gbit", "--ranks-per-host", "2", "--digit-bits", "--radices", "4,12"];
+    let sorts = [&sorts[..], &["--keys", "1000", "--repetitions", "2", "--peers", "debian"]].concat();
+    let rows = rows_with(&[("OUTBOARD_CHOICE", "offload")], &sorts);
+    let systems: Vec<_> = rows.iter().map(|row| row["system"].as_str().expect("a name")).collect();
+    assert_eq!(systems, ["outboard below debian", "outboard below debian", "debian", "debian"]);
+    for (row, passes) in rows.iter().zip([8.0, 3.0]) {
+        let offloaded = row["offloaded_histograms"].as_f64().expect("a number");
+        assert_eq!(row["passes"].as_f64(), Some(passes));
+        // The last call of a phase may be counted a moment late.
+        assert!((passes - 0.5..passes + 0.5).contains(&offloaded), "{row}");
+    }
+    assert!(rows[2..].iter().all(|row| row["offloaded_histograms"].is_null()), "{rows:?}");
 }
 
 /// GP-5: a repeated call of a recorded group is one entry for the service process, and takes at most half of the

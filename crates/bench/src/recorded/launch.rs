@@ -1,7 +1,7 @@
 //! One launch of the messages' program below one system: its samples, way by way within size by size.
 
 use super::{RecordedOptions, Way};
-use crate::launch::{self, Counted, Launch, Launching, Said, Sample, Talk};
+use crate::launch::{self, Launch, Launching};
 use crate::limit::refill_time;
 use crate::{BenchError, limit};
 use serde::Deserialize;
@@ -26,31 +26,9 @@ pub(super) struct WayLine {
 
 /// Launches the program and measures both ways of all sizes.
 pub(super) fn measure(options: &RecordedOptions, launching: &Launching<'_>) -> Result<Launch<WayLine>, BenchError> {
-    launching.run(arguments(options), time_limit(options), |talk| listen(options, talk))
-}
-
-fn listen(options: &RecordedOptions, talk: &mut Talk<'_, '_>) -> Result<Launch<WayLine>, BenchError> {
-    let mut expected = options.sizes.iter().flat_map(|bytes| Way::ALL.map(|way| (*bytes, way)));
-    let mut launch = Launch { library: String::new(), samples: Vec::new() };
-    let (mut empty, mut phase): (Option<Counted>, _) = (None, None);
-    while launch.samples.len() < options.sizes.len() * Way::ALL.len() {
-        let during = format!("measuring messages, {} sizes and ways done", launch.samples.len());
-        match (talk.next(&during)?, phase.take(), empty) {
-            (Said::Library(text), None, None) => launch.library = text,
-            (Said::Phase(counted), None, None) => empty = Some(counted),
-            (Said::Phase(counted), None, Some(_)) => phase = Some(counted),
-            (Said::Row(text), Some(counted), Some(empty)) => {
-                let line: WayLine = talk.parse(&text)?;
-                if expected.next() != Some((line.bytes, line.way)) {
-                    return Err(talk.nonsense(&text));
-                }
-                // Without what a phase takes by itself.
-                launch.samples.push(Sample { line, counted: counted.since(&empty) });
-            }
-            (said, ..) => return Err(talk.nonsense(&format!("{said:?}"))),
-        }
-    }
-    Ok(launch)
+    let sizes_and_ways = options.sizes.iter().flat_map(|bytes| Way::ALL.map(|way| (*bytes, way)));
+    let key = |line: &WayLine| (line.bytes, line.way);
+    launching.run(arguments(options), time_limit(options), |talk| talk.launch_behind_empty(sizes_and_ways, key))
 }
 
 fn arguments(options: &RecordedOptions) -> Vec<String> {

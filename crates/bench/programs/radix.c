@@ -1,0 +1,342 @@
+/*
+ * radix.c: a parallel radix sort (CD-8), each pass in five steps:
+ *
+ *   count the own keys of each bucket
+ *   move the own keys into the order of their buckets     while MPI_Iallgather
+ *                                                         brings the counts of all ranks, the histogram, together
+ *   find the place of each bucket by prefix sums over the histogram
+ *   put the keys there, which may be at any rank, by one-sided calls
+ *
+ * A key has 32 bits, and a pass sorts by one digit to the base of the number of buckets, lowest first. Each rank has as
+ * many keys as every other, before and after.
+ *
+ * For each size sorts of two kinds alternate: "overlapped" as above, and "in turn", where the keys are moved when the
+ * histogram is there: that tells what either takes alone. Every result must be what qsort makes of all keys; that is
+ * outside the measured time. Ranks begin a sort together by a fence, so that in a phase nothing but histograms can be
+ * offloaded; a phase without sorts comes first, to tell what a phase takes by itself.
+ */
+#include "control.h"
+#include "options.h"
+#include "repetitions.h"
+#include "transport.h"
+
+#include <math.h>
+#include <mpi.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SIZES_MAX = 64, WARM_UP = 2, KEY_BITS = 32 };
+enum kind { OVERLAPPED, IN_TURN, KINDS };
+
+struct options {
+    const char *control;               /* socket of the harness */
+    const char *layout;                /* for host_check */
+    int sizes;
+    int64_t numbers[2 * SIZES_MAX];    /* buckets and keys of each rank, of size after size */
+    int repetitions;
+    int main_core;                     /* -1: not bound */
+};
+
+struct sort {
+    uint32_t buckets;
+    size_t keys;           /* of each rank */
+    uint32_t *window_keys; /* what is to be sorted; where keys arrive */
+    uint32_t *moved;       /* the same keys in the order of their buckets */
+    uint32_t *input;
+    uint32_t *expected;
+    uint32_t *counts;      /* keys of each bucket here */
+    uint32_t *histogram;   /* the same of all ranks */
+    uint64_t *places;      /* of the first own key of each bucket: first here, then among all keys */
+    int *lengths;          /* of the pieces that go to one rank, and where they belong there */
+    int *displacements;
+    MPI_Win window;
+};
+
+/* One sort on one rank. Doubles only: samples travel by transport_exchange. */
+struct sample {
+    double elapsed_ms;
+    double exchange_ms; /* the histogram's exchange, in turn */
+    double moving_ms;   /* moving keys, in turn */
+    double both_ms;     /* both, overlapped */
+    double cpu_s;       /* processor time of all threads */
+    double wrong;
+};
+enum { SAMPLE_DOUBLES = sizeof(struct sample) / sizeof(double) };
+
+static struct options read_options(int argc, char **argv)
+{
+    struct options options = {.repetitions = 1, .main_core = -1};
+    const char *sizes = "";
+    const struct option known[] = {
+        {"control", .text = &options.control},
+        {"layout", .text = &options.layout},
+        {"sizes", .text = &sizes},
+        {"repetitions", .number = &options.repetitions},
+        {"main-core", .number = &options.main_core},
+        {.name = NULL},
+    };
+    if (options_read(argc, argv, known) != 0)
+        transport_fail("cannot be started so");
+    options.sizes = parse_sizes(sizes, "BUCKETS:KEYS", 2, SIZES_MAX, options.numbers);
+    if (options.control == NULL || options.sizes == 0 || options.repetitions < 1)
+        transport_fail("control, sizes and repetitions are needed");
+    return options;
+}
+
+/* ---- the sort ---- */
+
+/* `divisor` is the power of the number of buckets that belongs to the pass. */
+static uint32_t bucket_of(const struct sort *s, uint32_t divisor, uint32_t key)
+{
+    return key / divisor % s->buckets;
+}
+
+static void count_keys(struct sort *s, uint32_t divisor)
+{
+    memset(s->counts, 0, sizeof *s->counts * s->buckets);
+    for (size_t at = 0; at < s->keys; at++)
+        s->counts[bucket_of(s, divisor, s->window_keys[at])]++;
+}
+
+static void move_keys(struct sort *s, uint32_t divisor)
+{
+    uint64_t place = 0;
+    for (uint32_t bucket = 0; bucket < s->buckets; bucket++) {
+        s->places[bucket] = place;
+        place += s->counts[bucket];
+    }
+    for (size_t at = 0; at < s->keys; at++)
+        s->moved[s->places[bucket_of(s, divisor, s->window_keys[at])]++] = s->window_keys[at];
+}
+
+static void find_places(struct sort *s)
+{
+    const uint32_t own = transport_rank(), ranks = transport_ranks();
+    uint64_t place = 0;
+    for (uint32_t bucket = 0; bucket < s->buckets; bucket++)
+        for (uint32_t rank = 0; rank < ranks; rank++) {
+            if (rank == own)
+                s->places[bucket] = place;
+            place += s->histogram[(size_t)rank * s->buckets + bucket];
+        }
+}
+
+/* Keys from `first` up to `end` to one rank, piece by piece. */
+static void put(struct sort *s, uint32_t rank, int pieces, const uint32_t *first, const uint32_t *end)
+{
+    MPI_Datatype places;
+    if (pieces == 0)
+        return;
+    MPI_Type_indexed(pieces, s->lengths, s->displacements, MPI_UINT32_T, &places);
+    MPI_Type_commit(&places);
+    MPI_Put(first, (int)(end - first), MPI_UINT32_T, (int)rank, 0, 1, places, s->window);
+    MPI_Type_free(&places);
+}
+
+/* Later buckets go to later ranks: what one rank gets lies side by side here, and goes in one call. */
+static void redistribute(struct sort *s)
+{
+    const uint32_t *first = s->moved, *end = s->moved;
+    uint32_t to = 0;
+    int pieces = 0;
+    MPI_Win_fence(MPI_MODE_NOPRECEDE, s->window);
+    for (uint32_t bucket = 0; bucket < s->buckets; bucket++) {
+        uint64_t place = s->places[bucket];
+        for (uint64_t left = s->counts[bucket]; left > 0;) {
+            const uint32_t rank = (uint32_t)(place / s->keys);
+            const uint64_t room = s->keys - place % s->keys, length = left < room ? left : room;
+            if (rank != to) {
+                put(s, to, pieces, first, end);
+                first = end;
+                to = rank;
+                pieces = 0;
+            }
+            s->lengths[pieces] = (int)length;
+            s->displacements[pieces++] = (int)(place % s->keys);
+            end += length;
+            place += length;
+            left -= length;
+        }
+    }
+    put(s, to, pieces, first, end);
+    MPI_Win_fence(MPI_MODE_NOSUCCEED, s->window);
+}
+
+static void start_histogram(struct sort *s, MPI_Request *request)
+{
+    if (MPI_Iallgather(s->counts, (int)s->buckets, MPI_UINT32_T, s->histogram, (int)s->buckets, MPI_UINT32_T,
+                       MPI_COMM_WORLD, request) != MPI_SUCCESS)
+        transport_fail("MPI_Iallgather fails");
+}
+
+static void end_histogram(MPI_Request *request)
+{
+    if (MPI_Wait(request, MPI_STATUS_IGNORE) != MPI_SUCCESS)
+        transport_fail("MPI_Wait fails");
+}
+
+static double ms_since(int64_t *then)
+{
+    const int64_t before = *then;
+    *then = clock_now_ns();
+    return (double)(*then - before) / 1e6;
+}
+
+static void pass(struct sort *s, uint32_t divisor, enum kind kind, struct sample *sum)
+{
+    MPI_Request request;
+    count_keys(s, divisor);
+    int64_t then = clock_now_ns();
+    start_histogram(s, &request);
+    if (kind == OVERLAPPED) {
+        move_keys(s, divisor);
+        end_histogram(&request);
+        sum->both_ms += ms_since(&then);
+    } else {
+        end_histogram(&request);
+        sum->exchange_ms += ms_since(&then);
+        move_keys(s, divisor);
+        sum->moving_ms += ms_since(&then);
+    }
+    find_places(s);
+    redistribute(s);
+}
+
+static struct sample repeat(struct sort *s, enum kind kind)
+{
+    struct sample sample = {0};
+    memcpy(s->window_keys, s->input, sizeof *s->input * s->keys);
+    MPI_Win_fence(0, s->window);
+    const int64_t cpu = process_cpu_ns();
+    int64_t then = clock_now_ns();
+    for (uint64_t divisor = 1; divisor >> KEY_BITS == 0; divisor *= s->buckets)
+        pass(s, (uint32_t)divisor, kind, &sample);
+    sample.elapsed_ms = ms_since(&then);
+    sample.cpu_s = (double)(process_cpu_ns() - cpu) / 1e9;
+    sample.wrong = memcmp(s->window_keys, s->expected, sizeof *s->expected * s->keys) != 0;
+    return sample;
+}
+
+/* ---- keys ---- */
+
+/* The `at`th of all keys: numbers without any pattern. */
+static uint32_t key(uint64_t at)
+{
+    uint64_t word = (at + 1) * 0x9e3779b97f4a7c15u;
+    word = (word ^ (word >> 29)) * 0xbf58476d1ce4e5b9u;
+    return (uint32_t)(word >> KEY_BITS);
+}
+
+static int compare(const void *a, const void *b)
+{
+    const uint32_t one = *(const uint32_t *)a, other = *(const uint32_t *)b;
+    return (one > other) - (one < other);
+}
+
+static void make_keys(struct sort *s)
+{
+    const size_t all = s->keys * transport_ranks(), own = s->keys * transport_rank();
+    uint32_t *sorted = allocate(sizeof *sorted * all);
+    for (size_t at = 0; at < all; at++)
+        sorted[at] = key(at);
+    memcpy(s->input, sorted + own, sizeof *sorted * s->keys);
+    qsort(sorted, all, sizeof *sorted, compare);
+    memcpy(s->expected, sorted + own, sizeof *sorted * s->keys);
+    free(sorted);
+}
+
+static void make_sort(struct sort *s, int64_t buckets, int64_t keys)
+{
+    *s = (struct sort){.buckets = (uint32_t)buckets, .keys = (size_t)keys};
+    uint32_t **of_keys[] = {&s->window_keys, &s->moved, &s->input, &s->expected};
+    for (size_t at = 0; at < sizeof of_keys / sizeof *of_keys; at++)
+        *of_keys[at] = transport_alloc(sizeof(uint32_t) * s->keys);
+    s->counts = transport_alloc(sizeof *s->counts * s->buckets);
+    s->histogram = transport_alloc(sizeof *s->histogram * s->buckets * transport_ranks());
+    s->places = allocate(sizeof *s->places * s->buckets);
+    s->lengths = allocate(sizeof *s->lengths * s->buckets);
+    s->displacements = allocate(sizeof *s->displacements * s->buckets);
+    make_keys(s);
+    MPI_Win_create(s->window_keys, (MPI_Aint)(sizeof(uint32_t) * s->keys), sizeof(uint32_t), MPI_INFO_NULL,
+                   MPI_COMM_WORLD, &s->window);
+}
+
+static void free_sort(struct sort *s)
+{
+    void *memory[] = {s->window_keys, s->moved,  s->input,   s->expected,     s->counts,
+                      s->histogram,   s->places, s->lengths, s->displacements};
+    MPI_Win_free(&s->window);
+    for (size_t at = 0; at < sizeof memory / sizeof *memory; at++)
+        free(memory[at]);
+}
+
+/* ---- repetitions ---- */
+
+/* `all` holds the sorts of rank after rank, both kinds in turn. The slowest rank's time, the means of the others. */
+static void send_row(const struct sort *s, const struct sample *all, int repetitions)
+{
+    enum { TIME, TURN, EXCHANGE, MOVING, BOTH, LISTS };
+    static const char *const names[LISTS] = {"time_ms", "in_turn_ms", "exchange_ms", "moving_ms", "both_ms"};
+    const uint32_t ranks = transport_ranks();
+    double *lists[LISTS], cpu_s = 0, wrong = 0;
+    for (int list = 0; list < LISTS; list++)
+        lists[list] = allocate(sizeof(double) * (size_t)repetitions);
+    for (uint32_t rank = 0; rank < ranks; rank++)
+        for (int at = 0; at < repetitions; at++) {
+            const struct sample *kinds = &all[(rank * (uint32_t)repetitions + (uint32_t)at) * KINDS];
+            lists[TIME][at] = fmax(lists[TIME][at], kinds[OVERLAPPED].elapsed_ms);
+            lists[TURN][at] = fmax(lists[TURN][at], kinds[IN_TURN].elapsed_ms);
+            lists[EXCHANGE][at] += kinds[IN_TURN].exchange_ms / ranks;
+            lists[MOVING][at] += kinds[IN_TURN].moving_ms / ranks;
+            lists[BOTH][at] += kinds[OVERLAPPED].both_ms / ranks;
+            cpu_s += kinds[OVERLAPPED].cpu_s + kinds[IN_TURN].cpu_s;
+            wrong += kinds[OVERLAPPED].wrong + kinds[IN_TURN].wrong;
+        }
+    char *text = NULL;
+    size_t length = 0;
+    FILE *row = row_begin(&text, &length);
+    fprintf(row, "{\"buckets\":%u,\"keys\":%zu,\"cpu_s\":%.9f,\"wrong\":%.0f", s->buckets, s->keys, cpu_s, wrong);
+    for (int list = 0; list < LISTS; list++) {
+        fputc(',', row);
+        write_numbers(row, names[list], lists[list], (size_t)repetitions, 1);
+        free(lists[list]);
+    }
+    fputc('}', row);
+    row_send(row, &text);
+}
+
+static void measure(const struct options *options, int64_t buckets, int64_t keys)
+{
+    struct sort s;
+    struct sample *mine = allocate(sizeof *mine * KINDS * (size_t)options->repetitions);
+    double wrong = 0;
+    make_sort(&s, buckets, keys);
+    for (int at = 0; at < WARM_UP; at++)
+        wrong += repeat(&s, OVERLAPPED).wrong;
+    harness_mark("begin");
+    for (int at = 0; at < KINDS * options->repetitions; at++)
+        mine[at] = repeat(&s, at % KINDS);
+    harness_mark("end");
+    mine[0].wrong += wrong;
+    struct sample *all = gather_doubles(mine, KINDS * options->repetitions * SAMPLE_DOUBLES);
+    if (transport_rank() == 0)
+        send_row(&s, all, options->repetitions);
+    free(mine);
+    free(all);
+    free_sort(&s);
+}
+
+int main(int argc, char **argv)
+{
+    transport_start(&argc, &argv);
+    const struct options options = read_options(argc, argv);
+    check_layout(options.layout);
+    harness_open(options.control);
+    bind_main(options.main_core);
+    harness_mark("begin");
+    harness_mark("end");
+    for (int at = 0; at < options.sizes; at++)
+        measure(&options, options.numbers[2 * at], options.numbers[2 * at + 1]);
+    transport_stop();
+    return 0;
+}
