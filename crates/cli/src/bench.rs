@@ -1,12 +1,13 @@
 //! `outboard bench`: our ways in beside the peers, on one emulated cluster, in one run.
 
+mod clusters;
 mod grid;
 mod programs;
 mod radix;
 mod readme;
 mod verdicts;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -306,19 +307,6 @@ fn below_mpi(
     };
     let outboard = Outboard::below_mpi(algorithm, mpi, &default_peers_dir(), choosing, start)?;
     Ok(outboard.with_variant(variant))
-}
-
-/// Learning is for a way of choosing that learns.
-fn write_markdown(to: Option<&Path>, text: impl FnOnce() -> String) -> Result<(), CliError> {
-    let Some(path) = to else { return Ok(()) };
-    std::fs::write(path, text()).map_err(CliError::system(format!("write {}", path.display())))
-}
-
-fn check_learn(learn: u32, choosing: &Choosing) -> Result<(), CliError> {
-    match learn > 0 && !choosing.learns() {
-        true => Err(CliError::Failed("--learn is of use with OUTBOARD_CHOICE=adaptive or learn alone".to_owned())),
-        false => Ok(()),
-    }
 }
 
 #[derive(Debug, Args)]

@@ -1,16 +1,17 @@
 //! `outboard bench grid`: an MPI library natively beside the same library below the shim, for many collectives, sizes
-//! and clusters. Losses are told, never an error. What was found so far is in the files after every run.
+//! and clusters. Losses are told, never an error.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
 use outboard_bench::{
-    Cell, Choosing, Collective, GridReport, Layout, Peer, Place, Setup, grid_runs, parse_sizes, render_grid,
+    BenchOptions, Cell, Choosing, Collective, Layout, Peer, Place, Setup, grid_runs, parse_sizes, render_grid,
     render_grid_markdown, run_batches,
 };
 
-use super::{BLOCKING_SIZES, below_mpi, check_learn};
+use super::clusters::Clusters;
+use super::{BLOCKING_SIZES, below_mpi};
 use crate::algorithm::Algorithms;
 use crate::error::CliError;
 use crate::lab::LinkArgs;
@@ -65,31 +66,25 @@ pub(crate) struct GridArgs {
 }
 
 pub(super) fn grid(args: &GridArgs) -> Result<ExitCode, CliError> {
-    check_learn(args.learn, &Choosing::default())?;
     let sizes = parse_sizes(&args.sizes).map_err(CliError::said)?;
-    // The shim takes no file out of a folder that others may write to.
-    let learnt = tempfile::tempdir().map_err(CliError::system("make a directory"))?;
-    let mut report = GridReport { rows: Vec::new() };
-    for place in &args.labs {
-        let choosing = Choosing::default().on(place, learnt.path());
-        for options in grid_runs(&setup(args, place)?, &args.collectives, &sizes) {
-            let algorithms = Algorithms::of(options.collective, &args.daemons)?;
-            options.calls().try_for_each(|call| algorithms.check(&call))?;
-            let below = below_mpi(args.mpi, algorithms, args.daemons.clone(), &choosing)?;
-            let rows = run_batches(&options, &[&below])?.rows;
-            report.rows.extend(Cell::of_run(place, &options.setup, &choosing, &rows));
-            write(args, &report)?;
-        }
-    }
+    let clusters = Clusters {
+        labs: &args.labs,
+        choosing: Choosing::default(),
+        learn: args.learn,
+        json: args.json.as_deref(),
+        markdown: args.markdown.as_deref(),
+    };
+    let runs = |place: &Place| Ok(grid_runs(&setup(args, place)?, &args.collectives, &sizes));
+    let measure = |place: &Place, choosing: &Choosing, options: &BenchOptions| {
+        let algorithms = Algorithms::of(options.collective, &args.daemons)?;
+        options.calls().try_for_each(|call| algorithms.check(&call))?;
+        let below = below_mpi(args.mpi, algorithms, args.daemons.clone(), choosing)?;
+        let rows = run_batches(options, &[&below])?.rows;
+        Ok(Cell::of_run(place, &options.setup, choosing, &rows))
+    };
+    let report = clusters.go_through(runs, measure, render_grid_markdown)?;
     print!("{}", render_grid(&report));
     Ok(if report.verified() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn write(args: &GridArgs, report: &GridReport) -> Result<(), CliError> {
-    if let Some(path) = &args.json {
-        report.write_json(path)?;
-    }
-    super::write_markdown(args.markdown.as_deref(), || render_grid_markdown(report))
 }
 
 fn setup(args: &GridArgs, place: &Place) -> Result<Setup, CliError> {

@@ -1,16 +1,15 @@
-//! `outboard bench programs`: whole programs natively and below the shim in turn. Losses are told, never an error. What
-//! was found so far is in the files after every program.
+//! `outboard bench programs`: whole programs natively and below the shim in turn. Losses are told, never an error.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
 use outboard_bench::{
-    Choosing, Collective, Peer, Place, Program, ProgramsReport, Setup, render_programs, render_programs_markdown,
-    run_program,
+    Choosing, Collective, Peer, Place, Program, Setup, render_programs, render_programs_markdown, run_program,
 };
 
-use super::{below_mpi, check_learn};
+use super::below_mpi;
+use super::clusters::Clusters;
 use crate::algorithm::Algorithms;
 use crate::error::CliError;
 use crate::launch::DaemonArgs;
@@ -44,31 +43,23 @@ pub(crate) struct ProgramsArgs {
 }
 
 pub(super) fn programs(args: &ProgramsArgs) -> Result<ExitCode, CliError> {
-    // As a program that somebody preloads.
-    let choosing = Choosing::or("adaptive");
-    check_learn(args.learn, &choosing)?;
-    // The shim takes no file out of a folder that others may write to.
-    let learnt = tempfile::tempdir().map_err(CliError::system("make a directory"))?;
+    let clusters = Clusters {
+        labs: &args.labs,
+        // As a program that somebody preloads.
+        choosing: Choosing::or("adaptive"),
+        learn: args.learn,
+        json: args.json.as_deref(),
+        markdown: args.markdown.as_deref(),
+    };
     let programs = if args.only.is_empty() { Program::ALL } else { &args.only };
-    let mut report = ProgramsReport { rows: Vec::new() };
-    for place in &args.labs {
-        let choosing = choosing.clone().on(place, learnt.path());
-        for program in programs {
-            let algorithms = Algorithms::of(Collective::Allreduce, &args.daemons)?;
-            let below = below_mpi(Peer::Debian, algorithms, args.daemons.clone(), &choosing)?;
-            report.rows.push(run_program(*program, place, &setup(args, place), &choosing, &below)?);
-            write(args, &report)?;
-        }
-    }
+    let measure = |place: &Place, choosing: &Choosing, program: &Program| {
+        let algorithms = Algorithms::of(Collective::Allreduce, &args.daemons)?;
+        let below = below_mpi(Peer::Debian, algorithms, args.daemons.clone(), choosing)?;
+        Ok(vec![run_program(*program, place, &setup(args, place), choosing, &below)?])
+    };
+    let report = clusters.go_through(|_| Ok(programs.to_vec()), measure, render_programs_markdown)?;
     print!("{}", render_programs(&report));
     Ok(if report.verified() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn write(args: &ProgramsArgs, report: &ProgramsReport) -> Result<(), CliError> {
-    if let Some(path) = &args.json {
-        report.write_json(path)?;
-    }
-    super::write_markdown(args.markdown.as_deref(), || render_programs_markdown(report))
 }
 
 /// Debian's Open MPI: that is what Debian's programs are linked to.
