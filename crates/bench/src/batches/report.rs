@@ -52,6 +52,8 @@ pub struct BatchRow {
     /// Of a call; repetitions are calls. The spread is that of the batches.
     #[serde(flatten)]
     pub cost: Cost,
+    /// Largest difference between the medians of two rounds; 0 where there was one round alone.
+    pub between_rounds_ms: f64,
     /// Calls that service processes carried out, per call: 1 where it was offloaded, 0 where it passed through. `None`
     /// where there are no service processes.
     pub offloaded_calls: Option<f64>,
@@ -77,11 +79,18 @@ pub(super) fn rows(options: &BenchOptions, system: &dyn System, launches: &[Laun
                 services,
                 wrong_results: samples.iter().map(|sample| sample.line.wrong).sum(),
             }),
+            between_rounds_ms: between_rounds_ms(&samples),
             offloaded_calls: services
                 .map(|counters| counters.completed as f64 / (f64::from(options.setup.ranks()) * f64::from(calls))),
         }
     });
     rows.collect()
+}
+
+fn between_rounds_ms(rounds: &[&Sample<SizeLine>]) -> f64 {
+    let medians: Vec<f64> = rounds.iter().map(|round| Spread::of(&round.line.slowest_ms).median).collect();
+    let of_rounds = Spread::of(&medians);
+    of_rounds.max - of_rounds.min
 }
 
 #[cfg(test)]
@@ -97,6 +106,7 @@ pub(crate) mod tests {
             bytes_per_rank,
             batch_calls: 10,
             cost: Cost { time_ms, ..cost(1.0) },
+            between_rounds_ms: 0.0,
             offloaded_calls: None,
         }
     }

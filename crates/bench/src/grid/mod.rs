@@ -17,10 +17,10 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// A cell is judged where its times differ by more than this share of the native one...
-const JUDGED_FROM_SHARE: f64 = 0.03;
-/// ... and by more than this.
-const JUDGED_FROM_US: f64 = 3.0;
+/// A program notices where the times of a cell differ by more than this share of the native one...
+const NOTICED_FROM_SHARE: f64 = 0.03;
+/// ... and by more than this. A cell is judged where they differ by more than the native one does between rounds, too.
+const NOTICED_FROM_US: f64 = 3.0;
 
 /// A cluster and how many ranks each of its hosts has: `HOSTSxRATE` with one, or `HOSTSxRATE:RANKS`.
 #[derive(Clone, Debug, PartialEq)]
@@ -98,6 +98,8 @@ pub struct Cell {
     pub ratio: f64,
     /// Median below the shim less the native one.
     pub difference_us: f64,
+    /// Largest difference between the native medians of two rounds: what the same library differs by from itself.
+    pub noise_us: f64,
     /// What that means.
     pub verdict: Verdict,
     /// Calls that service processes carried out, per call below the shim: near 0 where it chose the library.
@@ -112,6 +114,8 @@ pub struct Cell {
 pub enum Verdict {
     /// It is slower.
     Loss,
+    /// A difference that the library has to itself, too.
+    Noise,
     /// No difference to speak of.
     Even,
     /// It is faster.
@@ -119,20 +123,22 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// From medians in microseconds.
-    pub fn of(native_us: f64, below_us: f64) -> Self {
+    /// From medians in microseconds, and what the native one differs by between rounds.
+    pub fn of(native_us: f64, below_us: f64, noise_us: f64) -> Self {
         let difference = below_us - native_us;
-        let judged = difference.abs() > JUDGED_FROM_US && difference.abs() > JUDGED_FROM_SHARE * native_us;
-        match (judged, difference > 0.0) {
-            (false, _) => Self::Even,
-            (true, true) => Self::Loss,
-            (true, false) => Self::Win,
+        let noticed = difference.abs() > NOTICED_FROM_US.max(NOTICED_FROM_SHARE * native_us);
+        match (noticed, difference.abs() > noise_us, difference > 0.0) {
+            (false, ..) => Self::Even,
+            (true, false, _) => Self::Noise,
+            (true, true, true) => Self::Loss,
+            (true, true, false) => Self::Win,
         }
     }
 
     pub(crate) fn cell(self) -> &'static str {
         match self {
             Self::Loss => "LOSS",
+            Self::Noise => "within noise",
             Self::Even => "-",
             Self::Win => "win",
         }
@@ -160,6 +166,7 @@ impl Cell {
         assert_ne!(below.subject.system, native.subject.system, "a cell has two sides");
         let us = |time: Spread| Spread { median: time.median * 1e3, min: time.min * 1e3, max: time.max * 1e3 };
         let (below_us, native_us) = (us(below.cost.time_ms), us(native.cost.time_ms));
+        let noise_us = native.between_rounds_ms * 1e3;
         Self {
             collective: below.collective.clone(),
             blocking: setup.blocking,
@@ -171,7 +178,8 @@ impl Cell {
             below_us,
             ratio: below_us.median / native_us.median,
             difference_us: below_us.median - native_us.median,
-            verdict: Verdict::of(native_us.median, below_us.median),
+            noise_us,
+            verdict: Verdict::of(native_us.median, below_us.median, noise_us),
             offloaded_calls: below.offloaded_calls,
             verified: below.cost.verified && native.cost.verified,
         }
@@ -205,12 +213,23 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_loss_is_beyond_three_percent_and_three_microseconds() {
-        assert_eq!(Verdict::of(1.0, 3.9), Verdict::Even);
-        assert_eq!(Verdict::of(1000.0, 1029.0), Verdict::Even);
-        assert_eq!(Verdict::of(50.0, 53.5), Verdict::Loss);
-        assert_eq!(Verdict::of(1000.0, 1031.0), Verdict::Loss);
-        assert_eq!(Verdict::of(1000.0, 900.0), Verdict::Win);
+    fn a_loss_is_beyond_three_percent_three_microseconds_and_the_noise() {
+        assert_eq!(Verdict::of(1.0, 3.9, 0.0), Verdict::Even);
+        assert_eq!(Verdict::of(1000.0, 1029.0, 0.0), Verdict::Even);
+        assert_eq!(Verdict::of(50.0, 53.5, 0.0), Verdict::Loss);
+        assert_eq!(Verdict::of(1000.0, 1031.0, 30.0), Verdict::Loss);
+        assert_eq!(Verdict::of(1000.0, 1031.0, 32.0), Verdict::Noise);
+        assert_eq!(Verdict::of(1000.0, 900.0, 99.0), Verdict::Win);
+        assert_eq!(Verdict::of(1000.0, 900.0, 100.0), Verdict::Noise);
+    }
+
+    #[test]
+    fn the_noise_of_a_cell_is_the_library_s_own() {
+        let place = "2x1gbit".parse().unwrap();
+        let (mut below, mut native) = (row("outboard below debian", 8, 120.0), row("debian", 8, 100.0));
+        (below.between_rounds_ms, native.between_rounds_ms) = (0.001, 0.025);
+        let cell = Cell::of_run(&place, &setup(&place), &Choosing::default(), &[below, native]).remove(0);
+        assert_eq!((cell.noise_us, cell.verdict), (25.0, Verdict::Noise));
     }
 
     #[test]
