@@ -81,6 +81,10 @@ bench: build
 	$(OUTBOARD) bench readme --readme docs/grid.md --json docs/grid.json target/bench/grid.json target/bench/igrid.json
 	$(OUTBOARD) bench verdicts --json target/bench-verdicts.json
 	$(OUTBOARD) bench readme --readme docs/promise.md --json docs/promise.json target/bench-verdicts.json
+	$(OUTBOARD) bench processor-time --lab 4x1gbit --peers open-mpi,mpich,intel-mpi \
+	  --json target/bench-processor-time.json
+	$(OUTBOARD) bench readme --readme docs/processor-time.md --json docs/processor-time.json \
+	  target/bench-processor-time.json
 	for layout in contiguous strided; do $(OUTBOARD) bench allgather --lab 4x1gbit --ranks-per-host 4 --layout $$layout \
 	  --sizes 1M --peers open-mpi,mpich,intel-mpi --json target/bench-$$layout.json || exit 1; done
 	$(OUTBOARD) bench fft --lab 4x1gbit --grid 128,256 --peers open-mpi,mpich,intel-mpi --json target/bench-fft.json

@@ -39,6 +39,7 @@ mod options;
 mod ours;
 mod peers;
 mod plot;
+mod processor_time;
 mod programs;
 mod radix;
 mod readme;
@@ -62,6 +63,7 @@ pub use limit::{COMPUTE_WORTH, Call, JUDGED_FROM_BYTES, limit_ms, multicast_mini
 pub use options::{BenchOptions, LateBy, Lateness, OptionError, format_size, parse_sizes};
 pub use ours::{Choosing, Outboard, Services};
 pub use peers::{Peer, open_mpi_compiler, open_mpi_launcher};
+pub use processor_time::render as render_processor_time;
 pub use programs::{Program, ProgramRow, ProgramsReport, render_programs, render_programs_markdown, run_program};
 pub use radix::{Histogram, RadixOptions, RadixReport, RadixRow, render_radix_table, run_radix};
 pub use readme::{Table, TableRow, fill_tables, read_tables, write_tables};

@@ -1,5 +1,5 @@
-//! The tables of measurements in README.md, docs/grid.md and docs/promise.md: what stands in them comes out of reports,
-//! by the names of rows and columns.
+//! The tables of measurements in README.md and docs: what stands in them comes out of reports, by the names of rows and
+//! columns.
 //!
 //! ```text
 //!  <!-- figures: NAME -->
@@ -183,6 +183,7 @@ fn collective_figures(row: &Row) -> Vec<Figure> {
         ours("", spread(row.cost.time_ms, 1)),
         ours(", meanwhile", format!("{:.0}", overlap.overall_ms)),
         ours(", MB over the switch", megabytes(row.cost.wire_bytes)),
+        ours(", processor ms", format!("{:.1}", row.cost.cpu_ms())),
     ]
 }
 
@@ -233,6 +234,7 @@ fn column(system: &str) -> Option<&'static str> {
     match system {
         "outboard" => Some("Outboard"),
         "outboard below debian" => Some("... below Open MPI 4.1"),
+        "outboard below debian, shared heap" => Some("... with the shared heap"),
         peer => match peer.parse().ok()? {
             Peer::Mpich => Some("MPICH 5.0"),
             Peer::OpenMpi => Some("Open MPI 5.0"),
@@ -270,6 +272,16 @@ mod tests {
         let (text, left) = filled(&[row("outboard", 1 << 20, 27.0)]);
         let expected = README.replace("| 1 | 2 | 3 |", "| 24.6 | 27.0 [26.0..29.0] | 3 |").replace("| 5 |", "| 30 |");
         assert_eq!((text, left), (expected, vec!["scan 4x1gbit, 1 MiB".to_owned()]));
+    }
+
+    #[test]
+    fn processor_time_is_that_of_ranks_and_service_processes() {
+        let mut ours = row("outboard below debian, shared heap", 1 << 20, 27.0);
+        (ours.cost.host_cpu_s, ours.cost.service_cpu_s, ours.offloaded_calls) = (0.005, Some(0.015), Some(1.0));
+        let figures = collective_figures(&ours);
+        let figure = figures.iter().find(|figure| figure.text == "20.0").unwrap();
+        let place = (figure.row.as_str(), figure.column.as_str());
+        assert_eq!(place, ("allgather 4x1gbit, 1 MiB, processor ms", "... with the shared heap"));
     }
 
     #[test]

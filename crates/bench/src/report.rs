@@ -146,6 +146,11 @@ pub(crate) struct Sums {
 }
 
 impl Cost {
+    /// Processor time per repetition of ranks and service processes together.
+    pub(crate) fn cpu_ms(&self) -> f64 {
+        (self.host_cpu_s + self.service_cpu_s.unwrap_or(0.0)) * 1e3
+    }
+
     pub(crate) fn of(sums: &Sums) -> Self {
         let each = |sum: f64| sum / f64::from(sums.repetitions);
         Self {

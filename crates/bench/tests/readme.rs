@@ -19,6 +19,11 @@ fn the_grid_has_the_last_figures() {
 }
 
 #[test]
+fn processor_time_has_the_last_figures() {
+    shows("docs/processor-time.md", "docs/processor-time.json");
+}
+
+#[test]
 fn the_promise_has_the_last_figures() {
     shows("docs/promise.md", "docs/promise.json");
 }

@@ -2,6 +2,7 @@
 
 mod clusters;
 mod grid;
+mod processor_time;
 mod programs;
 mod radix;
 mod readme;
@@ -26,7 +27,7 @@ use crate::algorithm::Algorithms;
 use crate::error::CliError;
 use crate::lab::LinkArgs;
 use crate::launch::{self, DaemonArgs, Daemons};
-use crate::places;
+use crate::places::{self, Heap};
 
 /// Where none are given.
 const SIZES: &str = "256K,1M,4M";
@@ -72,6 +73,8 @@ pub(crate) enum BenchCommand {
     Recorded(RecordedArgs),
     /// An MPI library natively beside the same library below the preloaded shim: collectives, sizes, clusters
     Grid(grid::GridArgs),
+    /// Processor time of alltoallv and allgather below the preloaded shim, with and without the shared heap
+    ProcessorTime(processor_time::ProcessorTimeArgs),
     /// Whole programs natively and below the preloaded shim in turn: conjugate gradients, LU factorisation, PageRank,
     /// LAMMPS
     Programs(programs::ProgramsArgs),
@@ -211,6 +214,7 @@ pub(crate) fn bench(command: BenchCommand) -> Result<ExitCode, CliError> {
         BenchCommand::Radix(args) => return radix::radix(&args),
         BenchCommand::Recorded(args) => return recorded(args),
         BenchCommand::Grid(args) => return grid::grid(&args),
+        BenchCommand::ProcessorTime(args) => return processor_time::processor_time(&args),
         BenchCommand::Programs(args) => return programs::programs(&args),
         BenchCommand::Verdicts(args) => return verdicts::verdicts(&args),
         BenchCommand::Readme(args) => return readme::readme(&args),
@@ -286,8 +290,19 @@ fn by_c_interface(algorithms: Algorithms, daemons: DaemonArgs) -> Result<Outboar
     Ok(Outboard::by_c_interface(algorithm, &include, &library, launch))
 }
 
-/// Our way in below an unmodified MPI program.
+/// Our way in below an unmodified MPI program, with its large allocations where the environment wants them.
 fn below_mpi(
+    mpi: Peer,
+    algorithms: Algorithms,
+    daemons: DaemonArgs,
+    choosing: &Choosing,
+) -> Result<Outboard, CliError> {
+    below_mpi_in(Heap::asked_for()?, mpi, algorithms, daemons, choosing)
+}
+
+/// The same with these in `heap`.
+fn below_mpi_in(
+    heap: Heap,
     mpi: Peer,
     algorithms: Algorithms,
     daemons: DaemonArgs,
@@ -295,8 +310,8 @@ fn below_mpi(
 ) -> Result<Outboard, CliError> {
     let named = algorithms.clone();
     let algorithm = move |call: &Call| named.name(call);
-    let preloads = places::preloads(Some(places::shim(mpi)?))?;
-    let variant = places::shared_heap()?.then_some("shared heap");
+    let preloads = places::preloads(heap, Some(places::shim(mpi)?))?;
+    let variant = (heap == Heap::Shared).then_some("shared heap");
     let start = move |job: &outboard_bench::Job<'_>| {
         let library = places::library().map_err(|e| outboard_bench::LaunchError::new("liboutboard.so", e))?;
         let d = Daemons::on_lab(job.lab, job.ranks, job.directory, &algorithms.told(&daemons, job.directory)?)?;

@@ -34,26 +34,42 @@ pub(crate) fn library() -> Result<PathBuf, CliError> {
 
 /// What asks for the shared heap.
 const HEAP: &str = "OUTBOARD_HEAP";
+/// What bounds it.
+const HEAP_BYTES: &str = "OUTBOARD_HEAP_BYTES";
 
-/// Whether the environment asks for it.
-pub(crate) fn shared_heap() -> Result<bool, CliError> {
-    match std::env::var(HEAP).as_deref() {
-        Ok("shared") => Ok(true),
-        Ok("off" | "") | Err(_) => Ok(false),
-        Ok(other) => Err(CliError::Failed(format!("{HEAP} is `{other}`; set it to off or shared"))),
+/// Where large allocations of the ranks lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Heap {
+    /// Where malloc has them
+    Plain,
+    /// In memory that the service process maps too
+    Shared,
+}
+
+impl Heap {
+    /// What the environment asks for.
+    pub(crate) fn asked_for() -> Result<Self, CliError> {
+        match std::env::var(HEAP).as_deref() {
+            Ok("shared") => Ok(Self::Shared),
+            Ok("off" | "") | Err(_) => Ok(Self::Plain),
+            Ok(other) => Err(CliError::Failed(format!("{HEAP} is `{other}`; set it to off or shared"))),
+        }
     }
 }
 
-/// The variables that load libraries into ranks before their own: the shared heap, where it is asked for, and the shim.
-pub(crate) fn preloads(shim: Option<PathBuf>) -> Result<Vec<(String, String)>, CliError> {
-    let heap = shared_heap()?.then(|| part("the shared heap", "liboutboard_heap.so")).transpose()?;
-    let libraries: Vec<String> = heap.into_iter().chain(shim).map(|path| path.display().to_string()).collect();
+/// The variables that load libraries into ranks before their own: the shared heap, where it is wanted, and the shim.
+pub(crate) fn preloads(heap: Heap, shim: Option<PathBuf>) -> Result<Vec<(String, String)>, CliError> {
+    let shared = heap == Heap::Shared;
+    let library = shared.then(|| part("the shared heap", "liboutboard_heap.so")).transpose()?;
+    let libraries: Vec<String> = library.into_iter().chain(shim).map(|path| path.display().to_string()).collect();
     let mut variables = Vec::new();
     if !libraries.is_empty() {
         variables.push(("LD_PRELOAD".to_owned(), libraries.join(":")));
     }
-    let passed = |name: &str| Some((name.to_owned(), std::env::var(name).ok()?));
-    variables.extend([HEAP, "OUTBOARD_HEAP_BYTES"].into_iter().filter_map(passed));
+    if shared {
+        variables.push((HEAP.to_owned(), "shared".to_owned()));
+    }
+    variables.extend(std::env::var(HEAP_BYTES).map(|bytes| (HEAP_BYTES.to_owned(), bytes)));
     Ok(variables)
 }
 

@@ -12,6 +12,7 @@ use outboard_lab::{Lab, LabSpec};
 use crate::error::CliError;
 use crate::lab::LinkArgs;
 use crate::launch::{self, DaemonArgs, Daemons, Ranks};
+use crate::places::Heap;
 use crate::work;
 use crate::{bench, places, reports, trace};
 
@@ -196,7 +197,7 @@ fn run_mpi(
 pub(crate) fn mpi_environment(daemons: &Daemons, mpi: Peer) -> Result<Vec<(String, String)>, CliError> {
     let mut environment = daemons.environment();
     environment.push(("OUTBOARD_LIBRARY".to_owned(), places::library()?.display().to_string()));
-    environment.extend(places::preloads(Some(places::shim(mpi)?))?);
+    environment.extend(places::preloads(Heap::asked_for()?, Some(places::shim(mpi)?))?);
     Ok(environment)
 }
 
@@ -221,7 +222,7 @@ fn run_plain(
     let mut environment = library_path()?.into_iter().collect::<Vec<_>>();
     if let Some(daemons) = daemons {
         environment.extend(daemons.environment());
-        environment.extend(places::preloads(None)?);
+        environment.extend(places::preloads(Heap::asked_for()?, None)?);
     }
     let ranks = Ranks { count: args.ranks, layout: args.layout, lab };
     let (_rendezvous, commands) = launch::rank_commands(&ranks, program, &args.command[1..], directory, &environment)?;

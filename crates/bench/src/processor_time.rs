@@ -1,0 +1,56 @@
+//! What calls take of the processors, ranks and service processes together, as a table for people: an offload that
+//! takes more than what it replaces costs a program whose cores all compute.
+
+use crate::table::{LEFT_ALIGNED, lay_out};
+use crate::{Peer, Row, format_size};
+
+const HEADINGS: [&str; 7] =
+    ["system", "collective", "bytes/rank", "ranks ms", "services ms", "together ms", "of Open MPI 5.0's"];
+
+/// Renders rows as lines of text, those of one call together, least processor time first. Figures are for one call.
+///
+/// A `!` behind the system's name says that it delivered wrong bytes.
+pub fn render(rows: &[Row]) -> String {
+    let mut sorted: Vec<&Row> = rows.iter().collect();
+    sorted.sort_by(|a, b| {
+        let call = |row: &Row| (row.collective.clone(), row.bytes_per_rank);
+        call(a).cmp(&call(b)).then(a.cost.cpu_ms().total_cmp(&b.cost.cpu_ms()))
+    });
+    let lines: Vec<_> =
+        std::iter::once(HEADINGS.map(str::to_owned)).chain(sorted.iter().map(|row| cells(row, rows))).collect();
+    lay_out(&lines, LEFT_ALIGNED)
+}
+
+fn cells(row: &Row, rows: &[Row]) -> [String; HEADINGS.len()] {
+    let same_call = |other: &&Row| (&other.collective, other.bytes_per_rank) == (&row.collective, row.bytes_per_rank);
+    let open_mpi = rows.iter().filter(same_call).find(|other| other.subject.system == Peer::OpenMpi.name());
+    let or_none = |figure: Option<f64>| figure.map_or_else(|| "-".to_owned(), |figure| format!("{figure:.2}"));
+    [
+        if row.cost.verified { row.label() } else { format!("{}!", row.label()) },
+        row.collective.clone(),
+        format_size(row.bytes_per_rank),
+        format!("{:.2}", row.cost.host_cpu_s * 1e3),
+        or_none(row.cost.service_cpu_s.map(|seconds| seconds * 1e3)),
+        format!("{:.2}", row.cost.cpu_ms()),
+        or_none(open_mpi.map(|open_mpi| row.cost.cpu_ms() / open_mpi.cost.cpu_ms())),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::tests::row;
+
+    #[test]
+    fn ranks_and_services_are_one_cost_over_open_mpi_s() {
+        let mut ours = row("outboard below debian", 1 << 20, 27.0);
+        (ours.cost.host_cpu_s, ours.cost.service_cpu_s, ours.offloaded_calls) = (0.005, Some(0.015), Some(1.0));
+        let mut open_mpi = row("open-mpi", 1 << 20, 30.0);
+        open_mpi.cost.host_cpu_s = 0.025;
+        let text = render(&[open_mpi, ours.clone()]);
+        let words: Vec<Vec<&str>> = text.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(words[0], ["outboard", "below", "debian", "allgather", "1M", "5.00", "15.00", "20.00", "0.80"]);
+        assert_eq!(words[1], ["open-mpi", "allgather", "1M", "25.00", "-", "25.00", "1.00"]);
+        assert!(render(&[ours]).trim_end().ends_with("20.00                  -"), "nothing to compare with");
+    }
+}
