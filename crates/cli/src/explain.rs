@@ -6,6 +6,7 @@ mod datapath;
 mod engines;
 mod ordered;
 mod plans;
+mod profile;
 mod rounds;
 mod svg;
 mod views;
@@ -48,6 +49,11 @@ enum ExplainCommand {
     Engines(engines::EnginesArgs),
     /// What a datapath accelerator keeps up with, beside what was measured
     Datapath,
+    /// What a machine and its NIC cost in the simulator, each number with its source
+    Profile {
+        /// One that is built in (bluefield3, cluster-a, cluster-b, tianhe), or a file
+        name: String,
+    },
 }
 
 /// Which plan, and what of it.
@@ -132,6 +138,7 @@ pub(crate) fn explain(ExplainArgs { command, plan }: ExplainArgs) -> Result<Exit
         Some(ExplainCommand::Choice(args)) => explain_choice::choice(&args),
         Some(ExplainCommand::Engines(args)) => print(&engines::show(&args)?),
         Some(ExplainCommand::Datapath) => print(&datapath::show()),
+        Some(ExplainCommand::Profile { name }) => print(&profile::show(&name)?),
         None => print(&show(&plan)?),
     }
 }

@@ -13,6 +13,7 @@ mod lab;
 mod launch;
 mod notices;
 mod places;
+mod profiles;
 mod reports;
 mod run;
 mod sim;

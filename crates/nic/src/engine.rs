@@ -84,18 +84,39 @@ pub struct Completion {
     pub result: Result<(), Failure>,
 }
 
+/// Who does something, so that whoever plays an engine on a clock knows what waits for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Worker {
+    /// The processor of the process behind a port.
+    Processor(Port),
+    /// A part of the NIC that works by itself.
+    Nic(u16),
+}
+
 /// What an engine asks of its driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are the documentation")]
 pub enum Output<P> {
     /// Work on memory.
-    Order(Order),
+    Order { by: Worker, order: Order },
     /// A packet for a node, which may be this one, with what lies at these places behind it.
-    Transmit { to: Node, packet: P, payload: Vec<Place> },
+    Transmit { by: Worker, to: Node, packet: P, payload: Vec<Place> },
     /// A packet for each of these nodes, which may be this one; on its way to any of them it may be lost.
     Multicast { to: Vec<Node>, packet: P, payload: Place },
     /// A call of a process has ended.
     Completed { port: Port, completion: Completion },
+}
+
+impl<P> Output<P> {
+    /// The NIC works on memory.
+    pub(crate) const fn by_nic(order: Order) -> Self {
+        Output::Order { by: Worker::Nic(0), order }
+    }
+
+    /// The process behind `port` does.
+    pub(crate) const fn by_process(port: u16, order: Order) -> Self {
+        Output::Order { by: Worker::Processor(Port(port)), order }
+    }
 }
 
 /// A NIC that carries out collectives. Times are in nanoseconds of the driver's clock, which never goes back.

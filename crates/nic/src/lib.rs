@@ -12,13 +12,15 @@
 
 #![forbid(unsafe_code)]
 
+pub mod costs;
 pub mod datapath;
 mod engine;
 pub mod host;
 mod job;
 pub mod ordered;
+pub mod profile;
 mod registered;
 pub mod triggered;
 
-pub use engine::{Completion, Engine, Failure, Node, Order, Output, Place, Port, Region};
+pub use engine::{Completion, Engine, Failure, Node, Order, Output, Place, Port, Region, Worker};
 pub use job::JobError;

@@ -1,7 +1,7 @@
 //! Datapath accelerators by themselves: what a leaf keeps up with, beside the figures of the multicast paper. That they
 //! carry out plans is for the simulator to show.
 
-use outboard_nic::datapath::{Costs, Load, Settings, Transport, saturated};
+use outboard_nic::datapath::{Load, Settings, Transport, saturated};
 
 const WRITES: Transport = Transport::Writes { packets: 1 };
 /// Chunks/s of 4 KiB that fill 200 Gbit/s, and 1.6 Tbit/s.
@@ -54,16 +54,4 @@ fn mc_r_half_of_the_threads_sustain_the_next_link_as_in_fig_16() {
         assert!(rate > NEXT_LINK, "{transport:?}: {rate}");
     }
     assert!(chunks(Transport::Datagrams, 64, load) < NEXT_LINK, "datagrams need as many as were measured");
-}
-
-/// A profile says everything, and nothing else.
-#[test]
-fn costs_are_read_by_name() {
-    let text = "cores = 16\nthreads_per_core = 16\ngigahertz = 1.8\ncontention = 0.5\nactivation = 0\n\
-                datagram = { instructions = 113, stalls = 971 }\nwrite = { instructions = 66, stalls = 532 }\n";
-    let read: Costs = toml::from_str(text).expect("a profile");
-    assert_eq!(read, Costs { contention: 0.5, ..Costs::bluefield3() });
-    let said = |text: String| toml::from_str::<Costs>(&text).expect_err("no profile").to_string();
-    assert!(said(format!("{text}caches = 2\n")).contains("unknown field `caches`"));
-    assert!(said(text.replace("cores = 16\nthreads", "threads")).contains("missing field `cores`"));
 }

@@ -176,8 +176,8 @@ fn packets_may_come_before_and_behind_their_descriptors() {
             nic.handle_packet(0, Node(1), data(pulse, 0));
         }
         let seen = outputs(&mut nic);
-        assert!(matches!(seen[0], Output::Order(Order::Deliver { .. })), "{seen:?}");
-        assert!(matches!(seen[2], Output::Order(Order::Reduce { from_left: false, .. })), "{seen:?}");
+        assert!(matches!(seen[0], Output::Order { order: Order::Deliver { .. }, .. }), "{seen:?}");
+        assert!(matches!(seen[2], Output::Order { order: Order::Reduce { from_left: false, .. }, .. }), "{seen:?}");
         assert!(matches!(&seen[3..], [Output::Completed { completion, .. }] if completion.result == Ok(())));
         assert!(nic.is_idle());
     }
@@ -275,7 +275,7 @@ fn a_dead_node_ends_what_is_in_flight() {
     let ended = outputs(&mut nic);
     let failed = |output: &Told| match output {
         Output::Completed { completion, .. } => completion.result == Err(failure),
-        Output::Order(_) | Output::Transmit { .. } | Output::Multicast { .. } => false,
+        Output::Order { .. } | Output::Transmit { .. } | Output::Multicast { .. } => false,
     };
     assert!(ended.len() == 2 && ended.iter().all(failed), "{ended:?}");
     assert_eq!(nic.post(0, Port(0), &words(&[receives(2)])), Err(Refusal::Job(JobError::Failed { job: 7, failure })));

@@ -2,15 +2,16 @@
 //!
 //! A thread spends few instructions on a completion and stalls for most of the time, on loads and stores outside its
 //! core (MC Table I). Threads of one core stall each other: with `n` of them at work each stalls `n ^ contention` times
-//! as long. That exponent is the one parameter of the model; [`Costs::fit_contention`] finds it from one measurement.
+//! as long. That exponent is the one parameter of the model, fitted to one measurement.
 
-use serde::Deserialize;
+use crate::profile::{Profile, ProfileError, Table};
 
 use super::settings::Transport;
+use super::{Datapath, Post};
+use crate::costs::{self, Machine};
 
 /// Cycles of one hardware thread for one completion, while it has its core for itself.
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Work {
     /// Instructions, of a cycle each.
     pub instructions: f64,
@@ -18,9 +19,8 @@ pub struct Work {
     pub stalls: f64,
 }
 
-/// An accelerator and what its work costs. Rates are to be positive, all others at least 0.
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// An accelerator and what its work costs: the table `[datapath]` of a profile.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Costs {
     /// Cores.
     pub cores: u32,
@@ -39,30 +39,32 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// The accelerator of NVIDIA's BlueField-3: 16 cores of 16 threads at 1.8 GHz (MC Sec. II-C); 66 of 598 cycles are
-    /// instructions for a written chunk, 113 of 1,084 for a datagram (MC Table I). The contention is fitted: 4 threads
-    /// sustain 200 Gbit/s of written chunks of 4 KiB (MC Fig. 13). The paper has no number for an activation.
-    #[must_use]
-    pub fn bluefield3() -> Self {
-        let costs = Costs {
-            cores: 16,
-            threads_per_core: 16,
-            gigahertz: 1.8,
-            datagram: Work { instructions: 113.0, stalls: 1084.0 - 113.0 },
-            write: Work { instructions: 66.0, stalls: 598.0 - 66.0 },
-            contention: 0.0,
-            activation: 0,
-        };
-        let line_rate = 200e9 / 8.0 / 4096.0;
-        Costs { contention: costs.fit_contention(costs.write, 4, line_rate), ..costs }
+    pub(crate) fn read(table: &mut Table<'_, '_>) -> Result<Costs, ProfileError> {
+        let cycles = "cycles";
+        Ok(Costs {
+            cores: table.count("cores", "")?,
+            threads_per_core: table.count("threads_per_core", "")?,
+            gigahertz: table.rate("gigahertz", "cycles/ns")?,
+            datagram: Work {
+                instructions: table.cost("datagram_instructions", cycles)?,
+                stalls: table.cost("datagram_stalls", cycles)?,
+            },
+            write: Work {
+                instructions: table.cost("write_instructions", cycles)?,
+                stalls: table.cost("write_stalls", cycles)?,
+            },
+            contention: table.cost("contention", "")?,
+            activation: table.cost("activation", "ns")? as u64,
+        })
     }
 
-    /// The contention with which `threads` threads of one core, at least 2, complete `rate` chunks a second.
+    /// Those of the profile `bluefield3`.
+    ///
+    /// # Panics
+    /// Never: that profile is built in.
     #[must_use]
-    pub fn fit_contention(&self, work: Work, threads: u32, rate: f64) -> f64 {
-        let threads = f64::from(threads);
-        let cycles = threads * self.gigahertz * 1e9 / rate;
-        ((cycles - work.instructions) / work.stalls).ln() / threads.ln()
+    pub fn bluefield3() -> Self {
+        Profile::named("bluefield3").and_then(|profile| profile.datapath).expect("a profile that is built in")
     }
 
     /// What a completion takes by this transport.
@@ -88,6 +90,13 @@ impl Costs {
     }
 }
 
+/// The accelerator counts what completions take by itself.
+impl costs::Costs<Datapath> for Costs {
+    fn post(&self, machine: &Machine, _post: &Post) -> f64 {
+        machine.send
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -101,11 +110,10 @@ mod tests {
         assert_eq!(format!("{:.1}", rate(Transport::Datagrams)), "6.3");
     }
 
+    /// MC Fig. 13: what the profile says that it is fitted to.
     #[test]
-    fn the_contention_is_that_of_the_measurement() {
-        let costs = Costs::bluefield3();
-        let chunks = 4.0 / costs.nanoseconds(Transport::Writes { packets: 1 }, 4) * 1e9;
+    fn mc_15_the_contention_is_that_of_the_measurement() {
+        let chunks = 4.0 / Costs::bluefield3().nanoseconds(Transport::Writes { packets: 1 }, 4) * 1e9;
         assert!((chunks / (200e9 / 8.0 / 4096.0) - 1.0).abs() < 1e-9, "{chunks}");
-        assert!((0.5..0.6).contains(&costs.contention), "{}", costs.contention);
     }
 }

@@ -6,7 +6,7 @@ use outboard_proto::Barrier;
 use super::call::{Name, Running, State};
 use super::packet::{Content, Message, Packet};
 use super::{Datapath, Key, Member};
-use crate::engine::{Completion, Node, Order, Output, Place, Port};
+use crate::engine::{Completion, Node, Order, Output, Place, Port, Worker};
 
 /// When a packet is about which call of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,7 +118,12 @@ impl Datapath {
         let (node, _) = member.membership.port_of(to);
         let packet =
             Packet { job: key.0, call, from: member.membership.rank, content: Content::Reliable { to, message } };
-        self.outputs.push_back(Output::Transmit { to: node, packet, payload: payload.into_iter().collect() });
+        self.outputs.push_back(Output::Transmit {
+            by: Worker::Nic(0),
+            to: node,
+            packet,
+            payload: payload.into_iter().collect(),
+        });
     }
 
     /// Starts a step that waits for nothing.
@@ -148,7 +153,7 @@ impl Datapath {
             Op::Copy { from, to } => {
                 running.run.complete(id);
                 let (from, to) = (member.place(from), member.place(to));
-                self.outputs.push_back(Output::Order(Order::Copy { from, to }));
+                self.outputs.push_back(Output::by_nic(Order::Copy { from, to }));
             }
             Op::Multicast { span } if span.is_empty() || running.post.program.ranks == 1 => running.run.complete(id),
             Op::Multicast { .. } => {
@@ -252,7 +257,7 @@ impl Datapath {
         running.receives.remove(&name);
         running.run.complete(receive.op);
         let to = self.members[&key].place(receive.span);
-        self.outputs.push_back(Output::Order(Order::Deliver { to }));
+        self.outputs.push_back(Output::by_nic(Order::Deliver { to }));
         true
     }
 }

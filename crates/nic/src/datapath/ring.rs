@@ -71,7 +71,7 @@ impl Datapath {
             Transport::Datagrams => self.staged(worker.thread, receive, span.len),
             Transport::Writes { .. } => self.members[&key].place(span),
         };
-        self.outputs.push_back(Output::Order(Order::Deliver { to }));
+        self.outputs.push_back(Output::by_nic(Order::Deliver { to }));
         true
     }
 
@@ -88,7 +88,7 @@ impl Datapath {
         if self.settings.transport == Transport::Datagrams {
             let span = self.running(key).span_of(stream, u64::from(psn)..u64::from(psn) + 1);
             let (from, to) = (self.staged(done.thread, done.receive, span.len), self.members[&key].place(span));
-            self.outputs.push_back(Output::Order(Order::Copy { from, to }));
+            self.outputs.push_back(Output::by_nic(Order::Copy { from, to }));
         }
         self.has_more(key, stream);
     }
@@ -216,7 +216,7 @@ impl Datapath {
             return true;
         }
         let to = self.members[&key].place(span);
-        self.outputs.push_back(Output::Order(Order::Deliver { to }));
+        self.outputs.push_back(Output::by_nic(Order::Deliver { to }));
         self.has_more(key, stream);
         true
     }

@@ -226,3 +226,13 @@ impl Engine for Host {
         self.outputs.pop_front()
     }
 }
+
+/// Processes that progress plans themselves cost what their machine does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Costs;
+
+impl crate::costs::Costs<Host> for Costs {
+    fn post(&self, _machine: &crate::costs::Machine, _post: &Post) -> f64 {
+        0.0
+    }
+}

@@ -4,7 +4,7 @@ use outboard_plan::{Op, OpId, Span};
 
 use super::member::{Member, News};
 use super::{Content, Host, Key, Name, Packet, Progress};
-use crate::engine::{Completion, Failure, Order, Output, Place, Port, Region};
+use crate::engine::{Completion, Failure, Order, Output, Place, Port, Region, Worker};
 use crate::registered::Part;
 
 impl Host {
@@ -14,7 +14,7 @@ impl Host {
         let news = match content {
             Content::Message(bytes) => match self.staging.take(bytes) {
                 Some(part) => {
-                    self.outputs.extend((bytes > 0).then(|| Output::Order(Order::Deliver { to: staged(part) })));
+                    self.outputs.extend((bytes > 0).then(|| Output::by_nic(Order::Deliver { to: staged(part) })));
                     News::Staged(part)
                 }
                 None => News::Offered,
@@ -32,7 +32,7 @@ impl Host {
                     return;
                 };
                 let to = member.place(span);
-                self.outputs.push_back(Output::Order(Order::Deliver { to }));
+                self.outputs.push_back(Output::by_nic(Order::Deliver { to }));
                 News::Delivered
             }
         };
@@ -88,13 +88,13 @@ impl Host {
             }
             Op::Copy { from, to } => {
                 let (from, to) = (member.place(from), member.place(to));
-                self.outputs.push_back(Output::Order(Order::Copy { from, to }));
+                self.outputs.push_back(Output::by_process(key.1, Order::Copy { from, to }));
                 self.complete(key, id);
             }
             Op::Reduce { from, into, from_left } => {
                 let (from, into) = (member.place(from), member.place(into));
                 let reduction = reduction.expect("a plan that combines is posted with what it combines by");
-                self.outputs.push_back(Output::Order(Order::Reduce { reduction, from, into, from_left }));
+                self.outputs.push_back(Output::by_process(key.1, Order::Reduce { reduction, from, into, from_left }));
                 self.complete(key, id);
             }
             Op::Multicast { .. } | Op::MulticastRecv { .. } => unreachable!("plans that multicast are not posted"),
@@ -129,7 +129,8 @@ impl Host {
         let peer = if member.membership.rank == name.from { name.to } else { name.from };
         let (to, port) = member.membership.port_of(peer);
         let packet = Packet { job: key.0, port, name, content };
-        self.outputs.push_back(Output::Transmit { to, packet, payload: payload.into_iter().collect() });
+        let by = Worker::Processor(Port(key.1));
+        self.outputs.push_back(Output::Transmit { by, to, packet, payload: payload.into_iter().collect() });
     }
 
     /// The process hears of a message.
@@ -180,7 +181,7 @@ impl Host {
         if from.len != to.len {
             return self.drop(news);
         }
-        let copies = (!span.is_empty()).then_some(Output::Order(Order::Copy { from, to }));
+        let copies = (!span.is_empty()).then_some(Output::by_process(key.1, Order::Copy { from, to }));
         self.outputs.extend(copies);
         match part {
             Some(part) => {

@@ -21,6 +21,7 @@
 //! with the pulse, or with the failure of its job. Never holds payload, never allocates by what a packet says.
 
 pub mod buffer;
+mod costs;
 pub mod descriptor;
 mod packet;
 mod progress;
@@ -32,10 +33,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use thiserror::Error;
 
+pub use costs::Costs;
 pub use packet::{Content, Packet};
 pub use settings::{MAX_JOBS, MAX_NODES, MAX_PORTS, MAX_SOURCES, MAX_STEPS, Settings, Sharing};
 
-use crate::engine::{Engine, Failure, Node, Order, Output, Place, Port, Region};
+use crate::engine::{Engine, Failure, Node, Order, Output, Place, Port, Region, Worker};
 use crate::job::JobError;
 use buffer::{Key, Name, Rejected};
 use descriptor::{Address, DescriptorError, Fault, PULSES, Sequence, Source};
@@ -199,7 +201,9 @@ impl Ordered {
 
     fn transmit(&mut self, from: TaskKey, to: Source, content: Content, payload: Vec<Place>) {
         let packet = Packet { job: from.0, source_port: from.1, port: to.port, content };
-        self.outputs.push_back(Output::Transmit { to: Node(to.node), packet, payload });
+        let unit = self.tasks.get(&from).and_then(|task| task.unit).unwrap_or(0);
+        let by = Worker::Nic(unit as u16);
+        self.outputs.push_back(Output::Transmit { by, to: Node(to.node), packet, payload });
     }
 
     /// Whether sequences that were read fit the task that they are for.
@@ -284,7 +288,8 @@ impl Ordered {
             Ok(slot) => {
                 *self.tasks.get_mut(&task).expect("found above").held.entry(pulse).or_default() += 1;
                 let to = self.slot(unit, slot, bytes.into());
-                self.outputs.push_back(Output::Order(Order::Deliver { to }));
+                let by = Worker::Nic(unit as u16);
+                self.outputs.push_back(Output::Order { by, order: Order::Deliver { to } });
                 self.ready.insert(task);
             }
             Err(Rejected::Duplicate) => self.counters.duplicate += 1,

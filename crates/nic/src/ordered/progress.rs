@@ -4,7 +4,7 @@ use super::buffer::{Key, Name};
 use super::descriptor::{Address, Flags, PULSES, Piece, Source};
 use super::task::{Ask, Retry, Running, Task};
 use super::{Content, Ordered, TaskKey};
-use crate::engine::{Completion, Failure, Order, Output, Place, Port, Region};
+use crate::engine::{Completion, Failure, Order, Output, Place, Port, Region, Worker};
 
 impl Ordered {
     fn task(&mut self, key: TaskKey) -> &mut Task {
@@ -192,7 +192,7 @@ impl Ordered {
             Source { node: descriptor.dest, port: descriptor.dest_port },
             Content::Data { seq: descriptor.seq, pulse: descriptor.pulse, chunk: chunk as u16, bytes: len as u32 },
         ));
-        self.outputs.extend(orders.into_iter().map(Output::Order));
+        self.outputs.extend(orders.into_iter().map(|order| Output::Order { by: Worker::Nic(unit as u16), order }));
         if let Some((to, content)) = sent {
             self.transmit(key, to, content, message);
         }

@@ -13,6 +13,7 @@
 //! Invariants: queues, completions, calls, queue pairs and registered memory are bounded by [`Settings`], and whoever
 //! wants more is refused with both numbers. What a call had is back when it has ended or failed. Never holds payload.
 
+mod costs;
 pub mod list;
 mod member;
 mod packet;
@@ -27,6 +28,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use thiserror::Error;
 
+pub use costs::Costs;
 pub use member::Post;
 pub use packet::{Content, Packet};
 pub use print::TableLine;

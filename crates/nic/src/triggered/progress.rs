@@ -6,7 +6,7 @@ use super::list::{Action, Connection, HostStep, Place as Unplaced, Purpose, Requ
 use super::member::{Phase, Running};
 use super::queue::{Arrival, Send};
 use super::{Content, Key, Packet, Triggered};
-use crate::engine::{Completion, Failure, Order, Output, Place, Port, Region};
+use crate::engine::{Completion, Failure, Order, Output, Place, Port, Region, Worker};
 
 impl Triggered {
     /// Has everybody go on who may.
@@ -91,12 +91,13 @@ impl Triggered {
             match *step {
                 HostStep::Copy { from, to } => {
                     let (from, to) = (member.place(from), member.place(to));
-                    self.outputs.push_back(Output::Order(Order::Copy { from, to }));
+                    self.outputs.push_back(Output::by_process(key.1, Order::Copy { from, to }));
                 }
                 HostStep::Reduce { from, into, from_left } => {
                     let (from, into) = (member.place(from), member.place(into));
                     let reduction = reduction.expect("a plan that combines is posted with what it combines by");
-                    self.outputs.push_back(Output::Order(Order::Reduce { reduction, from, into, from_left }));
+                    self.outputs
+                        .push_back(Output::by_process(key.1, Order::Reduce { reduction, from, into, from_left }));
                 }
                 HostStep::Raise { flag } => {
                     self.regions.get_mut(&key.0).expect("it shares").raise(flag);
@@ -146,7 +147,7 @@ impl Triggered {
         for from in from {
             let to = Place { address, len: from.len, ..start };
             address += from.len;
-            self.outputs.push_back(Output::Order(Order::Copy { from, to }));
+            self.outputs.push_back(Output::by_process(key.1, Order::Copy { from, to }));
         }
         Send { from: vec![start], inline: Some(inline) }
     }
@@ -193,7 +194,7 @@ impl Triggered {
             let payload = send.from.clone();
             let content = Content::Message { purpose, number, bytes };
             let packet = Packet { job: key.0, port, operation, connection, link, content };
-            self.outputs.push_back(Output::Transmit { to, packet, payload });
+            self.outputs.push_back(Output::Transmit { by: Worker::Nic(0), to, packet, payload });
         }
     }
 
@@ -204,7 +205,7 @@ impl Triggered {
         let link = member.channels[&(operation, connection)].link;
         let connection = connection.seen_from_peer(member.membership.rank);
         let packet = Packet { job: key.0, port, operation, connection, link, content };
-        self.outputs.push_back(Output::Transmit { to, packet, payload: Vec::new() });
+        self.outputs.push_back(Output::Transmit { by: Worker::Nic(0), to, packet, payload: Vec::new() });
     }
 
     /// A packet of a member of a job has arrived.
@@ -227,7 +228,7 @@ impl Triggered {
             Content::Message { purpose, number, bytes } => {
                 let answer = match channel.pairs[purpose as usize].arrived(number, bytes) {
                     Arrival::Taken(into) => {
-                        self.outputs.extend(into.map(|to| Output::Order(Order::Deliver { to })));
+                        self.outputs.extend(into.map(|to| Output::by_nic(Order::Deliver { to })));
                         self.ready.insert(key);
                         Content::Taken { purpose, number }
                     }

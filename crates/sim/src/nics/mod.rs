@@ -11,10 +11,13 @@
 mod conformance;
 pub mod hostile;
 mod kinds;
+mod memory;
 mod net;
+mod parts;
 mod reference;
 mod run;
 mod service;
+mod timed;
 
 use std::collections::BTreeMap;
 
@@ -29,6 +32,7 @@ pub use conformance::{EngineKind, call_of, conformance};
 pub use kinds::{Job, Kind};
 use run::Run;
 pub use service::service_process;
+pub use timed::{Clock, Timing};
 
 /// What ranks contribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -156,11 +160,29 @@ struct PreparedCall<P> {
     /// By rank.
     posts: Vec<P>,
     /// By rank, where input, output and scratch lie in the memory of its process, and what the first two hold in the
-    /// end.
+    /// end; the last two are empty where nothing is to be judged.
     places: Vec<[u64; 3]>,
     inputs: Vec<Vec<u8>>,
     outputs: Vec<Vec<u8>>,
     scratch: Vec<u64>,
+}
+
+impl<P> PreparedCall<P> {
+    /// Appends to the memory of a process what it holds before the call.
+    fn fill(&self, rank: usize, memory: &mut Vec<u8>) {
+        memory.extend(&self.inputs[rank]);
+        memory.extend(self.outputs[rank].iter().map(|byte| !byte));
+        memory.resize(memory.len() + self.scratch[rank] as usize, 0);
+    }
+
+    /// The first byte of a process that is wrong behind the call: where, what it is, what it should be.
+    fn wrong_byte(&self, rank: usize, memory: &[u8]) -> Option<(usize, u8, u8)> {
+        let [input, output, _] = self.places[rank];
+        [(input, &self.inputs[rank]), (output, &self.outputs[rank])].into_iter().find_map(|(start, expected)| {
+            let found = &memory[start as usize..][..expected.len()];
+            (0..expected.len()).find(|at| found[*at] != expected[*at]).map(|at| (at, found[at], expected[at]))
+        })
+    }
 }
 
 impl<'a, S: Kind> Prepared<'a, S> {
@@ -169,6 +191,18 @@ impl<'a, S: Kind> Prepared<'a, S> {
     /// # Errors
     /// When a call does not fit the NIC.
     pub fn new(plan: &'a NicPlan<S>) -> Result<Self, S::LowerError> {
+        Self::prepare(plan, true)
+    }
+
+    /// The same without bytes, for [`Prepared::time`] alone.
+    ///
+    /// # Errors
+    /// When a call does not fit the NIC.
+    pub fn without_bytes(plan: &'a NicPlan<S>) -> Result<Self, S::LowerError> {
+        Self::prepare(plan, false)
+    }
+
+    fn prepare(plan: &'a NicPlan<S>, filled: bool) -> Result<Self, S::LowerError> {
         let mut ports = BTreeMap::new();
         let mut jobs = Vec::new();
         for (number, job) in plan.jobs.iter().enumerate() {
@@ -178,7 +212,7 @@ impl<'a, S: Kind> Prepared<'a, S> {
                 (Node(*node), Port(*port - 1))
             };
             let members: Vec<(Node, Port)> = job.nodes.iter().map(member).collect();
-            jobs.push(prepare(number as u8, job, members, &plan.settings)?);
+            jobs.push(prepare(number as u8, job, members, (&plan.settings, filled))?);
         }
         Ok(Prepared { plan, jobs, loss: 0 })
     }
@@ -242,7 +276,7 @@ fn prepare<S: Kind>(
     number: u8,
     job: &JobPlan,
     members: Vec<(Node, Port)>,
-    settings: &S,
+    (settings, filled): (&S, bool),
 ) -> Result<PreparedJob<S::Post>, S::LowerError> {
     let topology = Topology::of_hosts(job.nodes.iter().copied()).expect("at most as many ranks as a group has");
     let ranks = (0..topology.ranks()).map(Rank);
@@ -265,7 +299,9 @@ fn prepare<S: Kind>(
             let (output, scratch) = (input + program.input_bytes, input + program.input_bytes + program.output_bytes);
             ends[rank.0 as usize] = scratch + program.scratch_bytes;
             one.places.push([input, output, scratch]);
-            one.inputs.push(contributed(rank, program.input_bytes));
+            if filled {
+                one.inputs.push(contributed(rank, program.input_bytes));
+            }
             one.scratch.push(program.scratch_bytes);
         }
         memory.push(one.places.clone());
@@ -274,9 +310,11 @@ fn prepare<S: Kind>(
     let posts =
         settings.lower(&Job { number, members: &members, topology: &topology, calls: &job.calls, memory: &memory })?;
     for ((index, call), (one, posts)) in (0..).zip(&job.calls).zip(calls.iter_mut().zip(posts)) {
-        let contributed = |rank, bytes| call.contribution(rank, index, bytes);
-        let outputs = call.with_arguments(&topology, |arguments| reference::outputs(call, arguments, contributed));
-        (one.posts, one.outputs) = (posts, outputs);
+        one.posts = posts;
+        if filled {
+            let contributed = |rank, bytes| call.contribution(rank, index, bytes);
+            one.outputs = call.with_arguments(&topology, |arguments| reference::outputs(call, arguments, contributed));
+        }
     }
     Ok(PreparedJob { members, calls })
 }

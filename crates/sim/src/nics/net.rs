@@ -1,16 +1,14 @@
 //! A network of NICs: engines, the memory that they work on, and packets on their way.
 //!
 //! Packets arrive in any order, those of one source too, but for those of a flow, and none is lost but what is multicast
-//! and what the dead had to get: whoever plays decides which is next, and what is lost. Invariant: every access to memory
-//! is checked, so that a wrong order is found where it is given.
+//! and what the dead had to get: whoever plays decides which is next, and what is lost. Memory
+//! is [`Memory`].
 
 use std::collections::{BTreeMap, VecDeque};
 
-use outboard_arithmetic::reduce;
-use outboard_nic::{Completion, Engine, Node, Order, Output, Place, Port, Region};
+use outboard_nic::{Completion, Engine, Node, Output, Port};
 
-/// What fills memory that nobody has written.
-const POISON: u8 = 0xa5;
+use super::memory::Memory;
 
 struct Flying<P> {
     from: Node,
@@ -27,17 +25,11 @@ pub(super) type Ended = (Node, Port, Completion);
 /// Packets of one number, from a node to a node, which keep their order.
 type Flow = (Node, Node, u64);
 
-/// The memory of a node's NIC and what its host has registered, by that order, as far as they were used.
-type Memory = [Vec<u8>; 2];
-
 /// See the module.
 pub(super) struct Net<E: Engine> {
     /// By node; the dead are none.
     engines: Vec<Option<E>>,
-    /// By node; and how long both are.
-    memory: Vec<Memory>,
-    memory_bytes: [u64; 2],
-    hosts: BTreeMap<(Node, Port), Vec<u8>>,
+    memory: Memory,
     /// On their way, of each flow the first.
     flying: Vec<Flying<E::Packet>>,
     /// Behind the first of their flow.
@@ -50,10 +42,8 @@ pub(super) struct Net<E: Engine> {
 impl<E: Engine> Net<E> {
     pub(super) fn new(engines: Vec<E>, memory_bytes: [u64; 2]) -> Self {
         Net {
-            memory: engines.iter().map(|_| Memory::default()).collect(),
-            memory_bytes,
+            memory: Memory::new(engines.len(), memory_bytes),
             engines: engines.into_iter().map(Some).collect(),
-            hosts: BTreeMap::new(),
             flying: Vec::new(),
             behind: BTreeMap::new(),
             ended: Vec::new(),
@@ -73,7 +63,7 @@ impl<E: Engine> Net<E> {
 
     /// The memory of the process behind a port.
     pub(super) fn host(&mut self, node: Node, port: Port) -> &mut Vec<u8> {
-        self.hosts.entry((node, port)).or_default()
+        self.memory.host(node, port)
     }
 
     /// Packets of which any may be next.
@@ -172,13 +162,13 @@ impl<E: Engine> Net<E> {
     fn drain(&mut self, node: Node, payload: &[u8]) {
         while let Some(output) = self.engine(node).and_then(E::poll) {
             match output {
-                Output::Order(order) => self.perform(node, order, payload),
-                Output::Transmit { to, packet, payload } => {
-                    let payload = payload.iter().flat_map(|place| self.bytes(node, *place).to_vec()).collect();
+                Output::Order { order, .. } => self.memory.perform(node, order, payload),
+                Output::Transmit { to, packet, payload, .. } => {
+                    let payload = self.memory.gather(node, &payload);
                     self.fly(Flying { from: node, to, packet, payload, multicast: false });
                 }
                 Output::Multicast { to, packet, payload } => {
-                    let payload = self.bytes(node, payload).to_vec();
+                    let payload = self.memory.gather(node, &[payload]);
                     for to in to {
                         let (packet, payload) = (packet.clone(), payload.clone());
                         self.fly(Flying { from: node, to, packet, payload, multicast: true });
@@ -202,34 +192,5 @@ impl<E: Engine> Net<E> {
                 self.flying.push(flying);
             }
         }
-    }
-
-    fn perform(&mut self, node: Node, order: Order, payload: &[u8]) {
-        match order {
-            Order::Deliver { to } => self.bytes(node, to).copy_from_slice(payload),
-            Order::Copy { from, to } => {
-                let from = self.bytes(node, from).to_vec();
-                self.bytes(node, to).copy_from_slice(&from);
-            }
-            Order::Reduce { reduction, from, into, from_left } => {
-                let from = self.bytes(node, from).to_vec();
-                reduce(reduction, &from, self.bytes(node, into), from_left);
-            }
-        }
-    }
-
-    fn bytes(&mut self, node: Node, place: Place) -> &mut [u8] {
-        let end = (place.address + place.len) as usize;
-        let memory = match place.region {
-            Region::Nic | Region::Shared => {
-                let which = usize::from(place.region == Region::Shared);
-                let memory = &mut self.memory[node.0 as usize][which];
-                assert!(end as u64 <= self.memory_bytes[which], "{place:?} lies behind the memory of {node}");
-                memory.resize(memory.len().max(end), POISON);
-                memory
-            }
-            Region::Host(port) => self.hosts.get_mut(&(node, port)).expect("a process behind the port"),
-        };
-        &mut memory[place.address as usize..end]
     }
 }

@@ -42,11 +42,7 @@ impl<'a, S: Kind> Run<'a, S> {
                 let engine = net.engine(*node).expect("nobody has died");
                 S::open(engine, number as u8, *port, &job.members).map_err(refused)?;
                 let memory = net.host(*node, *port);
-                for call in &job.calls {
-                    memory.extend(&call.inputs[rank]);
-                    memory.extend(call.outputs[rank].iter().map(|byte| !byte));
-                    memory.resize(memory.len() + call.scratch[rank] as usize, 0);
-                }
+                job.calls.iter().for_each(|call| call.fill(rank, memory));
             }
         }
         let progress = prepared.jobs.iter().map(|job| vec![Progress::default(); job.members.len()]).collect();
@@ -194,16 +190,12 @@ impl<'a, S: Kind> Run<'a, S> {
             return Err(NicBreach::Barrier { job, rank: Rank(rank as u32), call });
         }
         let ((node, port), one) = (prepared.members[rank], &prepared.calls[call]);
-        let [input, output, _] = one.places[rank];
-        let memory = self.net.host(node, port);
-        for (start, expected) in [(input, &one.inputs[rank]), (output, &one.outputs[rank])] {
-            let found = &memory[start as usize..][..expected.len()];
-            if let Some(at) = (0..expected.len()).find(|at| found[*at] != expected[*at]) {
-                let (found, expected) = (found[at], expected[at]);
-                return Err(NicBreach::Bytes { job, rank: Rank(rank as u32), call, at, found, expected });
+        match one.wrong_byte(rank, self.net.host(node, port)) {
+            Some((at, found, expected)) => {
+                Err(NicBreach::Bytes { job, rank: Rank(rank as u32), call, at, found, expected })
             }
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Whether all calls have ended, and everything was given back, but for what the hostile have spoilt.

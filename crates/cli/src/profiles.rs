@@ -1,0 +1,19 @@
+//! Cost profiles by name, or from a file.
+
+use std::borrow::Cow;
+
+use outboard_nic::profile::Profile;
+
+use crate::error::CliError;
+
+/// The profile that is built in by that name, else the one in that file.
+pub(crate) fn named(name: &str) -> Result<Cow<'static, Profile>, CliError> {
+    if let Some(profile) = Profile::named(name) {
+        return Ok(Cow::Borrowed(profile));
+    }
+    let text = std::fs::read_to_string(name).map_err(|error| {
+        let known: Vec<&str> = Profile::built_in().collect();
+        CliError::Failed(format!("profile {name}: {error}; name a file, or one of {}", known.join(", ")))
+    })?;
+    Profile::read(name, &text).map(Cow::Owned).map_err(CliError::said)
+}

@@ -1,0 +1,41 @@
+//! What an order-triggered NIC takes: its units, which combine as they read (TH Sec. 2.2).
+
+use super::{Content, Ordered, Packet};
+use crate::costs::{self, Machine, Work};
+use crate::engine::Order;
+use crate::profile::{ProfileError, Table};
+
+/// The table `[ordered]` of a profile.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Costs {
+    /// Nanoseconds from the packet that triggers a descriptor to the one that it sends.
+    pub trigger: f64,
+    /// GB/s that a unit reads, combines and sends.
+    pub unit_rate: f64,
+}
+
+impl Costs {
+    pub(crate) fn read(table: &mut Table<'_, '_>) -> Result<Costs, ProfileError> {
+        Ok(Costs { trigger: table.cost("trigger", "ns")?, unit_rate: table.rate("unit_rate", "GB/s")? })
+    }
+}
+
+impl costs::Costs<Ordered> for Costs {
+    fn post(&self, machine: &Machine, _post: &[u64]) -> f64 {
+        machine.send
+    }
+
+    fn send(&self, packet: &Packet, _contexts: usize) -> Work {
+        match packet.content {
+            Content::Data { bytes, .. } => Work { busy: f64::from(bytes) / self.unit_rate, lag: self.trigger },
+            Content::Ask { .. } | Content::Grant { .. } | Content::Abort(_) => Work::default(),
+        }
+    }
+
+    fn order(&self, order: &Order) -> f64 {
+        match order {
+            Order::Deliver { .. } => 0.0,
+            Order::Copy { from, .. } | Order::Reduce { from, .. } => from.len as f64 / self.unit_rate,
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! Cost profiles: what a machine and its NIC take for what they do, each number with where it comes from.
+//!
+//! A profile is a TOML file. Each table is about one part; each number is `{ value, source }`, where the source is a
+//! paper with its place, or begins with `fitted` or `assumed`:
+//!
+//! ```toml
+//! name = "cluster-a"
+//! about = "16 blade servers with ConnectX-2"
+//!
+//! [machine]
+//! link_rate = { value = 4.0, source = "assumed: InfiniBand QDR" }
+//! ```
+//!
+//! A table that is there has all of its keys and no others; what an engine needs and a profile lacks is for whoever asks
+//! to say. Invariants: rates and counts are positive, everything else at least 0, and all is finite. Never does IO.
+
+use std::fmt;
+use std::sync::LazyLock;
+
+use thiserror::Error;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::costs::Machine;
+use crate::{datapath, ordered, triggered};
+
+/// A number of a profile, as it was written.
+#[derive(Debug, Clone, PartialEq)]
+#[allow(missing_docs, reason = "the names are the documentation")]
+pub struct Number {
+    pub table: &'static str,
+    pub key: &'static str,
+    pub value: f64,
+    pub unit: &'static str,
+    pub source: String,
+}
+
+/// See the module.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Profile {
+    /// How it is called.
+    pub name: String,
+    /// What it is of.
+    pub about: String,
+    /// Processors, memory, bus and link.
+    pub machine: Option<Machine>,
+    /// A triggered NIC.
+    pub triggered: Option<triggered::Costs>,
+    /// An order-triggered NIC.
+    pub ordered: Option<ordered::Costs>,
+    /// A datapath accelerator.
+    pub datapath: Option<datapath::Costs>,
+    /// All numbers, in the order of their tables and keys.
+    pub numbers: Vec<Number>,
+}
+
+/// Where and why a text is no profile.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{file}:{line}: {fault}")]
+#[allow(missing_docs, reason = "the names are the documentation")]
+pub struct ProfileError {
+    pub file: String,
+    /// From 1.
+    pub line: usize,
+    pub fault: Fault,
+}
+
+/// Why.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[allow(missing_docs, reason = "the messages are the documentation")]
+pub enum Fault {
+    #[error("{0}")]
+    Syntax(String),
+    #[error("{what} `{key}`: there is {known}")]
+    Unknown { what: &'static str, key: String, known: String },
+    #[error("[{table}] lacks `{key}`, in {unit}: a table has all of its keys")]
+    Missing { table: &'static str, key: &'static str, unit: &'static str },
+    #[error("`{key}` is {value}: it has to be {wanted}")]
+    Value { key: String, value: String, wanted: Wanted },
+    #[error("`{key}` has no source: name the paper and the place, or begin with fitted or assumed")]
+    Source { key: String },
+}
+
+/// What a value has to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    /// `name` and `about`.
+    Text,
+    /// A key of the top level.
+    Table,
+    /// `{ value = NUMBER, source = "..." }`.
+    Sourced,
+    /// Positive.
+    Rate,
+    /// At least 0.
+    Cost,
+    /// At least 1, whole.
+    Count,
+}
+
+impl fmt::Display for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Wanted::Text => "a text",
+            Wanted::Table => "a table",
+            Wanted::Sourced => "{ value = NUMBER, source = TEXT }",
+            Wanted::Rate => "finite and above 0",
+            Wanted::Cost => "finite and at least 0",
+            Wanted::Count => "a whole number from 1 to 4294967295",
+        })
+    }
+}
+
+/// Profiles that are built in, by name.
+const BUILT_IN: [(&str, &str); 4] = [
+    ("bluefield3", include_str!("../profiles/bluefield3.toml")),
+    ("cluster-a", include_str!("../profiles/cluster-a.toml")),
+    ("cluster-b", include_str!("../profiles/cluster-b.toml")),
+    ("tianhe", include_str!("../profiles/tianhe.toml")),
+];
+
+impl Profile {
+    /// The names of those that are built in.
+    pub fn built_in() -> impl Iterator<Item = &'static str> {
+        BUILT_IN.iter().map(|(name, _)| *name)
+    }
+
+    /// One that is built in.
+    #[must_use]
+    pub fn named(name: &str) -> Option<&'static Profile> {
+        static ALL: LazyLock<Vec<Profile>> = LazyLock::new(|| {
+            let one = |(name, text): &(&str, &str)| Profile::read(name, text).expect("built-in profiles are tested");
+            BUILT_IN.iter().map(one).collect()
+        });
+        ALL.iter().find(|profile| profile.name == name)
+    }
+
+    /// The profile in the text of `file`.
+    ///
+    /// # Errors
+    /// When it is none; the error names the line.
+    pub fn read(file: &str, text: &str) -> Result<Profile, ProfileError> {
+        let reader = Reader { file, text };
+        let root = DeTable::parse(text).map_err(|error| {
+            let at = error.span().map_or(0, |span| span.start);
+            reader.error(at, Fault::Syntax(error.message().to_owned()))
+        })?;
+        let mut profile = Profile {
+            name: String::new(),
+            about: String::new(),
+            machine: None,
+            triggered: None,
+            ordered: None,
+            datapath: None,
+            numbers: Vec::new(),
+        };
+        let mut entries: Vec<_> = root.get_ref().iter().collect();
+        entries.sort_by_key(|(key, _)| key.span().start);
+        for (key, value) in entries {
+            let numbers = &mut profile.numbers;
+            match &**key.get_ref() {
+                "name" => profile.name = reader.text_of("name", value)?,
+                "about" => profile.about = reader.text_of("about", value)?,
+                "machine" => profile.machine = Some(reader.table("machine", value, numbers, Machine::read)?),
+                "triggered" => {
+                    profile.triggered = Some(reader.table("triggered", value, numbers, triggered::Costs::read)?);
+                }
+                "ordered" => profile.ordered = Some(reader.table("ordered", value, numbers, ordered::Costs::read)?),
+                "datapath" => {
+                    profile.datapath = Some(reader.table("datapath", value, numbers, datapath::Costs::read)?)
+                }
+                other => {
+                    let known = "name, about, [machine], [triggered], [ordered], [datapath]".to_owned();
+                    let fault = Fault::Unknown { what: "table or key", key: other.to_owned(), known };
+                    return Err(reader.error(key.span().start, fault));
+                }
+            }
+        }
+        Ok(profile)
+    }
+}
+
+/// A text that is read.
+#[derive(Clone, Copy)]
+struct Reader<'a> {
+    file: &'a str,
+    text: &'a str,
+}
+
+type Value<'a> = Spanned<DeValue<'a>>;
+
+impl Reader<'_> {
+    fn error(&self, at: usize, fault: Fault) -> ProfileError {
+        let before = self.text.as_bytes().iter().take(at);
+        let line = 1 + before.filter(|byte| **byte == b'\n').count();
+        ProfileError { file: self.file.to_owned(), line, fault }
+    }
+
+    fn wrong(&self, key: &str, value: &Value<'_>, wanted: Wanted) -> ProfileError {
+        let shown = self.text.get(value.span()).unwrap_or_default().to_owned();
+        self.error(value.span().start, Fault::Value { key: key.to_owned(), value: shown, wanted })
+    }
+
+    fn text_of(&self, key: &str, value: &Value<'_>) -> Result<String, ProfileError> {
+        let text = value.get_ref().as_str().ok_or_else(|| self.wrong(key, value, Wanted::Text))?;
+        Ok(text.to_owned())
+    }
+
+    fn table<T>(
+        &self,
+        name: &'static str,
+        value: &Value<'_>,
+        numbers: &mut Vec<Number>,
+        read: impl FnOnce(&mut Table<'_, '_>) -> Result<T, ProfileError>,
+    ) -> Result<T, ProfileError> {
+        let entries = value.get_ref().as_table().ok_or_else(|| self.wrong(name, value, Wanted::Table))?;
+        let mut table = Table { reader: *self, name, at: value.span().start, entries, numbers: Vec::new() };
+        let read = read(&mut table)?;
+        let keys: Vec<&str> = table.numbers.iter().map(|number| number.key).collect();
+        if let Some((key, _)) = entries.iter().find(|(key, _)| !keys.contains(&&**key.get_ref())) {
+            let (at, key) = (key.span().start, key.get_ref().to_string());
+            return Err(self.error(at, Fault::Unknown { what: "key", key, known: keys.join(", ") }));
+        }
+        numbers.append(&mut table.numbers);
+        Ok(read)
+    }
+}
+
+/// A table whose keys are asked for one by one.
+pub(crate) struct Table<'a, 'b> {
+    reader: Reader<'a>,
+    name: &'static str,
+    at: usize,
+    entries: &'a DeTable<'b>,
+    numbers: Vec<Number>,
+}
+
+impl Table<'_, '_> {
+    /// What has to be positive.
+    pub(crate) fn rate(&mut self, key: &'static str, unit: &'static str) -> Result<f64, ProfileError> {
+        self.number(key, unit, Wanted::Rate, |value| value > 0.0)
+    }
+
+    /// What may be nothing.
+    pub(crate) fn cost(&mut self, key: &'static str, unit: &'static str) -> Result<f64, ProfileError> {
+        self.number(key, unit, Wanted::Cost, |value| value >= 0.0)
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&mut self, key: &'static str, unit: &'static str) -> Result<u32, ProfileError> {
+        let whole = |value: f64| (1.0..=f64::from(u32::MAX)).contains(&value) && value.fract() == 0.0;
+        Ok(self.number(key, unit, Wanted::Count, whole)? as u32)
+    }
+
+    fn number(
+        &mut self,
+        key: &'static str,
+        unit: &'static str,
+        wanted: Wanted,
+        is: impl Fn(f64) -> bool,
+    ) -> Result<f64, ProfileError> {
+        let (reader, table) = (self.reader, self.name);
+        let missing = || reader.error(self.at, Fault::Missing { table, key, unit });
+        let entry = self.entries.get(key).ok_or_else(missing)?;
+        let sourced = entry.get_ref().as_table().ok_or_else(|| reader.wrong(key, entry, Wanted::Sourced))?;
+        if let Some((other, _)) = sourced.iter().find(|(other, _)| !matches!(&**other.get_ref(), "value" | "source")) {
+            let (at, key, known) = (other.span().start, other.get_ref().to_string(), "value, source".to_owned());
+            return Err(reader.error(at, Fault::Unknown { what: "key", key, known }));
+        }
+        let written = sourced.get("value").ok_or_else(|| reader.wrong(key, entry, Wanted::Sourced))?;
+        let value = float(written.get_ref()).filter(|value| value.is_finite() && is(*value));
+        let value = value.ok_or_else(|| reader.wrong(key, written, wanted))?;
+        let source = sourced.get("source").and_then(|source| source.get_ref().as_str()).unwrap_or_default().trim();
+        if source.is_empty() {
+            return Err(reader.error(entry.span().start, Fault::Source { key: key.to_owned() }));
+        }
+        self.numbers.push(Number { table, key, value, unit, source: source.to_owned() });
+        Ok(value)
+    }
+}
+
+fn float(value: &DeValue<'_>) -> Option<f64> {
+    match value {
+        DeValue::Float(float) => float.as_str().parse().ok(),
+        DeValue::Integer(integer) => {
+            i64::from_str_radix(integer.as_str(), integer.radix()).ok().map(|value| value as f64)
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = include_str!("../profiles/bluefield3.toml");
+
+    fn refused(text: &str) -> String {
+        Profile::read("p.toml", text).expect_err("no profile").to_string()
+    }
+
+    #[test]
+    fn built_in_profiles_are_called_what_they_are_named() {
+        for (name, text) in BUILT_IN {
+            assert_eq!(Profile::read(name, text).map(|profile| profile.name), Ok(name.to_owned()));
+        }
+        assert!(Profile::named("bluefield4").is_none());
+    }
+
+    #[test]
+    fn what_is_no_profile_is_refused_by_its_line() {
+        let line = GOOD.lines().position(|line| line.starts_with("gigahertz")).expect("a rate") + 1;
+        for value in ["0", "-1.8", "inf", "nan", "\"fast\""] {
+            let said = refused(&GOOD.replace("value = 1.8,", &format!("value = {value},")));
+            assert!(said.starts_with(&format!("p.toml:{line}: `gigahertz` is {value}: it has to be finite")), "{said}");
+        }
+        let said = refused(&GOOD.replace("gigahertz", "megahertz"));
+        assert!(said.contains("[datapath] lacks `gigahertz`, in cycles/ns"), "{said}");
+        let said = refused(&format!("{GOOD}caches = {{ value = 1, source = \"ours\" }}\n"));
+        let last = GOOD.lines().count() + 1;
+        assert!(said.starts_with(&format!("p.toml:{last}: key `caches`: there is cores, ")), "{said}");
+        let said = refused(&GOOD.replacen("value = 16,", "value = 0,", 1));
+        assert!(said.contains("`cores` is 0: it has to be a whole number"), "{said}");
+        assert!(refused("[engine]\n").starts_with("p.toml:1: table or key `engine`: there is name,"));
+        assert!(refused("name = \"x\"\nabout").starts_with("p.toml:2: "));
+        assert!(
+            refused("[datapath]\ncores = { value = 3, source = \" \" }").contains("p.toml:2: `cores` has no source")
+        );
+        assert!(refused("[datapath]\ncores = 3").contains("p.toml:2: `cores` is 3: it has to be { value"));
+    }
+}

@@ -1,0 +1,66 @@
+//! The memory that engines work on: of processes, of NICs, and what hosts have registered.
+//!
+//! Invariant: every access is checked, so that a wrong order is found where it is given.
+
+use std::collections::BTreeMap;
+
+use outboard_arithmetic::reduce;
+use outboard_nic::{Node, Order, Place, Port, Region};
+
+/// What fills memory that nobody has written.
+const POISON: u8 = 0xa5;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Memory {
+    /// By node, the memory of its NIC and what its host has registered, as far as they were used; and how long both are.
+    own: Vec<[Vec<u8>; 2]>,
+    own_bytes: [u64; 2],
+    hosts: BTreeMap<(Node, Port), Vec<u8>>,
+}
+
+impl Memory {
+    pub(super) fn new(nodes: usize, own_bytes: [u64; 2]) -> Self {
+        Memory { own: (0..nodes).map(|_| Default::default()).collect(), own_bytes, hosts: BTreeMap::new() }
+    }
+
+    /// The memory of the process behind a port.
+    pub(super) fn host(&mut self, node: Node, port: Port) -> &mut Vec<u8> {
+        self.hosts.entry((node, port)).or_default()
+    }
+
+    /// What lies at these places, one behind the other.
+    pub(super) fn gather(&mut self, node: Node, places: &[Place]) -> Vec<u8> {
+        places.iter().flat_map(|place| self.bytes(node, *place).to_vec()).collect()
+    }
+
+    /// Carries out an order, where `payload` is that of the packet that came last.
+    pub(super) fn perform(&mut self, node: Node, order: Order, payload: &[u8]) {
+        match order {
+            Order::Deliver { to } => self.bytes(node, to).copy_from_slice(payload),
+            Order::Copy { from, to } => {
+                let from = self.bytes(node, from).to_vec();
+                self.bytes(node, to).copy_from_slice(&from);
+            }
+            Order::Reduce { reduction, from, into, from_left } => {
+                let from = self.bytes(node, from).to_vec();
+                reduce(reduction, &from, self.bytes(node, into), from_left);
+            }
+        }
+    }
+
+    fn bytes(&mut self, node: Node, place: Place) -> &mut [u8] {
+        let end = (place.address + place.len) as usize;
+        let memory = match place.region {
+            Region::Nic | Region::Shared => {
+                let which = usize::from(place.region == Region::Shared);
+                let memory = &mut self.own[node.0 as usize][which];
+                assert!(end as u64 <= self.own_bytes[which], "{place:?} lies behind the memory of {node}");
+                memory.resize(memory.len().max(end), POISON);
+                memory
+            }
+            Region::Host(port) => self.hosts.get_mut(&(node, port)).expect("a process behind the port"),
+        };
+        &mut memory[place.address as usize..end]
+    }
+}

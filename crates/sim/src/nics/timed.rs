@@ -1,0 +1,497 @@
+//! A plan on a clock: when its calls end, if machines and NICs take what a profile says.
+//!
+//! | what happens | what it takes |
+//! |---|---|
+//! | a process posts | its processor: what posting costs |
+//! | it copies, combines, sends | its processor, and its share of the memory's rate; what it reads is to be there |
+//! | a NIC works on memory | its part, and the bus where memory is behind it |
+//! | a packet leaves | its part of the NIC, the bus for its payload, the link; none of one machine |
+//! | it arrives | the link, the NIC, the bus where it goes to memory |
+//! | a process sees that something has come | its processor: what noticing costs |
+//!
+//! Engines run ahead of the clock by what their orders take, and what they send or end waits for those. Invariants:
+//! costs only delay, so bytes are those of some order of events; packets of a flow arrive in order; a run is a function
+//! of plan and clock. Never does IO.
+
+use std::borrow::Borrow;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
+
+use outboard_nic::costs::{Costs, Machine, Work};
+use outboard_nic::{Engine, Node, Order, Output, Place, Port, Region, Worker};
+use outboard_plan::Rank;
+
+use super::memory::Memory;
+use super::parts::{Shared, Written, behind_bus};
+use super::{Kind, NicBreach, Prepared};
+
+/// What things take, and what processes do beside their calls.
+#[derive(Debug, Clone, Copy)]
+pub struct Clock<C> {
+    /// What machines take.
+    pub machine: Machine,
+    /// What the NICs of the engine take beside that.
+    pub costs: C,
+    /// Nodes, one after another, that are one machine: 1, but for plans that know nothing of hosts.
+    pub nodes_per_machine: u32,
+    /// Nanoseconds for which a process computes behind each post, without a look at its call.
+    pub compute: f64,
+}
+
+/// When calls have ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Timing {
+    /// By job and rank, nanoseconds from the start of the last call, which all ranks begin together, to its end.
+    pub calls: Vec<Vec<f64>>,
+    /// By node, the mean over the run of bytes of packets that lay in the NIC's own memory.
+    pub held: Vec<f64>,
+    /// Packets that arrived.
+    pub packets: u64,
+}
+
+impl Timing {
+    /// The mean over all ranks, in nanoseconds, as benchmarks of MPI report it.
+    #[must_use]
+    pub fn mean(&self) -> f64 {
+        let all: Vec<f64> = self.calls.iter().flatten().copied().collect();
+        all.iter().sum::<f64>() / all.len().max(1) as f64
+    }
+
+    /// Until all ranks of all jobs have ended (TH Sec. 2.1).
+    #[must_use]
+    pub fn slowest(&self) -> f64 {
+        self.calls.iter().flatten().copied().fold(0.0, f64::max)
+    }
+}
+
+impl<S: Kind> Prepared<'_, S> {
+    /// Plays the calls of all jobs on a clock; a call begins when all ranks of its job have ended the one before. Bytes
+    /// are judged if there are some.
+    ///
+    /// # Errors
+    /// What was found wrong.
+    pub fn time<C: Costs<S::Engine>>(&self, clock: &Clock<C>) -> Result<Timing, NicBreach> {
+        Player::new(self, clock)?.play()
+    }
+}
+
+/// A packet on its way.
+struct Flight<P> {
+    by: Worker,
+    from: Node,
+    to: Node,
+    packet: P,
+    payload: Vec<u8>,
+    bytes: u64,
+    /// Whether its payload comes over the bus.
+    over_bus: bool,
+}
+
+enum What<P> {
+    /// A rank of a job posts what it calls next.
+    Call(usize, usize),
+    /// The NIC has a packet to send.
+    Depart(Flight<P>),
+    /// Its first byte is at the end of the last link, and its last one so many nanoseconds later.
+    Near(Flight<P>, f64),
+    Arrive(Flight<P>),
+    Timeout(Node),
+    /// A rank of a job sees the end of its call.
+    End(usize, usize),
+}
+
+struct Event<P> {
+    at: f64,
+    number: u64,
+    what: What<P>,
+}
+
+impl<P> Ord for Event<P> {
+    /// The earliest is the greatest.
+    fn cmp(&self, other: &Self) -> Ordering {
+        other.at.total_cmp(&self.at).then(other.number.cmp(&self.number))
+    }
+}
+
+impl<P> PartialOrd for Event<P> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<P> PartialEq for Event<P> {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl<P> Eq for Event<P> {}
+
+/// What a rank has done.
+#[derive(Debug, Clone, Copy, Default)]
+struct Progress {
+    called: usize,
+    ended: usize,
+}
+
+struct Player<'a, S: Kind, C> {
+    prepared: &'a Prepared<'a, S>,
+    clock: &'a Clock<C>,
+    engines: Vec<S::Engine>,
+    memory: Option<Memory>,
+    machines: Vec<Shared>,
+    written: Vec<Written>,
+    events: BinaryHeap<Event<<S::Engine as Engine>::Packet>>,
+    numbers: u64,
+    /// By flow, when the NIC had its last packet, when that left, and when it arrived.
+    flows: HashMap<(Node, Node, u64), [f64; 3]>,
+    /// By node, when a timeout is due that is among the events.
+    timeouts: Vec<Option<u64>>,
+    /// By node and address in the NIC, since when how many bytes of a packet lie there; and what that has summed up to.
+    held: BTreeMap<(Node, u64), (f64, u64)>,
+    held_sum: Vec<f64>,
+    began: Vec<f64>,
+    progress: Vec<Vec<Progress>>,
+    calls: Vec<Vec<f64>>,
+    packets: u64,
+}
+
+impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
+    fn new(prepared: &'a Prepared<'a, S>, clock: &'a Clock<C>) -> Result<Self, NicBreach> {
+        let settings = &prepared.plan.settings;
+        let nodes = prepared.plan.jobs.iter().flat_map(|job| &job.nodes).max().map_or(0, |most| most + 1);
+        let mut engines: Vec<S::Engine> = (0..nodes).map(|node| settings.engine(Node(node))).collect();
+        let filled = prepared.jobs.iter().flat_map(|job| &job.calls).all(|call| !call.inputs.is_empty());
+        let mut memory = filled.then(|| Memory::new(nodes as usize, settings.memory_bytes()));
+        let machines = nodes.div_ceil(clock.nodes_per_machine) as usize;
+        for (number, job) in prepared.jobs.iter().enumerate() {
+            for (rank, (node, port)) in job.members.iter().enumerate() {
+                S::open(&mut engines[node.0 as usize], number as u8, *port, &job.members)
+                    .map_err(|refusal| NicBreach::Refused { why: refusal.to_string() })?;
+                if let Some(memory) = &mut memory {
+                    job.calls.iter().for_each(|call| call.fill(rank, memory.host(*node, *port)));
+                }
+            }
+        }
+        let of_ranks = |job: &super::PreparedJob<S::Post>| vec![Progress::default(); job.members.len()];
+        Ok(Player {
+            prepared,
+            clock,
+            memory,
+            machines: (0..machines).map(|_| Shared::default()).collect(),
+            written: engines.iter().map(|_| Written::default()).collect(),
+            events: BinaryHeap::new(),
+            numbers: 0,
+            flows: HashMap::new(),
+            timeouts: vec![None; engines.len()],
+            held: BTreeMap::new(),
+            held_sum: vec![0.0; engines.len()],
+            engines,
+            began: vec![0.0; prepared.jobs.len()],
+            progress: prepared.jobs.iter().map(of_ranks).collect(),
+            calls: prepared.jobs.iter().map(|job| vec![0.0; job.members.len()]).collect(),
+            packets: 0,
+        })
+    }
+
+    fn play(mut self) -> Result<Timing, NicBreach> {
+        for job in 0..self.prepared.jobs.len() {
+            self.begin(job, 0.0);
+        }
+        let mut now = 0.0;
+        while let Some(Event { at, what, .. }) = self.events.pop() {
+            now = at;
+            match what {
+                What::Call(job, rank) => self.call(at, job, rank)?,
+                What::Depart(flight) => self.depart(at, flight),
+                What::Near(flight, long) => self.near(at, flight, long),
+                What::Arrive(flight) => self.arrive(at, flight),
+                What::Timeout(node) => self.timeout(at, node),
+                What::End(job, rank) => self.end(at, job, rank)?,
+            }
+        }
+        self.judge()?;
+        let held = self.held_sum.iter().map(|sum| sum / now.max(1.0)).collect();
+        Ok(Timing { calls: self.calls, held, packets: self.packets })
+    }
+
+    fn push(&mut self, at: f64, what: What<<S::Engine as Engine>::Packet>) {
+        self.numbers += 1;
+        self.events.push(Event { at, number: self.numbers, what });
+    }
+
+    fn machine_of(&self, node: Node) -> usize {
+        (node.0 / self.clock.nodes_per_machine) as usize
+    }
+
+    /// All ranks of a job call; each posts when its processor is done with that.
+    fn begin(&mut self, job: usize, now: f64) {
+        self.began[job] = now;
+        let prepared = &self.prepared.jobs[job];
+        for (rank, (node, port)) in prepared.members.iter().enumerate() {
+            let post = prepared.calls[self.progress[job][rank].called].posts[rank].borrow();
+            let takes = self.clock.costs.post(&self.clock.machine, post);
+            let machine = self.machine_of(*node);
+            let at = self.machines[machine].processors.take((*node, *port), now, takes);
+            self.push(at, What::Call(job, rank));
+        }
+    }
+
+    fn call(&mut self, now: f64, job: usize, rank: usize) -> Result<(), NicBreach> {
+        let prepared = &self.prepared.jobs[job];
+        let (node, port) = prepared.members[rank];
+        let progress = &mut self.progress[job][rank];
+        let post = prepared.calls[progress.called].posts[rank].borrow();
+        progress.called += 1;
+        self.engines[node.0 as usize]
+            .post(now as u64, port, post)
+            .map_err(|refusal| NicBreach::Refused { why: refusal.to_string() })?;
+        self.drain(now, node, Some(port), &[]);
+        let machine = self.machine_of(node);
+        self.machines[machine].processors.take((node, port), now, self.clock.compute);
+        Ok(())
+    }
+
+    fn timeout(&mut self, now: f64, node: Node) {
+        self.timeouts[node.0 as usize] = None;
+        let whole = now as u64;
+        let engine = &mut self.engines[node.0 as usize];
+        if engine.poll_timeout().is_some_and(|due| due <= whole) {
+            engine.handle_timeout(whole);
+        }
+        self.drain(now, node, None, &[]);
+    }
+
+    fn depart(&mut self, now: f64, flight: Flight<<S::Engine as Engine>::Packet>) {
+        let (from, to) = (self.machine_of(flight.from), self.machine_of(flight.to));
+        let Machine { bus_rate, bus_latency, link_rate, link_latency, .. } = self.clock.machine;
+        let mut at = now;
+        if let Worker::Nic(part) = flight.by {
+            let contexts = self.contexts(from);
+            let Work { busy, lag } = self.clock.costs.send(&flight.packet, contexts);
+            let (_, done) = self.machines[from].senders.entry(part).or_default().take(at, busy);
+            at = done + lag;
+        }
+        let bytes = flight.bytes as f64;
+        let mut long = 0.0;
+        if flight.over_bus {
+            let (start, _) = self.machines[from].bus[0].take(at + 2.0 * bus_latency, bytes / bus_rate);
+            (at, long) = (start, bytes / bus_rate);
+        }
+        at = self.in_order(1, at, &flight);
+        if from == to {
+            let at = self.in_order(2, at + long, &flight);
+            return self.push(at, What::Arrive(flight));
+        }
+        let link = &mut self.machines[from].links.entry(C::link(&flight.packet)).or_default()[0];
+        let (start, _) = link.take(at, bytes / link_rate);
+        self.push(start + link_latency, What::Near(flight, long.max(bytes / link_rate)));
+    }
+
+    fn contexts(&self, machine: usize) -> usize {
+        let (each, first) = (self.clock.nodes_per_machine as usize, machine * self.clock.nodes_per_machine as usize);
+        self.engines[first..].iter().take(each).map(C::contexts).sum()
+    }
+
+    fn near(&mut self, now: f64, flight: Flight<<S::Engine as Engine>::Packet>, long: f64) {
+        let to = self.machine_of(flight.to);
+        let contexts = self.contexts(to);
+        let link = &mut self.machines[to].links.entry(C::link(&flight.packet)).or_default()[1];
+        let (start, _) = link.take(now, flight.bytes as f64 / self.clock.machine.link_rate);
+        let Work { busy, lag } = self.clock.costs.receive(&flight.packet, contexts);
+        let (_, done) = self.machines[to].receiver.take(start + long, busy);
+        let at = self.in_order(2, done + lag, &flight);
+        self.push(at, What::Arrive(flight));
+    }
+
+    /// When a packet can be at that stage, given those of its flow before it.
+    fn in_order(&mut self, stage: usize, at: f64, flight: &Flight<<S::Engine as Engine>::Packet>) -> f64 {
+        let Some(flow) = S::Engine::flow(&flight.packet) else { return at };
+        let last = &mut self.flows.entry((flight.from, flight.to, flow)).or_default()[stage];
+        *last = last.max(at);
+        *last
+    }
+
+    fn arrive(&mut self, now: f64, flight: Flight<<S::Engine as Engine>::Packet>) {
+        self.packets += 1;
+        self.engines[flight.to.0 as usize].handle_packet(now as u64, flight.from, flight.packet);
+        self.drain(now, flight.to, None, &flight.payload);
+    }
+
+    /// Does what an engine asks for, and says when that is done. Who has just posted notices nothing.
+    fn drain(&mut self, now: f64, node: Node, posted: Option<Port>, payload: &[u8]) {
+        self.written[node.0 as usize].forget(now);
+        let mut pass = Pass { now, node, delivered: now, lag: now, noticed: posted.into_iter().collect() };
+        while let Some(output) = self.engines[node.0 as usize].poll() {
+            match output {
+                Output::Order { by, order } => {
+                    if let Some(memory) = &mut self.memory {
+                        memory.perform(node, order, payload);
+                    }
+                    match by {
+                        Worker::Processor(port) => _ = self.by_processor(&mut pass, port, Some(order), &reads(order)),
+                        Worker::Nic(part) => self.by_nic(&mut pass, part, order),
+                    }
+                }
+                Output::Transmit { by, to, packet, payload } => self.transmit(&mut pass, by, &[to], packet, &payload),
+                Output::Multicast { to, packet, payload } => {
+                    self.transmit(&mut pass, Worker::Nic(0), &to, packet, &[payload]);
+                }
+                Output::Completed { port, completion } => {
+                    let at = self.by_processor(&mut pass, port, None, &[]);
+                    let job = usize::from(completion.job);
+                    let rank = self.prepared.jobs[job].members.iter().position(|member| *member == (node, port));
+                    self.push(at, What::End(job, rank.expect("a port of the job")));
+                }
+            }
+        }
+        if let Some(due) = self.engines[node.0 as usize].poll_timeout()
+            && self.timeouts[node.0 as usize].is_none_or(|at| at > due)
+        {
+            self.timeouts[node.0 as usize] = Some(due);
+            self.push(now.max(due as f64), What::Timeout(node));
+        }
+    }
+
+    /// A processor does something, or sees an end where there is no order; when it is done.
+    fn by_processor(&mut self, pass: &mut Pass, port: Port, order: Option<Order>, reads: &[Place]) -> f64 {
+        let machine = &self.clock.machine;
+        let (mut takes, bytes) = match order {
+            Some(Order::Copy { from, .. }) => (0.0, from.len),
+            Some(Order::Reduce { from, .. }) => (from.len as f64 / machine.combine_rate, 0),
+            Some(Order::Deliver { .. }) | None => (0.0, 0),
+        };
+        if !pass.noticed.contains(&port) {
+            pass.noticed.push(port);
+            takes += machine.notice;
+        }
+        let written = &mut self.written[pass.node.0 as usize];
+        let from = pass.delivered.max(pass.lag).max(written.since(reads));
+        let processors = &mut self.machines[(pass.node.0 / self.clock.nodes_per_machine) as usize].processors;
+        let done = processors.copy((pass.node, port), from, machine, (takes, bytes));
+        if let Some(Order::Copy { to: into, .. } | Order::Reduce { into, .. }) = order {
+            written.note(into, done);
+        }
+        done
+    }
+
+    fn by_nic(&mut self, pass: &mut Pass, part: u16, order: Order) {
+        let Machine { bus_rate, bus_latency, .. } = self.clock.machine;
+        let machine = self.machine_of(pass.node);
+        if let Order::Deliver { to } = order {
+            if behind_bus(&to) {
+                // What has come before the last byte is there by then, if the bus was free.
+                let long = to.len as f64 / bus_rate;
+                let (_, done) = self.machines[machine].bus[1].take(pass.now - long, long);
+                pass.delivered = pass.delivered.max(done + bus_latency);
+            } else {
+                self.held.insert((pass.node, to.address), (pass.now, to.len));
+            }
+            return;
+        }
+        let takes = self.clock.costs.order(&order);
+        let shared = &mut self.machines[machine];
+        let (_, mut done) = shared.senders.entry(part).or_default().take(pass.delivered, takes);
+        let (Order::Copy { from, to: into } | Order::Reduce { from, into, .. }) = order else { return };
+        if from.region == Region::Nic
+            && let Some((since, bytes)) = self.held.remove(&(pass.node, from.address))
+        {
+            self.held_sum[pass.node.0 as usize] += (done - since) * bytes as f64;
+        }
+        if behind_bus(&from) {
+            let (_, read) = shared.bus[0].take(pass.now, from.len as f64 / bus_rate);
+            done = done.max(read + 2.0 * bus_latency);
+        }
+        if behind_bus(&into) {
+            let (_, wrote) = shared.bus[1].take(done, into.len as f64 / bus_rate);
+            done = wrote + bus_latency;
+        }
+        pass.lag = pass.lag.max(done);
+    }
+
+    fn transmit(
+        &mut self,
+        pass: &mut Pass,
+        by: Worker,
+        to: &[Node],
+        packet: <S::Engine as Engine>::Packet,
+        payload: &[Place],
+    ) {
+        let node = pass.node;
+        let at = match by {
+            Worker::Processor(port) => {
+                self.by_processor(pass, port, None, payload);
+                let machine = self.machine_of(node);
+                self.machines[machine].processors.take((node, port), pass.now, self.clock.machine.send)
+            }
+            Worker::Nic(_) => {
+                let at = pass.delivered.max(pass.lag).max(self.written[node.0 as usize].since(payload));
+                pass.lag = pass.now;
+                at
+            }
+        };
+        let bytes = payload.iter().map(|place| place.len).sum();
+        let over_bus = payload.iter().any(behind_bus);
+        let held = self.memory.as_mut().map(|memory| memory.gather(node, payload)).unwrap_or_default();
+        for to in to {
+            let flight =
+                Flight { by, from: node, to: *to, packet: packet.clone(), payload: held.clone(), bytes, over_bus };
+            let at = self.in_order(0, at, &flight);
+            self.push(at, What::Depart(flight));
+        }
+    }
+
+    /// A rank sees that its call has ended.
+    fn end(&mut self, now: f64, job: usize, rank: usize) -> Result<(), NicBreach> {
+        let prepared = &self.prepared.jobs[job];
+        let ((node, port), call) = (prepared.members[rank], self.progress[job][rank].ended);
+        self.progress[job][rank].ended += 1;
+        self.calls[job][rank] = now - self.began[job];
+        let wrong =
+            self.memory.as_mut().and_then(|memory| prepared.calls[call].wrong_byte(rank, memory.host(node, port)));
+        if let Some((at, found, expected)) = wrong {
+            return Err(NicBreach::Bytes { job, rank: Rank(rank as u32), call, at, found, expected });
+        }
+        if call + 1 < prepared.calls.len() && self.progress[job].iter().all(|progress| progress.ended == call + 1) {
+            self.begin(job, now);
+        }
+        Ok(())
+    }
+
+    /// Whether all calls have ended, and engines have everything back.
+    fn judge(&self) -> Result<(), NicBreach> {
+        for (job, (prepared, progress)) in self.prepared.jobs.iter().zip(&self.progress).enumerate() {
+            let calls = prepared.calls.len();
+            if let Some((rank, progress)) = (0..).map(Rank).zip(progress).find(|(_, progress)| progress.ended < calls) {
+                return Err(NicBreach::Endless { job, rank, ended: progress.ended, calls });
+            }
+        }
+        for (node, engine) in (0..).zip(&self.engines) {
+            if !S::is_idle(engine) {
+                return Err(NicBreach::Kept { node });
+            }
+            if let Some(what) = S::dropped(engine) {
+                return Err(NicBreach::Dropped { node, what });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What one look at an engine brings about.
+struct Pass {
+    now: f64,
+    node: Node,
+    /// When what has arrived lies in its place, and when the NIC is done with its work on memory.
+    delivered: f64,
+    lag: f64,
+    /// Ports whose processes know that something has come.
+    noticed: Vec<Port>,
+}
+
+fn reads(order: Order) -> [Place; 1] {
+    match order {
+        Order::Deliver { to } => [to],
+        Order::Copy { from, .. } | Order::Reduce { from, .. } => [from],
+    }
+}
