@@ -17,6 +17,7 @@ fn main() -> ExitCode {
         "recording_sequences" => outboard_fuzz::seeds::sequences(),
         "nic_packets" => outboard_fuzz::seeds::packets(),
         "nic_descriptors" => outboard_fuzz::descriptors::seeds(),
+        "profile_text" => outboard_fuzz::seeds::profiles(),
         "goal_import" => outboard_fuzz::seeds::schedules(),
         other => {
             eprintln!("no target is called {other}");

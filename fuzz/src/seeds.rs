@@ -1,5 +1,6 @@
 //! Where fuzzing begins: scripts in which everybody behaves, so that the fuzzer starts deep in the protocol.
 
+use outboard_nic::profile::Profile;
 use outboard_plan::selection::Collective;
 use outboard_plan::{Arguments, Program, ProgramBuilder, Rank, Span, Topology, program};
 use outboard_plan_tools::goal::{self, Costs};
@@ -129,6 +130,12 @@ fn small_plans() -> Vec<Vec<Program>> {
         reduced,
         planned(Collective::Broadcast, "binomial", 70_000),
     ]
+}
+
+/// Texts for `profile_text`: those that are built in, as far as the fuzzer's inputs go.
+#[must_use]
+pub fn profiles() -> Vec<Vec<u8>> {
+    Profile::built_in_texts().map(|text| text.as_bytes().to_vec()).collect()
 }
 
 /// Texts for `plan_text`.

@@ -1,6 +1,7 @@
-//! Texts that claim to be plans or schedules: they are refused with a place in the text, or become what can be written
-//! and read again.
+//! Texts that claim to be plans, schedules or profiles: they are refused with a place in the text, or become what can be
+//! written and read again, or what costs something and no less than nothing.
 
+use outboard_nic::profile::Profile;
 use outboard_plan_tools::goal::{self, Costs, GoalReason};
 use outboard_plan_tools::{Contract, VerifyError, text, verify};
 
@@ -48,6 +49,19 @@ pub fn schedule(bytes: &[u8]) {
             }
         }
         Err(error) => inside(&written, error.at.line),
+    }
+}
+
+/// A text that may be a cost profile.
+pub fn profile(bytes: &[u8]) {
+    let written = String::from_utf8_lossy(bytes);
+    match Profile::read("profile.toml", &written) {
+        Ok(profile) => {
+            let is_cost = |value: f64| value.is_finite() && value >= 0.0;
+            let sound = profile.numbers.iter().all(|number| is_cost(number.value) && !number.source.is_empty());
+            assert!(sound, "{profile:?}");
+        }
+        Err(error) => inside(&written, error.line),
     }
 }
 

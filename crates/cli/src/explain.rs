@@ -2,7 +2,7 @@
 
 mod collective;
 mod core_direct;
-mod datapath;
+pub(crate) mod datapath;
 mod engines;
 mod ordered;
 mod plans;
@@ -144,7 +144,7 @@ pub(crate) fn explain(ExplainArgs { command, plan }: ExplainArgs) -> Result<Exit
 }
 
 /// Printed at once: a reader that has seen enough closes the pipe, which is no panic.
-fn print(shown: &str) -> Result<ExitCode, CliError> {
+pub(crate) fn print(shown: &str) -> Result<ExitCode, CliError> {
     std::io::Write::write_all(&mut std::io::stdout(), shown.as_bytes())
         .or_else(|error| if error.kind() == std::io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) })
         .map_err(CliError::system("write to standard output"))?;

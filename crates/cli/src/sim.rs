@@ -1,6 +1,7 @@
 //! `outboard sim`: the protocol on a virtual network that loses, duplicates, delays and kills, by seed; and NICs that
 //! carry out collectives themselves.
 
+mod figures;
 mod nics;
 
 use std::process::ExitCode;
@@ -38,13 +39,19 @@ pub(crate) enum SimCommand {
     Scatter(NicArgs),
     /// A scan on NICs
     Scan(NicArgs),
+    /// What profiles make of the experiments of a paper, beside what it measured
+    Figures {
+        /// Whose
+        #[arg(value_enum)]
+        paper: figures::Paper,
+    },
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct AllgatherArgs {
-    /// Ranks
-    #[arg(long, default_value_t = 64)]
-    ranks: usize,
+    /// Ranks; 64 on service processes and 8 on an engine by default
+    #[arg(long)]
+    ranks: Option<usize>,
     /// Ranks on each host
     #[arg(long, default_value_t = 1)]
     ranks_per_host: usize,
@@ -59,11 +66,19 @@ pub(crate) struct AllgatherArgs {
     engine: Option<Engine>,
     #[command(flatten)]
     settings: SettingArgs,
+    /// Prints how long it takes on a machine, without loss: one that is built in (explain profile), or a file
+    #[arg(long, requires = "engine")]
+    profile: Option<String>,
     #[command(flatten)]
     seeds: MixedArgs,
 }
 
 impl AllgatherArgs {
+    /// Ranks of service processes.
+    fn ranks(&self) -> usize {
+        self.ranks.unwrap_or(64)
+    }
+
     /// Chance of a loss between service processes.
     fn loss(&self) -> f64 {
         self.settings.loss.unwrap_or(0.05)
@@ -72,9 +87,9 @@ impl AllgatherArgs {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct MixedArgs {
-    /// How many seeds
-    #[arg(long, default_value_t = 1000)]
-    seeds: u64,
+    /// How many seeds; 1000 by default, on an engine 20
+    #[arg(long)]
+    seeds: Option<u64>,
     /// The first of them
     #[arg(long, default_value_t = 0)]
     first: u64,
@@ -84,8 +99,12 @@ pub(crate) struct MixedArgs {
 }
 
 impl MixedArgs {
+    fn seeds(&self) -> u64 {
+        self.seeds.unwrap_or(1000)
+    }
+
     fn range(&self) -> std::ops::Range<u64> {
-        self.first..self.first.saturating_add(self.seeds)
+        self.first..self.first.saturating_add(self.seeds())
     }
 
     fn threads(&self) -> usize {
@@ -97,9 +116,9 @@ pub(crate) fn sim(command: SimCommand) -> Result<ExitCode, CliError> {
     match command {
         SimCommand::Allgather(args) => match on_engine(&args)? {
             Some(args) => nics::play(Collective::Allgather, &args),
-            None => protocol(Protocol::Allgather(args)),
+            None => protocol(Protocol::Allgather(&args)),
         },
-        SimCommand::Mixed(args) => protocol(Protocol::Mixed(args)),
+        SimCommand::Mixed(args) => protocol(Protocol::Mixed(&args)),
         SimCommand::Broadcast(args) => nics::play(Collective::Broadcast, &args),
         SimCommand::Reduce(args) => nics::play(Collective::Reduce, &args),
         SimCommand::Allreduce(args) => nics::play(Collective::Allreduce, &args),
@@ -109,6 +128,7 @@ pub(crate) fn sim(command: SimCommand) -> Result<ExitCode, CliError> {
         SimCommand::Gather(args) => nics::play(Collective::Gather, &args),
         SimCommand::Scatter(args) => nics::play(Collective::Scatter, &args),
         SimCommand::Scan(args) => nics::play(Collective::Scan, &args),
+        SimCommand::Figures { paper } => figures::show(paper),
     }
 }
 
@@ -125,7 +145,7 @@ fn on_engine(args: &AllgatherArgs) -> Result<Option<NicArgs>, CliError> {
     };
     Ok(Some(NicArgs {
         engine,
-        ranks: count("--ranks", args.ranks)?,
+        ranks: count("--ranks", args.ranks.unwrap_or(8))?,
         ranks_per_host: count("--ranks-per-host", args.ranks_per_host)?,
         size: args.size,
         root: 0,
@@ -134,28 +154,31 @@ fn on_engine(args: &AllgatherArgs) -> Result<Option<NicArgs>, CliError> {
         settings: args.settings,
         dead: None,
         behind: 0,
-        seeds: args.seeds.seeds,
+        seeds: args.seeds.seeds.unwrap_or(nics::SEEDS),
+        profile: args.profile.clone(),
         first: args.seeds.first,
     }))
 }
 
 /// What service processes play.
-enum Protocol {
-    Allgather(AllgatherArgs),
-    Mixed(MixedArgs),
+enum Protocol<'a> {
+    Allgather(&'a AllgatherArgs),
+    Mixed(&'a MixedArgs),
 }
 
-fn protocol(command: Protocol) -> Result<ExitCode, CliError> {
-    let (name, seeds) = match &command {
-        Protocol::Allgather(args) => (format!("allgather --ranks {} --loss {}", args.ranks, args.loss()), &args.seeds),
+fn protocol(command: Protocol<'_>) -> Result<ExitCode, CliError> {
+    let (name, seeds) = match command {
+        Protocol::Allgather(args) => {
+            (format!("allgather --ranks {} --loss {}", args.ranks(), args.loss()), &args.seeds)
+        }
         Protocol::Mixed(args) => ("mixed".to_owned(), args),
     };
-    let bar = indicatif::ProgressBar::new(seeds.seeds);
+    let bar = indicatif::ProgressBar::new(seeds.seeds());
     let progress = |p: Progress| {
         bar.set_position(p.done);
         bar.set_message(format!("{} failed", p.failed));
     };
-    let summary = match &command {
+    let summary = match command {
         Protocol::Allgather(args) => {
             let bytes = args.size.0;
             if !(0.0..1.0).contains(&args.loss()) {
@@ -170,7 +193,7 @@ fn protocol(command: Protocol) -> Result<ExitCode, CliError> {
                     )));
                 }
             };
-            let (ranks, ranks_per_host, loss) = (args.ranks, args.ranks_per_host, args.loss());
+            let (ranks, ranks_per_host, loss) = (args.ranks(), args.ranks_per_host, args.loss());
             if ranks == 0 || ranks_per_host == 0 {
                 return Err(CliError::Failed("--ranks and --ranks-per-host start at 1".to_owned()));
             }

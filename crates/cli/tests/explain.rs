@@ -321,3 +321,23 @@ fn what_does_not_fit_is_refused_with_the_choices() {
     said(&endless, "choose --protocol rendezvous");
     said(&["alltoall", "--algorithm", "bruck", "--stage", "core-direct"], "stands between messages");
 }
+
+/// Every number of a profile comes with its source, and a file in place of a name is refused by its line.
+#[test]
+fn numbers_of_profiles_are_shown_with_their_sources() {
+    for name in ["bluefield3", "cluster-a", "cluster-b", "tianhe"] {
+        let text = shown(&["profile", name]);
+        assert!(text.starts_with(name) && text.contains("[machine]"), "{text}");
+        let numbers = text.lines().skip(1).filter(|line| !line.is_empty() && !line.starts_with('['));
+        assert!(numbers.clone().count() >= 10);
+        let sourced = ["fitted", "assumed", "MC "];
+        numbers.for_each(|line| assert!(sourced.iter().any(|source| line.contains(source)), "{line}"));
+    }
+    let said = refused(&["profile", "nowhere"]);
+    assert!(said.contains("one of bluefield3, cluster-a, cluster-b, tianhe"), "{said}");
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), "name = \"x\"\n[machine]\nsend = { value = -1, source = \"ours\" }\n")
+        .expect("written");
+    let said = refused(&["profile", file.path().to_str().expect("a path")]);
+    assert!(said.contains(":3: `send` is -1: it has to be finite and at least 0"), "{said}");
+}

@@ -13,8 +13,10 @@ use crate::profile::{ProfileError, Table};
 pub struct Machine {
     /// Nanoseconds of a processor to tell its NIC to send.
     pub send: f64,
-    /// Nanoseconds until a process that waits sees what its NIC has written.
+    /// Nanoseconds until a process that waits sees that a packet has come.
     pub notice: f64,
+    /// Nanoseconds until it sees that its NIC has put a message straight to its place, which no packet says.
+    pub poll: f64,
     /// GB/s that one processor copies.
     pub copy_rate: f64,
     /// GB/s that all processors of a machine copy together.
@@ -37,6 +39,7 @@ impl Machine {
         Ok(Machine {
             send: table.cost("send", time)?,
             notice: table.cost("notice", time)?,
+            poll: table.cost("poll", time)?,
             copy_rate: table.rate("copy_rate", rate)?,
             memory_rate: table.rate("memory_rate", rate)?,
             combine_rate: table.rate("combine_rate", rate)?,

@@ -125,6 +125,11 @@ impl Profile {
         BUILT_IN.iter().map(|(name, _)| *name)
     }
 
+    /// Their texts.
+    pub fn built_in_texts() -> impl Iterator<Item = &'static str> {
+        BUILT_IN.iter().map(|(_, text)| *text)
+    }
+
     /// One that is built in.
     #[must_use]
     pub fn named(name: &str) -> Option<&'static Profile> {

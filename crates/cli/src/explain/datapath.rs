@@ -24,7 +24,7 @@ fn throughput(transport: Transport, threads: u32, load: Load) -> f64 {
     saturated(&settings(transport, threads), load) * load.chunk_bytes as f64 / GIB
 }
 
-pub(super) fn show() -> String {
+pub(crate) fn show() -> String {
     let mut text = String::new();
     header(&mut text);
     one_thread(&mut text);

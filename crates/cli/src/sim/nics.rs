@@ -3,16 +3,22 @@
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
+use outboard_nic::costs::{Costs, Machine};
 use outboard_nic::datapath::{self, Transport};
 use outboard_nic::host::{self, Progress};
 use outboard_nic::ordered::{self, Sharing};
+use outboard_nic::profile::Profile;
 use outboard_nic::triggered::{self, Readiness};
 use outboard_plan::selection::{Choice, Collective};
 use outboard_plan::{Element, MAX_RANKS, Operator, Rank, Reduction};
-use outboard_sim::nics::{Call, JobPlan, Kind, NicPlan, Played, Prepared, Values};
+use outboard_sim::nics::{Call, Clock, JobPlan, Kind, NicPlan, Played, Prepared, Values};
 use outboard_units::Size;
 
 use crate::error::CliError;
+use crate::profiles;
+
+/// Runs of a call: each has an order of events of its own, and more show little more of one call.
+pub(super) const SEEDS: u64 = 20;
 
 #[derive(Debug, Args)]
 pub(crate) struct NicArgs {
@@ -45,8 +51,11 @@ pub(crate) struct NicArgs {
     /// Behind how many calls and packets it dies
     #[arg(long, default_value_t = 100, requires = "dead")]
     pub(super) behind: u64,
+    /// Prints how long it takes on a machine, without loss: one that is built in (explain profile), or a file
+    #[arg(long, conflicts_with = "dead")]
+    pub(super) profile: Option<String>,
     /// How many seeds, each an order of calls and packets
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = SEEDS)]
     pub(super) seeds: u64,
     /// The first of them
     #[arg(long, default_value_t = 0)]
@@ -135,11 +144,12 @@ impl SettingArgs {
         }
     }
 
-    fn datapath(&self) -> datapath::Settings {
+    fn datapath(&self, costs: Option<datapath::Costs>) -> datapath::Settings {
         let defaults = datapath::Settings::default();
+        let costs = costs.unwrap_or(defaults.costs);
         let transport = self.writes.map_or(defaults.transport, |packets| Transport::Writes { packets });
         let threads = self.hardware_threads.unwrap_or(defaults.threads);
-        datapath::Settings { transport, threads, ..defaults }
+        datapath::Settings { transport, threads, costs, ..defaults }
     }
 
     fn host(&self) -> host::Settings {
@@ -214,15 +224,58 @@ pub(super) fn play(collective: Collective, args: &NicArgs) -> Result<ExitCode, C
         let engines: Vec<String> = engines.iter().map(|engine| format!("{engine:?}").to_lowercase()).collect();
         return Err(CliError::Failed(format!("{flag} is a setting of --engine {}", engines.join(" and "))));
     }
+    let profile = args.profile.as_deref().map(profiles::named).transpose()?;
+    let profile = profile.as_deref();
     match engine {
-        Engine::Triggered => play_on(collective, args, args.settings.triggered()),
-        Engine::Ordered => play_on(collective, args, args.settings.ordered()),
-        Engine::Datapath => play_on(collective, args, args.settings.datapath()),
-        Engine::Host => play_on(collective, args, args.settings.host()),
+        Engine::Triggered => {
+            let costs = of(profile, "triggered", |profile| profile.triggered)?;
+            play_on(collective, args, args.settings.triggered(), costs)
+        }
+        Engine::Ordered => {
+            let costs = of(profile, "ordered", |profile| profile.ordered)?;
+            play_on(collective, args, args.settings.ordered(), costs)
+        }
+        Engine::Datapath => {
+            let costs = of(profile, "datapath", |profile| profile.datapath)?;
+            let settings = args.settings.datapath(costs.map(|(_, costs)| costs));
+            if settings.threads > settings.costs.threads() {
+                return Err(CliError::Failed(format!(
+                    "--hardware-threads {}: the accelerator of the profile has {}",
+                    settings.threads,
+                    settings.costs.threads()
+                )));
+            }
+            play_on(collective, args, settings, costs)
+        }
+        Engine::Host => {
+            let costs = of(profile, "machine", |_| Some(host::Costs))?;
+            play_on(collective, args, args.settings.host(), costs)
+        }
     }
 }
 
-fn play_on<S: Kind>(collective: Collective, args: &NicArgs, settings: S) -> Result<ExitCode, CliError> {
+/// What the machine and the engine's NIC cost by a profile, if there is one.
+fn of<C>(
+    profile: Option<&Profile>,
+    table: &str,
+    costs: impl FnOnce(&Profile) -> Option<C>,
+) -> Result<Option<(Machine, C)>, CliError> {
+    let Some(profile) = profile else { return Ok(None) };
+    match (profile.machine, costs(profile)) {
+        (Some(machine), Some(costs)) => Ok(Some((machine, costs))),
+        (machine, _) => {
+            let table = if machine.is_none() { "machine" } else { table };
+            Err(CliError::Failed(format!("profile {} has no [{table}]: name one that does", profile.name)))
+        }
+    }
+}
+
+fn play_on<S: Kind, C: Costs<S::Engine>>(
+    collective: Collective,
+    args: &NicArgs,
+    settings: S,
+    costs: Option<(Machine, C)>,
+) -> Result<ExitCode, CliError> {
     let plan = plan(collective, args, settings)?;
     let loss = args.settings.loss.unwrap_or(0.0);
     if !(0.0..=1.0).contains(&loss) {
@@ -249,6 +302,12 @@ fn play_on<S: Kind>(collective: Collective, args: &NicArgs, settings: S) -> Resu
     println!("{packets} packets");
     if args.engine == Engine::Ordered {
         println!("at most {}.{} % of a unit's slots in use", occupancy / 10, occupancy % 10);
+    }
+    if let Some((machine, costs)) = costs {
+        let timing = prepared.time(&Clock { machine, costs, nodes_per_machine: 1, compute: 0.0 });
+        let timing = timing.map_err(CliError::said)?;
+        let (mean, slowest) = (timing.mean() / 1e3, timing.slowest() / 1e3);
+        println!("by the profile {mean:.1} us, a mean over the ranks; {slowest:.1} us on the slowest");
     }
     for (seed, breach) in &failures {
         println!("seed {seed}: {breach}");

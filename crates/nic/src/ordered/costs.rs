@@ -2,7 +2,7 @@
 
 use super::{Content, Ordered, Packet};
 use crate::costs::{self, Machine, Work};
-use crate::engine::Order;
+use crate::engine::{Order, Region};
 use crate::profile::{ProfileError, Table};
 
 /// The table `[ordered]` of a profile.
@@ -10,7 +10,7 @@ use crate::profile::{ProfileError, Table};
 pub struct Costs {
     /// Nanoseconds from the packet that triggers a descriptor to the one that it sends.
     pub trigger: f64,
-    /// GB/s that a unit reads, combines and sends.
+    /// GB/s that a unit reads packets, and copies or combines them meanwhile.
     pub unit_rate: f64,
 }
 
@@ -27,15 +27,18 @@ impl costs::Costs<Ordered> for Costs {
 
     fn send(&self, packet: &Packet, _contexts: usize) -> Work {
         match packet.content {
-            Content::Data { bytes, .. } => Work { busy: f64::from(bytes) / self.unit_rate, lag: self.trigger },
+            Content::Data { .. } => Work { busy: 0.0, lag: self.trigger },
             Content::Ask { .. } | Content::Grant { .. } | Content::Abort(_) => Work::default(),
         }
     }
 
     fn order(&self, order: &Order) -> f64 {
         match order {
-            Order::Deliver { .. } => 0.0,
-            Order::Copy { from, .. } | Order::Reduce { from, .. } => from.len as f64 / self.unit_rate,
+            Order::Copy { from, .. } | Order::Reduce { from, .. } if from.region == Region::Nic => {
+                from.len as f64 / self.unit_rate
+            }
+            // The bus, or the link, takes that long by itself.
+            Order::Deliver { .. } | Order::Copy { .. } | Order::Reduce { .. } => 0.0,
         }
     }
 }

@@ -9,6 +9,7 @@
 //! Invariants: a run is a function of plan and choices. Never does IO.
 
 mod conformance;
+pub mod figures;
 pub mod hostile;
 mod kinds;
 mod memory;

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 
-use outboard_nic::costs::Machine;
 use outboard_nic::{Node, Place, Port, Region};
 
 /// A part that is in use until then.
@@ -71,19 +70,12 @@ impl Processors {
         self.0.entry(process).or_default().0.take(at, long).1
     }
 
-    /// It copies so many bytes, and does something else for so long before; until when. Its rate is an equal part of
-    /// the memory's among those who are in their memory when it begins.
-    pub(super) fn copy(
-        &mut self,
-        process: (Node, Port),
-        at: f64,
-        machine: &Machine,
-        (before, bytes): (f64, u64),
-    ) -> f64 {
-        let begins = self.take(process, at, before);
-        let others = self.0.iter().filter(|(other, (_, until))| **other != process && *until > begins).count();
-        let rate = machine.copy_rate.min(machine.memory_rate / (1 + others) as f64);
-        let done = self.take(process, begins, bytes as f64 / rate);
+    /// It goes through so many bytes of memory, at its own rate or, where that is less, an equal part of the rate of all
+    /// who do so when it begins; until when.
+    pub(super) fn reach(&mut self, process: (Node, Port), at: f64, bytes: u64, [own, all]: [f64; 2]) -> f64 {
+        let others = self.0.iter().filter(|(other, (_, until))| **other != process && *until > at).count();
+        let rate = own.min(all / (1 + others) as f64);
+        let done = self.take(process, at, bytes as f64 / rate);
         self.0.entry(process).or_default().1 = done;
         done
     }

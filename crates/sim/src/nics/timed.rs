@@ -71,7 +71,24 @@ impl<S: Kind> Prepared<'_, S> {
     /// # Errors
     /// What was found wrong.
     pub fn time<C: Costs<S::Engine>>(&self, clock: &Clock<C>) -> Result<Timing, NicBreach> {
-        Player::new(self, clock)?.play()
+        self.time_and_watch(clock, |_, _| ())
+    }
+
+    /// The same; in the end, `watch` sees the engines of all nodes.
+    ///
+    /// # Errors
+    /// What was found wrong.
+    pub fn time_and_watch<C: Costs<S::Engine>>(
+        &self,
+        clock: &Clock<C>,
+        mut watch: impl FnMut(Node, &S::Engine),
+    ) -> Result<Timing, NicBreach> {
+        let mut player = Player::new(self, clock)?;
+        let end = player.play()?;
+        player.judge()?;
+        (0..).map(Node).zip(&player.engines).for_each(|(node, engine)| watch(node, engine));
+        let held = player.held_sum.iter().map(|sum| sum / end.max(1.0)).collect();
+        Ok(Timing { calls: player.calls, held, packets: player.packets })
     }
 }
 
@@ -94,6 +111,9 @@ enum What<P> {
     Depart(Flight<P>),
     /// Its first byte is at the end of the last link, and its last one so many nanoseconds later.
     Near(Flight<P>, f64),
+    /// All of it is at the NIC.
+    Receive(Flight<P>),
+    /// The NIC is done with it.
     Arrive(Flight<P>),
     Timeout(Node),
     /// A rank of a job sees the end of its call.
@@ -143,8 +163,8 @@ struct Player<'a, S: Kind, C> {
     written: Vec<Written>,
     events: BinaryHeap<Event<<S::Engine as Engine>::Packet>>,
     numbers: u64,
-    /// By flow, when the NIC had its last packet, when that left, and when it arrived.
-    flows: HashMap<(Node, Node, u64), [f64; 3]>,
+    /// By flow, when the NIC had its last packet, when that left, came, and arrived.
+    flows: HashMap<(Node, Node, u64), [f64; 4]>,
     /// By node, when a timeout is due that is among the events.
     timeouts: Vec<Option<u64>>,
     /// By node and address in the NIC, since when how many bytes of a packet lie there; and what that has summed up to.
@@ -194,7 +214,8 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
         })
     }
 
-    fn play(mut self) -> Result<Timing, NicBreach> {
+    /// Until nothing happens any more; when that is.
+    fn play(&mut self) -> Result<f64, NicBreach> {
         for job in 0..self.prepared.jobs.len() {
             self.begin(job, 0.0);
         }
@@ -205,14 +226,13 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
                 What::Call(job, rank) => self.call(at, job, rank)?,
                 What::Depart(flight) => self.depart(at, flight),
                 What::Near(flight, long) => self.near(at, flight, long),
+                What::Receive(flight) => self.receive(at, flight),
                 What::Arrive(flight) => self.arrive(at, flight),
                 What::Timeout(node) => self.timeout(at, node),
                 What::End(job, rank) => self.end(at, job, rank)?,
             }
         }
-        self.judge()?;
-        let held = self.held_sum.iter().map(|sum| sum / now.max(1.0)).collect();
-        Ok(Timing { calls: self.calls, held, packets: self.packets })
+        Ok(now)
     }
 
     fn push(&mut self, at: f64, what: What<<S::Engine as Engine>::Packet>) {
@@ -280,8 +300,7 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
         }
         at = self.in_order(1, at, &flight);
         if from == to {
-            let at = self.in_order(2, at + long, &flight);
-            return self.push(at, What::Arrive(flight));
+            return self.come(at + long, flight);
         }
         let link = &mut self.machines[from].links.entry(C::link(&flight.packet)).or_default()[0];
         let (start, _) = link.take(at, bytes / link_rate);
@@ -295,12 +314,23 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
 
     fn near(&mut self, now: f64, flight: Flight<<S::Engine as Engine>::Packet>, long: f64) {
         let to = self.machine_of(flight.to);
-        let contexts = self.contexts(to);
         let link = &mut self.machines[to].links.entry(C::link(&flight.packet)).or_default()[1];
         let (start, _) = link.take(now, flight.bytes as f64 / self.clock.machine.link_rate);
-        let Work { busy, lag } = self.clock.costs.receive(&flight.packet, contexts);
-        let (_, done) = self.machines[to].receiver.take(start + long, busy);
-        let at = self.in_order(2, done + lag, &flight);
+        self.come(start + long, flight);
+    }
+
+    /// The last byte of a packet is at its NIC then.
+    fn come(&mut self, at: f64, flight: Flight<<S::Engine as Engine>::Packet>) {
+        let at = self.in_order(2, at, &flight);
+        self.push(at, What::Receive(flight));
+    }
+
+    /// The NIC has all of a packet.
+    fn receive(&mut self, now: f64, flight: Flight<<S::Engine as Engine>::Packet>) {
+        let to = self.machine_of(flight.to);
+        let Work { busy, lag } = self.clock.costs.receive(&flight.packet, self.contexts(to));
+        let (_, done) = self.machines[to].receiver.take(now, busy);
+        let at = self.in_order(3, done + lag, &flight);
         self.push(at, What::Arrive(flight));
     }
 
@@ -321,7 +351,8 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
     /// Does what an engine asks for, and says when that is done. Who has just posted notices nothing.
     fn drain(&mut self, now: f64, node: Node, posted: Option<Port>, payload: &[u8]) {
         self.written[node.0 as usize].forget(now);
-        let mut pass = Pass { now, node, delivered: now, lag: now, noticed: posted.into_iter().collect() };
+        let mut pass =
+            Pass { now, node, delivered: now, lag: now, placed: false, noticed: posted.into_iter().collect() };
         while let Some(output) = self.engines[node.0 as usize].poll() {
             match output {
                 Output::Order { by, order } => {
@@ -356,19 +387,20 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
     /// A processor does something, or sees an end where there is no order; when it is done.
     fn by_processor(&mut self, pass: &mut Pass, port: Port, order: Option<Order>, reads: &[Place]) -> f64 {
         let machine = &self.clock.machine;
-        let (mut takes, bytes) = match order {
-            Some(Order::Copy { from, .. }) => (0.0, from.len),
-            Some(Order::Reduce { from, .. }) => (from.len as f64 / machine.combine_rate, 0),
-            Some(Order::Deliver { .. }) | None => (0.0, 0),
+        let (mut takes, rate, bytes) = match order {
+            Some(Order::Copy { from, .. }) => (0.0, machine.copy_rate, from.len),
+            Some(Order::Reduce { from, .. }) => (0.0, machine.combine_rate, from.len),
+            Some(Order::Deliver { .. }) | None => (0.0, machine.copy_rate, 0),
         };
         if !pass.noticed.contains(&port) {
             pass.noticed.push(port);
-            takes += machine.notice;
+            takes += if pass.placed { machine.poll } else { machine.notice };
         }
         let written = &mut self.written[pass.node.0 as usize];
         let from = pass.delivered.max(pass.lag).max(written.since(reads));
         let processors = &mut self.machines[(pass.node.0 / self.clock.nodes_per_machine) as usize].processors;
-        let done = processors.copy((pass.node, port), from, machine, (takes, bytes));
+        let from = processors.take((pass.node, port), from, takes);
+        let done = processors.reach((pass.node, port), from, bytes, [rate, machine.memory_rate]);
         if let Some(Order::Copy { to: into, .. } | Order::Reduce { into, .. }) = order {
             written.note(into, done);
         }
@@ -379,6 +411,7 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
         let Machine { bus_rate, bus_latency, .. } = self.clock.machine;
         let machine = self.machine_of(pass.node);
         if let Order::Deliver { to } = order {
+            pass.placed |= matches!(to.region, Region::Host(_));
             if behind_bus(&to) {
                 // What has come before the last byte is there by then, if the bus was free.
                 let long = to.len as f64 / bus_rate;
@@ -485,6 +518,8 @@ struct Pass {
     /// When what has arrived lies in its place, and when the NIC is done with its work on memory.
     delivered: f64,
     lag: f64,
+    /// Whether a message has come straight to its place.
+    placed: bool,
     /// Ports whose processes know that something has come.
     noticed: Vec<Port>,
 }

@@ -1,0 +1,89 @@
+//! Allgathers on the clusters of the CORE-Direct paper (CD Sec. VI).
+
+use outboard_nic::costs::Machine;
+use outboard_nic::profile::Profile;
+use outboard_nic::triggered::{Costs, Settings};
+use outboard_nic::{Node, Port};
+use outboard_plan::selection::{Choice, Collective};
+
+use super::FigureError;
+use crate::nics::{Call, Clock, JobPlan, NicPlan, Prepared};
+
+/// A cluster and how its ranks talk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are the documentation")]
+pub struct Cluster {
+    pub hosts: u32,
+    pub ranks_per_host: u32,
+    /// Virtual ports, and ports of the NIC.
+    pub ports: [u32; 2],
+}
+
+impl Cluster {
+    /// Cluster A: 128 ranks on 16 hosts (CD Sec. VI-C).
+    pub const A: Cluster = Cluster { hosts: 16, ranks_per_host: 8, ports: [1, 1] };
+    /// Cluster B: 16 ranks on 4 hosts (CD Sec. VI-F).
+    pub const B: Cluster = Cluster { hosts: 4, ranks_per_host: 4, ports: [1, 1] };
+    /// Cluster B with 3 virtual ports on the 2 of its NICs (CD Sec. VI-F).
+    pub const B_3_PORTS: Cluster = Cluster { ports: [3, 2], ..Cluster::B };
+}
+
+/// One allgather.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Allgather {
+    /// Nanoseconds, the mean over the ranks.
+    pub latency: f64,
+    /// The part of them in which ranks can compute, as NBCBench measures it (CD Sec. VI-D).
+    pub overlap: f64,
+    /// Queue pairs of the rank that has most.
+    pub queue_pairs: usize,
+}
+
+/// The machine and NIC of a profile.
+///
+/// # Errors
+/// When it lacks one of them.
+pub fn costs_of(profile: &Profile) -> Result<(Machine, Costs), FigureError> {
+    let lacks = |table| FigureError::Lacks { profile: profile.name.clone(), table };
+    Ok((profile.machine.ok_or_else(|| lacks("machine"))?, profile.triggered.ok_or_else(|| lacks("triggered"))?))
+}
+
+/// The second of two allgathers of blocks of so many bytes, since the first one makes the queue pairs. Where the
+/// algorithm has no leaders, the plan knows nothing of hosts: ranks of a host reach each other by its NIC.
+///
+/// # Errors
+/// When the profile lacks something, or the NIC does not take the plan.
+pub fn allgather(
+    profile: &Profile,
+    Cluster { hosts, ranks_per_host, ports: [virtual_ports, physical_ports] }: Cluster,
+    algorithm: &str,
+    bytes: u64,
+) -> Result<Allgather, FigureError> {
+    let refused = |why: String| FigureError::Refused(why);
+    let (machine, costs) = costs_of(profile)?;
+    let choice = Choice::read(Collective::Allgather, algorithm).map_err(|error| refused(error.to_string()))?;
+    let nodes_per_machine = if choice.leaders().is_some() { 1 } else { ranks_per_host };
+    let node_of = |rank| rank * nodes_per_machine / ranks_per_host;
+    let nodes: Vec<u32> = (0..hosts * ranks_per_host).map(node_of).collect();
+    // What the hosts had is unknown, and more than any of this takes.
+    let settings = Settings {
+        virtual_ports,
+        physical_ports,
+        queue_depth: 1 << 20,
+        registered_bytes: 1 << 40,
+        ..Settings::default()
+    };
+    let call = Call::new(choice, bytes, None);
+    let plan = NicPlan { jobs: vec![JobPlan { nodes, calls: vec![call; 2] }], settings, death: None };
+    let prepared = Prepared::without_bytes(&plan).map_err(|error| refused(error.to_string()))?;
+    let clock = Clock { machine, costs, nodes_per_machine, compute: 0.0 };
+    let mut queue_pairs = 0;
+    let alone = prepared.time_and_watch(&clock, |_: Node, engine| {
+        let of_ports = (0..ranks_per_host as u16).map(|port| engine.queue_pairs(Port(port)));
+        queue_pairs = of_ports.max().unwrap_or(0).max(queue_pairs);
+    })?;
+    let compute = alone.slowest();
+    let both = prepared.time(&Clock { compute, ..clock })?;
+    let latency = alone.mean();
+    Ok(Allgather { latency, overlap: 1.0 - (both.mean() - compute) / latency, queue_pairs })
+}

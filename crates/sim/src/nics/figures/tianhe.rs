@@ -1,0 +1,91 @@
+//! Collectives on the 32 nodes of the Tianhe paper, by NIC and by hosts (TH Sec. 2.2 and 2.3).
+//!
+//! By NIC a message is cut into pulses; by hosts a broadcast is cut into segments, and goes by RDMA at every size, as the
+//! paper's formula (1) has it; a small message of a reduction is in a packet.
+
+use outboard_nic::costs::Costs;
+use outboard_nic::profile::Profile;
+use outboard_nic::{host, ordered};
+use outboard_plan::selection::{Choice, Collective};
+use outboard_plan::{Element, Operator, Reduction};
+
+use super::FigureError;
+use crate::nics::{Call, Clock, JobPlan, Kind, NicPlan, Prepared, Timing};
+
+/// Nodes of the paper.
+const NODES: u32 = 32;
+/// Bytes of the segments of a broadcast by hosts (ours).
+const SEGMENT: &str = "double-tree:segment=32768";
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// Double trees.
+    Broadcast,
+    /// Vector halving with distance doubling and a binomial tree, sums of doubles.
+    Reduce,
+    /// Rabenseifner's, sums of doubles.
+    Allreduce,
+}
+
+/// A collective by both.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Compared {
+    /// Nanoseconds by NIC until all ranks of all tasks have ended, and by hosts.
+    pub times: [f64; 2],
+    /// Of the hash buffers of the root, the part in use, as a mean over the call.
+    pub occupied: f64,
+}
+
+impl Compared {
+    /// How many times as fast it is by NIC.
+    #[must_use]
+    pub fn speed_up(&self) -> f64 {
+        self.times[1] / self.times[0]
+    }
+}
+
+/// So many tasks carry out the same at once, each with a rank on every node.
+///
+/// # Errors
+/// When the profile lacks something, or the NIC does not take the plan.
+pub fn compare(profile: &Profile, operation: Operation, tasks: usize, bytes: u64) -> Result<Compared, FigureError> {
+    let (collective, by_nic, by_hosts, eager_bytes) = match operation {
+        Operation::Broadcast => (Collective::Broadcast, "double-tree:segment=18446744073709551615", SEGMENT, 0),
+        Operation::Reduce => (Collective::Reduce, "halving", "halving", 16 << 10),
+        Operation::Allreduce => (Collective::Allreduce, "rabenseifner", "rabenseifner", 16 << 10),
+    };
+    let sum = Reduction::new(Operator::Sum, Element::F64).ok().filter(|_| operation != Operation::Broadcast);
+    let call = |algorithm| {
+        let choice = Choice::read(collective, algorithm).map_err(|error| FigureError::Refused(error.to_string()))?;
+        Ok::<Call, FigureError>(Call::new(choice, bytes, sum))
+    };
+    let costs =
+        profile.ordered.ok_or_else(|| FigureError::Lacks { profile: profile.name.clone(), table: "ordered" })?;
+    let settings = ordered::Settings::default();
+    let nic = time(profile, settings, costs, call(by_nic)?, tasks)?;
+    let hosts = host::Settings {
+        progress: host::Progress::Thread,
+        eager_bytes,
+        staging_bytes: 1 << 40,
+        ..host::Settings::default()
+    };
+    let host = time(profile, hosts, host::Costs, call(by_hosts)?, tasks)?;
+    let buffers = settings.units as f64 * settings.buffer_bytes as f64;
+    Ok(Compared { times: [nic.slowest(), host.slowest()], occupied: nic.held[0] / buffers })
+}
+
+fn time<S: Kind, C: Costs<S::Engine>>(
+    profile: &Profile,
+    settings: S,
+    costs: C,
+    call: Call,
+    tasks: usize,
+) -> Result<Timing, FigureError> {
+    let machine =
+        profile.machine.ok_or_else(|| FigureError::Lacks { profile: profile.name.clone(), table: "machine" })?;
+    let job = JobPlan { nodes: (0..NODES).collect(), calls: vec![call] };
+    let plan = NicPlan { jobs: vec![job; tasks], settings, death: None };
+    let prepared = Prepared::without_bytes(&plan).map_err(|error| FigureError::Refused(error.to_string()))?;
+    Ok(prepared.time(&Clock { machine, costs, nodes_per_machine: 1, compute: 0.0 })?)
+}

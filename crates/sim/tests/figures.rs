@@ -1,0 +1,182 @@
+//! The engines on a clock: costs change no byte, and the profiles order what the papers measured as the papers do.
+
+use outboard_nic::costs::{Costs, Machine};
+use outboard_nic::profile::Profile;
+use outboard_nic::{datapath, host, ordered, triggered};
+use outboard_plan::selection::Collective;
+use outboard_sim::nics::figures::core_direct::{Allgather, Cluster, allgather, costs_of};
+use outboard_sim::nics::figures::tianhe::{Operation, compare};
+use outboard_sim::nics::{Clock, EngineKind, JobPlan, Kind, NicPlan, Prepared, call_of};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+fn profile(name: &str) -> &'static Profile {
+    Profile::named(name).expect("it is built in")
+}
+
+/// Anything from nothing to a millisecond.
+fn any_cost(rng: &mut ChaCha8Rng) -> f64 {
+    if rng.random_ratio(1, 4) { 0.0 } else { 10f64.powf(rng.random_range(0.0..6.0)) }
+}
+
+fn any_rate(rng: &mut ChaCha8Rng) -> f64 {
+    10f64.powf(rng.random_range(-2.0..2.0))
+}
+
+fn any_machine(rng: &mut ChaCha8Rng) -> Machine {
+    Machine {
+        send: any_cost(rng),
+        notice: any_cost(rng),
+        poll: any_cost(rng),
+        copy_rate: any_rate(rng),
+        memory_rate: any_rate(rng),
+        combine_rate: any_rate(rng),
+        bus_rate: any_rate(rng),
+        bus_latency: any_cost(rng),
+        link_rate: any_rate(rng),
+        link_latency: any_cost(rng),
+    }
+}
+
+/// Every algorithm that the engine takes, at a size, with costs by seed; bytes are judged.
+fn costs_change_no_byte<S: Kind, C: Costs<S::Engine>>(
+    engine: EngineKind,
+    settings: impl Fn(&mut ChaCha8Rng) -> S,
+    costs: impl Fn(&mut ChaCha8Rng) -> C,
+) {
+    let mut carried_out = 0;
+    for (seed, hosts) in (0..).zip([vec![0, 0, 1, 1, 2], vec![0, 1, 2, 3, 4, 5, 6], vec![0, 0, 0, 1]]) {
+        let rng = &mut ChaCha8Rng::seed_from_u64(seed);
+        for (choice, bytes) in
+            Collective::ALL.into_iter().flat_map(Collective::algorithms).zip([70_001, 9, 16_384].into_iter().cycle())
+        {
+            let call = call_of(choice, hosts.len() as u32, bytes);
+            if engine.takes(&hosts, &call).is_err() {
+                continue;
+            }
+            let jobs = vec![JobPlan { nodes: hosts.clone(), calls: vec![call; 2] }];
+            let plan = NicPlan { jobs, settings: settings(rng), death: None };
+            let clock =
+                Clock { machine: any_machine(rng), costs: costs(rng), nodes_per_machine: 1, compute: any_cost(rng) };
+            let timed = Prepared::new(&plan).expect("it takes it").time(&clock);
+            assert!(timed.is_ok(), "{engine}, {choice}, seed {seed}, {hosts:?}, {clock:?}: {timed:?}");
+            carried_out += 1;
+        }
+    }
+    assert!(carried_out > 5, "{engine}: {carried_out}");
+}
+
+#[test]
+fn costs_of_triggered_nics_change_no_byte() {
+    let costs = |rng: &mut ChaCha8Rng| triggered::Costs {
+        request: any_cost(rng),
+        message: any_cost(rng),
+        contexts: rng.random_range(1..100),
+        miss: any_cost(rng),
+        resident: 0.0,
+        resident_pair: 0.0,
+    };
+    costs_change_no_byte(EngineKind::Triggered, |_| triggered::Settings::default(), costs);
+}
+
+#[test]
+fn costs_of_ordered_nics_change_no_byte() {
+    let costs = |rng: &mut ChaCha8Rng| ordered::Costs { trigger: any_cost(rng), unit_rate: any_rate(rng) };
+    costs_change_no_byte(EngineKind::Ordered, |_| ordered::Settings::default(), costs);
+}
+
+#[test]
+fn costs_of_hosts_change_no_byte() {
+    let progress = |rng: &mut ChaCha8Rng| match rng.random_ratio(1, 2) {
+        true => host::Progress::Thread,
+        false => host::Progress::Tests { every: 100_000 + any_cost(rng) as u64 },
+    };
+    let settings = |rng: &mut ChaCha8Rng| host::Settings { progress: progress(rng), ..host::Settings::default() };
+    costs_change_no_byte(EngineKind::Host, settings, |_| host::Costs);
+}
+
+#[test]
+fn costs_of_datapath_accelerators_change_no_byte() {
+    let costs = datapath::Costs::bluefield3();
+    costs_change_no_byte(EngineKind::Datapath, |_| datapath::Settings::default(), |_| costs);
+}
+
+fn on_a(algorithm: &str, bytes: u64) -> Allgather {
+    allgather(profile("cluster-a"), Cluster::A, algorithm, bytes).expect("a figure")
+}
+
+fn among_leaders(algorithm: &str) -> String {
+    format!("hierarchical:leaders=1,between={algorithm}")
+}
+
+/// CD Sec. VI-D: nearly all of a rendezvous can be computed in; Bruck's rotation and copies of a host take some of it.
+#[test]
+fn cd_7_overlap_is_full_in_flat_communicators_and_about_half_in_hierarchical_ones() {
+    let flat = on_a("standard-exchange", 1 << 20).overlap;
+    assert!(flat > 0.95 && on_a("ring", 1 << 20).overlap > 0.95, "{flat}");
+    let bruck = on_a("rotated-bruck", 1 << 20).overlap;
+    assert!(bruck < flat - 0.01, "{bruck} of {flat}");
+    for algorithm in ["standard-exchange", "ring"] {
+        for bytes in [256 << 10, 1 << 20] {
+            let overlap = on_a(&among_leaders(algorithm), bytes).overlap;
+            assert!((0.4..=0.6).contains(&overlap), "{algorithm}, {bytes} B: {overlap}");
+        }
+    }
+}
+
+/// CD Sec. VI-G: queue pairs and messages cost more than further leaders bring.
+#[test]
+fn cd_6_one_leader_is_faster_than_several_that_all_meet() {
+    for bytes in [64, 8 << 10, 256 << 10] {
+        let latency =
+            |leaders| on_a(&format!("multi-leader:leaders={leaders},between=standard-exchange"), bytes).latency;
+        let one = on_a(&among_leaders("standard-exchange"), bytes).latency;
+        assert!(one < latency(2) && latency(2) < latency(4), "{bytes} B: {one}, {}, {}", latency(2), latency(4));
+    }
+}
+
+/// CD Sec. VI-F, which nothing was fitted to: among leaders three ports save rounds, which matter less as blocks grow.
+#[test]
+fn cd_7_three_ports_help_small_messages_among_leaders() {
+    let gain = |bytes| {
+        let latency = |cluster, ports| {
+            let algorithm = format!("{},ports={ports}", among_leaders("standard-exchange"));
+            allgather(profile("cluster-b"), cluster, &algorithm, bytes).expect("a figure").latency
+        };
+        1.0 - latency(Cluster::B_3_PORTS, 3) / latency(Cluster::B, 1)
+    };
+    let gains = [64, 1 << 10, 64 << 10].map(gain);
+    assert!(gains.is_sorted_by(|a, b| a > b) && gains[2] > 0.0, "{gains:?}");
+}
+
+/// CD Sec. VI-E: memory grows with queue pairs.
+#[test]
+fn cd_6_memory_of_bruck_follows_from_its_queue_pairs() {
+    let (_, costs) = costs_of(profile("cluster-a")).expect("a triggered NIC");
+    let memory = |algorithm| costs.resident + costs.resident_pair * on_a(algorithm, 64).queue_pairs as f64;
+    assert_eq!((memory("standard-exchange"), memory("ring")), (105.0, 60.0));
+    assert!((memory("rotated-bruck") / 160.0 - 1.0).abs() < 0.06, "{}", memory("rotated-bruck"));
+}
+
+/// TH Sec. 2.2: what is fitted, and how speed-ups go with the size.
+#[test]
+fn th_7_broadcasts_gain_less_and_reductions_more_as_they_grow() {
+    let speed_up = |operation, bytes| compare(profile("tianhe"), operation, 1, bytes).expect("a figure").speed_up();
+    let [broadcast, reduce] = [Operation::Broadcast, Operation::Reduce].map(|operation| speed_up(operation, 256));
+    assert!((broadcast / 2.11 - 1.0).abs() < 0.02 && (reduce / 1.46 - 1.0).abs() < 0.02, "{broadcast} {reduce}");
+    let broadcasts = [256, 4 << 10, 16 << 10, 64 << 10].map(|bytes| speed_up(Operation::Broadcast, bytes));
+    assert!(broadcasts.is_sorted_by(|a, b| a > b), "{broadcasts:?}");
+    let reductions = [256, 4 << 10, 16 << 10, 64 << 10].map(|bytes| speed_up(Operation::Reduce, bytes));
+    assert!(reductions.is_sorted(), "{reductions:?}");
+}
+
+/// TH Table 1: buffers fill with the size of messages, and with the tasks.
+#[test]
+fn th_7_buffers_fill_with_sizes_and_tasks() {
+    let occupied =
+        |tasks, bytes| compare(profile("tianhe"), Operation::Allreduce, tasks, bytes).expect("a figure").occupied;
+    let of_tasks = |tasks| [256, 4 << 10, 32 << 10].map(|bytes| occupied(tasks, bytes));
+    let (one, eight) = (of_tasks(1), of_tasks(8));
+    assert!(one.is_sorted() && eight.is_sorted(), "{one:?} {eight:?}");
+    assert!(one.iter().zip(eight).all(|(one, eight)| *one < eight), "{one:?} {eight:?}");
+}
