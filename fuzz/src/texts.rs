@@ -1,5 +1,5 @@
-//! Texts that claim to be plans, schedules or profiles: they are refused with a place in the text, or become what can be
-//! written and read again, or what costs something and no less than nothing.
+//! Texts that claim to be plans, schedules or profiles: they are refused with a place in the text, or become what can
+//! be written and read again, or what costs something and no less than nothing.
 
 use outboard_nic::profile::Profile;
 use outboard_plan_tools::goal::{self, Costs, GoalReason};

@@ -1,7 +1,7 @@
 //! What a machine takes for what all engines have it do, and what an engine's NIC takes beside that.
 //!
-//! Costs only delay: they say when something has happened, never what. Times are in nanoseconds, rates in GB/s, which is
-//! bytes per nanosecond. Whoever plays an engine on a clock (`outboard_sim::nics`) puts them together.
+//! Costs only delay: they say when something has happened, never what. Times are in nanoseconds, rates in GB/s, which
+//! is bytes per nanosecond. Whoever plays an engine on a clock (`outboard_sim::nics`) puts them together.
 
 use std::fmt::Debug;
 

@@ -11,8 +11,9 @@
 //! link_rate = { value = 4.0, source = "assumed: InfiniBand QDR" }
 //! ```
 //!
-//! A table that is there has all of its keys and no others; what an engine needs and a profile lacks is for whoever asks
-//! to say. Invariants: rates and counts are positive, everything else at least 0, and all is finite. Never does IO.
+//! A table that is there has all of its keys and no others; what an engine needs and a profile lacks is for whoever
+//! asks to say. Invariants: rates and counts are positive, everything else at least 0, and all is finite. Never does
+//! IO.
 
 use std::fmt;
 use std::sync::LazyLock;

@@ -13,7 +13,8 @@ const POISON: u8 = 0xa5;
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Memory {
-    /// By node, the memory of its NIC and what its host has registered, as far as they were used; and how long both are.
+    /// By node, the memory of its NIC and what its host has registered, as far as they were used; and how long both
+    /// are.
     own: Vec<[Vec<u8>; 2]>,
     own_bytes: [u64; 2],
     hosts: BTreeMap<(Node, Port), Vec<u8>>,

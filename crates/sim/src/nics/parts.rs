@@ -1,7 +1,7 @@
 //! The parts of machines, each of which does one thing at a time, in the order in which it is asked.
 //!
-//! Nodes may share a machine: in a flat communicator the plan knows of no hosts, but ranks of a host share its NIC, bus,
-//! link and memory. Processors are each process's own. Times are in nanoseconds.
+//! Nodes may share a machine: in a flat communicator the plan knows of no hosts, but ranks of a host share its NIC,
+//! bus, link and memory. Processors are each process's own. Times are in nanoseconds.
 
 use std::collections::BTreeMap;
 
@@ -70,8 +70,8 @@ impl Processors {
         self.0.entry(process).or_default().0.take(at, long).1
     }
 
-    /// It goes through so many bytes of memory, at its own rate or, where that is less, an equal part of the rate of all
-    /// who do so when it begins; until when.
+    /// It goes through so many bytes of memory, at its own rate or, where that is less, an equal part of the rate of
+    /// all who do so when it begins; until when.
     pub(super) fn reach(&mut self, process: (Node, Port), at: f64, bytes: u64, [own, all]: [f64; 2]) -> f64 {
         let others = self.0.iter().filter(|(other, (_, until))| **other != process && *until > at).count();
         let rate = own.min(all / (1 + others) as f64);
