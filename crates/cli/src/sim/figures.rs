@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use clap::ValueEnum;
+use indicatif::ProgressBar;
 use outboard_nic::profile::Profile;
 use outboard_sim::nics::figures::FigureError;
 use outboard_sim::nics::figures::core_direct::{Allgather, Cluster, allgather, costs_of};
@@ -148,18 +149,24 @@ const TABLE_1: [[f64; 3]; 13] = [
 /// By size, then by tasks.
 type Table = Vec<Vec<Compared>>;
 
-fn table(operation: Operation) -> Result<Table, FigureError> {
-    let one = |bytes: &u64| TASKS.iter().map(|tasks| compare(built_in("tianhe"), operation, *tasks, *bytes)).collect();
+fn table(operation: Operation, bar: &ProgressBar) -> Result<Table, FigureError> {
+    let one = |bytes: &u64| {
+        let by_tasks = TASKS.iter().map(|tasks| compare(built_in("tianhe"), operation, *tasks, *bytes)).collect();
+        bar.inc(1);
+        by_tasks
+    };
     TIANHE_SIZES.iter().map(one).collect()
 }
 
 fn tianhe() -> Result<String, FigureError> {
     let operations = [Operation::Broadcast, Operation::Reduce, Operation::Allreduce];
-    // A few million packets: each operation on a processor of its own.
+    // Some ten million packets: each operation on a processor of its own.
+    let bar = &ProgressBar::new((operations.len() * TIANHE_SIZES.len()) as u64);
     let tables = std::thread::scope(|scope| {
-        let threads = operations.map(|operation| scope.spawn(move || table(operation)));
+        let threads = operations.map(|operation| scope.spawn(move || table(operation, bar)));
         threads.map(|thread| thread.join().expect("figures do not panic"))
     });
+    bar.finish_and_clear();
     let [broadcast, reduce, allreduce] = tables;
     let tables = [broadcast?, reduce?, allreduce?];
     let mut text = "Tianhe, 32 nodes: how many times as fast by NIC as by hosts\n\n        bytes".to_owned();
