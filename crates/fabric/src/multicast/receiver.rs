@@ -9,12 +9,13 @@
 //! Never blocks except in [`MulticastReceiver::wait`].
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 
 use super::{MulticastSettings, set_option};
@@ -25,6 +26,9 @@ const SLAB: usize = 65_536;
 const MAX_SLABS: usize = 32;
 /// Room for the control messages of one burst: segment size, drop counter.
 const CONTROL: usize = 64;
+/// What the descriptor of the waker is called where all are waited for, and what every socket is.
+const WAKER: u64 = 0;
+const SOCKET: u64 = 1;
 
 /// Memory that [`MulticastReceiver::receive`] fills; reused from call to call.
 #[derive(Debug)]
@@ -85,6 +89,8 @@ pub struct MulticastReceiver {
     /// Whose turn it is to be received from first.
     turn: usize,
     wake: Waker,
+    /// Waits for the waker and all sockets; one that is closed is out of it.
+    epoll: OwnedFd,
     buffer_bytes: usize,
 }
 
@@ -128,10 +134,12 @@ impl MulticastReceiver {
     /// When the port is taken by a socket that does not share it, or a socket option is refused.
     pub fn new(settings: &MulticastSettings) -> io::Result<Self> {
         let wake = Waker(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?));
-        let first = Socket::open(settings)?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, &*wake.0, epoll::EventData::new_u64(WAKER), epoll::EventFlags::IN)?;
+        let first = Socket::open(settings, &epoll)?;
         // Linux reports twice the usable size.
         let buffer_bytes = sockopt::socket_recv_buffer_size(&first.fd)? / 2;
-        Ok(Self { sockets: vec![first], settings: settings.clone(), turn: 0, wake, buffer_bytes })
+        Ok(Self { sockets: vec![first], settings: settings.clone(), turn: 0, wake, epoll, buffer_bytes })
     }
 
     /// Bytes of the socket buffer that the kernel granted.
@@ -153,7 +161,7 @@ impl MulticastReceiver {
                 joined => return joined,
             }
         }
-        let mut more = Socket::open(&self.settings)?;
+        let mut more = Socket::open(&self.settings, &self.epoll)?;
         more.join(group, &self.settings)?;
         self.sockets.push(more);
         Ok(())
@@ -184,19 +192,19 @@ impl MulticastReceiver {
     /// Sleeps until datagrams wait, the waker wakes, or `limit` has passed.
     pub fn wait(&mut self, limit: Option<Duration>) -> io::Result<Wake> {
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-        let sockets = self.sockets.iter().map(|socket| PollFd::new(&socket.fd, PollFlags::IN));
-        let woken = std::iter::once(PollFd::new(&*self.wake.0, PollFlags::IN));
-        let mut polled: Vec<PollFd<'_>> = woken.chain(sockets).collect();
-        match poll(&mut polled, limit.as_ref()) {
-            Ok(0) => return Ok(Wake::TimedOut),
-            Ok(_) => {}
+        let mut ready = [const { MaybeUninit::uninit() }; 2];
+        let (ready, _) = match epoll::wait(&self.epoll, &mut ready, limit.as_ref()) {
+            Ok(ready) => ready,
             Err(rustix::io::Errno::INTR) => return Ok(Wake::TimedOut),
             Err(error) => return Err(error.into()),
+        };
+        if ready.is_empty() {
+            return Ok(Wake::TimedOut);
         }
-        if polled[0].revents().is_empty() {
+        if ready.iter().all(|event| event.data.u64() != WAKER) {
             return Ok(Wake::Readable);
         }
-        // Resets the eventfd, which poll said is readable.
+        // Resets the eventfd, which is readable.
         let _ = rustix::io::read(&*self.wake.0, &mut [0; 8]);
         Ok(Wake::Woken)
     }
@@ -219,7 +227,8 @@ impl MulticastReceiver {
 }
 
 impl Socket {
-    fn open(settings: &MulticastSettings) -> io::Result<Self> {
+    /// One that `epoll` waits for.
+    fn open(settings: &MulticastSettings, epoll: &OwnedFd) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None)?;
         let fd = socket.as_fd();
@@ -234,6 +243,7 @@ impl Socket {
             sockopt::set_socket_recv_buffer_size(fd, settings.buffer_bytes)?;
         }
         bind(fd, &SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, settings.port))?;
+        epoll::add(epoll, fd, epoll::EventData::new_u64(SOCKET), epoll::EventFlags::IN)?;
         Ok(Socket { fd: socket, groups: Vec::new(), overflows: 0 })
     }
 

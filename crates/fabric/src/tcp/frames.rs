@@ -108,8 +108,8 @@ impl Assembly {
         Ok(1)
     }
 
-    /// The payload that is to come behind a header that is here: where it belongs, and what is here of it.
-    pub(super) fn landing(&self, sink: &mut Sink<'_>) -> Option<(Landing, &[u8])> {
+    /// Where the payload belongs that is to come behind a header that is here.
+    pub(super) fn landing(&self, sink: &mut Sink<'_>) -> Option<Landing> {
         let (header, payload) = lengths(&self.partial[..self.have]).ok()??;
         let (head, here) = self.partial[..self.have].split_at_checked(PREFIX + header)?;
         if payload < LANDS || payload - here.len() < DIRECT {
@@ -117,14 +117,23 @@ impl Assembly {
         }
         let landing = sink.receiver.landing(sink.from, &head[PREFIX..], payload)?;
         assert_eq!(landing.bytes(), payload, "a place for all of it");
-        Some((landing, here))
+        Some(landing)
+    }
+
+    /// What is here of the payload.
+    pub(super) fn payload(&self) -> &[u8] {
+        let start = self.payload_start().expect("the header is here");
+        &self.partial[start..self.have]
+    }
+
+    fn payload_start(&self) -> Option<usize> {
+        let (header, _) = lengths(&self.partial[..self.have]).ok()??;
+        Some(PREFIX + header)
     }
 
     /// What is here of the payload is elsewhere from now on.
     pub(super) fn keep_header(&mut self) {
-        if let Ok(Some((header, _))) = lengths(&self.partial[..self.have]) {
-            self.have = PREFIX + header;
-        }
+        self.have = self.payload_start().expect("the header is here");
     }
 
     /// So many bytes of the payload come back.
