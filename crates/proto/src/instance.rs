@@ -370,6 +370,11 @@ impl Instance {
         Name { scope: Scope::Instance(self.id), destination, source, tag: index, occurrence: 0 }
     }
 
+    /// What its offers say of it.
+    fn origin(&self) -> Origin {
+        Origin::Instance { instance: self.id, signature: self.signature, signer: self.signer }
+    }
+
     fn step(&self, local: usize, op: OpId) -> StepOf {
         StepOf { owner: Owner::Instance { instance: self.id, local }, op }
     }
@@ -429,7 +434,7 @@ impl Instance {
                 // Until all are ready nothing leaves for other hosts.
                 let may_leave = self.running() || cx.members.local(to).is_some();
                 let Some(message) = self.outbound(i, id).filter(|_| may_leave) else { return false };
-                let origin = Origin::Instance { instance: self.id, signature: self.signature };
+                let origin = self.origin();
                 let (transfer, mut site) = cx.transfer();
                 match self.policy {
                     Policy::Eager => transfer.send_small(&mut site, origin, message),

@@ -155,7 +155,7 @@ fn offer() -> impl Strategy<Value = TransferMessage> {
     let lists = lists.prop_filter("an offer says something", |(ready, early)| !ready.is_empty() || !early.is_empty());
     (instance(), signature, rank(), (1u64..8, 1u64..8), lists).prop_map(
         |(instance, signature, rank, (first_ready, first_early), (ready, early))| TransferMessage::Offer {
-            origin: Origin::Instance { instance, signature },
+            origin: Origin::Instance { instance, signature, signer: rank },
             rank,
             first_ready: if ready.is_empty() { 0 } else { first_ready },
             ready: ready.into(),

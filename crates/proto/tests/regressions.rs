@@ -341,7 +341,7 @@ fn a_message_of_a_small_call_that_is_said_twice_is_refused() {
     let instance = InstanceId(1);
     let rts = Rts { destination: Rank(0), tag: 0, occurrence: 0, bytes: 8, eager: true };
     let offer = |first_ready, ready: &[Rts]| {
-        let origin = Origin::Instance { instance, signature };
+        let origin = Origin::Instance { instance, signature, signer: Rank(1) };
         let (rank, ready) = (Rank(1), ready.iter().copied().collect());
         let offer = TransferMessage::Offer { origin, rank, first_ready, ready, first_early: 0, early: Vec::new() };
         of_group(GroupMessage::Transfer(offer))

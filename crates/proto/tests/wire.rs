@@ -207,7 +207,11 @@ fn offer() -> impl Strategy<Value = TransferMessage> {
     let origin = prop_oneof![
         Just(Origin::Single),
         (1..=u32::MAX, 1..=u64::MAX).prop_map(|(recording, call)| Origin::Recorded { recording, call }),
-        (instance(), exchange()).prop_map(|(instance, signature)| Origin::Instance { instance, signature }),
+        (instance(), exchange(), rank()).prop_map(|(instance, signature, signer)| Origin::Instance {
+            instance,
+            signature,
+            signer
+        }),
     ];
     let rts = (rank(), any::<u32>(), any::<u32>(), any::<u64>(), any::<bool>())
         .prop_map(|(destination, tag, occurrence, bytes, eager)| Rts { destination, tag, occurrence, bytes, eager });

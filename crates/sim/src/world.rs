@@ -89,6 +89,8 @@ pub(crate) struct World<'a> {
 
 /// Control messages that one block of one collective may have queued on one link.
 const BACKLOG_PER_BLOCK: usize = 4;
+/// Bytes on the wire beside the payload of a fragment: its own headers, and the acknowledgement that it may have.
+const HEADERS_OF_A_FRAGMENT: u64 = 256;
 /// After so many events the bounds of one host are looked at.
 const STEPS_PER_CHECK: u64 = 64;
 /// After so many events the bytes on the wire are counted.
@@ -232,10 +234,12 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// Far more than any sensible run sends.
+    /// Far more than any sensible run sends, headers of small fragments and their acknowledgements among it.
     fn bytes_bound(&self) -> u64 {
         let hosts = self.cluster.hosts.len() as u64;
-        (1 << 26) + hosts * hosts * (1 << 20) + 100 * self.scenario.received_bytes()
+        let fragment = u64::from(self.scenario.config.fragment_bytes);
+        let received = self.scenario.received_bytes();
+        (1 << 26) + hosts * hosts * (1 << 20) + 100 * (received + received * HEADERS_OF_A_FRAGMENT / fragment)
     }
 
     fn happen(&mut self, now: Instant, happening: Happening) -> Result<(), Breach> {

@@ -15,7 +15,7 @@ use crate::error::CollectiveError;
 use crate::ids::SpId;
 use crate::interface::{Class, Moves, Pairs, PostedCall, Signature, Sizes, Step};
 use crate::transfer::Name;
-use crate::wire::{EarlyCts, Origin, Rts, Scope, TransferMessage};
+use crate::wire::{EarlyCts, Rts, Scope, TransferMessage};
 
 /// What the caller does, whose blocks have been checked: every block is alike, or as it says.
 pub(super) fn program(call: &PostedCall, ranks: u32) -> Program {
@@ -66,7 +66,7 @@ impl Instance {
                 }
             }
         }
-        let origin = Origin::Instance { instance: self.id, signature: self.signature };
+        let origin = self.origin();
         let (transfer, mut site) = cx.transfer();
         transfer.exchange(&mut site, (origin, rank), sends, receives);
         transfer.unsent(self.id, rank).map_or(Ok(()), Err)

@@ -55,6 +55,8 @@ pub enum Origin {
         instance: InstanceId,
         /// What is called.
         signature: Signature,
+        /// Somebody who called it so: the rank of the offer may be stood in for, and pass on what others have called.
+        signer: Rank,
     },
 }
 
@@ -230,7 +232,9 @@ impl TransferMessage {
                 let w = match origin {
                     Origin::Single => w.u8(0),
                     Origin::Recorded { recording, call } => w.u8(1).u32(*recording).u64(*call),
-                    Origin::Instance { instance, signature } => w.u8(2).u64(instance.0).signature(signature),
+                    Origin::Instance { instance, signature, signer } => {
+                        w.u8(2).u64(instance.0).signature(signature).u32(signer.0)
+                    }
                 };
                 let name = move |w: &mut Writer<'_>, rank: Rank, tag, occurrence| {
                     w.u32(rank.0).u32(tag);
@@ -326,7 +330,7 @@ fn read_origin(r: &mut Reader<'_>) -> Result<Origin, DecodeError> {
             if matches!(signature.kind, CallKind::Tagged(_)) {
                 return Err(DecodeError::Value("call kind"));
             }
-            Ok(Origin::Instance { instance, signature })
+            Ok(Origin::Instance { instance, signature, signer: Rank(r.u32()?) })
         }
         _ => Err(DecodeError::Value("scope")),
     }

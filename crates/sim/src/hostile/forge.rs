@@ -75,7 +75,7 @@ fn blocks(tape: &mut Tape<'_>) -> usize {
 
 /// What a call without a barrier offers.
 fn offer(tape: &mut Tape<'_>, instance: InstanceId, rank: Rank) -> TransferMessage {
-    let origin = Origin::Instance { instance, signature: signature(tape) };
+    let origin = Origin::Instance { instance, signature: signature(tape), signer: rank };
     let rts = |tape: &mut Tape<'_>| Rts {
         destination: Rank(tape.number32()),
         tag: 0,

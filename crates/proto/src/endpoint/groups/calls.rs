@@ -217,8 +217,8 @@ impl Group {
         payload_len: u32,
     ) -> bool {
         match &message {
-            &TransferMessage::Offer { origin: Origin::Instance { instance, signature }, rank, .. } => {
-                return self.handle_offer(node, instance, (from, signature, rank), message, payload_len);
+            &TransferMessage::Offer { origin: Origin::Instance { instance, signature, signer }, rank, .. } => {
+                return self.handle_offer(node, instance, (from, rank), (signature, signer), (message, payload_len));
             }
             TransferMessage::Expected(fragment) => {
                 if self.has_ended(fragment.instance) || self.doom(fragment.instance).is_some() {
@@ -245,29 +245,30 @@ impl Group {
         }
     }
 
-    /// A rank has called what has no barrier: its blocks for ranks here, and what may come of theirs.
+    /// What has no barrier has been called: blocks of `rank` for ranks here, and what may come of theirs.
     fn handle_offer(
         &mut self,
         node: &mut Node,
         instance: InstanceId,
-        (from, signature, rank): (SpId, Signature, Rank),
-        offer: TransferMessage,
-        payload_len: u32,
+        (from, rank): (SpId, Rank),
+        (signature, signer): (Signature, Rank),
+        (offer, payload_len): (TransferMessage, u32),
     ) -> bool {
-        if !self.members.has_rank(rank) || self.members.sp_of(rank) != from || !self.may_open(instance) {
+        let known = self.members.has_rank(rank) && self.members.has_rank(signer);
+        if !known || self.members.sp_of(rank) != from || !self.may_open(instance) {
             return false;
         }
         if self.doom(instance).is_some() {
             return true;
         }
         if self.has_ended(instance) {
-            self.compare_with_ended(node, instance, signature, rank);
+            self.compare_with_ended(node, instance, signature, signer);
             if let Some(error) = unmet(&offer) {
                 self.break_up(node, error, true);
             }
             return true;
         }
-        if self.know_instance(node, instance, signature, rank, None).is_err() {
+        if self.know_instance(node, instance, signature, signer, None).is_err() {
             return true;
         }
         let offered = self.with_instance(node, instance, |i, cx| i.handle_offer(cx, from, offer, payload_len));
