@@ -46,6 +46,8 @@ use turns::{Load, Turns};
 const MAX_BATCHES: usize = 16;
 /// Ended groups that are remembered, so that late messages for them are not kept and late ranks are told.
 const MAX_RETIRED: usize = 4096;
+/// What may not have been heard of them, and is remembered.
+const MAX_UNHEARD: usize = 1024;
 /// Groups that broke, of which is remembered why, and where their members are.
 const MAX_FAILED: usize = 256;
 
@@ -58,7 +60,10 @@ pub struct Endpoint {
     acked: Vec<Acked>,
     early: Early,
     offers: Offers,
-    retired: VecDeque<GroupHandle>,
+    /// By handle and fingerprint.
+    retired: VecDeque<(GroupHandle, u64)>,
+    /// What peers may not have heard of these, with whose links it was lost.
+    unheard: VecDeque<(SpId, Message)>,
     failed_groups: VecDeque<FailedGroup>,
     /// When groups are looked at that are being made, or have something in flight.
     looks: Deadlines<GroupHandle>,
@@ -117,6 +122,7 @@ impl Endpoint {
             early: Early::default(),
             offers: Offers::default(),
             retired: VecDeque::new(),
+            unheard: VecDeque::new(),
             failed_groups: VecDeque::new(),
             looks: Deadlines::default(),
             batches: BTreeMap::new(),

@@ -116,3 +116,22 @@ fn whoever_asks_too_late_for_a_group_is_named_everywhere() {
     }
     assert!((20..150).contains(&refused), "{refused} of 200 groups were not made");
 }
+
+/// Who has heard of all others that they ask for a group may leave it before anybody has heard of him: whoever asks on
+/// is told, when packets flow again, that the group was made and who has left it.
+#[test]
+fn who_left_unheard_is_heard_when_packets_flow_again() {
+    for seed in 0..60 {
+        let mut scenario = Scenario::allgather(2, 1000).with_faults(Faults::none());
+        scenario.groups[0].calls.clear();
+        scenario.groups[0].create_spread = Duration::from_millis(seed % 3);
+        let lasting = Duration::from_millis(3000 + seed * 30);
+        let silent = Cut { from: 0, to: 1, at: Duration::ZERO, lasting };
+        let deaf = Cut { from: 1, to: 0, at: Duration::from_millis(5), lasting };
+        scenario.faults.cuts = vec![silent, deaf];
+        // Only who is needed again is spoken to.
+        let create = Duration::from_millis(3550).max(lasting + deaf.at);
+        scenario.groups.push(GroupPlan { create, ..scenario.groups[0].clone() });
+        play(&scenario, seed);
+    }
+}

@@ -3,7 +3,8 @@
 //! By then the two ends may have heard different things of each other. One rule decides for all groups: a group goes on
 //! over the next link if nothing of a call has come from the peer. Nothing else that is said of a group does harm when
 //! it is said twice. So what was not acknowledged is said again, and the peer is asked for the group: if something of a
-//! call had come there, it has broken the group by the same rule, and answers so.
+//! call had come there, it has broken the group by the same rule, and answers so. If all have left the group there, it
+//! says again what was lost with the link.
 //!
 //! | why the link is lost | a group of which nothing of a call has come |
 //! |---|---|
@@ -14,17 +15,18 @@
 //! A group was just asked for until so much time has passed as an acknowledgement may be owed: silence from before is
 //! not counted against it. Never decides that a link is lost.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use super::{Group, State};
 use crate::config::Config;
 use crate::endpoint::peers::Loss;
-use crate::endpoint::{Endpoint, Node};
+use crate::endpoint::{Endpoint, MAX_UNHEARD, Node};
 use crate::error::CollectiveError;
 use crate::ids::{GroupHandle, Instant, SpId};
 use crate::interface::Event;
 use crate::link::Link;
-use crate::wire::Message;
+use crate::wire::{GroupMessage, Message};
 
 impl Endpoint {
     /// A peer is lost for the groups that it is in, but for those that go on over another link.
@@ -51,7 +53,7 @@ impl Endpoint {
         }
         if going_on.is_empty() && loss != Loss::Renewed {
             self.node.out.events.extend(address.map(|_| Event::Disconnect { peer }));
-            return;
+            return self.keep_unheard(peer, link);
         }
         let patience = if loss == Loss::Silent { patience } else { self.node.config.dead_after };
         self.node.peers.renew((now, &self.node.config), peer, address, patience);
@@ -74,6 +76,37 @@ impl Endpoint {
                 self.node.peers.push(self.node.out.now, peer, (&message, payload), acked);
             }
         }
+    }
+
+    /// What was not acknowledged of groups that all here have left: the peer may not know that they were made, or who
+    /// has left them. Of those that broke, errors say enough.
+    fn keep_unheard(&mut self, peer: SpId, link: Option<Link>) {
+        for (message, ..) in link.into_iter().flat_map(Link::into_unheard) {
+            let Message::Group { group, body: GroupMessage::Create { .. } | GroupMessage::Lost { .. } } = &message
+            else {
+                continue;
+            };
+            if self.groups.contains_key(group) {
+                continue;
+            }
+            if self.unheard.len() >= MAX_UNHEARD {
+                self.unheard.pop_front();
+            }
+            self.unheard.push_back((peer, message));
+        }
+    }
+
+    /// A peer asks for a group that all here have left, and hears what it may not have heard of it.
+    pub(super) fn say_unheard(&mut self, (peer, address): (SpId, &Arc<[u8]>), handle: GroupHandle) {
+        let about = |(to, message): &(SpId, Message)| {
+            *to == peer && matches!(message, Message::Group { group, .. } if *group == handle)
+        };
+        let (said, kept): (VecDeque<_>, _) = std::mem::take(&mut self.unheard).into_iter().partition(about);
+        self.unheard = kept;
+        if !said.is_empty() && !address.is_empty() {
+            self.node.meet_peer(peer, address);
+        }
+        said.iter().for_each(|(_, message)| self.node.push_message(peer, message));
     }
 }
 

@@ -48,7 +48,7 @@ impl Endpoint {
         if let Some(failed) = FailedGroup::find(&self.failed_groups, handle, members.fingerprint) {
             return Err(GroupError::Failed(failed.error.clone()));
         }
-        self.retired.retain(|h| *h != handle);
+        self.retired.retain(|(retired, _)| *retired != handle);
         self.introduce(spec);
         for channel in &members.channels {
             self.node.out.events.push_back(Event::Join { channel: *channel, group: handle, key: members.key });
@@ -161,12 +161,16 @@ impl Endpoint {
                 self.node.meet_peer(from, address);
                 return self.node.push_message(from, &abort);
             }
-            if self.retired.contains(&handle) || matches!(body, GroupMessage::Refuse { .. }) {
-                return;
-            }
             if let GroupMessage::Ask { fingerprint, asker, offers } = body {
+                if self.retired.contains(&(handle, fingerprint)) {
+                    return self.say_unheard((from, &asker), handle);
+                }
                 let ask = Asker { sp: from, group: handle, fingerprint, rank: Rank(0) };
                 return self.answer_ask((from, &asker), ask, &offers);
+            }
+            let retired = self.retired.iter().any(|(retired, _)| *retired == handle);
+            if retired || matches!(body, GroupMessage::Refuse { .. }) {
+                return;
             }
             // A message with payload cannot be kept; an offer of a collective has none, and may come first.
             let message = Message::Group { group: handle, body };
@@ -205,7 +209,7 @@ impl Endpoint {
         if self.retired.len() >= MAX_RETIRED {
             self.retired.pop_front();
         }
-        self.retired.push_back(handle);
+        self.retired.push_back((handle, members.fingerprint));
         let since = (self.node.out.now, self.node.config.heartbeat);
         group.watched.iter().for_each(|sp| self.node.peers.watch(since, *sp, false));
         let kept = members.others().filter(|sp| !group.cut_off.contains(sp));
