@@ -23,7 +23,7 @@ use crate::interface::{
 use crate::link::{Acked, Owner, Place, Received, Tagged};
 use crate::multicast::pacing::{Pacer, SmallCalls};
 use crate::outbox::Outbox;
-use crate::wire::{FrameHeader, Message};
+use crate::wire::{DecodeError, FrameHeader, Message};
 
 mod datagrams;
 mod destination;
@@ -270,15 +270,21 @@ impl Endpoint {
                 Tagged::Message { number } => {
                     g.transfer.handle_acked(number);
                     g.run_steps(&mut self.node);
+        // Where a payload belongs was said before the frame was heard: what it acknowledges must not move that.
+        let message = match message {
+            Some(message) if payload_len > 0 => {
+                self.take_message(from, message, payload_len);
+                None
+            }
+            other => other,
+        };
                 }
                 Tagged::Nak => _ = g.with_instance(&mut self.node, tag.instance, |i, _| i.handle_asked()),
             }
         }
         self.acked = acked;
-        match message {
-            None => {}
-            Some(Ok(message)) => self.route_message(from, message, payload_len),
-            Some(Err(_)) => self.node.out.violation(Some(from), "a malformed message"),
+        if let Some(message) = message {
+            self.take_message(from, message, payload_len);
         }
         self.settle();
     }
@@ -288,6 +294,13 @@ impl Endpoint {
         self.node.out.now = now;
         self.route_datagrams(batch);
         self.settle();
+    }
+
+    fn take_message(&mut self, from: SpId, message: Result<Message, DecodeError>, payload_len: u32) {
+        match message {
+            Ok(message) => self.route_message(from, message, payload_len),
+            Err(_) => self.node.out.violation(Some(from), "a malformed message"),
+        }
     }
 
     /// The memory of a multicast batch has been read.
