@@ -87,6 +87,8 @@ pub(super) struct Group {
     /// Of all members, by rank.
     offers: Vec<OfferId>,
     state: State,
+    /// Its multicast addresses are joined: it was made.
+    joined: bool,
     /// When it was first asked for here.
     since: Instant,
     instances: BTreeMap<InstanceId, Instance>,
@@ -144,6 +146,7 @@ impl Group {
             addresses,
             offers,
             state: State::Creating { barrier, askers: Vec::new() },
+            joined: false,
             since,
             instances: BTreeMap::new(),
             tagged: TaggedCalls::default(),
@@ -374,6 +377,11 @@ impl Group {
         if let State::Creating { barrier, askers, .. } = &mut self.state
             && barrier.done()
         {
+            // Nobody sends before all are ready for a call, and so have joined; a group that is not made joins nothing.
+            self.joined = true;
+            let key = self.members.key;
+            let joins = self.members.channels.iter().map(|channel| Event::Join { channel: *channel, group, key });
+            node.out.events.extend(joins);
             for rank in std::mem::take(askers) {
                 node.out.events.push_back(Event::GroupReady { group, rank, result: Ok(()) });
             }
