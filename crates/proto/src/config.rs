@@ -51,10 +51,18 @@ pub struct Config {
     pub tuning: Option<Arc<Tuning>>,
     /// Bytes of staging for ranks that have not called (SP-6) and messages that came early.
     pub staging_quota: u64,
-    /// As many of them for the groups of one owner ([`Endpoint::assign_group`](crate::Endpoint::assign_group)).
+    /// As many of them for the groups of one account ([`Endpoint::assign_group`](crate::Endpoint::assign_group)).
     pub owner_staging_quota: u64,
-    /// Bytes of scratch, beside staging, for the calls of one owner that all its ranks here have made.
+    /// Bytes of scratch, beside staging, for the calls of one account that all its ranks here have made.
     pub owner_scratch_quota: u64,
+    /// Bytes of staging for the groups of one user, whatever jobs its ranks name ([`Account`](crate::Account)).
+    pub user_staging_quota: u64,
+    /// Bytes of scratch for the calls of one user.
+    pub user_scratch_quota: u64,
+    /// Bytes of scratch for the calls of all.
+    pub scratch_quota: u64,
+    /// Service processes without a group that are remembered: so many of the past, and as many strangers.
+    pub past_peers: usize,
     /// Silence after which a neighbour is asked for a sign of life.
     pub heartbeat: Duration,
     /// Time without an acknowledgement that is owed, after which a service process is declared dead.
@@ -99,6 +107,10 @@ impl Default for Config {
             staging_quota: 1 << 30,
             owner_staging_quota: 512 << 20,
             owner_scratch_quota: 2 << 30,
+            user_staging_quota: u64::MAX,
+            user_scratch_quota: u64::MAX,
+            scratch_quota: u64::MAX,
+            past_peers: 256,
             heartbeat: Duration::from_secs(1),
             dead_after: Duration::from_millis(3500),
             timer_floor: Duration::from_millis(4),
@@ -123,6 +135,11 @@ impl Config {
         let tuning = self.tuning.as_ref().map_or(0, |tuning| tuning.digest());
         let auth = self.multicast_auth && self.allgather == AllgatherAlgorithm::Multicast;
         self.settings_digest() << SETTINGS_SHIFT | u64::from(auth) << AUTH_SHIFT | u64::from(tuning)
+    }
+
+    /// The most scratch that one call can have.
+    pub(crate) fn most_scratch(&self) -> u64 {
+        self.owner_scratch_quota.min(self.user_scratch_quota).min(self.scratch_quota)
     }
 
     fn settings_digest(&self) -> u64 {

@@ -18,7 +18,7 @@ use crate::ids::{CallId, GroupHandle, InstanceId, Instant, OfferId, SpId};
 use crate::instance::Instance;
 use crate::instance::recording::{RecordError, Recording};
 use crate::interface::{
-    Counters, Event, GroupSpec, InFlight, MulticastBatch, Order, PostedCall, ReceivedDatagram, Transmit,
+    Account, Counters, Event, GroupSpec, InFlight, MulticastBatch, Order, PostedCall, ReceivedDatagram, Transmit,
 };
 use crate::link::{Acked, Owner, Place, Received, Tagged};
 use crate::multicast::pacing::{Pacer, SmallCalls};
@@ -194,11 +194,11 @@ impl Endpoint {
         self.settle();
     }
 
-    /// The local ranks of a group that was asked for belong to `owner`, to whose quota its staging counts. Groups that
-    /// nobody was assigned to have one owner, 0.
-    pub fn assign_group(&mut self, group: GroupHandle, owner: u64) {
+    /// The local ranks of a group that was asked for belong to `account`, to whose quotas its staging counts. Groups
+    /// that nobody was assigned to have one account.
+    pub fn assign_group(&mut self, group: GroupHandle, account: Account) {
         if let Some(g) = self.groups.get_mut(&group) {
-            g.members.owner = owner;
+            g.members.account = account;
         }
     }
 

@@ -120,7 +120,7 @@ pub enum CollectiveError {
     /// quota, or than other groups leave of it: waiting for them could be for ever, as they may wait for this call on
     /// another host. Or there is no memory left, whatever the quota says.
     #[error(
-        "the service process of {rank} needs {bytes} bytes of memory for this call, more than is left of its job's quota or of its host's memory; raise that (outboardd --job-scratch), or make calls on less or on fewer groups at once"
+        "the service process of {rank} needs {bytes} bytes of memory for this call, more than is left of the quota of its job, of its user or of all, or of its host's memory; raise that (outboardd --job-scratch, --user-scratch, --scratch-quota), or make calls on less or on fewer groups at once"
     )]
     Staging {
         /// The lowest of the group's ranks that it serves.

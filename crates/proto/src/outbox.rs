@@ -11,7 +11,7 @@ use crate::error::CollectiveError;
 use crate::group::members::Members;
 use crate::ids::{CallId, GroupHandle, InstanceId, Instant, SpId, StagingId};
 use crate::instance::tagged::TAGGED;
-use crate::interface::{CallKind, Counters, Event, MemRef, Order, Step, staging_size};
+use crate::interface::{Account, CallKind, Counters, Event, MemRef, Order, Step, staging_size};
 use crate::link::Owner;
 use crate::multicast::pacing::Contention;
 use crate::wire::Message;
@@ -38,11 +38,10 @@ pub(crate) struct Outbox {
     pub(crate) touched: Vec<(GroupHandle, InstanceId)>,
     pub(crate) counters: Counters,
     narrates: bool,
-    staging_quota: u64,
-    owner_quota: u64,
-    scratch_quota: u64,
-    /// What each owner of groups uses of a quota; none that uses none.
-    used_by: BTreeMap<(Quota, u64), u64>,
+    staging_quota: Shares,
+    scratch_quota: Shares,
+    /// What each account uses of a quota; none that uses none.
+    used_by: BTreeMap<(Quota, Account), u64>,
     next_staging: u64,
 }
 
@@ -61,40 +60,50 @@ impl Outbox {
             touched: Vec::new(),
             counters: Counters::default(),
             narrates: config.narrate,
-            staging_quota: config.staging_quota,
-            owner_quota: config.owner_staging_quota,
-            scratch_quota: config.owner_scratch_quota,
+            staging_quota: Shares {
+                all: config.staging_quota,
+                user: config.user_staging_quota,
+                job: config.owner_staging_quota,
+            },
+            scratch_quota: Shares {
+                all: config.scratch_quota,
+                user: config.user_scratch_quota,
+                job: config.owner_scratch_quota,
+            },
             used_by: BTreeMap::new(),
             next_staging: 1,
         }
     }
 
-    /// Memory of the service process for a group, or none when the quota of all or of its owner is used up.
+    /// Memory of the service process for a group, or none when the quota of its job, of its user or of all is used up.
     pub(crate) fn stage(&mut self, quota: Quota, members: &Members, bytes: u64) -> Option<Staging> {
-        let owner = members.owner;
-        let size = staging_size(bytes).filter(|size| self.has_room(quota, owner, *size))?;
-        *self.used_by.entry((quota, owner)).or_default() += size;
+        let account = members.account;
+        let size = staging_size(bytes).filter(|size| self.has_room(quota, account, *size))?;
+        *self.used_by.entry((quota, account)).or_default() += size;
         self.counters.staging_peak = self.counters.staging_peak.max(self.used_by.values().sum());
         let id = StagingId(self.next_staging);
         self.next_staging += 1;
         self.orders.push_back(Order::Stage { id, bytes, group: members.handle });
-        Some(Staging { id, bytes, size, quota, owner })
+        Some(Staging { id, bytes, size, quota, account })
     }
 
     /// Whether [`Self::stage`] gives now what all in all has this size ([`staging_size`]).
-    pub(crate) fn has_room(&self, quota: Quota, owner: u64, size: u64) -> bool {
-        let used = self.used_by.get(&(quota, owner)).copied().unwrap_or(0);
-        match quota {
-            Quota::Late => {
-                let by_all: u64 = self.used_by.range((quota, 0)..=(quota, u64::MAX)).map(|(_, used)| used).sum();
-                size <= self.staging_quota - by_all && size <= self.owner_quota - used
-            }
-            Quota::Calls => size <= self.scratch_quota - used,
-        }
+    pub(crate) fn has_room(&self, quota: Quota, account: Account, size: u64) -> bool {
+        let Shares { all, user, job } = match quota {
+            Quota::Late => self.staging_quota,
+            Quota::Calls => self.scratch_quota,
+        };
+        let of_user = |job| Account { job, ..account };
+        let of_all = (Account::default(), Account { user: u32::MAX, job: u64::MAX });
+        let shares = [(account, account, job), (of_user(0), of_user(u64::MAX), user), (of_all.0, of_all.1, all)];
+        shares.iter().all(|&(first, last, most)| {
+            let used: u64 = self.used_by.range((quota, first)..=(quota, last)).map(|(_, used)| used).sum();
+            size <= most - used
+        })
     }
 
     pub(crate) fn unstage(&mut self, staging: Staging) {
-        let of = (staging.quota, staging.owner);
+        let of = (staging.quota, staging.account);
         if let Some(used) = self.used_by.get_mut(&of) {
             *used -= staging.size;
             if *used == 0 {
@@ -238,8 +247,15 @@ pub(crate) struct Staging {
     /// What is allocated for them.
     size: u64,
     pub(crate) quota: Quota,
-    /// To whose quota it counts.
-    owner: u64,
+    account: Account,
+}
+
+/// The most of a quota that all may use, one user, one job of it.
+#[derive(Debug, Clone, Copy)]
+struct Shares {
+    all: u64,
+    user: u64,
+    job: u64,
 }
 
 #[cfg(test)]
@@ -251,24 +267,49 @@ mod tests {
     /// Bytes of which just as many are allocated.
     const UNIT: u64 = 256;
 
-    fn try_stage(out: &mut Outbox, quota: Quota, owner: u64, units: u64) -> Option<Staging> {
-        out.stage(quota, &members(owner), units * UNIT)
+    /// Of a job of a user, as whose number its tens count.
+    fn try_stage(out: &mut Outbox, quota: Quota, job: u64, units: u64) -> Option<Staging> {
+        out.stage(quota, &members(job), units * UNIT)
     }
 
-    fn members(owner: u64) -> Members {
+    fn members(job: u64) -> Members {
         let member = Member { sp: SpId(1), host: HostId(1), address: [].into(), sends_from: None, offer: OfferId(0) };
         let spec = GroupSpec { handle: GroupHandle(1), key: [2, 3], job: 4, members: vec![member] };
         let mut members = Members::new(&spec, SpId(1), &Config::default()).expect("a group of one");
-        members.owner = owner;
+        members.account = Account { user: (job / 10) as u32, job };
         members
     }
 
-    fn stage(out: &mut Outbox, quota: Quota, owner: u64, units: u64) -> Staging {
-        try_stage(out, quota, owner, units).expect("within the quotas")
+    fn stage(out: &mut Outbox, quota: Quota, job: u64, units: u64) -> Staging {
+        try_stage(out, quota, job, units).expect("within the quotas")
+    }
+
+    /// Ranks choose the number of their job, not their user.
+    #[test]
+    fn a_user_of_many_jobs_leaves_the_rest_to_others() {
+        for quota in [Quota::Late, Quota::Calls] {
+            let (all, user, job) = (96 * UNIT, 56 * UNIT, 40 * UNIT);
+            let mut out = Outbox::new(&Config {
+                staging_quota: all,
+                user_staging_quota: user,
+                owner_staging_quota: job,
+                scratch_quota: all,
+                user_scratch_quota: user,
+                owner_scratch_quota: job,
+                ..Config::default()
+            });
+            let first = stage(&mut out, quota, 11, 40);
+            assert_eq!(try_stage(&mut out, quota, 12, 17), None, "more than the user has left");
+            stage(&mut out, quota, 12, 16);
+            stage(&mut out, quota, 21, 40);
+            assert_eq!(try_stage(&mut out, quota, 31, 1), None, "the quota of all");
+            out.unstage(first);
+            stage(&mut out, quota, 31, 40);
+        }
     }
 
     #[test]
-    fn an_owner_at_its_quota_of_staging_leaves_the_rest_to_others() {
+    fn a_job_at_its_quota_of_staging_leaves_the_rest_to_others() {
         let (staging_quota, owner_staging_quota) = (96 * UNIT, 56 * UNIT);
         let mut out = Outbox::new(&Config { staging_quota, owner_staging_quota, ..Config::default() });
         let first = stage(&mut out, Quota::Late, 1, 56);
@@ -278,7 +319,12 @@ mod tests {
         out.unstage(first);
         stage(&mut out, Quota::Late, 1, 56);
         out.unstage(other);
-        assert_eq!(out.used_by, BTreeMap::from([((Quota::Late, 1), 56 * UNIT)]), "nothing is kept of who has nothing");
+        let first = Account { user: 0, job: 1 };
+        assert_eq!(
+            out.used_by,
+            BTreeMap::from([((Quota::Late, first), 56 * UNIT)]),
+            "nothing is kept of who has nothing"
+        );
     }
 
     #[test]

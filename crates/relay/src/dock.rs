@@ -23,6 +23,7 @@ mod delivery;
 mod session;
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -31,6 +32,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use outboard_fabric::{Refusals, SharedKey};
+use outboard_proto::Account;
 use outboard_shm::attach::message::Message;
 use outboard_shm::attach::{Channel, Hello, Reply, Request};
 use outboard_shm::control::{LAYOUT_VERSION, RankSide};
@@ -41,7 +43,7 @@ use crate::frame::{Decoder, Frame};
 use crate::output::Output;
 use crate::shadow::Shadows;
 use crate::wire::{Wire, WireError};
-use outboard_service::{DockedRank, DockedRanks, Job, Settings, StartError, random};
+use outboard_service::{DockedRank, DockedRanks, Settings, StartError, random};
 
 /// How long a relay may take to greet, whatever it sends meanwhile.
 const GREETING_LIMIT: Duration = Duration::from_secs(5);
@@ -248,7 +250,7 @@ fn greet(wire: &Wire, decoder: &mut Decoder, terms: &Terms) -> Result<(Channel, 
     let (docked_rank, job) = loop {
         match decoder.next().map_err(WireError::from)? {
             Some(Frame::Greeting { pid, user, job, seat }) => {
-                let job = Job { user, number: job };
+                let job = Account { user, job };
                 break (DockedRank { pid, seat, watch: Arc::<Output>::clone(&output) }, job);
             }
             Some(_) => return refused("the first frame of a connection is a greeting"),
@@ -275,8 +277,15 @@ fn greet(wire: &Wire, decoder: &mut Decoder, terms: &Terms) -> Result<(Channel, 
     Ok((channel, Arc::new(side), output))
 }
 
+/// The job here of a job there: of our user here are the ranks of all users there.
+fn number_here(job: Account) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    job.hash(&mut hasher);
+    hasher.finish()
+}
+
 /// Attaches as a rank of this machine would; the nonce tells the service process whom for.
-fn attach(terms: &Terms, nonce: [u8; 16], job: Job) -> Result<(Channel, RankSide, Reply), End> {
+fn attach(terms: &Terms, nonce: [u8; 16], job: Account) -> Result<(Channel, RankSide, Reply), End> {
     let failed = |error: &dyn std::fmt::Display| End::Refused(format!("the service process does not attach: {error}"));
     let channel = Channel::connect(&terms.settings.socket).map_err(|errno| failed(&errno))?;
     let hello = Hello {
@@ -287,8 +296,7 @@ fn attach(terms: &Terms, nonce: [u8; 16], job: Job) -> Result<(Channel, RankSide
         probe_address: NOWHERE,
         nonce,
         descriptor: false,
-        // Of our user here are the ranks of all users there: their jobs are told apart by both.
-        job: job.owner(),
+        job: number_here(job),
     };
     channel.send(OWN_TOKENS, &Request::Hello(hello), &[]).map_err(|error| failed(&error))?;
     channel.wait(ANSWER_LIMIT).map_err(|error| failed(&error))?;

@@ -33,7 +33,7 @@ pub use ranks::LOOK;
 pub use ranks::attach::{MOST_RECORDED, Process, Refused, pin, random, register, sealed, sealed_recording};
 pub use ranks::docked::{DockedRank, DockedRanks};
 pub use ranks::offers;
-pub use ranks::quotas::{Job, QuotaError};
+pub use ranks::quotas::QuotaError;
 pub use ranks::submission::{Refusal, footprint};
 pub use settings::Settings;
 pub use socket::{NamedSocket, SocketError};

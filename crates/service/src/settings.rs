@@ -187,9 +187,18 @@ pub struct Settings {
     /// As much of it for the ranks of one job
     #[arg(long, env = "OUTBOARD_JOB_STAGING", default_value = "512M")]
     pub job_staging: Size,
+    /// As much of it for the ranks of one user, whatever jobs they name
+    #[arg(long, env = "OUTBOARD_USER_STAGING", default_value = "768M")]
+    pub user_staging: Size,
     /// Memory, beside that, for reductions on their way that all ranks of one job on this host have called
     #[arg(long, env = "OUTBOARD_JOB_SCRATCH", default_value = "2G")]
     pub job_scratch: Size,
+    /// As much of it for those of one user, whatever jobs they name
+    #[arg(long, env = "OUTBOARD_USER_SCRATCH", default_value = "8G")]
+    pub user_scratch: Size,
+    /// As much of it for those of all users together
+    #[arg(long, env = "OUTBOARD_SCRATCH_QUOTA", default_value = "16G")]
+    pub scratch_quota: Size,
     /// Seconds after the first of its ranks on a host has asked for a group within which all must have; 0 for any time
     #[arg(long, env = "OUTBOARD_GROUP_TIMEOUT", default_value = "30", value_parser = outboard_units::Duration::seconds)]
     pub group_timeout: Duration,
@@ -412,6 +421,9 @@ impl Settings {
             watchdog: Some(self.watchdog).filter(|after| !after.is_zero()),
             owner_staging_quota: self.job_staging.0,
             owner_scratch_quota: self.job_scratch.0,
+            user_staging_quota: self.user_staging.0,
+            user_scratch_quota: self.user_scratch.0,
+            scratch_quota: self.scratch_quota.0,
             ..Config::default()
         })
     }

@@ -14,7 +14,7 @@ use outboard_plan::Rank;
 use crate::config::Config;
 use crate::error::CollectiveError;
 use crate::ids::{Channel, GroupHandle, HostId, InstanceId, SpId};
-use crate::interface::{GroupSpec, Reach};
+use crate::interface::{Account, GroupSpec, Reach};
 use crate::wire::MulticastKey;
 
 /// The members of a group.
@@ -25,7 +25,7 @@ pub(crate) struct Members {
     pub(crate) key: MulticastKey,
     pub(crate) fingerprint: u64,
     /// Whose local ranks they are, for quotas.
-    pub(crate) owner: u64,
+    pub(crate) account: Account,
     pub(crate) sps: Vec<SpId>,
     /// The place of each in `sps`, by name.
     places: Vec<(SpId, u32)>,
@@ -94,7 +94,7 @@ impl Members {
             handle: spec.handle,
             key: MulticastKey::new(spec.key, config.multicast_auth),
             fingerprint: spec.fingerprint(),
-            owner: 0,
+            account: Account::default(),
             of_rank,
             lowest,
             sends_from,

@@ -63,9 +63,7 @@ impl Instance {
     /// Refuses what the quota can never allow.
     pub(super) fn check_scratch(&self, cx: &Context<'_>) -> Result<(), CollectiveError> {
         match self.scratch {
-            Scratch::Wanted { bytes }
-                if staging_size(bytes).is_none_or(|size| size > cx.config.owner_scratch_quota) =>
-            {
+            Scratch::Wanted { bytes } if staging_size(bytes).is_none_or(|size| size > cx.config.most_scratch()) => {
                 Err(self.no_scratch(bytes))
             }
             Scratch::Unneeded | Scratch::Wanted { .. } | Scratch::Taken(_) => Ok(()),

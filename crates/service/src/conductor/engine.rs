@@ -8,8 +8,8 @@ use std::time::Instant as WallInstant;
 
 use outboard_plan::Rank;
 use outboard_proto::{
-    CallId, CollectiveError, Config, Endpoint, Event, GroupHandle, GroupSpec, InFlight, Instant, MemRef, OfferId,
-    Payload, PostedCall, ReceivedDatagram, RecordError, Recording, Refusal, SpId, Transmit,
+    Account, CallId, CollectiveError, Config, Endpoint, Event, GroupHandle, GroupSpec, InFlight, Instant, MemRef,
+    OfferId, Payload, PostedCall, ReceivedDatagram, RecordError, Recording, Refusal, SpId, Transmit,
 };
 use outboard_shm::memory::Landing;
 
@@ -95,11 +95,11 @@ impl Engine {
         self.tell(|machine, now| machine.handle_refusal(now, spec, rank, why));
     }
 
-    /// `owner` is whose ranks these are, for the quota of staging.
-    pub(crate) fn create_group(&mut self, spec: &GroupSpec, rank: Rank, owner: u64) {
+    /// `account` is whose ranks these are, for the quotas of staging.
+    pub(crate) fn create_group(&mut self, spec: &GroupSpec, rank: Rank, account: Account) {
         self.tell(|machine, now| {
             machine.handle_create_group(now, spec, rank);
-            machine.assign_group(spec.handle, owner);
+            machine.assign_group(spec.handle, account);
         });
     }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use outboard_plan::Rank;
 use outboard_proto::wire::RecordedMemory;
-use outboard_proto::{GroupHandle, HostId, OfferId, Refusal, SpId};
+use outboard_proto::{Account, GroupHandle, HostId, OfferId, Refusal, SpId};
 use outboard_shm::attach::{
     Channel, ChannelError, Hello, OFFER_BYTES, Peer, Received, Reply, Request, Restaged, Welcome,
 };
@@ -31,7 +31,7 @@ use crate::ranks::admission::admit;
 use crate::ranks::docked::{DockedRank, DockedRanks};
 use crate::ranks::failure;
 use crate::ranks::offers::{Offer, Sealer, group_spec};
-use crate::ranks::quotas::{Job, QuotaError, Quotas};
+use crate::ranks::quotas::{QuotaError, Quotas};
 use crate::ranks::{Attached, Connection, ConnectionId, Membership, Ranks, Stage};
 use crate::settings::{Reach, Settings};
 use crate::telemetry::trace::Trace;
@@ -225,7 +225,7 @@ impl Desk<'_> {
         let runner = pid.map(|pid| Arc::new(Runner { id, user: rank.user, pid, errands: side.errands() }));
         let rank = Attached {
             channel,
-            job: Job { user: rank.user, number: hello.job },
+            job: Account { user: rank.user, job: hello.job },
             pid: rank.pid,
             seen: rank.seen,
             pidfd: rank.pidfd,
@@ -318,7 +318,7 @@ impl Desk<'_> {
             return refuse(Status::Argument, format!("{ranks} ranks exceed the {} of a group", u16::MAX));
         }
         let offers = sealed(descriptors, ranks as usize * OFFER_BYTES)?;
-        let (drawn, user, owner) = (&rank.offers, rank.job.user, rank.job.owner());
+        let (drawn, user, account) = (&rank.offers, rank.job.user, rank.job);
         let ours = |offer: &Offer| offer.sp == own && drawn.contains(&OfferId(offer.seal));
         let foreign = |offer: &Offer| offer.sp == own && offer.seal != sealer.seal(user, offer.handle, offer.key);
         let (spec, seats) = group_spec(&offers, ranks, me, ours, user, foreign)
@@ -336,7 +336,7 @@ impl Desk<'_> {
         let stage = Stage::Making { token };
         let membership = Membership { handle: spec.handle, rank: Rank(me), ranks, deadline: None, stage };
         self.ranks.join(id, membership, seats);
-        self.engine.create_group(&spec, Rank(me), owner);
+        self.engine.create_group(&spec, Rank(me), account);
         Ok(())
     }
 

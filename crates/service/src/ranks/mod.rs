@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use outboard_call::{CallKind, Footprint, MOST_BYTES, Rank};
-use outboard_proto::{CallId, CollectiveError, GroupError, GroupHandle, InstanceId, OfferId, PostedCall};
+use outboard_proto::{Account, CallId, CollectiveError, GroupError, GroupHandle, InstanceId, OfferId, PostedCall};
 use outboard_shm::attach::{Channel, ChannelError, GroupReady, Reply};
 use outboard_shm::control::{Completions, ServiceSide};
 use outboard_shm::entry::Entry;
@@ -34,7 +34,7 @@ use crate::conductor::poller::{Poller, Token, Trigger};
 use crate::memory::Pieces;
 use crate::memory::errands::Runner;
 use crate::ranks::greeting::Greetings;
-use crate::ranks::quotas::{Job, Quotas, Requests};
+use crate::ranks::quotas::{Quotas, Requests};
 use crate::telemetry::statistics::{Ended, Moved, Tiers};
 use crate::telemetry::trace::Trace;
 use crate::topology::{Place, Seat, Topology};
@@ -95,7 +95,7 @@ pub(crate) struct Membership {
 pub(crate) struct Attached {
     pub(crate) channel: Channel,
     /// To whose quotas it counts.
-    pub(crate) job: Job,
+    pub(crate) job: Account,
     pub(crate) pid: u32,
     /// Its number, where it is in a process namespace that we see.
     pub(crate) seen: Option<Pid>,
@@ -150,7 +150,7 @@ struct InFlight {
     place: (GroupHandle, Rank),
     kind: CallKind,
     bytes: u64,
-    job: Job,
+    job: Account,
 }
 
 /// All connections of the attach socket, and what their ranks have in flight.

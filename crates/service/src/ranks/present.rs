@@ -2,14 +2,16 @@
 //!
 //! Looks only: never changes a rank, never speaks to one.
 
+use outboard_proto::Account;
+
 use super::{Attached, Ranks};
-use crate::ranks::quotas::{Both, Held, Job};
+use crate::ranks::quotas::{Both, Held};
 use crate::telemetry::statistics::{Present, Seated};
 use crate::topology::Topology;
 
 impl Ranks {
     /// What the ranks of a job hold, and those of its user.
-    pub(crate) fn held_by(&self, job: Job) -> Both<Held> {
+    pub(crate) fn held_by(&self, job: Account) -> Both<Held> {
         let mut held = Both::<Held>::default();
         for rank in self.attached().filter(|rank| rank.job.user == job.user) {
             let own = Some(&mut held.job).filter(|_| rank.job == job);

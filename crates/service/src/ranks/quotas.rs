@@ -2,35 +2,15 @@
 //!
 //! A job is what its ranks say it is, among the processes of one user, who is the kernel's word: no user gets at the
 //! quota of another, and by naming many jobs none gets more than some jobs have. Staging is accounted in the machine, by
-//! [`Job::owner`]. Never holds anything: who checks counts.
+//! the same [`Account`]. Never holds anything: who checks counts.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::hash::{Hash, Hasher};
+use std::hash::Hash;
 
-use siphasher::sip::SipHasher13;
+use outboard_proto::Account;
 
 use crate::settings::Settings;
-
-/// A job, as far as quotas go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Job {
-    /// By the kernel's word.
-    pub user: u32,
-    /// As its ranks name it.
-    pub number: u64,
-}
-
-impl Job {
-    /// The name of the job in the machine.
-    #[must_use]
-    pub fn owner(self) -> u64 {
-        let mut hasher = SipHasher13::new_with_keys(0x6f77_6e65, 0x7273);
-        hasher.write_u32(self.user);
-        hasher.write_u64(self.number);
-        hasher.finish()
-    }
-}
 
 /// The most of one thing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,22 +113,22 @@ impl Both<Held> {
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
     /// Of each job and user that has some.
-    jobs: HashMap<Job, u64>,
+    jobs: HashMap<Account, u64>,
     users: HashMap<u32, u64>,
 }
 
 impl Requests {
-    pub(crate) fn of(&self, job: Job) -> Both<u64> {
+    pub(crate) fn of(&self, job: Account) -> Both<u64> {
         let count = |found: Option<&u64>| found.copied().unwrap_or(0);
         Both { job: count(self.jobs.get(&job)), user: count(self.users.get(&job.user)) }
     }
 
-    pub(crate) fn begin(&mut self, job: Job) {
+    pub(crate) fn begin(&mut self, job: Account) {
         *self.jobs.entry(job).or_insert(0) += 1;
         *self.users.entry(job.user).or_insert(0) += 1;
     }
 
-    pub(crate) fn end(&mut self, job: Job) {
+    pub(crate) fn end(&mut self, job: Account) {
         end_one(&mut self.jobs, job);
         end_one(&mut self.users, job.user);
     }
@@ -189,13 +169,5 @@ mod tests {
         refused(quotas.register(one(held), u64::MAX), "--job-memory");
         let others = Held { bytes: 8 << 10, ..held };
         refused(quotas.register(Both { job: held, user: others }, 1), "--user-jobs");
-    }
-
-    #[test]
-    fn users_and_jobs_are_told_apart() {
-        let owner = |user, number| Job { user, number }.owner();
-        assert_eq!(owner(1, 2), owner(1, 2));
-        assert_ne!(owner(1, 2), owner(2, 2));
-        assert_ne!(owner(1, 2), owner(1, 1));
     }
 }
