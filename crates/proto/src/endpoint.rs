@@ -31,6 +31,7 @@ mod early;
 mod groups;
 mod lateness;
 mod offers;
+mod past;
 mod peers;
 mod sizes;
 mod tagged;
@@ -167,6 +168,12 @@ impl Endpoint {
         (self.groups.len(), collectives, self.node.peers.backlog())
     }
 
+    /// Other service processes that are remembered.
+    #[must_use]
+    pub fn peers(&self) -> usize {
+        self.node.peers.known()
+    }
+
     /// A local rank has been given an offer, which it may hand to others from now on.
     pub fn handle_offer(&mut self, offer: OfferId) {
         self.offers.open(offer);
@@ -263,13 +270,6 @@ impl Endpoint {
             Received::Nothing => None,
             Received::Message(body) => Some(Message::decode(body)),
         };
-        for tag in acked.drain(..).filter_map(|acked| acked.tag) {
-            // Groups end before all that they said has been acknowledged.
-            let Some(g) = self.groups.get_mut(&tag.group) else { continue };
-            match tag.what {
-                Tagged::Message { number } => {
-                    g.transfer.handle_acked(number);
-                    g.run_steps(&mut self.node);
         // Where a payload belongs was said before the frame was heard: what it acknowledges must not move that.
         let message = match message {
             Some(message) if payload_len > 0 => {
@@ -278,6 +278,13 @@ impl Endpoint {
             }
             other => other,
         };
+        for tag in acked.drain(..).filter_map(|acked| acked.tag) {
+            // Groups end before all that they said has been acknowledged.
+            let Some(g) = self.groups.get_mut(&tag.group) else { continue };
+            match tag.what {
+                Tagged::Message { number } => {
+                    g.transfer.handle_acked(number);
+                    g.run_steps(&mut self.node);
                 }
                 Tagged::Nak => _ = g.with_instance(&mut self.node, tag.instance, |i, _| i.handle_asked()),
             }
@@ -289,18 +296,18 @@ impl Endpoint {
         self.settle();
     }
 
-    /// Datagrams have arrived. Allocates nothing per datagram.
-    pub fn handle_datagrams(&mut self, now: Instant, batch: &[ReceivedDatagram<'_>]) {
-        self.node.out.now = now;
-        self.route_datagrams(batch);
-        self.settle();
-    }
-
     fn take_message(&mut self, from: SpId, message: Result<Message, DecodeError>, payload_len: u32) {
         match message {
             Ok(message) => self.route_message(from, message, payload_len),
             Err(_) => self.node.out.violation(Some(from), "a malformed message"),
         }
+    }
+
+    /// Datagrams have arrived. Allocates nothing per datagram.
+    pub fn handle_datagrams(&mut self, now: Instant, batch: &[ReceivedDatagram<'_>]) {
+        self.node.out.now = now;
+        self.route_datagrams(batch);
+        self.settle();
     }
 
     /// The memory of a multicast batch has been read.
@@ -501,6 +508,7 @@ impl Endpoint {
             }
             self.retire_left();
         }
+        self.forget_past();
         self.note_touched();
         self.node.out.contention = self.node.turns.contention(self.node.out.now);
     }

@@ -157,6 +157,10 @@ pub fn mixed_hardships(seed: u64) -> Scenario {
     let mut scenario = mixed_makings(seed);
     let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x6861_7264_7368) };
     scenario.config.narrate = true;
+    if seed % 4 == 3 {
+        // Whoever is in no group is forgotten at once.
+        scenario.config.past_peers = 0;
+    }
     let hosts = scenario.hosts();
     if draw.one_in(10) {
         let (host, at) = (draw.rng.random_range(0..hosts), draw.micros(50_000));

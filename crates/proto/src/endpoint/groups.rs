@@ -493,9 +493,15 @@ impl Group {
         node.left.push(self.members.handle);
     }
 
+    /// The other members that serve a rank which has not left, or owe something for what is open here.
+    pub(super) fn concerned(&self) -> impl Iterator<Item = SpId> + '_ {
+        let concerned = |at: &usize| *at != self.members.me as usize && (self.staying[*at] > 0 || self.owes(*at));
+        (0..self.members.sps.len()).filter(concerned).map(|at| self.members.sps[at])
+    }
+
     fn tell_others(&self, node: &mut Node, body: GroupMessage) {
         let message = Message::Group { group: self.members.handle, body };
-        node.out.messages.extend(self.members.others().map(|sp| (sp, message.clone())));
+        node.out.messages.extend(self.concerned().map(|sp| (sp, message.clone())));
     }
 
     /// Every collective of the group fails, those in flight and those to come.

@@ -6,7 +6,7 @@
 //! Neighbours in the ring of a group are watched: when they are silent, they are sent something to acknowledge. Nobody
 //! has to know by whom it is watched. A peer that was never heard and shares no group with us is not dead but dormant:
 //! it may never have heard of us. One that was asked for a group by the offers of its ranks, with our address, has to
-//! answer.
+//! answer. Of peers without a group the last are remembered (`past.rs`): with one that was forgotten a link begins anew.
 //!
 //! Invariant: what is asked of all peers together ([`Standing`]) is kept as each of them changes, so that no event
 //! costs more the more of them there are.
@@ -26,6 +26,7 @@ use crate::link::{Acked, Link, Owner, Place, Received, Tag, Tagged};
 use crate::multicast::pacing::Quantum;
 use crate::wire::{FrameHeader, GroupMessage, Message};
 
+use super::past::{Past, PastPeers};
 use super::{Endpoint, Node};
 use crate::deadlines::Deadlines;
 
@@ -60,6 +61,8 @@ pub(super) struct Peer {
     knows_us: bool,
     /// It has been asked for a group by its ranks' offers, with our address.
     asked: bool,
+    /// It waits for a rank here to ask for a group.
+    asks: bool,
     /// The group whose bulk was queued last.
     served: Option<GroupHandle>,
     standing: Standing,
@@ -79,6 +82,8 @@ struct Standing {
     /// Messages that wait to be sent or acknowledged.
     backlog: usize,
     dormant: bool,
+    /// It has no group with us, and nothing is on its way.
+    past: Option<Past>,
     retransmissions: u64,
 }
 
@@ -94,6 +99,7 @@ impl Peer {
             dead_after: config.dead_after,
             knows_us: false,
             asked: false,
+            asks: false,
             served: None,
             standing: Standing::default(),
         }
@@ -132,14 +138,18 @@ impl Peer {
     fn stands(&self) -> Standing {
         let reachable = self.is_reachable();
         let link = &self.link;
+        let ack = link.ack_due().filter(|_| reachable);
+        let needed = self.groups > 0 || self.asks || link.backlog() > 0 || ack.is_some();
+        let past = if self.address.is_some() { Past::Met } else { Past::Stranger };
         let timers = [link.poll_timeout().filter(|_| reachable), self.dies_at(), self.dormant_at()];
         Standing {
             message: reachable && link.has_message(),
-            ack: link.ack_due().filter(|_| reachable),
+            ack,
             beat: link.beat_at().filter(|_| reachable),
             timer: timers.into_iter().flatten().min(),
             backlog: if self.dormant { 0 } else { link.backlog() },
             dormant: self.dormant,
+            past: (!needed).then_some(past),
             retransmissions: link.retransmissions(),
         }
     }
@@ -162,6 +172,7 @@ pub(super) struct Peers {
     acks_due: Deadlines<SpId>,
     beats_due: Deadlines<SpId>,
     timers: Deadlines<SpId>,
+    past: PastPeers,
     backlog: usize,
     retransmissions: u64,
     /// How many messages of an owner a link holds.
@@ -177,6 +188,23 @@ impl Peers {
     /// Messages that wait to be sent or acknowledged.
     pub(super) fn backlog(&self) -> usize {
         self.backlog
+    }
+
+    /// How many are remembered.
+    pub(super) fn known(&self) -> usize {
+        self.all.len()
+    }
+
+    /// One without a group to be forgotten. Whoever needs an answer of us has been heard since it would think us dead.
+    fn excess(&self, (now, config): (Instant, &Config)) -> Option<SpId> {
+        let [met, stranger] = self.past.excess(config.past_peers);
+        let is_quiet = |peer: &SpId| self.all[peer].link.last_owed() + config.dead_after <= now;
+        met.filter(is_quiet).or(stranger)
+    }
+
+    /// A peer waits for a rank here to ask for a group, or does so no more.
+    pub(super) fn note_asking(&mut self, peer: SpId, asks: bool) {
+        self.change(peer, |peer| peer.asks = asks);
     }
 
     /// Messages sent again so far.
@@ -219,6 +247,9 @@ impl Peers {
         self.acks_due.change(id, before.ack, after.ack);
         self.beats_due.change(id, before.beat, after.beat);
         self.timers.change(id, before.timer, after.timer);
+        if before.past != after.past {
+            self.past.note(id, after.past);
+        }
         self.backlog = self.backlog - before.backlog + after.backlog;
         self.retransmissions += after.retransmissions - before.retransmissions;
     }
@@ -352,6 +383,7 @@ impl Peers {
         self.change(peer, |peer| {
             peer.groups = if there { peer.groups + 1 } else { peer.groups - 1 };
             peer.dormant &= !there;
+            peer.asks &= !there;
             peer.asked &= there || peer.groups > 0;
             if peer.groups == 0 {
                 peer.link.expect_answer(now);
@@ -478,6 +510,14 @@ impl Endpoint {
     pub(super) fn time_peers(&mut self) {
         for peer in self.node.peers.handle_timeout(self.node.out.now) {
             self.lose_peer(peer, Loss::Silent);
+        }
+    }
+
+    /// Of peers without a group the oldest are forgotten, with their links.
+    pub(super) fn forget_past(&mut self) {
+        while let Some(peer) = self.node.peers.excess((self.node.out.now, &self.node.config)) {
+            let (address, _) = self.node.peers.lose(peer).map_or((None, None), |lost| lost.into_parts());
+            self.node.out.events.extend(address.map(|_| Event::Disconnect { peer }));
         }
     }
 

@@ -432,7 +432,8 @@ impl Conductor {
         self.statistics.datapath.bytes_landed = self.engine.bytes_landed();
         let seat = |group, rank| Some(self.ranks.seat(group, rank)?.to_string());
         let (machine, in_flight) = (self.engine.machine(), self.engine.in_flight());
-        let report = self.statistics.report(machine.id(), &machine.counters(), present, in_flight, &seat);
+        let report =
+            self.statistics.report((machine.id(), machine.peers()), &machine.counters(), present, in_flight, &seat);
         answer(&connection, &report);
     }
 

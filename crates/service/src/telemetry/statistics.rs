@@ -248,6 +248,8 @@ pub struct Report {
     /// What the machine has counted.
     #[serde(flatten)]
     pub counters: Counters,
+    /// Other service processes that are remembered: those of its groups, and the last of the past.
+    pub peers: u64,
     /// The ranks and their calls.
     #[serde(flatten)]
     pub present: Present,
@@ -336,7 +338,7 @@ impl Statistics {
 
     pub(crate) fn report(
         &self,
-        sp: SpId,
+        (sp, peers): (SpId, usize),
         counters: &Counters,
         mut present: Present,
         in_flight: impl Iterator<Item = InFlight>,
@@ -357,6 +359,7 @@ impl Statistics {
             cpu_user_s: user.as_secs_f64(),
             cpu_system_s: system.as_secs_f64(),
             counters: *counters,
+            peers: peers as u64,
             present,
             kinds: self.kinds.values().cloned().collect(),
             datapath: self.datapath,
@@ -402,7 +405,7 @@ mod tests {
 
     fn report(statistics: &Statistics) -> Report {
         let present = Present { ranks: 2, ..Present::default() };
-        statistics.report(SpId(1), &Counters::default(), present, std::iter::empty(), &|_, _| None)
+        statistics.report((SpId(1), 0), &Counters::default(), present, std::iter::empty(), &|_, _| None)
     }
 
     #[test]

@@ -124,7 +124,7 @@ impl Group {
             Loss::Silent => young && !self.forgiven.contains(&peer),
             Loss::Reported => false,
         };
-        let goes_on = excused && !self.heard_calls[at as usize];
+        let goes_on = excused && !self.heard_calls[at as usize] && !self.cut_off.contains(&peer);
         if goes_on && loss == Loss::Silent {
             self.forgiven.insert(peer);
         }
@@ -152,7 +152,7 @@ impl Group {
         }
     }
 
-    /// A service process is lost with its link, which breaks the group if it is a member.
+    /// A service process is lost with its link.
     fn lose_peer(&mut self, node: &mut Node, peer: SpId) {
         if self.members.index_of(peer).is_some() {
             self.watched.remove(&peer);
@@ -161,9 +161,13 @@ impl Group {
         }
     }
 
-    /// A member has given up the group with its end of the link.
+    /// A member is lost, or has given up the group with its end of the link: that breaks the group, unless all its
+    /// ranks have left and it owes nothing.
     fn miss(&mut self, node: &mut Node, peer: SpId) {
         let Some(at) = self.members.index_of(peer) else { return };
+        if self.staying[at as usize] == 0 && !self.owes(at as usize) {
+            return;
+        }
         let error = CollectiveError::PeerLost { sp: peer, rank: self.members.lowest_rank(at) };
         self.break_up(node, error, true);
     }

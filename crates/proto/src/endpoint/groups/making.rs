@@ -67,6 +67,7 @@ impl Endpoint {
     pub(in crate::endpoint) fn withdraw_offer(&mut self, offer: OfferId, why: Withdrawn) {
         for Asker { sp, group, fingerprint, rank } in self.offers.withdraw(self.node.out.now, offer, why) {
             let body = GroupMessage::Refuse { fingerprint, error: why.error(rank) };
+            self.node.peers.note_asking(sp, false);
             self.node.push_message(sp, &Message::Group { group, body });
         }
         for g in self.groups.values_mut() {
@@ -110,6 +111,7 @@ impl Endpoint {
             return;
         }
         self.node.meet_peer(from, address);
+        self.node.peers.note_asking(from, true);
         let withdrawn = offers.iter().find_map(|(rank, offer)| Some(self.offers.withdrawn(*offer)?.error(*rank)));
         if let Some(error) = withdrawn {
             let body = GroupMessage::Refuse { fingerprint: ask.fingerprint, error };
@@ -268,7 +270,7 @@ impl Group {
                     self.ask(node, awaited);
                 }
             }
-            State::Ready if waits_still => self.members.others().for_each(|sp| node.peers.probe(node.out.now, sp)),
+            State::Ready if waits_still => self.concerned().for_each(|sp| node.peers.probe(node.out.now, sp)),
             State::Ready | State::Broken(_) => {}
         }
     }

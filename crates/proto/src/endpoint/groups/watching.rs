@@ -32,7 +32,7 @@ impl Group {
         found.into_iter().flatten()
     }
 
-    fn owes(&self, at: usize) -> bool {
+    pub(super) fn owes(&self, at: usize) -> bool {
         self.staying[at] == 0 && self.instances.keys().next().is_some_and(|open| *open <= self.last[at])
     }
 
