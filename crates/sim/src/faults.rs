@@ -46,6 +46,8 @@ pub struct Faults {
     /// since the kernel tries again less and less often. Those that would wait for 4 s are lost. Zero: all
     /// frames of the cut are lost, no others.
     pub backoff: Duration,
+    /// Connections that the fabric gives up although both ends live.
+    pub given_up: Vec<GivenUp>,
     /// Times in which a service process handles nothing; what comes in waits, datagrams in a bounded buffer.
     pub stalls: Vec<HostPause>,
     /// Ranks whose processes die. One dies only after it has asked for all its groups.
@@ -102,6 +104,15 @@ impl Cut {
     }
 }
 
+/// The fabric of a host tells it that another is gone, which lives: it had tried to connect while they were cut off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are the documentation")]
+pub struct GivenUp {
+    pub host: usize,
+    pub peer: usize,
+    pub at: Duration,
+}
+
 /// Something that happens to one rank (counted over all hosts).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are the documentation")]
@@ -146,7 +157,7 @@ impl Faults {
         let pauses = self.blackouts.iter().chain(&self.stalls).map(|p| p.at + p.lasting);
         let ranks = self.dead_ranks.iter().chain(&self.early_deaths).chain(&self.bad_memory).map(|r| r.at);
         let hosts = self.dead_hosts.iter().map(|h| h.at + h.reported_after.unwrap_or_default());
-        let cuts = self.cuts.iter().map(|cut| cut.end() + backoff);
+        let cuts = self.cuts.iter().map(|cut| cut.end() + backoff).chain(self.given_up.iter().map(|one| one.at));
         let scripted = pauses.chain(ranks).chain(hosts).chain(cuts).max().unwrap_or_default();
         let replays = if self.replay > 0.0 { self.until.unwrap_or_default() + REPLAY } else { Duration::ZERO };
         scripted.max(replays)

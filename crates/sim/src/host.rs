@@ -474,6 +474,7 @@ impl Host {
                 if !self.connected.insert(peer) {
                     return Err(Breach::ConnectTurn(peer));
                 }
+                self.ended.remove(&peer);
                 self.outbox.push_back(Action::Connect(peer));
             }
             Event::Disconnect { peer } => {

@@ -39,7 +39,7 @@ pub use breach::Breach;
 pub use combined::Combined;
 pub use coverage::{Coverage, FaultKind, Way};
 pub use exhaustive::{Losses, exhaust_losses};
-pub use faults::{Cut, Faults, HostDeath, HostPause, RankFault};
+pub use faults::{Cut, Faults, GivenUp, HostDeath, HostPause, RankFault};
 pub use mixed::{
     mixed_allgathers, mixed_calls, mixed_choices, mixed_exchanges, mixed_faults, mixed_hardships, mixed_makings,
     mixed_messages, mixed_recorded, mixed_reductions, mixed_rooted, mixed_sizes,

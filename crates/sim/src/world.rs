@@ -175,6 +175,9 @@ impl<'a> World<'a> {
             let dies = Happening::HostDies { host: death.host, reported_after: death.reported_after };
             self.cluster.put(start + death.at, dies);
         }
+        for one in &faults.given_up {
+            self.cluster.deliver_at(start + one.at, one.host, Input::PeerLost(sp_id(one.peer)));
+        }
         for stall in &faults.stalls {
             self.cluster.put(start + stall.at, Happening::HostStalls { host: stall.host, lasting: stall.lasting });
         }

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use outboard_sim::{CallPlan, Cut, Faults, GroupPlan, HostPause, Outcome, Scenario, run};
+use outboard_sim::{CallPlan, Cut, Faults, GivenUp, GroupPlan, HostPause, Outcome, Scenario, run};
 
-const AT: Duration = Duration::from_millis(1);
+const AT: Duration = Duration::from_millis(20);
 const LASTING: Duration = Duration::from_secs(10);
 
 /// Two collectives of a group that `cuts` break, and one of another that is asked for as soon as they are over.
@@ -115,6 +115,20 @@ fn whoever_asks_too_late_for_a_group_is_named_everywhere() {
         refused += u32::from(play(&scenario, seed).calls == 0);
     }
     assert!((20..150).contains(&refused), "{refused} of 200 groups were not made");
+}
+
+/// The fabric may give up at last what it has tried since a cut, when a group has just been asked for behind that: it is
+/// asked to connect once more.
+#[test]
+fn a_connection_that_is_given_up_late_costs_no_group() {
+    for seed in 0..200 {
+        let mut scenario = Scenario::allgather(2 + seed as usize % 5, 1000);
+        let (host, at) = (seed as usize % 2, Duration::from_micros(seed * 5));
+        scenario.faults.given_up.push(GivenUp { host, peer: 1 - host, at });
+        scenario.groups[0].create_spread = Duration::from_millis(1);
+        scenario.groups[0].calls[0].at = Duration::from_millis(2);
+        play(&scenario, seed);
+    }
 }
 
 /// Who has heard of all others that they ask for a group may leave it before anybody has heard of him: whoever asks on

@@ -10,10 +10,10 @@
 //! |---|---|
 //! | the peer has made another end | goes on |
 //! | it owed an acknowledgement for too long | goes on once, if it is being made or was just asked for |
-//! | the fabric knows that it is gone | breaks |
+//! | the fabric reports that it is gone | the same: the fabric is asked to connect once more |
 //!
 //! A group was just asked for until so much time has passed as an acknowledgement may be owed: silence from before is
-//! not counted against it. Never decides that a link is lost.
+//! not counted against it, nor that the fabric gives up what it has tried since. Never decides that a link is lost.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -54,6 +54,10 @@ impl Endpoint {
         if going_on.is_empty() && loss != Loss::Renewed {
             self.node.out.events.extend(address.map(|_| Event::Disconnect { peer }));
             return self.keep_unheard(peer, link);
+        }
+        if let (Loss::Reported, Some(address)) = (loss, &address) {
+            let address = Arc::clone(address);
+            self.node.out.events.extend([Event::Disconnect { peer }, Event::Connect { peer, address }]);
         }
         let patience = if loss == Loss::Silent { patience } else { self.node.config.dead_after };
         self.node.peers.renew((now, &self.node.config), peer, address, patience);
@@ -121,11 +125,10 @@ impl Group {
         };
         let excused = match loss {
             Loss::Renewed => true,
-            Loss::Silent => young && !self.forgiven.contains(&peer),
-            Loss::Reported => false,
+            Loss::Silent | Loss::Reported => young && !self.forgiven.contains(&peer),
         };
         let goes_on = excused && !self.heard_calls[at as usize] && !self.cut_off.contains(&peer);
-        if goes_on && loss == Loss::Silent {
+        if goes_on && loss != Loss::Renewed {
             self.forgiven.insert(peer);
         }
         goes_on
