@@ -1,9 +1,10 @@
 //! What carries bytes between service processes (daemons), and nothing else.
 //!
-//! Two roles, two shapes:
+//! Three roles, three shapes:
 //! - **Unicast**, the trait [`Fabric`]: reliable messages in order per peer, owned by the one conductor thread of a
 //!   service process. Kinds: [`Loopback`] within a process, [`Tcp`] between hosts of an Ethernet, [`Ucx`] where there
 //!   is RDMA.
+//! - **Deferred work** ([`ofi`]): lists of messages that a libfabric provider carries out by itself.
 //! - **Multicast**, UDP datagrams that may be lost, sent and received by datapath threads of their own
 //!   (MC-9).
 //!
@@ -15,8 +16,11 @@
 mod buffer;
 pub mod conformance;
 pub mod hostile;
+#[cfg(test)]
+mod layout;
 mod loopback;
 pub mod multicast;
+pub mod ofi;
 mod outstanding;
 mod probe;
 mod refusals;

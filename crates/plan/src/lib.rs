@@ -20,6 +20,7 @@ mod binomial;
 pub mod broadcast;
 mod builder;
 pub mod combine;
+pub mod deferred;
 mod partition;
 mod print;
 mod program;

@@ -1,25 +1,7 @@
 //! Compares our UCP structures and constants with the installed header, by the C compiler.
 
-use std::mem::{offset_of, size_of};
-use std::process::Command;
-
 use super::*;
-
-/// One C expression and the value it must have.
-struct Fact(String, i128);
-
-macro_rules! structure {
-    ($facts:ident, $ours:ident = $theirs:literal { $($field:ident = $path:literal),* $(,)? }) => {
-        $facts.push(Fact(format!("sizeof({})", $theirs), size_of::<$ours>() as i128));
-        $($facts.push(Fact(format!("offsetof({}, {})", $theirs, $path), offset_of!($ours, $field) as i128));)*
-    };
-}
-
-macro_rules! constants {
-    ($facts:ident: $($name:ident),* $(,)?) => {
-        $($facts.push(Fact(stringify!($name).to_owned(), $name as i128));)*
-    };
-}
+use crate::layout::{Fact, check, constants, structure};
 
 fn structures(facts: &mut Vec<Fact>) {
     structure!(facts, Status = "ucs_status_t" {});
@@ -65,21 +47,9 @@ fn values(facts: &mut Vec<Fact>) {
 
 #[test]
 fn layouts_equal_the_installed_header() {
-    if !std::path::Path::new("/usr/include/ucp/api/ucp.h").exists() {
-        eprintln!("skipped: /usr/include/ucp/api/ucp.h is missing (apt install libucx-dev)");
-        return;
-    }
     let mut facts = Vec::new();
     structures(&mut facts);
     values(&mut facts);
-    let mut source = String::from("#include <stddef.h>\n#include <ucp/api/ucp.h>\n");
-    for Fact(expression, value) in &facts {
-        source += &format!("_Static_assert(({expression}) == ({value}), \"{expression} is not {value}\");\n");
-    }
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let file = folder.path().join("layout.c");
-    std::fs::write(&file, source).expect("a writable temporary folder");
-    let compiled = Command::new("cc").arg("-fsyntax-only").arg(&file).output().expect("a C compiler (cc)");
-    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    check(&["ucp/api/ucp.h"], "libucx-dev", &facts);
     assert!(facts.len() > 60);
 }

@@ -93,8 +93,9 @@ impl Resident {
         (self.start, self.len) == (other.start, other.len)
     }
 
-    /// For the kernel to write to.
-    pub(super) fn iovec(&self) -> libc::iovec {
+    /// For the kernel or a NIC to read and write; nothing may depend on reading the same twice.
+    #[must_use]
+    pub fn iovec(&self) -> libc::iovec {
         libc::iovec { iov_base: self.start.as_ptr().cast(), iov_len: self.len }
     }
 

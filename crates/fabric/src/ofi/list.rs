@@ -1,0 +1,232 @@
+//! A list at the provider: its counters, its tasks as libfabric has them, and where it stands (see [`super`]).
+//!
+//! Invariant: a task's structures do not move as long as the list is there, since the provider keeps pointers to them.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+use outboard_plan::deferred::{Action, List, Task, Threshold};
+use outboard_shm::memory::Resident;
+
+use super::provider::{Counter, Provider};
+use super::{OfiError, ffi};
+
+/// A message of a list: the provider's name of the peer, the tag, and the bytes here.
+pub(super) type Bound = (u64, u64, Option<Resident>);
+
+/// A task as the provider takes it.
+struct Work {
+    work: ffi::DeferredWork,
+    tagged: ffi::OpTagged,
+    add: ffi::OpCntr,
+    bytes: libc::iovec,
+    task: Task,
+}
+
+// SAFETY: the pointers are to the work itself and to objects of the provider, which belong to no thread.
+unsafe impl Send for Work {}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// The next of its tasks to be handed over.
+    Posting(usize),
+    Posted,
+    /// Whether it had been when somebody looked before: the provider may be about to leave its counters.
+    Ended { seen: bool },
+    /// Failed or withdrawn; whether the thread that posts may be in the middle of a task.
+    Left { posting: bool },
+}
+
+/// What is left to be handed over of a list.
+pub(super) enum Next {
+    /// This task, by its number.
+    Task(usize, *mut ffi::DeferredWork),
+    /// All has been.
+    Nothing,
+    /// Nobody wants the rest any more.
+    Left,
+}
+
+/// See the module.
+pub(super) struct Posted {
+    state: State,
+    /// Those of the list, and one that stays 0, for what begins at once.
+    counters: Vec<Counter>,
+    works: Vec<Box<Work>>,
+    /// Tasks that the provider has.
+    queued: usize,
+    /// Messages that failed or were taken back.
+    failed: u64,
+    end: Threshold,
+    /// What the tasks read and write.
+    bytes: Vec<Resident>,
+    result: Option<Result<(), OfiError>>,
+}
+
+impl Posted {
+    /// A list of which the provider has nothing yet; `messages` has what each send and receive is about.
+    pub(super) fn new(provider: &Provider, list: &List, messages: Vec<Option<Bound>>) -> Result<Posted, OfiError> {
+        let counters: Vec<Counter> = (0..=list.counters).map(|_| provider.counter()).collect::<Result<_, _>>()?;
+        let mut works: Vec<Box<Work>> = Vec::with_capacity(list.tasks.len() + 1);
+        let mut bytes = Vec::new();
+        for (task, message) in list.tasks.iter().zip(messages) {
+            works.push(work(provider, &counters, *task, message.as_ref()));
+            bytes.extend(message.and_then(|(_, _, bytes)| bytes));
+        }
+        let told = Task { after: Some(list.end), action: Action::Add { to: list.end.counter } };
+        let mut last = work(provider, &counters, told, None);
+        last.add.cntr = provider.ended;
+        works.push(last);
+        let (state, end) = (State::Posting(0), list.end);
+        Ok(Posted { state, counters, works, queued: 0, failed: 0, end, bytes, result: None })
+    }
+
+    /// What the thread that posts does next.
+    pub(super) fn next_task(&mut self) -> Next {
+        match &mut self.state {
+            State::Posting(at) => {
+                let now = *at;
+                // With the last one the provider may end the list at any time.
+                self.state = if now + 1 == self.works.len() { State::Posted } else { State::Posting(now + 1) };
+                Next::Task(now, &raw mut self.works[now].work)
+            }
+            State::Left { posting } => {
+                *posting = false;
+                Next::Left
+            }
+            State::Posted | State::Ended { .. } => Next::Nothing,
+        }
+    }
+
+    /// The provider has this task.
+    pub(super) fn queued(&mut self, provider: &Provider, at: usize) {
+        self.queued = at + 1;
+        if let State::Left { .. } = self.state {
+            self.take_back(provider, at);
+        }
+    }
+
+    /// The provider refuses a task.
+    pub(super) fn refuse(&mut self, provider: &Provider, error: OfiError) {
+        self.give_up(provider, Some(error));
+        self.state = State::Left { posting: false };
+    }
+
+    /// Whether the task with this context is one of its.
+    pub(super) fn has(&self, context: *mut c_void) -> bool {
+        self.works.iter().any(|work| ptr::eq(work.work.context.as_ptr(), context.cast()))
+    }
+
+    /// A message failed, or was taken back.
+    pub(super) fn fail(&mut self, provider: &Provider, code: c_int) {
+        self.failed += 1;
+        let (provider_name, why) = (provider.name.clone(), provider.say(code));
+        self.give_up(provider, Some(OfiError::Task { provider: provider_name, why }));
+    }
+
+    /// Nobody wants it any more.
+    pub(super) fn withdraw(&mut self, provider: &Provider) {
+        self.give_up(provider, None);
+        self.result = None;
+    }
+
+    fn give_up(&mut self, provider: &Provider, error: Option<OfiError>) {
+        let posting = match self.state {
+            State::Posting(_) => true,
+            State::Posted => false,
+            State::Ended { .. } | State::Left { .. } => return,
+        };
+        self.state = State::Left { posting };
+        self.result = error.map(Err);
+        (0..self.queued).for_each(|at| self.take_back(provider, at));
+    }
+
+    fn take_back(&mut self, provider: &Provider, at: usize) {
+        if let Action::Receive { .. } = self.works[at].task.action {
+            // SAFETY: the task has been queued, and stays.
+            unsafe { provider.cancel(self.works[at].work.context.as_mut_ptr().cast()) };
+        }
+    }
+
+    /// Whether it has ended since the last time; then its bytes are given back.
+    pub(super) fn look(&mut self) -> bool {
+        match &mut self.state {
+            State::Posted if self.counters[self.end.counter as usize].read() >= self.end.value => {
+                self.state = State::Ended { seen: false };
+                self.result = Some(Ok(()));
+                self.bytes.clear();
+                return true;
+            }
+            State::Ended { seen } => *seen = true,
+            State::Posting(_) | State::Posted | State::Left { .. } => {}
+        }
+        false
+    }
+
+    /// How it has ended, once.
+    pub(super) fn take_result(&mut self) -> Option<Result<(), OfiError>> {
+        self.result.take()
+    }
+
+    /// It has failed or was withdrawn, and the provider may touch it still.
+    pub(super) fn is_left(&self) -> bool {
+        matches!(self.state, State::Left { .. })
+    }
+
+    /// Whether the provider touches it no more. `all_counted`: every list that has ended is in the provider's counter.
+    pub(super) fn is_gone(&self, all_counted: bool) -> bool {
+        match self.state {
+            State::Posting(_) | State::Posted | State::Left { posting: true } => false,
+            State::Ended { seen } => seen && all_counted,
+            State::Left { posting: false } => self.is_quiet(),
+        }
+    }
+
+    /// Whether every message that has begun is complete, failed or taken back.
+    fn is_quiet(&self) -> bool {
+        // Counters first: what begins meanwhile is then seen as begun and not complete.
+        let counted: u64 = self.counters.iter().map(Counter::read).sum();
+        let begun = |work: &&Box<Work>| {
+            work.task.after.is_none_or(|after| self.counters[after.counter as usize].read() >= after.value)
+        };
+        let (mut messages, mut added) = (0, 0);
+        for work in self.works[..self.queued.min(self.works.len() - 1)].iter().filter(begun) {
+            match work.task.action {
+                Action::Send { .. } | Action::Receive { .. } => messages += 1,
+                Action::Add { .. } => added += 1,
+            }
+        }
+        counted + self.failed >= messages + added
+    }
+}
+
+/// A task with all that it points to.
+fn work(provider: &Provider, counters: &[Counter], task: Task, message: Option<&Bound>) -> Box<Work> {
+    let counter = |at: u32| counters[at as usize].raw();
+    let still = counters.last().expect("one stays 0").raw();
+    // SAFETY: all-zero bytes are a valid value: integers and null pointers.
+    let (work, tagged, add, bytes) = unsafe { std::mem::zeroed() };
+    let mut made = Box::new(Work { work, tagged, add, bytes, task });
+    let Work { work, tagged, add, bytes, .. } = &mut *made;
+    (work.triggering_cntr, work.threshold) =
+        task.after.map_or((still, 0), |after| (counter(after.counter), after.value));
+    match task.action {
+        Action::Send { counts, .. } | Action::Receive { counts, .. } => {
+            let (peer, tag, place) = message.expect("a message has a peer and a tag");
+            *bytes = place.as_ref().map_or(*bytes, Resident::iovec);
+            (tagged.ep, tagged.flags) = (provider.ep, 0);
+            (tagged.msg.msg_iov, tagged.msg.iov_count) = (bytes, usize::from(place.is_some()));
+            (tagged.msg.addr, tagged.msg.tag) = (*peer, *tag);
+            // libfabric finds the work by the context of its message.
+            tagged.msg.context = work.context.as_mut_ptr().cast();
+            let sends = matches!(task.action, Action::Send { .. });
+            work.op_type = if sends { ffi::FI_OP_TSEND } else { ffi::FI_OP_TRECV };
+            (work.completion_cntr, work.op) = (counter(counts), (&raw mut *tagged).cast());
+        }
+        Action::Add { to } => {
+            (add.cntr, add.value) = (counter(to), 1);
+            (work.op_type, work.op) = (ffi::FI_OP_CNTR_ADD, (&raw mut *add).cast());
+        }
+    }
+    made
+}

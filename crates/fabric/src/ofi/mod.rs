@@ -1,0 +1,327 @@
+//! Task lists as deferred work of libfabric (`FI_TRIGGER`), loaded at run time: the service process posts a list, the
+//! provider carries it out with those of other hosts, and the service process hears of its last task.
+//!
+//! A task begins when a counter is at a threshold, and adds to another counter when it is complete. The last task of a
+//! list leads to the counter of ended lists, on which a thread of ours waits. Another thread posts, since a provider may
+//! connect within, and a host that is down then blocks for as long as it likes.
+//!
+//! | list is | on | next |
+//! |---|---|---|
+//! | posting | the provider has all its tasks | posted |
+//! | posting | a task is refused | failed |
+//! | posted | its last counter is at its threshold | ended, and told |
+//! | posted | a task fails | failed, and told |
+//! | posting, posted | [`Ofi::withdraw`] | withdrawn |
+//! | failed, withdrawn | every task that has begun is complete, failed or taken back | gone |
+//! | ended | the counter of ended lists has it, and another look | gone |
+//!
+//! Invariants: what a task names (its own structures, its bytes, its list's counters) stays until the list is gone, and
+//! so does what the provider never gives back. Never decides what a list does. The providers' endpoints are not
+//! authenticated: whoever reaches them can send, so they are for closed networks.
+
+mod ffi;
+mod list;
+mod provider;
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ffi::c_int;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::{Builder, JoinHandle};
+
+use outboard_plan::deferred::List;
+use outboard_shm::memory::Resident;
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::io::Errno;
+
+use list::{Next, Posted};
+use provider::Provider;
+pub use provider::MAX_OFI_ADDRESS;
+
+/// Addresses of other endpoints that are kept: more than a cluster has, restarts included.
+const MOST_PEERS: usize = 65_536;
+/// Lists that have failed or were withdrawn and are not gone: each holds memory that its provider does not give back.
+const MOST_LEFT: usize = 1024;
+
+/// Why deferred work cannot be done.
+#[derive(Debug, thiserror::Error)]
+pub enum OfiError {
+    /// The library cannot be loaded.
+    #[error("cannot load libfabric: {0}; install it (Debian: apt install libfabric1), or leave --engine away")]
+    Missing(String),
+    /// The provider lacks something.
+    #[error(
+        "libfabric's provider {provider} cannot do this here: {capability}; name another by --ofi-provider, or leave \
+         --engine away"
+    )]
+    Cannot {
+        /// Its name.
+        provider: String,
+        /// What it lacks.
+        capability: String,
+    },
+    /// A step failed.
+    #[error("libfabric's provider {provider} fails in {step}: {why}")]
+    Step {
+        /// Its name.
+        provider: String,
+        /// The function.
+        step: &'static str,
+        /// What libfabric says.
+        why: String,
+    },
+    /// A peer's address is none of this provider's.
+    #[error("an address of {length} bytes is none of libfabric's provider {provider}; give all daemons the same one")]
+    Address {
+        /// Our provider.
+        provider: String,
+        /// The peer's address.
+        length: usize,
+    },
+    /// A task of a list failed.
+    #[error("libfabric's provider {provider} gives a message up: {why}")]
+    Task {
+        /// Its name.
+        provider: String,
+        /// What libfabric says.
+        why: String,
+    },
+    /// The kernel refuses.
+    #[error("cannot make a thread or a descriptor for the engine: {0}; raise the limits of this daemon")]
+    Kernel(std::io::Error),
+    /// Lists that failed hold memory.
+    #[error("libfabric's provider {provider} has not given back {left} lists that failed; restart this daemon")]
+    Left {
+        /// Its name.
+        provider: String,
+        /// How many.
+        left: usize,
+    },
+}
+
+/// One message of a list: whose endpoint the peer is, the tag, and the bytes here.
+#[derive(Debug, Clone)]
+pub struct Message {
+    /// The peer's endpoint, as its [`Ofi::address`].
+    pub peer: Arc<[u8]>,
+    /// Equal on both ends, and of no other message that is under way.
+    pub tag: u64,
+    /// What is sent, or where it goes; none of a message without bytes.
+    pub bytes: Option<Resident>,
+}
+
+/// See the module.
+pub struct Ofi {
+    shared: Arc<Shared>,
+    /// Names of peers that the provider has given.
+    peers: HashMap<Arc<[u8]>, u64>,
+    poster: Sender<u64>,
+    waiter: Option<JoinHandle<()>>,
+    /// Readable when the bell or the queue of errors is.
+    watched: OwnedFd,
+}
+
+/// What the threads share; lists end before their provider.
+struct Shared {
+    lists: Mutex<Lists>,
+    bell: OwnedFd,
+    provider: Provider,
+}
+
+#[derive(Default)]
+struct Lists {
+    by_token: BTreeMap<u64, Posted>,
+    /// How many have ended.
+    ended: u64,
+    stopped: bool,
+}
+
+impl Ofi {
+    /// Opens the provider called `provider` at this address of the host.
+    ///
+    /// # Errors
+    /// Says what is missing, and of which provider.
+    pub fn open(provider: &str, at: Ipv4Addr) -> Result<Ofi, OfiError> {
+        let kernel = |errno: Errno| OfiError::Kernel(errno.into());
+        let provider = Provider::open(provider, at)?;
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(kernel)?;
+        let watched = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(kernel)?;
+        let any = epoll::EventData::new_u64(0);
+        epoll::add(&watched, &bell, any, epoll::EventFlags::IN).map_err(kernel)?;
+        epoll::add(&watched, provider.errors_fd(), any, epoll::EventFlags::IN).map_err(kernel)?;
+        let shared = Arc::new(Shared { provider, bell, lists: Mutex::default() });
+        let (poster, posts) = channel();
+        let (waits, posting) = (Arc::clone(&shared), Arc::clone(&shared));
+        let waiter = Builder::new().name("ofi-wait".to_owned()).spawn(move || waits.wait()).map_err(OfiError::Kernel)?;
+        let waiter = Some(waiter);
+        let ofi = Ofi { shared, peers: HashMap::new(), poster, waiter, watched };
+        Builder::new().name("ofi-post".to_owned()).spawn(move || posting.post(&posts)).map_err(OfiError::Kernel)?;
+        Ok(ofi)
+    }
+
+    /// Where other endpoints of this provider reach this one: at most [`MAX_OFI_ADDRESS`] bytes, opaque.
+    #[must_use]
+    pub fn address(&self) -> &[u8] {
+        &self.shared.provider.address
+    }
+
+    /// Readable when [`Self::take_ended`] has something to look at.
+    #[must_use]
+    pub fn event_fd(&self) -> BorrowedFd<'_> {
+        self.watched.as_fd()
+    }
+
+    /// Has a list carried out; `messages` has one for each send and receive among its tasks. `token` is of no other.
+    ///
+    /// # Errors
+    /// When the provider refuses a counter or a peer's address, or too many lists that failed hold memory.
+    pub fn post(&mut self, token: u64, list: &List, messages: Vec<Option<Message>>) -> Result<(), OfiError> {
+        let provider = &self.shared.provider;
+        let left = self.shared.lists().by_token.values().filter(|list| list.is_left()).count();
+        if left > MOST_LEFT {
+            return Err(OfiError::Left { provider: provider.name.clone(), left });
+        }
+        let peers = &mut self.peers;
+        let mut bound = Vec::with_capacity(messages.len());
+        for message in messages {
+            bound.push(message.map(|Message { peer, tag, bytes }| Ok((named(provider, peers, &peer)?, tag, bytes))));
+        }
+        let bound = bound.into_iter().map(Option::transpose).collect::<Result<_, OfiError>>()?;
+        let posted = Posted::new(provider, list, bound)?;
+        let taken = self.shared.lists().by_token.insert(token, posted);
+        assert!(taken.is_none(), "list {token} is posted twice");
+        self.poster.send(token).expect("the thread ends behind its sender");
+        Ok(())
+    }
+
+    /// Nobody waits for this list any more: its receives are taken back. Its bytes stay until the provider is done.
+    pub fn withdraw(&mut self, token: u64) {
+        if let Some(list) = self.shared.lists().by_token.get_mut(&token) {
+            list.withdraw(&self.shared.provider);
+        }
+    }
+
+    /// Lists that have ended or failed since the last time.
+    pub fn take_ended(&mut self) -> Vec<(u64, Result<(), OfiError>)> {
+        // A bell that does not ring has nothing to be read.
+        let _ = rustix::io::read(&self.shared.bell, &mut [0; 8]);
+        let provider = &self.shared.provider;
+        let mut lists = self.shared.lists();
+        while let Some((context, code)) = provider.take_error() {
+            let failed = lists.by_token.values_mut().find(|list| list.has(context));
+            failed.into_iter().for_each(|list| list.fail(provider, code));
+        }
+        let counted = provider.count_ended();
+        let Lists { by_token, ended, .. } = &mut *lists;
+        let mut told = Vec::new();
+        for (token, list) in by_token.iter_mut() {
+            *ended += u64::from(list.look());
+            told.extend(list.take_result().map(|result| (*token, result)));
+        }
+        by_token.retain(|_, list| !list.is_gone(counted >= *ended));
+        told
+    }
+
+    /// Lists that the provider may touch.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.shared.lists().by_token.len()
+    }
+}
+
+impl Drop for Ofi {
+    fn drop(&mut self) {
+        self.shared.lists().stopped = true;
+        self.shared.provider.wake_waiter();
+        // It ends at once; a thread that posts may be in the middle of a connection, and is left to itself.
+        let _ = self.waiter.take().map(JoinHandle::join);
+    }
+}
+
+/// The provider's name of a peer.
+fn named(provider: &Provider, peers: &mut HashMap<Arc<[u8]>, u64>, peer: &Arc<[u8]>) -> Result<u64, OfiError> {
+    if let Some(name) = peers.get(peer) {
+        return Ok(*name);
+    }
+    if peers.len() >= MOST_PEERS {
+        peers.clear();
+    }
+    let name = provider.insert(peer)?;
+    peers.insert(Arc::clone(peer), name);
+    Ok(name)
+}
+
+impl Shared {
+    fn lists(&self) -> MutexGuard<'_, Lists> {
+        self.lists.lock().expect("no thread panics with it")
+    }
+
+    fn ring(&self) {
+        // A bell that rings already is enough.
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+
+    /// Rings whenever a list has ended.
+    fn wait(&self) {
+        let mut seen = 0;
+        loop {
+            self.provider.wait_ended(seen + 1);
+            if self.lists().stopped {
+                return;
+            }
+            seen = self.provider.count_ended();
+            self.ring();
+        }
+    }
+
+    /// Hands lists over until nobody can post any.
+    fn post(&self, posts: &Receiver<u64>) {
+        for token in posts {
+            loop {
+                let next = self.lists().by_token.get_mut(&token).map(Posted::next_task);
+                let Some(Next::Task(at, work)) = next else {
+                    if let Some(Next::Left) = next {
+                        self.ring();
+                    }
+                    break;
+                };
+                let tried = self.hand_over(work);
+                let mut lists = self.lists();
+                let Some(list) = lists.by_token.get_mut(&token) else { break };
+                match tried {
+                    Ok(()) => list.queued(&self.provider, at),
+                    Err(code) => {
+                        list.refuse(&self.provider, self.provider.failed("FI_QUEUE_WORK", code));
+                        self.ring();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Hands a task over, again where the provider has no room.
+    fn hand_over(&self, work: *mut ffi::DeferredWork) -> Result<(), c_int> {
+        loop {
+            // SAFETY: a list in the middle of its posting stays, and so does one whose last task is queued here until
+            // it has been carried out.
+            match unsafe { self.provider.queue(work) } {
+                Err(ffi::FI_EAGAIN) if !self.lists().stopped => std::thread::yield_now(),
+                tried => return tried,
+            }
+        }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let lists = self.lists.get_mut().expect("no thread panics with it");
+        // What the provider may touch stays for the rest of the process.
+        let kept = std::mem::take(&mut lists.by_token).into_values().filter(|list| !list.is_gone(true));
+        kept.for_each(std::mem::forget);
+    }
+}
+
+#[cfg(test)]
+mod tests;

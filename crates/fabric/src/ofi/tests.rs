@@ -1,0 +1,150 @@
+use std::ptr::NonNull;
+use std::time::Duration;
+
+use outboard_plan::deferred::{Action, Task, Threshold, choice};
+use outboard_plan::selection::Collective;
+use outboard_plan::{Arguments, Rank, Span, Topology, program};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::*;
+
+/// Debian's libfabric has it.
+const PROVIDER: &str = "sockets";
+const LONG: Duration = Duration::from_secs(60);
+
+fn open() -> Ofi {
+    Ofi::open(PROVIDER, Ipv4Addr::LOCALHOST).expect("libfabric1 is installed")
+}
+
+/// Bytes that a list may read and write.
+struct Bytes(Arc<Vec<u8>>);
+
+impl Bytes {
+    fn new(bytes: Vec<u8>) -> Bytes {
+        Bytes(Arc::new(bytes))
+    }
+
+    fn part(&self, offset: usize, len: usize) -> Option<Resident> {
+        let start = NonNull::new(self.0[offset..offset + len].as_ptr().cast_mut())?;
+        let keeper: Arc<Vec<u8>> = Arc::clone(&self.0);
+        // SAFETY: the vector's bytes stay while it does; the tests look at them when the list has ended.
+        (len > 0).then(|| unsafe { Resident::new(start, len, keeper) })
+    }
+}
+
+/// Waits until something has ended.
+fn ended(ofi: &mut Ofi) -> Vec<(u64, Result<(), OfiError>)> {
+    loop {
+        let limit = Timespec::try_from(LONG).expect("a minute");
+        let ready = poll(&mut [PollFd::from_borrowed_fd(ofi.event_fd(), PollFlags::IN)], Some(&limit));
+        assert_eq!(ready, Ok(1), "a list ends within a minute");
+        let ended = ofi.take_ended();
+        if !ended.is_empty() {
+            return ended;
+        }
+    }
+}
+
+fn list(tasks: Vec<Task>, value: u64) -> List {
+    let nothing = Vec::new;
+    let end = Threshold { counter: 0, value };
+    List { counters: 1, tasks, end, before: nothing(), gathers: Vec::new(), delivers: Vec::new(), after: nothing() }
+}
+
+fn receive(from: u32) -> Task {
+    Task { after: None, action: Action::Receive { from: Rank(from), index: 0, span: Span::signal(), counts: 0 } }
+}
+
+/// An allgather round a ring of three endpoints: each block is passed on when it has come, without the processes, and
+/// each call wakes its process once.
+#[test]
+fn a_ring_passes_blocks_on_by_itself() {
+    const RANKS: usize = 3;
+    let mut engines: Vec<Ofi> = (0..RANKS).map(|_| open()).collect();
+    let peers: Vec<Arc<[u8]>> = engines.iter().map(|engine| engine.address().into()).collect();
+    let (topology, ring) = (Topology::flat(3), choice(Collective::Allgather, 3, 1).expect("taken"));
+    for (call, bytes) in [1usize, 16_383, 70_001].into_iter().enumerate() {
+        let arguments = Arguments { in_place: true, ..Arguments::of(&topology, bytes as u64) };
+        let block = |rank: usize| vec![(call * 16 + rank + 1) as u8; bytes];
+        let mut memories = Vec::new();
+        for (rank, engine) in engines.iter_mut().enumerate() {
+            let program = program(ring, &arguments, Rank(rank as u32)).expect("a plan");
+            let list = List::lower(&program).expect("taken");
+            let whole: Vec<u8> = (0..RANKS).flat_map(|at| if at == rank { block(at) } else { vec![0; bytes] }).collect();
+            let memory = Bytes::new(whole);
+            let message = |task: &Task| {
+                let (peer, source, index, span) = match task.action {
+                    Action::Send { to, index, span, .. } => (to, rank as u64, index, span),
+                    Action::Receive { from, index, span, .. } => (from, u64::from(from.0), index, span),
+                    Action::Add { .. } => return None,
+                };
+                let tag = (call as u64) << 32 | source << 16 | u64::from(index);
+                let bytes = memory.part(span.offset as usize, span.len as usize);
+                Some(Message { peer: Arc::clone(&peers[peer.0 as usize]), tag, bytes })
+            };
+            let messages = list.tasks.iter().map(message).collect();
+            engine.post(call as u64, &list, messages).expect("posted");
+            memories.push(memory);
+        }
+        for (engine, memory) in engines.iter_mut().zip(memories) {
+            let told = ended(engine);
+            assert!(matches!(told[..], [(token, Ok(()))] if token == call as u64), "{told:?}");
+            assert_eq!(*memory.0, (0..RANKS).flat_map(block).collect::<Vec<u8>>());
+        }
+    }
+    for engine in &mut engines {
+        engine.take_ended();
+        assert_eq!(engine.held(), 0, "nothing of a list that has ended stays");
+    }
+}
+
+/// A receive that nothing meets is taken back, and the list goes with its bytes.
+#[test]
+fn a_withdrawn_list_gives_its_bytes_back() {
+    let mut engine = open();
+    let (me, memory): (Arc<[u8]>, _) = (engine.address().into(), Bytes::new(vec![0; 8]));
+    let message = Message { peer: me, tag: 7, bytes: memory.part(0, 8) };
+    engine.post(1, &list(vec![receive(0)], 1), vec![Some(message)]).expect("posted");
+    engine.withdraw(1);
+    while engine.held() > 0 {
+        let limit = Timespec::try_from(LONG).expect("a minute");
+        let ready = poll(&mut [PollFd::from_borrowed_fd(engine.event_fd(), PollFlags::IN)], Some(&limit));
+        assert_eq!(ready, Ok(1), "the provider gives it back");
+        assert!(engine.take_ended().is_empty(), "nobody is told");
+    }
+    assert_eq!(Arc::strong_count(&memory.0), 1);
+}
+
+/// A peer that is not there fails the list, by name, and so does what is longer than its place.
+#[test]
+fn what_cannot_be_carried_out_fails_its_list() {
+    let mut engine = open();
+    // The port of a listener that is no more.
+    let port = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|at| at.local_addr()).expect("a port");
+    let mut gone = engine.address().to_vec();
+    gone[2..4].copy_from_slice(&port.port().to_be_bytes());
+    let gone: Arc<[u8]> = gone.into();
+    let (me, memory): (Arc<[u8]>, _) = (engine.address().into(), Bytes::new(vec![0; 64]));
+    let send = Action::Send { to: Rank(0), index: 0, span: Span::signal(), counts: 0 };
+    let send = Task { after: None, action: send };
+    let message = Message { peer: gone, tag: 1, bytes: memory.part(0, 64) };
+    engine.post(1, &list(vec![send], 1), vec![Some(message)]).expect("posted");
+    let told = ended(&mut engine);
+    assert!(matches!(&told[..], [(1, Err(error))] if error.to_string().contains(PROVIDER)), "{told:?}");
+    let part = |len| Some(Message { peer: Arc::clone(&me), tag: 2, bytes: memory.part(0, len) });
+    engine.post(2, &list(vec![receive(0), send], 2), vec![part(8), part(64)]).expect("posted");
+    let told = ended(&mut engine);
+    assert!(matches!(&told[..], [(2, Err(OfiError::Task { .. }))]), "{told:?}");
+    let short = Message { peer: me[..4].into(), tag: 3, bytes: None };
+    let refused = engine.post(3, &list(vec![send], 1), vec![Some(short)]);
+    assert!(matches!(refused, Err(OfiError::Address { length: 4, .. })), "{refused:?}");
+}
+
+#[test]
+fn what_a_provider_lacks_is_named_with_it() {
+    let told = |provider| Ofi::open(provider, Ipv4Addr::LOCALHOST).err().expect("refused").to_string();
+    let unknown = told("nothing");
+    assert!(unknown.contains("provider nothing") && unknown.contains("tagged messages"), "{unknown}");
+    let tcp = told("tcp");
+    assert!(tcp.contains("provider tcp cannot"), "{tcp}");
+}

@@ -1,0 +1,311 @@
+//! Task lists for NICs with deferred work (`FI_TRIGGER` of libfabric): a rank's program as messages that begin when
+//! counters say so. Pure; the tasks name messages as the program does.
+//!
+//! Each task adds 1 to one counter when it is complete. A step that follows nothing begins at once; one that follows
+//! others begins when a counter is at their number. Where a step is among what several others wait for, in different
+//! company, it has a counter of its own, and adding tasks join it to the counters of these. What nobody waits for adds
+//! to the counter of the list's end.
+//!
+//! Messages go from and to memory that mirrors input and output of the program, since a rank's memory may go while the
+//! NIC works. The engine copies what the list begins with there ([`List::gathers`]) and what it has received from there
+//! ([`List::delivers`]); copies of the program are its work, too, before the list or behind it.
+//!
+//! Invariants: a counter only grows; the end is reached once, when every task is complete; every member of a group
+//! decides alike whether a call is taken ([`choice`]). Never combines: deferred work has no reductions here.
+
+use std::collections::BTreeMap;
+
+use thiserror::Error;
+
+use crate::algorithm::{Algorithm, WHOLE};
+use crate::program::{Buffer, Op, OpId, Program, Rank, Span};
+use crate::selection::{Choice, Collective};
+
+/// Ranks up to which calls are taken, so that a list has few counters.
+pub const MOST_RANKS: u32 = 64;
+/// Bytes that all ranks together contribute up to which calls are taken: engines read and write copies of them.
+pub const MOST_BYTES: u64 = 64 << 20;
+/// Counters that the lists of [`MOST_RANKS`] ranks have at most; a provider with fewer is of no use.
+pub const MOST_COUNTERS: u32 = 64;
+
+/// Why deferred work does not carry out a call or a program.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[allow(missing_docs, reason = "the messages are the documentation")]
+pub enum Refused {
+    #[error("{collective}: what is combined needs a processor between messages")]
+    Combined { collective: Collective },
+    #[error("{ranks} ranks: lists are for {MOST_RANKS} at most")]
+    Ranks { ranks: u32 },
+    #[error("{bytes} bytes of all ranks: lists are for {MOST_BYTES} at most, since they are copied")]
+    Bytes { bytes: u64 },
+    #[error("step {}: {what}", .step.0)]
+    Step { step: OpId, what: &'static str },
+}
+
+/// By what algorithm deferred work carries out a collective of `ranks` ranks and `bytes` bytes as [`Collective`] counts
+/// them.
+///
+/// # Errors
+/// Says why it does not; all members of a group are told alike.
+pub fn choice(collective: Collective, ranks: u32, bytes: u64) -> Result<Choice, Refused> {
+    let algorithm = match collective {
+        Collective::Allgather => Algorithm::Ring { segment: WHOLE },
+        Collective::Broadcast => Algorithm::Binomial,
+        Collective::Alltoall => Algorithm::Pull,
+        Collective::Gather | Collective::Scatter => Algorithm::Linear,
+        Collective::Barrier => Algorithm::Dissemination { ports: 1 },
+        Collective::Reduce | Collective::Allreduce | Collective::ReduceScatter | Collective::Scan => {
+            return Err(Refused::Combined { collective });
+        }
+    };
+    if ranks > MOST_RANKS {
+        return Err(Refused::Ranks { ranks });
+    }
+    // A rank of an alltoall has as many.
+    let bytes = bytes.saturating_mul(if collective == Collective::Broadcast { 1 } else { ranks.into() });
+    if bytes > MOST_BYTES {
+        return Err(Refused::Bytes { bytes });
+    }
+    Ok(Choice::among_all(collective, algorithm).expect("an algorithm of the collective"))
+}
+
+/// A value of a counter that is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Threshold {
+    /// Which counter of the list, from 0.
+    pub counter: u32,
+    /// The least value.
+    pub value: u64,
+}
+
+/// What a task does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the names are the documentation")]
+pub enum Action {
+    /// Sends the message `(me, to, index)`; 1 is added to `counts` when it has left.
+    Send { to: Rank, index: u32, span: Span, counts: u32 },
+    /// Receives the message `(from, me, index)`; 1 is added to `counts` when it is there.
+    Receive { from: Rank, index: u32, span: Span, counts: u32 },
+    /// Adds 1 to a counter.
+    Add { to: u32 },
+}
+
+/// One piece of deferred work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Task {
+    /// When it begins; at once where there is none.
+    pub after: Option<Threshold>,
+    /// What it does.
+    pub action: Action,
+}
+
+/// The tasks of one rank in one call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct List {
+    /// Counters, all 0 at first.
+    pub counters: u32,
+    /// Receives come first, so that few messages meet none.
+    pub tasks: Vec<Task>,
+    /// When all tasks are complete.
+    pub end: Threshold,
+    /// Copies of the program before the list, in the rank's memory.
+    pub before: Vec<(Span, Span)>,
+    /// What the list sends of the rank's memory, each span once.
+    pub gathers: Vec<Span>,
+    /// What the list receives for the rank.
+    pub delivers: Vec<Span>,
+    /// Copies of the program behind it, in the rank's memory.
+    pub after: Vec<(Span, Span)>,
+}
+
+/// The counter of the list's end.
+const END: u32 = 0;
+
+impl List {
+    /// The list of a program.
+    ///
+    /// # Errors
+    /// Names the first step that deferred work cannot carry out.
+    pub fn lower(program: &Program) -> Result<List, Refused> {
+        let parts = Parts::of(program)?;
+        let mut counters = Counters::of(program, &parts);
+        let mut tasks = Vec::new();
+        for id in parts.receives.iter().chain(&parts.sends) {
+            let step = &program.steps[id.0 as usize];
+            let counts = counters.counted_by(*id);
+            let action = match step.op {
+                Op::Send { to, index, span } => Action::Send { to, index, span, counts },
+                Op::Recv { from, index, span } => Action::Receive { from, index, span, counts },
+                Op::Multicast { .. } | Op::MulticastRecv { .. } | Op::Copy { .. } | Op::Reduce { .. } => {
+                    unreachable!("no message")
+                }
+            };
+            tasks.push(Task { after: counters.awaited_by(&parts.followed(program, *id)), action });
+        }
+        let end = Threshold { counter: END, value: counters.ending };
+        tasks.append(&mut counters.joins());
+        let Parts { before, after, gathers, delivers, .. } = parts;
+        Ok(List { counters: counters.next, tasks, end, before, gathers, delivers, after })
+    }
+}
+
+/// A program taken apart.
+struct Parts {
+    receives: Vec<OpId>,
+    sends: Vec<OpId>,
+    before: Vec<(Span, Span)>,
+    after: Vec<(Span, Span)>,
+    gathers: Vec<Span>,
+    delivers: Vec<Span>,
+}
+
+/// When a step is done, beside the list.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Before,
+    List,
+    Behind,
+}
+
+impl Parts {
+    fn of(program: &Program) -> Result<Parts, Refused> {
+        let nothing = || Vec::new();
+        let mut parts = Parts {
+            receives: Vec::new(),
+            sends: Vec::new(),
+            before: nothing(),
+            after: nothing(),
+            gathers: Vec::new(),
+            delivers: Vec::new(),
+        };
+        let mut phases: Vec<Phase> = Vec::new();
+        for (id, step) in (0..).map(OpId).zip(&program.steps) {
+            let follows = |phase| step.after.iter().any(|id| phases[id.0 as usize] == phase);
+            let refused = |what| Refused::Step { step: id, what };
+            let phase = match step.op {
+                Op::Copy { from, to } if follows(Phase::List) || follows(Phase::Behind) => {
+                    parts.after.push((from, to));
+                    Phase::Behind
+                }
+                Op::Copy { from, to } => {
+                    parts.before.push((from, to));
+                    Phase::Before
+                }
+                _ if follows(Phase::Behind) => return Err(refused("a message behind a copy of what has come")),
+                Op::Send { span, .. } | Op::Recv { span, .. } if span.buffer == Buffer::Scratch && span.len > 0 => {
+                    return Err(refused("a message of scratch"));
+                }
+                Op::Send { .. } => {
+                    parts.sends.push(id);
+                    Phase::List
+                }
+                Op::Recv { span, .. } => {
+                    parts.receives.push(id);
+                    parts.delivers.extend((span.len > 0).then_some(span));
+                    Phase::List
+                }
+                Op::Reduce { .. } => return Err(refused("a reduction")),
+                Op::Multicast { .. } | Op::MulticastRecv { .. } => return Err(refused("a multicast")),
+            };
+            phases.push(phase);
+        }
+        parts.gather(program)?;
+        Ok(parts)
+    }
+
+    /// What is sent and does not come from others is the rank's.
+    fn gather(&mut self, program: &Program) -> Result<(), Refused> {
+        for id in &self.sends {
+            let Op::Send { span, .. } = program.steps[id.0 as usize].op else { continue };
+            if span.len == 0 || self.delivers.contains(&span) || self.gathers.contains(&span) {
+                continue;
+            }
+            let overlaps = |other: &Span| {
+                let end = |span: &Span| span.offset.saturating_add(span.len);
+                other.buffer == span.buffer && other.offset < end(&span) && span.offset < end(other)
+            };
+            if self.delivers.iter().any(overlaps) {
+                return Err(Refused::Step { step: *id, what: "a message of part of what has come" });
+            }
+            self.gathers.push(span);
+        }
+        Ok(())
+    }
+
+    /// The messages that a message follows.
+    fn followed(&self, program: &Program, id: OpId) -> Vec<OpId> {
+        let is_message = |id: &OpId| !matches!(program.steps[id.0 as usize].op, Op::Copy { .. });
+        let mut followed: Vec<OpId> = program.steps[id.0 as usize].after.iter().copied().filter(is_message).collect();
+        followed.sort_unstable();
+        followed.dedup();
+        followed
+    }
+}
+
+/// Which counter each set of awaited steps has.
+struct Counters {
+    by_set: BTreeMap<Vec<OpId>, u32>,
+    /// By step, the sets that it is in.
+    sets_of: BTreeMap<OpId, Vec<u32>>,
+    next: u32,
+    /// Steps that the end waits for.
+    ending: u64,
+}
+
+impl Counters {
+    fn of(program: &Program, parts: &Parts) -> Counters {
+        let mut counters =
+            Counters { by_set: BTreeMap::new(), sets_of: BTreeMap::new(), next: END + 1, ending: 0 };
+        for id in parts.receives.iter().chain(&parts.sends) {
+            let set = parts.followed(program, *id);
+            if set.is_empty() || counters.by_set.contains_key(&set) {
+                continue;
+            }
+            for member in &set {
+                counters.sets_of.entry(*member).or_default().push(counters.next);
+            }
+            counters.by_set.insert(set, counters.next);
+            counters.next += 1;
+        }
+        counters
+    }
+
+    fn awaited_by(&self, set: &Vec<OpId>) -> Option<Threshold> {
+        self.by_set.get(set).map(|counter| Threshold { counter: *counter, value: set.len() as u64 })
+    }
+
+    /// What a step adds to.
+    fn counted_by(&mut self, id: OpId) -> u32 {
+        match self.sets_of.get(&id).map_or(&[][..], Vec::as_slice) {
+            [] => {
+                self.ending += 1;
+                END
+            }
+            [one] => *one,
+            [..] => self.own(id),
+        }
+    }
+
+    /// The counter that counts this step alone.
+    fn own(&mut self, id: OpId) -> u32 {
+        *self.by_set.entry(vec![id]).or_insert_with(|| {
+            self.next += 1;
+            self.next - 1
+        })
+    }
+
+    /// Tasks that join steps with counters of their own to the sets that they are in.
+    fn joins(&mut self) -> Vec<Task> {
+        let mut tasks = Vec::new();
+        for (id, sets) in std::mem::take(&mut self.sets_of).into_iter().filter(|(_, sets)| sets.len() > 1) {
+            let own = self.own(id);
+            let after = Some(Threshold { counter: own, value: 1 });
+            let joined = sets.into_iter().filter(|set| *set != own);
+            tasks.extend(joined.map(|to| Task { after, action: Action::Add { to } }));
+        }
+        tasks
+    }
+}
+
+#[cfg(test)]
+mod tests;
