@@ -6,6 +6,7 @@ use std::process::{Command, ExitCode};
 use clap::{Args, FromArgMatches};
 use outboard_bench::{Peer, default_peers_dir, open_mpi_compiler};
 use outboard_fabric::multicast::{Interface, MulticastSettings};
+use outboard_fabric::ofi::Ofi;
 use outboard_service::Settings;
 use outboard_service::topology::Topology;
 use outboard_shm::memory::{MemoryDescriptor, Probe, ProbeOutcome};
@@ -63,6 +64,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode, CliError> {
         findings.push(Finding { what, ok: c.ok, essential: false, detail, remedy });
     }
     findings.push(encryption(&args.interface));
+    findings.push(deferred_work(&args.interface));
     for c in outboard_lab::probe() {
         let (remedy, detail) = ((!c.ok).then_some(c.remedy), String::new());
         findings.push(Finding { what: c.what, ok: c.ok, essential: false, detail, remedy });
@@ -123,6 +125,18 @@ fn encryption(interface: &str) -> Finding {
         },
     };
     Finding::of("encryption between hosts", false, found, "mend the OUTBOARD_ variables; `outboardd --help` names them")
+}
+
+/// Whether a daemon that is started in this environment could have the engine of deferred work.
+fn deferred_work(interface: &str) -> Finding {
+    let provider = std::env::var("OUTBOARD_OFI_PROVIDER").unwrap_or_else(|_| "sockets".to_owned());
+    let at = Interface::named(interface).map_err(|error| error.to_string());
+    let at = at.and_then(|interface| interface.address().map_err(|error| error.to_string()));
+    let opened = at.and_then(|at| Ofi::open(&provider, at).map_err(|error| error.to_string()));
+    let works =
+        |_| format!("libfabric's provider {provider}; `outboardd --engine ofi-triggered`, on closed networks alone");
+    let remedy = "apt install libfabric1; not needed without --engine ofi-triggered";
+    Finding::of("collectives by deferred work", false, opened.map(works), remedy)
 }
 
 /// How the places of ranks are found out.

@@ -18,7 +18,7 @@ const ALLOWED: [(&str, &[&str]); 18] = [
     ("sim", &["plan", "nic", "plan-tools", "arithmetic", "proto"]),
     ("shm", &["call"]),
     ("heap", &["units", "shm"]),
-    ("fabric", &["proto", "shm"]),
+    ("fabric", &["plan", "proto", "shm"]),
     ("service", &["call", "units", "plan", "arithmetic", "proto", "shm", "fabric"]),
     ("relay", &["call", "plan", "proto", "shm", "fabric", "service"]),
     ("outboardd", &["service", "relay"]),

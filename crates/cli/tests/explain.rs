@@ -220,7 +220,7 @@ fn engines_say_what_they_take() {
     let text = shown(&["engines", "--ranks", "4", "--size", "100K"]);
     let said = |algorithm: &str, line: &str| {
         let after = text.split_once(&format!("\n  {algorithm}\n")).expect("it is listed").1;
-        assert!(after.lines().take(5).any(|said| said.trim() == line), "{algorithm}: {after}");
+        assert!(after.lines().take(6).any(|said| said.trim() == line), "{algorithm}: {after}");
     };
     said("rabenseifner", "service process takes it");
     said("rabenseifner", "ordered         takes it, in 8 pulses");
@@ -230,6 +230,10 @@ fn engines_say_what_they_take() {
                      send from port to port; choose an algorithm without multicast";
     said("multicast:subgroups=1", multicast);
     said("multicast:subgroups=1", "datapath        takes it");
+    said("neighbour-exchange", "ofi-triggered   does not: it goes by ring");
+    said("ring", "ofi-triggered   takes it");
+    let combined = "ofi-triggered   does not: allreduce: what is combined needs a processor between messages";
+    said("rabenseifner", combined);
     let after = text.split_once("\n  rabenseifner\n").expect("it is listed").1;
     assert!(after.lines().take(5).any(|said| said.trim().starts_with("datapath        does not: rank 0 step ")));
 }

@@ -6,8 +6,8 @@ use std::process::Command;
 /// One C expression and the value it must have.
 pub(crate) struct Fact(pub(crate) String, pub(crate) i128);
 
-/// Facts of a structure: its size, with a name in front of `=`, and where fields lie. Of a structure that is declared in
-/// part, after `part`, the size is not compared.
+/// Facts of a structure: its size and where fields lie. Of one that is declared in part, behind `part`, the size is not
+/// compared.
 macro_rules! structure {
     ($facts:ident, part $ours:ident = $theirs:literal { $($field:ident = $path:literal),* $(,)? }) => {
         $($facts.push($crate::layout::Fact(

@@ -254,8 +254,7 @@ struct Counters {
 
 impl Counters {
     fn of(program: &Program, parts: &Parts) -> Counters {
-        let mut counters =
-            Counters { by_set: BTreeMap::new(), sets_of: BTreeMap::new(), next: END + 1, ending: 0 };
+        let mut counters = Counters { by_set: BTreeMap::new(), sets_of: BTreeMap::new(), next: END + 1, ending: 0 };
         for id in parts.receives.iter().chain(&parts.sends) {
             let set = parts.followed(program, *id);
             if set.is_empty() || counters.by_set.contains_key(&set) {

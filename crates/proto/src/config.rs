@@ -12,8 +12,10 @@ use std::time::Duration;
 use outboard_plan::selection::Tuning;
 use siphasher::sip::SipHasher13;
 
-/// Where in a digest that of the settings lies; below it a bit for authenticated multicast, and that of the tuning.
-const SETTINGS_SHIFT: u32 = 33;
+/// Where in a digest that of the settings lies; below it bits for the engine and for authenticated multicast, and that
+/// of the tuning.
+const SETTINGS_SHIFT: u32 = 34;
+const ENGINE_SHIFT: u32 = 33;
 const AUTH_SHIFT: u32 = 32;
 
 /// Which plan an allgather runs by.
@@ -49,6 +51,9 @@ pub struct Config {
     pub eager_bytes: u64,
     /// What algorithms are chosen by; `None` where no tuning file was given. Agreed.
     pub tuning: Option<Arc<Tuning>>,
+    /// The libfabric provider whose deferred work carries out the calls that it can ([`outboard_plan::deferred`]);
+    /// `None` where service processes carry out all. Agreed.
+    pub deferred: Option<Arc<str>>,
     /// Bytes of staging for ranks that have not called (SP-6) and messages that came early.
     pub staging_quota: u64,
     /// As many of them for the groups of one account ([`Endpoint::assign_group`](crate::Endpoint::assign_group)).
@@ -104,6 +109,7 @@ impl Default for Config {
             offload_from: 4096,
             eager_bytes: 0,
             tuning: None,
+            deferred: None,
             staging_quota: 1 << 30,
             owner_staging_quota: 512 << 20,
             owner_scratch_quota: 2 << 30,
@@ -128,13 +134,14 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Fingerprint of the agreed fields and of the protocol version: that of the settings above the bit for
-    /// authenticated multicast and that of the tuning, which is 0 where there is none.
+    /// Fingerprint of the agreed fields and of the protocol version: that of the settings above the bits for the engine
+    /// and for authenticated multicast, and that of the tuning, which is 0 where there is none.
     #[must_use]
     pub fn digest(&self) -> u64 {
         let tuning = self.tuning.as_ref().map_or(0, |tuning| tuning.digest());
         let auth = self.multicast_auth && self.allgather == AllgatherAlgorithm::Multicast;
-        self.settings_digest() << SETTINGS_SHIFT | u64::from(auth) << AUTH_SHIFT | u64::from(tuning)
+        let bits = u64::from(self.deferred.is_some()) << ENGINE_SHIFT | u64::from(auth) << AUTH_SHIFT;
+        self.settings_digest() << SETTINGS_SHIFT | bits | u64::from(tuning)
     }
 
     /// The most scratch that one call can have.
@@ -154,6 +161,8 @@ impl Config {
         h.write_u16(self.subgroups);
         h.write_u64(self.offload_from);
         h.write_u64(self.eager_bytes);
+        // What only one has is told by the bit.
+        self.deferred.iter().for_each(|provider| h.write(provider.as_bytes()));
         h.finish()
     }
 }
@@ -172,11 +181,18 @@ impl fmt::Display for Difference {
         let settings = |digest: u64| digest >> SETTINGS_SHIFT;
         let auth = |digest: u64| digest >> AUTH_SHIFT & 1;
         let tuning = |digest: u64| digest as u32;
+        let engine = |digest: u64| if digest >> ENGINE_SHIFT & 1 == 1 { "ofi-triggered" } else { "service-process" };
         let mut said = Vec::new();
-        if settings(self.a) != settings(self.b) {
+        if engine(self.a) != engine(self.b) {
+            said.push(format!(
+                "their engines are {} and {}: give both the same --engine (OUTBOARD_ENGINE)",
+                engine(self.a),
+                engine(self.b)
+            ));
+        } else if settings(self.a) != settings(self.b) {
             said.push(format!(
                 "their settings differ (digests {:08x}, {:08x}): give both the same version, MTU, algorithm, chains, \
-                 subgroups, offload-from and eager-bytes",
+                 subgroups, offload-from, eager-bytes and ofi-provider",
                 settings(self.a),
                 settings(self.b)
             ));
@@ -223,6 +239,11 @@ mod tests {
         assert_eq!(ring(false).digest(), ring(true).digest(), "a ring has nothing to authenticate");
         let both = told(&Config { tuning: slow.tuning.clone(), ..other }, &fast);
         assert!(both.contains("their settings differ") && both.contains("tuning files differ"), "{both}");
+        let deferred = |provider: &str| Config { deferred: Some(provider.into()), ..plain.clone() };
+        let engines = told(&deferred("sockets"), &plain);
+        assert!(engines.contains("ofi-triggered and service-process") && engines.contains("--engine"), "{engines}");
+        let providers = told(&deferred("sockets"), &deferred("psm3"));
+        assert!(providers.contains("ofi-provider"), "{providers}");
         assert_eq!(slow.digest(), tuned("# Slow.\n[cost]\nlatency = \"1000 us\"").digest());
     }
 }

@@ -320,6 +320,18 @@ impl Endpoint {
         self.settle();
     }
 
+    /// The engine beside the service process has carried out a list ([`Event::Offload`]), or has failed to.
+    pub fn handle_offloaded(
+        &mut self,
+        now: Instant,
+        (group, instance, call): (GroupHandle, InstanceId, CallId),
+        carried_out: bool,
+    ) {
+        self.node.out.now = now;
+        self.route_offloaded((group, instance, call), carried_out);
+        self.settle();
+    }
+
     /// The buffers of a call cannot be accessed.
     pub fn handle_memory_fault(&mut self, now: Instant, call: CallId) {
         self.node.out.now = now;

@@ -128,6 +128,12 @@ pub enum CollectiveError {
         /// How much.
         bytes: u64,
     },
+    /// The engine beside a service process failed in a call, or has nothing left for it.
+    #[error(
+        "the engine of the service process of {0} gave a call up: its log says why; fewer calls at once may help, or \
+         --engine service-process on all hosts"
+    )]
+    Engine(Rank),
     /// A rank had set a deadline for its call, and it has passed (SP-9).
     #[error("{0}")]
     Deadline(Box<DeadlineMissed>),
@@ -142,6 +148,7 @@ impl CollectiveError {
             | CollectiveError::Message { .. }
             | CollectiveError::Memory(_)
             | CollectiveError::Staging { .. }
+            | CollectiveError::Engine(_)
             | CollectiveError::Deadline(_) => true,
             CollectiveError::RankLost(_)
             | CollectiveError::PeerLost { .. }

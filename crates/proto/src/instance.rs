@@ -3,7 +3,8 @@
 //! One machine carries out all calls. Most programs rely on a ready barrier ([`Policy::Barrier`]): behind it every
 //! receive has memory, and whole blocks may be multicast ([`recovery`]). Small calls do without ([`Policy::Eager`]):
 //! their bytes go along with the first word of each message ([`eager`]). Where pairs of ranks exchange blocks nobody
-//! waits for a third ([`Policy::Pairs`], SP-5): a rank's messages are offered when it calls ([`pairs`]).
+//! waits for a third ([`Policy::Pairs`], SP-5): a rank's messages are offered when it calls ([`pairs`]). What an engine
+//! beside the service processes can carry out is left to it ([`Policy::Offloaded`], [`offloaded`]).
 //!
 //! | phase | event | next |
 //! |---|---|---|
@@ -46,6 +47,7 @@ mod by_rank;
 mod eager;
 mod layout;
 mod local;
+mod offloaded;
 mod pairs;
 pub(crate) mod recording;
 mod recovery;
@@ -58,6 +60,7 @@ pub(crate) mod tagged;
 
 use layout::Layout;
 use local::{Local, Presence};
+use offloaded::Handed;
 pub(crate) use recovery::Batch;
 use recovery::Multicasts;
 use scratch::Scratch;
@@ -93,6 +96,8 @@ enum Policy {
     Eager,
     /// Whoever calls tells those it exchanges with (SP-5).
     Pairs,
+    /// The engine beside each service process carries it out.
+    Offloaded,
 }
 
 #[derive(Debug)]
@@ -130,6 +135,8 @@ pub(crate) struct Instance {
     standing: bool,
     /// When scratch is asked for again that others of the group came first for.
     equip_at: Option<Instant>,
+    /// When others are told of a call that their engines may not have.
+    tell_at: Option<Instant>,
 }
 
 impl Instance {
@@ -156,6 +163,7 @@ impl Instance {
             stand_in_at: None,
             standing: false,
             equip_at: None,
+            tell_at: None,
         };
         let Class { moves, sizes: known } = signature.kind.class();
         let extents = match (moves, known) {
@@ -189,13 +197,15 @@ impl Instance {
         }
         for local in &mut self.locals {
             local.set_program(layout.program(self.signature, &extents, local.rank)?);
-            local.unposted = local.run.receives().map(|(op, _)| op).collect();
+            // Engines post receives by themselves.
+            let posted_here = layout.policy() != Policy::Offloaded;
+            local.unposted = local.run.receives().filter(|_| posted_here).map(|(op, _)| op).collect();
         }
         self.scratch = Scratch::new(cx.members, self.id, &self.locals)?;
         self.multicast = Multicasts::new(cx, &self.locals[0].run, self.signature.kind, &extents);
         self.extents = Some(extents);
         self.phase = Phase::Gathering;
-        self.policy = if layout.is_small() { Policy::Eager } else { Policy::Barrier };
+        self.policy = layout.policy();
         Ok(())
     }
 
@@ -261,6 +271,8 @@ impl Instance {
                 (owes || matches!(self.phase, Phase::Gathering)).then_some(CollectiveError::RankLost(gone))
             }
             Policy::Eager | Policy::Pairs => cx.transfer.unanswered(self.id, gone),
+            // What it had to send is with the engines.
+            Policy::Offloaded => None,
         }
     }
 
@@ -339,6 +351,7 @@ impl Instance {
             (Phase::Gathering, Policy::Barrier) if open => self.try_enter_barrier(cx),
             (Phase::Gathering | Phase::Running, Policy::Eager) if open => self.go_on_small(cx),
             (Phase::Gathering | Phase::Running, Policy::Pairs) if open => self.begin(cx),
+            (Phase::Gathering | Phase::Running, Policy::Offloaded) if open => self.go_on_offloaded(cx),
             (Phase::Unsized(_) | Phase::Gathering | Phase::Barrier | Phase::Running, _)
             | (Phase::Failed(_) | Phase::Ended { .. }, _) => Ok(()),
         }
@@ -356,7 +369,9 @@ impl Instance {
                         let (transfer, mut site) = cx.transfer();
                         match self.policy {
                             Policy::Eager => transfer.receive_small(&mut site, name, posting),
-                            Policy::Barrier | Policy::Pairs => transfer.expect(&mut site, name, posting),
+                            Policy::Barrier | Policy::Pairs | Policy::Offloaded => {
+                                transfer.expect(&mut site, name, posting)
+                            }
                         }
                     }
                     None => self.locals[i].unposted.push(op),
@@ -399,7 +414,7 @@ impl Instance {
     /// Starts every step that can start, and ends the calls whose programs are done.
     fn advance(&mut self, cx: &mut Context<'_>) {
         // Without a barrier steps start when their rank has called and the window is open.
-        if self.alive() && self.policy != Policy::Pairs {
+        if self.alive() && !matches!(self.policy, Policy::Pairs | Policy::Offloaded) {
             // What one local rank does may make a step of another ready that was looked at before.
             while let Some(i) = self.locals.iter().position(|l| l.run.has_ready()) {
                 while let Some(op) = self.locals[i].run.next_ready() {
@@ -438,7 +453,7 @@ impl Instance {
                 let (transfer, mut site) = cx.transfer();
                 match self.policy {
                     Policy::Eager => transfer.send_small(&mut site, origin, message),
-                    Policy::Barrier | Policy::Pairs => transfer.send_expected(&mut site, message),
+                    Policy::Barrier | Policy::Pairs | Policy::Offloaded => transfer.send_expected(&mut site, message),
                 }
             }
             Op::Multicast { span } => return self.start_multicast(cx, i, id, span),
@@ -460,7 +475,7 @@ impl Instance {
             Policy::Pairs => self.handle_offer_of_pairs(cx, from, offer, payload_len),
             Policy::Eager => self.handle_small(cx, from, offer, payload_len),
             // All choose alike whether there is anything to offer.
-            Policy::Barrier => Ok(false),
+            Policy::Barrier | Policy::Offloaded => Ok(false),
         }
     }
 
@@ -511,6 +526,8 @@ impl Instance {
         if let Some(block) = self.multicast.blocks.get_mut(self.locals[i].rank) {
             block.stop();
         }
+        let handed = self.locals[i].handed.take().and_then(Handed::into_staging);
+        handed.into_iter().for_each(|staging| cx.out.unstage(staging));
         let staging = match std::mem::replace(&mut self.locals[i].presence, Presence::Ended) {
             Presence::Absent { .. } | Presence::Ended => None,
             Presence::StoodIn(staging) => Some(staging),
@@ -547,6 +564,7 @@ impl Instance {
             self.multicast.begin_at,
             self.stand_in_at,
             self.equip_at,
+            self.tell_at,
             ask_at,
         ];
         timers.into_iter().flatten().min()
@@ -556,13 +574,18 @@ impl Instance {
     pub(crate) fn handle_timeout(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
         let due = |t: Option<Instant>| t.is_some_and(|t| t <= cx.out.now);
         let (check, whole, stand_in) = (due(self.check_at()), due(self.multicast.whole_at), due(self.stand_in_at));
+        let tell = due(self.tell_at);
         self.multicast.begin_at = self.multicast.begin_at.filter(|at| *at > cx.out.now);
         if due(self.equip_at) {
             self.try_enter(cx)?;
         }
+        if tell {
+            self.tell_offloaded(cx);
+        }
         if stand_in {
             self.stand_in_at = None;
             match self.policy {
+                Policy::Offloaded => unreachable!("nobody is stood in for where engines carry calls out"),
                 Policy::Barrier | Policy::Eager => self.stand_in(cx)?,
                 Policy::Pairs => self.stand_in_pairs(cx),
             }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use outboard_call::{Blocks, Rank, Reduction};
 pub use outboard_call::{CallKind, Class, Moves, Pairs, Signature, Sizes, TaggedCall, sizes_digest};
+use outboard_plan::deferred::List;
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
 use smallvec::SmallVec;
@@ -66,6 +67,8 @@ pub struct Member {
     pub address: Arc<[u8]>,
     /// From where its datagrams come; none where nobody knows.
     pub sends_from: Option<Ipv4Addr>,
+    /// Where the engine beside the service process is reached, opaque; empty where there is none.
+    pub engine: Arc<[u8]>,
     /// The rank's own offer: its service process knows whether the rank can still ask for the group.
     pub offer: OfferId,
 }
@@ -291,6 +294,10 @@ pub enum Event {
         /// Who.
         peer: SpId,
     },
+    /// Have the engine beside the service process carry this out ([`crate::Config::deferred`]), until
+    /// [`crate::Endpoint::handle_offloaded`]. When its call ends with an error before, it is to be withdrawn, and its
+    /// memory stays the engine's as long as that may touch it.
+    Offload(Box<Offload>),
     /// Receive this channel for this group, and hash the payload of its datagrams by this key. Several groups may have
     /// one channel.
     Join {
@@ -357,6 +364,32 @@ pub enum Event {
         /// What.
         what: &'static str,
     },
+}
+
+/// The task list of one call, for the engine beside the service process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Offload {
+    /// The call.
+    pub call: CallId,
+    /// Its group.
+    pub group: GroupHandle,
+    /// Its number there.
+    pub instance: InstanceId,
+    /// What is to be done.
+    pub list: List,
+    /// By task, what it is about; none of those that only add.
+    pub messages: Vec<Option<EngineMessage>>,
+}
+
+/// A message between engines.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EngineMessage {
+    /// Where the peer's engine is reached ([`Member::engine`]).
+    pub peer: Arc<[u8]>,
+    /// Its name, equal on both ends.
+    pub tag: u64,
+    /// What is sent, or where it goes, in memory of the service process; none without bytes.
+    pub memory: Option<MemRef>,
 }
 
 /// A step in the life of a collective at one service process, for a timeline of it.

@@ -39,8 +39,8 @@ pub use ids::{CallId, Channel, GroupHandle, HostId, InstanceId, Instant, OfferId
 pub use instance::recording::{MAX_RECORDINGS, MAX_STEPS, RecordError, Recording};
 pub use instance::run::Run;
 pub use interface::{
-    Account, CallKind, Class, Counters, Event, FrameBytes, GroupSpec, InFlight, MemRef, Member, Moves, MulticastBatch,
-    Order, Pairs, Payload, PostedCall, Reach, ReceivedDatagram, Region, Signature, Sizes, Step, TaggedCall, Transmit,
-    sizes_digest, staging_size,
+    Account, CallKind, Class, Counters, EngineMessage, Event, FrameBytes, GroupSpec, InFlight, MemRef, Member, Moves,
+    MulticastBatch, Offload, Order, Pairs, Payload, PostedCall, Reach, ReceivedDatagram, Region, Signature, Sizes,
+    Step, TaggedCall, Transmit, sizes_digest, staging_size,
 };
 pub use multicast::block::{Asking, Block, Patience};

@@ -11,7 +11,7 @@ use crate::error::CollectiveError;
 use crate::group::members::Members;
 use crate::ids::{CallId, GroupHandle, InstanceId, Instant, SpId, StagingId};
 use crate::instance::tagged::TAGGED;
-use crate::interface::{Account, CallKind, Counters, Event, MemRef, Order, Step, staging_size};
+use crate::interface::{Account, CallKind, Counters, Event, MemRef, Offload, Order, Step, staging_size};
 use crate::link::Owner;
 use crate::multicast::pacing::Contention;
 use crate::wire::Message;
@@ -28,6 +28,8 @@ pub(crate) struct Outbox {
     ending: VecDeque<(Completion, Result<(), CollectiveError>)>,
     /// Calls in flight that will never have all their bytes, and why.
     cut_off: BTreeMap<CallId, CollectiveError>,
+    /// Lists for the engine beside the service process, by the call whose bytes are copied for them first.
+    offloads: VecDeque<Offload>,
     /// Messages without payload, in order, for the links.
     pub(crate) messages: VecDeque<(SpId, Message)>,
     /// Collectives that have ended: their payload must not be read any more.
@@ -54,6 +56,7 @@ impl Outbox {
             events: VecDeque::new(),
             ending: VecDeque::new(),
             cut_off: BTreeMap::new(),
+            offloads: VecDeque::new(),
             messages: VecDeque::new(),
             forgotten: Vec::new(),
             forgotten_calls: Vec::new(),
@@ -136,9 +139,16 @@ impl Outbox {
         }
     }
 
+    /// A list for the engine, once what has been ordered for it is done.
+    pub(crate) fn offload(&mut self, offload: Offload) {
+        self.offloads.push_back(offload);
+    }
+
     /// A call ends as soon as what has been ordered is done ([`Self::poll_event`]).
     pub(crate) fn complete(&mut self, completion: Completion, result: Result<(), CollectiveError>) {
         let Completion { call, group, instance, .. } = completion;
+        // What has not been handed out is not carried out.
+        self.offloads.retain(|offload| offload.call != call);
         let owner = if instance == TAGGED { Owner::Call(call) } else { Owner::Instance(group, instance) };
         self.ending.push_back((completion, result));
         self.forgotten_calls.push((owner, call));
@@ -200,6 +210,9 @@ impl Outbox {
     pub(crate) fn poll_event(&mut self, put_off: impl Fn(CallId) -> bool) -> Option<Event> {
         if !self.events.is_empty() || !self.orders.is_empty() {
             return self.events.pop_front();
+        }
+        if let Some(at) = self.offloads.iter().position(|offload| !put_off(offload.call)) {
+            return self.offloads.remove(at).map(|offload| Event::Offload(Box::new(offload)));
         }
         let done = |(completion, result): &(Completion, _)| Result::is_err(result) || !put_off(completion.call);
         let at = self.ending.iter().position(done)?;
@@ -273,7 +286,9 @@ mod tests {
     }
 
     fn members(job: u64) -> Members {
-        let member = Member { sp: SpId(1), host: HostId(1), address: [].into(), sends_from: None, offer: OfferId(0) };
+        let none: [u8; 0] = [];
+        let (address, engine, offer) = (none.into(), none.into(), OfferId(0));
+        let member = Member { sp: SpId(1), host: HostId(1), address, sends_from: None, engine, offer };
         let spec = GroupSpec { handle: GroupHandle(1), key: [2, 3], job: 4, members: vec![member] };
         let mut members = Members::new(&spec, SpId(1), &Config::default()).expect("a group of one");
         members.account = Account { user: (job / 10) as u32, job };

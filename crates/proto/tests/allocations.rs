@@ -52,6 +52,7 @@ impl Pair {
             host: HostId(sp),
             address: [].into(),
             sends_from: None,
+            engine: [].into(),
             offer: OfferId(sp),
         });
         let spec = GroupSpec { handle: GROUP, key: [1, 2], job: 3, members: members.into() };

@@ -29,6 +29,7 @@ impl Pair {
             host: HostId(sp.0),
             address: Arc::from([sp.0 as u8]),
             sends_from: None,
+            engine: [].into(),
             offer: OfferId(sp.0),
         };
         let spec = GroupSpec { handle: GROUP, key: [3, 4], job: 1, members: ids.map(member).to_vec() };

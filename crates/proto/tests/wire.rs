@@ -88,6 +88,7 @@ fn error() -> impl Strategy<Value = CollectiveError> {
             b
         }),
         rank().prop_map(CollectiveError::Memory),
+        rank().prop_map(CollectiveError::Engine),
         (rank(), any::<u64>()).prop_map(|(rank, bytes)| CollectiveError::Staging { rank, bytes }),
         (rank(), any::<u64>()).prop_map(|(rank, after_ms)| CollectiveError::NotAsked { rank, after_ms }),
         (

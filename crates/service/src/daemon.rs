@@ -1,10 +1,12 @@
 //! Start and end of a service process: from [`Settings`] to a conductor that runs, and back to nothing.
 
+use std::net::Ipv4Addr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
 use outboard_fabric::multicast::{Interface, InterfaceError, MulticastSettings};
+use outboard_fabric::ofi::OfiError;
 use outboard_fabric::{
     Fabric, Identity, Limits, LoopbackHub, Tcp, TcpSettings, Ucx, UcxError, UcxSettings, rdma_device,
 };
@@ -17,6 +19,7 @@ use crate::conductor::Conductor;
 use crate::conductor::engine::Engine;
 use crate::conductor::lifetime::{Leaving, Lifetime};
 use crate::conductor::looking::Looking;
+use crate::conductor::offload::Offload;
 use crate::conductor::outbox::Outbox;
 use crate::conductor::poller::Poller;
 use crate::conductor::processor::Processor;
@@ -26,7 +29,7 @@ use crate::ranks::attach::{Host, random};
 use crate::ranks::docked::DockedRanks;
 use crate::ranks::offers::Sealer;
 use crate::ranks::quotas::Quotas;
-use crate::settings::{FabricChoice, Settings, SettingsError};
+use crate::settings::{EngineChoice, FabricChoice, Settings, SettingsError};
 use crate::socket::{NamedSocket, SocketError};
 use crate::telemetry::statistics::Statistics;
 use crate::telemetry::trace::Trace;
@@ -44,6 +47,9 @@ pub enum StartError {
     /// UCX.
     #[error(transparent)]
     Ucx(#[from] UcxError),
+    /// The engine of deferred work.
+    #[error(transparent)]
+    Ofi(#[from] OfiError),
     /// The network interface.
     #[error(transparent)]
     Interface(#[from] InterfaceError),
@@ -115,6 +121,7 @@ fn build(settings: &Settings) -> Result<Conductor, StartError> {
         }
         (AllgatherAlgorithm::Multicast | AllgatherAlgorithm::Ring, _) => None,
     };
+    let offload = offload(settings)?;
     let host = Host {
         id: SpId(id),
         place: crate::topology::host::identity().map_err(kernel("tell this host from others"))?,
@@ -123,6 +130,7 @@ fn build(settings: &Settings) -> Result<Conductor, StartError> {
         settings: settings.clone(),
         digest: config.digest(),
         address: Arc::from(fabric.local_address()),
+        engine: offload.as_ref().map_or_else(|| Arc::from([]), |offload| Arc::from(offload.address())),
         sends_from,
         quotas: Quotas::new(settings),
         sealer: Sealer::new([secret_a, secret_b]),
@@ -134,6 +142,7 @@ fn build(settings: &Settings) -> Result<Conductor, StartError> {
         service_process = format!("{id:016x}"),
         socket = %settings.socket.display(),
         fabric = ?settings.fabric(),
+        engine = %settings.engine,
         encrypted = settings.encrypt,
         ?config,
         "serving"
@@ -149,12 +158,26 @@ fn build(settings: &Settings) -> Result<Conductor, StartError> {
         statistics_socket,
         mailbox,
         datapath,
+        offload,
+        woken: false,
         statistics: Statistics::new(),
         trace,
         lifetime: Lifetime::new(settings.exit_when_idle),
         looking: Looking::new(settings.poll, Instant::now()),
         processor: Processor::of_this_thread(),
     })
+}
+
+/// The engine beside the service process, where one is asked for.
+fn offload(settings: &Settings) -> Result<Option<Offload>, StartError> {
+    if settings.engine == EngineChoice::ServiceProcess {
+        return Ok(None);
+    }
+    let at = match &settings.interface {
+        Some(name) => Interface::named(name)?.address().map_err(kernel("find the interface's IPv4 address"))?,
+        None => Ipv4Addr::LOCALHOST,
+    };
+    Ok(Some(Offload::open(&settings.ofi_provider, at)?))
 }
 
 fn fabric(settings: &Settings, identity: Identity) -> Result<Box<dyn Fabric>, StartError> {

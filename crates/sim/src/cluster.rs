@@ -58,6 +58,7 @@ pub(crate) fn group_spec(
     let member = |(rank, host): (usize, usize)| Member {
         sp: sp_id(host),
         sends_from: Some(address_of(host / siblings)),
+        engine: [].into(),
         host: HostId((host / siblings) as u64),
         address: Arc::from(&(host as u32).to_le_bytes()[..]),
         offer: OfferId((number as u64) << 32 | rank as u64),

@@ -122,7 +122,7 @@ const MESSAGES: [(u8, &str); 21] = [
     (52, "done"),
 ];
 const STEPS: [&str; 5] = ["known", "stood in", "entered", "ready", "ended"];
-const VERDICTS: [&str; 14] = [
+const VERDICTS: [&str; 15] = [
     "rank lost",
     "peer lost",
     "mismatch",
@@ -137,6 +137,7 @@ const VERDICTS: [&str; 14] = [
     "staging",
     "deadline",
     "invalid",
+    "engine",
 ];
 
 /// What has been reached, how often.
@@ -214,6 +215,7 @@ impl Coverage {
             CollectiveError::Refused { .. } => VERDICTS[10],
             CollectiveError::Staging { .. } => VERDICTS[11],
             CollectiveError::Deadline(_) => VERDICTS[12],
+            CollectiveError::Engine(_) => VERDICTS[14],
         };
         *self.verdicts.entry(name).or_insert(0) += 1;
     }

@@ -509,6 +509,7 @@ impl Host {
                 self.outbox.push_back(Action::Completed { call, result, output });
             }
             Event::Late { group, rank, .. } => self.outbox.push_back(Action::Late { group, rank }),
+            Event::Offload(offload) => unreachable!("no engine is configured: {offload:?}"),
             Event::Overdue(overdue) => self.outbox.push_back(Action::Overdue(overdue)),
             Event::Step { step, .. } => self.coverage.step(&step),
             Event::Violation { .. } if self.expects_violations => {}

@@ -522,6 +522,7 @@ fn names_members(error: &CollectiveError) -> bool {
     match error {
         CollectiveError::RankLost(rank)
         | CollectiveError::Memory(rank)
+        | CollectiveError::Engine(rank)
         | CollectiveError::NotAsked { rank, .. }
         | CollectiveError::Refused { rank, .. }
         | CollectiveError::Staging { rank, .. } => member(rank),

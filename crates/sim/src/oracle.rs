@@ -146,6 +146,7 @@ impl Truth {
                 | CollectiveError::Message { .. }
                 | CollectiveError::Memory(_)
                 | CollectiveError::Staging { .. }
+                | CollectiveError::Engine(_)
                 | CollectiveError::Deadline(_),
             )) => false,
             Err(GroupError::Failed(error)) => self.is_so(scenario, number, None, error),
@@ -227,6 +228,8 @@ impl Truth {
                 let size = staging_size(*bytes);
                 size.is_none_or(|size| size > scenario.config.owner_scratch_quota) || scenario.groups.len() > 1
             }
+            // No scenario has engines beside service processes.
+            CollectiveError::Engine(_) => false,
             CollectiveError::Message { source_rank, destination, tag, sent, expected } => {
                 let (from, to) = (source_rank.0 as usize, destination.0 as usize);
                 // It fails its receive alone.

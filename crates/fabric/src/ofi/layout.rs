@@ -5,7 +5,7 @@ use crate::layout::{Fact, check, constants, structure};
 
 fn structures(facts: &mut Vec<Fact>) {
     structure!(facts, Fid = "struct fid" { class = "fclass", context = "context", ops = "ops" });
-    structure!(facts, part Ops = "struct fi_ops" { size = "size", close = "close", bind = "bind", control = "control" });
+    structure!(facts, part Ops = "struct fi_ops" { close = "close", bind = "bind", control = "control" });
     structure!(facts, part Fabric = "struct fid_fabric" { fid = "fid", ops = "ops", api_version = "api_version" });
     structure!(facts, part FabricOps = "struct fi_ops_fabric" { domain = "domain" });
     structure!(facts, part Domain = "struct fid_domain" { fid = "fid", ops = "ops" });
@@ -70,7 +70,15 @@ fn layouts_equal_the_installed_headers() {
         FI_DIRECTED_RECV, FI_SELECTIVE_COMPLETION, FI_AV_MAP, FI_PROGRESS_AUTO, FI_THREAD_SAFE, FI_EP_RDM,
         FI_WAIT_FD, FI_WAIT_UNSPEC, FI_CNTR_EVENTS_COMP, FI_CQ_FORMAT_TAGGED, FI_GETWAIT, FI_ENABLE, FI_QUEUE_WORK,
         FI_OP_TRECV, FI_OP_TSEND, FI_OP_CNTR_ADD, FI_ENODATA, FI_EAGAIN);
-    let headers = ["rdma/fi_trigger.h", "rdma/fabric.h", "rdma/fi_domain.h", "rdma/fi_endpoint.h", "rdma/fi_cm.h",
-        "rdma/fi_tagged.h", "rdma/fi_eq.h", "rdma/fi_errno.h"];
+    let headers = [
+        "rdma/fi_trigger.h",
+        "rdma/fabric.h",
+        "rdma/fi_domain.h",
+        "rdma/fi_endpoint.h",
+        "rdma/fi_cm.h",
+        "rdma/fi_tagged.h",
+        "rdma/fi_eq.h",
+        "rdma/fi_errno.h",
+    ];
     check(&headers, "libfabric-dev", &facts);
 }

@@ -32,9 +32,13 @@ enum State {
     Posting(usize),
     Posted,
     /// Whether it had been when somebody looked before: the provider may be about to leave its counters.
-    Ended { seen: bool },
+    Ended {
+        seen: bool,
+    },
     /// Failed or withdrawn; whether the thread that posts may be in the middle of a task.
-    Left { posting: bool },
+    Left {
+        posting: bool,
+    },
 }
 
 /// What is left to be handed over of a list.

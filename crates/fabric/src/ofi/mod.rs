@@ -2,8 +2,8 @@
 //! provider carries it out with those of other hosts, and the service process hears of its last task.
 //!
 //! A task begins when a counter is at a threshold, and adds to another counter when it is complete. The last task of a
-//! list leads to the counter of ended lists, on which a thread of ours waits. Another thread posts, since a provider may
-//! connect within, and a host that is down then blocks for as long as it likes.
+//! list leads to the counter of ended lists, on which a thread of ours waits. Another thread posts, since a provider
+//! may connect within, and a host that is down then blocks for as long as it likes.
 //!
 //! | list is | on | next |
 //! |---|---|---|
@@ -24,9 +24,9 @@ mod list;
 mod provider;
 
 use std::collections::{BTreeMap, HashMap};
+use std::ffi::c_int;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::ffi::c_int;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{Builder, JoinHandle};
@@ -37,8 +37,8 @@ use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io::Errno;
 
 use list::{Next, Posted};
-use provider::Provider;
 pub use provider::MAX_OFI_ADDRESS;
+use provider::Provider;
 
 /// Addresses of other endpoints that are kept: more than a cluster has, restarts included.
 const MOST_PEERS: usize = 65_536;
@@ -154,7 +154,8 @@ impl Ofi {
         let shared = Arc::new(Shared { provider, bell, lists: Mutex::default() });
         let (poster, posts) = channel();
         let (waits, posting) = (Arc::clone(&shared), Arc::clone(&shared));
-        let waiter = Builder::new().name("ofi-wait".to_owned()).spawn(move || waits.wait()).map_err(OfiError::Kernel)?;
+        let waiter =
+            Builder::new().name("ofi-wait".to_owned()).spawn(move || waits.wait()).map_err(OfiError::Kernel)?;
         let waiter = Some(waiter);
         let ofi = Ofi { shared, peers: HashMap::new(), poster, waiter, watched };
         Builder::new().name("ofi-post".to_owned()).spawn(move || posting.post(&posts)).map_err(OfiError::Kernel)?;

@@ -54,10 +54,17 @@ impl Provider {
         let mut found = None;
         for (capability, caps) in ASKED {
             let asked = getinfo(&functions, name, at, caps);
-            free(&functions, found.replace(asked.map_err(|code| match code {
-                ffi::FI_ENODATA => OfiError::Cannot { provider: name.to_owned(), capability: capability.to_owned() },
-                code => OfiError::Step { provider: name.to_owned(), step: "fi_getinfo", why: say(&functions, code) },
-            })?));
+            free(
+                &functions,
+                found.replace(asked.map_err(|code| match code {
+                    ffi::FI_ENODATA => {
+                        OfiError::Cannot { provider: name.to_owned(), capability: capability.to_owned() }
+                    }
+                    code => {
+                        OfiError::Step { provider: name.to_owned(), step: "fi_getinfo", why: say(&functions, code) }
+                    }
+                })?),
+            );
         }
         let info = found.expect("something is asked for");
         let mut provider = Provider {
@@ -142,9 +149,8 @@ impl Provider {
         let events = ffi::FI_CNTR_EVENTS_COMP;
         let mut attributes = ffi::CntrAttr { events, wait_obj, wait_set: ptr::null_mut(), flags: 0 };
         // SAFETY: the domain is open; the result is a valid place.
-        let opened = unsafe {
-            ((*(*self.domain).ops).cntr_open)(self.domain, &mut attributes, &mut raw, ptr::null_mut())
-        };
+        let opened =
+            unsafe { ((*(*self.domain).ops).cntr_open)(self.domain, &mut attributes, &mut raw, ptr::null_mut()) };
         self.done("fi_cntr_open (fewer calls at once may help)", opened)?;
         Ok(Counter(raw))
     }
@@ -157,9 +163,8 @@ impl Provider {
         }
         let mut name = 0;
         // SAFETY: the addresses are open; `address` has the length that this provider's addresses have.
-        let inserted = unsafe {
-            ((*(*self.av).ops).insert)(self.av, address.as_ptr().cast(), 1, &mut name, 0, ptr::null_mut())
-        };
+        let inserted =
+            unsafe { ((*(*self.av).ops).insert)(self.av, address.as_ptr().cast(), 1, &mut name, 0, ptr::null_mut()) };
         match inserted {
             1 => Ok(name),
             code => Err(self.failed("fi_av_insert", code)),
@@ -245,14 +250,8 @@ impl Provider {
 
 impl Drop for Provider {
     fn drop(&mut self) {
-        let objects: [*mut ffi::Fid; 6] = [
-            self.ep.cast(),
-            self.ended.cast(),
-            self.cq.cast(),
-            self.av.cast(),
-            self.domain.cast(),
-            self.fabric.cast(),
-        ];
+        let objects: [*mut ffi::Fid; 6] =
+            [self.ep.cast(), self.ended.cast(), self.cq.cast(), self.av.cast(), self.domain.cast(), self.fabric.cast()];
         objects.into_iter().filter(|fid| !fid.is_null()).for_each(close);
         // SAFETY: returned by fi_getinfo, released once.
         unsafe { (self.functions.fi_freeinfo)(self.info.as_ptr()) };

@@ -70,7 +70,8 @@ fn a_ring_passes_blocks_on_by_itself() {
         for (rank, engine) in engines.iter_mut().enumerate() {
             let program = program(ring, &arguments, Rank(rank as u32)).expect("a plan");
             let list = List::lower(&program).expect("taken");
-            let whole: Vec<u8> = (0..RANKS).flat_map(|at| if at == rank { block(at) } else { vec![0; bytes] }).collect();
+            let whole: Vec<u8> =
+                (0..RANKS).flat_map(|at| if at == rank { block(at) } else { vec![0; bytes] }).collect();
             let memory = Bytes::new(whole);
             let message = |task: &Task| {
                 let (peer, source, index, span) = match task.action {

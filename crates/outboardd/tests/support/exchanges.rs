@@ -70,7 +70,7 @@ fn exchange(group: &Group, call: usize, count: impl Fn(usize, usize) -> u64) -> 
 }
 
 /// Posts an exchange of even blocks.
-fn even(group: &Group, call: usize, bytes: u64) -> Posted {
+pub(super) fn even(group: &Group, call: usize, bytes: u64) -> Posted {
     let (rank, ranks) = me(group);
     let send: Vec<u8> = (0..ranks).flat_map(|to| content(rank, to, call, bytes)).collect();
     let mut receive = Buffer::in_order(vec![bytes; ranks]);

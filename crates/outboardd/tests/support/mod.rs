@@ -11,6 +11,7 @@ mod errands;
 pub(crate) mod exchanges;
 pub(crate) mod forger;
 mod life;
+pub(crate) mod offloaded;
 pub(crate) mod recorded;
 mod reductions;
 pub(crate) mod refusable;

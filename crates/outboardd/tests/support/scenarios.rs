@@ -12,7 +12,7 @@ use super::errands::{self, Meanwhile};
 use super::exchanges::{self, check_exchange, post_uneven};
 use super::forger;
 use super::reductions::{self, check_sums, post_sums};
-use super::{life, recorded, rooted, survivors};
+use super::{life, offloaded, recorded, rooted, survivors};
 
 /// No wait of a test ends by this unless something is broken.
 pub(super) const LIMIT: Duration = Duration::from_secs(60);
@@ -87,6 +87,7 @@ pub(crate) fn run(name: &str) {
         "mismatch" => mismatch(&group),
         "never-asks" => never_asks(&context, &group),
         "alltoall" => exchanges::alltoall(&group),
+        "offloaded" => offloaded::calls(&group),
         "landing" => exchanges::landing(&context, &group),
         "allgatherv" => exchanges::allgatherv(&group),
         "rooted" => rooted::all_kinds(&group),

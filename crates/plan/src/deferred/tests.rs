@@ -127,7 +127,8 @@ fn expected(collective: Collective, memory: &[Memory], bytes: usize, root: Rank)
 #[test]
 fn lists_carry_out_what_their_programs_say() {
     let taken = Collective::ALL.into_iter().filter(|collective| choice(*collective, 2, 1).is_ok());
-    for (collective, ranks) in taken.flat_map(|collective| [1, 2, 3, 4, 5, 8, 13, 33].map(|ranks| (collective, ranks))) {
+    for (collective, ranks) in taken.flat_map(|collective| [1, 2, 3, 4, 5, 8, 13, 33].map(|ranks| (collective, ranks)))
+    {
         for (bytes, seed) in [(0, 1), (1, 2), (5, 3), (5, 4)] {
             let bytes = if collective == Collective::Barrier { 0 } else { bytes };
             let root = Rank(ranks / 2);

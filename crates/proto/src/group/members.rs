@@ -6,15 +6,19 @@
 //! all members but for `me` and `reach`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::Hasher;
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use outboard_call::codec::Writer;
 use outboard_plan::Rank;
+use siphasher::sip::SipHasher13;
 
 use crate::config::Config;
 use crate::error::CollectiveError;
 use crate::ids::{Channel, GroupHandle, HostId, InstanceId, SpId};
-use crate::interface::{Account, GroupSpec, Reach};
+use crate::interface::{Account, GroupSpec, Reach, Signature};
 use crate::wire::MulticastKey;
 
 /// The members of a group.
@@ -37,6 +41,10 @@ pub(crate) struct Members {
     pub(crate) me: u32,
     /// From where the datagrams of each of `sps` come, where that is known.
     sends_from: Vec<Option<Ipv4Addr>>,
+    /// Where the engine beside each of `sps` is reached; empty where there is none.
+    engines: Vec<Arc<[u8]>>,
+    /// Keys the tags of messages between engines.
+    secret: [u64; 2],
     /// The ranks served here, ascending.
     pub(crate) locals: Vec<Rank>,
     /// How far multicast from here has to go.
@@ -83,6 +91,7 @@ impl Members {
         let of = |r: &Rank| of_rank[r.0 as usize] == my_number;
         let mut lowest = vec![Rank(0); sps.len()];
         (0..of_rank.len()).rev().for_each(|rank| lowest[of_rank[rank] as usize] = Rank(rank as u32));
+        let engines = lowest.iter().map(|rank| Arc::clone(&spec.members[rank.0 as usize].engine)).collect();
         let sends_from = lowest.iter().map(|rank| spec.members[rank.0 as usize].sends_from).collect();
         let locals = (0..of_rank.len() as u32).map(Rank).filter(of).collect();
         let channels = if sps.len() > 1 {
@@ -98,6 +107,8 @@ impl Members {
             of_rank,
             lowest,
             sends_from,
+            engines,
+            secret: spec.key,
             me: my_number,
             locals,
             reach: match (hosts.len(), here) {
@@ -139,6 +150,27 @@ impl Members {
         self.sends_from[self.of_rank[rank.0 as usize] as usize].is_none_or(|known| known == address)
     }
 
+    /// Where the engine of the service process of a rank is reached.
+    pub(crate) fn engine_of(&self, rank: Rank) -> &Arc<[u8]> {
+        &self.engines[self.of_rank[rank.0 as usize] as usize]
+    }
+
+    /// What a message between engines is called: nobody outside the group can tell, and calls that differ in anything
+    /// have other messages.
+    pub(crate) fn engine_tag(
+        &self,
+        (instance, signature): (InstanceId, &Signature),
+        (from, to, index): (Rank, Rank, u32),
+    ) -> u64 {
+        let mut hasher = SipHasher13::new_with_keys(self.secret[0], self.secret[1]);
+        let mut called = Vec::new();
+        signature.encode(&mut Writer::new(&mut called));
+        hasher.write_u64(instance.0);
+        hasher.write(&called);
+        [from.0, to.0, index].into_iter().for_each(|part| hasher.write_u32(part));
+        hasher.finish()
+    }
+
     pub(crate) fn local(&self, rank: Rank) -> Option<usize> {
         self.locals.binary_search(&rank).ok()
     }
@@ -158,6 +190,7 @@ impl Members {
         match error {
             CollectiveError::RankLost(rank)
             | CollectiveError::Memory(rank)
+            | CollectiveError::Engine(rank)
             | CollectiveError::NotAsked { rank, .. }
             | CollectiveError::Refused { rank, .. }
             | CollectiveError::Staging { rank, .. } => self.has_rank(*rank),
@@ -232,6 +265,7 @@ mod tests {
             host: HostId(host),
             address: [].into(),
             sends_from: None,
+            engine: [].into(),
             offer: OfferId(0),
         };
         let members = places.iter().map(member).collect();

@@ -1,8 +1,11 @@
 //! Which plan carries out a call, and what that plan is for one rank.
 
 use outboard_plan::selection::{Case, Choice, Collective, chosen};
-use outboard_plan::{Algorithm, Arguments, Extents, PlanError, Program, ProgramBuilder, Rank, Topology, program};
+use outboard_plan::{
+    Algorithm, Arguments, Extents, PlanError, Program, ProgramBuilder, Rank, Topology, deferred, program,
+};
 
+use super::Policy;
 use crate::config::{self, Config};
 use crate::group::members::Members;
 use crate::interface::{CallKind, Signature};
@@ -42,11 +45,16 @@ pub(crate) struct Layout {
     topology: Topology,
     /// No message is worth a barrier.
     small: bool,
+    /// Engines carry it out.
+    offloaded: bool,
 }
 
 impl Layout {
     /// How a call is carried out of which all know the sizes: a pure function of what all members agree on.
     pub(crate) fn choose(signature: Signature, members: &Members, config: &Config) -> Layout {
+        if let Some(layout) = Layout::deferred(signature, members, config) {
+            return layout;
+        }
         let terrain = Terrain::of(members);
         // Ranks of one service process need no network: what they multicast is copied, and their barrier is none.
         let alone = terrain.service_processes == 1;
@@ -58,17 +66,36 @@ impl Layout {
         let anywhere = matches!(signature.kind, CallKind::Allgatherv { .. });
         let choice = settled(if anywhere { chosen.block_by_block() } else { chosen }, terrain, config);
         let by_host = choice.asks_for_hosts();
-        Layout { choice, topology: if by_host { terrain.topology() } else { Topology::flat(terrain.ranks) }, small }
+        Layout {
+            choice,
+            topology: if by_host { terrain.topology() } else { Topology::flat(terrain.ranks) },
+            small,
+            offloaded: false,
+        }
+    }
+
+    /// How the engines beside service processes carry a call out, if they do. Ranks of one service process need none.
+    fn deferred(signature: Signature, members: &Members, config: &Config) -> Option<Layout> {
+        config.deferred.as_ref().filter(|_| members.sps.len() > 1)?;
+        let sized = matches!(signature.kind, CallKind::Allgatherv { .. } | CallKind::ReduceScatter { .. });
+        let terrain = Terrain::of(members);
+        let Case { collective, ranks, bytes, .. } = case(signature, terrain, false);
+        let choice = deferred::choice(collective, ranks, bytes).ok().filter(|_| !sized)?;
+        Some(Layout { choice, topology: Topology::flat(ranks), small: false, offloaded: true })
     }
 
     /// Whether pairs of ranks carry it out, without a barrier (SP-5).
     pub(crate) fn pulls(&self) -> bool {
-        self.choice.pulls()
+        !self.offloaded && self.choice.pulls()
     }
 
-    /// Whether every message carries its bytes, and nobody waits for a barrier.
-    pub(crate) fn is_small(&self) -> bool {
-        self.small
+    /// What its programs may rely on, where pairs do not carry it out.
+    pub(super) fn policy(&self) -> Policy {
+        match (self.offloaded, self.small) {
+            (true, _) => Policy::Offloaded,
+            (false, true) => Policy::Eager,
+            (false, false) => Policy::Barrier,
+        }
     }
 }
 
@@ -110,7 +137,7 @@ impl Layout {
     /// What `rank` does, or what cannot be.
     pub(super) fn program(&self, signature: Signature, extents: &Extents, rank: Rank) -> Result<Program, &'static str> {
         // Behind the ready barrier all have called: what a plan would tell them is known.
-        if self.choice.collective() == Collective::Barrier {
+        if self.choice.collective() == Collective::Barrier && !self.offloaded {
             return Ok(ProgramBuilder::new(rank, self.topology.ranks()).build());
         }
         let arguments = Arguments {

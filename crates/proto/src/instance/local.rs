@@ -2,6 +2,7 @@
 
 use outboard_plan::{Buffer, Extents, OpId, Program, Rank, Span};
 
+use super::offloaded::Handed;
 use super::run::Run;
 use crate::ids::{Instant, StagingId};
 use crate::interface::{MemRef, Moves, Pairs, PostedCall, Region};
@@ -29,6 +30,8 @@ pub(super) struct Local {
     pub(super) blocked: Vec<OpId>,
     /// Receives that wait for memory.
     pub(super) unposted: Vec<OpId>,
+    /// Its list, while the engine has it.
+    pub(super) handed: Option<Handed>,
     /// Where its scratch begins, once there is some.
     pub(super) scratch: Option<(StagingId, u64)>,
 }
@@ -37,7 +40,7 @@ impl Local {
     /// A rank that has not called, and of which is not known yet what it will do.
     pub(super) fn new(rank: Rank) -> Self {
         let (presence, run) = (Presence::Absent { wanted: None }, Run::default());
-        Local { rank, presence, run, blocked: Vec::new(), unposted: Vec::new(), scratch: None }
+        Local { rank, presence, run, blocked: Vec::new(), unposted: Vec::new(), handed: None, scratch: None }
     }
 
     pub(super) fn set_program(&mut self, program: Program) {

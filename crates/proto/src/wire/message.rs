@@ -410,6 +410,7 @@ impl Fields for Writer<'_> {
                 self.u8(missed.awaited.is_some().into()).u32(awaited).absentees(&missed.missing)
             }
             CollectiveError::Staging { rank, bytes } => self.u8(10).u32(rank.0).u64(*bytes),
+            CollectiveError::Engine(rank) => self.u8(13).u32(rank.0),
             CollectiveError::NotAsked { rank, after_ms } => self.u8(11).u32(rank.0).u64(*after_ms),
             CollectiveError::Refused { rank, why } => {
                 let why = REFUSALS.iter().position(|one| one == why).expect("all of them are listed");
@@ -499,6 +500,7 @@ fn read_error(r: &mut Reader<'_>) -> Result<CollectiveError, DecodeError> {
             let why = *REFUSALS.get(why).ok_or(DecodeError::Value("refusal"))?;
             CollectiveError::Refused { rank, why }
         }
+        13 => CollectiveError::Engine(Rank(r.u32()?)),
         48 => CollectiveError::Message {
             source_rank: Rank(r.u32()?),
             destination: Rank(r.u32()?),

@@ -17,6 +17,7 @@ pub(crate) fn spec(at: &[u64]) -> GroupSpec {
         host: HostId(*sp),
         address: Arc::from([*sp as u8]),
         sends_from: None,
+        engine: [].into(),
         offer: OfferId(*sp),
     };
     GroupSpec { handle: GROUP, key: KEY, job: 1, members: at.iter().map(member).collect() }

@@ -8,10 +8,10 @@ use std::time::Instant as WallInstant;
 
 use outboard_plan::Rank;
 use outboard_proto::{
-    Account, CallId, CollectiveError, Config, Endpoint, Event, GroupHandle, GroupSpec, InFlight, Instant, MemRef,
-    OfferId, Payload, PostedCall, ReceivedDatagram, RecordError, Recording, Refusal, SpId, Transmit,
+    Account, CallId, CollectiveError, Config, Endpoint, Event, GroupHandle, GroupSpec, InFlight, InstanceId, Instant,
+    MemRef, OfferId, Payload, PostedCall, ReceivedDatagram, RecordError, Recording, Refusal, SpId, Transmit,
 };
-use outboard_shm::memory::Landing;
+use outboard_shm::memory::{Landing, Resident};
 
 use crate::memory::backlog::Backlog;
 use crate::memory::{Buffers, Cause, Fault, Memory, Payloads, Place};
@@ -198,6 +198,17 @@ impl Engine {
 
     pub(crate) fn peer_lost(&mut self, peer: SpId) {
         self.tell(|machine, now| machine.handle_peer_lost(now, peer));
+    }
+
+    /// The engine beside the machine has carried out the list of a call, or has failed to.
+    pub(crate) fn offloaded(&mut self, place: (GroupHandle, InstanceId, CallId), carried_out: bool) {
+        self.tell(|machine, now| machine.handle_offloaded(now, place, carried_out));
+    }
+
+    /// Memory of this process where a piece lies, for the engine.
+    pub(crate) fn resident(&mut self, piece: MemRef) -> Result<Resident, Fault> {
+        let place = self.memory.place_to_read(piece)?;
+        Ok(place.resident(piece.len).expect("the engine is given memory of this process alone"))
     }
 
     /// Calls the machine's timers if they are due; returns whether they were.

@@ -26,6 +26,7 @@ mod arrivals;
 pub(crate) mod engine;
 pub(crate) mod lifetime;
 pub(crate) mod looking;
+pub(crate) mod offload;
 pub(crate) mod outbox;
 pub(crate) mod poller;
 pub(crate) mod processor;
@@ -46,6 +47,7 @@ use crate::conductor::arrivals::Arrivals;
 use crate::conductor::engine::Engine;
 use crate::conductor::lifetime::Lifetime;
 use crate::conductor::looking::Looking;
+use crate::conductor::offload::Offload;
 use crate::conductor::outbox::Outbox;
 use crate::conductor::poller::{Poller, Token, Trigger};
 use crate::conductor::processor::Processor;
@@ -84,6 +86,10 @@ pub(crate) struct Conductor {
     pub(crate) statistics_socket: Option<NamedSocket>,
     pub(crate) mailbox: Mailbox<Report>,
     pub(crate) datapath: Option<Datapath>,
+    /// The engine that carries out what it can.
+    pub(crate) offload: Option<Offload>,
+    /// What woke us from the last sleep may have been about it.
+    pub(crate) woken: bool,
     pub(crate) statistics: Statistics,
     pub(crate) trace: Option<Trace>,
     pub(crate) lifetime: Lifetime,
@@ -118,6 +124,9 @@ impl Conductor {
         self.poller.watch(self.outbox.fabric().event_fd(), Token::Fabric, Trigger::Level)?;
         self.poller.watch(self.mailbox.bell(), Token::Mailbox, Trigger::Level)?;
         self.poller.watch(&self.attach, Token::Attach, Trigger::Level)?;
+        if let Some(offload) = &self.offload {
+            self.poller.watch(offload.event_fd(), Token::Engine, Trigger::Level)?;
+        }
         if let Some(socket) = &self.statistics_socket {
             self.poller.watch(socket, Token::Statistics, Trigger::Level)?;
         }
@@ -174,6 +183,7 @@ impl Conductor {
 
     /// Looks at everything once.
     fn turn(&mut self) -> Turn {
+        let offloads = self.offload.as_ref().map(|offload| (offload.is_busy(), offload.counts.calls));
         let heard = std::mem::take(&mut self.fabric_calls) && self.progress_fabric();
         let reported = self.take_reports();
         let asked = self.ranks.take_submissions(&mut self.engine, &self.host.quotas, self.trace.as_mut());
@@ -183,11 +193,27 @@ impl Conductor {
         let unfinished = (0..ANSWERS).all(|_| {
             self.take_events() | self.outbox.pump(&mut self.engine, self.datapath.as_ref(), self.trace.as_mut())
         });
+        self.count_wake(offloads);
         let at = Instant::now();
         self.ranks.close_silent(at, &self.poller, &mut self.engine);
         let gone = self.ranks.mind_memory(at, &self.poller, &mut self.engine);
         self.review_landings();
         Turn { unfinished: gone || unfinished, found: heard || reported || asked || copied, at }
+    }
+
+    /// Counts the wake-up that this turn followed, if lists were in flight or were handed over in it.
+    fn count_wake(&mut self, before: Option<(bool, u64)>) {
+        if let (true, Some(offload), Some((busy, calls))) = (self.woken, &mut self.offload, before) {
+            offload.counts.wakeups += u64::from(busy || offload.counts.calls > calls);
+        }
+        self.woken = false;
+    }
+
+    /// Lists that the engine has carried out.
+    fn take_offloaded(&mut self) {
+        for (place, carried_out) in self.offload.iter_mut().flat_map(Offload::take_ended) {
+            self.engine.offloaded(place, carried_out);
+        }
     }
 
     /// Whether the fabric had anything.
@@ -287,8 +313,18 @@ impl Conductor {
                         self.ranks.remove(id, &self.poller, &mut self.engine);
                     }
                 }
+                Event::Offload(offload) => {
+                    let place = (offload.group, offload.instance, offload.call);
+                    let engine = self.offload.as_mut().expect("asked for where there is one");
+                    if !engine.begin(*offload, |memory| self.engine.resident(memory)) {
+                        self.engine.offloaded(place, false);
+                    }
+                }
                 Event::Completed { call, result } => {
                     let failed = result.is_err();
+                    if let (true, Some(offload)) = (failed, &mut self.offload) {
+                        offload.withdraw(call);
+                    }
                     if let Some(ended) = self.ranks.completed(call, result, &mut self.engine) {
                         self.statistics.ended(&ended, failed);
                         if let Some(trace) = &mut self.trace {
@@ -332,6 +368,7 @@ impl Conductor {
         self.statistics.datapath.sleeps += u64::from(limit != Some(Duration::ZERO));
         let since = self.trace.as_ref().filter(|_| limit != Some(Duration::ZERO)).map(|_| Trace::now());
         let woken = self.poller.sleep(limit);
+        self.woken = limit != Some(Duration::ZERO);
         if let (Some(trace), Some(since)) = (&mut self.trace, since) {
             trace.did("wait", since, Value::Null);
         }
@@ -364,6 +401,7 @@ impl Conductor {
             // The next turn looks at these.
             Token::Doorbell(_) => {}
             Token::Mailbox => self.mailbox.silence(),
+            Token::Engine => self.take_offloaded(),
             Token::Stop => {
                 if stopped() {
                     *phase = match *phase {
@@ -429,6 +467,7 @@ impl Conductor {
         self.statistics.datapath.connections_refused = self.outbox.fabric().refused();
         self.statistics.datapath.looks = self.looking.looks;
         self.statistics.datapath.copies = self.engine.copies();
+        self.statistics.datapath.offloaded = self.offload.as_ref().map(|offload| offload.counts).unwrap_or_default();
         self.statistics.datapath.bytes_landed = self.engine.bytes_landed();
         let seat = |group, rank| Some(self.ranks.seat(group, rank)?.to_string());
         let (machine, in_flight) = (self.engine.machine(), self.engine.in_flight());

@@ -18,6 +18,8 @@ pub enum Token {
     Fabric,
     /// The mailbox of the datapath threads.
     Mailbox,
+    /// The engine beside the service process has something to tell.
+    Engine,
     /// A connection waits at the attach socket.
     Attach,
     /// A connection waits at the statistics socket.
@@ -32,7 +34,7 @@ pub enum Token {
 
 const KIND_SHIFT: u32 = 56;
 /// Tokens without a number, by what stands for them.
-const PLAIN: [Token; 5] = [Token::Stop, Token::Fabric, Token::Mailbox, Token::Attach, Token::Statistics];
+const PLAIN: [Token; 6] = [Token::Stop, Token::Fabric, Token::Mailbox, Token::Attach, Token::Statistics, Token::Engine];
 
 impl Token {
     fn encode(self) -> u64 {

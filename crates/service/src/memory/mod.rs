@@ -165,7 +165,7 @@ impl Place {
     }
 
     /// So many bytes in this process, for the kernel to write to; none of memory that is not mapped here.
-    fn resident(&self, bytes: u64) -> Option<Resident> {
+    pub(crate) fn resident(&self, bytes: u64) -> Option<Resident> {
         match self {
             Place::Rank { memory, address, .. } => memory.landing(*address, bytes),
             Place::Staging { buffer, offset } => buffer.resident(*offset, usize::try_from(bytes).ok()?),

@@ -60,6 +60,8 @@ pub(crate) struct Host {
     pub(crate) digest: u64,
     /// Of the unicast fabric.
     pub(crate) address: Arc<[u8]>,
+    /// Of the engine beside the service process; empty where there is none.
+    pub(crate) engine: Arc<[u8]>,
     /// From where our multicast comes, if the interface has an address.
     pub(crate) sends_from: Option<Ipv4Addr>,
     pub(crate) quotas: Quotas,
@@ -295,9 +297,9 @@ impl Desk<'_> {
         let here = || Seat { node: Arc::clone(&host.node), place: rank.place(&host.topology) };
         let seat = seat.unwrap_or_else(here);
         let (&Host { id: sp, place, digest, .. }, job) = (host, host.settings.job);
-        let (address, sends_from) = (Arc::clone(&host.address), host.sends_from);
+        let (address, engine, sends_from) = (Arc::clone(&host.address), Arc::clone(&host.engine), host.sends_from);
         let seal = host.sealer.seal(rank.job.user, handle, key);
-        let offer = Offer { sp, host: place, job, handle, key, digest, address, sends_from, seat, seal };
+        let offer = Offer { sp, host: place, job, handle, key, digest, address, engine, sends_from, seat, seal };
         let forgotten = if rank.offers.len() >= MOST_OFFERS { rank.offers.pop_front() } else { None };
         rank.offers.push_back(OfferId(seal));
         self.engine.offer(OfferId(seal));

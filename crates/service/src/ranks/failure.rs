@@ -17,7 +17,9 @@ pub(crate) fn collective(error: &CollectiveError) -> Status {
         | CollectiveError::Configuration { .. }
         | CollectiveError::HandleTaken(_) => Status::Mismatch,
         CollectiveError::Memory(_) => Status::Memory,
-        CollectiveError::Staging { .. } | CollectiveError::Refused { .. } => Status::Resource,
+        CollectiveError::Staging { .. } | CollectiveError::Refused { .. } | CollectiveError::Engine(_) => {
+            Status::Resource
+        }
         CollectiveError::Deadline(_) | CollectiveError::NotAsked { .. } => Status::Deadline,
         CollectiveError::Protocol(_) => Status::Protocol,
     }

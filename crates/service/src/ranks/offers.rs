@@ -10,6 +10,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use outboard_call::codec::{DecodeError, Reader, Writer};
+use outboard_fabric::ofi::MAX_OFI_ADDRESS;
 use outboard_proto::config::Difference;
 use outboard_proto::wire;
 use outboard_proto::{GroupHandle, GroupSpec, HostId, Member, OfferId, SpId};
@@ -23,7 +24,7 @@ use crate::topology::Seat;
 pub const MAX_ADDRESS: usize = outboard_fabric::MAX_ADDRESS;
 const MAGIC: [u8; 8] = *b"outboard";
 /// Layout of the offer itself; the wire version is carried beside it.
-const LAYOUT: u8 = 5;
+const LAYOUT: u8 = 6;
 const CHECKSUM_AT: usize = OFFER_BYTES - 8;
 
 /// One rank's offer.
@@ -43,6 +44,8 @@ pub struct Offer {
     pub digest: u64,
     /// Unicast address of the service process, opaque.
     pub address: Arc<[u8]>,
+    /// Address of the engine beside it, opaque, at most [`MAX_OFI_ADDRESS`] bytes; empty where there is none.
+    pub engine: Arc<[u8]>,
     /// From where its multicast comes, if it knows.
     pub sends_from: Option<Ipv4Addr>,
     /// Where the rank runs.
@@ -173,10 +176,11 @@ impl Offer {
     /// The bytes to hand out.
     ///
     /// # Panics
-    /// When the address is longer than [`MAX_ADDRESS`]: the fabric promises that it is not.
+    /// When an address is longer than [`MAX_ADDRESS`] or [`MAX_OFI_ADDRESS`]: the fabric promises that it is not.
     #[must_use]
     pub fn encode(&self) -> [u8; OFFER_BYTES] {
         assert!(self.address.len() <= MAX_ADDRESS, "a fabric address has at most {MAX_ADDRESS} bytes");
+        assert!(self.engine.len() <= MAX_OFI_ADDRESS, "an engine's address has at most {MAX_OFI_ADDRESS} bytes");
         let mut bytes = Vec::with_capacity(OFFER_BYTES);
         let mut w = Writer::new(&mut bytes);
         w.bytes(&MAGIC).u8(LAYOUT).u8(wire::VERSION).u32(self.handle.0);
@@ -189,6 +193,7 @@ impl Offer {
             .u64(self.seal)
             .u32(self.sends_from.map_or(0, u32::from));
         w.u16(self.address.len() as u16).bytes(&self.address);
+        w.u16(self.engine.len() as u16).bytes(&self.engine);
         self.seat.encode(&mut w);
         bytes.resize(CHECKSUM_AT, 0);
         let sum = checksum(&bytes);
@@ -219,12 +224,13 @@ impl Offer {
         let (sp, job, key) = (SpId(r.u64()?), r.u64()?, [r.u64()?, r.u64()?]);
         let (digest, host, seal) = (r.u64()?, HostId(r.u64()?), r.u64()?);
         let sends_from = Some(Ipv4Addr::from(r.u32()?)).filter(|address| !address.is_unspecified());
-        let length = usize::from(r.u16()?);
-        if length > MAX_ADDRESS {
-            return Err(DecodeError::Value("address"));
-        }
-        let (address, seat) = (r.bytes(length)?.into(), Seat::decode(r)?);
-        Ok(Offer { sp, host, job, handle, key, digest, address, sends_from, seat, seal })
+        let mut address = |most| match usize::from(r.u16()?) {
+            length if length <= most => Ok(Arc::from(r.bytes(length)?)),
+            _ => Err(DecodeError::Value("address")),
+        };
+        let (address, engine) = (address(MAX_ADDRESS)?, address(MAX_OFI_ADDRESS)?);
+        let seat = Seat::decode(r)?;
+        Ok(Offer { sp, host, job, handle, key, digest, address, engine, sends_from, seat, seal })
     }
 }
 
@@ -272,6 +278,7 @@ pub fn group_spec(
         }
         let known = *known.entry(offer.sp).or_insert(offer);
         let address = known.address == offer.address && known.sends_from == offer.sends_from;
+        let address = address && known.engine == offer.engine;
         for (what, same) in [("address", address), ("host", known.host == offer.host)] {
             if !same {
                 return Err(OfferError::Stale { rank: r, what, sp: offer.sp });
@@ -280,8 +287,9 @@ pub fn group_spec(
     }
     // One copy of each address, however many ranks a service process serves.
     let member = |offer: &Offer| {
-        let address = Arc::clone(&known[&offer.sp].address);
-        Member { sp: offer.sp, host: offer.host, address, sends_from: offer.sends_from, offer: OfferId(offer.seal) }
+        let Offer { address, engine, .. } = known[&offer.sp];
+        let (address, engine, offer_id) = (Arc::clone(address), Arc::clone(engine), OfferId(offer.seal));
+        Member { sp: offer.sp, host: offer.host, address, sends_from: offer.sends_from, engine, offer: offer_id }
     };
     let members = parsed.iter().map(member).collect();
     let spec = GroupSpec { handle: first.handle, key: common_key(&parsed), job: first.job, members };
@@ -330,6 +338,7 @@ mod tests {
             key: [sp, 7],
             digest: 9,
             address: sp.to_le_bytes().as_slice().into(),
+            engine: [sp as u8; 16].into(),
             sends_from: Some(Ipv4Addr::new(10, 0, 0, sp as u8)),
             seat: Seat { node: "h\u{f6}st".into(), place: Place { socket: Some(sp as u32), core: None } },
             seal: 7,

@@ -195,6 +195,15 @@ pub struct Copies {
     pub failed: u64,
 }
 
+/// Calls of local ranks that an engine beside the service process was given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Offloaded {
+    /// Lists handed over, one for each call of a rank.
+    pub calls: u64,
+    /// Times the conductor woke to hand lists over, or while any was in flight.
+    pub wakeups: u64,
+}
+
 /// What the datapath threads and the conductor saw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Datapath {
@@ -230,6 +239,8 @@ pub struct Datapath {
     pub connections_refused: u64,
     /// Copies between ranks here.
     pub copies: Copies,
+    /// Calls that the engine beside the service process carried out.
+    pub offloaded: Offloaded,
 }
 
 /// Everything, as reported.

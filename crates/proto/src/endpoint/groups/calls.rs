@@ -9,7 +9,7 @@ use crate::endpoint::turns::Load;
 use crate::endpoint::{Endpoint, Node};
 use crate::error::CollectiveError;
 use crate::group::lateness::Watch;
-use crate::ids::{CallId, InstanceId, SpId};
+use crate::ids::{CallId, GroupHandle, InstanceId, SpId};
 use crate::instance::tagged::TAGGED;
 use crate::instance::{Context, Instance};
 use crate::interface::{Class, Moves, Pairs, PostedCall, Signature, Sizes, Step};
@@ -26,6 +26,23 @@ impl Endpoint {
         };
         if let Err(error) = tried {
             self.node.out.complete(completion, Err(error));
+        }
+    }
+
+    pub(in crate::endpoint) fn route_offloaded(
+        &mut self,
+        (group, instance, call): (GroupHandle, InstanceId, CallId),
+        carried_out: bool,
+    ) {
+        let Some(g) = self.groups.get_mut(&group) else { return };
+        // Else the call has ended by an error since.
+        let Some(local) = g.instance(instance).and_then(|i| i.offloaded(call)) else { return };
+        if carried_out {
+            g.with_instance(&mut self.node, instance, |i, cx| i.handle_offloaded(cx, local));
+        } else {
+            g.failed = true;
+            let error = CollectiveError::Engine(g.members.locals[local]);
+            g.break_up(&mut self.node, error, true);
         }
     }
 

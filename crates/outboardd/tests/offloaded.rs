@@ -1,0 +1,147 @@
+//! Daemons with `--engine ofi-triggered` on the hosts of an emulated cluster, over libfabric's sockets provider.
+//!
+//! This program is also the lab's processes and the ranks, so it has a `main` of its own.
+
+mod support;
+
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+
+use support::cluster::Cluster;
+use support::offloaded::{LISTS, ROUNDS};
+use support::{DAEMON, Daemon, Rank, all_say, kill_the_last, let_go};
+
+/// Daemons that sleep whenever they can, so that every wake-up counts.
+const ENGINE: [&str; 4] = ["--engine", "ofi-triggered", "--poll", "off"];
+
+fn main() -> ExitCode {
+    let tests: [(&str, fn()); 9] = [
+        ("bytes_are_right_and_the_conductor_sleeps", bytes_are_right_and_the_conductor_sleeps),
+        ("several_calls_and_ranks_are_in_flight_at_once", several_calls_and_ranks_are_in_flight_at_once),
+        ("what_the_engine_does_not_take_runs_beside_it", what_the_engine_does_not_take_runs_beside_it),
+        ("ranks_that_disagree_are_told_what_was_called", ranks_that_disagree_are_told_what_was_called),
+        ("a_killed_rank_is_named_on_all_hosts", a_killed_rank_is_named_on_all_hosts),
+        ("a_killed_daemon_is_named_on_all_hosts", a_killed_daemon_is_named_on_all_hosts),
+        ("a_dead_host_is_named", a_dead_host_is_named),
+        ("daemons_of_two_engines_make_no_group", daemons_of_two_engines_make_no_group),
+        ("what_is_missing_is_named_at_the_start", what_is_missing_is_named_at_the_start),
+    ];
+    support::cluster::main(&tests)
+}
+
+fn offloaded(daemon: &Daemon, name: &str) -> u64 {
+    daemon.statistics()["datapath"]["offloaded"][name].as_u64().expect("a number")
+}
+
+/// Bytes of all sizes on four hosts; a conductor wakes to take a call and to hear of its end, and not in between.
+fn bytes_are_right_and_the_conductor_sleeps() {
+    let cluster = Cluster::start(4, None, &ENGINE);
+    let mut ranks = cluster.ranks("offloaded", 1);
+    all_say(&mut ranks, "done");
+    let counts = |name| cluster.daemons.iter().map(|daemon| offloaded(daemon, name)).collect::<Vec<u64>>();
+    let (calls, wakeups) = (counts("calls"), counts("wakeups"));
+    ranks.iter_mut().for_each(Rank::go_on);
+    all_say(&mut ranks, "done");
+    for (host, (before, woken)) in calls.into_iter().zip(wakeups).enumerate() {
+        let (calls, woken) = (counts("calls")[host] - before, counts("wakeups")[host] - woken);
+        println!("host {host}: {calls} calls, {woken} wake-ups");
+        assert_eq!(calls, (LISTS * ROUNDS) as u64, "every call with anything to do is the engine's");
+        assert!(woken <= 2 * calls, "host {host}: {woken} wake-ups for {calls} calls");
+    }
+    let_go(ranks);
+    assert_eq!(cluster.count("failed"), 0);
+}
+
+/// With two ranks on each host, of which some are late, and calls that overlap.
+fn several_calls_and_ranks_are_in_flight_at_once() {
+    let cluster = Cluster::start(3, None, &ENGINE);
+    for scenario in ["allgather", "alltoall", "broadcast", "rooted"] {
+        cluster.run(scenario, 2);
+    }
+    assert!(cluster.daemons.iter().all(|daemon| offloaded(daemon, "calls") > 0));
+}
+
+/// Reductions and uneven blocks run on the service processes, between calls of the engine.
+fn what_the_engine_does_not_take_runs_beside_it() {
+    let cluster = Cluster::start(3, None, &ENGINE);
+    for scenario in ["reductions", "allgatherv"] {
+        cluster.run(scenario, 1);
+    }
+    assert!(cluster.daemons.iter().all(|daemon| offloaded(daemon, "calls") < daemon_calls(daemon)));
+}
+
+fn daemon_calls(daemon: &Daemon) -> u64 {
+    daemon.statistics()["completed"].as_u64().expect("a number")
+}
+
+/// Messages of calls that differ never meet; both ranks hear of it.
+fn ranks_that_disagree_are_told_what_was_called() {
+    let cluster = Cluster::start(2, None, &ENGINE);
+    cluster.ranks("mismatch", 1).into_iter().for_each(Rank::finish);
+}
+
+fn a_killed_rank_is_named_on_all_hosts() {
+    let cluster = Cluster::start(2, None, &ENGINE);
+    kill_the_last(cluster.ranks("one-dies", 2));
+}
+
+fn a_killed_daemon_is_named_on_all_hosts() {
+    let mut cluster = Cluster::start(2, None, &ENGINE);
+    let mut ranks = cluster.ranks("a-daemon-dies", 2);
+    all_say(&mut ranks, "posted");
+    cluster.daemons[1].kill();
+    ranks.drain(1..).for_each(Rank::finish);
+    let_go(ranks);
+}
+
+/// A host whose link goes silent is found out by the service processes, while the provider still tries to reach it.
+fn a_dead_host_is_named() {
+    let mut cluster = Cluster::start(3, None, &ENGINE);
+    let mut ranks = cluster.ranks("a-host-dies", 2);
+    let mut dead = ranks.split_off(4);
+    all_say(&mut dead, "ready");
+    all_say(&mut ranks, "posted");
+    let mut silence = cluster.lab.command("h3", "ip").expect("the host is up");
+    let status = silence.args(["link", "set", "eth0", "down"]).status().expect("iproute2");
+    assert!(status.success(), "{status}");
+    dead.iter_mut().for_each(Rank::kill);
+    cluster.daemons[2].kill();
+    for rank in &mut ranks {
+        let said = rank.line();
+        assert!(said.contains("rank 4"), "{said}");
+    }
+    let_go(ranks);
+    cluster.daemons.truncate(2);
+}
+
+/// The error names both engines, and what to give.
+fn daemons_of_two_engines_make_no_group() {
+    let cluster = Cluster::start_by((2, 1), None, &["--log", "error"], |lab, host, flags| {
+        let engine: &[&str] = if host == "h2" { &ENGINE } else { &[] };
+        Daemon::start_by(lab.command(host, Path::new(DAEMON)).expect("the host is up"), &[flags, engine].concat())
+    });
+    let mut ranks = cluster.ranks("mismatched-world", 1);
+    for rank in &mut ranks {
+        let said = rank.line();
+        assert!(said.contains("service-process") && said.contains("ofi-triggered"), "{said}");
+    }
+    let_go(ranks);
+}
+
+/// A daemon whose engine cannot be had says what is missing, of what, and ends.
+fn what_is_missing_is_named_at_the_start() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let refused = |flags: &[&str], variable: (&str, &Path)| {
+        let mut daemon = Command::new(DAEMON);
+        daemon.args(["--engine", "ofi-triggered", "--socket"]).arg(directory.path().join("socket")).args(flags);
+        let ended = daemon.env(variable.0, variable.1).stdin(Stdio::null()).output().expect("the daemon starts");
+        assert!(!ended.status.success());
+        String::from_utf8_lossy(&ended.stderr).into_owned()
+    };
+    let provider = refused(&["--ofi-provider", "tcp"], ("OUTBOARD_NOTHING", Path::new("")));
+    assert!(provider.contains("provider tcp cannot do this"), "{provider}");
+    // A library of that name without anything in it comes first.
+    std::fs::write(directory.path().join("libfabric.so.1"), b"").expect("written");
+    let library = refused(&[], ("LD_LIBRARY_PATH", directory.path()));
+    assert!(library.contains("libfabric") && library.contains("apt install libfabric1"), "{library}");
+}

@@ -1,0 +1,44 @@
+//! What the ranks of the tests call where an engine beside the service processes carries calls out.
+
+use outboard::Group;
+
+use super::exchanges::{check_exchange, even};
+use super::scenarios::{LIMIT, block, check, me, post, say, wait_for_line};
+
+/// Bytes of blocks: none, one, around an eager message, and several.
+const SIZES: [usize; 5] = [0, 1, 16_383, 16_384, 70_001];
+/// How often every call is made.
+pub(crate) const ROUNDS: usize = 4;
+/// Calls in a round of which an engine is given a list: with bytes two allgathers, an alltoall and a broadcast from each
+/// of four ranks; a barrier always.
+pub(crate) const LISTS: usize = (SIZES.len() - 1) * (2 + 1 + 4) + SIZES.len();
+
+/// Allgathers, alltoalls, broadcasts and barriers of several sizes, one after the other, with the bytes that are to come.
+pub(super) fn calls(group: &Group) {
+    let (rank, ranks) = me(group);
+    // What follows is counted.
+    let wait = || {
+        say("done");
+        wait_for_line();
+    };
+    group.barrier().expect("success");
+    wait();
+    for round in 0..ROUNDS {
+        for (at, bytes) in SIZES.into_iter().enumerate() {
+            let call = round * SIZES.len() + at;
+            for in_place in [false, true] {
+                check(post(group, call, bytes, in_place), ranks);
+            }
+            check_exchange(group, even(group, call, bytes as u64));
+            for root in 0..ranks {
+                let mut buffer = if rank == root { block(root, call, bytes) } else { vec![0; bytes] };
+                // SAFETY: the buffer is not touched before the request has ended.
+                let request = unsafe { group.ibroadcast(root as u32, buffer.as_mut_ptr(), bytes as u64) };
+                request.expect("posted").wait(Some(LIMIT)).expect("within the limit").expect("success");
+                assert!(buffer == block(root, call, bytes), "broadcast of {bytes} bytes from {root}");
+            }
+            group.barrier().expect("success");
+        }
+    }
+    wait();
+}

@@ -1,0 +1,106 @@
+//! The engine beside the service process: lists that the machine hands over go to libfabric, ends of lists come back.
+//!
+//! Invariant: a list reads and writes memory of this process alone, which it keeps as long as the provider may touch it.
+//! Never decides what is offloaded: that is the machine's.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::os::fd::BorrowedFd;
+
+use outboard_fabric::ofi::{Message, Ofi, OfiError};
+use outboard_proto::{CallId, EngineMessage, GroupHandle, InstanceId, MemRef};
+use outboard_shm::memory::Resident;
+
+use crate::memory::Fault;
+use crate::telemetry::statistics::Offloaded;
+
+/// Which call a list is of.
+type Place = (GroupHandle, InstanceId, CallId);
+
+/// See the module.
+pub(crate) struct Offload {
+    ofi: Ofi,
+    next: u64,
+    /// Lists in flight, and those whose calls have failed since.
+    lists: BTreeMap<u64, Place>,
+    pub(crate) counts: Offloaded,
+}
+
+impl Offload {
+    /// Opens libfabric's `provider` at an address of this host.
+    pub(crate) fn open(provider: &str, at: Ipv4Addr) -> Result<Offload, OfiError> {
+        let ofi = Ofi::open(provider, at)?;
+        tracing::warn!(
+            provider,
+            %at,
+            "the engine's endpoint is not authenticated and not encrypted: whoever reaches it can send to it, so use it \
+             on closed networks alone"
+        );
+        Ok(Offload { ofi, next: 0, lists: BTreeMap::new(), counts: Offloaded::default() })
+    }
+
+    /// Where the engines of other service processes reach this one.
+    pub(crate) fn address(&self) -> &[u8] {
+        self.ofi.address()
+    }
+
+    /// Readable when [`Self::take_ended`] has something to look at.
+    pub(crate) fn event_fd(&self) -> BorrowedFd<'_> {
+        self.ofi.event_fd()
+    }
+
+    /// Whether lists are in flight.
+    pub(crate) fn is_busy(&self) -> bool {
+        !self.lists.is_empty()
+    }
+
+    /// Hands a list over; `resident` finds the memory of its messages. False when it cannot be carried out.
+    pub(crate) fn begin(
+        &mut self,
+        offload: outboard_proto::Offload,
+        mut resident: impl FnMut(MemRef) -> Result<Resident, Fault>,
+    ) -> bool {
+        let outboard_proto::Offload { call, group, instance, list, messages } = offload;
+        let mut message = |EngineMessage { peer, tag, memory }: EngineMessage| {
+            Ok(Message { peer, tag, bytes: memory.map(&mut resident).transpose()? })
+        };
+        let messages = messages.into_iter().map(|one| one.map(&mut message).transpose());
+        // Where there was no memory the group has failed already.
+        let Ok(messages) = messages.collect::<Result<Vec<_>, Fault>>() else { return true };
+        let token = self.next;
+        self.next += 1;
+        match self.ofi.post(token, &list, messages) {
+            Ok(()) => {
+                self.counts.calls += 1;
+                self.lists.insert(token, (group, instance, call));
+                true
+            }
+            Err(error) => {
+                tracing::error!(%group, %error, "the engine does not take a call");
+                false
+            }
+        }
+    }
+
+    /// A call has failed: nobody waits for its list any more.
+    pub(crate) fn withdraw(&mut self, call: CallId) {
+        let found = self.lists.iter().find(|(_, (.., listed))| *listed == call).map(|(token, _)| *token);
+        if let Some(token) = found {
+            self.lists.remove(&token);
+            self.ofi.withdraw(token);
+        }
+    }
+
+    /// Calls whose lists have ended, and whether they were carried out.
+    pub(crate) fn take_ended(&mut self) -> Vec<(Place, bool)> {
+        let mut ended = Vec::new();
+        for (token, result) in self.ofi.take_ended() {
+            let Some(place) = self.lists.remove(&token) else { continue };
+            if let Err(error) = &result {
+                tracing::error!(group = %place.0, %error, "the engine gives a call up");
+            }
+            ended.push((place, result.is_ok()));
+        }
+        ended
+    }
+}

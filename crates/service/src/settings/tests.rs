@@ -1,0 +1,109 @@
+use super::*;
+use clap::{CommandFactory, FromArgMatches, Parser};
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    settings: Settings,
+}
+
+/// The settings that a command line gives, and what it gave.
+pub(crate) fn parse(words: &[&str]) -> (Settings, ArgMatches) {
+    let matches = Line::command().try_get_matches_from(words).expect("valid words");
+    (Line::from_arg_matches(&matches).expect("valid words").settings, matches)
+}
+
+#[test]
+fn a_single_host_needs_no_network() {
+    let (settings, matches) = parse(&["outboardd", "--mtu", "1500", "--chains", "2"]);
+    assert_eq!(settings.fabric(), FabricChoice::Loopback);
+    let config = settings.resolve().expect("usable");
+    assert_eq!((config.chunk_bytes, config.datagram_overhead), (1448, 66));
+    assert_eq!(config.allgather, AllgatherAlgorithm::Ring);
+    let printed = print(&matches);
+    assert!(printed.contains("chains = 2 (flag)"), "{printed}");
+    assert!(printed.contains("subgroups = 1 (default)"), "{printed}");
+}
+
+#[test]
+fn sp_9_the_watchdog_is_on_unless_told_otherwise() {
+    let watchdog = |words: &[&str]| parse(words).0.resolve().expect("usable").watchdog;
+    assert_eq!(watchdog(&["outboardd"]), Some(Duration::from_secs(30)));
+    assert_eq!(watchdog(&["outboardd", "--watchdog", "0.5"]), Some(Duration::from_millis(500)));
+    assert_eq!(watchdog(&["outboardd", "--watchdog", "0"]), None);
+    assert_eq!(watchdog(&["outboardd", "--watchdog", "2 ms"]), Some(Duration::from_millis(2)));
+}
+
+#[test]
+fn modes_are_octal() {
+    assert_eq!((octal("600"), octal("0660")), (Ok(0o600), Ok(0o660)));
+    for wrong in ["", "8", "1777", "-1", "rw"] {
+        assert!(octal(wrong).is_err(), "{wrong} is accepted");
+    }
+}
+
+#[test]
+fn impossible_settings_are_refused_by_name() {
+    let refused = |words: &[&str]| parse(words).0.resolve().expect_err("unusable").to_string();
+    assert!(refused(&["outboardd", "--algorithm", "multicast"]).contains("--interface"));
+    assert!(refused(&["outboardd", "--socket", "/a:/b"]).contains("`/a:/b`"));
+    assert!(refused(&["outboardd", "--mtu", "100"]).contains("100"));
+    let line = Line::command().try_get_matches_from(["outboardd", "--link-rate", "0"]);
+    assert!(line.expect_err("unusable").to_string().contains("0 bit/s"));
+    assert!(refused(&["outboardd", "--interface", "../lo"]).contains("../lo"));
+}
+
+#[test]
+fn a_tuning_file_is_read_or_refused_by_line() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("tuning.toml");
+    let path = path.to_str().expect("ASCII");
+    let resolve = || parse(&["outboardd", "--tuning", path]).0.resolve();
+    assert!(resolve().expect_err("no file").to_string().contains(path));
+    std::fs::write(path, "[cost]\nlatency = \"1 ms\"\n").expect("written");
+    let tuning = resolve().expect("usable").tuning.expect("a tuning");
+    assert_eq!(tuning.cost.latency.in_nanoseconds(), 1_000_000);
+    std::fs::write(path, "[cost]\nlatency = \"soon\"\n").expect("written");
+    let refused = resolve().expect_err("unusable").to_string();
+    assert!(refused.contains("tuning.toml, line 2: `soon` is no duration"), "{refused}");
+}
+
+#[test]
+fn a_cluster_key_is_a_secret_or_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("key");
+    let read = || parse(&["outboardd", "--cluster-key", path.to_str().expect("ASCII")]).0.read_cluster_key();
+    assert!(matches!(read(), Err(SettingsError::KeyFile { .. })));
+    std::fs::write(&path, b"secret").expect("written");
+    for (mode, taken) in [(0o600, true), (0o640, false), (0o604, false), (0o400, true)] {
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("ours");
+        assert_eq!(read().is_ok(), taken, "{mode:o}");
+    }
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("ours");
+    std::fs::write(&path, b"").expect("written");
+    assert!(matches!(read(), Err(SettingsError::Key { length: 0, .. })));
+}
+
+#[test]
+fn an_interface_brings_tcp_and_multicast() {
+    let (settings, _) = parse(&["outboardd", "--interface", "lo"]);
+    assert_eq!(settings.fabric(), FabricChoice::Tcp);
+    let config = settings.resolve().expect("lo exists everywhere");
+    assert_eq!(config.allgather, AllgatherAlgorithm::Multicast);
+}
+
+/// Whoever asks for encryption gets it, or is told why not; the digest of what a group agrees on covers multicast.
+#[test]
+fn encryption_leaves_nothing_in_the_clear() {
+    let words = |more: &[&'static str]| [&["outboardd", "--interface", "lo"], more].concat();
+    let resolve = |more: &[&'static str]| parse(&words(more)).0.resolve();
+    let (settings, _) = parse(&words(&["--encrypt"]));
+    assert_eq!((settings.fabric(), settings.algorithm()), (FabricChoice::Tcp, AlgorithmChoice::Ring));
+    let (encrypted, plain) = (resolve(&["--encrypt"]).expect("usable"), resolve(&[]).expect("usable"));
+    assert_ne!(encrypted.digest(), plain.digest());
+    let refused = |more: &[&'static str]| resolve(more).expect_err("in the clear").to_string();
+    assert!(refused(&["--encrypt", "--algorithm", "multicast"]).contains("--algorithm ring"));
+    assert!(refused(&["--encrypt", "--fabric", "ucx"]).contains("--fabric ucx"));
+    assert!(refused(&["--encrypt", "--engine", "ofi-triggered"]).contains("--engine ofi-triggered"));
+}
