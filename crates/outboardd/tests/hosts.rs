@@ -300,7 +300,6 @@ fn a_killed_daemon_is_named_on_all_hosts() {
     let_go(ranks);
 }
 
-/// A host's link goes silent and all its processes end at once, so that no kernel says farewell for them.
 fn a_dead_host_is_named_and_leaves_nothing_behind() {
     let mut cluster = Cluster::start(3, None, &[]);
     let before: Vec<usize> = cluster.daemons.iter().map(Daemon::descriptors).collect();
@@ -309,11 +308,7 @@ fn a_dead_host_is_named_and_leaves_nothing_behind() {
     let mut dead = ranks.split_off(4);
     all_say(&mut dead, "ready");
     all_say(&mut ranks, "posted");
-    let mut silence = cluster.lab.command("h3", "ip").expect("the host is up");
-    let status = silence.args(["link", "set", "eth0", "down"]).status().expect("iproute2");
-    assert!(status.success(), "{status}");
-    dead.iter_mut().for_each(Rank::kill);
-    cluster.daemons[2].kill();
+    cluster.kill_host(2, &mut dead);
     for rank in &mut ranks {
         let said = rank.line();
         assert!(said.contains(&victim) && said.contains("rank 4"), "{said}");

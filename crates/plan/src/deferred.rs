@@ -1,10 +1,14 @@
 //! Task lists for NICs with deferred work (`FI_TRIGGER` of libfabric): a rank's program as messages that begin when
 //! counters say so. Pure; the tasks name messages as the program does.
 //!
-//! Each task adds 1 to one counter when it is complete. A step that follows nothing begins at once; one that follows
-//! others begins when a counter is at their number. Where a step is among what several others wait for, in different
-//! company, it has a counter of its own, and adding tasks join it to the counters of these. What nobody waits for adds
-//! to the counter of the list's end.
+//! As on CORE-Direct's NIC (CD-1) a list is posted whole and messages wait for completions, here by counters in the
+//! place of a management queue. Each task adds 1 to one counter when it is complete. A step that follows nothing begins
+//! at once; one that follows others begins when a counter is at their number. Where a step is among what several others
+//! wait for, in different company, it has a counter of its own, and adding tasks join it to the counters of these. What
+//! nobody waits for adds to the counter of the list's end.
+//!
+//! A message with bytes leaves when its receiver has cleared it, by a message without bytes of its own list: else
+//! whoever calls ahead of others would fill their NICs.
 //!
 //! Messages go from and to memory that mirrors input and output of the program, since a rank's memory may go while the
 //! NIC works. The engine copies what the list begins with there ([`List::gathers`]) and what it has received from there
@@ -27,6 +31,9 @@ pub const MOST_RANKS: u32 = 64;
 pub const MOST_BYTES: u64 = 64 << 20;
 /// Counters that the lists of [`MOST_RANKS`] ranks have at most; a provider with fewer is of no use.
 pub const MOST_COUNTERS: u32 = 64;
+
+/// What the index of a message that clears another has more than that.
+const CLEARS: u32 = 1 << 31;
 
 /// Why deferred work does not carry out a call or a program.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -108,14 +115,10 @@ pub struct List {
     pub tasks: Vec<Task>,
     /// When all tasks are complete.
     pub end: Threshold,
-    /// Copies of the program before the list, in the rank's memory.
-    pub before: Vec<(Span, Span)>,
     /// What the list sends of the rank's memory, each span once.
     pub gathers: Vec<Span>,
     /// What the list receives for the rank.
     pub delivers: Vec<Span>,
-    /// Copies of the program behind it, in the rank's memory.
-    pub after: Vec<(Span, Span)>,
 }
 
 /// The counter of the list's end.
@@ -129,32 +132,45 @@ impl List {
     pub fn lower(program: &Program) -> Result<List, Refused> {
         let parts = Parts::of(program)?;
         let mut counters = Counters::of(program, &parts);
-        let mut tasks = Vec::new();
+        let (mut tasks, mut clears, mut sends) = (Vec::new(), Vec::new(), Vec::new());
         for id in parts.receives.iter().chain(&parts.sends) {
-            let step = &program.steps[id.0 as usize];
+            let after = counters.awaited_by(&parts.awaited(program, *id));
             let counts = counters.counted_by(*id);
-            let action = match step.op {
-                Op::Send { to, index, span } => Action::Send { to, index, span, counts },
-                Op::Recv { from, index, span } => Action::Receive { from, index, span, counts },
+            match program.steps[id.0 as usize].op {
+                Op::Send { to, index, span } => {
+                    if span.len > 0 {
+                        let (index, counts) = (index | CLEARS, counters.counted_by(clearing(program, *id)));
+                        let action = Action::Receive { from: to, index, span: Span::signal(), counts };
+                        tasks.push(Task { after: None, action });
+                    }
+                    sends.push(Task { after, action: Action::Send { to, index, span, counts } });
+                }
+                Op::Recv { from, index, span } => {
+                    tasks.push(Task { after, action: Action::Receive { from, index, span, counts } });
+                    if span.len > 0 {
+                        let (index, counts) = (index | CLEARS, counters.counted_last());
+                        let action = Action::Send { to: from, index, span: Span::signal(), counts };
+                        clears.push(Task { after, action });
+                    }
+                }
                 Op::Multicast { .. } | Op::MulticastRecv { .. } | Op::Copy { .. } | Op::Reduce { .. } => {
                     unreachable!("no message")
                 }
-            };
-            tasks.push(Task { after: counters.awaited_by(&parts.followed(program, *id)), action });
+            }
         }
+        tasks.extend(clears.into_iter().chain(sends));
         let end = Threshold { counter: END, value: counters.ending };
         tasks.append(&mut counters.joins());
-        let Parts { before, after, gathers, delivers, .. } = parts;
-        Ok(List { counters: counters.next, tasks, end, before, gathers, delivers, after })
+        let Parts { gathers, delivers, .. } = parts;
+        Ok(List { counters: counters.next, tasks, end, gathers, delivers })
     }
 }
 
 /// A program taken apart.
+#[derive(Default)]
 struct Parts {
     receives: Vec<OpId>,
     sends: Vec<OpId>,
-    before: Vec<(Span, Span)>,
-    after: Vec<(Span, Span)>,
     gathers: Vec<Span>,
     delivers: Vec<Span>,
 }
@@ -169,28 +185,14 @@ enum Phase {
 
 impl Parts {
     fn of(program: &Program) -> Result<Parts, Refused> {
-        let nothing = || Vec::new();
-        let mut parts = Parts {
-            receives: Vec::new(),
-            sends: Vec::new(),
-            before: nothing(),
-            after: nothing(),
-            gathers: Vec::new(),
-            delivers: Vec::new(),
-        };
+        let mut parts = Parts::default();
         let mut phases: Vec<Phase> = Vec::new();
         for (id, step) in (0..).map(OpId).zip(&program.steps) {
             let follows = |phase| step.after.iter().any(|id| phases[id.0 as usize] == phase);
             let refused = |what| Refused::Step { step: id, what };
             let phase = match step.op {
-                Op::Copy { from, to } if follows(Phase::List) || follows(Phase::Behind) => {
-                    parts.after.push((from, to));
-                    Phase::Behind
-                }
-                Op::Copy { from, to } => {
-                    parts.before.push((from, to));
-                    Phase::Before
-                }
+                Op::Copy { .. } if follows(Phase::List) || follows(Phase::Behind) => Phase::Behind,
+                Op::Copy { .. } => Phase::Before,
                 _ if follows(Phase::Behind) => return Err(refused("a message behind a copy of what has come")),
                 Op::Send { span, .. } | Op::Recv { span, .. } if span.buffer == Buffer::Scratch && span.len > 0 => {
                     return Err(refused("a message of scratch"));
@@ -232,14 +234,22 @@ impl Parts {
         Ok(())
     }
 
-    /// The messages that a message follows.
-    fn followed(&self, program: &Program, id: OpId) -> Vec<OpId> {
+    /// What a message waits for: messages that it follows, and that it is cleared.
+    fn awaited(&self, program: &Program, id: OpId) -> Vec<OpId> {
         let is_message = |id: &OpId| !matches!(program.steps[id.0 as usize].op, Op::Copy { .. });
         let mut followed: Vec<OpId> = program.steps[id.0 as usize].after.iter().copied().filter(is_message).collect();
+        if let Op::Send { span: Span { len: 1.., .. }, .. } = program.steps[id.0 as usize].op {
+            followed.push(clearing(program, id));
+        }
         followed.sort_unstable();
         followed.dedup();
         followed
     }
+}
+
+/// A name for the message that clears a send, beside the steps of the program.
+fn clearing(program: &Program, send: OpId) -> OpId {
+    OpId(program.steps.len() as u32 + send.0)
 }
 
 /// Which counter each set of awaited steps has.
@@ -256,7 +266,7 @@ impl Counters {
     fn of(program: &Program, parts: &Parts) -> Counters {
         let mut counters = Counters { by_set: BTreeMap::new(), sets_of: BTreeMap::new(), next: END + 1, ending: 0 };
         for id in parts.receives.iter().chain(&parts.sends) {
-            let set = parts.followed(program, *id);
+            let set = parts.awaited(program, *id);
             if set.is_empty() || counters.by_set.contains_key(&set) {
                 continue;
             }
@@ -276,13 +286,16 @@ impl Counters {
     /// What a step adds to.
     fn counted_by(&mut self, id: OpId) -> u32 {
         match self.sets_of.get(&id).map_or(&[][..], Vec::as_slice) {
-            [] => {
-                self.ending += 1;
-                END
-            }
+            [] => self.counted_last(),
             [one] => *one,
             [..] => self.own(id),
         }
+    }
+
+    /// What a step adds to that nobody waits for.
+    fn counted_last(&mut self) -> u32 {
+        self.ending += 1;
+        END
     }
 
     /// The counter that counts this step alone.

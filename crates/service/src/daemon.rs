@@ -159,7 +159,7 @@ fn build(settings: &Settings) -> Result<Conductor, StartError> {
         mailbox,
         datapath,
         offload,
-        woken: false,
+        slept: None,
         statistics: Statistics::new(),
         trace,
         lifetime: Lifetime::new(settings.exit_when_idle),

@@ -56,7 +56,7 @@ pub(super) struct Posted {
     state: State,
     /// Those of the list, and one that stays 0, for what begins at once.
     counters: Vec<Counter>,
-    works: Vec<Box<Work>>,
+    works: Box<[Work]>,
     /// Tasks that the provider has.
     queued: usize,
     /// Messages that failed or were taken back.
@@ -71,16 +71,14 @@ impl Posted {
     /// A list of which the provider has nothing yet; `messages` has what each send and receive is about.
     pub(super) fn new(provider: &Provider, list: &List, messages: Vec<Option<Bound>>) -> Result<Posted, OfiError> {
         let counters: Vec<Counter> = (0..=list.counters).map(|_| provider.counter()).collect::<Result<_, _>>()?;
-        let mut works: Vec<Box<Work>> = Vec::with_capacity(list.tasks.len() + 1);
-        let mut bytes = Vec::new();
-        for (task, message) in list.tasks.iter().zip(messages) {
-            works.push(work(provider, &counters, *task, message.as_ref()));
-            bytes.extend(message.and_then(|(_, _, bytes)| bytes));
-        }
         let told = Task { after: Some(list.end), action: Action::Add { to: list.end.counter } };
-        let mut last = work(provider, &counters, told, None);
-        last.add.cntr = provider.ended;
-        works.push(last);
+        let mut works: Box<[Work]> = list.tasks.iter().copied().chain([told]).map(Work::new).collect();
+        for (work, message) in works.iter_mut().zip(messages.iter().map(Option::as_ref).chain([None])) {
+            work.bind(provider, &counters, message);
+        }
+        // The last one adds to the counter of ended lists.
+        works.last_mut().expect("the one behind all tasks").add.cntr = provider.ended;
+        let bytes = messages.into_iter().flatten().filter_map(|(_, _, bytes)| bytes).collect();
         let (state, end) = (State::Posting(0), list.end);
         Ok(Posted { state, counters, works, queued: 0, failed: 0, end, bytes, result: None })
     }
@@ -190,7 +188,7 @@ impl Posted {
     fn is_quiet(&self) -> bool {
         // Counters first: what begins meanwhile is then seen as begun and not complete.
         let counted: u64 = self.counters.iter().map(Counter::read).sum();
-        let begun = |work: &&Box<Work>| {
+        let begun = |work: &&Work| {
             work.task.after.is_none_or(|after| self.counters[after.counter as usize].read() >= after.value)
         };
         let (mut messages, mut added) = (0, 0);
@@ -204,33 +202,38 @@ impl Posted {
     }
 }
 
-/// A task with all that it points to.
-fn work(provider: &Provider, counters: &[Counter], task: Task, message: Option<&Bound>) -> Box<Work> {
-    let counter = |at: u32| counters[at as usize].raw();
-    let still = counters.last().expect("one stays 0").raw();
-    // SAFETY: all-zero bytes are a valid value: integers and null pointers.
-    let (work, tagged, add, bytes) = unsafe { std::mem::zeroed() };
-    let mut made = Box::new(Work { work, tagged, add, bytes, task });
-    let Work { work, tagged, add, bytes, .. } = &mut *made;
-    (work.triggering_cntr, work.threshold) =
-        task.after.map_or((still, 0), |after| (counter(after.counter), after.value));
-    match task.action {
-        Action::Send { counts, .. } | Action::Receive { counts, .. } => {
-            let (peer, tag, place) = message.expect("a message has a peer and a tag");
-            *bytes = place.as_ref().map_or(*bytes, Resident::iovec);
-            (tagged.ep, tagged.flags) = (provider.ep, 0);
-            (tagged.msg.msg_iov, tagged.msg.iov_count) = (bytes, usize::from(place.is_some()));
-            (tagged.msg.addr, tagged.msg.tag) = (*peer, *tag);
-            // libfabric finds the work by the context of its message.
-            tagged.msg.context = work.context.as_mut_ptr().cast();
-            let sends = matches!(task.action, Action::Send { .. });
-            work.op_type = if sends { ffi::FI_OP_TSEND } else { ffi::FI_OP_TRECV };
-            (work.completion_cntr, work.op) = (counter(counts), (&raw mut *tagged).cast());
-        }
-        Action::Add { to } => {
-            (add.cntr, add.value) = (counter(to), 1);
-            (work.op_type, work.op) = (ffi::FI_OP_CNTR_ADD, (&raw mut *add).cast());
+impl Work {
+    /// A task that points to nothing yet.
+    fn new(task: Task) -> Work {
+        // SAFETY: all-zero bytes are a valid value: integers and null pointers.
+        let (work, tagged, add, bytes) = unsafe { std::mem::zeroed() };
+        Work { work, tagged, add, bytes, task }
+    }
+
+    /// Sets all that it points to; it stays where it is from now on.
+    fn bind(&mut self, provider: &Provider, counters: &[Counter], message: Option<&Bound>) {
+        let counter = |at: u32| counters[at as usize].raw();
+        let still = counters.last().expect("one stays 0").raw();
+        let Work { work, tagged, add, bytes, task } = self;
+        (work.triggering_cntr, work.threshold) =
+            task.after.map_or((still, 0), |after| (counter(after.counter), after.value));
+        match task.action {
+            Action::Send { counts, .. } | Action::Receive { counts, .. } => {
+                let (peer, tag, place) = message.expect("a message has a peer and a tag");
+                *bytes = place.as_ref().map_or(*bytes, Resident::iovec);
+                tagged.ep = provider.ep;
+                (tagged.msg.msg_iov, tagged.msg.iov_count) = (bytes, usize::from(place.is_some()));
+                (tagged.msg.addr, tagged.msg.tag) = (*peer, *tag);
+                // libfabric finds the work by the context of its message.
+                tagged.msg.context = work.context.as_mut_ptr().cast();
+                let sends = matches!(task.action, Action::Send { .. });
+                work.op_type = if sends { ffi::FI_OP_TSEND } else { ffi::FI_OP_TRECV };
+                (work.completion_cntr, work.op) = (counter(counts), (&raw mut *tagged).cast());
+            }
+            Action::Add { to } => {
+                (add.cntr, add.value) = (counter(to), 1);
+                (work.op_type, work.op) = (ffi::FI_OP_CNTR_ADD, (&raw mut *add).cast());
+            }
         }
     }
-    made
 }

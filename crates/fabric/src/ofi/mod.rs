@@ -272,8 +272,11 @@ impl Shared {
             if self.lists().stopped {
                 return;
             }
-            seen = self.provider.count_ended();
-            self.ring();
+            let counted = self.provider.count_ended();
+            // A wait may end early.
+            if counted > std::mem::replace(&mut seen, counted) {
+                self.ring();
+            }
         }
     }
 

@@ -46,9 +46,8 @@ fn ended(ofi: &mut Ofi) -> Vec<(u64, Result<(), OfiError>)> {
 }
 
 fn list(tasks: Vec<Task>, value: u64) -> List {
-    let nothing = Vec::new;
     let end = Threshold { counter: 0, value };
-    List { counters: 1, tasks, end, before: nothing(), gathers: Vec::new(), delivers: Vec::new(), after: nothing() }
+    List { counters: 1, tasks, end, gathers: Vec::new(), delivers: Vec::new() }
 }
 
 fn receive(from: u32) -> Task {

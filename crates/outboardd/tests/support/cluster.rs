@@ -150,6 +150,15 @@ impl Cluster {
         groups.into_iter().find(|group| group.octets()[0] == 239).expect("a group is made")
     }
 
+    /// The link of a host goes silent and all its processes end at once, so that no kernel says farewell for them.
+    pub(crate) fn kill_host(&mut self, host: usize, ranks: &mut [Rank]) {
+        let mut silence = self.lab.command(&format!("h{}", host + 1), "ip").expect("the host is up");
+        let status = silence.args(["link", "set", "eth0", "down"]).status().expect("iproute2");
+        assert!(status.success(), "{status}");
+        ranks.iter_mut().for_each(Rank::kill);
+        self.daemons[host].kill();
+    }
+
     pub(crate) fn count(&self, name: &str) -> u64 {
         self.daemons.iter().map(|daemon| daemon.statistics()[name].as_u64().expect("a number")).sum()
     }

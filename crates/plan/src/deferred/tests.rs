@@ -135,11 +135,12 @@ fn lists_carry_out_what_their_programs_say() {
             let programs = programs(collective, ranks, bytes, root);
             let mut engines = Ranks::new(&programs);
             let expected = expected(collective, &engines.memory, bytes as usize, root);
-            let own: Vec<Vec<(Span, Span)>> = engines.lists.iter().map(|list| list.before.clone()).collect();
             engines.run(seed);
-            for (rank, copies) in own.into_iter().enumerate() {
-                assert!(engines.lists[rank].counters <= MOST_COUNTERS);
-                assert!(engines.lists[rank].after.is_empty());
+            for (rank, program) in programs.iter().enumerate() {
+                let copies = program.steps.iter().filter_map(|step| match step.op {
+                    Op::Copy { from, to } => Some((from, to)),
+                    _ => None,
+                });
                 for (from, to) in copies {
                     let bytes = slot(&mut engines.memory[rank], from).to_vec();
                     slot(&mut engines.memory[rank], to).copy_from_slice(&bytes);
@@ -172,12 +173,37 @@ fn waits_for_several_are_joined_by_adding() {
     builder.send(Rank(2), 0, Span::output(0, 4), &[one, two]);
     let list = List::lower(&builder.build()).expect("messages alone");
     let adds: Vec<&Task> = list.tasks.iter().filter(|task| matches!(task.action, Action::Add { .. })).collect();
-    assert_eq!(list.end, Threshold { counter: END, value: 2 }, "two sends");
-    let [Task { after: Some(own), action: Action::Add { to } }] = adds[..] else { panic!("{adds:?}") };
-    let waits = |to: Rank| list.tasks.iter().find(|task| matches!(task.action, Action::Send { to: t, .. } if t == to));
-    assert_eq!(waits(Rank(1)).expect("sent").after, Some(*own));
-    assert_eq!(waits(Rank(2)).expect("sent").after, Some(Threshold { counter: *to, value: 2 }));
+    assert_eq!(list.end, Threshold { counter: END, value: 4 }, "two sends, and two that clear what comes");
+    let waits = |rank: Rank| {
+        let sends = |task: &&Task| matches!(task.action, Action::Send { to, span, .. } if to == rank && span.len > 0);
+        list.tasks.iter().find(sends).expect("sent").after
+    };
+    assert_eq!(waits(Rank(1)).map(|after| after.value), Some(2), "it has come, and the next one is cleared");
+    assert_eq!(waits(Rank(2)).map(|after| after.value), Some(3));
+    let joined: Vec<u32> = [Rank(1), Rank(2)].into_iter().filter_map(|to| Some(waits(to)?.counter)).collect();
+    let added: Vec<u32> =
+        adds.iter().filter_map(|task| if let Action::Add { to } = task.action { Some(to) } else { None }).collect();
+    assert_eq!(added, joined, "the first receive is joined to both");
     assert_eq!((list.gathers, list.delivers.len()), (vec![Span::input(0, 4)], 2));
+}
+
+/// A rank that has not called is sent nothing but words without bytes, however often the others call.
+#[test]
+fn nothing_with_bytes_goes_to_who_has_not_called() {
+    let taken = Collective::ALL.into_iter().filter(|collective| choice(*collective, 2, 1).is_ok());
+    for (collective, late) in taken.flat_map(|collective| (0..5).map(move |late| (collective, late))) {
+        let bytes = if collective == Collective::Barrier { 0 } else { 7 };
+        let mut engines = Ranks::new(&programs(collective, 5, bytes, Rank(1)));
+        let others = || (0..5).filter(|rank| *rank != late);
+        let mut again = true;
+        while std::mem::take(&mut again) {
+            for rank in others() {
+                (0..engines.lists[rank].tasks.len()).for_each(|at| again |= engines.step(rank, at));
+            }
+        }
+        let mut held = engines.messages.iter().filter(|((_, to, _), _)| to.0 as usize == late);
+        assert!(held.all(|(_, bytes)| bytes.is_empty()), "{collective}, rank {late} is late");
+    }
 }
 
 /// What deferred work cannot do is refused, and the step named.

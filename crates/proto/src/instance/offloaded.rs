@@ -1,5 +1,5 @@
 //! Calls that the engine beside the service process carries out, as a task list of messages between engines
-//! ([`outboard_plan::deferred`]).
+//! ([`outboard_plan::deferred`], CD-1).
 //!
 //! Nothing is said between service processes: each rank's list is handed over when it calls, and a message names what
 //! was called, so calls that differ do not meet. Who waits long for the end tells the others what was called
@@ -156,8 +156,8 @@ impl Instance {
     pub(super) fn tell_offloaded(&mut self, cx: &mut Context<'_>) {
         let waited = cx.out.now.since(self.since);
         self.tell_at = Some(cx.out.now + waited.max(PATIENCE));
-        let (me, group) = (cx.members.me as usize, cx.members.handle);
-        for (_, sp) in cx.members.sps.iter().enumerate().filter(|(at, _)| *at != me) {
+        let (me, group) = (cx.members.sps[cx.members.me as usize], cx.members.handle);
+        for sp in cx.members.sps.iter().filter(|sp| **sp != me) {
             let ready = InstanceMessage::Ready { step: 0, signature: self.signature, rank: self.signer };
             cx.out.messages.push_back((*sp, Message::instance(group, self.id, ready)));
         }

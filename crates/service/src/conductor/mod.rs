@@ -88,8 +88,8 @@ pub(crate) struct Conductor {
     pub(crate) datapath: Option<Datapath>,
     /// The engine that carries out what it can.
     pub(crate) offload: Option<Offload>,
-    /// What woke us from the last sleep may have been about it.
-    pub(crate) woken: bool,
+    /// After a sleep: whether lists were in flight during it, and how many had been handed over.
+    pub(crate) slept: Option<(bool, u64)>,
     pub(crate) statistics: Statistics,
     pub(crate) trace: Option<Trace>,
     pub(crate) lifetime: Lifetime,
@@ -183,7 +183,6 @@ impl Conductor {
 
     /// Looks at everything once.
     fn turn(&mut self) -> Turn {
-        let offloads = self.offload.as_ref().map(|offload| (offload.is_busy(), offload.counts.calls));
         let heard = std::mem::take(&mut self.fabric_calls) && self.progress_fabric();
         let reported = self.take_reports();
         let asked = self.ranks.take_submissions(&mut self.engine, &self.host.quotas, self.trace.as_mut());
@@ -193,7 +192,7 @@ impl Conductor {
         let unfinished = (0..ANSWERS).all(|_| {
             self.take_events() | self.outbox.pump(&mut self.engine, self.datapath.as_ref(), self.trace.as_mut())
         });
-        self.count_wake(offloads);
+        self.count_wake();
         let at = Instant::now();
         self.ranks.close_silent(at, &self.poller, &mut self.engine);
         let gone = self.ranks.mind_memory(at, &self.poller, &mut self.engine);
@@ -201,12 +200,11 @@ impl Conductor {
         Turn { unfinished: gone || unfinished, found: heard || reported || asked || copied, at }
     }
 
-    /// Counts the wake-up that this turn followed, if lists were in flight or were handed over in it.
-    fn count_wake(&mut self, before: Option<(bool, u64)>) {
-        if let (true, Some(offload), Some((busy, calls))) = (self.woken, &mut self.offload, before) {
+    /// Counts the wake-up that this turn followed, if lists were in flight before or were handed over since.
+    fn count_wake(&mut self) {
+        if let (Some((busy, calls)), Some(offload)) = (self.slept.take(), &mut self.offload) {
             offload.counts.wakeups += u64::from(busy || offload.counts.calls > calls);
         }
-        self.woken = false;
     }
 
     /// Lists that the engine has carried out.
@@ -367,8 +365,9 @@ impl Conductor {
         };
         self.statistics.datapath.sleeps += u64::from(limit != Some(Duration::ZERO));
         let since = self.trace.as_ref().filter(|_| limit != Some(Duration::ZERO)).map(|_| Trace::now());
+        let sleeping = self.offload.as_ref().filter(|_| limit != Some(Duration::ZERO));
+        self.slept = sleeping.map(|offload| (offload.is_busy(), offload.counts.calls));
         let woken = self.poller.sleep(limit);
-        self.woken = limit != Some(Duration::ZERO);
         if let (Some(trace), Some(since)) = (&mut self.trace, since) {
             trace.did("wait", since, Value::Null);
         }
