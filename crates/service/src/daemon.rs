@@ -23,7 +23,8 @@ use crate::conductor::offload::Offload;
 use crate::conductor::outbox::Outbox;
 use crate::conductor::poller::Poller;
 use crate::conductor::processor::Processor;
-use crate::datapath::Datapath;
+use crate::datapath::mailbox::Mailbox;
+use crate::datapath::{Datapath, Report};
 use crate::ranks::Ranks;
 use crate::ranks::attach::{Host, random};
 use crate::ranks::docked::DockedRanks;
@@ -107,20 +108,9 @@ fn build(settings: &Settings) -> Result<Conductor, StartError> {
     let own = Mode::RUSR | Mode::WUSR;
     let statistics_socket = stats.map(|path| NamedSocket::listen(path, SocketType::STREAM, own)).transpose()?;
     let fabric = fabric(settings, identity)?;
-    let receivers = usize::from(settings.receivers);
-    let mailbox = Datapath::mailbox(receivers).map_err(kernel("make a mailbox"))?;
+    let mailbox = Datapath::mailbox(settings.receivers.into()).map_err(kernel("make a mailbox"))?;
     let sends_from = settings.interface.as_deref().and_then(|name| Interface::named(name).ok()?.address().ok());
-    let datapath = match (config.allgather, &settings.interface) {
-        (AllgatherAlgorithm::Multicast, Some(interface)) => {
-            let multicast = MulticastSettings {
-                port: settings.multicast_port,
-                ..MulticastSettings::new(Interface::named(interface)?)
-            };
-            let started = Datapath::start(&multicast, receivers, &mailbox);
-            Some(started.map_err(kernel("start the multicast threads"))?)
-        }
-        (AllgatherAlgorithm::Multicast | AllgatherAlgorithm::Ring, _) => None,
-    };
+    let datapath = datapath(settings, config.allgather, &mailbox)?;
     let offload = offload(settings)?;
     let host = Host {
         id: SpId(id),
@@ -159,13 +149,29 @@ fn build(settings: &Settings) -> Result<Conductor, StartError> {
         mailbox,
         datapath,
         offload,
-        slept: None,
         statistics: Statistics::new(),
         trace,
         lifetime: Lifetime::new(settings.exit_when_idle),
         looking: Looking::new(settings.poll, Instant::now()),
         processor: Processor::of_this_thread(),
     })
+}
+
+/// The multicast threads, where there is multicast.
+fn datapath(
+    settings: &Settings,
+    allgather: AllgatherAlgorithm,
+    mailbox: &Mailbox<Report>,
+) -> Result<Option<Datapath>, StartError> {
+    match (allgather, &settings.interface) {
+        (AllgatherAlgorithm::Multicast, Some(interface)) => {
+            let interface = Interface::named(interface)?;
+            let multicast = MulticastSettings { port: settings.multicast_port, ..MulticastSettings::new(interface) };
+            let started = Datapath::start(&multicast, usize::from(settings.receivers), mailbox);
+            started.map(Some).map_err(kernel("start the multicast threads"))
+        }
+        (AllgatherAlgorithm::Multicast | AllgatherAlgorithm::Ring, _) => Ok(None),
+    }
 }
 
 /// The engine beside the service process, where one is asked for.

@@ -88,8 +88,6 @@ pub(crate) struct Conductor {
     pub(crate) datapath: Option<Datapath>,
     /// The engine that carries out what it can.
     pub(crate) offload: Option<Offload>,
-    /// After a sleep: whether lists were in flight during it, and how many had been handed over.
-    pub(crate) slept: Option<(bool, u64)>,
     pub(crate) statistics: Statistics,
     pub(crate) trace: Option<Trace>,
     pub(crate) lifetime: Lifetime,
@@ -192,19 +190,12 @@ impl Conductor {
         let unfinished = (0..ANSWERS).all(|_| {
             self.take_events() | self.outbox.pump(&mut self.engine, self.datapath.as_ref(), self.trace.as_mut())
         });
-        self.count_wake();
+        self.offload.iter_mut().for_each(Offload::count_wake);
         let at = Instant::now();
         self.ranks.close_silent(at, &self.poller, &mut self.engine);
         let gone = self.ranks.mind_memory(at, &self.poller, &mut self.engine);
         self.review_landings();
         Turn { unfinished: gone || unfinished, found: heard || reported || asked || copied, at }
-    }
-
-    /// Counts the wake-up that this turn followed, if lists were in flight before or were handed over since.
-    fn count_wake(&mut self) {
-        if let (Some((busy, calls)), Some(offload)) = (self.slept.take(), &mut self.offload) {
-            offload.counts.wakeups += u64::from(busy || offload.counts.calls > calls);
-        }
     }
 
     /// Lists that the engine has carried out.
@@ -365,8 +356,7 @@ impl Conductor {
         };
         self.statistics.datapath.sleeps += u64::from(limit != Some(Duration::ZERO));
         let since = self.trace.as_ref().filter(|_| limit != Some(Duration::ZERO)).map(|_| Trace::now());
-        let sleeping = self.offload.as_ref().filter(|_| limit != Some(Duration::ZERO));
-        self.slept = sleeping.map(|offload| (offload.is_busy(), offload.counts.calls));
+        self.offload.iter_mut().filter(|_| limit != Some(Duration::ZERO)).for_each(Offload::note_sleep);
         let woken = self.poller.sleep(limit);
         if let (Some(trace), Some(since)) = (&mut self.trace, since) {
             trace.did("wait", since, Value::Null);

@@ -23,6 +23,8 @@ pub(crate) struct Offload {
     next: u64,
     /// Lists in flight, and those whose calls have failed since.
     lists: BTreeMap<u64, Place>,
+    /// After a sleep: whether lists were in flight during it, and how many had been handed over.
+    slept: Option<(bool, u64)>,
     pub(crate) counts: Offloaded,
 }
 
@@ -36,7 +38,7 @@ impl Offload {
             "the engine's endpoint is not authenticated and not encrypted: whoever reaches it can send to it, so use it \
              on closed networks alone"
         );
-        Ok(Offload { ofi, next: 0, lists: BTreeMap::new(), counts: Offloaded::default() })
+        Ok(Offload { ofi, next: 0, lists: BTreeMap::new(), slept: None, counts: Offloaded::default() })
     }
 
     /// Where the engines of other service processes reach this one.
@@ -49,9 +51,15 @@ impl Offload {
         self.ofi.event_fd()
     }
 
-    /// Whether lists are in flight.
-    pub(crate) fn is_busy(&self) -> bool {
-        !self.lists.is_empty()
+    /// The conductor goes to sleep.
+    pub(crate) fn note_sleep(&mut self) {
+        self.slept = Some((!self.lists.is_empty(), self.counts.calls));
+    }
+
+    /// A turn ends: counts the wake-up before it, if lists were in flight then or have been handed over since.
+    pub(crate) fn count_wake(&mut self) {
+        let counts = self.slept.take().is_some_and(|(busy, calls)| busy || self.counts.calls > calls);
+        self.counts.wakeups += u64::from(counts);
     }
 
     /// Hands a list over; `resident` finds the memory of its messages. False when it cannot be carried out.
