@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use outboard_sim::{CallPlan, Cut, Faults, GivenUp, GroupPlan, HostPause, Outcome, Scenario, run};
 
-const AT: Duration = Duration::from_millis(20);
+const AT: Duration = Duration::from_millis(1);
 const LASTING: Duration = Duration::from_secs(10);
 
 /// Two collectives of a group that `cuts` break, and one of another that is asked for as soon as they are over.

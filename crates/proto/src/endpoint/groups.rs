@@ -87,8 +87,6 @@ pub(super) struct Group {
     /// Of all members, by rank.
     offers: Vec<OfferId>,
     state: State,
-    /// Its multicast addresses are joined: it was made.
-    joined: bool,
     /// When it was first asked for here.
     since: Instant,
     instances: BTreeMap<InstanceId, Instance>,
@@ -146,7 +144,6 @@ impl Group {
             addresses,
             offers,
             state: State::Creating { barrier, askers: Vec::new() },
-            joined: false,
             since,
             instances: BTreeMap::new(),
             tagged: TaggedCalls::default(),
@@ -377,11 +374,6 @@ impl Group {
         if let State::Creating { barrier, askers, .. } = &mut self.state
             && barrier.done()
         {
-            // Nobody sends before all are ready for a call, and so have joined; a group that is not made joins nothing.
-            self.joined = true;
-            let key = self.members.key;
-            let joins = self.members.channels.iter().map(|channel| Event::Join { channel: *channel, group, key });
-            node.out.events.extend(joins);
             for rank in std::mem::take(askers) {
                 node.out.events.push_back(Event::GroupReady { group, rank, result: Ok(()) });
             }
@@ -493,9 +485,14 @@ impl Group {
         node.left.push(self.members.handle);
     }
 
-    /// The other members that serve a rank which has not left, or owe something for what is open here.
+    /// Whether a member serves a rank that has not left, or owes something for what is open here.
+    fn is_concerned(&self, at: usize) -> bool {
+        self.staying[at] > 0 || self.owes(at)
+    }
+
+    /// The other members of whom that is true.
     pub(super) fn concerned(&self) -> impl Iterator<Item = SpId> + '_ {
-        let concerned = |at: &usize| *at != self.members.me as usize && (self.staying[*at] > 0 || self.owes(*at));
+        let concerned = |at: &usize| *at != self.members.me as usize && self.is_concerned(*at);
         (0..self.members.sps.len()).filter(concerned).map(|at| self.members.sps[at])
     }
 

@@ -125,7 +125,7 @@ impl Group {
         };
         let excused = match loss {
             Loss::Renewed => true,
-            Loss::Silent | Loss::Reported => young && !self.forgiven.contains(&peer),
+            Loss::Silent | Loss::Reported => young && self.is_concerned(at as usize) && !self.forgiven.contains(&peer),
         };
         let goes_on = excused && !self.heard_calls[at as usize] && !self.cut_off.contains(&peer);
         if goes_on && loss != Loss::Renewed {
@@ -168,7 +168,7 @@ impl Group {
     /// ranks have left and it owes nothing.
     fn miss(&mut self, node: &mut Node, peer: SpId) {
         let Some(at) = self.members.index_of(peer) else { return };
-        if self.staying[at as usize] == 0 && !self.owes(at as usize) {
+        if !self.is_concerned(at as usize) {
             return;
         }
         let error = CollectiveError::PeerLost { sp: peer, rank: self.members.lowest_rank(at) };

@@ -50,6 +50,9 @@ impl Endpoint {
         }
         self.retired.retain(|(retired, _)| *retired != handle);
         self.introduce(spec);
+        for channel in &members.channels {
+            self.node.out.events.push_back(Event::Join { channel: *channel, group: handle, key: members.key });
+        }
         let now = self.node.out.now;
         members.others().for_each(|sp| self.node.peers.count_group(now, sp, true));
         let group = self.groups.entry(handle).or_insert(Group::new(members, spec, now));
@@ -213,7 +216,7 @@ impl Endpoint {
         group.watched.iter().for_each(|sp| self.node.peers.watch(since, *sp, false));
         let kept = members.others().filter(|sp| !group.cut_off.contains(sp));
         kept.for_each(|sp| self.node.peers.count_group(self.node.out.now, sp, false));
-        for channel in members.channels.iter().filter(|_| group.joined) {
+        for channel in &members.channels {
             self.node.out.events.push_back(Event::Leave { channel: *channel, group: handle });
         }
         if let State::Broken(error) = group.state {
