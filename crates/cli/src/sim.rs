@@ -3,7 +3,9 @@
 
 mod figures;
 mod nics;
+mod timeline;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
@@ -69,6 +71,9 @@ pub(crate) struct AllgatherArgs {
     /// Prints how long it takes on a machine, without loss: one that is built in (explain profile), or a file
     #[arg(long, requires = "engine")]
     profile: Option<String>,
+    /// Writes who did what when by the clock of the profile, and who waited for whom, for ui.perfetto.dev
+    #[arg(long, value_name = "FILE", requires = "profile")]
+    trace: Option<PathBuf>,
     #[command(flatten)]
     seeds: MixedArgs,
 }
@@ -156,6 +161,7 @@ fn on_engine(args: &AllgatherArgs) -> Result<Option<NicArgs>, CliError> {
         behind: 0,
         seeds: args.seeds.seeds.unwrap_or(nics::SEEDS),
         profile: args.profile.clone(),
+        trace: args.trace.clone(),
         first: args.seeds.first,
     }))
 }

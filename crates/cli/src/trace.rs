@@ -50,32 +50,57 @@ struct Clock {
     ahead_ns: i64,
 }
 
+/// A whole timeline while it is written.
+pub(crate) struct Timeline {
+    file: BufWriter<File>,
+    place: String,
+    /// What goes before the next event.
+    separator: &'static [u8],
+}
+
+impl Timeline {
+    pub(crate) fn create(path: &Path) -> Result<Timeline, CliError> {
+        let begin = || -> io::Result<BufWriter<File>> {
+            let mut file = BufWriter::new(File::create(path)?);
+            file.write_all(b"{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n")?;
+            Ok(file)
+        };
+        let place = place(path);
+        Ok(Timeline { file: begin().map_err(CliError::system(&place))?, place, separator: b"" })
+    }
+
+    pub(crate) fn write(&mut self, event: &Value) -> Result<(), CliError> {
+        let separator = std::mem::replace(&mut self.separator, b",\n");
+        let written = self.file.write_all(separator);
+        let written = written.and_then(|()| Ok(serde_json::to_writer(&mut self.file, event)?));
+        written.map_err(CliError::system(&self.place))
+    }
+
+    pub(crate) fn end(mut self) -> Result<(), CliError> {
+        let written = self.file.write_all(b"\n]}\n").and_then(|()| self.file.flush());
+        written.map_err(CliError::system(&self.place))
+    }
+}
+
+fn place(path: &Path) -> String {
+    format!("the trace {}", path.display())
+}
+
 /// Joins `parts` to `output`.
 pub(crate) fn join(parts: &[PathBuf], output: &Path) -> Result<(), CliError> {
-    let place = |path: &Path| format!("the trace {}", path.display());
-    let write = || -> io::Result<BufWriter<File>> {
-        let mut file = BufWriter::new(File::create(output)?);
-        file.write_all(b"{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n")?;
-        Ok(file)
-    };
-    let mut joined = write().map_err(CliError::system(place(output)))?;
-    let (mut base, mut processes, mut first) = (None, BTreeMap::new(), true);
+    let mut joined = Timeline::create(output)?;
+    let (mut base, mut processes) = (None, BTreeMap::new());
     for (number, part) in parts.iter().enumerate() {
-        let mut one = || -> io::Result<()> {
-            let mut file = Part::new(number, &mut base, &mut processes);
-            for line in BufReader::new(File::open(part)?).lines() {
-                let line = line?;
-                let event = serde_json::from_str(line.trim_end_matches(','));
-                let Some(event) = event.ok().and_then(|event| file.event(event)) else { continue };
-                joined.write_all(if first { b"" } else { b",\n" })?;
-                first = false;
-                serde_json::to_writer(&mut joined, &event)?;
+        let unread = || CliError::system(place(part));
+        let mut file = Part::new(number, &mut base, &mut processes);
+        for line in BufReader::new(File::open(part).map_err(unread())?).lines() {
+            let event = serde_json::from_str(line.map_err(unread())?.trim_end_matches(','));
+            if let Some(event) = event.ok().and_then(|event| file.event(event)) {
+                joined.write(&event)?;
             }
-            Ok(())
-        };
-        one().map_err(CliError::system(place(part)))?;
+        }
     }
-    joined.write_all(b"\n]}\n").and_then(|()| joined.flush()).map_err(CliError::system(place(output)))
+    joined.end()
 }
 
 /// One file while it is read.

@@ -1,4 +1,7 @@
-//! The engines on a clock: costs change no byte, and the profiles order what the papers measured as the papers do.
+//! The engines on a clock: costs change no byte, everyone does one thing at a time, and the profiles order what the
+//! papers measured as the papers do.
+
+use std::collections::HashMap;
 
 use outboard_nic::costs::{Costs, Machine};
 use outboard_nic::profile::Profile;
@@ -6,6 +9,7 @@ use outboard_nic::{datapath, host, ordered, triggered};
 use outboard_plan::selection::Collective;
 use outboard_sim::nics::figures::core_direct::{Allgather, Cluster, allgather, costs_of};
 use outboard_sim::nics::figures::tianhe::{Operation, compare};
+use outboard_sim::nics::trace::{Doing, Row, Trace};
 use outboard_sim::nics::{Clock, EngineKind, JobPlan, Kind, NicPlan, Prepared, call_of};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -38,6 +42,18 @@ fn any_machine(rng: &mut ChaCha8Rng) -> Machine {
     }
 }
 
+fn everyone_does_one_thing_at_a_time(trace: &Trace, case: &str) {
+    let mut until: HashMap<Row, f64> = HashMap::new();
+    for span in &trace.spans {
+        let free = until.insert(span.row, span.until).unwrap_or(0.0);
+        assert!(free <= span.from && span.from < span.until, "{case}: {span:?} from {free} on");
+        if let Doing::Wait(cause) = span.doing {
+            assert!(cause.by != span.row, "{case}: {span:?} waits for itself");
+            assert!(cause.sent.is_none_or(|(_, sent)| sent <= span.until), "{case}: {span:?} ends before it is sent");
+        }
+    }
+}
+
 /// Every algorithm that the engine takes, at a size, with costs by seed; bytes are judged.
 fn costs_change_no_byte<S: Kind, C: Costs<S::Engine>>(
     engine: EngineKind,
@@ -58,8 +74,11 @@ fn costs_change_no_byte<S: Kind, C: Costs<S::Engine>>(
             let plan = NicPlan { jobs, settings: settings(rng), death: None };
             let clock =
                 Clock { machine: any_machine(rng), costs: costs(rng), nodes_per_machine: 1, compute: any_cost(rng) };
-            let timed = Prepared::new(&plan).expect("it takes it").time(&clock);
-            assert!(timed.is_ok(), "{engine}, {choice}, seed {seed}, {hosts:?}, {clock:?}: {timed:?}");
+            let prepared = Prepared::new(&plan).expect("it takes it");
+            let case = format!("{engine}, {choice}, seed {seed}, {hosts:?}, {clock:?}");
+            let (timing, trace) = prepared.time_and_trace(&clock).unwrap_or_else(|breach| panic!("{case}: {breach}"));
+            assert_eq!(prepared.time(&clock), Ok(timing), "{case}: a trace changes nothing");
+            everyone_does_one_thing_at_a_time(&trace, &case);
             carried_out += 1;
         }
     }

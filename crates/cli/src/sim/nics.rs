@@ -1,5 +1,6 @@
 //! `outboard sim COLLECTIVE --engine NAME`: one call on engines that carry out collectives without a service process.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
@@ -16,6 +17,9 @@ use outboard_units::Size;
 
 use crate::error::CliError;
 use crate::profiles;
+use crate::trace::Timeline;
+
+use super::timeline;
 
 /// Runs of a call: each has an order of events of its own, and more show little more of one call.
 pub(super) const SEEDS: u64 = 20;
@@ -54,6 +58,9 @@ pub(crate) struct NicArgs {
     /// Prints how long it takes on a machine, without loss: one that is built in (explain profile), or a file
     #[arg(long, conflicts_with = "dead")]
     pub(super) profile: Option<String>,
+    /// Writes who did what when by the clock of the profile, and who waited for whom, for ui.perfetto.dev
+    #[arg(long, value_name = "FILE", requires = "profile")]
+    pub(super) trace: Option<PathBuf>,
     /// How many seeds, each an order of calls and packets
     #[arg(long, default_value_t = SEEDS)]
     pub(super) seeds: u64,
@@ -282,6 +289,7 @@ fn play_on<S: Kind, C: Costs<S::Engine>>(
         return Err(CliError::Failed(format!("--loss {loss}: a chance is 0 to 1")));
     }
     let prepared = Prepared::new(&plan).map_err(CliError::said)?.losing((loss * 1e3).round() as usize);
+    let timeline = args.trace.as_deref().map(Timeline::create).transpose()?;
     let bar = indicatif::ProgressBar::new(args.seeds);
     let (mut all, mut failures) = (Played::default(), Vec::new());
     for seed in args.first..args.first.saturating_add(args.seeds) {
@@ -304,8 +312,11 @@ fn play_on<S: Kind, C: Costs<S::Engine>>(
         println!("at most {}.{} % of a unit's slots in use", occupancy / 10, occupancy % 10);
     }
     if let Some((machine, costs)) = costs {
-        let timing = prepared.time(&Clock { machine, costs, nodes_per_machine: 1, compute: 0.0 });
-        let timing = timing.map_err(CliError::said)?;
+        let clock = Clock { machine, costs, nodes_per_machine: 1, compute: 0.0 };
+        let timing = match timeline {
+            Some(file) => timeline::write(file, collective, &prepared, &clock)?,
+            None => prepared.time(&clock).map_err(CliError::said)?,
+        };
         let (mean, slowest) = (timing.mean() / 1e3, timing.slowest() / 1e3);
         println!("by the profile {mean:.1} us, a mean over the ranks; {slowest:.1} us on the slowest");
     }

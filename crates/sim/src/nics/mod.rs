@@ -9,6 +9,7 @@
 //! Invariants: a run is a function of plan and choices. Never does IO.
 
 mod conformance;
+mod events;
 pub mod figures;
 pub mod hostile;
 mod kinds;
@@ -19,6 +20,7 @@ mod reference;
 mod run;
 mod service;
 mod timed;
+pub mod trace;
 
 use std::collections::BTreeMap;
 
@@ -201,6 +203,14 @@ impl<'a, S: Kind> Prepared<'a, S> {
     /// When a call does not fit the NIC.
     pub fn without_bytes(plan: &'a NicPlan<S>) -> Result<Self, S::LowerError> {
         Self::prepare(plan, false)
+    }
+
+    /// The members of all jobs: job, rank, and where they are.
+    pub fn members(&self) -> impl Iterator<Item = (usize, Rank, Node, Port)> {
+        let of = |(number, job): (usize, &PreparedJob<S::Post>)| {
+            (0..).zip(job.members.clone()).map(move |(rank, (node, port))| (number, Rank(rank), node, port))
+        };
+        self.jobs.iter().enumerate().flat_map(of)
     }
 
     fn prepare(plan: &'a NicPlan<S>, filled: bool) -> Result<Self, S::LowerError> {

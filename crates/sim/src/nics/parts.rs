@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 
 use outboard_nic::{Node, Place, Port, Region};
 
+use super::trace::Component;
+
 /// A part that is in use until then.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Part(f64);
@@ -24,39 +26,47 @@ impl Part {
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     /// From memory to NIC, and back.
-    pub(super) bus: [Part; 2],
+    bus: [Part; 2],
     /// By port of the NIC, out and in.
-    pub(super) links: BTreeMap<u32, [Part; 2]>,
+    links: BTreeMap<u32, [Part; 2]>,
     /// The parts of the NIC that send, by number, and the one that receives.
-    pub(super) senders: BTreeMap<u16, Part>,
-    pub(super) receiver: Part,
+    senders: BTreeMap<u16, Part>,
+    receiver: Part,
     pub(super) processors: Processors,
 }
 
-/// What processors of a node have written, with the time from which on it is there.
+impl Shared {
+    pub(super) fn part(&mut self, component: Component) -> &mut Part {
+        match component {
+            Component::Sender(number) => self.senders.entry(number).or_default(),
+            Component::Receiver => &mut self.receiver,
+            Component::Bus(direction) => &mut self.bus[direction as usize],
+            Component::Link(port, direction) => &mut self.links.entry(port).or_default()[direction as usize],
+        }
+    }
+}
+
+/// What processors of a node have written, with the time from which on it is there, and whose processor.
 #[derive(Debug, Default)]
-pub(super) struct Written(Vec<(Place, f64)>);
+pub(super) struct Written(Vec<(Place, f64, Port)>);
 
 impl Written {
-    pub(super) fn note(&mut self, place: Place, at: f64) {
-        self.0.push((place, at));
+    pub(super) fn note(&mut self, place: Place, at: f64, by: Port) {
+        self.0.push((place, at, by));
     }
 
-    /// From when on all of these places are there.
-    pub(super) fn since(&self, places: &[Place]) -> f64 {
+    /// From when on all of these places are there, and who wrote the last of them if that is later than `at`.
+    pub(super) fn since(&self, places: &[Place], at: f64) -> (f64, Option<Port>) {
         let meet = |a: &Place, b: &Place| {
             a.region == b.region && a.address < b.address + b.len && b.address < a.address + a.len
         };
-        let of = |place: &Place| {
-            let later = self.0.iter().filter(|(written, _)| meet(written, place));
-            later.map(|(_, at)| *at).fold(0.0, f64::max)
-        };
-        places.iter().map(of).fold(0.0, f64::max)
+        let read = self.0.iter().filter(|(written, ..)| places.iter().any(|place| meet(written, place)));
+        read.fold((at, None), |last, (_, at, by)| if *at > last.0 { (*at, Some(*by)) } else { last })
     }
 
     /// Forgets what is there by now.
     pub(super) fn forget(&mut self, now: f64) {
-        self.0.retain(|(_, at)| *at > now);
+        self.0.retain(|(_, at, _)| *at > now);
     }
 }
 
@@ -65,19 +75,19 @@ impl Written {
 pub(super) struct Processors(BTreeMap<(Node, Port), (Part, f64)>);
 
 impl Processors {
-    /// Takes a processor for so long; until when.
-    pub(super) fn take(&mut self, process: (Node, Port), at: f64, long: f64) -> f64 {
-        self.0.entry(process).or_default().0.take(at, long).1
+    /// Takes a processor for so long; from when to when.
+    pub(super) fn take(&mut self, process: (Node, Port), at: f64, long: f64) -> (f64, f64) {
+        self.0.entry(process).or_default().0.take(at, long)
     }
 
     /// It goes through so many bytes of memory, at its own rate or, where that is less, an equal part of the rate of
-    /// all who do so when it begins; until when.
-    pub(super) fn reach(&mut self, process: (Node, Port), at: f64, bytes: u64, [own, all]: [f64; 2]) -> f64 {
+    /// all who do so when it begins; from when to when.
+    pub(super) fn reach(&mut self, process: (Node, Port), at: f64, bytes: u64, [own, all]: [f64; 2]) -> (f64, f64) {
         let others = self.0.iter().filter(|(other, (_, until))| **other != process && *until > at).count();
         let rate = own.min(all / (1 + others) as f64);
-        let done = self.take(process, at, bytes as f64 / rate);
-        self.0.entry(process).or_default().1 = done;
-        done
+        let span = self.take(process, at, bytes as f64 / rate);
+        self.0.entry(process).or_default().1 = span.1;
+        span
     }
 }
 

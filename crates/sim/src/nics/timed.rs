@@ -14,15 +14,16 @@
 //! of plan and clock. Never does IO.
 
 use std::borrow::Borrow;
-use std::cmp::Ordering;
-use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
 use outboard_nic::costs::{Costs, Machine, Work};
 use outboard_nic::{Engine, Node, Order, Output, Place, Port, Region, Worker};
 use outboard_plan::Rank;
 
+use super::events::{Events, Flight, What};
 use super::memory::Memory;
 use super::parts::{Shared, Written, behind_bus};
+use super::trace::{Cause, Component, Direction, Row, Trace};
 use super::{Kind, NicBreach, Prepared};
 
 /// What things take, and what processes do beside their calls.
@@ -84,68 +85,21 @@ impl<S: Kind> Prepared<'_, S> {
         mut watch: impl FnMut(Node, &S::Engine),
     ) -> Result<Timing, NicBreach> {
         let mut player = Player::new(self, clock)?;
-        let end = player.play()?;
-        player.judge()?;
+        let timing = player.time()?;
         (0..).map(Node).zip(&player.engines).for_each(|(node, engine)| watch(node, engine));
-        let held = player.held_sum.iter().map(|sum| sum / end.max(1.0)).collect();
-        Ok(Timing { calls: player.calls, held, packets: player.packets })
+        Ok(timing)
+    }
+
+    /// The same with what everyone did meanwhile.
+    ///
+    /// # Errors
+    /// What was found wrong.
+    pub fn time_and_trace<C: Costs<S::Engine>>(&self, clock: &Clock<C>) -> Result<(Timing, Trace), NicBreach> {
+        let mut player = Player { trace: Some(Trace::default()), ..Player::new(self, clock)? };
+        let timing = player.time()?;
+        Ok((timing, player.trace.unwrap_or_default()))
     }
 }
-
-/// A packet on its way.
-struct Flight<P> {
-    by: Worker,
-    from: Node,
-    to: Node,
-    packet: P,
-    payload: Vec<u8>,
-    bytes: u64,
-    /// Whether its payload comes over the bus.
-    over_bus: bool,
-}
-
-enum What<P> {
-    /// A rank of a job posts what it calls next.
-    Call(usize, usize),
-    /// The NIC has a packet to send.
-    Depart(Flight<P>),
-    /// Its first byte is at the end of the last link, and its last one so many nanoseconds later.
-    Near(Flight<P>, f64),
-    /// All of it is at the NIC.
-    Receive(Flight<P>),
-    /// The NIC is done with it.
-    Arrive(Flight<P>),
-    Timeout(Node),
-    /// A rank of a job sees the end of its call.
-    End(usize, usize),
-}
-
-struct Event<P> {
-    at: f64,
-    number: u64,
-    what: What<P>,
-}
-
-impl<P> Ord for Event<P> {
-    /// The earliest is the greatest.
-    fn cmp(&self, other: &Self) -> Ordering {
-        other.at.total_cmp(&self.at).then(other.number.cmp(&self.number))
-    }
-}
-
-impl<P> PartialOrd for Event<P> {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl<P> PartialEq for Event<P> {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl<P> Eq for Event<P> {}
 
 /// What a rank has done.
 #[derive(Debug, Clone, Copy, Default)]
@@ -161,8 +115,7 @@ struct Player<'a, S: Kind, C> {
     memory: Option<Memory>,
     machines: Vec<Shared>,
     written: Vec<Written>,
-    events: BinaryHeap<Event<<S::Engine as Engine>::Packet>>,
-    numbers: u64,
+    events: Events<<S::Engine as Engine>::Packet>,
     /// By flow, when the NIC had its last packet, when that left, came, and arrived.
     flows: HashMap<(Node, Node, u64), [f64; 4]>,
     /// By node, when a timeout is due that is among the events.
@@ -174,6 +127,9 @@ struct Player<'a, S: Kind, C> {
     progress: Vec<Vec<Progress>>,
     calls: Vec<Vec<f64>>,
     packets: u64,
+    /// By node, the post or packet that came last: what time alone brings about is put down to it.
+    causes: Vec<Option<Cause>>,
+    trace: Option<Trace>,
 }
 
 impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
@@ -200,12 +156,13 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
             memory,
             machines: (0..machines).map(|_| Shared::default()).collect(),
             written: engines.iter().map(|_| Written::default()).collect(),
-            events: BinaryHeap::new(),
-            numbers: 0,
+            events: Events::default(),
             flows: HashMap::new(),
             timeouts: vec![None; engines.len()],
             held: BTreeMap::new(),
             held_sum: vec![0.0; engines.len()],
+            causes: vec![None; engines.len()],
+            trace: None,
             engines,
             began: vec![0.0; prepared.jobs.len()],
             progress: prepared.jobs.iter().map(of_ranks).collect(),
@@ -214,13 +171,20 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
         })
     }
 
+    fn time(&mut self) -> Result<Timing, NicBreach> {
+        let end = self.play()?;
+        self.judge()?;
+        let held = self.held_sum.iter().map(|sum| sum / end.max(1.0)).collect();
+        Ok(Timing { calls: std::mem::take(&mut self.calls), held, packets: self.packets })
+    }
+
     /// Until nothing happens any more; when that is.
     fn play(&mut self) -> Result<f64, NicBreach> {
         for job in 0..self.prepared.jobs.len() {
-            self.begin(job, 0.0);
+            self.begin(job, 0.0, None);
         }
         let mut now = 0.0;
-        while let Some(Event { at, what, .. }) = self.events.pop() {
+        while let Some((at, what)) = self.events.pop() {
             now = at;
             match what {
                 What::Call(job, rank) => self.call(at, job, rank)?,
@@ -235,25 +199,60 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
         Ok(now)
     }
 
-    fn push(&mut self, at: f64, what: What<<S::Engine as Engine>::Packet>) {
-        self.numbers += 1;
-        self.events.push(Event { at, number: self.numbers, what });
-    }
-
     fn machine_of(&self, node: Node) -> usize {
         (node.0 / self.clock.nodes_per_machine) as usize
     }
 
+    /// Who does what a worker of a node does.
+    fn row(&self, node: Node, by: Worker) -> Row {
+        match by {
+            Worker::Processor(port) => Row::Process(node, port),
+            Worker::Nic(part) => Row::Shared(self.machine_of(node), Component::Sender(part)),
+        }
+    }
+
+    fn note(&mut self, row: Row, span: (f64, f64), work: &'static str, cause: Option<Cause>) {
+        if let Some(trace) = &mut self.trace {
+            trace.note(row, span, work, cause);
+        }
+    }
+
+    /// A component of a machine works for so long, from `at` on or later; from when to when.
+    fn take(
+        &mut self,
+        (machine, component): (usize, Component),
+        (at, long): (f64, f64),
+        work: &'static str,
+        cause: Option<Cause>,
+    ) -> (f64, f64) {
+        let span = self.machines[machine].part(component).take(at, long);
+        self.note(Row::Shared(machine, component), span, work, cause);
+        span
+    }
+
+    /// A processor works for so long, from `at` on or later; from when to when.
+    fn process(
+        &mut self,
+        (node, port): (Node, Port),
+        (at, long): (f64, f64),
+        work: &'static str,
+        cause: Option<Cause>,
+    ) -> (f64, f64) {
+        let machine = self.machine_of(node);
+        let span = self.machines[machine].processors.take((node, port), at, long);
+        self.note(Row::Process(node, port), span, work, cause);
+        span
+    }
+
     /// All ranks of a job call; each posts when its processor is done with that.
-    fn begin(&mut self, job: usize, now: f64) {
+    fn begin(&mut self, job: usize, now: f64, cause: Option<Cause>) {
         self.began[job] = now;
         let prepared = &self.prepared.jobs[job];
         for (rank, (node, port)) in prepared.members.iter().enumerate() {
             let post = prepared.calls[self.progress[job][rank].called].posts[rank].borrow();
             let takes = self.clock.costs.post(&self.clock.machine, post);
-            let machine = self.machine_of(*node);
-            let at = self.machines[machine].processors.take((*node, *port), now, takes);
-            self.push(at, What::Call(job, rank));
+            let (_, at) = self.process((*node, *port), (now, takes), "post", cause);
+            self.events.push(at, What::Call(job, rank));
         }
     }
 
@@ -266,9 +265,9 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
         self.engines[node.0 as usize]
             .post(now as u64, port, post)
             .map_err(|refusal| NicBreach::Refused { why: refusal.to_string() })?;
+        self.causes[node.0 as usize] = Some(Row::Process(node, port).into());
         self.drain(now, node, Some(port), &[]);
-        let machine = self.machine_of(node);
-        self.machines[machine].processors.take((node, port), now, self.clock.compute);
+        self.process((node, port), (now, self.clock.compute), "compute", None);
         Ok(())
     }
 
@@ -282,29 +281,33 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
         self.drain(now, node, None, &[]);
     }
 
-    fn depart(&mut self, now: f64, flight: Flight<<S::Engine as Engine>::Packet>) {
+    fn depart(&mut self, now: f64, mut flight: Flight<<S::Engine as Engine>::Packet>) {
         let (from, to) = (self.machine_of(flight.from), self.machine_of(flight.to));
         let Machine { bus_rate, bus_latency, link_rate, link_latency, .. } = self.clock.machine;
         let mut at = now;
         if let Worker::Nic(part) = flight.by {
             let contexts = self.contexts(from);
             let Work { busy, lag } = self.clock.costs.send(&flight.packet, contexts);
-            let (_, done) = self.machines[from].senders.entry(part).or_default().take(at, busy);
+            let sender = (from, Component::Sender(part));
+            let (start, done) = self.take(sender, (at, busy), "send", flight.cause);
+            flight.sent = (busy > 0.0).then_some((Row::Shared(from, Component::Sender(part)), start));
             at = done + lag;
         }
         let bytes = flight.bytes as f64;
         let mut long = 0.0;
         if flight.over_bus {
-            let (start, _) = self.machines[from].bus[0].take(at + 2.0 * bus_latency, bytes / bus_rate);
+            let bus = (from, Component::Bus(Direction::Out));
+            let (start, _) = self.take(bus, (at + 2.0 * bus_latency, bytes / bus_rate), "read", None);
             (at, long) = (start, bytes / bus_rate);
         }
         at = self.in_order(1, at, &flight);
         if from == to {
             return self.come(at + long, flight);
         }
-        let link = &mut self.machines[from].links.entry(C::link(&flight.packet)).or_default()[0];
-        let (start, _) = link.take(at, bytes / link_rate);
-        self.push(start + link_latency, What::Near(flight, long.max(bytes / link_rate)));
+        let link = Component::Link(C::link(&flight.packet), Direction::Out);
+        let (start, _) = self.take((from, link), (at, bytes / link_rate), "packet", None);
+        flight.sent = flight.sent.or((bytes > 0.0).then_some((Row::Shared(from, link), start)));
+        self.events.push(start + link_latency, What::Near(flight, long.max(bytes / link_rate)));
     }
 
     fn contexts(&self, machine: usize) -> usize {
@@ -314,24 +317,24 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
 
     fn near(&mut self, now: f64, flight: Flight<<S::Engine as Engine>::Packet>, long: f64) {
         let to = self.machine_of(flight.to);
-        let link = &mut self.machines[to].links.entry(C::link(&flight.packet)).or_default()[1];
-        let (start, _) = link.take(now, flight.bytes as f64 / self.clock.machine.link_rate);
+        let link = (to, Component::Link(C::link(&flight.packet), Direction::In));
+        let (start, _) = self.take(link, (now, flight.bytes as f64 / self.clock.machine.link_rate), "packet", None);
         self.come(start + long, flight);
     }
 
     /// The last byte of a packet is at its NIC then.
     fn come(&mut self, at: f64, flight: Flight<<S::Engine as Engine>::Packet>) {
         let at = self.in_order(2, at, &flight);
-        self.push(at, What::Receive(flight));
+        self.events.push(at, What::Receive(flight));
     }
 
     /// The NIC has all of a packet.
     fn receive(&mut self, now: f64, flight: Flight<<S::Engine as Engine>::Packet>) {
         let to = self.machine_of(flight.to);
         let Work { busy, lag } = self.clock.costs.receive(&flight.packet, self.contexts(to));
-        let (_, done) = self.machines[to].receiver.take(now, busy);
+        let (_, done) = self.take((to, Component::Receiver), (now, busy), "receive", None);
         let at = self.in_order(3, done + lag, &flight);
-        self.push(at, What::Arrive(flight));
+        self.events.push(at, What::Arrive(flight));
     }
 
     /// When a packet can be at that stage, given those of its flow before it.
@@ -344,6 +347,8 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
 
     fn arrive(&mut self, now: f64, flight: Flight<<S::Engine as Engine>::Packet>) {
         self.packets += 1;
+        let by = self.row(flight.from, flight.by);
+        self.causes[flight.to.0 as usize] = Some(Cause { by, sent: flight.sent });
         self.engines[flight.to.0 as usize].handle_packet(now as u64, flight.from, flight.packet);
         self.drain(now, flight.to, None, &flight.payload);
     }
@@ -372,7 +377,7 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
                     let at = self.by_processor(&mut pass, port, None, &[]);
                     let job = usize::from(completion.job);
                     let rank = self.prepared.jobs[job].members.iter().position(|member| *member == (node, port));
-                    self.push(at, What::End(job, rank.expect("a port of the job")));
+                    self.events.push(at, What::End(job, rank.expect("a port of the job")));
                 }
             }
         }
@@ -380,31 +385,41 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
             && self.timeouts[node.0 as usize].is_none_or(|at| at > due)
         {
             self.timeouts[node.0 as usize] = Some(due);
-            self.push(now.max(due as f64), What::Timeout(node));
+            self.events.push(now.max(due as f64), What::Timeout(node));
         }
     }
 
     /// A processor does something, or sees an end where there is no order; when it is done.
     fn by_processor(&mut self, pass: &mut Pass, port: Port, order: Option<Order>, reads: &[Place]) -> f64 {
         let machine = &self.clock.machine;
-        let (mut takes, rate, bytes) = match order {
-            Some(Order::Copy { from, .. }) => (0.0, machine.copy_rate, from.len),
-            Some(Order::Reduce { from, .. }) => (0.0, machine.combine_rate, from.len),
-            Some(Order::Deliver { .. }) | None => (0.0, machine.copy_rate, 0),
+        let (work, rate, bytes) = match order {
+            Some(Order::Copy { from, .. }) => ("copy", machine.copy_rate, from.len),
+            Some(Order::Reduce { from, .. }) => ("combine", machine.combine_rate, from.len),
+            Some(Order::Deliver { .. }) | None => ("copy", machine.copy_rate, 0),
         };
+        let mut takes = 0.0;
         if !pass.noticed.contains(&port) {
             pass.noticed.push(port);
             takes += if pass.placed { machine.poll } else { machine.notice };
         }
-        let written = &mut self.written[pass.node.0 as usize];
-        let from = pass.delivered.max(pass.lag).max(written.since(reads));
-        let processors = &mut self.machines[(pass.node.0 / self.clock.nodes_per_machine) as usize].processors;
-        let from = processors.take((pass.node, port), from, takes);
-        let done = processors.reach((pass.node, port), from, bytes, [rate, machine.memory_rate]);
+        let node = pass.node;
+        let (from, cause) = self.ready(pass, reads);
+        let (_, from) = self.process((node, port), (from, takes), "notice", cause);
+        let processors = &mut self.machines[(node.0 / self.clock.nodes_per_machine) as usize].processors;
+        let span = processors.reach((node, port), from, bytes, [rate, machine.memory_rate]);
+        self.note(Row::Process(node, port), span, work, None);
         if let Some(Order::Copy { to: into, .. } | Order::Reduce { into, .. }) = order {
-            written.note(into, done);
+            self.written[node.0 as usize].note(into, span.1, port);
         }
-        done
+        span.1
+    }
+
+    /// From when on what is read at this look is there, and who brought it there.
+    fn ready(&self, pass: &Pass, reads: &[Place]) -> (f64, Option<Cause>) {
+        let node = pass.node;
+        let (at, writer) = self.written[node.0 as usize].since(reads, pass.delivered.max(pass.lag));
+        let writer = writer.map(|port| Row::Process(node, port).into());
+        (at, writer.or(self.causes[node.0 as usize]))
     }
 
     fn by_nic(&mut self, pass: &mut Pass, part: u16, order: Order) {
@@ -415,7 +430,8 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
             if behind_bus(&to) {
                 // What has come before the last byte is there by then, if the bus was free.
                 let long = to.len as f64 / bus_rate;
-                let (_, done) = self.machines[machine].bus[1].take(pass.now - long, long);
+                let bus = (machine, Component::Bus(Direction::In));
+                let (_, done) = self.take(bus, (pass.now - long, long), "write", None);
                 pass.delivered = pass.delivered.max(done + bus_latency);
             } else {
                 self.held.insert((pass.node, to.address), (pass.now, to.len));
@@ -423,8 +439,9 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
             return;
         }
         let takes = self.clock.costs.order(&order);
-        let shared = &mut self.machines[machine];
-        let (_, mut done) = shared.senders.entry(part).or_default().take(pass.delivered, takes);
+        let work = if matches!(order, Order::Reduce { .. }) { "combine" } else { "copy" };
+        let (sender, cause) = ((machine, Component::Sender(part)), self.causes[pass.node.0 as usize]);
+        let (_, mut done) = self.take(sender, (pass.delivered, takes), work, cause);
         let (Order::Copy { from, to: into } | Order::Reduce { from, into, .. }) = order else { return };
         if from.region == Region::Nic
             && let Some((since, bytes)) = self.held.remove(&(pass.node, from.address))
@@ -432,11 +449,13 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
             self.held_sum[pass.node.0 as usize] += (done - since) * bytes as f64;
         }
         if behind_bus(&from) {
-            let (_, read) = shared.bus[0].take(pass.now, from.len as f64 / bus_rate);
+            let bus = (machine, Component::Bus(Direction::Out));
+            let (_, read) = self.take(bus, (pass.now, from.len as f64 / bus_rate), "read", None);
             done = done.max(read + 2.0 * bus_latency);
         }
         if behind_bus(&into) {
-            let (_, wrote) = shared.bus[1].take(done, into.len as f64 / bus_rate);
+            let bus = (machine, Component::Bus(Direction::In));
+            let (_, wrote) = self.take(bus, (done, into.len as f64 / bus_rate), "write", None);
             done = wrote + bus_latency;
         }
         pass.lag = pass.lag.max(done);
@@ -451,26 +470,27 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
         payload: &[Place],
     ) {
         let node = pass.node;
-        let at = match by {
+        let (at, cause, sent) = match by {
             Worker::Processor(port) => {
                 self.by_processor(pass, port, None, payload);
-                let machine = self.machine_of(node);
-                self.machines[machine].processors.take((node, port), pass.now, self.clock.machine.send)
+                let takes = self.clock.machine.send;
+                let (from, until) = self.process((node, port), (pass.now, takes), "send", None);
+                (until, None, (takes > 0.0).then_some((self.row(node, by), from)))
             }
             Worker::Nic(_) => {
-                let at = pass.delivered.max(pass.lag).max(self.written[node.0 as usize].since(payload));
+                let (at, cause) = self.ready(pass, payload);
                 pass.lag = pass.now;
-                at
+                (at, cause, None)
             }
         };
         let bytes = payload.iter().map(|place| place.len).sum();
         let over_bus = payload.iter().any(behind_bus);
         let held = self.memory.as_mut().map(|memory| memory.gather(node, payload)).unwrap_or_default();
         for to in to {
-            let flight =
-                Flight { by, from: node, to: *to, packet: packet.clone(), payload: held.clone(), bytes, over_bus };
+            let (packet, payload) = (packet.clone(), held.clone());
+            let flight = Flight { by, from: node, to: *to, packet, payload, bytes, over_bus, cause, sent };
             let at = self.in_order(0, at, &flight);
-            self.push(at, What::Depart(flight));
+            self.events.push(at, What::Depart(flight));
         }
     }
 
@@ -486,7 +506,7 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
             return Err(NicBreach::Bytes { job, rank: Rank(rank as u32), call, at, found, expected });
         }
         if call + 1 < prepared.calls.len() && self.progress[job].iter().all(|progress| progress.ended == call + 1) {
-            self.begin(job, now);
+            self.begin(job, now, Some(Row::Process(node, port).into()));
         }
         Ok(())
     }
