@@ -151,7 +151,8 @@ fn a_daemon_without_memory_says_so_and_serves_on() {
         })
     };
     let (groups, others) = (pair(), pair());
-    let error = sum(&groups, 96 << 20).expect_err("more than there is");
+    // Allocators address more than they use, one thread's some 64 MiB, and not alike in each run.
+    let error = sum(&groups, 384 << 20).expect_err("more than there is");
     assert_eq!(error.status(), Status::Resource, "{error}");
     assert!(error.to_string().contains("memory"), "{error}");
     sum(&others, 4 << 10).expect("another group has what it needs");
