@@ -163,8 +163,7 @@ static void class_start(struct class *class, const struct group *group)
     form = form == BLOCKING ? BLOCKING : NONBLOCKING;
     const struct remembered *found = remembered_find(class_key(collective, form, size_of(class->key)), &group->place);
     if (found != NULL)
-        trial_start(&class->trial, trial_faster(found->learnt.seconds), REMEMBERED, &found->learnt,
-                    first);
+        trial_start(&class->trial, trial_faster(found->learnt.seconds), REMEMBERED, &found->learnt, first);
     else
         trial_start(&class->trial, built_in(form, collective, size_of(class->key), &group->place), BUILT_IN, &unknown,
                     first);

@@ -20,9 +20,9 @@
  * What counts is the mean of a run's turns on the slowest rank, not the mean of the slowest rank of each turn: where
  * ranks wait for one another in turn, the program waits only once. A way is hopeless when its median is twice that of
  * the other; after a short trial, of one run each way, when the fastest of its turns takes twice as long as the slowest
- * of the other way, since a single late rank spoils a mean of four. Of ways that are not hopeless the faster one is that
- * of the mean over launches of the program: an MPI library may take 2 ms in one launch and 4 ms in the next, and no
- * launch knows what the next one gets.
+ * of the other way, since a single late rank spoils a mean of four. Where neither is hopeless, the mean over launches
+ * of programs decides: an MPI library may take 2 ms in one launch and 4 ms in the next, and no launch knows what the
+ * next one gets.
  *
  * Invariants: everything but `seconds` and `charged` is equal on all members between two calls. As many turns of a
  * trial go one way as the other.
@@ -43,7 +43,7 @@
 #define EXPECTED 0.005
 /* How much slower a way must be to be given up for good. */
 #define HOPELESS 2.0
-/* How much faster offloaded calls must be: a service process takes processor time that the time in MPI does not show. */
+/* How much faster offloaded calls must be: a service process takes processor time that is not in the time in MPI. */
 #define MARGIN 1.05
 
 enum way trial_faster(const double *seconds)
@@ -204,7 +204,7 @@ static double expected(const struct trial *trial)
     return fmax(EXPECTED, TRIAL_RUN * fabs(trial->learnt.seconds[NATIVE] - trial->learnt.seconds[OFFLOADED]));
 }
 
-/* The mean over the launches before and this one; as LAUNCHES of them count, what has changed meanwhile wins in the end. */
+/* The mean over the launches before and this one; only LAUNCHES count, so what has changed meanwhile wins in the end. */
 static void learn(struct trial *trial, const double *median)
 {
     unsigned before = trial->before.launches < LAUNCHES ? trial->before.launches : LAUNCHES - 1;

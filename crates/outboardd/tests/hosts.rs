@@ -290,31 +290,17 @@ fn a_killed_rank_is_named_on_all_hosts() {
     kill_the_last(cluster.ranks("one-dies", 2));
 }
 
-/// Ranks of other hosts learn which service process is gone, its own ranks that it is their own.
 fn a_killed_daemon_is_named_on_all_hosts() {
-    let mut cluster = Cluster::start(2, None, &[]);
-    let mut ranks = cluster.ranks("a-daemon-dies", 2);
-    all_say(&mut ranks, "posted");
-    cluster.daemons[1].kill();
-    ranks.drain(1..).for_each(Rank::finish);
-    let_go(ranks);
+    Cluster::start(2, None, &[]).lose_a_daemon();
 }
 
 fn a_dead_host_is_named_and_leaves_nothing_behind() {
     let mut cluster = Cluster::start(3, None, &[]);
     let before: Vec<usize> = cluster.daemons.iter().map(Daemon::descriptors).collect();
     let victim = cluster.daemons[2].statistics()["service_process"].as_str().expect("a name").to_owned();
-    let mut ranks = cluster.ranks("a-host-dies", 2);
-    let mut dead = ranks.split_off(4);
-    all_say(&mut dead, "ready");
-    all_say(&mut ranks, "posted");
-    cluster.kill_host(2, &mut dead);
-    for rank in &mut ranks {
-        let said = rank.line();
+    for said in cluster.lose_a_host() {
         assert!(said.contains(&victim) && said.contains("rank 4"), "{said}");
     }
-    let_go(ranks);
-    cluster.daemons.truncate(2);
     cluster.ranks("in-flight", 2).into_iter().for_each(Rank::finish);
     for (daemon, before) in cluster.daemons.iter().zip(before) {
         // The kernel tells of each end; an answer comes after the daemon has looked at all of them.

@@ -103,28 +103,14 @@ fn a_killed_rank_is_named_on_all_hosts() {
 }
 
 fn a_killed_daemon_is_named_on_all_hosts() {
-    let mut cluster = Cluster::start(2, None, &ENGINE);
-    let mut ranks = cluster.ranks("a-daemon-dies", 2);
-    all_say(&mut ranks, "posted");
-    cluster.daemons[1].kill();
-    ranks.drain(1..).for_each(Rank::finish);
-    let_go(ranks);
+    Cluster::start(2, None, &ENGINE).lose_a_daemon();
 }
 
 /// A host whose link goes silent is found out by the service processes, while the provider still tries to reach it.
 fn a_dead_host_is_named() {
-    let mut cluster = Cluster::start(3, None, &ENGINE);
-    let mut ranks = cluster.ranks("a-host-dies", 2);
-    let mut dead = ranks.split_off(4);
-    all_say(&mut dead, "ready");
-    all_say(&mut ranks, "posted");
-    cluster.kill_host(2, &mut dead);
-    for rank in &mut ranks {
-        let said = rank.line();
+    for said in Cluster::start(3, None, &ENGINE).lose_a_host() {
         assert!(said.contains("rank 4"), "{said}");
     }
-    let_go(ranks);
-    cluster.daemons.truncate(2);
 }
 
 /// The error names both engines, and what to give.

@@ -159,6 +159,29 @@ impl Cluster {
         self.daemons[host].kill();
     }
 
+    /// The second of two daemons is killed while its ranks and those of the first have calls in flight: ranks of the
+    /// other host learn which service process is gone, its own ranks that it is their own.
+    pub(crate) fn lose_a_daemon(&mut self) {
+        let mut ranks = self.ranks("a-daemon-dies", 2);
+        all_say(&mut ranks, "posted");
+        self.daemons[1].kill();
+        ranks.drain(1..).for_each(Rank::finish);
+        let_go(ranks);
+    }
+
+    /// The last of three hosts goes silent while the others have calls in flight: what each of their ranks says.
+    pub(crate) fn lose_a_host(&mut self) -> Vec<String> {
+        let mut ranks = self.ranks("a-host-dies", 2);
+        let mut dead = ranks.split_off(4);
+        all_say(&mut dead, "ready");
+        all_say(&mut ranks, "posted");
+        self.kill_host(2, &mut dead);
+        let said = ranks.iter_mut().map(Rank::line).collect();
+        let_go(ranks);
+        self.daemons.truncate(2);
+        said
+    }
+
     pub(crate) fn count(&self, name: &str) -> u64 {
         self.daemons.iter().map(|daemon| daemon.statistics()[name].as_u64().expect("a number")).sum()
     }
