@@ -36,7 +36,7 @@ pub use secured::{Identity, SharedKey};
 pub use tcp::{Tcp, TcpSettings};
 pub use ucx::{Ucx, UcxError, UcxSettings, rdma_device, ucx_version};
 
-use outboard_shm::memory::Landing;
+use outboard_shm::memory::Residents;
 use std::fmt;
 use std::os::fd::BorrowedFd;
 
@@ -85,21 +85,20 @@ pub enum Payload<'a> {
     Bytes(&'a [u8]),
     /// A buffer from [`Fabric::payload_buffer`], sent without a copy and returned to its pool on completion.
     Buffer(SendBuffer),
+    /// Bytes that are read before [`Fabric::send`] returns: by the kernel, without a copy, where the fabric
+    /// [reads in place](Fabric::reads_in_place).
+    Resident(&'a Residents),
 }
 
 impl Payload<'_> {
-    /// The bytes, wherever they lie.
-    pub fn bytes(&self) -> &[u8] {
-        match self {
-            Self::Empty => &[],
-            Self::Bytes(bytes) => bytes,
-            Self::Buffer(buffer) => buffer,
-        }
-    }
-
     /// Length in bytes.
     pub fn len(&self) -> usize {
-        self.bytes().len()
+        match self {
+            Self::Empty => 0,
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Buffer(buffer) => buffer.len(),
+            Self::Resident(places) => places.bytes(),
+        }
     }
 
     /// Whether there are no bytes.
@@ -141,7 +140,7 @@ pub trait Receiver {
     /// Where the `length` bytes of payload behind this header belong, of which some are still to come. The fabric lets
     /// the kernel put them there. It asks before each read, so the answer need not hold any longer; where it is another
     /// than before, the bytes that have come follow. Without one the fabric keeps the bytes.
-    fn landing(&mut self, from: PeerId, header: &[u8], length: usize) -> Option<Landing> {
+    fn landing(&mut self, from: PeerId, header: &[u8], length: usize) -> Option<Residents> {
         let _ = (from, header, length);
         None
     }
@@ -270,6 +269,11 @@ pub trait Fabric {
     /// A buffer of `length` bytes to fill and send, or none when the pool is used up or `length` exceeds
     /// [`MAX_PAYLOAD`]. It still holds the bytes of its last use.
     fn payload_buffer(&mut self, length: usize) -> Option<SendBuffer>;
+
+    /// Whether [`Payload::Resident`] spares a copy.
+    fn reads_in_place(&self) -> bool {
+        false
+    }
 
     /// Whether a payload of `length` bytes would be accepted for `peer` now: asked before reading rank memory.
     fn ready(&mut self, peer: PeerId, length: usize) -> Result<(), SendError>;

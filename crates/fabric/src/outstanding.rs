@@ -60,5 +60,10 @@ pub(crate) fn admit(
             Some(buffer)
         }
         Payload::Buffer(buffer) => Some(buffer),
+        Payload::Resident(places) => {
+            let mut buffer = fabric.payload_buffer(places.bytes()).ok_or(SendError::Full(peer))?;
+            places.take(&mut buffer);
+            Some(buffer)
+        }
     })
 }

@@ -1,6 +1,6 @@
 //! Payloads that are read to where they belong, while the receiver changes its mind.
 
-use outboard_shm::memory::{Landing, MemfdRanges};
+use outboard_shm::memory::{MemfdRanges, Residents};
 use outboard_shm::region::Region;
 
 use super::{Factory, World, pattern};
@@ -29,7 +29,7 @@ impl Berth {
     }
 
     /// Two places, the second bytes before the first.
-    fn landing(&self, length: usize) -> Landing {
+    fn landing(&self, length: usize) -> Residents {
         let (first, second) = (length as u64 / 3, length as u64 - length as u64 / 3);
         let places = [(GAP + second + GAP, first), (GAP, second)];
         places.iter().map(|&(at, bytes)| self.ranges.find(at, bytes).expect("within the range")).collect()
@@ -81,7 +81,7 @@ impl Receiver for Shore {
         }
     }
 
-    fn landing(&mut self, _: PeerId, _: &[u8], length: usize) -> Option<Landing> {
+    fn landing(&mut self, _: PeerId, _: &[u8], length: usize) -> Option<Residents> {
         self.check();
         self.asked += 1;
         if self.asked.is_multiple_of(3) {

@@ -26,7 +26,7 @@ use crate::tcp::door::Socket;
 use crate::tcp::frames::{self, PREFIX, Sink};
 use crate::tcp::incoming::{Buffers, Incoming, Malformed};
 use crate::tcp::outgoing::{Outgoing, Sealing, Spare};
-use crate::{PeerId, PeerLoss, Receiver};
+use crate::{Payload, PeerId, PeerLoss, Receiver};
 
 /// Reads of one turn, so that other connections have theirs.
 const READS: usize = 8;
@@ -272,23 +272,45 @@ impl Connection {
 
     /// Prefix, header and payload as far as the kernel takes them now. What is sealed is taken as a whole, or not at
     /// all while other sealed bytes wait.
-    pub(super) fn write_message(&mut self, header: &[u8], payload: &[u8], spare: &mut Spare) -> Result<usize, Broken> {
+    pub(super) fn write_message(
+        &mut self,
+        header: &[u8],
+        payload: &Payload<'_>,
+        spare: &mut Spare,
+    ) -> Result<usize, Broken> {
+        let prefix: [u8; PREFIX] = frames::prefix(header.len(), payload.len());
+        let bytes: &[u8] = match payload {
+            Payload::Empty => &[],
+            Payload::Bytes(bytes) => bytes,
+            Payload::Buffer(buffer) => buffer,
+            Payload::Resident(places) => {
+                return match self.stage {
+                    // A sealer takes slices: this message goes by the queue, which keeps a copy.
+                    Stage::Open { sealing: Some(_), .. } => Ok(0),
+                    _ => written(places.send(&self.socket, &[&prefix, header])),
+                };
+            }
+        };
         if let Stage::Open { sealing: Some(sealing), .. } = &mut self.stage {
             if !sealing.rest().is_empty() {
                 return Ok(0);
             }
-            sealing.seal_message(header, payload, spare);
+            sealing.seal_message(header, bytes, spare);
             flush_sealed(&self.socket, sealing, spare)?;
-            return Ok(PREFIX + header.len() + payload.len());
+            return Ok(PREFIX + header.len() + bytes.len());
         }
-        let prefix: [u8; PREFIX] = frames::prefix(header.len(), payload.len());
-        write(&self.socket, &[IoSlice::new(&prefix), IoSlice::new(header), IoSlice::new(payload)])
+        write(&self.socket, &[IoSlice::new(&prefix), IoSlice::new(header), IoSlice::new(bytes)])
     }
 }
 
 fn write(socket: &Socket, pieces: &[IoSlice<'_>]) -> Result<usize, Broken> {
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    match rustix::net::sendmsg(socket, pieces, &mut SendAncillaryBuffer::default(), flags) {
+    written(rustix::net::sendmsg(socket, pieces, &mut SendAncillaryBuffer::default(), flags))
+}
+
+/// Bytes that the kernel has taken, if the connection stands.
+fn written(sent: Result<usize, Errno>) -> Result<usize, Broken> {
+    match sent {
         Ok(written) => Ok(written),
         Err(Errno::AGAIN | Errno::INTR) => Ok(0),
         Err(errno) => Err(errno.into()),

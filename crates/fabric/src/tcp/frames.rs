@@ -2,7 +2,7 @@
 //!
 //! Invariant: what is kept of a frame never exceeds [`FRAME`], whatever its prefix says. Never looks into a header.
 
-use outboard_shm::memory::Landing;
+use outboard_shm::memory::Residents;
 
 use crate::{FabricEvent, MAX_HEADER, MAX_PAYLOAD, PeerId, Receiver};
 
@@ -109,7 +109,7 @@ impl Assembly {
     }
 
     /// Where the payload belongs that is to come behind a header that is here.
-    pub(super) fn landing(&self, sink: &mut Sink<'_>) -> Option<Landing> {
+    pub(super) fn landing(&self, sink: &mut Sink<'_>) -> Option<Residents> {
         let (header, payload) = lengths(&self.partial[..self.have]).ok()??;
         let (head, here) = self.partial[..self.have].split_at_checked(PREFIX + header)?;
         if payload < LANDS || payload - here.len() < DIRECT {

@@ -10,7 +10,7 @@
 //! kept is bounded by one frame and one record, whatever comes. Records are opened first, so no payload of theirs lands.
 //! Never looks into a header.
 
-use outboard_shm::memory::Landing;
+use outboard_shm::memory::Residents;
 
 use crate::secured::{Forged, Opener, Unsealing};
 use crate::tcp::frames::{Assembly, Oversized, Sink};
@@ -52,7 +52,7 @@ pub(crate) struct Incoming {
     /// Whether the last room was that of a frame.
     in_place: bool,
     /// Where the payload is read to, and how much of it is there.
-    landing: Option<(Landing, usize)>,
+    landing: Option<(Residents, usize)>,
     /// Frames that may come before none lands.
     likely: u8,
 }
@@ -78,7 +78,7 @@ impl Incoming {
         &'a mut self,
         buffers: &'a mut Buffers,
         sink: &mut Sink<'_>,
-    ) -> Option<(&'a Landing, usize, &'a mut [u8])> {
+    ) -> Option<(&'a Residents, usize, &'a mut [u8])> {
         if self.records.is_some() {
             return None;
         }
@@ -179,7 +179,7 @@ mod tests {
             panic!("{event:?}");
         }
 
-        fn landing(&mut self, _: PeerId, _: &[u8], length: usize) -> Option<Landing> {
+        fn landing(&mut self, _: PeerId, _: &[u8], length: usize) -> Option<Residents> {
             self.asked += 1;
             let half = (self.asked % 2 + 1) * PAYLOAD as u64;
             Some([self.ranges.find(half, length as u64)?].into_iter().collect())

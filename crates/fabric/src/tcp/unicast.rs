@@ -58,6 +58,10 @@ impl Fabric for Tcp {
         buffer
     }
 
+    fn reads_in_place(&self) -> bool {
+        !self.settings.encrypt
+    }
+
     fn ready(&mut self, peer: PeerId, length: usize) -> Result<(), SendError> {
         let known = self.peers.get(&peer).filter(|known| known.claimed).ok_or(SendError::Unknown(peer))?;
         if known.load.is_full(length, &self.settings.limits) {
@@ -69,13 +73,13 @@ impl Fabric for Tcp {
 
     fn send(&mut self, peer: PeerId, header: &[u8], payload: Payload<'_>) -> Result<(), SendError> {
         outstanding::check(self, peer, header, &payload)?;
-        let bytes = payload.bytes();
+        let length = payload.len();
         let known = self.peers.get(&peer).ok_or(SendError::Unknown(peer))?;
         let mut written = 0;
         if let (Path::Open { token, .. }, true) = (known.path, known.queue.is_empty()) {
             let connection = self.connections.get_mut(&token).expect("that of a peer's path exists");
-            match connection.write_message(header, bytes, &mut self.spare) {
-                Ok(all) if all == frames::PREFIX + header.len() + bytes.len() => {
+            match connection.write_message(header, &payload, &mut self.spare) {
+                Ok(all) if all == frames::PREFIX + header.len() + length => {
                     self.room |= std::mem::take(&mut self.starved);
                     if connection.waits() {
                         self.await_room(token, true);
@@ -86,11 +90,17 @@ impl Fabric for Tcp {
                 Err(why) => self.broken.push((token, why)),
             }
         }
-        let mut head = [&frames::prefix(header.len(), bytes.len()), header].concat();
+        let mut head = [&frames::prefix(header.len(), length), header].concat();
         let payload = match payload {
             Payload::Empty => None,
             Payload::Bytes(bytes) => {
                 head.extend_from_slice(bytes);
+                None
+            }
+            Payload::Resident(places) => {
+                let start = head.len();
+                head.resize(start + length, 0);
+                places.take(&mut head[start..]);
                 None
             }
             Payload::Buffer(buffer) => Some(buffer),

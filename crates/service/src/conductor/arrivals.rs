@@ -2,7 +2,7 @@
 
 use outboard_fabric::{FabricEvent, PeerId, Receiver};
 use outboard_proto::SpId;
-use outboard_shm::memory::Landing;
+use outboard_shm::memory::Residents;
 use serde_json::json;
 
 use crate::conductor::engine::Engine;
@@ -45,7 +45,7 @@ impl Receiver for Arrivals<'_> {
         }
     }
 
-    fn landing(&mut self, from: PeerId, header: &[u8], length: usize) -> Option<Landing> {
+    fn landing(&mut self, from: PeerId, header: &[u8], length: usize) -> Option<Residents> {
         self.engine.landing(SpId(from.0), header, length)
     }
 

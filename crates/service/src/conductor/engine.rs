@@ -11,7 +11,7 @@ use outboard_proto::{
     Account, CallId, CollectiveError, Config, Endpoint, Event, GroupHandle, GroupSpec, InFlight, InstanceId, Instant,
     MemRef, OfferId, Payload, PostedCall, ReceivedDatagram, RecordError, Recording, Refusal, SpId, Transmit,
 };
-use outboard_shm::memory::{Landing, Resident};
+use outboard_shm::memory::{Resident, Residents};
 
 use crate::memory::backlog::Backlog;
 use crate::memory::{Buffers, Cause, Fault, Memory, Payloads, Place};
@@ -156,7 +156,7 @@ impl Engine {
     }
 
     /// Where the payload of a frame may be read to of which only the header is here.
-    pub(crate) fn landing(&self, from: SpId, header: &[u8], length: usize) -> Option<Landing> {
+    pub(crate) fn landing(&self, from: SpId, header: &[u8], length: usize) -> Option<Residents> {
         let pieces = self.machine.destination(from, header, u32::try_from(length).ok()?);
         if pieces.is_empty() { None } else { self.memory.landing(&pieces) }
     }

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use outboard_fabric::{ConnectError, Fabric, Payload, PeerId, SendError};
 use outboard_proto::{FrameBytes, MemRef, SpId, Transmit};
+use outboard_shm::memory::{Resident, Residents};
 use serde_json::json;
 
 use crate::conductor::engine::Engine;
@@ -152,9 +153,12 @@ impl Outbox {
             Err(SendError::Full(_)) => return self.wait(engine, to, header, &pieces, length),
             Err(error) => return note(to, Err(error)),
         }
-        let payload = match length {
-            0 => Payload::Empty,
-            _ => match self.fabric.payload_buffer(length) {
+        let in_place: Option<Residents> =
+            if self.fabric.reads_in_place() { pieces.iter().map(Piece::resident).collect() } else { None };
+        let payload = match (length, &in_place) {
+            (0, _) => Payload::Empty,
+            (_, Some(places)) => Payload::Resident(places),
+            (_, None) => match self.fabric.payload_buffer(length) {
                 None => return self.wait(engine, to, header, &pieces, length),
                 Some(mut buffer) => match read(&pieces, &mut buffer) {
                     Ok(()) => Payload::Buffer(buffer),
@@ -187,6 +191,11 @@ impl Piece {
     fn find(engine: &mut Engine, piece: MemRef) -> Result<Self, Fault> {
         let length = usize::try_from(piece.len).expect("fragments lie in memory");
         engine.place(piece).map(|place| Piece { place, length })
+    }
+
+    /// Where it lies in this process, if it does.
+    fn resident(&self) -> Option<Resident> {
+        self.place.readable(self.length)
     }
 }
 

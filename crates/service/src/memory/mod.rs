@@ -16,7 +16,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use outboard_proto::{CallId, Endpoint, GroupHandle, MemRef, Order, Payload, Region, StagingId};
-use outboard_shm::memory::{AccessError, Landing, RankMemory, Resident, Side, TieredMemory, WritePiece, copy_between};
+use outboard_shm::memory::{
+    AccessError, RankMemory, Resident, Residents, Side, TieredMemory, WritePiece, copy_between,
+};
 
 use crate::memory::backlog::{Backlog, Entry, Extent, Holder, Touched, Work, call_of};
 use crate::memory::combine::{Bounces, Combination, Unfinished};
@@ -169,6 +171,14 @@ impl Place {
         match self {
             Place::Rank { memory, address, .. } => memory.landing(*address, bytes),
             Place::Staging { buffer, offset } => buffer.resident(*offset, usize::try_from(bytes).ok()?),
+        }
+    }
+
+    /// So many bytes in this process, for the kernel to read; none of memory that is not mapped here.
+    pub(crate) fn readable(&self, bytes: usize) -> Option<Resident> {
+        match self {
+            Place::Rank { memory, address, .. } => memory.resident(*address, bytes as u64),
+            Place::Staging { buffer, offset } => buffer.resident(*offset, bytes),
         }
     }
 
@@ -364,7 +374,7 @@ impl Memory {
 
     /// Where payload that is on its way may be read to, which belongs to these pieces: all of them are mapped here, and
     /// no work that is not done comes before.
-    pub(crate) fn landing(&self, pieces: &[MemRef]) -> Option<Landing> {
+    pub(crate) fn landing(&self, pieces: &[MemRef]) -> Option<Residents> {
         let place = |piece: &MemRef| {
             let waits = !self.backlog.is_empty() && self.backlog.precedes(&self.extents([None, Some(*piece)]));
             if waits { None } else { self.place(*piece).ok()?.resident(piece.len) }

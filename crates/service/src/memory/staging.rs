@@ -64,7 +64,7 @@ impl Staging {
         unsafe { std::ptr::copy(from.as_ptr(), self.at(offset, from.len()), from.len()) }
     }
 
-    /// The `len` bytes at `offset`, for the kernel to write to.
+    /// The `len` bytes at `offset`, for the kernel to read or write.
     pub(crate) fn resident(self: &Arc<Self>, offset: u64, len: usize) -> Option<Resident> {
         let keeper: Arc<Staging> = Arc::clone(self);
         // SAFETY: the allocation stays while the buffer does, and is reached through raw copies only.

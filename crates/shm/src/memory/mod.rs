@@ -17,16 +17,16 @@
 
 mod cross;
 mod descriptor;
-mod landing;
 mod memfd;
 mod page;
+mod residents;
 mod tiered;
 
 pub use cross::CrossMemory;
 pub use descriptor::{MemoryDescriptor, NotMemory};
-pub use landing::Landing;
 pub use memfd::{MOST_MAPPED, MOST_RANGES, MemfdRanges, RangeError, Resident};
 pub use page::ProbePage;
+pub use residents::Residents;
 pub use tiered::{Alarm, Probe, ProbeOutcome, Proof, TieredMemory, Watch, probe};
 
 use std::fmt;

@@ -1,11 +1,13 @@
-//! Where bytes of a socket belong: the kernel puts them there itself (SP-4).
+//! Places of a payload in this process: the kernel takes its bytes from there, or puts them there, itself (SP-4).
 //!
-//! Invariant: a landing keeps its memory where it is. Whether the memory may still be written is for its user to ask,
-//! before each read: a rank may have its buffers back meanwhile.
+//! Invariant: the places stay where they are while this is kept. Whether they may still be read or written is for the
+//! user to ask, before each time: a rank may have its buffers back meanwhile.
 
 use super::Resident;
 use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendFlags};
 use smallvec::SmallVec;
+use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd};
 
 /// Pieces that the kernel takes in one call.
@@ -13,28 +15,28 @@ const MOST_PIECES: usize = 1024;
 
 /// Places of one payload, in the order of its bytes.
 #[derive(Debug, Clone, Default)]
-pub struct Landing {
+pub struct Residents {
     places: SmallVec<[Resident; 2]>,
     bytes: usize,
 }
 
-impl FromIterator<Resident> for Landing {
+impl FromIterator<Resident> for Residents {
     fn from_iter<T: IntoIterator<Item = Resident>>(places: T) -> Self {
         let places: SmallVec<[Resident; 2]> = places.into_iter().collect();
         let bytes = places.iter().map(Resident::len).sum();
-        Landing { places, bytes }
+        Residents { places, bytes }
     }
 }
 
 /// The same bytes in the same order.
-impl PartialEq for Landing {
+impl PartialEq for Residents {
     fn eq(&self, other: &Self) -> bool {
         let same = |(one, other): (&Resident, &Resident)| one.is(other);
         self.places.len() == other.places.len() && self.places.iter().zip(&other.places).all(same)
     }
 }
 
-impl Landing {
+impl Residents {
     /// Bytes of all places together.
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -76,6 +78,20 @@ impl Landing {
         }
     }
 
+    /// Sends `before` and then the bytes, as far as the socket takes them now. Returns how many bytes left, those before
+    /// among them. A rank may change its bytes meanwhile.
+    ///
+    /// # Errors
+    /// The kernel's reason; nothing was sent then.
+    pub fn send(&self, socket: impl AsFd, before: &[&[u8]]) -> Result<usize, Errno> {
+        // SAFETY: the kernel copies the bytes once, whatever they are then, and nobody else looks at them.
+        let places = self.places.iter().map(|place| IoSlice::new(unsafe { place.bytes() }));
+        let before = before.iter().map(|bytes| IoSlice::new(bytes));
+        let pieces: SmallVec<[IoSlice<'_>; 4]> = before.chain(places).take(MOST_PIECES).collect();
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        rustix::net::sendmsg(socket, &pieces, &mut SendAncillaryBuffer::default(), flags)
+    }
+
     /// Reads what comes next, whose first byte belongs at `at`, and what follows the payload to `beyond`. Returns how
     /// many bytes came, those beyond among them; 0 at the end of the stream.
     ///
@@ -110,9 +126,9 @@ mod tests {
         let ranges = MemfdRanges::default();
         ranges.register(0x1000, 8192, region.fd().try_clone_to_owned().unwrap()).unwrap();
         let places = [(0x1100, 300), (0x2000, 0), (0x1010, 50), (0x2800, 1000)];
-        let landing: Landing = places.iter().map(|&(address, bytes)| ranges.find(address, bytes).unwrap()).collect();
+        let landing: Residents = places.iter().map(|&(address, bytes)| ranges.find(address, bytes).unwrap()).collect();
         assert_eq!(landing.bytes(), 1350);
-        assert!(landing == landing.clone() && landing != Landing::default());
+        assert!(landing == landing.clone() && landing != Residents::default());
         let sent: Vec<u8> = (0..1400u32).map(|at| (at % 251) as u8 + 1).collect();
         for cut in [1, 299, 300, 301, 349, 350, 1349] {
             region.write(0, &[0; 8192]);
