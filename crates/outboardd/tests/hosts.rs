@@ -14,7 +14,7 @@ use support::refusable::Calls;
 use support::{DAEMON, Daemon, Rank, all_say, kill_the_last, let_go};
 
 fn main() -> ExitCode {
-    let tests: [(&str, fn()); 31] = [
+    let tests: [(&str, fn()); 32] = [
         ("multicast_moves_each_block_once", multicast_moves_each_block_once),
         ("ring_gathers_without_multicast", ring_gathers_without_multicast),
         ("encrypted_hosts_use_no_multicast", encrypted_hosts_use_no_multicast),
@@ -35,6 +35,7 @@ fn main() -> ExitCode {
         ("recordings_that_disagree_or_lose_a_rank_are_told_why", recordings_that_disagree_or_lose_a_rank_are_told_why),
         ("lost_datagrams_are_repaired", lost_datagrams_are_repaired),
         ("what_cannot_be_received_is_repaired_and_told", what_cannot_be_received_is_repaired_and_told),
+        ("what_cannot_be_sent_is_repaired_and_told", what_cannot_be_sent_is_repaired_and_told),
         ("withdrawn_memory_loses_no_byte_between_hosts", withdrawn_memory_loses_no_byte_between_hosts),
         ("a_killed_rank_is_named_on_all_hosts", a_killed_rank_is_named_on_all_hosts),
         ("a_killed_daemon_is_named_on_all_hosts", a_killed_daemon_is_named_on_all_hosts),
@@ -244,22 +245,41 @@ fn hosts_that_disagree_on_encryption_make_no_group() {
     assert!(cluster.daemons.iter().map(refused).sum::<u64>() > 0);
 }
 
-/// MC-6, in the daemon.
+/// The daemon's own thread sends and receives multicast, or threads do.
+const RECEIVERS: [&[&str]; 3] = [&["--receivers", "0"], &["--receivers", "1"], &["--receivers", "3"]];
+
+/// MC-6, MC-9, in the daemon.
 fn lost_datagrams_are_repaired() {
-    let loss = Loss::new(5.0, LossOf::Multicast).expect("a percentage");
-    let cluster = Cluster::start(3, Some(loss), &[]);
-    cluster.run("allgather", 1);
-    assert!(cluster.count("retransmitted_bytes") > 0, "a twentieth of all datagrams was lost");
+    for receivers in RECEIVERS {
+        let loss = Loss::new(5.0, LossOf::Multicast).expect("a percentage");
+        let cluster = Cluster::start(3, Some(loss), receivers);
+        cluster.run("allgather", 1);
+        assert!(cluster.count("retransmitted_bytes") > 0, "a twentieth of all datagrams was lost");
+    }
 }
 
 /// A receiver that the kernel lets receive nothing says so, goes on trying, and costs no byte.
 fn what_cannot_be_received_is_repaired_and_told() {
-    let mut cluster = Cluster::start_refusable(2, &[]);
-    cluster.daemons[0].refuse(Calls::Multicast, rustix::io::Errno::NOMEM.raw_os_error());
-    cluster.run("allgather", 1);
-    let count = |name: &str| cluster.daemons[0].statistics()["datapath"][name].as_u64().expect("a number");
-    while count("receive_failures") < 3 {}
-    assert_eq!(count("receivers_gone"), 0);
+    for receivers in RECEIVERS {
+        let mut cluster = Cluster::start_refusable(2, receivers);
+        cluster.daemons[0].refuse(Calls::Receives, rustix::io::Errno::NOMEM.raw_os_error());
+        cluster.run("allgather", 1);
+        let count = |name: &str| cluster.daemons[0].statistics()["datapath"][name].as_u64().expect("a number");
+        while count("receive_failures") < 3 {}
+        assert_eq!(count("receivers_gone"), 0);
+    }
+}
+
+/// Datagrams that meet a full queue again and again are left to recovery, and keep nothing else waiting.
+fn what_cannot_be_sent_is_repaired_and_told() {
+    for receivers in RECEIVERS {
+        let mut cluster = Cluster::start_refusable(2, receivers);
+        cluster.daemons[0].refuse(Calls::Sends, rustix::io::Errno::NOBUFS.raw_os_error());
+        cluster.run("allgather", 1);
+        let datapath = &cluster.daemons[0].statistics()["datapath"];
+        assert!(datapath["send_failures"].as_u64() > Some(0), "{datapath}");
+        assert_eq!(datapath["datagrams_sent"], 0);
+    }
 }
 
 /// SP-4, GP-9: one host's ranks have to be staged while calls are in flight, and all hosts get their bytes.

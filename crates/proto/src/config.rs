@@ -89,8 +89,9 @@ pub struct Config {
     /// Most datagrams of one multicast batch.
     pub batch_chunks: u32,
     /// Payload bytes of one unicast fragment. Larger ones cost less processor time, yet hold up the other receivers of
-    /// their source, whose links idle meanwhile: on slow links they are smaller. The default fills a packet that TCP
-    /// leaves to the NIC to cut.
+    /// their source, whose links idle meanwhile: on slow links they are smaller. With 56 KiB an
+    /// all-to-all of 1 MiB among four hosts takes 8 % longer on 1 Gbit/s, and with 40 KiB sixteen hosts that call apart
+    /// can overflow the queue of a switch port; blocks whose size is a power of two are whole pieces of the default.
     pub fragment_bytes: u32,
     /// Bytes of an all-to-all that a service process has asked for and that have not come (SP-5).
     pub pull_bytes: u64,
@@ -127,7 +128,7 @@ impl Default for Config {
             narrate: false,
             switch_queue: 512 << 10,
             batch_chunks: 32,
-            fragment_bytes: 56 << 10,
+            fragment_bytes: 32 << 10,
             pull_bytes: 512 << 10,
         }
     }

@@ -108,9 +108,10 @@ fn build(settings: &Settings) -> Result<Conductor, StartError> {
     let own = Mode::RUSR | Mode::WUSR;
     let statistics_socket = stats.map(|path| NamedSocket::listen(path, SocketType::STREAM, own)).transpose()?;
     let fabric = fabric(settings, identity)?;
-    let mailbox = Datapath::mailbox(settings.receivers.into()).map_err(kernel("make a mailbox"))?;
+    let receivers = settings.receivers(config.link_rate);
+    let mailbox = Datapath::mailbox(receivers).map_err(kernel("make a mailbox"))?;
     let sends_from = settings.interface.as_deref().and_then(|name| Interface::named(name).ok()?.address().ok());
-    let datapath = datapath(settings, config.allgather, &mailbox)?;
+    let datapath = datapath(settings, (config.allgather, receivers), &mailbox)?;
     let offload = offload(settings)?;
     let host = Host {
         id: SpId(id),
@@ -157,17 +158,17 @@ fn build(settings: &Settings) -> Result<Conductor, StartError> {
     })
 }
 
-/// The multicast threads, where there is multicast.
+/// What sends and receives multicast, where there is multicast.
 fn datapath(
     settings: &Settings,
-    allgather: AllgatherAlgorithm,
+    (allgather, receivers): (AllgatherAlgorithm, usize),
     mailbox: &Mailbox<Report>,
 ) -> Result<Option<Datapath>, StartError> {
     match (allgather, &settings.interface) {
         (AllgatherAlgorithm::Multicast, Some(interface)) => {
             let interface = Interface::named(interface)?;
             let multicast = MulticastSettings { port: settings.multicast_port, ..MulticastSettings::new(interface) };
-            let started = Datapath::start(&multicast, usize::from(settings.receivers), mailbox);
+            let started = Datapath::start(&multicast, receivers, mailbox);
             started.map(Some).map_err(kernel("start the multicast threads"))
         }
         (AllgatherAlgorithm::Multicast | AllgatherAlgorithm::Ring, _) => Ok(None),

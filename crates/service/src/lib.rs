@@ -9,6 +9,8 @@
 //!                           datapath threads: multicast sender, receivers (MC-9)
 //! ```
 //!
+//! On slow links there are no datapath threads: the conductor sends and receives multicast itself.
+//!
 //! Control goes by small messages (SP-2); payload moves straight between rank memory and the network, read and written
 //! without the rank's CPU (SP-4). What a rank or a peer sends is checked before it is believed: it may cost that rank
 //! its connection, never the daemon. Idle is asleep.

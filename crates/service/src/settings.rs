@@ -33,6 +33,8 @@ const LARGEST_MTU: u32 = 65_535;
 pub const EAGER_BYTES: Size = Size(16 << 10);
 /// Smallest copy that is left to a rank where nothing else is said.
 const ERRAND_BYTES: Size = Size(32 << 10);
+/// Fastest link whose multicast the daemon's own thread sends and receives: its datagrams keep half a processor busy.
+const MOST_ALONE: Rate = Rate::bits_per_second(2_500_000_000);
 /// Link rate assumed where the interface does not say.
 const FALLBACK_RATE: Rate = Rate::bits_per_second(1_000_000_000);
 
@@ -235,9 +237,10 @@ pub struct Settings {
     /// File for a timeline of calls, stand-ins, transfers and waits, in the trace format that Perfetto reads
     #[arg(long, env = "OUTBOARD_TRACE_FILE")]
     pub trace: Option<PathBuf>,
-    /// Threads that receive multicast (MC-10)
-    #[arg(long, env = "OUTBOARD_RECEIVERS", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
-    pub receivers: u16,
+    /// Threads that receive multicast (MC-10), beside one that sends; with 0 the daemon's own thread does both, as it
+    /// does by default on links of up to 2.5 Gbit/s, where waking threads costs more than datagrams do; else 1
+    #[arg(long, env = "OUTBOARD_RECEIVERS", value_parser = clap::value_parser!(u16).range(0..=64))]
+    pub receivers: Option<u16>,
     /// Ranks that may be attached at once
     #[arg(long, env = "OUTBOARD_MAX_RANKS", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=65_535))]
     pub max_ranks: u32,
@@ -400,6 +403,12 @@ impl Settings {
         } else {
             AlgorithmChoice::Ring
         })
+    }
+
+    /// Threads that receive multicast on a link of so many bit/s.
+    #[must_use]
+    pub fn receivers(&self, link_rate: u64) -> usize {
+        usize::from(self.receivers.unwrap_or(u16::from(link_rate > MOST_ALONE.in_bits_per_second())))
     }
 
     /// The protocol's configuration, completed from the interface.

@@ -32,6 +32,8 @@ pub struct MulticastSettings {
     pub port: u16,
     /// How far a sender's datagrams go until it is told otherwise ([`MulticastSender::set_reach`]).
     pub reach: Reach,
+    /// Whether a sender waits while its socket buffer is full; else that is a queue that is full.
+    pub waits: bool,
     /// Wanted socket buffer of each receiver and sender, in bytes; the kernel may give less.
     pub buffer_bytes: usize,
 }
@@ -39,7 +41,7 @@ pub struct MulticastSettings {
 impl MulticastSettings {
     /// The defaults for `interface`: port [`DEFAULT_PORT`], no routers, to the network alone, 8 MiB of buffer.
     pub fn new(interface: Interface) -> Self {
-        Self { interface, port: DEFAULT_PORT, reach: Reach::Network, buffer_bytes: 8 << 20 }
+        Self { interface, port: DEFAULT_PORT, reach: Reach::Network, waits: true, buffer_bytes: 8 << 20 }
     }
 }
 

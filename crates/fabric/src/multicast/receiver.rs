@@ -11,7 +11,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -187,6 +187,11 @@ impl MulticastReceiver {
     /// What wakes [`wait`](Self::wait) from other threads.
     pub fn waker(&self) -> Waker {
         self.wake.clone()
+    }
+
+    /// Readable when datagrams wait, or the waker woke.
+    pub fn event_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
     }
 
     /// Sleeps until datagrams wait, the waker wakes, or `limit` has passed.

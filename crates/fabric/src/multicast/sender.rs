@@ -26,7 +26,7 @@ pub struct Sent {
     /// Datagrams that the kernel took, from the first on.
     pub datagrams: usize,
     /// The queue of the interface was full: the datagram after those was dropped, the rest not tried. Some of a dropped
-    /// burst may have left.
+    /// burst may have left. Or the socket buffer was full, where the sender does not wait.
     pub congested: bool,
 }
 
@@ -44,7 +44,8 @@ pub struct MulticastSender {
 impl MulticastSender {
     /// A sender by the interface of `settings`.
     pub fn new(settings: &MulticastSettings) -> io::Result<Self> {
-        let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+        let waits = if settings.waits { SocketFlags::empty() } else { SocketFlags::NONBLOCK };
+        let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC | waits, None)?;
         let fd = socket.as_fd();
         let by = libc::ip_mreqn {
             imr_multiaddr: libc::in_addr { s_addr: 0 },
@@ -98,7 +99,7 @@ impl MulticastSender {
     }
 
     /// Sends `payload` cut into chunks of `chunk` bytes (the last may be short), each after its header, to the group
-    /// `to`. Blocks while the socket buffer is full.
+    /// `to`. Blocks while the socket buffer is full, if it is to wait.
     ///
     /// # Errors
     /// What the kernel says when it refuses the first datagram that is left, other than that a queue is full. A network
@@ -125,7 +126,7 @@ impl MulticastSender {
             match batch.send(&self.socket) {
                 Ok(datagrams) => sent += datagrams,
                 Err(error) => match error.raw_os_error() {
-                    Some(libc::ENOBUFS) => return Ok(Sent { datagrams: sent, congested: true }),
+                    Some(libc::ENOBUFS | libc::EAGAIN) => return Ok(Sent { datagrams: sent, congested: true }),
                     Some(libc::EINTR) => {}
                     // No checksum offload (EIO), or the interface's packets are too short for a segment (EINVAL).
                     Some(libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP) if segmenting => {

@@ -26,25 +26,27 @@ pub(crate) enum Calls {
     CrossMemory,
     /// Those by which the memory descriptor is used.
     Descriptor,
-    /// Those by which multicast is received.
-    Multicast,
+    /// Those by which multicast is received, and sent.
+    Receives,
+    Sends,
 }
 
 impl Calls {
-    const ALL: [Calls; 3] = [Calls::CrossMemory, Calls::Descriptor, Calls::Multicast];
+    const ALL: [Calls; 4] = [Calls::CrossMemory, Calls::Descriptor, Calls::Receives, Calls::Sends];
 
     fn numbers(self) -> Vec<i64> {
         match self {
             Calls::CrossMemory => vec![libc::SYS_process_vm_readv, libc::SYS_process_vm_writev],
             Calls::Descriptor => vec![libc::SYS_pread64, libc::SYS_pwrite64],
-            Calls::Multicast => vec![libc::SYS_recvmmsg],
+            Calls::Receives => vec![libc::SYS_recvmmsg],
+            Calls::Sends => vec![libc::SYS_sendmmsg],
         }
     }
 
     /// Which of these calls: as rules of a filter, none for all of them.
     fn rules(self) -> Vec<SeccompRule> {
         match self {
-            Calls::CrossMemory | Calls::Multicast => Vec::new(),
+            Calls::CrossMemory | Calls::Receives | Calls::Sends => Vec::new(),
             // Other files are read too, but not at the addresses of a program.
             Calls::Descriptor => {
                 let far = SeccompCondition::new(3, SeccompCmpArgLen::Qword, SeccompCmpOp::Ge, 1 << 32);

@@ -60,8 +60,8 @@ use crate::telemetry::overdue;
 use crate::telemetry::statistics::{Statistics, answer};
 use crate::telemetry::trace::Trace;
 
-/// Reports taken from the mailbox per turn.
-const REPORTS: usize = 64;
+/// Reports taken from the datapath per turn.
+const REPORTS: usize = 16;
 /// Rounds of events and transmissions per turn.
 const ANSWERS: usize = 3;
 /// Connections taken in per wake-up.
@@ -122,6 +122,9 @@ impl Conductor {
         self.poller.watch(self.outbox.fabric().event_fd(), Token::Fabric, Trigger::Level)?;
         self.poller.watch(self.mailbox.bell(), Token::Mailbox, Trigger::Level)?;
         self.poller.watch(&self.attach, Token::Attach, Trigger::Level)?;
+        if let Some(receives) = self.datapath.as_ref().and_then(Datapath::event_fd) {
+            self.poller.watch(receives, Token::Datapath, Trigger::Edge)?;
+        }
         if let Some(offload) = &self.offload {
             self.poller.watch(offload.event_fd(), Token::Engine, Trigger::Level)?;
         }
@@ -188,7 +191,7 @@ impl Conductor {
         self.engine.timeout();
         // What was sent may end calls, and what has ended may send.
         let unfinished = (0..ANSWERS).all(|_| {
-            self.take_events() | self.outbox.pump(&mut self.engine, self.datapath.as_ref(), self.trace.as_mut())
+            self.take_events() | self.outbox.pump(&mut self.engine, self.datapath.as_mut(), self.trace.as_mut())
         });
         self.offload.iter_mut().for_each(Offload::count_wake);
         let at = Instant::now();
@@ -225,10 +228,12 @@ impl Conductor {
         }
     }
 
-    /// Whether datapath threads had anything.
+    /// Whether the datapath had anything.
     fn take_reports(&mut self) -> bool {
+        let now = Instant::now();
         for taken in 0..REPORTS {
-            let Some(report) = self.mailbox.take() else { return taken > 0 };
+            let own = || self.datapath.as_mut()?.report(now);
+            let Some(report) = self.mailbox.take().or_else(own) else { return taken > 0 };
             let counts = &mut self.statistics.datapath;
             match report {
                 Report::Sent { token, read, datagrams, bytes, failures } => {
@@ -267,8 +272,8 @@ impl Conductor {
         true
     }
 
-    fn give_back(&self, receiver: usize, batch: Batch) {
-        if let Some(datapath) = &self.datapath {
+    fn give_back(&mut self, receiver: usize, batch: Batch) {
+        if let Some(datapath) = &mut self.datapath {
             datapath.give_back(receiver, batch);
         }
     }
@@ -369,7 +374,9 @@ impl Conductor {
     /// Time until the next timer.
     fn limit(&self, phase: Phase, now: Instant) -> Option<Duration> {
         let timer = self.engine.next_call(self.outbox.has_room()).map(|at| at.since(self.engine.now()));
-        let timer = timer.into_iter().chain(self.engine.backlog().timer()).min();
+        let datapath = self.datapath.as_ref().and_then(|datapath| datapath.due(now));
+        let datapath = datapath.map(|at| at.saturating_duration_since(now));
+        let timer = timer.into_iter().chain(self.engine.backlog().timer()).chain(datapath).min();
         match phase {
             Phase::Draining { until } | Phase::Parting { until } => {
                 let drain = until.saturating_duration_since(Instant::now());
@@ -390,6 +397,7 @@ impl Conductor {
             // The next turn looks at these.
             Token::Doorbell(_) => {}
             Token::Mailbox => self.mailbox.silence(),
+            Token::Datapath => self.datapath.iter_mut().for_each(Datapath::woken),
             Token::Engine => self.take_offloaded(),
             Token::Stop => {
                 if stopped() {

@@ -76,12 +76,12 @@ impl Outbox {
     pub(crate) fn pump(
         &mut self,
         engine: &mut Engine,
-        datapath: Option<&Datapath>,
+        mut datapath: Option<&mut Datapath>,
         mut trace: Option<&mut Trace>,
     ) -> bool {
         let mut moved = self.flush();
         if let Some(job) = self.held.take() {
-            self.held = submit(datapath, job);
+            self.held = submit(datapath.as_deref_mut(), job);
             moved |= self.held.is_none();
         }
         let mut bytes = 0;
@@ -103,7 +103,7 @@ impl Outbox {
                 Some(Transmit::Multicast(batch)) => match engine.place(batch.memory) {
                     Ok(place) => {
                         trace.iter_mut().for_each(|trace| trace.multicast(&batch));
-                        self.held = submit(datapath, SendJob { batch, place });
+                        self.held = submit(datapath.as_deref_mut(), SendJob { batch, place });
                     }
                     Err(fault) => engine.multicast_done(batch.token, Err(fault)),
                 },
@@ -222,7 +222,7 @@ fn note(to: SpId, sent: Result<(), SendError>) {
 }
 
 /// Hands a batch to the sender; gives it back when its queue is full.
-fn submit(datapath: Option<&Datapath>, job: SendJob) -> Option<SendJob> {
+fn submit(datapath: Option<&mut Datapath>, job: SendJob) -> Option<SendJob> {
     match datapath {
         Some(datapath) => datapath.submit(job),
         None => unreachable!("the settings allow multicast only where there is a datapath"),

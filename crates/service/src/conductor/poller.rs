@@ -18,6 +18,8 @@ pub enum Token {
     Fabric,
     /// The mailbox of the datapath threads.
     Mailbox,
+    /// Datagrams wait for the conductor.
+    Datapath,
     /// The engine beside the service process has something to tell.
     Engine,
     /// A connection waits at the attach socket.
@@ -34,7 +36,8 @@ pub enum Token {
 
 const KIND_SHIFT: u32 = 56;
 /// Tokens without a number, by what stands for them.
-const PLAIN: [Token; 6] = [Token::Stop, Token::Fabric, Token::Mailbox, Token::Attach, Token::Statistics, Token::Engine];
+const PLAIN: [Token; 7] =
+    [Token::Stop, Token::Fabric, Token::Mailbox, Token::Attach, Token::Statistics, Token::Engine, Token::Datapath];
 
 impl Token {
     fn encode(self) -> u64 {

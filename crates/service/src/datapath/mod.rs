@@ -1,4 +1,5 @@
-//! The datapath: one thread that sends multicast and several that receive it, apart from the conductor (MC-9, MC-10).
+//! The datapath: one thread that sends multicast and several that receive it, apart from the conductor (MC-9, MC-10),
+//! or the conductor itself, on links so slow that waking threads costs more than the datagrams do ([`own`]).
 //!
 //! ```text
 //! conductor -- SendJob, bounded --> sender     conductor -- Command, bounded --> receiver
@@ -11,19 +12,24 @@
 //! and the machine says what that is worth.
 
 pub(crate) mod mailbox;
+mod own;
 mod receiver;
 mod sender;
 
 use std::collections::HashMap;
 use std::io;
 use std::net::Ipv4Addr;
+use std::os::fd::BorrowedFd;
 use std::sync::mpsc::{SyncSender, TrySendError};
+use std::thread::JoinHandle;
+use std::time::Instant;
 
 use outboard_fabric::multicast::{MulticastSettings, channel_address};
 use outboard_proto::wire::{DATAGRAM_HEADER_BYTES, MulticastKey};
 use outboard_proto::{Channel, GroupHandle, MulticastBatch};
 
 use crate::datapath::mailbox::Mailbox;
+use crate::datapath::own::Own;
 use crate::memory::{Fault, Place};
 pub(crate) use receiver::Batch;
 use receiver::{Interest, Receiver};
@@ -42,7 +48,7 @@ pub(crate) struct SendJob {
     pub(crate) place: Place,
 }
 
-/// What datapath threads tell the conductor.
+/// What has come of sending and receiving.
 #[derive(Debug)]
 pub(crate) enum Report {
     /// The job of this batch is done: its memory, which could be read or not, is not read any more. The kernel took so
@@ -57,12 +63,20 @@ pub(crate) enum Report {
     Gone { receiver: usize },
 }
 
-/// The conductor's handle on all datapath threads; they end when it is dropped.
+/// What sends and receives.
+#[derive(Debug)]
+enum Hands {
+    /// Threads of their own (MC-9), as a link wants whose datagrams keep more than one processor busy.
+    Threads { jobs: SyncSender<SendJob>, sender: JoinHandle<()>, receivers: Vec<Receiver> },
+    /// The conductor: nobody has to be woken for what it sends and receives itself.
+    Conductor(Box<Own>),
+}
+
+/// The conductor's handle on the datapath; its threads end when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Datapath {
-    jobs: Option<SyncSender<SendJob>>,
-    sender: Option<std::thread::JoinHandle<()>>,
-    receivers: Vec<Receiver>,
+    /// Gone when it is dropped.
+    hands: Option<Hands>,
     /// Groups that need each address: one of them as often as channels of its own have it.
     joined: HashMap<Ipv4Addr, Vec<GroupHandle>>,
 }
@@ -74,22 +88,65 @@ impl Datapath {
         Mailbox::new(SEND_JOBS + 1 + receivers * (BATCHES + 1))
     }
 
-    /// Starts the threads; fails when a socket option is refused or threads are exhausted.
+    /// Starts a thread that sends and `receivers` that receive; without any the conductor does both. Fails when a socket
+    /// option is refused or threads are exhausted.
     pub(crate) fn start(settings: &MulticastSettings, receivers: usize, mailbox: &Mailbox<Report>) -> io::Result<Self> {
-        let (jobs, sender) = sender::start(settings, SEND_JOBS, mailbox.poster())?;
-        let receivers = (0..receivers)
-            .map(|number| Receiver::start(settings, number, (BATCHES, BURSTS), (mailbox.poster(), mailbox.poster())))
-            .collect::<io::Result<_>>()?;
-        Ok(Datapath { jobs: Some(jobs), sender: Some(sender), receivers, joined: HashMap::new() })
+        let hands = if receivers == 0 {
+            Hands::Conductor(Box::new(Own::new(settings)?))
+        } else {
+            let (jobs, sender) = sender::start(settings, SEND_JOBS, mailbox.poster())?;
+            let poster = || (mailbox.poster(), mailbox.poster());
+            let receiver = |number| Receiver::start(settings, number, (BATCHES, BURSTS), poster());
+            let receivers = (0..receivers).map(receiver).collect::<io::Result<_>>()?;
+            Hands::Threads { jobs, sender, receivers }
+        };
+        Ok(Datapath { hands: Some(hands), joined: HashMap::new() })
     }
 
-    /// Hands a job to the sender, or gives it back when the queue is full. A sender ends by a panic of its own only.
-    pub(crate) fn submit(&self, job: SendJob) -> Option<SendJob> {
-        let jobs = self.jobs.as_ref().expect("open until dropped");
-        match jobs.try_send(job) {
-            Ok(()) => None,
-            Err(TrySendError::Full(job)) => Some(job),
-            Err(TrySendError::Disconnected(_)) => panic!("the multicast sender has ended"),
+    fn hands(&mut self) -> &mut Hands {
+        self.hands.as_mut().expect("there until dropped")
+    }
+
+    /// What the conductor has to watch for them, if it receives itself.
+    pub(crate) fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        match &self.hands {
+            Some(Hands::Conductor(own)) => Some(own.event_fd()),
+            Some(Hands::Threads { .. }) | None => None,
+        }
+    }
+
+    /// That descriptor has become readable.
+    pub(crate) fn woken(&mut self) {
+        if let Hands::Conductor(own) = self.hands() {
+            own.woken();
+        }
+    }
+
+    /// Does what the conductor is to do itself, and says what came of it; nothing to do, or no time yet: none.
+    pub(crate) fn report(&mut self, now: Instant) -> Option<Report> {
+        match self.hands() {
+            Hands::Conductor(own) => own.report(now),
+            Hands::Threads { .. } => None,
+        }
+    }
+
+    /// When [`Self::report`] is to be asked though nothing wakes the conductor.
+    pub(crate) fn due(&self, now: Instant) -> Option<Instant> {
+        match &self.hands {
+            Some(Hands::Conductor(own)) => own.due(now),
+            Some(Hands::Threads { .. }) | None => None,
+        }
+    }
+
+    /// Takes a job, or gives it back when there is no room. A sending thread ends by a panic of its own only.
+    pub(crate) fn submit(&mut self, job: SendJob) -> Option<SendJob> {
+        match self.hands() {
+            Hands::Conductor(own) => own.submit(job),
+            Hands::Threads { jobs, .. } => match jobs.try_send(job) {
+                Ok(()) => None,
+                Err(TrySendError::Full(job)) => Some(job),
+                Err(TrySendError::Disconnected(_)) => panic!("the multicast sender has ended"),
+            },
         }
     }
 
@@ -98,7 +155,7 @@ impl Datapath {
     pub(crate) fn join(&mut self, channel: Channel, group: GroupHandle, key: MulticastKey) -> io::Result<()> {
         let address = channel_address(channel.0);
         let first = self.joined.get(&address).is_none_or(Vec::is_empty);
-        self.receiver(address).tell(Interest::Begins { group, key, join: first.then_some(address) })?;
+        self.tell(address, Interest::Begins { group, key, join: first.then_some(address) })?;
         self.joined.entry(address).or_default().push(group);
         Ok(())
     }
@@ -113,17 +170,23 @@ impl Datapath {
         if last {
             self.joined.remove(&address);
         }
-        self.receiver(address).tell(Interest::Ends { group, leave: last.then_some(address) })
+        self.tell(address, Interest::Ends { group, leave: last.then_some(address) })
     }
 
     /// Gives a batch back to its receiver.
-    pub(crate) fn give_back(&self, receiver: usize, batch: Batch) {
-        self.receivers[receiver].give_back(batch);
+    pub(crate) fn give_back(&mut self, receiver: usize, batch: Batch) {
+        match self.hands() {
+            Hands::Conductor(own) => own.give_back(batch),
+            Hands::Threads { receivers, .. } => receivers[receiver].give_back(batch),
+        }
     }
 
     /// Addresses are spread over the receivers by their lowest bits, which are mixed already.
-    fn receiver(&self, address: Ipv4Addr) -> &Receiver {
-        &self.receivers[address.to_bits() as usize % self.receivers.len()]
+    fn tell(&mut self, address: Ipv4Addr, interest: Interest) -> io::Result<()> {
+        match self.hands() {
+            Hands::Conductor(own) => own.mind(interest),
+            Hands::Threads { receivers, .. } => receivers[address.to_bits() as usize % receivers.len()].tell(interest),
+        }
     }
 }
 
@@ -134,11 +197,11 @@ pub(crate) fn split(datagram: &[u8]) -> (&[u8], &[u8]) {
 
 impl Drop for Datapath {
     fn drop(&mut self) {
-        self.jobs = None;
-        if let Some(sender) = self.sender.take()
-            && sender.join().is_err()
-        {
-            tracing::error!("the multicast sender panicked");
+        if let Some(Hands::Threads { jobs, sender, .. }) = self.hands.take() {
+            drop(jobs);
+            if sender.join().is_err() {
+                tracing::error!("the multicast sender panicked");
+            }
         }
     }
 }

@@ -1,7 +1,8 @@
-//! Threads that receive multicast: whole batches go to the conductor and come back empty (MC-2, MC-11).
+//! Receiving multicast, by threads or by the conductor: whole batches (MC-2, MC-11). Those of a thread go to the
+//! conductor and come back empty.
 //!
-//! Each payload is hashed here by the key of the group that its header names, so that the conductor, which checks the
-//! tag, pays for a few bytes only. A thread without a batch waits for one, and the kernel's socket buffer absorbs
+//! Each payload is hashed here by the key of the group that its header names, so that a conductor with threads, which
+//! checks the tag, pays for a few bytes only. A thread without a batch waits for one, and the kernel's socket buffer absorbs
 //! meanwhile.
 //!
 //! Errors of the socket are told to the conductor and end nothing: the thread tries again after a pause. What ends it
@@ -10,6 +11,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::Ipv4Addr;
+use std::os::fd::BorrowedFd;
 use std::panic::AssertUnwindSafe;
 use std::sync::mpsc::{self, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
@@ -38,6 +40,11 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
+    /// With room for so many bursts.
+    pub(super) fn new(bursts: usize) -> Batch {
+        Batch { received: ReceiveBatch::new(bursts), hashes: Vec::new() }
+    }
+
     /// Each datagram with the hash of its payload.
     pub(crate) fn datagrams(&self) -> impl Iterator<Item = (Datagram<'_>, PayloadHash)> {
         self.received.datagrams().zip(self.hashes.iter().copied())
@@ -80,13 +87,11 @@ impl Receiver {
         (batches, bursts): (usize, usize),
         (poster, last_words): (Poster<Report>, Poster<Report>),
     ) -> io::Result<Self> {
-        let socket = MulticastReceiver::new(settings)?;
-        tracing::info!(number, buffer_bytes = socket.buffer_bytes(), "receiving multicast");
-        let waker = socket.waker();
+        let intake = Intake::new(settings, number)?;
+        let waker = intake.socket.waker();
         let (commands, queue) = sync_channel(batches + COMMANDS);
-        let batch = |_| Batch { received: ReceiveBatch::new(bursts), hashes: Vec::new() };
-        let free = (0..batches).map(batch).collect();
-        let worker = Worker { socket, number, free, keys: HashMap::new(), queue, poster, pause: FIRST_PAUSE };
+        let free = (0..batches).map(|_| Batch::new(bursts)).collect();
+        let worker = Worker { intake, number, free, queue, poster };
         let run = move || {
             // What it works with is lost with it.
             let panicked = std::panic::catch_unwind(AssertUnwindSafe(|| worker.run())).is_err();
@@ -133,16 +138,81 @@ enum Next {
     End,
 }
 
-struct Worker {
+/// A socket, and what is needed to hash what comes.
+#[derive(Debug)]
+pub(super) struct Intake {
     socket: MulticastReceiver,
-    number: usize,
-    free: Vec<Batch>,
     /// What hashes the payloads of each group, and how often it is wanted.
     keys: HashMap<GroupHandle, (PayloadHasher, u32)>,
-    queue: mpsc::Receiver<Command>,
-    poster: Poster<Report>,
     /// After the next error.
     pause: Duration,
+}
+
+impl Intake {
+    pub(super) fn new(settings: &MulticastSettings, number: usize) -> io::Result<Self> {
+        let socket = MulticastReceiver::new(settings)?;
+        tracing::info!(number, buffer_bytes = socket.buffer_bytes(), "receiving multicast");
+        Ok(Intake { socket, keys: HashMap::new(), pause: FIRST_PAUSE })
+    }
+
+    /// Readable when datagrams wait.
+    pub(super) fn event_fd(&self) -> BorrowedFd<'_> {
+        self.socket.event_fd()
+    }
+
+    pub(super) fn mind(&mut self, interest: Interest) -> io::Result<()> {
+        match interest {
+            Interest::Begins { group, key, join } => {
+                join.map_or(Ok(()), |address| self.socket.join(address))?;
+                self.keys.entry(group).or_insert_with(|| (key.hasher(), 0)).1 += 1;
+                Ok(())
+            }
+            Interest::Ends { group, leave } => {
+                if let Some((_, wanted)) = self.keys.get_mut(&group) {
+                    *wanted -= 1;
+                    if *wanted == 0 {
+                        self.keys.remove(&group);
+                    }
+                }
+                leave.map_or(Ok(()), |address| self.socket.leave(address))
+            }
+        }
+    }
+
+    /// Replaces the content of `batch` by what waits; how many bursts the socket had no room for, or none where nothing
+    /// waits.
+    ///
+    /// # Errors
+    /// The kernel's, and how long to wait before the next try.
+    pub(super) fn receive(&mut self, batch: &mut Batch) -> Result<Option<u64>, (io::Error, Duration)> {
+        let received = self.socket.receive(&mut batch.received).map_err(|error| (error, self.longer_pause()))?;
+        if received.datagrams == 0 {
+            return Ok(None);
+        }
+        self.pause = FIRST_PAUSE;
+        let hash = |datagram: Datagram<'_>| {
+            let (header, payload) = split(datagram.bytes);
+            let hasher = DatagramHeader::parse(header).ok().and_then(|header| self.keys.get(&header.group));
+            // What names no group of ours is refused whatever it holds.
+            hasher.map_or(PayloadHash::default(), |(hasher, _)| hasher.hash(payload))
+        };
+        batch.hashes.clear();
+        batch.hashes.extend(batch.received.datagrams().map(hash));
+        Ok(Some(u64::from(received.overflowed)))
+    }
+
+    fn longer_pause(&mut self) -> Duration {
+        let longer = (self.pause * 2).min(LONGEST_PAUSE);
+        std::mem::replace(&mut self.pause, longer)
+    }
+}
+
+struct Worker {
+    intake: Intake,
+    number: usize,
+    free: Vec<Batch>,
+    queue: mpsc::Receiver<Command>,
+    poster: Poster<Report>,
 }
 
 impl Worker {
@@ -169,75 +239,43 @@ impl Worker {
             Command::Return(batch) => self.free.push(batch),
             Command::Interest { interest, answer } => {
                 // Nobody listens any more when the conductor lost patience.
-                let _ = answer.send(self.mind(interest));
+                let _ = answer.send(self.intake.mind(interest));
             }
             Command::Stop => return Next::End,
         }
         Next::GoOn
     }
 
-    fn mind(&mut self, interest: Interest) -> io::Result<()> {
-        match interest {
-            Interest::Begins { group, key, join } => {
-                join.map_or(Ok(()), |address| self.socket.join(address))?;
-                self.keys.entry(group).or_insert_with(|| (key.hasher(), 0)).1 += 1;
-                Ok(())
-            }
-            Interest::Ends { group, leave } => {
-                if let Some((_, wanted)) = self.keys.get_mut(&group) {
-                    *wanted -= 1;
-                    if *wanted == 0 {
-                        self.keys.remove(&group);
-                    }
-                }
-                leave.map_or(Ok(()), |address| self.socket.leave(address))
-            }
-        }
-    }
-
     fn receive(&mut self) -> Next {
         let Some(mut batch) = self.free.pop() else { return Next::GoOn };
-        let received = match self.socket.receive(&mut batch.received) {
-            Ok(received) => received,
-            Err(error) => return self.pause(batch, error),
-        };
-        if received.datagrams > 0 {
-            self.pause = FIRST_PAUSE;
-            self.hash(&mut batch);
-            let overflowed = u64::from(received.overflowed);
-            let report = Report::Received { receiver: self.number, batch, overflowed };
-            return if self.poster.post(report) { Next::GoOn } else { Next::End };
+        match self.intake.receive(&mut batch) {
+            Ok(Some(overflowed)) => {
+                let report = Report::Received { receiver: self.number, batch, overflowed };
+                return if self.poster.post(report) { Next::GoOn } else { Next::End };
+            }
+            Ok(None) => {}
+            Err((error, pause)) => return self.pause(batch, error, pause),
         }
-        match self.socket.wait(None) {
+        match self.intake.socket.wait(None) {
             Ok(_) => self.free.push(batch),
-            Err(error) => return self.pause(batch, error),
+            Err(error) => {
+                let pause = self.intake.longer_pause();
+                return self.pause(batch, error, pause);
+            }
         }
         Next::GoOn
     }
 
     /// The kernel refuses to let us receive: it is told with a batch, so that what is told at once is bounded, and
     /// asked again later.
-    fn pause(&mut self, batch: Batch, error: io::Error) -> Next {
+    fn pause(&mut self, batch: Batch, error: io::Error, pause: Duration) -> Next {
         if !self.poster.post(Report::Failed { receiver: self.number, batch, error }) {
             return Next::End;
         }
-        let longer = (self.pause * 2).min(LONGEST_PAUSE);
-        let pause = std::mem::replace(&mut self.pause, longer);
         match self.queue.recv_timeout(pause) {
             Ok(command) => self.obey(command),
             Err(RecvTimeoutError::Timeout) => Next::GoOn,
             Err(RecvTimeoutError::Disconnected) => Next::End,
         }
-    }
-
-    fn hash(&self, batch: &mut Batch) {
-        let hash = |datagram: Datagram<'_>| {
-            let (header, payload) = split(datagram.bytes);
-            let hasher = DatagramHeader::parse(header).ok().and_then(|header| self.keys.get(&header.group));
-            // What names no group of ours is refused whatever it holds.
-            hasher.map_or(PayloadHash::default(), |(hasher, _)| hasher.hash(payload))
-        };
-        batch.hashes.clear();
-        batch.hashes.extend(batch.received.datagrams().map(hash));
     }
 }

@@ -1,17 +1,17 @@
-//! The thread that sends multicast: reads rank memory, puts headers with their tags before chunks, hands bursts to the
-//! kernel (MC-1).
+//! Sending multicast, by a thread or by the conductor: reads rank memory, puts headers with their tags before chunks,
+//! hands bursts to the kernel (MC-1). What meets a full queue [`MOST_CONGESTED`] times is left to recovery.
 
 use std::io;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use outboard_fabric::multicast::{MulticastSender, MulticastSettings, channel_address};
-use outboard_proto::MulticastBatch;
 use outboard_proto::wire::{DATAGRAM_HEADER_BYTES, DatagramHeader};
 
 use super::{Report, SendJob};
 use crate::datapath::mailbox::Poster;
+use crate::memory::Fault;
 
 /// Times that a batch meets a full interface queue before its rest is left to recovery.
 const MOST_CONGESTED: u32 = 20;
@@ -24,75 +24,104 @@ pub(super) fn start(
     jobs: usize,
     poster: Poster<Report>,
 ) -> io::Result<(SyncSender<SendJob>, JoinHandle<()>)> {
-    let socket = MulticastSender::new(settings)?;
+    let mut worker = Worker::new(settings)?;
     let (sender, receiver) = sync_channel(jobs);
-    let thread = std::thread::Builder::new()
-        .name("multicast-send".into())
-        .spawn(move || Worker { socket, payload: Vec::new(), headers: Vec::new() }.run(&receiver, &poster))?;
+    let run = move || {
+        while let Ok(job) = receiver.recv() {
+            worker.begin(job);
+            while let Some(pause) = worker.go_on() {
+                std::thread::sleep(pause);
+            }
+            if !worker.report().is_some_and(|report| poster.post(report)) {
+                return;
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("multicast-send".into()).spawn(run)?;
     Ok((sender, thread))
 }
 
-struct Worker {
+/// A job that is being carried out.
+#[derive(Debug)]
+struct Current {
+    job: SendJob,
+    read: Result<(), Fault>,
+    /// Bytes of payload.
+    length: usize,
+    /// Datagrams sent, and times that a full queue was met.
+    sent: usize,
+    congested: u32,
+}
+
+/// Carries out one job after another: [`Self::begin`], [`Self::go_on`] until it asks for no pause, [`Self::report`].
+#[derive(Debug)]
+pub(super) struct Worker {
     socket: MulticastSender,
+    current: Option<Current>,
     /// Reused from job to job.
     payload: Vec<u8>,
     headers: Vec<[u8; DATAGRAM_HEADER_BYTES]>,
 }
 
 impl Worker {
-    fn run(mut self, jobs: &Receiver<SendJob>, poster: &Poster<Report>) {
-        while let Ok(job) = jobs.recv() {
-            if !poster.post(self.carry_out(&job)) {
-                return;
-            }
-        }
+    pub(super) fn new(settings: &MulticastSettings) -> io::Result<Self> {
+        let socket = MulticastSender::new(settings)?;
+        Ok(Worker { socket, current: None, payload: Vec::new(), headers: Vec::new() })
     }
 
-    fn carry_out(&mut self, SendJob { batch, place }: &SendJob) -> Report {
+    /// Reads what is to be sent; no job may be under way.
+    pub(super) fn begin(&mut self, job: SendJob) {
+        let SendJob { batch, place } = &job;
         let length = usize::try_from(batch.memory.len).expect("a batch lies in memory");
         // Grows to the largest batch once.
         if self.payload.len() < length {
             self.payload.resize(length, 0);
         }
         let read = place.read(&mut self.payload[..length]);
-        let (datagrams, bytes, failures) = match read {
-            Ok(()) => self.send(batch, length),
-            Err(_) => (0, 0, u64::from(batch.chunks)),
-        };
-        Report::Sent { token: batch.token, read, datagrams, bytes, failures }
-    }
-
-    /// Returns datagrams sent, their bytes, datagrams given up.
-    fn send(&mut self, batch: &MulticastBatch, length: usize) -> (u64, u64, u64) {
-        let chunk = batch.chunk_bytes as usize;
-        let hasher = batch.key.hasher();
         self.headers.clear();
-        self.headers.extend((0..batch.chunks).zip(self.payload[..length].chunks(chunk)).map(|(at, payload)| {
-            let header = DatagramHeader { chunk: batch.header.chunk.wrapping_add(at), ..batch.header };
-            header.encode(&batch.key, batch.instance, hasher.hash(payload))
-        }));
-        let to = channel_address(batch.channel.0);
+        if read.is_ok() {
+            let hasher = batch.key.hasher();
+            let chunks = (0..batch.chunks).zip(self.payload[..length].chunks(batch.chunk_bytes as usize));
+            self.headers.extend(chunks.map(|(at, payload)| {
+                let header = DatagramHeader { chunk: batch.header.chunk.wrapping_add(at), ..batch.header };
+                header.encode(&batch.key, batch.instance, hasher.hash(payload))
+            }));
+        }
         if let Err(error) = self.socket.set_reach(batch.reach) {
             tracing::warn!(%error, reach = ?batch.reach, "multicast may not reach all; unicast repairs the rest");
         }
-        let (mut sent, mut congested) = (0, 0);
-        while sent < self.headers.len() && congested < MOST_CONGESTED {
-            let payload = &self.payload[sent * chunk..length];
-            match self.socket.send(to, chunk, &self.headers[sent..], payload) {
+        let before = self.current.replace(Current { job, read, length, sent: 0, congested: 0 });
+        assert!(before.is_none(), "one job at a time");
+    }
+
+    /// Sends what is left of the job; returns how long to wait before the next try where a queue is full.
+    pub(super) fn go_on(&mut self) -> Option<Duration> {
+        let Current { job, length, sent, congested, .. } = self.current.as_mut()?;
+        let (to, chunk) = (channel_address(job.batch.channel.0), job.batch.chunk_bytes as usize);
+        while *sent < self.headers.len() && *congested < MOST_CONGESTED {
+            let payload = &self.payload[*sent * chunk..*length];
+            match self.socket.send(to, chunk, &self.headers[*sent..], payload) {
                 Ok(outcome) => {
-                    sent += outcome.datagrams;
+                    *sent += outcome.datagrams;
                     if outcome.congested {
-                        congested += 1;
-                        std::thread::sleep(CONGESTED_PAUSE);
+                        *congested += 1;
+                        return Some(CONGESTED_PAUSE);
                     }
                 }
                 Err(error) => {
                     tracing::warn!(%error, %to, "multicast datagrams cannot be sent; unicast repairs them");
-                    break;
+                    return None;
                 }
             }
         }
-        let bytes = (sent * chunk).min(length) + sent * DATAGRAM_HEADER_BYTES;
-        (sent as u64, bytes as u64, (self.headers.len() - sent) as u64)
+        None
+    }
+
+    /// What has become of the job.
+    pub(super) fn report(&mut self) -> Option<Report> {
+        let Current { job, read, length, sent, .. } = self.current.take()?;
+        let bytes = (sent * job.batch.chunk_bytes as usize).min(length) + sent * DATAGRAM_HEADER_BYTES;
+        let failures = u64::from(job.batch.chunks).saturating_sub(sent as u64);
+        Some(Report::Sent { token: job.batch.token, read, datagrams: sent as u64, bytes: bytes as u64, failures })
     }
 }

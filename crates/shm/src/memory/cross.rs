@@ -12,7 +12,8 @@
 //! anything else. The kernel lets us reach only processes of our own user, so nobody gains by a program that he makes
 //! have such a page.
 //!
-//! Below [`LEAST`] bytes the mark costs more than the kernel's copy through a page of its own.
+//! Below [`LEAST_READ`] bytes the mark costs more than the kernel's copy through a page of its own, and below
+//! [`LEAST_WRITTEN`] the guard does.
 //!
 //! [`ProbePage`]: super::ProbePage
 
@@ -24,7 +25,8 @@ use smallvec::{SmallVec, smallvec};
 use std::sync::{Mutex, PoisonError};
 
 /// Bytes from which on it is faster than the memory descriptor.
-pub(super) const LEAST: usize = 64 << 10;
+pub(super) const LEAST_READ: usize = 56 << 10;
+pub(super) const LEAST_WRITTEN: usize = 8 << 10;
 
 /// Pieces that the kernel takes in one call.
 const MOST_PIECES: usize = 1024;
@@ -80,14 +82,22 @@ impl CrossMemory {
     /// all could.
     fn write(&self, pieces: &[WritePiece<'_>]) -> bool {
         let total: usize = pieces.iter().map(|piece| piece.local.len()).sum();
-        let piece = |start: *const u8, piece: &WritePiece<'_>| iovec(start.cast_mut(), piece.local.len());
-        let local: Iovecs = pieces.iter().map(|p| piece(p.local.as_ptr(), p)).collect();
-        let remote: Iovecs = pieces.iter().map(|p| piece(p.address as *const u8, p)).collect();
-        let count = pieces.len() as libc::c_ulong;
+        let local: Iovecs = pieces.iter().map(|p| iovec(p.local.as_ptr().cast_mut(), p.local.len())).collect();
+        let mut remote = Iovecs::new();
+        for WritePiece { local, address } in pieces {
+            match remote.last_mut() {
+                // The kernel takes hold of pages place by place: of neighbours once.
+                Some(last) if (last.iov_base as u64).wrapping_add(last.iov_len as u64) == *address => {
+                    last.iov_len += local.len()
+                }
+                _ => remote.push(iovec(*address as *mut u8, local.len())),
+            }
+        }
         // SAFETY: the local pieces are slices, which the kernel only reads; it checks the remote ones.
         let moved = unsafe {
             let pid = self.pid.as_raw_nonzero().get();
-            libc::process_vm_writev(pid, local.as_ptr(), count, remote.as_ptr(), count, 0)
+            let [locals, remotes] = [&local, &remote].map(|pieces| pieces.len() as libc::c_ulong);
+            libc::process_vm_writev(pid, local.as_ptr(), locals, remote.as_ptr(), remotes, 0)
         };
         usize::try_from(moved) == Ok(total)
     }
@@ -174,6 +184,11 @@ mod tests {
         let marked = Marked::new(own(), place.as_ptr() as u64);
         assert!(marked.write(&[piece(&[2; 500], &mut bytes)]));
         assert!(bytes[..500] == [2; 500] && bytes[500..] == [1; 500]);
+        let (first, second) = bytes.split_at_mut(500);
+        let (near, far) = second.split_at_mut(250);
+        let pieces = [piece(&[5; 250], near), piece(&[6; 250], far), piece(&[7; 500], first)];
+        assert!(marked.write(&pieces), "neighbours and others");
+        assert_eq!([bytes[0], bytes[499], bytes[500], bytes[749], bytes[750], bytes[999]], [7, 7, 5, 5, 6, 6]);
         assert!(!Marked::new(own(), 8).write(&[piece(&[3; 1000], &mut bytes)]));
         assert!(!bytes.contains(&3));
         assert!(!marked.write(&[WritePiece { local: &[4; 8], address: 8 }]), "a fault is no success");

@@ -1,7 +1,7 @@
 //! A rank's memory by the best tier that reaches each range, and the probe that decides at attach and whenever an
 //! access fails later.
 
-use super::cross::{LEAST, Marked};
+use super::cross::{LEAST_READ, LEAST_WRITTEN, Marked};
 use super::{
     AccessError, CrossMemory, MemfdRanges, MemoryDescriptor, RankMemory, ReadPiece, Resident, Tier, WritePiece,
 };
@@ -300,7 +300,7 @@ impl TieredMemory {
         let Some(first) = run.first() else { return Ok(()) };
         let range = (first.address, first.local.len());
         let bytes = run.iter().map(|piece| piece.local.len()).sum();
-        let cross = self.cross_for(if run.len() == 1 { range.1 } else { 0 });
+        let cross = self.cross_for(run.len() == 1 && range.1 >= LEAST_READ);
         if let Some((cross, rank)) = cross
             && cross.read(rank, run[0].address, run[0].local)
         {
@@ -316,7 +316,7 @@ impl TieredMemory {
     fn write_run(&self, run: &[WritePiece<'_>]) -> Result<(), AccessError> {
         let Some(first) = run.first() else { return Ok(()) };
         let bytes = run.iter().map(|piece| piece.local.len()).sum();
-        let cross = self.cross_for(bytes);
+        let cross = self.cross_for(bytes >= LEAST_WRITTEN);
         if cross.is_some_and(|(cross, _)| cross.write(run)) {
             add(&self.moved.cross, bytes);
             return Ok(());
@@ -327,10 +327,10 @@ impl TieredMemory {
         Ok(())
     }
 
-    /// Cross-memory attach and the descriptor that proves it, where so many bytes are worth it.
-    fn cross_for(&self, bytes: usize) -> Option<(&Marked, &MemoryDescriptor)> {
+    /// Cross-memory attach and the descriptor that proves it, where the access is worth it.
+    fn cross_for(&self, worth_it: bool) -> Option<(&Marked, &MemoryDescriptor)> {
         match (self.tier(), &self.cross, &self.descriptor) {
-            (Tier::CrossMemory, Some(cross), Some(rank)) if bytes >= LEAST => Some((cross, rank)),
+            (Tier::CrossMemory, Some(cross), Some(rank)) if worth_it => Some((cross, rank)),
             _ => None,
         }
     }
@@ -450,7 +450,7 @@ mod tests {
     #[cfg_attr(miri, ignore = "needs process_vm_readv and /proc/self/mem")]
     fn reads_go_on_by_the_descriptor_where_the_number_is_no_more_the_ranks() {
         let (_probe, mut memory) = tiered(Some(own()), Some(descriptor()));
-        let bytes = vec![7u8; 2 * LEAST];
+        let bytes = vec![7u8; 2 * LEAST_READ];
         let read = |memory: &TieredMemory, bytes: &[u8]| {
             let mut found = vec![0; bytes.len()];
             memory.read(bytes.as_ptr() as u64, &mut found).unwrap();
@@ -460,7 +460,7 @@ mod tests {
         assert_eq!(memory.tier(), Tier::CrossMemory);
         let parent = CrossMemory::of(rustix::process::getppid().expect("it has one"));
         memory.cross = Some(Marked::new(parent, memory.proof.unwrap().address));
-        read(&memory, &bytes[..LEAST - 1]);
+        read(&memory, &bytes[..LEAST_READ - 1]);
         assert_eq!(memory.tier(), Tier::CrossMemory, "small reads are not made that way");
         read(&memory, &bytes);
         assert_eq!(memory.tier(), Tier::MemoryDescriptor);

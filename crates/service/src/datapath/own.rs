@@ -1,0 +1,104 @@
+//! The datapath in the conductor's own hands: a turn sends what the machine gives out and takes in what waits.
+//!
+//! On a link of 1 Gbit/s a batch of 32 datagrams takes 0.4 ms, and to wake a thread for it, and the conductor again,
+//! costs more than to send or receive it.
+//!
+//! | a job is | on | goes to |
+//! |---|---|---|
+//! | - | `submit` | sent and reported, or under way where a queue is full |
+//! | under way | `report` after its pause | sent and reported, or under way |
+//!
+//! Invariants: one job is under way at most, and one batch is filled at a time. Never waits: sockets do not block, and
+//! pauses are the conductor's timers.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Instant;
+
+use outboard_fabric::multicast::MulticastSettings;
+
+use super::receiver::{Batch, Intake, Interest};
+use super::{BURSTS, Report, SEND_JOBS, SendJob, sender};
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Own {
+    sender: sender::Worker,
+    /// The job under way goes on then.
+    sends_at: Option<Instant>,
+    reports: VecDeque<Report>,
+    intake: Intake,
+    /// In the conductor's hands while none.
+    batch: Option<Batch>,
+    /// Datagrams may wait, from then on where the kernel has refused.
+    readable: Option<Instant>,
+}
+
+impl Own {
+    pub(super) fn new(settings: &MulticastSettings) -> io::Result<Self> {
+        let settings = MulticastSettings { waits: false, ..settings.clone() };
+        let (sender, intake) = (sender::Worker::new(&settings)?, Intake::new(&settings, 0)?);
+        let batch = Some(Batch::new(BURSTS));
+        Ok(Own { sender, sends_at: None, reports: VecDeque::new(), intake, batch, readable: None })
+    }
+
+    pub(super) fn event_fd(&self) -> BorrowedFd<'_> {
+        self.intake.event_fd()
+    }
+
+    pub(super) fn woken(&mut self) {
+        self.readable.get_or_insert_with(Instant::now);
+    }
+
+    pub(super) fn due(&self, now: Instant) -> Option<Instant> {
+        let told = self.reports.front().map(|_| now);
+        self.sends_at.into_iter().chain(self.readable).chain(told).min()
+    }
+
+    pub(super) fn mind(&mut self, interest: Interest) -> io::Result<()> {
+        self.intake.mind(interest)
+    }
+
+    pub(super) fn give_back(&mut self, batch: Batch) {
+        self.batch = Some(batch);
+    }
+
+    pub(super) fn submit(&mut self, job: SendJob) -> Option<SendJob> {
+        if self.sends_at.is_some() || self.reports.len() == SEND_JOBS {
+            return Some(job);
+        }
+        self.sender.begin(job);
+        self.go_on();
+        None
+    }
+
+    fn go_on(&mut self) {
+        self.sends_at = self.sender.go_on().map(|pause| Instant::now() + pause);
+        if self.sends_at.is_none() {
+            self.reports.extend(self.sender.report());
+        }
+    }
+
+    pub(super) fn report(&mut self, now: Instant) -> Option<Report> {
+        if self.sends_at.is_some_and(|at| at <= now) {
+            self.go_on();
+        }
+        if let Some(report) = self.reports.pop_front() {
+            return Some(report);
+        }
+        self.readable.filter(|at| *at <= now)?;
+        let mut batch = self.batch.take()?;
+        match self.intake.receive(&mut batch) {
+            Ok(Some(overflowed)) => Some(Report::Received { receiver: 0, batch, overflowed }),
+            Ok(None) => {
+                (self.readable, self.batch) = (None, Some(batch));
+                None
+            }
+            Err((error, pause)) => {
+                self.readable = Some(now + pause);
+                Some(Report::Failed { receiver: 0, batch, error })
+            }
+        }
+    }
+}
