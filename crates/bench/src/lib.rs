@@ -70,7 +70,7 @@ pub use readme::{Table, TableRow, fill_tables, read_tables, write_tables};
 pub use recorded::{
     HandedOver, RecordedOptions, RecordedReport, RecordedRow, Way, render_recorded_table, run_recorded,
 };
-pub use report::{Cost, LateRow, Limits, LossRow, Overlap, Report, Row, Spread, Subject, ThreadCpu};
+pub use report::{Cost, LateRow, Limits, LossRow, Overlap, Report, Row, Spread, Subject, ThreadCpu, Throughput};
 pub use run::run;
 pub use setup::{Setup, default_peers_dir};
 pub use table::{render as render_table, render_by_size};

@@ -177,14 +177,23 @@ fn collective_figures(row: &Row) -> Vec<Figure> {
         return vec![ours("", format!("{:.1} / {:.1}", overlap.overall_ms, overlap.compute_ms))];
     }
     let megabytes = |bytes: f64| format!("{:.1}", bytes / 1e6);
-    vec![
-        figure("", "limit", format!("{:.1}", row.limits.limit_ms)),
+    let mut figures = vec![
         figure(", MB over the switch", "limit", megabytes(row.multicast_minimum_bytes as f64)),
         ours("", spread(row.cost.time_ms, 1)),
-        ours(", meanwhile", format!("{:.0}", overlap.overall_ms)),
         ours(", MB over the switch", megabytes(row.cost.wire_bytes)),
         ours(", processor ms", format!("{:.1}", row.cost.cpu_ms())),
-    ]
+    ];
+    figures.extend(match row.throughput {
+        None => [
+            figure("", "limit", format!("{:.1}", row.limits.limit_ms)),
+            ours(", meanwhile", format!("{:.0}", overlap.overall_ms)),
+        ],
+        Some(throughput) => [
+            ours(", Gbit/s", format!("{:.2}", throughput.gbit_per_s)),
+            ours(", processor s/GB", format!("{:.2}", throughput.cpu_s_per_gb)),
+        ],
+    });
+    figures
 }
 
 fn program_figures(row: &ProgramRow) -> Vec<Figure> {
@@ -251,6 +260,7 @@ fn spread(of: Spread, digits: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Throughput;
     use crate::report::tests::row;
 
     const README: &str = "text\n<!-- figures: a -->\n| what | limit | Outboard | MPICH 5.0 |\n|---|---|---|---|\n\
@@ -282,6 +292,17 @@ mod tests {
         let figure = figures.iter().find(|figure| figure.text == "20.0").unwrap();
         let place = (figure.row.as_str(), figure.column.as_str());
         assert_eq!(place, ("allgather 4x1gbit, 1 MiB, processor ms", "... with the shared heap"));
+    }
+
+    #[test]
+    fn links_without_limit_have_a_rate_and_a_cost_instead() {
+        let mut row = row("mpich", 1 << 20, 27.0);
+        row.throughput = Some(Throughput { gbit_per_s: 5.034, cpu_s_per_gb: 0.566 });
+        let figures = collective_figures(&row);
+        let of = |end: &str| figures.iter().find(|figure| figure.row.ends_with(end));
+        let text = |end: &str| of(end).map(|figure| figure.text.as_str());
+        assert_eq!((text("MiB, Gbit/s"), text("MiB, processor s/GB")), (Some("5.03"), Some("0.57")));
+        assert_eq!(text(", meanwhile"), None);
     }
 
     #[test]

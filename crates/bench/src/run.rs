@@ -6,7 +6,7 @@ use crate::job::{ServiceCounters, System};
 use crate::launch::{Launching, figures};
 use crate::measurement::{self, LatenessSamples, Launch, Phase, SizeSamples};
 use crate::peers::InstalledPeer;
-use crate::report::{Cost, LateRow, Limits, Overlap, Report, Row, Spread, Subject, Sums, ThreadCpu};
+use crate::report::{Cost, LateRow, Limits, Overlap, Report, Row, Spread, Subject, Sums, ThreadCpu, Throughput};
 use crate::{BenchError, BenchOptions, Call, Setup, install, limit, plot};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use outboard_lab::Lab;
@@ -212,19 +212,22 @@ fn row(
         [Some(&sample.pure), Some(&sample.overall), sample.lateness.as_ref().map(|late| &late.punctual)]
     });
     let library = launches.last().map(|launch| launch.library.as_str());
+    let link = &options.setup.lab.link();
+    let cost = Cost::of(&Sums {
+        repetitions: options.setup.all_repetitions(),
+        time_ms,
+        wire_bytes: samples.iter().map(|sample| sample.wire_bytes).sum(),
+        host_cpu_s: samples.iter().map(|sample| sample.pure.cpu_s).sum(),
+        services,
+        wrong_results: phases.flatten().map(|phase| phase.wrong).sum(),
+    });
     Row {
         collective: options.collective.name().to_owned(),
         subject: Subject::of(&options.setup, system, library.unwrap_or_default(), &call),
         bytes_per_rank,
-        cost: Cost::of(&Sums {
-            repetitions: options.setup.all_repetitions(),
-            time_ms,
-            wire_bytes: samples.iter().map(|sample| sample.wire_bytes).sum(),
-            host_cpu_s: samples.iter().map(|sample| sample.pure.cpu_s).sum(),
-            services,
-            wrong_results: phases.flatten().map(|phase| phase.wrong).sum(),
-        }),
-        limits: Limits::new(&call, &options.setup.lab.link(), time_ms.median, barrier_ms.median),
+        limits: Limits::new(&call, link, time_ms.median, barrier_ms.median),
+        throughput: Throughput::of(&call, link, &cost),
+        cost,
         barrier_ms,
         multicast_minimum_bytes: limit::multicast_minimum_bytes(&call),
         overlap: Overlap::new(compute_ms, overall_ms, time_ms.median, all(|sample| &sample.paired_alone_ms).median),

@@ -22,6 +22,7 @@ fn main() -> ExitCode {
     arguments.test_threads = Some(1);
     let trials = vec![
         Trial::test("debian_on_two_hosts", debian_on_two_hosts),
+        Trial::test("links_without_limit_have_a_rate_and_a_cost", links_without_limit_have_a_rate_and_a_cost),
         Trial::test("late_rank_and_loss", late_rank_and_loss),
         Trial::test("late_by_times_of_its_own", late_by_times_of_its_own),
         Trial::test("several_ranks_per_host", several_ranks_per_host),
@@ -86,6 +87,20 @@ fn debian_on_two_hosts() -> Result<(), Failed> {
     assert!(large.cost.wire_bytes <= 8.0 * 65_536.0, "{}", large.cost.wire_bytes);
     assert!(large.limits.limit_and_barriers_ms.is_some());
     assert_eq!(fs::read_dir(charts.path())?.count(), 4);
+    Ok(())
+}
+
+/// What crosses links without limit is counted all the same.
+fn links_without_limit_have_a_rate_and_a_cost() -> Result<(), Failed> {
+    let mut options = options(&[100_000]);
+    options.setup.lab = "2x0".parse()?;
+    let report = measured(&options)?;
+    let [row] = report.rows.as_slice() else { panic!("{report:?}") };
+    assert!(row.cost.verified && row.cost.wire_bytes >= 4.0 * 100_000.0, "{row:?}");
+    assert_eq!((row.limits.limit_ms, row.limits.ratio_to_limit), (0.0, None));
+    let throughput = row.throughput.expect("bytes cross the links");
+    assert!((throughput.gbit_per_s * row.cost.time_ms.median - 0.8).abs() < 1e-6, "{row:?}");
+    assert!((throughput.cpu_s_per_gb * 200_000.0 / 1e9 - row.cost.host_cpu_s).abs() < 1e-9, "{row:?}");
     Ok(())
 }
 
