@@ -89,6 +89,9 @@ bench: build
 	  target/bench-processor-time.json
 	for layout in contiguous strided; do $(OUTBOARD) bench allgather --lab 4x1gbit --ranks-per-host 4 --layout $$layout \
 	  --sizes 1M --peers open-mpi,mpich,intel-mpi --json target/bench-$$layout.json || exit 1; done
+	for c in "alltoallv 4M" "allgather 8M"; do set -- $$c; $(OUTBOARD) bench $$1 --lab 4x0 --sizes $$2 --rounds 3 \
+	  --peers open-mpi,mpich,intel-mpi --json target/bench-$$1-4x0.json || exit 1; done
+	$(OUTBOARD) bench ping-pong --lab 2x1gbit --rounds 5 --peers debian,open-mpi,mpich --json target/bench-ping-pong.json
 	$(OUTBOARD) bench fft --lab 4x1gbit --grid 128,256 --peers open-mpi,mpich,intel-mpi --json target/bench-fft.json
 	$(OUTBOARD) bench radix --lab 4x1gbit --peers open-mpi,mpich,intel-mpi --json target/bench-radix.json
 	$(OUTBOARD) bench radix --lab 4x1gbit --digit-bits --peers open-mpi,mpich,intel-mpi --json target/bench-radix-bits.json

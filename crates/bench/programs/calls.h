@@ -1,6 +1,7 @@
 /*
  * calls.h: the collectives that can be measured: what every rank contributes to a call, how it is posted, and what must
- * have arrived. No collective of the measuring program is known anywhere else in it.
+ * have arrived. No collective of the measuring program is known anywhere else in it. A ping-pong is measured as one of
+ * them: a message of rank 0 to the last rank, which sends back what has come, by blocking calls; nobody else takes part.
  *
  * Roots are rank 0. Reductions add 64-bit unsigned integers modulo 2^64, which no order of adding changes, so that
  * every result can be told to the last bit.

@@ -68,6 +68,10 @@ void transport_record(const struct transport_message *messages, int count);
 void transport_start_recorded(void);
 void transport_forget_recorded(void);
 
+/* One message between this rank and another by the library's blocking call, which of Outboard is post and wait. */
+void transport_send(uint32_t to, const void *memory, size_t bytes);
+void transport_receive(uint32_t from, void *memory, size_t bytes);
+
 /* Waits for all that was started. */
 void transport_wait(void);
 

@@ -151,6 +151,15 @@ void transport_ibarrier(void)
     check(outboard_ibarrier(world, &in_flight), "outboard_ibarrier");
 }
 
+static void end(outboard_request **request)
+{
+    if (*request == NULL)
+        return;
+    check(outboard_wait(*request, -1, NULL), "outboard_wait");
+    check(outboard_request_free(*request), "outboard_request_free");
+    *request = NULL;
+}
+
 enum { TAG = 1 };
 
 void transport_messages(const struct transport_message *messages, int count)
@@ -168,6 +177,18 @@ void transport_messages(const struct transport_message *messages, int count)
                   "outboard_ireceive");
     }
     messages_count = count;
+}
+
+void transport_send(uint32_t to, const void *memory, size_t bytes)
+{
+    check(outboard_isend(world, to, TAG, memory, bytes, &in_flight), "outboard_isend");
+    end(&in_flight);
+}
+
+void transport_receive(uint32_t from, void *memory, size_t bytes)
+{
+    check(outboard_ireceive(world, from, TAG, memory, bytes, &in_flight), "outboard_ireceive");
+    end(&in_flight);
 }
 
 void transport_record(const struct transport_message *messages, int count)
@@ -194,15 +215,6 @@ void transport_start_recorded(void)
 void transport_forget_recorded(void)
 {
     check(outboard_recorded_free(recorded), "outboard_recorded_free");
-}
-
-static void end(outboard_request **request)
-{
-    if (*request == NULL)
-        return;
-    check(outboard_wait(*request, -1, NULL), "outboard_wait");
-    check(outboard_request_free(*request), "outboard_request_free");
-    *request = NULL;
 }
 
 void transport_wait(void)

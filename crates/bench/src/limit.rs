@@ -14,6 +14,7 @@
 //! | allreduce | 2N(H-1)/HB | N(3H-2) | and as many arrivals of the sum, at hosts that did not complete it (Patarasuk and Yuan, 2009) |
 //! | scan | N/B | 2N(H-1) | as a chain of hosts, at best: in contiguous order |
 //! | barrier | 0 | 0 | no bytes of the program |
+//! | ping-pong | N/B a way | 4N | the message crosses two links there and back, one way at a time |
 //!
 //! An aggregator in the switch would reduce, and allreduce, in N/B; the emulated switch has none.
 
@@ -93,6 +94,7 @@ impl Call {
             }
             Collective::Scan => [not_root * n, 0, to_hosts, combined, combined],
             Collective::Barrier => [0; 5],
+            Collective::PingPong => [root * to_others, root * to_hosts, to_hosts, 2 * to_hosts, 2 * to_hosts],
         };
         Traffic { missed, owed, busiest, out, into }
     }

@@ -15,7 +15,7 @@
 //! Never does: measuring.
 
 use crate::report::{Report, Spread};
-use crate::{BenchError, Cell, Peer, ProgramRow, Row, VerdictRow};
+use crate::{BatchRow, BenchError, Cell, Peer, ProgramRow, Row, VerdictRow};
 use outboard_units::Size;
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -50,6 +50,7 @@ pub struct TableRow {
 #[serde(untagged)]
 enum Measured {
     Collective(Box<Row>),
+    Batch(Box<BatchRow>),
     Program(Box<ProgramRow>),
     Cell(Box<Cell>),
     Verdict(Box<VerdictRow>),
@@ -155,6 +156,7 @@ impl Measured {
     fn figures(&self) -> Vec<Figure> {
         match self {
             Self::Collective(row) => collective_figures(row),
+            Self::Batch(row) => batch_figure(row).into_iter().collect(),
             Self::Program(row) => program_figures(row),
             Self::Cell(cell) => vec![cell_figure(cell)],
             Self::Verdict(row) => verdict_figures(row),
@@ -194,6 +196,18 @@ fn collective_figures(row: &Row) -> Vec<Figure> {
         ],
     });
     figures
+}
+
+/// Microseconds of a call in a row of them.
+fn batch_figure(row: &BatchRow) -> Option<Figure> {
+    let plain = row.subject.ranks_per_host == 1 && row.subject.loss.is_none();
+    let time = row.cost.time_ms;
+    let us = Spread { median: time.median * 1e3, min: time.min * 1e3, max: time.max * 1e3 };
+    Some(Figure {
+        row: format!("{} {}, {}, us", row.collective, row.subject.lab, Size(row.bytes_per_rank)),
+        column: column(&row.subject.system).filter(|_| plain)?.into(),
+        text: if row.cost.verified { spread(us, 1) } else { "wrong".to_owned() },
+    })
 }
 
 fn program_figures(row: &ProgramRow) -> Vec<Figure> {
@@ -324,6 +338,16 @@ mod tests {
         let figure = cell_figure(&cell);
         let told = (figure.row.as_str(), figure.column.as_str(), figure.text.as_str());
         assert_eq!(told, ("ibroadcast 1 KiB", "2x1gbit", "100.0 34.0 **0.34**"));
+    }
+
+    #[test]
+    fn calls_in_a_row_are_told_in_microseconds() {
+        let row = crate::batches::tests::row("mpich", 8, 40.0);
+        let json = serde_json::to_string(&Report { rows: vec![row] }).unwrap();
+        let report: Report<Measured> = serde_json::from_str(&json).unwrap();
+        let [figure] = report.rows[0].figures().try_into().unwrap();
+        let expected = ("broadcast 4x1gbit, 8 B, us", "MPICH 5.0", "40.0 [20.0..80.0]");
+        assert_eq!((figure.row.as_str(), figure.column.as_str(), figure.text.as_str()), expected);
     }
 
     #[test]

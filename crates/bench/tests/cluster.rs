@@ -29,6 +29,7 @@ fn main() -> ExitCode {
         Trial::test("every_collective_of_two_ranks_per_host", every_collective_of_two_ranks_per_host),
         Trial::test("a_late_rank_without_blocks_delays_nobody", a_late_rank_without_blocks_delays_nobody),
         Trial::test("blocking_calls_come_in_batches", blocking_calls_come_in_batches),
+        Trial::test("a_ping_pong_tells_half_a_round_trip", a_ping_pong_tells_half_a_round_trip),
         Trial::test("nonblocking_calls_compute_in_between", nonblocking_calls_compute_in_between),
         Trial::test("fft_has_the_same_bits_below_any_layout", fft_has_the_same_bits_below_any_layout),
         Trial::test("cd_8_a_radix_sort_sorts_to_any_base", cd_8_a_radix_sort_sorts_to_any_base),
@@ -208,6 +209,22 @@ fn blocking_calls_come_in_batches() -> Result<(), Failed> {
         // The link alone takes longer for it than a batch lasts.
         assert!(large.batch_calls == 1 || !between_hosts, "{report:?}");
     }
+    Ok(())
+}
+
+/// A message crosses a link and comes back; the figures are of one way, and no other rank takes part.
+fn a_ping_pong_tells_half_a_round_trip() -> Result<(), Failed> {
+    let mut options = options(&[8, 1 << 20]);
+    (options.collective, options.setup.ranks_per_host, options.setup.blocking) = (Collective::PingPong, 2, true);
+    let report = run_batches(&options, &[]).map_err(|error| Failed::from(error.to_string()))?;
+    let [small, large] = report.rows.as_slice() else { panic!("{report:?}") };
+    for row in [small, large] {
+        assert!(row.cost.verified && row.cost.time_ms.min > 0.0, "{row:?}");
+        assert_eq!(row.cost.repetitions, 3 * 2 * row.batch_calls, "a call is two of them");
+    }
+    // Out of one port and into the other.
+    let payload = 2.0 * f64::from(1 << 20);
+    assert!((payload..1.2 * payload).contains(&large.cost.wire_bytes), "{large:?}");
     Ok(())
 }
 

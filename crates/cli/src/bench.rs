@@ -2,6 +2,7 @@
 
 mod clusters;
 mod grid;
+mod ping_pong;
 mod processor_time;
 mod programs;
 mod radix;
@@ -69,6 +70,8 @@ pub(crate) enum BenchCommand {
     Fft(FftArgs),
     /// A parallel radix sort: histograms by MPI_Iallgather while keys are moved, then one-sided calls
     Radix(radix::RadixArgs),
+    /// Half a round trip of a tagged message between the first rank and the last, by blocking calls
+    PingPong(ping_pong::PingPongArgs),
     /// A scatter-destination all-to-all by messages: one by one, and as a recorded group called again and again
     Recorded(RecordedArgs),
     /// An MPI library natively beside the same library below the preloaded shim: collectives, sizes, clusters
@@ -212,6 +215,7 @@ pub(crate) fn bench(command: BenchCommand) -> Result<ExitCode, CliError> {
         BenchCommand::Barrier(args) => (Collective::Barrier, args),
         BenchCommand::Fft(args) => return fft(args),
         BenchCommand::Radix(args) => return radix::radix(&args),
+        BenchCommand::PingPong(args) => return ping_pong::ping_pong(&args),
         BenchCommand::Recorded(args) => return recorded(args),
         BenchCommand::Grid(args) => return grid::grid(&args),
         BenchCommand::ProcessorTime(args) => return processor_time::processor_time(&args),

@@ -49,7 +49,7 @@ pub struct BatchRow {
     pub bytes_per_rank: u64,
     /// Calls in a row, from one common beginning to the next.
     pub batch_calls: u32,
-    /// Of a call; repetitions are calls. The spread is that of the batches.
+    /// Of a call, of a ping-pong half of one; repetitions are as many. The spread is that of the batches.
     #[serde(flatten)]
     pub cost: Cost,
     /// Largest difference between the medians of two rounds; 0 where there was one round alone.
@@ -64,8 +64,11 @@ pub(super) fn rows(options: &BenchOptions, system: &dyn System, launches: &[Laun
     let rows = options.calls().enumerate().map(|(at, call)| {
         let samples: Vec<&Sample<SizeLine>> = launches.iter().map(|launch| &launch.samples[at]).collect();
         let batch_calls = samples.first().map_or(0, |sample| sample.line.calls);
-        let calls = options.setup.all_repetitions() * batch_calls;
+        let ways = options.collective.messages_in_turn();
+        let calls = options.setup.all_repetitions() * batch_calls * ways;
         let services = sum_services(samples.iter().map(|sample| sample.counted.services));
+        let times = figures(&samples, |sample| &sample.line.slowest_ms);
+        let times: Vec<f64> = times.iter().map(|ms| ms / f64::from(ways)).collect();
         BatchRow {
             collective: options.collective.name().to_owned(),
             subject: Subject::of(&options.setup, system, library, &call),
@@ -73,13 +76,13 @@ pub(super) fn rows(options: &BenchOptions, system: &dyn System, launches: &[Laun
             batch_calls,
             cost: Cost::of(&Sums {
                 repetitions: calls,
-                time_ms: Spread::of(&figures(&samples, |sample| &sample.line.slowest_ms)),
+                time_ms: Spread::of(&times),
                 wire_bytes: samples.iter().map(|sample| sample.counted.wire_bytes).sum(),
                 host_cpu_s: samples.iter().map(|sample| sample.line.cpu_s).sum(),
                 services,
                 wrong_results: samples.iter().map(|sample| sample.line.wrong).sum(),
             }),
-            between_rounds_ms: between_rounds_ms(&samples),
+            between_rounds_ms: between_rounds_ms(&samples) / f64::from(ways),
             offloaded_calls: services
                 .map(|counters| counters.completed as f64 / (f64::from(options.setup.ranks()) * f64::from(calls))),
         }
