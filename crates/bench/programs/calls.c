@@ -58,7 +58,7 @@ static bool is_silent(const struct call *call, uint32_t rank)
     return (int)rank == call->silent_rank;
 }
 
-/* ---- posting ------------------------------------------------------------------------------------------------------ */
+/* ---- posting ----------------------------------------------------------------------------------------------------- */
 
 /* Blocks of one size side by side, none between a silent rank and any. */
 static const struct transport_blocks *even_blocks(const struct call *call, size_t block)
@@ -192,10 +192,10 @@ static const struct collective collectives[] = {
     {"ping-pong", ROOT, false, BOTH_ENDS, false, BLOCKS, false, post_ping_pong},
 };
 
-/* ---- what is sent, and what must arrive --------------------------------------------------------------------------- */
+/* ---- what is sent, and what must arrive -------------------------------------------------------------------------- */
 
-/* Word `index` of a block in a call: differs by block, place and call, so that no stale or misplaced byte passes for the
- * right one. */
+/* Word `index` of a block in a call: differs by block, place and call, so that no stale or misplaced byte passes for
+ * the right one. */
 static uint64_t pattern(uint64_t block, uint64_t call, uint64_t index)
 {
     uint64_t word = index + call * 0x100000001b3u + (block << 36);
@@ -253,11 +253,8 @@ static size_t whole_words(size_t bytes)
     return (bytes + WORD - 1) / WORD * WORD;
 }
 
-struct buffers call_buffers(const struct collective *what, const size_t *bytes, int sizes)
+struct buffers call_buffers(const struct collective *what, size_t largest)
 {
-    size_t largest = 0;
-    for (int at = 0; at < sizes; at++)
-        largest = bytes[at] > largest ? bytes[at] : largest;
     const size_t block = block_bytes(what, largest);
     return (struct buffers){
         .send = transport_alloc(whole_words(block * (what->block_for_each ? transport_ranks() : 1))),

@@ -78,7 +78,8 @@ void transport_allgather(const void *send, void *receive, size_t bytes)
 
 void transport_allgatherv(const void *send, void *receive, const struct transport_blocks *incoming)
 {
-    check(outboard_iallgatherv(world, send, receive, incoming->bytes, incoming->at, &in_flight), "outboard_iallgatherv");
+    check(outboard_iallgatherv(world, send, receive, incoming->bytes, incoming->at, &in_flight),
+          "outboard_iallgatherv");
 }
 
 void transport_broadcast(void *buffer, size_t bytes, uint32_t root)
@@ -137,7 +138,8 @@ void transport_allreduce(const void *send, void *receive, size_t elements)
 
 void transport_reduce_scatter_block(const void *send, void *receive, size_t elements_per_rank)
 {
-    check(outboard_ireduce_scatter_block(world, send, receive, elements_per_rank, OUTBOARD_SUM, OUTBOARD_U64, &in_flight),
+    check(outboard_ireduce_scatter_block(world, send, receive, elements_per_rank, OUTBOARD_SUM, OUTBOARD_U64,
+                                         &in_flight),
           "outboard_ireduce_scatter_block");
 }
 
@@ -173,7 +175,8 @@ void transport_messages(const struct transport_message *messages, int count)
             check(outboard_isend(world, message->peer, TAG, message->memory, message->bytes, &messages_in_flight[at]),
                   "outboard_isend");
         else
-            check(outboard_ireceive(world, message->peer, TAG, message->memory, message->bytes, &messages_in_flight[at]),
+            check(outboard_ireceive(world, message->peer, TAG, message->memory, message->bytes,
+                                    &messages_in_flight[at]),
                   "outboard_ireceive");
     }
     messages_count = count;

@@ -39,8 +39,8 @@ named! {
         Scan = "scan",
         /// No rank leaves before all have entered.
         Barrier = "barrier",
-        /// No collective, but called as one: a tagged message of rank 0 to the last rank, and back. Batches tell half of
-        /// the round trip.
+        /// No collective, but called as one: a tagged message of rank 0 to the last rank, and back. Batches tell half
+        /// of the round trip.
         PingPong = "ping-pong",
     }
 }

@@ -46,6 +46,7 @@ mod readme;
 mod recorded;
 mod report;
 mod run;
+mod samples;
 mod setup;
 mod table;
 mod verdicts;

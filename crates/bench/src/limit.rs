@@ -9,14 +9,15 @@
 //! | alltoall(v) | NR(P-R)/B | 2NP(P-R) | each of R ranks has a block of every rank elsewhere |
 //! | broadcast | N/B | NH | it leaves one host and enters the others (MC-R) |
 //! | gather(v), scatter(v) | N(P-R)/B | 2N(P-R) | the root's link carries a block of every rank elsewhere |
-//! | reduce | N/B | 2N(H-1) | every other host sends what its ranks have, combined; what arrives is combined on the way |
+//! | reduce | N/B | 2N(H-1) | every other host sends what its ranks have, combined; what arrives is, on the way |
 //! | reduce-scatter | N(H-1)/HB | 2N(H-1) | each element takes H-1 messages, to be shared out evenly |
-//! | allreduce | 2N(H-1)/HB | N(3H-2) | and as many arrivals of the sum, at hosts that did not complete it (Patarasuk and Yuan, 2009) |
+//! | allreduce | 2N(H-1)/HB | N(3H-2) | and as many arrivals of the sum, at hosts that did not complete it |
 //! | scan | N/B | 2N(H-1) | as a chain of hosts, at best: in contiguous order |
 //! | barrier | 0 | 0 | no bytes of the program |
 //! | ping-pong | N/B a way | 4N | the message crosses two links there and back, one way at a time |
 //!
-//! An aggregator in the switch would reduce, and allreduce, in N/B; the emulated switch has none.
+//! Of the allreduce see Patarasuk and Yuan, 2009. An aggregator in the switch would reduce, and allreduce, in N/B; the
+//! emulated switch has none.
 
 use crate::Collective;
 use outboard_lab::LinkLimits;

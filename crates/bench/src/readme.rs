@@ -14,7 +14,7 @@
 //!
 //! Never does: measuring.
 
-use crate::report::{Report, Spread};
+use crate::report::Report;
 use crate::{BatchRow, BenchError, Cell, Peer, ProgramRow, Row, VerdictRow};
 use outboard_units::Size;
 use serde::{Deserialize, Serialize};
@@ -181,7 +181,7 @@ fn collective_figures(row: &Row) -> Vec<Figure> {
     let megabytes = |bytes: f64| format!("{:.1}", bytes / 1e6);
     let mut figures = vec![
         figure(", MB over the switch", "limit", megabytes(row.multicast_minimum_bytes as f64)),
-        ours("", spread(row.cost.time_ms, 1)),
+        ours("", format!("{:.1}", row.cost.time_ms)),
         ours(", MB over the switch", megabytes(row.cost.wire_bytes)),
         ours(", processor ms", format!("{:.1}", row.cost.cpu_ms())),
     ];
@@ -201,12 +201,10 @@ fn collective_figures(row: &Row) -> Vec<Figure> {
 /// Microseconds of a call in a row of them.
 fn batch_figure(row: &BatchRow) -> Option<Figure> {
     let plain = row.subject.ranks_per_host == 1 && row.subject.loss.is_none();
-    let time = row.cost.time_ms;
-    let us = Spread { median: time.median * 1e3, min: time.min * 1e3, max: time.max * 1e3 };
     Some(Figure {
         row: format!("{} {}, {}, us", row.collective, row.subject.lab, Size(row.bytes_per_rank)),
         column: column(&row.subject.system).filter(|_| plain)?.into(),
-        text: if row.cost.verified { spread(us, 1) } else { "wrong".to_owned() },
+        text: if row.cost.verified { format!("{:.1}", row.cost.time_ms.times(1e3)) } else { "wrong".to_owned() },
     })
 }
 
@@ -217,10 +215,10 @@ fn program_figures(row: &ProgramRow) -> Vec<Figure> {
         text: if row.verified { text } else { "wrong".to_owned() },
     };
     vec![
-        figure("natively", spread(row.native_s, 2)),
-        figure("preloaded", spread(row.below_s, 2)),
+        figure("natively", format!("{:.2}", row.native_s)),
+        figure("preloaded", format!("{:.2}", row.below_s)),
         figure("ratio", format!("{:.3}", row.ratio)),
-        figure("ratio of pairs", spread(row.pair_ratio, 3)),
+        figure("ratio of pairs", format!("{:.3}", row.pair_ratio)),
     ]
 }
 
@@ -265,10 +263,6 @@ fn column(system: &str) -> Option<&'static str> {
             Peer::Debian => Some("Open MPI 4.1"),
         },
     }
-}
-
-fn spread(of: Spread, digits: usize) -> String {
-    format!("{:.digits$} [{:.digits$}..{:.digits$}]", of.median, of.min, of.max)
 }
 
 #[cfg(test)]

@@ -5,12 +5,18 @@ use crate::plot::{Figure, Point, Scale};
 use crate::{BenchError, Call, Setup, format_size, limit};
 use outboard_lab::{LinkLimits, Loss};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::fs;
 use std::path::Path;
 
-/// With fewer calls offloaded per repetition, another library is measured. Not 1: the first and the last call of a
+/// With a smaller share of the calls offloaded, another library is measured. Not 1: the first and the last call of a
 /// phase may be counted a moment after the counters were read.
 const OFFLOADED_FROM: f64 = 0.5;
+
+/// Whether so few of the calls were offloaded that another library was measured.
+pub(crate) fn passed_through(offloaded: f64, calls: u32) -> bool {
+    offloaded < OFFLOADED_FROM * f64::from(calls)
+}
 
 /// Everything that one run found.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -230,7 +236,7 @@ impl Row {
     /// A system of ours whose service processes did not carry the calls out: the figures are those of the MPI library
     /// that it lies below.
     pub fn passed_through(&self) -> bool {
-        self.offloaded_calls.is_some_and(|calls| calls < OFFLOADED_FROM)
+        self.offloaded_calls.is_some_and(|calls| passed_through(calls, 1))
     }
 
     /// The system's name in tables and charts, which never shows another library's figures as ours.
@@ -268,6 +274,19 @@ impl Spread {
             sorted[middle]
         };
         Self { median, min: *min, max: *max }
+    }
+
+    /// All values so many times as large, as in another unit.
+    pub(crate) fn times(self, factor: f64) -> Self {
+        Self { median: self.median * factor, min: self.min * factor, max: self.max * factor }
+    }
+}
+
+/// `median [min..max]`, with two digits behind the point or as many as are asked for.
+impl fmt::Display for Spread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = f.precision().unwrap_or(2);
+        write!(f, "{:.digits$} [{:.digits$}..{:.digits$}]", self.median, self.min, self.max)
     }
 }
 

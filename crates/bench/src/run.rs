@@ -3,10 +3,11 @@
 use crate::calibration::Calibrator;
 use crate::compile::Workshop;
 use crate::job::{ServiceCounters, System};
-use crate::launch::{Launching, figures};
+use crate::launch::Launching;
 use crate::measurement::{self, LatenessSamples, Launch, Phase, SizeSamples};
 use crate::peers::InstalledPeer;
 use crate::report::{Cost, LateRow, Limits, Overlap, Report, Row, Spread, Subject, Sums, ThreadCpu, Throughput};
+use crate::samples::sum_services;
 use crate::{BenchError, BenchOptions, Call, Setup, install, limit, plot};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use outboard_lab::Lab;
@@ -239,6 +240,11 @@ fn row(
     }
 }
 
+/// The figures of all repetitions of all rounds.
+fn figures<S>(samples: &[&S], pick: impl Fn(&S) -> &Vec<f64>) -> Vec<f64> {
+    samples.iter().flat_map(|sample| pick(sample).iter().copied()).collect()
+}
+
 fn thread_cpu(samples: &[&SizeSamples], phase: impl Fn(&SizeSamples) -> &Phase) -> ThreadCpu {
     let all = |pick: fn(&Phase) -> &Vec<f64>| figures(samples, |sample| pick(phase(sample)));
     ThreadCpu::of(&all(|phase| &phase.post_us), &all(|phase| &phase.ending_us))
@@ -278,9 +284,4 @@ fn offloaded_calls(options: &BenchOptions, launches: &[Launch], services: Option
     let barriers = sum_services(launches.iter().map(|launch| launch.barrier_services))?.completed;
     let beyond = services?.completed as f64 - barriers as f64;
     Some(beyond / f64::from(options.setup.ranks() * options.setup.all_repetitions()))
-}
-
-/// Sums over the rounds; a counter that one round did not tell is not told at all.
-pub(crate) fn sum_services(rounds: impl Iterator<Item = Option<ServiceCounters>>) -> Option<ServiceCounters> {
-    rounds.reduce(|sum, next| Some(sum?.plus(&next?)))?
 }

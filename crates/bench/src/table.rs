@@ -132,6 +132,21 @@ fn render_line(cells: &[String], widths: &[usize], left_aligned: usize) -> Strin
     line + "\n"
 }
 
+/// The name of the system, with a `!` behind it where it delivered wrong results.
+pub(crate) fn system_cell(subject: &Subject, cost: &Cost) -> String {
+    format!("{}{}", subject.system, if cost.verified { "" } else { "!" })
+}
+
+/// Rows of such cells as lines of text, below their headings.
+pub(crate) fn table<'a, R: 'a, const COLUMNS: usize>(
+    headings: [&str; COLUMNS],
+    rows: impl IntoIterator<Item = &'a R>,
+    cells: impl Fn(&R) -> [String; COLUMNS],
+) -> String {
+    let lines: Vec<_> = std::iter::once(headings.map(str::to_owned)).chain(rows.into_iter().map(cells)).collect();
+    lay_out(&lines, LEFT_ALIGNED)
+}
+
 pub(crate) fn ranks_cell(subject: &Subject) -> String {
     match subject.ranks_per_host {
         1 => subject.ranks.to_string(),
@@ -185,14 +200,13 @@ fn hidden(row: &Row) -> [String; 3] {
 }
 
 fn cells(row: &Row, unlimited: bool) -> [String; HEADINGS.len()] {
-    let time = row.cost.time_ms;
     let ([limit, ratio], [overlap, overall, with_over_alone]) = (judged_by(row, unlimited), hidden(row));
     [
         if row.cost.verified { row.label() } else { format!("{}!", row.label()) },
         if row.passed_through() { "-".into() } else { row.subject.algorithm.clone() },
         ranks_cell(&row.subject),
         format_size(row.bytes_per_rank),
-        format!("{:.2} [{:.2}..{:.2}]", time.median, time.min, time.max),
+        row.cost.time_ms.to_string(),
         limit,
         ratio,
         format!("{:.3}", row.cost.wire_bytes / 1e6),

@@ -1,5 +1,5 @@
-//! `outboard bench ping-pong`: half a round trip of a tagged message by the C interface, below the preloaded shim, which
-//! leaves messages to the MPI library, and below the peers.
+//! `outboard bench ping-pong`: half a round trip of a tagged message by the C interface, below the preloaded shim,
+//! which leaves messages to the MPI library, and below the peers.
 
 use std::process::ExitCode;
 
