@@ -3,8 +3,8 @@
 #   make demo   build, then run a real MPI program natively and offloaded on an emulated cluster
 #   make test   all tests
 #   make bench  ours beside the peers: the tables of README.md and docs/figures.json, and more (takes hours)
-#   make soak   long runs: 20,000 simulator seeds, an hour of chaos on an emulated cluster (CHAOS_MINUTES=n), loom, miri,
-#               a daemon's long life, fuzzing (10 or 20 minutes per target)
+#   make soak   long runs: 20,000 simulator seeds, an hour of chaos on an emulated cluster (CHAOS_MINUTES=n), loom,
+#               miri, a daemon's long life, fuzzing (10 or 20 minutes per target)
 #   make lint   format, lints, documentation
 #   make cross  the daemon for the processors of DPUs (aarch64), tried under qemu-user where that is installed
 #   make clean  what was built here
@@ -14,10 +14,10 @@ CARGO ?= cargo
 OUTBOARD := target/release/outboard
 PACKAGES := gcc g++ gfortran make pkg-config iproute2 nftables libucx0 libucx-dev libhwloc15 libhwloc-dev openmpi-bin \
   libfabric1 libfabric-dev libopenmpi-dev python3-mpi4py python3-numpy python3-venv python3-dev libfftw3-dev
-# The fuzz targets, the seconds of each (FUZZ_SECONDS=n for all), and its sanitizer: plans and protocol have no unsafe code
-# to watch.
-FUZZ_TARGETS := hostile_connection hostile_datagrams hostile_rank plan_text goal_import recording_sequences nic_packets \
-  nic_descriptors profile_text
+# The fuzz targets, the seconds of each (FUZZ_SECONDS=n for all), and its sanitizer: plans and protocol have no unsafe
+# code to watch.
+FUZZ_TARGETS := hostile_connection hostile_datagrams hostile_rank plan_text goal_import recording_sequences \
+  nic_packets nic_descriptors profile_text
 hostile_connection_SECONDS := 600
 hostile_datagrams_SECONDS := 1200
 hostile_rank_SECONDS := 1200
@@ -39,7 +39,8 @@ profile_text_SANITIZER := none
 CHAOS_MINUTES := 60
 GRID_LABS := 1x1gbit:4,2x1gbit,4x1gbit,4x1gbit:2,8x1gbit
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
-MISSING = $(shell for p in $(PACKAGES); do dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done)
+MISSING = $(shell for p in $(PACKAGES); do \
+  dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done)
 
 .PHONY: demo test lint bench soak fuzz miri loom nightly cross clean build deps
 demo: build
@@ -73,8 +74,8 @@ bench: build
 	  --sizes 1M,4M --via both --peers open-mpi,mpich,intel-mpi --json target/bench/$$c-4x1gbit.json || exit 1; done
 	for c in allgather alltoallv allreduce reduce-scatter; do $(OUTBOARD) bench $$c --lab 8x1gbit \
 	  --sizes 1M,4M --peers mpich --json target/bench/$$c-8x1gbit.json || exit 1; done
-	for c in alltoallv allgather broadcast allreduce reduce reduce-scatter gather; do $(OUTBOARD) bench $$c --lab 4x250mbit \
-	  --comm-core --sizes 256K,1M --peers mpich,intel-mpi --json target/bench/$$c-core.json || exit 1; done
+	for c in alltoallv allgather broadcast allreduce reduce reduce-scatter gather; do $(OUTBOARD) bench $$c \
+	  --lab 4x250mbit --comm-core --sizes 256K,1M --peers mpich,intel-mpi --json target/bench/$$c-core.json || exit 1; done
 	$(OUTBOARD) bench programs --json target/bench/programs.json
 	$(OUTBOARD) bench programs --only cg,panel,pagerank --labs 4x250mbit --json target/bench/programs-250.json
 	OUTBOARD_CHOICE=adaptive $(OUTBOARD) bench grid --blocking --learn 1 --labs $(GRID_LABS) --json target/bench/grid.json
@@ -89,6 +90,9 @@ bench: build
 	  target/bench-processor-time.json
 	for layout in contiguous strided; do $(OUTBOARD) bench allgather --lab 4x1gbit --ranks-per-host 4 --layout $$layout \
 	  --sizes 1M --peers open-mpi,mpich,intel-mpi --json target/bench-$$layout.json || exit 1; done
+	for c in "alltoallv 4M" "allgather 8M"; do set -- $$c; $(OUTBOARD) bench $$1 --lab 4x0 --sizes $$2 --rounds 3 \
+	  --peers open-mpi,mpich,intel-mpi --json target/bench-$$1-4x0.json || exit 1; done
+	$(OUTBOARD) bench ping-pong --lab 2x1gbit --rounds 5 --peers debian,open-mpi,mpich --json target/bench-ping-pong.json
 	$(OUTBOARD) bench fft --lab 4x1gbit --grid 128,256 --peers open-mpi,mpich,intel-mpi --json target/bench-fft.json
 	$(OUTBOARD) bench radix --lab 4x1gbit --peers open-mpi,mpich,intel-mpi --json target/bench-radix.json
 	$(OUTBOARD) bench radix --lab 4x1gbit --digit-bits --peers open-mpi,mpich,intel-mpi --json target/bench-radix-bits.json
@@ -105,7 +109,8 @@ soak: build loom miri
 loom:
 	RUSTFLAGS="--cfg loom" $(CARGO) test -p outboard-shm --release --target-dir target/loom loom
 
-# Tests that miri cannot run (mappings, other processes) are ignored by name; the rest is checked over several schedules.
+# Tests that miri cannot run (mappings, other processes) are ignored by name; the rest is checked over several
+# schedules.
 miri: nightly
 	MIRIFLAGS="-Zmiri-many-seeds=0..8" $(CARGO) +nightly miri test -p outboard-shm --lib --target-dir target/miri
 
@@ -116,7 +121,8 @@ fuzz: nightly
 	  $(CARGO) +nightly run -q --manifest-path fuzz/Cargo.toml --target-dir target/fuzz --example seeds -- \
 	    $(target) fuzz/corpus/$(target); \
 	  $(CARGO) +nightly fuzz run --sanitizer $($(target)_SANITIZER) --target-dir target/fuzz $(target) -- \
-	    -max_total_time=$(or $(FUZZ_SECONDS),$($(target)_SECONDS)) -max_len=2048 -timeout=60 -rss_limit_mb=4096 -print_final_stats=1;)
+	    -max_total_time=$(or $(FUZZ_SECONDS),$($(target)_SECONDS)) -max_len=2048 -timeout=60 \
+	    -rss_limit_mb=4096 -print_final_stats=1;)
 
 nightly:
 	@rustup toolchain list | grep -q ^nightly || rustup toolchain install nightly --profile minimal

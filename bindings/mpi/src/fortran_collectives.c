@@ -21,8 +21,8 @@ static void answer_request(int outcome, MPI_Request made, MPI_Fint *request, MPI
     answer(outcome, ierr);
 }
 
-/* `offloaded` carries the call out and `answers` tells the outcome, or the hidden function does both; then `passed` is the
- * request of a nonblocking one. */
+/* `offloaded` carries the call out and `answers` tells the outcome, or the hidden function does both; then `passed` is
+ * the request of a nonblocking one. */
 #define FORM(function, name, NAME, form, offloaded, answers, passed, lower, send, receive, with, more_parameters,      \
              more_arguments)                                                                                           \
     FORTRAN_AS(function, name, NAME, (PARAMETERS(send, receive, with) UNPACK more_parameters, MPI_Fint * ierr))        \

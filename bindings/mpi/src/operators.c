@@ -106,8 +106,8 @@ static bool find_type(MPI_Datatype type, struct known_type *found)
     FIND(type, type, found);
 }
 
-/* A Fortran default real or integer may be as wide as its compiler was told: the extent, which is that of an element in an
- * array, must be what liboutboard takes it to be. */
+/* A Fortran default real or integer may be as wide as its compiler was told: the extent, which is that of an element in
+ * an array, must be what liboutboard takes it to be. */
 static uint64_t element_bytes(enum outboard_element element)
 {
     static const uint64_t bytes[] = {

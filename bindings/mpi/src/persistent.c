@@ -43,7 +43,8 @@ void persistent_end(void)
         PMPI_Comm_free(&alone);
 }
 
-/* Which of the program's arguments count here: on a rank that is not the root, or in place, some do not and may be anything. */
+/* Which of the program's arguments count here: on a rank that is not the root, or in place, some do not and may be
+ * anything. */
 static bool counts(const struct side *side, const struct given *given)
 {
     return side->blocks > 0 && side->given.type == given->type;

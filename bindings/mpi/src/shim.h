@@ -93,7 +93,8 @@ bool progress_engine_find(char *why, size_t why_bytes);
 
 /* ---- the collectives ---- */
 
-/* Collectives that may be offloaded: their names, their struct method, and their parameters in the words of interposed.h. */
+/* Collectives that may be offloaded: their names, their struct method, and their parameters in the words of
+ * interposed.h. */
 #define COLLECTIVES(X)                                                                                                 \
     X(Allgather, allgather, ALLGATHER, allgather_method, EVEN, EVEN, ALL)                                              \
     X(Allgatherv, allgatherv, ALLGATHERV, allgatherv_method, EVEN, UNEVEN, ALL)                                        \
@@ -364,8 +365,8 @@ struct landing {
     struct shape shape;
 };
 
-/* Room in a bounce buffer of `bytes` bytes for `count` pieces, none perhaps, which the landing takes over; they are to be
- * unpacked into `receive`. The program may free its datatype before. Returns an MPI error code. */
+/* Room in a bounce buffer of `bytes` bytes for `count` pieces, none perhaps, which the landing takes over; they are to
+ * be unpacked into `receive`. The program may free its datatype before. Returns an MPI error code. */
 int landing_start(struct landing *landing, void *receive, struct piece *pieces, int count, MPI_Datatype type,
                   const struct shape *shape, uint64_t bytes);
 /* Ends the landing: moves the bytes if `arrived`, releases the bounce buffer. */
@@ -373,8 +374,8 @@ int landing_finish(struct landing *landing, bool arrived);
 
 /* ---- sides.c: the buffers of a call as liboutboard wants them ---- */
 
-/* One buffer as the program gave it: `counts` and `displacements` by rank, or NULL and `count` elements, of one block or for
- * each rank. */
+/* One buffer as the program gave it: `counts` and `displacements` by rank, or NULL and `count` elements, of one block
+ * or for each rank. */
 struct given {
     void *buffer;
     const int *counts;
@@ -408,8 +409,8 @@ struct sides {
 /* The side is one run of elements, or the blocks of all `ranks`, whether all alike or by rank. */
 void side_run(struct side *side, const struct given *given, uint64_t elements);
 void side_of_all(struct side *side, const struct given *given, int ranks);
-/* The side is the block of `rank` that lies, or is to come, in place among those of another buffer. Returns an MPI error
- * code. */
+/* The side is the block of `rank` that lies, or is to come, in place among those of another buffer. Returns an MPI
+ * error code. */
 int side_of_rank(struct side *side, const struct given *given, int rank);
 /* Finds out where everything lies, packs what has to be. Returns an MPI error code; sides_end() all the same. */
 int sides_begin(struct sides *sides, int ranks);
@@ -467,7 +468,8 @@ struct method {
     bool reduces;
     /* Says what the sides are. Returns an MPI error code. */
     int (*arrange)(struct posting *posting);
-    /* Posts what sides_begin() has found; MPI_SUCCESS, or an error code for lengths that MPI makes equal and that are not. */
+    /* Posts what sides_begin() has found; MPI_SUCCESS, or an error code for lengths that MPI makes equal and that are
+     * not. */
     int (*hand_over)(struct posting *posting);
 };
 

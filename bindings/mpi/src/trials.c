@@ -204,7 +204,8 @@ static double expected(const struct trial *trial)
     return fmax(EXPECTED, TRIAL_RUN * fabs(trial->learnt.seconds[NATIVE] - trial->learnt.seconds[OFFLOADED]));
 }
 
-/* The mean over the launches before and this one; only LAUNCHES count, so what has changed meanwhile wins in the end. */
+/* The mean over the launches before and this one; only LAUNCHES count, so what has changed meanwhile wins in
+ * the end. */
 static void learn(struct trial *trial, const double *median)
 {
     unsigned before = trial->before.launches < LAUNCHES ? trial->before.launches : LAUNCHES - 1;

@@ -327,8 +327,8 @@ static void two_threads(void)
     }
 }
 
-/* Contiguous on the root, with gaps elsewhere where `strided`: the signatures are the same, and the counts, since Open MPI's
- * own algorithms cut by counts. */
+/* Contiguous on the root, with gaps elsewhere where `strided`: the signatures are the same, and the counts, since Open
+ * MPI's own algorithms cut by counts. */
 static void broadcast_on(MPI_Comm comm, int count, int root, int strided, int blocking)
 {
     int me, bad = 0;

@@ -194,7 +194,8 @@ void barriers(void)
 
 #define MOST_BYTES 16
 
-/* Whether the first two ranks' values, small and positive, come out as C combines them; others contribute neutral ones. */
+/* Whether the first two ranks' values, small and positive, come out as C combines them; others contribute neutral
+ * ones. */
 struct typed {
     MPI_Datatype type;
     size_t bytes;

@@ -2,9 +2,11 @@
 //!
 //! | operator | result for operands `a` (left) and `b` (right) |
 //! |---|---|
-//! | sum, product | of integers modulo two to the power of their bits; of floating-point numbers rounded to nearest, ties to even, by the formulas of the textbook for complex ones; a part that is NaN is the positive quiet NaN without payload |
+//! | sum, product of integers | modulo two to the power of their bits |
+//! | ... of floating-point numbers | rounded to nearest, ties to even; NaN is the positive quiet one, no payload |
+//! | ... of complex ones | by the formulas of the textbook, each part as above |
 //! | minimum, maximum | one operand, bit for bit; `a` where they are equal; one that is NaN wins, `a` before `b` |
-//! | with location | the same of the values, and the smaller index where the values are equal; padding goes with the pair |
+//! | with location | the same of the values, the smaller index where they are equal; padding goes with the pair |
 //! | bitwise | bit by bit |
 //! | logical | 1 or 0 of the element's type |
 //!

@@ -15,28 +15,22 @@
 #include "calls.h"
 #include "compute.h"
 #include "control.h"
-#include "options.h"
 #include "repetitions.h"
 #include "transport.h"
 
 #include <stdlib.h>
 
-enum { SIZES_MAX = 32, WARM_UP = 2, WARM_UP_CALLS = 8, TRIES = 3, CALLS_MAX = 1000, BATCH_NS = 2 * 1000 * 1000,
+enum { WARM_UP = 2, WARM_UP_CALLS = 8, TRIES = 3, CALLS_MAX = 1000, BATCH_NS = 2 * 1000 * 1000,
        CALIBRATIONS = 20, CALIBRATION_UNITS = 2000 };
 
 struct options {
-    const char *control; /* socket of the harness */
-    const char *layout;  /* for host_check; NULL: not checked */
+    struct common common;
     const struct collective *what;
-    int sizes;
-    size_t bytes[SIZES_MAX]; /* of a call */
-    int calls[SIZES_MAX];    /* of a batch of that size; 0: to be found out */
-    int64_t compute_ns[SIZES_MAX]; /* of each call of that size */
-    int blocking;            /* not 0: the blocking form, without computation */
-    int repetitions;
-    int64_t refill_ns; /* what the token buckets need to be full again */
-    int main_core;     /* -1: not bound */
+    int blocking; /* not 0: the blocking form, without computation */
 };
+
+/* The numbers of a size: bytes of a call, calls of a batch (0: to be found out), what each of them computes. */
+enum { BYTES, CALLS, COMPUTE_NS };
 
 /* One batch on one rank. Doubles only: samples travel by transport_exchange. */
 struct sample {
@@ -48,39 +42,19 @@ struct sample {
 };
 enum { SAMPLE_DOUBLES = sizeof(struct sample) / sizeof(double) };
 
-static void read_sizes(struct options *options, const char *text)
-{
-    int64_t numbers[SIZES_MAX][3];
-    options->sizes = parse_sizes(text, "BYTES:CALLS:COMPUTE_NS", 3, SIZES_MAX, numbers[0]);
-    for (int at = 0; at < options->sizes; at++) {
-        options->bytes[at] = (size_t)numbers[at][0];
-        options->calls[at] = (int)numbers[at][1];
-        options->compute_ns[at] = numbers[at][2];
-    }
-}
-
 static struct options read_options(int argc, char **argv)
 {
-    struct options options = {.repetitions = 1, .main_core = -1};
+    struct options options = {0};
     const char *what = "";
-    const char *sizes = "";
-    const struct option known[] = {
-        {"control", .text = &options.control},
-        {"layout", .text = &options.layout},
+    const struct option own[] = {
         {"collective", .text = &what},
-        {"sizes", .text = &sizes},
         {"blocking", .number = &options.blocking},
-        {"repetitions", .number = &options.repetitions},
-        {"refill-ns", .long_number = &options.refill_ns},
-        {"main-core", .number = &options.main_core},
         {.name = NULL},
     };
-    if (options_read(argc, argv, known) != 0)
-        transport_fail("cannot be started so");
+    options.common = read_common(argc, argv, own, "BYTES:CALLS:COMPUTE_NS");
     options.what = call_named(what);
-    read_sizes(&options, sizes);
-    if (options.control == NULL || options.what == NULL || options.sizes == 0 || options.repetitions < 1)
-        transport_fail("control, a collective, sizes and repetitions are needed");
+    if (options.what == NULL)
+        transport_fail("there is no collective %s", what);
     return options;
 }
 
@@ -132,7 +106,7 @@ static struct sample run_batch(const struct options *options, const struct buffe
     const struct call call = {.what = options->what, .bytes = batch->bytes, .number = ++number, .silent_rank = -1};
     call_fill(&call, buffers);
     const int64_t alone_ns = units > 0 ? compute_alone_ns((uint64_t)batch->calls * units) : 0;
-    clock_sleep_until_ns(agree_start(options->refill_ns));
+    clock_sleep_until_ns(agree_start(options->common.refill_ns));
     transport_barrier();
     const int64_t cpu = process_cpu_ns();
     const int64_t start = clock_now_ns();
@@ -222,7 +196,7 @@ static void report(const struct options *options, const struct batch *batch, con
     size_t length = 0;
     double cpu_s = 0;
     double wrong = 0;
-    const int batches = options->repetitions;
+    const int batches = options->common.repetitions;
     FILE *row = row_begin(&text, &length);
     fprintf(row, "{\"bytes_per_rank\":%zu,\"calls\":%d,\"slowest_ms\":[", batch->bytes, batch->calls);
     for (int at = 0; at < batches; at++) {
@@ -240,16 +214,16 @@ static void report(const struct options *options, const struct batch *batch, con
 /* A phase; without calls nothing of it is told. */
 static void measure(const struct options *options, const struct buffers *buffers, const struct batch *batch)
 {
-    struct sample *mine = allocate(sizeof *mine * (size_t)options->repetitions);
+    struct sample *mine = allocate(sizeof *mine * (size_t)options->common.repetitions);
     double wrong_warm_up = 0;
     for (int at = 0; at < WARM_UP; at++)
         wrong_warm_up += run_batch(options, buffers, batch).wrong;
     harness_mark("begin");
-    for (int at = 0; at < options->repetitions; at++)
+    for (int at = 0; at < options->common.repetitions; at++)
         mine[at] = run_batch(options, buffers, batch);
     harness_mark("end");
     mine[0].wrong += wrong_warm_up;
-    struct sample *all = gathered(mine, options->repetitions);
+    struct sample *all = gathered(mine, options->common.repetitions);
     if (batch->calls > 0)
         report(options, batch, all);
     free(mine);
@@ -260,14 +234,13 @@ int main(int argc, char **argv)
 {
     transport_start(&argc, &argv);
     const struct options options = read_options(argc, argv);
-    check_layout(options.layout);
-    const struct buffers buffers = call_buffers(options.what, options.bytes, options.sizes);
-    bind_main(options.main_core);
-    harness_open(options.control);
+    const struct buffers buffers = call_buffers(options.what, (size_t)largest_size(&options.common));
+    begin_measuring(&options.common);
     transport_blocking(options.blocking);
     measure(&options, &buffers, &(struct batch){0});
-    for (int at = 0; at < options.sizes; at++) {
-        struct batch batch = {options.bytes[at], options.calls[at], options.compute_ns[at]};
+    for (int at = 0; at < options.common.sizes; at++) {
+        const int64_t *size = size_at(&options.common, at);
+        struct batch batch = {(size_t)size[BYTES], (int)size[CALLS], size[COMPUTE_NS]};
         if (batch.calls == 0)
             size_batch(&options, &buffers, &batch);
         measure(&options, &buffers, &batch);

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum ranks { NOBODY, EVERYBODY, ROOT, ALL_BUT_ROOT };
+enum ranks { NOBODY, EVERYBODY, ROOT, ALL_BUT_ROOT, BOTH_ENDS };
 
 enum { ROOT_RANK = 0, WORD = sizeof(uint64_t) };
 
@@ -32,7 +32,20 @@ struct collective {
 
 static bool is_among(enum ranks ranks, uint32_t rank)
 {
-    return ranks == EVERYBODY || (ranks == ROOT && rank == ROOT_RANK) || (ranks == ALL_BUT_ROOT && rank != ROOT_RANK);
+    const bool root = rank == ROOT_RANK, last = rank == transport_ranks() - 1;
+    switch (ranks) {
+    case EVERYBODY:
+        return true;
+    case ROOT:
+        return root;
+    case ALL_BUT_ROOT:
+        return !root;
+    case BOTH_ENDS:
+        return root || last;
+    case NOBODY:
+        break;
+    }
+    return false;
 }
 
 static size_t block_bytes(const struct collective *what, size_t bytes)
@@ -45,7 +58,7 @@ static bool is_silent(const struct call *call, uint32_t rank)
     return (int)rank == call->silent_rank;
 }
 
-/* ---- posting ------------------------------------------------------------------------------------------------------ */
+/* ---- posting ----------------------------------------------------------------------------------------------------- */
 
 /* Blocks of one size side by side, none between a silent rank and any. */
 static const struct transport_blocks *even_blocks(const struct call *call, size_t block)
@@ -148,6 +161,19 @@ static void post_barrier(const struct call *call, const struct buffers *buffers,
     transport_ibarrier();
 }
 
+static void post_ping_pong(const struct call *call, const struct buffers *buffers, size_t block)
+{
+    const uint32_t last = transport_ranks() - 1;
+    (void)call;
+    if (transport_rank() == ROOT_RANK) {
+        transport_send(last, buffers->send, block);
+        transport_receive(last, buffers->receive, block);
+    } else if (transport_rank() == last) {
+        transport_receive(ROOT_RANK, buffers->receive, block);
+        transport_send(ROOT_RANK, buffers->receive, block);
+    }
+}
+
 static const struct collective collectives[] = {
     {"allgather", EVERYBODY, false, EVERYBODY, true, BLOCKS, false, post_allgather},
     {"allgatherv", EVERYBODY, false, EVERYBODY, true, BLOCKS, false, post_allgatherv},
@@ -163,12 +189,13 @@ static const struct collective collectives[] = {
     {"reduce-scatter", EVERYBODY, true, EVERYBODY, false, SUM_OF_ALL, true, post_reduce_scatter},
     {"scan", EVERYBODY, false, EVERYBODY, false, SUM_UP_TO_ME, false, post_scan},
     {"barrier", NOBODY, false, NOBODY, false, BLOCKS, false, post_barrier},
+    {"ping-pong", ROOT, false, BOTH_ENDS, false, BLOCKS, false, post_ping_pong},
 };
 
-/* ---- what is sent, and what must arrive --------------------------------------------------------------------------- */
+/* ---- what is sent, and what must arrive -------------------------------------------------------------------------- */
 
-/* Word `index` of a block in a call: differs by block, place and call, so that no stale or misplaced byte passes for the
- * right one. */
+/* Word `index` of a block in a call: differs by block, place and call, so that no stale or misplaced byte passes for
+ * the right one. */
 static uint64_t pattern(uint64_t block, uint64_t call, uint64_t index)
 {
     uint64_t word = index + call * 0x100000001b3u + (block << 36);
@@ -226,11 +253,8 @@ static size_t whole_words(size_t bytes)
     return (bytes + WORD - 1) / WORD * WORD;
 }
 
-struct buffers call_buffers(const struct collective *what, const size_t *bytes, int sizes)
+struct buffers call_buffers(const struct collective *what, size_t largest)
 {
-    size_t largest = 0;
-    for (int at = 0; at < sizes; at++)
-        largest = bytes[at] > largest ? bytes[at] : largest;
     const size_t block = block_bytes(what, largest);
     return (struct buffers){
         .send = transport_alloc(whole_words(block * (what->block_for_each ? transport_ranks() : 1))),

@@ -1,6 +1,8 @@
 /*
  * calls.h: the collectives that can be measured: what every rank contributes to a call, how it is posted, and what must
- * have arrived. No collective of the measuring program is known anywhere else in it.
+ * have arrived. No collective of the measuring program is known anywhere else in it. A ping-pong is measured as one of
+ * them: a message of rank 0 to the last rank, which sends back what has come, by blocking calls; nobody else takes
+ * part.
  *
  * Roots are rank 0. Reductions add 64-bit unsigned integers modulo 2^64, which no order of adding changes, so that
  * every result can be told to the last bit.
@@ -31,8 +33,8 @@ struct call {
 /* The collective of that name; NULL when there is none. */
 const struct collective *call_named(const char *name);
 
-/* Buffers in which calls of each of these sizes find room, on any rank. */
-struct buffers call_buffers(const struct collective *what, const size_t *bytes, int sizes);
+/* Buffers in which calls of up to so many bytes find room, on any rank. */
+struct buffers call_buffers(const struct collective *what, size_t largest);
 
 /* Fills in what this rank contributes. */
 void call_fill(const struct call *call, const struct buffers *buffers);

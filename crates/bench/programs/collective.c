@@ -13,7 +13,6 @@
 #include "calls.h"
 #include "compute.h"
 #include "control.h"
-#include "options.h"
 #include "repetitions.h"
 #include "transport.h"
 
@@ -23,25 +22,21 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SIZES_MAX = 32, WARM_UP = 2, OTHERS_POST_NS = 100 * 1000 };
+enum { WARM_UP = 2, OTHERS_POST_NS = 100 * 1000 };
 
 struct options {
-    const char *control;         /* socket of the harness */
-    const char *layout;          /* for host_check; NULL: not checked */
+    struct common common;
     const struct collective *what;
-    int sizes;
-    size_t bytes[SIZES_MAX];     /* of a call */
-    uint64_t units[SIZES_MAX];   /* of the compute loop for that size */
-    size_t missed[SIZES_MAX];    /* bytes of the late rank's result that others contribute to */
-    int repetitions;
     int64_t idle_ns;             /* of doing nothing; 0: no such phase */
-    int64_t refill_ns;           /* what the token buckets need to be full again */
     int late_rank;               /* -1: none */
     int64_t late_ns;
-    int late_times;              /* late by so many pure times instead, as measured with that rank on time; 0: by late_ns */
+    int late_times;              /* 0: by late_ns; else late by so many pure times, measured with that rank on time */
     int late_silent;             /* not 0: an alltoallv has no block for the late rank and none from it */
-    int main_core;               /* -1: not bound */
 };
+
+/* The numbers of a size: bytes of a call, units of the compute loop, bytes of the late rank's result that others
+ * contribute to. */
+enum { BYTES, UNITS, MISSED };
 
 /* One repetition on one rank. Doubles only: samples travel by transport_exchange. */
 struct sample {
@@ -56,49 +51,29 @@ struct sample {
 };
 enum { SAMPLE_DOUBLES = sizeof(struct sample) / sizeof(double) };
 
-/* ---- options ------------------------------------------------------------------------------------------------------ */
-
-static void read_sizes(struct options *options, const char *text)
-{
-    int64_t numbers[SIZES_MAX][3];
-    options->sizes = parse_sizes(text, "BYTES:UNITS:MISSED", 3, SIZES_MAX, numbers[0]);
-    for (int at = 0; at < options->sizes; at++) {
-        options->bytes[at] = (size_t)numbers[at][0];
-        options->units[at] = (uint64_t)numbers[at][1];
-        options->missed[at] = (size_t)numbers[at][2];
-    }
-}
-
 static struct options read_options(int argc, char **argv)
 {
-    struct options options = {.repetitions = 1, .late_rank = -1, .main_core = -1};
+    struct options options = {.late_rank = -1};
     const char *what = "";
-    const char *sizes = "";
-    const struct option known[] = {
-        {"control", .text = &options.control},
+    const struct option own[] = {
         {"collective", .text = &what},
-        {"layout", .text = &options.layout},
-        {"sizes", .text = &sizes},
-        {"repetitions", .number = &options.repetitions},
         {"idle-ns", .long_number = &options.idle_ns},
-        {"refill-ns", .long_number = &options.refill_ns},
         {"late-rank", .number = &options.late_rank},
         {"late-ns", .long_number = &options.late_ns},
         {"late-times", .number = &options.late_times},
         {"late-silent", .number = &options.late_silent},
-        {"main-core", .number = &options.main_core},
         {.name = NULL},
     };
-    if (options_read(argc, argv, known) != 0)
-        transport_fail("cannot be started so");
+    options.common = read_common(argc, argv, own, "BYTES:UNITS:MISSED");
     options.what = call_named(what);
-    read_sizes(&options, sizes);
-    if (options.control == NULL || options.what == NULL || options.sizes == 0 || options.repetitions < 1)
-        transport_fail("control, a collective, sizes and repetitions are needed");
+    if (options.what == NULL)
+        transport_fail("there is no collective %s", what);
+    if (options.late_rank >= (int)transport_ranks())
+        transport_fail("rank %d cannot be late: there are %u ranks", options.late_rank, transport_ranks());
     return options;
 }
 
-/* ---- repetitions -------------------------------------------------------------------------------------------------- */
+/* ---- repetitions ------------------------------------------------------------------------------------------------- */
 
 /* Nothing is posted where `calls` is false: the compute loop is alone. */
 static struct sample repeat(const struct options *options, const struct buffers *buffers, size_t bytes, uint64_t units,
@@ -112,7 +87,7 @@ static struct sample repeat(const struct options *options, const struct buffers 
         .silent_rank = options->late_silent ? options->late_rank : -1,
     };
     call_fill(&call, buffers);
-    clock_sleep_until_ns(agree_start(options->refill_ns));
+    clock_sleep_until_ns(agree_start(options->common.refill_ns));
     const int64_t cpu = process_cpu_ns();
     const int64_t start = clock_now_ns();
     if ((int)transport_rank() == options->late_rank)
@@ -123,7 +98,7 @@ static struct sample repeat(const struct options *options, const struct buffers 
         call_post(&call, buffers);
     const int64_t thread_posted = thread_cpu_ns();
     /* Ranks that share a core let the others post, or each would do so a time slice later than the one before. */
-    if (options->main_core >= 0)
+    if (options->common.main_core >= 0)
         clock_sleep_until_ns(clock_now_ns() + OTHERS_POST_NS);
     const int64_t thread_computes = thread_cpu_ns();
     if (units > 0)
@@ -150,7 +125,7 @@ static struct sample repeat(const struct options *options, const struct buffers 
 
 static struct sample repeat_barrier(const struct options *options)
 {
-    clock_sleep_until_ns(agree_start(options->refill_ns));
+    clock_sleep_until_ns(agree_start(options->common.refill_ns));
     const int64_t cpu = process_cpu_ns();
     const int64_t start = clock_now_ns();
     transport_barrier();
@@ -163,19 +138,19 @@ static struct sample repeat_barrier(const struct options *options)
     };
 }
 
-/* ---- phases and their report -------------------------------------------------------------------------------------- */
+/* ---- phases and their report ------------------------------------------------------------------------------------- */
 
 /* Marks the samples in which a rank ended before another one had posted. Hosts share the clock. */
 static void judge_order(const struct options *options, struct sample *all)
 {
-    for (int at = 0; at < options->repetitions; at++) {
+    for (int at = 0; at < options->common.repetitions; at++) {
         double last_post_ns = 0;
         for (uint32_t rank = 0; rank < transport_ranks(); rank++) {
-            const double post_ns = all[rank * (size_t)options->repetitions + (size_t)at].post_ns;
+            const double post_ns = all[rank * (size_t)options->common.repetitions + (size_t)at].post_ns;
             last_post_ns = post_ns > last_post_ns ? post_ns : last_post_ns;
         }
         for (uint32_t rank = 0; rank < transport_ranks(); rank++) {
-            struct sample *sample = &all[rank * (size_t)options->repetitions + (size_t)at];
+            struct sample *sample = &all[rank * (size_t)options->common.repetitions + (size_t)at];
             sample->wrong += sample->end_ns < last_post_ns;
         }
     }
@@ -184,7 +159,7 @@ static void judge_order(const struct options *options, struct sample *all)
 /* All ranks' samples: repetition after repetition within rank after rank. */
 static struct sample *gathered(const struct options *options, const struct sample *mine)
 {
-    return gather_doubles(mine, options->repetitions * SAMPLE_DOUBLES);
+    return gather_doubles(mine, options->common.repetitions * SAMPLE_DOUBLES);
 }
 
 /* The samples of a phase; `buffers` NULL stands for the barrier phase. Where `alone` has a place for them, each
@@ -193,13 +168,13 @@ static struct sample *gathered(const struct options *options, const struct sampl
 static struct sample *run_phase(const struct options *options, const struct buffers *buffers, size_t bytes,
                                 uint64_t units, struct sample **alone)
 {
-    const int repetitions = options->repetitions;
+    const int repetitions = options->common.repetitions;
     struct sample *mine = allocate(sizeof *mine * (size_t)repetitions);
     struct sample *mine_alone = allocate(sizeof *mine_alone * (size_t)repetitions);
     double wrong_warm_up = 0;
     for (int at = 0; at < WARM_UP; at++) {
-        const struct sample warm = buffers == NULL ? repeat_barrier(options) : repeat(options, buffers, bytes, units, true);
-        wrong_warm_up += warm.wrong;
+        wrong_warm_up +=
+            (buffers == NULL ? repeat_barrier(options) : repeat(options, buffers, bytes, units, true)).wrong;
     }
     harness_mark("begin");
     for (int at = 0; at < repetitions; at++) {
@@ -222,16 +197,16 @@ static struct sample *run_phase(const struct options *options, const struct buff
 /* What every rank took of its own thread in each repetition. */
 static void report_thread(FILE *row, const struct options *options, const struct sample *all)
 {
-    const size_t samples = transport_ranks() * (size_t)options->repetitions;
+    const size_t samples = transport_ranks() * (size_t)options->common.repetitions;
     fputc(',', row);
     write_numbers(row, "post_us", &all->post_us, samples, SAMPLE_DOUBLES);
     fputc(',', row);
     write_numbers(row, "ending_us", &all->ending_us, samples, SAMPLE_DOUBLES);
     fprintf(row, ",\"loops_ms\":[");
-    for (int at = 0; at < options->repetitions; at++) {
+    for (int at = 0; at < options->common.repetitions; at++) {
         double loops_ms = 0;
         for (uint32_t rank = 0; rank < transport_ranks(); rank++)
-            loops_ms += all[rank * (size_t)options->repetitions + (size_t)at].loop_ms;
+            loops_ms += all[rank * (size_t)options->common.repetitions + (size_t)at].loop_ms;
         fprintf(row, "%s%.6f", at > 0 ? "," : "", loops_ms);
     }
     fputc(']', row);
@@ -242,7 +217,7 @@ static double slowest_ms(const struct options *options, const struct sample *all
 {
     double slowest = 0;
     for (uint32_t rank = 0; rank < transport_ranks(); rank++) {
-        const struct sample *sample = &all[rank * (size_t)options->repetitions + (size_t)repetition];
+        const struct sample *sample = &all[rank * (size_t)options->common.repetitions + (size_t)repetition];
         const double elapsed_ms = (sample->end_ns - sample->start_ns) / 1e6;
         slowest = (int)rank != without && elapsed_ms > slowest ? elapsed_ms : slowest;
     }
@@ -262,7 +237,7 @@ static void report_slowest(FILE *row, const char *name, const struct options *op
 /* What the late rank and the others took in each repetition; empty where no rank is late. */
 static void report_late(FILE *row, const struct options *options, const struct sample *all)
 {
-    const int repetitions = options->late_rank >= 0 ? options->repetitions : 0;
+    const int repetitions = options->late_rank >= 0 ? options->common.repetitions : 0;
     const struct sample *late = all + (options->late_rank >= 0 ? options->late_rank : 0) * (ptrdiff_t)repetitions;
     fprintf(row, ",\"late_call_ms\":[");
     for (int at = 0; at < repetitions; at++)
@@ -274,11 +249,11 @@ static void report_late(FILE *row, const struct options *options, const struct s
     report_slowest(row, "late_others_ms", options, all, repetitions, options->late_rank);
 }
 
-/* Writes `"PHASE":{...}`: the slowest rank of each repetition, what a late rank did to it, and the sums of processor time
- * and of wrong results. */
+/* Writes `"PHASE":{...}`: the slowest rank of each repetition, what a late rank did to it, and the sums of processor
+ * time and of wrong results. */
 static void report_phase(FILE *row, const char *phase, const struct options *options, const struct sample *all)
 {
-    const int repetitions = options->repetitions;
+    const int repetitions = options->common.repetitions;
     double cpu_s = 0;
     double wrongs = 0;
     fprintf(row, "\"%s\":{", phase);
@@ -296,12 +271,12 @@ static void report_phase(FILE *row, const char *phase, const struct options *opt
  * clock of its thread, as the others may poll on the same core meanwhile. */
 static double *measure_copy(const struct options *options, const struct buffers *buffers, size_t copied)
 {
-    double *mine = allocate(sizeof *mine * (size_t)options->repetitions);
-    double *all = allocate(sizeof *all * (size_t)options->repetitions * transport_ranks());
+    double *mine = allocate(sizeof *mine * (size_t)options->common.repetitions);
+    double *all = allocate(sizeof *all * (size_t)options->common.repetitions * transport_ranks());
     if ((int)transport_rank() == options->late_rank) {
         unsigned char *from = allocate(copied + 1);
         memset(from, 1, copied);
-        for (int at = 0; at < options->repetitions; at++) {
+        for (int at = 0; at < options->common.repetitions; at++) {
             const int64_t start = thread_cpu_ns();
             memcpy(buffers->receive, from, copied);
             /* Keeps the compiler from dropping a copy that nothing reads. */
@@ -310,9 +285,9 @@ static double *measure_copy(const struct options *options, const struct buffers 
         }
         free(from);
     }
-    transport_exchange(mine, all, options->repetitions);
-    memcpy(mine, all + (size_t)options->late_rank * (size_t)options->repetitions,
-           sizeof *mine * (size_t)options->repetitions);
+    transport_exchange(mine, all, options->common.repetitions);
+    memcpy(mine, all + (size_t)options->late_rank * (size_t)options->common.repetitions,
+           sizeof *mine * (size_t)options->common.repetitions);
     free(all);
     return mine;
 }
@@ -327,20 +302,21 @@ static int ascending(const void *left, const void *right)
 /* The same on all ranks, which have the same samples. */
 static double median_slowest_ms(const struct options *options, const struct sample *all)
 {
-    double *slowest = allocate(sizeof *slowest * (size_t)options->repetitions);
-    for (int at = 0; at < options->repetitions; at++)
+    double *slowest = allocate(sizeof *slowest * (size_t)options->common.repetitions);
+    for (int at = 0; at < options->common.repetitions; at++)
         slowest[at] = slowest_ms(options, all, at, -1);
-    qsort(slowest, (size_t)options->repetitions, sizeof *slowest, ascending);
-    const double median = slowest[options->repetitions / 2];
+    qsort(slowest, (size_t)options->common.repetitions, sizeof *slowest, ascending);
+    const double median = slowest[options->common.repetitions / 2];
     free(slowest);
     return median;
 }
 
 /* What the late rank does in one size, and the samples with it on time. */
-static void report_lateness(FILE *row, const struct options *options, const struct sample *punctual, const double *copy_ms)
+static void report_lateness(FILE *row, const struct options *options, const struct sample *punctual,
+                            const double *copy_ms)
 {
     fprintf(row, "\"lateness\":{\"by_ms\":%.6f,", (double)options->late_ns / 1e6);
-    write_numbers(row, "copy_ms", copy_ms, (size_t)options->repetitions, 1);
+    write_numbers(row, "copy_ms", copy_ms, (size_t)options->common.repetitions, 1);
     fputc(',', row);
     report_phase(row, "punctual", options, punctual);
     fprintf(row, "},");
@@ -368,8 +344,9 @@ static void measure_idle(const struct options *options)
     harness_say("idle");
 }
 
-static void measure_size(const struct options *given, const struct buffers *buffers, int index)
+static void measure_size(const struct options *given, const struct buffers *buffers, const int64_t *size)
 {
+    const size_t bytes = (size_t)size[BYTES];
     char *text = NULL;
     size_t length = 0;
     struct options of_size = *given;
@@ -378,24 +355,24 @@ static void measure_size(const struct options *given, const struct buffers *buff
     double *copy_ms = NULL;
     if (options->late_rank >= 0) {
         of_size.late_ns = 0;
-        punctual = run_phase(options, buffers, options->bytes[index], 0, NULL);
+        punctual = run_phase(options, buffers, bytes, 0, NULL);
         of_size.late_ns = options->late_times == 0
                               ? given->late_ns
                               : (int64_t)(options->late_times * median_slowest_ms(options, punctual) * 1e6);
-        copy_ms = measure_copy(options, buffers, options->missed[index]);
+        copy_ms = measure_copy(options, buffers, (size_t)size[MISSED]);
     }
     struct sample *alone = NULL;
-    struct sample *pure = run_phase(options, buffers, options->bytes[index], 0, NULL);
-    struct sample *overall = run_phase(options, buffers, options->bytes[index], options->units[index], &alone);
+    struct sample *pure = run_phase(options, buffers, bytes, 0, NULL);
+    struct sample *overall = run_phase(options, buffers, bytes, (uint64_t)size[UNITS], &alone);
     FILE *row = row_begin(&text, &length);
-    fprintf(row, "{\"bytes_per_rank\":%zu,", options->bytes[index]);
+    fprintf(row, "{\"bytes_per_rank\":%zu,", bytes);
     if (punctual != NULL)
         report_lateness(row, options, punctual, copy_ms);
     report_phase(row, "pure", options, pure);
     fputc(',', row);
     report_phase(row, "overall", options, overall);
     fputc(',', row);
-    report_slowest(row, "paired_alone_ms", options, alone, options->repetitions, -1);
+    report_slowest(row, "paired_alone_ms", options, alone, options->common.repetitions, -1);
     fputc('}', row);
     row_send(row, &text);
     free(punctual);
@@ -409,17 +386,13 @@ int main(int argc, char **argv)
 {
     transport_start(&argc, &argv);
     const struct options options = read_options(argc, argv);
-    check_layout(options.layout);
-    if (options.late_rank >= (int)transport_ranks())
-        transport_fail("rank %d cannot be late: there are %u ranks", options.late_rank, transport_ranks());
-    const struct buffers buffers = call_buffers(options.what, options.bytes, options.sizes);
-    bind_main(options.main_core);
-    harness_open(options.control);
+    const struct buffers buffers = call_buffers(options.what, (size_t)largest_size(&options.common));
+    begin_measuring(&options.common);
     measure_barrier(&options);
     if (options.idle_ns > 0)
         measure_idle(&options);
-    for (int at = 0; at < options.sizes; at++)
-        measure_size(&options, &buffers, at);
+    for (int at = 0; at < options.common.sizes; at++)
+        measure_size(&options, &buffers, size_at(&options.common, at));
     transport_stop();
     return 0;
 }

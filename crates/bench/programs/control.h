@@ -34,10 +34,9 @@ int64_t thread_cpu_ns(void);
 /* The same ahead of something that takes microseconds: the first reading after a while takes as long itself. */
 int64_t thread_cpu_before_ns(void);
 
-/* Checks that this process runs where a layout, "HOSTS:contiguous" or "HOSTS:strided", has this rank: neighbours in rank
- * share a host, or ranks are dealt to the hosts in turn, h1 first. A launcher that placed ranks otherwise would be
- * measured
- * under the wrong name. 0, or -1 when it does not; prints the reason. */
+/* Checks that this process runs where a layout, "HOSTS:contiguous" or "HOSTS:strided", has this rank: neighbours in
+ * rank share a host, or ranks are dealt to the hosts in turn, h1 first. A launcher that placed ranks otherwise would be
+ * measured under the wrong name. 0, or -1 when it does not; prints the reason. */
 int host_check(const char *layout, uint32_t rank, uint32_t ranks);
 
 /* Binds a thread (0: the calling one) to one core; prints the reason and returns -1 when it cannot. */

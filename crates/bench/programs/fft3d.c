@@ -11,10 +11,10 @@
  * Every repetition is checked: field 0 is a plane wave whose spectrum is known, all fields must come back, and the bits
  * must be those of the repetition before. Checks are outside the measured time.
  *
- * Rank 0 talks to the harness: "begin" and "end" around the repetitions of each grid, then their samples as JSON.
+ * First nothing is transformed: what a phase takes by itself. Rank 0 talks to the harness: "begin" and "end" around
+ * that and around the repetitions of each grid, then their samples as JSON.
  */
 #include "control.h"
-#include "options.h"
 #include "repetitions.h"
 #include "transport.h"
 
@@ -27,7 +27,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GRIDS_MAX = 16, VARIABLES_MAX = 64, WARM_UP = 1, TILE = 8, SLOTS = 2 };
+enum { VARIABLES_MAX = 64, WARM_UP = 1, TILE = 8, SLOTS = 2 };
 /* The plane wave of field 0: one that no exchange of axes leaves as it is. */
 enum { WAVE_X = 1, WAVE_Y = 2, WAVE_Z = 3 };
 static const double TOLERANCE = 1e-11;
@@ -35,14 +35,9 @@ static const double TOLERANCE = 1e-11;
 typedef double complex cell;
 
 struct options {
-    const char *control;  /* socket of the harness */
-    const char *layout;   /* for host_check */
-    int grids;
-    int grid[GRIDS_MAX];  /* N */
+    struct common common; /* sizes are points along each axis of a grid */
     int variables;
     int dimensions[2];    /* Py, Pz */
-    int repetitions;
-    int main_core;        /* -1: not bound */
 };
 
 /* A part of an axis. */
@@ -106,38 +101,26 @@ struct sample {
 };
 enum { SAMPLE_DOUBLES = sizeof(struct sample) / sizeof(double) };
 
-/* ---- options ------------------------------------------------------------------------------------------------------ */
+/* ---- options ----------------------------------------------------------------------------------------------------- */
 
 static struct options read_options(int argc, char **argv)
 {
-    struct options options = {.variables = 4, .repetitions = 1, .main_core = -1};
-    const char *grids = "";
+    struct options options = {.variables = 4};
     const char *process_grid = "";
-    const struct option known[] = {
-        {"control", .text = &options.control},
-        {"layout", .text = &options.layout},
-        {"grids", .text = &grids},
+    const struct option own[] = {
         {"variables", .number = &options.variables},
         {"process-grid", .text = &process_grid},
-        {"repetitions", .number = &options.repetitions},
-        {"main-core", .number = &options.main_core},
         {.name = NULL},
     };
-    if (options_read(argc, argv, known) != 0)
-        transport_fail("cannot be started so");
-    int64_t numbers[GRIDS_MAX];
-    options.grids = parse_sizes(grids, "POINTS", 1, GRIDS_MAX, numbers);
-    for (int at = 0; at < options.grids; at++)
-        options.grid[at] = (int)numbers[at];
+    options.common = read_common(argc, argv, own, "POINTS");
     sscanf(process_grid, "%dx%d", &options.dimensions[0], &options.dimensions[1]);
-    if (options.control == NULL || options.grids == 0 || options.repetitions < 1 || options.variables > VARIABLES_MAX ||
+    if (options.variables > VARIABLES_MAX ||
         options.dimensions[0] * options.dimensions[1] != (int)transport_ranks())
-        transport_fail("control, grids, repetitions, up to %d variables and a process grid of all ranks are needed",
-                       VARIABLES_MAX);
+        transport_fail("up to %d variables and a process grid of all ranks are needed", VARIABLES_MAX);
     return options;
 }
 
-/* ---- who has what ------------------------------------------------------------------------------------------------- */
+/* ---- who has what ------------------------------------------------------------------------------------------------ */
 
 /* The part of `length` that the `at`th of `parts` has; the first ones have one more where it does not divide. */
 static struct range part(int length, int parts, int at)
@@ -314,7 +297,7 @@ static void free_transform(struct transform *t)
     fftw_free(t);
 }
 
-/* ---- exchanges ---------------------------------------------------------------------------------------------------- */
+/* ---- exchanges --------------------------------------------------------------------------------------------------- */
 
 enum copying { PACK, UNPACK };
 
@@ -372,7 +355,7 @@ static void finish(struct transform *t, struct exchange *exchange, int from, int
     copy_side(exchange, 1 - from, array, slot->receive, UNPACK);
 }
 
-/* ---- the pipeline ------------------------------------------------------------------------------------------------- */
+/* ---- the pipeline ------------------------------------------------------------------------------------------------ */
 
 /* Each field is one step behind the one before it: its exchange is under way while that one's lines are transformed. */
 static void forward(struct transform *t)
@@ -413,7 +396,7 @@ static void backward(struct transform *t)
     }
 }
 
-/* ---- input and checks --------------------------------------------------------------------------------------------- */
+/* ---- input and checks -------------------------------------------------------------------------------------------- */
 
 static uint64_t mix(uint64_t word)
 {
@@ -490,7 +473,7 @@ static double check_fields(const struct transform *t, uint64_t *checksum)
     return worst;
 }
 
-/* ---- repetitions -------------------------------------------------------------------------------------------------- */
+/* ---- repetitions ------------------------------------------------------------------------------------------------- */
 
 struct measured {
     int64_t elapsed_ns;
@@ -559,14 +542,14 @@ static void send_row(const struct transform *t, const struct sample *all, int re
 static void measure(const struct options *options, int n)
 {
     struct transform *t = make_transform(options, n);
-    struct sample *mine = allocate(sizeof *mine * (size_t)options->repetitions);
+    struct sample *mine = allocate(sizeof *mine * (size_t)options->common.repetitions);
     uint64_t first = 0;
     uint64_t checksum = 0;
     double wrong = 0;
     for (int at = 0; at < WARM_UP; at++)
         wrong += repeat(t, &first).wrong;
     harness_mark("begin");
-    for (int at = 0; at < options->repetitions; at++) {
+    for (int at = 0; at < options->common.repetitions; at++) {
         mine[at] = repeat(t, &checksum);
         if (checksum != first)
             fprintf(stderr, "rank %u: grid %d: other bits than in the repetition before\n", transport_rank(), n);
@@ -574,10 +557,10 @@ static void measure(const struct options *options, int n)
     }
     harness_mark("end");
     mine[0].wrong += wrong;
-    struct sample *all = gather_doubles(mine, options->repetitions * SAMPLE_DOUBLES);
+    struct sample *all = gather_doubles(mine, options->common.repetitions * SAMPLE_DOUBLES);
     MPI_Reduce(&first, &checksum, 1, MPI_UINT64_T, MPI_SUM, 0, MPI_COMM_WORLD);
     if (transport_rank() == 0)
-        send_row(t, all, options->repetitions, checksum);
+        send_row(t, all, options->common.repetitions, checksum);
     free(mine);
     free(all);
     free_transform(t);
@@ -587,11 +570,11 @@ int main(int argc, char **argv)
 {
     transport_start(&argc, &argv);
     const struct options options = read_options(argc, argv);
-    check_layout(options.layout);
-    harness_open(options.control);
-    bind_main(options.main_core);
-    for (int at = 0; at < options.grids; at++)
-        measure(&options, options.grid[at]);
+    begin_measuring(&options.common);
+    harness_mark("begin");
+    harness_mark("end");
+    for (int at = 0; at < options.common.sizes; at++)
+        measure(&options, (int)*size_at(&options.common, at));
     transport_stop();
     return 0;
 }

@@ -12,26 +12,15 @@
  */
 #include "calls.h"
 #include "control.h"
-#include "options.h"
 #include "repetitions.h"
 #include "transport.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { SIZES_MAX = 32, WARM_UP = 2 };
+enum { WARM_UP = 2 };
 enum way { BASIC, RECORDED, WAYS };
 static const char *const way_names[WAYS] = {"basic", "recorded"};
-
-struct options {
-    const char *control; /* socket of the harness */
-    const char *layout;  /* for host_check; NULL: not checked */
-    int sizes;
-    size_t bytes[SIZES_MAX]; /* of a block */
-    int repetitions;
-    int64_t refill_ns; /* what the token buckets need to be full again */
-    int main_core;     /* -1: not bound */
-};
 
 /* One repetition on one rank. Doubles only: samples travel by transport_exchange. */
 struct sample {
@@ -51,30 +40,6 @@ struct pattern {
     struct transport_message *messages;
     int count;
 };
-
-static struct options read_options(int argc, char **argv)
-{
-    struct options options = {.repetitions = 1, .main_core = -1};
-    const char *sizes = "";
-    const struct option known[] = {
-        {"control", .text = &options.control},
-        {"layout", .text = &options.layout},
-        {"sizes", .text = &sizes},
-        {"repetitions", .number = &options.repetitions},
-        {"refill-ns", .long_number = &options.refill_ns},
-        {"main-core", .number = &options.main_core},
-        {.name = NULL},
-    };
-    if (options_read(argc, argv, known) != 0)
-        transport_fail("cannot be started so");
-    int64_t numbers[SIZES_MAX];
-    options.sizes = parse_sizes(sizes, "BYTES", 1, SIZES_MAX, numbers);
-    for (int at = 0; at < options.sizes; at++)
-        options.bytes[at] = (size_t)numbers[at];
-    if (options.control == NULL || options.sizes == 0 || options.repetitions < 1)
-        transport_fail("control, sizes and repetitions are needed");
-    return options;
-}
 
 static void scatter_destinations(struct pattern *pattern)
 {
@@ -141,28 +106,28 @@ static struct sample *gathered(const struct sample *mine, int repetitions)
     return gather_doubles(mine, repetitions * SAMPLE_DOUBLES);
 }
 
-static struct sample *run_timed(const struct options *options, const struct pattern *pattern)
+static struct sample *run_timed(const struct common *common, const struct pattern *pattern)
 {
-    struct sample *mine = allocate(sizeof *mine * (size_t)options->repetitions);
+    struct sample *mine = allocate(sizeof *mine * (size_t)common->repetitions);
     double wrong = 0;
     for (int at = 0; at < WARM_UP; at++)
-        wrong += repeat(pattern, options->refill_ns).wrong;
-    for (int at = 0; at < options->repetitions; at++)
-        mine[at] = repeat(pattern, options->refill_ns);
+        wrong += repeat(pattern, common->refill_ns).wrong;
+    for (int at = 0; at < common->repetitions; at++)
+        mine[at] = repeat(pattern, common->refill_ns);
     mine[0].wrong += wrong;
-    struct sample *all = gathered(mine, options->repetitions);
+    struct sample *all = gathered(mine, common->repetitions);
     free(mine);
     return all;
 }
 
-static struct sample *run_counted(const struct options *options, const struct pattern *pattern)
+static struct sample *run_counted(const struct common *common, const struct pattern *pattern)
 {
-    struct sample *mine = allocate(sizeof *mine * (size_t)options->repetitions);
+    struct sample *mine = allocate(sizeof *mine * (size_t)common->repetitions);
     harness_mark("begin");
-    for (int at = 0; at < options->repetitions; at++)
+    for (int at = 0; at < common->repetitions; at++)
         mine[at] = repeat(pattern, 0);
     harness_mark("end");
-    struct sample *all = gathered(mine, options->repetitions);
+    struct sample *all = gathered(mine, common->repetitions);
     free(mine);
     return all;
 }
@@ -185,18 +150,18 @@ static double slowest_ms(const struct sample *all, int repetitions, int repetiti
     return slowest;
 }
 
-static void report(const struct options *options, const struct pattern *pattern, const struct sample *timed,
+static void report(const struct common *common, const struct pattern *pattern, const struct sample *timed,
                    const struct sample *counted)
 {
     char *text = NULL;
     size_t length = 0;
-    const size_t samples = transport_ranks() * (size_t)options->repetitions;
+    const size_t samples = transport_ranks() * (size_t)common->repetitions;
     const size_t cpu = offsetof(struct sample, cpu_s) / sizeof(double);
     const size_t wrong = offsetof(struct sample, wrong) / sizeof(double);
     FILE *row = row_begin(&text, &length);
     fprintf(row, "{\"way\":\"%s\",\"bytes\":%zu,\"slowest_ms\":[", way_names[pattern->way], pattern->bytes);
-    for (int at = 0; at < options->repetitions; at++)
-        fprintf(row, "%s%.6f", at > 0 ? "," : "", slowest_ms(timed, options->repetitions, at));
+    for (int at = 0; at < common->repetitions; at++)
+        fprintf(row, "%s%.6f", at > 0 ? "," : "", slowest_ms(timed, common->repetitions, at));
     fprintf(row, "],");
     write_numbers(row, "post_us", &timed->post_us, samples, SAMPLE_DOUBLES);
     fputc(',', row);
@@ -206,14 +171,14 @@ static void report(const struct options *options, const struct pattern *pattern,
     row_send(row, &text);
 }
 
-static void measure(const struct options *options, struct pattern *pattern)
+static void measure(const struct common *common, struct pattern *pattern)
 {
     scatter_destinations(pattern);
     if (pattern->way == RECORDED)
         transport_record(pattern->messages, pattern->count);
-    struct sample *timed = run_timed(options, pattern);
-    struct sample *counted = run_counted(options, pattern);
-    report(options, pattern, timed, counted);
+    struct sample *timed = run_timed(common, pattern);
+    struct sample *counted = run_counted(common, pattern);
+    report(common, pattern, timed, counted);
     free(timed);
     free(counted);
     if (pattern->way == RECORDED)
@@ -223,20 +188,19 @@ static void measure(const struct options *options, struct pattern *pattern)
 int main(int argc, char **argv)
 {
     transport_start(&argc, &argv);
-    const struct options options = read_options(argc, argv);
-    check_layout(options.layout);
+    const struct option own[] = {{.name = NULL}};
+    const struct common common = read_common(argc, argv, own, "BYTES");
     struct pattern pattern = {
-        .buffers = call_buffers(call_named("alltoall"), options.bytes, options.sizes),
+        .buffers = call_buffers(call_named("alltoall"), (size_t)largest_size(&common)),
         .messages = allocate(2 * sizeof *pattern.messages * transport_ranks()),
     };
-    bind_main(options.main_core);
-    harness_open(options.control);
+    begin_measuring(&common);
     harness_mark("begin");
     harness_mark("end");
-    for (int at = 0; at < options.sizes; at++)
+    for (int at = 0; at < common.sizes; at++)
         for (pattern.way = BASIC; pattern.way < WAYS; pattern.way++) {
-            pattern.bytes = options.bytes[at];
-            measure(&options, &pattern);
+            pattern.bytes = (size_t)*size_at(&common, at);
+            measure(&common, &pattern);
         }
     transport_stop();
     return 0;

@@ -32,13 +32,21 @@ static int option_read(const struct option *option, const char *text)
     return 0;
 }
 
-int options_read(int argc, char **argv, const struct option *known)
+/* The option whose name is so long a part of the word, or the nameless one at the end. */
+static const struct option *option_named(const struct option *list, const char *word, size_t length)
+{
+    while (list->name != NULL && (strlen(list->name) != length || strncmp(list->name, word, length) != 0))
+        list++;
+    return list;
+}
+
+int options_read(int argc, char **argv, const struct option *common, const struct option *own)
 {
     for (int at = 1; at < argc; at++) {
         const size_t length = strcspn(argv[at], "=");
-        const struct option *option = known;
-        while (option->name != NULL && (strlen(option->name) != length || strncmp(option->name, argv[at], length) != 0))
-            option++;
+        const struct option *option = option_named(common, argv[at], length);
+        if (option->name == NULL)
+            option = option_named(own, argv[at], length);
         if (option->name == NULL || argv[at][length] == '\0') {
             fprintf(stderr, "no option NAME=VALUE: %s\n", argv[at]);
             return -1;

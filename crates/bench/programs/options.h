@@ -14,10 +14,11 @@ struct option {
     int64_t *long_number;
 };
 
-/* Puts the value of each word in its place; options that are not named leave theirs as it is. The list ends with one that
- * has no name. 0, or -1 for a word that is none of them; prints the reason. */
-int options_read(int argc, char **argv, const struct option *known);
-/* The decimal number at the beginning of a text, and what follows it. 0, or -1 where there is none; prints the reason. */
+/* Puts the value of each word in its place; options that are not named leave theirs as it is. Either list ends with one
+ * that has no name. 0, or -1 for a word that is in neither; prints the reason. */
+int options_read(int argc, char **argv, const struct option *common, const struct option *own);
+/* The decimal number at the beginning of a text, and what follows it. 0, or -1 where there is none; prints the reason.
+ * */
 int number_read(const char *text, int64_t *value, const char **rest);
 
 #endif

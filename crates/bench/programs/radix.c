@@ -16,7 +16,6 @@
  * offloaded; a phase without sorts comes first, to tell what a phase takes by itself.
  */
 #include "control.h"
-#include "options.h"
 #include "repetitions.h"
 #include "transport.h"
 
@@ -25,17 +24,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SIZES_MAX = 64, WARM_UP = 2, KEY_BITS = 32 };
+enum { WARM_UP = 2, KEY_BITS = 32 };
 enum kind { OVERLAPPED, IN_TURN, KINDS };
 
-struct options {
-    const char *control;               /* socket of the harness */
-    const char *layout;                /* for host_check */
-    int sizes;
-    int64_t numbers[2 * SIZES_MAX];    /* buckets and keys of each rank, of size after size */
-    int repetitions;
-    int main_core;                     /* -1: not bound */
-};
+/* The numbers of a size: buckets, and keys of each rank. */
+enum { BUCKETS, KEYS };
 
 struct sort {
     uint32_t buckets;
@@ -62,26 +55,6 @@ struct sample {
     double wrong;
 };
 enum { SAMPLE_DOUBLES = sizeof(struct sample) / sizeof(double) };
-
-static struct options read_options(int argc, char **argv)
-{
-    struct options options = {.repetitions = 1, .main_core = -1};
-    const char *sizes = "";
-    const struct option known[] = {
-        {"control", .text = &options.control},
-        {"layout", .text = &options.layout},
-        {"sizes", .text = &sizes},
-        {"repetitions", .number = &options.repetitions},
-        {"main-core", .number = &options.main_core},
-        {.name = NULL},
-    };
-    if (options_read(argc, argv, known) != 0)
-        transport_fail("cannot be started so");
-    options.sizes = parse_sizes(sizes, "BUCKETS:KEYS", 2, SIZES_MAX, options.numbers);
-    if (options.control == NULL || options.sizes == 0 || options.repetitions < 1)
-        transport_fail("control, sizes and repetitions are needed");
-    return options;
-}
 
 /* ---- the sort ---- */
 
@@ -276,7 +249,7 @@ static void free_sort(struct sort *s)
 static void send_row(const struct sort *s, const struct sample *all, int repetitions)
 {
     enum { TIME, TURN, EXCHANGE, MOVING, BOTH, LISTS };
-    static const char *const names[LISTS] = {"time_ms", "in_turn_ms", "exchange_ms", "moving_ms", "both_ms"};
+    static const char *const names[LISTS] = {"slowest_ms", "in_turn_ms", "exchange_ms", "moving_ms", "both_ms"};
     const uint32_t ranks = transport_ranks();
     double *lists[LISTS], cpu_s = 0, wrong = 0;
     for (int list = 0; list < LISTS; list++)
@@ -305,22 +278,22 @@ static void send_row(const struct sort *s, const struct sample *all, int repetit
     row_send(row, &text);
 }
 
-static void measure(const struct options *options, int64_t buckets, int64_t keys)
+static void measure(const struct common *common, const int64_t *size)
 {
     struct sort s;
-    struct sample *mine = allocate(sizeof *mine * KINDS * (size_t)options->repetitions);
+    struct sample *mine = allocate(sizeof *mine * KINDS * (size_t)common->repetitions);
     double wrong = 0;
-    make_sort(&s, buckets, keys);
+    make_sort(&s, size[BUCKETS], size[KEYS]);
     for (int at = 0; at < WARM_UP; at++)
         wrong += repeat(&s, OVERLAPPED).wrong;
     harness_mark("begin");
-    for (int at = 0; at < KINDS * options->repetitions; at++)
+    for (int at = 0; at < KINDS * common->repetitions; at++)
         mine[at] = repeat(&s, at % KINDS);
     harness_mark("end");
     mine[0].wrong += wrong;
-    struct sample *all = gather_doubles(mine, KINDS * options->repetitions * SAMPLE_DOUBLES);
+    struct sample *all = gather_doubles(mine, KINDS * common->repetitions * SAMPLE_DOUBLES);
     if (transport_rank() == 0)
-        send_row(&s, all, options->repetitions);
+        send_row(&s, all, common->repetitions);
     free(mine);
     free(all);
     free_sort(&s);
@@ -329,14 +302,13 @@ static void measure(const struct options *options, int64_t buckets, int64_t keys
 int main(int argc, char **argv)
 {
     transport_start(&argc, &argv);
-    const struct options options = read_options(argc, argv);
-    check_layout(options.layout);
-    harness_open(options.control);
-    bind_main(options.main_core);
+    const struct option own[] = {{.name = NULL}};
+    const struct common common = read_common(argc, argv, own, "BUCKETS:KEYS");
+    begin_measuring(&common);
     harness_mark("begin");
     harness_mark("end");
-    for (int at = 0; at < options.sizes; at++)
-        measure(&options, options.numbers[2 * at], options.numbers[2 * at + 1]);
+    for (int at = 0; at < common.sizes; at++)
+        measure(&common, size_at(&common, at));
     transport_stop();
     return 0;
 }

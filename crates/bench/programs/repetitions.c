@@ -2,7 +2,6 @@
 #include "repetitions.h"
 
 #include "control.h"
-#include "options.h"
 #include "transport.h"
 
 #include <stdbool.h>
@@ -19,33 +18,70 @@ void *allocate(size_t bytes)
     return memory;
 }
 
-int parse_sizes(const char *text, const char *shape, int parts, int most, int64_t *numbers)
+static int count_of(const char *text, char wanted)
 {
-    int rows = 0;
-    for (; *text != '\0'; rows++) {
-        if (rows == most)
-            transport_fail("more than %d sizes", most);
-        for (int part = 1; part <= parts; part++) {
-            const bool read = number_read(text, numbers++, &text) == 0;
-            if (!read || (part < parts ? *text != ':' : *text != ',' && *text != '\0'))
+    int count = 0;
+    for (; *text != '\0'; text++)
+        count += *text == wanted;
+    return count;
+}
+
+static void read_sizes(struct common *common, const char *text, const char *shape)
+{
+    common->parts = count_of(shape, ':') + 1;
+    common->numbers = allocate(sizeof *common->numbers * (size_t)(common->parts * (count_of(text, ',') + 1)));
+    for (int64_t *number = common->numbers; *text != '\0'; common->sizes++)
+        for (int part = 1; part <= common->parts; part++) {
+            const bool read = number_read(text, number++, &text) == 0;
+            if (!read || (part < common->parts ? *text != ':' : *text != ',' && *text != '\0'))
                 transport_fail("not %s: before \"%s\"", shape, text);
             text += *text != '\0';
         }
-    }
-    return rows;
 }
 
-void check_layout(const char *layout)
+struct common read_common(int argc, char **argv, const struct option *own, const char *shape)
 {
-    if (layout != NULL && host_check(layout, transport_rank(), transport_ranks()) != 0)
+    struct common common = {.repetitions = 1, .main_core = -1};
+    const char *sizes = "";
+    const struct option known[] = {
+        {"control", .text = &common.control},
+        {"layout", .text = &common.layout},
+        {"sizes", .text = &sizes},
+        {"repetitions", .number = &common.repetitions},
+        {"refill-ns", .long_number = &common.refill_ns},
+        {"main-core", .number = &common.main_core},
+        {.name = NULL},
+    };
+    if (options_read(argc, argv, known, own) != 0)
+        transport_fail("cannot be started so");
+    read_sizes(&common, sizes, shape);
+    if (common.control == NULL || common.sizes == 0 || common.repetitions < 1)
+        transport_fail("control, sizes and repetitions are needed");
+    if (common.layout != NULL && host_check(common.layout, transport_rank(), transport_ranks()) != 0)
         transport_fail("not where it belongs");
+    return common;
 }
 
-void harness_open(const char *control)
+const int64_t *size_at(const struct common *common, int at)
 {
+    return common->numbers + at * (ptrdiff_t)common->parts;
+}
+
+int64_t largest_size(const struct common *common)
+{
+    int64_t largest = 0;
+    for (int at = 0; at < common->sizes; at++)
+        largest = *size_at(common, at) > largest ? *size_at(common, at) : largest;
+    return largest;
+}
+
+void begin_measuring(const struct common *common)
+{
+    if (common->main_core >= 0 && core_bind(0, common->main_core) != 0)
+        transport_fail("the rank cannot be bound to core %d", common->main_core);
     if (transport_rank() != 0)
         return;
-    harness = control_connect(control);
+    harness = control_connect(common->control);
     if (harness < 0 || control_send(harness, "library %s\n", transport_library()) != 0)
         transport_fail("no line to the harness");
 }
@@ -114,10 +150,4 @@ int64_t agree_start(int64_t refill_ns)
     for (uint32_t rank = 0; rank < transport_ranks(); rank++)
         latest = all[rank] > latest ? all[rank] : latest;
     return (int64_t)latest + refill_ns;
-}
-
-void bind_main(int core)
-{
-    if (core >= 0 && core_bind(0, core) != 0)
-        transport_fail("the rank cannot be bound to core %d", core);
 }

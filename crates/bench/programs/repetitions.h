@@ -1,8 +1,11 @@
 /*
- * repetitions.h: what the programs on transport.h share: the talk with the harness, and how all ranks begin together.
+ * repetitions.h: what the programs on transport.h share: the options that all of them have, the talk with the harness,
+ * and how all ranks begin together.
  */
 #ifndef REPETITIONS_H
 #define REPETITIONS_H
+
+#include "options.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -10,15 +13,30 @@
 
 /* Memory filled with zeros; ends the process where there is none. */
 void *allocate(size_t bytes);
-/* The numbers of a list of sizes: one `shape`, such as "BYTES:CALLS", after another, separated by commas, into a row of
- * `parts` each. Returns how many rows; ends the process where there are more than `most` or one has another shape. */
-int parse_sizes(const char *text, const char *shape, int parts, int most, int64_t *numbers);
+/* What every program is told. */
+struct common {
+    const char *control; /* socket of the harness */
+    const char *layout;  /* for host_check; NULL: not checked */
+    int sizes;           /* what is measured one after the other: so many */
+    int parts;           /* numbers that each of them has */
+    int64_t *numbers;    /* of size after size */
+    int repetitions;
+    int64_t refill_ns;   /* what the token buckets of the links need to be full again */
+    int main_core;       /* -1: not bound */
+};
 
-/* Ends the process where its rank does not run where the layout (see host_check) has it; NULL is not checked. */
-void check_layout(const char *layout);
+/* Reads these options and the program's own. A size has the `shape` given, such as "BYTES:CALLS"; commas separate them.
+ * Ends the process where a word is no option, a size has another shape, or the rank does not run where the layout has
+ * it. */
+struct common read_common(int argc, char **argv, const struct option *own, const char *shape);
+/* The numbers of a size. */
+const int64_t *size_at(const struct common *common, int at);
+/* The largest first number of all sizes. */
+int64_t largest_size(const struct common *common);
+/* Binds the rank to its core, after the library has started its threads, so that they are not born there. Rank 0 finds
+ * the harness and tells it what library answers; the functions below do nothing on the others. */
+void begin_measuring(const struct common *common);
 
-/* Finds the harness and tells it what library answers. Only rank 0 does; the functions below do nothing on the others. */
-void harness_open(const char *control);
 /* Tells the harness and goes on, on all ranks, when it has answered: "begin" or "end" of a phase. */
 void harness_mark(const char *what);
 /* Sends a line that has no answer. */
@@ -30,11 +48,8 @@ void row_send(FILE *row, char **text);
 /* Doubles of all ranks, so many of each, in rank order: the same on all ranks. To be freed. */
 void *gather_doubles(const void *mine, int count);
 
-/* The instant at which all ranks begin: the latest rank's now, and the time that the token buckets of the links need after
- * this very exchange to be full again. Hosts share the clock, so nothing is on the links when it strikes. */
+/* The instant at which all ranks begin: the latest rank's now, and the time that the token buckets of the links need
+ * after this very exchange to be full again. Hosts share the clock, so nothing is on the links when it strikes. */
 int64_t agree_start(int64_t refill_ns);
-
-/* Binds the rank to a core; -1 leaves it. After the library has started its threads, so that they are not born on that core. */
-void bind_main(int core);
 
 #endif

@@ -23,19 +23,19 @@ const char *transport_library(void);
 /* The buffers of the collectives come from here, so that each library may give the memory it likes best. */
 void *transport_alloc(size_t bytes);
 
-/* Whether the collectives below are started, and waited for by transport_wait, or are the library's blocking calls where it
- * has any: they have then ended when they return, and transport_wait has nothing to wait for. */
+/* Whether the collectives below are started, and waited for by transport_wait, or are the library's blocking calls
+ * where it has any: they have then ended when they return, and transport_wait has nothing to wait for. */
 void transport_blocking(int on);
 
-/* For every rank the bytes of its block, and where it begins. The arrays must stay as they are until the collective that
- * was started with them has completed. */
+/* For every rank the bytes of its block, and where it begins. The arrays must stay as they are until the collective
+ * that was started with them has completed. */
 struct transport_blocks {
     uint64_t *bytes;
     uint64_t *at;
 };
 
-/* Each starts one collective, as MPI's of that name with an I before it. Bytes are those of one block; blocks for or of all
- * ranks lie side by side where no blocks are given. Elements are 64-bit unsigned integers, and are added. */
+/* Each starts one collective, as MPI's of that name with an I before it. Bytes are those of one block; blocks for or of
+ * all ranks lie side by side where no blocks are given. Elements are 64-bit unsigned integers, and are added. */
 void transport_allgather(const void *send, void *receive, size_t bytes);
 void transport_allgatherv(const void *send, void *receive, const struct transport_blocks *incoming);
 void transport_alltoall(const void *send, void *receive, size_t bytes);
@@ -62,11 +62,15 @@ struct transport_message {
 
 /* Starts messages one by one, each by a nonblocking call of its own. Those between two ranks keep their order. */
 void transport_messages(const struct transport_message *messages, int count);
-/* Keeps a pattern of messages, at most one at a time; each start of it is one call: of Outboard a recorded group, of MPI
- * persistent requests. */
+/* Keeps a pattern of messages, at most one at a time; each start of it is one call: of Outboard a recorded group, of
+ * MPI persistent requests. */
 void transport_record(const struct transport_message *messages, int count);
 void transport_start_recorded(void);
 void transport_forget_recorded(void);
+
+/* One message between this rank and another by the library's blocking call, which of Outboard is post and wait. */
+void transport_send(uint32_t to, const void *memory, size_t bytes);
+void transport_receive(uint32_t from, void *memory, size_t bytes);
 
 /* Waits for all that was started. */
 void transport_wait(void);

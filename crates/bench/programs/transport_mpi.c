@@ -229,6 +229,16 @@ void transport_messages(const struct transport_message *messages, int count)
     messages_in_flight.started = 1;
 }
 
+void transport_send(uint32_t to, const void *memory, size_t bytes)
+{
+    check(MPI_Send(memory, to_count(bytes), MPI_BYTE, (int)to, TAG, MPI_COMM_WORLD), "MPI_Send");
+}
+
+void transport_receive(uint32_t from, void *memory, size_t bytes)
+{
+    check(MPI_Recv(memory, to_count(bytes), MPI_BYTE, (int)from, TAG, MPI_COMM_WORLD, MPI_STATUS_IGNORE), "MPI_Recv");
+}
+
 void transport_record(const struct transport_message *messages, int count)
 {
     make_room(&recorded, count);

@@ -78,7 +78,8 @@ void transport_allgather(const void *send, void *receive, size_t bytes)
 
 void transport_allgatherv(const void *send, void *receive, const struct transport_blocks *incoming)
 {
-    check(outboard_iallgatherv(world, send, receive, incoming->bytes, incoming->at, &in_flight), "outboard_iallgatherv");
+    check(outboard_iallgatherv(world, send, receive, incoming->bytes, incoming->at, &in_flight),
+          "outboard_iallgatherv");
 }
 
 void transport_broadcast(void *buffer, size_t bytes, uint32_t root)
@@ -137,7 +138,8 @@ void transport_allreduce(const void *send, void *receive, size_t elements)
 
 void transport_reduce_scatter_block(const void *send, void *receive, size_t elements_per_rank)
 {
-    check(outboard_ireduce_scatter_block(world, send, receive, elements_per_rank, OUTBOARD_SUM, OUTBOARD_U64, &in_flight),
+    check(outboard_ireduce_scatter_block(world, send, receive, elements_per_rank, OUTBOARD_SUM, OUTBOARD_U64,
+                                         &in_flight),
           "outboard_ireduce_scatter_block");
 }
 
@@ -149,6 +151,15 @@ void transport_scan(const void *send, void *receive, size_t elements)
 void transport_ibarrier(void)
 {
     check(outboard_ibarrier(world, &in_flight), "outboard_ibarrier");
+}
+
+static void end(outboard_request **request)
+{
+    if (*request == NULL)
+        return;
+    check(outboard_wait(*request, -1, NULL), "outboard_wait");
+    check(outboard_request_free(*request), "outboard_request_free");
+    *request = NULL;
 }
 
 enum { TAG = 1 };
@@ -164,10 +175,23 @@ void transport_messages(const struct transport_message *messages, int count)
             check(outboard_isend(world, message->peer, TAG, message->memory, message->bytes, &messages_in_flight[at]),
                   "outboard_isend");
         else
-            check(outboard_ireceive(world, message->peer, TAG, message->memory, message->bytes, &messages_in_flight[at]),
+            check(outboard_ireceive(world, message->peer, TAG, message->memory, message->bytes,
+                                    &messages_in_flight[at]),
                   "outboard_ireceive");
     }
     messages_count = count;
+}
+
+void transport_send(uint32_t to, const void *memory, size_t bytes)
+{
+    check(outboard_isend(world, to, TAG, memory, bytes, &in_flight), "outboard_isend");
+    end(&in_flight);
+}
+
+void transport_receive(uint32_t from, void *memory, size_t bytes)
+{
+    check(outboard_ireceive(world, from, TAG, memory, bytes, &in_flight), "outboard_ireceive");
+    end(&in_flight);
 }
 
 void transport_record(const struct transport_message *messages, int count)
@@ -194,15 +218,6 @@ void transport_start_recorded(void)
 void transport_forget_recorded(void)
 {
     check(outboard_recorded_free(recorded), "outboard_recorded_free");
-}
-
-static void end(outboard_request **request)
-{
-    if (*request == NULL)
-        return;
-    check(outboard_wait(*request, -1, NULL), "outboard_wait");
-    check(outboard_request_free(*request), "outboard_request_free");
-    *request = NULL;
 }
 
 void transport_wait(void)

@@ -39,6 +39,9 @@ named! {
         Scan = "scan",
         /// No rank leaves before all have entered.
         Barrier = "barrier",
+        /// No collective, but called as one: a tagged message of rank 0 to the last rank, and back. Batches tell half
+        /// of the round trip.
+        PingPong = "ping-pong",
     }
 }
 
@@ -62,7 +65,13 @@ impl Collective {
             | Self::Gatherv
             | Self::Scatter
             | Self::Scatterv
-            | Self::Barrier => 1,
+            | Self::Barrier
+            | Self::PingPong => 1,
         }
+    }
+
+    /// Messages of a call, one after the other, of which figures tell one.
+    pub(crate) fn messages_in_turn(self) -> u32 {
+        if self == Self::PingPong { 2 } else { 1 }
     }
 }

@@ -13,9 +13,12 @@
 use crate::calibration::RANKS_CORE;
 use crate::control::{ControlLine, ControlSocket, Watch};
 use crate::job::{Job, Process, Running, ServiceCounters, System};
+use crate::limit::refill_time;
+use crate::samples::{Launch, Sample, Told};
 use crate::{BenchError, Setup};
 use outboard_lab::Lab;
 use serde::de::DeserializeOwned;
+use std::fmt::Debug;
 use std::path::Path;
 use std::time::Duration;
 
@@ -31,26 +34,6 @@ pub(crate) fn time_limit(links_s: f64, own_s: f64) -> Duration {
 pub(crate) fn checking_s(ranks: u32, bytes: u64) -> f64 {
     const CHECKED_PER_S: f64 = 50e6;
     f64::from(ranks).powi(2) * bytes as f64 / CHECKED_PER_S
-}
-
-/// The samples of one launch, in the order of what is measured.
-#[derive(Clone, Debug)]
-pub(crate) struct Launch<L> {
-    pub(crate) library: String,
-    pub(crate) samples: Vec<Sample<L>>,
-}
-
-/// What a program tells of one thing that it measures, as it sends it, and what was counted meanwhile.
-#[derive(Clone, Debug)]
-pub(crate) struct Sample<L> {
-    pub(crate) line: L,
-    /// Of all repetitions together.
-    pub(crate) counted: Counted,
-}
-
-/// The figures of all repetitions of all rounds.
-pub(crate) fn figures<S>(samples: &[&S], pick: impl Fn(&S) -> &Vec<f64>) -> Vec<f64> {
-    samples.iter().flat_map(|sample| pick(sample).iter().copied()).collect()
 }
 
 /// What is launched.
@@ -119,6 +102,20 @@ impl Launching<'_> {
         Ok(heard)
     }
 
+    /// Runs a program that measures these sizes behind an empty phase: its rows, in the order of `expected`, which
+    /// `key` finds in a row. `own` are the options that only this program has.
+    pub(crate) fn measure<L: DeserializeOwned, K: PartialEq + Debug>(
+        &self,
+        sizes: impl Iterator<Item = String>,
+        own: Vec<String>,
+        limit: Duration,
+        expected: impl Iterator<Item = K>,
+        key: impl Fn(&L) -> K,
+    ) -> Result<Launch<L>, BenchError> {
+        let sizes = format!("sizes={}", sizes.collect::<Vec<_>>().join(","));
+        self.run([vec![sizes], own].concat(), limit, |talk| talk.launch_behind_empty(expected, key))
+    }
+
     /// Runs a program that knows nothing of the harness, with these arguments alone, within `limit` if the setup has
     /// none: what it said at last, and what was counted of the services from their beginning.
     pub(crate) fn run_alone(
@@ -154,6 +151,7 @@ impl Launching<'_> {
             format!("control={}", control.display()),
             format!("layout={}:{}", self.setup.lab.hosts(), self.setup.layout),
             format!("repetitions={}", self.setup.repetitions),
+            format!("refill-ns={}", refill_time(&self.setup.lab.link()).as_nanos()),
         ];
         if self.setup.comm_core {
             arguments.push(format!("main-core={RANKS_CORE}"));
@@ -200,7 +198,7 @@ impl Talk<'_, '_> {
 
     /// The rows of a launch whose first phase is empty, in the order of `expected`, which `key` finds in a row. What a
     /// phase takes by itself is not in what was counted.
-    pub(crate) fn launch_behind_empty<L: DeserializeOwned, K: PartialEq + std::fmt::Debug>(
+    fn launch_behind_empty<L: DeserializeOwned, K: PartialEq + Debug>(
         &mut self,
         expected: impl Iterator<Item = K>,
         key: impl Fn(&L) -> K,
@@ -214,11 +212,11 @@ impl Talk<'_, '_> {
                 (Said::Phase(counted), None, None) => empty = Some(counted),
                 (Said::Phase(counted), None, Some(_)) => phase = Some(counted),
                 (Said::Row(text), Some(counted), Some(empty)) => {
-                    let line: L = self.parse(&text)?;
-                    if expected.next() != Some(key(&line)) {
+                    let told: Told<L> = self.parse(&text)?;
+                    if expected.next() != Some(key(&told.own)) {
                         return Err(self.nonsense(&text));
                     }
-                    launch.samples.push(Sample { line, counted: counted.since(&empty) });
+                    launch.samples.push(Sample { told, counted: counted.since(&empty) });
                 }
                 (said, ..) => return Err(self.nonsense(&format!("{said:?}"))),
             }

@@ -46,6 +46,7 @@ mod readme;
 mod recorded;
 mod report;
 mod run;
+mod samples;
 mod setup;
 mod table;
 mod verdicts;
@@ -70,7 +71,7 @@ pub use readme::{Table, TableRow, fill_tables, read_tables, write_tables};
 pub use recorded::{
     HandedOver, RecordedOptions, RecordedReport, RecordedRow, Way, render_recorded_table, run_recorded,
 };
-pub use report::{Cost, LateRow, Limits, LossRow, Overlap, Report, Row, Spread, Subject, ThreadCpu};
+pub use report::{Cost, LateRow, Limits, LossRow, Overlap, Report, Row, Spread, Subject, ThreadCpu, Throughput};
 pub use run::run;
 pub use setup::{Setup, default_peers_dir};
 pub use table::{render as render_table, render_by_size};

@@ -9,13 +9,15 @@
 //! | alltoall(v) | NR(P-R)/B | 2NP(P-R) | each of R ranks has a block of every rank elsewhere |
 //! | broadcast | N/B | NH | it leaves one host and enters the others (MC-R) |
 //! | gather(v), scatter(v) | N(P-R)/B | 2N(P-R) | the root's link carries a block of every rank elsewhere |
-//! | reduce | N/B | 2N(H-1) | every other host sends what its ranks have, combined; what arrives is combined on the way |
+//! | reduce | N/B | 2N(H-1) | every other host sends what its ranks have, combined; what arrives is, on the way |
 //! | reduce-scatter | N(H-1)/HB | 2N(H-1) | each element takes H-1 messages, to be shared out evenly |
-//! | allreduce | 2N(H-1)/HB | N(3H-2) | and as many arrivals of the sum, at hosts that did not complete it (Patarasuk and Yuan, 2009) |
+//! | allreduce | 2N(H-1)/HB | N(3H-2) | and as many arrivals of the sum, at hosts that did not complete it |
 //! | scan | N/B | 2N(H-1) | as a chain of hosts, at best: in contiguous order |
 //! | barrier | 0 | 0 | no bytes of the program |
+//! | ping-pong | N/B a way | 4N | the message crosses two links there and back, one way at a time |
 //!
-//! An aggregator in the switch would reduce, and allreduce, in N/B; the emulated switch has none.
+//! Of the allreduce see Patarasuk and Yuan, 2009. An aggregator in the switch would reduce, and allreduce, in N/B; the
+//! emulated switch has none.
 
 use crate::Collective;
 use outboard_lab::LinkLimits;
@@ -64,34 +66,38 @@ impl Call {
         let (root, not_root) = (u64::from(rank == 0), u64::from(rank != 0));
         // Nothing has to move where there is nobody else, and crosses no link where all share a host.
         let (to_others, to_hosts) = (n * others.min(1), n * other_hosts.min(1));
-        let [missed, owed, busiest, ports] = match self.collective {
+        let combined = other_hosts * n;
+        let [missed, owed, busiest, out, into] = match self.collective {
             Collective::Allgather | Collective::Allgatherv => {
-                [others * n, to_hosts, elsewhere * n, ranks * hosts * to_hosts]
+                [others * n, to_hosts, elsewhere * n, ranks * to_hosts, ranks * other_hosts * n]
             }
             // Each of the ranks at other hosts than the silent one's has a block less.
             Collective::Alltoall | Collective::Alltoallv => {
                 let busiest = per_host * elsewhere.saturating_sub(silent) * n;
                 let heard = 1 - silent;
-                let that_talk = ranks.saturating_sub(2 * silent);
-                [heard * others * n, heard * elsewhere * n, busiest, 2 * that_talk * elsewhere * n]
+                let blocks = ranks.saturating_sub(2 * silent) * elsewhere * n;
+                [heard * others * n, heard * elsewhere * n, busiest, blocks, blocks]
             }
-            Collective::Broadcast => [not_root * n, root * to_hosts, to_hosts, hosts * to_hosts],
-            Collective::Gather | Collective::Gatherv => [root * others * n, 0, elsewhere * n, 2 * elsewhere * n],
+            Collective::Broadcast => [not_root * n, root * to_hosts, to_hosts, to_hosts, other_hosts * n],
+            Collective::Gather | Collective::Gatherv => {
+                [root * others * n, 0, elsewhere * n, elsewhere * n, elsewhere * n]
+            }
             Collective::Scatter | Collective::Scatterv => {
-                [not_root * n, root * elsewhere * n, elsewhere * n, 2 * elsewhere * n]
+                [not_root * n, root * elsewhere * n, elsewhere * n, elsewhere * n, elsewhere * n]
             }
-            Collective::Reduce => [root * to_others, 0, to_hosts, 2 * other_hosts * n],
+            Collective::Reduce => [root * to_others, 0, to_hosts, combined, combined],
             Collective::Allreduce => {
-                [to_others, to_hosts, (2 * other_hosts * n).div_ceil(hosts), (3 * hosts - 2) * to_hosts]
+                [to_others, to_hosts, (2 * combined).div_ceil(hosts), hosts * to_hosts, 2 * combined]
             }
             // A late rank owes the part of every other host.
             Collective::ReduceScatter => {
-                [to_others / ranks, n / hosts * other_hosts, (other_hosts * n).div_ceil(hosts), 2 * other_hosts * n]
+                [to_others / ranks, n / hosts * other_hosts, combined.div_ceil(hosts), combined, combined]
             }
-            Collective::Scan => [not_root * n, 0, to_hosts, 2 * other_hosts * n],
-            Collective::Barrier => [0; 4],
+            Collective::Scan => [not_root * n, 0, to_hosts, combined, combined],
+            Collective::Barrier => [0; 5],
+            Collective::PingPong => [root * to_others, root * to_hosts, to_hosts, 2 * to_hosts, 2 * to_hosts],
         };
-        Traffic { missed, owed, busiest, ports }
+        Traffic { missed, owed, busiest, out, into }
     }
 }
 
@@ -104,8 +110,10 @@ struct Traffic {
     owed: u64,
     /// Over the busiest link, one way.
     busiest: u64,
-    /// Over all switch ports, in and out.
-    ports: u64,
+    /// Out of all hosts.
+    out: u64,
+    /// Into all hosts.
+    into: u64,
 }
 
 /// Milliseconds that the busiest link needs at its rate, headers and bursts left out: the table of this module.
@@ -128,7 +136,14 @@ pub(crate) fn contribution_ms(call: &Call, rank: u32, link: &LinkLimits) -> f64 
 /// Payload that crosses the switch ports, in and out, when everything is sent once and received once by every other
 /// host that wants it: the table of this module. Of an alltoallv with a silent rank 2N(P-2)(P-R).
 pub fn multicast_minimum_bytes(call: &Call) -> u64 {
-    call.traffic(0).ports
+    let Traffic { out, into, .. } = call.traffic(0);
+    out + into
+}
+
+/// Payload that hosts receive over their links when each gets everything once: the part of
+/// [`multicast_minimum_bytes`] that enters hosts.
+pub(crate) fn received_bytes(call: &Call) -> u64 {
+    call.traffic(0).into
 }
 
 /// How long an idle link needs for a full token bucket, with a margin.
@@ -136,7 +151,8 @@ pub(crate) fn refill_time(link: &LinkLimits) -> Duration {
     Duration::from_secs_f64(link.milliseconds(f64::from(link.burst_bytes()) * 8.0) / 1e3) + REFILL_MARGIN
 }
 
-fn busiest_link_bits(call: &Call) -> f64 {
+/// Payload over the busiest link, one way.
+pub(crate) fn busiest_link_bits(call: &Call) -> f64 {
     call.traffic(0).busiest as f64 * 8.0
 }
 

@@ -2,7 +2,6 @@
 
 use crate::job::ServiceCounters;
 use crate::launch::{self, Counted, Launching, Said, Talk};
-use crate::limit::refill_time;
 use crate::{BenchError, BenchOptions, Call, LateBy, limit};
 use serde::Deserialize;
 use std::time::Duration;
@@ -148,11 +147,7 @@ fn arguments(options: &BenchOptions, units: &[u64]) -> Vec<String> {
     let missed = |bytes| options.late.map_or(0, |late| options.call(bytes).result_of_others_bytes(late.rank));
     let sizes: Vec<String> =
         options.sizes.iter().zip(units).map(|(bytes, units)| format!("{bytes}:{units}:{}", missed(*bytes))).collect();
-    let mut arguments = vec![
-        format!("collective={}", options.collective.name()),
-        format!("sizes={}", sizes.join(",")),
-        format!("refill-ns={}", refill_time(&options.setup.lab.link()).as_nanos()),
-    ];
+    let mut arguments = vec![format!("collective={}", options.collective.name()), format!("sizes={}", sizes.join(","))];
     if let Some(idle) = options.idle {
         arguments.push(format!("idle-ns={}", idle.as_nanos()));
     }

@@ -59,6 +59,9 @@ impl BenchOptions {
         if let Some(bytes) = self.sizes.iter().find(|bytes| !bytes.is_multiple_of(multiple)) {
             return Err(OptionError::Elements { collective: self.collective.name(), bytes: *bytes, multiple });
         }
+        if self.collective == Collective::PingPong && self.setup.ranks() < 2 {
+            return Err(OptionError::Alone);
+        }
         if !self.collective.has_bytes() && self.sizes != [0] {
             return Err(OptionError::NoBytes { collective: self.collective.name() });
         }
@@ -145,6 +148,8 @@ pub enum OptionError {
     Elements { collective: &'static str, bytes: u64, multiple: u64 },
     #[error("a {collective} moves no bytes: its one size is 0")]
     NoBytes { collective: &'static str },
+    #[error("a ping-pong is between two ranks, and here is one: name a lab of more hosts or --ranks-per-host 2")]
+    Alone,
     #[error("rank {rank} cannot be late: the lab's ranks are 0 to {}", ranks - 1)]
     LateRank { rank: u32, ranks: u32 },
     #[error(
@@ -215,6 +220,10 @@ mod tests {
         assert_eq!(bad(|o| o.collective = Collective::Barrier), OptionError::NoBytes { collective: "barrier" });
         let cut = bad(|o| (o.collective, o.sizes[0]) = (Collective::ReduceScatter, 1000));
         assert_eq!(cut, OptionError::Elements { collective: "reduce-scatter", bytes: 1000, multiple: 32 });
+        let alone = |o: &mut BenchOptions| {
+            (o.collective, o.setup.lab) = (Collective::PingPong, "1x1gbit".parse().expect("a lab"));
+        };
+        assert_eq!(bad(alone), OptionError::Alone);
         let late = bad(|o| o.late = Some(Lateness { rank: 4, by: LateBy::PureTimes(1), silent: false }));
         assert_eq!(late, OptionError::LateRank { rank: 4, ranks: 4 });
         let silent = bad(|o| o.late = Some(Lateness { rank: 3, by: LateBy::PureTimes(1), silent: true }));

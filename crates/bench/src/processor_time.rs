@@ -1,7 +1,7 @@
 //! What calls take of the processors, ranks and service processes together, as a table for people: an offload that
 //! takes more than what it replaces costs a program whose cores all compute.
 
-use crate::table::{LEFT_ALIGNED, lay_out};
+use crate::table::table;
 use crate::{Peer, Row, format_size};
 
 const HEADINGS: [&str; 7] =
@@ -16,9 +16,7 @@ pub fn render(rows: &[Row]) -> String {
         let call = |row: &Row| (row.collective.clone(), row.bytes_per_rank);
         call(a).cmp(&call(b)).then(a.cost.cpu_ms().total_cmp(&b.cost.cpu_ms()))
     });
-    let lines: Vec<_> =
-        std::iter::once(HEADINGS.map(str::to_owned)).chain(sorted.iter().map(|row| cells(row, rows))).collect();
-    lay_out(&lines, LEFT_ALIGNED)
+    table(HEADINGS, sorted, |row| cells(row, rows))
 }
 
 fn cells(row: &Row, rows: &[Row]) -> [String; HEADINGS.len()] {

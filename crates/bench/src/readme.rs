@@ -14,8 +14,8 @@
 //!
 //! Never does: measuring.
 
-use crate::report::{Report, Spread};
-use crate::{BenchError, Cell, Peer, ProgramRow, Row, VerdictRow};
+use crate::report::Report;
+use crate::{BatchRow, BenchError, Cell, Peer, ProgramRow, Row, VerdictRow};
 use outboard_units::Size;
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -50,6 +50,7 @@ pub struct TableRow {
 #[serde(untagged)]
 enum Measured {
     Collective(Box<Row>),
+    Batch(Box<BatchRow>),
     Program(Box<ProgramRow>),
     Cell(Box<Cell>),
     Verdict(Box<VerdictRow>),
@@ -155,6 +156,7 @@ impl Measured {
     fn figures(&self) -> Vec<Figure> {
         match self {
             Self::Collective(row) => collective_figures(row),
+            Self::Batch(row) => batch_figure(row).into_iter().collect(),
             Self::Program(row) => program_figures(row),
             Self::Cell(cell) => vec![cell_figure(cell)],
             Self::Verdict(row) => verdict_figures(row),
@@ -177,14 +179,33 @@ fn collective_figures(row: &Row) -> Vec<Figure> {
         return vec![ours("", format!("{:.1} / {:.1}", overlap.overall_ms, overlap.compute_ms))];
     }
     let megabytes = |bytes: f64| format!("{:.1}", bytes / 1e6);
-    vec![
-        figure("", "limit", format!("{:.1}", row.limits.limit_ms)),
+    let mut figures = vec![
         figure(", MB over the switch", "limit", megabytes(row.multicast_minimum_bytes as f64)),
-        ours("", spread(row.cost.time_ms, 1)),
-        ours(", meanwhile", format!("{:.0}", overlap.overall_ms)),
+        ours("", format!("{:.1}", row.cost.time_ms)),
         ours(", MB over the switch", megabytes(row.cost.wire_bytes)),
         ours(", processor ms", format!("{:.1}", row.cost.cpu_ms())),
-    ]
+    ];
+    figures.extend(match row.throughput {
+        None => [
+            figure("", "limit", format!("{:.1}", row.limits.limit_ms)),
+            ours(", meanwhile", format!("{:.0}", overlap.overall_ms)),
+        ],
+        Some(throughput) => [
+            ours(", Gbit/s", format!("{:.2}", throughput.gbit_per_s)),
+            ours(", processor s/GB", format!("{:.2}", throughput.cpu_s_per_gb)),
+        ],
+    });
+    figures
+}
+
+/// Microseconds of a call in a row of them.
+fn batch_figure(row: &BatchRow) -> Option<Figure> {
+    let plain = row.subject.ranks_per_host == 1 && row.subject.loss.is_none();
+    Some(Figure {
+        row: format!("{} {}, {}, us", row.collective, row.subject.lab, Size(row.bytes_per_rank)),
+        column: column(&row.subject.system).filter(|_| plain)?.into(),
+        text: if row.cost.verified { format!("{:.1}", row.cost.time_ms.times(1e3)) } else { "wrong".to_owned() },
+    })
 }
 
 fn program_figures(row: &ProgramRow) -> Vec<Figure> {
@@ -194,10 +215,10 @@ fn program_figures(row: &ProgramRow) -> Vec<Figure> {
         text: if row.verified { text } else { "wrong".to_owned() },
     };
     vec![
-        figure("natively", spread(row.native_s, 2)),
-        figure("preloaded", spread(row.below_s, 2)),
+        figure("natively", format!("{:.2}", row.native_s)),
+        figure("preloaded", format!("{:.2}", row.below_s)),
         figure("ratio", format!("{:.3}", row.ratio)),
-        figure("ratio of pairs", spread(row.pair_ratio, 3)),
+        figure("ratio of pairs", format!("{:.3}", row.pair_ratio)),
     ]
 }
 
@@ -244,13 +265,10 @@ fn column(system: &str) -> Option<&'static str> {
     }
 }
 
-fn spread(of: Spread, digits: usize) -> String {
-    format!("{:.digits$} [{:.digits$}..{:.digits$}]", of.median, of.min, of.max)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Throughput;
     use crate::report::tests::row;
 
     const README: &str = "text\n<!-- figures: a -->\n| what | limit | Outboard | MPICH 5.0 |\n|---|---|---|---|\n\
@@ -285,6 +303,17 @@ mod tests {
     }
 
     #[test]
+    fn links_without_limit_have_a_rate_and_a_cost_instead() {
+        let mut row = row("mpich", 1 << 20, 27.0);
+        row.throughput = Some(Throughput { gbit_per_s: 5.034, cpu_s_per_gb: 0.566 });
+        let figures = collective_figures(&row);
+        let of = |end: &str| figures.iter().find(|figure| figure.row.ends_with(end));
+        let text = |end: &str| of(end).map(|figure| figure.text.as_str());
+        assert_eq!((text("MiB, Gbit/s"), text("MiB, processor s/GB")), (Some("5.03"), Some("0.57")));
+        assert_eq!(text(", meanwhile"), None);
+    }
+
+    #[test]
     fn what_was_wrong_or_of_others_is_no_figure() {
         let (mut wrong, mut passed, mut late) =
             (row("mpich", 1 << 20, 27.0), row("outboard", 1 << 20, 27.0), row("outboard", 1 << 20, 99.0));
@@ -303,6 +332,16 @@ mod tests {
         let figure = cell_figure(&cell);
         let told = (figure.row.as_str(), figure.column.as_str(), figure.text.as_str());
         assert_eq!(told, ("ibroadcast 1 KiB", "2x1gbit", "100.0 34.0 **0.34**"));
+    }
+
+    #[test]
+    fn calls_in_a_row_are_told_in_microseconds() {
+        let row = crate::batches::tests::row("mpich", 8, 40.0);
+        let json = serde_json::to_string(&Report { rows: vec![row] }).unwrap();
+        let report: Report<Measured> = serde_json::from_str(&json).unwrap();
+        let [figure] = report.rows[0].figures().try_into().unwrap();
+        let expected = ("broadcast 4x1gbit, 8 B, us", "MPICH 5.0", "40.0 [20.0..80.0]");
+        assert_eq!((figure.row.as_str(), figure.column.as_str(), figure.text.as_str()), expected);
     }
 
     #[test]

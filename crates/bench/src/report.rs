@@ -5,12 +5,18 @@ use crate::plot::{Figure, Point, Scale};
 use crate::{BenchError, Call, Setup, format_size, limit};
 use outboard_lab::{LinkLimits, Loss};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::fs;
 use std::path::Path;
 
-/// With fewer calls offloaded per repetition, another library is measured. Not 1: the first and the last call of a
+/// With a smaller share of the calls offloaded, another library is measured. Not 1: the first and the last call of a
 /// phase may be counted a moment after the counters were read.
 const OFFLOADED_FROM: f64 = 0.5;
+
+/// Whether so few of the calls were offloaded that another library was measured.
+pub(crate) fn passed_through(offloaded: f64, calls: u32) -> bool {
+    offloaded < OFFLOADED_FROM * f64::from(calls)
+}
 
 /// Everything that one run found.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -167,6 +173,26 @@ impl Cost {
     }
 }
 
+/// How fast bytes crossed links that have no limit to judge by, and what they took of the processors.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Throughput {
+    /// Payload over the busiest link, one way, in the median time.
+    pub gbit_per_s: f64,
+    /// Processor time of ranks and service processes for 10^9 bytes of payload that hosts received, both ends together.
+    pub cpu_s_per_gb: f64,
+}
+
+impl Throughput {
+    /// `None` where the links have a limit, or nothing crosses them.
+    pub(crate) fn of(call: &Call, link: &LinkLimits, cost: &Cost) -> Option<Self> {
+        let (bits, received) = (limit::busiest_link_bits(call), limit::received_bytes(call) as f64);
+        (link.rate_bits_per_s().is_none() && bits > 0.0).then(|| Self {
+            gbit_per_s: bits / cost.time_ms.median / 1e6,
+            cpu_s_per_gb: cost.cpu_ms() / 1e3 / (received / 1e9),
+        })
+    }
+}
+
 /// One system at one size.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
@@ -183,6 +209,8 @@ pub struct Row {
     /// What the time is to be judged by.
     #[serde(flatten)]
     pub limits: Limits,
+    /// What stands in the place of limits where links have none.
+    pub throughput: Option<Throughput>,
     /// The system's own barrier, of the slowest rank.
     pub barrier_ms: Spread,
     /// Payload that cannot be done without, over all switch ports.
@@ -208,7 +236,7 @@ impl Row {
     /// A system of ours whose service processes did not carry the calls out: the figures are those of the MPI library
     /// that it lies below.
     pub fn passed_through(&self) -> bool {
-        self.offloaded_calls.is_some_and(|calls| calls < OFFLOADED_FROM)
+        self.offloaded_calls.is_some_and(|calls| passed_through(calls, 1))
     }
 
     /// The system's name in tables and charts, which never shows another library's figures as ours.
@@ -246,6 +274,19 @@ impl Spread {
             sorted[middle]
         };
         Self { median, min: *min, max: *max }
+    }
+
+    /// All values so many times as large, as in another unit.
+    pub(crate) fn times(self, factor: f64) -> Self {
+        Self { median: self.median * factor, min: self.min * factor, max: self.max * factor }
+    }
+}
+
+/// `median [min..max]`, with two digits behind the point or as many as are asked for.
+impl fmt::Display for Spread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = f.precision().unwrap_or(2);
+        write!(f, "{:.digits$} [{:.digits$}..{:.digits$}]", self.median, self.min, self.max)
     }
 }
 
@@ -433,6 +474,7 @@ pub(crate) mod tests {
                 ratio_to_limit: Some(ms / 24.64),
                 limit_and_barriers_ms: None,
             },
+            throughput: None,
             barrier_ms: Spread::of(&[0.2]),
             multicast_minimum_bytes: 16_777_216,
             overlap: Overlap::new(28.9, 30.0, ms, 25.0),
@@ -504,16 +546,29 @@ pub(crate) mod tests {
         assert_eq!((half.percent, half.paired_alone_ms, half.paired_ratio), (50.0, 34.0, 1.25));
     }
 
+    fn call(bytes: u64) -> Call {
+        Call { collective: crate::Collective::Allgather, hosts: 4, ranks_per_host: 1, bytes, silent_rank: false }
+    }
+
+    fn link(lab: &str) -> LinkLimits {
+        lab.parse::<outboard_lab::LabSpec>().unwrap().link()
+    }
+
+    #[test]
+    fn bytes_over_links_without_limit_have_a_rate_and_a_cost() {
+        // Three blocks of 10^6 bytes over each link, twelve received, in 24 ms and with 60 ms of the processors.
+        let mut cost = cost(24.0);
+        (cost.host_cpu_s, cost.service_cpu_s) = (0.02, Some(0.04));
+        let throughput = Throughput::of(&call(1_000_000), &link("4x0"), &cost).expect("bytes cross the links");
+        assert!((throughput.gbit_per_s - 1.0).abs() < 1e-9, "{throughput:?}");
+        assert!((throughput.cpu_s_per_gb - 5.0).abs() < 1e-9, "{throughput:?}");
+        assert_eq!(Throughput::of(&call(0), &link("4x0"), &cost), None);
+        assert_eq!(Throughput::of(&call(1_000_000), &link("4x1gbit"), &cost), None);
+    }
+
     #[test]
     fn small_sizes_are_judged_with_three_barriers() {
-        let link = "4x1gbit".parse::<outboard_lab::LabSpec>().unwrap().link();
-        let call = |bytes| Call {
-            collective: crate::Collective::Allgather,
-            hosts: 4,
-            ranks_per_host: 1,
-            bytes,
-            silent_rank: false,
-        };
+        let link = link("4x1gbit");
         let small = Limits::new(&call(256 * 1024), &link, 7.0, 0.5);
         assert_eq!(small.limit_and_barriers_ms, Some(small.limit_ms + 1.5));
         assert_eq!(small.ratio_to_limit, Some(7.0 / small.limit_ms));

@@ -3,10 +3,11 @@
 use crate::calibration::Calibrator;
 use crate::compile::Workshop;
 use crate::job::{ServiceCounters, System};
-use crate::launch::{Launching, figures};
+use crate::launch::Launching;
 use crate::measurement::{self, LatenessSamples, Launch, Phase, SizeSamples};
 use crate::peers::InstalledPeer;
-use crate::report::{Cost, LateRow, Limits, Overlap, Report, Row, Spread, Subject, Sums, ThreadCpu};
+use crate::report::{Cost, LateRow, Limits, Overlap, Report, Row, Spread, Subject, Sums, ThreadCpu, Throughput};
+use crate::samples::sum_services;
 use crate::{BenchError, BenchOptions, Call, Setup, install, limit, plot};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use outboard_lab::Lab;
@@ -212,19 +213,22 @@ fn row(
         [Some(&sample.pure), Some(&sample.overall), sample.lateness.as_ref().map(|late| &late.punctual)]
     });
     let library = launches.last().map(|launch| launch.library.as_str());
+    let link = &options.setup.lab.link();
+    let cost = Cost::of(&Sums {
+        repetitions: options.setup.all_repetitions(),
+        time_ms,
+        wire_bytes: samples.iter().map(|sample| sample.wire_bytes).sum(),
+        host_cpu_s: samples.iter().map(|sample| sample.pure.cpu_s).sum(),
+        services,
+        wrong_results: phases.flatten().map(|phase| phase.wrong).sum(),
+    });
     Row {
         collective: options.collective.name().to_owned(),
         subject: Subject::of(&options.setup, system, library.unwrap_or_default(), &call),
         bytes_per_rank,
-        cost: Cost::of(&Sums {
-            repetitions: options.setup.all_repetitions(),
-            time_ms,
-            wire_bytes: samples.iter().map(|sample| sample.wire_bytes).sum(),
-            host_cpu_s: samples.iter().map(|sample| sample.pure.cpu_s).sum(),
-            services,
-            wrong_results: phases.flatten().map(|phase| phase.wrong).sum(),
-        }),
-        limits: Limits::new(&call, &options.setup.lab.link(), time_ms.median, barrier_ms.median),
+        limits: Limits::new(&call, link, time_ms.median, barrier_ms.median),
+        throughput: Throughput::of(&call, link, &cost),
+        cost,
         barrier_ms,
         multicast_minimum_bytes: limit::multicast_minimum_bytes(&call),
         overlap: Overlap::new(compute_ms, overall_ms, time_ms.median, all(|sample| &sample.paired_alone_ms).median),
@@ -234,6 +238,11 @@ fn row(
         idle_service_cpu_percent: idle_percent(options, launches),
         late: late_row(options, &call, samples),
     }
+}
+
+/// The figures of all repetitions of all rounds.
+fn figures<S>(samples: &[&S], pick: impl Fn(&S) -> &Vec<f64>) -> Vec<f64> {
+    samples.iter().flat_map(|sample| pick(sample).iter().copied()).collect()
 }
 
 fn thread_cpu(samples: &[&SizeSamples], phase: impl Fn(&SizeSamples) -> &Phase) -> ThreadCpu {
@@ -275,9 +284,4 @@ fn offloaded_calls(options: &BenchOptions, launches: &[Launch], services: Option
     let barriers = sum_services(launches.iter().map(|launch| launch.barrier_services))?.completed;
     let beyond = services?.completed as f64 - barriers as f64;
     Some(beyond / f64::from(options.setup.ranks() * options.setup.all_repetitions()))
-}
-
-/// Sums over the rounds; a counter that one round did not tell is not told at all.
-pub(crate) fn sum_services(rounds: impl Iterator<Item = Option<ServiceCounters>>) -> Option<ServiceCounters> {
-    rounds.reduce(|sum, next| Some(sum?.plus(&next?)))?
 }

@@ -18,6 +18,9 @@ const HEADINGS: [&str; 13] = [
     "cpu ms/call",
     "rank cpu us/call (waiting)",
 ];
+/// Where the limits stand, and what stands there where links have none.
+const OF_LIMITS: std::ops::Range<usize> = 5..7;
+const OF_THROUGHPUT: [&str; 2] = ["Gbit/s", "cpu s/GB"];
 /// So many columns hold names, the others numbers.
 pub(crate) const LEFT_ALIGNED: usize = 2;
 
@@ -31,8 +34,13 @@ pub fn render(rows: &[Row]) -> String {
             .partial_cmp(&(b.bytes_per_rank, b.cost.time_ms.median))
             .expect("times are numbers")
     });
-    let mut lines = vec![HEADINGS.map(str::to_owned)];
-    lines.extend(sorted.into_iter().map(cells));
+    let mut headings = HEADINGS;
+    let unlimited = rows.iter().any(|row| row.throughput.is_some());
+    if unlimited {
+        headings[OF_LIMITS].copy_from_slice(&OF_THROUGHPUT);
+    }
+    let mut lines = vec![headings.map(str::to_owned)];
+    lines.extend(sorted.into_iter().map(|row| cells(row, unlimited)));
     lay_out(&lines, LEFT_ALIGNED) + &native_lines(rows) + &idle_lines(rows) + &late_lines(rows)
 }
 
@@ -124,6 +132,21 @@ fn render_line(cells: &[String], widths: &[usize], left_aligned: usize) -> Strin
     line + "\n"
 }
 
+/// The name of the system, with a `!` behind it where it delivered wrong results.
+pub(crate) fn system_cell(subject: &Subject, cost: &Cost) -> String {
+    format!("{}{}", subject.system, if cost.verified { "" } else { "!" })
+}
+
+/// Rows of such cells as lines of text, below their headings.
+pub(crate) fn table<'a, R: 'a, const COLUMNS: usize>(
+    headings: [&str; COLUMNS],
+    rows: impl IntoIterator<Item = &'a R>,
+    cells: impl Fn(&R) -> [String; COLUMNS],
+) -> String {
+    let lines: Vec<_> = std::iter::once(headings.map(str::to_owned)).chain(rows.into_iter().map(cells)).collect();
+    lay_out(&lines, LEFT_ALIGNED)
+}
+
 pub(crate) fn ranks_cell(subject: &Subject) -> String {
     match subject.ranks_per_host {
         1 => subject.ranks.to_string(),
@@ -149,23 +172,47 @@ fn thread_cell(row: &Row) -> String {
     format!("{:.1} + {:.1} ({:.1} + {:.1})", computing.post_us, computing.ending_us, waiting.post_us, waiting.ending_us)
 }
 
-fn cells(row: &Row) -> [String; HEADINGS.len()] {
-    let time = row.cost.time_ms;
+/// The limit and the ratio to it, or what stands in their place where links have none.
+fn judged_by(row: &Row, unlimited: bool) -> [String; OF_THROUGHPUT.len()] {
+    let or_none = |figure: Option<f64>| figure.map_or_else(|| "-".to_owned(), |figure| format!("{figure:.2}"));
+    if unlimited {
+        let throughput = row.throughput;
+        return [throughput.map(|of| of.gbit_per_s), throughput.map(|of| of.cpu_s_per_gb)].map(or_none);
+    }
+    let limit = match row.limits.limit_and_barriers_ms {
+        Some(with_barriers) => format!("{:.2} ({with_barriers:.2} with barriers)", row.limits.limit_ms),
+        None => format!("{:.2}", row.limits.limit_ms),
+    };
+    [limit, or_none(row.limits.ratio_to_limit)]
+}
+
+/// What computing hides; nothing where the links need no time that a computation could be as long as.
+fn hidden(row: &Row) -> [String; 3] {
+    let overlap = &row.overlap;
+    if row.limits.raw_limit_ms <= 0.0 {
+        return ["-", "-", "-"].map(str::to_owned);
+    }
+    [
+        format!("{:.0}", overlap.percent),
+        format!("{:.2} ({:.2})", overlap.overall_ms, overlap.compute_ms),
+        format!("{:.2}", overlap.paired_ratio),
+    ]
+}
+
+fn cells(row: &Row, unlimited: bool) -> [String; HEADINGS.len()] {
+    let ([limit, ratio], [overlap, overall, with_over_alone]) = (judged_by(row, unlimited), hidden(row));
     [
         if row.cost.verified { row.label() } else { format!("{}!", row.label()) },
         if row.passed_through() { "-".into() } else { row.subject.algorithm.clone() },
         ranks_cell(&row.subject),
         format_size(row.bytes_per_rank),
-        format!("{:.2} [{:.2}..{:.2}]", time.median, time.min, time.max),
-        match row.limits.limit_and_barriers_ms {
-            Some(with_barriers) => format!("{:.2} ({with_barriers:.2} with barriers)", row.limits.limit_ms),
-            None => format!("{:.2}", row.limits.limit_ms),
-        },
-        row.limits.ratio_to_limit.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}")),
+        row.cost.time_ms.to_string(),
+        limit,
+        ratio,
         format!("{:.3}", row.cost.wire_bytes / 1e6),
-        format!("{:.0}", row.overlap.percent),
-        format!("{:.2} ({:.2})", row.overlap.overall_ms, row.overlap.compute_ms),
-        format!("{:.2}", row.overlap.paired_ratio),
+        overlap,
+        overall,
+        with_over_alone,
         cpu_cell(&row.cost),
         thread_cell(row),
     ]
@@ -174,8 +221,8 @@ fn cells(row: &Row) -> [String; HEADINGS.len()] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::LateRow;
     use crate::report::tests::row;
+    use crate::{LateRow, Throughput};
 
     #[test]
     fn rows_are_grouped_by_size_and_sorted_by_time() {
@@ -276,6 +323,19 @@ mod tests {
     #[test]
     fn time_of_the_own_thread_is_shown_for_computing_and_waiting() {
         assert!(render(&[row("outboard", 1024, 0.3)]).contains("4.0 + 3.0 (4.0 + 250.0)"));
+    }
+
+    #[test]
+    fn links_without_limit_are_judged_by_rate_and_cost() {
+        let mut rows = [row("outboard", 8 << 20, 40.0), row("outboard", 0, 0.5)];
+        rows.iter_mut().for_each(|row| row.limits.raw_limit_ms = 0.0);
+        rows[0].throughput = Some(Throughput { gbit_per_s: 5.033, cpu_s_per_gb: 0.57 });
+        let text = render(&rows);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].contains("  Gbit/s  cpu s/GB  ") && !lines[0].contains("limit"), "{text}");
+        assert!(lines[2].contains("  5.03      0.57  "), "{text}");
+        let dashes = |line: &str| line.split_whitespace().filter(|word| *word == "-").count();
+        assert_eq!((dashes(lines[1]), dashes(lines[2])), (5, 3), "nothing to overlap with: {text}");
     }
 
     #[test]

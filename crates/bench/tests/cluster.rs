@@ -22,12 +22,14 @@ fn main() -> ExitCode {
     arguments.test_threads = Some(1);
     let trials = vec![
         Trial::test("debian_on_two_hosts", debian_on_two_hosts),
+        Trial::test("links_without_limit_have_a_rate_and_a_cost", links_without_limit_have_a_rate_and_a_cost),
         Trial::test("late_rank_and_loss", late_rank_and_loss),
         Trial::test("late_by_times_of_its_own", late_by_times_of_its_own),
         Trial::test("several_ranks_per_host", several_ranks_per_host),
         Trial::test("every_collective_of_two_ranks_per_host", every_collective_of_two_ranks_per_host),
         Trial::test("a_late_rank_without_blocks_delays_nobody", a_late_rank_without_blocks_delays_nobody),
         Trial::test("blocking_calls_come_in_batches", blocking_calls_come_in_batches),
+        Trial::test("a_ping_pong_tells_half_a_round_trip", a_ping_pong_tells_half_a_round_trip),
         Trial::test("nonblocking_calls_compute_in_between", nonblocking_calls_compute_in_between),
         Trial::test("fft_has_the_same_bits_below_any_layout", fft_has_the_same_bits_below_any_layout),
         Trial::test("cd_8_a_radix_sort_sorts_to_any_base", cd_8_a_radix_sort_sorts_to_any_base),
@@ -86,6 +88,20 @@ fn debian_on_two_hosts() -> Result<(), Failed> {
     assert!(large.cost.wire_bytes <= 8.0 * 65_536.0, "{}", large.cost.wire_bytes);
     assert!(large.limits.limit_and_barriers_ms.is_some());
     assert_eq!(fs::read_dir(charts.path())?.count(), 4);
+    Ok(())
+}
+
+/// What crosses links without limit is counted all the same.
+fn links_without_limit_have_a_rate_and_a_cost() -> Result<(), Failed> {
+    let mut options = options(&[100_000]);
+    options.setup.lab = "2x0".parse()?;
+    let report = measured(&options)?;
+    let [row] = report.rows.as_slice() else { panic!("{report:?}") };
+    assert!(row.cost.verified && row.cost.wire_bytes >= 4.0 * 100_000.0, "{row:?}");
+    assert_eq!((row.limits.limit_ms, row.limits.ratio_to_limit), (0.0, None));
+    let throughput = row.throughput.expect("bytes cross the links");
+    assert!((throughput.gbit_per_s * row.cost.time_ms.median - 0.8).abs() < 1e-6, "{row:?}");
+    assert!((throughput.cpu_s_per_gb * 200_000.0 / 1e9 - row.cost.host_cpu_s).abs() < 1e-9, "{row:?}");
     Ok(())
 }
 
@@ -193,6 +209,22 @@ fn blocking_calls_come_in_batches() -> Result<(), Failed> {
         // The link alone takes longer for it than a batch lasts.
         assert!(large.batch_calls == 1 || !between_hosts, "{report:?}");
     }
+    Ok(())
+}
+
+/// A message crosses a link and comes back; the figures are of one way, and no other rank takes part.
+fn a_ping_pong_tells_half_a_round_trip() -> Result<(), Failed> {
+    let mut options = options(&[8, 1 << 20]);
+    (options.collective, options.setup.ranks_per_host, options.setup.blocking) = (Collective::PingPong, 2, true);
+    let report = run_batches(&options, &[]).map_err(|error| Failed::from(error.to_string()))?;
+    let [small, large] = report.rows.as_slice() else { panic!("{report:?}") };
+    for row in [small, large] {
+        assert!(row.cost.verified && row.cost.time_ms.min > 0.0, "{row:?}");
+        assert_eq!(row.cost.repetitions, 3 * 2 * row.batch_calls, "a call is two of them");
+    }
+    // Out of one port and into the other.
+    let payload = 2.0 * f64::from(1 << 20);
+    assert!((payload..1.2 * payload).contains(&large.cost.wire_bytes), "{large:?}");
     Ok(())
 }
 

@@ -96,6 +96,8 @@ impl Algorithms {
                 text.split(':').next().unwrap_or(&text).to_owned()
             }
             Some(choice) => choice.to_string(),
+            // By the transfer layer, which goes by the bytes.
+            None if call.collective == Collective::PingPong => "auto".to_owned(),
             None => PULL.to_owned(),
         }
     }

@@ -1,11 +1,14 @@
 //! `outboard bench`: our ways in beside the peers, on one emulated cluster, in one run.
 
 mod clusters;
+mod fft;
 mod grid;
+mod ping_pong;
 mod processor_time;
 mod programs;
 mod radix;
 mod readme;
+mod recorded;
 mod verdicts;
 
 use std::path::PathBuf;
@@ -15,9 +18,8 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use outboard::placement::ServiceProcesses;
 use outboard_bench::{
-    BenchOptions, COMPUTE_WORTH, Call, Choosing, Collective, FftOptions, Lateness, Layout, Outboard, Peer,
-    RecordedOptions, Report, Services, Setup, System, default_peers_dir, parse_sizes, render_batches, render_by_size,
-    render_fft_table, render_recorded_table, render_table, run_batches,
+    BenchOptions, COMPUTE_WORTH, Call, Choosing, Collective, Lateness, Layout, Outboard, Peer, Report, Services, Setup,
+    System, default_peers_dir, parse_sizes, render_batches, render_by_size, render_table, run_batches,
 };
 use outboard_lab::LabSpec;
 use outboard_service::settings::MulticastAuth;
@@ -66,11 +68,13 @@ pub(crate) enum BenchCommand {
     /// Nonblocking barrier
     Barrier(BenchArgs),
     /// A three-dimensional FFT in pencils, several fields in a pipeline, its transposes by MPI_Ialltoallv
-    Fft(FftArgs),
+    Fft(fft::FftArgs),
     /// A parallel radix sort: histograms by MPI_Iallgather while keys are moved, then one-sided calls
     Radix(radix::RadixArgs),
+    /// Half a round trip of a tagged message between the first rank and the last, by blocking calls
+    PingPong(ping_pong::PingPongArgs),
     /// A scatter-destination all-to-all by messages: one by one, and as a recorded group called again and again
-    Recorded(RecordedArgs),
+    Recorded(recorded::RecordedArgs),
     /// An MPI library natively beside the same library below the preloaded shim: collectives, sizes, clusters
     Grid(grid::GridArgs),
     /// Processor time of alltoallv and allgather below the preloaded shim, with and without the shared heap
@@ -210,9 +214,10 @@ pub(crate) fn bench(command: BenchCommand) -> Result<ExitCode, CliError> {
         BenchCommand::ReduceScatter(args) => (Collective::ReduceScatter, args),
         BenchCommand::Scan(args) => (Collective::Scan, args),
         BenchCommand::Barrier(args) => (Collective::Barrier, args),
-        BenchCommand::Fft(args) => return fft(args),
+        BenchCommand::Fft(args) => return fft::fft(&args),
         BenchCommand::Radix(args) => return radix::radix(&args),
-        BenchCommand::Recorded(args) => return recorded(args),
+        BenchCommand::PingPong(args) => return ping_pong::ping_pong(&args),
+        BenchCommand::Recorded(args) => return recorded::recorded(&args),
         BenchCommand::Grid(args) => return grid::grid(&args),
         BenchCommand::ProcessorTime(args) => return processor_time::processor_time(&args),
         BenchCommand::Programs(args) => return programs::programs(&args),
@@ -324,66 +329,18 @@ fn below_mpi_in(
     Ok(outboard.with_variant(variant))
 }
 
-#[derive(Debug, Args)]
-pub(crate) struct FftArgs {
-    #[command(flatten)]
-    setup: SetupArgs,
-    /// Points along each axis, separated by commas
-    #[arg(long, value_delimiter = ',', default_value = "128,256")]
-    grid: Vec<u32>,
-    /// Fields in the pipeline
-    #[arg(long, default_value_t = 4)]
-    variables: u32,
-    /// Only the peers, without an MPI library with Outboard below the program
-    #[arg(long)]
+/// The library below the shim, or none beside the peers where they are all that is wanted.
+fn unless_peers_only(
     peers_only: bool,
-    /// Pairs of a forward and a backward transform
-    #[arg(long, default_value_t = 5)]
-    repetitions: u32,
-    /// Daemons on each host, which share its ranks: a number, or auto by ranks and processors
-    #[arg(long, default_value_t)]
-    service_processes: ServiceProcesses,
-}
-
-fn fft(args: FftArgs) -> Result<ExitCode, CliError> {
-    let options =
-        FftOptions { grids: args.grid, variables: args.variables, setup: args.setup.setup(args.repetitions)? };
-    let daemons = args.setup.daemons(args.service_processes);
-    let variant = (args.service_processes != ServiceProcesses::default())
-        .then(|| format!("{} to a host", args.service_processes));
-    let algorithms = Algorithms::of(Collective::Alltoallv, &daemons)?;
-    let mut ours = Vec::new();
-    if !args.peers_only {
-        ours.push(
-            below_mpi(args.setup.mpi, algorithms, daemons, &Choosing::default())?.with_variant(variant.as_deref()),
-        );
+    mpi: Peer,
+    collective: Collective,
+    daemons: DaemonArgs,
+) -> Result<Vec<Outboard>, CliError> {
+    if peers_only {
+        return Ok(Vec::new());
     }
-    let report = outboard_bench::run_fft(&options, &systems(&ours))?;
-    finish(&args.setup, &report, &render_fft_table(&report), report.agrees())
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct RecordedArgs {
-    #[command(flatten)]
-    setup: SetupArgs,
-    /// Bytes of the block that each rank has for each other, separated by commas
-    #[arg(long, default_value = "4K,16K,64K,256K")]
-    sizes: String,
-    /// Calls of each way, of those that all ranks begin together as of those in a row
-    #[arg(long, default_value_t = 20)]
-    repetitions: u32,
-    /// Daemons on each host, which share its ranks: a number, or auto by ranks and processors
-    #[arg(long, default_value_t)]
-    service_processes: ServiceProcesses,
-}
-
-fn recorded(args: RecordedArgs) -> Result<ExitCode, CliError> {
-    let sizes = parse_sizes(&args.sizes).map_err(CliError::said)?;
-    let options = RecordedOptions { setup: args.setup.setup(args.repetitions)?, sizes };
-    let daemons = args.setup.daemons(args.service_processes);
-    let ours = by_c_interface(Algorithms::of(Collective::Alltoall, &daemons)?, daemons)?;
-    let report = outboard_bench::run_recorded(&options, &[&ours])?;
-    finish(&args.setup, &report, &render_recorded_table(&report), report.verified())
+    let algorithms = Algorithms::of(collective, &daemons)?;
+    Ok(vec![below_mpi(mpi, algorithms, daemons, &Choosing::default())?])
 }
 
 /// The launcher of an installed Open MPI, for ranks on this machine.

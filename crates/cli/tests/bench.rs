@@ -91,6 +91,19 @@ fn blocking_calls_are_right_whoever_carries_them_out() {
 }
 
 /// One cell each of two collectives; a loss is no failure.
+/// GP-1: the C interface has the service process carry messages, the shim leaves them to the MPI library.
+#[test]
+fn a_ping_pong_goes_there_and_back() {
+    let rows = rows(&["ping-pong", "--lab", "2x1gbit", "--sizes", "0,8,100000", "--repetitions", "4"]);
+    let systems = ["outboard", "outboard below debian"].map(|system| [system; 3]).concat();
+    assert_eq!(rows.iter().map(|row| row["system"].as_str().expect("a name")).collect::<Vec<_>>(), systems);
+    for row in &rows {
+        let carried = row["offloaded_calls"].as_f64().expect("a number");
+        // What a phase takes by itself is counted a moment before or after it.
+        assert!((carried - f64::from(row["system"] == "outboard")).abs() < 0.5, "{row}");
+    }
+}
+
 #[test]
 fn a_grid_has_a_cell_for_each_collective_and_size() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -105,7 +105,8 @@ fn bench_compares_numbers_of_service_processes() {
     let wire = |system: &str| {
         let mut rows = report["rows"].as_array().expect("rows").iter();
         let row = rows.find(|row| row["system"] == system).unwrap_or_else(|| panic!("{system} in {report}"));
-        // A busy machine loses multicasts. What is sent again, in both repetitions together, enters and leaves the switch.
+        // A busy machine loses multicasts. What is sent again, in both repetitions together, enters and leaves the
+        // switch.
         let resent = row["retransmitted_bytes"].as_f64().expect("a number") / REPETITIONS * 2.0;
         row["wire_bytes"].as_f64().expect("a number") - resent
     };

@@ -134,7 +134,8 @@ int outboard_group_offloads_allgatherv(const outboard_group *group, uint64_t tot
 int outboard_iallgatherv(outboard_group *group, const void *send, void *receive, const uint64_t *bytes,
                          const uint64_t *offsets, outboard_request **request);
 
-/* 1 when the group's configuration offloads an alltoall of blocks of this size; as outboard_group_offloads_allgather. */
+/* 1 when the group's configuration offloads an alltoall of blocks of this size; as
+ * outboard_group_offloads_allgather. */
 int outboard_group_offloads_alltoall(const outboard_group *group, uint64_t bytes_per_pair);
 /* 1 when the group offloads alltoallvs, whatever their sizes, which no rank knows all of. */
 int outboard_group_offloads_alltoallv(const outboard_group *group);
@@ -158,7 +159,8 @@ int outboard_ialltoallv(outboard_group *group, const void *send, const uint64_t 
                         const uint64_t *receive_offsets, outboard_request **request);
 
 /* 1 when the group's configuration offloads a gather or scatter of blocks of this size; as
- * outboard_group_offloads_allgather. A gatherv or scatterv is offloaded where outboard_group_offloads_alltoallv says so. */
+ * outboard_group_offloads_allgather. A gatherv or scatterv is offloaded where outboard_group_offloads_alltoallv says
+ * so. */
 int outboard_group_offloads_gather(const outboard_group *group, uint64_t bytes_per_rank);
 
 /*
@@ -188,8 +190,8 @@ int outboard_igatherv(outboard_group *group, const void *send, uint64_t send_byt
                       const uint64_t *receive_bytes, const uint64_t *receive_offsets, uint32_t root,
                       outboard_request **request);
 
-/* Posts a scatter of blocks of different sizes: send_bytes[i] at send + send_offsets[i] of rank `root` go to `receive` of rank
- * i, which expects receive_bytes; otherwise as outboard_igatherv. */
+/* Posts a scatter of blocks of different sizes: send_bytes[i] at send + send_offsets[i] of rank `root` go to `receive`
+ * of rank i, which expects receive_bytes; otherwise as outboard_igatherv. */
 int outboard_iscatterv(outboard_group *group, const void *send, const uint64_t *send_bytes,
                        const uint64_t *send_offsets, void *receive, uint64_t receive_bytes, uint32_t root,
                        outboard_request **request);
@@ -280,8 +282,8 @@ int outboard_ireduce(outboard_group *group, const void *send, void *receive, uin
 /* `count` elements to all ranks. */
 int outboard_iallreduce(outboard_group *group, const void *send, void *receive, uint64_t count, int op, int element,
                         outboard_request **request);
-/* The vector is cut into a block of counts[i] elements for each rank i; each receives its own. `counts` has one entry for
- * every rank and is read before the call returns. */
+/* The vector is cut into a block of counts[i] elements for each rank i; each receives its own. `counts` has one entry
+ * for every rank and is read before the call returns. */
 int outboard_ireduce_scatter(outboard_group *group, const void *send, void *receive, const uint64_t *counts, int op,
                              int element, outboard_request **request);
 /* The same with blocks of `count` elements. */
@@ -324,8 +326,8 @@ int outboard_record_send(outboard_recorder *recorder, uint32_t to, uint32_t tag,
 int outboard_record_receive(outboard_recorder *recorder, uint32_t from, uint32_t tag, void *buffer, uint64_t bytes);
 /* Within this rank's memory, between pieces that do not overlap. */
 int outboard_record_copy(outboard_recorder *recorder, const void *from, void *into, uint64_t bytes);
-/* Combines `count` elements at `from` into those at `into`, the left operand, which takes the result. No overlap, and no operator
- * of the program's own. */
+/* Combines `count` elements at `from` into those at `into`, the left operand, which takes the result. No overlap, and
+ * no operator of the program's own. */
 int outboard_record_reduce(outboard_recorder *recorder, const void *from, void *into, uint64_t count, int op,
                            int element);
 /* What is recorded behind it starts when all before it is done on this rank. No other rank waits for it. */
@@ -357,10 +359,9 @@ int outboard_wait_some(outboard_request *const *requests, size_t count, int time
 /* Frees the handle. The collective goes on; its buffers must stay valid until it has ended. */
 int outboard_request_free(outboard_request *request);
 
-/* Memory that the service process maps directly; fastest for send and receive buffers. Page-aligned, of undefined content,
- * not inherited by forked children; what is not given back before the detach stays mapped, as plain memory. Memory
- * given
- * back is kept for the next allocation of a like size, within bounds. */
+/* Memory that the service process maps directly; fastest for send and receive buffers. Page-aligned, of undefined
+ * content, not inherited by forked children; what is not given back before the detach stays mapped, as plain memory.
+ * Memory given back is kept for the next allocation of a like size, within bounds. */
 int outboard_alloc(outboard_context *context, size_t bytes, void **memory);
 int outboard_dealloc(outboard_context *context, void *memory);
 

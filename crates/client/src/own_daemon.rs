@@ -5,7 +5,7 @@
 //!
 //! | file | is |
 //! |---|---|
-//! | `lock` | held by the rank that looks for a service process or starts one, and by a service process that cleans up |
+//! | `lock` | held by the rank that looks for a service process or starts one, and by one that cleans up |
 //! | `socket` | where ranks attach; binding it decides, should two start all the same |
 //! | `log` | what the service process says |
 //!

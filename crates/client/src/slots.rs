@@ -4,7 +4,7 @@
 //! | a word is | because | next |
 //! |---|---|---|
 //! | free | nobody posted with it | owned, by a post |
-//! | owned | a request holds it | free when the request has seen its result; orphaned when the request is freed before |
+//! | owned | a request holds it | free when the request has seen its result; orphaned when it is freed before |
 //! | orphaned | the collective goes on without a handle | free when its result is seen on the way |
 //!
 //! Invariant: a word is armed only while free, so a late result never meets a new request.

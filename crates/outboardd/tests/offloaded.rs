@@ -46,8 +46,8 @@ fn counted(daemon: &Daemon) -> [u64; 3] {
     [number(&datapath["offloaded"]["calls"]), number(&datapath["offloaded"]["wakeups"]), frames]
 }
 
-/// Bytes of all sizes on four hosts; a conductor wakes to take a call and to hear of its end, and not in between but for
-/// signs of life, since service processes say nothing to one another about the calls.
+/// Bytes of all sizes on four hosts; a conductor wakes to take a call and to hear of its end, and not in between but
+/// for signs of life, since service processes say nothing to one another about the calls.
 fn bytes_are_right_and_the_conductor_sleeps() {
     let cluster = Cluster::start(4, None, &ENGINE);
     let mut ranks = cluster.ranks("offloaded", 1);

@@ -8,7 +8,8 @@
 //! | send to another host | processor `message`, way out `bytes / bandwidth`; the send is complete then |
 //! | its receive | `latency` after the first byte left: way in `bytes / bandwidth`, processor `message` |
 //! | send to a rank of the host | processor `message` and `bytes / copy`, both ends complete then |
-//! | multicast | processor `message`, way out at the multicast rate; ways in of all other hosts at once after `latency`, the processor there `message` and a copy for each local rank but the first, whose bytes are copied as they come (MC-2) |
+//! | multicast | processor `message`, way out at the multicast rate |
+//! | its receives | all at once, `latency` later: way in, processor `message`, a copy for each rank but one (MC-2) |
 //! | copy, reduce | processor, `bytes / copy` or `bytes / reduce` |
 //!
 //! Before all of it goes the ready barrier (MC-4) where nothing is pulled, behind multicasts the handshake (MC-7). This

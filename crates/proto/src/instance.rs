@@ -9,7 +9,7 @@
 //! | phase | event | next |
 //! |---|---|---|
 //! | Unsized | a local rank calls, or the sizes come that were asked for ([`sizes`]) | Gathering |
-//! | Gathering, with a barrier | every local rank has called or is stood in for, the group's window is open and scratch is taken | Barrier |
+//! | Gathering, with a barrier | all local ranks call or are stood in for; window open, scratch taken | Barrier |
 //! | Barrier | all service processes are ready (MC-4) | Running |
 //! | Gathering, without a barrier | the group's window is open | Running |
 //! | Running | the calls of all local ranks have ended | Ended |
@@ -574,14 +574,11 @@ impl Instance {
     pub(crate) fn handle_timeout(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
         let due = |t: Option<Instant>| t.is_some_and(|t| t <= cx.out.now);
         let (check, whole, stand_in) = (due(self.check_at()), due(self.multicast.whole_at), due(self.stand_in_at));
-        let tell = due(self.tell_at);
         self.multicast.begin_at = self.multicast.begin_at.filter(|at| *at > cx.out.now);
         if due(self.equip_at) {
             self.try_enter(cx)?;
         }
-        if tell {
-            self.tell_offloaded(cx);
-        }
+        self.tell_offloaded(cx);
         if stand_in {
             self.stand_in_at = None;
             match self.policy {

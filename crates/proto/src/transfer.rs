@@ -5,10 +5,10 @@
 //!
 //! | way | when | on the wire |
 //! |---|---|---|
-//! | expected | behind a ready barrier: the receive is posted, both know the bytes (MC-4) | bytes, under the message's name |
+//! | expected | behind a ready barrier: the receive is posted, both know the bytes (MC-4) | bytes under its name |
 //! | eager | small tagged messages | RTS with the bytes |
 //! | rendezvous | all others (SP-5) | RTS, CTS for pieces as there is credit, bytes |
-//! | early rendezvous | the receiver knows the bytes: of recorded groups from the second call on (GP-5), of collectives the first bytes | early CTS, bytes |
+//! | early rendezvous | the receiver knows the bytes: groups called again (GP-5), collectives | early CTS, bytes |
 //!
 //! A message for a rank that has not called, or not posted the receive, is unexpected: small tagged ones are staged at
 //! once, those of collectives when the rank is stood in for (SP-6), the others wait in the memory of their source.

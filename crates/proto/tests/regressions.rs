@@ -302,9 +302,9 @@ fn a_collective_that_stood_in_for_its_ranks_does_not_wait_for_itself() {
     assert!(entered, "both ranks have called");
 }
 
-/// A group that is being made survives the loss of a link, and the steps of its making are said again over the next one.
-/// So nothing else may be said before: a service process that entered the barrier of a call for late ranks did so once,
-/// over the link that was lost.
+/// A group that is being made survives the loss of a link, and the steps of its making are said again over the next
+/// one. So nothing else may be said before: a service process that entered the barrier of a call for late ranks did so
+/// once, over the link that was lost.
 #[test]
 fn no_barrier_is_entered_before_the_group_is_made() {
     let mut victim = Victim::new();

@@ -243,7 +243,8 @@ fn serve(wire: Wire, from: SocketAddr, terms: &Terms) {
     shared.finish();
 }
 
-/// Hears the greeting, which has so much time however it comes, and attaches to the service process on behalf of the rank.
+/// Hears the greeting, which has so much time however it comes, and attaches to the service process on behalf of the
+/// rank.
 fn greet(wire: &Wire, decoder: &mut Decoder, terms: &Terms) -> Result<(Channel, Arc<RankSide>, Arc<Output>), End> {
     let until = Instant::now() + GREETING_LIMIT;
     let output = Arc::<Output>::default();

@@ -8,7 +8,7 @@
 //! | greeting | `Hello`, and the service process takes the rank | attached |
 //! | greeting | anything else | gone, with the reason as reply |
 //! | attached | the end of the connection | lost: every call in flight, and every one to come, ends with the reason |
-//! | attached, lost | the rank's end, `Detach` answered | gone: the connection ends, the service process sees the rank leave |
+//! | attached, lost | the rank's end, `Detach` answered | gone: the connection ends, the service process sees that |
 //!
 //! Invariants: the second thread waits for the connection alone, so what the service process sends always flows; memory
 //! of the rank is written by it alone, before the completion that tells the rank so. Never does: ask the rank's

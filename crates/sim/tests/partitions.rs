@@ -117,8 +117,8 @@ fn whoever_asks_too_late_for_a_group_is_named_everywhere() {
     assert!((20..150).contains(&refused), "{refused} of 200 groups were not made");
 }
 
-/// The fabric may give up at last what it has tried since a cut, when a group has just been asked for behind that: it is
-/// asked to connect once more.
+/// The fabric may give up at last what it has tried since a cut, when a group has just been asked for behind that: it
+/// is asked to connect once more.
 #[test]
 fn a_connection_that_is_given_up_late_costs_no_group() {
     for seed in 0..200 {

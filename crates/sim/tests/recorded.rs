@@ -51,8 +51,9 @@ fn gp_1_messages_arrive_in_order_or_fail_alone() {
     );
 }
 
-/// A message whose memory had gone bad was sent as nothing, and the next one of its name took its receive (GP-1); what a
-/// frame acknowledged let a receive be posted, so that the payload of the frame belonged elsewhere than had been said.
+/// A message whose memory had gone bad was sent as nothing, and the next one of its name took its receive (GP-1); what
+/// a frame acknowledged let a receive be posted, so that the payload of the frame belonged elsewhere than had been
+/// said.
 #[test]
 fn seeds_of_messages_that_found_something_stay_quiet() {
     for seed in [2295, 29_521] {

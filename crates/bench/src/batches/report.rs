@@ -2,10 +2,9 @@
 
 use super::launch::SizeLine;
 use crate::job::System;
-use crate::launch::{Launch, Sample, figures};
 use crate::plot::{Figure, Point, Scale};
-use crate::report::{Cost, Report, Spread, Subject, Sums};
-use crate::run::sum_services;
+use crate::report::{Cost, Report, Spread, Subject};
+use crate::samples::{self, Found, Launch};
 use crate::{BenchOptions, format_size};
 use serde::{Deserialize, Serialize};
 
@@ -49,7 +48,7 @@ pub struct BatchRow {
     pub bytes_per_rank: u64,
     /// Calls in a row, from one common beginning to the next.
     pub batch_calls: u32,
-    /// Of a call; repetitions are calls. The spread is that of the batches.
+    /// Of a call, of a ping-pong half of one; repetitions are as many. The spread is that of the batches.
     #[serde(flatten)]
     pub cost: Cost,
     /// Largest difference between the medians of two rounds; 0 where there was one round alone.
@@ -60,37 +59,30 @@ pub struct BatchRow {
 }
 
 pub(super) fn rows(options: &BenchOptions, system: &dyn System, launches: &[Launch<SizeLine>]) -> Vec<BatchRow> {
-    let library = launches.last().map_or("", |launch| launch.library.as_str());
-    let rows = options.calls().enumerate().map(|(at, call)| {
-        let samples: Vec<&Sample<SizeLine>> = launches.iter().map(|launch| &launch.samples[at]).collect();
-        let batch_calls = samples.first().map_or(0, |sample| sample.line.calls);
-        let calls = options.setup.all_repetitions() * batch_calls;
-        let services = sum_services(samples.iter().map(|sample| sample.counted.services));
-        BatchRow {
-            collective: options.collective.name().to_owned(),
-            subject: Subject::of(&options.setup, system, library, &call),
-            bytes_per_rank: call.bytes,
-            batch_calls,
-            cost: Cost::of(&Sums {
-                repetitions: calls,
-                time_ms: Spread::of(&figures(&samples, |sample| &sample.line.slowest_ms)),
-                wire_bytes: samples.iter().map(|sample| sample.counted.wire_bytes).sum(),
-                host_cpu_s: samples.iter().map(|sample| sample.line.cpu_s).sum(),
-                services,
-                wrong_results: samples.iter().map(|sample| sample.line.wrong).sum(),
-            }),
-            between_rounds_ms: between_rounds_ms(&samples),
-            offloaded_calls: services
-                .map(|counters| counters.completed as f64 / (f64::from(options.setup.ranks()) * f64::from(calls))),
-        }
-    });
-    rows.collect()
+    let calls = options.calls().map(|call| (call.bytes, call));
+    samples::rows((&options.setup, system), launches, calls, |subject, bytes, found| {
+        row(options, subject, bytes, found)
+    })
 }
 
-fn between_rounds_ms(rounds: &[&Sample<SizeLine>]) -> f64 {
-    let medians: Vec<f64> = rounds.iter().map(|round| Spread::of(&round.line.slowest_ms).median).collect();
+fn row(options: &BenchOptions, subject: Subject, bytes_per_rank: u64, found: &Found<'_, SizeLine>) -> BatchRow {
+    let batch_calls = found.told().next().map_or(0, |told| told.own.calls);
+    let in_turn = options.collective.messages_in_turn();
+    let calls = options.setup.all_repetitions() * batch_calls * in_turn;
+    let cost = found.cost(calls);
+    let medians: Vec<f64> = found.told().map(|told| Spread::of(&told.slowest_ms).median).collect();
     let of_rounds = Spread::of(&medians);
-    of_rounds.max - of_rounds.min
+    BatchRow {
+        collective: options.collective.name().to_owned(),
+        subject,
+        bytes_per_rank,
+        batch_calls,
+        cost: Cost { time_ms: cost.time_ms.times(1.0 / f64::from(in_turn)), ..cost },
+        between_rounds_ms: (of_rounds.max - of_rounds.min) / f64::from(in_turn),
+        offloaded_calls: found
+            .services()
+            .map(|counters| counters.completed as f64 / (f64::from(options.setup.ranks()) * f64::from(calls))),
+    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::{BatchReport, BatchRow};
 use crate::format_size;
-use crate::table::{LEFT_ALIGNED, lay_out, offloaded_cell, ranks_cell};
+use crate::table::{offloaded_cell, ranks_cell, system_cell, table};
 
 const HEADINGS: [&str; 9] = [
     "system",
@@ -25,22 +25,19 @@ pub fn render(report: &BatchReport) -> String {
         let by_size = a.bytes_per_rank.cmp(&b.bytes_per_rank);
         by_size.then(a.cost.time_ms.median.total_cmp(&b.cost.time_ms.median))
     });
-    let mut lines = vec![HEADINGS.map(str::to_owned)];
-    lines.extend(sorted.into_iter().map(cells));
-    lay_out(&lines, LEFT_ALIGNED)
+    table(HEADINGS, sorted, cells)
 }
 
 fn cells(row: &BatchRow) -> [String; HEADINGS.len()] {
-    let time = row.cost.time_ms;
     [
-        if row.cost.verified { row.subject.system.clone() } else { format!("{}!", row.subject.system) },
+        system_cell(&row.subject, &row.cost),
         row.collective.clone(),
         ranks_cell(&row.subject),
         format_size(row.bytes_per_rank),
         row.batch_calls.to_string(),
-        format!("{:.2} [{:.2}..{:.2}]", time.median * 1e3, time.min * 1e3, time.max * 1e3),
+        row.cost.time_ms.times(1e3).to_string(),
         offloaded_cell(row.offloaded_calls),
-        format!("{:.1}", (row.cost.host_cpu_s + row.cost.service_cpu_s.unwrap_or(0.0)) * 1e6),
+        format!("{:.1}", row.cost.cpu_ms() * 1e3),
         format!("{:.0}", row.cost.wire_bytes),
     ]
 }

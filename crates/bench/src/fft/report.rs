@@ -4,10 +4,9 @@ use super::FftOptions;
 use super::launch::GridLine;
 use super::traffic::Traffic;
 use crate::job::System;
-use crate::launch::{Launch, Sample, figures};
 use crate::plot::{Figure, Point, Scale};
-use crate::report::{Cost, Report, Spread, Subject, Sums};
-use crate::run::sum_services;
+use crate::report::{Cost, Report, Spread, Subject};
+use crate::samples::{self, Found, Launch};
 use serde::{Deserialize, Serialize};
 
 /// Forward and backward.
@@ -94,7 +93,7 @@ pub struct FftRow {
     pub payload_bytes: u64,
     /// Calls of `MPI_Ialltoallv` per rank and repetition among more than one rank.
     pub exchanges: u32,
-    /// Calls of a repetition that service processes carried out, what synchronises it included; 0 where all passed
+    /// Calls of a repetition that service processes carried out, its barriers included; 0 where all passed
     /// through, `None` where there are no service processes.
     pub offloaded_exchanges: Option<f64>,
     /// Of all bits of the spectra and of what came back; equal for all systems of a run.
@@ -110,22 +109,18 @@ impl FftRow {
 }
 
 pub(super) fn rows(options: &FftOptions, system: &dyn System, launches: &[Launch<GridLine>]) -> Vec<FftRow> {
-    let library = launches.last().map_or("", |launch| launch.library.as_str());
-    let rows = options.grids.iter().enumerate().map(|(at, grid)| {
-        let samples: Vec<&Sample<GridLine>> = launches.iter().map(|launch| &launch.samples[at]).collect();
-        row(options, Subject::of(&options.setup, system, library, &options.exchange()), *grid, &samples)
-    });
-    rows.collect()
+    let grids = options.grids.iter().map(|grid| (*grid, options.exchange()));
+    samples::rows((&options.setup, system), launches, grids, |subject, grid, found| row(options, subject, grid, found))
 }
 
-fn row(options: &FftOptions, subject: Subject, grid: u32, samples: &[&Sample<GridLine>]) -> FftRow {
+fn row(options: &FftOptions, subject: Subject, grid: u32, found: &Found<'_, GridLine>) -> FftRow {
     let repetitions = options.setup.all_repetitions();
-    let all = |pick: fn(&Sample<GridLine>) -> &Vec<f64>| Spread::of(&figures(samples, pick));
     let (rows, columns) = options.process_grid();
     let traffic = Traffic::of(options, grid);
-    let services = sum_services(samples.iter().map(|sample| sample.counted.services));
-    let checksum = samples.first().map(|sample| sample.line.checksum.clone()).unwrap_or_default();
-    let other_bits = samples.iter().filter(|sample| sample.line.checksum != checksum).count() as u64;
+    let checksum = found.told().next().map(|told| told.own.checksum.clone()).unwrap_or_default();
+    let mut cost = found.cost(repetitions);
+    cost.wrong_results += found.told().filter(|told| told.own.checksum != checksum).count() as u64;
+    cost.verified = cost.wrong_results == 0;
     let between = u32::from(rows > 1) + u32::from(columns > 1);
     let rank_repetitions = f64::from(repetitions * options.setup.ranks());
     FftRow {
@@ -134,19 +129,12 @@ fn row(options: &FftOptions, subject: Subject, grid: u32, samples: &[&Sample<Gri
         process_grid: format!("{rows}x{columns}"),
         grid,
         variables: options.variables,
-        cost: Cost::of(&Sums {
-            repetitions,
-            time_ms: all(|sample| &sample.line.slowest_ms),
-            wire_bytes: samples.iter().map(|sample| sample.counted.wire_bytes).sum(),
-            host_cpu_s: samples.iter().map(|sample| sample.line.cpu_s).sum(),
-            services,
-            wrong_results: samples.iter().map(|sample| sample.line.wrong).sum::<u64>() + other_bits,
-        }),
-        mpi_ms: all(|sample| &sample.line.mpi_ms),
+        cost,
+        mpi_ms: found.spread(|line| &line.mpi_ms),
         limit_ms: traffic.limit_ms(&options.setup.lab.link()),
         payload_bytes: traffic.bytes(),
         exchanges: between * DIRECTIONS * options.variables,
-        offloaded_exchanges: services.map(|counters| counters.completed as f64 / rank_repetitions),
+        offloaded_exchanges: found.services().map(|counters| counters.completed as f64 / rank_repetitions),
         checksum,
     }
 }

@@ -1,7 +1,8 @@
 //! The report as a table for people.
 
 use super::{FftReport, FftRow};
-use crate::table::{LEFT_ALIGNED, cpu_cell, lay_out, ranks_cell};
+use crate::report::passed_through;
+use crate::table::{cpu_cell, ranks_cell, system_cell, table};
 
 const HEADINGS: [&str; 9] = [
     "system",
@@ -14,8 +15,6 @@ const HEADINGS: [&str; 9] = [
     "wire MB",
     "cpu ms",
 ];
-/// Fewer of the exchanges offloaded, and another library is measured.
-const OFFLOADED_FROM: f64 = 0.5;
 
 /// Renders rows as lines of text, grouped by grid, fastest first. Figures are for a forward and a backward transform of
 /// all fields.
@@ -26,9 +25,7 @@ pub fn render(report: &FftReport) -> String {
     sorted.sort_by(|a, b| {
         (a.grid, a.cost.time_ms.median).partial_cmp(&(b.grid, b.cost.time_ms.median)).expect("times are numbers")
     });
-    let lines: Vec<_> =
-        std::iter::once(HEADINGS.map(str::to_owned)).chain(sorted.iter().map(|row| cells(row))).collect();
-    lay_out(&lines, LEFT_ALIGNED)
+    table(HEADINGS, sorted.iter().copied(), cells)
         + &sorted.iter().filter_map(|row| offloading(row)).collect::<String>()
         + &different_bits(&sorted)
 }
@@ -36,9 +33,10 @@ pub fn render(report: &FftReport) -> String {
 /// How many of the exchanges service processes carried out.
 fn offloading(row: &FftRow) -> Option<String> {
     let offloaded = row.offloaded_exchanges?;
-    let verdict = if offloaded < OFFLOADED_FROM * f64::from(row.exchanges) { "NOT OFFLOADED: " } else { "" };
+    let verdict = if passed_through(offloaded, row.exchanges) { "NOT OFFLOADED: " } else { "" };
     Some(format!(
-        "{}, grid {}: {verdict}service processes carried out {offloaded:.1} calls a repetition, which has {} exchanges\n",
+        "{}, grid {}: {verdict}service processes carried out {offloaded:.1} calls a repetition, which has {} \
+         exchanges\n",
         row.subject.system, row.grid, row.exchanges
     ))
 }
@@ -50,14 +48,13 @@ fn different_bits(rows: &[&FftRow]) -> String {
 }
 
 fn cells(row: &FftRow) -> [String; HEADINGS.len()] {
-    let spread = |of: &crate::report::Spread| format!("{:.1} [{:.1}..{:.1}]", of.median, of.min, of.max);
     [
-        if row.cost.verified { row.subject.system.clone() } else { format!("{}!", row.subject.system) },
+        system_cell(&row.subject, &row.cost),
         row.subject.algorithm.clone(),
         ranks_cell(&row.subject),
         format!("{}^3 x {}", row.grid, row.variables),
-        spread(&row.cost.time_ms),
-        spread(&row.mpi_ms),
+        format!("{:.1}", row.cost.time_ms),
+        format!("{:.1}", row.mpi_ms),
         format!("{:.1}", row.limit_ms),
         format!("{:.1} ({:.1} payload)", row.cost.wire_bytes / 1e6, row.payload_bytes as f64 / 1e6),
         cpu_cell(&row.cost),
@@ -86,8 +83,10 @@ mod tests {
         assert_eq!(
             text.lines().skip(3).collect::<Vec<_>>(),
             [
-                "outboard below debian, grid 128: NOT OFFLOADED: service processes carried out 0.0 calls a repetition, which has 16 exchanges",
-                "outboard below debian, grid 256: service processes carried out 16.0 calls a repetition, which has 16 exchanges"
+                "outboard below debian, grid 128: NOT OFFLOADED: service processes carried out 0.0 calls a repetition, \
+                 which has 16 exchanges",
+                "outboard below debian, grid 256: service processes carried out 16.0 calls a repetition, which has 16 \
+                 exchanges"
             ]
         );
     }

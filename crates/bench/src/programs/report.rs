@@ -2,7 +2,7 @@
 
 use super::{Outcome, Program};
 use crate::report::{Report, Spread};
-use crate::run::sum_services;
+use crate::samples::sum_services;
 use crate::{Choosing, Place, Setup, Verdict};
 use serde::{Deserialize, Serialize};
 

@@ -2,17 +2,17 @@
 
 use super::{RadixOptions, Sort, WORD_BYTES};
 use crate::BenchError;
-use crate::launch::{Launch, Launching, time_limit};
+use crate::launch::{Launching, time_limit};
+use crate::samples::Launch;
 use serde::Deserialize;
 use std::time::Duration;
 
-/// The samples of one sort as the program sends them, a figure for each repetition.
+/// What the program tells of one sort besides, a figure for each repetition. Its times are those with keys moved while
+/// the histogram is exchanged.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct SortLine {
     buckets: u32,
     keys: u32,
-    /// The slowest rank, keys moved while the histogram is exchanged.
-    pub(super) time_ms: Vec<f64>,
     /// The slowest rank, keys moved when the histogram is there.
     pub(super) in_turn_ms: Vec<f64>,
     /// Of the same sorts, the mean over all ranks and the sum over all passes: the histogram's exchange...
@@ -21,21 +21,13 @@ pub(super) struct SortLine {
     pub(super) moving_ms: Vec<f64>,
     /// Both, where they overlap.
     pub(super) both_ms: Vec<f64>,
-    /// Processor time of all ranks in all sorts.
-    pub(super) cpu_s: f64,
-    /// Ranks and sorts with wrong results.
-    pub(super) wrong: u64,
 }
 
 /// Launches the program and measures all sorts.
 pub(super) fn measure(options: &RadixOptions, launching: &Launching<'_>) -> Result<Launch<SortLine>, BenchError> {
+    let sizes = options.sorts().map(|sort| format!("{}:{}", sort.buckets, sort.keys));
     let key = |line: &SortLine| Sort { buckets: line.buckets, keys: line.keys };
-    launching.run(arguments(options), limit(options), |talk| talk.launch_behind_empty(options.sorts(), key))
-}
-
-fn arguments(options: &RadixOptions) -> Vec<String> {
-    let sizes: Vec<String> = options.sorts().map(|sort| format!("{}:{}", sort.buckets, sort.keys)).collect();
-    vec![format!("sizes={}", sizes.join(","))]
+    launching.measure(sizes, Vec::new(), limit(options), options.sorts(), key)
 }
 
 /// A pass takes what the scheduler of a busy machine makes of its two fences, and each bucket's own message at worst.

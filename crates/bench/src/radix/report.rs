@@ -3,10 +3,9 @@
 use super::launch::SortLine;
 use super::{RadixOptions, Sort};
 use crate::job::System;
-use crate::launch::{Launch, Sample, figures};
 use crate::plot::{Figure, Point, Scale};
-use crate::report::{Cost, Report, Spread, Subject, Sums, overlap_percent};
-use crate::run::sum_services;
+use crate::report::{Cost, Report, Spread, Subject, overlap_percent};
+use crate::samples::{self, Found, Launch};
 use serde::{Deserialize, Serialize};
 
 /// With overlap and in turn.
@@ -83,21 +82,15 @@ pub struct Histogram {
 }
 
 pub(super) fn rows(options: &RadixOptions, system: &dyn System, launches: &[Launch<SortLine>]) -> Vec<RadixRow> {
-    let library = launches.last().map_or("", |launch| launch.library.as_str());
-    let rows = options.sorts().enumerate().map(|(at, sort)| {
-        let samples: Vec<&Sample<SortLine>> = launches.iter().map(|launch| &launch.samples[at]).collect();
-        row(options, Subject::of(&options.setup, system, library, &options.exchange(sort)), sort, &samples)
-    });
-    rows.collect()
+    let sorts = options.sorts().map(|sort| (sort, options.exchange(sort)));
+    samples::rows((&options.setup, system), launches, sorts, |subject, sort, found| row(options, subject, sort, found))
 }
 
-fn row(options: &RadixOptions, subject: Subject, sort: Sort, samples: &[&Sample<SortLine>]) -> RadixRow {
+fn row(options: &RadixOptions, subject: Subject, sort: Sort, found: &Found<'_, SortLine>) -> RadixRow {
     let sorts = KINDS * options.setup.all_repetitions();
-    let all = |pick: fn(&SortLine) -> &Vec<f64>| Spread::of(&figures(samples, |sample| pick(&sample.line)));
-    let exchange_ms = all(|line| &line.exchange_ms).median;
-    let moving_ms = all(|line| &line.moving_ms).median;
-    let both_ms = all(|line| &line.both_ms).median;
-    let services = sum_services(samples.iter().map(|sample| sample.counted.services));
+    let exchange_ms = found.spread(|line| &line.exchange_ms).median;
+    let moving_ms = found.spread(|line| &line.moving_ms).median;
+    let both_ms = found.spread(|line| &line.both_ms).median;
     let rank_sorts = f64::from(sorts * options.setup.ranks());
     RadixRow {
         program: "radix".to_owned(),
@@ -105,15 +98,8 @@ fn row(options: &RadixOptions, subject: Subject, sort: Sort, samples: &[&Sample<
         buckets: sort.buckets,
         passes: sort.passes(),
         keys: sort.keys,
-        cost: Cost::of(&Sums {
-            repetitions: sorts,
-            time_ms: all(|line| &line.time_ms),
-            wire_bytes: samples.iter().map(|sample| sample.counted.wire_bytes).sum(),
-            host_cpu_s: samples.iter().map(|sample| sample.line.cpu_s).sum(),
-            services,
-            wrong_results: samples.iter().map(|sample| sample.line.wrong).sum(),
-        }),
-        in_turn_ms: all(|line| &line.in_turn_ms),
+        cost: found.cost(sorts),
+        in_turn_ms: found.spread(|line| &line.in_turn_ms),
         histogram: Histogram {
             bytes_per_rank: sort.histogram_bytes(),
             exchange_ms,
@@ -121,7 +107,7 @@ fn row(options: &RadixOptions, subject: Subject, sort: Sort, samples: &[&Sample<
             both_ms,
             overlap_percent: overlap_percent(moving_ms, both_ms, exchange_ms),
         },
-        offloaded_histograms: services.map(|counters| counters.completed as f64 / rank_sorts),
+        offloaded_histograms: found.services().map(|counters| counters.completed as f64 / rank_sorts),
     }
 }
 

@@ -2,8 +2,8 @@
 
 use super::{RadixReport, RadixRow};
 use crate::format_size;
-use crate::report::Spread;
-use crate::table::{LEFT_ALIGNED, cpu_cell, lay_out, ranks_cell};
+use crate::report::passed_through;
+use crate::table::{cpu_cell, ranks_cell, system_cell, table};
 
 const HEADINGS: [&str; 12] = [
     "system",
@@ -19,8 +19,6 @@ const HEADINGS: [&str; 12] = [
     "offloaded",
     "cpu ms",
 ];
-/// With a smaller share of the histograms offloaded, another library is measured.
-const OFFLOADED_FROM: f64 = 0.5;
 
 /// Renders rows as lines of text, grouped by sort, fastest first. Figures are for one sort.
 ///
@@ -30,22 +28,19 @@ pub fn render(report: &RadixReport) -> String {
     sorted.sort_by(|a, b| {
         (a.keys, a.buckets).cmp(&(b.keys, b.buckets)).then(a.cost.time_ms.median.total_cmp(&b.cost.time_ms.median))
     });
-    let lines: Vec<_> =
-        std::iter::once(HEADINGS.map(str::to_owned)).chain(sorted.iter().map(|row| cells(row))).collect();
-    lay_out(&lines, LEFT_ALIGNED)
+    table(HEADINGS, sorted, cells)
 }
 
 fn cells(row: &RadixRow) -> [String; HEADINGS.len()] {
-    let spread = |of: Spread| format!("{:.2} [{:.2}..{:.2}]", of.median, of.min, of.max);
     let histogram = &row.histogram;
     [
-        if row.cost.verified { row.subject.system.clone() } else { format!("{}!", row.subject.system) },
+        system_cell(&row.subject, &row.cost),
         row.subject.algorithm.clone(),
         ranks_cell(&row.subject),
         format_size(row.keys.into()),
         format!("{}, {} passes", row.buckets, row.passes),
-        spread(row.cost.time_ms),
-        spread(row.in_turn_ms),
+        row.cost.time_ms.to_string(),
+        row.in_turn_ms.to_string(),
         format!("{:.2}", histogram.exchange_ms),
         format!("{:.2}", histogram.moving_ms),
         format!("{:.0}", histogram.overlap_percent),
@@ -55,7 +50,7 @@ fn cells(row: &RadixRow) -> [String; HEADINGS.len()] {
 }
 
 fn offloaded_cell(row: &RadixRow, histograms: f64) -> String {
-    let told = if histograms < OFFLOADED_FROM * f64::from(row.passes) { "NOT OFFLOADED: " } else { "" };
+    let told = if passed_through(histograms, row.passes) { "NOT OFFLOADED: " } else { "" };
     format!("{told}{histograms:.1} of {}", row.passes)
 }
 

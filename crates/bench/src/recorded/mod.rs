@@ -27,6 +27,11 @@ pub struct RecordedOptions {
 }
 
 impl RecordedOptions {
+    /// What is measured, in its order.
+    fn sizes_and_ways(&self) -> impl Iterator<Item = (u64, Way)> {
+        self.sizes.iter().flat_map(|bytes| Way::ALL.map(|way| (*bytes, way)))
+    }
+
     /// The collective that has the same blocks.
     pub(crate) fn call(&self, bytes: u64) -> Call {
         Call {

@@ -4,10 +4,9 @@ use super::launch::WayLine;
 use super::{RecordedOptions, Way};
 use crate::format_size;
 use crate::job::System;
-use crate::launch::{Launch, Sample, figures};
 use crate::plot::{Figure, Point, Scale};
-use crate::report::{Cost, Report, Spread, Subject, Sums, ThreadCpu};
-use crate::run::sum_services;
+use crate::report::{Cost, Report, Subject, ThreadCpu};
+use crate::samples::{self, Found, Launch};
 use serde::{Deserialize, Serialize};
 
 /// What carries out the messages.
@@ -75,27 +74,21 @@ pub struct HandedOver {
 }
 
 pub(super) fn rows(options: &RecordedOptions, system: &dyn System, launches: &[Launch<WayLine>]) -> Vec<RecordedRow> {
-    let library = launches.last().map_or("", |launch| launch.library.as_str());
-    let places = options.sizes.iter().flat_map(|bytes| Way::ALL.map(|way| (*bytes, way)));
-    let rows = places.enumerate().map(|(at, (bytes, way))| {
-        let samples: Vec<&Sample<WayLine>> = launches.iter().map(|launch| &launch.samples[at]).collect();
-        let subject = Subject::of(&options.setup, system, library, &options.call(bytes));
-        row(options, Subject { algorithm: ALGORITHM.to_owned(), ..subject }, (bytes, way), &samples)
-    });
-    rows.collect()
+    let measured = options.sizes_and_ways().map(|(bytes, way)| ((bytes, way), options.call(bytes)));
+    samples::rows((&options.setup, system), launches, measured, |subject, measured, found| {
+        row(options, Subject { algorithm: ALGORITHM.to_owned(), ..subject }, measured, found)
+    })
 }
 
 fn row(
     options: &RecordedOptions,
     subject: Subject,
     (block_bytes, way): (u64, Way),
-    samples: &[&Sample<WayLine>],
+    found: &Found<'_, WayLine>,
 ) -> RecordedRow {
-    let all = |pick: fn(&Sample<WayLine>) -> &Vec<f64>| figures(samples, pick);
-    let services = sum_services(samples.iter().map(|sample| sample.counted.services));
     let (calls, ranks) = (f64::from(options.setup.all_repetitions()), f64::from(options.setup.ranks()));
     let each = |count: u64| count as f64 / calls;
-    let handed_over = services.map(|counters| HandedOver {
+    let handed_over = found.services().map(|counters| HandedOver {
         entries_per_rank: each(counters.entries) / ranks,
         frames: each(counters.frames),
         control_frames: each(counters.control_frames),
@@ -105,15 +98,8 @@ fn row(
         subject,
         way,
         block_bytes,
-        cost: Cost::of(&Sums {
-            repetitions: options.setup.all_repetitions(),
-            time_ms: Spread::of(&all(|sample| &sample.line.slowest_ms)),
-            wire_bytes: samples.iter().map(|sample| sample.counted.wire_bytes).sum(),
-            host_cpu_s: samples.iter().map(|sample| sample.line.cpu_s).sum(),
-            services,
-            wrong_results: samples.iter().map(|sample| sample.line.wrong).sum(),
-        }),
-        thread_cpu: ThreadCpu::of(&all(|sample| &sample.line.post_us), &all(|sample| &sample.line.ending_us)),
+        cost: found.cost(options.setup.all_repetitions()),
+        thread_cpu: ThreadCpu::of(&found.all(|line| &line.post_us), &found.all(|line| &line.ending_us)),
         handed_over,
     }
 }

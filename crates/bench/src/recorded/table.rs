@@ -2,7 +2,7 @@
 
 use super::{HandedOver, RecordedReport, RecordedRow, Way};
 use crate::format_size;
-use crate::table::{LEFT_ALIGNED, lay_out, ranks_cell};
+use crate::table::{LEFT_ALIGNED, lay_out, ranks_cell, system_cell};
 
 const HEADINGS: [&str; 11] = [
     "system",
@@ -44,7 +44,6 @@ pub fn render(report: &RecordedReport) -> String {
 }
 
 fn cells(row: &RecordedRow) -> [String; HEADINGS.len()] {
-    let time = &row.cost.time_ms;
     let handed = |what: fn(&HandedOver) -> f64| {
         row.handed_over.as_ref().map_or_else(|| "-".to_owned(), |handed_over| format!("{:.1}", what(handed_over)))
     };
@@ -53,11 +52,11 @@ fn cells(row: &RecordedRow) -> [String; HEADINGS.len()] {
         |handed| format!("{:.1} of {:.1} frames", handed.control_frames, handed.frames),
     );
     [
-        if row.cost.verified { row.subject.system.clone() } else { format!("{}!", row.subject.system) },
+        system_cell(&row.subject, &row.cost),
         row.way.name().to_owned(),
         ranks_cell(&row.subject),
         format_size(row.block_bytes),
-        format!("{:.3} [{:.3}..{:.3}]", time.median, time.min, time.max),
+        format!("{:.3}", row.cost.time_ms),
         handed(|handed| handed.entries_per_rank),
         handed(|handed| handed.control_messages),
         between,

@@ -5,12 +5,10 @@ use std::process::ExitCode;
 
 use clap::Args;
 use outboard::placement::ServiceProcesses;
-use outboard_bench::{Choosing, Collective, OptionError, RadixOptions, parse_sizes, render_radix_table, run_radix};
+use outboard_bench::{Collective, OptionError, RadixOptions, parse_sizes, render_radix_table, run_radix};
 
-use super::{SetupArgs, below_mpi, finish, systems};
-use crate::algorithm::Algorithms;
+use super::{SetupArgs, finish, systems, unless_peers_only};
 use crate::error::CliError;
-use crate::launch::DaemonArgs;
 
 #[derive(Debug, Args)]
 pub(crate) struct RadixArgs {
@@ -38,15 +36,10 @@ pub(super) fn radix(args: &RadixArgs) -> Result<ExitCode, CliError> {
     let keys = parse_sizes(&args.keys).map_err(CliError::said)?;
     let keys = keys.into_iter().map(|keys| u32::try_from(keys).unwrap_or(u32::MAX)).collect();
     let options = RadixOptions { setup, buckets: buckets(&args.radices, args.digit_bits)?, keys };
-    let mut ours = Vec::new();
-    if !args.peers_only {
-        let daemons = args.setup.daemons(ServiceProcesses::default());
-        // A small radix has histograms of few bytes: daemons leave such calls to the MPI library unless they are told.
-        let more = [daemons.more.clone(), ["--offload-from", "0"].map(str::to_owned).to_vec()].concat();
-        let daemons = DaemonArgs { more, ..daemons };
-        let algorithms = Algorithms::of(Collective::Allgather, &daemons)?;
-        ours.push(below_mpi(args.setup.mpi, algorithms, daemons, &Choosing::default())?);
-    }
+    let mut daemons = args.setup.daemons(ServiceProcesses::default());
+    // A small radix has histograms of few bytes: daemons leave such calls to the MPI library unless they are told.
+    daemons.more.extend(["--offload-from", "0"].map(str::to_owned));
+    let ours = unless_peers_only(args.peers_only, args.setup.mpi, Collective::Allgather, daemons)?;
     let report = run_radix(&options, &systems(&ours))?;
     finish(&args.setup, &report, &render_radix_table(&report), report.verified())
 }

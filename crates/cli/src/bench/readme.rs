@@ -1,5 +1,5 @@
-//! `outboard bench readme`: what reports found, into the tables of README.md or of a file in docs and, by name, into one
-//! JSON file.
+//! `outboard bench readme`: what reports found, into the tables of README.md or of a file in docs and, by name, into
+//! one JSON file.
 
 use std::fs;
 use std::path::PathBuf;

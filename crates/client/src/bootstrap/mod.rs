@@ -3,11 +3,13 @@
 //! | implementation | ranks know their place by | blobs go |
 //! |---|---|---|
 //! | [`Alone`] | a world of one | nowhere |
-//! | [`Tcp`] | `OUTBOARD_RANK` and `OUTBOARD_WORLD_SIZE`, else Slurm, Open MPI, PMI, PyTorch | over [`rendezvous`](crate::rendezvous) |
+//! | [`Tcp`] | `OUTBOARD_RANK` and `OUTBOARD_WORLD_SIZE`, else Slurm, Open MPI, PMI, PyTorch | over [`rendezvous`] |
 //! | [`Pmix`] | the PMIx server of mpirun or srun | through that server |
 //!
 //! Over TCP ranks know one another by the job's [`Token`], which the environment says or the user's files hold; PMIx
 //! and MPI bring only the ranks of the job together.
+//!
+//! [`rendezvous`]: crate::rendezvous
 //!
 //! MPI programs below the shim need none of these: it exchanges over MPI itself. `OUTBOARD_BOOTSTRAP` (`auto`, `tcp`,
 //! `pmix`) chooses; by default a set `OUTBOARD_` variable means TCP, else PMIx where its server is, else TCP.

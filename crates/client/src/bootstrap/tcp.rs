@@ -18,8 +18,8 @@ pub struct Tcp {
 }
 
 impl Tcp {
-    /// For `rank` of `ranks` that meet at `address` (host and port). `token` is equal on all ranks of a job, and who has
-    /// another meets nobody.
+    /// For `rank` of `ranks` that meet at `address` (host and port). `token` is equal on all ranks of a job, and who
+    /// has another meets nobody.
     ///
     /// # Errors
     /// [`Error::Bootstrap`] when rank 0 may not listen at that port.

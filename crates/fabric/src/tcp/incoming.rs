@@ -7,8 +7,8 @@
 //! | either | its last byte | handed on |
 //!
 //! Invariants: a frame is handed on when all of it has come and its records are what the other end has sealed; what is
-//! kept is bounded by one frame and one record, whatever comes. Records are opened first, so no payload of theirs lands.
-//! Never looks into a header.
+//! kept is bounded by one frame and one record, whatever comes. Records are opened first, so no payload of theirs
+//! lands. Never looks into a header.
 
 use outboard_shm::memory::Residents;
 

@@ -8,7 +8,7 @@
 //! | a message | sender | receiver |
 //! |---|---|---|
 //! | small | sends it, and is done when it hears that it was taken | copies it from staging, says so |
-//! | small, without room in staging, or large | offers it, sends it when it may | clears it when the receive is posted |
+//! | small without room in staging, large | offers it, sends it when it may | clears it when the receive is posted |
 //! | within a host | points to it, and is done when it hears that it was taken | copies it, says so |
 //!
 //! A step is waiting for earlier ones, then started, then complete; a call ends with its last step, and the next one

@@ -1,8 +1,8 @@
 //! The hash buffer of a unit: where packets wait until a descriptor reads them, in whatever order they came (TH-4).
 //!
 //! Open addressing with linear probing and a valid bitmap. A packet's slot is also its place in memory, so entries
-//! never move: a removed one only loses its bit. How far entries lie behind the slot that their key hashes to is remembered
-//! for each slot, which ends a search; it falls back to nothing with the last entry of that slot.
+//! never move: a removed one only loses its bit. How far entries lie behind the slot that their key hashes to is
+//! remembered for each slot, which ends a search; it falls back to nothing with the last entry of that slot.
 //!
 //! Invariants: no key is there twice; a tenth of the slots stays free. Never looks into packets.
 

@@ -9,11 +9,12 @@ use super::scenarios::{LIMIT, block, check, me, post, say, wait_for_line};
 const SIZES: [usize; 5] = [0, 1, 16_383, 16_384, 70_001];
 /// How often every call is made.
 pub(crate) const ROUNDS: usize = 4;
-/// Calls in a round of which an engine is given a list: with bytes two allgathers, an alltoall and a broadcast from each
-/// of four ranks; a barrier always.
+/// Calls in a round of which an engine is given a list: with bytes two allgathers, an alltoall and a broadcast from
+/// each of four ranks; a barrier always.
 pub(crate) const LISTS: usize = (SIZES.len() - 1) * (2 + 1 + 4) + SIZES.len();
 
-/// Allgathers, alltoalls, broadcasts and barriers of several sizes, one after the other, with the bytes that are to come.
+/// Allgathers, alltoalls, broadcasts and barriers of several sizes, one after the other, with the bytes that are to
+/// come.
 pub(super) fn calls(group: &Group) {
     let (rank, ranks) = me(group);
     // What follows is counted.

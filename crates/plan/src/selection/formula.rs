@@ -29,7 +29,7 @@
 //! | allreduce | reduce-scatter, multicast | `(P-1) (a + n/P b + n/P c) + L + P o + (P-1)/P n b` |
 //! | reduce-scatter | recursive halving | `log2 P a + (P-1)/P n b + (P-1)/P n c` |
 //! | reduce-scatter | ring, pairwise | `(P-1) a` or `a + 2 (P-2) o`, `+ (P-1)/P n b + (P-1)/P n c` |
-//! | reduce-scatter | the same with blocks of `s` segments | `(P-1)/s a` or as before, `+ (P-1)/P n max(b, c) + n/(P s) c` |
+//! | reduce-scatter | the same, `s` segments a block | `(P-1)/s a` or as before, `+ (P-1)/P n max(b, c) + n/(P s) c` |
 //! | reduce-scatter | hierarchical | as among the hosts, and copies and reductions of a host |
 //! | scan | recursive doubling | `log2 P (a + n b + 2 n c)` |
 //! | scan | chain of `s` pieces | `(P-1) (a + n/s b + n/s c) + (s-1) (2 o + n/s b + n/s c)` |

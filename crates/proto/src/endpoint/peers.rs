@@ -6,7 +6,8 @@
 //! Neighbours in the ring of a group are watched: when they are silent, they are sent something to acknowledge. Nobody
 //! has to know by whom it is watched. A peer that was never heard and shares no group with us is not dead but dormant:
 //! it may never have heard of us. One that was asked for a group by the offers of its ranks, with our address, has to
-//! answer. Of peers without a group the last are remembered (`past.rs`): with one that was forgotten a link begins anew.
+//! answer. Of peers without a group the last are remembered (`past.rs`): with one that was forgotten a link begins
+//! anew.
 //!
 //! Invariant: what is asked of all peers together ([`Standing`]) is kept as each of them changes, so that no event
 //! costs more the more of them there are.

@@ -152,8 +152,12 @@ impl Instance {
         self.locals.iter().position(handed)
     }
 
-    /// A call takes long: the others may have called something else, and then do not wait for its messages.
+    /// Where a call takes long, tells the others of it: they may have called something else, and then do not wait for
+    /// its messages.
     pub(super) fn tell_offloaded(&mut self, cx: &mut Context<'_>) {
+        if self.tell_at.is_none_or(|at| at > cx.out.now) {
+            return;
+        }
         let waited = cx.out.now.since(self.since);
         self.tell_at = Some(cx.out.now + waited.max(PATIENCE));
         let (me, group) = (cx.members.sps[cx.members.me as usize], cx.members.handle);

@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | resting | something found, soon after the last | looking, or giving way if the processor is wanted |
 //! | looking | something found | looking, as long from now |
-//! | looking | the processor is wanted, or nobody can tell | giving way, longer each time until that lies far back ([`CALM`]) |
+//! | looking | the processor is wanted, or nobody can tell | giving way, longer each time until long ago ([`CALM`]) |
 //! | looking | nothing found for [`LOOK`] | resting |
 //! | giving way | its time is over | resting |
 //!

@@ -1,7 +1,7 @@
 //! The engine beside the service process: lists that the machine hands over go to libfabric, ends of lists come back.
 //!
-//! Invariant: a list reads and writes memory of this process alone, which it keeps as long as the provider may touch it.
-//! Never decides what is offloaded: that is the machine's.
+//! Invariant: a list reads and writes memory of this process alone, which it keeps as long as the provider may touch
+//! it. Never decides what is offloaded: that is the machine's.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;

@@ -110,8 +110,8 @@ impl StagingPool {
         Staging::allocate(size).map(Arc::new)
     }
 
-    /// Takes a buffer back. One that a datapath thread still reads, or a payload is on its way to, is not reused: it goes
-    /// when that is over.
+    /// Takes a buffer back. One that a datapath thread still reads, or a payload is on its way to, is not reused: it
+    /// goes when that is over.
     pub(crate) fn give_back(&mut self, buffer: Arc<Staging>) {
         let size = buffer.layout.size();
         if Arc::strong_count(&buffer) == 1 && self.kept + size <= KEPT_BYTES {

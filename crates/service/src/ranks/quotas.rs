@@ -1,8 +1,8 @@
 //! What the ranks of one job may hold together on this host, so that a job at its end of something harms itself alone.
 //!
 //! A job is what its ranks say it is, among the processes of one user, who is the kernel's word: no user gets at the
-//! quota of another, and by naming many jobs none gets more than some jobs have. Staging is accounted in the machine, by
-//! the same [`Account`]. Never holds anything: who checks counts.
+//! quota of another, and by naming many jobs none gets more than some jobs have. Staging is accounted in the machine,
+//! by the same [`Account`]. Never holds anything: who checks counts.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

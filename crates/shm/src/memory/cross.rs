@@ -64,8 +64,8 @@ impl CrossMemory {
         }
     }
 
-    /// Does an errand: brings bytes of that process to this one, in one copy. The nonce comes first in the same call, so
-    /// a process that has taken the number, or another program in it, gives nothing away, or is found out.
+    /// Does an errand: brings bytes of that process to this one, in one copy. The nonce comes first in the same call,
+    /// so a process that has taken the number, or another program in it, gives nothing away, or is found out.
     ///
     /// # Safety
     /// The errand's target is memory of this process that nobody reads or writes meanwhile.

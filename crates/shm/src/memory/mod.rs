@@ -2,9 +2,9 @@
 //!
 //! | tier | how | when |
 //! |---|---|---|
-//! | [`Tier::Memfd`] | the range lies in a memfd that is mapped here too ([`MemfdRanges`]) | the rank allocated it through us |
-//! | [`Tier::CrossMemory`] | large accesses by `process_vm_readv` and `writev` ([`CrossMemory`]), all else as below | we may trace the rank too |
-//! | [`Tier::MemoryDescriptor`] | the rank's `/proc/self/mem`, handed over ([`MemoryDescriptor`]) | the rank could open it |
+//! | [`Tier::Memfd`] | the range lies in a memfd that is mapped here too ([`MemfdRanges`]) | the rank has it from us |
+//! | [`Tier::CrossMemory`] | large accesses by cross-memory attach ([`CrossMemory`]), else as below | we may trace it |
+//! | [`Tier::MemoryDescriptor`] | the rank's `/proc/self/mem`, handed over ([`MemoryDescriptor`]) | it could open it |
 //! | [`Tier::Staging`] | the rank copies through a memfd while it is inside our library (GP-9) | everything else |
 //!
 //! [`TieredMemory`] picks per range, and falls to the next tier for good when the kernel withdraws one. Only the first

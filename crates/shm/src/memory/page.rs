@@ -3,8 +3,8 @@
 //!
 //! Its address is drawn from 2^33 page addresses, far from where the kernel puts what programs map, so that no program
 //! that the rank executes later has memory there: a write that begins here does not get into such a program
-//! ([`CrossMemory`](super::CrossMemory)). Where the kernel has no such addresses the page lies anywhere. Children do not
-//! inherit it, so that who finds the nonce there has found the rank.
+//! ([`CrossMemory`](super::CrossMemory)). Where the kernel has no such addresses the page lies anywhere. Children do
+//! not inherit it, so that who finds the nonce there has found the rank.
 
 use super::Probe;
 use rustix::io::Errno;

@@ -123,7 +123,7 @@ fn add(count: &AtomicU64, bytes: usize) {
 /// | tier in use | an access ends with | next |
 /// |---|---|---|
 /// | cross-memory attach | a large access that is refused, or that brings no proof | memory descriptor; done by it |
-/// | these two | refusal of the descriptor, or a fault where the probe fails too | staging; it is [`AccessError::Withdrawn`] |
+/// | these two | a refused descriptor, a fault where the probe fails too | staging; it is [`AccessError::Withdrawn`] |
 /// | staging | - | - |
 ///
 /// A fault where the probe succeeds is the rank's own doing and stays an error. The tier never rises again.
@@ -210,8 +210,8 @@ impl TieredMemory {
             .map(|(tier, count)| (tier, count.load(Ordering::Relaxed)))
     }
 
-    /// The range in this process, for the kernel to write to from a socket, where nobody has to hear of that write. Told
-    /// of by [`Self::landed`] when it is done.
+    /// The range in this process, for the kernel to write to from a socket, where nobody has to hear of that write.
+    /// Told of by [`Self::landed`] when it is done.
     pub fn landing(&self, address: u64, bytes: u64) -> Option<Resident> {
         if self.watch.is_some() { None } else { self.ranges.find(address, bytes) }
     }

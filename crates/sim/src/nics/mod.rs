@@ -1,7 +1,7 @@
 //! NICs that carry out collectives themselves, on a network that delays and reorders by choice.
 //!
-//! A [`NicPlan`] says which jobs there are, where their ranks are and what they call; [`Prepared::play`] carries it out on
-//! the [engines](Kind) of `outboard_nic` with real bytes, every event chosen by a seed, and judges: every call ends
+//! A [`NicPlan`] says which jobs there are, where their ranks are and what they call; [`Prepared::play`] carries it out
+//! on the [engines](Kind) of `outboard_nic` with real bytes, every event chosen by a seed, and judges: every call ends
 //! with the bits of its plan, or with an error that names the dead; nothing is dropped; whatever the engine had taken
 //! returns. [`Prepared::exhaust`] does so in every order of events. Costs only delay, so whatever bytes they bring
 //! about is one of these orders.

@@ -1,8 +1,7 @@
 //! A network of NICs: engines, the memory that they work on, and packets on their way.
 //!
-//! Packets arrive in any order, those of one source too, but for those of a flow, and none is lost but what is multicast
-//! and what the dead had to get: whoever plays decides which is next, and what is lost. Memory
-//! is [`Memory`].
+//! Packets arrive in any order, those of one source too, but for those of a flow, and none is lost but what is
+//! multicast and what the dead had to get: whoever plays decides which is next, and what is lost. Memory is [`Memory`].
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -1,4 +1,5 @@
-/* Operators of the program's own in C: a product that does not commute, and what is refused. Exits with the failing line. */
+/* Operators of the program's own in C: a product that does not commute, and what is refused. Exits with the failing
+ * line. */
 #include "expect.h"
 
 enum { COUNT = 300 };

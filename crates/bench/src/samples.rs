@@ -1,0 +1,139 @@
+//! What launches of one program found, thing by thing, and how rows are made of it: the same for all programs whose
+//! repetitions have a slowest rank, processor time and results that are right or wrong.
+//!
+//! Invariant: a row is made of all launches of its system together.
+//!
+//! Never does: knowing what a program measures.
+
+use crate::job::{ServiceCounters, System};
+use crate::launch::Counted;
+use crate::report::{Cost, Spread, Subject, Sums};
+use crate::{Call, Setup};
+use serde::Deserialize;
+
+/// The samples of one launch, in the order of what is measured.
+#[derive(Clone, Debug)]
+pub(crate) struct Launch<L> {
+    pub(crate) library: String,
+    pub(crate) samples: Vec<Sample<L>>,
+}
+
+/// What a program tells of one thing that it measures, and what was counted meanwhile.
+#[derive(Clone, Debug)]
+pub(crate) struct Sample<L> {
+    pub(crate) told: Told<L>,
+    /// Of all repetitions together.
+    pub(crate) counted: Counted,
+}
+
+/// A row as the program sends it.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Told<L> {
+    /// The slowest rank of each repetition.
+    pub(crate) slowest_ms: Vec<f64>,
+    /// Processor time of all ranks in all repetitions.
+    pub(crate) cpu_s: f64,
+    /// Ranks and repetitions with wrong results.
+    pub(crate) wrong: u64,
+    /// What only this program tells.
+    #[serde(flatten)]
+    pub(crate) own: L,
+}
+
+/// What all launches of a system found of one thing.
+pub(crate) struct Found<'a, L> {
+    samples: Vec<&'a Sample<L>>,
+}
+
+impl<L> Found<'_, L> {
+    /// What each launch told.
+    pub(crate) fn told(&self) -> impl Iterator<Item = &Told<L>> {
+        self.samples.iter().map(|sample| &sample.told)
+    }
+
+    /// The figures of all repetitions.
+    pub(crate) fn all(&self, pick: impl Fn(&L) -> &Vec<f64>) -> Vec<f64> {
+        self.told().flat_map(|told| pick(&told.own).iter().copied()).collect()
+    }
+
+    /// Their spread.
+    pub(crate) fn spread(&self, pick: impl Fn(&L) -> &Vec<f64>) -> Spread {
+        Spread::of(&self.all(pick))
+    }
+
+    /// What was counted of the services; `None` where a launch did not tell.
+    pub(crate) fn services(&self) -> Option<ServiceCounters> {
+        sum_services(self.samples.iter().map(|sample| sample.counted.services))
+    }
+
+    /// What one of so many repetitions took.
+    pub(crate) fn cost(&self, repetitions: u32) -> Cost {
+        let times: Vec<f64> = self.told().flat_map(|told| told.slowest_ms.iter().copied()).collect();
+        Cost::of(&Sums {
+            repetitions,
+            time_ms: Spread::of(&times),
+            wire_bytes: self.samples.iter().map(|sample| sample.counted.wire_bytes).sum(),
+            host_cpu_s: self.told().map(|told| told.cpu_s).sum(),
+            services: self.services(),
+            wrong_results: self.told().map(|told| told.wrong).sum(),
+        })
+    }
+}
+
+/// The rows of a system: one for each thing of `measured`, with the call whose algorithm is named, in the order in
+/// which launches told of them.
+pub(crate) fn rows<L, M, R>(
+    (setup, system): (&Setup, &dyn System),
+    launches: &[Launch<L>],
+    measured: impl Iterator<Item = (M, Call)>,
+    row: impl Fn(Subject, M, &Found<'_, L>) -> R,
+) -> Vec<R> {
+    let library = launches.last().map_or("", |launch| launch.library.as_str());
+    let rows = measured.enumerate().map(|(at, (what, call))| {
+        let found = Found { samples: launches.iter().map(|launch| &launch.samples[at]).collect() };
+        row(Subject::of(setup, system, library, &call), what, &found)
+    });
+    rows.collect()
+}
+
+/// Sums over the rounds; a counter that one round did not tell is not told at all.
+pub(crate) fn sum_services(rounds: impl Iterator<Item = Option<ServiceCounters>>) -> Option<ServiceCounters> {
+    rounds.reduce(|sum, next| Some(sum?.plus(&next?)))?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Clone, Debug, Deserialize)]
+    struct Own {
+        bytes: u64,
+        moving_ms: Vec<f64>,
+    }
+
+    fn sample(text: &str, services: Option<ServiceCounters>) -> Sample<Own> {
+        Sample { told: serde_json::from_str(text).unwrap(), counted: Counted { wire_bytes: 300, services } }
+    }
+
+    #[test]
+    fn a_cost_is_that_of_all_launches_together() {
+        let services = ServiceCounters { cpu_s: 1.0, completed: 8, ..ServiceCounters::default() };
+        let one = r#"{"bytes":8,"slowest_ms":[1.0,3.0],"moving_ms":[5.0],"cpu_s":2.0,"wrong":0}"#;
+        let other = r#"{"bytes":8,"slowest_ms":[2.0,9.0],"moving_ms":[7.0],"cpu_s":4.0,"wrong":1}"#;
+        let samples = [sample(one, Some(services)), sample(other, Some(services))];
+        let found = Found { samples: samples.iter().collect() };
+        let cost = found.cost(4);
+        assert_eq!(cost.time_ms, Spread { median: 2.5, min: 1.0, max: 9.0 });
+        assert_eq!((cost.wire_bytes, cost.host_cpu_s, cost.service_cpu_s), (150.0, 1.5, Some(0.5)));
+        assert_eq!((cost.wrong_results, cost.verified), (1, false));
+        assert_eq!((found.all(|own| &own.moving_ms), found.services().unwrap().completed), (vec![5.0, 7.0], 16));
+        assert!(found.told().all(|told| told.own.bytes == 8));
+    }
+
+    #[test]
+    fn what_one_launch_does_not_tell_is_not_told() {
+        let one = r#"{"bytes":8,"slowest_ms":[1.0],"moving_ms":[],"cpu_s":2.0,"wrong":0}"#;
+        let samples = [sample(one, Some(ServiceCounters::default())), sample(one, None)];
+        assert_eq!(Found { samples: samples.iter().collect() }.services(), None);
+    }
+}
