@@ -63,7 +63,8 @@ impl EngineKind {
             }
             EngineKind::Ordered => {
                 let lowered = tools::ordered::lower(choice, arguments, &ordered::Settings::default());
-                match lowered.map_err(|error| error.to_string())?.pulses.len() {
+                match lowered.map_err(|error| error.to_string())?.pulses() {
+                    0 => Ok("from point to point".to_owned()),
                     1 => Ok(String::new()),
                     pulses => Ok(format!("in {pulses} pulses")),
                 }
