@@ -54,6 +54,7 @@ fn least(engine: EngineKind) -> usize {
         EngineKind::Triggered => 8,
         EngineKind::Ordered => 12,
         EngineKind::Datapath => 2,
+        EngineKind::OfiTriggered => 6,
     }
 }
 
