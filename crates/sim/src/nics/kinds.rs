@@ -104,7 +104,8 @@ impl Kind for ordered::Settings {
     fn lower(&self, job: &Job<'_>) -> Result<Posts<Vec<u64>>, Self::LowerError> {
         let sources = sources(job.members);
         let mut first = 0;
-        let mut one = |((call, memory), inputs): ((&Call, &Vec<[u64; 3]>), &&[Vec<u8>])| {
+        let mut one = |at: usize| {
+            let (call, memory, inputs) = (&job.calls[at], &job.memory[at], job.inputs[at]);
             let lowered =
                 call.with_arguments(job.topology, |arguments| tools::ordered::lower(call.choice, arguments, self))?;
             let words = |(rank, [input, output, _]): (u32, &[u64; 3])| {
@@ -121,7 +122,7 @@ impl Kind for ordered::Settings {
             first += lowered.pulses() as u64;
             Ok(posts)
         };
-        job.calls.iter().zip(job.memory).zip(job.inputs).map(&mut one).collect()
+        (0..job.calls.len()).map(&mut one).collect()
     }
 
     fn no_plan(error: PlanError) -> Self::LowerError {
