@@ -1,7 +1,7 @@
 //! Words that a process posts to its order-triggered NIC as descriptors: they are refused by index, or read and carried
 //! out until they wait for packets.
 
-use outboard_nic::ordered::descriptor::{Sequence, Source};
+use outboard_nic::ordered::descriptor::{Posted, Source};
 use outboard_nic::ordered::{Ordered, Settings};
 use outboard_nic::{Engine, Node, Output, Port};
 
@@ -15,9 +15,9 @@ const MOST_OUTPUTS: usize = 100_000;
 pub fn play(bytes: &[u8]) {
     let words: Vec<u64> =
         bytes.chunks(8).map(|chunk| chunk.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))).collect();
-    if let Ok(sequences) = Sequence::read(&words) {
+    if let Ok(posted) = Posted::read(&words) {
         let mut again = Vec::new();
-        sequences.iter().flat_map(|sequence| &sequence.descriptors).for_each(|one| one.write(&mut again));
+        posted.iter().flat_map(Posted::descriptors).for_each(|one| one.write(&mut again));
         assert_eq!(again, words);
     }
     let mut nic = Ordered::new(Node(0), Settings::default());
@@ -37,11 +37,11 @@ pub fn play(bytes: &[u8]) {
     panic!("more than {MOST_OUTPUTS} outputs");
 }
 
-/// What lowering makes: the descriptors of a reduction, of a broadcast and of a barrier.
+/// What lowering makes: the descriptors of a reduction, of a broadcast, of a barrier and of an exchange.
 #[must_use]
 pub fn seeds() -> Vec<Vec<u8>> {
     use outboard_plan::selection::Collective;
-    use outboard_plan::{Arguments, Element, Operator, Rank, Reduction, Topology};
+    use outboard_plan::{Arguments, Element, Operator, Rank, Reduction, Span, Topology};
     use outboard_plan_tools::ordered::{Call, lower};
 
     let (topology, sum) = (Topology::flat(2), Reduction::new(Operator::Sum, Element::F64).ok());
@@ -50,13 +50,15 @@ pub fn seeds() -> Vec<Vec<u8>> {
         (Collective::Allreduce, "rabenseifner", 4_000, 8),
         (Collective::Broadcast, "binomial", 3_000, 1),
         (Collective::Barrier, "dissemination", 0, 1),
+        (Collective::Alltoall, "pull", 50_000, 1),
     ];
     let one = |(collective, algorithm, bytes, element_bytes): (Collective, &str, u64, u64)| {
         let arguments = Arguments { element_bytes, ..Arguments::of(&topology, bytes) };
         let choice = collective.read(algorithm).expect("an algorithm");
         let lowered = lower(choice, &arguments, &Settings::default()).expect("it fits");
         let reduction = sum.filter(|_| element_bytes == 8);
-        let call = Call { job: 0, members: &members, reduction, input: 0, output: 8_192 };
+        let bytes = |span: Span| vec![7; span.len as usize];
+        let call = Call { job: 0, members: &members, reduction, input: 0, output: 8_192, bytes: &bytes };
         lowered.words(Rank(0), &call, 0).iter().flat_map(|word| word.to_le_bytes()).collect()
     };
     calls.into_iter().map(one).collect()

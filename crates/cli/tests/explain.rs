@@ -208,6 +208,15 @@ fn descriptors_of_an_order_triggered_nic_are_shown() {
     let view = json(&[&reduce[..], &["--size", "64K"]].concat());
     assert_eq!(view["pulses"].as_u64(), Some(8));
     assert_eq!(view["posts"][3]["descriptors"].as_array().map(Vec::len), Some(8));
+    let answers = shown(&["reduce", "--algorithm", "halving", "--ranks", "4", "--stage", "ordered"]);
+    assert!(answers.contains("[CT CP SwapLocalVP ReduceFlag CollEndFlag]"), "who was heard is answered: {answers}");
+    let carried = shown(&["allgather", "--algorithm", "bruck", "--size", "64", "--stage", "ordered"]);
+    assert!(carried.contains("64 B [CP], sends what it carries as step 0 to node 3 port 0"), "{carried}");
+    let direct = shown(&["alltoall", "--algorithm", "pull", "--size", "64K", "--stage", "ordered"]);
+    let lines: Vec<&str> = direct.lines().collect();
+    assert_eq!(lines[1], "from point to point");
+    assert_eq!(lines[5], "  65536 B [SwapRemoteAddr], names host[458752..524288] to node 3 port 0");
+    assert_eq!(lines[8], "  65536 B [SwapRemoteData], sends host[65536..131072] to node 1 port 0");
     assert!(refused(&["broadcast", "--algorithm", "multicast", "--stage", "ordered"]).contains("without multicast"));
     assert!(
         refused(&["reduce", "--element-bytes", "3", "--size", "9", "--stage", "ordered"]).contains("1, 2, 4, 8 or 16")

@@ -55,6 +55,8 @@ pub struct Place {
 pub enum Order {
     /// The payload of the packet that was handed in last goes there.
     Deliver { to: Place },
+    /// The first bytes of a little-endian word go there, up to 8.
+    Write { word: u64, to: Place },
     /// Copies between places of equal length, which are the same or do not overlap.
     Copy { from: Place, to: Place },
     /// `into = from * into` where `from_left`, else `into = into * from`, element by element.

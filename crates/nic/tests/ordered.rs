@@ -2,10 +2,10 @@
 //! no sense. That it carries out plans is for the simulator to show.
 
 use outboard_nic::ordered::descriptor::{
-    Address, Descriptor, DescriptorError, Fault, Flags, MAX_MESSAGE, PULSES, Piece, Sequence, Source,
+    Address, Descriptor, DescriptorError, Fault, Flags, MAX_INLINE, MAX_MESSAGE, PULSES, Piece, Posted, Source,
 };
 use outboard_nic::ordered::{Content, Ordered, Packet, Refusal, Settings};
-use outboard_nic::{Engine, Failure, JobError, Node, Order, Output, Port};
+use outboard_nic::{Engine, Failure, JobError, Node, Order, Output, Port, Region};
 use outboard_plan::{Element, Operator, Reduction};
 use proptest::prelude::*;
 
@@ -24,13 +24,13 @@ fn words(descriptors: &[Descriptor]) -> Vec<u64> {
 }
 
 fn read_back(descriptor: &Descriptor) -> Descriptor {
-    let sequences = Sequence::read(&words(std::slice::from_ref(descriptor))).expect("it makes sense");
-    assert_eq!((sequences.len(), sequences[0].descriptors.len()), (1, 1));
-    sequences[0].descriptors[0].clone()
+    let posted = Posted::read(&words(std::slice::from_ref(descriptor))).expect("it makes sense");
+    assert_eq!((posted.len(), posted[0].descriptors().len()), (1, 1));
+    posted[0].descriptors()[0].clone()
 }
 
 fn refused(descriptors: &[Descriptor]) -> (usize, Fault) {
-    let DescriptorError { index, fault } = Sequence::read(&words(descriptors)).expect_err("it makes no sense");
+    let DescriptorError { index, fault } = Posted::read(&words(descriptors)).expect_err("it makes no sense");
     (index, fault)
 }
 
@@ -92,6 +92,30 @@ fn th_1_descriptors_come_back_as_they_were() {
         ..alone()
     };
     assert_eq!(read_back(&stores), stores);
+    let carries = Descriptor {
+        flags: Flags::SWAP_REMOTE_DATA.with(Flags::ENDS),
+        length: MAX_INLINE as u32,
+        inline: vec![u64::MAX; 8],
+        dest_port: 2_047,
+        ..Descriptor::default()
+    };
+    assert_eq!(read_back(&carries), carries);
+    let names = Descriptor {
+        flags: Flags::SWAP_REMOTE_ADDRESS,
+        length: MAX_MESSAGE as u32,
+        result: host(5, MAX_MESSAGE),
+        ..Descriptor::default()
+    };
+    assert_eq!(read_back(&names), names);
+    let answers = Descriptor {
+        flags: alone().flags.with(Flags::SENDS).with(Flags::SWAP_LOCAL_PORT),
+        count: 1,
+        length: 1,
+        sources: vec![PEER],
+        inline: vec![9],
+        ..alone()
+    };
+    assert_eq!(read_back(&answers), answers);
 }
 
 /// What makes no sense is refused, with the index of the descriptor.
@@ -105,7 +129,7 @@ fn descriptors_that_make_no_sense_are_refused_by_index() {
     assert_eq!(refused(std::slice::from_ref(&inner)), (0, Fault::Outside));
     assert_eq!(refused(&[head.clone(), head.clone()]), (1, Fault::HeadWithin));
     assert_eq!(refused(&[alone(), head.clone(), inner]), (2, Fault::NoTail));
-    assert_eq!(refused(&[Descriptor::default()]), (0, Fault::PointToPoint));
+    assert_eq!(refused(&[head.clone(), Descriptor::default()]), (1, Fault::DirectWithin));
     assert_eq!(refused(&[head.clone(), Descriptor { job: 1, ..tail.clone() }]), (1, Fault::Strays));
     let table = Descriptor { sources: vec![PEER], ..tail.clone() };
     assert_eq!(refused(&[head.clone(), table]), (1, Fault::Table));
@@ -114,8 +138,6 @@ fn descriptors_that_make_no_sense_are_refused_by_index() {
     assert_eq!(refused(&[known, waits]), (1, Fault::Source { first: 1, last: 2, sources: 2 }));
     assert_eq!(refused(&[Descriptor { count: 17, ..alone() }]), (0, Fault::Count { count: 17 }));
     assert_eq!(refused(&[Descriptor { sources: vec![PEER; 17], ..alone() }]), (0, Fault::Sources { sources: 17 }));
-    let swaps = Descriptor { flags: alone().flags.with(Flags::SWAP_LOCAL_PORT), ..alone() };
-    assert_eq!(refused(&[swaps]), (0, Fault::Flag { flag: "SwapLocalVP" }));
     let length = Fault::Length { what: "operand", bytes: 3, length: 4 };
     assert_eq!(refused(&[Descriptor { length: 4, operand: host(0, 3), ..alone() }]), (0, length));
     let cut = Descriptor { operand: [host(0, 5), host(5, 3)].concat(), ..receives(0) };
@@ -124,8 +146,37 @@ fn descriptors_that_make_no_sense_are_refused_by_index() {
     let mut reserved = words(&[alone(), alone()]);
     reserved[4] |= 1 << 60;
     let fault = Fault::Reserved { word: 1, bits: 1 << 60 };
-    assert_eq!(Sequence::read(&reserved), Err(DescriptorError { index: 1, fault }));
-    assert_eq!(Sequence::read(&reserved[..2]), Err(DescriptorError { index: 0, fault: Fault::Cut }));
+    assert_eq!(Posted::read(&reserved), Err(DescriptorError { index: 1, fault }));
+    assert_eq!(Posted::read(&reserved[..2]), Err(DescriptorError { index: 0, fault: Fault::Cut }));
+}
+
+/// The paths from point to point and of collectives have flags of their own, and what is inline fits a descriptor.
+#[test]
+fn descriptors_of_one_path_do_not_look_like_those_of_the_other() {
+    let with = |flags| Descriptor { flags, ..Descriptor::default() };
+    let flag = |flag, c| (0, Fault::Flag { flag, c });
+    assert_eq!(refused(&[with(Flags::SENDS)]), flag("CP", 0));
+    assert_eq!(refused(&[with(Flags::SWAP_LOCAL_PORT)]), flag("SwapLocalVP", 0));
+    assert_eq!(refused(&[with(alone().flags.with(Flags::SWAP_REMOTE_DATA))]), flag("SwapRemoteData", 1));
+    assert_eq!(refused(&[with(alone().flags.with(Flags::SWAP_REMOTE_ADDRESS))]), flag("SwapRemoteAddr", 1));
+    assert_eq!(refused(&[with(Flags::SWAP_REMOTE_DATA.with(Flags::SWAP_REMOTE_ADDRESS))]), (0, Fault::Both));
+    assert_eq!(refused(&[Descriptor { seq: 1, ..Descriptor::default() }]), (0, Fault::Sequenced));
+    let nic = vec![Piece { address: Address::Intermediate(0), len: 8 }];
+    let names = |result| Descriptor { length: 8, result, ..with(Flags::SWAP_REMOTE_ADDRESS) };
+    assert_eq!(refused(&[names(nic)]), (0, Fault::NotHost));
+    assert_eq!(refused(&[names([host(0, 4), host(8, 4)].concat())]), (0, Fault::Place { pieces: 2 }));
+    let length = Fault::Length { what: "result", bytes: 0, length: 8 };
+    assert_eq!(refused(&[names(Vec::new())]), (0, length));
+
+    let inline = |length: u32, words| Descriptor { length, inline: vec![0; words], ..with(Flags::SWAP_REMOTE_DATA) };
+    assert_eq!(refused(&[inline(65, 9)]), (0, Fault::Inline { bytes: 65 }));
+    assert_eq!(refused(&[inline(0, 1)]), (0, Fault::Inline { bytes: 0 }));
+    assert_eq!(refused(&[inline(9, 1)]), (0, Fault::Cut));
+    assert_eq!(refused(&[Descriptor { flags: Flags::default(), ..inline(8, 1) }]), (0, Fault::Inline { bytes: 8 }));
+    let answers = alone().flags.with(Flags::SENDS).with(Flags::SWAP_LOCAL_PORT);
+    assert_eq!(refused(&[with(answers)]), (0, Fault::Answer));
+    let told = Descriptor { count: 1, sources: vec![PEER], dest_port: 3, ..with(answers) };
+    assert_eq!(refused(&[told]), (0, Fault::Answer));
 }
 
 /// Node 0 with port 0 in job 7 among itself and [`PEER`].
@@ -182,6 +233,141 @@ fn packets_may_come_before_and_behind_their_descriptors() {
         assert!(nic.is_idle());
     }
     assert_eq!(nic.counters(), outboard_nic::ordered::Counters::default());
+}
+
+/// From point to point: names a place of `len` bytes to [`PEER`], or sends as many from memory.
+fn direct(flags: Flags, len: u64) -> Descriptor {
+    let (dest, dest_port) = (PEER.node, PEER.port);
+    let (message, result) =
+        if flags.has(Flags::SWAP_REMOTE_DATA) { (host(64, len), Vec::new()) } else { (Vec::new(), host(128, len)) };
+    Descriptor { flags, job: 7, dest, dest_port, length: len as u32, message, result, ..Descriptor::default() }
+}
+
+fn from_peer(content: Content) -> Packet {
+    Packet { job: 7, source_port: PEER.port, port: 0, content }
+}
+
+/// What comes from point to point, by number and chunk.
+fn chunk(number: u64, chunk: u16, bytes: u32) -> Packet {
+    from_peer(Content::Direct { number, chunk, bytes })
+}
+
+fn completions(outputs: &[Told]) -> usize {
+    outputs.iter().filter(|output| matches!(output, Output::Completed { .. })).count()
+}
+
+/// TH-1: what is from point to point leaves when its place is named, past a sequence of its port that waits, and
+/// touches no buffer; the end of its call is told behind those before.
+#[test]
+fn th_1_point_to_point_does_not_wait_behind_a_suspended_sequence() {
+    let mut nic = nic();
+    let sends = direct(Flags::SWAP_REMOTE_DATA.with(Flags::ENDS), 1_500);
+    nic.post(0, Port(0), &words(&[receives(0), sends])).expect("it makes sense");
+    assert_eq!(outputs(&mut nic), [], "one waits for its packet, one for its place");
+    nic.handle_packet(0, Node(1), from_peer(Content::Places { before: 1 }));
+    let left = outputs(&mut nic);
+    let carried: Vec<(u64, Content)> = left
+        .iter()
+        .map(|output| match output {
+            Output::Transmit { packet, payload, .. } => (payload[0].address, packet.content),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let content = |chunk, bytes| Content::Direct { number: 0, chunk, bytes };
+    assert_eq!(carried, [(64, content(0, 1_024)), (64 + 1_024, content(1, 476))]);
+    assert_eq!(nic.occupancy(), 0);
+    nic.handle_packet(0, Node(1), data(0, 0));
+    assert_eq!(completions(&outputs(&mut nic)), 2, "both calls have ended now");
+    assert!(nic.is_idle());
+}
+
+/// TH-1: a message of few bytes lies in its descriptor, and so leaves without a look at the host's memory.
+#[test]
+fn th_1_what_a_descriptor_carries_leaves_from_the_nic() {
+    let mut nic = nic();
+    let carries = Descriptor { message: Vec::new(), inline: vec![0x1122, 3], ..direct(Flags::SWAP_REMOTE_DATA, 11) };
+    let head = Flags::COLLECTIVE.with(Flags::HEAD).with(Flags::TAIL).with(Flags::SENDS);
+    let in_sequence = Descriptor { flags: head, ..carries.clone() };
+    nic.handle_packet(0, Node(1), from_peer(Content::Places { before: 1 }));
+    nic.post(0, Port(0), &words(&[carries, in_sequence])).expect("it makes sense");
+    let told = outputs(&mut nic);
+    let [one, other] = [&told[..3], &told[3..]];
+    for three in [one, other] {
+        let (Output::Order { order: first, .. }, Output::Order { order: second, .. }) = (&three[0], &three[1]) else {
+            panic!("{three:?}");
+        };
+        let (Order::Write { word: 0x1122, to: low }, Order::Write { word: 3, to: high }) = (first, second) else {
+            panic!("{first:?}, {second:?}");
+        };
+        let Output::Transmit { payload, .. } = &three[2] else { panic!("{three:?}") };
+        assert_eq!((low.len, high.len, high.address), (8, 3, low.address + 8));
+        assert_eq!((payload.len(), payload[0].address, payload[0].len), (1, low.address, 11));
+        assert_eq!((low.region, low.address), (Region::Nic, Ordered::memory_bytes(&Settings::default()) - MAX_INLINE));
+    }
+}
+
+/// TH-1: with SwapLocalVP a message goes to the port of the last packet that its descriptor has read.
+#[test]
+fn th_1_an_answer_goes_to_the_port_that_was_heard() {
+    let mut nic = nic();
+    let flags = receives(0).flags.with(Flags::SENDS).with(Flags::SWAP_LOCAL_PORT);
+    let answers = Descriptor { flags, dest: 1, message: host(8, 8), ..receives(0) };
+    nic.post(0, Port(0), &words(&[answers])).expect("it makes sense");
+    nic.handle_packet(0, Node(1), data(0, 0));
+    let to = outputs(&mut nic).into_iter().find_map(|output| match output {
+        Output::Transmit { to, packet, .. } => Some((to, packet.port)),
+        _ => None,
+    });
+    assert_eq!(to, Some((Node(1), PEER.port)));
+}
+
+/// TH-1: SwapRemoteAddr names places to the peer in their order; chunks go there in any, each once, and nowhere else.
+#[test]
+fn th_1_what_comes_from_point_to_point_goes_to_its_named_place() {
+    let mut nic = nic();
+    let names = Flags::SWAP_REMOTE_ADDRESS;
+    nic.post(0, Port(0), &words(&[direct(names, 2_000), direct(names.with(Flags::ENDS), 0)])).expect("it makes sense");
+    let told: Vec<Content> = outputs(&mut nic)
+        .into_iter()
+        .map(|output| match output {
+            Output::Transmit { packet, .. } => packet.content,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(told, [1, 2].map(|before| Content::Places { before }));
+    for (packet, node) in [(chunk(0, 2, 8), 1), (chunk(0, 1, 975), 1), (chunk(2, 0, 0), 1), (chunk(0, 0, 1_024), 2)] {
+        nic.handle_packet(0, Node(node), packet);
+    }
+    nic.handle_packet(0, Node(1), chunk(0, 1, 976));
+    nic.handle_packet(0, Node(1), chunk(0, 1, 976));
+    nic.handle_packet(0, Node(1), chunk(1, 0, 0));
+    let counted = nic.counters();
+    assert_eq!((counted.ungranted, counted.unknown, counted.duplicate), (3, 1, 1));
+    let placed = outputs(&mut nic);
+    let [Output::Order { order: Order::Deliver { to }, .. }] = placed[..] else { panic!("{placed:?}") };
+    assert_eq!((to.region, to.address, to.len), (Region::Host(Port(0)), 128 + 1_024, 976));
+    assert!(!nic.is_idle());
+    nic.handle_packet(0, Node(1), chunk(0, 0, 1_024));
+    assert_eq!(completions(&outputs(&mut nic)), 1);
+    nic.handle_packet(0, Node(1), chunk(0, 0, 1_024));
+    assert_eq!(nic.counters().late, 1);
+    assert!(nic.is_idle() && nic.occupancy() == 0);
+}
+
+/// A dead node ends what is from point to point, too, and its places are gone.
+#[test]
+fn a_dead_node_ends_messages_from_point_to_point() {
+    let mut nic = nic();
+    let post = [direct(Flags::SWAP_REMOTE_ADDRESS, 8), direct(Flags::SWAP_REMOTE_DATA.with(Flags::ENDS), 8)];
+    nic.post(0, Port(0), &words(&post)).expect("it makes sense");
+    assert_eq!(nic.close(7, Port(0)), Err(Refusal::Job(JobError::Busy { job: 7, port: Port(0) })));
+    outputs(&mut nic);
+    nic.handle_dead(0, Node(1));
+    assert_eq!(completions(&outputs(&mut nic)), 1);
+    nic.handle_packet(0, Node(1), chunk(0, 0, 8));
+    assert!(outputs(&mut nic).is_empty() && nic.counters().unknown == 1);
+    nic.close(7, Port(0)).expect("it has failed");
+    assert!(nic.is_idle());
 }
 
 /// Packets that nothing waits for are counted and dropped, and keep no room.
@@ -299,8 +485,8 @@ proptest! {
         let at = at % damaged.len();
         damaged[at] ^= 1 << bit;
         for input in [any, damaged] {
-            if let Ok(sequences) = Sequence::read(&input) {
-                let descriptors: Vec<Descriptor> = sequences.into_iter().flat_map(|one| one.descriptors).collect();
+            if let Ok(posted) = Posted::read(&input) {
+                let descriptors: Vec<Descriptor> = posted.iter().flat_map(Posted::descriptors).cloned().collect();
                 prop_assert_eq!(words(&descriptors), &input[..]);
             }
             let mut nic = nic();

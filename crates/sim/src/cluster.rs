@@ -17,6 +17,7 @@ use outboard_proto::{Channel, Config, GroupHandle, GroupSpec, HostId, Instant, M
 
 use crate::breach::Breach;
 use crate::clock::EventQueue;
+use crate::engine::engine_of;
 use crate::faults::{Cut, Dice, Faults};
 use crate::host::{Action, Host, Inbox, Input};
 use crate::network::{Frame, LinkBytes, Network, NetworkPlan, Train};
@@ -58,7 +59,7 @@ pub(crate) fn group_spec(
     let member = |(rank, host): (usize, usize)| Member {
         sp: sp_id(host),
         sends_from: Some(address_of(host / siblings)),
-        engine: [].into(),
+        engine: engine_of(host),
         host: HostId((host / siblings) as u64),
         address: Arc::from(&(host as u32).to_le_bytes()[..]),
         offer: OfferId((number as u64) << 32 | rank as u64),
@@ -331,6 +332,11 @@ impl<P: std::fmt::Debug> Cluster<P> {
             match action {
                 Action::Frame(frame) => self.frame_out(frame),
                 Action::Batch(batch) => self.batch_out(now, host, batch),
+                // They overtake each other.
+                Action::Letter(letter) => {
+                    let at = now + self.plan.latency + self.dice.up_to(self.plan.join_delay);
+                    self.queue.put(at, Happening::Input { host: letter.to, input: Input::Letter(letter) });
+                }
                 Action::Join(channel) => {
                     let at = now + self.dice.up_to(self.plan.join_delay);
                     self.queue.put(at, Happening::Joined { host, channel });

@@ -19,6 +19,7 @@ use crate::breach::Breach;
 use crate::clock::Due;
 use crate::cluster::{host_of, sp_id};
 use crate::coverage::{Coverage, FaultKind};
+use crate::engine::{Engine, Letter};
 use crate::network::{Frame, NetworkPlan, Train};
 use crate::sabotage::{Sabotage, Saboteur};
 use crate::store::{Access, CallOutput, Memory, StoreKind};
@@ -45,6 +46,8 @@ pub(crate) enum Input {
     Call(Box<PostedCall>),
     Frame(Rc<Frame>),
     Datagrams(Rc<Train>, u64),
+    /// For the engine beside the service process.
+    Letter(Box<Letter>),
     MulticastDone {
         token: u64,
     },
@@ -59,6 +62,7 @@ pub(crate) enum Input {
 pub(crate) enum Action {
     Frame(Rc<Frame>),
     Batch(MulticastBatch),
+    Letter(Box<Letter>),
     Connect(SpId),
     Join(Channel),
     Leave(Channel),
@@ -107,6 +111,7 @@ const TIMER_SPINS: u32 = 1000;
 pub(crate) struct Host {
     pub(crate) sp: Endpoint,
     pub(crate) memory: Memory,
+    pub(crate) engine: Engine,
     /// Set when the service process has died.
     pub(crate) dead: bool,
     /// The service process handles nothing before.
@@ -161,6 +166,7 @@ impl Host {
         Host {
             sp: Endpoint::new(id, config, seed),
             memory,
+            engine: Engine::default(),
             dead: false,
             stalled_until: Instant(0),
             timer: None,
@@ -197,6 +203,8 @@ impl Host {
         let (bytes, pieces) = self.memory.staged();
         Some(if pieces > 0 {
             format!("{pieces} pieces of staging, {bytes} bytes")
+        } else if self.engine.lists() > 0 {
+            format!("{} lists with the engine", self.engine.lists())
         } else if !self.batches.is_empty() {
             format!("{} multicast batches under way", self.batches.len())
         } else if !self.joined.is_empty() {
@@ -286,6 +294,7 @@ impl Host {
                 push_datagrams(&mut batch, &train, mask);
                 return self.handle_datagrams(now, &mut batch);
             }
+            Input::Letter(letter) => self.engine.receive(&mut self.memory, *letter)?,
             Input::MulticastDone { token } => {
                 self.batches.remove(&token);
                 self.sp.handle_multicast_done(now, token);
@@ -336,6 +345,11 @@ impl Host {
             }
             if let Some(event) = self.sp.poll_event() {
                 self.note(event)?;
+                continue;
+            }
+            self.outbox.extend(self.engine.outbox.drain(..).map(|letter| Action::Letter(Box::new(letter))));
+            if let Some(ended) = self.engine.ended.pop_front() {
+                self.sp.handle_offloaded(now, ended, true);
                 continue;
             }
             let transmit = if self.is_full() { None } else { self.sp.poll_transmit(now) };
@@ -504,12 +518,15 @@ impl Host {
                 let output = self.memory.end_call(call).ok_or(Breach::CompletedTwice(call))?;
                 match result {
                     Ok(()) => self.completed += 1,
-                    Err(_) => self.failed += 1,
+                    Err(_) => {
+                        self.failed += 1;
+                        self.engine.withdraw(call);
+                    }
                 }
                 self.outbox.push_back(Action::Completed { call, result, output });
             }
             Event::Late { group, rank, .. } => self.outbox.push_back(Action::Late { group, rank }),
-            Event::Offload(offload) => unreachable!("no engine is configured: {offload:?}"),
+            Event::Offload(offload) => self.engine.begin(&mut self.memory, *offload)?,
             Event::Overdue(overdue) => self.outbox.push_back(Action::Overdue(overdue)),
             Event::Step { step, .. } => self.coverage.step(&step),
             Event::Violation { .. } if self.expects_violations => {}

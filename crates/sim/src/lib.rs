@@ -16,6 +16,7 @@ mod clock;
 mod cluster;
 mod combined;
 mod coverage;
+mod engine;
 mod exhaustive;
 mod faults;
 mod graph;

@@ -40,6 +40,8 @@ pub struct Outcome {
     pub late: u64,
     /// Collectives reported as taking too long (SP-9): on which host, when, and what was found.
     pub overdue: Vec<(usize, Duration, Overdue)>,
+    /// Task lists that engines beside service processes were given.
+    pub lists: u64,
     /// What has gone wrong, and what the machines have come through.
     pub coverage: Coverage,
 }

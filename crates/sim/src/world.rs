@@ -343,7 +343,7 @@ impl<'a> World<'a> {
                 self.truth.judge_overdue(self.scenario, &overdue)?;
                 self.overdue.push((host, now.since(Instant(0)), *overdue));
             }
-            Action::Frame(_) | Action::Batch(_) | Action::Join(_) | Action::Leave(_) => {}
+            Action::Frame(_) | Action::Batch(_) | Action::Letter(_) | Action::Join(_) | Action::Leave(_) => {}
         }
         Ok(())
     }

@@ -54,6 +54,7 @@ fn least(engine: EngineKind) -> usize {
         EngineKind::Triggered => 8,
         EngineKind::Ordered => 12,
         EngineKind::Datapath => 2,
+        EngineKind::OfiTriggered => 6,
     }
 }
 
@@ -149,12 +150,34 @@ fn service_processes_and_nics_agree_to_the_bit() {
     }
 }
 
+/// TH-1: calls that have no room in the buffers and whose messages follow nothing go from point to point (C = 0),
+/// beside sequences of the same ports, with messages that a descriptor carries and with some longer than one says.
+#[test]
+fn th_1_what_follows_nothing_goes_from_point_to_point_where_buffers_have_no_room() {
+    let moves = [(Collective::Alltoall, "pull"), (Collective::Gather, "linear"), (Collective::Allgather, "linear")];
+    // Buffers have room for a block from one source, and for words without bytes from few.
+    let (barrier, scatter) = ((Collective::Barrier, "dissemination:ports=32"), (Collective::Scatter, "linear"));
+    for (ranks, bytes, also) in [(20, 40, barrier), (33, 1_500, barrier), (3, 300_000, scatter)] {
+        let mut calls = Vec::new();
+        for (collective, algorithm) in moves.into_iter().chain([also]) {
+            let call = call((collective, algorithm), bytes, sum(Element::F64));
+            let hosts: Vec<u32> = (0..ranks).map(|rank| rank / 3).collect();
+            let told = EngineKind::Ordered.takes(&hosts, &call);
+            assert_eq!(told.as_deref(), Ok("from point to point"), "{algorithm} of {ranks} ranks, {bytes} bytes");
+            calls.extend([call, self::call((Collective::Allreduce, "rabenseifner"), 4_000, sum(Element::F64))]);
+        }
+        let played = play(&one_job(ranks, 3, calls.clone()), 0..3);
+        assert!(played.iter().all(|played| played.right == u64::from(ranks) * calls.len() as u64));
+    }
+}
+
 /// A dead node ends the calls of its jobs with its name, and no others; nothing is kept.
 #[test]
 fn a_dead_node_ends_the_calls_of_its_jobs_by_name() {
     let call = call((Collective::Allreduce, "rabenseifner"), 40_000, sum(Element::F64));
     let jobs = [vec![0, 1, 2, 3, 4], vec![0, 1, 2, 4], vec![3, 2, 2, 3]];
-    let jobs: Vec<JobPlan> = jobs.map(|nodes| JobPlan { nodes, calls: vec![call; 3] }).into();
+    let direct = self::call((Collective::Alltoall, "pull"), 20_000, sum(Element::F64));
+    let jobs: Vec<JobPlan> = jobs.map(|nodes| JobPlan { nodes, calls: vec![call, direct, call] }).into();
     let mut failed = 0;
     for behind in [0, 5, 40, 200, 800] {
         let plan = NicPlan { jobs: jobs.clone(), settings: Settings::default(), death: Some((3, behind)) };
@@ -189,7 +212,12 @@ fn what_does_not_fit_is_refused_by_step_or_number() {
     };
     said((Collective::Broadcast, "multicast"), 4, 100, "rank 0 step 0 (multicast input[0..100])");
     said((Collective::Allreduce, "ring"), 40, 4_000, "78 messages in one direction: a pulse has 32 steps");
-    said((Collective::Gather, "linear"), 140, 10, "rank 0 receives 139 packets in a pulse, which has room for 115");
-    said((Collective::Gather, "linear"), 20, 10, "rank 0 reads from 19 sources: a task has 16");
+    said(
+        (Collective::Gather, "binomial"),
+        140,
+        1_025,
+        "rank 0 receives 147 packets in a pulse, which has room for 115",
+    );
+    said((Collective::Barrier, "dissemination:ports=18"), 40, 0, "rank 0 reads from 20 sources: a task has 16");
     said((Collective::Allgather, "ring"), 8, 100_000, "whose elements go different ways has no pulses");
 }

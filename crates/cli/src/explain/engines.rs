@@ -3,8 +3,7 @@
 use std::fmt::Write as _;
 
 use clap::Args;
-use outboard_plan::deferred;
-use outboard_plan::selection::{Choice, Collective};
+use outboard_plan::selection::Collective;
 use outboard_sim::nics::{EngineKind, call_of};
 use outboard_units::Size;
 
@@ -47,17 +46,7 @@ pub(super) fn show(args: &EnginesArgs) -> Result<String, CliError> {
                 };
                 let _ = writeln!(text, "    {engine:<16}{said}");
             }
-            let _ = writeln!(text, "    {:<16}{}", "ofi-triggered", deferred(choice, ranks, size.0));
         }
     }
     Ok(text)
-}
-
-/// What `outboardd --engine ofi-triggered` does with a call.
-fn deferred(choice: Choice, ranks: u32, bytes: u64) -> String {
-    match deferred::choice(choice.collective(), ranks, bytes) {
-        Ok(own) if own == choice => "takes it".to_owned(),
-        Ok(own) => format!("does not: it goes by {own}"),
-        Err(why) => format!("does not: {why}"),
-    }
 }

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use outboard_nic::ordered::Settings;
-use outboard_nic::ordered::descriptor::{Descriptor, Sequence, Source};
-use outboard_plan::{Element, Operator, Rank, Reduction};
+use outboard_nic::ordered::descriptor::{Descriptor, Posted, Source};
+use outboard_plan::{Element, Operator, Rank, Reduction, Span};
 use outboard_plan_tools::ordered::{self, Lowered};
 use serde::Serialize;
 use serde_json::json;
@@ -23,7 +23,9 @@ pub(super) fn show(format: Format, planned: &Planned) -> Result<String, CliError
     let posted = |rank: &Rank| {
         // Where the output lies behind the input, as it well may.
         let output = planned.programs[rank.0 as usize].input_bytes;
-        let call = ordered::Call { job: 0, members: &members, reduction: Some(reduction), input: 0, output };
+        let bytes = |span: Span| vec![0; span.len as usize];
+        let (members, reduction) = (members.as_slice(), Some(reduction));
+        let call = ordered::Call { job: 0, members, reduction, input: 0, output, bytes: &bytes };
         descriptors(&lowered, *rank, &call)
     };
     let ranks = (0..members.len() as u32).map(Rank);
@@ -39,10 +41,14 @@ pub(super) fn show(format: Format, planned: &Planned) -> Result<String, CliError
             posts: R,
         }
         let rows = views::Rows(|| ranks.clone().map(view));
-        return views::view(planned, Posts { pulses: lowered.pulses.len(), posts: rows });
+        return views::view(planned, Posts { pulses: lowered.pulses(), posts: rows });
     }
-    let count = lowered.pulses.len();
-    let mut text = format!("{}\n{count} pulse{}\n", planned.title, if count == 1 { "" } else { "s" });
+    let way = match lowered.pulses() {
+        0 => "from point to point".to_owned(),
+        1 => "1 pulse".to_owned(),
+        pulses => format!("{pulses} pulses"),
+    };
+    let mut text = format!("{}\n{way}\n", planned.title);
     for rank in ranks {
         let Source { node, port } = members[rank.0 as usize];
         let from = sources(&lowered, rank);
@@ -83,12 +89,16 @@ fn members(asked: &Call) -> Vec<Source> {
 }
 
 fn descriptors(lowered: &Lowered, rank: Rank, call: &ordered::Call<'_>) -> Vec<Descriptor> {
-    let sequences = Sequence::read(&lowered.words(rank, call, 0)).expect("what was lowered makes sense");
-    sequences.into_iter().flat_map(|sequence| sequence.descriptors).collect()
+    let posted = Posted::read(&lowered.words(rank, call, 0)).expect("what was lowered makes sense");
+    posted.iter().flat_map(Posted::descriptors).cloned().collect()
 }
 
 fn sources(lowered: &Lowered, rank: Rank) -> Vec<String> {
-    lowered.pulses[0][rank.0 as usize].sources.iter().map(ToString::to_string).collect()
+    let sources = match lowered {
+        Lowered::Pulses(pulses) => pulses[0][rank.0 as usize].sources.as_slice(),
+        Lowered::Exchange(_) => &[],
+    };
+    sources.iter().map(ToString::to_string).collect()
 }
 
 fn line(descriptor: &Descriptor) -> String {

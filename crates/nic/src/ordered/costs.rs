@@ -27,8 +27,8 @@ impl costs::Costs<Ordered> for Costs {
 
     fn send(&self, packet: &Packet, _contexts: usize) -> Work {
         match packet.content {
-            Content::Data { .. } => Work { busy: 0.0, lag: self.trigger },
-            Content::Ask { .. } | Content::Grant { .. } | Content::Abort(_) => Work::default(),
+            Content::Data { .. } | Content::Direct { .. } => Work { busy: 0.0, lag: self.trigger },
+            Content::Places { .. } | Content::Ask { .. } | Content::Grant { .. } | Content::Abort(_) => Work::default(),
         }
     }
 
@@ -38,7 +38,7 @@ impl costs::Costs<Ordered> for Costs {
                 from.len as f64 / self.unit_rate
             }
             // The bus, or the link, takes that long by itself.
-            Order::Deliver { .. } | Order::Copy { .. } | Order::Reduce { .. } => 0.0,
+            Order::Deliver { .. } | Order::Write { .. } | Order::Copy { .. } | Order::Reduce { .. } => 0.0,
         }
     }
 }

@@ -16,14 +16,23 @@
 //! | 1 | 15, 14, 13, 12 | C, CH, CT, CP |
 //! | 1 | 11-6 | CPCount: packets that it waits for, 0 to 16 |
 //! | 1 | 5 to 0 | SwapLocalData, SwapLocalVP, SwapRemoteData, SwapRemoteAddr, ReduceFlag, CollEndFlag |
+//! | 2 | 29 | the message lies in the descriptor (ours) |
 //! | 2 | 28-24, 23-16, 15-8, 7-0 | sources in the table, pieces of operand, result and message (ours); the rest 0 |
 //!
-//! Behind that lie the table of sources (bits 34-24 port, 23-0 node), in the descriptor with CH alone, and the pieces,
-//! two words each: address and length. An address with bit 63 counts from the start of the pulse's intermediate
-//! results in the NIC, all others are the host's.
+//! Behind that lie the table of sources (bits 34-24 port, 23-0 node), in the descriptor with CH alone, the pieces, two
+//! words each: address and length, and the bytes of a message that lies in the descriptor. An address with bit 63
+//! counts from the start of the pulse's intermediate results in the NIC, all others are the host's.
 //!
-//! Invariants: what is read has been checked as far as one sequence tells; each error names the descriptor by its
-//! index. Never looks at a task.
+//! | flag | C | says |
+//! |---|---|---|
+//! | SwapLocalData | 1 | the data of this descriptor are those of the packet that it waits for |
+//! | SwapLocalVP | 1 | its DestVP is the SourceVP of the last packet that it waits for: it answers |
+//! | SwapRemoteData | 0 | its message takes the place of the data of the next descriptor there that names a place |
+//! | SwapRemoteAddr | 0 | its result is the address of the next message from there |
+//! | neither | 0 | it copies within memory |
+//!
+//! Invariants: what is read has been checked as far as one post tells; each error names the descriptor by its index.
+//! Never looks at a task.
 
 use std::fmt;
 
@@ -38,12 +47,28 @@ pub const MAX_MESSAGE: u64 = (1 << 18) - 1;
 pub const PULSES: u64 = 1 << 12;
 /// The most pieces of one operand, result or message.
 pub const MAX_PIECES: usize = 255;
+/// The most bytes of a message that lies in its descriptor (ours: the paper names no number).
+pub const MAX_INLINE: u64 = 64;
 
 const INTERMEDIATE: u64 = 1 << 63;
 const RESERVED: u64 = 0xf << 60;
-const RESERVED_COUNTS: u64 = !0x1fff_ffff;
+const RESERVED_COUNTS: u64 = !0x3fff_ffff;
 const RESERVED_SOURCE: u64 = !0x7_ffff_ffff;
 const COUNT: (u32, u32) = (6, 6);
+const INLINE: (u32, u32) = (29, 1);
+
+/// Flags of descriptors from point to point.
+const REMOTE: [(Flags, &str); 2] =
+    [(Flags::SWAP_REMOTE_DATA, "SwapRemoteData"), (Flags::SWAP_REMOTE_ADDRESS, "SwapRemoteAddr")];
+/// Flags of those in sequences.
+const SEQUENCED: [(Flags, &str); 6] = [
+    (Flags::HEAD, "CH"),
+    (Flags::TAIL, "CT"),
+    (Flags::SENDS, "CP"),
+    (Flags::REDUCE, "ReduceFlag"),
+    (Flags::SWAP_LOCAL_DATA, "SwapLocalData"),
+    (Flags::SWAP_LOCAL_PORT, "SwapLocalVP"),
+];
 
 /// The flags of word 1, at their bits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -60,11 +85,11 @@ impl Flags {
     pub const SENDS: Flags = Flags(1 << 12);
     /// SwapLocalData: its data are replaced by those of the packet that it waits for.
     pub const SWAP_LOCAL_DATA: Flags = Flags(1 << 5);
-    /// SwapLocalVP.
+    /// SwapLocalVP: it sends to the port of the last packet that it waits for.
     pub const SWAP_LOCAL_PORT: Flags = Flags(1 << 4);
-    /// SwapRemoteData.
+    /// SwapRemoteData: it sends to the place that the destination names next.
     pub const SWAP_REMOTE_DATA: Flags = Flags(1 << 3);
-    /// SwapRemoteAddr.
+    /// SwapRemoteAddr: it names a place for the next message of the destination.
     pub const SWAP_REMOTE_ADDRESS: Flags = Flags(1 << 2);
     /// ReduceFlag: the packets are combined with its data.
     pub const REDUCE: Flags = Flags(1 << 1);
@@ -146,8 +171,10 @@ pub struct Descriptor {
     pub operand: Vec<Piece>,
     /// Where that goes.
     pub result: Vec<Piece>,
-    /// What is sent.
+    /// What is sent, unless it is `inline`.
     pub message: Vec<Piece>,
+    /// What is sent, in the words of the descriptor: up to [`MAX_INLINE`] bytes.
+    pub inline: Vec<u64>,
 }
 
 /// What is wrong with a descriptor.
@@ -164,8 +191,22 @@ pub enum Fault {
     Sources { sources: usize },
     #[error("waits for sources {first} to {last} of a table of {sources}")]
     Source { first: usize, last: usize, sources: usize },
-    #[error("C is 0: this NIC carries out collectives, and nothing from point to point")]
-    PointToPoint,
+    #[error("C is 0 within a sequence: post it before CH or behind CT")]
+    DirectWithin,
+    #[error("{flag} means nothing where C is {c}: leave it 0")]
+    Flag { flag: &'static str, c: u8 },
+    #[error("sends a message and names a place for another: let each have a descriptor")]
+    Both,
+    #[error("C is 0, and AwaitSeq, SeqID, pulse, operand side, FirstSource or CPCount are not")]
+    Sequenced,
+    #[error("C is 0, and it names memory of the NIC: such messages go from host to host")]
+    NotHost,
+    #[error("names a place in {pieces} pieces: let each have a descriptor")]
+    Place { pieces: usize },
+    #[error("has a message of {bytes} B in it: 1 to {MAX_INLINE} B fit, of descriptors that send")]
+    Inline { bytes: u64 },
+    #[error("takes DestVP from a packet: it has to wait for one, to send, and to leave DestVP 0")]
+    Answer,
     #[error("CT without CH: a sequence begins with CH")]
     TailWithoutHead,
     #[error("is of a collective, outside a sequence: a sequence begins with CH")]
@@ -184,8 +225,6 @@ pub enum Fault {
     Length { what: &'static str, bytes: u64, length: u64 },
     #[error("its {what} has a piece of {bytes} B, which cuts an element of {element} B")]
     Element { what: &'static str, bytes: u64, element: u64 },
-    #[error("{flag} is not carried out by this NIC: leave it 0")]
-    Flag { flag: &'static str },
     #[error("waits for {count} packets and replaces its data by one: let each go its own way")]
     Swap { count: u8 },
     #[error("names node {node} port {port}, which is not of its job")]
@@ -242,7 +281,8 @@ impl Descriptor {
         );
         let pieces = [&self.operand, &self.result, &self.message];
         words.push(
-            field(self.sources.len() as u64, (24, 5))
+            field(u64::from(!self.inline.is_empty()), INLINE)
+                | field(self.sources.len() as u64, (24, 5))
                 | field(self.operand.len() as u64, (16, 8))
                 | field(self.result.len() as u64, (8, 8))
                 | field(self.message.len() as u64, (0, 8)),
@@ -255,6 +295,7 @@ impl Descriptor {
             };
             words.extend([address, piece.len]);
         }
+        words.extend(&self.inline);
     }
 
     /// The descriptor that `words` begin with, and the words behind it.
@@ -277,6 +318,13 @@ impl Descriptor {
         let (result, rest) = pieces(rest, get(*counts, (8, 8)))?;
         let (message, rest) = pieces(rest, get(*counts, (0, 8)))?;
         let flags = Flags(*second as u16 & Flags::ALL);
+        let length = get(*second, (42, 18));
+        let is_inline = get(*counts, INLINE) == 1;
+        if is_inline && !(1..=MAX_INLINE).contains(&length) {
+            return Err(Fault::Inline { bytes: length });
+        }
+        let words = if is_inline { length.div_ceil(8) } else { 0 };
+        let (inline, rest) = rest.split_at_checked(words as usize).ok_or(Fault::Cut)?;
         let descriptor = Descriptor {
             flags,
             job: get(*first, (51, 8)) as u8,
@@ -290,11 +338,12 @@ impl Descriptor {
             first_source: get(*second, (16, 4)) as u8,
             packet_left: get(*second, (20, 1)) == 1,
             reduction: reduction(*second, flags)?,
-            length: get(*second, (42, 18)) as u32,
+            length: length as u32,
             sources,
             operand,
             result,
             message,
+            inline: inline.to_vec(),
         };
         descriptor.check()?;
         Ok((descriptor, rest))
@@ -311,24 +360,22 @@ impl Descriptor {
         if !self.flags.has(Flags::HEAD) && !self.sources.is_empty() {
             return Err(Fault::Table);
         }
-        let refused = [
-            (Flags::SWAP_LOCAL_PORT, "SwapLocalVP"),
-            (Flags::SWAP_REMOTE_DATA, "SwapRemoteData"),
-            (Flags::SWAP_REMOTE_ADDRESS, "SwapRemoteAddr"),
-        ];
-        if let Some((_, flag)) = refused.into_iter().find(|(flag, _)| self.flags.has(*flag)) {
-            return Err(Fault::Flag { flag });
-        }
+        self.check_path()?;
         if self.flags.has(Flags::SWAP_LOCAL_DATA) && (self.count != 1 || self.flags.has(Flags::REDUCE)) {
             return Err(Fault::Swap { count: self.count });
         }
         let length = u64::from(self.length);
-        let writes =
-            self.flags.has(Flags::REDUCE) || self.flags.has(Flags::SWAP_LOCAL_DATA) || !self.operand.is_empty();
-        let reads = self.flags.has(Flags::REDUCE) || writes && !self.flags.has(Flags::SWAP_LOCAL_DATA);
-        let sends = self.flags.has(Flags::SENDS);
-        let places =
-            [("operand", &self.operand, reads), ("result", &self.result, writes), ("message", &self.message, sends)];
+        let reads = self.flags.has(Flags::REDUCE) || !self.operand.is_empty();
+        let takes = self.flags.has(Flags::SWAP_LOCAL_DATA) || self.flags.has(Flags::SWAP_REMOTE_ADDRESS);
+        if !self.inline.is_empty() && !self.sends() {
+            return Err(Fault::Inline { bytes: length });
+        }
+        let sends = self.sends() && self.inline.is_empty();
+        let places = [
+            ("operand", &self.operand, reads && !takes),
+            ("result", &self.result, reads || takes),
+            ("message", &self.message, sends),
+        ];
         for (what, pieces, wanted) in places {
             let bytes = pieces.iter().fold(0u64, |bytes, piece| bytes.saturating_add(piece.len));
             if bytes != if wanted { length } else { 0 } {
@@ -340,6 +387,43 @@ impl Descriptor {
         let pieces = combined.into_iter().flat_map(|(what, pieces)| pieces.iter().map(move |piece| (what, piece.len)));
         let cut = pieces.into_iter().find(|(_, bytes)| !bytes.is_multiple_of(element));
         cut.map_or(Ok(()), |(what, bytes)| Err(Fault::Element { what, bytes, element }))
+    }
+
+    /// Whether it sends bytes.
+    fn sends(&self) -> bool {
+        self.flags.has(Flags::SENDS) || self.flags.has(Flags::SWAP_REMOTE_DATA)
+    }
+
+    /// The peer of one that is from point to point and does not only copy.
+    pub(super) fn peer(&self) -> Option<Source> {
+        let moves = self.flags.has(Flags::SWAP_REMOTE_DATA) || self.flags.has(Flags::SWAP_REMOTE_ADDRESS);
+        moves.then_some(Source { node: self.dest, port: self.dest_port })
+    }
+
+    /// What its path, that of collectives or from point to point, knows.
+    fn check_path(&self) -> Result<(), Fault> {
+        let collective = self.flags.has(Flags::COLLECTIVE);
+        let others = if collective { &REMOTE[..] } else { &SEQUENCED[..] };
+        if let Some((_, flag)) = others.iter().find(|(flag, _)| self.flags.has(*flag)) {
+            return Err(Fault::Flag { flag, c: collective.into() });
+        }
+        if collective {
+            let answers = self.flags.has(Flags::SENDS) && self.count > 0 && self.dest_port == 0;
+            return if self.flags.has(Flags::SWAP_LOCAL_PORT) && !answers { Err(Fault::Answer) } else { Ok(()) };
+        }
+        if self.flags.has(Flags::SWAP_REMOTE_DATA.with(Flags::SWAP_REMOTE_ADDRESS)) {
+            return Err(Fault::Both);
+        }
+        if [self.await_seq, self.seq, self.first_source, self.count] != [0; 4] || self.pulse != 0 || self.packet_left {
+            return Err(Fault::Sequenced);
+        }
+        let mut pieces = [&self.operand, &self.result, &self.message].into_iter().flatten();
+        if pieces.any(|piece| matches!(piece.address, Address::Intermediate(_))) {
+            return Err(Fault::NotHost);
+        }
+        let pieces = self.result.len();
+        let named = self.flags.has(Flags::SWAP_REMOTE_ADDRESS);
+        if named && pieces > 1 { Err(Fault::Place { pieces }) } else { Ok(()) }
     }
 }
 
@@ -369,44 +453,73 @@ pub struct Sequence {
     pub descriptors: Vec<Descriptor>,
 }
 
-impl Sequence {
-    /// The sequences that words hold.
+/// What a port is to carry out next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Posted {
+    /// Part of a collective.
+    Sequence(Sequence),
+    /// A descriptor from point to point.
+    Direct(Descriptor),
+}
+
+impl Posted {
+    /// What words hold.
     ///
     /// # Errors
     /// The first descriptor that makes no sense.
-    pub fn read(mut words: &[u64]) -> Result<Vec<Sequence>, DescriptorError> {
-        let mut sequences: Vec<Sequence> = Vec::new();
+    pub fn read(mut words: &[u64]) -> Result<Vec<Posted>, DescriptorError> {
+        let mut all: Vec<Posted> = Vec::new();
         let mut open = false;
         let mut index = 0;
         while !words.is_empty() {
             let at = |fault| DescriptorError { index, fault };
             let (descriptor, rest) = Descriptor::read(words).map_err(at)?;
             let (head, tail) = (descriptor.flags.has(Flags::HEAD), descriptor.flags.has(Flags::TAIL));
-            match (descriptor.flags.has(Flags::COLLECTIVE), open, head) {
-                (true, false, true) => sequences.push(Sequence { descriptors: Vec::new() }),
-                (true, true, false) => {}
-                (_, true, true) => return Err(at(Fault::HeadWithin)),
-                (_, false, false) if tail => return Err(at(Fault::TailWithoutHead)),
-                (true, false, false) => return Err(at(Fault::Outside)),
-                (false, _, _) => return Err(at(Fault::PointToPoint)),
+            let collective = descriptor.flags.has(Flags::COLLECTIVE);
+            match (collective, open, head, all.last_mut()) {
+                (true, false, true, _) => {
+                    let mut sequence = Sequence { descriptors: Vec::new() };
+                    sequence.append(descriptor).map_err(at)?;
+                    all.push(Posted::Sequence(sequence));
+                }
+                (true, true, false, Some(Posted::Sequence(sequence))) => {
+                    sequence.append(descriptor).map_err(at)?;
+                }
+                (false, false, _, _) => all.push(Posted::Direct(descriptor)),
+                (true, true, true, _) => return Err(at(Fault::HeadWithin)),
+                (false, true, _, _) => return Err(at(Fault::DirectWithin)),
+                (true, false, false, _) if tail => return Err(at(Fault::TailWithoutHead)),
+                (true, _, false, _) => return Err(at(Fault::Outside)),
             }
-            let sequence = sequences.last_mut().expect("one is open");
-            sequence.admit(&descriptor).map_err(at)?;
-            sequence.descriptors.push(descriptor);
-            (open, words, index) = (!tail, rest, index + 1);
+            (open, words, index) = (collective && !tail, rest, index + 1);
         }
-        if open { Err(DescriptorError { index: index - 1, fault: Fault::NoTail }) } else { Ok(sequences) }
+        if open { Err(DescriptorError { index: index - 1, fault: Fault::NoTail }) } else { Ok(all) }
     }
 
-    /// Whether a descriptor goes with those before it.
-    fn admit(&self, next: &Descriptor) -> Result<(), Fault> {
-        let head = self.descriptors.first().unwrap_or(next);
+    /// Its descriptors, at least one.
+    #[must_use]
+    pub fn descriptors(&self) -> &[Descriptor] {
+        match self {
+            Posted::Sequence(sequence) => &sequence.descriptors,
+            Posted::Direct(descriptor) => std::slice::from_ref(descriptor),
+        }
+    }
+}
+
+impl Sequence {
+    /// Appends a descriptor that goes with those before it.
+    fn append(&mut self, next: Descriptor) -> Result<(), Fault> {
+        let head = self.descriptors.first().unwrap_or(&next);
         if (head.job, head.source_port, head.pulse) != (next.job, next.source_port, next.pulse) {
             return Err(Fault::Strays);
         }
         let (first, sources) = (usize::from(next.first_source), head.sources.len());
         let last = first + usize::from(next.count);
-        if next.count > 0 && last > sources { Err(Fault::Source { first, last: last - 1, sources }) } else { Ok(()) }
+        if next.count > 0 && last > sources {
+            return Err(Fault::Source { first, last: last - 1, sources });
+        }
+        self.descriptors.push(next);
+        Ok(())
     }
 
     /// Whether a call ends with it.
@@ -417,6 +530,15 @@ impl Sequence {
     /// Its first descriptor.
     pub(super) fn head(&self) -> &Descriptor {
         &self.descriptors[0]
+    }
+
+    /// Where descriptor `at` sends to, if it does: with SwapLocalVP, to the port of the last packet that it reads.
+    pub(super) fn dest(&self, at: usize) -> Option<Source> {
+        let descriptor = &self.descriptors[at];
+        let answers = descriptor.flags.has(Flags::SWAP_LOCAL_PORT);
+        let heard = self.sources_of(at).last().filter(|_| answers);
+        let port = heard.map_or(descriptor.dest_port, |source| source.port);
+        descriptor.flags.has(Flags::SENDS).then_some(Source { node: descriptor.dest, port })
     }
 
     /// The sources whose packets descriptor `at` reads, in that order.
@@ -446,6 +568,9 @@ impl fmt::Display for Descriptor {
             (Flags::TAIL, "CT"),
             (Flags::SENDS, "CP"),
             (Flags::SWAP_LOCAL_DATA, "SwapLocalData"),
+            (Flags::SWAP_LOCAL_PORT, "SwapLocalVP"),
+            (Flags::SWAP_REMOTE_DATA, "SwapRemoteData"),
+            (Flags::SWAP_REMOTE_ADDRESS, "SwapRemoteAddr"),
             (Flags::REDUCE, "ReduceFlag"),
             (Flags::ENDS, "CollEndFlag"),
         ];
@@ -460,13 +585,21 @@ impl fmt::Display for Descriptor {
         } else if !self.operand.is_empty() {
             write!(f, ", copies {}", list(&self.operand))?;
         }
+        if self.flags.has(Flags::SWAP_REMOTE_ADDRESS) {
+            return write!(f, ", names {} to node {} port {}", list(&self.result), self.dest, self.dest_port);
+        }
         if !self.result.is_empty() {
             write!(f, " into {}", list(&self.result))?;
         }
-        if self.flags.has(Flags::SENDS) {
-            let message = list(&self.message);
-            write!(f, ", sends {message} as step {} to node {} port {}", self.seq, self.dest, self.dest_port)?;
+        if !self.sends() {
+            return Ok(());
         }
-        Ok(())
+        let message = if self.inline.is_empty() { list(&self.message) } else { "what it carries".to_owned() };
+        write!(f, ", sends {message}")?;
+        if self.flags.has(Flags::SENDS) {
+            write!(f, " as step {}", self.seq)?;
+        }
+        write!(f, " to node {}", self.dest)?;
+        if self.flags.has(Flags::SWAP_LOCAL_PORT) { Ok(()) } else { write!(f, " port {}", self.dest_port) }
     }
 }

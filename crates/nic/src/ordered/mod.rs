@@ -8,7 +8,8 @@
 //!
 //! What a NIC sends always has room at its destination. A long message travels in pulses, each a sequence of its own
 //! (TH-5); every port has room for one pulse of each job, and grants more, to who asks, of what its unit has left over.
-//! The oldest pulse of a job therefore goes on everywhere, whatever else fills the buffers.
+//! The oldest pulse of a job therefore goes on everywhere, whatever else fills the buffers. Descriptors with C = 0 take
+//! a path of their own, from memory to memory.
 //!
 //! | state | ends with |
 //! |---|---|
@@ -16,13 +17,17 @@
 //! | a sequence is queued | a free DMA counter; the oldest of a task retries, and in the end fails the job |
 //! | a sequence is suspended | the packet, or the grant, that its descriptor waits for |
 //! | a task has failed | [`Ordered::close`] |
+//! | a message from point to point waits | the place that its destination names for it |
+//! | a named place is awaited | the last chunk of its message |
 //!
 //! Invariants: packets of a task and pulse never exceed [`Settings::pulse_packets`]; slots, counters and grants return
-//! with the pulse, or with the failure of its job. Never holds payload, never allocates by what a packet says.
+//! with the pulse, or with the failure of its job. Never holds payload but what descriptors carry, never allocates by
+//! what a packet says.
 
 pub mod buffer;
 mod costs;
 pub mod descriptor;
+mod direct;
 mod packet;
 mod progress;
 mod settings;
@@ -40,8 +45,8 @@ pub use settings::{MAX_JOBS, MAX_NODES, MAX_PORTS, MAX_SOURCES, MAX_STEPS, Setti
 use crate::engine::{Engine, Failure, Node, Order, Output, Place, Port, Region, Worker};
 use crate::job::JobError;
 use buffer::{Key, Name, Rejected};
-use descriptor::{Address, DescriptorError, Fault, PULSES, Sequence, Source};
-use task::Task;
+use descriptor::{Address, DescriptorError, Fault, MAX_INLINE, PULSES, Posted, Sequence, Source};
+use task::{End, Task};
 use unit::Unit;
 
 /// Why a NIC does not take a job or a post.
@@ -148,7 +153,7 @@ impl Ordered {
     /// When calls are in flight, or there is no such job.
     pub fn close(&mut self, job: u8, port: Port) -> Result<(), Refusal> {
         let task = self.tasks.get(&(job, port.0)).ok_or(JobError::Unknown { job, port })?;
-        if task.next > task.done {
+        if task.next > task.done || !task.direct.is_idle() {
             return Err(JobError::Busy { job, port }.into());
         }
         self.release((job, port.0));
@@ -167,7 +172,9 @@ impl Ordered {
     pub fn is_idle(&self) -> bool {
         self.outputs.is_empty()
             && self.units.iter().all(|unit| unit.is_idle(&self.settings))
-            && self.tasks.values().all(|task| task.failed.is_some() || task.is_idle(&self.settings))
+            && self.tasks.values().all(|task| {
+                task.failed.is_some() || task.is_idle(&self.settings) && task.direct.is_idle() && task.ends.is_empty()
+            })
     }
 
     /// The largest part of its slots that a unit has in use now, in thousandths.
@@ -179,7 +186,7 @@ impl Ordered {
     /// Bytes of the NIC's own memory, from address 0.
     #[must_use]
     pub fn memory_bytes(settings: &Settings) -> u64 {
-        settings.units as u64 * Self::unit_bytes(settings)
+        settings.units as u64 * Self::unit_bytes(settings) + MAX_INLINE
     }
 
     fn unit_bytes(settings: &Settings) -> u64 {
@@ -202,15 +209,31 @@ impl Ordered {
     fn transmit(&mut self, from: TaskKey, to: Source, content: Content, payload: Vec<Place>) {
         let packet = Packet { job: from.0, source_port: from.1, port: to.port, content };
         let unit = self.tasks.get(&from).and_then(|task| task.unit).unwrap_or(0);
-        let by = Worker::Nic(unit as u16);
+        let by = match content {
+            Content::Direct { .. } | Content::Places { .. } => self.direct_path(),
+            Content::Data { .. } | Content::Ask { .. } | Content::Grant { .. } | Content::Abort(_) => {
+                Worker::Nic(unit as u16)
+            }
+        };
         self.outputs.push_back(Output::Transmit { by, to: Node(to.node), packet, payload });
     }
 
-    /// Whether sequences that were read fit the task that they are for.
-    fn admit(&self, port: Port, sequences: &[Sequence]) -> Result<(), Refusal> {
+    /// Where the bytes lie that a descriptor carries, until the driver has gathered them for its packet.
+    fn carried(&mut self, by: Worker, inline: &[u64], (start, len): (u64, u64)) -> Vec<Place> {
+        let address = Self::memory_bytes(&self.settings) - MAX_INLINE;
+        let words = &inline[start as usize / 8..(start + len).div_ceil(8) as usize];
+        for (at, word) in (0..).step_by(8).zip(words) {
+            let to = Place { region: Region::Nic, address: address + at, len: (len - at).min(8) };
+            self.outputs.push_back(Output::Order { by, order: Order::Write { word: *word, to } });
+        }
+        vec![Place { region: Region::Nic, address, len }]
+    }
+
+    /// Whether what was read fits the task that it is for.
+    fn admit(&self, port: Port, posted: &[Posted]) -> Result<(), Refusal> {
         let (mut index, mut next) = (0, BTreeMap::new());
-        for sequence in sequences {
-            let head = sequence.head();
+        for posted in posted {
+            let head = &posted.descriptors()[0];
             let (job, source_port) = (head.job, Port(head.source_port));
             if source_port != port {
                 return Err(Refusal::Port { port, source_port });
@@ -219,14 +242,22 @@ impl Ordered {
             if let Some(failure) = task.failed {
                 return Err(JobError::Failed { job, failure }.into());
             }
+            let sequence = match posted {
+                Posted::Sequence(sequence) => sequence,
+                Posted::Direct(descriptor) => {
+                    task.knows(descriptor.peer()).map_err(|fault| DescriptorError { index, fault })?;
+                    index += 1;
+                    continue;
+                }
+            };
             let next = next.entry(job).or_insert(task.next);
             let expected = (*next % PULSES) as u16;
             if head.pulse != expected {
                 return Err(Refusal::Pulse { job, pulse: head.pulse, expected });
             }
             *next += 1;
-            for descriptor in &sequence.descriptors {
-                self.fits(task, sequence, descriptor).map_err(|fault| DescriptorError { index, fault })?;
+            for at in 0..sequence.descriptors.len() {
+                self.fits(task, sequence, at).map_err(|fault| DescriptorError { index, fault })?;
                 index += 1;
             }
         }
@@ -234,8 +265,8 @@ impl Ordered {
     }
 
     /// What of a descriptor only the NIC and the task can tell.
-    fn fits(&self, task: &Task, sequence: &Sequence, descriptor: &descriptor::Descriptor) -> Result<(), Fault> {
-        let most = self.settings.intermediate_bytes();
+    fn fits(&self, task: &Task, sequence: &Sequence, at: usize) -> Result<(), Fault> {
+        let (descriptor, most) = (&sequence.descriptors[at], self.settings.intermediate_bytes());
         let pieces = [&descriptor.operand, &descriptor.result, &descriptor.message].into_iter().flatten();
         for piece in pieces {
             if let Address::Intermediate(at) = piece.address
@@ -244,13 +275,7 @@ impl Ordered {
                 return Err(Fault::Intermediate { bytes: at.saturating_add(piece.len), most });
             }
         }
-        let dest = Source { node: descriptor.dest, port: descriptor.dest_port };
-        let dest = descriptor.flags.has(descriptor::Flags::SENDS).then_some(dest);
-        let strangers = sequence.head().sources.iter().copied().chain(dest);
-        match strangers.into_iter().find(|other| !task.peers.contains_key(other)) {
-            Some(Source { node, port }) => Err(Fault::Stranger { node, port }),
-            None => Ok(()),
-        }
+        task.knows(sequence.head().sources.iter().copied().chain(sequence.dest(at)))
     }
 
     /// Takes a chunk of a message in, if there is room for it.
@@ -305,14 +330,21 @@ impl Engine for Ordered {
     type Packet = Packet;
 
     fn post(&mut self, now: u64, port: Port, post: &[u64]) -> Result<(), Refusal> {
-        let sequences = Sequence::read(post)?;
-        self.admit(port, &sequences)?;
-        for sequence in sequences {
+        let posted = Posted::read(post)?;
+        self.admit(port, &posted)?;
+        for posted in posted {
+            let sequence = match posted {
+                Posted::Sequence(sequence) => sequence,
+                Posted::Direct(descriptor) => {
+                    self.post_direct(port, descriptor);
+                    continue;
+                }
+            };
             let key = (sequence.head().job, port.0);
             self.bind(key);
             let task = self.tasks.get_mut(&key).expect("admitted");
             if sequence.ends() {
-                task.ends.push_back(task.next);
+                task.ends.push_back(End::Pulse(task.next));
             }
             task.queue.push_back(sequence);
             task.next += 1;
@@ -327,6 +359,8 @@ impl Engine for Ordered {
         let source = Source { node: from.0, port: packet.source_port };
         match packet.content {
             Content::Data { seq, pulse, chunk, bytes } => self.take_in(task, source, (seq, pulse, chunk, bytes)),
+            Content::Direct { number, chunk, bytes } => self.land(task, source, (number, chunk, bytes)),
+            Content::Places { before } => self.placed(task, source, before),
             Content::Ask { pulse } => self.asked(task, source, pulse),
             Content::Grant { before } => self.granted(task, source, before),
             Content::Abort(failure) => match self.tasks.get(&task) {

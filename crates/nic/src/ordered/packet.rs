@@ -26,6 +26,20 @@ pub enum Content {
         /// Bytes behind the header.
         bytes: u32,
     },
+    /// One chunk of a message from point to point (C = 0), with `bytes` of payload.
+    Direct {
+        /// Which message of the source to this port, counted from the job's first.
+        number: u64,
+        /// Which chunk of the message.
+        chunk: u16,
+        /// Bytes behind the header.
+        bytes: u32,
+    },
+    /// The source has named places for all such messages to it before this one: SwapRemoteAddr.
+    Places {
+        /// Counted from the job's first.
+        before: u64,
+    },
     /// The source has something of this pulse to send and knows of no room for it.
     Ask {
         /// Counted from the job's first.

@@ -2,12 +2,13 @@
 
 use super::buffer::{Key, Name};
 use super::descriptor::{Address, Flags, PULSES, Piece, Source};
+use super::direct::Direct;
 use super::task::{Ask, Retry, Running, Task};
 use super::{Content, Ordered, TaskKey};
 use crate::engine::{Completion, Failure, Order, Output, Place, Port, Region, Worker};
 
 impl Ordered {
-    fn task(&mut self, key: TaskKey) -> &mut Task {
+    pub(super) fn task(&mut self, key: TaskKey) -> &mut Task {
         self.tasks.get_mut(&key).expect("a task that goes on is open")
     }
 
@@ -106,9 +107,7 @@ impl Ordered {
         let task = &self.tasks[&key];
         let running = &task.running[&pulse];
         let descriptor = &running.sequence.descriptors[running.at];
-        let sends = descriptor.flags.has(Flags::SENDS);
-        let to = Source { node: descriptor.dest, port: descriptor.dest_port };
-        if sends && task.peers[&to].granted <= pulse {
+        if let Some(to) = running.sequence.dest(running.at).filter(|to| task.peers[to].granted <= pulse) {
             self.ask(key, to, pulse);
             return false;
         }
@@ -162,8 +161,7 @@ impl Ordered {
         let (flags, chunk) = (descriptor.flags, running.chunk);
         let unit = task.unit.expect("a task that runs has a unit");
         let intermediate = self.intermediate(unit, running.counter);
-        let start = chunk * self.settings.packet_bytes;
-        let len = u64::from(descriptor.length).saturating_sub(start).min(self.settings.packet_bytes);
+        let (start, len) = self.settings.packet(descriptor.length.into(), chunk);
         let places = |pieces: &[Piece]| cut(pieces, (start, len), Port(key.1), intermediate);
         let [operand, result, message] =
             [&descriptor.operand, &descriptor.result, &descriptor.message].map(|pieces| places(pieces));
@@ -188,12 +186,12 @@ impl Ordered {
         } else if operand != result {
             orders.extend(pairs(&operand, &result).map(copy));
         }
-        let sent = flags.has(Flags::SENDS).then_some((
-            Source { node: descriptor.dest, port: descriptor.dest_port },
-            Content::Data { seq: descriptor.seq, pulse: descriptor.pulse, chunk: chunk as u16, bytes: len as u32 },
-        ));
-        self.outputs.extend(orders.into_iter().map(|order| Output::Order { by: Worker::Nic(unit as u16), order }));
-        if let Some((to, content)) = sent {
+        let content =
+            Content::Data { seq: descriptor.seq, pulse: descriptor.pulse, chunk: chunk as u16, bytes: len as u32 };
+        let (to, inline, by) = (running.sequence.dest(running.at), descriptor.inline.clone(), Worker::Nic(unit as u16));
+        self.outputs.extend(orders.into_iter().map(|order| Output::Order { by, order }));
+        if let Some(to) = to {
+            let message = if inline.is_empty() { message } else { self.carried(by, &inline, (start, len)) };
             self.transmit(key, to, content, message);
         }
     }
@@ -212,12 +210,7 @@ impl Ordered {
         for pulse in over {
             self.give_back(key, unit, pulse);
         }
-        while let Some(end) = self.tasks[&key].ends.front().copied()
-            && end < oldest
-        {
-            self.task(key).ends.pop_front();
-            self.complete(key, Ok(()));
-        }
+        self.tell_ended(key);
         self.look_again(unit);
     }
 
@@ -235,6 +228,14 @@ impl Ordered {
             let number = (pulse % PULSES) as u16;
             let stale = |other: Key| other.task() == key && other.pulse() == number;
             self.counters.late += self.units[unit].buffer.remove_all(stale) as u64;
+        }
+    }
+
+    /// Tells of calls that have ended, in the order in which they were posted.
+    pub(super) fn tell_ended(&mut self, key: TaskKey) {
+        while self.tasks[&key].has_ended() {
+            self.task(key).ends.pop_front();
+            self.complete(key, Ok(()));
         }
     }
 
@@ -332,6 +333,7 @@ impl Ordered {
     pub(super) fn release(&mut self, key: TaskKey) {
         let always = self.settings.granted();
         let task = self.task(key);
+        task.direct = Direct::default();
         let Some(number) = task.unit.take() else { return };
         let running = std::mem::take(&mut task.running);
         let beyond = task.granted - task.done - always;
@@ -348,7 +350,7 @@ impl Ordered {
 }
 
 /// `len` bytes from `start` of what pieces hold, where they lie.
-fn cut(pieces: &[Piece], (start, len): (u64, u64), port: Port, intermediate: u64) -> Vec<Place> {
+pub(super) fn cut(pieces: &[Piece], (start, len): (u64, u64), port: Port, intermediate: u64) -> Vec<Place> {
     let (mut skip, mut left, mut places) = (start, len, Vec::new());
     for piece in pieces {
         let take = piece.len.saturating_sub(skip).min(left);
@@ -366,7 +368,7 @@ fn cut(pieces: &[Piece], (start, len): (u64, u64), port: Port, intermediate: u64
 }
 
 /// The same bytes of two lists of places, in pieces that neither of them cuts.
-fn pairs<'a>(from: &'a [Place], to: &'a [Place]) -> impl Iterator<Item = (Place, Place)> + 'a {
+pub(super) fn pairs<'a>(from: &'a [Place], to: &'a [Place]) -> impl Iterator<Item = (Place, Place)> + 'a {
     let rest = |place: Place, len| Place { address: place.address + len, len: place.len - len, ..place };
     let (mut from, mut to) = (from.iter().copied(), to.iter().copied());
     let mut next = (from.next(), to.next());

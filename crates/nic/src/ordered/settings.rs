@@ -112,6 +112,12 @@ impl Settings {
         4 * self.pulse_packets() as u64 * self.packet_bytes
     }
 
+    /// Where in a message of `bytes` bytes packet `at` begins, and how many it has.
+    pub(super) fn packet(&self, bytes: u64, at: u64) -> (u64, u64) {
+        let start = at * self.packet_bytes;
+        (start, bytes.saturating_sub(start).min(self.packet_bytes))
+    }
+
     /// Packets of a message; one without bytes takes one, too.
     #[must_use]
     pub fn packets(&self, bytes: u64) -> u64 {

@@ -7,7 +7,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::Settings;
-use super::descriptor::{PULSES, Sequence, Source};
+use super::descriptor::{Fault, PULSES, Sequence, Source};
+use super::direct::Direct;
 use crate::engine::Failure;
 
 /// A sequence that holds a DMA counter.
@@ -46,6 +47,14 @@ pub(super) struct Retry {
     pub(super) tries: u32,
 }
 
+/// With what a call ends.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum End {
+    Pulse(u64),
+    /// With all descriptors from point to point of the calls of that kind up to this one.
+    Direct(u64),
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Task {
@@ -61,8 +70,9 @@ pub(super) struct Task {
     pub(super) next: u64,
     pub(super) done: u64,
     pub(super) granted: u64,
-    /// Pulses from `done` on with which a call ends.
-    pub(super) ends: VecDeque<u64>,
+    /// Of calls in flight, in the order in which they were posted and are told.
+    pub(super) ends: VecDeque<End>,
+    pub(super) direct: Direct,
     /// Packets that wait, by pulse.
     pub(super) held: BTreeMap<u64, usize>,
     /// Who waits for room.
@@ -83,6 +93,7 @@ impl Task {
             done: 0,
             granted,
             ends: VecDeque::new(),
+            direct: Direct::default(),
             held: BTreeMap::new(),
             asks: BTreeMap::new(),
             retry: None,
@@ -102,6 +113,22 @@ impl Task {
             && self.held.is_empty()
             && self.asks.is_empty()
             && self.granted == self.done + settings.granted()
+    }
+
+    /// Whether all of these are of the job.
+    pub(super) fn knows(&self, others: impl IntoIterator<Item = Source>) -> Result<(), Fault> {
+        match others.into_iter().find(|other| !self.peers.contains_key(other)) {
+            Some(Source { node, port }) => Err(Fault::Stranger { node, port }),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether its oldest call has ended.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ends.front().is_some_and(|end| match end {
+            End::Pulse(pulse) => *pulse < self.done,
+            End::Direct(call) => self.direct.is_over(*call),
+        })
     }
 
     /// Whether the pulse that is first in the queue is the oldest that is not done.

@@ -8,6 +8,12 @@
 //! | copy | a descriptor with operand and result |
 //! | send | CP of the descriptor that makes what is sent, else a descriptor of its own |
 //!
+//! What lies in a rank's input travels in the descriptor where it is short, since the host has it when it posts. A
+//! message that goes back to whom its descriptor has heard last takes the port from there (SwapLocalVP).
+//!
+//! Where that does not fit and no message follows another one's arrival, as in gathers and exchanges of pairs, a call
+//! goes from point to point (C = 0): each rank names places for what it receives and sends the rest.
+//!
 //! A collective beyond what a pulse has room for is cut into pulses, each a whole call for a part of every vector, so
 //! that contributions to an element meet as they would in one (TH-5). Plans in which an element's place decides how it
 //! goes, such as rings, fit one pulse or are refused.
@@ -16,13 +22,15 @@
 //! holds back; a template has no addresses, so it serves all calls of its kind. SeqID counts the messages from one rank
 //! to another within a pulse.
 
+mod exchange;
 mod lower;
 mod pulses;
 
+pub use exchange::Exchange;
 pub use lower::LowerError;
 pub use pulses::{Lowered, lower};
 
-use outboard_nic::ordered::descriptor::{Address, Descriptor, Flags, PULSES, Piece, Source};
+use outboard_nic::ordered::descriptor::{Address, Descriptor, Flags, MAX_INLINE, PULSES, Piece, Source};
 use outboard_plan::{Buffer, OpId, Rank, Reduction, Span};
 
 /// What a descriptor does with what it has waited for.
@@ -66,7 +74,7 @@ pub struct Template {
 }
 
 /// What a template becomes descriptors with.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct Call<'a> {
     /// The job.
     pub job: u8,
@@ -78,6 +86,22 @@ pub struct Call<'a> {
     pub input: u64,
     /// Where its output does.
     pub output: u64,
+    /// The bytes of a span of its input.
+    pub bytes: &'a dyn Fn(Span) -> Vec<u8>,
+}
+
+impl Call<'_> {
+    /// Has a descriptor send what lies at these spans: the words themselves where they are few and are the rank's own.
+    fn carry(&self, descriptor: &mut Descriptor, message: &[Span]) {
+        let own = message.iter().all(|span| span.buffer == Buffer::Input);
+        if own && (1..=MAX_INLINE).contains(&descriptor.length.into()) {
+            let bytes: Vec<u8> = message.iter().flat_map(|span| (self.bytes)(*span)).collect();
+            let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+            descriptor.inline = bytes.chunks(8).map(word).collect();
+        } else {
+            descriptor.message = message.iter().map(|span| piece(self, span)).collect();
+        }
+    }
 }
 
 impl Template {
@@ -130,8 +154,11 @@ impl Template {
             if let Some((to, seq, message)) = &step.sends {
                 flags = flags.with(Flags::SENDS);
                 let Source { node, port } = member(to);
-                (descriptor.dest, descriptor.dest_port, descriptor.seq) = (node, port, *seq as u8);
-                descriptor.message = places(message);
+                let answers = step.awaits.0.last() == Some(to);
+                flags = flags.with(if answers { Flags::SWAP_LOCAL_PORT } else { Flags::default() });
+                (descriptor.dest, descriptor.seq) = (node, *seq as u8);
+                descriptor.dest_port = if answers { 0 } else { port };
+                call.carry(&mut descriptor, message);
             }
             Descriptor { flags, ..descriptor }.write(words);
         }

@@ -6,6 +6,7 @@ use outboard_nic::ordered::Settings;
 use outboard_plan::selection::{Choice, Collective};
 use outboard_plan::{Arguments, Buffer, Extents, Program, Rank, Span, program};
 
+use super::exchange::{Exchange, exchanges};
 use super::lower::{self, LowerError};
 use super::{Call, Template};
 use crate::contract;
@@ -24,14 +25,25 @@ const SHORTER: &str = "a pulse of one element is too long: choose an algorithm w
 const CUT: &str =
     "a plan whose elements go different ways has no pulses: move fewer bytes, or choose another algorithm";
 
-/// The templates of a call.
+/// A call without addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lowered {
-    /// By pulse, those of all ranks.
-    pub pulses: Vec<Vec<Template>>,
+pub enum Lowered {
+    /// By pulse, the templates of all ranks.
+    Pulses(Vec<Vec<Template>>),
+    /// From point to point, by rank.
+    Exchange(Vec<Exchange>),
 }
 
 impl Lowered {
+    /// Pulses of the job that the call takes.
+    #[must_use]
+    pub fn pulses(&self) -> usize {
+        match self {
+            Lowered::Pulses(pulses) => pulses.len(),
+            Lowered::Exchange(_) => 0,
+        }
+    }
+
     /// What `rank` posts for a call whose first pulse is number `first` of the job.
     ///
     /// # Panics
@@ -39,19 +51,34 @@ impl Lowered {
     #[must_use]
     pub fn words(&self, rank: Rank, call: &Call<'_>, first: u64) -> Vec<u64> {
         let mut words = Vec::new();
-        for (at, templates) in (0..).zip(&self.pulses) {
-            let ends = at + 1 == self.pulses.len() as u64;
-            templates[rank.0 as usize].write(call, first + at, ends, &mut words);
+        match self {
+            Lowered::Pulses(pulses) => {
+                for (at, templates) in (0..).zip(pulses) {
+                    let ends = at + 1 == pulses.len() as u64;
+                    templates[rank.0 as usize].write(call, first + at, ends, &mut words);
+                }
+            }
+            Lowered::Exchange(ranks) => ranks[rank.0 as usize].write(call, &mut words),
         }
         words
     }
 }
 
-/// What ranks post where a call is carried out by `choice`, in as few pulses of equal length as doubling finds.
+/// What ranks post where a call is carried out by `choice`: in as few pulses of equal length as doubling finds, since
+/// what has room needs no word before, else from point to point.
 ///
 /// # Errors
 /// When there is no plan, or it does not fit the NIC.
 pub fn lower(choice: Choice, arguments: &Arguments<'_>, settings: &Settings) -> Result<Lowered, LowerError> {
+    let refused = match pulses(choice, arguments, settings) {
+        Ok(pulses) => return Ok(Lowered::Pulses(pulses)),
+        Err(refused) => refused,
+    };
+    exchanges(&programs(choice, arguments)?).map(Lowered::Exchange).ok_or(refused)
+}
+
+/// By pulse, the templates of all ranks.
+fn pulses(choice: Choice, arguments: &Arguments<'_>, settings: &Settings) -> Result<Vec<Vec<Template>>, LowerError> {
     let unit = arguments.element_bytes.max(1);
     let (elements, units) = match choice.collective() {
         Collective::Broadcast => (Elements::Vector, arguments.bytes),
@@ -82,9 +109,15 @@ pub fn lower(choice: Choice, arguments: &Arguments<'_>, settings: &Settings) -> 
             pulses.map(|part| one(choice, arguments, &elements, part, (settings, remedy))).collect();
         match lowered {
             Err(error) if error.is_size() && length > 1 && !matches!(elements, Elements::Whole) => count *= 2,
-            lowered => return Ok(Lowered { pulses: lowered? }),
+            lowered => return lowered,
         }
     }
+}
+
+/// The programs of all ranks.
+fn programs(choice: Choice, arguments: &Arguments<'_>) -> Result<Vec<Program>, LowerError> {
+    let ranks = (0..arguments.topology.ranks()).map(Rank);
+    ranks.map(|rank| Ok(program(choice, arguments, rank)?)).collect()
 }
 
 /// The templates of the pulse for `part`, in bytes of the vector or of each block.
@@ -95,10 +128,8 @@ fn one(
     part: Range<u64>,
     (settings, remedy): (&Settings, &'static str),
 ) -> Result<Vec<Template>, LowerError> {
-    let ranks = arguments.topology.ranks();
-    let all = |extents: Option<&Extents>, bytes| -> Result<Vec<Program>, LowerError> {
-        let arguments = Arguments { bytes, extents: extents.or(arguments.extents), ..*arguments };
-        (0..ranks).map(|rank| Ok(program(choice, &arguments, Rank(rank))?)).collect()
+    let all = |extents: Option<&Extents>, bytes| {
+        programs(choice, &Arguments { bytes, extents: extents.or(arguments.extents), ..*arguments })
     };
     let templates = |programs: Vec<Program>, gather: &dyn Fn(Rank, Span) -> Vec<Span>| {
         let one = |program: &Program| lower::template(program, |span| gather(program.rank, span), settings, remedy);

@@ -7,9 +7,10 @@ use outboard_nic::datapath::Transport;
 use outboard_nic::triggered::list::Protocol;
 use outboard_nic::{datapath, host, ordered, triggered};
 use outboard_plan::selection::{Choice, Collective};
-use outboard_plan::{Arguments, Element, Operator, Rank, Reduction, Topology};
+use outboard_plan::{Arguments, Element, Operator, Rank, Reduction, Topology, deferred};
 use outboard_plan_tools as tools;
 
+use super::service::on_lists;
 use super::{Call, JobPlan, Kind, NicPlan, Prepared, service_process};
 
 /// What carries out plans.
@@ -25,16 +26,19 @@ pub enum EngineKind {
     Datapath,
     /// Processes themselves.
     Host,
+    /// Deferred work of libfabric beside the service process: `outboardd --engine ofi-triggered`.
+    OfiTriggered,
 }
 
 impl EngineKind {
     /// All of them.
-    pub const ALL: [EngineKind; 5] = [
+    pub const ALL: [EngineKind; 6] = [
         EngineKind::ServiceProcess,
         EngineKind::Triggered,
         EngineKind::Ordered,
         EngineKind::Datapath,
         EngineKind::Host,
+        EngineKind::OfiTriggered,
     ];
 
     /// How the engine carries out a call, in words, where there is more to say than that it does; or why it does not.
@@ -63,7 +67,8 @@ impl EngineKind {
             }
             EngineKind::Ordered => {
                 let lowered = tools::ordered::lower(choice, arguments, &ordered::Settings::default());
-                match lowered.map_err(|error| error.to_string())?.pulses.len() {
+                match lowered.map_err(|error| error.to_string())?.pulses() {
+                    0 => Ok("from point to point".to_owned()),
                     1 => Ok(String::new()),
                     pulses => Ok(format!("in {pulses} pulses")),
                 }
@@ -74,6 +79,13 @@ impl EngineKind {
             }
             EngineKind::Host => {
                 tools::host::lower(choice, arguments).map(|_| String::new()).map_err(|error| error.to_string())
+            }
+            EngineKind::OfiTriggered => {
+                match deferred::choice(choice.collective(), arguments.topology.ranks(), arguments.bytes) {
+                    Ok(own) if own == choice => Ok(String::new()),
+                    Ok(own) => Err(format!("it goes by {own}")),
+                    Err(why) => Err(why.to_string()),
+                }
             }
         }
     }
@@ -100,6 +112,7 @@ impl EngineKind {
                 play(hosts, call, settings, 0..1)?;
                 play(hosts, call, host::Settings { progress: host::Progress::Thread, ..settings }, 1..2)
             }
+            EngineKind::OfiTriggered => on_lists(hosts, &call),
         }
     }
 }
@@ -131,6 +144,7 @@ impl fmt::Display for EngineKind {
             EngineKind::Ordered => "ordered",
             EngineKind::Datapath => "datapath",
             EngineKind::Host => "host",
+            EngineKind::OfiTriggered => "ofi-triggered",
         })
     }
 }

@@ -50,10 +50,16 @@ fn port(tape: &mut Tape<'_>) -> Port {
 impl Forge for ordered::Settings {
     fn forge(tape: &mut Tape<'_>) -> ordered::Packet {
         let (job, source_port, Port(port)) = (tape.below(4), tape.number() as u16, port(tape));
-        let content = match tape.below(6) {
+        let content = match tape.below(10) {
             0 => ordered::Content::Ask { pulse: tape.number() },
             1 => ordered::Content::Grant { before: tape.number() },
-            2 if tape.flip() => ordered::Content::Abort(Failure::Dead { node: Node(tape.number32()) }),
+            2 => ordered::Content::Places { before: tape.number() },
+            3 => ordered::Content::Direct {
+                number: tape.below(3).into(),
+                chunk: tape.number() as u16,
+                bytes: bytes(tape) as u32,
+            },
+            4 if tape.flip() => ordered::Content::Abort(Failure::Dead { node: Node(tape.number32()) }),
             _ => ordered::Content::Data {
                 seq: tape.number() as u8,
                 pulse: tape.number() as u16,
@@ -65,7 +71,13 @@ impl Forge for ordered::Settings {
     }
 
     fn payload(packet: &ordered::Packet) -> u64 {
-        if let ordered::Content::Data { bytes, .. } = packet.content { bytes.into() } else { 0 }
+        match packet.content {
+            ordered::Content::Data { bytes, .. } | ordered::Content::Direct { bytes, .. } => bytes.into(),
+            ordered::Content::Places { .. }
+            | ordered::Content::Ask { .. }
+            | ordered::Content::Grant { .. }
+            | ordered::Content::Abort(_) => 0,
+        }
     }
 }
 
@@ -154,12 +166,11 @@ pub fn play(script: &[u8]) -> Result<Played, NicBreach> {
     let tape = &mut tape;
     let sum = Reduction::new(Operator::Sum, Element::F64).ok();
     match tape.below(5) {
-        0 => on(
-            tape,
-            ordered::Settings::default(),
-            [(Collective::Allreduce, "rabenseifner"), (Collective::Broadcast, "binomial")],
-            sum,
-        ),
+        0 => {
+            // So small that the second call goes from point to point.
+            let settings = ordered::Settings { buffer_bytes: 64 << 10, ..ordered::Settings::default() };
+            on(tape, settings, [(Collective::Allreduce, "rabenseifner"), (Collective::Alltoall, "pull")], sum)
+        }
         1 => on(
             tape,
             triggered::Settings::default(),

@@ -10,7 +10,7 @@ use outboard_nic::ordered::descriptor::Source;
 use outboard_nic::ordered::{self, Ordered};
 use outboard_nic::triggered::{self, Triggered};
 use outboard_nic::{Engine, Failure, JobError, Node, Port, host};
-use outboard_plan::{Arguments, PlanError, Program, Rank, Topology};
+use outboard_plan::{Arguments, PlanError, Program, Rank, Span, Topology};
 use outboard_plan_tools as tools;
 use outboard_plan_tools::triggered::Communicator;
 
@@ -26,6 +26,8 @@ pub struct Job<'a> {
     pub calls: &'a [Call],
     /// By call and rank, where input, output and scratch begin in the memory of the process.
     pub memory: &'a [Vec<[u64; 3]>],
+    /// By call and rank, what the input holds; empty where bytes are not judged.
+    pub inputs: &'a [&'a [Vec<u8>]],
 }
 
 /// What one rank posts for each call, by call and rank.
@@ -102,20 +104,25 @@ impl Kind for ordered::Settings {
     fn lower(&self, job: &Job<'_>) -> Result<Posts<Vec<u64>>, Self::LowerError> {
         let sources = sources(job.members);
         let mut first = 0;
-        let mut one = |(call, memory): (&Call, &Vec<[u64; 3]>)| {
+        let mut one = |at: usize| {
+            let (call, memory, inputs) = (&job.calls[at], &job.memory[at], job.inputs[at]);
             let lowered =
                 call.with_arguments(job.topology, |arguments| tools::ordered::lower(call.choice, arguments, self))?;
             let words = |(rank, [input, output, _]): (u32, &[u64; 3])| {
-                let (reduction, members) = (call.reduction, sources.as_slice());
-                let posted =
-                    tools::ordered::Call { job: job.number, members, reduction, input: *input, output: *output };
+                let bytes = |span: Span| match inputs.get(rank as usize) {
+                    Some(input) => input[span.offset as usize..][..span.len as usize].to_vec(),
+                    None => vec![0; span.len as usize],
+                };
+                let (number, reduction, members) = (job.number, call.reduction, sources.as_slice());
+                let (input, output, bytes) = (*input, *output, &bytes);
+                let posted = tools::ordered::Call { job: number, members, reduction, input, output, bytes };
                 lowered.words(Rank(rank), &posted, first)
             };
             let posts = (0..).zip(memory).map(words).collect();
-            first += lowered.pulses.len() as u64;
+            first += lowered.pulses() as u64;
             Ok(posts)
         };
-        job.calls.iter().zip(job.memory).map(&mut one).collect()
+        (0..job.calls.len()).map(&mut one).collect()
     }
 
     fn no_plan(error: PlanError) -> Self::LowerError {

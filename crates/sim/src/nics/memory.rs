@@ -39,6 +39,9 @@ impl Memory {
     pub(super) fn perform(&mut self, node: Node, order: Order, payload: &[u8]) {
         match order {
             Order::Deliver { to } => self.bytes(node, to).copy_from_slice(payload),
+            Order::Write { word, to } => {
+                self.bytes(node, to).copy_from_slice(&word.to_le_bytes()[..to.len as usize]);
+            }
             Order::Copy { from, to } => {
                 let from = self.bytes(node, from).to_vec();
                 self.bytes(node, to).copy_from_slice(&from);

@@ -318,8 +318,10 @@ fn prepare<S: Kind>(
         memory.push(one.places.clone());
         calls.push(one);
     }
-    let posts =
-        settings.lower(&Job { number, members: &members, topology: &topology, calls: &job.calls, memory: &memory })?;
+    let inputs: Vec<&[Vec<u8>]> = calls.iter().map(|call| call.inputs.as_slice()).collect();
+    let lowered =
+        Job { number, members: &members, topology: &topology, calls: &job.calls, memory: &memory, inputs: &inputs };
+    let posts = settings.lower(&lowered)?;
     for ((index, call), (one, posts)) in (0..).zip(&job.calls).zip(calls.iter_mut().zip(posts)) {
         one.posts = posts;
         if filled {

@@ -1,10 +1,12 @@
-//! The same call on service processes: what NICs have to agree with.
+//! The same call on service processes: what NICs have to agree with; and on the engines beside them.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
+use std::time::Duration;
 
+use outboard_plan::deferred::List;
 use outboard_plan::selection::{Collective, Rule, Tuning};
-use outboard_plan::{Rank, Topology};
+use outboard_plan::{Rank, Topology, program};
 
 use super::{Call, reference};
 use crate::combined::Combined;
@@ -12,6 +14,9 @@ use crate::pattern::Pattern;
 use crate::report::Failure;
 use crate::scenario::{CallPlan, Scenario};
 use crate::store::StoreKind;
+
+/// By which a rank is late: others have done all that they can by then.
+const LATE: Duration = Duration::from_millis(2);
 
 /// Plays `call`, the first of a group with ranks on these hosts, on service processes; whether all ranks that receive
 /// something combined end with the bits of the plan. What only moves is judged by the oracle of the run.
@@ -22,6 +27,48 @@ use crate::store::StoreKind;
 /// # Panics
 /// When a reduction has none, or there are more hosts than a group has ranks.
 pub fn service_process(hosts: &[u32], call: &Call) -> Result<bool, Box<Failure>> {
+    let bits = crate::run(&scenario(hosts, call), 1).map_err(Box::new)?.bits;
+    if bits.is_empty() {
+        return Ok(true);
+    }
+    let topology = Topology::of_hosts(hosts.iter().copied()).expect("at most as many ranks as a group has");
+    let contributed = |rank: Rank, bytes| call.contribution(rank, 0, bytes);
+    let expected = call.with_arguments(&topology, |arguments| reference::outputs(call, arguments, contributed));
+    let agrees = |((_, member, _), bits): (&(usize, usize, u64), &u64)| {
+        let mut hasher = DefaultHasher::new();
+        expected[*member].hash(&mut hasher);
+        *bits == hasher.finish()
+    };
+    Ok(bits.iter().all(agrees))
+}
+
+/// Plays `call` on service processes that leave it to engines of deferred work, in time and with a rank that is late.
+/// The oracle of the run judges it, and every rank whose list does anything has to have handed it over.
+///
+/// # Errors
+/// What was found wrong, in words.
+pub(super) fn on_lists(hosts: &[u32], call: &Call) -> Result<(), String> {
+    let topology = Topology::flat(hosts.len() as u32);
+    let works = |rank| {
+        let program = call.with_arguments(&topology, |arguments| program(call.choice, arguments, Rank(rank)));
+        List::lower(&program.expect("a plan")).is_ok_and(|list| !list.tasks.is_empty())
+    };
+    let several = hosts.iter().any(|host| *host != hosts[0]);
+    let expected = (0..hosts.len() as u32).filter(|rank| several && works(*rank)).count() as u64;
+    let mut scenario = scenario(hosts, call);
+    scenario.config.deferred = Some("sockets".into());
+    for (seed, late) in [(1, None), (2, None), (3, Some((hosts.len() / 3, LATE)))] {
+        scenario.groups[0].calls[0].late = late.into_iter().collect();
+        let lists = crate::run(&scenario, seed).map_err(|failure| failure.to_string())?.lists;
+        if lists != expected {
+            return Err(format!("seed {seed}: {lists} lists of {expected} ranks"));
+        }
+    }
+    Ok(())
+}
+
+/// One call of a group with ranks on these hosts.
+fn scenario(hosts: &[u32], call: &Call) -> Scenario {
     let (root, ranks) = (call.root.0 as usize, hosts.len());
     let combined = |result| Pattern::Reduction { result, reduction: call.reduction.expect("a call that combines") };
     let (pattern, bytes) = match call.choice.collective() {
@@ -43,17 +90,5 @@ pub fn service_process(hosts: &[u32], call: &Call) -> Result<bool, Box<Failure>>
     let rule = Rule { up_to: None, ranks: None, choice: call.choice };
     let rules = [(call.choice.collective(), vec![rule])].into();
     scenario.config.tuning = Some(Arc::new(Tuning { rules, ..Tuning::default() }));
-    let bits = crate::run(&scenario, 1).map_err(Box::new)?.bits;
-    if bits.is_empty() {
-        return Ok(true);
-    }
-    let topology = Topology::of_hosts(hosts.iter().copied()).expect("at most as many ranks as a group has");
-    let contributed = |rank: Rank, bytes| call.contribution(rank, 0, bytes);
-    let expected = call.with_arguments(&topology, |arguments| reference::outputs(call, arguments, contributed));
-    let agrees = |((_, member, _), bits): (&(usize, usize, u64), &u64)| {
-        let mut hasher = DefaultHasher::new();
-        expected[*member].hash(&mut hasher);
-        *bits == hasher.finish()
-    };
-    Ok(bits.iter().all(agrees))
+    scenario
 }

@@ -395,7 +395,7 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
         let (work, rate, bytes) = match order {
             Some(Order::Copy { from, .. }) => ("copy", machine.copy_rate, from.len),
             Some(Order::Reduce { from, .. }) => ("combine", machine.combine_rate, from.len),
-            Some(Order::Deliver { .. }) | None => ("copy", machine.copy_rate, 0),
+            Some(Order::Deliver { .. } | Order::Write { .. }) | None => ("copy", machine.copy_rate, 0),
         };
         let mut takes = 0.0;
         if !pass.noticed.contains(&port) {
@@ -546,7 +546,7 @@ struct Pass {
 
 fn reads(order: Order) -> [Place; 1] {
     match order {
-        Order::Deliver { to } => [to],
+        Order::Deliver { to } | Order::Write { to, .. } => [to],
         Order::Copy { from, .. } | Order::Reduce { from, .. } => [from],
     }
 }

@@ -239,6 +239,7 @@ impl World<'_> {
             errors: self.errors,
             late: self.late_events,
             overdue: self.overdue.clone(),
+            lists: self.cluster.hosts.iter().map(|host| host.engine.taken).sum(),
             coverage: self.cluster.hosts.iter().fold(self.cluster.dice.coverage.clone(), |mut sum, host| {
                 sum.add(&host.coverage);
                 sum

@@ -1,0 +1,90 @@
+//! Calls from point to point (C = 0).
+//!
+//! Invariant: both ends of a pair post its messages in one order, cut alike, since the NIC counts them and has no
+//! names.
+
+use outboard_nic::ordered::descriptor::{Descriptor, Flags, MAX_MESSAGE, Source};
+use outboard_plan::{Op, Program, Rank, Span};
+
+use super::{Call, piece};
+
+/// What one rank posts, without addresses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exchange {
+    rank: Rank,
+    /// Copies, then places for what comes, then what is sent; messages of a pair by index.
+    ops: Vec<Op>,
+}
+
+/// The exchanges of a call in which nothing but copies is followed, and nothing is multicast, combined or in scratch.
+pub(super) fn exchanges(programs: &[Program]) -> Option<Vec<Exchange>> {
+    programs.iter().map(exchange).collect()
+}
+
+fn exchange(program: &Program) -> Option<Exchange> {
+    let is_copy = |op: Op| matches!(op, Op::Copy { .. });
+    let moves = |op: Op| matches!(op, Op::Copy { .. } | Op::Send { .. } | Op::Recv { .. });
+    let mut followed = program.steps.iter().flat_map(|step| &step.after).map(|id| program.steps[id.0 as usize].op);
+    if program.scratch_bytes > 0 || !followed.all(is_copy) || !program.steps.iter().all(|step| moves(step.op)) {
+        return None;
+    }
+    let mut ops: Vec<Op> = program.steps.iter().map(|step| step.op).collect();
+    ops.sort_by_key(|op| match op {
+        Op::Recv { index, .. } => (1, *index),
+        Op::Send { index, .. } => (2, *index),
+        _ => (0, 0),
+    });
+    Some(Exchange { rank: program.rank, ops })
+}
+
+impl Exchange {
+    /// Appends the words of its descriptors; the call ends with the last of them.
+    ///
+    /// # Panics
+    /// When members are missing.
+    pub(super) fn write(&self, call: &Call<'_>, words: &mut Vec<u64>) {
+        let mut descriptors: Vec<Descriptor> = self.ops.iter().flat_map(|op| self.descriptors(call, *op)).collect();
+        // A rank that does nothing ends its call, too.
+        let ends = Descriptor { flags: Flags::ENDS, ..self.descriptor(call, 0) };
+        match descriptors.last_mut() {
+            Some(last) => last.flags = last.flags.with(Flags::ENDS),
+            None => descriptors.push(ends),
+        }
+        descriptors.iter().for_each(|descriptor| descriptor.write(words));
+    }
+
+    fn descriptor(&self, call: &Call<'_>, length: u64) -> Descriptor {
+        let source_port = call.members[self.rank.0 as usize].port;
+        Descriptor { job: call.job, source_port, length: length as u32, ..Descriptor::default() }
+    }
+
+    /// Those of one message or copy, which may be longer than a descriptor says.
+    fn descriptors(&self, call: &Call<'_>, op: Op) -> Vec<Descriptor> {
+        let whole = op.reads().or(op.writes()).expect("a message or a copy").len;
+        let parts = (0..whole.div_ceil(MAX_MESSAGE).max(1)).map(|at| at * MAX_MESSAGE);
+        let one = |start: u64| {
+            let len = (whole - start).min(MAX_MESSAGE);
+            let part = |span: Span| (len > 0).then_some(Span { offset: span.offset + start, len, ..span });
+            let places = |span: Span| part(span).iter().map(|part| piece(call, part)).collect();
+            let with = |peer: Rank, flags| {
+                let Source { node, port } = call.members[peer.0 as usize];
+                Descriptor { flags, dest: node, dest_port: port, ..self.descriptor(call, len) }
+            };
+            match op {
+                Op::Send { to, span, .. } => {
+                    let mut descriptor = with(to, Flags::SWAP_REMOTE_DATA);
+                    call.carry(&mut descriptor, part(span).as_slice());
+                    descriptor
+                }
+                Op::Recv { from, span, .. } => {
+                    Descriptor { result: places(span), ..with(from, Flags::SWAP_REMOTE_ADDRESS) }
+                }
+                Op::Copy { from, to } => {
+                    Descriptor { operand: places(from), result: places(to), ..self.descriptor(call, len) }
+                }
+                Op::Multicast { .. } | Op::MulticastRecv { .. } | Op::Reduce { .. } => unreachable!("of no exchange"),
+            }
+        };
+        parts.map(one).collect()
+    }
+}

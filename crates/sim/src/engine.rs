@@ -1,0 +1,143 @@
+//! The engine beside a service process, as deferred work of libfabric is: it carries out task lists by counters alone.
+//!
+//! Invariants: a task begins once, when its counter is at its threshold, and a receive is complete when a letter of its
+//! tag has come, before or behind it; complete, a task adds to its counter. Never touches a rank's memory, nor decides
+//! what a list does.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use outboard_plan::deferred::{Action, Threshold};
+use outboard_proto::{CallId, EngineMessage, GroupHandle, InstanceId, MemRef, Offload, Region};
+
+use crate::breach::Breach;
+use crate::store::{Access, Memory, Payload};
+
+/// A message from engine to engine, with its bytes where it has some.
+#[derive(Debug, Clone)]
+pub(crate) struct Letter {
+    pub(crate) to: usize,
+    pub(crate) tag: u64,
+    payload: Option<Payload>,
+}
+
+/// A list in flight.
+#[derive(Debug)]
+struct Running {
+    offload: Offload,
+    counters: Vec<u64>,
+    /// By task.
+    done: Vec<bool>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Engine {
+    lists: Vec<Running>,
+    /// Letters that no receive has met, by tag.
+    letters: BTreeMap<u64, Letter>,
+    pub(crate) outbox: VecDeque<Letter>,
+    /// Lists that have ended.
+    pub(crate) ended: VecDeque<(GroupHandle, InstanceId, CallId)>,
+    /// Lists that were taken so far.
+    pub(crate) taken: u64,
+}
+
+/// The address of the engine on a host.
+pub(crate) fn engine_of(host: usize) -> Arc<[u8]> {
+    Arc::from(&(host as u32).to_le_bytes()[..])
+}
+
+impl Engine {
+    /// Lists in flight.
+    pub(crate) fn lists(&self) -> usize {
+        self.lists.len()
+    }
+
+    /// Takes a list.
+    pub(crate) fn begin(&mut self, memory: &mut Memory, offload: Offload) -> Result<(), Breach> {
+        let (counters, done) = (vec![0; offload.list.counters as usize], vec![false; offload.list.tasks.len()]);
+        self.lists.push(Running { offload, counters, done });
+        self.taken += 1;
+        self.go_on(memory)
+    }
+
+    /// A letter has come.
+    pub(crate) fn receive(&mut self, memory: &mut Memory, letter: Letter) -> Result<(), Breach> {
+        let before = self.letters.insert(letter.tag, letter);
+        assert!(before.is_none(), "two letters of one tag: {before:?}");
+        self.go_on(memory)
+    }
+
+    /// Nobody waits for the list of this call any more.
+    pub(crate) fn withdraw(&mut self, call: CallId) {
+        self.lists.retain(|list| list.offload.call != call);
+    }
+
+    fn go_on(&mut self, memory: &mut Memory) -> Result<(), Breach> {
+        let Engine { lists, letters, outbox, .. } = self;
+        for list in &mut *lists {
+            while list.go_round(memory, letters, outbox)? {}
+        }
+        for Running { offload, .. } in lists.extract_if(.., |list| list.is_over()) {
+            self.ended.push_back((offload.group, offload.instance, offload.call));
+        }
+        Ok(())
+    }
+}
+
+impl Running {
+    fn reached(&self, threshold: Threshold) -> bool {
+        self.counters[threshold.counter as usize] >= threshold.value
+    }
+
+    fn is_over(&self) -> bool {
+        self.reached(self.offload.list.end)
+    }
+
+    /// Does what can be done now; whether there was anything.
+    fn go_round(
+        &mut self,
+        memory: &mut Memory,
+        letters: &mut BTreeMap<u64, Letter>,
+        outbox: &mut VecDeque<Letter>,
+    ) -> Result<bool, Breach> {
+        let mut went = false;
+        for at in 0..self.done.len() {
+            let task = self.offload.list.tasks[at];
+            if self.done[at] || !task.after.is_none_or(|after| self.reached(after)) {
+                continue;
+            }
+            let message = self.offload.messages[at].as_ref();
+            let counts = match (task.action, message) {
+                (Action::Add { to }, _) => to,
+                (Action::Send { counts, .. }, Some(EngineMessage { peer, tag, memory: from })) => {
+                    let to = <[u8; 4]>::try_from(&peer[..]).expect("an address of an engine");
+                    let payload = from.map(|from| done(from, memory.read(from)?)).transpose()?;
+                    outbox.push_back(Letter { to: u32::from_le_bytes(to) as usize, tag: *tag, payload });
+                    counts
+                }
+                (Action::Receive { counts, .. }, Some(EngineMessage { tag, memory: to, .. })) => {
+                    let Some(letter) = letters.remove(tag) else { continue };
+                    if let Some((to, payload)) = to.zip(letter.payload) {
+                        done(to, memory.write(to, &payload, 0)?)?;
+                    }
+                    counts
+                }
+                (action, None) => unreachable!("no message for {action:?}"),
+            };
+            self.counters[counts as usize] += 1;
+            (self.done[at], went) = (true, true);
+        }
+        Ok(went)
+    }
+}
+
+/// What was done with memory of the service process, which never faults.
+fn done<T>(at: MemRef, access: Access<T>) -> Result<T, Breach> {
+    assert!(matches!(at.region, Region::Staging(_)), "an engine has {at:?}");
+    match access {
+        Access::Done(done) => Ok(done),
+        Access::Fault(call) => unreachable!("staging of {call:?}"),
+    }
+}
