@@ -52,7 +52,7 @@ fn least(engine: EngineKind) -> usize {
     match engine {
         EngineKind::ServiceProcess | EngineKind::Host => 30,
         EngineKind::Triggered => 8,
-        EngineKind::Ordered => 12,
+        EngineKind::Ordered => 16,
         EngineKind::Datapath => 2,
         EngineKind::OfiTriggered => 6,
     }

@@ -2,8 +2,9 @@
 //! provider carries it out with those of other hosts, and the service process hears of its last task.
 //!
 //! A task begins when a counter is at a threshold, and adds to another counter when it is complete. The last task of a
-//! list leads to the counter of ended lists, on which a thread of ours waits. Another thread posts, since a provider
-//! may connect within, and a host that is down then blocks for as long as it likes.
+//! list leads to the counter of ended lists, on which a thread of ours waits. Others post, since a provider may connect
+//! within, and a host that is down then keeps one for as long as it likes: lists that find all busy get one more, up to
+//! a limit.
 //!
 //! | list is | on | next |
 //! |---|---|---|
@@ -44,6 +45,8 @@ use provider::Provider;
 const MOST_PEERS: usize = 65_536;
 /// Lists that have failed or were withdrawn and are not gone: each holds memory that its provider does not give back.
 const MOST_LEFT: usize = 1024;
+/// Threads that post at most: hosts that are down keep one for each list that begins with a message to them.
+const MOST_POSTERS: usize = 16;
 
 /// Why deferred work cannot be done.
 #[derive(Debug, thiserror::Error)]
@@ -118,6 +121,7 @@ pub struct Ofi {
     /// Names of peers that the provider has given.
     peers: HashMap<Arc<[u8]>, u64>,
     poster: Sender<u64>,
+    posts: Arc<Mutex<Receiver<u64>>>,
     waiter: Option<JoinHandle<()>>,
     /// Readable when the bell or the queue of errors is.
     watched: OwnedFd,
@@ -135,6 +139,9 @@ struct Lists {
     by_token: BTreeMap<u64, Posted>,
     /// How many have ended.
     ended: u64,
+    /// Threads that post, and lists that they have and have not handed over.
+    posters: usize,
+    unposted: usize,
     stopped: bool,
 }
 
@@ -153,13 +160,22 @@ impl Ofi {
         epoll::add(&watched, provider.errors_fd(), any, epoll::EventFlags::IN).map_err(kernel)?;
         let shared = Arc::new(Shared { provider, bell, lists: Mutex::default() });
         let (poster, posts) = channel();
-        let (waits, posting) = (Arc::clone(&shared), Arc::clone(&shared));
+        let waits = Arc::clone(&shared);
         let waiter =
             Builder::new().name("ofi-wait".to_owned()).spawn(move || waits.wait()).map_err(OfiError::Kernel)?;
         let waiter = Some(waiter);
-        let ofi = Ofi { shared, peers: HashMap::new(), poster, waiter, watched };
-        Builder::new().name("ofi-post".to_owned()).spawn(move || posting.post(&posts)).map_err(OfiError::Kernel)?;
+        let posts = Arc::new(Mutex::new(posts));
+        let ofi = Ofi { shared, peers: HashMap::new(), poster, posts, waiter, watched };
+        ofi.start_poster()?;
         Ok(ofi)
+    }
+
+    /// Starts one more thread that posts.
+    fn start_poster(&self) -> Result<(), OfiError> {
+        let (shared, posts) = (Arc::clone(&self.shared), Arc::clone(&self.posts));
+        Builder::new().name("ofi-post".to_owned()).spawn(move || shared.post(&posts)).map_err(OfiError::Kernel)?;
+        self.shared.lists().posters += 1;
+        Ok(())
     }
 
     /// Where other endpoints of this provider reach this one: at most [`MAX_OFI_ADDRESS`] bytes, opaque.
@@ -191,9 +207,17 @@ impl Ofi {
         }
         let bound = bound.into_iter().map(Option::transpose).collect::<Result<_, OfiError>>()?;
         let posted = Posted::new(provider, list, bound)?;
-        let taken = self.shared.lists().by_token.insert(token, posted);
+        let mut lists = self.shared.lists();
+        let taken = lists.by_token.insert(token, posted);
         assert!(taken.is_none(), "list {token} is posted twice");
-        self.poster.send(token).expect("the thread ends behind its sender");
+        lists.unposted += 1;
+        let all_busy = lists.posters < lists.unposted.min(MOST_POSTERS);
+        drop(lists);
+        self.poster.send(token).expect("the receiver is here");
+        if all_busy {
+            // Where the kernel gives no thread, those that there are come to it.
+            let _ = self.start_poster();
+        }
         Ok(())
     }
 
@@ -281,8 +305,9 @@ impl Shared {
     }
 
     /// Hands lists over until nobody can post any.
-    fn post(&self, posts: &Receiver<u64>) {
-        for token in posts {
+    fn post(&self, posts: &Mutex<Receiver<u64>>) {
+        let next = || posts.lock().expect("no thread panics with it").recv();
+        while let Ok(token) = next() {
             loop {
                 let next = self.lists().by_token.get_mut(&token).map(Posted::next_task);
                 let Some(Next::Task(at, work)) = next else {
@@ -302,6 +327,7 @@ impl Shared {
                     }
                 }
             }
+            self.lists().unposted -= 1;
         }
     }
 

@@ -1,3 +1,4 @@
+use std::net::{SocketAddrV4, TcpStream};
 use std::ptr::NonNull;
 use std::time::Duration;
 
@@ -5,6 +6,7 @@ use outboard_plan::deferred::{Action, Task, Threshold, choice};
 use outboard_plan::selection::Collective;
 use outboard_plan::{Arguments, Rank, Span, Topology, program};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketType, bind, getsockname, listen, socket};
 
 use super::*;
 
@@ -113,6 +115,34 @@ fn a_withdrawn_list_gives_its_bytes_back() {
         assert!(engine.take_ended().is_empty(), "nobody is told");
     }
     assert_eq!(Arc::strong_count(&memory.0), 1);
+}
+
+/// A peer that does not answer keeps the lists of others from nothing.
+#[test]
+fn a_peer_that_is_silent_holds_up_no_other_list() {
+    let mut engine = open();
+    // A listener whose queue is full: nobody answers whoever connects.
+    let listener = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+    bind(&listener, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    listen(&listener, 0).expect("it listens");
+    let at = SocketAddrV4::try_from(getsockname(&listener).expect("bound")).expect("an address of IPv4");
+    let _queued = TcpStream::connect(at).expect("the queue has room for one");
+    let mut silent = engine.address().to_vec();
+    silent[2..4].copy_from_slice(&at.port().to_be_bytes());
+    let (silent, me): (Arc<[u8]>, Arc<[u8]>) = (silent.into(), engine.address().into());
+    let send = Action::Send { to: Rank(0), index: 0, span: Span::signal(), counts: 0 };
+    let send = Task { after: None, action: send };
+    let message = |peer: &Arc<[u8]>, tag| Some(Message { peer: Arc::clone(peer), tag, bytes: None });
+    for token in [1, 2] {
+        engine.post(token, &list(vec![send], 1), vec![message(&silent, token)]).expect("posted");
+    }
+    for token in 3..6 {
+        let both = vec![message(&me, token), message(&me, token)];
+        engine.post(token, &list(vec![receive(0), send], 2), both).expect("posted");
+        let told = ended(&mut engine);
+        assert!(matches!(told[..], [(ended, Ok(()))] if ended == token), "{told:?}");
+    }
+    assert!(engine.shared.lists().unposted >= 2, "the provider still connects");
 }
 
 /// A peer that is not there fails the list, by name, and so does what is longer than its place.

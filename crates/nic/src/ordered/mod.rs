@@ -29,6 +29,7 @@ mod costs;
 pub mod descriptor;
 mod direct;
 mod packet;
+mod print;
 mod progress;
 mod settings;
 mod task;
