@@ -26,7 +26,7 @@ pub enum Content {
         /// Bytes behind the header.
         bytes: u32,
     },
-    /// The source has something of this pulse to send and knows of no room for it.
+    /// The source is going to send pulses up to this one and knows of no room for them.
     Ask {
         /// Counted from the job's first.
         pulse: u64,
