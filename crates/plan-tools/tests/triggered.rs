@@ -152,7 +152,7 @@ fn cd_6_leaders_alone_have_queue_pairs() {
     }
 }
 
-/// CD Sec. IV-B: within a host a block is copied to the region once, and the leader sends it from there.
+/// CD Sec. IV-B: within a host a block is copied to the region once, and the leader sends from there and receives there.
 #[test]
 fn what_ranks_of_a_host_share_goes_through_their_region_in_three_phases() {
     let topology = Topology::of_hosts([0, 0, 1, 1]).unwrap();
@@ -180,7 +180,11 @@ fn what_ranks_of_a_host_share_goes_through_their_region_in_three_phases() {
         .collect();
     let own = Place::Memory(Span::output(0, 4));
     assert_eq!(sent, [&vec![own, Place::Shared { offset: 4, len: 4 }]]);
-    assert_eq!(leader.after.last(), Some(&HostStep::Raise { flag: 2 }));
+    // What comes from the other host lands where the sibling reads it, and is the sibling's before the leader copies.
+    let landed = Place::Shared { offset: 8, len: 8 };
+    let receives = leader.tasks.iter().any(|task| task.action == Action::Receive(Some(landed)));
+    let own = HostStep::Copy { from: landed, to: Place::Memory(Span::output(8, 8)) };
+    assert!(receives && leader.after.starts_with(&[HostStep::Raise { flag: 2 }, own]), "{leader}");
     assert_eq!((leader.sharing.ranks, leader.sharing.bytes, leaf.sharing), (2, 16, leader.sharing));
 }
 

@@ -40,7 +40,7 @@ pub enum Content {
         /// Counted from the job's first.
         before: u64,
     },
-    /// The source has something of this pulse to send and knows of no room for it.
+    /// The source is going to send pulses up to this one and knows of no room for them.
     Ask {
         /// Counted from the job's first.
         pulse: u64,

@@ -246,20 +246,19 @@ impl Ordered {
 
     /// Counters or room of a unit have become free.
     fn look_again(&mut self, unit: usize) {
-        let of_unit: Vec<TaskKey> =
-            self.tasks.iter().filter(|(_, task)| task.unit == Some(unit)).map(|(key, _)| *key).collect();
-        for key in of_unit {
-            self.serve_asks(key);
-            self.ready.insert(key);
-        }
+        self.share_out(unit);
+        let of_unit = self.tasks.iter().filter(|(_, task)| task.unit == Some(unit));
+        self.ready.extend(of_unit.map(|(key, _)| *key));
     }
 
-    /// Asks a peer for room, once.
+    /// Asks a peer for room for all that is posted, once, so that grants need no round trip for each pulse.
     fn ask(&mut self, key: TaskKey, to: Source, pulse: u64) {
-        let peer = self.task(key).peers.get_mut(&to).expect("checked when it was posted");
+        let task = self.task(key);
+        let last = task.next - 1;
+        let peer = task.peers.get_mut(&to).expect("checked when it was posted");
         if peer.asked.is_none_or(|asked| asked < pulse) {
-            peer.asked = Some(pulse);
-            self.transmit(key, to, Content::Ask { pulse }, Vec::new());
+            peer.asked = Some(last);
+            self.transmit(key, to, Content::Ask { pulse: last }, Vec::new());
         }
     }
 
@@ -270,21 +269,34 @@ impl Ordered {
             self.counters.unknown += 1;
             return;
         }
-        self.bind(key);
+        let unit = self.bind(key);
         let told = self.settings.granted();
         let ask = self.task(key).asks.entry(from).or_insert(Ask { most: pulse, told });
         ask.most = ask.most.max(pulse);
-        self.serve_asks(key);
+        self.share_out(unit);
         self.unbind_idle(key);
     }
 
-    /// Grants what is left over to who has asked.
-    fn serve_asks(&mut self, key: TaskKey) {
-        let task = self.tasks.get_mut(&key).expect("a task that is asked is open");
-        let (Some(unit), Some(most)) = (task.unit, task.asks.values().map(|ask| ask.most).max()) else { return };
-        let spare = &mut self.units[unit].spare;
-        let more = (most + 1).saturating_sub(task.granted).min(*spare);
-        (task.granted, *spare) = (task.granted + more, *spare - more);
+    /// Grants what a unit has left over to those of its tasks that are asked for more, first to the one with the fewest
+    /// pulses granted ahead.
+    fn share_out(&mut self, unit: usize) {
+        while self.units[unit].spare > 0 {
+            let wants = |(key, task): (&TaskKey, &Task)| {
+                let short = task.unit == Some(unit) && task.asks.values().any(|ask| ask.most >= task.granted);
+                short.then(|| (task.granted - task.done, *key))
+            };
+            let Some((_, key)) = self.tasks.iter().filter_map(wants).min() else { break };
+            self.units[unit].spare -= 1;
+            self.task(key).granted += 1;
+        }
+        let asked = |task: &Task| task.unit == Some(unit) && !task.asks.is_empty();
+        let asked: Vec<TaskKey> = self.tasks.iter().filter(|(_, task)| asked(task)).map(|(key, _)| *key).collect();
+        asked.into_iter().for_each(|key| self.tell_granted(key));
+    }
+
+    /// Tells those who wait for room of what they have not heard of.
+    fn tell_granted(&mut self, key: TaskKey) {
+        let task = self.task(key);
         let before = task.granted;
         let news = task.asks.iter_mut().filter(|(_, ask)| ask.told < before);
         let to: Vec<Source> = news

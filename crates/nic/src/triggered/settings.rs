@@ -12,7 +12,8 @@ pub enum Readiness {
 /// The sizes of a NIC and the choices of the library; all hosts of a network have the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
-    /// Blocks of so many bytes go by rendezvous, smaller ones into preposted buffers (16 KB, CD-5).
+    /// Blocks of so many bytes, or the blocks that a leader exchanges together, go by rendezvous, smaller ones into
+    /// preposted buffers (16 KB, CD-5).
     pub eager_bytes: u64,
     /// Bytes of a preposted buffer (16 KB, ours: a block of the eager protocol).
     pub buffer_bytes: u64,

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use outboard_nic::ordered::Settings;
 use outboard_plan::selection::{Choice, Collective};
-use outboard_plan::{Arguments, Buffer, Extents, Program, Rank, Span, program};
+use outboard_plan::{Arguments, Buffer, Extents, Op, OpId, Program, Rank, Span, Step, program};
 
 use super::exchange::{Exchange, exchanges};
 use super::lower::{self, LowerError};
@@ -128,8 +128,10 @@ fn one(
     part: Range<u64>,
     (settings, remedy): (&Settings, &'static str),
 ) -> Result<Vec<Template>, LowerError> {
-    let all = |extents: Option<&Extents>, bytes| {
-        programs(choice, &Arguments { bytes, extents: extents.or(arguments.extents), ..*arguments })
+    let all = |extents: Option<&Extents>, bytes| -> Result<Vec<Program>, LowerError> {
+        let arguments = Arguments { bytes, extents: extents.or(arguments.extents), ..*arguments };
+        let kept = |program| if choice.collective() == Collective::Broadcast { program } else { kept_in_nic(program) };
+        Ok(programs(choice, &arguments)?.into_iter().map(kept).collect())
     };
     let templates = |programs: Vec<Program>, gather: &dyn Fn(Rank, Span) -> Vec<Span>| {
         let one = |program: &Program| lower::template(program, |span| gather(program.rank, span), settings, remedy);
@@ -159,6 +161,51 @@ fn one(
             })
         }
     }
+}
+
+/// The program with its result among the intermediate ones, if it sends of that: NICs pass on what they have combined
+/// without the way over memory, which broadcasts go (TH Sec. 2.2). Memory gets what has been sent, and the rest last.
+fn kept_in_nic(program: Program) -> Program {
+    let of_result = |span: Option<Span>| span.filter(|span| span.buffer == Buffer::Output);
+    if program.input_bytes == 0 || !program.steps.iter().any(|step| of_result(step.op.reads()).is_some()) {
+        return program;
+    }
+    let (result, whole) = (program.scratch_bytes, program.output_bytes);
+    let kept = |span: Span| match span.buffer {
+        Buffer::Output => Span { buffer: Buffer::Scratch, offset: result + span.offset, ..span },
+        Buffer::Input | Buffer::Scratch => span,
+    };
+    let within = |a: Span, b: Span| b.offset <= a.offset && a.offset + a.len <= b.offset + b.len;
+    let (mut steps, mut moved, mut pending) = (Vec::new(), Vec::new(), Vec::<(Span, OpId)>::new());
+    let copy = |(to, after)| Step { op: Op::Copy { from: kept(to), to }, after: vec![after] };
+    for Step { op, after } in program.steps {
+        let id = OpId(steps.len() as u32);
+        moved.push(id);
+        if let Some(written) = of_result(op.writes()) {
+            pending.retain(|(span, _)| !within(*span, written));
+            pending.push((written, id));
+        }
+        let after = after.iter().map(|id| moved[id.0 as usize]).collect();
+        steps.push(Step { op: with_spans(op, kept), after });
+        let sent = of_result(op.reads()).filter(|_| matches!(op, Op::Send { .. }));
+        let sent = pending.extract_if(.., |(span, _)| sent.is_some_and(|sent| within(*span, sent)));
+        steps.extend(sent.map(copy));
+    }
+    steps.extend(pending.into_iter().map(copy));
+    Program { steps, scratch_bytes: result + whole, ..program }
+}
+
+/// The operation on the spans that its own become.
+fn with_spans(mut op: Op, become_of: impl Fn(Span) -> Span) -> Op {
+    match &mut op {
+        Op::Send { span, .. } | Op::Recv { span, .. } | Op::Multicast { span } | Op::MulticastRecv { span, .. } => {
+            *span = become_of(*span);
+        }
+        Op::Copy { from, to: into } | Op::Reduce { from, into, .. } => {
+            (*from, *into) = (become_of(*from), become_of(*into));
+        }
+    }
+    op
 }
 
 /// Where bytes of the parts of all blocks, one behind the other, lie in the blocks.

@@ -130,7 +130,7 @@ impl<'a> Communicator<'a> {
             Readiness::Retry => Protocol::Retry,
         };
         let operation = self.operation(choice, &arguments);
-        let eager = arguments.bytes < eager_bytes;
+        let eager = arguments.bytes.saturating_mul(self.blocks_of_a_leader(choice)) < eager_bytes;
         let grows = grows_with_blocks(choice, &arguments) && (!eager || arguments.bytes <= buffer_bytes);
         let (size, buffer, unit) = match grows {
             true => (Size::Unit, 1, arguments.bytes.max(1)),
@@ -145,6 +145,13 @@ impl<'a> Communicator<'a> {
         }
         let templates = self.build((operation, choice), &arguments, (protocol, size, buffer), ready)?;
         Ok(Lowered { operation: operation as u16, templates, unit })
+    }
+
+    /// Blocks that make up what one leader contributes to an allgather among leaders (CD Sec. IV-B); else 1.
+    fn blocks_of_a_leader(&self, choice: Choice) -> u64 {
+        let leaders = choice.leaders().filter(|_| choice.collective() == Collective::Allgather);
+        let most = || (0..self.topology.hosts()).map(|host| self.topology.ranks_of(host).len() as u64).max();
+        leaders.and_then(|leaders| Some(most()?.div_ceil(leaders.into()))).unwrap_or(1)
     }
 
     /// Where calls of that kind are kept.

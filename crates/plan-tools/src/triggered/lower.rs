@@ -151,14 +151,20 @@ impl<'a> Lowering<'a> {
         }
         writer.round = self.rounds;
         writer.all_sent();
-        let copies = writer.parts.iter().chain(&phases.deferred);
-        let copies = copies.map(|&(from, to)| HostStep::Copy { from, to: Place::Memory(to) });
+        // Siblings need not wait until what has landed in the region is in the memory of this rank, too.
+        let landed = phases.landings.iter().map(|(receive, left)| (left, writer.span(*receive)));
+        let raises = landed.clone().map(|(left, _)| HostStep::Raise { flag: left.flag });
+        let own = landed.map(|(left, span)| (Place::Shared { offset: left.offset, len: span.len }, span));
+        let own = own.chain(phases.deferred.iter().copied());
+        let own = own.map(|(from, span)| HostStep::Copy { from, to: Place::Memory(span) });
+        let parts = writer.parts.iter().map(|&(from, to)| HostStep::Copy { from, to });
+        let after = parts.chain(raises).chain(own).chain(phases.after.iter().copied()).collect();
         Ok(Template {
             rank,
             protocol,
             connections: self.connections(rank, buffer),
             before: phases.before.clone(),
-            after: copies.chain(phases.after.iter().copied()).collect(),
+            after,
             tasks: writer.tasks,
             slots: writer.slots,
             sharing: phases.sharing,
@@ -185,7 +191,7 @@ struct Writer<'a> {
     /// The round that is being written.
     round: u32,
     /// What the host copies out of eager buffers at the end.
-    parts: Vec<(Place, Span)>,
+    parts: Vec<(Place, Place)>,
     arrivals: Arrivals,
     /// By eager buffer so far, its queue pair.
     slots: Vec<QueuePair>,
@@ -213,6 +219,17 @@ impl Writer<'_> {
             Op::Multicast { .. } | Op::MulticastRecv { .. } | Op::Copy { .. } | Op::Reduce { .. } => {
                 unreachable!("messages are sends and receives, multicasts were refused")
             }
+        }
+    }
+
+    /// Where a part of what a receive takes belongs.
+    fn place(&self, receive: OpId, part: Span) -> Place {
+        match self.phases.landings.get(&receive) {
+            Some(left) => {
+                let offset = left.offset + part.offset - self.span(receive).offset;
+                Place::Shared { offset, len: part.len }
+            }
+            None => Place::Memory(part),
         }
     }
 
@@ -259,7 +276,8 @@ impl Writer<'_> {
         for (slot, part) in (first..).zip(parts(span, size)) {
             self.push(on, Action::Receive(Some(Place::Next { slot })));
             if !part.is_empty() {
-                self.parts.push((Place::Arrived { slot, offset: 0, len: part.len }, part));
+                let to = self.place(message.receive, part);
+                self.parts.push((Place::Arrived { slot, offset: 0, len: part.len }, to));
             }
         }
         self.arrivals.insert(span, Where::Buffers { first, buffer: size });
@@ -269,7 +287,11 @@ impl Writer<'_> {
     /// Makes the place of a message ready and, where senders wait for that, tells its sender; says what to wait for.
     fn receive_ready(&mut self, message: &Message) -> (QueuePair, u32) {
         let on = self.on(message, Purpose::Data);
-        let into = Some(self.span(message.receive)).filter(|span| !span.is_empty()).map(Place::Memory);
+        let span = self.span(message.receive);
+        let into = Some(span).filter(|span| !span.is_empty()).map(|span| self.place(message.receive, span));
+        if let Some(Place::Shared { offset, .. }) = into {
+            self.arrivals.insert(span, Where::Shared { offset });
+        }
         self.push(on, Action::Receive(into));
         self.push(on, Action::ReceiveEnable(1));
         if self.protocol == Protocol::Rendezvous {

@@ -9,7 +9,8 @@
 //!
 //! A message within a host becomes a part of the shared region and a flag: its sender copies into the region and raises
 //! the flag, its receiver awaits the flag and copies from there. What a rank sends to several others of its host lies
-//! there once. What a rank passes on to the network alone leaves from the region.
+//! there once. What a rank passes on to the network alone leaves from the region; what it passes on from the network
+//! arrives there, so that nobody waits for a copy (the region is registered with the NIC).
 //!
 //! Invariant: all ranks go through their steps in one order of all events of the plan, so none waits for a flag whose
 //! rank waits for it.
@@ -31,6 +32,8 @@ pub(super) struct Phases {
     /// What lies in the region when the list begins, and where it belongs.
     pub(super) arrivals: Arrivals,
     pub(super) deferred: Vec<(Place, Span)>,
+    /// By receive from the network, where its message has a place in the region, and the flag that says so.
+    pub(super) landings: BTreeMap<OpId, Left>,
     pub(super) sharing: Sharing,
     /// By step, whether it waits for nothing from the network.
     pub(super) present: Vec<bool>,
@@ -93,9 +96,9 @@ impl Order {
 
 /// What one message within a host left in the region.
 #[derive(Debug, Clone, Copy)]
-struct Left {
-    flag: u32,
-    offset: u64,
+pub(super) struct Left {
+    pub(super) flag: u32,
+    pub(super) offset: u64,
 }
 
 /// What one send within a host puts there; sends that are equal in this put the same.
@@ -180,16 +183,20 @@ impl Writer<'_> {
         if after { &mut phases.after } else { &mut phases.before }.push(step);
     }
 
-    /// Puts a span into the region, unless it lies there.
+    /// Puts a span into the region, unless it lies there or its message lands there.
     fn share(&mut self, (rank, span, follows): Content, after: bool) -> Left {
         let region = &mut self.regions[self.topology.host_of(rank) as usize];
-        let key = (rank, span.buffer as u8, span.offset, span.len, follows);
+        let key = (rank, span.buffer as u8, span.offset, span.len, follows.clone());
         if let Some(left) = region.sent.get(&key) {
             return *left;
         }
         let left = Left { flag: region.flags, offset: region.bytes };
         region.sent.insert(key, left);
         (region.flags, region.bytes) = (region.flags + 1, region.bytes + span.len);
+        if let Some(receive) = self.landing(rank, span, &follows) {
+            self.phases[rank.0 as usize].landings.insert(receive, left);
+            return left;
+        }
         // Behind the list everything is in its place.
         let pieces = match after {
             true => vec![Place::Memory(span)],
@@ -203,6 +210,17 @@ impl Writer<'_> {
         }
         self.push(rank, after, HostStep::Raise { flag: left.flag });
         left
+    }
+
+    /// The receive from the network that alone makes what is sent within the host.
+    fn landing(&self, rank: Rank, span: Span, follows: &[OpId]) -> Option<OpId> {
+        let &[receive] = follows else { return None };
+        match self.programs[rank.0 as usize].steps[receive.0 as usize].op {
+            Op::Recv { from, span: received, .. } if received == span && !span.is_empty() => {
+                (self.topology.host_of(from) != self.topology.host_of(rank)).then_some(receive)
+            }
+            _ => None,
+        }
     }
 
     /// Takes a message from the region to its span; later, where only messages read it before.
@@ -238,7 +256,8 @@ impl Writer<'_> {
             let mut steps = phases.before.iter().chain(&phases.after);
             steps.any(|step| matches!(step, HostStep::Raise { .. } | HostStep::Await { .. }))
         };
-        let sharers: Vec<bool> = self.phases.iter().map(shares).collect();
+        let sharers: Vec<bool> =
+            self.phases.iter().map(|phases| !phases.landings.is_empty() || shares(phases)).collect();
         for (host, region) in (0..).zip(&self.regions) {
             let mut ranks = self.topology.ranks_of(host);
             ranks.retain(|rank| sharers[rank.0 as usize]);

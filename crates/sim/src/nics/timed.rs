@@ -14,7 +14,7 @@
 //! of plan and clock. Never does IO.
 
 use std::borrow::Borrow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use outboard_nic::costs::{Costs, Machine, Work};
 use outboard_nic::{Engine, Node, Order, Output, Place, Port, Region, Worker};
@@ -44,8 +44,8 @@ pub struct Clock<C> {
 pub struct Timing {
     /// By job and rank, nanoseconds from the start of the last call, which all ranks begin together, to its end.
     pub calls: Vec<Vec<f64>>,
-    /// By node, the mean over the run of bytes of packets that lay in the NIC's own memory.
-    pub held: Vec<f64>,
+    /// By node, the bytes of the NIC's own memory in which packets have lain; none counts twice.
+    pub used: Vec<u64>,
     /// Packets that arrived.
     pub packets: u64,
 }
@@ -120,9 +120,8 @@ struct Player<'a, S: Kind, C> {
     flows: HashMap<(Node, Node, u64), [f64; 4]>,
     /// By node, when a timeout is due that is among the events.
     timeouts: Vec<Option<u64>>,
-    /// By node and address in the NIC, since when how many bytes of a packet lie there; and what that has summed up to.
-    held: BTreeMap<(Node, u64), (f64, u64)>,
-    held_sum: Vec<f64>,
+    /// By node and address in the NIC, the bytes of the longest packet that has lain there.
+    used: Vec<HashMap<u64, u64>>,
     began: Vec<f64>,
     progress: Vec<Vec<Progress>>,
     calls: Vec<Vec<f64>>,
@@ -159,8 +158,7 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
             events: Events::default(),
             flows: HashMap::new(),
             timeouts: vec![None; engines.len()],
-            held: BTreeMap::new(),
-            held_sum: vec![0.0; engines.len()],
+            used: vec![HashMap::new(); engines.len()],
             causes: vec![None; engines.len()],
             trace: None,
             engines,
@@ -172,20 +170,18 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
     }
 
     fn time(&mut self) -> Result<Timing, NicBreach> {
-        let end = self.play()?;
+        self.play()?;
         self.judge()?;
-        let held = self.held_sum.iter().map(|sum| sum / end.max(1.0)).collect();
-        Ok(Timing { calls: std::mem::take(&mut self.calls), held, packets: self.packets })
+        let used = self.used.iter().map(|used| used.values().sum()).collect();
+        Ok(Timing { calls: std::mem::take(&mut self.calls), used, packets: self.packets })
     }
 
-    /// Until nothing happens any more; when that is.
-    fn play(&mut self) -> Result<f64, NicBreach> {
+    /// Until nothing happens any more.
+    fn play(&mut self) -> Result<(), NicBreach> {
         for job in 0..self.prepared.jobs.len() {
             self.begin(job, 0.0, None);
         }
-        let mut now = 0.0;
         while let Some((at, what)) = self.events.pop() {
-            now = at;
             match what {
                 What::Call(job, rank) => self.call(at, job, rank)?,
                 What::Depart(flight) => self.depart(at, flight),
@@ -196,7 +192,7 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
                 What::End(job, rank) => self.end(at, job, rank)?,
             }
         }
-        Ok(now)
+        Ok(())
     }
 
     fn machine_of(&self, node: Node) -> usize {
@@ -434,7 +430,8 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
                 let (_, done) = self.take(bus, (pass.now - long, long), "write", None);
                 pass.delivered = pass.delivered.max(done + bus_latency);
             } else {
-                self.held.insert((pass.node, to.address), (pass.now, to.len));
+                let longest = self.used[pass.node.0 as usize].entry(to.address).or_default();
+                *longest = to.len.max(*longest);
             }
             return;
         }
@@ -443,11 +440,6 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
         let (sender, cause) = ((machine, Component::Sender(part)), self.causes[pass.node.0 as usize]);
         let (_, mut done) = self.take(sender, (pass.delivered, takes), work, cause);
         let (Order::Copy { from, to: into } | Order::Reduce { from, into, .. }) = order else { return };
-        if from.region == Region::Nic
-            && let Some((since, bytes)) = self.held.remove(&(pass.node, from.address))
-        {
-            self.held_sum[pass.node.0 as usize] += (done - since) * bytes as f64;
-        }
         if behind_bus(&from) {
             let bus = (machine, Component::Bus(Direction::Out));
             let (_, read) = self.take(bus, (pass.now, from.len as f64 / bus_rate), "read", None);

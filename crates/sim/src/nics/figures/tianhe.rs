@@ -33,8 +33,9 @@ pub enum Operation {
 pub struct Compared {
     /// Nanoseconds by NIC until all ranks of all tasks have ended, and by hosts.
     pub times: [f64; 2],
-    /// Of the hash buffers of the root, the part in use, as a mean over the call.
-    pub occupied: f64,
+    /// Of the packets' places in the hash buffers of the root, without the tenth that stays free, the part that the
+    /// call has used: the reading of TH Table 1 that its first column leaves.
+    pub used: f64,
 }
 
 impl Compared {
@@ -71,8 +72,8 @@ pub fn compare(profile: &Profile, operation: Operation, tasks: usize, bytes: u64
         ..host::Settings::default()
     };
     let host = time(profile, hosts, host::Costs, call(by_hosts)?, tasks)?;
-    let buffers = settings.units as f64 * settings.buffer_bytes as f64;
-    Ok(Compared { times: [nic.slowest(), host.slowest()], occupied: nic.held[0] / buffers })
+    let capacity = settings.units as u64 * settings.capacity() as u64 * settings.packet_bytes;
+    Ok(Compared { times: [nic.slowest(), host.slowest()], used: nic.used[0] as f64 / capacity as f64 })
 }
 
 fn time<S: Kind, C: Costs<S::Engine>>(
