@@ -185,6 +185,9 @@ impl Conductor {
     /// Looks at everything once.
     fn turn(&mut self) -> Turn {
         let heard = std::mem::take(&mut self.fabric_calls) && self.progress_fabric();
+        if self.given_up().is_some_and(|at| at <= Instant::now()) {
+            self.take_offloaded();
+        }
         let reported = self.take_reports();
         let asked = self.ranks.take_submissions(&mut self.engine, &self.host.quotas, self.trace.as_mut());
         let copied = self.engine.attend_errands();
@@ -201,9 +204,15 @@ impl Conductor {
         Turn { unfinished: gone || unfinished, found: heard || reported || asked || copied, at }
     }
 
+    /// When a list that the engine has given up is told of.
+    fn given_up(&self) -> Option<Instant> {
+        self.offload.as_ref().and_then(Offload::due)
+    }
+
     /// Lists that the engine has carried out.
     fn take_offloaded(&mut self) {
-        for (place, carried_out) in self.offload.iter_mut().flat_map(Offload::take_ended) {
+        let now = Instant::now();
+        for (place, carried_out) in self.offload.iter_mut().flat_map(|offload| offload.take_ended(now)) {
             self.engine.offloaded(place, carried_out);
         }
     }
@@ -374,9 +383,9 @@ impl Conductor {
     /// Time until the next timer.
     fn limit(&self, phase: Phase, now: Instant) -> Option<Duration> {
         let timer = self.engine.next_call(self.outbox.has_room()).map(|at| at.since(self.engine.now()));
-        let datapath = self.datapath.as_ref().and_then(|datapath| datapath.due(now));
-        let datapath = datapath.map(|at| at.saturating_duration_since(now));
-        let timer = timer.into_iter().chain(self.engine.backlog().timer()).chain(datapath).min();
+        let due = [self.datapath.as_ref().and_then(|datapath| datapath.due(now)), self.given_up()];
+        let due = due.into_iter().flatten().map(|at| at.saturating_duration_since(now));
+        let timer = timer.into_iter().chain(self.engine.backlog().timer()).chain(due).min();
         match phase {
             Phase::Draining { until } | Phase::Parting { until } => {
                 let drain = until.saturating_duration_since(Instant::now());

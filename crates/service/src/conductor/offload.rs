@@ -3,9 +3,10 @@
 //! Invariant: a list reads and writes memory of this process alone, which it keeps as long as the provider may touch
 //! it. Never decides what is offloaded: that is the machine's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::Ipv4Addr;
 use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
 
 use outboard_fabric::ofi::{Message, Ofi, OfiError};
 use outboard_proto::{CallId, EngineMessage, GroupHandle, InstanceId, MemRef};
@@ -13,6 +14,10 @@ use outboard_shm::memory::Resident;
 
 use crate::memory::Fault;
 use crate::telemetry::statistics::Offloaded;
+
+/// How long a list that the engine gives up waits for a better reason than that: a message to a service process that has
+/// died fails a moment before its death is known.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// Which call a list is of.
 type Place = (GroupHandle, InstanceId, CallId);
@@ -23,6 +28,8 @@ pub(crate) struct Offload {
     next: u64,
     /// Lists in flight, and those whose calls have failed since.
     lists: BTreeMap<u64, Place>,
+    /// Those that the engine has given up, and when that is told.
+    given_up: VecDeque<(Instant, Place)>,
     /// After a sleep: whether lists were in flight during it, and how many had been handed over.
     slept: Option<(bool, u64)>,
     pub(crate) counts: Offloaded,
@@ -38,7 +45,8 @@ impl Offload {
             "the engine's endpoint is not authenticated and not encrypted: whoever reaches it can send to it, so use it \
              on closed networks alone"
         );
-        Ok(Offload { ofi, next: 0, lists: BTreeMap::new(), slept: None, counts: Offloaded::default() })
+        let (lists, given_up) = (BTreeMap::new(), VecDeque::new());
+        Ok(Offload { ofi, next: 0, lists, given_up, slept: None, counts: Offloaded::default() })
     }
 
     /// Where the engines of other service processes reach this one.
@@ -92,6 +100,7 @@ impl Offload {
 
     /// A call has failed: nobody waits for its list any more.
     pub(crate) fn withdraw(&mut self, call: CallId) {
+        self.given_up.retain(|(_, (.., listed))| *listed != call);
         let found = self.lists.iter().find(|(_, (.., listed))| *listed == call).map(|(token, _)| *token);
         if let Some(token) = found {
             self.lists.remove(&token);
@@ -99,15 +108,28 @@ impl Offload {
         }
     }
 
+    /// When [`Self::take_ended`] has something though nothing wakes the conductor.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.given_up.front().map(|(at, _)| *at)
+    }
+
     /// Calls whose lists have ended, and whether they were carried out.
-    pub(crate) fn take_ended(&mut self) -> Vec<(Place, bool)> {
+    pub(crate) fn take_ended(&mut self, now: Instant) -> Vec<(Place, bool)> {
         let mut ended = Vec::new();
         for (token, result) in self.ofi.take_ended() {
             let Some(place) = self.lists.remove(&token) else { continue };
-            if let Err(error) = &result {
-                tracing::error!(group = %place.0, %error, "the engine gives a call up");
+            match result {
+                Ok(()) => ended.push((place, true)),
+                Err(error) => {
+                    tracing::error!(group = %place.0, %error, "the engine gives a call up");
+                    self.given_up.push_back((now + GRACE, place));
+                }
             }
-            ended.push((place, result.is_ok()));
+        }
+        while self.due().is_some_and(|at| at <= now)
+            && let Some((_, place)) = self.given_up.pop_front()
+        {
+            ended.push((place, false));
         }
         ended
     }
