@@ -152,7 +152,7 @@ fn cd_6_leaders_alone_have_queue_pairs() {
     }
 }
 
-/// CD Sec. IV-B: within a host a block is copied to the region once, and the leader sends from there and receives there.
+/// CD Sec. IV-B: within a host a block is copied to the region once; the leader sends from there and receives there.
 #[test]
 fn what_ranks_of_a_host_share_goes_through_their_region_in_three_phases() {
     let topology = Topology::of_hosts([0, 0, 1, 1]).unwrap();

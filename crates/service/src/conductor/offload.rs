@@ -15,8 +15,8 @@ use outboard_shm::memory::Resident;
 use crate::memory::Fault;
 use crate::telemetry::statistics::Offloaded;
 
-/// How long a list that the engine gives up waits for a better reason than that: a message to a service process that has
-/// died fails a moment before its death is known.
+/// How long the failure of a list is held back: a message to a service process that has died fails a moment before its
+/// death is known, and the call is to fail by the death.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Which call a list is of.

@@ -88,8 +88,8 @@ impl Datapath {
         Mailbox::new(SEND_JOBS + 1 + receivers * (BATCHES + 1))
     }
 
-    /// Starts a thread that sends and `receivers` that receive; without any the conductor does both. Fails when a socket
-    /// option is refused or threads are exhausted.
+    /// Starts a thread that sends and `receivers` that receive; without any the conductor does both. Fails when a
+    /// socket option is refused or threads are exhausted.
     pub(crate) fn start(settings: &MulticastSettings, receivers: usize, mailbox: &Mailbox<Report>) -> io::Result<Self> {
         let hands = if receivers == 0 {
             Hands::Conductor(Box::new(Own::new(settings)?))

@@ -2,8 +2,8 @@
 //! conductor and come back empty.
 //!
 //! Each payload is hashed here by the key of the group that its header names, so that a conductor with threads, which
-//! checks the tag, pays for a few bytes only. A thread without a batch waits for one, and the kernel's socket buffer absorbs
-//! meanwhile.
+//! checks the tag, pays for a few bytes only. A thread without a batch waits for one, and the kernel's socket buffer
+//! absorbs meanwhile.
 //!
 //! Errors of the socket are told to the conductor and end nothing: the thread tries again after a pause. What ends it
 //! is the conductor's word, or a panic of its own, which is told as well.

@@ -78,8 +78,8 @@ impl Residents {
         }
     }
 
-    /// Sends `before` and then the bytes, as far as the socket takes them now. Returns how many bytes left, those before
-    /// among them. A rank may change its bytes meanwhile.
+    /// Sends `before` and then the bytes, as far as the socket takes them now. Returns how many bytes left, those of
+    /// `before` among them. A rank may change its bytes meanwhile.
     ///
     /// # Errors
     /// The kernel's reason; nothing was sent then.
