@@ -37,8 +37,7 @@ pub(crate) struct GridArgs {
     #[arg(long)]
     blocking: bool,
     /// Runs below the shim that are not measured come first, to leave what they learn; with OUTBOARD_CHOICE=adaptive or
-    /// learn.
-    /// It is kept in OUTBOARD_CHOICE_FILE, with the name of the cluster behind it, or until the grid ends
+    /// learn. It is kept in OUTBOARD_CHOICE_FILE, with the name of the cluster behind it, or until the grid ends
     #[arg(long, default_value_t = 0)]
     learn: u32,
     /// How ranks lie on the hosts: contiguous keeps neighbours together, strided deals them in turn
