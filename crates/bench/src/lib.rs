@@ -20,6 +20,8 @@
 //!   outside the cluster and the peers' directory but for Debian's LAMMPS (see [`Program`]), knowing how Outboard's own
 //!   daemons are started (see [`System`]).
 
+#![forbid(unsafe_code)]
+
 mod batches;
 mod calibration;
 mod collective;

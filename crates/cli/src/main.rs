@@ -1,5 +1,7 @@
 //! The `outboard` command: one file per subcommand, [`launch`] for what several of them start.
 
+#![forbid(unsafe_code)]
+
 mod algorithm;
 mod bench;
 mod chaos;

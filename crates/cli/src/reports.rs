@@ -28,7 +28,7 @@ pub(crate) fn milliseconds(ns: u64) -> f64 {
     ns as f64 / 1e6
 }
 
-/// `part` of `whole`, 0 of nothing.
+/// `sum` over `count`, 0 where `count` is 0.
 pub(crate) fn mean(sum: u64, count: u64) -> u64 {
     sum.checked_div(count).unwrap_or(0)
 }

@@ -61,6 +61,11 @@ impl Connection {
         self.channel.peer().ok()?.pid
     }
 
+    /// Its user, if the kernel tells.
+    pub(crate) fn service_user(&self) -> Option<u32> {
+        Some(self.channel.peer().ok()?.uid)
+    }
+
     pub(crate) fn lost(&self) -> Error {
         let log = own_daemon::log_beside(&self.path);
         Error::ServiceLost { path: self.path.clone(), log }
@@ -148,7 +153,7 @@ impl Connection {
         match error {
             ChannelError::Closed => self.farewell().unwrap_or_else(|| self.lost()),
             ChannelError::Decode(DecodeError::Version { .. }) => Error::Version(error.to_string()),
-            ChannelError::Decode(_) => Error::Protocol(error.to_string()),
+            ChannelError::Decode(_) | ChannelError::Foreign { .. } => Error::Protocol(error.to_string()),
             ChannelError::Backlogged | ChannelError::Descriptors | ChannelError::Kernel(_) => {
                 Error::Resource(error.to_string())
             }

@@ -1,6 +1,5 @@
 //! The attachment of a process to the service process of its host.
 
-use crate::ABI_VERSION;
 use crate::bootstrap::{self, environment};
 use crate::connection::Connection;
 use crate::errands::Errands;
@@ -110,7 +109,9 @@ impl Context {
             return Context::attach_at(&placement::socket(&named)?);
         }
         match Connection::open(attach::DEFAULT_SOCKET.as_ref()) {
-            Err(Error::NoService { .. }) if own_daemon::wanted()? => own_daemon::attach(Context::attach_at),
+            Err(Error::NoService { .. }) if own_daemon::wanted()? => {
+                own_daemon::attach(|path| Context::greet(own_daemon::open(path)?))
+            }
             connection => Context::greet(connection?),
         }
     }
@@ -131,7 +132,6 @@ impl Context {
         // Without it, as where there is no /proc, the service process has one way less.
         let own_memory = MemoryDescriptor::of_this_process().ok();
         let hello = Request::Hello(Hello {
-            abi_version: ABI_VERSION,
             layout_version: LAYOUT_VERSION,
             pid: std::process::id(),
             probe_address: &raw mut *probe as u64,

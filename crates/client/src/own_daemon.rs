@@ -17,14 +17,16 @@
 //! and its death ends nothing but its own attachment.
 
 use crate::bootstrap::environment;
+use crate::connection::Connection;
 use crate::error::Error;
 use crate::placement;
 use outboard_shm::attach::Channel;
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use outboard_shm::lock::LockError;
 use rustix::io::Errno;
 use std::ffi::{CStr, OsStr, c_void};
 use std::fs::File;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -75,6 +77,17 @@ pub(crate) fn attach<T>(attach: impl Fn(&Path) -> Result<T, Error>) -> Result<T,
             std::thread::sleep(PAUSE);
         }
     }
+}
+
+/// Connects to a service process of this user. The directory may have become somebody else's since it was looked at.
+pub(crate) fn open(socket: &Path) -> Result<Connection, Error> {
+    let connection = Connection::open(socket)?;
+    if connection.service_user() == Some(rustix::process::geteuid().as_raw()) {
+        return Ok(connection);
+    }
+    let reason =
+        format!("somebody else listens at {}; set TMPDIR to a directory of your own in all ranks", socket.display());
+    Err(Error::OwnDaemon { reason, log: socket.with_file_name(LOG) })
 }
 
 /// The log of the job's own service process that listened at `socket`, where it died without cleaning up.
@@ -224,30 +237,18 @@ impl Home {
     }
 
     /// The lock, or none when the directory went away meanwhile.
-    fn lock(&self, deadline: Instant) -> Result<Option<File>, Error> {
+    fn lock(&self, deadline: Instant) -> Result<Option<OwnedFd>, Error> {
         let path = self.directory.join(LOCK);
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = match rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR) {
-            Ok(file) => File::from(file),
-            Err(Errno::NOENT) => return Ok(None),
-            Err(errno) => {
-                let failure = self.failure(format!("cannot open {}: {errno}", path.display()));
+        match outboard_shm::lock::lock(&path, deadline) {
+            Ok(lock) => Ok(Some(lock)),
+            Err(LockError::Kernel(Errno::NOENT)) => Ok(None),
+            Err(error) => {
+                let failure = self.failure(format!("cannot lock {}: {error}", path.display()));
+                // Stays if somebody put something there.
                 let _ = std::fs::remove_dir(&self.directory);
-                return Err(failure);
-            }
-        };
-        // Polled, since a holder that is stopped must not stop us for ever.
-        loop {
-            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => break,
-                Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < deadline => std::thread::sleep(PAUSE),
-                Err(errno) => return Err(self.failure(format!("cannot lock {}: {errno}", path.display()))),
+                Err(failure)
             }
         }
-        // Whoever removed the file did so with the lock held: what we locked may be a file without a name.
-        let identity = |found: std::fs::Metadata| (found.dev(), found.ino());
-        let named = std::fs::symlink_metadata(&path).map(identity).ok();
-        Ok((named.is_some() && named == file.metadata().map(identity).ok()).then_some(file))
     }
 }
 

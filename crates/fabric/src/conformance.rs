@@ -315,6 +315,7 @@ fn loss_is_reported_once(make: &mut Factory<'_>) {
     let seen = world.next(0, "a message after a loss");
     assert_eq!(seen, world.message(1, b"alive", b""));
     world.ends.push(make(2, Limits::default()));
+    world.ids[2] = world.ends[2].id();
     for (from, to) in [(0, 2), (2, 0)] {
         world.connect(from, to).expect("its successor connects");
     }

@@ -93,7 +93,7 @@ fn unicast(interface: &Interface) -> Check {
     let what = "unicast";
     let limits = Limits::default();
     if let Some(device) = rdma_device(interface.name()) {
-        let settings = UcxSettings { devices: Some(device.clone()), limits };
+        let settings = UcxSettings { devices: Some(device.clone()), limits, ..UcxSettings::default() };
         return match Ucx::new(PeerId(0), &settings) {
             Ok(_) => Check::good(what, format!("ucx: {} has the RDMA device {device}", interface.name())),
             Err(error) => Check::bad(what, format!("{device}: {error}"), "mend UCX, or give outboardd --fabric tcp"),

@@ -9,8 +9,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use outboard_fabric::{
-    Armed, Fabric, FabricEvent, Limits, MAX_PAYLOAD, Payload, PeerId, PeerLoss, SendError, Ucx, UcxSettings,
-    conformance, ucx_version,
+    Armed, Fabric, FabricEvent, Limits, MAX_PAYLOAD, Payload, PeerId, PeerLoss, SendError, Ucx, UcxError, UcxSettings,
+    UcxTransport, conformance, ucx_version,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
@@ -25,7 +25,10 @@ const PEER_PROCESS: &str = "OUTBOARD_TEST_UCX_PEER";
 /// UCX over the loopback device, or none with the reason printed.
 fn settings() -> Option<UcxSettings> {
     match ucx_version() {
-        Ok(_) => Some(UcxSettings { devices: Some("lo".to_owned()), ..UcxSettings::default() }),
+        Ok(_) => {
+            let (transport, devices) = (UcxTransport::Tcp, Some("lo".to_owned()));
+            Some(UcxSettings { transport, devices, ..UcxSettings::default() })
+        }
         Err(error) => {
             eprintln!("skipped: {error}");
             None
@@ -281,4 +284,12 @@ fn a_missing_device_is_named() {
     let nowhere = UcxSettings { devices: Some("nosuch0".to_owned()), ..settings };
     let refused = Ucx::new(HERE, &nowhere).err().expect("there is no such device").to_string();
     assert!(refused.contains("nosuch0"), "{refused}");
+}
+
+/// What service processes ask for takes no device without RDMA.
+#[test]
+fn rdma_is_not_tcp() {
+    let Some(settings) = settings() else { return };
+    let refused = Ucx::new(HERE, &UcxSettings { transport: UcxTransport::Rdma, ..settings }).err();
+    assert!(matches!(refused, Some(UcxError::Start { .. })), "{refused:?}");
 }

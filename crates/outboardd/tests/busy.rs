@@ -55,16 +55,20 @@ fn is_closed(channel: &Channel, limit: Duration) -> bool {
     poll(&mut [PollFd::new(channel, PollFlags::RDHUP)], Some(&limit)).expect("poll") > 0
 }
 
-/// More connections than a daemon has ranks, none of which says anything.
+/// More connections than daemon and relay have ranks, none of which says anything.
 #[test]
 fn connections_that_do_not_greet_hold_up_nobody_and_are_closed() {
-    let daemon = Daemon::start(&["--max-ranks", "1"]);
-    let silent: Vec<Channel> = (0..300).map(|_| Channel::connect(&daemon.socket()).expect("it listens")).collect();
-    visit(&daemon);
-    // By the limit on connections of one user some have made way, the others stay until their time is over.
-    assert!(is_closed(&silent[0], PROMISED), "the oldest makes way");
-    assert!(!is_closed(&silent[299], Duration::ZERO), "the others have their time");
-    assert!(silent.iter().all(|one| is_closed(one, PROMISED * 3)), "their time is over");
-    assert_eq!(daemon.statistics()["ranks"], 0);
-    visit(&daemon);
+    let dock = format!("127.0.0.1:{}", outboard_lab::free_port().expect("a port"));
+    let daemon = Daemon::start(&["--max-ranks", "2", "--dock", &dock]);
+    let relay = Daemon::start(&["--max-ranks", "2", "--relay", &dock]);
+    for served in [&daemon, &relay] {
+        let silent: Vec<_> = (0..300).map(|_| Channel::connect(&served.socket()).expect("it listens")).collect();
+        visit(served);
+        // By the limit on connections of one user some have made way, the others stay until their time is over.
+        assert!(is_closed(&silent[0], PROMISED), "the oldest makes way");
+        assert!(!is_closed(&silent[299], Duration::ZERO), "the others have their time");
+        assert!(silent.iter().all(|one| is_closed(one, PROMISED * 3)), "their time is over");
+        assert_eq!(daemon.statistics()["ranks"], 0);
+        visit(served);
+    }
 }

@@ -2,19 +2,33 @@
 
 mod support;
 
-use std::os::fd::AsFd;
-use std::time::Duration;
+use std::ffi::CString;
+use std::fs::File;
+use std::hash::Hasher;
+use std::io::{IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::{Duration, Instant};
 
-use outboard::Status;
+use outboard::{Context, Status};
 use outboard_call::{Call, CallKind};
 use outboard_shm::attach::{Channel, ChannelError, Hello, OFFER_BYTES, Received, Reply, Request, Restaged};
 use outboard_shm::control::{LAYOUT_VERSION, RankSide};
 use outboard_shm::entry::Entry;
 use outboard_shm::memory::Tier;
 use outboard_shm::region::{Region, seal_bytes};
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+use siphasher::sip::SipHasher13;
 use support::Daemon;
 
 const LIMIT: Duration = Duration::from_secs(60);
+/// How long others are held up at most by what one rank asks for: mostly some milliseconds.
+const HELD_UP: Duration = Duration::from_secs(1);
+/// Ranks of a group at most.
+const MOST_RANKS: u32 = u16::MAX as u32;
 
 /// A hand-made rank.
 struct Stranger(Channel);
@@ -70,8 +84,15 @@ impl Stranger {
     }
 }
 
+/// Attaches and makes a group; how long that took.
+fn visit(daemon: &Daemon) -> Duration {
+    let began = Instant::now();
+    Stranger::attach(daemon).0.group();
+    began.elapsed()
+}
+
 fn hello(layout_version: u32) -> Hello {
-    Hello { abi_version: 1, layout_version, pid: 1, probe_address: 8, nonce: [1; 16], descriptor: false, job: 0 }
+    Hello { layout_version, pid: 1, probe_address: 8, nonce: [1; 16], descriptor: false, job: 0 }
 }
 
 fn entry(group: u64, instance: u64, slot: u32) -> Entry {
@@ -148,20 +169,19 @@ fn registrations_are_bounded() {
 fn what_is_handed_over_as_memory_is_checked() {
     let daemon = Daemon::start(&[]);
     let (pipe, _end) = rustix::pipe::pipe().expect("a pipe");
-    let maps = std::fs::File::open("/proc/self/maps").expect("ours");
+    let maps = File::open("/proc/self/maps").expect("ours");
     let file = Region::create("memory", 4096).expect("memory");
     let hello = Hello { descriptor: true, ..hello(LAYOUT_VERSION) };
-    for descriptor in [pipe.as_fd(), maps.as_fd(), file.fd()] {
+    let (not_memory, no_kind) = ("not a process's memory", "of no kind");
+    for (descriptor, why) in [(pipe.as_fd(), no_kind), (maps.as_fd(), no_kind), (file.fd(), not_memory)] {
         let stranger = Stranger::connect(&daemon);
         match stranger.ask(&Request::Hello(hello), &[descriptor]) {
-            Reply::Error { status: Status::Argument, text } => {
-                assert!(text.contains("not a process's memory"), "{text}")
-            }
+            Reply::Error { status: Status::Argument, text } => assert!(text.contains(why), "{text}"),
             other => panic!("{other:?}"),
         }
         assert!(stranger.is_closed());
     }
-    let own_memory = std::fs::File::options().read(true).write(true).open("/proc/self/mem").expect("our memory");
+    let own_memory = File::options().read(true).write(true).open("/proc/self/mem").expect("our memory");
     let stranger = Stranger::connect(&daemon);
     stranger.0.send(1, &Request::Hello(hello), &[own_memory.as_fd()]).expect("sent");
     let Reply::Welcome(welcome) = stranger.receive().expect("a welcome").message else { panic!("no welcome") };
@@ -183,4 +203,168 @@ fn submissions_are_checked_against_what_the_rank_owns() {
     // Memory that no tier reaches is the fault of the rank that names it.
     assert_eq!(result(&rank, entry(group, 1, 3)), Status::Memory);
     assert_eq!(daemon.statistics()["datapath"]["refused"], 4);
+}
+
+/// What makes a group of as many ranks as there can be, of this offer alone, but for the last one, which is damaged.
+fn largest_group(offer: &[u8]) -> Vec<u8> {
+    let mut offers = offer.repeat(MOST_RANKS as usize);
+    *offers.last_mut().expect("some") ^= 1;
+    offers
+}
+
+/// Offers that are read to the last one, which is damaged, so that they can be handed over again and again: a tenth of
+/// a second each, were they read at once.
+#[test]
+fn requests_for_large_groups_hold_up_nobody() {
+    let daemon = Daemon::start(&["--log", "off"]);
+    let strangers: Vec<Stranger> = (0..4).map(|_| Stranger::attach(&daemon).0).collect();
+    let drawn = strangers.iter().map(|stranger| match stranger.ask(&Request::Offer, &[]) {
+        Reply::Offer(offer) => offer,
+        other => panic!("{other:?}"),
+    });
+    let drawn: Vec<_> = drawn.collect();
+    let mut offers = largest_group(&drawn[0][..]);
+    for (place, offer) in offers.chunks_mut(OFFER_BYTES).zip(&drawn) {
+        place.copy_from_slice(&offer[..]);
+    }
+    let offers = seal_bytes("offers", &offers).expect("memory");
+    for _ in 0..16 {
+        for (rank, stranger) in (0..).zip(&strangers) {
+            let create = Request::CreateGroup { ranks: MOST_RANKS, rank };
+            stranger.0.send(7, &create, &[offers.as_fd()]).expect("sent");
+        }
+    }
+    let visits: Vec<Duration> = (0..20).map(|_| visit(&daemon)).collect();
+    assert!(visits.iter().all(|visit| *visit < HELD_UP), "{visits:?}");
+    // They are served, too.
+    match strangers[3].receive().expect("a reply").message {
+        Reply::Error { text, .. } => assert!(text.contains("rank 65534 is damaged"), "{text}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Nothing is read of the offers of others for whoever has none of its own.
+#[test]
+fn who_has_no_offer_is_refused_before_the_others_are_read() {
+    let daemon = Daemon::start(&["--log", "off"]);
+    let (one, other) = (Stranger::attach(&daemon).0, Stranger::attach(&daemon).0);
+    let Reply::Offer(offer) = one.ask(&Request::Offer, &[]) else { panic!("no offer") };
+    let offers = seal_bytes("offers", &largest_group(&offer[..])).expect("memory");
+    for rank in 0..16 {
+        match other.ask(&Request::CreateGroup { ranks: MOST_RANKS, rank }, &[offers.as_fd()]) {
+            Reply::Error { text, .. } => assert!(text.contains("was not made by this process"), "{text}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Whoever closes a descriptor last waits for what its file wants. The daemon lets none of its ranks wait for that.
+#[test]
+fn files_that_linger_hold_up_nobody() {
+    const LINGER: Duration = Duration::from_secs(40);
+    let daemon = Daemon::start(&["--log", "off"]);
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    for greets in [true, false] {
+        let mut lingers = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
+        let _mute = listener.accept().expect("connected");
+        rustix::net::sockopt::set_socket_linger(&lingers, Some(LINGER)).expect("a socket");
+        lingers.set_nonblocking(true).expect("a socket");
+        while lingers.write(&[0; 65_536]).is_ok() {}
+        let stranger = Stranger::connect(&daemon);
+        if greets {
+            let hello = Hello { descriptor: true, ..hello(LAYOUT_VERSION) };
+            stranger.0.send(1, &Request::Hello(hello), &[lingers.as_fd()]).expect("sent");
+        } else {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            let rights = [lingers.as_fd()];
+            assert!(control.push(SendAncillaryMessage::ScmRights(&rights)));
+            let garbage = [IoSlice::new(&[7])];
+            rustix::net::sendmsg(&stranger.0, &garbage, &mut control, SendFlags::empty()).expect("sent");
+        }
+        drop(lingers);
+        let began = Instant::now();
+        assert!(stranger.receive().is_ok(), "it is told what is wrong");
+        Stranger::attach(&daemon);
+        assert!(began.elapsed() < LINGER, "the daemon has waited for the file");
+    }
+}
+
+/// Whoever says that a service process is reached elsewhere makes no group, and keeps nobody from reaching it.
+#[test]
+fn offers_with_a_wrong_address_are_refused() {
+    let daemons = [0, 1].map(|_| Daemon::start(&["--interface", "lo", "--algorithm", "ring"]));
+    let contexts = daemons.each_ref().map(|daemon| Context::attach(Some(&daemon.socket())).expect("it answers"));
+    let offers = || contexts.each_ref().map(|context| *context.offer().expect("an offer"));
+    let [own, mut forged] = offers();
+    let address = forged.windows(4).position(|bytes| bytes == b"TCP3").expect("an address");
+    forged[address + 8] ^= 1;
+    let (content, sum) = forged.split_at_mut(OFFER_BYTES - 8);
+    // As offers are checked against accidents.
+    let mut hasher = SipHasher13::new_with_keys(0x6f66_6665, 0x7273);
+    hasher.write(content);
+    sum.copy_from_slice(&hasher.finish().to_le_bytes());
+    let error = contexts[0].create_group(&[own, forged].concat(), 2, 0).expect_err("refused");
+    assert_eq!(error.status(), Status::Argument);
+    assert!(error.to_string().contains("offer of rank 1 gives an address"), "{error}");
+    let all = offers().concat();
+    std::thread::scope(|scope| {
+        for (context, rank) in contexts.iter().zip(0..) {
+            let all = &all;
+            scope.spawn(move || context.create_group(all, 2, rank).expect("it is made").destroy().expect("at rest"));
+        }
+    });
+}
+
+/// A file `/mem` whose file system is served by this process, which answers no more once the file is open, and the
+/// server, whose end lets all go on that wait for it. None where this user may not have that.
+fn unanswered() -> Option<(File, File)> {
+    let server = File::options().read(true).write(true).open("/dev/fuse").ok()?;
+    let directory = tempfile::tempdir().expect("a directory");
+    let options = format!("fd={},rootmode=040700,user_id=0,group_id=0", server.as_raw_fd());
+    let options = CString::new(options).expect("no zero");
+    // Seen by this thread alone, so that nothing stays mounted.
+    let serve = || {
+        // SAFETY: descriptors and memory stay shared with the other threads.
+        unsafe { unshare_unsafe(UnshareFlags::NEWNS) }?;
+        mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+        mount("fuse", directory.path(), "fuse", MountFlags::NODEV, &*options)
+    };
+    let (mounted, is_mounted) = std::sync::mpsc::channel();
+    let open = || {
+        mounted.send(serve()).expect("somebody waits");
+        File::options().read(true).write(true).open(directory.path().join("mem"))
+    };
+    let file = std::thread::scope(|scope| {
+        let opening = scope.spawn(open);
+        is_mounted.recv().expect("it is told").ok()?;
+        // Version 7.22, pieces of 4 KiB; the name is that of file 2, a regular one; it is open.
+        let named = [2, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0o100_600 << 32, 1, 0, 4096];
+        for (operation, answer) in [(26, &[7 | 22 << 32, 0, 4096 << 32][..]), (1, &named), (14, &[0, 0])] {
+            let mut request = [0; 1 << 17];
+            assert!((&server).read(&mut request).expect("it is asked") >= 40);
+            assert_eq!(request[4], operation);
+            let unique = u64::from_ne_bytes(*request[8..].first_chunk().expect("eight bytes"));
+            let words = [&[16 + 8 * answer.len() as u64, unique], answer].concat();
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            (&server).write_all(&bytes).expect("it is answered");
+        }
+        opening.join().expect("no panic").ok()
+    })?;
+    Some((file, server))
+}
+
+/// Whoever may mount a file system can hand over a file that looks like the memory of a process, and leave what the
+/// kernel asks about it without an answer.
+#[test]
+fn a_file_system_that_does_not_answer_holds_up_nobody() {
+    let daemon = Daemon::start(&["--log", "off"]);
+    let Some((file, _server)) = unanswered() else { return eprintln!("skipped: this user may not serve files") };
+    let stranger = Stranger::connect(&daemon);
+    let hello = Hello { descriptor: true, ..hello(LAYOUT_VERSION) };
+    match stranger.ask(&Request::Hello(hello), &[file.as_fd()]) {
+        Reply::Error { status: Status::Argument, text } => assert!(text.contains("of no kind"), "{text}"),
+        other => panic!("{other:?}"),
+    }
+    Stranger::attach(&daemon);
 }

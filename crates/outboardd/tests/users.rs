@@ -63,6 +63,22 @@ fn users_attach_where_the_mode_or_the_list_lets_them() {
     rank.finish();
 }
 
+/// Page faults of other users hold up nobody: their memory is not touched unless that is asked for.
+#[test]
+fn memory_of_other_users_is_reached_on_demand_alone() {
+    if !is_root() {
+        return;
+    }
+    for (flags, tier) in [(&[][..], "staging"), (&["--reach", "any-user"], "memory_descriptor")] {
+        let (daemon, program) = open_daemon(flags);
+        let mut rank = Rank::spawn(&mut of_nobody("alone", &daemon, &program));
+        assert_eq!(rank.line(), "ready");
+        assert_eq!(daemon.statistics()["memory_tiers"][tier], 1, "{flags:?}");
+        rank.go_on();
+        rank.finish();
+    }
+}
+
 /// Whoever has read another user's offers can do nothing with them.
 #[test]
 fn stolen_offers_make_no_group() {

@@ -56,7 +56,7 @@ pub struct Config {
     pub deferred: Option<Arc<str>>,
     /// Bytes of staging for ranks that have not called (SP-6) and messages that came early.
     pub staging_quota: u64,
-    /// As many of them for the groups of one account ([`Endpoint::assign_group`](crate::Endpoint::assign_group)).
+    /// As many of them for the groups of one account ([`Account`](crate::Account)).
     pub owner_staging_quota: u64,
     /// Bytes of scratch, beside staging, for the calls of one account that all its ranks here have made.
     pub owner_scratch_quota: u64,
@@ -66,6 +66,9 @@ pub struct Config {
     pub user_scratch_quota: u64,
     /// Bytes of scratch for the calls of all.
     pub scratch_quota: u64,
+    /// Service processes that groups may be with. One user's groups may name half as many that were never heard: so
+    /// much of the table can be filled by made-up members.
+    pub peers: usize,
     /// Service processes without a group that are remembered: so many of the past, and as many strangers.
     pub past_peers: usize,
     /// Silence after which a neighbour is asked for a sign of life.
@@ -88,10 +91,10 @@ pub struct Config {
     pub switch_queue: u64,
     /// Most datagrams of one multicast batch.
     pub batch_chunks: u32,
-    /// Payload bytes of one unicast fragment. Larger ones cost less processor time, yet hold up the other receivers of
-    /// their source, whose links idle meanwhile: on slow links they are smaller. With 56 KiB an
-    /// all-to-all of 1 MiB among four hosts takes 8 % longer on 1 Gbit/s, and with 40 KiB sixteen hosts that call apart
-    /// can overflow the queue of a switch port; blocks whose size is a power of two are whole pieces of the default.
+    /// Payload bytes of one unicast fragment. Larger ones cost less processor time, but hold up the other receivers of
+    /// their source: on slow links they are smaller. With 56 KiB an all-to-all of 1 MiB among four hosts takes 8 %
+    /// longer on 1 Gbit/s; with 40 KiB sixteen hosts that call apart can overflow the queue of a switch port. Blocks of
+    /// a power of two are whole pieces of the default.
     pub fragment_bytes: u32,
     /// Bytes of an all-to-all that a service process has asked for and that have not come (SP-5).
     pub pull_bytes: u64,
@@ -117,6 +120,7 @@ impl Default for Config {
             user_staging_quota: u64::MAX,
             user_scratch_quota: u64::MAX,
             scratch_quota: u64::MAX,
+            peers: 4096,
             past_peers: 256,
             heartbeat: Duration::from_secs(1),
             dead_after: Duration::from_millis(3500),

@@ -47,9 +47,9 @@ use turns::{Load, Turns};
 const MAX_BATCHES: usize = 16;
 /// Ended groups that are remembered, so that late messages for them are not kept and late ranks are told.
 const MAX_RETIRED: usize = 4096;
-/// What may not have been heard of them, and is remembered.
+/// Messages of ended groups that are kept, since their receivers may not have heard them.
 const MAX_UNHEARD: usize = 1024;
-/// Groups that broke, of which is remembered why, and where their members are.
+/// Broken groups whose error and members' addresses are remembered.
 const MAX_FAILED: usize = 256;
 
 /// The protocol of one service process. See the crate's documentation for how it is driven.
@@ -174,9 +174,9 @@ impl Endpoint {
         self.node.peers.known()
     }
 
-    /// A local rank has been given an offer, which it may hand to others from now on.
-    pub fn handle_offer(&mut self, offer: OfferId) {
-        self.offers.open(offer);
+    /// A local rank of this user has been given an offer, which it may hand to others from now on.
+    pub fn handle_offer(&mut self, user: u32, offer: OfferId) {
+        self.offers.open(user, offer);
     }
 
     /// A local rank will not ask for a group by this offer any more, because it is gone or is refused, if it has not
@@ -187,26 +187,19 @@ impl Endpoint {
         self.settle();
     }
 
-    /// The driver refuses a local rank this group: all members are told why.
-    pub fn handle_refusal(&mut self, now: Instant, spec: &GroupSpec, rank: Rank, why: Refusal) {
+    /// The driver refuses a local rank of this user this group: all members are told why.
+    pub fn handle_refusal(&mut self, now: Instant, user: u32, spec: &GroupSpec, rank: Rank, why: Refusal) {
         self.node.out.now = now;
-        self.refuse_group(spec, rank, why);
+        self.refuse_group(user, spec, rank, why);
         self.settle();
     }
 
-    /// A local rank asks for a group. Answered by [`Event::GroupReady`] for every local rank that asks.
-    pub fn handle_create_group(&mut self, now: Instant, spec: &GroupSpec, rank: Rank) {
+    /// A local rank asks for a group. Answered by [`Event::GroupReady`] for every local rank that asks. All local ranks
+    /// of the group belong to `account`, to whose quotas it counts.
+    pub fn handle_create_group(&mut self, now: Instant, account: Account, spec: &GroupSpec, rank: Rank) {
         self.node.out.now = now;
-        self.create_group(spec, rank);
+        self.create_group(account, spec, rank);
         self.settle();
-    }
-
-    /// The local ranks of a group that was asked for belong to `account`, to whose quotas its staging counts. Groups
-    /// that nobody was assigned to have one account.
-    pub fn assign_group(&mut self, group: GroupHandle, account: Account) {
-        if let Some(g) = self.groups.get_mut(&group) {
-            g.members.account = account;
-        }
     }
 
     /// A local rank leaves a group in order (it has no call in flight there) or because its process died. Its calls in
@@ -391,6 +384,11 @@ impl Endpoint {
                 g.watch_over(&mut self.node, instance);
             }
         }
+        while self.node.out.allowance.is_left()
+            && let Some(group) = self.node.out.unfinished.pop_front()
+        {
+            self.groups.get_mut(&group).into_iter().for_each(|g| g.go_on(&mut self.node));
+        }
         self.settle();
     }
 
@@ -427,7 +425,8 @@ impl Endpoint {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         debug_assert!(self.keeps_count(), "what is kept of all instances is what a look at each gives");
-        let timers = [self.node.turns.poll_timeout(), self.node.peers.poll_timeout(), self.looks.first()];
+        let at_once = self.node.out.unfinished.front().map(|_| self.node.out.now);
+        let timers = [self.node.turns.poll_timeout(), self.node.peers.poll_timeout(), self.looks.first(), at_once];
         timers.into_iter().flatten().min()
     }
 

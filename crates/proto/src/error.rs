@@ -178,6 +178,11 @@ pub enum Refusal {
         "its service process is out of descriptors; raise its limit on them (`ulimit -n`, LimitNOFILE in its unit)"
     )]
     Descriptors,
+    /// The service process knows as many others as it may, or as many that were never heard as one user may name.
+    #[error(
+        "its service process cannot meet so many others; destroy some groups, or raise --max-peers of its outboardd"
+    )]
+    Peers,
     /// The rank has made so many offers since that this one is forgotten.
     #[error("it has made too many offers since; make the group of new ones")]
     Forgotten,

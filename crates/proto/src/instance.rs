@@ -517,7 +517,8 @@ impl Instance {
         self.phase = Phase::Ended { failed: matches!(self.phase, Phase::Failed(_)) };
         self.multicast.checks = Deadlines::default();
         self.give_scratch_back(cx);
-        cx.transfer.forget_instance(self.id);
+        let (transfer, mut site) = cx.transfer();
+        transfer.forget_instance(&mut site, self.id);
         cx.out.forgotten.push((cx.members.handle, self.id));
     }
 

@@ -377,7 +377,7 @@ pub struct Offload {
     pub instance: InstanceId,
     /// What is to be done.
     pub list: List,
-    /// By task, what it is about; none of those that only add.
+    /// For each task the message that it sends or receives; `None` for tasks that only add to a counter.
     pub messages: Vec<Option<EngineMessage>>,
 }
 

@@ -217,12 +217,6 @@ impl Link {
         self.entries.len()
     }
 
-    /// Smoothed round trip, when one was measured.
-    #[must_use]
-    pub fn round_trip(&self) -> Option<Duration> {
-        self.round_trip.smoothed()
-    }
-
     /// The shortest round trip measured: what the path takes with nothing queued.
     #[must_use]
     pub fn least_round_trip(&self) -> Option<Duration> {

@@ -16,11 +16,14 @@ use crate::link::Owner;
 use crate::multicast::pacing::Contention;
 use crate::wire::Message;
 
+/// What a step of a recording copies or combines at once, in bytes.
+pub(crate) const PIECE: u64 = 4 << 20;
+
 /// Collected wishes of one service process.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     pub(crate) now: Instant,
-    /// What else is in flight beside the group that sends (MC-13).
+    /// What the groups beside the one that sends have in flight (MC-13).
     pub(crate) contention: Contention,
     pub(crate) orders: VecDeque<Order>,
     pub(crate) events: VecDeque<Event>,
@@ -38,6 +41,10 @@ pub(crate) struct Outbox {
     pub(crate) forgotten_calls: Vec<(Owner, CallId)>,
     /// Instances to which something has happened.
     pub(crate) touched: Vec<(GroupHandle, InstanceId)>,
+    /// What recordings may still do until the driver has taken what follows.
+    pub(crate) allowance: Allowance,
+    /// Groups whose recordings go on with the next.
+    pub(crate) unfinished: VecDeque<GroupHandle>,
     pub(crate) counters: Counters,
     narrates: bool,
     staging_quota: Shares,
@@ -61,6 +68,8 @@ impl Outbox {
             forgotten: Vec::new(),
             forgotten_calls: Vec::new(),
             touched: Vec::new(),
+            allowance: Allowance::FULL,
+            unfinished: VecDeque::new(),
             counters: Counters::default(),
             narrates: config.narrate,
             staging_quota: Shares {
@@ -119,6 +128,7 @@ impl Outbox {
     pub(crate) fn copy(&mut self, from: MemRef, to: MemRef) {
         assert_eq!(from.len, to.len, "copies keep lengths");
         if from != to && from.len > 0 {
+            self.allowance.note(from.len);
             self.orders.push_back(Order::Copy { from, to });
         }
     }
@@ -128,6 +138,7 @@ impl Outbox {
         assert_eq!(from.len, into.len, "operands have one length");
         assert!(from.len.is_multiple_of(reduction.element().bytes()), "operands are whole elements");
         if from.len > 0 {
+            self.allowance.note(from.len);
             self.orders.push_back(Order::Reduce { from, into, reduction, from_left });
         }
     }
@@ -215,7 +226,10 @@ impl Outbox {
             return self.offloads.remove(at).map(|offload| Event::Offload(Box::new(offload)));
         }
         let done = |(completion, result): &(Completion, _)| Result::is_err(result) || !put_off(completion.call);
-        let at = self.ending.iter().position(done)?;
+        let Some(at) = self.ending.iter().position(done) else {
+            self.allowance = Allowance::FULL;
+            return None;
+        };
         let (Completion { call, .. }, result) = self.ending.remove(at)?;
         let result = result.and(self.cut_off.remove(&call).map_or(Ok(()), Err));
         match &result {
@@ -231,6 +245,33 @@ impl Outbox {
         if self.events.len() < 1024 {
             self.events.push_back(Event::Violation { peer, what });
         }
+    }
+}
+
+/// What recordings may do at once, so that all else has its turn: for steps and bytes about a millisecond each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Allowance {
+    steps: u32,
+    bytes: u64,
+}
+
+impl Allowance {
+    pub(crate) const FULL: Allowance = Allowance { steps: 1024, bytes: PIECE };
+
+    /// Whether there is a step that may be done; it is counted.
+    pub(crate) fn step(&mut self) -> bool {
+        let may = self.steps > 0 && self.bytes > 0;
+        self.steps -= u32::from(may);
+        may
+    }
+
+    pub(crate) fn is_left(self) -> bool {
+        self.steps > 0 && self.bytes > 0
+    }
+
+    /// So many bytes are moved, by whomever.
+    fn note(&mut self, bytes: u64) {
+        self.bytes = self.bytes.saturating_sub(bytes);
     }
 }
 

@@ -27,7 +27,7 @@ use crate::group::members::Members;
 use crate::ids::{CallId, InstanceId, SpId};
 use crate::interface::{MemRef, Order};
 use crate::multicast::pacing::Quantum;
-use crate::outbox::{Outbox, Quota, Staging};
+use crate::outbox::Outbox;
 use crate::wire::{EarlyCts, Fragment, Number, Origin, Piece, Rts, Scope, TransferMessage};
 
 mod incoming;
@@ -37,7 +37,7 @@ mod outgoing;
 mod places;
 mod queues;
 
-use incoming::{Incoming, Key, Unexpected};
+use incoming::{Incoming, Key, Unexpected, stage};
 pub(crate) use matching::Name;
 pub(crate) use outgoing::Bulk;
 use outgoing::{EAGER, Outgoing};
@@ -134,7 +134,7 @@ impl Transfer {
         }
     }
 
-    /// The memory of a message is elsewhere from now on. How much of it has come to where it was.
+    /// From now on the message goes to `to`. Returns how many of its bytes have come to where it went before.
     pub(crate) fn move_receive(&mut self, name: &Name, to: MemRef) -> u64 {
         self.incoming.move_receive(name, to)
     }
@@ -551,9 +551,9 @@ impl Transfer {
         steps
     }
 
-    /// A collective has ended.
-    pub(crate) fn forget_instance(&mut self, instance: InstanceId) {
-        self.incoming.end(instance);
+    /// A collective has ended. What was staged of it has no receive.
+    pub(crate) fn forget_instance(&mut self, site: &mut Site<'_>, instance: InstanceId) {
+        self.incoming.end(instance).for_each(|staging| site.out.unstage(staging));
     }
 
     /// Whether `destination` has posted the receive of this message, and its source has not told of it.
@@ -576,10 +576,14 @@ impl Transfer {
         sent.or_else(local).or_else(expected)
     }
 
-    /// An early CTS of a collective for a message that `rank` has not sent, as one that has sent all that it sends.
-    pub(crate) fn unsent(&self, instance: InstanceId, rank: Rank) -> Option<CollectiveError> {
-        let (destination, expected) = self.outgoing.cleared_of(Scope::Instance(instance), rank)?;
-        Some(CollectiveError::Block { source_rank: rank, sent: 0, destination, expected })
+    /// A message of a collective that `rank` does not send or receive, and its other end expects: asked for when `rank`
+    /// has handed over all its sends and receives.
+    pub(crate) fn unmet(&self, instance: InstanceId, rank: Rank) -> Option<CollectiveError> {
+        let scope = Scope::Instance(instance);
+        let block =
+            |(destination, expected)| CollectiveError::Block { source_rank: rank, sent: 0, destination, expected };
+        let unsent = self.outgoing.cleared_of(scope, rank).map(block);
+        unsent.or_else(|| self.incoming.unreceived(scope, rank))
     }
 
     /// Sources of the messages that receives wait for, of scopes that `of` names.
@@ -591,9 +595,4 @@ impl Transfer {
     pub(crate) fn destinations(&self, of: impl Fn(Scope) -> bool) -> impl Iterator<Item = Rank> {
         self.outgoing.names().filter(move |name| of(name.scope)).map(|name| name.destination)
     }
-}
-
-/// Memory for a message that nobody receives yet, as far as it needs some; none where there is no room.
-fn stage(site: &mut Site<'_>, bytes: u64) -> Option<Option<Staging>> {
-    if bytes == 0 { Some(None) } else { site.out.stage(Quota::Late, site.members, bytes).map(Some) }
 }

@@ -6,8 +6,8 @@ use std::cell::Cell;
 
 use outboard_plan::Rank;
 use outboard_proto::{
-    CallId, CallKind, Config, Endpoint, Event, GroupHandle, GroupSpec, HostId, InstanceId, Instant, Member, OfferId,
-    PostedCall, Signature, SpId, TaggedCall, Transmit,
+    Account, CallId, CallKind, Config, Endpoint, Event, GroupHandle, GroupSpec, HostId, InstanceId, Instant, Member,
+    OfferId, PostedCall, Signature, SpId, TaggedCall, Transmit,
 };
 
 /// Most allocations of a message of 8 bytes in both machines together, its acknowledgements among them.
@@ -59,7 +59,7 @@ impl Pair {
         let machines = [10, 11].map(|sp| Endpoint::new(SpId(sp), Config::default(), sp));
         let mut pair = Pair { machines, now: Instant(1), calls: 0 };
         for (machine, rank) in pair.machines.iter_mut().zip(0..) {
-            machine.handle_create_group(pair.now, &spec, Rank(rank));
+            machine.handle_create_group(pair.now, Account::default(), &spec, Rank(rank));
         }
         pair.settle();
         pair

@@ -7,11 +7,15 @@ use outboard_plan::alltoall::Blocks;
 use outboard_plan::{Buffer, ProgramBuilder, Rank, Span};
 use outboard_proto::wire::{FRAME_HEADER_BYTES, GroupMessage, Message, TransferMessage};
 use outboard_proto::{
-    CallId, CallKind, CollectiveError, Config, Endpoint, Event, GroupHandle, GroupSpec, HostId, InstanceId, Instant,
-    Member, OfferId, PostedCall, Recording, Signature, SpId, TaggedCall, Transmit,
+    Account, CallId, CallKind, CollectiveError, Config, Endpoint, Event, GroupHandle, GroupSpec, HostId, InstanceId,
+    Instant, Member, OfferId, PostedCall, Recording, Signature, SpId, TaggedCall, Transmit,
 };
 
 const NOW: Instant = Instant(1);
+/// A block that is asked for several times.
+const LONG: u64 = 4 << 20;
+/// Late enough for an absent rank to be stood in for.
+const STOOD_IN: Instant = Instant(2_000_000);
 const GROUP: GroupHandle = GroupHandle(7);
 /// The announcement and the pieces of 100,000 bytes: more than two.
 const LEAST_SENT: usize = 3;
@@ -34,7 +38,7 @@ impl Pair {
         };
         let spec = GroupSpec { handle: GROUP, key: [3, 4], job: 1, members: ids.map(member).to_vec() };
         let mut pair = Pair(ids.map(|id| Endpoint::new(id, Config::default(), 1)));
-        (0..2).for_each(|rank| pair.0[rank].handle_create_group(NOW, &spec, Rank(rank as u32)));
+        (0..2).for_each(|rank| pair.0[rank].handle_create_group(NOW, Account::default(), &spec, Rank(rank as u32)));
         pair.run();
         pair
     }
@@ -197,6 +201,22 @@ fn sp_5_a_block_that_nobody_has_is_missed_when_both_have_called() {
             pair.deliver(rank);
         }
         assert_eq!(pair.run(), [Err(error.clone()), Err(error.clone())], "{first} calls first");
+    }
+}
+
+/// Whatever of a block has come for a rank that was stood in for, when that rank calls without a receive for it both
+/// are told, unless all of it has left its source: then that one's call has ended.
+#[test]
+fn sp_6_a_block_that_nobody_receives_is_missed_when_its_rank_calls() {
+    let error = Err(CollectiveError::Block { source_rank: Rank(0), sent: LONG, destination: Rank(1), expected: 0 });
+    for (rounds, source) in [(0, error.clone()), (1, error.clone()), (200, Ok(()))] {
+        let mut pair = Pair::new();
+        pair.call(0, LONG, 0);
+        pair.deliver(0);
+        pair.0[1].handle_timeout(STOOD_IN);
+        (0..rounds).for_each(|_| [1, 0].into_iter().for_each(|rank| _ = pair.deliver(rank)));
+        pair.call(1, 0, 0);
+        assert_eq!(pair.run(), [source, error.clone()], "after {rounds} rounds");
     }
 }
 

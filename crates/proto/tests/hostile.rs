@@ -12,8 +12,8 @@ use outboard_proto::wire::{
     Number, Origin, PayloadHash, Piece, Rts, TransferMessage,
 };
 use outboard_proto::{
-    Absentee, Absentees, CallId, CallKind, Config, Endpoint, Event, GroupSpec, InstanceId, Instant, PostedCall,
-    ReceivedDatagram, Signature, SpId, Transmit, sizes_digest,
+    Absentee, Absentees, Account, CallId, CallKind, Config, Endpoint, Event, GroupSpec, InstanceId, Instant,
+    PostedCall, ReceivedDatagram, Signature, SpId, Transmit, sizes_digest,
 };
 use proptest::prelude::*;
 
@@ -64,7 +64,7 @@ fn of_groups() -> impl Strategy<Value = GroupMessage> {
     prop_oneof![
         (barrier_step(), any::<bool>()).prop_map(|(step, good)| {
             let digest = if good { config().digest() } else { 9 };
-            GroupMessage::Create { step, sp: SpId(1), digest, fingerprint: spec().fingerprint() }
+            GroupMessage::Create { step, digest, fingerprint: spec().fingerprint() }
         }),
         (rank(), 0u64..3, any::<bool>(), rank()).prop_map(|(rank, after, well, cause)| GroupMessage::Lost {
             rank,
@@ -195,12 +195,7 @@ fn opening() -> Vec<Step> {
         from,
         message: Message::Group {
             group: GROUP,
-            body: GroupMessage::Create {
-                step,
-                sp: SpId(1),
-                digest: config().digest(),
-                fingerprint: spec().fingerprint(),
-            },
+            body: GroupMessage::Create { step, digest: config().digest(), fingerprint: spec().fingerprint() },
         },
         payload: 0,
     };
@@ -281,7 +276,9 @@ impl Driver {
 
     fn apply(&mut self, step: &Step) {
         match step {
-            Step::Create(rank) => self.sp.handle_create_group(self.now, &spec(), Rank((*rank).into())),
+            Step::Create(rank) => {
+                self.sp.handle_create_group(self.now, Account::default(), &spec(), Rank((*rank).into()))
+            }
             Step::Leave(rank) => self.sp.handle_leave(self.now, GROUP, Rank((*rank).into())),
             Step::Call { rank, instance, kind, bytes } => {
                 let id = CallId(self.next_call);

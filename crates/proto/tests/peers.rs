@@ -3,22 +3,27 @@
 use std::time::Duration;
 
 use outboard_plan::Rank;
-use outboard_proto::wire::{FrameHeader, GroupMessage, Message};
-use outboard_proto::{Config, Endpoint, Event, GroupHandle, GroupSpec, InstanceId, Instant, SpId, Transmit};
+use outboard_proto::wire::{FrameHeader, GroupMessage, InstanceMessage, Message};
+use outboard_proto::{
+    Account, CollectiveError, Config, Endpoint, Event, GroupHandle, GroupSpec, InstanceId, Instant, Refusal, SpId,
+    Transmit,
+};
 
 mod support;
 
 use support::frame;
 
 const HERE: u64 = 10;
+/// Where in a frame its acknowledgement lies.
+const ACK: std::ops::Range<usize> = 16..20;
 
 fn of(spec: &GroupSpec, body: GroupMessage) -> Message {
     Message::Group { group: spec.handle, body }
 }
 
-/// The step of a group's barrier that `sp` says here.
-fn step(spec: &GroupSpec, sp: u64, step: u8, config: &Config) -> Message {
-    of(spec, GroupMessage::Create { step, sp: SpId(sp), digest: config.digest(), fingerprint: spec.fingerprint() })
+/// A step of a group's barrier.
+fn step(spec: &GroupSpec, step: u8, config: &Config) -> Message {
+    of(spec, GroupMessage::Create { step, digest: config.digest(), fingerprint: spec.fingerprint() })
 }
 
 /// The rank of another service process leaves before the first call.
@@ -48,9 +53,9 @@ fn peers_of_the_past_are_forgotten() {
     let (mut now, mut disconnected) = (Instant(1), 0);
     for other in 100..200 {
         let spec = GroupSpec { handle: GroupHandle(other as u32), ..support::spec(&[HERE, other]) };
-        here.handle_create_group(now, &spec, Rank(0));
+        here.handle_create_group(now, Account::default(), &spec, Rank(0));
         drive(&mut here, now);
-        here.handle_frame(now, SpId(other), &frame(0, &step(&spec, other, 0, &config), 0), 0);
+        here.handle_frame(now, SpId(other), &frame(0, &step(&spec, 0, &config), 0), 0);
         here.handle_frame(now, SpId(other), &frame(1, &leaves(&spec, Rank(1)), 0), 0);
         assert!(drive(&mut here, now).1.contains(&Event::GroupReady {
             group: spec.handle,
@@ -77,9 +82,9 @@ fn members_whose_ranks_have_left_hear_nothing_more() {
     let mut here = Endpoint::new(SpId(HERE), config.clone(), 1);
     let spec = support::spec(&[HERE, 11, 12]);
     let now = Instant(1);
-    here.handle_create_group(now, &spec, Rank(0));
-    here.handle_frame(now, SpId(12), &frame(0, &step(&spec, 12, 0, &config), 0), 0);
-    here.handle_frame(now, SpId(11), &frame(0, &step(&spec, 11, 1, &config), 0), 0);
+    here.handle_create_group(now, Account::default(), &spec, Rank(0));
+    here.handle_frame(now, SpId(12), &frame(0, &step(&spec, 0, &config), 0), 0);
+    here.handle_frame(now, SpId(11), &frame(0, &step(&spec, 1, &config), 0), 0);
     here.handle_frame(now, SpId(11), &frame(1, &leaves(&spec, Rank(1)), 0), 0);
     drive(&mut here, now);
     // Its end is nothing to the group.
@@ -88,4 +93,58 @@ fn members_whose_ranks_have_left_hear_nothing_more() {
     here.handle_leave(now, spec.handle, Rank(0));
     let (sent, _) = drive(&mut here, now);
     assert_eq!(sent, [(SpId(12), leaves(&spec, Rank(0)))]);
+}
+
+/// Whoever goes on asking and acknowledges nothing is lost before its answers are too many.
+#[test]
+fn a_member_that_acknowledges_nothing_is_lost() {
+    let config = Config::default();
+    let mut here = Endpoint::new(SpId(HERE), config.clone(), 1);
+    let spec = support::spec(&[HERE, 11]);
+    let mut now = Instant(1);
+    here.handle_create_group(now, Account::default(), &spec, Rank(0));
+    here.handle_frame(now, SpId(11), &frame(0, &step(&spec, 0, &config), 0), 0);
+    drive(&mut here, now);
+    let inquire = of(&spec, GroupMessage::Instance { instance: InstanceId(1), body: InstanceMessage::Inquire });
+    let lost = (1..=200_000).find(|seq| {
+        now = now + Duration::from_micros(100);
+        let mut asked = frame(*seq, &inquire, 0);
+        asked[ACK].fill(0);
+        here.handle_frame(now, SpId(11), &asked, 0);
+        let (_, events) = if seq % 100 == 0 { drive(&mut here, now) } else { Default::default() };
+        events.contains(&Event::Disconnect { peer: SpId(11) })
+    });
+    assert!(lost.is_some(), "{:?}", here.load());
+}
+
+/// Whoever makes up members of groups fills half of the table at most: the groups of others are made, with service
+/// processes that were never heard, too, and one that is heard counts no more.
+#[test]
+fn made_up_members_leave_room_for_the_groups_of_others() {
+    let config = Config { peers: 20, ..Config::default() };
+    let mut here = Endpoint::new(SpId(HERE), config.clone(), 1);
+    let now = Instant(1);
+    let mut asks = |user: u32, number: u32, others: &[u64]| {
+        let members: Vec<u64> = [HERE].into_iter().chain(others.iter().copied()).collect();
+        let spec = GroupSpec { handle: GroupHandle(number), ..support::spec(&members) };
+        let account = Account { user, job: number.into() };
+        here.handle_create_group(now, account, &spec, Rank(0));
+        if user == 1 && number == 1 {
+            here.handle_frame(now, SpId(others[0]), &frame(0, &step(&spec, 0, &config), 0), 0);
+        }
+        drive(&mut here, now).1
+    };
+    let crowded = |events: &[Event]| {
+        let refused = CollectiveError::Refused { rank: Rank(0), why: Refusal::Peers };
+        let connects = events.iter().any(|event| matches!(event, Event::Connect { .. }));
+        let told =
+            |event: &Event| matches!(event, Event::GroupReady { result: Err(e), .. } if *e == refused.clone().into());
+        assert_eq!(connects, !events.iter().any(told), "{events:?}");
+        !connects
+    };
+    assert!(!crowded(&asks(1, 1, &[100, 101])), "100 is heard");
+    assert!(!crowded(&asks(1, 2, &(102..111).collect::<Vec<_>>())), "ten are not");
+    assert!(crowded(&asks(1, 3, &[111])), "an eleventh");
+    assert!(!crowded(&asks(2, 4, &(200..209).collect::<Vec<_>>())), "another user");
+    assert!(crowded(&asks(2, 5, &[209])), "20 are known");
 }

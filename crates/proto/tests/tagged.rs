@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use outboard_plan::{ProgramBuilder, Rank, Span};
 use outboard_proto::wire::{Cts, EarlyCts, Few, GroupMessage, Message, Number, Origin, Piece, Rts, TransferMessage};
 use outboard_proto::{
-    CallId, CallKind, Config, Endpoint, Event, InstanceId, Instant, Order, PostedCall, Recording, Signature, SpId,
-    TaggedCall,
+    Account, CallId, CallKind, Config, Endpoint, Event, InstanceId, Instant, Order, PostedCall, Recording, Signature,
+    SpId, TaggedCall,
 };
 use proptest::prelude::*;
 
@@ -153,8 +153,8 @@ impl Driver {
         let sp = Endpoint::new(SpId(10), config, 1);
         let staging = std::collections::BTreeMap::new();
         let mut driver = Driver { sp, seq: 0, made: 0, open: BTreeSet::new(), calls: 0, staged: 0, staging };
-        (0..2).for_each(|rank| driver.sp.handle_create_group(NOW, &spec, Rank(rank)));
-        let create = GroupMessage::Create { step: 0, sp: SpId(10), digest, fingerprint };
+        (0..2).for_each(|rank| driver.sp.handle_create_group(NOW, Account::default(), &spec, Rank(rank)));
+        let create = GroupMessage::Create { step: 0, digest, fingerprint };
         driver.hear(&Message::Group { group: GROUP, body: create }, 0);
         driver.drain();
         assert_eq!(driver.made, 2, "both ranks are in the group");

@@ -97,7 +97,8 @@ fn error() -> impl Strategy<Value = CollectiveError> {
                 Just(Refusal::Groups),
                 Just(Refusal::Quota),
                 Just(Refusal::Descriptors),
-                Just(Refusal::Forgotten)
+                Just(Refusal::Forgotten),
+                Just(Refusal::Peers)
             ]
         )
             .prop_map(|(rank, why)| CollectiveError::Refused { rank, why }),
@@ -142,9 +143,8 @@ fn offers() -> impl Strategy<Value = Vec<(Rank, OfferId)>> {
 
 fn of_groups() -> impl Strategy<Value = GroupMessage> {
     prop_oneof![
-        (any::<u8>(), any::<u64>(), any::<u64>(), any::<u64>()).prop_map(|(step, sp, digest, fingerprint)| {
-            GroupMessage::Create { step, sp: SpId(sp), digest, fingerprint }
-        }),
+        (any::<u8>(), any::<u64>(), any::<u64>())
+            .prop_map(|(step, digest, fingerprint)| { GroupMessage::Create { step, digest, fingerprint } }),
         (any::<u64>(), rank(), any::<bool>(), rank()).prop_map(|(after, rank, well, cause)| GroupMessage::Lost {
             rank,
             after: InstanceId(after),

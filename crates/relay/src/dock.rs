@@ -29,28 +29,26 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use outboard_fabric::{Refusals, SharedKey};
 use outboard_proto::Account;
 use outboard_shm::attach::message::Message;
 use outboard_shm::attach::{Channel, Hello, Reply, Request};
 use outboard_shm::control::{LAYOUT_VERSION, RankSide};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use self::delivery::{Books, Shared};
 use crate::frame::{Decoder, Frame};
 use crate::output::Output;
 use crate::shadow::Shadows;
-use crate::wire::{Wire, WireError};
+use crate::wire::{ANSWER_LIMIT, GREETING_LIMIT, Wire, WireError};
 use outboard_service::{DockedRank, DockedRanks, Settings, StartError, random};
 
-/// How long a relay may take to greet, whatever it sends meanwhile.
-const GREETING_LIMIT: Duration = Duration::from_secs(5);
-/// How long the service process may take to answer.
-const ANSWER_LIMIT: Duration = Duration::from_secs(20);
 /// Connections that have not proven that they hold the key.
 const STRANGERS: usize = 128;
+/// How long nobody is taken in when no descriptor is left.
+const PAUSE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 /// Tokens from here on are the dock's own; ranks count from 1.
 const OWN_TOKENS: u64 = 1 << 63;
 /// An address where no shadow lies: what is read there fails the call.
@@ -136,7 +134,11 @@ fn listen(listener: &TcpListener, stop: &OwnedFd, terms: &Arc<Terms>) {
         match listener.accept() {
             Ok((stream, from)) => take_in((stream, from), terms, &mut strangers, &present),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => tracing::warn!(%error, "a relay cannot connect"),
+            Err(error) => {
+                tracing::warn!(%error, "a relay cannot connect");
+                // The connection may wait for a descriptor still: the listener stays readable.
+                let _ = poll(&mut [PollFd::new(stop, PollFlags::IN)], Some(&PAUSE));
+            }
         }
     }
 }
@@ -290,7 +292,6 @@ fn attach(terms: &Terms, nonce: [u8; 16], job: Account) -> Result<(Channel, Rank
     let failed = |error: &dyn std::fmt::Display| End::Refused(format!("the service process does not attach: {error}"));
     let channel = Channel::connect(&terms.settings.socket).map_err(|errno| failed(&errno))?;
     let hello = Hello {
-        abi_version: 1,
         layout_version: LAYOUT_VERSION,
         pid: std::process::id(),
         // Nothing of ours is to be reached but what is registered.

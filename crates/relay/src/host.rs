@@ -5,18 +5,22 @@
 //!
 //! | state | on | goes to |
 //! |---|---|---|
-//! | greeting | `Hello`, and the service process takes the rank | attached |
-//! | greeting | anything else | gone, with the reason as reply |
+//! | greeting, without threads | `Hello`, and a place is free | attaching |
+//! | greeting | anything else, silence ([`Greetings`]) | gone |
+//! | attaching | the service process takes the rank | attached |
+//! | attaching | anything else | gone, with the reason as reply |
 //! | attached | the end of the connection | lost: every call in flight, and every one to come, ends with the reason |
 //! | attached, lost | the rank's end, `Detach` answered | gone: the connection ends, the service process sees that |
 //!
-//! Invariants: the second thread waits for the connection alone, so what the service process sends always flows; memory
+//! Invariants: a connection that has not greeted takes no rank's place, nor has one of a user who may not attach; the
+//! second thread waits for the connection alone, so what the service process sends always flows; memory
 //! of the rank is written by it alone, before the completion that tells the rank so. Never does: ask the rank's
 //! processor.
 
 mod relayed;
 mod requests;
 
+use std::collections::HashMap;
 use std::io::{PipeReader, PipeWriter};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -26,7 +30,9 @@ use std::time::{Duration, Instant};
 use outboard_fabric::SharedKey;
 use outboard_service::daemon::raise_descriptor_limit;
 use outboard_service::topology::{self, Place, Seat, Topology};
-use outboard_service::{NamedSocket, Process, Refused, Settings, StartError, pin, tell};
+use outboard_service::{
+    Greetings, NamedSocket, Poller, Process, Refused, Settings, StartError, Token, Trigger, admit, pin, tell,
+};
 use outboard_shm::attach::message::Message;
 use outboard_shm::attach::{Channel, ChannelError, Hello, Received, Reply, Request, Welcome};
 use outboard_shm::control::ServiceSide;
@@ -39,12 +45,8 @@ use rustix::net::SocketType;
 use self::relayed::Relayed;
 use crate::frame::{Decoder, Frame};
 use crate::session::Session;
-use crate::wire::{Wire, WireError};
+use crate::wire::{ANSWER_LIMIT, Wire, WireError};
 
-/// How long a rank may take to say who it is.
-const GREETING_LIMIT: Duration = Duration::from_secs(5);
-/// How long the service process may take to answer.
-const ANSWER_LIMIT: Duration = Duration::from_secs(20);
 /// The answer of a service process that does not keep to the protocol.
 const NONSENSE: &str = "it answers what was not asked";
 
@@ -124,23 +126,94 @@ fn accept(
     let (none, held) = std::io::pipe().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
     let held = Arc::new(held);
     let flights = Arc::new(Flights { held: Arc::downgrade(&held), ranks: Mutex::default() });
+    let mut strangers = Strangers::new()?;
+    strangers.poller.watch(&*socket, Token::Attach, Trigger::Level)?;
+    strangers.poller.watch(stop, Token::Stop, Trigger::Level)?;
     loop {
-        let mut fds = [PollFd::new(&*socket, PollFlags::IN), PollFd::from_borrowed_fd(stop, PollFlags::IN)];
-        rustix::io::retry_on_intr(|| poll(&mut fds, None))?;
-        if !fds[1].revents().is_empty() && stopped() {
-            flights.look_for_more();
-            drop(held);
-            return drain(socket, (&flights, &none), &terms, stop, stopped);
-        }
-        match socket.accept() {
-            Ok(None) => {}
-            Ok(Some(connection)) => take_in(connection.into(), &terms, &present, &flights),
-            Err(errno) => {
-                tracing::error!(%errno, "a rank is turned away; raise the limit on descriptors");
-                socket.turn_away(drop);
+        for token in strangers.sleep()? {
+            match token {
+                Token::Stop if stopped() => {
+                    flights.look_for_more();
+                    drop(held);
+                    strangers.channels.values().for_each(farewell);
+                    drop(strangers);
+                    return drain(socket, (&flights, &none), &terms, stop, stopped);
+                }
+                Token::Attach => match socket.accept() {
+                    Ok(None) => {}
+                    Ok(Some(connection)) => strangers.take_in(connection.into(), &terms.settings),
+                    Err(errno) => {
+                        tracing::error!(%errno, "a rank is turned away; raise the limit on descriptors");
+                        socket.turn_away(drop);
+                    }
+                },
+                Token::Channel(id) => {
+                    let Some(channel) = strangers.remove(id) else { continue };
+                    match greeted(&channel) {
+                        Ok(greeting) => take_in(channel, greeting, &terms, &present, &flights),
+                        Err(error) => tracing::debug!(%error, "a connection did not greet"),
+                    }
+                }
+                _ => {}
             }
         }
     }
+}
+
+/// Connections that have not said who they are.
+struct Strangers {
+    poller: Poller,
+    greetings: Greetings,
+    channels: HashMap<u64, Channel>,
+    last: u64,
+}
+
+impl Strangers {
+    fn new() -> Result<Strangers, Errno> {
+        let (greetings, channels) = (Greetings::default(), HashMap::new());
+        Ok(Strangers { poller: Poller::new()?, greetings, channels, last: 0 })
+    }
+
+    /// One more of a user who may attach, for which another one may have to go.
+    fn take_in(&mut self, channel: Channel, settings: &Settings) {
+        self.last += 1;
+        let user = match channel.peer() {
+            Ok(peer) => peer.uid,
+            Err(errno) => return tracing::warn!(%errno, "a connection of nobody"),
+        };
+        if let Err(text) = admit(settings, rustix::process::geteuid().as_raw(), user) {
+            tracing::warn!(text, "a process may not attach");
+            return tell(&channel, Status::NoService, text);
+        }
+        if let Err(errno) = self.poller.watch(&channel, Token::Channel(self.last), Trigger::Level) {
+            return tracing::error!(%errno, "a rank is turned away");
+        }
+        self.channels.insert(self.last, channel);
+        let crowded_out = self.greetings.add(Instant::now(), self.last, user);
+        drop(crowded_out.and_then(|id| self.remove(id)));
+    }
+
+    /// It has said something, or its time is over.
+    fn remove(&mut self, id: u64) -> Option<Channel> {
+        self.greetings.remove(id);
+        let channel = self.channels.remove(&id)?;
+        self.poller.unwatch(&channel);
+        Some(channel)
+    }
+
+    /// Waits for something to happen; closes those that have said nothing for too long.
+    fn sleep(&mut self) -> Result<Vec<Token>, Errno> {
+        while let Some(silent) = self.greetings.pop_due(Instant::now()) {
+            self.remove(silent);
+        }
+        self.poller.sleep(self.greetings.until().map(|until| until.saturating_duration_since(Instant::now())))
+    }
+}
+
+/// Tells a rank that it comes too late.
+fn farewell(rank: &Channel) {
+    let why = "the relay of this host was told to end and takes no more ranks; attach when it is back";
+    tell(rank, Status::NoService, why.to_owned());
 }
 
 /// Waits until no call is in flight, as long as the terms say, or until another stop; turns ranks away.
@@ -174,25 +247,27 @@ fn drain(
             return Ok(());
         }
         match rank.then(|| socket.accept()) {
-            Some(Ok(Some(connection))) => {
-                let why = "the relay of this host was told to end and takes no more ranks; attach when it is back";
-                tell(&connection.into(), Status::NoService, why.to_owned());
-            }
+            Some(Ok(Some(connection))) => farewell(&connection.into()),
             Some(Err(_)) => socket.turn_away(drop),
             Some(Ok(None)) | None => {}
         }
     }
 }
 
+/// What a process says of itself first: token, greeting, descriptors.
+type Greeting = (u64, Hello, Vec<OwnedFd>);
+
 /// Serves a rank on a thread of its own, which holds `present`.
-fn take_in(channel: Channel, terms: &Arc<Terms>, present: &Arc<()>, flights: &Arc<Flights>) {
+fn take_in(channel: Channel, greeting: Greeting, terms: &Arc<Terms>, present: &Arc<()>, flights: &Arc<Flights>) {
     let most = terms.settings.max_ranks;
     if Arc::strong_count(present) > most as usize {
-        return tracing::warn!(most, "a rank is turned away; raise --max-ranks");
+        let text = format!("{most} ranks are attached through this relay already; raise its --max-ranks");
+        tracing::warn!(text, "a rank is turned away");
+        return tell(&channel, Status::Resource, text);
     }
     let (terms, present, flights) = (Arc::clone(terms), Arc::clone(present), Arc::clone(flights));
     let serve = move || {
-        serve_rank(channel, &terms, flights);
+        serve_rank(channel, greeting, &terms, flights);
         drop(present);
     };
     if let Err(error) = std::thread::Builder::new().name("relay-rank".into()).spawn(serve) {
@@ -201,11 +276,7 @@ fn take_in(channel: Channel, terms: &Arc<Terms>, present: &Arc<()>, flights: &Ar
 }
 
 /// Serves one rank to its end.
-fn serve_rank(channel: Channel, terms: &Terms, flights: Arc<Flights>) {
-    let (token, hello, descriptors) = match greeted(&channel) {
-        Ok(greeted) => greeted,
-        Err(error) => return tracing::debug!(%error, "a connection did not greet"),
-    };
+fn serve_rank(channel: Channel, (token, hello, descriptors): Greeting, terms: &Terms, flights: Arc<Flights>) {
     match attach(&channel, &hello, descriptors, terms) {
         Ok((session, side, welcome, decoder, pidfd)) => {
             let sent = channel.send(token, &Reply::Welcome(welcome), &side.descriptors());
@@ -221,8 +292,8 @@ fn serve_rank(channel: Channel, terms: &Terms, flights: Arc<Flights>) {
     }
 }
 
-fn greeted(channel: &Channel) -> Result<(u64, Hello, Vec<OwnedFd>), ChannelError> {
-    channel.wait(GREETING_LIMIT)?;
+/// What a connection says first.
+fn greeted(channel: &Channel) -> Result<Greeting, ChannelError> {
     match channel.receive::<Request>()? {
         Some(Received { token, message: Request::Hello(hello), descriptors }) => Ok((token, hello, descriptors)),
         Some(Received { token, .. }) => {

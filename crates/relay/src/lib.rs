@@ -21,6 +21,8 @@
 //!
 //! Never does: look into what a collective does; survive the loss of the connection.
 
+#![forbid(unsafe_code)]
+
 mod dock;
 mod frame;
 mod host;

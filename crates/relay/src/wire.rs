@@ -19,8 +19,10 @@ use crate::frame::{Decoder, Frame, FrameError, READ};
 
 /// What is spoken behind the handshake.
 const PURPOSE: &[u8] = b"outboard relay 1";
-/// How long either end may take to prove that it holds the key.
-const GREETING: Duration = Duration::from_secs(5);
+/// How long either end may take to prove that it holds the key, and then a relay to greet, whatever it sends meanwhile.
+pub(crate) const GREETING_LIMIT: Duration = Duration::from_secs(5);
+/// How long the service process may take to answer.
+pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(20);
 /// Silence after which the other machine is asked whether it lives, and the time between such questions.
 const KEEPALIVE: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(1)];
 /// Questions without an answer after which it does not.
@@ -167,7 +169,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Goes through the handshake, for a bounded time.
 fn shake(mut stream: &TcpStream, mut greeting: Greeting) -> Result<Step, WireError> {
-    let until = Instant::now() + GREETING;
+    let until = Instant::now() + GREETING_LIMIT;
     loop {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {

@@ -100,14 +100,13 @@ fn build(settings: &Settings) -> Result<Conductor, StartError> {
     let config = settings.resolve()?;
     raise_descriptor_limit();
     let [seed, secret_a, secret_b] = random().map_err(kernel("draw random numbers"))?;
-    let identity = Identity::generate();
-    let id = identity.id().0;
     let attach =
         NamedSocket::listen(&settings.socket, SocketType::SEQPACKET, Mode::from_raw_mode(settings.socket_mode))?;
     let stats = settings.stats.as_deref();
     let own = Mode::RUSR | Mode::WUSR;
     let statistics_socket = stats.map(|path| NamedSocket::listen(path, SocketType::STREAM, own)).transpose()?;
-    let fabric = fabric(settings, identity)?;
+    let fabric = fabric(settings)?;
+    let id = fabric.id().0;
     let receivers = settings.receivers(config.link_rate);
     let mailbox = Datapath::mailbox(receivers).map_err(kernel("make a mailbox"))?;
     let sends_from = settings.interface.as_deref().and_then(|name| Interface::named(name).ok()?.address().ok());
@@ -121,6 +120,7 @@ fn build(settings: &Settings) -> Result<Conductor, StartError> {
         settings: settings.clone(),
         digest: config.digest(),
         address: Arc::from(fabric.local_address()),
+        belongs: fabric.belongs(),
         engine: offload.as_ref().map_or_else(|| Arc::from([]), |offload| Arc::from(offload.address())),
         sends_from,
         quotas: Quotas::new(settings),
@@ -187,8 +187,13 @@ fn offload(settings: &Settings) -> Result<Option<Offload>, StartError> {
     Ok(Some(Offload::open(&settings.ofi_provider, at)?))
 }
 
-fn fabric(settings: &Settings, identity: Identity) -> Result<Box<dyn Fabric>, StartError> {
-    let limits = Limits::default();
+/// Peers that the fabric has room for beyond [`Config::peers`](outboard_proto::Config::peers): those of the past, and
+/// those that ask for ranks here.
+const MORE_PEERS: usize = 1024;
+
+fn fabric(settings: &Settings) -> Result<Box<dyn Fabric>, StartError> {
+    let identity = Identity::generate();
+    let limits = Limits { peers: settings.max_peers as usize + MORE_PEERS, ..Limits::default() };
     let interface = || settings.interface.as_deref().ok_or(StartError::NoInterface(settings.fabric()));
     Ok(match settings.fabric() {
         FabricChoice::Loopback => {
@@ -205,7 +210,8 @@ fn fabric(settings: &Settings, identity: Identity) -> Result<Box<dyn Fabric>, St
         FabricChoice::Ucx => {
             let interface = interface()?;
             let device = rdma_device(interface).ok_or_else(|| StartError::NoRdma(interface.to_owned()))?;
-            Box::new(Ucx::new(identity.id(), &UcxSettings { devices: Some(device), limits })?)
+            let settings = UcxSettings { devices: Some(device), limits, ..UcxSettings::default() };
+            Box::new(Ucx::new(identity.id(), &settings)?)
         }
     })
 }

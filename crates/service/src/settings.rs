@@ -148,8 +148,7 @@ pub struct Settings {
     /// without any
     #[arg(long, env = "OUTBOARD_FABRIC", value_enum)]
     pub fabric: Option<FabricChoice>,
-    /// File that all daemons of the cluster have alike and its owner alone can read: of those without it, none takes
-    /// part
+    /// Key file, the same for all daemons of the cluster and readable by its owner alone; who lacks it takes no part
     #[arg(long, env = "OUTBOARD_CLUSTER_KEY")]
     pub cluster_key: Option<PathBuf>,
     /// Encrypt all that goes to other service processes: by TCP, and without multicast; all daemons of a cluster do, or
@@ -195,13 +194,13 @@ pub struct Settings {
     /// for none
     #[arg(long, env = "OUTBOARD_EAGER_BYTES", default_value_t = EAGER_BYTES)]
     pub eager_bytes: Size,
-    /// Smallest copy between two ranks of this host that the one which receives does itself while it waits in the
-    /// library; 0 for none
+    /// Smallest copy between two ranks of this host that the receiving rank does itself while it waits in the library;
+    /// 0 for none
     #[arg(long, env = "OUTBOARD_ERRAND_BYTES", default_value_t = ERRAND_BYTES)]
     pub errand_bytes: Size,
     /// Whose memory the daemon reads and writes where it lies. Other ranks copy through memory that is mapped on both
-    /// ends, so that none of their page faults can hold up anybody else
-    #[arg(long, env = "OUTBOARD_REACH", value_enum, default_value_t = Reach::AnyUser)]
+    /// ends, so that none of their page faults can hold up anybody else; `any-user` is for users who trust each other
+    #[arg(long, env = "OUTBOARD_REACH", value_enum, default_value_t = Reach::OwnUser)]
     pub reach: Reach,
     /// Whether the daemon goes on looking for a moment where it could sleep: `auto` while a processor is free for that
     #[arg(long, env = "OUTBOARD_POLL", value_enum, default_value_t = Polling::Auto)]
@@ -248,6 +247,10 @@ pub struct Settings {
     /// Groups that one rank may hold at once
     #[arg(long, env = "OUTBOARD_MAX_GROUPS", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_groups: u32,
+    /// Other service processes that groups may be with at once; half as many that were never heard may be named by one
+    /// user
+    #[arg(long, env = "OUTBOARD_MAX_PEERS", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(2..=65_535))]
+    pub max_peers: u32,
     /// Memberships in groups that the ranks of one job may hold at once on this host
     #[arg(long, env = "OUTBOARD_JOB_GROUPS", default_value_t = 65_536, value_parser = clap::value_parser!(u32).range(1..))]
     pub job_groups: u32,
@@ -260,7 +263,7 @@ pub struct Settings {
     /// Bytes of these together
     #[arg(long, env = "OUTBOARD_JOB_MEMORY", default_value = "1024G")]
     pub job_memory: Size,
-    /// Jobs whose quotas of these four all jobs of one user may use together on this host
+    /// How many times these four job quotas all jobs of one user may use together on this host
     #[arg(long, env = "OUTBOARD_USER_JOBS", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
     pub user_jobs: u32,
     /// Pieces of memory that one rank may share with the daemon; each takes a descriptor
@@ -287,8 +290,7 @@ pub struct Settings {
     /// Be a relay: serve this host's ranks in the place of the daemon on another machine that has this --dock
     #[arg(long, env = "OUTBOARD_RELAY")]
     pub relay: Option<SocketAddr>,
-    /// File that relays and the daemon that they attach to have alike and their owners alone can read, lest others
-    /// attach
+    /// Key file of relays and their daemon, the same bytes, readable by its owner alone; without it anybody may attach
     #[arg(long, env = "OUTBOARD_RELAY_KEY")]
     pub relay_key: Option<PathBuf>,
     /// Memory for the calls of each rank that attaches through a relay
@@ -459,6 +461,7 @@ impl Settings {
             eager_bytes: self.eager_bytes.0,
             tuning: self.tuning.as_deref().map(read_tuning).transpose()?.map(Arc::new),
             deferred: deferred.then(|| self.ofi_provider.as_str().into()),
+            peers: self.max_peers as usize,
             staging_quota: self.staging_quota.0,
             narrate: self.trace.is_some(),
             group_timeout: Some(self.group_timeout).filter(|after| !after.is_zero()),

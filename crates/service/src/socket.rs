@@ -8,16 +8,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use outboard_shm::lock::LockError;
+use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// How long another daemon of this user may hold the lock, and how often it is looked at.
+/// How long another daemon of this user may hold the lock.
 const LOCKED: Duration = Duration::from_secs(10);
-const LOOK: Duration = Duration::from_millis(5);
 
 /// Why a socket cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -120,34 +120,11 @@ impl Lock {
         let mut path = socket.as_os_str().to_owned();
         path.push(".lock");
         let path = PathBuf::from(path);
-        let kernel = |errno| SocketError::Kernel { what: "lock", path: path.clone(), errno };
-        let until = Instant::now() + LOCKED;
-        loop {
-            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-            let file = match rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR) {
-                Ok(file) => file,
-                Err(Errno::LOOP | Errno::ACCESS | Errno::PERM | Errno::ISDIR | Errno::NXIO)
-                    if path.is_symlink() || path.exists() =>
-                {
-                    return Err(SocketError::Occupied(path));
-                }
-                Err(errno) => return Err(kernel(errno)),
-            };
-            let found = rustix::fs::fstat(&file).map_err(kernel)?;
-            let regular = rustix::fs::FileType::from_raw_mode(found.st_mode).is_file();
-            if !regular || found.st_uid != rustix::process::geteuid().as_raw() || found.st_mode & 0o077 != 0 {
-                return Err(SocketError::Occupied(path));
-            }
-            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                // Whoever removed the file held it: what we have may be a file without a name.
-                Ok(()) if rustix::fs::lstat(&path).is_ok_and(|named| named.st_ino == found.st_ino) => {
-                    return Ok(Lock { path, _file: file });
-                }
-                Ok(()) => {}
-                Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < until => std::thread::sleep(LOOK),
-                Err(Errno::WOULDBLOCK | Errno::INTR) => return Err(SocketError::Locked(path)),
-                Err(errno) => return Err(kernel(errno)),
-            }
+        match outboard_shm::lock::lock(&path, Instant::now() + LOCKED) {
+            Ok(file) => Ok(Lock { path, _file: file }),
+            Err(LockError::Occupied) => Err(SocketError::Occupied(path)),
+            Err(LockError::Held) => Err(SocketError::Locked(path)),
+            Err(LockError::Kernel(errno)) => Err(SocketError::Kernel { what: "lock", path, errno }),
         }
     }
 }
@@ -216,7 +193,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("socket");
         let held = std::fs::File::open(directory.path()).expect("a directory");
-        rustix::fs::flock(&held, FlockOperation::LockExclusive).expect("free");
+        rustix::fs::flock(&held, rustix::fs::FlockOperation::LockExclusive).expect("free");
         drop(listen(&path, SocketType::SEQPACKET).expect("the directory's lock is nobody's business"));
         assert_eq!(std::fs::read_dir(directory.path()).expect("a directory").count(), 0, "nothing stays");
         let lock = directory.path().join("socket.lock");

@@ -8,6 +8,7 @@
 //! - [`entry`]: what a rank submits.
 //! - [`memory`]: reading and writing a rank's memory without its CPU (SP-4), in tiers.
 //! - [`attach`]: the messages of the attach socket, their codec and their transport.
+//! - [`lock`]: files that processes of one user lock.
 //! - [`status`]: the result codes shared by the C interface, completion words and attach replies.
 //!
 //! This is the only crate with atomics; their protocols are checked by loom (`cfg(loom)`), the rest by unit tests.
@@ -28,6 +29,8 @@ pub mod control;
 pub mod entry;
 #[cfg(not(loom))]
 pub mod fork;
+#[cfg(not(loom))]
+pub mod lock;
 #[cfg(not(loom))]
 pub mod memory;
 #[cfg(not(loom))]

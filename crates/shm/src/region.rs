@@ -200,16 +200,46 @@ pub fn seal_bytes(name: &str, content: &[u8]) -> Result<OwnedFd, RegionError> {
     Ok(file.into())
 }
 
+/// What [`seal_bytes`] made in another process: its bytes stay as they are.
+#[derive(Debug)]
+pub struct Sealed {
+    file: File,
+    len: usize,
+}
+
+impl Sealed {
+    /// Checks that it has `len` bytes and that nobody can change them any more.
+    ///
+    /// # Errors
+    /// [`RegionError::Untrusted`] or [`RegionError::Size`] when the other side cheats.
+    pub fn check(fd: OwnedFd, len: usize) -> Result<Sealed, RegionError> {
+        check_seals(fd.as_fd(), len as u64, size_seals() | SealFlags::WRITE)?;
+        Ok(Sealed { file: fd.into(), len })
+    }
+
+    /// Bytes of the whole.
+    pub fn bytes(&self) -> usize {
+        self.len
+    }
+
+    /// Reads `len` bytes from `offset` on.
+    ///
+    /// # Errors
+    /// [`RegionError::Kernel`], also where it has not as many.
+    pub fn read(&self, offset: usize, len: usize) -> Result<Vec<u8>, RegionError> {
+        let mut content = vec![0; len];
+        let read = self.file.read_exact_at(&mut content, offset as u64);
+        read.map_err(|error| RegionError::Kernel { what: "read", bytes: len as u64, errno: errno(&error) })?;
+        Ok(content)
+    }
+}
+
 /// Reads what [`seal_bytes`] made in another process, `len` bytes of it.
 ///
 /// # Errors
-/// [`RegionError::Untrusted`] or [`RegionError::Size`] when the other side cheats, [`RegionError::Kernel`] otherwise.
+/// Those of [`Sealed`].
 pub fn read_sealed(fd: OwnedFd, len: usize) -> Result<Vec<u8>, RegionError> {
-    check_seals(fd.as_fd(), len as u64, size_seals() | SealFlags::WRITE)?;
-    let mut content = vec![0; len];
-    let read = File::from(fd).read_exact_at(&mut content, 0);
-    read.map_err(|error| RegionError::Kernel { what: "read", bytes: len as u64, errno: errno(&error) })?;
-    Ok(content)
+    Sealed::check(fd, len)?.read(0, len)
 }
 
 fn errno(error: &std::io::Error) -> Errno {

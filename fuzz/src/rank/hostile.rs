@@ -67,7 +67,6 @@ impl Hostile {
         let mut nonce = [0xa5; 16];
         nonce[15] ^= tape.byte() & 1;
         Hello {
-            abi_version: tape.number32(),
             layout_version,
             pid: tape.number32(),
             probe_address: tape.number(),

@@ -184,8 +184,7 @@ impl Service {
                     Reach::None => TieredMemory::default(),
                 };
                 let side = ServiceSide::create().unwrap();
-                let welcome =
-                    Welcome { service_version: "test".into(), tier: memory.tier(), config_digest: 5, most_ranges: 8 };
+                let welcome = Welcome { tier: memory.tier(), config_digest: 5, most_ranges: 8 };
                 rank.channel.send(token, &Reply::Welcome(welcome), &side.descriptors()).unwrap();
                 rank.attached = Some((side, memory));
                 return;

@@ -3,8 +3,8 @@
 //!
 //! The dialer knows the listener's key beforehand, the listener learns the dialer's key from the first message and
 //! believes it with the third, which a replay cannot make. The shared key is mixed in, so that only its holders pass.
-//! Both say in their first message, under its keys, whether they encrypt what follows; the dialer ends a handshake in
-//! which the two differ, and the listener never completes one.
+//! Both say in their first message, under its keys, where they are reached and whether they encrypt what follows; the
+//! dialer ends a handshake in which the two differ on that, and the listener never completes one.
 //!
 //! | state | on | goes to | says |
 //! |---|---|---|---|
@@ -16,18 +16,20 @@
 //!
 //! Invariant: every message has one length, so a reader never takes bytes that follow it. Never does IO.
 
+use std::net::SocketAddrV4;
+
 use snow::params::NoiseParams;
 use snow::resolvers::{CryptoResolver, DefaultResolver};
 use snow::{Builder, HandshakeState};
 
 use crate::PeerId;
-use crate::secured::identity::{Identity, KEY, PublicKey, SharedKey, id_of};
+use crate::secured::identity::{Identity, KEY, PublicKey, SOCKET, SharedKey, id_of, socket_bytes, socket_of};
 use crate::secured::records::{Forged, Keys, TAG};
 
 /// The one protocol that both ends speak.
 const PROTOCOL: &str = "Noise_IKpsk2_25519_ChaChaPoly_BLAKE2s";
-/// Whether what follows is encrypted: 0 or 1.
-const WISH: usize = 1;
+/// Where the end is reached, and whether what follows is encrypted: 0 or 1.
+const WISH: usize = SOCKET + 1;
 /// Ephemeral key, encrypted static key, wish.
 const HELLO: usize = KEY + KEY + TAG + WISH + TAG;
 /// Ephemeral key, wish.
@@ -84,31 +86,55 @@ impl Terms<'_> {
         let builder = Builder::new(protocol()).prologue(self.purpose)?;
         builder.local_private_key(&self.own.private)?.psk(2, &self.shared.0)
     }
+
+    fn wish(&self) -> Wish {
+        Wish { at: self.own.at, encrypts: self.encrypts }
+    }
 }
 
-/// The message in which an end says what it wants.
-fn wish(state: &mut HandshakeState, encrypts: bool, length: usize) -> Result<Vec<u8>, HandshakeError> {
-    let mut bytes = vec![0; length];
-    let written = state.write_message(&[u8::from(encrypts)], &mut bytes)?;
-    assert_eq!(written, length, "messages of this protocol have one length each");
-    Ok(bytes)
+/// What an end says of itself and wants.
+#[derive(Clone, Copy)]
+struct Wish {
+    at: SocketAddrV4,
+    encrypts: bool,
 }
 
-/// Where the two ends differ.
-fn disagreement(state: &HandshakeState, encrypts: bool, theirs: [u8; WISH]) -> Option<HandshakeError> {
-    let key = state.get_remote_static()?.try_into().ok()?;
-    (theirs != [u8::from(encrypts)]).then(|| HandshakeError::Encryption { other: id_of(&key), encrypts: theirs != [0] })
+impl Wish {
+    /// The message that carries it.
+    fn say(self, state: &mut HandshakeState, length: usize) -> Result<Vec<u8>, HandshakeError> {
+        let mut said = [0; WISH];
+        said[..SOCKET].copy_from_slice(&socket_bytes(self.at));
+        said[SOCKET] = self.encrypts.into();
+        let mut bytes = vec![0; length];
+        let written = state.write_message(&said, &mut bytes)?;
+        assert_eq!(written, length, "messages of this protocol have one length each");
+        Ok(bytes)
+    }
+
+    fn hear(state: &mut HandshakeState, message: &[u8]) -> Result<Wish, HandshakeError> {
+        let mut said = [0; WISH];
+        state.read_message(message, &mut said)?;
+        let [socket @ .., encrypts] = said;
+        Ok(Wish { at: socket_of(socket), encrypts: encrypts != 0 })
+    }
+
+    /// Where the two ends differ.
+    fn disagreement(self, state: &HandshakeState, theirs: Wish) -> Option<HandshakeError> {
+        let key = state.get_remote_static()?.try_into().ok()?;
+        let Wish { at, encrypts } = theirs;
+        (encrypts != self.encrypts).then(|| HandshakeError::Encryption { other: id_of(&key, at), encrypts })
+    }
 }
 
 enum Handshake {
     /// Dialer: waits for the answer.
-    Greeted { state: Box<HandshakeState>, encrypts: bool },
+    Greeted { state: Box<HandshakeState>, own: Wish },
     /// Dialer: waits for the welcome.
     Confirmed(Keys),
     /// Listener: waits for a hello.
-    Listening { state: Box<HandshakeState>, encrypts: bool },
+    Listening { state: Box<HandshakeState>, own: Wish },
     /// Listener: waits for the confirmation.
-    Answered { keys: Keys, disagreement: Option<HandshakeError> },
+    Answered { keys: Keys, at: SocketAddrV4, disagreement: Option<HandshakeError> },
 }
 
 /// A handshake on its way, and what has come of its next message.
@@ -124,10 +150,12 @@ pub enum Step {
     Wait(Greeting),
     /// The handshake goes on once this is said.
     Say(Greeting, Vec<u8>),
-    /// Listener: the dialer has this key; the bytes welcome it.
+    /// Listener: the dialer has this key and is reached there, if it has the id of both; the bytes welcome it.
     Proven {
         /// The dialer's.
         key: PublicKey,
+        /// Where it says that it is reached.
+        at: SocketAddrV4,
         /// To be said if the connection is wanted.
         welcome: Vec<u8>,
         /// For records.
@@ -166,8 +194,9 @@ impl Greeting {
     /// When a key is none.
     pub fn dial(terms: &Terms<'_>, key: &PublicKey) -> Result<(Greeting, Vec<u8>), HandshakeError> {
         let mut state = terms.builder()?.remote_public_key(key)?.build_initiator()?;
-        let hello = wish(&mut state, terms.encrypts, HELLO)?;
-        Ok((Greeting::new(Handshake::Greeted { state: Box::new(state), encrypts: terms.encrypts }), hello))
+        let own = terms.wish();
+        let hello = own.say(&mut state, HELLO)?;
+        Ok((Greeting::new(Handshake::Greeted { state: Box::new(state), own }), hello))
     }
 
     /// The listener's end.
@@ -176,7 +205,7 @@ impl Greeting {
     /// When a key is none.
     pub fn listen(terms: &Terms<'_>) -> Result<Greeting, HandshakeError> {
         let state = Box::new(terms.builder()?.build_responder()?);
-        Ok(Greeting::new(Handshake::Listening { state, encrypts: terms.encrypts }))
+        Ok(Greeting::new(Handshake::Listening { state, own: terms.wish() }))
     }
 
     /// Listener: whether the other end has said a hello that only somebody who knows our key can say.
@@ -214,11 +243,10 @@ impl Greeting {
             return Ok(Step::Wait(self));
         }
         let message = &self.heard[..self.have];
-        let mut theirs = [0; WISH];
         match self.handshake {
-            Handshake::Greeted { mut state, encrypts } => {
-                state.read_message(message, &mut theirs)?;
-                disagreement(&state, encrypts, theirs).map_or(Ok(()), Err)?;
+            Handshake::Greeted { mut state, own } => {
+                let theirs = Wish::hear(&mut state, message)?;
+                own.disagreement(&state, theirs).map_or(Ok(()), Err)?;
                 let mut keys = Keys::new(state.into_stateless_transport_mode()?);
                 let confirmation = keys.sealer.sign();
                 Ok(Step::Say(Greeting::new(Handshake::Confirmed(keys)), confirmation))
@@ -227,18 +255,18 @@ impl Greeting {
                 keys.opener.check(message)?;
                 Ok(Step::Welcome(keys))
             }
-            Handshake::Listening { mut state, encrypts } => {
-                state.read_message(message, &mut theirs)?;
-                let disagreement = disagreement(&state, encrypts, theirs);
-                let answer = wish(&mut state, encrypts, ANSWER)?;
+            Handshake::Listening { mut state, own } => {
+                let theirs = Wish::hear(&mut state, message)?;
+                let disagreement = own.disagreement(&state, theirs);
+                let answer = own.say(&mut state, ANSWER)?;
                 let keys = Keys::new(state.into_stateless_transport_mode()?);
-                Ok(Step::Say(Greeting::new(Handshake::Answered { keys, disagreement }), answer))
+                Ok(Step::Say(Greeting::new(Handshake::Answered { keys, at: theirs.at, disagreement }), answer))
             }
-            Handshake::Answered { mut keys, disagreement } => {
+            Handshake::Answered { mut keys, at, disagreement } => {
                 keys.opener.check(message)?;
                 disagreement.map_or(Ok(()), Err)?;
                 let key = keys.other().and_then(|key| key.try_into().ok()).ok_or(HandshakeError::Refused)?;
-                Ok(Step::Proven { key, welcome: keys.sealer.sign(), keys })
+                Ok(Step::Proven { key, at, welcome: keys.sealer.sign(), keys })
             }
         }
     }
@@ -339,8 +367,9 @@ pub(super) mod tests {
         let theirs = Terms { encrypts: false, ..terms(&b, &none) };
         let (dialer, hello) = Greeting::dial(&terms(&a, &none), &b.public).expect("keys are good");
         let (listener, answer) = say(hear(Greeting::listen(&theirs).expect("a good key"), &hello));
-        let Handshake::Greeted { state, .. } = dialer.handshake else { panic!("it has greeted") };
-        let mut lying = Greeting::new(Handshake::Greeted { state, encrypts: false });
+        let Handshake::Greeted { state, own } = dialer.handshake else { panic!("it has greeted") };
+        let own = Wish { encrypts: false, ..own };
+        let mut lying = Greeting::new(Handshake::Greeted { state, own });
         lying.room().copy_from_slice(&answer);
         let (_, confirmation) = say(lying.advance(answer.len()));
         assert!(matches!(hear(listener, &confirmation), Err(HandshakeError::Encryption { encrypts: true, .. })));

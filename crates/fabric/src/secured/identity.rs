@@ -1,9 +1,11 @@
-//! Who an end is: a key pair, as a rule of its own for each life, and an id that is a hash of the public key.
+//! Who an end is: a key pair, as a rule of its own for each life, where it is reached, and an id that is a hash of the
+//! public key and of that place.
 //!
-//! Invariant: an id belongs to one key; whoever cannot prove the key does not get the id. Never writes a private key
-//! anywhere.
+//! Invariant: an id belongs to one key and one place; whoever cannot prove the key does not get the id, and nobody can
+//! say that its holder is reached elsewhere. Never writes a private key anywhere.
 
 use std::fmt;
+use std::net::{Ipv4Addr, SocketAddrV4};
 
 use blake2::{Blake2s256, Digest};
 
@@ -15,11 +17,17 @@ pub(crate) const KEY: usize = 32;
 /// A public key.
 pub type PublicKey = [u8; KEY];
 
-/// A key pair.
+/// Bytes of an IPv4 address and a port, both in network order.
+pub(crate) const SOCKET: usize = 4 + 2;
+/// Where an end is reached whom nobody dials by its id.
+const NOWHERE: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+
+/// A key pair, and where its holder is reached.
 #[derive(Clone)]
 pub struct Identity {
     pub(crate) public: PublicKey,
     pub(super) private: [u8; KEY],
+    pub(super) at: SocketAddrV4,
 }
 
 impl Identity {
@@ -27,14 +35,20 @@ impl Identity {
     #[must_use]
     pub fn generate() -> Self {
         let (public, private) = handshake::key_pair();
-        Identity { public, private }
+        Identity { public, private, at: NOWHERE }
     }
 
     /// The key pair that all holders of `shared` have: whoever proves it holds that key, and no more.
     #[must_use]
     pub fn of(shared: &SharedKey) -> Self {
         let private = Blake2s256::new().chain_update(b"outboard key pair").chain_update(shared.0).finalize().into();
-        Identity { public: handshake::public_of(&private), private }
+        Identity { public: handshake::public_of(&private), private, at: NOWHERE }
+    }
+
+    /// The same key pair, whose holder is reached at `socket`: another id.
+    #[must_use]
+    pub fn at(self, socket: SocketAddrV4) -> Self {
+        Identity { at: socket, ..self }
     }
 
     /// The half that others may know.
@@ -46,7 +60,7 @@ impl Identity {
     /// What peers know the owner by.
     #[must_use]
     pub fn id(&self) -> PeerId {
-        id_of(&self.public)
+        id_of(&self.public, self.at)
     }
 }
 
@@ -56,10 +70,20 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// The first eight bytes of the key's BLAKE2s hash (RFC 7693).
-pub(crate) fn id_of(key: &PublicKey) -> PeerId {
-    let hash = Blake2s256::digest(key);
+/// The first eight bytes of the BLAKE2s hash (RFC 7693) of key and place.
+pub(crate) fn id_of(key: &PublicKey, at: SocketAddrV4) -> PeerId {
+    let hash = Blake2s256::new().chain_update(key).chain_update(socket_bytes(at)).finalize();
     PeerId(u64::from_le_bytes(std::array::from_fn(|at| hash[at])))
+}
+
+pub(crate) fn socket_bytes(at: SocketAddrV4) -> [u8; SOCKET] {
+    let [a, b, c, d] = at.ip().octets();
+    let [high, low] = at.port().to_be_bytes();
+    [a, b, c, d, high, low]
+}
+
+pub(crate) fn socket_of([a, b, c, d, high, low]: [u8; SOCKET]) -> SocketAddrV4 {
+    SocketAddrV4::new([a, b, c, d].into(), u16::from_be_bytes([high, low]))
 }
 
 /// What both ends know and nobody else; without one, all zeros, anybody may take part.

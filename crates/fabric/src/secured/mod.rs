@@ -11,5 +11,5 @@ mod records;
 
 pub use handshake::{Greeting, HandshakeError, Step, Terms};
 pub use identity::{Identity, PublicKey, SharedKey};
-pub(crate) use identity::{KEY, id_of};
+pub(crate) use identity::{KEY, SOCKET, id_of, socket_bytes, socket_of};
 pub use records::{Forged, Keys, Opener, Sealed, Sealer, Unsealing};

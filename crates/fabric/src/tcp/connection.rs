@@ -21,7 +21,8 @@ use std::time::Instant;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sockopt};
 
-use crate::secured::{Greeting, HandshakeError, Keys, PublicKey, Step};
+use crate::secured::{Greeting, HandshakeError, Keys, Step};
+use crate::tcp::address::Address;
 use crate::tcp::door::Socket;
 use crate::tcp::frames::{self, PREFIX, Sink};
 use crate::tcp::incoming::{Buffers, Incoming, Malformed};
@@ -53,8 +54,8 @@ pub(super) enum Heard {
     Frames(usize),
     /// The handshake goes on.
     Nothing,
-    /// Listener: the dialer has proven its key; the bytes welcome it.
-    Proven { key: PublicKey, welcome: Vec<u8>, keys: Keys },
+    /// Listener: the dialer has proven its key, and where it is reached; the bytes welcome it.
+    Proven { address: Address, welcome: Vec<u8>, keys: Keys },
     /// Dialer: the way to the peer is open.
     Welcome(Keys),
 }
@@ -223,7 +224,9 @@ impl Connection {
                 self.stage = Stage::Greeting { greeting, until };
                 self.say(&message)?;
             }
-            Step::Proven { key, welcome, keys } => return Ok(Heard::Proven { key, welcome, keys }),
+            Step::Proven { key, at, welcome, keys } => {
+                return Ok(Heard::Proven { address: Address { socket: at, key }, welcome, keys });
+            }
             Step::Welcome(keys) => return Ok(Heard::Welcome(keys)),
         }
         Ok(Heard::Nothing)

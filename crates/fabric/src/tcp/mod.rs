@@ -12,8 +12,9 @@
 //! - Disconnecting a peer keeps the connection, for what it may still say; the oldest such connection makes way for
 //!   another.
 //!
-//! Invariants: the connection of a peer's path exists; at most [`STRANGERS`] connections are unproven, the oldest makes
-//!   way; what a peer that reads nothing has waiting is bounded. Never blocks except, for a bounded time, on drop.
+//! Invariants: the connection of a peer's path exists; at most [`STRANGERS`] connections are unproven, the oldest that
+//!   has not said a hello for us makes way; what a peer that reads nothing has waiting is bounded. Never blocks except,
+//!   for a bounded time, on drop.
 
 mod address;
 mod connection;
@@ -35,7 +36,7 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, 
 
 use crate::buffer::BufferPool;
 use crate::outstanding::Load;
-use crate::secured::{Greeting, HandshakeError, Identity, Keys, PublicKey, SharedKey, Terms, id_of};
+use crate::secured::{Greeting, HandshakeError, Identity, Keys, SharedKey, Terms};
 use crate::tcp::address::Address;
 use crate::tcp::connection::{Broken, Connection, Heard, Stage};
 use crate::tcp::door::{Door, Socket};
@@ -44,7 +45,7 @@ use crate::tcp::outgoing::{Outgoing, Spare};
 use crate::{Fabric, FabricEvent, Limits, PeerId, PeerLoss, Receiver, Refusals};
 
 /// What is spoken behind the handshake.
-const PURPOSE: &[u8] = b"outboard tcp 2";
+const PURPOSE: &[u8] = b"outboard tcp 3";
 /// How long whoever connects may take to prove who it is.
 const GREETING: Duration = Duration::from_secs(2);
 /// How long a dialled peer may take to answer: a few losses of TCP's first packet.
@@ -157,8 +158,9 @@ impl Tcp {
     ///
     /// # Errors
     /// What the kernel says: the address is not one of this host, or no descriptor is left.
-    pub fn new(settings: TcpSettings) -> std::io::Result<Self> {
+    pub fn new(mut settings: TcpSettings) -> std::io::Result<Self> {
         let (door, socket) = Door::tcp(settings.at)?;
+        settings.identity = settings.identity.at(socket);
         let address = Address { socket, key: settings.identity.public };
         let sibling = settings.siblings.then(|| Door::sibling(&address)).transpose()?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -250,7 +252,10 @@ impl Tcp {
         let token = self.watch(Connection::accepted(socket, greeting, Instant::now() + GREETING))?;
         self.strangers.push_back(token);
         while self.strangers.len() > STRANGERS {
-            let oldest = self.strangers.pop_front().expect("there are many");
+            // Who knows our key goes before whoever may be many.
+            let knows_us = |token: &u64| self.connections.get(token).is_some_and(Connection::was_greeted);
+            let unknown = self.strangers.iter().position(|token| !knows_us(token)).unwrap_or(0);
+            let oldest = self.strangers.remove(unknown).expect("there are many");
             if self.connections.get(&oldest).is_some_and(|connection| connection.until().is_some()) {
                 self.end(oldest, Broken::Slow);
             }
@@ -317,26 +322,26 @@ impl Tcp {
         match connection.read(&mut self.buffers, sink)? {
             Heard::Frames(frames) => return Ok(frames),
             Heard::Nothing => {}
-            Heard::Proven { key, welcome, keys } => self.proven(token, key, (&welcome, keys), sink)?,
+            Heard::Proven { address, welcome, keys } => self.proven(token, address, (&welcome, keys), sink)?,
             Heard::Welcome(keys) => self.opened(token, peer.expect("dialers know whom they dial"), true, keys),
         }
         Ok(1)
     }
 
-    /// Whoever has connected to us is the owner of `key`. Its connection stays, unless we are the smaller id and have
+    /// Whoever has connected to us is the one of `address`. Its connection stays, unless we are the smaller id and have
     /// dialled, too: then it gives way, also when ours is open already, since the peer may have dialled before it heard
     /// of that. A peer that has lost ours ends it, and then we dial.
     fn proven(
         &mut self,
         token: u64,
-        key: PublicKey,
+        address: Address,
         (welcome, keys): (&[u8], Keys),
         sink: &mut dyn Receiver,
     ) -> Result<(), Broken> {
-        let (peer, own) = (id_of(&key), self.settings.identity.id());
+        let (peer, own) = (address.id(), self.settings.identity.id());
         let before = self.peers.get(&peer).map(|known| (known.path, known.address));
         match before {
-            Some((_, Some(address))) if address.key != key => return Err(HandshakeError::Refused.into()),
+            Some((_, Some(known))) if known != address => return Err(HandshakeError::Refused.into()),
             Some((Path::Dialing(_) | Path::Open { dialled: true, .. }, _)) if own < peer => {
                 self.connections.get_mut(&token).ok_or(Broken::Closed)?.give_way(Instant::now() + DIALING);
                 return Ok(());

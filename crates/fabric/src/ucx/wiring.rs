@@ -22,10 +22,22 @@ const ADDRESS_FRAME: usize = 8;
 /// Oldest UCX whose structures these are.
 const OLDEST: (u32, u32) = (1, 13);
 
+/// Which of UCX's transports are used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum UcxTransport {
+    /// Those of RDMA devices.
+    #[default]
+    Rdma,
+    /// TCP, which obeys whoever connects: for tests.
+    Tcp,
+}
+
 /// What of UCX is used.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct UcxSettings {
-    /// Network devices as UCX names them, separated by commas (`eth0`); all when absent.
+    /// Its transports.
+    pub transport: UcxTransport,
+    /// Network devices as UCX names them, separated by commas (`mlx5_0:1`); all when absent.
     pub devices: Option<String>,
     /// Bounds of the fabric.
     pub limits: Limits,
@@ -154,7 +166,7 @@ impl Wiring {
         let ucx = Rc::new(load()?);
         let devices = settings.devices.as_deref().unwrap_or("all");
         let failed = |step, status| UcxError::Start { step, why: ucx.describe(status), devices: devices.to_owned() };
-        let context = open_context(&ucx, devices, &failed)?;
+        let context = open_context(&ucx, (settings.transport, devices), &failed)?;
         let mut wiring =
             Self { ucx: Rc::clone(&ucx), context, worker: ptr::null_mut(), address: Vec::new(), event_fd: -1 };
         wiring.open_worker(&failed)?;
@@ -298,7 +310,7 @@ impl Drop for Wiring {
 /// Reads UCX's configuration, sets what this fabric relies on and opens a context.
 fn open_context(
     ucx: &ffi::Ucx,
-    devices: &str,
+    (transport, devices): (UcxTransport, &str),
     failed: &dyn Fn(&'static str, Status) -> UcxError,
 ) -> Result<*mut ffi::Context, UcxError> {
     let mut config = ptr::null_mut();
@@ -307,18 +319,16 @@ fn open_context(
     if status != ffi::UCS_OK {
         return Err(failed("ucp_config_read", status));
     }
-    let configured = [
-        (c"TLS", "tcp"),
-        (c"NET_DEVICES", devices),
-        // Liveness by silence is the daemon's own heartbeat; UCX's rounds would wake an idle process.
-        (c"KEEPALIVE_INTERVAL", "inf"),
-        // A conductor must not block in connect(2) while a host is down.
-        (c"TCP_CONN_NB", "y"),
-        // Fewer, larger fragments of eager messages.
-        (c"TCP_TX_SEG_SIZE", "64K"),
-    ]
-    .iter()
-    .try_for_each(|&(name, value)| ucx.configure(config, name, value).map_err(UcxError::Setting));
+    let of_transport = match transport {
+        UcxTransport::Rdma => &[(c"TLS", "ib")][..],
+        // A conductor must not block in connect(2) while a host is down; fewer, larger fragments of eager messages.
+        UcxTransport::Tcp => &[(c"TLS", "tcp"), (c"TCP_CONN_NB", "y"), (c"TCP_TX_SEG_SIZE", "64K")],
+    };
+    // Liveness by silence is the daemon's own heartbeat; UCX's rounds would wake an idle process.
+    let of_all = [(c"NET_DEVICES", devices), (c"KEEPALIVE_INTERVAL", "inf")];
+    let mut wanted = of_transport.iter().chain(&of_all);
+    let configured =
+        wanted.try_for_each(|&(name, value)| ucx.configure(config, name, value).map_err(UcxError::Setting));
     // SAFETY: all-zero bytes are a valid value: integers and null pointers.
     let mut params: ffi::Params = unsafe { std::mem::zeroed() };
     params.field_mask = ffi::UCP_PARAM_FIELD_FEATURES;

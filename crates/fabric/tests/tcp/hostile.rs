@@ -1,18 +1,19 @@
 //! Who is not a peer, is not the peer that it should be, or behaves like none: closed, counted, and others go on.
 
+use std::cell::RefCell;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 
 use outboard_fabric::secured::{Greeting, Keys, Step, Terms};
 use outboard_fabric::{
-    Armed, Fabric, FabricEvent, Identity, MAX_PAYLOAD, Payload, PeerId, PeerLoss, SendError, SharedKey, Tcp,
+    Armed, ConnectError, Fabric, FabricEvent, Identity, MAX_PAYLOAD, Payload, PeerId, PeerLoss, SendError, SharedKey,
+    Tcp,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::tap::Tap;
 use crate::{
-    PATIENCE, TcpSettings, address_at, connect, encrypting, fabric, loss, message, of_cluster, settings, socket,
-    stranger, until,
+    PATIENCE, TcpSettings, connect, encrypting, fabric, loss, message, of_cluster, settings, socket, stranger, until,
 };
 
 /// Whoever holds another cluster key, or none, is refused; holders reach each other.
@@ -34,11 +35,11 @@ fn only_holders_of_the_cluster_key_take_part() {
 /// Another service process at the address of one that is gone does not get its messages.
 #[test]
 fn a_successor_at_the_same_port_is_somebody_else() {
-    let (mut a, b) = (stranger(), stranger());
+    let (mut a, b) = (fabric(TcpSettings { siblings: true, ..settings() }), stranger());
     let mut successor = stranger();
-    let (gone, address) = (b.id(), address_at(&b, socket(&successor).port()));
+    let _tap = Tap::between(&b, &successor, None);
+    let gone = connect(&mut a, &b);
     drop(b);
-    a.connect(gone, &address).expect("well formed");
     a.send(gone, b"secret", Payload::Empty).expect("room");
     let mut fabrics = [&mut a, &mut successor];
     assert!(matches!(until(&mut fabrics, "the loss", loss), PeerLoss::Reset | PeerLoss::Handshake(_)));
@@ -107,17 +108,31 @@ fn until_refused(fabrics: &mut [&mut Tcp], count: u64) {
     }
 }
 
+/// Whoever says that a service process is reached elsewhere is refused, and cannot keep the one that it is from others.
+#[test]
+fn nobody_is_reached_where_another_says() {
+    let [mut a, mut b, other] = [stranger(), stranger(), stranger()];
+    let mut address = b.local_address().to_vec();
+    address[8..10].copy_from_slice(&socket(&other).port().to_be_bytes());
+    assert!(!a.belongs()(b.id(), &address) && a.belongs()(b.id(), b.local_address()));
+    assert!(matches!(a.connect(b.id(), &address), Err(ConnectError::Address { .. })));
+    let to_b = connect(&mut a, &b);
+    a.send(to_b, b"hello", Payload::Empty).expect("room");
+    let from_a = a.id();
+    assert_eq!(until(&mut [&mut b, &mut a], "the message", message(from_a)), b"hello");
+}
+
 /// Two ends with a tap between them, from the first to the second.
 fn tapped(encrypt: bool, flip: Option<usize>) -> (Tcp, Tcp, Tap) {
-    let end = || fabric(TcpSettings { encrypt, ..settings() });
-    let (mut a, b) = (end(), end());
-    let tap = Tap::on(socket(&b), flip);
-    a.connect(b.id(), &address_at(&b, tap.port)).expect("well formed");
+    let mut a = fabric(TcpSettings { encrypt, siblings: true, ..settings() });
+    let b = fabric(TcpSettings { encrypt, ..settings() });
+    let tap = Tap::between(&b, &b, flip);
+    connect(&mut a, &b);
     (a, b, tap)
 }
 
 /// Bytes that the dialer says before its first frame: hello and confirmation.
-const HANDSHAKE: usize = 97 + 16;
+const HANDSHAKE: usize = 103 + 16;
 
 #[test]
 fn what_is_encrypted_cannot_be_read_on_its_way() {
@@ -184,8 +199,13 @@ struct HandMade {
 
 impl HandMade {
     fn greet(fabric: &mut Tcp, encrypts: bool) -> HandMade {
+        HandMade::greet_amid(fabric, encrypts, |_| ())
+    }
+
+    /// The same, and `meanwhile` happens between its two messages.
+    fn greet_amid(fabric: &mut Tcp, encrypts: bool, meanwhile: impl Fn(&mut Tcp)) -> HandMade {
         let (own, shared) = (Identity::generate(), SharedKey::default());
-        let terms = Terms { own: &own, shared: &shared, purpose: b"outboard tcp 2", encrypts };
+        let terms = Terms { own: &own, shared: &shared, purpose: b"outboard tcp 3", encrypts };
         let key = fabric.local_address()[10..].try_into().expect("a key");
         let (mut greeting, hello) = Greeting::dial(&terms, key).expect("good keys");
         let mut stream = TcpStream::connect(socket(fabric)).expect("it listens");
@@ -207,6 +227,7 @@ impl HandMade {
             greeting = match greeting.advance(taken).expect("a handshake") {
                 Step::Wait(greeting) => greeting,
                 Step::Say(greeting, message) => {
+                    meanwhile(fabric);
                     stream.write_all(&message).expect("room");
                     greeting
                 }
@@ -256,6 +277,22 @@ fn peers_that_say_what_cannot_be_are_closed() {
             until_refused(&mut [&mut b], 3);
         }
     }
+}
+
+/// However many connect and say nothing, who has begun the handshake ends it.
+#[test]
+fn a_crowd_of_strangers_keeps_nobody_out() {
+    let mut b = stranger();
+    let at = socket(&b);
+    let crowd = RefCell::new(Vec::new());
+    let mut peer = HandMade::greet_amid(&mut b, false, |b| {
+        for _ in 0..8 {
+            crowd.borrow_mut().extend((0..50).map(|_| TcpStream::connect(at).expect("it listens")));
+            b.progress(&mut |event| panic!("{event:?}"));
+        }
+    });
+    peer.say(&frame(b"here", 0), false);
+    assert_eq!(until(&mut [&mut b], "a message", message(peer.id)), b"here");
 }
 
 /// A peer that reads nothing has as much waiting as the limits say, and others are served.

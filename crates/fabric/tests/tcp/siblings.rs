@@ -1,12 +1,12 @@
 //! Service processes of one host talk by a Unix socket, which nobody else can put himself in the place of.
 
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener};
+use std::os::unix::net::UnixListener;
 
 use outboard_fabric::{Fabric, Payload, Tcp, TcpSettings};
 use rustix::process::{Uid, geteuid};
 use rustix::thread::set_thread_res_uid;
 
+use crate::tap::sibling_name;
 use crate::{connect, fabric, message, settings, socket, until};
 
 fn sibling() -> Tcp {
@@ -46,8 +46,7 @@ fn nobody_else_takes_the_place_of_a_sibling() {
         return;
     }
     let b = fabric(settings());
-    let name: String = b.local_address().iter().map(|byte| format!("{byte:02x}")).collect();
-    let name = SocketAddr::from_abstract_name(format!("outboard/{name}")).expect("a short name");
+    let name = sibling_name(&b);
     let listens = std::thread::spawn(move || {
         set_thread_res_uid(None::<Uid>, stranger, None::<Uid>).expect("root may");
         UnixListener::bind_addr(&name).expect("the name is free")

@@ -1,25 +1,41 @@
 //! Somebody on the way between two service processes, who reads what passes and may change a byte of it.
 
+use std::fs::File;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpListener, TcpStream};
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::{Arc, Mutex};
+
+use outboard_fabric::{Fabric, Tcp};
+use rustix::net::{Shutdown, shutdown};
+
+use crate::socket;
+
+/// Where siblings of a fabric dial it: before its port.
+pub(crate) fn sibling_name(of: &Tcp) -> SocketAddr {
+    let name: String = of.local_address().iter().map(|byte| format!("{byte:02x}")).collect();
+    SocketAddr::from_abstract_name(format!("outboard/{name}")).expect("a short name")
+}
 
 /// Passes on one connection after the other until the test ends.
 pub(crate) struct Tap {
-    pub(crate) port: u16,
     seen: Arc<Mutex<Vec<u8>>>,
 }
 
 impl Tap {
-    /// In front of a listener; changes the byte that the dialer says at this place of the first connection.
-    pub(crate) fn on(listener: SocketAddrV4, flip: Option<usize>) -> Tap {
-        let door = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-        let port = door.local_addr().expect("an address").port();
+    /// Listens where siblings dial `dialled`, which has no such door itself, and passes on to the port of `on`. Changes
+    /// the byte that the dialer says at the place `flip` of the first connection.
+    pub(crate) fn between(dialled: &Tcp, on: &Tcp, flip: Option<usize>) -> Tap {
+        let door = UnixListener::bind_addr(&sibling_name(dialled)).expect("the name is free");
+        let listener = socket(on);
         let seen = Arc::<Mutex<Vec<u8>>>::default();
         let noted = Arc::clone(&seen);
         std::thread::spawn(move || {
             for dialled in door.incoming().map_while(Result::ok) {
                 let Ok(on) = TcpStream::connect(listener) else { return };
+                let (dialled, on) = (File::from(OwnedFd::from(dialled)), File::from(OwnedFd::from(on)));
                 let (back, answered) = (dialled.try_clone().expect("a socket"), on.try_clone().expect("a socket"));
                 std::thread::spawn(move || pass(answered, back, |_| ()));
                 pass(dialled, on, |bytes| {
@@ -31,7 +47,7 @@ impl Tap {
                 });
             }
         });
-        Tap { port, seen }
+        Tap { seen }
     }
 
     /// What the dialer has said so far.
@@ -40,7 +56,7 @@ impl Tap {
     }
 }
 
-fn pass(mut from: TcpStream, mut to: TcpStream, mut see: impl FnMut(&mut [u8])) {
+fn pass(mut from: File, mut to: File, mut see: impl FnMut(&mut [u8])) {
     let mut bytes = [0; 16 << 10];
     while let Ok(taken @ 1..) = from.read(&mut bytes) {
         see(&mut bytes[..taken]);
@@ -49,5 +65,5 @@ fn pass(mut from: TcpStream, mut to: TcpStream, mut see: impl FnMut(&mut [u8])) 
         }
     }
     // Either end may have gone before.
-    let _ = (to.shutdown(Shutdown::Both), from.shutdown(Shutdown::Both));
+    let _ = (shutdown(&to, Shutdown::Both), shutdown(&from, Shutdown::Both));
 }

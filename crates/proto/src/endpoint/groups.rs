@@ -204,7 +204,7 @@ impl Group {
         (&mut self.transfer, site)
     }
 
-    /// What an instance, or the messages, add to that which is asked of all of them together.
+    /// The part of an instance, or of the messages, in what is kept of all.
     pub(super) fn standing(&self, instance: InstanceId) -> Option<Standing> {
         if instance == TAGGED {
             return Some(Standing::default());
@@ -287,7 +287,7 @@ impl Group {
             GroupMessage::Refuse { fingerprint, error } => {
                 fingerprint != self.members.fingerprint || self.handle_refuse(node, from, error)
             }
-            GroupMessage::Create { step, sp, digest, .. } => self.handle_create(node, (from_index, step), (sp, digest)),
+            GroupMessage::Create { step, digest, .. } => self.handle_create(node, (from, from_index, step), digest),
             GroupMessage::Lost { rank, after, well, cause } => {
                 self.handle_lost(node, from, rank, Lost { after, well, cause })
             }
@@ -366,9 +366,9 @@ impl Group {
 
     fn send_create(&mut self, node: &mut Node, steps: Vec<(u32, u8)>) {
         let (group, fingerprint) = (self.members.handle, self.members.fingerprint);
-        let (sp, digest) = (node.id, node.config.digest());
+        let digest = node.config.digest();
         for (to, step) in steps {
-            let body = GroupMessage::Create { step, sp, digest, fingerprint };
+            let body = GroupMessage::Create { step, digest, fingerprint };
             node.out.messages.push_back((self.members.sps[to as usize], Message::Group { group, body }));
         }
         if let State::Creating { barrier, askers, .. } = &mut self.state
@@ -383,10 +383,7 @@ impl Group {
         }
     }
 
-    fn handle_create(&mut self, node: &mut Node, (from, step): (u32, u8), (sp, theirs): (SpId, u64)) -> bool {
-        if self.members.index_of(sp).is_none() {
-            return false;
-        }
+    fn handle_create(&mut self, node: &mut Node, (sp, from, step): (SpId, u32, u8), theirs: u64) -> bool {
         let digest = node.config.digest();
         if theirs != digest {
             let error = CollectiveError::Configuration { a: node.id, a_digest: digest, b: sp, b_digest: theirs };

@@ -22,10 +22,10 @@ use outboard_plan::Rank;
 use crate::error::{CollectiveError, Refusal};
 use crate::ids::{GroupHandle, Instant, OfferId, SpId};
 
-/// Those that are remembered to have asked for one offer: the left neighbour asks, or two that take turns at it.
+/// Service processes remembered as askers of one offer: the left neighbour asks, or two take turns.
 const MOST_ASKERS: usize = 4;
-/// Withdrawn offers that are remembered.
-const MOST_WITHDRAWN: usize = 1 << 16;
+/// Withdrawn offers of one user that are remembered.
+const MOST_WITHDRAWN: usize = 1 << 14;
 
 /// A service process that waits for the rank of an offer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,18 +53,25 @@ impl Withdrawn {
     }
 }
 
+/// An open offer.
+#[derive(Debug)]
+struct Open {
+    user: u32,
+    askers: Vec<Asker>,
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Offers {
-    open: BTreeMap<OfferId, Vec<Asker>>,
+    open: BTreeMap<OfferId, Open>,
     withdrawn: BTreeMap<OfferId, Withdrawn>,
-    /// Of the withdrawn, in their order.
-    since: VecDeque<(Instant, OfferId)>,
+    /// Of the withdrawn of each user, in their order: nobody has those of others forgotten.
+    since: BTreeMap<u32, VecDeque<(Instant, OfferId)>>,
 }
 
 impl Offers {
-    pub(super) fn open(&mut self, offer: OfferId) {
-        self.open.insert(offer, Vec::new());
+    pub(super) fn open(&mut self, user: u32, offer: OfferId) {
+        self.open.insert(offer, Open { user, askers: Vec::new() });
     }
 
     /// The rank has asked for its group.
@@ -74,14 +81,15 @@ impl Offers {
 
     /// Returns those that have asked for it.
     pub(super) fn withdraw(&mut self, now: Instant, offer: OfferId, why: Withdrawn) -> Vec<Asker> {
-        let Some(askers) = self.open.remove(&offer) else { return Vec::new() };
-        if self.since.len() >= MOST_WITHDRAWN
-            && let Some((_, oldest)) = self.since.pop_front()
+        let Some(Open { user, askers }) = self.open.remove(&offer) else { return Vec::new() };
+        let since = self.since.entry(user).or_default();
+        if since.len() >= MOST_WITHDRAWN
+            && let Some((_, oldest)) = since.pop_front()
         {
             self.withdrawn.remove(&oldest);
         }
         self.withdrawn.insert(offer, why);
-        self.since.push_back((now, offer));
+        since.push_back((now, offer));
         askers
     }
 
@@ -92,7 +100,7 @@ impl Offers {
 
     /// Somebody waits for the rank of this offer. False if no rank here has made it.
     pub(super) fn note_asker(&mut self, offer: OfferId, asker: Asker) -> bool {
-        let Some(askers) = self.open.get_mut(&offer) else { return self.withdrawn.contains_key(&offer) };
+        let Some(Open { askers, .. }) = self.open.get_mut(&offer) else { return self.withdrawn.contains_key(&offer) };
         if askers.len() < MOST_ASKERS && !askers.contains(&asker) {
             askers.push(asker);
         }
@@ -101,9 +109,12 @@ impl Offers {
 
     /// Forgets what was withdrawn longer ago than `limit`.
     pub(super) fn age(&mut self, now: Instant, limit: Duration) {
-        while let Some((_, offer)) = self.since.front().filter(|(at, _)| now.since(*at) > limit) {
-            self.withdrawn.remove(offer);
-            self.since.pop_front();
-        }
+        self.since.retain(|_, since| {
+            while let Some((_, offer)) = since.front().filter(|(at, _)| now.since(*at) > limit) {
+                self.withdrawn.remove(offer);
+                since.pop_front();
+            }
+            !since.is_empty()
+        });
     }
 }

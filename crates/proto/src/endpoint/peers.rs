@@ -6,12 +6,12 @@
 //! Neighbours in the ring of a group are watched: when they are silent, they are sent something to acknowledge. Nobody
 //! has to know by whom it is watched. A peer that was never heard and shares no group with us is not dead but dormant:
 //! it may never have heard of us. One that was asked for a group by the offers of its ranks, with our address, has to
-//! answer. Of peers without a group the last are remembered (`past.rs`): with one that was forgotten a link begins
-//! anew.
+//! answer. The last peers without a group are remembered (`past.rs`); a forgotten one gets a new link.
 //!
 //! Invariant: what is asked of all peers together ([`Standing`]) is kept as each of them changes, so that no event
 //! costs more the more of them there are.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
@@ -27,12 +27,19 @@ use crate::link::{Acked, Link, Owner, Place, Received, Tag, Tagged};
 use crate::multicast::pacing::Quantum;
 use crate::wire::{FrameHeader, GroupMessage, Message};
 
-use super::past::{Past, PastPeers};
+use super::past::PastPeers;
 use super::{Endpoint, Node};
 use crate::deadlines::Deadlines;
 
+mod peer;
+
+pub(super) use peer::Peer;
+use peer::Standing;
+
 /// Peers that were never heard and may stay silent; each keeps a connection.
 const MAX_DORMANT: usize = 64;
+/// Messages that may wait for the acknowledgement of one peer. Whoever asks for more and acknowledges nothing is lost.
+const MAX_BACKLOG: usize = 1 << 16;
 
 /// How a peer was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,117 +52,6 @@ pub(super) enum Loss {
     Reported,
 }
 
-/// Another service process.
-#[derive(Debug)]
-pub(super) struct Peer {
-    link: Link,
-    /// Known once a group with it is asked for here; nothing can be sent before.
-    address: Option<Arc<[u8]>>,
-    /// Groups in whose ring it is a neighbour.
-    watched_by: u32,
-    /// Groups with it.
-    groups: u32,
-    /// Nothing is sent to it until it is heard or needed again.
-    dormant: bool,
-    dead_after: Duration,
-    /// It knew of us over a link before this one.
-    knows_us: bool,
-    /// It has been asked for a group by its ranks' offers, with our address.
-    asked: bool,
-    /// It waits for a rank here to ask for a group.
-    asks: bool,
-    /// The group whose bulk was queued last.
-    served: Option<GroupHandle>,
-    standing: Standing,
-}
-
-/// What one peer adds to that which is asked of all together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Standing {
-    /// Its link has a message to send.
-    message: bool,
-    /// When its link has an acknowledgement to send by itself.
-    ack: Option<Instant>,
-    /// When a sign of life is to be asked for.
-    beat: Option<Instant>,
-    /// When [`Peers::handle_timeout`] is due.
-    timer: Option<Instant>,
-    /// Messages that wait to be sent or acknowledged.
-    backlog: usize,
-    dormant: bool,
-    /// It has no group with us, and nothing is on its way.
-    past: Option<Past>,
-    retransmissions: u64,
-}
-
-impl Peer {
-    /// A peer that was heard before a group with it was asked for here.
-    fn unknown(number: u32, now: Instant, config: &Config) -> Self {
-        Peer {
-            link: Link::new(number, now, config.retransmit_floor),
-            address: None,
-            watched_by: 0,
-            groups: 0,
-            dormant: false,
-            dead_after: config.dead_after,
-            knows_us: false,
-            asked: false,
-            asks: false,
-            served: None,
-            standing: Standing::default(),
-        }
-    }
-
-    /// Its address, if it was connected, and its link.
-    pub(super) fn into_parts(self: Box<Self>) -> (Option<Arc<[u8]>>, Option<Link>) {
-        (self.address, Some(self.link))
-    }
-
-    /// Whoever was never heard may not have been asked for the group yet, and then cannot answer.
-    fn can_answer(&self) -> bool {
-        self.link.heard() || self.watched_by > 0 || self.knows_us || self.asked
-    }
-
-    /// When it has owed an acknowledgement for too long.
-    fn overdue_at(&self) -> Option<Instant> {
-        (self.link.backlog() > 0 && self.is_reachable()).then(|| self.link.last_owed() + self.dead_after)
-    }
-
-    fn dies_at(&self) -> Option<Instant> {
-        self.overdue_at().filter(|_| self.can_answer())
-    }
-
-    /// When it is left alone: it need not answer, and no group is there for which it should. It is not dead for that: a
-    /// rank of ours may have named it in a group that its ranks know nothing of.
-    fn dormant_at(&self) -> Option<Instant> {
-        self.overdue_at().filter(|_| !self.can_answer() && self.groups == 0)
-    }
-
-    /// Whether anything is to be sent to it.
-    fn is_reachable(&self) -> bool {
-        self.address.is_some() && !self.dormant
-    }
-
-    fn stands(&self) -> Standing {
-        let reachable = self.is_reachable();
-        let link = &self.link;
-        let ack = link.ack_due().filter(|_| reachable);
-        let needed = self.groups > 0 || self.asks || link.backlog() > 0 || ack.is_some();
-        let past = if self.address.is_some() { Past::Met } else { Past::Stranger };
-        let timers = [link.poll_timeout().filter(|_| reachable), self.dies_at(), self.dormant_at()];
-        Standing {
-            message: reachable && link.has_message(),
-            ack,
-            beat: link.beat_at().filter(|_| reachable),
-            timer: timers.into_iter().flatten().min(),
-            backlog: if self.dormant { 0 } else { link.backlog() },
-            dormant: self.dormant,
-            past: (!needed).then_some(past),
-            retransmissions: link.retransmissions(),
-        }
-    }
-}
-
 /// All other service processes that are known of.
 #[derive(Debug, Default)]
 pub(super) struct Peers {
@@ -164,6 +60,8 @@ pub(super) struct Peers {
     /// Links made so far.
     links: u32,
     dormant: BTreeSet<SpId>,
+    /// Whose backlog is too long.
+    overfull: BTreeSet<SpId>,
     /// Whom the last frame went to.
     sent_to: Option<SpId>,
     /// Whose links have a message to send.
@@ -176,6 +74,10 @@ pub(super) struct Peers {
     past: PastPeers,
     backlog: usize,
     retransmissions: u64,
+    /// Peers whose address is known.
+    met: usize,
+    /// Of each user, how many that were never heard its ranks have named.
+    unheard: BTreeMap<u32, usize>,
     /// How many messages of an owner a link holds.
     owned: BTreeMap<(Owner, SpId), usize>,
 }
@@ -196,11 +98,24 @@ impl Peers {
         self.all.len()
     }
 
-    /// One without a group to be forgotten. Whoever needs an answer of us has been heard since it would think us dead.
+    /// A peer without a group that is to be forgotten. One that we have met goes only after a silence of `dead_after`:
+    /// had it waited for an answer, it would have asked again.
     fn excess(&self, (now, config): (Instant, &Config)) -> Option<SpId> {
         let [met, stranger] = self.past.excess(config.past_peers);
         let is_quiet = |peer: &SpId| self.all[peer].link.last_owed() + config.dead_after <= now;
         met.filter(is_quiet).or(stranger)
+    }
+
+    /// Whether a rank of `user` may be in a group with these: see [`Config::peers`].
+    pub(super) fn has_room(&self, user: u32, others: impl Iterator<Item = SpId>, config: &Config) -> bool {
+        let fresh = others.filter(|id| self.all.get(id).is_none_or(|peer| peer.address.is_none())).count();
+        let unheard = self.unheard.get(&user).copied().unwrap_or(0);
+        fresh == 0 || (self.met + fresh <= config.peers && unheard + fresh <= config.peers / 2)
+    }
+
+    /// A rank of `user` has named this peer.
+    pub(super) fn note_named(&mut self, peer: SpId, user: u32) {
+        self.change(peer, |peer| _ = peer.named_by.get_or_insert(user));
     }
 
     /// A peer waits for a rank here to ask for a group, or does so no more.
@@ -251,6 +166,16 @@ impl Peers {
         if before.past != after.past {
             self.past.note(id, after.past);
         }
+        self.met = self.met - usize::from(before.met) + usize::from(after.met);
+        if before.unheard != after.unheard {
+            if let Some(Entry::Occupied(mut count)) = before.unheard.map(|user| self.unheard.entry(user)) {
+                *count.get_mut() -= 1;
+                if *count.get() == 0 {
+                    count.remove();
+                }
+            }
+            after.unheard.into_iter().for_each(|user| *self.unheard.entry(user).or_default() += 1);
+        }
         self.backlog = self.backlog - before.backlog + after.backlog;
         self.retransmissions += after.retransmissions - before.retransmissions;
     }
@@ -281,12 +206,12 @@ impl Peers {
         &mut self,
         (now, config): (Instant, &Config),
         id: SpId,
-        address: Option<Arc<[u8]>>,
+        (address, named_by): (Option<Arc<[u8]>>, Option<u32>),
         patience: Duration,
     ) {
         self.make((now, config), id);
         self.change(id, |peer| {
-            peer.address = address;
+            (peer.address, peer.named_by) = (address, named_by);
             peer.knows_us = true;
             peer.dead_after = patience;
         });
@@ -335,8 +260,13 @@ impl Peers {
     /// Queues a message. A peer that was lost has no link any more: its groups are broken, nobody waits for the
     /// message.
     pub(super) fn push(&mut self, now: Instant, to: SpId, (message, payload): (&Message, Payload), tags: Acked) {
-        if self.change(to, |peer| peer.link.push(now, message, payload, tags.owner, tags.tag)).is_some() {
+        let backlog = self.change(to, |peer| {
+            peer.link.push(now, message, payload, tags.owner, tags.tag);
+            peer.link.backlog()
+        });
+        if let Some(backlog) = backlog {
             tags.owner.into_iter().for_each(|owner| *self.owned.entry((owner, to)).or_default() += 1);
+            self.overfull.extend((backlog > MAX_BACKLOG).then_some(to));
         }
     }
 
@@ -431,22 +361,20 @@ impl Peers {
             gone.iter().for_each(|gone| self.disown(gone.owner, id, 1));
         }
         dead.extend(self.dormant.iter().skip(MAX_DORMANT));
+        dead.extend(std::mem::take(&mut self.overfull));
         dead.sort_unstable();
+        dead.dedup();
         dead
     }
 
     /// The peer is lost, with its link.
-    pub(super) fn lose(&mut self, peer: SpId) -> Option<Box<Peer>> {
-        let lost = self.all.remove(&peer);
-        if let Some(lost) = &lost {
-            self.note(
-                peer,
-                lost.standing,
-                Standing { retransmissions: lost.standing.retransmissions, ..Standing::default() },
-            );
-        }
+    pub(super) fn lose(&mut self, peer: SpId) -> Option<Peer> {
+        let lost = *self.all.remove(&peer)?;
+        let retransmissions = lost.standing.retransmissions;
+        self.note(peer, lost.standing, Standing { retransmissions, ..Standing::default() });
         self.owned.retain(|(_, at), _| *at != peer);
-        lost
+        self.overfull.remove(&peer);
+        Some(lost)
     }
 
     fn serve(&mut self, to: SpId, group: GroupHandle) {
@@ -517,7 +445,7 @@ impl Endpoint {
     /// Of peers without a group the oldest are forgotten, with their links.
     pub(super) fn forget_past(&mut self) {
         while let Some(peer) = self.node.peers.excess((self.node.out.now, &self.node.config)) {
-            let (address, _) = self.node.peers.lose(peer).map_or((None, None), |lost| lost.into_parts());
+            let address = self.node.peers.lose(peer).and_then(|lost| lost.address);
             self.node.out.events.extend(address.map(|_| Event::Disconnect { peer }));
         }
     }
@@ -573,7 +501,7 @@ impl Endpoint {
     }
 }
 
-/// Whose end makes bulk void: of messages that of the call whose buffers it names.
+/// Whose end makes a bulk frame void: its instance, or of a tagged message the call whose buffers it names.
 fn owner_of(group: GroupHandle, instance: InstanceId, payload: &[MemRef]) -> Option<Owner> {
     if instance != TAGGED {
         return Some(Owner::Instance(group, instance));

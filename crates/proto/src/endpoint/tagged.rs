@@ -29,6 +29,11 @@ impl Group {
         self.run_steps(node);
     }
 
+    /// Goes on with recordings that have done what is done at once.
+    pub(super) fn go_on(&mut self, node: &mut Node) {
+        self.with_tagged(node, |tagged, _| tagged.go_on());
+    }
+
     /// Messages take turns as long as a call is in flight.
     pub(super) fn mind_turns(&mut self, node: &mut Node) {
         let (group, calls) = (self.members.handle, self.tagged.in_flight());

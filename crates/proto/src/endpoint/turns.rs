@@ -85,7 +85,7 @@ impl Moved {
     }
 }
 
-/// What an instance adds to that which is asked of all of them together.
+/// One instance's part in what is kept of all: the next deadline, and who has something to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Standing {
     /// When time is to be told to it.

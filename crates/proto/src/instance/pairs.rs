@@ -69,7 +69,7 @@ impl Instance {
         let origin = self.origin();
         let (transfer, mut site) = cx.transfer();
         transfer.exchange(&mut site, (origin, rank), sends, receives);
-        transfer.unsent(self.id, rank).map_or(Ok(()), Err)
+        transfer.unmet(self.id, rank).map_or(Ok(()), Err)
     }
 
     /// Somebody has a block for a rank.
@@ -147,9 +147,9 @@ impl Instance {
         let (transfer, mut site) = cx.transfer();
         let sound = transfer.handle(&mut site, from, offer, payload_len)?;
         let called = |source: &Rank| cx.members.local(*source).is_some_and(|i| self.locals[i].call().is_some());
-        let unsent = |source| cx.transfer.unsent(self.id, source);
+        let unmet = |source| cx.transfer.unmet(self.id, source);
         if self.running()
-            && let Some(error) = asked.into_iter().filter(called).find_map(unsent)
+            && let Some(error) = asked.into_iter().filter(called).find_map(unmet)
         {
             return Err(error);
         }

@@ -5,17 +5,19 @@
 //! in the same order. All spans lie in `Output`: one buffer that stands for whatever memory the rank has recorded.
 //! Invariant: a [`Recording`] in the machine has passed [`Recording::check`].
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use outboard_plan::{Buffer, Op, Program, Rank, Reduction, Span};
 
 /// Most steps that one rank may have recorded on one group at once, in all recordings together.
 pub const MAX_STEPS: usize = 1 << 20;
+/// Most steps of one recording, which is taken in, called and forgotten at once: others wait meanwhile.
+pub const MOST_STEPS: usize = 1 << 16;
 /// Most recordings that one rank may have on one group at once.
 pub const MAX_RECORDINGS: usize = 4096;
 /// Dependencies that a step may have on average.
-const MAX_FOLLOWED: usize = 16;
+const MAX_FOLLOWED: usize = 32;
 
 /// A recorded group of operations of one rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,6 +42,12 @@ pub enum RecordError {
     /// The whole cannot be.
     #[error("the recording {0}")]
     Whole(&'static str),
+    /// One recording is too large.
+    #[error("the recording has {steps} steps, and one has {MOST_STEPS} at most; record less at once")]
+    Size {
+        /// As many as it has.
+        steps: usize,
+    },
     /// The rank holds more than it may.
     #[error(
         "{held} {what} recorded on one group exceed the limit of {limit}; free recordings that are not used any more"
@@ -81,10 +89,10 @@ impl Recording {
         if (program.input_bytes, program.scratch_bytes) != (0, 0) || program.output_bytes > i64::MAX as u64 {
             return Err(RecordError::Whole("has buffers beside the memory that was recorded"));
         }
-        if program.steps.len() > MAX_STEPS {
-            return Err(RecordError::Limit { what: "steps", held: program.steps.len(), limit: MAX_STEPS });
+        if program.steps.len() > MOST_STEPS {
+            return Err(RecordError::Size { steps: program.steps.len() });
         }
-        if program.steps.iter().map(|step| step.after.len()).sum::<usize>() > MAX_FOLLOWED * MAX_STEPS {
+        if program.steps.iter().map(|step| step.after.len()).sum::<usize>() > MAX_FOLLOWED * MOST_STEPS {
             return Err(RecordError::Whole("has too many dependencies between its steps"));
         }
         let mut reductions = self.reductions.iter();
@@ -135,7 +143,8 @@ fn apart(one: Span, other: Span) -> bool {
 /// By step: the occurrence of a send or receive among those of its peer and tag, the place of a reduction among the
 /// reductions; 0 of other steps.
 pub(crate) fn ordinals(program: &Program) -> Vec<u32> {
-    let mut counts: BTreeMap<(bool, Rank, u32), u32> = BTreeMap::new();
+    let messages = program.steps.iter().filter(|step| matches!(step.op, Op::Send { .. } | Op::Recv { .. }));
+    let mut counts: HashMap<(bool, Rank, u32), u32> = HashMap::with_capacity(messages.count());
     let mut next = |sends, peer, tag| {
         let count = counts.entry((sends, peer, tag)).or_insert(0);
         *count += 1;

@@ -345,9 +345,12 @@ impl Instance {
         self.multicast.asks_unanswered -= 1;
     }
 
+    /// Whether somebody can miss these chunks. As of datagrams: nobody does before the barrier was entered.
     fn valid_ranges(&self, source: Rank, ranges: &[(u32, u32)]) -> bool {
+        let sent = !matches!(self.phase, Phase::Gathering);
         // The decoder has checked order and overflow of the ranges.
-        self.multicast
+        sent && self
+            .multicast
             .blocks
             .get(source)
             .is_some_and(|b| ranges.iter().all(|(f, n)| u64::from(*f) + u64::from(*n) <= b.chunks()))
@@ -395,9 +398,7 @@ impl Instance {
 
     /// Chunks of the left neighbour, run after run in one payload. False when they cannot be.
     fn handle_repair(&mut self, cx: &mut Context<'_>, source: Rank, ranges: &[(u32, u32)], payload_len: u32) -> bool {
-        // As of datagrams: nobody was asked before the barrier was entered.
-        let asked = !matches!(self.phase, Phase::Gathering);
-        if !asked || !self.valid_ranges(source, ranges) || self.block(source).is_root() {
+        if !self.valid_ranges(source, ranges) || self.block(source).is_root() {
             return false;
         }
         let block = self.block(source);

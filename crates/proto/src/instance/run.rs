@@ -17,63 +17,89 @@ use outboard_plan::{Op, OpId, Program, Rank, Span};
 
 use crate::instance::by_rank::ByRank;
 
+/// A program, and what follows from it for every execution.
+#[derive(Debug, Default)]
+pub(crate) struct Graph {
+    program: Arc<Program>,
+    /// How many others each step waits for.
+    waits: Vec<u32>,
+    /// By step where those begin that follow it, one behind the other; the end of all at last.
+    begins: Vec<u32>,
+    dependents: Vec<OpId>,
+    multicasts: ByRank<(OpId, Span)>,
+    own: Option<Span>,
+}
+
+impl Graph {
+    pub(crate) fn new(program: Arc<Program>) -> Self {
+        let steps = &program.steps;
+        let mut begins = vec![0; steps.len() + 1];
+        steps.iter().flat_map(|step| &step.after).for_each(|before| begins[before.0 as usize] += 1);
+        let mut end = 0;
+        for begin in &mut begins {
+            end += *begin;
+            *begin = end;
+        }
+        // Filled from behind, so that each begins where the one before it ends.
+        let mut dependents = vec![OpId(0); end as usize];
+        for (i, step) in steps.iter().enumerate().rev() {
+            for before in &step.after {
+                let at = &mut begins[before.0 as usize];
+                *at -= 1;
+                dependents[*at as usize] = OpId(i as u32);
+            }
+        }
+        let (mut multicasts, mut own) = (Vec::new(), None);
+        for (i, step) in (0..).zip(steps) {
+            match step.op {
+                Op::MulticastRecv { root, span } => multicasts.push((root, (OpId(i), span))),
+                Op::Multicast { span } => own = Some(span),
+                Op::Send { .. } | Op::Recv { .. } | Op::Copy { .. } | Op::Reduce { .. } => {}
+            }
+        }
+        let waits = steps.iter().map(|step| step.after.len() as u32).collect();
+        Graph { waits, begins, dependents, multicasts: multicasts.into_iter().collect(), own, program }
+    }
+
+    fn dependents(&self, step: usize) -> &[OpId] {
+        &self.dependents[self.begins[step] as usize..self.begins[step + 1] as usize]
+    }
+}
+
 /// The execution of one program; by default of one without steps.
 #[derive(Debug, Default)]
 pub struct Run {
-    program: Arc<Program>,
+    graph: Arc<Graph>,
     /// Steps that each step still waits for.
     waits: Vec<u32>,
     done: Vec<bool>,
-    dependents: Vec<Vec<OpId>>,
     ready: VecDeque<OpId>,
     remaining: usize,
-    multicasts: ByRank<(OpId, Span)>,
-    own: Option<Span>,
 }
 
 impl Run {
     /// Nothing has started.
     pub fn new(program: impl Into<Arc<Program>>) -> Self {
-        let program = program.into();
-        let n = program.steps.len();
-        let mut run = Run {
-            waits: Vec::with_capacity(n),
-            done: vec![false; n],
-            dependents: vec![Vec::new(); n],
-            ready: VecDeque::new(),
-            remaining: n,
-            multicasts: std::iter::empty().collect(),
-            own: None,
-            program,
-        };
-        let mut multicasts = Vec::new();
-        for (i, step) in run.program.steps.iter().enumerate() {
-            let id = OpId(i as u32);
-            run.waits.push(step.after.len() as u32);
-            step.after.iter().for_each(|a| run.dependents[a.0 as usize].push(id));
-            if step.after.is_empty() {
-                run.ready.push_back(id);
-            }
-            match step.op {
-                Op::MulticastRecv { root, span } => multicasts.push((root, (id, span))),
-                Op::Multicast { span } => run.own = Some(span),
-                Op::Send { .. } | Op::Recv { .. } | Op::Copy { .. } | Op::Reduce { .. } => {}
-            }
-        }
-        run.multicasts = multicasts.into_iter().collect();
-        run
+        Run::of(Arc::new(Graph::new(program.into())))
+    }
+
+    /// The same of what is executed more than once.
+    pub(crate) fn of(graph: Arc<Graph>) -> Self {
+        let waits = graph.waits.clone();
+        let ready = (0..).zip(&waits).filter(|(_, waits)| **waits == 0).map(|(i, _)| OpId(i)).collect();
+        Run { done: vec![false; waits.len()], ready, remaining: waits.len(), waits, graph }
     }
 
     /// What is run.
     #[must_use]
     pub fn program(&self) -> &Program {
-        &self.program
+        &self.graph.program
     }
 
     /// What a step does.
     #[must_use]
     pub fn op(&self, id: OpId) -> Op {
-        self.program.steps[id.0 as usize].op
+        self.graph.program.steps[id.0 as usize].op
     }
 
     pub(crate) fn has_ready(&self) -> bool {
@@ -99,11 +125,11 @@ impl Run {
         assert!(!self.done[i] && self.waits[i] == 0, "a step completes once, after those it follows");
         self.done[i] = true;
         self.remaining -= 1;
-        for d in std::mem::take(&mut self.dependents[i]) {
+        for d in self.graph.dependents(i) {
             let waits = &mut self.waits[d.0 as usize];
             *waits -= 1;
             if *waits == 0 {
-                self.ready.push_back(d);
+                self.ready.push_back(*d);
             }
         }
     }
@@ -116,7 +142,7 @@ impl Run {
 
     /// What copies and reductions have written so far.
     pub(crate) fn made(&self) -> impl Iterator<Item = Span> + '_ {
-        let steps = self.program.steps.iter().zip(&self.done).filter(|(_, done)| **done);
+        let steps = self.graph.program.steps.iter().zip(&self.done).filter(|(_, done)| **done);
         steps.filter_map(|(step, _)| match step.op {
             Op::Copy { to: span, .. } | Op::Reduce { into: span, .. } => Some(span),
             Op::Send { .. } | Op::Recv { .. } | Op::Multicast { .. } | Op::MulticastRecv { .. } => None,
@@ -131,7 +157,7 @@ impl Run {
 
     /// The steps that receive: source, index and where to.
     pub fn receives(&self) -> impl Iterator<Item = (OpId, (Rank, u32, Span))> + '_ {
-        self.program.steps.iter().zip(0..).filter_map(|(step, i)| match step.op {
+        self.graph.program.steps.iter().zip(0..).filter_map(|(step, i)| match step.op {
             Op::Recv { from, index, span } => Some((OpId(i), (from, index, span))),
             Op::Send { .. } | Op::Copy { .. } | Op::Reduce { .. } | Op::Multicast { .. } | Op::MulticastRecv { .. } => {
                 None
@@ -141,21 +167,21 @@ impl Run {
 
     /// The step that receives what `root` multicasts, and where to.
     pub fn multicast_receive(&self, root: Rank) -> Option<(OpId, Span)> {
-        self.multicasts.get(root).copied()
+        self.graph.multicasts.get(root).copied()
     }
 
     pub(crate) fn multicast_receives(&self) -> impl Iterator<Item = (Rank, Span)> + '_ {
-        self.multicasts.iter().map(|(r, (_, s))| (r, *s))
+        self.graph.multicasts.iter().map(|(r, (_, s))| (r, *s))
     }
 
     /// Everybody who multicasts, and how many bytes.
     pub fn multicast_roots(&self) -> impl Iterator<Item = (Rank, u64)> + '_ {
-        let own = self.own.map(|span| (self.program.rank, span.len));
-        own.into_iter().chain(self.multicasts.iter().map(|(root, (_, span))| (root, span.len)))
+        let own = self.graph.own.map(|span| (self.graph.program.rank, span.len));
+        own.into_iter().chain(self.graph.multicasts.iter().map(|(root, (_, span))| (root, span.len)))
     }
 
     /// What this rank multicasts.
     pub fn own_multicast(&self) -> Option<Span> {
-        self.own
+        self.graph.own
     }
 }

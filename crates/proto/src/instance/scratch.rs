@@ -8,9 +8,9 @@
 //! | Wanted | the same, all ranks have called, and other groups hold what is missing | the group breaks |
 //! | Wanted, Taken | the end of the collective | Unneeded |
 //!
-//! Invariants: the instances of a group take theirs in their order, on every host: two of them never wait for each
-//! other's. What all local ranks have called never waits for another group, which may wait for it on another host, nor
-//! for what is held for ranks that are late, who may wait for it.
+//! Invariants: on every host the instances of a group take scratch in their order, so two of them never wait for each
+//! other. An instance that all local ranks have called waits neither for another group nor for memory that is held for
+//! late ranks: either may be waiting for it.
 
 use super::{Context, Instance, Local};
 use crate::error::CollectiveError;

@@ -2,7 +2,7 @@
 //!
 //! Blocks of one size share them evenly. Where sizes differ, whoever sends much sends fast, so that all end together
 //! and the links stay full to the end: a service process that multicasts `w` bytes of `T` sends at `B * w / (T - t)`,
-//! where `t` is what the host sends itself that has the least. (MC-8 for blocks of any size.)
+//! where `t` is what the host with the least to send sends. (MC-8 for blocks of any size.)
 
 use outboard_plan::{Extents, Rank};
 

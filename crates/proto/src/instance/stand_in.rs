@@ -16,9 +16,8 @@ impl Instance {
         }
     }
 
-    /// Stands in for all ranks that have not called, if the staging quota allows it beside the scratch. Else for none:
-    /// the instance cannot go on before the last of them has called, and what it held for the others would keep itself
-    /// from its scratch, or those instances from ending that the ranks still wait for.
+    /// Stands in for all absent ranks if the staging quota has room for their outputs and the scratch; else for none.
+    /// What it held for some of them could be what its scratch needs, or an instance that the ranks still wait for.
     pub(super) fn stand_in(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
         let outputs = self.locals.iter().filter(|local| local.is_missing()).map(|l| l.run.program().output_bytes);
         let scratch = Some(self.scratch.wanted()).filter(|bytes| *bytes > 0);

@@ -3,7 +3,8 @@
 //! A single send or receive is one step, which is handed to the transfers when it is called and needs no program. A
 //! recorded group is the program that its rank has recorded, kept here from then on, so that a further call brings
 //! nothing but its number (GP-5). Each call of a recording runs its program by itself ([`Run`]): what is ready is done,
-//! nothing is waited for, so that calls which need each other's progress here have it (GP-6). A local barrier is the
+//! nothing is waited for, so that calls which need each other's progress here have it (GP-6). How much is done at once
+//! is bounded, so that others have their turns; large copies are ordered piece by piece. A local barrier is the
 //! dependencies of what follows it; the counters over arrivals that it needs are those of the steps that have not
 //! completed.
 //!
@@ -29,9 +30,9 @@ use crate::error::CollectiveError;
 use crate::group::members::Members;
 use crate::ids::{CallId, InstanceId, Instant};
 use crate::instance::Context;
-use crate::instance::run::Run;
+use crate::instance::run::{Graph, Run};
 use crate::interface::{CallKind, InFlight, MemRef, PostedCall, Region, TaggedCall};
-use crate::outbox::Completion;
+use crate::outbox::{Completion, PIECE};
 use crate::transfer::{Name, Outbound, Owner, Posting, StepOf, Transfer};
 use crate::wire::Scope;
 
@@ -39,10 +40,12 @@ use super::recording::{self, MAX_RECORDINGS, MAX_STEPS, RecordError, Recording};
 
 /// What stands for the messages of a group where its instances are counted: the number of none of them.
 pub(crate) const TAGGED: InstanceId = InstanceId(0);
+
 /// A recording of a local rank.
 #[derive(Debug)]
 struct Recorded {
     recording: Arc<Recording>,
+    graph: Arc<Graph>,
     ordinals: Arc<[u32]>,
     /// Calls that have begun.
     calls: u64,
@@ -76,6 +79,8 @@ struct RecordedRun {
     recording: Arc<Recording>,
     ordinals: Arc<[u32]>,
     run: Run,
+    /// A step of which so many bytes are ordered.
+    begun: Option<(OpId, u64)>,
 }
 
 /// The messages of one group at one service process.
@@ -89,6 +94,8 @@ pub(crate) struct TaggedCalls {
     ready: VecDeque<CallId>,
     /// How many calls of recordings have not begun.
     behind: usize,
+    /// It goes on with what is ready at the next time.
+    goes_on: bool,
 }
 
 impl TaggedCalls {
@@ -141,7 +148,8 @@ impl TaggedCalls {
         }
         self.recorded.insert(rank, (number, steps));
         let ordinals = recording::ordinals(&recording.program).into();
-        let recorded = Recorded { recording, ordinals, calls: 0, running: false, behind: VecDeque::new() };
+        let graph = Graph::new(recording.program.clone()).into();
+        let recorded = Recorded { recording, graph, ordinals, calls: 0, running: false, behind: VecDeque::new() };
         self.recordings.insert((rank, number), recorded);
         Ok(())
     }
@@ -213,18 +221,32 @@ impl TaggedCalls {
         self.behind -= 1;
         recorded.calls += 1;
         let (recording, ordinals) = (recorded.recording.clone(), recorded.ordinals.clone());
-        let run = Run::new(recording.program.clone());
-        let run = RecordedRun { number, count: recorded.calls, recording, ordinals, run };
+        let run = Run::of(recorded.graph.clone());
+        let run = RecordedRun { number, count: recorded.calls, recording, ordinals, run, begun: None };
         self.ready.push_back(call.id);
         self.calls.insert(call.id, Active { call, since: cx.out.now, steps: Steps::Recorded(Box::new(run)) });
     }
 
-    /// Does whatever calls of recordings can do, and ends those that have ended.
+    /// The next time has come ([`Self::advance`]).
+    pub(crate) fn go_on(&mut self) {
+        self.goes_on = false;
+    }
+
+    /// Does whatever calls of recordings can do, as much as is allowed at once, and ends those that have ended. With
+    /// more to do the group is noted, and goes on when time is told.
     pub(crate) fn advance(&mut self, cx: &mut Context<'_>) {
         while let Some(id) = self.ready.pop_front() {
             let Some(Active { call, steps: Steps::Recorded(recorded), .. }) = self.calls.get_mut(&id) else { continue };
-            while let Some(op) = recorded.run.next_ready() {
-                recorded.start(cx, (id, call.rank), op);
+            while recorded.has_ready() && cx.out.allowance.step() {
+                recorded.start_next(cx, (id, call.rank));
+            }
+            if recorded.has_ready() {
+                // Behind the calls of others.
+                self.ready.push_back(id);
+                if !std::mem::replace(&mut self.goes_on, true) {
+                    cx.out.unfinished.push_back(cx.members.handle);
+                }
+                return;
             }
             if recorded.run.finished() {
                 self.end(cx, id, Ok(()));
@@ -297,7 +319,25 @@ impl TaggedCalls {
 }
 
 impl RecordedRun {
-    fn start(&mut self, cx: &mut Context<'_>, (call, rank): (CallId, Rank), op: OpId) {
+    fn has_ready(&self) -> bool {
+        self.begun.is_some() || self.run.has_ready()
+    }
+
+    /// Of a step on memory what is done next: a piece of its spans, whose bytes are whole `element`s. The step is done
+    /// with the last.
+    fn piece(&mut self, op: OpId, done: u64, spans: [Span; 2], element: u64) -> [Span; 2] {
+        let len = (spans[0].len - done).min(PIECE / element * element);
+        match done + len == spans[0].len {
+            true => self.run.complete(op),
+            false => self.begun = Some((op, done + len)),
+        }
+        spans.map(|span| Span { offset: span.offset + done, len, ..span })
+    }
+
+    /// Starts the next step, or goes on with one.
+    fn start_next(&mut self, cx: &mut Context<'_>, (call, rank): (CallId, Rank)) {
+        let next = self.begun.take().or_else(|| Some((self.run.next_ready()?, 0)));
+        let Some((op, done)) = next else { return };
         let step = StepOf { owner: Owner::Call(call), op };
         // All lies in the one buffer of the call.
         let place = |span: Span| MemRef { region: Region::Output(call), offset: span.offset, len: span.len };
@@ -306,12 +346,13 @@ impl RecordedRun {
         let name = |source, destination, tag| Name { scope, destination, source, tag, occurrence: ordinal };
         match self.run.op(op) {
             Op::Copy { from, to } => {
-                cx.out.copy(place(from), place(to));
-                self.run.complete(op);
+                let [from, to] = self.piece(op, done, [from, to], 1).map(place);
+                cx.out.copy(from, to);
             }
             Op::Reduce { from, into, from_left } => {
-                cx.out.reduce(self.recording.reductions[ordinal as usize], (place(from), place(into)), from_left);
-                self.run.complete(op);
+                let reduction = self.recording.reductions[ordinal as usize];
+                let [from, into] = self.piece(op, done, [from, into], reduction.element().bytes()).map(place);
+                cx.out.reduce(reduction, (from, into), from_left);
             }
             Op::Send { to, index, span } => {
                 let message = Outbound { step, name: name(rank, to, index), from: place(span), signal: false };

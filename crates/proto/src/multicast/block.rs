@@ -31,6 +31,9 @@ use crate::wire::MAX_RANGES;
 /// Most chunk ranges a leaf asks for in one check; more wait for the next.
 const MAX_RANGES_PER_CHECK: usize = 8 * MAX_RANGES;
 
+/// Chunks of one block of which the root counts who misses them.
+const MAX_REPORTS: usize = 1 << 16;
+
 /// One block and this service process's part in it.
 #[derive(Debug)]
 pub struct Block {
@@ -204,7 +207,9 @@ impl Block {
     /// A leaf reports that it and its right neighbour miss `run`; with `enough` such reports it is multicast again.
     pub fn handle_miss(&mut self, run: Range<u64>, enough: u32) {
         let Role::Root(root) = &mut self.role else { return };
-        for c in run.start..run.end.min(root.cursor) {
+        let room = MAX_REPORTS.saturating_sub(root.reports.len());
+        // A report is a hint: what it would spare comes by repair all the same.
+        for c in (run.start..run.end.min(root.cursor)).take(room) {
             let reports = root.reports.entry(c).or_insert(0);
             *reports += 1;
             if *reports == enough {
@@ -253,10 +258,9 @@ impl Block {
         }
     }
 
-    /// When it is to be checked, before and from now on, after something was heard or asked: never later than it was,
-    /// since most that is heard only puts off what a check would find. Nowhere below the highest is there anything to
-    /// find while nothing is missing there; what lies here beyond the highest was asked for, when the stream had all
-    /// but ended.
+    /// When the block is to be checked, as it was before this call and as it is now. Never later than before: most of
+    /// what is heard only puts off what a check would find. Only chunks below the highest one heard can be found
+    /// missing, until the stream has all but ended.
     pub fn mind_check(&mut self, now: Instant, patience: Patience) -> (Option<Instant>, Option<Instant>) {
         let (chunks, here) = (self.have.len(), self.have.count());
         let Role::Leaf(leaf) = &mut self.role else { return (None, None) };
@@ -319,15 +323,9 @@ impl Block {
                 served: ChunkSet::new(chunks),
             })
         });
-        for c in run.clone() {
-            if serving.served.contains(c) {
-                continue;
-            }
-            if self.have.contains(c) {
-                serving.to_serve.insert(c);
-            } else {
-                serving.wanted.insert(c);
-            }
+        for new in serving.served.runs(run.clone(), false) {
+            self.have.runs(new.clone(), true).for_each(|here| serving.to_serve.insert_run(here));
+            self.have.runs(new, false).for_each(|missing| serving.wanted.insert_run(missing));
         }
         if let Role::Leaf(leaf) = &self.role {
             let heard = run.start..run.end.min(leaf.highest.into());
@@ -462,6 +460,21 @@ mod tests {
         }
         assert_eq!(b.next_repair(5), [0..1, 3..6, 8..9]);
         assert_eq!(b.next_repair(5), vec![9..10; 1]);
+    }
+
+    #[test]
+    fn mc_6_whoever_reports_all_of_a_huge_block_has_little_of_it_counted() {
+        let chunks = 1 << 24;
+        let mut b = Block::new(chunks * 1000, 1000, true);
+        b.start();
+        let (first, _) = b.next_batch(8, 1).expect("there is much to send");
+        b.handle_sent(first.clone());
+        b.handle_want(0..chunks, &mut Vec::new());
+        assert_eq!((b.next_repair(9), b.has_repair()), (vec![first], false));
+        b.next_batch(chunks, 1).expect("there is more");
+        b.handle_miss(0..chunks, 9);
+        let Role::Root(root) = &b.role else { panic!("it is the root") };
+        assert_eq!(root.reports.len(), MAX_REPORTS);
     }
 
     #[test]

@@ -82,6 +82,21 @@ impl ChunkSet {
         new
     }
 
+    /// Adds all of `run`, word by word: whoever asks for much costs little.
+    pub(crate) fn insert_run(&mut self, run: Range<u64>) {
+        assert!(run.end <= self.len(), "the caller checks the range");
+        let mut at = run.start;
+        while at < run.end {
+            let next = run.end.min((at / 64 + 1) * 64);
+            let bits = u64::MAX >> (64 - (next - at)) << (at % 64);
+            let word = self.word_mut(at);
+            let new = bits & !*word;
+            *word |= bits;
+            self.count += new.count_ones();
+            at = next;
+        }
+    }
+
     /// Takes `chunk` out; false when it was not in the set.
     pub(crate) fn remove(&mut self, chunk: u64) -> bool {
         let present = self.contains(chunk);
@@ -143,7 +158,12 @@ mod tests {
         for _ in 0..2000 {
             x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let c = (x >> 33) % len;
-            if x & 1 == 0 {
+            if x & 0xff00 == 0 {
+                let run = c..len.min(c + (x >> 16) % 150);
+                set.insert_run(run.clone());
+                run.for_each(|c| naive[c as usize] = true);
+                assert_eq!(set.count(), naive.iter().filter(|there| **there).count() as u64);
+            } else if x & 1 == 0 {
                 assert_eq!(set.insert(c), !naive[c as usize]);
                 naive[c as usize] = true;
             } else {

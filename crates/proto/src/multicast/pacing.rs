@@ -134,11 +134,11 @@ const LEAST_BATCH: u64 = 4;
 /// A piece that takes longer keeps whoever calls last waiting: several are queued on each link that was there before
 /// it.
 const LONGEST_PIECE: Duration = Duration::from_micros(450);
-/// Pieces on each link, of which one acknowledgement tells of several ...
+/// Pieces that each of few links may queue: one acknowledgement tells of several.
 const ON_EACH: u64 = 4;
-/// ... or, with more links than share so many, as all may lead to one receiver ...
+/// Pieces that all links may queue together where there are many: all may lead to one receiver.
 const ON_ALL: u64 = 32;
-/// ... these.
+/// Pieces that each link may queue, however many there are.
 const ON_MANY: u64 = 3;
 
 /// What other groups have in flight at a service process beside one (MC-13).

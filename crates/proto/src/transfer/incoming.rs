@@ -30,6 +30,7 @@ use super::matching::{Matching, Name};
 use super::outgoing::fresh;
 use super::queues::Queues;
 use super::{Ended, Outbound, Posting, Site};
+use crate::error::CollectiveError;
 use crate::ids::{InstanceId, SpId};
 use crate::interface::{MemRef, Order, Region};
 use crate::multicast::pacing::Quantum;
@@ -108,8 +109,7 @@ impl Coming {
 #[derive(Debug, Default)]
 struct Credit {
     under_way: u64,
-    /// Messages that may be granted more of, by bytes granted and order among equals; but for those that have as much
-    /// under way as one may.
+    /// Messages of which more may be granted, by bytes granted and order; not those with their full share under way.
     queue: BTreeSet<(u64, u64, Key)>,
     /// Messages cleared early, wanted or coming.
     messages: usize,
@@ -201,7 +201,7 @@ impl Incoming {
         self.expected.remove(name).map(|expected| expected.posting)
     }
 
-    /// What follows of a message goes elsewhere than its receive said. The bytes that have come to where it said.
+    /// From now on the message goes to `to`. Returns how many of its bytes have come to where it went before.
     pub(super) fn move_receive(&mut self, name: &Name, to: MemRef) -> u64 {
         if let Some(expected) = self.expected.get_mut(name) {
             expected.posting.to = to;
@@ -475,17 +475,30 @@ impl Incoming {
         early.chain(self.matching.receives_of(scope).map(|(name, receive)| (name, receive.to.len)))
     }
 
+    /// A message of a scope for which `rank` has no receive.
+    pub(super) fn unreceived(&self, scope: Scope, rank: Rank) -> Option<CollectiveError> {
+        let (name, message) = self.matching.messages_of(scope).find(|(name, _)| name.destination == rank)?;
+        Some(name.mismatch(message.bytes(), 0))
+    }
+
     /// Names of the messages that receives wait for.
     pub(super) fn awaited(&self) -> impl Iterator<Item = &Name> {
         let coming = self.coming.values().filter(|coming| coming.receive.is_some()).map(|coming| &coming.name);
         self.matching.receives().map(|(name, _)| name).chain(coming).chain(self.expected.keys())
     }
 
-    /// Forgets everything of a collective that has no message left.
-    pub(super) fn end(&mut self, instance: InstanceId) {
+    /// Forgets everything of a collective of which no message is on its way. What lies here of messages that nobody
+    /// has received.
+    pub(super) fn end(&mut self, instance: InstanceId) -> impl Iterator<Item = Staging> + use<> {
+        let staged = |name: &Name, message: &Unexpected| {
+            name.scope == Scope::Instance(instance) && matches!(message, Unexpected::Staged(_))
+        };
+        let left = self.matching.extract_messages(staged);
         if let Some(credit) = self.credits.remove(&Some(instance)) {
             assert!(credit.messages == 0 && credit.under_way == 0, "a message comes for a rank that waits for it");
         }
+        left.into_iter()
+            .filter_map(|(_, message)| if let Unexpected::Staged(staging) = message { staging } else { None })
     }
 
     /// Takes out what behind a ready barrier, or cleared early, will not come.
@@ -496,6 +509,11 @@ impl Incoming {
             !wanted.is_empty()
         });
     }
+}
+
+/// Memory for a message that nobody receives yet, as far as it needs some; none where there is no room.
+pub(super) fn stage(site: &mut Site<'_>, bytes: u64) -> Option<Option<Staging>> {
+    if bytes == 0 { Some(None) } else { site.out.stage(Quota::Late, site.members, bytes).map(Some) }
 }
 
 impl Staging {

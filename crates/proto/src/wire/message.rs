@@ -46,9 +46,7 @@ pub enum GroupMessage {
     Create {
         /// Step of the barrier.
         step: u8,
-        /// Whose configuration `digest` is: the lowest service process heard of so far.
-        sp: SpId,
-        /// Its fingerprint.
+        /// Fingerprint of the sender's configuration.
         digest: u64,
         /// [`GroupSpec::fingerprint`](crate::GroupSpec::fingerprint) of the group that the sender makes.
         fingerprint: u64,
@@ -229,8 +227,8 @@ impl Message {
         };
         let group = *group;
         match body {
-            GroupMessage::Create { step, sp, digest, fingerprint } => {
-                w.head(1, group).u8(*step).u64(sp.0).u64(*digest).u64(*fingerprint)
+            GroupMessage::Create { step, digest, fingerprint } => {
+                w.head(1, group).u8(*step).u64(*digest).u64(*fingerprint)
             }
             GroupMessage::Lost { rank, after, well, cause } => {
                 w.head(2, group).u64(after.0).u32(rank.0).u8((*well).into()).u32(cause.0)
@@ -286,10 +284,7 @@ impl Message {
 impl GroupMessage {
     fn decode(kind: u8, r: &mut Reader<'_>) -> Result<Self, DecodeError> {
         Ok(match kind {
-            1 => {
-                let (step, sp) = (r.u8()?, SpId(r.u64()?));
-                GroupMessage::Create { step, sp, digest: r.u64()?, fingerprint: r.u64()? }
-            }
+            1 => GroupMessage::Create { step: r.u8()?, digest: r.u64()?, fingerprint: r.u64()? },
             2 => {
                 let (after, rank) = (InstanceId(r.u64()?), Rank(r.u32()?));
                 GroupMessage::Lost { rank, after, well: r.flag()?, cause: Rank(r.u32()?) }
@@ -424,7 +419,8 @@ impl Fields for Writer<'_> {
 }
 
 /// By their number on the wire.
-const REFUSALS: [Refusal; 4] = [Refusal::Groups, Refusal::Quota, Refusal::Descriptors, Refusal::Forgotten];
+const REFUSALS: [Refusal; 5] =
+    [Refusal::Groups, Refusal::Quota, Refusal::Descriptors, Refusal::Forgotten, Refusal::Peers];
 
 fn read_ranges(r: &mut Reader<'_>) -> Result<Vec<(u32, u32)>, DecodeError> {
     let n = usize::from(r.u16()?);

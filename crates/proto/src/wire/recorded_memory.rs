@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use outboard_plan::{Op, OpId, Program, Rank, Reduction, Span, Step};
 
-use crate::instance::recording::{MAX_STEPS, Recording};
+use crate::instance::recording::{MOST_STEPS, Recording};
 use outboard_call::codec::{DecodeError, Reader, Writer};
 
 /// Most pieces of memory of one recording.
-pub const MAX_PIECES: usize = MAX_STEPS;
+pub const MAX_PIECES: usize = MOST_STEPS;
 
 /// A recording with the memory that its spans lie in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,7 +77,7 @@ impl RecordedMemory {
         let (rank, ranks) = (Rank(r.u32()?), r.u32()?);
         let count = r.u32()? as usize;
         if count > MAX_PIECES.min(bytes.len() / 16) {
-            return Err(DecodeError::Value("number of pieces"));
+            return Err(DecodeError::Value("number of pieces (65,536 at most)"));
         }
         let pieces = (0..count).map(|_| Ok((r.u64()?, r.u64()?))).collect::<Result<Vec<_>, DecodeError>>()?;
         let sum = |total: u64, (address, bytes): &(u64, u64)| {
@@ -86,8 +86,8 @@ impl RecordedMemory {
         };
         let total = pieces.iter().try_fold(0, sum).ok_or(DecodeError::Value("pieces of memory"))?;
         let count = r.u32()? as usize;
-        if count > MAX_STEPS.min(bytes.len() / 13) {
-            return Err(DecodeError::Value("number of steps"));
+        if count > MOST_STEPS.min(bytes.len() / 13) {
+            return Err(DecodeError::Value("number of steps (65,536 at most)"));
         }
         let (mut steps, mut reductions) = (Vec::with_capacity(count), Vec::new());
         for _ in 0..count {
@@ -130,7 +130,8 @@ fn read_step(r: &mut Reader<'_>, most: usize, reductions: &mut Vec<Reduction>) -
     if followed > most / 4 {
         return Err(DecodeError::Value("number of steps followed"));
     }
-    let after = (0..followed).map(|_| r.u32().map(OpId)).collect::<Result<_, _>>()?;
+    let words = r.bytes(4 * followed)?.chunks_exact(4);
+    let after = words.map(|word| OpId(u32::from_le_bytes(word.try_into().expect("four bytes")))).collect();
     Ok(Step { op, after })
 }
 

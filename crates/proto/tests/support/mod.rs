@@ -24,6 +24,7 @@ pub(crate) fn spec(at: &[u64]) -> GroupSpec {
 }
 
 /// A message over another's first link, which acknowledges as many.
+#[allow(dead_code, reason = "not all tests have a second service process")]
 pub(crate) fn frame(seq: u32, message: &Message, payload_len: u32) -> Vec<u8> {
     let (kind, link, to, ack) = (FrameKind::Message, 1, 0, seq);
     let (clock, echo, echo_age) = (1, 2, 3);

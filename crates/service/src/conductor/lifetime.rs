@@ -7,12 +7,9 @@
 //! nobody loses what it has just found; who has the lock goes on to start the next service process, which inherits the
 //! rest.
 
-use std::fs::File;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-
-use rustix::fs::FlockOperation;
 
 /// How long the first rank may take to attach.
 const FIRST_RANK: Duration = Duration::from_secs(30);
@@ -44,14 +41,13 @@ impl Lifetime {
 pub(crate) struct Leaving {
     directory: PathBuf,
     /// Gives the lock up when it is closed.
-    _lock: File,
+    _lock: OwnedFd,
 }
 
 impl Leaving {
     /// Takes the lock; none where a rank has it.
     pub(crate) fn begin(directory: &Path) -> Option<Leaving> {
-        let lock = File::options().write(true).custom_flags(libc::O_NOFOLLOW).open(directory.join("lock")).ok()?;
-        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).ok()?;
+        let lock = outboard_shm::lock::lock(&directory.join("lock"), Instant::now()).ok()?;
         Some(Leaving { directory: directory.to_owned(), _lock: lock })
     }
 
@@ -87,9 +83,8 @@ mod tests {
         let parent = tempfile::tempdir().expect("a directory");
         let directory = parent.path().join("job");
         std::fs::create_dir(&directory).expect("fresh");
-        let lock = File::create(directory.join("lock")).expect("fresh");
+        let lock = outboard_shm::lock::lock(&directory.join("lock"), Instant::now()).expect("free");
         std::fs::write(directory.join("log"), "x").expect("fresh");
-        rustix::fs::flock(&lock, FlockOperation::LockExclusive).expect("free");
         assert!(Leaving::begin(&directory).is_none());
         drop(lock);
         Leaving::begin(&directory).expect("free again").finish();

@@ -17,8 +17,8 @@
 //! | draining | its limit is over, a second stop | parting: calls in flight fail, no rank's memory is touched |
 //! | parting | all ranks gone, [`LAST_WORDS`] over, another stop | ended |
 //!
-//! Every part of a turn is bounded: submissions, reports, transmissions and their bytes. So however much ranks and
-//! peers have to say, whoever attaches, dies, asks for statistics or stops us waits for one turn at most.
+//! Every part of a turn is bounded: submissions, requests, reports, transmissions and their bytes. So however much
+//! ranks and peers have to say, whoever attaches, dies, asks for statistics or stops us waits for one turn at most.
 //!
 //! Invariant: a channel is joined before the machine may send what says so (Join before `poll_transmit`).
 
@@ -38,7 +38,7 @@ use outboard_fabric::Armed;
 use outboard_fabric::multicast::Datagram;
 use outboard_proto::wire::PayloadHash;
 use outboard_proto::{Event, ReceivedDatagram};
-use outboard_shm::attach::{Channel, Reply};
+use outboard_shm::attach::{Channel, Foreign, Reply};
 use outboard_shm::status::Status;
 use rustix::io::Errno;
 use serde_json::{Value, json};
@@ -70,8 +70,6 @@ const CONNECTIONS: usize = 64;
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How long the farewell to other service processes may take.
 const FAREWELL: Duration = Duration::from_millis(200);
-/// Precision of the conductor's timers in nanoseconds: paced batches are one to two milliseconds apart.
-const TIMER_SLACK: libc::c_ulong = 10_000;
 
 /// Everything that the loop works on.
 pub(crate) struct Conductor {
@@ -137,8 +135,7 @@ impl Conductor {
     /// Serves until `stopped` says so: it reads the stop descriptor and returns whether there was a stop. Fails when
     /// the kernel refuses to let us sleep.
     pub(crate) fn run(&mut self, mut stopped: impl FnMut() -> bool) -> Result<(), Errno> {
-        // SAFETY: changes the precision of this thread's timers and nothing else.
-        unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK) };
+        processor::be_prompt();
         let mut phase = Phase::Serving;
         while phase != Phase::Ended {
             let turn = self.turn();
@@ -191,17 +188,25 @@ impl Conductor {
         let reported = self.take_reports();
         let asked = self.ranks.take_submissions(&mut self.engine, &self.host.quotas, self.trace.as_mut());
         let copied = self.engine.attend_errands();
+        self.desk().go_on();
         self.engine.timeout();
         // What was sent may end calls, and what has ended may send.
         let unfinished = (0..ANSWERS).all(|_| {
             self.take_events() | self.outbox.pump(&mut self.engine, self.datapath.as_mut(), self.trace.as_mut())
         });
         self.offload.iter_mut().for_each(Offload::count_wake);
+        self.trace.take_if(|trace| trace.is_over());
         let at = Instant::now();
         self.ranks.close_silent(at, &self.poller, &mut self.engine);
         let gone = self.ranks.mind_memory(at, &self.poller, &mut self.engine);
         self.review_landings();
-        Turn { unfinished: gone || unfinished, found: heard || reported || asked || copied, at }
+        let unfinished = gone || unfinished || !self.ranks.waiting.is_empty();
+        Turn { unfinished, found: heard || reported || asked || copied, at }
+    }
+
+    fn desk(&mut self) -> Desk<'_> {
+        let Conductor { engine, ranks, host, poller, trace, .. } = self;
+        Desk { ranks, engine, poller, host, trace: trace.as_mut() }
     }
 
     /// When a list that the engine has given up is told of.
@@ -422,10 +427,7 @@ impl Conductor {
             }
             Token::Attach => self.accept(*phase),
             Token::Statistics => self.report(),
-            Token::Channel(id) => {
-                let Conductor { engine, ranks, host, poller, trace, .. } = self;
-                Desk { ranks, engine, poller, host, trace: trace.as_mut() }.serve(id);
-            }
+            Token::Channel(id) => self.desk().serve(id),
             Token::Process(id) => self.ranks.remove(id, &self.poller, &mut self.engine),
         }
     }
@@ -460,11 +462,11 @@ impl Conductor {
     fn report(&mut self) {
         let Some(socket) = &mut self.statistics_socket else { return };
         let connection = match socket.accept() {
-            Ok(Some(connection)) => connection,
+            Ok(Some(connection)) => Foreign::from(connection),
             Ok(None) => return,
             Err(errno) => {
                 tracing::warn!(%errno, "cannot answer for statistics");
-                return socket.turn_away(drop);
+                return socket.turn_away(|connection| drop(Foreign::from(connection)));
             }
         };
         let present = self.ranks.present(&self.host.topology);

@@ -114,7 +114,7 @@ impl Extent {
     }
 }
 
-/// Whether work that touches the ones keeps its order with work that touches the others.
+/// Whether two pieces of work keep their order: they share bytes that one of them writes.
 fn keep_order([read, written]: &Touched<Extent>, [reads, writes]: &Touched<Extent>) -> bool {
     let meet = |one: &Option<Extent>, other: &Option<Extent>| {
         one.as_ref().zip(other.as_ref()).is_some_and(|(one, other)| one.meets(other))

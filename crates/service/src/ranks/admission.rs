@@ -9,8 +9,11 @@ use crate::settings::Settings;
 /// Bits of a socket's mode that let others than its owner connect.
 const OTHERS_CONNECT: u32 = 0o022;
 
-/// Whether a process of `user` may attach to a service process that runs as user `own`; why not.
-pub(crate) fn admit(settings: &Settings, own: u32, user: u32) -> Result<(), String> {
+/// Whether a process of `user` may attach to a service process that runs as user `own`.
+///
+/// # Errors
+/// Why not.
+pub fn admit(settings: &Settings, own: u32, user: u32) -> Result<(), String> {
     let named = &settings.allow_uid;
     let invited = if named.is_empty() { settings.socket_mode & OTHERS_CONNECT != 0 } else { named.contains(&user) };
     if invited || user == own || user == 0 {

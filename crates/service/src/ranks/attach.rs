@@ -4,33 +4,28 @@
 //! proven by a real read and write, every number is bounded. A rank that breaks the protocol loses its connection, and
 //! with it no more than itself.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use outboard_plan::Rank;
-use outboard_proto::wire::RecordedMemory;
-use outboard_proto::{Account, GroupHandle, HostId, OfferId, Refusal, SpId};
-use outboard_shm::attach::{
-    Channel, ChannelError, Hello, OFFER_BYTES, Peer, Received, Reply, Request, Restaged, Welcome,
-};
-use outboard_shm::control::{LAYOUT_VERSION, RING_CAPACITY, ServiceSide};
+use outboard_fabric::PeerId;
+use outboard_proto::{GroupHandle, HostId, OfferId, Refusal, SpId};
+use outboard_shm::attach::{Channel, ChannelError, Hello, Peer, Received, Reply, Request, Welcome};
+use outboard_shm::control::{LAYOUT_VERSION, ServiceSide};
 use outboard_shm::memory::{CrossMemory, MemfdRanges, MemoryDescriptor, Proof, RangeError, TieredMemory};
-use outboard_shm::region::read_sealed;
+use outboard_shm::region::Sealed;
 use outboard_shm::status::Status;
 use rustix::io::Errno;
 use rustix::process::Pid;
 
 use crate::conductor::engine::Engine;
 use crate::conductor::poller::{Poller, Token, Trigger};
-use crate::memory::Pieces;
 use crate::memory::errands::Runner;
 use crate::ranks::admission::admit;
 use crate::ranks::docked::{DockedRank, DockedRanks};
-use crate::ranks::failure;
-use crate::ranks::offers::{Offer, Sealer, group_spec};
+use crate::ranks::lengthy::{Behind, Lengthy};
+use crate::ranks::offers::{Offer, Sealer};
 use crate::ranks::quotas::{QuotaError, Quotas};
 use crate::ranks::{Attached, Connection, ConnectionId, Membership, Ranks, Stage};
 use crate::settings::{Reach, Settings};
@@ -38,9 +33,9 @@ use crate::telemetry::trace::Trace;
 use crate::topology::{Seat, Topology};
 
 /// Messages taken from one connection per wake-up; the rest wake again.
-const MESSAGES: usize = 16;
-/// Largest recording, encoded.
-pub const MOST_RECORDED: u64 = 64 << 20;
+const MESSAGES: usize = 4;
+/// Largest recording, encoded: it is decoded at once.
+pub const MOST_RECORDED: u64 = 8 << 20;
 /// Offers that a rank may have unused; the oldest goes first.
 const MOST_OFFERS: usize = 256;
 
@@ -60,6 +55,8 @@ pub(crate) struct Host {
     pub(crate) digest: u64,
     /// Of the unicast fabric.
     pub(crate) address: Arc<[u8]>,
+    /// Whether an address is that of a service process, as far as the fabric can tell.
+    pub(crate) belongs: fn(PeerId, &[u8]) -> bool,
     /// Of the engine beside the service process; empty where there is none.
     pub(crate) engine: Arc<[u8]>,
     /// From where our multicast comes, if the interface has an address.
@@ -80,8 +77,14 @@ pub struct Refused {
 }
 
 impl Refused {
-    fn argument(text: impl ToString) -> Refused {
+    pub(crate) fn argument(text: impl ToString) -> Refused {
         Refused { status: Status::Argument, text: text.to_string() }
+    }
+
+    /// The same, said in the log too.
+    pub(crate) fn told(self, connection: ConnectionId) -> Reply {
+        tracing::debug!(connection, status = ?self.status, text = self.text, "a request is refused");
+        self.reply()
     }
 
     /// What the rank is told.
@@ -97,13 +100,13 @@ impl From<QuotaError> for Refused {
     }
 }
 
-fn refuse<T>(status: Status, text: impl ToString) -> Result<T, Refused> {
+pub(crate) fn refuse<T>(status: Status, text: impl ToString) -> Result<T, Refused> {
     Err(Refused { status, text: text.to_string() })
 }
 
 /// What becomes of the connection after a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Next {
+pub(crate) enum Next {
     Stay,
     Close,
 }
@@ -121,7 +124,7 @@ impl Desk<'_> {
     /// Takes the messages of one connection.
     pub(crate) fn serve(&mut self, id: ConnectionId) {
         for _ in 0..MESSAGES {
-            let Some(connection) = self.ranks.connections.get(&id) else { return };
+            let Some(connection) = self.ranks.connections.get(&id).filter(|one| !one.waits()) else { return };
             match connection.channel().receive::<Request>() {
                 Ok(None) => return,
                 Ok(Some(received)) => match self.answer(id, received) {
@@ -131,17 +134,18 @@ impl Desk<'_> {
                 },
                 Err(error) => {
                     let farewell = match &error {
-                        ChannelError::Decode(decode) => Some((Status::Version, decode.to_string())),
+                        ChannelError::Decode(decode) => Some((0, Status::Version, decode.to_string())),
+                        ChannelError::Foreign { token } => Some((*token, Status::Argument, error.to_string())),
                         ChannelError::Descriptors => {
                             self.ranks.withdraw(id, Some(Refusal::Descriptors), self.engine);
                             let refused = kernel("take the descriptors of a request", Errno::MFILE);
-                            Some((refused.status, refused.text))
+                            Some((0, refused.status, refused.text))
                         }
                         ChannelError::Closed | ChannelError::Backlogged | ChannelError::Kernel(_) => None,
                     };
-                    if let Some((status, text)) = farewell {
+                    if let Some((token, status, text)) = farewell {
                         // The connection goes either way.
-                        let _ = self.ranks.reply(id, 0, &Reply::Error { status, text });
+                        let _ = self.ranks.reply(id, token, &Reply::Error { status, text });
                     }
                     return self.drop_connection(id, &error);
                 }
@@ -149,7 +153,7 @@ impl Desk<'_> {
         }
     }
 
-    fn drop_connection(&mut self, id: ConnectionId, error: &ChannelError) {
+    pub(crate) fn drop_connection(&mut self, id: ConnectionId, error: &ChannelError) {
         if !matches!(error, ChannelError::Closed) {
             tracing::warn!(connection = id, %error, "a connection is given up");
             self.ranks.refused += 1;
@@ -172,27 +176,27 @@ impl Desk<'_> {
             Request::Hello(_) => unreachable!("answered above"),
             Request::Offer => self.offer(id),
             Request::CreateGroup { ranks, rank } => {
-                match self.create_group(id, token, descriptors, (ranks, rank)) {
-                    // The reply comes when the group is made.
-                    Ok(()) => return Ok(Next::Stay),
-                    Err(refused) => Err(refused),
-                }
+                let group = self.group(id, descriptors, (ranks, rank));
+                return self.begin(id, token, group);
             }
             Request::DestroyGroup { group } => self.destroy_group(id, group),
-            Request::Record { group, recording, bytes } => self.record(id, descriptors, (group, recording), bytes),
-            Request::FreeRecording { group, recording } => self.free_recording(id, group, recording),
+            Request::Record { group, recording, bytes } => {
+                return self.begin(id, token, Lengthy::recording(descriptors, (group, recording), bytes));
+            }
+            Request::FreeRecording { group, recording: number } => {
+                return self.begin(id, token, Ok(Lengthy::behind(Behind::FreeRecording { group, number })));
+            }
             Request::SetDeadline { group, milliseconds } => self.set_deadline(id, group, milliseconds),
             Request::RegisterMemory { address, bytes } => self.register(id, descriptors, address, bytes),
             Request::UnregisterMemory { address } => self.unregister(id, address),
-            Request::Restage(restaged) => self.restage(id, &restaged),
+            Request::Restage(restaged) => {
+                return self.begin(id, token, Ok(Lengthy::behind(Behind::Restage(restaged))));
+            }
             Request::ErrorText { slot } => self.error_text(id, slot),
             Request::Detach => self.detach(id),
         };
         let closes = detaches && outcome.is_ok();
-        let reply = outcome.unwrap_or_else(|refused| {
-            tracing::debug!(connection = id, status = ?refused.status, text = refused.text, "a request is refused");
-            refused.reply()
-        });
+        let reply = outcome.unwrap_or_else(|refused| refused.told(id));
         self.ranks.reply(id, token, &reply)?;
         Ok(if closes { Next::Close } else { Next::Stay })
     }
@@ -221,28 +225,10 @@ impl Desk<'_> {
             unreachable!("it was greeting a moment ago")
         };
         let sent = channel.send(token, &Reply::Welcome(welcome), &side.descriptors());
-        let completions = side.completions();
         // A rank whose process is another's here, or in a namespace of its own, has no number to read it by.
         let pid = rank.seen.filter(|_| rank.seat.is_none());
         let runner = pid.map(|pid| Arc::new(Runner { id, user: rank.user, pid, errands: side.errands() }));
-        let rank = Attached {
-            channel,
-            job: Account { user: rank.user, job: hello.job },
-            pid: rank.pid,
-            seen: rank.seen,
-            pidfd: rank.pidfd,
-            seat: rank.seat,
-            side,
-            completions,
-            runner,
-            tier: rank.memory.tier(),
-            memory: Arc::new(rank.memory),
-            groups: BTreeMap::new(),
-            next_group: 0,
-            offers: VecDeque::new(),
-            failures: HashMap::new(),
-            busy: HashMap::new(),
-        };
+        let rank = Attached::new(channel, rank, hello.job, side, runner);
         tracing::info!(pid = rank.pid, tier = %rank.tier, "a rank attached");
         self.ranks.connections.insert(id, Connection::Attached(Box::new(rank)));
         self.ranks.attached_once = true;
@@ -280,7 +266,6 @@ impl Desk<'_> {
             return Err(refused);
         }
         let welcome = Welcome {
-            service_version: env!("CARGO_PKG_VERSION").to_owned(),
             tier: process.memory.tier(),
             config_digest: self.host.digest,
             most_ranges: self.host.settings.memory_ranges,
@@ -302,56 +287,10 @@ impl Desk<'_> {
         let offer = Offer { sp, host: place, job, handle, key, digest, address, engine, sends_from, seat, seal };
         let forgotten = if rank.offers.len() >= MOST_OFFERS { rank.offers.pop_front() } else { None };
         rank.offers.push_back(OfferId(seal));
-        self.engine.offer(OfferId(seal));
+        let user = rank.job.user;
+        self.engine.offer(user, OfferId(seal));
         forgotten.into_iter().for_each(|offer| self.engine.withdraw(offer, Some(Refusal::Forgotten)));
         Ok(Reply::Offer(Box::new(offer.encode())))
-    }
-
-    fn create_group(
-        &mut self,
-        id: ConnectionId,
-        token: u64,
-        descriptors: Vec<OwnedFd>,
-        (ranks, me): (u32, u32),
-    ) -> Result<(), Refused> {
-        let (own, sealer) = (self.host.id, &self.host.sealer);
-        let rank = self.attached(id)?;
-        if ranks > u32::from(u16::MAX) {
-            return refuse(Status::Argument, format!("{ranks} ranks exceed the {} of a group", u16::MAX));
-        }
-        let offers = sealed(descriptors, ranks as usize * OFFER_BYTES)?;
-        let (drawn, user, account) = (&rank.offers, rank.job.user, rank.job);
-        let ours = |offer: &Offer| offer.sp == own && drawn.contains(&OfferId(offer.seal));
-        let foreign = |offer: &Offer| offer.sp == own && offer.seal != sealer.seal(user, offer.handle, offer.key);
-        let (spec, seats) = group_spec(&offers, ranks, me, ours, user, foreign)
-            .map_err(|error| Refused { status: failure::offer(&error), text: error.to_string() })?;
-        // Each offer makes one group.
-        rank.offers.retain(|drawn| *drawn != spec.members[me as usize].offer);
-        if self.ranks.is_member(spec.handle, Rank(me)) {
-            let text = format!("rank {me} of {} is served already; make new offers for a new group", spec.handle);
-            return refuse(Status::Argument, text);
-        }
-        if let Err((why, refused)) = self.may_join(id) {
-            self.engine.refuse_group(&spec, Rank(me), why);
-            return Err(refused);
-        }
-        let stage = Stage::Making { token };
-        let membership = Membership { handle: spec.handle, rank: Rank(me), ranks, deadline: None, stage };
-        self.ranks.join(id, membership, seats);
-        self.engine.create_group(&spec, Rank(me), account);
-        Ok(())
-    }
-
-    /// Whether a rank may be in one group more.
-    fn may_join(&mut self, id: ConnectionId) -> Result<(), (Refusal, Refused)> {
-        let most = self.host.settings.max_groups as usize;
-        let Some(rank) = self.ranks.rank(id) else { return Ok(()) };
-        let (job, groups) = (rank.job, rank.groups.len());
-        if groups >= most {
-            let text = format!("this rank is in {most} groups already; destroy some");
-            return Err((Refusal::Groups, Refused { status: Status::Resource, text }));
-        }
-        self.host.quotas.join(self.ranks.held_by(job)).map_err(|error| (Refusal::Quota, error.into()))
     }
 
     fn destroy_group(&mut self, id: ConnectionId, group: u64) -> Result<Reply, Refused> {
@@ -361,47 +300,6 @@ impl Desk<'_> {
             Stage::Made { in_flight: 0, .. } => {
                 self.ranks.leave(id, group, self.engine);
                 Ok(Reply::Done)
-            }
-        }
-    }
-
-    /// A rank has recorded something: it is kept whole, so that a call needs no more than its number (GP-5).
-    fn record(
-        &mut self,
-        id: ConnectionId,
-        descriptors: Vec<OwnedFd>,
-        (group, number): (u64, u32),
-        bytes: u64,
-    ) -> Result<Reply, Refused> {
-        let encoded = sealed_recording(descriptors, bytes)?;
-        let recorded =
-            RecordedMemory::decode(&encoded).map_err(|error| Refused::argument(format!("the recording is {error}")))?;
-        let (handle, rank, recordings) = self.ranks.made(id, group).ok_or_else(|| no_group(group))?;
-        self.engine
-            .record(handle, rank, number, recorded.recording)
-            .map_err(|error| Refused { status: failure::recording(&error), text: error.to_string() })?;
-        recordings.insert(number, Arc::new(Pieces::new(recorded.pieces)));
-        Ok(Reply::Done)
-    }
-
-    fn free_recording(&mut self, id: ConnectionId, group: u64, number: u32) -> Result<Reply, Refused> {
-        // Calls that were posted before count.
-        self.take_all_submissions();
-        let made = self.ranks.made(id, group).filter(|(.., recordings)| recordings.contains_key(&number));
-        let Some((handle, rank, recordings)) = made else {
-            return refuse(Status::Argument, format!("recording {number} of group {group} is not one of this rank's"));
-        };
-        if !self.engine.free_recording(handle, rank, number) {
-            return refuse(Status::Busy, "calls of the recording are in flight; wait for them");
-        }
-        recordings.remove(&number);
-        Ok(Reply::Done)
-    }
-
-    fn take_all_submissions(&mut self) {
-        for _ in 0..RING_CAPACITY {
-            if !self.ranks.take_submissions(self.engine, &self.host.quotas, self.trace.as_deref_mut()) {
-                break;
             }
         }
     }
@@ -430,22 +328,6 @@ impl Desk<'_> {
         Ok(Reply::Done)
     }
 
-    /// A rank whose memory is out of reach has copied the buffers of a call in flight (GP-9).
-    fn restage(&mut self, id: ConnectionId, restaged: &Restaged) -> Result<Reply, Refused> {
-        let &Restaged { group, instance, slot, send, receive } = restaged;
-        // The call was posted before this was sent, and may still lie in the ring.
-        self.take_all_submissions();
-        let Some(call) = self.ranks.call_of(id, slot, group, instance) else {
-            return refuse(Status::Argument, format!("call {instance} of group {group} has ended"));
-        };
-        if self.engine.restage(call, send, receive) {
-            self.ranks.restaged += 1;
-            Ok(Reply::Done)
-        } else {
-            refuse(Status::Argument, "the copied buffers exceed the address space")
-        }
-    }
-
     fn error_text(&mut self, id: ConnectionId, slot: u32) -> Result<Reply, Refused> {
         match self.attached(id)?.failures.get(&slot) {
             Some((status, text)) => Ok(Reply::ErrorText { status: *status, text: text.clone() }),
@@ -461,7 +343,7 @@ impl Desk<'_> {
         }
     }
 
-    fn attached(&mut self, id: ConnectionId) -> Result<&mut Attached, Refused> {
+    pub(crate) fn attached(&mut self, id: ConnectionId) -> Result<&mut Attached, Refused> {
         let refused = || Refused { status: Status::Protocol, text: "attach first".to_owned() };
         self.ranks.rank(id).ok_or_else(refused)
     }
@@ -471,13 +353,18 @@ impl Desk<'_> {
     }
 }
 
-fn no_group(group: u64) -> Refused {
+pub(crate) fn no_group(group: u64) -> Refused {
     Refused::argument(format!("group {group} is not one of this rank's"))
 }
 
 /// The one descriptor that the codec gives a request.
-fn descriptor(descriptors: Vec<OwnedFd>) -> Result<OwnedFd, Refused> {
+pub(crate) fn descriptor(descriptors: Vec<OwnedFd>) -> Result<OwnedFd, Refused> {
     descriptors.into_iter().next().ok_or_else(|| Refused::argument("the request has no descriptor"))
+}
+
+/// What a request hands over, `bytes` bytes, to be read.
+pub(crate) fn handed(descriptors: Vec<OwnedFd>, bytes: usize) -> Result<Sealed, Refused> {
+    Sealed::check(descriptor(descriptors)?, bytes).map_err(Refused::argument)
 }
 
 /// What a request hands over, `bytes` bytes.
@@ -485,7 +372,16 @@ fn descriptor(descriptors: Vec<OwnedFd>) -> Result<OwnedFd, Refused> {
 /// # Errors
 /// The reply to a rank that has not sealed it, or that gives another length.
 pub fn sealed(descriptors: Vec<OwnedFd>, bytes: usize) -> Result<Vec<u8>, Refused> {
-    read_sealed(descriptor(descriptors)?, bytes).map_err(Refused::argument)
+    handed(descriptors, bytes)?.read(0, bytes).map_err(Refused::argument)
+}
+
+/// The bytes of an encoded recording, if it is not too large.
+pub(crate) fn recorded_bytes(bytes: u64) -> Result<usize, Refused> {
+    if bytes > MOST_RECORDED {
+        let text = format!("a recording of {bytes} bytes exceeds the limit of {MOST_RECORDED}; record less at once");
+        return refuse(Status::Resource, text);
+    }
+    Ok(bytes as usize)
 }
 
 /// As [`sealed`], of an encoded recording, which may be too large.
@@ -493,11 +389,7 @@ pub fn sealed(descriptors: Vec<OwnedFd>, bytes: usize) -> Result<Vec<u8>, Refuse
 /// # Errors
 /// The reply.
 pub fn sealed_recording(descriptors: Vec<OwnedFd>, bytes: u64) -> Result<Vec<u8>, Refused> {
-    if bytes > MOST_RECORDED {
-        let text = format!("a recording of {bytes} bytes exceeds the limit of {MOST_RECORDED}; record less at once");
-        return refuse(Status::Resource, text);
-    }
-    sealed(descriptors, bytes as usize)
+    sealed(descriptors, recorded_bytes(bytes)?)
 }
 
 /// Registers the range of a rank's memory that its request hands over.

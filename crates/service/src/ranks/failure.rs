@@ -36,7 +36,7 @@ pub(crate) fn group(error: &GroupError) -> Status {
 /// The code of a recording that is refused.
 pub(crate) fn recording(error: &RecordError) -> Status {
     match error {
-        RecordError::Limit { .. } => Status::Resource,
+        RecordError::Limit { .. } | RecordError::Size { .. } => Status::Resource,
         RecordError::Step { .. } | RecordError::Whole(_) | RecordError::Group | RecordError::Number { .. } => {
             Status::Argument
         }
@@ -51,6 +51,7 @@ pub(crate) fn offer(error: &OfferError) -> Status {
         | OfferError::Damaged { .. }
         | OfferError::Stale { .. }
         | OfferError::NotOurs { .. }
+        | OfferError::Address { .. }
         | OfferError::Foreign { .. } => Status::Argument,
         OfferError::Version { .. } => Status::Version,
         OfferError::Job { .. } | OfferError::Configuration { .. } => Status::Mismatch,

@@ -25,14 +25,14 @@ struct Waiting {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct Greetings {
+pub struct Greetings {
     /// The oldest first.
     waiting: VecDeque<Waiting>,
 }
 
 impl Greetings {
     /// One more. Returns the one that makes way.
-    pub(crate) fn add(&mut self, now: Instant, id: ConnectionId, user: u32) -> Option<ConnectionId> {
+    pub fn add(&mut self, now: Instant, id: ConnectionId, user: u32) -> Option<ConnectionId> {
         self.waiting.push_back(Waiting { id, user, until: now + LIMIT });
         let of = |user| self.waiting.iter().filter(|one| one.user == user).count();
         let crowded = if of(user) > MOST_OF_ONE {
@@ -47,19 +47,19 @@ impl Greetings {
     }
 
     /// It has greeted, or is gone.
-    pub(crate) fn remove(&mut self, id: ConnectionId) {
+    pub fn remove(&mut self, id: ConnectionId) {
         self.waiting.retain(|one| one.id != id);
     }
 
     /// One whose time is over.
-    pub(crate) fn pop_due(&mut self, now: Instant) -> Option<ConnectionId> {
+    pub fn pop_due(&mut self, now: Instant) -> Option<ConnectionId> {
         let due = self.waiting.front().filter(|one| one.until <= now)?.id;
         self.waiting.pop_front();
         Some(due)
     }
 
     /// When the next one's time is over.
-    pub(crate) fn until(&self) -> Option<Instant> {
+    pub fn until(&self) -> Option<Instant> {
         self.waiting.front().map(|one| one.until)
     }
 }

@@ -19,11 +19,10 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use outboard_call::{CallKind, Footprint, MOST_BYTES, Rank};
-use outboard_proto::{Account, CallId, CollectiveError, GroupError, GroupHandle, InstanceId, OfferId, PostedCall};
+use outboard_call::{CallKind, MOST_BYTES, Rank};
+use outboard_proto::{Account, CallId, CollectiveError, GroupError, GroupHandle, OfferId};
 use outboard_shm::attach::{Channel, ChannelError, GroupReady, Reply};
 use outboard_shm::control::{Completions, ServiceSide};
-use outboard_shm::entry::Entry;
 use outboard_shm::memory::{Alarm, Tier, TieredMemory};
 use outboard_shm::status::Status;
 use rustix::io::Errno;
@@ -33,28 +32,25 @@ use crate::conductor::engine::Engine;
 use crate::conductor::poller::{Poller, Token, Trigger};
 use crate::memory::Pieces;
 use crate::memory::errands::Runner;
+use crate::ranks::attach::Process;
 use crate::ranks::greeting::Greetings;
-use crate::ranks::quotas::{Quotas, Requests};
+use crate::ranks::lengthy::{Lengthy, Waiting};
+use crate::ranks::quotas::Requests;
 use crate::telemetry::statistics::{Ended, Moved, Tiers};
-use crate::telemetry::trace::Trace;
 use crate::topology::{Place, Seat, Topology};
 
 pub(crate) mod admission;
 pub(crate) mod attach;
 pub(crate) mod docked;
 pub(crate) mod failure;
+pub(crate) mod gathering;
 pub(crate) mod greeting;
+pub(crate) mod lengthy;
 pub mod offers;
 mod present;
 pub(crate) mod quotas;
+mod rings;
 pub(crate) mod submission;
-
-use submission::{Admitted, Refusal};
-
-/// Submissions taken from one rank per turn, so that one rank does not starve the others.
-const SUBMISSIONS: usize = 64;
-/// Submissions taken from all ranks per turn, so that whoever attaches, dies or asks waits for no more.
-const SUBMISSIONS_OF_ALL: usize = 256;
 
 /// How long a rank may have become another program that holds others up before we look: a system call for each rank.
 pub const LOOK: Duration = Duration::from_secs(1);
@@ -119,6 +115,8 @@ pub(crate) struct Attached {
     pub(crate) failures: HashMap<u32, (Status, String)>,
     /// Completion words that requests in flight own.
     pub(crate) busy: HashMap<u32, CallId>,
+    /// A request that waits, with its token.
+    pub(crate) lengthy: Option<(u64, Lengthy)>,
 }
 
 /// One connection of the attach socket.
@@ -136,6 +134,11 @@ impl Connection {
             Connection::Greeting(channel) => channel,
             Connection::Attached(rank) => &rank.channel,
         }
+    }
+
+    /// Whether a request of it waits.
+    pub(crate) fn waits(&self) -> bool {
+        matches!(self, Connection::Attached(rank) if rank.lengthy.is_some())
     }
 }
 
@@ -173,6 +176,8 @@ pub(crate) struct Ranks {
     /// An access has found that memory of some rank is not what it was.
     alarm: Arc<Alarm>,
     pub(crate) greetings: Greetings,
+    /// Requests that wait for a later turn.
+    pub(crate) waiting: Waiting,
     /// Whose submissions were taken last, where there were too many for one turn.
     taken_last: ConnectionId,
     /// Whether a rank ever attached.
@@ -336,38 +341,6 @@ impl Ranks {
         }
     }
 
-    /// Takes what ranks have submitted, and looks whether they are reached as before; returns whether there was
-    /// anything.
-    pub(crate) fn take_submissions(
-        &mut self,
-        engine: &mut Engine,
-        quotas: &Quotas,
-        mut trace: Option<&mut Trace>,
-    ) -> bool {
-        let mut taken = Vec::new();
-        // Behind whoever came last the last time, so that all have their turn however many there are.
-        let last = std::mem::take(&mut self.taken_last);
-        let ids = [last + 1..ConnectionId::MAX, 0..last + 1];
-        for ids in ids {
-            for (&id, connection) in self.connections.range_mut(ids) {
-                let Connection::Attached(rank) = connection else { continue };
-                if taken.len() >= SUBMISSIONS_OF_ALL {
-                    break;
-                }
-                self.refused += rank.take(|entry| taken.push((id, entry)));
-                self.taken_last = id;
-            }
-        }
-        if taken.len() < SUBMISSIONS_OF_ALL {
-            self.taken_last = 0;
-        }
-        self.submissions += taken.len() as u64;
-        for (id, entry) in &taken {
-            self.submit((*id, entry), engine, quotas, trace.as_deref_mut());
-        }
-        !taken.is_empty()
-    }
-
     /// Looks from time to time whether the memory of ranks is there, as others may wait for one whose memory nobody
     /// needs. Where an access has found something, ranks whose memory is gone are removed, which neither process nor
     /// socket tells where a child holds the socket and the process runs another program; those to whose memory the
@@ -411,67 +384,6 @@ impl Ranks {
     pub(crate) fn stay_awake(&self) {
         for rank in self.attached() {
             rank.side.stay_awake();
-        }
-    }
-
-    fn submit(
-        &mut self,
-        (id, entry): (ConnectionId, &Entry),
-        engine: &mut Engine,
-        quotas: &Quotas,
-        trace: Option<&mut Trace>,
-    ) {
-        self.next_call += 1;
-        let call_id = CallId(self.next_call);
-        let Some(job) = self.rank(id).map(|rank| rank.job) else { return };
-        let in_flight = self.requests.of(job);
-        let Some(rank) = self.rank(id) else { return };
-        let slot = entry.slot;
-        if rank.busy.contains_key(&slot) {
-            tracing::debug!(pid = rank.pid, slot, "a completion word is used twice at once");
-            self.refused += 1;
-            return;
-        }
-        match quotas.request(in_flight).map_err(Refusal::from).and_then(|()| rank.admit(entry, engine)) {
-            Ok(Admitted { group, rank: me, footprint, deadline, buffers }) => {
-                let Footprint { signature, blocks, .. } = footprint;
-                let (in_place, blocks) = (entry.call.in_place, blocks.map(Arc::new));
-                rank.failures.remove(&slot);
-                rank.busy.insert(slot, call_id);
-                // Messages are none of the group's instances.
-                let tagged = matches!(signature.kind, CallKind::Tagged(_));
-                let instance = InstanceId(if tagged { 0 } else { entry.instance });
-                let in_flight = InFlight {
-                    connection: id,
-                    group: entry.group,
-                    slot,
-                    instance: entry.instance,
-                    since: Instant::now(),
-                    place: (group, me),
-                    kind: signature.kind,
-                    bytes: buffers.received_bytes(),
-                    job,
-                };
-                self.calls.insert(call_id, in_flight);
-                self.requests.begin(job);
-                if let Some(trace) = trace {
-                    trace.called(call_id, (group, instance, me), signature);
-                }
-                let call = PostedCall { id: call_id, group, rank: me, instance, signature, in_place, blocks, deadline };
-                engine.call(call, buffers);
-            }
-            Err(refusal) => {
-                tracing::debug!(pid = rank.pid, %refusal, "a submission is refused");
-                let status = refusal.status();
-                rank.failures.insert(slot, (status, refusal.to_string()));
-                rank.completions.complete(slot, status);
-                // The others wait for a call that will not come: they learn that this rank is out.
-                let out = rank.groups.get(&entry.group).filter(|_| matches!(refusal, Refusal::Quota(_)));
-                if let Some((handle, me)) = out.map(|membership| (membership.handle, membership.rank)) {
-                    engine.leave(handle, me);
-                }
-                self.refused += 1;
-            }
         }
     }
 
@@ -557,20 +469,27 @@ impl Ranks {
 }
 
 impl Attached {
-    /// Takes what it has submitted, as much as one turn allows; how much of it is refused.
-    fn take(&mut self, mut submitted: impl FnMut(Entry)) -> u64 {
-        let mut refused = 0;
-        for _ in 0..SUBMISSIONS {
-            match self.side.take() {
-                None => break,
-                Some(Ok(entry)) => submitted(entry),
-                Some(Err(error)) => {
-                    tracing::debug!(pid = self.pid, %error, "a submission is refused");
-                    refused += 1;
-                }
-            }
+    /// A rank that has nothing yet.
+    fn new(channel: Channel, process: Process, job: u64, side: ServiceSide, runner: Option<Arc<Runner>>) -> Attached {
+        Attached {
+            channel,
+            job: Account { user: process.user, job },
+            pid: process.pid,
+            seen: process.seen,
+            pidfd: process.pidfd,
+            seat: process.seat,
+            completions: side.completions(),
+            side,
+            runner,
+            tier: process.memory.tier(),
+            memory: Arc::new(process.memory),
+            groups: BTreeMap::new(),
+            next_group: 0,
+            offers: VecDeque::new(),
+            failures: HashMap::new(),
+            busy: HashMap::new(),
+            lengthy: None,
         }
-        refused
     }
 
     /// Where its process may run now; unknown where that is in a process namespace that we do not see.

@@ -133,6 +133,14 @@ pub enum OfferError {
         /// The caller's user.
         user: u32,
     },
+    /// The offer says that a service process is reached where it is not.
+    #[error("the offer of rank {rank} gives an address for {sp} that is not its own; pass offers on byte by byte")]
+    Address {
+        /// Whose.
+        rank: u32,
+        /// The service process.
+        sp: SpId,
+    },
     /// Two service processes of different jobs.
     #[error("rank {rank} belongs to job {found}, this rank to job {ours}; start all daemons with the same --job")]
     Job {
@@ -201,6 +209,20 @@ impl Offer {
         bytes.try_into().expect("the longest address and name fit")
     }
 
+    /// What a service process that seals offers can say of the offer of `rank` which a rank of `user` names: it is not
+    /// another user's, and `belongs` knows whether an address is that of a service process.
+    pub(crate) fn check(
+        &self,
+        (own, sealer): (SpId, &Sealer),
+        (rank, user): (u32, u32),
+        belongs: impl FnOnce(SpId, &[u8]) -> bool,
+    ) -> Result<(), OfferError> {
+        if self.sp == own && self.seal != sealer.seal(user, self.handle, self.key) {
+            return Err(OfferError::Foreign { rank, user });
+        }
+        if belongs(self.sp, &self.address) { Ok(()) } else { Err(OfferError::Address { rank, sp: self.sp }) }
+    }
+
     /// Reads one offer of exactly [`OFFER_BYTES`] bytes; `rank` is for the error.
     pub(crate) fn decode(b: &[u8], rank: u32) -> Result<Offer, OfferError> {
         let damaged = |what| OfferError::Damaged { rank, what };
@@ -234,41 +256,20 @@ impl Offer {
     }
 }
 
-/// Reads the offers of all `ranks`, checks that they fit together and that `rank`'s is one that `ours` accepts, and
-/// returns the group that they make and where its ranks run. `foreign` tells offers of this service process that
-/// another user's rank was given. The handle is that of rank 0's offer, the key is drawn from all offers: whoever puts
-/// an offer of his own in the place of another has another group.
+/// Checks that the offers of all ranks fit together, and returns the group that they make and where its ranks run.
+/// `check` tells what else is wrong with the offer of a rank. The handle is that of rank 0's offer, the key is drawn
+/// from all offers: whoever puts an offer of his own in the place of another has another group.
 ///
 /// # Errors
-/// See [`OfferError`]. Every member that is given the same offers fails alike, but for `NotOurs`.
-pub fn group_spec(
-    offers: &[u8],
-    ranks: u32,
-    rank: u32,
-    ours: impl FnOnce(&Offer) -> bool,
-    user: u32,
-    foreign: impl Fn(&Offer) -> bool,
+/// See [`OfferError`]. Every member that is given the same offers fails alike.
+pub(crate) fn group_spec(
+    parsed: &[Offer],
+    check: impl Fn(u32, &Offer) -> Result<(), OfferError>,
 ) -> Result<(GroupSpec, Vec<Seat>), OfferError> {
-    let expected = (ranks as usize).checked_mul(OFFER_BYTES);
-    if ranks == 0 || ranks > u32::from(u16::MAX) || expected != Some(offers.len()) {
-        return Err(OfferError::Length { bytes: offers.len(), ranks });
-    }
-    if rank >= ranks {
-        return Err(OfferError::Rank { rank, ranks });
-    }
-    let parsed: Vec<Offer> = (0..ranks)
-        .zip(offers.chunks_exact(OFFER_BYTES))
-        .map(|(r, bytes)| Offer::decode(bytes, r))
-        .collect::<Result<_, _>>()?;
-    if !ours(&parsed[rank as usize]) {
-        return Err(OfferError::NotOurs { rank });
-    }
     let first = &parsed[0];
     let mut known = std::collections::HashMap::new();
-    for (r, offer) in (0..ranks).zip(&parsed) {
-        if foreign(offer) {
-            return Err(OfferError::Foreign { rank: r, user });
-        }
+    for (r, offer) in (0..).zip(parsed) {
+        check(r, offer)?;
         if offer.job != first.job {
             return Err(OfferError::Job { rank: r, found: offer.job, ours: first.job });
         }
@@ -292,7 +293,7 @@ pub fn group_spec(
         Member { sp: offer.sp, host: offer.host, address, sends_from: offer.sends_from, engine, offer: offer_id }
     };
     let members = parsed.iter().map(member).collect();
-    let spec = GroupSpec { handle: first.handle, key: common_key(&parsed), job: first.job, members };
+    let spec = GroupSpec { handle: first.handle, key: common_key(parsed), job: first.job, members };
     // One copy of each name, however many ranks a host has.
     let mut nodes = std::collections::HashSet::new();
     let seats = parsed.iter().map(|offer| {
@@ -326,6 +327,7 @@ fn checksum(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ranks::gathering::Gathering;
     use crate::topology::Place;
     use proptest::prelude::*;
 
@@ -345,8 +347,22 @@ mod tests {
         }
     }
 
+    fn group_spec(
+        bytes: &[u8],
+        ranks: u32,
+        rank: u32,
+        ours: impl FnOnce(&Offer) -> bool,
+        check: impl Fn(u32, &Offer) -> Result<(), OfferError>,
+    ) -> Result<(GroupSpec, Vec<Seat>), OfferError> {
+        let mut gathering = Gathering::new(bytes.len(), ranks, rank)?;
+        gathering.check_own(&bytes[rank as usize * OFFER_BYTES..][..OFFER_BYTES], ours)?;
+        bytes.chunks(2 * OFFER_BYTES).try_for_each(|some| gathering.push(some))?;
+        assert_eq!(gathering.missing(), 0);
+        super::group_spec(gathering.offers(), check)
+    }
+
     fn spec_of(bytes: &[u8], ranks: u32, rank: u32, ours: bool) -> Result<GroupSpec, OfferError> {
-        group_spec(bytes, ranks, rank, |_| ours, 1, |_| false).map(|(spec, _)| spec)
+        group_spec(bytes, ranks, rank, |_| ours, |_, _| Ok(())).map(|(spec, _)| spec)
     }
 
     fn blob(offers: &[Offer]) -> Vec<u8> {
@@ -356,7 +372,7 @@ mod tests {
     #[test]
     fn the_lowest_rank_names_the_group() {
         let all = [offer(5), offer(6), offer(5)];
-        let (spec, seats) = group_spec(&blob(&all), 3, 1, |o| o.sp == SpId(6), 1, |_| false).expect("they fit");
+        let (spec, seats) = group_spec(&blob(&all), 3, 1, |o| o.sp == SpId(6), |_, _| Ok(())).expect("they fit");
         assert_eq!(seats.iter().map(Seat::to_string).collect::<Vec<_>>()[1], "h\u{f6}st, socket 6, any core");
         assert_eq!((spec.handle, spec.job), (GroupHandle(105), 3));
         assert_eq!(spec.members.iter().map(|m| m.sp.0).collect::<Vec<_>>(), [5, 6, 5]);
@@ -409,8 +425,8 @@ mod tests {
             Offer { seal: sealer.seal(user, offer.handle, offer.key), ..offer }
         };
         let group = |user: u32| {
-            let foreign = |o: &Offer| o.sp == SpId(1) && o.seal != sealer.seal(user, o.handle, o.key);
-            group_spec(&blob(&[sealed(1, 1000), sealed(2, 7)]), 2, 1, |_| true, user, foreign)
+            let check = |rank, o: &Offer| o.check((SpId(1), &sealer), (rank, user), |_, _| true);
+            group_spec(&blob(&[sealed(1, 1000), sealed(2, 7)]), 2, 1, |_| true, check)
         };
         assert!(group(1000).is_ok(), "what others made is theirs to check");
         assert_eq!(group(1001).expect_err("stolen"), OfferError::Foreign { rank: 0, user: 1001 });

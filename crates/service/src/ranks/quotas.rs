@@ -40,7 +40,7 @@ pub(crate) struct Both<T> {
 }
 
 impl Most {
-    /// Whether `more` fit beside what is `held`, where a user may hold as much as `jobs` jobs.
+    /// Whether `more` fits beside what is `held`: a user may hold `jobs` times what a job may.
     fn check(self, jobs: u64, held: Both<u64>, more: u64) -> Result<(), QuotaError> {
         let of_user = Most { setting: "--user-jobs", most: self.most.saturating_mul(jobs), ..self };
         for (whose, most, held) in [("job's", self, held.job), ("user's", of_user, held.user)] {

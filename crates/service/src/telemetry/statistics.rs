@@ -3,11 +3,11 @@
 //! Counts only, never payload, never blocks: a reader that does not take its line at once loses it.
 
 use std::collections::{BTreeMap, HashMap};
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use outboard_plan::Rank;
 use outboard_proto::{CallKind, Counters, GroupHandle, InFlight, SpId};
+use outboard_shm::attach::Foreign;
 use outboard_shm::memory::Tier;
 use serde::{Deserialize, Serialize};
 
@@ -235,7 +235,7 @@ pub struct Datapath {
     pub looks: Looks,
     /// Submissions or messages of ranks that were refused.
     pub refused: u64,
-    /// Connections that were: of strangers, and of service processes that said what cannot be.
+    /// Connections that were refused: of strangers, and of service processes that broke the protocol.
     pub connections_refused: u64,
     /// Copies between ranks here.
     pub copies: Copies,
@@ -381,7 +381,7 @@ impl Statistics {
 }
 
 /// Answers one connection to the statistics socket.
-pub(crate) fn answer(connection: &OwnedFd, report: &Report) {
+pub(crate) fn answer(connection: &Foreign, report: &Report) {
     let mut line = match serde_json::to_vec(report) {
         Ok(line) => line,
         Err(error) => {
@@ -461,7 +461,7 @@ mod tests {
     #[test]
     fn a_report_crosses_the_socket_as_one_line_of_json() {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("sockets");
-        answer(&ours.into(), &report(&Statistics::new()));
+        answer(&std::os::fd::OwnedFd::from(ours).into(), &report(&Statistics::new()));
         let text = std::io::read_to_string(theirs).expect("text");
         let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!(value["ranks"], 2);

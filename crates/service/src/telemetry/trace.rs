@@ -85,6 +85,11 @@ impl Trace {
         Ok(trace)
     }
 
+    /// Whether nothing more is written: it is full, or cannot be written.
+    pub(crate) fn is_over(&self) -> bool {
+        self.file.is_none()
+    }
+
     /// Now, on the axis of the trace.
     pub(crate) fn now() -> f64 {
         clock(ClockId::Monotonic).as_nanos() as f64 / 1e3

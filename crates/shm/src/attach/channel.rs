@@ -1,8 +1,10 @@
 //! One connection of the attach socket: whole messages with their descriptors, either way.
 //!
 //! Invariants: sending never blocks, a peer that does not read is an error; a received message carries exactly the
-//! descriptors that its kind has, others are closed on arrival; all are close-on-exec.
+//! descriptors that its kind has, others are closed on arrival; all are close-on-exec. Whoever drops a channel that was
+//! accepted, or gets what is no message of ours from it, does not wait for files of the other end ([`Foreign`]).
 
+use super::foreign::{self, Foreign};
 use super::message::{DecodeError, MESSAGE_BYTES, Message};
 use outboard_call::codec;
 use rustix::cmsg_space;
@@ -30,6 +32,12 @@ pub enum ChannelError {
         "descriptors that came with an attach message could not be taken; raise this process's limit on them (`ulimit -n`)"
     )]
     Descriptors,
+    /// A descriptor that came is none that ranks and service processes give each other.
+    #[error("a descriptor that came with an attach message is of no kind that belongs there")]
+    Foreign {
+        /// That of the message.
+        token: u64,
+    },
     /// The other process does not read.
     #[error("the other process does not read the attach socket")]
     Backlogged,
@@ -73,7 +81,23 @@ pub struct Received<M> {
 
 /// A connected attach socket.
 #[derive(Debug)]
-pub struct Channel(OwnedFd);
+pub struct Channel(Socket);
+
+#[derive(Debug)]
+enum Socket {
+    Connected(OwnedFd),
+    /// What the other end has sent and nobody has received is closed with it.
+    Accepted(Foreign),
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Socket::Connected(socket) => socket.as_fd(),
+            Socket::Accepted(socket) => socket.as_fd(),
+        }
+    }
+}
 
 impl Channel {
     /// Connects to the service process that listens at `path`.
@@ -83,7 +107,7 @@ impl Channel {
     pub fn connect(path: &Path) -> Result<Channel, Errno> {
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-        Ok(Channel(socket))
+        Ok(Channel(Socket::Connected(socket)))
     }
 
     /// The process at the other end as the kernel knows it: who connected, or who listens.
@@ -125,7 +149,7 @@ impl Channel {
         // SAFETY: the kernel writes at most `length` bytes.
         let answer = unsafe {
             let found = std::ptr::from_mut(found).cast();
-            libc::getsockopt(self.0.as_raw_fd(), libc::SOL_SOCKET, option, found, &raw mut length)
+            libc::getsockopt(self.as_fd().as_raw_fd(), libc::SOL_SOCKET, option, found, &raw mut length)
         };
         if answer == 0 {
             return Ok(());
@@ -187,19 +211,16 @@ impl Channel {
         if received.bytes == 0 {
             return Err(ChannelError::Closed);
         }
-        if received.flags.contains(ReturnFlags::TRUNC) {
-            return Err(DecodeError::from(codec::DecodeError::Trailing).into());
+        match understand(&bytes[..received.bytes], received.flags, &descriptors) {
+            Ok((token, message)) => Ok(Some(Received { token, message, descriptors })),
+            Err(error) => {
+                // A rank waits: it has no thread to spare, and chose its service process itself.
+                if let Socket::Accepted(_) = self.0 {
+                    descriptors.into_iter().map(Foreign::from).for_each(drop);
+                }
+                Err(error)
+            }
         }
-        // Too many came, which no release of ours sends, or none are left here.
-        if received.flags.contains(ReturnFlags::CTRUNC) {
-            return Err(ChannelError::Descriptors);
-        }
-        let (token, message) = M::decode(&bytes[..received.bytes])?;
-        let (expected, actual) = (message.descriptors(), descriptors.len());
-        if expected != actual {
-            return Err(DecodeError::Descriptors { expected, actual }.into());
-        }
-        Ok(Some(Received { token, message, descriptors }))
     }
 
     /// Sleeps until a message or the end of the connection is there to be received, at most `limit`.
@@ -221,10 +242,30 @@ impl Channel {
     }
 }
 
+/// The token and message in `bytes`, with which exactly these descriptors came.
+fn understand<M: Message>(bytes: &[u8], flags: ReturnFlags, descriptors: &[OwnedFd]) -> Result<(u64, M), ChannelError> {
+    if flags.contains(ReturnFlags::TRUNC) {
+        return Err(DecodeError::from(codec::DecodeError::Trailing).into());
+    }
+    // Too many came, which no release of ours sends, or none are left here.
+    if flags.contains(ReturnFlags::CTRUNC) {
+        return Err(ChannelError::Descriptors);
+    }
+    let (token, message) = M::decode(bytes)?;
+    let (expected, actual) = (message.descriptors(), descriptors.len());
+    if expected != actual {
+        return Err(DecodeError::Descriptors { expected, actual }.into());
+    }
+    if !descriptors.iter().all(|descriptor| foreign::is_known(descriptor.as_fd())) {
+        return Err(ChannelError::Foreign { token });
+    }
+    Ok((token, message))
+}
+
 /// An end of a connection that was accepted elsewhere.
 impl From<OwnedFd> for Channel {
     fn from(socket: OwnedFd) -> Self {
-        Channel(socket)
+        Channel(Socket::Accepted(socket.into()))
     }
 }
 
@@ -244,7 +285,7 @@ mod tests {
     fn pair() -> (Channel, Channel) {
         let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
         let (one, two) = rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
-        (Channel(one), Channel(two))
+        (Channel(Socket::Connected(one)), Channel(Socket::Connected(two)))
     }
 
     #[test]
@@ -260,8 +301,7 @@ mod tests {
         assert_eq!((request.token, request.message), (4, Request::Offer));
 
         let side = ServiceSide::create().unwrap();
-        let welcome =
-            Welcome { service_version: "x".into(), tier: Tier::CrossMemory, config_digest: 1, most_ranges: 1 };
+        let welcome = Welcome { tier: Tier::CrossMemory, config_digest: 1, most_ranges: 1 };
         service.send(5, &Reply::Welcome(welcome), &side.descriptors()).unwrap();
         assert!(rank.wait(Duration::from_secs(10)).unwrap());
         let mut reply = rank.receive::<Reply>().unwrap().unwrap();

@@ -11,7 +11,7 @@ use crate::memory::{Probe, Tier};
 use crate::status::Status;
 
 /// Version of the messages; both ends must have the same.
-pub const ATTACH_VERSION: u16 = 3;
+pub const ATTACH_VERSION: u16 = 4;
 /// Bytes of a group offer, as in `outboard.h`.
 pub const OFFER_BYTES: usize = 1024;
 /// Longest text in a message; longer ones are cut.
@@ -95,8 +95,6 @@ pub enum Request {
 /// Who the rank is, and how to prove that its memory can be reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hello {
-    /// `OUTBOARD_ABI_VERSION` of the library.
-    pub abi_version: u32,
     /// [`crate::control::LAYOUT_VERSION`] of the library.
     pub layout_version: u32,
     /// The rank's process as it sees itself; the socket's credentials are what counts.
@@ -156,8 +154,6 @@ pub enum Reply {
 /// What the service process tells about itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Welcome {
-    /// Its release.
-    pub service_version: String,
     /// How it reaches memory of this rank that is not registered: never [`Tier::Memfd`].
     pub tier: Tier,
     /// Digest of its configuration, which the ranks of a group compare.
@@ -253,7 +249,6 @@ impl Message for Request {
         let w = &mut Writer::new(&mut bytes);
         match self {
             Request::Hello(hello) => start(w, 1, token)
-                .u32(hello.abi_version)
                 .u32(hello.layout_version)
                 .u32(hello.pid)
                 .u64(hello.probe_address)
@@ -284,7 +279,6 @@ impl Message for Request {
         let (kind, token, mut reader) = read_start(bytes)?;
         let request = match kind {
             1 => Request::Hello(Hello {
-                abi_version: reader.u32()?,
                 layout_version: reader.u32()?,
                 pid: reader.u32()?,
                 probe_address: reader.u64()?,
@@ -346,11 +340,9 @@ impl Message for Reply {
         let mut bytes = Vec::with_capacity(64);
         let w = &mut Writer::new(&mut bytes);
         match self {
-            Reply::Welcome(welcome) => start(w, 101, token)
-                .text(&welcome.service_version, TEXT_BYTES)
-                .u32(welcome.tier.code())
-                .u64(welcome.config_digest)
-                .u32(welcome.most_ranges),
+            Reply::Welcome(welcome) => {
+                start(w, 101, token).u32(welcome.tier.code()).u64(welcome.config_digest).u32(welcome.most_ranges)
+            }
             Reply::Offer(offer) => start(w, 102, token).bytes(&offer[..]),
             Reply::GroupReady(ready) => start(w, 103, token)
                 .u64(ready.group)
@@ -370,7 +362,6 @@ impl Message for Reply {
         let (kind, token, mut reader) = read_start(bytes)?;
         let reply = match kind {
             101 => Reply::Welcome(Welcome {
-                service_version: read_text(&mut reader)?,
                 tier: match Tier::from_code(reader.u32()?) {
                     Some(tier @ (Tier::CrossMemory | Tier::MemoryDescriptor | Tier::Staging)) => tier,
                     Some(Tier::Memfd) | None => return Err(bad("tier")),
@@ -409,7 +400,6 @@ mod tests {
     fn requests() -> Vec<Request> {
         vec![
             Request::Hello(Hello {
-                abi_version: 1,
                 layout_version: 1,
                 pid: 77,
                 probe_address: 1 << 46,
@@ -433,12 +423,7 @@ mod tests {
 
     fn replies() -> Vec<Reply> {
         vec![
-            Reply::Welcome(Welcome {
-                service_version: "0.1.0".into(),
-                tier: Tier::Staging,
-                config_digest: u64::MAX,
-                most_ranges: 7,
-            }),
+            Reply::Welcome(Welcome { tier: Tier::Staging, config_digest: u64::MAX, most_ranges: 7 }),
             Reply::Offer(Box::new([7; OFFER_BYTES])),
             Reply::GroupReady(GroupReady { group: 1, handle: 2, allgather_least: 3, allgather_most: u64::MAX }),
             Reply::Done,

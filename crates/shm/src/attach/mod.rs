@@ -8,9 +8,11 @@
 //! [`message`] holds the messages and their codec, [`channel`] carries them and their descriptors.
 
 pub mod channel;
+mod foreign;
 pub mod message;
 
 pub use channel::{Channel, ChannelError, Peer, Received};
+pub use foreign::Foreign;
 pub use message::{
     ATTACH_VERSION, DecodeError, GroupReady, Hello, OFFER_BYTES, Reply, Request, Restaged, TEXT_BYTES, Welcome,
 };

@@ -11,13 +11,16 @@
 //! read-only, so a result that goes there is no error here but lands in the rank's private copy.
 
 use super::{AccessError, RankMemory, ReadPiece, WritePiece};
-use rustix::fs::OFlags;
+use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags, statx};
 use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap};
 use std::fs::File;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 /// Of most kernels; a wrong one costs time and nothing else.
 const PAGE: u64 = 4096;
+/// An address that no process can have.
+const BEYOND: i64 = i64::MAX & !0xfff;
 /// From this size on a piece is written by itself: a system call costs less than the copy.
 const SMALL: usize = 16 << 10;
 /// Bytes gathered for one system call: fits the second-level cache.
@@ -28,6 +31,23 @@ const PROCFS_MAGIC: i64 = 0x9fa0;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the descriptor handed over is not a process's memory, open for reading and writing: {0}")]
 pub struct NotMemory(&'static str);
+
+/// Whether this is a regular file of procfs. Only the kernel is asked, so a file system whose server is somebody's
+/// process holds nobody up: all that have one let their regular files be mapped, which the kernel looks at before it
+/// refuses a mapping that grows as no file's may.
+pub(crate) fn is_of_procfs(fd: impl AsFd) -> bool {
+    // SAFETY: nothing is mapped, and nothing would be replaced.
+    let mapped = unsafe {
+        let (anywhere, flags) = (std::ptr::null_mut(), MapFlags::PRIVATE | MapFlags::GROWSDOWN);
+        mmap(anywhere, PAGE as usize, ProtFlags::empty(), flags, &fd, 0)
+    };
+    // What is no regular file cannot be mapped either, whatever file system it has.
+    let found = || statx(&fd, "", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE);
+    let regular = || found().is_ok_and(|found| FileType::from_raw_mode(found.stx_mode.into()).is_file());
+    #[allow(clippy::unnecessary_cast, reason = "the field's type differs between architectures")]
+    let of_procfs = || rustix::fs::fstatfs(&fd).is_ok_and(|found| found.f_type as i64 == PROCFS_MAGIC);
+    mapped.is_err_and(|errno| errno == Errno::NODEV) && regular() && of_procfs()
+}
 
 /// Memory of the process that opened the descriptor.
 #[derive(Debug)]
@@ -48,9 +68,7 @@ impl MemoryDescriptor {
     /// Service process: takes what a rank handed over, after checking that it can be nothing else, such as a pipe that
     /// blocks. Whose memory it is, a probe tells. `pid` is for messages.
     pub fn attach(fd: OwnedFd, pid: i32) -> Result<MemoryDescriptor, NotMemory> {
-        let file_system = rustix::fs::fstatfs(&fd).map_err(|_| NotMemory("it has no file system"))?;
-        #[allow(clippy::unnecessary_cast, reason = "the field's type differs between architectures")]
-        if file_system.f_type as i64 != PROCFS_MAGIC {
+        if !is_of_procfs(&fd) {
             return Err(NotMemory("it is not in procfs"));
         }
         // A process cannot rename what lies in procfs; a foreign namespace may show it elsewhere, the end is the same.
@@ -84,6 +102,15 @@ impl MemoryDescriptor {
 }
 
 impl MemoryDescriptor {
+    /// Whether no process has the address space any more. Asks for a write of nothing that is here, which the kernel
+    /// refuses before it looks at the address space, unless that is gone: whoever holds its lock holds nobody up.
+    pub(super) fn is_of_nobody(&self) -> bool {
+        let nowhere: *const libc::c_void = std::ptr::without_provenance(size_of::<u64>());
+        // SAFETY: no process has memory at its lowest addresses, so the kernel reads nothing.
+        let moved = unsafe { libc::pwrite(self.fd.as_raw_fd(), nowhere, 1, BEYOND) };
+        moved == 0
+    }
+
     fn put(&self, mut bytes: &[u8], mut address: u64) -> Result<(), AccessError> {
         while !bytes.is_empty() {
             let moved = rustix::io::pwrite(&self.fd, &bytes[..at_once(address, bytes.len())], address);

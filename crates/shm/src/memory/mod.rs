@@ -23,6 +23,7 @@ mod residents;
 mod tiered;
 
 pub use cross::CrossMemory;
+pub(crate) use descriptor::is_of_procfs;
 pub use descriptor::{MemoryDescriptor, NotMemory};
 pub use memfd::{MOST_MAPPED, MOST_RANGES, MemfdRanges, RangeError, Resident};
 pub use page::ProbePage;

@@ -149,13 +149,13 @@ fn collective(tape: &mut Tape<'_>, kind: u8, group: GroupHandle) -> Message {
     match kind {
         0 => Message::Void,
         1 => {
-            let (step, sp) = (tape.byte(), sp(tape));
+            let step = tape.byte();
             let digest = match tape.below(3) {
                 0 => config(false).digest(),
                 1 => config(true).digest(),
                 _ => Config::default().digest(),
             };
-            let body = GroupMessage::Create { step, sp, digest, fingerprint: fingerprint(tape) };
+            let body = GroupMessage::Create { step, digest, fingerprint: fingerprint(tape) };
             Message::Group { group, body }
         }
         2 => {

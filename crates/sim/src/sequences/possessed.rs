@@ -15,7 +15,7 @@ use outboard_proto::{GroupHandle, GroupSpec, Recording};
 use super::GROUPS;
 use super::recordings::{size, tag};
 use super::reference::occurrences;
-use crate::cluster::{handle, sp_id};
+use crate::cluster::handle;
 use crate::network::Frame;
 use crate::store::Payload;
 use crate::tape::Tape;
@@ -65,10 +65,10 @@ impl Possessed {
 
     /// What makes a group ready, as it would have said it, and some more.
     pub(super) fn create(&self, spec: &GroupSpec, digest: u64) -> Vec<Said> {
-        let (group, fingerprint, sp) = (spec.handle, spec.fingerprint(), sp_id(self.at));
+        let (group, fingerprint) = (spec.handle, spec.fingerprint());
         let all = (0..self.at).flat_map(|to| (0..2).map(move |step| (to, step)));
         let create = |(to, step)| {
-            let body = GroupMessage::Create { step, sp, digest, fingerprint };
+            let body = GroupMessage::Create { step, digest, fingerprint };
             Said { to, message: Message::Group { group, body }, payload: 0 }
         };
         all.map(create).collect()

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use super::{Group, State};
 use crate::config::Config;
-use crate::endpoint::peers::Loss;
+use crate::endpoint::peers::{Loss, Peer};
 use crate::endpoint::{Endpoint, MAX_UNHEARD, Node};
 use crate::error::CollectiveError;
 use crate::ids::{GroupHandle, Instant, SpId};
@@ -40,7 +40,8 @@ impl Endpoint {
             }
             return;
         }
-        let (address, link) = self.node.peers.lose(peer).map_or((None, None), |lost| lost.into_parts());
+        // Whoever has no link any more has been lost before.
+        let Some(Peer { address, named_by, link, .. }) = self.node.peers.lose(peer) else { return };
         let mut going_on = BTreeSet::new();
         let mut patience = self.node.config.heartbeat;
         for (handle, g) in &mut self.groups {
@@ -60,7 +61,7 @@ impl Endpoint {
             self.node.out.events.extend([Event::Disconnect { peer }, Event::Connect { peer, address }]);
         }
         let patience = if loss == Loss::Silent { patience } else { self.node.config.dead_after };
-        self.node.peers.renew((now, &self.node.config), peer, address, patience);
+        self.node.peers.renew((now, &self.node.config), peer, (address, named_by), patience);
         for handle in &going_on {
             self.node.peers.count_group(now, peer, true);
             self.groups[handle].watch_again(&mut self.node, peer);
@@ -73,8 +74,8 @@ impl Endpoint {
 
     /// What was not acknowledged goes over the new link: of groups that have been made and go on, and of those that all
     /// here have left in order, which the peer may not know.
-    fn say_again(&mut self, peer: SpId, going_on: &BTreeSet<GroupHandle>, link: Option<Link>) {
-        for (message, payload, acked) in link.into_iter().flat_map(Link::into_unheard) {
+    fn say_again(&mut self, peer: SpId, going_on: &BTreeSet<GroupHandle>, link: Link) {
+        for (message, payload, acked) in link.into_unheard() {
             let Message::Group { group, .. } = &message else { continue };
             if self.groups.get(group).is_none_or(|g| g.is_ready() && going_on.contains(group)) {
                 self.node.peers.push(self.node.out.now, peer, (&message, payload), acked);
@@ -84,8 +85,8 @@ impl Endpoint {
 
     /// What was not acknowledged of groups that all here have left: the peer may not know that they were made, or who
     /// has left them. Of those that broke, errors say enough.
-    fn keep_unheard(&mut self, peer: SpId, link: Option<Link>) {
-        for (message, ..) in link.into_iter().flat_map(Link::into_unheard) {
+    fn keep_unheard(&mut self, peer: SpId, link: Link) {
+        for (message, ..) in link.into_unheard() {
             let Message::Group { group, body: GroupMessage::Create { .. } | GroupMessage::Lost { .. } } = &message
             else {
                 continue;

@@ -15,7 +15,7 @@ use crate::group::barrier::Barrier;
 use crate::group::members::Members;
 use crate::ids::{GroupHandle, Instant, OfferId, SpId};
 use crate::instance::tagged::TAGGED;
-use crate::interface::{Event, GroupSpec};
+use crate::interface::{Account, Event, GroupSpec};
 use crate::wire::{GroupMessage, MAX_ASKER, MAX_OFFERS, Message};
 
 /// How much longer than a rank of its own a service process waits for one elsewhere, which is missed there first.
@@ -26,30 +26,38 @@ const FIRST_LOOK: Duration = Duration::from_millis(50);
 const LOOK_PER_PEER: Duration = Duration::from_millis(10);
 
 impl Endpoint {
-    pub(in crate::endpoint) fn create_group(&mut self, spec: &GroupSpec, rank: Rank) {
-        if let Err(error) = self.try_create_group(spec, rank) {
+    pub(in crate::endpoint) fn create_group(&mut self, account: Account, spec: &GroupSpec, rank: Rank) {
+        if let Err(error) = self.try_create_group(account, spec, rank) {
             self.node.out.events.push_back(Event::GroupReady { group: spec.handle, rank, result: Err(error) });
         }
     }
 
-    fn try_create_group(&mut self, spec: &GroupSpec, rank: Rank) -> Result<(), GroupError> {
-        let members = Members::new(spec, self.node.id, &self.node.config).map_err(GroupError::Invalid)?;
+    fn try_create_group(&mut self, account: Account, spec: &GroupSpec, rank: Rank) -> Result<(), GroupError> {
+        let mut members = Members::new(spec, self.node.id, &self.node.config).map_err(GroupError::Invalid)?;
+        members.account = account;
         if members.local(rank).is_none() {
             return Err(GroupError::Invalid("the rank that asks is not served here"));
         }
-        self.offers.take_up(spec.members[rank.0 as usize].offer);
+        let offer = spec.members[rank.0 as usize].offer;
+        if !self.node.peers.has_room(account.user, members.others(), &self.node.config) {
+            // Whoever is a member and not made up asks for the rank, and is told.
+            let why = Withdrawn::Refused(Refusal::Peers);
+            self.withdraw_offer(offer, why);
+            return Err(why.error(rank).into());
+        }
+        self.offers.take_up(offer);
         let handle = spec.handle;
         if let Some(g) = self.groups.get_mut(&handle) {
             if g.members.fingerprint == members.fingerprint {
                 return g.join(&mut self.node, rank);
             }
-            return Err(self.refuse(spec, &members, CollectiveError::HandleTaken(handle)));
+            return Err(self.refuse(account.user, spec, &members, CollectiveError::HandleTaken(handle)));
         }
         if let Some(failed) = FailedGroup::find(&self.failed_groups, handle, members.fingerprint) {
             return Err(GroupError::Failed(failed.error.clone()));
         }
         self.retired.retain(|(retired, _)| *retired != handle);
-        self.introduce(spec);
+        self.introduce(account.user, spec);
         for channel in &members.channels {
             self.node.out.events.push_back(Event::Join { channel: *channel, group: handle, key: members.key });
         }
@@ -79,7 +87,7 @@ impl Endpoint {
     }
 
     /// The driver refuses a rank here a group, of which others here may be.
-    pub(in crate::endpoint) fn refuse_group(&mut self, spec: &GroupSpec, rank: Rank, why: Refusal) {
+    pub(in crate::endpoint) fn refuse_group(&mut self, user: u32, spec: &GroupSpec, rank: Rank, why: Refusal) {
         let Ok(members) = Members::new(spec, self.node.id, &self.node.config) else { return };
         self.offers.take_up(spec.members[rank.0 as usize].offer);
         let (handle, fingerprint) = (spec.handle, members.fingerprint);
@@ -87,10 +95,10 @@ impl Endpoint {
         match self.groups.get_mut(&handle) {
             Some(g) if g.members.fingerprint == fingerprint => g.break_up(&mut self.node, error, true),
             // Another group has the handle, so that this one could not be made anyway.
-            Some(_) => _ = self.refuse(spec, &members, error),
+            Some(_) => _ = self.refuse(user, spec, &members, error),
             None if FailedGroup::find(&self.failed_groups, handle, fingerprint).is_some() => {}
             None => {
-                self.refuse(spec, &members, error.clone());
+                self.refuse(user, spec, &members, error.clone());
                 self.remember_failed(FailedGroup { handle, fingerprint, error, addresses: addresses(spec) });
             }
         }
@@ -122,18 +130,24 @@ impl Endpoint {
         }
     }
 
-    fn introduce(&mut self, spec: &GroupSpec) {
+    /// A rank of this user has named these service processes.
+    fn introduce(&mut self, user: u32, spec: &GroupSpec) {
         let mut seen = BTreeSet::from([self.node.id]);
         for m in &spec.members {
             if seen.insert(m.sp) {
                 self.node.meet_peer(m.sp, &m.address);
+                self.node.peers.note_named(m.sp, user);
             }
         }
     }
 
-    /// The group cannot be made: all its service processes are told, so that nobody waits.
-    fn refuse(&mut self, spec: &GroupSpec, members: &Members, error: CollectiveError) -> GroupError {
-        self.introduce(spec);
+    /// The group cannot be made: all its service processes are told, so that nobody waits, if there is room to meet
+    /// them.
+    fn refuse(&mut self, user: u32, spec: &GroupSpec, members: &Members, error: CollectiveError) -> GroupError {
+        if !self.node.peers.has_room(user, members.others(), &self.node.config) {
+            return error.into();
+        }
+        self.introduce(user, spec);
         let (group, fingerprint) = (members.handle, members.fingerprint);
         let message = Message::abort(group, fingerprint, error.clone());
         self.node.out.messages.extend(members.others().map(|sp| (sp, message.clone())));
@@ -278,8 +292,8 @@ impl Group {
         }
     }
 
-    /// Until when it is made, or not at all. Whose left neighbour is missing speaks behind those who miss a rank of
-    /// their own, and before all others, who cannot tell who is missing: they may have been asked so much earlier.
+    /// When the group is given up, unless it is made. Who misses a rank of its own speaks first, then who misses its
+    /// left neighbour. The others cannot tell who is missing and speak last: they may have been asked earlier.
     fn makes_until(&self, node: &Node) -> Option<Instant> {
         let State::Creating { barrier, .. } = &self.state else { return None };
         let timeout = node.config.group_timeout?;

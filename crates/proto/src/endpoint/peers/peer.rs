@@ -1,0 +1,126 @@
+//! One peer, and its part in what is kept of all.
+//!
+//! Invariant: [`Peer::stands`] tells that part from the peer alone; it changes nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::config::Config;
+use crate::endpoint::past::Past;
+use crate::ids::{GroupHandle, Instant};
+use crate::link::Link;
+
+/// Another service process.
+#[derive(Debug)]
+pub(in crate::endpoint) struct Peer {
+    pub(in crate::endpoint) link: Link,
+    /// Known once a group with it is asked for here; nothing can be sent before.
+    pub(in crate::endpoint) address: Option<Arc<[u8]>>,
+    /// Groups in whose ring it is a neighbour.
+    pub(super) watched_by: u32,
+    /// Groups with it.
+    pub(super) groups: u32,
+    /// Nothing is sent to it until it is heard or needed again.
+    pub(super) dormant: bool,
+    pub(super) dead_after: Duration,
+    /// It knew of us over a link before this one.
+    pub(super) knows_us: bool,
+    /// It has been asked for a group by its ranks' offers, with our address.
+    pub(super) asked: bool,
+    /// It waits for a rank here to ask for a group.
+    pub(super) asks: bool,
+    /// The user whose rank was the first to name it.
+    pub(in crate::endpoint) named_by: Option<u32>,
+    /// The group whose bulk was queued last.
+    pub(super) served: Option<GroupHandle>,
+    pub(super) standing: Standing,
+}
+
+/// One peer's part in what is kept of all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Standing {
+    /// Its link has a message to send.
+    pub(super) message: bool,
+    /// When its link has an acknowledgement to send by itself.
+    pub(super) ack: Option<Instant>,
+    /// When a sign of life is to be asked for.
+    pub(super) beat: Option<Instant>,
+    /// When [`Peers::handle_timeout`] is due.
+    pub(super) timer: Option<Instant>,
+    /// Messages that wait to be sent or acknowledged.
+    pub(super) backlog: usize,
+    pub(super) dormant: bool,
+    /// Its address is known.
+    pub(super) met: bool,
+    /// It was never heard, and a rank of this user has named it.
+    pub(super) unheard: Option<u32>,
+    /// It has no group with us, and nothing is on its way.
+    pub(super) past: Option<Past>,
+    pub(super) retransmissions: u64,
+}
+
+impl Peer {
+    /// A peer that was heard before a group with it was asked for here.
+    pub(super) fn unknown(number: u32, now: Instant, config: &Config) -> Self {
+        Peer {
+            link: Link::new(number, now, config.retransmit_floor),
+            address: None,
+            watched_by: 0,
+            groups: 0,
+            dormant: false,
+            dead_after: config.dead_after,
+            knows_us: false,
+            asked: false,
+            asks: false,
+            named_by: None,
+            served: None,
+            standing: Standing::default(),
+        }
+    }
+
+    /// Whoever was never heard may not have been asked for the group yet, and then cannot answer.
+    fn can_answer(&self) -> bool {
+        self.link.heard() || self.watched_by > 0 || self.knows_us || self.asked
+    }
+
+    /// When it has owed an acknowledgement for too long.
+    fn overdue_at(&self) -> Option<Instant> {
+        (self.link.backlog() > 0 && self.is_reachable()).then(|| self.link.last_owed() + self.dead_after)
+    }
+
+    pub(super) fn dies_at(&self) -> Option<Instant> {
+        self.overdue_at().filter(|_| self.can_answer())
+    }
+
+    /// When it is left alone: it need not answer, and no group is there for which it should. It is not dead for that: a
+    /// rank of ours may have named it in a group that its ranks know nothing of.
+    pub(super) fn dormant_at(&self) -> Option<Instant> {
+        self.overdue_at().filter(|_| !self.can_answer() && self.groups == 0)
+    }
+
+    /// Whether anything is to be sent to it.
+    fn is_reachable(&self) -> bool {
+        self.address.is_some() && !self.dormant
+    }
+
+    pub(super) fn stands(&self) -> Standing {
+        let reachable = self.is_reachable();
+        let link = &self.link;
+        let ack = link.ack_due().filter(|_| reachable);
+        let needed = self.groups > 0 || self.asks || link.backlog() > 0 || ack.is_some();
+        let past = if self.address.is_some() { Past::Met } else { Past::Stranger };
+        let timers = [link.poll_timeout().filter(|_| reachable), self.dies_at(), self.dormant_at()];
+        Standing {
+            message: reachable && link.has_message(),
+            ack,
+            beat: link.beat_at().filter(|_| reachable),
+            timer: timers.into_iter().flatten().min(),
+            backlog: if self.dormant { 0 } else { link.backlog() },
+            dormant: self.dormant,
+            met: self.address.is_some(),
+            unheard: self.named_by.filter(|_| !link.heard()),
+            past: (!needed).then_some(past),
+            retransmissions: link.retransmissions(),
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! What ranks leave in their submission rings: taken so much at a time, and admitted to the machine or refused.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use outboard_call::{CallKind, Footprint};
+use outboard_proto::{CallId, InstanceId, PostedCall};
+use outboard_shm::entry::Entry;
+
+use super::submission::{Admitted, Refusal};
+use super::{Attached, Connection, ConnectionId, InFlight, Ranks};
+use crate::conductor::engine::Engine;
+use crate::ranks::quotas::Quotas;
+use crate::telemetry::trace::Trace;
+
+/// Submissions taken from one rank per turn, so that one rank does not starve the others.
+pub(crate) const SUBMISSIONS: usize = 64;
+/// Submissions taken from all ranks per turn, so that whoever attaches, dies or asks waits for no more.
+const SUBMISSIONS_OF_ALL: usize = 256;
+
+impl Ranks {
+    /// Takes what ranks have submitted, and looks whether they are reached as before; returns whether there was
+    /// anything.
+    pub(crate) fn take_submissions(&mut self, engine: &mut Engine, quotas: &Quotas, trace: Option<&mut Trace>) -> bool {
+        let mut taken = Vec::new();
+        // Behind whoever came last the last time, so that all have their turn however many there are.
+        let last = std::mem::take(&mut self.taken_last);
+        let ids = [last + 1..ConnectionId::MAX, 0..last + 1];
+        for ids in ids {
+            for (&id, connection) in self.connections.range_mut(ids) {
+                let Connection::Attached(rank) = connection else { continue };
+                if taken.len() >= SUBMISSIONS_OF_ALL {
+                    break;
+                }
+                self.refused += rank.take(SUBMISSIONS, |entry| taken.push((id, entry)));
+                self.taken_last = id;
+            }
+        }
+        if taken.len() < SUBMISSIONS_OF_ALL {
+            self.taken_last = 0;
+        }
+        self.submit_all(&taken, engine, quotas, trace);
+        !taken.is_empty()
+    }
+
+    /// Takes up to `most` of what one rank has submitted; how much there was.
+    pub(crate) fn take_submissions_of(
+        &mut self,
+        id: ConnectionId,
+        most: usize,
+        engine: &mut Engine,
+        quotas: &Quotas,
+        trace: Option<&mut Trace>,
+    ) -> usize {
+        let mut taken = Vec::new();
+        let refused = self.rank(id).map_or(0, |rank| rank.take(most, |entry| taken.push((id, entry))));
+        self.refused += refused;
+        self.submit_all(&taken, engine, quotas, trace);
+        taken.len() + refused as usize
+    }
+
+    fn submit_all(
+        &mut self,
+        taken: &[(ConnectionId, Entry)],
+        engine: &mut Engine,
+        quotas: &Quotas,
+        mut trace: Option<&mut Trace>,
+    ) {
+        self.submissions += taken.len() as u64;
+        for (id, entry) in taken {
+            self.submit((*id, entry), engine, quotas, trace.as_deref_mut());
+        }
+    }
+
+    fn submit(
+        &mut self,
+        (id, entry): (ConnectionId, &Entry),
+        engine: &mut Engine,
+        quotas: &Quotas,
+        trace: Option<&mut Trace>,
+    ) {
+        self.next_call += 1;
+        let call_id = CallId(self.next_call);
+        let Some(job) = self.rank(id).map(|rank| rank.job) else { return };
+        let in_flight = self.requests.of(job);
+        let Some(rank) = self.rank(id) else { return };
+        let slot = entry.slot;
+        if rank.busy.contains_key(&slot) {
+            tracing::debug!(pid = rank.pid, slot, "a completion word is used twice at once");
+            self.refused += 1;
+            return;
+        }
+        match quotas.request(in_flight).map_err(Refusal::from).and_then(|()| rank.admit(entry, engine)) {
+            Ok(Admitted { group, rank: me, footprint, deadline, buffers }) => {
+                let Footprint { signature, blocks, .. } = footprint;
+                let (in_place, blocks) = (entry.call.in_place, blocks.map(Arc::new));
+                rank.failures.remove(&slot);
+                rank.busy.insert(slot, call_id);
+                // Messages are none of the group's instances.
+                let tagged = matches!(signature.kind, CallKind::Tagged(_));
+                let instance = InstanceId(if tagged { 0 } else { entry.instance });
+                let in_flight = InFlight {
+                    connection: id,
+                    group: entry.group,
+                    slot,
+                    instance: entry.instance,
+                    since: Instant::now(),
+                    place: (group, me),
+                    kind: signature.kind,
+                    bytes: buffers.received_bytes(),
+                    job,
+                };
+                self.calls.insert(call_id, in_flight);
+                self.requests.begin(job);
+                if let Some(trace) = trace {
+                    trace.called(call_id, (group, instance, me), signature);
+                }
+                let call = PostedCall { id: call_id, group, rank: me, instance, signature, in_place, blocks, deadline };
+                engine.call(call, buffers);
+            }
+            Err(refusal) => {
+                tracing::debug!(pid = rank.pid, %refusal, "a submission is refused");
+                let status = refusal.status();
+                rank.failures.insert(slot, (status, refusal.to_string()));
+                rank.completions.complete(slot, status);
+                // The others wait for a call that will not come: they learn that this rank is out.
+                let out = rank.groups.get(&entry.group).filter(|_| matches!(refusal, Refusal::Quota(_)));
+                if let Some((handle, me)) = out.map(|membership| (membership.handle, membership.rank)) {
+                    engine.leave(handle, me);
+                }
+                self.refused += 1;
+            }
+        }
+    }
+}
+
+impl Attached {
+    /// Takes up to `most` of what it has submitted; how much of it is refused.
+    fn take(&mut self, most: usize, mut submitted: impl FnMut(Entry)) -> u64 {
+        let mut refused = 0;
+        for _ in 0..most {
+            match self.side.take() {
+                None => break,
+                Some(Ok(entry)) => submitted(entry),
+                Some(Err(error)) => {
+                    tracing::debug!(pid = self.pid, %error, "a submission is refused");
+                    refused += 1;
+                }
+            }
+        }
+        refused
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outboard_call::Call;
+    use outboard_proto::{Config, SpId};
+    use outboard_shm::attach::Channel;
+    use outboard_shm::control::{RankSide, ServiceSide};
+    use outboard_shm::memory::TieredMemory;
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+    use super::*;
+    use crate::ranks::attach::Process;
+    use crate::settings::tests::parse;
+
+    /// A rank that has no group: whatever it submits is refused.
+    fn attach(ranks: &mut Ranks, id: ConnectionId) -> RankSide {
+        let path = std::env::temp_dir().join(format!("outboard-rings-{}-{id}", std::process::id()));
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        let socket = socket.expect("a descriptor");
+        rustix::net::bind(&socket, &SocketAddrUnix::new(&path).expect("short")).expect("a free name");
+        rustix::net::listen(&socket, 1).expect("bound");
+        let channel = Channel::connect(&path).expect("it listens");
+        std::fs::remove_file(&path).expect("ours");
+        let side = ServiceSide::create().expect("memory");
+        let [region, doorbell] = side.descriptors().map(|fd| fd.try_clone_to_owned().expect("a descriptor"));
+        let memory = TieredMemory::unreached(None);
+        let process = Process { user: 1, seen: None, pid: 1, pidfd: None, memory, seat: None };
+        let rank = Attached::new(channel, process, 1, side, None);
+        ranks.connections.insert(id, Connection::Attached(Box::new(rank)));
+        RankSide::attach(region, doorbell).expect("a control region")
+    }
+
+    /// A rank that waits for its own calls to be taken waits for those of no other.
+    #[test]
+    fn those_of_one_rank_are_taken_alone() {
+        let (mut ranks, mut engine) = (Ranks::default(), Engine::new(SpId(1), Config::default(), 1, 0));
+        let quotas = Quotas::new(&parse(&["outboardd"]).0);
+        let sides = [1, 2].map(|id| attach(&mut ranks, id));
+        let call = Call::new(CallKind::Barrier);
+        let post = |side: &RankSide| {
+            (0..100).for_each(|slot| side.post(&Entry { group: 1, instance: 1, slot, call }).expect("room"));
+        };
+        sides.iter().for_each(post);
+        let mut take = |most| ranks.take_submissions_of(2, most, &mut engine, &quotas, None);
+        assert_eq!([take(64), take(64), take(64)], [64, 36, 0]);
+        let left: Vec<usize> = [1, 2].map(|id| ranks.rank(id).map_or(0, |rank| rank.failures.len())).into();
+        assert_eq!((left, ranks.submissions), (vec![0, 100], 100));
+    }
+}

@@ -1,0 +1,82 @@
+//! Locks between processes of one user: a file that nobody else can open, and so nobody else can hold.
+//!
+//! Whoever removes the file does so with the lock held, and then nobody has it who finds a file without a name.
+
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock, fstat, lstat};
+use rustix::io::Errno;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How often a lock is looked at that somebody holds: a holder that is stopped must not stop others for ever.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Why a lock was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum LockError {
+    /// Somebody has put something else in its place.
+    #[error("it is no file of this user alone")]
+    Occupied,
+    /// Another process holds it, and did until the time was over.
+    #[error("another process holds it")]
+    Held,
+    /// The kernel refused.
+    #[error(transparent)]
+    Kernel(#[from] Errno),
+}
+
+/// Takes the lock at `path`, which is made if there is none. It is held until the descriptor is closed.
+///
+/// # Errors
+/// [`LockError`]; [`LockError::Held`] after one look at least.
+pub fn lock(path: &Path, until: Instant) -> Result<OwnedFd, LockError> {
+    loop {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let file = match rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR) {
+            Ok(file) => file,
+            Err(Errno::LOOP | Errno::ACCESS | Errno::PERM | Errno::ISDIR | Errno::NXIO)
+                if path.is_symlink() || path.exists() =>
+            {
+                return Err(LockError::Occupied);
+            }
+            Err(errno) => return Err(errno.into()),
+        };
+        let found = fstat(&file)?;
+        let regular = FileType::from_raw_mode(found.st_mode).is_file();
+        if !regular || found.st_uid != rustix::process::geteuid().as_raw() || found.st_mode & 0o077 != 0 {
+            return Err(LockError::Occupied);
+        }
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) if lstat(path).is_ok_and(|named| (named.st_dev, named.st_ino) == (found.st_dev, found.st_ino)) => {
+                return Ok(file);
+            }
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < until => std::thread::sleep(LOOK),
+            Err(Errno::WOULDBLOCK | Errno::INTR) => return Err(LockError::Held),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg_attr(miri, ignore = "locks files")]
+    fn one_holds_it_at_a_time_and_only_the_file_that_has_the_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("lock");
+        let held = lock(&path, Instant::now()).unwrap();
+        assert_eq!(lock(&path, Instant::now()).unwrap_err(), LockError::Held);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| lock(&path, Instant::now() + Duration::from_secs(60)).unwrap());
+            std::fs::remove_file(&path).unwrap();
+            drop(held);
+            let next = waits.join().unwrap();
+            assert_eq!(fstat(&next).unwrap().st_ino, lstat(&path).unwrap().st_ino);
+        });
+        let nowhere = lock(&directory.path().join("no/lock"), Instant::now());
+        assert_eq!(nowhere.unwrap_err(), LockError::Kernel(Errno::NOENT));
+    }
+}
