@@ -57,12 +57,11 @@ pub struct Datagram<'a> {
 /// What one [`MulticastReceiver::receive`] did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Received {
-    /// Datagrams in the batch; zero when none wait.
-    pub datagrams: usize,
-    /// Bursts that were dropped since the last call as the socket buffer was full. A burst is one datagram or more.
+    /// Bursts that were taken from the socket; zero when none wait. A burst is one datagram or more, but none in the
+    /// batch where it is empty or longer than a slab, as only a foreign sender makes them.
+    pub bursts: usize,
+    /// Bursts that were dropped since the last call as the socket buffer was full.
     pub overflowed: u32,
-    /// Bursts that were dropped as longer than a slab; only a foreign sender makes those.
-    pub truncated: u32,
 }
 
 /// Why [`MulticastReceiver::wait`] returned.
@@ -268,18 +267,11 @@ impl Socket {
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => 0,
             Err(error) => return Err(error),
         };
-        let mut received = Received::default();
         let mut overflows = self.overflows;
-        for at in 0..filled {
-            let (burst, truncated) = arguments.burst(at, &mut overflows);
-            received.truncated += u32::from(truncated);
-            received.datagrams += if truncated { 0 } else { burst.length.div_ceil(burst.segment) };
-            // A truncated burst stays as an empty one, so that bursts and slabs keep step.
-            batch.bursts.push(if truncated { Burst { length: 0, ..burst } } else { burst });
-        }
-        received.overflowed = overflows.wrapping_sub(self.overflows);
+        batch.bursts.extend((0..filled).map(|at| arguments.burst(at, &mut overflows)));
+        let overflowed = overflows.wrapping_sub(self.overflows);
         self.overflows = overflows;
-        Ok(received)
+        Ok(Received { bursts: filled, overflowed })
     }
 }
 
@@ -324,10 +316,12 @@ impl Arguments {
         usize::try_from(filled).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Burst `at` of a receive and whether it was cut; `overflows` becomes the socket's count of drops, if it tells.
-    fn burst(&self, at: usize, overflows: &mut u32) -> (Burst, bool) {
+    /// Burst `at` of a receive, empty if it was cut, so that bursts and slabs keep step; `overflows` becomes the
+    /// socket's count of drops, if it tells.
+    fn burst(&self, at: usize, overflows: &mut u32) -> Burst {
         let message = &self.messages[at];
-        let length = message.msg_len as usize;
+        let cut = message.msg_hdr.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0;
+        let length = if cut { 0 } else { message.msg_len as usize };
         let mut segment = length;
         // SAFETY: the kernel filled the header and its control messages in, and both are alive; each value is read
         // unaligned and has the type that udp(7) and socket(7) give.
@@ -346,9 +340,8 @@ impl Arguments {
                 control = libc::CMSG_NXTHDR(&message.msg_hdr, control);
             }
         }
-        let truncated = message.msg_hdr.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0;
         // The socket is one of IPv4, so a name that was filled in is an address of it; else it is all zeros.
         let from = Ipv4Addr::from(self.names[at].sin_addr.s_addr.to_ne_bytes());
-        (Burst { from, length, segment: segment.max(1) }, truncated)
+        Burst { from, length, segment: segment.max(1) }
     }
 }

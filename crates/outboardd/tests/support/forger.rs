@@ -31,7 +31,7 @@ pub(super) fn stranger() {
     say("listens");
     wait_for_line();
     let (mut captured, mut batch) = (Vec::new(), ReceiveBatch::new(32));
-    while receiver.receive(&mut batch).expect("receiving works").datagrams > 0 {
+    while receiver.receive(&mut batch).expect("receiving works").bursts > 0 {
         let wanted = batch.datagrams().filter(|datagram| datagram.from == sender);
         captured.extend(wanted.map(|datagram| datagram.bytes.to_vec()));
     }

@@ -186,7 +186,7 @@ impl Intake {
     /// The kernel's, and how long to wait before the next try.
     pub(super) fn receive(&mut self, batch: &mut Batch) -> Result<Option<u64>, (io::Error, Duration)> {
         let received = self.socket.receive(&mut batch.received).map_err(|error| (error, self.longer_pause()))?;
-        if received.datagrams == 0 {
+        if received.bursts == 0 {
             return Ok(None);
         }
         self.pause = FIRST_PAUSE;
