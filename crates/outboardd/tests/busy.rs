@@ -4,7 +4,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use outboard::Context;
+use outboard::{Context, Contribution};
 use outboard_shm::attach::Channel;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use support::{Daemon, all_say, ranks};
@@ -47,6 +47,47 @@ fn busy_ranks_hold_up_nobody() {
         }
     }
     busy[0].kill();
+    assert!(daemon.stop().success());
+}
+
+/// Ranks of one host that exchange more than is copied in a moment, and do not wait for it in the library.
+#[test]
+fn long_copies_hold_up_nobody() {
+    const BLOCK: usize = 256 << 20;
+    let mut daemon = Daemon::start(&[]);
+    let contexts = [0, 1].map(|_| Context::attach(Some(&daemon.socket())).expect("room"));
+    let offers: Vec<u8> = contexts.iter().flat_map(|context| *context.offer().expect("an offer")).collect();
+    let groups: Vec<_> = std::thread::scope(|scope| {
+        let make = |rank: u32| {
+            let (context, offers) = (&contexts[rank as usize], &offers[..]);
+            scope.spawn(move || context.create_group(offers, 2, rank).expect("the group is made"))
+        };
+        [0, 1].map(make).into_iter().map(|rank| rank.join().expect("no panic")).collect()
+    });
+    let sent = [1, 2].map(|byte: u8| vec![byte; BLOCK]);
+    let mut received = [0, 1].map(|_| vec![0_u8; 2 * BLOCK]);
+    let mut requests: Vec<_> = (0..2)
+        .map(|rank| {
+            let at = Contribution::At(sent[rank].as_ptr());
+            // SAFETY: the buffers outlive the wait for the request's end.
+            unsafe { groups[rank].iallgather(at, received[rank].as_mut_ptr(), BLOCK as u64) }.expect("posted")
+        })
+        .collect();
+    let mut visits = 0;
+    while requests.iter_mut().any(|request| request.test().is_none()) {
+        visit(&daemon);
+        visits += 1;
+    }
+    println!("{visits} attached and left meanwhile");
+    // The first may have come before the copies, the last ends behind them.
+    assert!(visits > 4, "{visits} attached and left while {BLOCK} bytes were copied four times");
+    for request in &mut requests {
+        request.wait(Some(PROMISED)).expect("it ends").expect("it succeeds");
+    }
+    for blocks in &received {
+        assert!(blocks[..BLOCK].iter().all(|byte| *byte == 1) && blocks[BLOCK..].iter().all(|byte| *byte == 2));
+    }
+    drop((requests, groups, contexts));
     assert!(daemon.stop().success());
 }
 

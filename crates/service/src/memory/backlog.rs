@@ -2,15 +2,15 @@
 //! comes behind what.
 //!
 //! Work is done at once or put off: until a rank copies what the kernel has withdrawn (GP-9), as an errand of a rank
-//! ([`crate::memory::errands`]), or until work before it is done. Two pieces of work keep their order where they have
+//! ([`crate::memory::errands`]), for a later turn ([`crate::memory::planned`]), or until work before it is done. Two pieces of work keep their order where they have
 //! bytes in common that one of them writes. Bytes are known by where the rank posted them, whichever call names them
 //! and wherever the rank has copied them since: the starts of a recording share memory, and so do input and output of a
 //! call in place.
 //!
 //! | work is | on | goes to |
 //! |---|---|---|
-//! | waiting | no copy of its calls is awaited, nothing before it is in its way | done, an errand, or waiting again |
-//! | an errand | see there | done, or waiting |
+//! | waiting | no copy of its calls is awaited, nothing before it is in its way | done, planned, or waiting again |
+//! | planned, an errand | see there | done, or waiting |
 //! | any | the end of a call that it names | gone |
 //!
 //! | a call is | on | goes to |
@@ -72,6 +72,25 @@ impl Work {
         self.regions().map(|region| region.and_then(call_of))
     }
 
+    /// Bytes that are copied or combined.
+    pub(super) fn bytes(&self) -> u64 {
+        match self {
+            Work::Copy { to, .. } | Work::Deliver { to, .. } => to.len,
+            Work::Reduce(combination) => combination.into.len,
+            Work::Unstage { .. } => 0,
+        }
+    }
+
+    /// The work on some of its bytes: a copy, or whole elements that are combined.
+    pub(super) fn piece(&self, start: u64, len: u64) -> Work {
+        let piece = |whole: MemRef| MemRef { offset: whole.offset + start, len, ..whole };
+        match self {
+            Work::Copy { from, to } => Work::Copy { from: piece(*from), to: piece(*to) },
+            Work::Reduce(all) => Work::Reduce(all.piece(start, len)),
+            Work::Deliver { .. } | Work::Unstage { .. } => unreachable!("done whole"),
+        }
+    }
+
     fn payload(&self) -> usize {
         match self {
             Work::Deliver { bytes, .. } => bytes.len(),
@@ -89,7 +108,7 @@ pub(super) fn call_of(region: Region) -> Option<CallId> {
 }
 
 /// What holds bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Holder {
     /// The rank whose memory is described at this address here: it is held as long as the rank has calls in flight.
     Rank(usize),
@@ -180,21 +199,40 @@ impl Backlog {
         self.entries.iter().any(|entry| entry.work.calls().contains(&Some(call)))
     }
 
+    /// What is not done and comes before work that touches this.
+    pub(super) fn before(&self, extents: &Touched<Extent>) -> impl Iterator<Item = &Entry> {
+        let touched = extents.iter().flatten().any(|extent| self.touching.contains_key(&extent.holder));
+        let entries = if touched { &self.entries[..] } else { &[] };
+        entries.iter().filter(|entry| entry.precedes(extents))
+    }
+
     /// Whether work that touches this comes behind some that is not done.
     pub(super) fn precedes(&self, extents: &Touched<Extent>) -> bool {
-        extents.iter().flatten().any(|extent| self.touching.contains_key(&extent.holder))
-            && self.entries.iter().any(|entry| entry.precedes(extents))
+        self.before(extents).next().is_some()
+    }
+
+    /// Whether the entry comes behind another.
+    pub(super) fn is_behind(&self, at: usize) -> bool {
+        self.entries[..at].iter().any(|entry| entry.precedes(&self.entries[at].extents))
+    }
+
+    /// Where those are, in order, with all that comes before them.
+    pub(super) fn needed(&self, which: impl Fn(&Entry) -> bool) -> Vec<usize> {
+        let mut needed: Vec<usize> = Vec::new();
+        for (at, entry) in self.entries.iter().enumerate().rev() {
+            if which(entry) || needed.iter().any(|later| entry.precedes(&self.entries[*later].extents)) {
+                needed.push(at);
+            }
+        }
+        needed.reverse();
+        needed
     }
 
     /// Work that touches this waits, and others with it: ranks that keep it waiting have their time.
-    pub(super) fn want(&mut self, extents: Touched<Extent>) {
-        let mut waiting = vec![extents];
-        for entry in self.entries.iter_mut().rev() {
-            if waiting.iter().any(|extents| entry.precedes(extents)) {
-                if let State::Held(held) = &mut entry.state {
-                    held.wanted.get_or_insert_with(Instant::now);
-                }
-                waiting.push(entry.extents);
+    pub(super) fn want(&mut self, extents: &Touched<Extent>) {
+        for at in self.needed(|entry| entry.precedes(extents)) {
+            if let State::Held(held) = self.state(at) {
+                held.wanted.get_or_insert_with(Instant::now);
             }
         }
     }

@@ -12,7 +12,7 @@ use crate::memory::backlog::Work;
 use crate::memory::{Fault, Place};
 
 /// Bytes combined at a time: whole elements of any kind.
-const PIECE: u64 = 64 << 10;
+pub(super) const PIECE: u64 = 64 << 10;
 
 /// A reduction as the machine ordered it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,11 +44,16 @@ pub(crate) struct Unfinished {
 }
 
 impl Combination {
+    /// `len` bytes of it, whole elements.
+    pub(super) fn piece(&self, start: u64, len: u64) -> Combination {
+        let piece = |whole: MemRef| MemRef { offset: whole.offset + start, len, ..whole };
+        Combination { from: piece(self.from), into: piece(self.into), ..*self }
+    }
+
     /// What is left behind the first `done` bytes.
     fn behind(&self, done: u64) -> Option<Work> {
-        let rest = |piece: MemRef| MemRef { offset: piece.offset + done, len: piece.len - done, ..piece };
-        let left = Combination { from: rest(self.from), into: rest(self.into), ..*self };
-        (left.from.len > 0).then_some(Work::Reduce(left))
+        let left = self.into.len - done;
+        (left > 0).then(|| Work::Reduce(self.piece(done, left)))
     }
 
     /// Carries it out on operands that lie there.
@@ -57,7 +62,7 @@ impl Combination {
         while done < self.into.len {
             let bytes = (self.into.len - done).min(PIECE);
             let operands = (&from.behind(done), &into.behind(done));
-            self.piece(operands, bytes, bounces).map_err(|(fault, result)| {
+            self.combine_piece(operands, bytes, bounces).map_err(|(fault, result)| {
                 let to = MemRef { offset: self.into.offset + done, len: bytes, ..self.into };
                 // A result that could not be written back, or not whole, is not made a second time.
                 let put = result.map(|bytes| Work::Deliver { bytes, to });
@@ -70,7 +75,7 @@ impl Combination {
     }
 
     /// Combines a piece. A failed write gives back what was to be written.
-    fn piece(
+    fn combine_piece(
         &self,
         (from, into): (&Place, &Place),
         bytes: u64,

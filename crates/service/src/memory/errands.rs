@@ -2,10 +2,10 @@
 //!
 //! | a copy is | on | goes to |
 //! |---|---|---|
-//! | planned | the end of the orders, its rank waits and has a place free | offered |
-//! | planned | the end of the orders, else | done by the conductor |
+//! | planned | its turn, and its rank waits and has a place free | offered |
+//! | planned | its turn, else | done by the conductor ([`crate::memory::planned`]) |
 //! | offered | the rank's report | done, or done by the conductor when it failed |
-//! | offered | the rank waits no more, or has not taken it within [`PATIENCE`] | withdrawn, done by the conductor |
+//! | offered | the rank waits no more, or has not taken it within [`PATIENCE`] | withdrawn: planned |
 //! | offered, and taken | no report within [`STALL`] | held: its bytes are copied to here, its source is free |
 //! | held | the rank's report | done: delivered again from here, with all that waited for it |
 //! | held | others need what it delivers for [`LIMIT`] | the rank's call fails by name |
@@ -33,10 +33,6 @@ use crate::telemetry::statistics::Copies;
 #[cfg(test)]
 mod tests;
 
-/// Bytes of one errand at most, so that the conductor can help a rank that has many.
-const PIECE: u64 = 4 << 20;
-/// Copies that are not done, at most: each piece of work is compared with all of them.
-const MOST: usize = 512;
 /// How long a rank that waits may leave an errand: it may have no processor.
 const PATIENCE: Duration = Duration::from_millis(5);
 /// How long an errand may take, beside a nanosecond for each byte and those of the errands before it.
@@ -70,8 +66,8 @@ pub(super) struct Task {
 pub(super) enum State {
     /// It is no errand: it waits for a rank's copy, or for what comes before it.
     Waiting,
-    /// A copy that may be offered.
-    Planned(Task),
+    /// It may be done, and if it is an errand be offered.
+    Planned(Option<Task>),
     /// A copy that is.
     Offered(Offered),
     /// The bytes of a copy, until the rank lets go of its own buffer.
@@ -95,15 +91,13 @@ pub(super) struct Held {
 }
 
 /// Places that were written and are to be offered, one bit each.
-type Fresh = HashMap<ConnectionId, (Arc<Runner>, u64)>;
+pub(super) type Fresh = HashMap<ConnectionId, (Arc<Runner>, u64)>;
 
 /// What is known of ranks' errands beside the [`Backlog`].
 #[derive(Debug, Default)]
 pub(crate) struct Errands {
     /// Smallest copy that is left to a rank; 0 for none.
     pub(crate) least: u64,
-    /// Some are planned that are to be offered.
-    planned: bool,
     /// Errands that were taken for calls which have ended.
     forgotten: Vec<(Arc<Runner>, u32)>,
     /// Places that are not free, one bit each.
@@ -114,8 +108,8 @@ pub(crate) struct Errands {
 }
 
 impl State {
-    /// Whether it is a copy that the service process may still do itself.
-    fn is_errand(&self) -> bool {
+    /// Whether the service process may do it itself at once.
+    pub(super) fn may_be_done(&self) -> bool {
         match self {
             State::Planned(_) | State::Offered(_) => true,
             State::Waiting | State::Held(_) => false,
@@ -138,6 +132,14 @@ impl State {
     }
 }
 
+impl Task {
+    /// Some of its bytes.
+    pub(super) fn piece(&self, start: u64, bytes: u64) -> Task {
+        let Errand { source, target, .. } = self.errand;
+        Task { errand: Errand { source: source + start, target: target + start, bytes, ..self.errand }, ..self.clone() }
+    }
+}
+
 impl Errands {
     fn free_place(&mut self, runner: &Runner, place: u32) {
         if let Some(used) = self.used.get_mut(&runner.id) {
@@ -147,8 +149,8 @@ impl Errands {
 
     /// Writes a planned errand where its rank will find it, unless that does not wait, cannot read the source, or has
     /// no place free.
-    fn write(&mut self, state: &mut State, fresh: &mut Fresh) {
-        let State::Planned(task) = state else { return };
+    pub(super) fn write(&mut self, state: &mut State, fresh: &mut Fresh) {
+        let State::Planned(Some(task)) = state else { return };
         let Task { runner, reads, errand } = task;
         if self.refused.contains(&(*reads, runner.id)) || !runner.errands.waited_for() {
             return;
@@ -173,7 +175,7 @@ impl Errands {
         }
         self.copies.taken_back += 1;
         self.free_place(&task.runner, *place);
-        *state = State::Planned(task.clone());
+        *state = State::Planned(Some(task.clone()));
         true
     }
 
@@ -215,10 +217,11 @@ impl Backlog {
         })
     }
 
-    /// Until something is to be done about errands that are not done; none where there are none.
+    /// Until something is to be done about what is planned or an errand; none where nothing is.
     pub(crate) fn timer(&self) -> Option<Duration> {
         let due = |state: &State| match state {
-            State::Waiting | State::Planned(_) => None,
+            State::Waiting => None,
+            State::Planned(_) => Some(Duration::ZERO),
             State::Offered(offered) => Some(offered.due().saturating_sub(offered.since.elapsed())),
             State::Held(held) => held.wanted.map(|since| LIMIT.saturating_sub(since.elapsed())),
         };
@@ -227,76 +230,29 @@ impl Backlog {
 }
 
 impl Memory {
-    /// Keeps a copy between ranks for the end of the orders, if the rank that receives may do it; false if not.
-    pub(super) fn plan(&mut self, (from, to): (MemRef, MemRef), (source, target): (&Place, &Place)) -> bool {
-        if self.errands.least == 0 || from.len < self.errands.least || self.backlog.entries().len() >= MOST {
-            return false;
-        }
-        let Some(task) = self.task(source, target, from.len) else { return false };
-        // No more than a rank has places for, however long it is.
-        let most = PIECE.max(from.len.div_ceil(ERRANDS as u64));
-        for start in (0..from.len).step_by(most as usize) {
-            let len = (from.len - start).min(most);
-            let piece = |whole: MemRef| MemRef { offset: whole.offset + start, len, ..whole };
-            let (source, target) = (task.errand.source + start, task.errand.target + start);
-            let task = Task { errand: Errand { source, target, bytes: len, ..task.errand }, ..task.clone() };
-            let work = Work::Copy { from: piece(from), to: piece(to) };
-            self.put_off(self.backlog.entries().len(), work, State::Planned(task));
-        }
-        self.errands.planned = true;
-        true
-    }
-
     /// What the rank would be told, if both are ranks of one user here, and not all memory is mapped.
-    fn task(&self, source: &Place, target: &Place, bytes: u64) -> Option<Task> {
+    pub(super) fn task(&self, from: MemRef, to: MemRef) -> Option<Task> {
+        let bytes = from.len;
+        if self.errands.least == 0 || bytes < self.errands.least {
+            return None;
+        }
+        let (source, target) = (self.place(from).ok()?, self.place(to).ok()?);
         let (Place::Rank { call, memory, address }, Place::Rank { call: other, memory: receiver, address: to }) =
             (source, target)
         else {
             return None;
         };
-        let runner = |call: &CallId| self.calls.get(call).and_then(|buffers| buffers.runner.clone());
+        let runner = |call| self.calls.get(&call).and_then(|buffers| buffers.runner.clone());
         let (reads, runner) = (runner(call)?, runner(other)?);
         let reached = |tier| matches!(tier, Tier::CrossMemory | Tier::MemoryDescriptor);
         let lies_here = |memory: &TieredMemory, at| memory.ranges().find(at, bytes).is_some();
-        let mapped = lies_here(memory, *address) && lies_here(receiver, *to);
+        let mapped = lies_here(&memory, address) && lies_here(&receiver, to);
         if reads.user != runner.user || !reached(memory.tier()) || !reached(receiver.tier()) || mapped {
             return None;
         }
         let (proof, pid) = (memory.proof()?, reads.pid.as_raw_nonzero().get().unsigned_abs());
-        let errand = Errand { pid, source: *address, target: *to, bytes, mark: proof.address, nonce: proof.nonce };
+        let errand = Errand { pid, source: address, target: to, bytes, mark: proof.address, nonce: proof.nonce };
         Some(Task { reads: reads.id, runner, errand })
-    }
-
-    /// Offers what is planned to the ranks that wait, all at once, then does the rest, whose ranks may have come to
-    /// wait meanwhile.
-    pub(super) fn set_out(&mut self) {
-        if !std::mem::take(&mut self.errands.planned) {
-            return;
-        }
-        let mut fresh = Fresh::new();
-        self.backlog.states().for_each(|state| self.errands.write(state, &mut fresh));
-        offer(fresh);
-        for at in (0..self.backlog.entries().len()).rev() {
-            let mut fresh = Fresh::new();
-            self.errands.write(self.backlog.state(at), &mut fresh);
-            offer(fresh);
-            if let State::Planned(_) = self.backlog.state(at) {
-                self.copy_here(at);
-            }
-        }
-    }
-
-    /// Does a copy that no rank does. It keeps its place where it has to wait.
-    fn copy_here(&mut self, at: usize) {
-        let work = self.backlog.remove(at).work;
-        let Work::Copy { from, to } = work else { unreachable!("errands are copies") };
-        let places = self.place(from).and_then(|source| Ok((source, self.place(to)?)));
-        if let Err(fault) = places.and_then(|(source, target)| self.copy_between(&source, &target, from.len)) {
-            self.note(fault);
-            if self.passes(fault) {
-                self.put_off(at, work, State::Waiting);
-            }
-        }
     }
 
     /// Where a piece lies that is read for others.
@@ -309,19 +265,9 @@ impl Memory {
         if self.faults.is_empty() { Ok(place) } else { Err(Fault::Awaited) }
     }
 
-    /// These errands are done, or their bytes are here, before anything else happens.
-    pub(super) fn finish_errands(&mut self, which: impl Fn(&Entry) -> bool) {
-        for at in (0..self.backlog.entries().len()).rev() {
-            let entry = &self.backlog.entries()[at];
-            if entry.state.is_errand() && which(entry) {
-                self.finish_now(at);
-            }
-        }
-    }
-
-    fn finish_now(&mut self, at: usize) {
+    pub(super) fn finish_now(&mut self, at: usize) {
         if self.errands.withdraw(self.backlog.state(at)) {
-            return self.copy_here(at);
+            return self.do_here(at);
         }
         match report_within_a_moment(self.backlog.state(at)) {
             Some(report) => self.finish(at, report),
@@ -336,7 +282,7 @@ impl Memory {
         self.errands.free_place(&task.runner, *place);
         match report {
             // It went to where the rank will put its copy of what lies elsewhere now (GP-9).
-            Report::Done if work.calls()[1].is_some_and(|call| self.moved(call)) => self.copy_here(at),
+            Report::Done if work.calls()[1].is_some_and(|call| self.moved(call)) => self.do_here(at),
             Report::Done => {
                 self.errands.copies.by_ranks += 1;
                 self.errands.copies.bytes_by_ranks += task.errand.bytes;
@@ -346,7 +292,7 @@ impl Memory {
                 tracing::debug!(pid = ?task.runner.pid, "a rank cannot copy from another");
                 self.errands.copies.failed += 1;
                 self.errands.refused.insert((task.reads, task.runner.id));
-                self.copy_here(at);
+                self.do_here(at);
             }
         }
     }
@@ -376,12 +322,14 @@ impl Memory {
         }
     }
 
-    /// Looks what ranks have done of their errands, and does what they have not; whether there was anything.
+    /// A turn begins: looks what ranks have done of their errands, does what they have not, and goes on with what is
+    /// planned; whether there was anything.
     pub(crate) fn attend(&mut self) -> bool {
         let mut found = false;
         for at in (0..self.backlog.entries().len()).rev() {
             found |= self.attend_to(at);
         }
+        found |= self.go_on();
         if found {
             self.retry();
         }
@@ -409,7 +357,7 @@ impl Memory {
                 } else if offered.taken || (waits && age < PATIENCE) || !self.errands.withdraw(self.backlog.state(at)) {
                     return false;
                 } else {
-                    self.copy_here(at);
+                    self.planned.are_there();
                 }
             }
             (state @ State::Held(_), Some(_)) => {
@@ -437,15 +385,18 @@ impl Memory {
             buffers.memory = None;
             self.withdrawn = true;
         }
-        for at in (0..self.backlog.entries().len()).rev() {
-            let entry = &self.backlog.entries()[at];
+        let reads = |entry: &Entry| {
             let [read, written] = entry.work.calls();
-            if !entry.state.is_errand() || read != Some(call) || written == Some(call) {
-                continue;
-            }
-            if !gone {
-                self.finish_now(at);
-            } else if !self.errands.withdraw(self.backlog.state(at))
+            read == Some(call) && written != Some(call)
+        };
+        if !gone {
+            self.finish_errands(reads);
+        }
+        for at in (0..self.backlog.entries().len()).rev().filter(|_| gone) {
+            let entry = &self.backlog.entries()[at];
+            if entry.state.may_be_done()
+                && reads(entry)
+                && !self.errands.withdraw(self.backlog.state(at))
                 && report_within_a_moment(self.backlog.state(at)) == Some(Report::Done)
             {
                 self.finish(at, Report::Done);
@@ -461,7 +412,7 @@ impl Memory {
 }
 
 /// Who waits no more by now is seen by the next turn.
-fn offer(fresh: Fresh) {
+pub(super) fn offer(fresh: Fresh) {
     for (runner, places) in fresh.into_values() {
         runner.errands.offer(places);
     }

@@ -10,6 +10,7 @@ pub(crate) mod backlog;
 pub(crate) mod combine;
 pub(crate) mod errands;
 pub(crate) mod pieces;
+pub(crate) mod planned;
 pub(crate) mod staging;
 
 use std::collections::HashMap;
@@ -24,6 +25,7 @@ use crate::memory::backlog::{Backlog, Entry, Extent, Holder, Touched, Work, call
 use crate::memory::combine::{Bounces, Combination, Unfinished};
 use crate::memory::errands::{Errands, Runner, State};
 pub(crate) use crate::memory::pieces::Pieces;
+use crate::memory::planned::Planned;
 use crate::memory::staging::{Staging, StagingPool};
 
 /// Received payloads that orders deliver from, by their index within what was handed to the machine.
@@ -242,6 +244,7 @@ pub(crate) struct Memory {
     unmet: Vec<(GroupHandle, u64)>,
     pub(crate) backlog: Backlog,
     pub(crate) errands: Errands,
+    planned: Planned,
     bounce: Vec<u8>,
     bounces: Bounces,
 }
@@ -415,8 +418,11 @@ impl Memory {
         touched.map(|piece| piece.and_then(extent))
     }
 
-    /// Does a piece of work, or keeps it behind what is not done yet.
+    /// Does a piece of work, plans it, or keeps it behind what is not done yet.
     fn work(&mut self, work: Work) {
+        if self.plan(&work) {
+            return;
+        }
         let done = match self.must_wait(work.touched()) {
             true => Err(Unfinished { fault: Fault::Awaited, left: vec![work] }),
             false => self.attempt(work),
@@ -458,13 +464,14 @@ impl Memory {
         let waits = self.backlog.precedes(&extents);
         // Whoever reads keeps a call of its own waiting, perhaps another rank's.
         if waits && extents[0].is_some() {
-            self.backlog.want(extents);
+            self.backlog.want(&extents);
         }
         waits
     }
 
     /// Does work whose turn it is.
     fn attempt(&mut self, work: Work) -> Result<(), Unfinished> {
+        self.planned.note_done(&work);
         let done = match &work {
             Work::Copy { from, to } => self.copy(*from, *to),
             Work::Reduce(combination) => return self.reduce(*combination),
@@ -516,15 +523,11 @@ impl Memory {
     fn copy(&mut self, from: MemRef, to: MemRef) -> Result<(), Fault> {
         assert_eq!(from.len, to.len, "copies have equal lengths");
         let (source, target) = (self.place(from)?, self.place(to)?);
-        if self.plan((from, to), (&source, &target)) { Ok(()) } else { self.copy_between(&source, &target, from.len) }
-    }
-
-    fn copy_between(&mut self, source: &Place, target: &Place, bytes: u64) -> Result<(), Fault> {
-        if let (Place::Rank { .. }, Place::Rank { .. }) = (source, target) {
+        if let (Place::Rank { .. }, Place::Rank { .. }) = (&source, &target) {
             self.errands.copies.by_service += 1;
-            self.errands.copies.bytes_by_service += bytes;
+            self.errands.copies.bytes_by_service += from.len;
         }
-        source.copy_to(target, bytes, &mut self.bounce)
+        source.copy_to(&target, from.len, &mut self.bounce)
     }
 
     fn put(&mut self, bytes: &[u8], to: MemRef) -> Result<(), Fault> {

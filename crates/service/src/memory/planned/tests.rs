@@ -1,0 +1,201 @@
+use std::sync::Arc;
+
+use outboard_plan::{Element, Operator, Reduction};
+use outboard_proto::{CallId, MemRef, Region, StagingId};
+use outboard_shm::memory::{RankMemory, TieredMemory};
+use outboard_shm::region::Region as Shared;
+use proptest::prelude::*;
+
+use super::*;
+use crate::memory::Buffers;
+use crate::memory::combine::Combination;
+
+const BUFFER: u64 = 0x1_0000_0000;
+const BYTES: u64 = 12 << 20;
+/// A place of the service process.
+const STAGED: u64 = 3;
+const PLACES: u64 = STAGED + 1;
+
+/// Three ranks with a call each whose input is its output, and staging: the memory, and what it is to hold.
+struct Host {
+    memory: Memory,
+    expected: Vec<Vec<u8>>,
+}
+
+fn region(place: u64) -> Region {
+    if place == STAGED { Region::Staging(StagingId(1)) } else { Region::Output(CallId(place)) }
+}
+
+fn piece(place: u64, (offset, len): (u64, u64)) -> MemRef {
+    MemRef { region: region(place), offset, len }
+}
+
+impl Host {
+    fn new() -> Host {
+        let mut host = Host { memory: Memory::default(), expected: Vec::new() };
+        for place in 0..PLACES {
+            let bytes: Vec<u8> = (0..BYTES).map(|at| (at * 7 + at / 255 + place) as u8).collect();
+            if place == STAGED {
+                let buffer = host.memory.pool.take(BYTES).expect("memory");
+                buffer.copy_in(0, &bytes);
+                host.memory.staging.insert(StagingId(1), Some(buffer));
+            } else {
+                let memory = TieredMemory::default();
+                let shared = Shared::create("test", BYTES as usize).expect("memory");
+                let descriptor = shared.fd().try_clone_to_owned().expect("descriptors");
+                memory.ranges().register(BUFFER, BYTES, descriptor).expect("free");
+                memory.write(BUFFER, &bytes).expect("registered");
+                let buffers = Buffers::new(Arc::new(memory), (BUFFER, BYTES), (BUFFER, BYTES));
+                host.memory.insert(CallId(place), buffers);
+            }
+            host.expected.push(bytes);
+        }
+        host
+    }
+
+    fn copy(&mut self, (from, to): (u64, u64), span: (u64, u64)) {
+        let range = span.0 as usize..(span.0 + span.1) as usize;
+        let bytes = self.expected[from as usize][range.clone()].to_vec();
+        self.expected[to as usize][range].copy_from_slice(&bytes);
+        self.memory.work(Work::Copy { from: piece(from, span), to: piece(to, span) });
+    }
+
+    fn combine(&mut self, (from, into): (u64, u64), span: (u64, u64)) {
+        let range = span.0 as usize..(span.0 + span.1) as usize;
+        let operand = self.expected[from as usize][range.clone()].to_vec();
+        self.expected[into as usize][range].iter_mut().zip(operand).for_each(|(byte, other)| {
+            *byte = byte.wrapping_add(other);
+        });
+        let reduction = Reduction::new(Operator::Sum, Element::U8).expect("defined");
+        let (from, into) = (piece(from, span), piece(into, span));
+        self.memory.work(Work::Reduce(Combination { from, into, reduction, from_left: false }));
+    }
+
+    fn deliver(&mut self, to: u64, (offset, len): (u64, u64)) {
+        let bytes: Vec<u8> = (0..len).map(|at| (at * 3 + offset) as u8).collect();
+        self.expected[to as usize][offset as usize..(offset + len) as usize].copy_from_slice(&bytes);
+        self.memory.work(Work::Deliver { bytes, to: piece(to, (offset, len)) });
+    }
+
+    /// What whoever sends from there finds.
+    fn is_right(&mut self, place: u64, span: (u64, u64)) -> bool {
+        let mut found = vec![0; span.1 as usize];
+        self.memory.place_to_read(piece(place, span)).and_then(|place| place.read(&mut found)).expect("within reach");
+        found == self.expected[place as usize][span.0 as usize..(span.0 + span.1) as usize]
+    }
+
+    /// Turns until nothing is left.
+    fn finish(&mut self) -> usize {
+        self.memory.set_out();
+        (0..).take_while(|_| !self.memory.backlog.is_empty() && self.memory.attend()).count()
+    }
+}
+
+fn span() -> impl Strategy<Value = (u64, u64)> {
+    let short = (0..BYTES, 0..SHORT);
+    let long = (0..BYTES, 0..BYTES);
+    prop_oneof![short, long].prop_map(|(offset, len)| (offset, len.min(BYTES - offset)))
+}
+
+#[derive(Debug, Clone)]
+enum Act {
+    Copy((u64, u64), (u64, u64)),
+    Combine((u64, u64), (u64, u64)),
+    Deliver(u64, (u64, u64)),
+    Read(u64, (u64, u64)),
+    /// The orders end.
+    SetOut,
+    /// Another turn begins.
+    Turn,
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    let pair = || (0..PLACES, 1..PLACES).prop_map(|(one, behind)| (one, (one + behind) % PLACES));
+    prop_oneof![
+        4 => (pair(), span()).prop_map(|(pair, span)| Act::Copy(pair, span)),
+        4 => (pair(), span()).prop_map(|(pair, span)| Act::Combine(pair, span)),
+        1 => (0..PLACES, span()).prop_map(|(to, (offset, len))| Act::Deliver(to, (offset, len.min(SHORT)))),
+        1 => (0..PLACES, span()).prop_map(|(place, (offset, len))| Act::Read(place, (offset, len.min(SHORT)))),
+        2 => Just(Act::SetOut),
+        1 => Just(Act::Turn),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    /// Whenever it is done, each piece of work finds what came before it, and nothing of what comes behind it.
+    #[test]
+    fn orders_leave_what_they_would_leave_if_done_at_once(acts in prop::collection::vec(act(), 1..40)) {
+        let mut host = Host::new();
+        for act in acts {
+            match act {
+                Act::Copy(places, span) => host.copy(places, span),
+                Act::Combine(places, span) => host.combine(places, span),
+                Act::Deliver(to, span) => host.deliver(to, span),
+                Act::Read(place, span) => prop_assert!(host.is_right(place, span)),
+                Act::SetOut => _ = host.memory.set_out(),
+                Act::Turn => _ = host.memory.attend(),
+            }
+        }
+        host.finish();
+        prop_assert!(host.memory.backlog.is_empty());
+        for place in 0..PLACES {
+            prop_assert!(host.is_right(place, (0, BYTES)), "place {place}");
+        }
+    }
+}
+
+#[test]
+fn a_turn_is_bounded_and_receivers_have_theirs_one_after_another() {
+    let mut host = Host::new();
+    let whole = (0, BYTES);
+    for _ in 0..4 {
+        host.copy((STAGED, 0), whole);
+        host.combine((STAGED, 0), whole);
+    }
+    host.copy((STAGED, 1), whole);
+    host.memory.set_out();
+    let names = |host: &Host, call| host.memory.backlog.names(CallId(call));
+    assert!(host.memory.planned.done < TURN + PIECE, "{} bytes", host.memory.planned.done);
+    assert_eq!(host.memory.backlog.timer(), Some(std::time::Duration::ZERO), "there is more to do");
+    host.copy((STAGED, 2), (0, 8));
+    assert!(!names(&host, 2), "what is short is done");
+    let mut turns = 0;
+    while names(&host, 1) {
+        assert!(host.memory.attend() && host.memory.planned.done < TURN + PIECE);
+        turns += 1;
+    }
+    assert!(turns <= 4 && names(&host, 0), "{turns} turns, half of each for whoever asks for less");
+    assert!(host.finish() >= 8 && host.is_right(0, whole) && host.is_right(1, whole));
+}
+
+/// Staging that is given back while it is still read from stays for so long.
+#[test]
+fn what_planned_work_needs_stays() {
+    let mut host = Host::new();
+    host.combine((0, STAGED), (0, BYTES));
+    host.copy((STAGED, 1), (0, BYTES));
+    host.memory.work(Work::Unstage { id: StagingId(1) });
+    host.memory.set_out();
+    assert!(host.memory.staging.contains_key(&StagingId(1)));
+    host.finish();
+    assert!(host.memory.staging.is_empty() && host.is_right(1, (0, BYTES)));
+}
+
+/// As where a rank dies in the middle.
+#[test]
+fn planned_work_of_a_call_that_is_cut_off_is_not_done() {
+    for gone in [true, false] {
+        let mut host = Host::new();
+        host.copy((0, 1), (0, BYTES));
+        host.copy((1, 2), (0, BYTES));
+        host.memory.set_out();
+        let missing = host.memory.cut_off(CallId(0), gone);
+        let cut_off: &[CallId] = if gone { &[CallId(1), CallId(2)] } else { &[] };
+        assert_eq!(missing, cut_off);
+        host.finish();
+        assert!(host.memory.backlog.is_empty());
+        assert_eq!(host.is_right(2, (0, BYTES)), !gone);
+    }
+}
