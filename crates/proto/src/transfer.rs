@@ -379,9 +379,11 @@ impl Transfer {
         {
             return false;
         }
-        let mut offset = 0;
+        let mut end = 0;
         for (rts, number) in ready.iter().zip(first..) {
             let &Rts { destination, tag, occurrence, bytes, eager } = rts;
+            let offset = end;
+            end += if eager { bytes as u32 } else { 0 };
             let name = Name { scope, destination, source, tag, occurrence };
             let key = Key { from, number: Number::Rts(number) };
             if (scope != Scope::Single && self.incoming.matching.has_message(&name)) || (bytes == 0 && !eager) {
@@ -391,7 +393,6 @@ impl Transfer {
                 // Its source hears of that by itself.
             } else if eager {
                 self.arrived_whole(site, key, name, (offset, bytes));
-                offset += bytes as u32;
             } else if let Some(Posting { step, to }) = self.incoming.begin(site, &name) {
                 if to.len != bytes {
                     self.end(step, Err(name.mismatch(bytes, to.len)));

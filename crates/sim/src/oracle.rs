@@ -18,7 +18,7 @@ use crate::cluster::{group_number, handle, sp_id};
 use crate::combined::Combined;
 use crate::faults::{Cut, HostPause};
 use crate::pattern::Pattern;
-use crate::scenario::{GroupPlan, Scenario};
+use crate::scenario::{CallPlan, GroupPlan, Scenario};
 use crate::store::{CallOutput, Origin};
 
 /// One rank's call.
@@ -277,7 +277,7 @@ impl Truth {
         for (group, plan) in scenario.groups.iter().enumerate().filter(|(_, plan)| !plan.leave_on_error) {
             let mut told = (0..plan.members.len()).filter_map(|member| self.told.get(&(group, member)));
             let Some(one) = told.next() else { continue };
-            if let Some(other) = told.find(|other| !says_the_same(one, other)) {
+            if let Some(other) = told.find(|other| !says_the_same(plan, one, other)) {
                 let (one, other) = (one.to_string(), other.to_string());
                 return Err(Breach::Verdicts { group: handle(group), one, other });
             }
@@ -299,13 +299,16 @@ impl Truth {
     }
 }
 
-/// Whether two errors have the same cause. Of many that disagree whoever notices names two.
-fn says_the_same(one: &CollectiveError, other: &CollectiveError) -> bool {
+/// Whether two errors have the same cause. Of many that disagree whoever notices names two, and whoever calls late one
+/// that has ended what it called and left.
+fn says_the_same(plan: &GroupPlan, one: &CollectiveError, other: &CollectiveError) -> bool {
+    let left = matches!((one, other), (CollectiveError::RankLost(_), CollectiveError::RankLost(_)))
+        && plan.calls.iter().any(CallPlan::is_disputed);
     let witnesses = matches!(
         one,
         CollectiveError::Mismatch { .. } | CollectiveError::Block { .. } | CollectiveError::Configuration { .. }
     );
-    one == other || witnesses && std::mem::discriminant(one) == std::mem::discriminant(other)
+    one == other || left || witnesses && std::mem::discriminant(one) == std::mem::discriminant(other)
 }
 
 /// Whether the rank's last call was what is said of it.

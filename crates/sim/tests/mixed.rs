@@ -117,14 +117,27 @@ fn seeds_of_small_calls_that_found_something_stay_quiet() {
 
 /// The same, of all hardships: two ends of a link gave each other up in turn behind a cut, and a new group failed; the
 /// silence of a cut was counted against groups behind it; a rank that was stood in for was named for what it had passed
-/// on; tiny fragments, a tenth of them lost, sent more than their headers had been counted for.
+/// on; tiny fragments, a tenth of them lost, sent more than their headers had been counted for; bytes for a dead rank
+/// were taken for those of the next message in a frame; a stranger was forgotten between its frames; ranks that called
+/// after a dispute were told of different ones that had left.
 #[test]
 fn seeds_of_hardships_that_found_something_stay_quiet() {
     let given_up_in_turn = [5006];
     let silence_of_before = [508, 897, 1013, 2127, 2471, 2652, 2658, 4887, 5358, 6303, 6706, 6770, 7346, 7555];
     let named_who_had_not_called = [21_369];
     let headers_of_tiny_fragments = [27_250];
-    let all = [&given_up_in_turn[..], &silence_of_before, &named_who_had_not_called, &headers_of_tiny_fragments];
+    let bytes_of_a_dead_rank = [1_215_744];
+    let forgotten_between_frames = [1_207_463, 1_210_563, 1_214_739, 1_214_963, 1_216_519, 1_220_099, 1_221_183];
+    let left_after_a_dispute = [1_213_654];
+    let all = [
+        &given_up_in_turn[..],
+        &silence_of_before,
+        &named_who_had_not_called,
+        &headers_of_tiny_fragments,
+        &bytes_of_a_dead_rank,
+        &forgotten_between_frames,
+        &left_after_a_dispute,
+    ];
     stay_quiet(&all.concat(), mixed_hardships);
 }
 

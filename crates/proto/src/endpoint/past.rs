@@ -9,6 +9,9 @@ use std::collections::BTreeMap;
 
 use crate::ids::SpId;
 
+/// Strangers that are remembered in any case: forgotten between two of its frames, one could not ask for a group.
+const FEWEST_STRANGERS: usize = 16;
+
 /// Why a peer may be forgotten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Past {
@@ -44,8 +47,8 @@ impl PastPeers {
 
     /// The oldest of those that we have met and of the strangers, where there are more than `most`.
     pub(super) fn excess(&self, most: usize) -> [Option<SpId>; 2] {
-        [&self.met, &self.strangers]
-            .map(|kind| kind.first_key_value().filter(|_| kind.len() > most).map(|(_, one)| *one))
+        [(&self.met, most), (&self.strangers, most.max(FEWEST_STRANGERS))]
+            .map(|(kind, most)| kind.first_key_value().filter(|_| kind.len() > most).map(|(_, one)| *one))
     }
 
     fn of(&mut self, past: Past) -> &mut BTreeMap<u64, SpId> {

@@ -357,6 +357,8 @@ impl Memory {
                 } else if offered.taken || (waits && age < PATIENCE) || !self.errands.withdraw(self.backlog.state(at)) {
                     return false;
                 } else {
+                    // Not offered again: a rank that is stopped waits for ever.
+                    *self.backlog.state(at) = State::Planned(None);
                     self.planned.are_there();
                 }
             }
