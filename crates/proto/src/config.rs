@@ -27,6 +27,24 @@ pub enum AllgatherAlgorithm {
     Multicast,
 }
 
+/// The most of a quota that all may use together, one user, and one job of it ([`Account`](crate::Account)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// All together.
+    pub all: u64,
+    /// One user, whatever jobs its ranks name.
+    pub user: u64,
+    /// One job of a user.
+    pub job: u64,
+}
+
+impl Limits {
+    /// One for all together.
+    pub const fn of_all(all: u64) -> Limits {
+        Limits { all, user: u64::MAX, job: u64::MAX }
+    }
+}
+
 /// Settings of one service process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
@@ -55,17 +73,11 @@ pub struct Config {
     /// `None` where service processes carry out all. Agreed.
     pub deferred: Option<Arc<str>>,
     /// Bytes of staging for ranks that have not called (SP-6) and messages that came early.
-    pub staging_quota: u64,
-    /// As many of them for the groups of one account ([`Account`](crate::Account)).
-    pub owner_staging_quota: u64,
-    /// Bytes of scratch, beside staging, for the calls of one account that all its ranks here have made.
-    pub owner_scratch_quota: u64,
-    /// Bytes of staging for the groups of one user, whatever jobs its ranks name ([`Account`](crate::Account)).
-    pub user_staging_quota: u64,
-    /// Bytes of scratch for the calls of one user.
-    pub user_scratch_quota: u64,
-    /// Bytes of scratch for the calls of all.
-    pub scratch_quota: u64,
+    pub staging_quota: Limits,
+    /// Bytes of scratch, beside staging, for the calls that ranks here have made.
+    pub scratch_quota: Limits,
+    /// Bytes, about, of what is kept of groups and recordings.
+    pub tables_quota: Limits,
     /// Service processes that groups may be with. One user's groups may name half as many that were never heard: so
     /// much of the table can be filled by made-up members.
     pub peers: usize,
@@ -114,12 +126,9 @@ impl Default for Config {
             eager_bytes: 0,
             tuning: None,
             deferred: None,
-            staging_quota: 1 << 30,
-            owner_staging_quota: 512 << 20,
-            owner_scratch_quota: 2 << 30,
-            user_staging_quota: u64::MAX,
-            user_scratch_quota: u64::MAX,
-            scratch_quota: u64::MAX,
+            staging_quota: Limits { job: 512 << 20, ..Limits::of_all(1 << 30) },
+            scratch_quota: Limits { job: 2 << 30, ..Limits::of_all(u64::MAX) },
+            tables_quota: Limits::of_all(u64::MAX),
             peers: 4096,
             past_peers: 256,
             heartbeat: Duration::from_secs(1),
@@ -151,7 +160,8 @@ impl Config {
 
     /// The most scratch that one call can have.
     pub(crate) fn most_scratch(&self) -> u64 {
-        self.owner_scratch_quota.min(self.user_scratch_quota).min(self.scratch_quota)
+        let Limits { all, user, job } = self.scratch_quota;
+        all.min(user).min(job)
     }
 
     fn settings_digest(&self) -> u64 {

@@ -223,12 +223,13 @@ impl Endpoint {
         recording: impl Into<Arc<Recording>>,
     ) -> Result<(), RecordError> {
         let g = self.groups.get_mut(&group).ok_or(RecordError::Group)?;
-        g.record(rank, number, recording.into())
+        g.record(&mut self.node.out, rank, number, recording.into())
     }
 
     /// A local rank does not call a recording any more. False while a call of it has not ended.
     pub fn handle_free(&mut self, group: GroupHandle, rank: Rank, number: u32) -> bool {
-        self.groups.get_mut(&group).is_none_or(|g| g.tagged.free(rank, number))
+        let Some(g) = self.groups.get_mut(&group) else { return true };
+        g.tagged.free(&mut self.node.out, g.members.account, (rank, number))
     }
 
     /// A local rank calls a collective, a recorded group or a message. Answered by exactly one [`Event::Completed`].

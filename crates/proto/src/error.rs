@@ -173,6 +173,12 @@ pub enum Refusal {
          its outboardd"
     )]
     Quota,
+    /// Its job has too large groups and recordings.
+    #[error(
+        "its job's quota of memory for groups and recordings on its host is used up; destroy some of them, or raise \
+         --job-tables of its outboardd"
+    )]
+    Tables,
     /// The service process cannot take what the rank hands over.
     #[error(
         "its service process is out of descriptors; raise its limit on them (`ulimit -n`, LimitNOFILE in its unit)"

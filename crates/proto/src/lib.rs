@@ -29,7 +29,7 @@ mod multicast;
 mod outbox;
 mod transfer;
 
-pub use config::Config;
+pub use config::{Config, Limits};
 pub use deadlines::Deadlines;
 pub use endpoint::Endpoint;
 pub use error::{CollectiveError, GroupError, Refusal};

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use outboard_plan::{Rank, Reduction};
 
-use crate::config::Config;
+use crate::config::{Config, Limits};
 use crate::error::CollectiveError;
 use crate::group::members::Members;
 use crate::ids::{CallId, GroupHandle, InstanceId, Instant, SpId, StagingId};
@@ -47,8 +47,9 @@ pub(crate) struct Outbox {
     pub(crate) unfinished: VecDeque<GroupHandle>,
     pub(crate) counters: Counters,
     narrates: bool,
-    staging_quota: Shares,
-    scratch_quota: Shares,
+    staging_quota: Limits,
+    scratch_quota: Limits,
+    tables_quota: Limits,
     /// What each account uses of a quota; none that uses none.
     used_by: BTreeMap<(Quota, Account), u64>,
     next_staging: u64,
@@ -72,16 +73,9 @@ impl Outbox {
             unfinished: VecDeque::new(),
             counters: Counters::default(),
             narrates: config.narrate,
-            staging_quota: Shares {
-                all: config.staging_quota,
-                user: config.user_staging_quota,
-                job: config.owner_staging_quota,
-            },
-            scratch_quota: Shares {
-                all: config.scratch_quota,
-                user: config.user_scratch_quota,
-                job: config.owner_scratch_quota,
-            },
+            staging_quota: config.staging_quota,
+            scratch_quota: config.scratch_quota,
+            tables_quota: config.tables_quota,
             used_by: BTreeMap::new(),
             next_staging: 1,
         }
@@ -90,20 +84,21 @@ impl Outbox {
     /// Memory of the service process for a group, or none when the quota of its job, of its user or of all is used up.
     pub(crate) fn stage(&mut self, quota: Quota, members: &Members, bytes: u64) -> Option<Staging> {
         let account = members.account;
-        let size = staging_size(bytes).filter(|size| self.has_room(quota, account, *size))?;
-        *self.used_by.entry((quota, account)).or_default() += size;
-        self.counters.staging_peak = self.counters.staging_peak.max(self.used_by.values().sum());
+        let size = staging_size(bytes).filter(|size| self.hold(quota, account, *size))?;
+        let staged = self.used_by.iter().filter(|((quota, _), _)| *quota != Quota::Tables).map(|(_, used)| used).sum();
+        self.counters.staging_peak = self.counters.staging_peak.max(staged);
         let id = StagingId(self.next_staging);
         self.next_staging += 1;
         self.orders.push_back(Order::Stage { id, bytes, group: members.handle });
         Some(Staging { id, bytes, size, quota, account })
     }
 
-    /// Whether [`Self::stage`] gives now what all in all has this size ([`staging_size`]).
+    /// Whether a quota has room for what all in all has this size ([`staging_size`]).
     pub(crate) fn has_room(&self, quota: Quota, account: Account, size: u64) -> bool {
-        let Shares { all, user, job } = match quota {
+        let Limits { all, user, job } = match quota {
             Quota::Late => self.staging_quota,
             Quota::Calls => self.scratch_quota,
+            Quota::Tables => self.tables_quota,
         };
         let of_user = |job| Account { job, ..account };
         let of_all = (Account::default(), Account { user: u32::MAX, job: u64::MAX });
@@ -114,14 +109,26 @@ impl Outbox {
         })
     }
 
-    pub(crate) fn unstage(&mut self, staging: Staging) {
-        let of = (staging.quota, staging.account);
-        if let Some(used) = self.used_by.get_mut(&of) {
-            *used -= staging.size;
+    /// Counts this to a quota, if it has room, until [`Self::release`].
+    pub(crate) fn hold(&mut self, quota: Quota, account: Account, size: u64) -> bool {
+        let room = self.has_room(quota, account, size);
+        if room && size > 0 {
+            *self.used_by.entry((quota, account)).or_default() += size;
+        }
+        room
+    }
+
+    pub(crate) fn release(&mut self, quota: Quota, account: Account, size: u64) {
+        if let Some(used) = self.used_by.get_mut(&(quota, account)) {
+            *used -= size;
             if *used == 0 {
-                self.used_by.remove(&of);
+                self.used_by.remove(&(quota, account));
             }
         }
+    }
+
+    pub(crate) fn unstage(&mut self, staging: Staging) {
+        self.release(staging.quota, staging.account, staging.size);
         self.orders.push_back(Order::Unstage { id: staging.id });
     }
 
@@ -284,13 +291,15 @@ pub(crate) struct Completion {
     pub(crate) rank: Rank,
 }
 
-/// To which of the quotas staging counts.
+/// To which of the quotas memory counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Quota {
     /// What is held for ranks that have not called.
     Late,
     /// What calls need that all local ranks have made.
     Calls,
+    /// What is kept of groups and recordings, beside staging.
+    Tables,
 }
 
 /// Staging in use. Given back with [`Outbox::unstage`].
@@ -302,14 +311,6 @@ pub(crate) struct Staging {
     size: u64,
     pub(crate) quota: Quota,
     account: Account,
-}
-
-/// The most of a quota that all may use, one user, one job of it.
-#[derive(Debug, Clone, Copy)]
-struct Shares {
-    all: u64,
-    user: u64,
-    job: u64,
 }
 
 #[cfg(test)]
@@ -344,16 +345,9 @@ mod tests {
     #[test]
     fn a_user_of_many_jobs_leaves_the_rest_to_others() {
         for quota in [Quota::Late, Quota::Calls] {
-            let (all, user, job) = (96 * UNIT, 56 * UNIT, 40 * UNIT);
-            let mut out = Outbox::new(&Config {
-                staging_quota: all,
-                user_staging_quota: user,
-                owner_staging_quota: job,
-                scratch_quota: all,
-                user_scratch_quota: user,
-                owner_scratch_quota: job,
-                ..Config::default()
-            });
+            let limits = Limits { all: 96 * UNIT, user: 56 * UNIT, job: 40 * UNIT };
+            let config = Config { staging_quota: limits, scratch_quota: limits, ..Config::default() };
+            let mut out = Outbox::new(&config);
             let first = stage(&mut out, quota, 11, 40);
             assert_eq!(try_stage(&mut out, quota, 12, 17), None, "more than the user has left");
             stage(&mut out, quota, 12, 16);
@@ -366,8 +360,8 @@ mod tests {
 
     #[test]
     fn a_job_at_its_quota_of_staging_leaves_the_rest_to_others() {
-        let (staging_quota, owner_staging_quota) = (96 * UNIT, 56 * UNIT);
-        let mut out = Outbox::new(&Config { staging_quota, owner_staging_quota, ..Config::default() });
+        let staging_quota = Limits { job: 56 * UNIT, ..Limits::of_all(96 * UNIT) };
+        let mut out = Outbox::new(&Config { staging_quota, ..Config::default() });
         let first = stage(&mut out, Quota::Late, 1, 56);
         assert_eq!(try_stage(&mut out, Quota::Late, 1, 1), None);
         let other = stage(&mut out, Quota::Late, 2, 40);
@@ -385,8 +379,9 @@ mod tests {
 
     #[test]
     fn what_is_held_for_late_ranks_takes_nothing_from_calls() {
-        let (staging_quota, owner_scratch_quota) = (96 * UNIT, 48 * UNIT);
-        let mut out = Outbox::new(&Config { staging_quota, owner_scratch_quota, ..Config::default() });
+        let scratch_quota = Limits { job: 48 * UNIT, ..Limits::of_all(u64::MAX) };
+        let config = Config { staging_quota: Limits::of_all(96 * UNIT), scratch_quota, ..Config::default() };
+        let mut out = Outbox::new(&config);
         stage(&mut out, Quota::Late, 1, 96);
         let own = stage(&mut out, Quota::Calls, 1, 48);
         assert_eq!(try_stage(&mut out, Quota::Calls, 1, 1), None);
@@ -398,7 +393,7 @@ mod tests {
 
     #[test]
     fn what_is_allocated_counts_and_is_little_more_than_what_is_used() {
-        let mut out = Outbox::new(&Config { staging_quota: 1000 * UNIT, ..Config::default() });
+        let mut out = Outbox::new(&Config { staging_quota: Limits::of_all(1000 * UNIT), ..Config::default() });
         let held: Vec<_> = std::iter::from_fn(|| out.stage(Quota::Late, &members(1), 1)).collect();
         assert_eq!(held.len(), 1000, "messages of one byte");
         held.into_iter().for_each(|staging| out.unstage(staging));

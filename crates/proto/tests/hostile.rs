@@ -12,7 +12,7 @@ use outboard_proto::wire::{
     Number, Origin, PayloadHash, Piece, Rts, TransferMessage,
 };
 use outboard_proto::{
-    Absentee, Absentees, Account, CallId, CallKind, Config, Endpoint, Event, GroupSpec, InstanceId, Instant,
+    Absentee, Absentees, Account, CallId, CallKind, Config, Endpoint, Event, GroupSpec, InstanceId, Instant, Limits,
     PostedCall, ReceivedDatagram, Signature, SpId, Transmit, sizes_digest,
 };
 use proptest::prelude::*;
@@ -228,8 +228,8 @@ fn config() -> Config {
     let watchdog = Some(Duration::from_millis(3));
     Config {
         chunk_bytes: 1000,
-        staging_quota: STAGING,
-        owner_scratch_quota: SCRATCH,
+        staging_quota: Limits::of_all(STAGING),
+        scratch_quota: Limits::of_all(SCRATCH),
         watchdog,
         narrate: true,
         ..Config::default()

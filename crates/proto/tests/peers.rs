@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use outboard_plan::Rank;
+use outboard_plan::{ProgramBuilder, Rank, Span};
 use outboard_proto::wire::{FrameHeader, GroupMessage, InstanceMessage, Message};
 use outboard_proto::{
-    Account, CollectiveError, Config, Endpoint, Event, GroupHandle, GroupSpec, InstanceId, Instant, Refusal, SpId,
-    Transmit,
+    Account, CollectiveError, Config, Endpoint, Event, GroupError, GroupHandle, GroupSpec, InstanceId, Instant, Limits,
+    RecordError, Recording, Refusal, SpId, Transmit,
 };
 
 mod support;
@@ -147,4 +147,45 @@ fn made_up_members_leave_room_for_the_groups_of_others() {
     assert!(crowded(&asks(1, 3, &[111])), "an eleventh");
     assert!(!crowded(&asks(2, 4, &(200..209).collect::<Vec<_>>())), "another user");
     assert!(crowded(&asks(2, 5, &[209])), "20 are known");
+}
+
+/// Memory that groups and recordings take counts to the job that makes them, and comes back with them.
+#[test]
+fn groups_and_recordings_count_to_their_job() {
+    let tables_quota = Limits { job: 16 << 10, ..Limits::of_all(u64::MAX) };
+    let mut here = Endpoint::new(SpId(HERE), Config { tables_quota, ..Config::default() }, 1);
+    let now = Instant(1);
+    let group = |number: u32, ranks: usize| {
+        let others = (1..ranks as u64).map(|at| 1000 * u64::from(number) + at);
+        let members: Vec<u64> = [HERE].into_iter().chain(others).collect();
+        GroupSpec { handle: GroupHandle(number), ..support::spec(&members) }
+    };
+    let ask = |here: &mut Endpoint, job: u64, spec: &GroupSpec| {
+        here.handle_create_group(now, Account { user: 1, job }, spec, Rank(0));
+        drive(here, now).1
+    };
+    let refused = GroupError::Failed(CollectiveError::Refused { rank: Rank(0), why: Refusal::Tables });
+    let is_refused = |events: &[Event]| {
+        events.iter().any(|event| matches!(event, Event::GroupReady { result: Err(error), .. } if *error == refused))
+    };
+    assert!(!is_refused(&ask(&mut here, 1, &group(1, 40))));
+    assert!(is_refused(&ask(&mut here, 1, &group(2, 40))), "two of forty members are more than 16 KiB");
+    assert!(!is_refused(&ask(&mut here, 2, &group(2, 40))), "another job");
+    here.handle_leave(now, GroupHandle(1), Rank(0));
+    drive(&mut here, now);
+    assert!(!is_refused(&ask(&mut here, 1, &group(3, 1))), "room again");
+    let recording = |steps: usize| {
+        let mut builder = ProgramBuilder::new(Rank(0), 1);
+        for at in 0..steps as u64 {
+            builder.copy(Span::output(16 * at, 8), Span::output(16 * at + 8, 8), &[]);
+        }
+        Recording { program: builder.build().into(), reductions: Vec::new() }
+    };
+    assert_eq!(here.handle_record(GroupHandle(3), Rank(0), 1, recording(60)), Ok(()));
+    assert_eq!(here.handle_record(GroupHandle(3), Rank(0), 2, recording(60)), Err(RecordError::Quota));
+    assert!(here.handle_free(GroupHandle(3), Rank(0), 1));
+    assert_eq!(here.handle_record(GroupHandle(3), Rank(0), 2, recording(60)), Ok(()));
+    here.handle_leave(now, GroupHandle(3), Rank(0));
+    drive(&mut here, now);
+    assert!(!is_refused(&ask(&mut here, 1, &group(4, 40))), "all of it");
 }

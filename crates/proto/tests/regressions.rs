@@ -5,7 +5,7 @@ use outboard_proto::wire::{
     FrameHeader, FrameKind, GroupMessage, InstanceMessage, Message, MulticastMessage, Origin, Rts, TransferMessage,
 };
 use outboard_proto::{
-    Account, CallId, CallKind, CollectiveError, Config, Endpoint, Event, GroupError, GroupHandle, GroupSpec,
+    Account, CallId, CallKind, CollectiveError, Config, Endpoint, Event, GroupError, GroupHandle, GroupSpec, Limits,
     InstanceId, Instant, PostedCall, Signature, SpId, Transmit,
 };
 
@@ -262,7 +262,7 @@ fn a_repair_before_the_barrier_is_refused() {
 fn a_collective_that_stood_in_for_its_ranks_does_not_wait_for_itself() {
     let bytes = 33_000;
     // Room for the output of one rank or for the scratch, and not for both.
-    let config = Config { staging_quota: 60_000, ..Config::default() };
+    let config = Config { staging_quota: Limits::of_all(60_000), ..Config::default() };
     let mut victim = Victim { sp: Endpoint::new(SpId(10), config, 1), seq: 0 };
     let spec = spec(&[HONEST, SpId(10)]);
     let (digest, fingerprint) = (victim.sp.config().digest(), spec.fingerprint());

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use outboard_plan::{ProgramBuilder, Rank, Span};
 use outboard_proto::wire::{Cts, EarlyCts, Few, GroupMessage, Message, Number, Origin, Piece, Rts, TransferMessage};
 use outboard_proto::{
-    Account, CallId, CallKind, Config, Endpoint, Event, InstanceId, Instant, Order, PostedCall, Recording, Signature,
+    Account, CallId, CallKind, Config, Endpoint, Event, InstanceId, Instant, Limits, Order, PostedCall, Recording, Signature,
     SpId, TaggedCall,
 };
 use proptest::prelude::*;
@@ -147,7 +147,7 @@ struct Driver {
 impl Driver {
     /// Ranks 0 and 1 here, 2 and 3 at the hostile one, in a group that is made.
     fn new() -> Driver {
-        let config = Config { staging_quota: QUOTA, ..Config::default() };
+        let config = Config { staging_quota: Limits::of_all(QUOTA), ..Config::default() };
         let spec = support::spec(&[10, 10, 11, 11]);
         let (digest, fingerprint) = (config.digest(), spec.fingerprint());
         let sp = Endpoint::new(SpId(10), config, 1);

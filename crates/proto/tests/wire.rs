@@ -98,7 +98,8 @@ fn error() -> impl Strategy<Value = CollectiveError> {
                 Just(Refusal::Quota),
                 Just(Refusal::Descriptors),
                 Just(Refusal::Forgotten),
-                Just(Refusal::Peers)
+                Just(Refusal::Peers),
+                Just(Refusal::Tables)
             ]
         )
             .prop_map(|(rank, why)| CollectiveError::Refused { rank, why }),

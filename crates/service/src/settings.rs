@@ -17,7 +17,7 @@ use clap::{ArgMatches, Args, ValueEnum};
 use outboard_fabric::multicast::{DEFAULT_PORT, IP_UDP_HEADERS, Interface, InterfaceError};
 use outboard_fabric::{SharedKey, rdma_device};
 use outboard_plan::selection::{Tuning, TuningError};
-use outboard_proto::Config;
+use outboard_proto::{Config, Limits};
 use outboard_proto::config::AllgatherAlgorithm;
 use outboard_proto::wire::DATAGRAM_HEADER_BYTES;
 use outboard_units::{Rate, Size};
@@ -263,7 +263,10 @@ pub struct Settings {
     /// Bytes of these together
     #[arg(long, env = "OUTBOARD_JOB_MEMORY", default_value = "1024G")]
     pub job_memory: Size,
-    /// How many times these four job quotas all jobs of one user may use together on this host
+    /// Bytes, about, that the daemon keeps of the groups and recordings of one job
+    #[arg(long, env = "OUTBOARD_JOB_TABLES", default_value = "1G")]
+    pub job_tables: Size,
+    /// How many times these five job quotas all jobs of one user may use together on this host
     #[arg(long, env = "OUTBOARD_USER_JOBS", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
     pub user_jobs: u32,
     /// Pieces of memory that one rank may share with the daemon; each takes a descriptor
@@ -462,15 +465,24 @@ impl Settings {
             tuning: self.tuning.as_deref().map(read_tuning).transpose()?.map(Arc::new),
             deferred: deferred.then(|| self.ofi_provider.as_str().into()),
             peers: self.max_peers as usize,
-            staging_quota: self.staging_quota.0,
+            staging_quota: Limits {
+                all: self.staging_quota.0,
+                user: self.user_staging.0,
+                job: self.job_staging.0,
+            },
+            scratch_quota: Limits {
+                all: self.scratch_quota.0,
+                user: self.user_scratch.0,
+                job: self.job_scratch.0,
+            },
+            tables_quota: Limits {
+                user: self.job_tables.0.saturating_mul(self.user_jobs.into()),
+                job: self.job_tables.0,
+                ..Limits::of_all(u64::MAX)
+            },
             narrate: self.trace.is_some(),
             group_timeout: Some(self.group_timeout).filter(|after| !after.is_zero()),
             watchdog: Some(self.watchdog).filter(|after| !after.is_zero()),
-            owner_staging_quota: self.job_staging.0,
-            owner_scratch_quota: self.job_scratch.0,
-            user_staging_quota: self.user_staging.0,
-            user_scratch_quota: self.user_scratch.0,
-            scratch_quota: self.scratch_quota.0,
             ..Config::default()
         })
     }

@@ -162,7 +162,7 @@ impl Host {
         plan: &NetworkPlan,
         sabotage: Option<Sabotage>,
     ) -> Self {
-        let memory = Memory::new(store, config.staging_quota.saturating_add(config.owner_scratch_quota));
+        let memory = Memory::new(store, config.staging_quota.all.saturating_add(config.scratch_quota.job));
         Host {
             sp: Endpoint::new(id, config, seed),
             memory,

@@ -23,7 +23,7 @@ use outboard_proto::config::AllgatherAlgorithm;
 use outboard_proto::wire::{
     DatagramHeader, FRAME_HEADER_BYTES, FrameHeader, FrameKind, Message, MulticastKey, PayloadHash,
 };
-use outboard_proto::{CallId, Channel, CollectiveError, Config, GroupSpec, InstanceId, Instant, SpId};
+use outboard_proto::{CallId, Channel, CollectiveError, Config, GroupSpec, InstanceId, Instant, Limits, SpId};
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -120,8 +120,8 @@ struct Play {
 fn config(ring: bool) -> Config {
     Config {
         chunk_bytes: CHUNK,
-        staging_quota: STAGING,
-        owner_scratch_quota: SCRATCH,
+        staging_quota: Limits::of_all(STAGING),
+        scratch_quota: Limits::of_all(SCRATCH),
         fragment_bytes: 4000,
         eager_bytes: if ring { 16 << 10 } else { 0 },
         allgather: if ring { AllgatherAlgorithm::Ring } else { AllgatherAlgorithm::Multicast },

@@ -226,7 +226,7 @@ impl Truth {
             // What fits the quota fits it beside other calls of its group, which are waited for.
             CollectiveError::Staging { bytes, .. } => {
                 let size = staging_size(*bytes);
-                size.is_none_or(|size| size > scenario.config.owner_scratch_quota) || scenario.groups.len() > 1
+                size.is_none_or(|size| size > scenario.config.scratch_quota.job) || scenario.groups.len() > 1
             }
             // No scenario has engines beside service processes.
             CollectiveError::Engine(_) => false,

@@ -15,6 +15,7 @@ use crate::instance::Context;
 use crate::instance::recording::{RecordError, Recording};
 use crate::instance::tagged::{TAGGED, TaggedCalls};
 use crate::interface::{InFlight, PostedCall};
+use crate::outbox::Outbox;
 
 impl Group {
     pub(super) fn tagged_in_flight(&self, now: Instant) -> Option<InFlight> {
@@ -53,11 +54,17 @@ impl Group {
         }
     }
 
-    pub(super) fn record(&mut self, rank: Rank, number: u32, recording: Arc<Recording>) -> Result<(), RecordError> {
+    pub(super) fn record(
+        &mut self,
+        out: &mut Outbox,
+        rank: Rank,
+        number: u32,
+        recording: Arc<Recording>,
+    ) -> Result<(), RecordError> {
         if !self.is_member(rank) {
             return Err(RecordError::Group);
         }
-        self.tagged.record((rank, self.members.ranks()), number, recording)
+        self.tagged.record(out, (rank, &self.members), number, recording)
     }
 
     pub(super) fn try_tagged_call(&mut self, node: &mut Node, call: PostedCall) -> Result<(), CollectiveError> {

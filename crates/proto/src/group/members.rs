@@ -67,7 +67,15 @@ pub(crate) struct Members {
     pub(crate) equipped: u32,
 }
 
+/// Bytes that are kept of a service process or rank in a group, about.
+const MEMBER_BYTES: u64 = 256;
+
 impl Members {
+    /// Bytes that are kept of the group, about.
+    pub(crate) fn bytes(&self) -> u64 {
+        MEMBER_BYTES * u64::from(self.ranks())
+    }
+
     /// The members of `spec` seen from `me`, or what is wrong with it.
     pub(crate) fn new(spec: &GroupSpec, me: SpId, config: &Config) -> Result<Self, &'static str> {
         if spec.members.is_empty() {

@@ -28,6 +28,18 @@ pub struct Recording {
     pub reductions: Vec<Reduction>,
 }
 
+/// Bytes that are kept of a step, about: itself, its ordinal, its place in the graph and its memory.
+const STEP_BYTES: u64 = 160;
+/// The same of each step that it follows.
+const AFTER_BYTES: u64 = 8;
+
+impl Recording {
+    /// Bytes that are kept of it, about.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.program.steps.iter().map(|step| STEP_BYTES + AFTER_BYTES * step.after.len() as u64).sum()
+    }
+}
+
 /// Why a recording is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
@@ -60,6 +72,12 @@ pub enum RecordError {
         /// As many as there may be.
         limit: usize,
     },
+    /// The job has too large groups and recordings.
+    #[error(
+        "the job's quota of memory for groups and recordings on this host is used up; free some of them, or raise \
+         --job-tables of outboardd"
+    )]
+    Quota,
     /// The group is not made, or the rank not in it.
     #[error("the group is not one of this rank's; record on a group between its creation and its destruction")]
     Group,

@@ -31,8 +31,8 @@ use crate::group::members::Members;
 use crate::ids::{CallId, InstanceId, Instant};
 use crate::instance::Context;
 use crate::instance::run::{Graph, Run};
-use crate::interface::{CallKind, InFlight, MemRef, PostedCall, Region, TaggedCall};
-use crate::outbox::{Completion, PIECE};
+use crate::interface::{Account, CallKind, InFlight, MemRef, PostedCall, Region, TaggedCall};
+use crate::outbox::{Completion, Outbox, PIECE, Quota};
 use crate::transfer::{Name, Outbound, Owner, Posting, StepOf, Transfer};
 use crate::wire::Scope;
 
@@ -47,6 +47,8 @@ struct Recorded {
     recording: Arc<Recording>,
     graph: Arc<Graph>,
     ordinals: Arc<[u32]>,
+    /// What is kept of it.
+    bytes: u64,
     /// Calls that have begun.
     calls: u64,
     running: bool,
@@ -129,11 +131,12 @@ impl TaggedCalls {
     /// A local rank has recorded something. The caller has looked at whether it is in the group.
     pub(crate) fn record(
         &mut self,
-        (rank, ranks): (Rank, u32),
+        out: &mut Outbox,
+        (rank, members): (Rank, &Members),
         number: u32,
         recording: Arc<Recording>,
     ) -> Result<(), RecordError> {
-        recording.check(rank, ranks)?;
+        recording.check(rank, members.ranks())?;
         let (last, steps) = self.recorded.get(&rank).copied().unwrap_or_default();
         if number <= last {
             return Err(RecordError::Number { found: number, last });
@@ -146,22 +149,32 @@ impl TaggedCalls {
         if steps > MAX_STEPS {
             return Err(RecordError::Limit { what: "steps", held: steps, limit: MAX_STEPS });
         }
+        let bytes = recording.bytes();
+        if !out.hold(Quota::Tables, members.account, bytes) {
+            return Err(RecordError::Quota);
+        }
         self.recorded.insert(rank, (number, steps));
         let ordinals = recording::ordinals(&recording.program).into();
         let graph = Graph::new(recording.program.clone()).into();
-        let recorded = Recorded { recording, graph, ordinals, calls: 0, running: false, behind: VecDeque::new() };
+        let recorded = Recorded { recording, graph, ordinals, bytes, calls: 0, running: false, behind: VecDeque::new() };
         self.recordings.insert((rank, number), recorded);
         Ok(())
     }
 
+    /// Bytes that are kept of recordings, about.
+    pub(crate) fn kept(&self) -> u64 {
+        self.recordings.values().map(|recorded| recorded.bytes).sum()
+    }
+
     /// A recording is not called any more. False while it is.
-    pub(crate) fn free(&mut self, rank: Rank, number: u32) -> bool {
+    pub(crate) fn free(&mut self, out: &mut Outbox, account: Account, (rank, number): (Rank, u32)) -> bool {
         if self.recordings.get(&(rank, number)).is_some_and(|recorded| recorded.running) {
             return false;
         }
         if let Some(recorded) = self.recordings.remove(&(rank, number))
             && let Some((_, steps)) = self.recorded.get_mut(&rank)
         {
+            out.release(Quota::Tables, account, recorded.bytes);
             *steps -= recorded.recording.program.steps.len();
         }
         true
@@ -297,6 +310,8 @@ impl TaggedCalls {
         let recordings = std::mem::take(&mut self.recordings);
         let (of_rank, of_others): (BTreeMap<_, _>, _) = recordings.into_iter().partition(|((of, _), _)| *of == rank);
         self.recordings = of_others;
+        let kept = of_rank.values().map(|recorded| recorded.bytes).sum();
+        cx.out.release(Quota::Tables, cx.members.account, kept);
         let behind: Vec<PostedCall> = of_rank.into_values().flat_map(|recorded| recorded.behind).collect();
         self.behind -= behind.len();
         let running: Vec<CallId> =

@@ -36,7 +36,7 @@ pub(crate) fn group(error: &GroupError) -> Status {
 /// The code of a recording that is refused.
 pub(crate) fn recording(error: &RecordError) -> Status {
     match error {
-        RecordError::Limit { .. } | RecordError::Size { .. } => Status::Resource,
+        RecordError::Limit { .. } | RecordError::Size { .. } | RecordError::Quota => Status::Resource,
         RecordError::Step { .. } | RecordError::Whole(_) | RecordError::Group | RecordError::Number { .. } => {
             Status::Argument
         }

@@ -16,6 +16,7 @@ use crate::group::members::Members;
 use crate::ids::{GroupHandle, Instant, OfferId, SpId};
 use crate::instance::tagged::TAGGED;
 use crate::interface::{Account, Event, GroupSpec};
+use crate::outbox::Quota;
 use crate::wire::{GroupMessage, MAX_ASKER, MAX_OFFERS, Message};
 
 /// How much longer than a rank of its own a service process waits for one elsewhere, which is missed there first.
@@ -39,9 +40,12 @@ impl Endpoint {
             return Err(GroupError::Invalid("the rank that asks is not served here"));
         }
         let offer = spec.members[rank.0 as usize].offer;
-        if !self.node.peers.has_room(account.user, members.others(), &self.node.config) {
+        let room = self.node.peers.has_room(account.user, members.others(), &self.node.config);
+        let kept = self.groups.contains_key(&spec.handle)
+            || self.node.out.has_room(Quota::Tables, account, members.bytes());
+        if let Some(why) = [(room, Refusal::Peers), (kept, Refusal::Tables)].iter().find(|(there, _)| !there) {
             // Whoever is a member and not made up asks for the rank, and is told.
-            let why = Withdrawn::Refused(Refusal::Peers);
+            let why = Withdrawn::Refused(why.1);
             self.withdraw_offer(offer, why);
             return Err(why.error(rank).into());
         }
@@ -63,6 +67,7 @@ impl Endpoint {
         }
         let now = self.node.out.now;
         members.others().for_each(|sp| self.node.peers.count_group(now, sp, true));
+        assert!(self.node.out.hold(Quota::Tables, account, members.bytes()), "there was room");
         let group = self.groups.entry(handle).or_insert(Group::new(members, spec, now));
         self.looks.change(handle, None, group.look_next(&self.node));
         group.join(&mut self.node, rank)?;
@@ -222,6 +227,7 @@ impl Endpoint {
     fn retire(&mut self, handle: GroupHandle, group: Group) {
         self.node.turns.note_transfer(handle, false);
         let members = &group.members;
+        self.node.out.release(Quota::Tables, members.account, members.bytes() + group.tagged.kept());
         if self.retired.len() >= MAX_RETIRED {
             self.retired.pop_front();
         }
