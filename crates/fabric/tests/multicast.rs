@@ -118,7 +118,8 @@ fn empty_datagrams_hide_none_behind_them() {
         foreign.send_to(&[], (group, settings.port)).expect("sending on lo works");
     }
     let mut sender = MulticastSender::new(&settings).expect("a sender on lo");
-    sender.send(group, 100, &headers(1), &[7; 10]).expect("sending on lo works");
+    let sent = sender.send(group, 100, &headers(1), &[7; 10]).expect("sending on lo works");
+    assert_eq!(sent.datagrams, 1);
     let mut batch = ReceiveBatch::new(4);
     let mut datagrams = 0;
     while receiver.receive(&mut batch).expect("receiving works").bursts > 0 {

@@ -5,8 +5,8 @@ use outboard_proto::wire::{
     FrameHeader, FrameKind, GroupMessage, InstanceMessage, Message, MulticastMessage, Origin, Rts, TransferMessage,
 };
 use outboard_proto::{
-    Account, CallId, CallKind, CollectiveError, Config, Endpoint, Event, GroupError, GroupHandle, GroupSpec, Limits,
-    InstanceId, Instant, PostedCall, Signature, SpId, Transmit,
+    Account, CallId, CallKind, CollectiveError, Config, Endpoint, Event, GroupError, GroupHandle, GroupSpec,
+    InstanceId, Instant, Limits, PostedCall, Signature, SpId, Transmit,
 };
 
 mod support;

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use outboard_plan::{ProgramBuilder, Rank, Span};
 use outboard_proto::wire::{Cts, EarlyCts, Few, GroupMessage, Message, Number, Origin, Piece, Rts, TransferMessage};
 use outboard_proto::{
-    Account, CallId, CallKind, Config, Endpoint, Event, InstanceId, Instant, Limits, Order, PostedCall, Recording, Signature,
-    SpId, TaggedCall,
+    Account, CallId, CallKind, Config, Endpoint, Event, InstanceId, Instant, Limits, Order, PostedCall, Recording,
+    Signature, SpId, TaggedCall,
 };
 use proptest::prelude::*;
 

@@ -17,9 +17,9 @@ use clap::{ArgMatches, Args, ValueEnum};
 use outboard_fabric::multicast::{DEFAULT_PORT, IP_UDP_HEADERS, Interface, InterfaceError};
 use outboard_fabric::{SharedKey, rdma_device};
 use outboard_plan::selection::{Tuning, TuningError};
-use outboard_proto::{Config, Limits};
 use outboard_proto::config::AllgatherAlgorithm;
 use outboard_proto::wire::DATAGRAM_HEADER_BYTES;
+use outboard_proto::{Config, Limits};
 use outboard_units::{Rate, Size};
 
 const IP_UDP_BYTES: u32 = IP_UDP_HEADERS as u32;
@@ -465,16 +465,8 @@ impl Settings {
             tuning: self.tuning.as_deref().map(read_tuning).transpose()?.map(Arc::new),
             deferred: deferred.then(|| self.ofi_provider.as_str().into()),
             peers: self.max_peers as usize,
-            staging_quota: Limits {
-                all: self.staging_quota.0,
-                user: self.user_staging.0,
-                job: self.job_staging.0,
-            },
-            scratch_quota: Limits {
-                all: self.scratch_quota.0,
-                user: self.user_scratch.0,
-                job: self.job_scratch.0,
-            },
+            staging_quota: Limits { all: self.staging_quota.0, user: self.user_staging.0, job: self.job_staging.0 },
+            scratch_quota: Limits { all: self.scratch_quota.0, user: self.user_scratch.0, job: self.job_scratch.0 },
             tables_quota: Limits {
                 user: self.job_tables.0.saturating_mul(self.user_jobs.into()),
                 job: self.job_tables.0,

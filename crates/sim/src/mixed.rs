@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use outboard_plan::selection::{Collective, Rule, Size, Tuning};
 use outboard_plan::{Element, Operator, Reduction};
-use outboard_proto::{Config, Limits};
 use outboard_proto::config::AllgatherAlgorithm;
+use outboard_proto::{Config, Limits};
 use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;

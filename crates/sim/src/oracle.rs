@@ -304,11 +304,13 @@ impl Truth {
 fn says_the_same(plan: &GroupPlan, one: &CollectiveError, other: &CollectiveError) -> bool {
     let left = matches!((one, other), (CollectiveError::RankLost(_), CollectiveError::RankLost(_)))
         && plan.calls.iter().any(CallPlan::is_disputed);
-    let witnesses = matches!(
-        one,
-        CollectiveError::Mismatch { .. } | CollectiveError::Block { .. } | CollectiveError::Configuration { .. }
-    );
-    one == other || left || witnesses && std::mem::discriminant(one) == std::mem::discriminant(other)
+    let witness = |error: &CollectiveError| {
+        matches!(
+            error,
+            CollectiveError::Mismatch { .. } | CollectiveError::Block { .. } | CollectiveError::Configuration { .. }
+        )
+    };
+    one == other || left || witness(one) && witness(other)
 }
 
 /// Whether the rank's last call was what is said of it.

@@ -21,7 +21,8 @@ use std::time::Duration;
 
 use outboard_plan::{Element, Rank};
 use outboard_proto::{
-    CallId, CallKind, CollectiveError, Config, GroupSpec, InstanceId, Limits, PostedCall, Recording, Signature, TaggedCall,
+    CallId, CallKind, CollectiveError, Config, GroupSpec, InstanceId, Limits, PostedCall, Recording, Signature,
+    TaggedCall,
 };
 
 use crate::breach::Breach;

@@ -156,7 +156,8 @@ impl TaggedCalls {
         self.recorded.insert(rank, (number, steps));
         let ordinals = recording::ordinals(&recording.program).into();
         let graph = Graph::new(recording.program.clone()).into();
-        let recorded = Recorded { recording, graph, ordinals, bytes, calls: 0, running: false, behind: VecDeque::new() };
+        let recorded =
+            Recorded { recording, graph, ordinals, bytes, calls: 0, running: false, behind: VecDeque::new() };
         self.recordings.insert((rank, number), recorded);
         Ok(())
     }

@@ -200,7 +200,7 @@ impl Play {
             Ok(()) => !seat.left && number > seat.last,
             // Of what is drawn unsound some is not: calls show it.
             Err(RecordError::Step { .. } | RecordError::Whole(_)) => !sound,
-            Err(RecordError::Limit { .. } | RecordError::Size { .. }) => false,
+            Err(RecordError::Limit { .. } | RecordError::Size { .. } | RecordError::Quota) => false,
             Err(RecordError::Group) => seat.left,
             Err(RecordError::Number { found, last }) => number <= seat.last && (*found, *last) == (number, seat.last),
         };

@@ -41,8 +41,8 @@ impl Endpoint {
         }
         let offer = spec.members[rank.0 as usize].offer;
         let room = self.node.peers.has_room(account.user, members.others(), &self.node.config);
-        let kept = self.groups.contains_key(&spec.handle)
-            || self.node.out.has_room(Quota::Tables, account, members.bytes());
+        let kept =
+            self.groups.contains_key(&spec.handle) || self.node.out.has_room(Quota::Tables, account, members.bytes());
         if let Some(why) = [(room, Refusal::Peers), (kept, Refusal::Tables)].iter().find(|(there, _)| !there) {
             // Whoever is a member and not made up asks for the rank, and is told.
             let why = Withdrawn::Refused(why.1);
