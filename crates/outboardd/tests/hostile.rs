@@ -9,6 +9,7 @@ use std::io::{IoSlice, Read, Write};
 use std::mem::MaybeUninit;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use outboard::{Context, Status};
@@ -358,6 +359,13 @@ fn unanswered() -> Option<(File, File)> {
 /// kernel asks about it without an answer.
 #[test]
 fn a_file_system_that_does_not_answer_holds_up_nobody() {
+    const ALONE: &str = "OUTBOARD_TEST_ALONE";
+    // In a process of its own: a child that another test begins would hold the server, and wait for its answer.
+    if std::env::var_os(ALONE).is_none() {
+        let mut alone = Command::new(std::env::current_exe().expect("this test"));
+        alone.args(["--exact", "a_file_system_that_does_not_answer_holds_up_nobody"]).env(ALONE, "1");
+        return assert!(alone.status().expect("it starts").success());
+    }
     let daemon = Daemon::start(&["--log", "off"]);
     let Some((file, _server)) = unanswered() else { return eprintln!("skipped: this user may not serve files") };
     let stranger = Stranger::connect(&daemon);

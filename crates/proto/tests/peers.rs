@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outboard_plan::{ProgramBuilder, Rank, Span};
+use outboard_plan::{Program, ProgramBuilder, Rank, Span};
 use outboard_proto::wire::{FrameHeader, GroupMessage, InstanceMessage, Message};
 use outboard_proto::{
     Account, CollectiveError, Config, Endpoint, Event, GroupError, GroupHandle, GroupSpec, InstanceId, Instant, Limits,
@@ -179,7 +179,8 @@ fn groups_and_recordings_count_to_their_job() {
         for at in 0..steps as u64 {
             builder.copy(Span::output(16 * at, 8), Span::output(16 * at + 8, 8), &[]);
         }
-        Recording { program: builder.build().into(), reductions: Vec::new() }
+        let program = Program { output_bytes: 16 * steps as u64, ..builder.build() };
+        Recording { program: program.into(), reductions: Vec::new() }
     };
     assert_eq!(here.handle_record(GroupHandle(3), Rank(0), 1, recording(60)), Ok(()));
     assert_eq!(here.handle_record(GroupHandle(3), Rank(0), 2, recording(60)), Err(RecordError::Quota));
