@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use outboard::{Context, Contribution};
 use outboard_shm::attach::Channel;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use support::{Daemon, all_say, ranks};
+use support::{Daemon, all_say, group, ranks};
 
 /// What whoever attaches is promised; mostly it takes some milliseconds.
 const PROMISED: Duration = Duration::from_secs(5);
@@ -55,15 +55,7 @@ fn busy_ranks_hold_up_nobody() {
 fn long_copies_hold_up_nobody() {
     const BLOCK: usize = 256 << 20;
     let mut daemon = Daemon::start(&[]);
-    let contexts = [0, 1].map(|_| Context::attach(Some(&daemon.socket())).expect("room"));
-    let offers: Vec<u8> = contexts.iter().flat_map(|context| *context.offer().expect("an offer")).collect();
-    let groups: Vec<_> = std::thread::scope(|scope| {
-        let make = |rank: u32| {
-            let (context, offers) = (&contexts[rank as usize], &offers[..]);
-            scope.spawn(move || context.create_group(offers, 2, rank).expect("the group is made"))
-        };
-        [0, 1].map(make).into_iter().map(|rank| rank.join().expect("no panic")).collect()
-    });
+    let groups = group(&daemon, 2);
     let sent = [1, 2].map(|byte: u8| vec![byte; BLOCK]);
     let mut received = [0, 1].map(|_| vec![0_u8; 2 * BLOCK]);
     let mut requests: Vec<_> = (0..2)
@@ -87,7 +79,7 @@ fn long_copies_hold_up_nobody() {
     for blocks in &received {
         assert!(blocks[..BLOCK].iter().all(|byte| *byte == 1) && blocks[BLOCK..].iter().all(|byte| *byte == 2));
     }
-    drop((requests, groups, contexts));
+    drop((requests, groups));
     assert!(daemon.stop().success());
 }
 

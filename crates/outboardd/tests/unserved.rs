@@ -7,9 +7,9 @@ use std::io::Read;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::time::{Duration, Instant};
 
-use outboard::{Context, Contribution, Group, Request, Status};
+use outboard::{Contribution, Group, Request, Status};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
-use support::Daemon;
+use support::{Daemon, group};
 
 const BYTES: usize = 1 << 20;
 /// For whatever ends.
@@ -54,17 +54,6 @@ impl Unserved {
     fn is_met(&mut self) {
         self.faults.read_exact(&mut [0; 32]).expect("the kernel tells");
     }
-}
-
-/// That many ranks of this process in a group.
-fn group(daemon: &Daemon, ranks: u32) -> Vec<Group> {
-    let contexts: Vec<_> = (0..ranks).map(|_| Context::attach(Some(&daemon.socket())).expect("room")).collect();
-    let offers: Vec<u8> = contexts.iter().flat_map(|context| *context.offer().expect("an offer")).collect();
-    std::thread::scope(|scope| {
-        let make = |(context, rank): (&Context, u32)| context.create_group(&offers, ranks, rank).expect("it is made");
-        let makers: Vec<_> = contexts.iter().zip(0..).map(|member| scope.spawn(move || make(member))).collect();
-        makers.into_iter().map(|maker| maker.join().expect("no panic")).collect()
-    })
 }
 
 fn allgather(group: &Group, send: *const u8, receive: &mut [u8], bytes: usize) -> Request {

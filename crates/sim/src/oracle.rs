@@ -304,13 +304,10 @@ impl Truth {
 fn says_the_same(plan: &GroupPlan, one: &CollectiveError, other: &CollectiveError) -> bool {
     let left = matches!((one, other), (CollectiveError::RankLost(_), CollectiveError::RankLost(_)))
         && plan.calls.iter().any(CallPlan::is_disputed);
-    let witness = |error: &CollectiveError| {
-        matches!(
-            error,
-            CollectiveError::Mismatch { .. } | CollectiveError::Block { .. } | CollectiveError::Configuration { .. }
-        )
-    };
-    one == other || left || witness(one) && witness(other)
+    let disagree =
+        |error: &CollectiveError| matches!(error, CollectiveError::Mismatch { .. } | CollectiveError::Block { .. });
+    let configured = |error: &CollectiveError| matches!(error, CollectiveError::Configuration { .. });
+    one == other || left || (disagree(one) && disagree(other)) || (configured(one) && configured(other))
 }
 
 /// Whether the rank's last call was what is said of it.

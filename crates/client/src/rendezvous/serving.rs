@@ -1,7 +1,7 @@
 //! The server's end: takes in whoever connects, waits for the ranks, and answers all.
 //!
-//! Invariants: at most [`STRANGERS`] connections are held beside those of ranks that are waited for, the oldest that has
-//! not begun with the token makes way, and none for longer than [`GREETING_LIMIT`] without its blob.
+//! Invariants: at most [`STRANGERS`] connections are held beside those of ranks that are waited for, the oldest that
+//! has not begun with the token makes way, and none for longer than [`GREETING_LIMIT`] without its blob.
 
 use super::sealed::{self, GREETING, Sealed, TAG};
 use super::{

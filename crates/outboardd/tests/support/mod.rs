@@ -27,6 +27,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use outboard::rendezvous::{TOKEN, Token};
+use outboard::{Context, Group};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Names the scenario to a rank; see [`scenarios`].
@@ -319,6 +320,17 @@ pub(crate) fn ranks_by(command: impl Fn() -> Command, scenario: &str, daemon: &D
     let started = start_ranks(scenario, &vec![daemon; ranks], &address, |_| command());
     serve_rendezvous(&listener, ranks);
     started
+}
+
+/// That many ranks of this process in a group.
+pub(crate) fn group(daemon: &Daemon, ranks: u32) -> Vec<Group> {
+    let contexts: Vec<_> = (0..ranks).map(|_| Context::attach(Some(&daemon.socket())).expect("room")).collect();
+    let offers: Vec<u8> = contexts.iter().flat_map(|context| *context.offer().expect("an offer")).collect();
+    std::thread::scope(|scope| {
+        let make = |(context, rank): (&Context, u32)| context.create_group(&offers, ranks, rank).expect("it is made");
+        let makers: Vec<_> = contexts.iter().zip(0..).map(|member| scope.spawn(move || make(member))).collect();
+        makers.into_iter().map(|maker| maker.join().expect("no panic")).collect()
+    })
 }
 
 /// Serves the rendezvous of `ranks` ranks at `listener`.

@@ -2,10 +2,10 @@
 //! comes behind what.
 //!
 //! Work is done at once or put off: until a rank copies what the kernel has withdrawn (GP-9), as an errand of a rank
-//! ([`crate::memory::errands`]), for a later turn ([`crate::memory::planned`]), or until work before it is done. Two pieces of work keep their order where they have
-//! bytes in common that one of them writes. Bytes are known by where the rank posted them, whichever call names them
-//! and wherever the rank has copied them since: the starts of a recording share memory, and so do input and output of a
-//! call in place.
+//! ([`crate::memory::errands`]), for a later turn ([`crate::memory::planned`]), or until work before it is done. Two
+//! pieces of work keep their order where they have bytes in common that one of them writes. Bytes are known by where
+//! the rank posted them, whichever call names them and wherever the rank has copied them since: the starts of a
+//! recording share memory, and so do input and output of a call in place.
 //!
 //! | work is | on | goes to |
 //! |---|---|---|

@@ -64,11 +64,11 @@ pub(super) struct Task {
 /// How far work has come that is not done.
 #[derive(Debug)]
 pub(super) enum State {
-    /// It is no errand: it waits for a rank's copy, or for what comes before it.
+    /// Work that waits for a rank's copy, or for what comes before it.
     Waiting,
-    /// It may be done, and if it is an errand be offered.
+    /// Work whose turn has not come; with a task, a copy that may be offered to its rank.
     Planned(Option<Task>),
-    /// A copy that is.
+    /// A copy that is offered to its rank.
     Offered(Offered),
     /// The bytes of a copy, until the rank lets go of its own buffer.
     Held(Held),
@@ -359,7 +359,6 @@ impl Memory {
                 } else {
                     // Not offered again: a rank that is stopped waits for ever.
                     *self.backlog.state(at) = State::Planned(None);
-                    self.planned.are_there();
                 }
             }
             (state @ State::Held(_), Some(_)) => {
@@ -392,7 +391,7 @@ impl Memory {
             read == Some(call) && written != Some(call)
         };
         if !gone {
-            self.finish_errands(reads);
+            self.do_now(reads);
         }
         for at in (0..self.backlog.entries().len()).rev().filter(|_| gone) {
             let entry = &self.backlog.entries()[at];

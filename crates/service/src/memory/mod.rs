@@ -273,7 +273,7 @@ impl Memory {
         buffers.copied = Some((send, receive));
         if let Some(holder) = buffers.memory.as_ref().map(holder) {
             // What follows lies elsewhere.
-            self.finish_errands(|entry| entry.touches(holder));
+            self.do_now(|entry| entry.touches(holder));
         }
         if self.backlog.reached(call) {
             self.retry();
@@ -446,21 +446,26 @@ impl Memory {
         }
     }
 
+    /// Whether a rank's copy of one of these pieces is awaited.
+    fn is_awaited(&self, touched: Touched<MemRef>) -> bool {
+        let mut calls = touched.iter().flatten().filter_map(|piece| call_of(piece.region));
+        calls.any(|call| self.backlog.awaits(call))
+    }
+
     /// Whether work that touches these pieces is not to be done now: a copy of its rank is awaited, or what comes
     /// before cannot be done. Errands that come before are done.
     fn must_wait(&mut self, touched: Touched<MemRef>) -> bool {
         if self.backlog.is_empty() {
             return false;
         }
-        let mut calls = touched.iter().flatten().filter_map(|piece| call_of(piece.region));
-        if calls.any(|call| self.backlog.awaits(call)) {
+        if self.is_awaited(touched) {
             return true;
         }
         let extents = self.extents(touched);
         if !self.backlog.precedes(&extents) {
             return false;
         }
-        self.finish_errands(|entry| entry.precedes(&extents));
+        self.do_now(|entry| entry.precedes(&extents));
         let waits = self.backlog.precedes(&extents);
         // Whoever reads keeps a call of its own waiting, perhaps another rank's.
         if waits && extents[0].is_some() {

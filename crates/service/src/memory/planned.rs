@@ -41,7 +41,6 @@ const SHORT: u64 = 64 << 10;
 /// How far this turn has come.
 #[derive(Debug, Default)]
 pub(super) struct Planned {
-    any: bool,
     /// Bytes that were copied and combined.
     done: u64,
     /// Who received the last of them.
@@ -56,11 +55,6 @@ impl Planned {
     pub(super) fn note_done(&mut self, work: &Work) {
         self.done += work.bytes();
     }
-
-    /// Some work has become planned.
-    pub(super) fn are_there(&mut self) {
-        self.any = true;
-    }
 }
 
 impl Memory {
@@ -72,18 +66,9 @@ impl Memory {
             // Its payload would have to be kept.
             Work::Deliver { .. } => return false,
         };
-        let idle = self.backlog.is_empty();
-        let awaited = |call| self.backlog.awaits(call);
-        if (!idle && work.calls().into_iter().flatten().any(awaited)) || self.backlog.entries().len() >= MOST {
+        let Some(before) = self.planned_before(work).filter(|_| self.backlog.entries().len() < MOST) else {
             return false;
-        }
-        let mut before = 0;
-        for entry in self.backlog.before(&self.extents(work.touched())) {
-            match entry.state {
-                State::Planned(_) => before += entry.work.bytes().max(1),
-                State::Waiting | State::Offered(_) | State::Held(_) => return false,
-            }
-        }
+        };
         let task = match work {
             Work::Copy { from, to } if before == 0 => self.task(*from, *to),
             _ => None,
@@ -103,8 +88,23 @@ impl Memory {
                 self.put_off(at, work.piece(start, len), State::Planned(task));
             }),
         }
-        self.planned.any = true;
         true
+    }
+
+    /// Bytes of the planned work that comes before, at least one where there is some; none where the work waits for
+    /// something else.
+    fn planned_before(&self, work: &Work) -> Option<u64> {
+        if self.backlog.is_empty() {
+            return Some(0);
+        }
+        if self.is_awaited(work.touched()) {
+            return None;
+        }
+        let extents = self.extents(work.touched());
+        self.backlog.before(&extents).try_fold(0, |bytes, entry| match entry.state {
+            State::Planned(_) => Some(bytes + entry.work.bytes().max(1)),
+            State::Waiting | State::Offered(_) | State::Held(_) => None,
+        })
     }
 
     /// A turn begins; whether anything was done.
@@ -116,7 +116,7 @@ impl Memory {
     /// Offers what is planned to the ranks that wait, all at once, and does the rest, whose ranks may have come to wait
     /// meanwhile, as far as this turn goes; whether anything was done.
     pub(super) fn set_out(&mut self) -> bool {
-        if !self.planned.any || self.planned.left() == 0 {
+        if self.backlog.entries().is_empty() || self.planned.left() == 0 {
             return false;
         }
         let mut fresh = Fresh::new();
@@ -132,7 +132,6 @@ impl Memory {
                 // What is left comes behind what waits for ranks.
                 let planned = self.backlog.states().filter(|state| matches!(state, State::Planned(_)));
                 planned.for_each(|state| *state = State::Waiting);
-                self.planned.any = false;
                 return moved;
             };
             let mut fresh = Fresh::new();
@@ -173,9 +172,9 @@ impl Memory {
         }
     }
 
-    /// These, with what comes before them, are done, or their bytes are here, before anything else happens: as far as
-    /// none comes behind what waits.
-    pub(super) fn finish_errands(&mut self, which: impl Fn(&Entry) -> bool) {
+    /// Does this work now, errands too, behind all that comes before it; or brings the bytes here that a rank is
+    /// copying. Work behind something that waits for a rank is left.
+    pub(super) fn do_now(&mut self, which: impl Fn(&Entry) -> bool) {
         let count = self.backlog.entries().len();
         for at in self.backlog.needed(which) {
             let at = at + self.backlog.entries().len() - count;

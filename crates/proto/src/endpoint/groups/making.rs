@@ -40,12 +40,9 @@ impl Endpoint {
             return Err(GroupError::Invalid("the rank that asks is not served here"));
         }
         let offer = spec.members[rank.0 as usize].offer;
-        let room = self.node.peers.has_room(account.user, members.others(), &self.node.config);
-        let kept =
-            self.groups.contains_key(&spec.handle) || self.node.out.has_room(Quota::Tables, account, members.bytes());
-        if let Some(why) = [(room, Refusal::Peers), (kept, Refusal::Tables)].iter().find(|(there, _)| !there) {
+        if let Some(why) = self.lacks(account, spec.handle, &members) {
             // Whoever is a member and not made up asks for the rank, and is told.
-            let why = Withdrawn::Refused(why.1);
+            let why = Withdrawn::Refused(why);
             self.withdraw_offer(offer, why);
             return Err(why.error(rank).into());
         }
@@ -77,6 +74,18 @@ impl Endpoint {
             self.route_message(from, message, 0);
         }
         Ok(())
+    }
+
+    /// What there is no room for.
+    fn lacks(&self, account: Account, handle: GroupHandle, members: &Members) -> Option<Refusal> {
+        let Node { peers, out, config, .. } = &self.node;
+        if !peers.has_room(account.user, members.others(), config) {
+            Some(Refusal::Peers)
+        } else if !self.groups.contains_key(&handle) && !out.has_room(Quota::Tables, account, members.bytes()) {
+            Some(Refusal::Tables)
+        } else {
+            None
+        }
     }
 
     /// A rank here does not ask for its group any more.
