@@ -85,9 +85,9 @@ pub enum Payload<'a> {
     Bytes(&'a [u8]),
     /// A buffer from [`Fabric::payload_buffer`], sent without a copy and returned to its pool on completion.
     Buffer(SendBuffer),
-    /// Bytes that are read before [`Fabric::send`] returns: by the kernel, without a copy, where the fabric
-    /// [reads in place](Fabric::reads_in_place).
-    Resident(&'a Residents),
+    /// Bytes that are read before [`Fabric::flush`] returns: by the kernel, without a copy, where the fabric
+    /// [reads in place](Fabric::reads_in_place). Until then they have to stay as they are.
+    Resident(Residents),
 }
 
 impl Payload<'_> {
@@ -283,8 +283,12 @@ pub trait Fabric {
     /// Whether a payload of `length` bytes would be accepted for `peer` now: asked before reading rank memory.
     fn ready(&mut self, peer: PeerId, length: usize) -> Result<(), SendError>;
 
-    /// Accepts one message for `peer`.
+    /// Accepts one message for `peer`. It leaves with the next [`flush`](Fabric::flush) at the latest.
     fn send(&mut self, peer: PeerId, header: &[u8], payload: Payload<'_>) -> Result<(), SendError>;
+
+    /// Lets all messages leave that have been accepted, as far as there is room: several at once cost less than one by
+    /// one. [`progress`](Fabric::progress) does it, too.
+    fn flush(&mut self) {}
 
     /// Moves what can be moved and reports each event to `sink`; never blocks, bounded work per call. Returns how much
     /// was done; zero means that there is nothing to do now.

@@ -19,6 +19,11 @@ impl Load {
         crowded || self.messages >= limits.outstanding_messages
     }
 
+    /// Bytes of all messages.
+    pub(crate) fn bytes(self) -> usize {
+        self.bytes
+    }
+
     /// The load with one message more, whose payload has `length` bytes.
     pub(crate) fn with(self, length: usize) -> Load {
         Load { messages: self.messages + 1, bytes: self.bytes + length }

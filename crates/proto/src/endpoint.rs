@@ -398,6 +398,12 @@ impl Endpoint {
         self.node.out.orders.pop_front()
     }
 
+    /// Whether there is work on memory.
+    #[must_use]
+    pub fn has_orders(&self) -> bool {
+        !self.node.out.orders.is_empty()
+    }
+
     /// The next thing to send at `now`. Not polled while the fabric is full.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
         self.node.out.now = now;

@@ -101,7 +101,7 @@ impl Receiver for Shore {
     }
 }
 
-/// Sends a message, every other one from memory that holds it until the send returns and something else then.
+/// Sends a message, every other one from memory that holds it until it is flushed and something else then.
 fn send(world: &mut World, mapped: &mut Berth, index: usize) -> Result<(), SendError> {
     let (header, payload) = (index.to_le_bytes(), pattern(index, size(index)));
     if index.is_multiple_of(2) {
@@ -110,7 +110,8 @@ fn send(world: &mut World, mapped: &mut Berth, index: usize) -> Result<(), SendE
     let places = mapped.landing(payload.len());
     places.put(0, &payload);
     let peer = world.ids[1];
-    let sent = world.ends[0].send(peer, &header, Payload::Resident(&places));
+    let sent = world.ends[0].send(peer, &header, Payload::Resident(places));
+    world.ends[0].flush();
     mapped.memory.write(0, &[MARK; BERTH]);
     sent
 }

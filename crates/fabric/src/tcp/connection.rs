@@ -14,25 +14,25 @@
 //! decides which of two connections stays: the fabric does.
 
 use std::collections::VecDeque;
-use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
+use outboard_shm::memory::Gathered;
 use rustix::io::Errno;
-use rustix::net::{SendAncillaryBuffer, SendFlags, sockopt};
+use rustix::net::sockopt;
 
 use crate::secured::{Greeting, HandshakeError, Keys, Step};
 use crate::tcp::address::Address;
 use crate::tcp::door::Socket;
-use crate::tcp::frames::{self, PREFIX, Sink};
+use crate::tcp::frames::Sink;
 use crate::tcp::incoming::{Buffers, Incoming, Malformed};
 use crate::tcp::outgoing::{Outgoing, Sealing, Spare};
-use crate::{Payload, PeerId, PeerLoss, Receiver};
+use crate::{PeerId, PeerLoss, Receiver};
 
 /// Reads of one turn, so that other connections have theirs.
 const READS: usize = 8;
 /// Messages handed to the kernel at once.
-const TOGETHER: usize = 16;
+pub(super) const TOGETHER: usize = 16;
 
 /// How far a connection has come.
 pub(super) enum Stage {
@@ -169,7 +169,7 @@ impl Connection {
 
     /// A message of the handshake, which an empty socket buffer always takes.
     pub(super) fn say(&self, message: &[u8]) -> Result<(), Broken> {
-        match write(&self.socket, &[IoSlice::new(message)])? {
+        match write_bytes(&self.socket, message)? {
             written if written == message.len() => Ok(()),
             _ => Err(Broken::Closed),
         }
@@ -249,9 +249,11 @@ impl Connection {
             }
         }
         while !queue.is_empty() {
-            let pieces: Vec<_> = queue.iter().take(TOGETHER).flat_map(Outgoing::pieces).map(IoSlice::new).collect();
-            let offered: usize = pieces.iter().map(|piece| piece.len()).sum();
-            let written = write(&self.socket, &pieces)?;
+            let (offered, written) = {
+                let mut gathered = Gathered::default();
+                queue.iter().take(TOGETHER).for_each(|message| message.gather(&mut gathered));
+                (gathered.bytes(), write(&self.socket, &gathered)?)
+            };
             let mut rest = written;
             while let Some(first) = queue.front_mut() {
                 let missing = first.length() - first.written;
@@ -272,52 +274,21 @@ impl Connection {
         }
         Ok(messages)
     }
-
-    /// Prefix, header and payload as far as the kernel takes them now. What is sealed is taken as a whole, or not at
-    /// all while other sealed bytes wait.
-    pub(super) fn write_message(
-        &mut self,
-        header: &[u8],
-        payload: &Payload<'_>,
-        spare: &mut Spare,
-    ) -> Result<usize, Broken> {
-        let prefix: [u8; PREFIX] = frames::prefix(header.len(), payload.len());
-        let bytes: &[u8] = match payload {
-            Payload::Empty => &[],
-            Payload::Bytes(bytes) => bytes,
-            Payload::Buffer(buffer) => buffer,
-            Payload::Resident(places) => {
-                return match self.stage {
-                    // A sealer takes slices: this message goes by the queue, which keeps a copy.
-                    Stage::Open { sealing: Some(_), .. } => Ok(0),
-                    _ => written(places.send(&self.socket, &[&prefix, header])),
-                };
-            }
-        };
-        if let Stage::Open { sealing: Some(sealing), .. } = &mut self.stage {
-            if !sealing.rest().is_empty() {
-                return Ok(0);
-            }
-            sealing.seal_message(header, bytes, spare);
-            flush_sealed(&self.socket, sealing, spare)?;
-            return Ok(PREFIX + header.len() + bytes.len());
-        }
-        write(&self.socket, &[IoSlice::new(&prefix), IoSlice::new(header), IoSlice::new(bytes)])
-    }
-}
-
-fn write(socket: &Socket, pieces: &[IoSlice<'_>]) -> Result<usize, Broken> {
-    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    written(rustix::net::sendmsg(socket, pieces, &mut SendAncillaryBuffer::default(), flags))
 }
 
 /// Bytes that the kernel has taken, if the connection stands.
-fn written(sent: Result<usize, Errno>) -> Result<usize, Broken> {
-    match sent {
+fn write(socket: &Socket, gathered: &Gathered<'_>) -> Result<usize, Broken> {
+    match gathered.send(socket) {
         Ok(written) => Ok(written),
         Err(Errno::AGAIN | Errno::INTR) => Ok(0),
         Err(errno) => Err(errno.into()),
     }
+}
+
+fn write_bytes(socket: &Socket, bytes: &[u8]) -> Result<usize, Broken> {
+    let mut gathered = Gathered::default();
+    gathered.push(bytes);
+    write(socket, &gathered)
 }
 
 /// Writes what is sealed as far as the kernel takes it; returns whether that was all.
@@ -326,7 +297,7 @@ fn flush_sealed(socket: &Socket, sealing: &mut Sealing, spare: &mut Spare) -> Re
     if rest.is_empty() {
         return Ok(true);
     }
-    let written = write(socket, &[IoSlice::new(rest)])?;
+    let written = write_bytes(socket, rest)?;
     sealing.advance(written, spare);
     Ok(sealing.rest().is_empty())
 }

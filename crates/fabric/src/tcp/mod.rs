@@ -6,7 +6,8 @@
 //!   proven, and in records where connections are encrypted. Who fails it, says nothing for [`GREETING`], or sends what
 //!   no peer does is closed, counted, and named in the log once a second at most.
 //! - Service processes of one host connect by a Unix socket ([`door`]), with the same handshake and the same frames.
-//! - Messages go to the kernel at once, gathered from where they lie; what finds no room waits within [`Limits`].
+//! - Messages to a peer go to the kernel together, with each flush, gathered from where they lie; what finds no room
+//!   waits within [`Limits`].
 //! - A connection that breaks is dialled once more before the peer counts as lost. Messages that the kernel had taken
 //!   are gone then: the links of the service processes send them again.
 //! - Disconnecting a peer keeps the connection, for what it may still say; the oldest such connection makes way for
@@ -114,6 +115,8 @@ struct Peer {
     claimed: bool,
     path: Path,
     queue: VecDeque<Outgoing>,
+    /// Something in the queue has not been offered to the kernel.
+    unflushed: bool,
     load: Load,
     /// Why the last connection broke, while it is dialled once more.
     broke: Option<PeerLoss>,
@@ -121,7 +124,8 @@ struct Peer {
 
 impl Peer {
     fn new(address: Option<Address>, path: Path) -> Self {
-        Peer { claimed: address.is_some(), address, path, queue: VecDeque::new(), load: Load::default(), broke: None }
+        let (queue, load) = (VecDeque::new(), Load::default());
+        Peer { claimed: address.is_some(), address, path, queue, unflushed: false, load, broke: None }
     }
 }
 
@@ -141,6 +145,8 @@ pub struct Tcp {
     /// Unproven connections to us, the oldest first; some have gone since.
     strangers: VecDeque<u64>,
     peers: HashMap<PeerId, Peer>,
+    /// Peers to whom messages go with the next flush; some have gone since.
+    unflushed: Vec<PeerId>,
     lost: Vec<(PeerId, PeerLoss)>,
     /// Found broken while writing.
     broken: Vec<(u64, Broken)>,
@@ -179,6 +185,7 @@ impl Tcp {
             next: FIRST,
             strangers: VecDeque::new(),
             peers: HashMap::new(),
+            unflushed: Vec::new(),
             lost: Vec::new(),
             broken: Vec::new(),
             starved: false,
@@ -292,7 +299,7 @@ impl Tcp {
             Stage::Greeting { .. } => self.read(token, sink),
             Stage::Open { .. } => {
                 let writable = connection.peer.filter(|_| flags.contains(epoll::EventFlags::OUT));
-                let flushed = writable.map_or(0, |peer| self.flush(peer));
+                let flushed = writable.map_or(0, |peer| self.write_queue(peer));
                 let only_room = flags == epoll::EventFlags::OUT;
                 if only_room { Ok(flushed) } else { self.read(token, sink).map(|read| read + flushed) }
             }
@@ -383,7 +390,7 @@ impl Tcp {
         if let Some(connection) = self.connections.get_mut(&token) {
             connection.open(peer, self.settings.encrypt.then_some(keys));
         }
-        self.flush(peer);
+        self.write_queue(peer);
     }
 
     /// Of the peers that nobody here has connected, the oldest makes way when there are too many.
@@ -399,8 +406,22 @@ impl Tcp {
         }
     }
 
-    /// Writes what waits for `peer`.
-    fn flush(&mut self, peer: PeerId) -> usize {
+    /// Offers to the kernel what has been sent to `peer`, unless that waits for room already, and keeps copies of what
+    /// it does not take.
+    fn flush_peer(&mut self, peer: PeerId) {
+        let Some(known) = self.peers.get_mut(&peer) else { return };
+        known.unflushed = false;
+        let connection = self.connections.get(&known.path.token());
+        if connection.is_some_and(|connection| !connection.awaits_room) {
+            self.write_queue(peer);
+        }
+        if let Some(known) = self.peers.get_mut(&peer) {
+            known.queue.iter_mut().for_each(Outgoing::keep);
+        }
+    }
+
+    /// Writes what waits for `peer`; returns how many messages left.
+    fn write_queue(&mut self, peer: PeerId) -> usize {
         let Tcp { peers, connections, starved, room, broken, spare, .. } = self;
         let Some(known) = peers.get_mut(&peer) else { return 0 };
         let Path::Open { token, .. } = known.path else { return 0 };

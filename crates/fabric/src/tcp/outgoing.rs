@@ -1,33 +1,59 @@
-//! What leaves on a connection: messages that wait for room in the kernel, and bytes that are sealed for it.
+//! What leaves on a connection: messages that wait for the next flush or for room in the kernel, and bytes that are
+//! sealed for it.
 //!
 //! Invariants: messages leave in order; what is sealed belongs to one connection and leaves on it or is gone with it,
 //! as what the kernel has taken does; beside one message at most [`AT_ONCE`] bytes are sealed ahead. Never does IO.
 
 use std::collections::VecDeque;
 
-use crate::SendBuffer;
+use outboard_shm::memory::{Gathered, Residents};
+
 use crate::secured::Sealer;
 use crate::tcp::frames;
+use crate::{Payload, SendBuffer};
 
-/// Bytes that are sealed before the kernel is asked to take them.
-const AT_ONCE: usize = 256 << 10;
+/// Bytes that are handed to the kernel, or sealed for it, in one go.
+pub(super) const AT_ONCE: usize = 256 << 10;
 
-/// A message that waits for room in the kernel.
+/// Where the payload of a message lies that is not behind its header.
+enum Body {
+    Nowhere,
+    Buffer(SendBuffer),
+    /// Only until the flush has ended.
+    Resident(Residents),
+}
+
+/// A message on its way to the kernel.
 pub(super) struct Outgoing {
-    /// Prefix, header, and a payload that has no buffer of its own.
+    /// Prefix, header, and a payload that has no place of its own.
     head: Vec<u8>,
-    payload: Option<SendBuffer>,
+    body: Body,
     pub(super) written: usize,
 }
 
 impl Outgoing {
-    pub(super) fn new(head: Vec<u8>, payload: Option<SendBuffer>, written: usize) -> Self {
-        Outgoing { head, payload, written }
+    pub(super) fn new(header: &[u8], payload: Payload<'_>) -> Self {
+        let mut head = [&frames::prefix(header.len(), payload.len()), header].concat();
+        let body = match payload {
+            Payload::Empty => Body::Nowhere,
+            Payload::Bytes(bytes) => {
+                head.extend_from_slice(bytes);
+                Body::Nowhere
+            }
+            Payload::Buffer(buffer) => Body::Buffer(buffer),
+            Payload::Resident(places) => Body::Resident(places),
+        };
+        Outgoing { head, body, written: 0 }
     }
 
     /// Bytes of header and payload together, as the peer's load counts them.
     pub(super) fn length(&self) -> usize {
-        self.head.len() + self.payload.as_deref().map_or(0, <[u8]>::len)
+        let body = match &self.body {
+            Body::Nowhere => 0,
+            Body::Buffer(buffer) => buffer.len(),
+            Body::Resident(places) => places.bytes(),
+        };
+        self.head.len() + body
     }
 
     /// On a new connection a message starts over.
@@ -35,11 +61,35 @@ impl Outgoing {
         self.written = 0;
     }
 
+    /// Keeps a copy of bytes that may change from now on.
+    pub(super) fn keep(&mut self) {
+        if let Body::Resident(places) = &self.body {
+            let start = self.head.len();
+            self.head.resize(start + places.bytes(), 0);
+            places.take(&mut self.head[start..]);
+            self.body = Body::Nowhere;
+        }
+    }
+
     /// What has not been written.
-    pub(super) fn pieces(&self) -> [&[u8]; 2] {
-        let payload = self.payload.as_deref().unwrap_or_default();
-        let head = &self.head[self.written.min(self.head.len())..];
-        [head, &payload[self.written.saturating_sub(self.head.len())..]]
+    pub(super) fn gather<'a>(&'a self, gathered: &mut Gathered<'a>) {
+        gathered.push(&self.head[self.written.min(self.head.len())..]);
+        let of_body = self.written.saturating_sub(self.head.len());
+        match &self.body {
+            Body::Nowhere => {}
+            Body::Buffer(buffer) => gathered.push(&buffer[of_body..]),
+            Body::Resident(places) => gathered.push_residents(places, of_body),
+        }
+    }
+
+    /// All of it. Only of messages whose bytes stay.
+    fn whole(&self) -> [&[u8]; 2] {
+        let payload: &[u8] = match &self.body {
+            Body::Nowhere => &[],
+            Body::Buffer(buffer) => buffer,
+            Body::Resident(_) => unreachable!("a copy is kept of what is sealed"),
+        };
+        [&self.head, payload]
     }
 }
 
@@ -87,12 +137,6 @@ impl Sealing {
         self.sealer.seal(pieces, &mut spare.gathered, &mut self.sealed);
     }
 
-    /// Seals one message, when nothing waits before it.
-    pub(super) fn seal_message(&mut self, header: &[u8], payload: &[u8], spare: &mut Spare) {
-        let prefix = frames::prefix(header.len(), payload.len());
-        self.seal([&prefix[..], header, payload], spare);
-    }
-
     /// Seals the first messages that wait, together; they have left then. Returns how many did.
     pub(super) fn seal_queue(
         &mut self,
@@ -100,6 +144,7 @@ impl Sealing {
         spare: &mut Spare,
         left: &mut dyn FnMut(Outgoing),
     ) -> usize {
+        queue.iter_mut().for_each(Outgoing::keep);
         let mut bytes = 0;
         let few = queue.iter().take_while(|message| {
             let first = bytes == 0;
@@ -107,7 +152,7 @@ impl Sealing {
             first || bytes <= AT_ONCE
         });
         let few = few.count();
-        self.seal(queue.iter().take(few).flat_map(Outgoing::pieces), spare);
+        self.seal(queue.iter().take(few).flat_map(Outgoing::whole), spare);
         queue.drain(..few).for_each(left);
         few
     }

@@ -8,8 +8,9 @@ use rustix::event::{Timespec, epoll};
 
 use crate::outstanding;
 use crate::tcp::address::Address;
-use crate::tcp::outgoing::Outgoing;
-use crate::tcp::{Path, Peer, TIMER, Tcp, frames};
+use crate::tcp::connection::TOGETHER;
+use crate::tcp::outgoing::{AT_ONCE, Outgoing};
+use crate::tcp::{Path, Peer, TIMER, Tcp};
 use crate::{Armed, ConnectError, Fabric, FabricEvent, MAX_PAYLOAD, Payload, PeerId, Receiver, SendBuffer, SendError};
 
 impl Fabric for Tcp {
@@ -77,46 +78,23 @@ impl Fabric for Tcp {
 
     fn send(&mut self, peer: PeerId, header: &[u8], payload: Payload<'_>) -> Result<(), SendError> {
         outstanding::check(self, peer, header, &payload)?;
-        let length = payload.len();
-        let known = self.peers.get(&peer).ok_or(SendError::Unknown(peer))?;
-        let mut written = 0;
-        if let (Path::Open { token, .. }, true) = (known.path, known.queue.is_empty()) {
-            let connection = self.connections.get_mut(&token).expect("that of a peer's path exists");
-            match connection.write_message(header, &payload, &mut self.spare) {
-                Ok(all) if all == frames::PREFIX + header.len() + length => {
-                    self.room |= std::mem::take(&mut self.starved);
-                    if connection.waits() {
-                        self.await_room(token, true);
-                    }
-                    return Ok(());
-                }
-                Ok(some) => written = some,
-                Err(why) => self.broken.push((token, why)),
-            }
-        }
-        let mut head = [&frames::prefix(header.len(), length), header].concat();
-        let payload = match payload {
-            Payload::Empty => None,
-            Payload::Bytes(bytes) => {
-                head.extend_from_slice(bytes);
-                None
-            }
-            Payload::Resident(places) => {
-                let start = head.len();
-                head.resize(start + length, 0);
-                places.take(&mut head[start..]);
-                None
-            }
-            Payload::Buffer(buffer) => Some(buffer),
-        };
-        let message = Outgoing::new(head, payload, written);
-        let known = self.peers.get_mut(&peer).expect("it was there");
+        let known = self.peers.get_mut(&peer).ok_or(SendError::Unknown(peer))?;
+        let message = Outgoing::new(header, payload);
         known.load = known.load.with(message.length());
         known.queue.push_back(message);
-        if let Path::Open { token, .. } = known.path {
-            self.await_room(token, true);
+        if !std::mem::replace(&mut known.unflushed, true) {
+            self.unflushed.push(peer);
+        } else if known.queue.len() >= TOGETHER || known.load.bytes() >= AT_ONCE {
+            // The rest of them would find the peer full.
+            self.flush_peer(peer);
         }
         Ok(())
+    }
+
+    fn flush(&mut self) {
+        while let Some(peer) = self.unflushed.pop() {
+            self.flush_peer(peer);
+        }
     }
 
     fn refused(&self) -> u64 {
@@ -133,6 +111,7 @@ impl Fabric for Tcp {
     }
 
     fn progress_into(&mut self, receiver: &mut dyn Receiver) -> usize {
+        self.flush();
         let mut woken = std::mem::take(&mut self.woken);
         woken.clear();
         // Fails only when interrupted: the next turn looks again.
@@ -167,6 +146,7 @@ impl Fabric for Tcp {
 
     fn arm(&mut self) -> Armed {
         // The poller itself stays readable as long as a socket is.
-        if self.room || !self.lost.is_empty() || !self.broken.is_empty() { Armed::Busy } else { Armed::Armed }
+        let pending = self.room || !(self.lost.is_empty() && self.broken.is_empty() && self.unflushed.is_empty());
+        if pending { Armed::Busy } else { Armed::Armed }
     }
 }

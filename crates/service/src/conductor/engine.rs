@@ -236,13 +236,18 @@ impl Engine {
         Some(event)
     }
 
-    /// The next thing to send; its payload is to be read before [`Self::transmitted`].
+    /// The next thing to send; its payload is to be read before [`Self::transmitted`] or a fault is reported.
     pub(crate) fn poll_transmit(&mut self) -> Option<Transmit> {
         let now = self.now();
         self.machine.poll_transmit(now)
     }
 
-    /// What was polled has been read: work on memory that follows it may be done.
+    /// Whether work on memory follows what was polled.
+    pub(crate) fn has_orders(&self) -> bool {
+        self.machine.has_orders()
+    }
+
+    /// All that was polled has been read: work on memory that follows it may be done.
     pub(crate) fn transmitted(&mut self) {
         self.settle(&[]);
     }

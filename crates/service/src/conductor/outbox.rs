@@ -1,8 +1,8 @@
 //! What the machine wants sent: frames to the unicast fabric, batches to the multicast sender.
 //!
-//! Invariants: frames to one peer leave in the order in which the machine gave them; at most [`MOST_WAITING`] frames
-//! wait for room in the fabric, then the machine is not asked for more. A frame's payload is read before the machine is
-//! called again, so what waits holds a copy.
+//! Invariants: frames to one peer leave in the order in which the machine gave them, those of a turn together; at most
+//! [`MOST_WAITING`] frames wait for room in the fabric, then the machine is not asked for more. A frame's payload is
+//! read before anything is done to memory, so what waits beyond a turn holds a copy.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -105,12 +105,19 @@ impl Outbox {
                         trace.iter_mut().for_each(|trace| trace.multicast(&batch));
                         self.held = submit(datapath.as_deref_mut(), SendJob { batch, place });
                     }
-                    Err(fault) => engine.multicast_done(batch.token, Err(fault)),
+                    Err(fault) => {
+                        self.fabric.flush();
+                        engine.multicast_done(batch.token, Err(fault));
+                    }
                 },
             }
-            engine.transmitted();
+            if engine.has_orders() {
+                self.fabric.flush();
+                engine.transmitted();
+            }
             moved = true;
         }
+        self.fabric.flush();
         moved
     }
 
@@ -141,7 +148,7 @@ impl Outbox {
         let peer = PeerId(to.0);
         let pieces = match payload.iter().map(|piece| Piece::find(engine, *piece)).collect::<Result<Vec<_>, Fault>>() {
             Ok(pieces) => pieces,
-            Err(fault) => return engine.fault(fault),
+            Err(fault) => return self.fault(engine, fault),
         };
         let length = pieces.iter().map(|piece| piece.length).sum();
         let ready = match self.waiting.contains_key(&to) {
@@ -155,14 +162,14 @@ impl Outbox {
         }
         let in_place: Option<Residents> =
             if self.fabric.reads_in_place() { pieces.iter().map(Piece::resident).collect() } else { None };
-        let payload = match (length, &in_place) {
+        let payload = match (length, in_place) {
             (0, _) => Payload::Empty,
             (_, Some(places)) => Payload::Resident(places),
             (_, None) => match self.fabric.payload_buffer(length) {
                 None => return self.wait(engine, to, header, &pieces, length),
                 Some(mut buffer) => match read(&pieces, &mut buffer) {
                     Ok(()) => Payload::Buffer(buffer),
-                    Err(fault) => return engine.fault(fault),
+                    Err(fault) => return self.fault(engine, fault),
                 },
             },
         };
@@ -170,11 +177,17 @@ impl Outbox {
         note(to, self.fabric.send(peer, &header, payload));
     }
 
+    /// A fault may end calls, and give their memory to others.
+    fn fault(&mut self, engine: &mut Engine, fault: Fault) {
+        self.fabric.flush();
+        engine.fault(fault);
+    }
+
     /// Keeps a frame until the fabric has room.
     fn wait(&mut self, engine: &mut Engine, to: SpId, header: FrameBytes, pieces: &[Piece], length: usize) {
         let mut payload = vec![0; length];
         if let Err(fault) = read(pieces, &mut payload) {
-            return engine.fault(fault);
+            return self.fault(engine, fault);
         }
         self.waiting.entry(to).or_default().push_back(Frame { header, payload });
         self.frames += 1;

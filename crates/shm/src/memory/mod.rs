@@ -27,7 +27,7 @@ pub(crate) use descriptor::is_of_procfs;
 pub use descriptor::{MemoryDescriptor, NotMemory};
 pub use memfd::{MOST_MAPPED, MOST_RANGES, MemfdRanges, RangeError, Resident};
 pub use page::ProbePage;
-pub use residents::Residents;
+pub use residents::{Gathered, Residents};
 pub use tiered::{Alarm, Probe, ProbeOutcome, Proof, TieredMemory, Watch, probe};
 
 use std::fmt;

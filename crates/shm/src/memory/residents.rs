@@ -1,4 +1,5 @@
-//! Places of a payload in this process: the kernel takes its bytes from there, or puts them there, itself (SP-4).
+//! Places of a payload in this process: the kernel takes its bytes from there, or puts them there, itself (SP-4), those
+//! of several payloads in one call.
 //!
 //! Invariant: the places stay where they are while this is kept. Whether they may still be read or written is for the
 //! user to ask, before each time: a rank may have its buffers back meanwhile.
@@ -78,20 +79,6 @@ impl Residents {
         }
     }
 
-    /// Sends `before` and then the bytes, as far as the socket takes them now. Returns how many bytes left, those of
-    /// `before` among them. A rank may change its bytes meanwhile.
-    ///
-    /// # Errors
-    /// The kernel's reason; nothing was sent then.
-    pub fn send(&self, socket: impl AsFd, before: &[&[u8]]) -> Result<usize, Errno> {
-        // SAFETY: the kernel copies the bytes once, whatever they are then, and nobody else looks at them.
-        let places = self.places.iter().map(|place| IoSlice::new(unsafe { place.bytes() }));
-        let before = before.iter().map(|bytes| IoSlice::new(bytes));
-        let pieces: SmallVec<[IoSlice<'_>; 4]> = before.chain(places).take(MOST_PIECES).collect();
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        rustix::net::sendmsg(socket, &pieces, &mut SendAncillaryBuffer::default(), flags)
-    }
-
     /// Reads what comes next, whose first byte belongs at `at`, and what follows the payload to `beyond`. Returns how
     /// many bytes came, those beyond among them; 0 at the end of the stream.
     ///
@@ -107,6 +94,47 @@ impl Residents {
         // `parts` is and which nobody holds references to.
         let read = unsafe { libc::readv(socket.as_fd().as_raw_fd(), pieces.as_ptr(), count) };
         usize::try_from(read).map_err(|_| Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
+    }
+}
+
+/// Bytes in their order, wherever they lie, for one call to the kernel.
+#[derive(Default)]
+pub struct Gathered<'a> {
+    pieces: SmallVec<[IoSlice<'a>; 8]>,
+    bytes: usize,
+}
+
+impl<'a> Gathered<'a> {
+    /// Bytes of this process.
+    pub fn push(&mut self, bytes: &'a [u8]) {
+        if self.pieces.len() < MOST_PIECES && !bytes.is_empty() {
+            self.bytes += bytes.len();
+            self.pieces.push(IoSlice::new(bytes));
+        }
+    }
+
+    /// The bytes of a payload, from `at` on.
+    pub fn push_residents(&mut self, residents: &'a Residents, mut at: usize) {
+        for place in &residents.places {
+            // SAFETY: the kernel copies the bytes once, whatever they are then, and nobody else looks at them.
+            let bytes = unsafe { place.bytes() };
+            self.push(&bytes[at.min(bytes.len())..]);
+            at = at.saturating_sub(bytes.len());
+        }
+    }
+
+    /// Bytes of all pieces together; beyond what the kernel takes in one call none are gathered.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Sends as much as the socket takes now; returns how many bytes that was. A rank may change its bytes meanwhile.
+    ///
+    /// # Errors
+    /// The kernel's reason; nothing was sent then.
+    pub fn send(&self, socket: impl AsFd) -> Result<usize, Errno> {
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        rustix::net::sendmsg(socket, &self.pieces, &mut SendAncillaryBuffer::default(), flags)
     }
 }
 
