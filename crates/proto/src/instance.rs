@@ -59,6 +59,7 @@ mod stand_in;
 pub(crate) mod tagged;
 
 use layout::Layout;
+pub(crate) use layout::Unplanned;
 use local::{Local, Presence};
 use offloaded::Handed;
 pub(crate) use recovery::Batch;
@@ -140,14 +141,13 @@ pub(crate) struct Instance {
 }
 
 impl Instance {
-    /// A call of which `signer`'s is the first news, with the sizes of its blocks where they are known. Fails when they
-    /// cannot be.
+    /// A call of which `signer`'s is the first news, with the sizes of its blocks where they are known.
     pub(crate) fn new(
         cx: &mut Context<'_>,
         id: InstanceId,
         (signer, signature): (Rank, Signature),
         sizes: Option<Extents>,
-    ) -> Result<Self, &'static str> {
+    ) -> Result<Self, Unplanned> {
         let mut instance = Instance {
             id,
             signature,
@@ -167,7 +167,7 @@ impl Instance {
         };
         let Class { moves, sizes: known } = signature.kind.class();
         let extents = match (moves, known) {
-            (Moves::Messages(_), _) => return Err("tagged messages as an instance of a group"),
+            (Moves::Messages(_), _) => return Err("tagged messages as an instance of a group".into()),
             (_, Sizes::Paired) => {
                 instance.exchange(cx)?;
                 return Ok(instance);
@@ -186,14 +186,14 @@ impl Instance {
         Ok(instance)
     }
 
-    /// The sizes are known: chooses how the call is carried out. Fails when that cannot be done.
-    fn plan(&mut self, cx: &mut Context<'_>, extents: Extents) -> Result<(), &'static str> {
+    /// The sizes are known: chooses how the call is carried out.
+    fn plan(&mut self, cx: &mut Context<'_>, extents: Extents) -> Result<(), Unplanned> {
         let layout = Layout::choose(self.signature, cx.members, cx.config);
         if layout.pulls() {
-            return self.exchange(cx);
+            return Ok(self.exchange(cx)?);
         }
         if extents.sizes().any(|bytes| chunks_of(bytes, cx.config.chunk_bytes) >= u64::from(u32::MAX)) {
-            return Err("a block of more than 2^32 chunks");
+            return Err("a block of more than 2^32 chunks".into());
         }
         for local in &mut self.locals {
             local.set_program(layout.program(self.signature, &extents, local.rank)?);
@@ -202,7 +202,7 @@ impl Instance {
             local.unposted = local.run.receives().filter(|_| posted_here).map(|(op, _)| op).collect();
         }
         self.scratch = Scratch::new(cx.members, self.id, &self.locals)?;
-        self.multicast = Multicasts::new(cx, &self.locals[0].run, self.signature.kind, &extents);
+        self.multicast = Multicasts::new(cx, &self.locals[0], self.signature.kind, &extents)?;
         self.extents = Some(extents);
         self.phase = Phase::Gathering;
         self.policy = layout.policy();
@@ -515,7 +515,7 @@ impl Instance {
             Phase::Unsized(_) | Phase::Gathering | Phase::Barrier | Phase::Running | Phase::Ended { .. } => return,
         }
         self.phase = Phase::Ended { failed: matches!(self.phase, Phase::Failed(_)) };
-        self.multicast.checks = Deadlines::default();
+        self.multicast.end(cx);
         self.give_scratch_back(cx);
         let (transfer, mut site) = cx.transfer();
         transfer.forget_instance(&mut site, self.id);

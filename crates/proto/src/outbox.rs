@@ -298,7 +298,7 @@ pub(crate) enum Quota {
     Late,
     /// What calls need that all local ranks have made.
     Calls,
-    /// What is kept of groups and recordings, beside staging.
+    /// What is kept of groups, recordings and the chunks of blocks, beside staging.
     Tables,
 }
 
