@@ -124,6 +124,7 @@ impl Instance {
             };
             match other.memory(self.extents.as_ref(), to) {
                 Some(to) => {
+                    cx.out.allowance.step();
                     cx.out.copy(from, to);
                     other.run.complete(op);
                 }
