@@ -244,6 +244,28 @@ fn requests_for_large_groups_hold_up_nobody() {
     }
 }
 
+/// What a relay and a dock hold of the requests of one rank is bounded: the dock's copies lie in memory of the service
+/// process.
+#[test]
+fn a_relay_passes_on_so_much_of_a_rank_at_once() {
+    let address = format!("127.0.0.1:{}", outboard_lab::free_port().expect("a port"));
+    let (_daemon, relay) = (Daemon::start(&["--dock", &address]), Daemon::start(&["--relay", &address]));
+    let (stranger, _) = Stranger::attach(&relay);
+    let Reply::Offer(offer) = stranger.ask(&Request::Offer, &[]) else { panic!("no offer") };
+    let offers = seal_bytes("offers", &largest_group(&offer[..])).expect("memory");
+    let create = Request::CreateGroup { ranks: MOST_RANKS, rank: 0 };
+    [7, 8, 7].into_iter().for_each(|token| stranger.0.send(token, &create, &[offers.as_fd()]).expect("sent"));
+    for (token, why) in [(8, "under way"), (7, "in use"), (7, "damaged")] {
+        let reply = stranger.receive().expect("a reply");
+        match reply.message {
+            Reply::Error { text, .. } => assert!(reply.token == token && text.contains(why), "{}: {text}", reply.token),
+            other => panic!("{other:?}"),
+        }
+    }
+    let again = stranger.refused(&create, &[offers.as_fd()]);
+    assert_eq!(again, Status::Argument, "there is room again, and the group is as it was");
+}
+
 /// Nothing is read of the offers of others for whoever has none of its own.
 #[test]
 fn who_has_no_offer_is_refused_before_the_others_are_read() {

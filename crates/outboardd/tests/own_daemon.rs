@@ -238,6 +238,30 @@ fn ranks_that_meet_an_ending_daemon_start_the_next() {
     }
 }
 
+/// Many ranks start at once, again and again, and meet no daemon, one that serves others, or one that is just ending.
+#[test]
+fn ranks_that_start_at_once_again_and_again_have_one_daemon_and_leave_none() {
+    let job = Job::new();
+    let mut last = None;
+    for round in 0..6 {
+        let mut ranks = job.ranks("attached", 12);
+        all_say(&mut ranks, "ready");
+        if job.daemons().len() > 1 {
+            // That of the round before, which has nobody left.
+            last.into_iter().for_each(await_end);
+        }
+        let daemon = job.daemon();
+        let mut late = job.ranks("attached", 4);
+        // Those that come meanwhile find it, whoever leaves, or the next.
+        let_go(ranks);
+        all_say(&mut late, "ready");
+        assert_eq!(job.daemons(), [daemon], "round {round}");
+        let_go(late);
+        last = Some(daemon);
+    }
+    job.assert_ends(last.expect("there were rounds"));
+}
+
 #[test]
 fn what_hinders_the_daemon_is_named_with_its_log() {
     let (job, scratch) = (Job::new(), tempfile::tempdir().expect("a directory"));

@@ -82,15 +82,46 @@ fn memory_of_other_users_is_reached_on_demand_alone() {
 /// Whoever has read another user's offers can do nothing with them.
 #[test]
 fn stolen_offers_make_no_group() {
+    if is_root() {
+        let (daemon, program) = open_daemon(&[]);
+        no_group_is_made_of_stolen_offers(&daemon, &program);
+    }
+}
+
+/// A daemon with a dock, and a relay to it that everybody may find.
+fn open_relay(flags: &[&str]) -> (Daemon, Daemon, PathBuf) {
+    let address = format!("127.0.0.1:{}", outboard_lab::free_port().expect("a port"));
+    let daemon = Daemon::start(&[&["--dock", &address], flags].concat());
+    let (relay, program) = open_daemon(&["--relay", &address]);
+    (daemon, relay, program)
+}
+
+/// All of them are the dock's user where the service process is.
+#[test]
+fn users_behind_a_relay_keep_their_offers_and_their_quotas() {
     if !is_root() {
         return;
     }
-    let (daemon, program) = open_daemon(&[]);
+    let (_daemon, relay, program) = open_relay(&["--job-groups", "2", "--user-jobs", "1"]);
+    no_group_is_made_of_stolen_offers(&relay, &program);
+    let context = Context::attach(Some(&relay.socket())).expect("it answers");
+    let groups = [0, 1].map(|_| {
+        let offer = *context.offer().expect("an offer");
+        context.create_group(&offer, 1, 0).expect("it is made")
+    });
+    let mut other = Rank::spawn(&mut of_nobody("alone", &relay, &program));
+    assert_eq!(other.line(), "ready");
+    other.go_on();
+    other.finish();
+    groups.into_iter().for_each(|group| group.destroy().expect("at rest"));
+}
+
+fn no_group_is_made_of_stolen_offers(daemon: &Daemon, program: &Path) {
     let contexts = [0, 1].map(|_| Context::attach(Some(&daemon.socket())).expect("it answers"));
     let offers = contexts.each_ref().map(|context| *context.offer().expect("an offer"));
     let stolen = program.with_file_name("offers");
     std::fs::write(&stolen, offers.concat()).expect("room");
-    let mut thief = Rank::spawn(of_nobody("thief", &daemon, &program).env("OUTBOARD_TEST_OFFERS", &stolen));
+    let mut thief = Rank::spawn(of_nobody("thief", daemon, program).env("OUTBOARD_TEST_OFFERS", &stolen));
     for rank in [0, 1] {
         let why = thief.line();
         assert!(why.contains(&format!("offer of rank {}", 1 - rank)) && why.contains("65534"), "{why}");

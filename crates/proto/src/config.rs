@@ -76,10 +76,10 @@ pub struct Config {
     pub staging_quota: Limits,
     /// Bytes of scratch, beside staging, for the calls that ranks here have made.
     pub scratch_quota: Limits,
-    /// Bytes, about, of what is kept of groups and recordings.
+    /// Bytes, about, of what is kept of groups, recordings and the chunks of multicast blocks.
     pub tables_quota: Limits,
-    /// Service processes that groups may be with. One user's groups may name half as many that were never heard: so
-    /// much of the table can be filled by made-up members.
+    /// Service processes that groups may be with. Of what those that were heard leave, one user's groups may name half
+    /// that were never heard, and the more users do so the smaller a part: made-up members leave room for others.
     pub peers: usize,
     /// Service processes without a group that are remembered: so many of the past, and as many strangers.
     pub past_peers: usize,

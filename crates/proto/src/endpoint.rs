@@ -386,9 +386,9 @@ impl Endpoint {
             }
         }
         while self.node.out.allowance.is_left()
-            && let Some(group) = self.node.out.unfinished.pop_front()
+            && let Some((group, instance)) = self.node.out.unfinished.pop_front()
         {
-            self.groups.get_mut(&group).into_iter().for_each(|g| g.go_on(&mut self.node));
+            self.groups.get_mut(&group).into_iter().for_each(|g| g.go_on(&mut self.node, instance));
         }
         self.settle();
     }

@@ -27,7 +27,7 @@
 
 use std::collections::BTreeSet;
 
-use outboard_plan::{Buffer, Extents, Op, OpId, Rank, Span};
+use outboard_plan::{Extents, OpId, Rank};
 
 use crate::config::Config;
 use crate::deadlines::Deadlines;
@@ -39,7 +39,7 @@ use crate::interface::{Class, InFlight, Moves, Pairs, PostedCall, Region, Signat
 use crate::multicast::block::{Block, chunks_of};
 use crate::multicast::pacing::Quantum;
 use crate::outbox::{Completion, Outbox};
-use crate::transfer::{Name, Outbound, Owner, Posting, Site, StepOf, Transfer};
+use crate::transfer::{Name, Owner, Site, StepOf, Transfer};
 use crate::wire::{Origin, Scope, TransferMessage};
 
 mod barrier;
@@ -56,9 +56,11 @@ mod scratch;
 mod shares;
 mod sizes;
 mod stand_in;
+mod steps;
 pub(crate) mod tagged;
 
 use layout::Layout;
+pub(crate) use layout::Unplanned;
 use local::{Local, Presence};
 use offloaded::Handed;
 pub(crate) use recovery::Batch;
@@ -137,17 +139,18 @@ pub(crate) struct Instance {
     equip_at: Option<Instant>,
     /// When others are told of a call that their engines may not have.
     tell_at: Option<Instant>,
+    /// It is noted to go on with its steps when time is told.
+    goes_on: bool,
 }
 
 impl Instance {
-    /// A call of which `signer`'s is the first news, with the sizes of its blocks where they are known. Fails when they
-    /// cannot be.
+    /// A call of which `signer`'s is the first news, with the sizes of its blocks where they are known.
     pub(crate) fn new(
         cx: &mut Context<'_>,
         id: InstanceId,
         (signer, signature): (Rank, Signature),
         sizes: Option<Extents>,
-    ) -> Result<Self, &'static str> {
+    ) -> Result<Self, Unplanned> {
         let mut instance = Instance {
             id,
             signature,
@@ -164,10 +167,11 @@ impl Instance {
             standing: false,
             equip_at: None,
             tell_at: None,
+            goes_on: false,
         };
         let Class { moves, sizes: known } = signature.kind.class();
         let extents = match (moves, known) {
-            (Moves::Messages(_), _) => return Err("tagged messages as an instance of a group"),
+            (Moves::Messages(_), _) => return Err("tagged messages as an instance of a group".into()),
             (_, Sizes::Paired) => {
                 instance.exchange(cx)?;
                 return Ok(instance);
@@ -186,14 +190,14 @@ impl Instance {
         Ok(instance)
     }
 
-    /// The sizes are known: chooses how the call is carried out. Fails when that cannot be done.
-    fn plan(&mut self, cx: &mut Context<'_>, extents: Extents) -> Result<(), &'static str> {
+    /// The sizes are known: chooses how the call is carried out.
+    fn plan(&mut self, cx: &mut Context<'_>, extents: Extents) -> Result<(), Unplanned> {
         let layout = Layout::choose(self.signature, cx.members, cx.config);
         if layout.pulls() {
-            return self.exchange(cx);
+            return Ok(self.exchange(cx)?);
         }
         if extents.sizes().any(|bytes| chunks_of(bytes, cx.config.chunk_bytes) >= u64::from(u32::MAX)) {
-            return Err("a block of more than 2^32 chunks");
+            return Err("a block of more than 2^32 chunks".into());
         }
         for local in &mut self.locals {
             local.set_program(layout.program(self.signature, &extents, local.rank)?);
@@ -202,7 +206,7 @@ impl Instance {
             local.unposted = local.run.receives().filter(|_| posted_here).map(|(op, _)| op).collect();
         }
         self.scratch = Scratch::new(cx.members, self.id, &self.locals)?;
-        self.multicast = Multicasts::new(cx, &self.locals[0].run, self.signature.kind, &extents);
+        self.multicast = Multicasts::new(cx, &self.locals[0], self.signature.kind, &extents)?;
         self.extents = Some(extents);
         self.phase = Phase::Gathering;
         self.policy = layout.policy();
@@ -357,29 +361,6 @@ impl Instance {
         }
     }
 
-    /// Memory is at hand that was not, or the barrier has been passed.
-    fn retry_blocked(&mut self, cx: &mut Context<'_>) {
-        for i in 0..self.locals.len() {
-            let local = &mut self.locals[i];
-            let blocked = std::mem::take(&mut local.blocked);
-            local.run.retry(blocked);
-            for op in std::mem::take(&mut local.unposted) {
-                match self.receive(i, op) {
-                    Some((name, posting)) => {
-                        let (transfer, mut site) = cx.transfer();
-                        match self.policy {
-                            Policy::Eager => transfer.receive_small(&mut site, name, posting),
-                            Policy::Barrier | Policy::Pairs | Policy::Offloaded => {
-                                transfer.expect(&mut site, name, posting)
-                            }
-                        }
-                    }
-                    None => self.locals[i].unposted.push(op),
-                }
-            }
-        }
-    }
-
     /// The name of a message of the plan.
     fn name(&self, source: Rank, destination: Rank, index: u32) -> Name {
         Name { scope: Scope::Instance(self.id), destination, source, tag: index, occurrence: 0 }
@@ -392,73 +373,6 @@ impl Instance {
 
     fn step(&self, local: usize, op: OpId) -> StepOf {
         StepOf { owner: Owner::Instance { instance: self.id, local }, op }
-    }
-
-    /// The receive that a step of a local rank is, once it has memory.
-    fn receive(&self, i: usize, op: OpId) -> Option<(Name, Posting)> {
-        let local = &self.locals[i];
-        let Op::Recv { from, index, span } = local.run.op(op) else { return None };
-        let to = local.memory(self.extents.as_ref(), span)?;
-        Some((self.name(from, local.rank, index), Posting { step: self.step(i, op), to }))
-    }
-
-    /// The message that a step of a local rank sends, once its memory is there.
-    fn outbound(&self, i: usize, op: OpId) -> Option<Outbound> {
-        let local = &self.locals[i];
-        let Op::Send { to, index, span } = local.run.op(op) else { return None };
-        let from = local.memory(self.extents.as_ref(), span)?;
-        let signal = span.is_empty() && span.buffer == Buffer::Scratch;
-        Some(Outbound { step: self.step(i, op), name: self.name(local.rank, to, index), from, signal })
-    }
-
-    /// Starts every step that can start, and ends the calls whose programs are done.
-    fn advance(&mut self, cx: &mut Context<'_>) {
-        // Without a barrier steps start when their rank has called and the window is open.
-        if self.alive() && !matches!(self.policy, Policy::Pairs | Policy::Offloaded) {
-            // What one local rank does may make a step of another ready that was looked at before.
-            while let Some(i) = self.locals.iter().position(|l| l.run.has_ready()) {
-                while let Some(op) = self.locals[i].run.next_ready() {
-                    if !self.start(cx, i, op) {
-                        self.locals[i].blocked.push(op);
-                    }
-                }
-            }
-        }
-        self.try_end(cx);
-    }
-
-    /// Starts a step. False when it waits for memory, for another local rank or for the barrier.
-    fn start(&mut self, cx: &mut Context<'_>, i: usize, id: OpId) -> bool {
-        let (local, extents) = (&mut self.locals[i], self.extents.as_ref());
-        let both = |from: Span, to: Span| local.memory(extents, from).zip(local.memory(extents, to));
-        match local.run.op(id) {
-            // Receives are posted with the program: nothing to start (MC-4).
-            Op::Recv { .. } | Op::MulticastRecv { .. } => {}
-            Op::Copy { from, to } => {
-                let Some((from, to)) = both(from, to) else { return false };
-                cx.out.copy(from, to);
-                local.run.complete(id);
-            }
-            Op::Reduce { from, into, from_left } => {
-                let Some(operands) = both(from, into) else { return false };
-                let reduction = self.signature.kind.reduction().expect("plans of reductions alone combine");
-                cx.out.reduce(reduction, operands, from_left);
-                local.run.complete(id);
-            }
-            Op::Send { to, .. } => {
-                // Until all are ready nothing leaves for other hosts.
-                let may_leave = self.running() || cx.members.local(to).is_some();
-                let Some(message) = self.outbound(i, id).filter(|_| may_leave) else { return false };
-                let origin = self.origin();
-                let (transfer, mut site) = cx.transfer();
-                match self.policy {
-                    Policy::Eager => transfer.send_small(&mut site, origin, message),
-                    Policy::Barrier | Policy::Pairs | Policy::Offloaded => transfer.send_expected(&mut site, message),
-                }
-            }
-            Op::Multicast { span } => return self.start_multicast(cx, i, id, span),
-        }
-        true
     }
 
     /// `rank` has called what takes no barrier, and has messages for local ranks. False when it cannot; an error breaks
@@ -476,14 +390,6 @@ impl Instance {
             Policy::Eager => self.handle_small(cx, from, offer, payload_len),
             // All choose alike whether there is anything to offer.
             Policy::Barrier | Policy::Offloaded => Ok(false),
-        }
-    }
-
-    /// A step that sends or receives is done.
-    pub(crate) fn complete(&mut self, cx: &mut Context<'_>, local: usize, op: OpId) {
-        if self.alive() {
-            self.locals[local].run.complete(op);
-            self.advance(cx);
         }
     }
 
@@ -515,7 +421,7 @@ impl Instance {
             Phase::Unsized(_) | Phase::Gathering | Phase::Barrier | Phase::Running | Phase::Ended { .. } => return,
         }
         self.phase = Phase::Ended { failed: matches!(self.phase, Phase::Failed(_)) };
-        self.multicast.checks = Deadlines::default();
+        self.multicast.end(cx);
         self.give_scratch_back(cx);
         let (transfer, mut site) = cx.transfer();
         transfer.forget_instance(&mut site, self.id);

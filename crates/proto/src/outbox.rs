@@ -41,10 +41,10 @@ pub(crate) struct Outbox {
     pub(crate) forgotten_calls: Vec<(Owner, CallId)>,
     /// Instances to which something has happened.
     pub(crate) touched: Vec<(GroupHandle, InstanceId)>,
-    /// What recordings may still do until the driver has taken what follows.
+    /// What recordings and collectives may still do until the driver has taken what follows.
     pub(crate) allowance: Allowance,
-    /// Groups whose recordings go on with the next.
-    pub(crate) unfinished: VecDeque<GroupHandle>,
+    /// What goes on when time is told: collectives, and under [`TAGGED`] the recordings of groups.
+    pub(crate) unfinished: VecDeque<(GroupHandle, InstanceId)>,
     pub(crate) counters: Counters,
     narrates: bool,
     staging_quota: Limits,
@@ -255,7 +255,7 @@ impl Outbox {
     }
 }
 
-/// What recordings may do at once, so that all else has its turn: for steps and bytes about a millisecond each.
+/// What recordings and collectives may do at once, so that all else has its turn: for steps and bytes about a millisecond each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Allowance {
     steps: u32,
@@ -298,7 +298,7 @@ pub(crate) enum Quota {
     Late,
     /// What calls need that all local ranks have made.
     Calls,
-    /// What is kept of groups and recordings, beside staging.
+    /// What is kept of groups, recordings and the chunks of blocks, beside staging.
     Tables,
 }
 

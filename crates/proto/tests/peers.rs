@@ -1,13 +1,16 @@
 //! What is remembered of other service processes, and who of them hears what.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use outboard_plan::{Program, ProgramBuilder, Rank, Span};
 use outboard_proto::wire::{FrameHeader, GroupMessage, InstanceMessage, Message};
 use outboard_proto::{
-    Account, CollectiveError, Config, Endpoint, Event, GroupError, GroupHandle, GroupSpec, InstanceId, Instant, Limits,
-    RecordError, Recording, Refusal, SpId, Transmit,
+    Account, CallId, CallKind, CollectiveError, Config, Endpoint, Event, GroupError, GroupHandle, GroupSpec,
+    InstanceId, Instant, Limits, PostedCall, RecordError, Recording, Refusal, Signature, SpId, Transmit,
 };
+use proptest::collection::vec;
+use proptest::prelude::*;
 
 mod support;
 
@@ -117,36 +120,74 @@ fn a_member_that_acknowledges_nothing_is_lost() {
     assert!(lost.is_some(), "{:?}", here.load());
 }
 
-/// Whoever makes up members of groups fills half of the table at most: the groups of others are made, with service
-/// processes that were never heard, too, and one that is heard counts no more.
+/// Asks for a group of a user with these service processes, and says whether there was room to meet them.
+fn meets(here: &mut Endpoint, now: Instant, (user, number): (u32, u32), others: &[u64]) -> bool {
+    let members: Vec<u64> = [HERE].into_iter().chain(others.iter().copied()).collect();
+    let spec = GroupSpec { handle: GroupHandle(number), ..support::spec(&members) };
+    here.handle_create_group(now, Account { user, job: number.into() }, &spec, Rank(0));
+    let (_, events) = drive(here, now);
+    let refused = GroupError::Failed(CollectiveError::Refused { rank: Rank(0), why: Refusal::Peers });
+    !events.iter().any(|event| matches!(event, Event::GroupReady { result: Err(error), .. } if *error == refused))
+}
+
+/// Whoever makes up members of groups fills half of what is free at most: the groups of others are made, with service
+/// processes that were never heard, too, and one that is heard counts to nobody.
 #[test]
 fn made_up_members_leave_room_for_the_groups_of_others() {
-    let config = Config { peers: 20, ..Config::default() };
-    let mut here = Endpoint::new(SpId(HERE), config.clone(), 1);
+    let mut here = Endpoint::new(SpId(HERE), Config { peers: 24, ..Config::default() }, 1);
     let now = Instant(1);
-    let mut asks = |user: u32, number: u32, others: &[u64]| {
-        let members: Vec<u64> = [HERE].into_iter().chain(others.iter().copied()).collect();
-        let spec = GroupSpec { handle: GroupHandle(number), ..support::spec(&members) };
-        let account = Account { user, job: number.into() };
-        here.handle_create_group(now, account, &spec, Rank(0));
-        if user == 1 && number == 1 {
-            here.handle_frame(now, SpId(others[0]), &frame(0, &step(&spec, 0, &config), 0), 0);
+    assert!(meets(&mut here, now, (1, 1), &[100, 101]));
+    here.handle_frame(now, SpId(100), &frame(0, &Message::Void, 0), 0);
+    assert!(meets(&mut here, now, (1, 2), &(102..112).collect::<Vec<_>>()), "of 23 that are free eleven");
+    assert!(!meets(&mut here, now, (1, 3), &[112]), "a twelfth");
+    assert!(meets(&mut here, now, (2, 4), &(200..204).collect::<Vec<_>>()), "another user gets a third of the rest");
+    assert!(!meets(&mut here, now, (2, 5), &[204]), "not more");
+    assert!(meets(&mut here, now, (1, 6), &[100]), "one that was heard");
+    assert!(meets(&mut here, now, (3, 7), &[300, 301]), "the next one a quarter of the rest");
+}
+
+/// Service processes of the past, and those that nobody needs any more, take no room.
+#[test]
+fn members_of_groups_that_were_left_leave_room() {
+    let config = Config { peers: 8, ..Config::default() };
+    let mut here = Endpoint::new(SpId(HERE), config.clone(), 1);
+    let mut now = Instant(1);
+    for number in 1..20_u32 {
+        let others: Vec<u64> = (0..4).map(|at| u64::from(100 * number + at)).collect();
+        assert!(meets(&mut here, now, (number % 3, number), &others), "group {number}");
+        here.handle_leave(now, GroupHandle(number), Rank(0));
+        now = now + config.dead_after + Duration::from_secs(1);
+        here.handle_timeout(now);
+        drive(&mut here, now);
+    }
+}
+
+proptest! {
+    /// However many users take as much as they get, in whatever order, a user more gets a part that shrinks with the
+    /// square of their number and no faster.
+    #[test]
+    fn whatever_users_make_up_the_next_one_gets_his_share(
+        peers in 2_usize..400,
+        takes in vec((0_u32..6, 1_usize..200), 0..40),
+    ) {
+        let mut here = Endpoint::new(SpId(HERE), Config { peers, ..Config::default() }, 1);
+        let mut fresh = 100_u64..;
+        let mut users = BTreeSet::new();
+        for (number, (user, most)) in (1..).zip(takes) {
+            if user == 0 {
+                here.handle_leave(Instant(1), GroupHandle(number / 2), Rank(0));
+                drive(&mut here, Instant(1));
+                continue;
+            }
+            let named: Vec<u64> = fresh.by_ref().take(most).collect();
+            if meets(&mut here, Instant(1), (user, number), &named) {
+                users.insert(user);
+            }
         }
-        drive(&mut here, now).1
-    };
-    let crowded = |events: &[Event]| {
-        let refused = CollectiveError::Refused { rank: Rank(0), why: Refusal::Peers };
-        let connects = events.iter().any(|event| matches!(event, Event::Connect { .. }));
-        let told =
-            |event: &Event| matches!(event, Event::GroupReady { result: Err(e), .. } if *e == refused.clone().into());
-        assert_eq!(connects, !events.iter().any(told), "{events:?}");
-        !connects
-    };
-    assert!(!crowded(&asks(1, 1, &[100, 101])), "100 is heard");
-    assert!(!crowded(&asks(1, 2, &(102..111).collect::<Vec<_>>())), "ten are not");
-    assert!(crowded(&asks(1, 3, &[111])), "an eleventh");
-    assert!(!crowded(&asks(2, 4, &(200..209).collect::<Vec<_>>())), "another user");
-    assert!(crowded(&asks(2, 5, &[209])), "20 are known");
+        let share = peers / ((users.len() + 1) * (users.len() + 2));
+        let named: Vec<u64> = fresh.by_ref().take(share).collect();
+        prop_assert!(named.is_empty() || meets(&mut here, Instant(1), (99, 999), &named), "{share} of {peers}");
+    }
 }
 
 /// Memory that groups and recordings take counts to the job that makes them, and comes back with them.
@@ -189,4 +230,39 @@ fn groups_and_recordings_count_to_their_job() {
     here.handle_leave(now, GroupHandle(3), Rank(0));
     drive(&mut here, now);
     assert!(!is_refused(&ask(&mut here, 1, &group(4, 40))), "all of it");
+}
+
+/// What is kept of the chunks of blocks counts to the job that calls, and comes back at the end of the call.
+#[test]
+fn chunks_of_blocks_count_to_their_job() {
+    let config = Config { tables_quota: Limits::of_all(2 << 20), ..Config::default() };
+    let mut here = Endpoint::new(SpId(HERE), config.clone(), 1);
+    let now = Instant(1);
+    let spec = |number: u32| GroupSpec { handle: GroupHandle(number), ..support::spec(&[HERE, 11, 12]) };
+    // Makes a group and gathers blocks of so many chunks; the groups before it break. Says why it failed, if it did.
+    let mut seq = 0..;
+    let mut gather = |number: u32, chunks: u64, broken: &[u32]| {
+        let aborts = broken.iter().map(|number| {
+            let (fingerprint, error) = (spec(*number).fingerprint(), CollectiveError::RankLost(Rank(1)));
+            of(&spec(*number), GroupMessage::Abort { fingerprint, error })
+        });
+        here.handle_create_group(now, Account::default(), &spec(number), Rank(0));
+        for message in aborts.chain([step(&spec(number), 1, &config)]) {
+            here.handle_frame(now, SpId(11), &frame(seq.next().expect("many"), &message, 0), 0);
+        }
+        here.handle_frame(now, SpId(12), &frame(number - 1, &step(&spec(number), 0, &config), 0), 0);
+        drive(&mut here, now);
+        let signature = Signature { kind: CallKind::Allgather, bytes: chunks * u64::from(config.chunk_bytes) };
+        let (id, group, rank, instance) = (CallId(number.into()), GroupHandle(number), Rank(0), InstanceId(1));
+        let call = PostedCall { id, group, rank, instance, signature, in_place: false, blocks: None, deadline: None };
+        here.handle_call(now, call);
+        while here.poll_order().is_some() {}
+        let told = drive(&mut here, now).1.into_iter();
+        told.filter_map(|event| if let Event::Completed { result, .. } = event { result.err() } else { None }).next()
+    };
+    let is_refused = |error| matches!(error, Some(CollectiveError::Staging { rank: Rank(0), .. }));
+    assert!(is_refused(gather(1, 1 << 24, &[])));
+    assert_eq!(gather(2, 1 << 16, &[]), None);
+    assert!(is_refused(gather(3, 1 << 16, &[])), "two at once");
+    (4..12).for_each(|number| assert_eq!(gather(number, 1 << 16, &[number - 2, number - 1]), None, "group {number}"));
 }

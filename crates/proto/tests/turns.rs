@@ -1,4 +1,5 @@
-//! What one rank has recorded holds up nobody: so much is done at once, and the rest when time is told.
+//! What one rank has recorded, or many ranks of one host call, holds up nobody: so much is done at once, and the rest
+//! when time is told.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +18,7 @@ const NOW: Instant = Instant(1);
 const STEPS: usize = 1024;
 const BYTES: u64 = 8 << 20;
 
-/// Both ranks of a group at one service process.
+/// The ranks of a group at one service process.
 struct Driver {
     sp: Endpoint,
     calls: u64,
@@ -26,8 +27,13 @@ struct Driver {
 
 impl Driver {
     fn new() -> Driver {
+        Driver::of(2)
+    }
+
+    fn of(ranks: u32) -> Driver {
         let mut sp = Endpoint::new(SpId(10), Config::default(), 1);
-        (0..2).for_each(|rank| sp.handle_create_group(NOW, Account::default(), &support::spec(&[10, 10]), Rank(rank)));
+        let spec = support::spec(&vec![10; ranks as usize]);
+        (0..ranks).for_each(|rank| sp.handle_create_group(NOW, Account::default(), &spec, Rank(rank)));
         let mut driver = Driver { sp, calls: 0, ended: Vec::new() };
         driver.drain();
         driver
@@ -189,4 +195,22 @@ fn more_than_one_recording_may_have_is_refused() {
         (0..=MOST_STEPS).for_each(|_| _ = builder.copy(Span::output(0, 1), Span::output(1, 1), &[]));
     };
     assert_eq!(driver.record(0, 2, copies), Err(RecordError::Size { steps: MOST_STEPS + 1 }));
+}
+
+/// Among ranks of one host every step of a collective is done here.
+#[test]
+fn a_collective_of_many_ranks_of_one_host_is_done_over_many_turns() {
+    let ranks = 150;
+    let mut driver = Driver::of(ranks);
+    for rank in (0..ranks).map(Rank) {
+        let (id, group, instance) = (CallId(rank.0.into()), GROUP, InstanceId(1));
+        let signature = Signature { kind: CallKind::Allgather, bytes: 1 << 10 };
+        let call = PostedCall { id, group, rank, instance, signature, in_place: false, blocks: None, deadline: None };
+        driver.sp.handle_call(NOW, call);
+    }
+    let turns: Vec<usize> = driver.turns().iter().map(Vec::len).collect();
+    assert_eq!(driver.ended.len(), ranks as usize, "{turns:?}");
+    // One step may copy to all ranks.
+    assert!(turns.iter().all(|orders| *orders <= STEPS + ranks as usize), "{turns:?}");
+    assert_eq!(turns.iter().sum::<usize>(), (ranks * ranks) as usize, "each has a block of each");
 }

@@ -23,7 +23,6 @@ mod delivery;
 mod session;
 
 use std::collections::{HashMap, VecDeque};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -32,7 +31,6 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use outboard_fabric::{Refusals, SharedKey};
-use outboard_proto::Account;
 use outboard_shm::attach::message::Message;
 use outboard_shm::attach::{Channel, Hello, Reply, Request};
 use outboard_shm::control::{LAYOUT_VERSION, RankSide};
@@ -253,8 +251,7 @@ fn greet(wire: &Wire, decoder: &mut Decoder, terms: &Terms) -> Result<(Channel, 
     let (docked_rank, job) = loop {
         match decoder.next().map_err(WireError::from)? {
             Some(Frame::Greeting { pid, user, job, seat }) => {
-                let job = Account { user, job };
-                break (DockedRank { pid, seat, watch: Arc::<Output>::clone(&output) }, job);
+                break (DockedRank { user, pid, seat, watch: Arc::<Output>::clone(&output) }, job);
             }
             Some(_) => return refused("the first frame of a connection is a greeting"),
             None => {}
@@ -280,15 +277,8 @@ fn greet(wire: &Wire, decoder: &mut Decoder, terms: &Terms) -> Result<(Channel, 
     Ok((channel, Arc::new(side), output))
 }
 
-/// The job here of a job there: of our user here are the ranks of all users there.
-fn number_here(job: Account) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    job.hash(&mut hasher);
-    hasher.finish()
-}
-
 /// Attaches as a rank of this machine would; the nonce tells the service process whom for.
-fn attach(terms: &Terms, nonce: [u8; 16], job: Account) -> Result<(Channel, RankSide, Reply), End> {
+fn attach(terms: &Terms, nonce: [u8; 16], job: u64) -> Result<(Channel, RankSide, Reply), End> {
     let failed = |error: &dyn std::fmt::Display| End::Refused(format!("the service process does not attach: {error}"));
     let channel = Channel::connect(&terms.settings.socket).map_err(|errno| failed(&errno))?;
     let hello = Hello {
@@ -298,7 +288,7 @@ fn attach(terms: &Terms, nonce: [u8; 16], job: Account) -> Result<(Channel, Rank
         probe_address: NOWHERE,
         nonce,
         descriptor: false,
-        job: number_here(job),
+        job,
     };
     channel.send(OWN_TOKENS, &Request::Hello(hello), &[]).map_err(|error| failed(&error))?;
     channel.wait(ANSWER_LIMIT).map_err(|error| failed(&error))?;

@@ -20,6 +20,8 @@ pub(crate) const VERSION: u16 = 4;
 pub(crate) const DATA_BYTES: usize = 256 << 10;
 /// Longest frame, its length not counted.
 const MOST_BYTES: usize = DATA_BYTES + 64;
+/// Content of requests of one rank that may be under way at once: as much as the largest group has offers.
+pub(crate) const MOST_HANDED: usize = 64 << 20;
 /// Bytes that are read at once.
 pub(crate) const READ: usize = 128 << 10;
 /// Longest sentence.

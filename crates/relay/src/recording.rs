@@ -191,6 +191,7 @@ mod tests {
     fn ranges_lie_in_the_pieces_or_in_their_copy() {
         let sent = recorded(|builder| {
             builder.send(Rank(1), 0, Span::output(5, 40), &[]);
+            builder.send(Rank(1), 1, Span::output(7, 1), &[]);
         });
         assert_eq!(sent.memory.total(), 60);
         assert_eq!(sent.located(&sent.reads, 0), [(105, 5), (500, 20), (300, 15)]);

@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outboard_service::Pieces;
 use outboard_shm::attach::message::Message;
-use outboard_shm::attach::{Channel, Reply, Restaged};
+use outboard_shm::attach::{Channel, OFFER_BYTES, Reply, Restaged};
 use outboard_shm::control::Completions;
 use outboard_shm::entry::Entry;
 use outboard_shm::memory::{AccessError, RankMemory, TieredMemory};
 use outboard_shm::status::Status;
 
-use crate::frame::{Decoder, Frame};
+use crate::frame::{Decoder, Frame, MOST_HANDED};
 use crate::host::Counted;
 use crate::recording::{Recorded, RecordingName};
 use crate::submission::Submission;
@@ -56,10 +56,21 @@ pub(super) struct Kept {
 pub(super) enum Asked {
     /// A group of so many ranks, in which this rank has this number.
     CreateGroup(u32, u32),
-    /// To be known once the service process keeps it.
-    Record(RecordingName, Arc<Recorded>),
+    /// To be known once the service process keeps it, and its bytes as encoded.
+    Record(RecordingName, Arc<Recorded>, usize),
     DestroyGroup(u64),
     Other,
+}
+
+impl Asked {
+    /// Bytes that its request hands over, which the dock holds until the service process has taken them.
+    fn handed(&self) -> usize {
+        match self {
+            Asked::CreateGroup(ranks, _) => *ranks as usize * OFFER_BYTES,
+            Asked::Record(.., bytes) => *bytes,
+            Asked::DestroyGroup(_) | Asked::Other => 0,
+        }
+    }
 }
 
 /// A call that the service process has.
@@ -114,6 +125,11 @@ pub(super) struct Books {
 }
 
 impl Books {
+    /// Whether a request may hand over so many bytes beside those whose replies have not come.
+    pub(super) fn may_hand(&self, bytes: usize) -> bool {
+        self.asked.values().map(Asked::handed).sum::<usize>() + bytes <= MOST_HANDED
+    }
+
     /// Output of a call in flight does not reach the rank: its fault alone, the others have theirs. The one verdict
     /// beside the service process's, which ends the call when the bytes have left its machine and cannot know.
     fn cannot_write(&mut self, slot: u32, error: &AccessError) {
@@ -192,7 +208,7 @@ impl Session {
                 books.groups.remove(&group);
                 books.recordings.retain(|name, _| name.0 != group);
             }
-            (Some(Asked::Record(name, recorded)), Reply::Done) => {
+            (Some(Asked::Record(name, recorded, _)), Reply::Done) => {
                 books.recordings.insert(name, Kept { recorded, busy: None, behind: VecDeque::new() });
             }
             _ => {}

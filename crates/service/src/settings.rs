@@ -247,8 +247,8 @@ pub struct Settings {
     /// Groups that one rank may hold at once
     #[arg(long, env = "OUTBOARD_MAX_GROUPS", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_groups: u32,
-    /// Other service processes that groups may be with at once; half as many that were never heard may be named by one
-    /// user
+    /// Other service processes that groups may be with at once; of the room left one user may name half that were never
+    /// heard, and the more users do so the smaller a part
     #[arg(long, env = "OUTBOARD_MAX_PEERS", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(2..=65_535))]
     pub max_peers: u32,
     /// Memberships in groups that the ranks of one job may hold at once on this host
@@ -263,7 +263,7 @@ pub struct Settings {
     /// Bytes of these together
     #[arg(long, env = "OUTBOARD_JOB_MEMORY", default_value = "1024G")]
     pub job_memory: Size,
-    /// Bytes, about, that the daemon keeps of the groups and recordings of one job
+    /// Bytes, about, that the daemon keeps of the groups, recordings and multicast blocks of one job
     #[arg(long, env = "OUTBOARD_JOB_TABLES", default_value = "1G")]
     pub job_tables: Size,
     /// How many times these five job quotas all jobs of one user may use together on this host

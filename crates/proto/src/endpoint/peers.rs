@@ -74,7 +74,7 @@ pub(super) struct Peers {
     past: PastPeers,
     backlog: usize,
     retransmissions: u64,
-    /// Peers whose address is known.
+    /// Peers that may be sent something yet.
     met: usize,
     /// Of each user, how many that were never heard its ranks have named.
     unheard: BTreeMap<u32, usize>,
@@ -107,15 +107,21 @@ impl Peers {
     }
 
     /// Whether a rank of `user` may be in a group with these: see [`Config::peers`].
+    ///
+    /// Of what others and those that were heard leave, a user who is one of `n` that have named somebody gets the part
+    /// `1 / (n + 1)`. Then `n` users leave that part of what is not heard, in whatever order they come and go, and the
+    /// next has his share of it.
     pub(super) fn has_room(&self, user: u32, others: impl Iterator<Item = SpId>, config: &Config) -> bool {
-        let fresh = others.filter(|id| self.all.get(id).is_none_or(|peer| peer.address.is_none())).count();
+        let fresh = others.filter(|id| self.all.get(id).is_none_or(|peer| !peer.standing.met)).count();
         let unheard = self.unheard.get(&user).copied().unwrap_or(0);
-        fresh == 0 || (self.met + fresh <= config.peers && unheard + fresh <= config.peers / 2)
+        let users = self.unheard.len() + usize::from(unheard == 0);
+        let left = (config.peers + unheard).saturating_sub(self.met);
+        fresh == 0 || (unheard + fresh).saturating_mul(users + 1) <= left
     }
 
-    /// A rank of `user` has named this peer.
+    /// A rank of `user` has named this peer. It counts to whoever was the first of those that still need it.
     pub(super) fn note_named(&mut self, peer: SpId, user: u32) {
-        self.change(peer, |peer| _ = peer.named_by.get_or_insert(user));
+        self.change(peer, |peer| peer.named_by = peer.named_by.filter(|_| peer.standing.met).or(Some(user)));
     }
 
     /// A peer waits for a rank here to ask for a group, or does so no more.

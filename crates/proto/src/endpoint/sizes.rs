@@ -22,7 +22,7 @@ impl Group {
                 node.out.violation(None, "a step of a barrier that cannot be");
                 Ok(())
             }
-            Err(what) => Err(self.refuse_instance(node, what)),
+            Err(why) => Err(self.refuse_instance(node, why)),
         }
     }
 

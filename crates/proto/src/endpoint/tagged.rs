@@ -10,10 +10,10 @@ use super::Node;
 use super::groups::Group;
 use super::turns::Load;
 use crate::error::CollectiveError;
-use crate::ids::Instant;
-use crate::instance::Context;
+use crate::ids::{InstanceId, Instant};
 use crate::instance::recording::{RecordError, Recording};
 use crate::instance::tagged::{TAGGED, TaggedCalls};
+use crate::instance::{Context, Instance};
 use crate::interface::{InFlight, PostedCall};
 use crate::outbox::Outbox;
 
@@ -30,9 +30,12 @@ impl Group {
         self.run_steps(node);
     }
 
-    /// Goes on with recordings that have done what is done at once.
-    pub(super) fn go_on(&mut self, node: &mut Node) {
-        self.with_tagged(node, |tagged, _| tagged.go_on());
+    /// Goes on with a collective, or with recordings, that has done what is done at once.
+    pub(super) fn go_on(&mut self, node: &mut Node, instance: InstanceId) {
+        match instance {
+            TAGGED => self.with_tagged(node, |tagged, _| tagged.go_on()),
+            instance => _ = self.with_instance(node, instance, Instance::go_on),
+        }
     }
 
     /// Messages take turns as long as a call is in flight.

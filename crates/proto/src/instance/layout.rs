@@ -7,8 +7,24 @@ use outboard_plan::{
 
 use super::Policy;
 use crate::config::{self, Config};
+use crate::error::CollectiveError;
 use crate::group::members::Members;
 use crate::interface::{CallKind, Signature};
+
+/// Why a call cannot be carried out: its group breaks.
+#[derive(Debug)]
+pub(crate) enum Unplanned {
+    /// Nobody can have called it so.
+    Unsound(&'static str),
+    /// What is to be kept of it is more than its job may have.
+    Room(CollectiveError),
+}
+
+impl From<&'static str> for Unplanned {
+    fn from(what: &'static str) -> Self {
+        Unplanned::Unsound(what)
+    }
+}
 
 /// Where a group runs, as all its members see it.
 #[derive(Debug, Clone, Copy)]

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 
 use outboard_plan::Extents;
 
-use super::{Context, Instance, Phase};
+use super::{Context, Instance, Phase, Unplanned};
 use crate::ids::{Instant, SpId};
 use crate::interface::sizes_digest;
 use crate::wire::{InstanceMessage, Message};
@@ -92,8 +92,8 @@ impl Instance {
     }
 
     /// The sizes are known now. Nothing is to be done where they were before. False when a step of the barrier that
-    /// came before cannot be; an error when no plan can be made of the sizes.
-    pub(crate) fn set_sizes(&mut self, cx: &mut Context<'_>, sizes: Extents) -> Result<bool, &'static str> {
+    /// came before cannot be.
+    pub(crate) fn set_sizes(&mut self, cx: &mut Context<'_>, sizes: Extents) -> Result<bool, Unplanned> {
         let Phase::Unsized(call) = &mut self.phase else { return Ok(true) };
         let readies = std::mem::take(&mut call.readies);
         self.plan(cx, sizes)?;

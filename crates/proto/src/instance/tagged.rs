@@ -258,7 +258,7 @@ impl TaggedCalls {
                 // Behind the calls of others.
                 self.ready.push_back(id);
                 if !std::mem::replace(&mut self.goes_on, true) {
-                    cx.out.unfinished.push_back(cx.members.handle);
+                    cx.out.unfinished.push_back((cx.members.handle, TAGGED));
                 }
                 return;
             }

@@ -119,6 +119,16 @@ impl Block {
         Block { bytes, chunk_bytes, have: ChunkSet::new(chunks), role, serving: None }
     }
 
+    /// Bytes that are kept of a block of `bytes` bytes at most, about: a bit of each chunk in as many sets as either end
+    /// has, and what a root counts.
+    pub(crate) fn kept(bytes: u64, chunk_bytes: u32, root: bool) -> u64 {
+        const SETS: u64 = 5;
+        const REPORT_BYTES: u64 = 16;
+        let chunks = chunks_of(bytes, chunk_bytes);
+        let reports = if root { chunks.min(MAX_REPORTS as u64) } else { 0 };
+        size_of::<Block>() as u64 + SETS * chunks.div_ceil(8) + REPORT_BYTES * reports
+    }
+
     /// Chunks that it is cut into.
     pub fn chunks(&self) -> u64 {
         self.have.len()

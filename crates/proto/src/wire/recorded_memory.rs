@@ -89,6 +89,10 @@ impl RecordedMemory {
         if count > MOST_STEPS.min(bytes.len() / 13) {
             return Err(DecodeError::Value("number of steps (65,536 at most)"));
         }
+        // What is kept of pieces is counted with the steps.
+        if pieces.len() > 2 * count {
+            return Err(DecodeError::Value("number of pieces (no more than its steps name, two each)"));
+        }
         let (mut steps, mut reductions) = (Vec::with_capacity(count), Vec::new());
         for _ in 0..count {
             steps.push(read_step(&mut r, bytes.len(), &mut reductions)?);
@@ -168,6 +172,20 @@ mod tests {
             if let Ok(other) = RecordedMemory::decode(&flipped) {
                 assert_eq!(other.encode(), flipped, "flipped at {at}");
             }
+        }
+    }
+
+    /// What is kept of pieces counts with the steps, so there are none that no step names.
+    #[test]
+    fn more_pieces_than_steps_name_are_refused() {
+        let mut builder = ProgramBuilder::new(Rank(1), 3);
+        builder.buffers(0, 60, 0);
+        builder.copy(Span::output(0, 8), Span::output(20, 8), &[]);
+        let recording = Recording { program: builder.build().into(), reductions: Vec::new() };
+        for (pieces, fits) in [(1, true), (2, true), (3, false), (MAX_PIECES, false)] {
+            let pieces = vec![(0x1000, 60 / pieces as u64); pieces];
+            let whole = RecordedMemory { recording: recording.clone(), pieces };
+            assert_eq!(RecordedMemory::decode(&whole.encode()).is_ok(), fits, "{}", whole.pieces.len());
         }
     }
 }

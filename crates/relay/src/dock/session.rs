@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use super::call::{Docked, Layout};
 use super::delivery::Shared;
 use super::{End, OWN_TOKENS, refused};
-use crate::frame::{Decoder, Frame};
+use crate::frame::{Decoder, Frame, MOST_HANDED};
 use crate::recording::{Recorded, RecordingName, started};
 use crate::shadow::{ShadowError, Taken};
 use crate::wire::WireError;
@@ -32,6 +32,7 @@ pub(super) fn attached(channel: &Channel, shared: &Arc<Shared>, decoder: &mut De
         filling: None,
         waiting: VecDeque::new(),
         handed: None,
+        under_way: HashMap::new(),
         asked: HashMap::new(),
         recordings: HashMap::new(),
         registering: HashMap::new(),
@@ -82,6 +83,8 @@ struct Session<'a> {
     filling: Option<Docked>,
     waiting: VecDeque<Docked>,
     handed: Option<Handing>,
+    /// Bytes of the content of requests that are not replied to, by token.
+    under_way: HashMap<u64, usize>,
     /// By token.
     asked: HashMap<u64, Asked>,
     /// Those that the service process keeps.
@@ -168,6 +171,10 @@ impl Session<'_> {
     fn hand(&mut self, token: u64, request: Request, whole: usize) -> Result<(), End> {
         if self.handed.is_some() || token >= OWN_TOKENS || whole == 0 {
             return refused("malformed relay frame: a request amid another");
+        }
+        let others: usize = self.under_way.values().sum();
+        if others + whole > MOST_HANDED || self.under_way.insert(token, whole).is_some() {
+            return refused("malformed relay frame: more content than a relay passes on at once");
         }
         self.handed = Some(Handing { token, request, whole, bytes: Vec::new() });
         Ok(())
@@ -270,6 +277,7 @@ impl Session<'_> {
     fn replies(&mut self) -> Result<(), End> {
         while let Some(reply) = self.channel.receive::<Reply>().map_err(|error| ended(&error))? {
             if reply.token < OWN_TOKENS {
+                self.under_way.remove(&reply.token);
                 match (self.asked.remove(&reply.token), &reply.message) {
                     (Some(Asked::Record(name, recorded)), Reply::Done) => drop(self.recordings.insert(name, recorded)),
                     (Some(Asked::DestroyGroup(group)), Reply::Done) => {

@@ -8,7 +8,7 @@ use outboard_shm::attach::{ChannelError, OFFER_BYTES, Received, Reply, Request};
 use outboard_shm::status::Status;
 
 use super::relayed::{Gone, Relayed};
-use crate::frame::{DATA_BYTES, Frame};
+use crate::frame::{DATA_BYTES, Frame, MOST_HANDED};
 use crate::recording::{Recorded, RecordingName};
 use crate::session::Asked;
 
@@ -30,6 +30,9 @@ impl Relayed {
 
     fn request(&mut self, received: Received<Request>) {
         let Received { token, message, descriptors } = received;
+        if self.session.books().asked.contains_key(&token) {
+            return self.session.answer(&self.channel, token, &error(Status::Protocol, "its token is in use"));
+        }
         let local = match &message {
             Request::Hello(_) => Some(error(Status::Protocol, "this connection is attached already")),
             Request::RegisterMemory { address, bytes, .. } => {
@@ -97,6 +100,9 @@ impl Relayed {
             let text = format!("{ranks} ranks exceed the {most} of a group");
             return self.session.answer(&self.channel, token, &error(Status::Argument, text));
         }
+        if !self.session.books().may_hand(ranks as usize * OFFER_BYTES) {
+            return self.session.answer(&self.channel, token, &too_much());
+        }
         let offers = match sealed(descriptors, ranks as usize * OFFER_BYTES) {
             Ok(offers) => offers,
             Err(refused) => return self.session.answer(&self.channel, token, &refused.reply()),
@@ -115,13 +121,16 @@ impl Relayed {
 
     /// A recording crosses once; what its starts move follows from it on both sides (GP-5).
     fn record(&self, token: u64, name: RecordingName, bytes: u64, descriptors: Vec<OwnedFd>) {
+        if !self.session.books().may_hand(usize::try_from(bytes).unwrap_or(MOST_HANDED)) {
+            return self.session.answer(&self.channel, token, &too_much());
+        }
         let encoded = match sealed_recording(descriptors, bytes) {
             Ok(encoded) => encoded,
             Err(refused) => return self.session.answer(&self.channel, token, &refused.reply()),
         };
         match Recorded::decode(&encoded) {
             Ok(recorded) => {
-                self.session.books().asked.insert(token, Asked::Record(name, recorded.into()));
+                self.session.books().asked.insert(token, Asked::Record(name, recorded.into(), encoded.len()));
                 let (group, recording) = name;
                 self.hand(&Frame::Record { token, group, recording, bytes }, &encoded);
             }
@@ -147,6 +156,12 @@ impl Relayed {
             tracing::debug!(pid = self.session.pid, %error, "a frame does not reach the service process");
         }
     }
+}
+
+fn too_much() -> Reply {
+    let text =
+        format!("groups and recordings of {MOST_HANDED} bytes are under way to the service process; wait for them");
+    error(Status::Resource, text)
 }
 
 fn error(status: Status, text: impl ToString) -> Reply {

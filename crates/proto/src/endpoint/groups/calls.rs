@@ -11,7 +11,7 @@ use crate::error::CollectiveError;
 use crate::group::lateness::Watch;
 use crate::ids::{CallId, GroupHandle, InstanceId, SpId};
 use crate::instance::tagged::TAGGED;
-use crate::instance::{Context, Instance};
+use crate::instance::{Context, Instance, Unplanned};
 use crate::interface::{Class, Moves, Pairs, PostedCall, Signature, Sizes, Step};
 use crate::outbox::Completion;
 use crate::transfer::{Owner, StepOf};
@@ -188,14 +188,19 @@ impl Group {
                 }
                 Ok(())
             }
-            Err(what) => Err(self.refuse_instance(node, what)),
+            Err(why) => Err(self.refuse_instance(node, why)),
         }
     }
 
     /// What is called cannot be carried out: the group breaks.
-    pub(in crate::endpoint) fn refuse_instance(&mut self, node: &mut Node, what: &'static str) -> CollectiveError {
-        node.out.violation(None, what);
-        let error = CollectiveError::Protocol(node.id);
+    pub(in crate::endpoint) fn refuse_instance(&mut self, node: &mut Node, why: Unplanned) -> CollectiveError {
+        let error = match why {
+            Unplanned::Unsound(what) => {
+                node.out.violation(None, what);
+                CollectiveError::Protocol(node.id)
+            }
+            Unplanned::Room(error) => error,
+        };
         self.break_up(node, error.clone(), true);
         error
     }

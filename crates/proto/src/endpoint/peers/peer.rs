@@ -29,7 +29,7 @@ pub(in crate::endpoint) struct Peer {
     pub(super) asked: bool,
     /// It waits for a rank here to ask for a group.
     pub(super) asks: bool,
-    /// The user whose rank was the first to name it.
+    /// The user whose rank was the first to name it, since it was needed last.
     pub(in crate::endpoint) named_by: Option<u32>,
     /// The group whose bulk was queued last.
     pub(super) served: Option<GroupHandle>,
@@ -50,9 +50,9 @@ pub(super) struct Standing {
     /// Messages that wait to be sent or acknowledged.
     pub(super) backlog: usize,
     pub(super) dormant: bool,
-    /// Its address is known.
+    /// Its address is known, and it may be sent something yet.
     pub(super) met: bool,
-    /// It was never heard, and a rank of this user has named it.
+    /// Of those that are met: it was never heard, and a rank of this user has named it.
     pub(super) unheard: Option<u32>,
     /// It has no group with us, and nothing is on its way.
     pub(super) past: Option<Past>,
@@ -108,6 +108,7 @@ impl Peer {
         let link = &self.link;
         let ack = link.ack_due().filter(|_| reachable);
         let needed = self.groups > 0 || self.asks || link.backlog() > 0 || ack.is_some();
+        let met = needed && reachable;
         let past = if self.address.is_some() { Past::Met } else { Past::Stranger };
         let timers = [link.poll_timeout().filter(|_| reachable), self.dies_at(), self.dormant_at()];
         Standing {
@@ -117,8 +118,8 @@ impl Peer {
             timer: timers.into_iter().flatten().min(),
             backlog: if self.dormant { 0 } else { link.backlog() },
             dormant: self.dormant,
-            met: self.address.is_some(),
-            unheard: self.named_by.filter(|_| !link.heard()),
+            met,
+            unheard: self.named_by.filter(|_| met && !link.heard()),
             past: (!needed).then_some(past),
             retransmissions: link.retransmissions(),
         }
