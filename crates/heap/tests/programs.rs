@@ -214,6 +214,23 @@ fn fftw_plans_by_measuring_and_computes_right() {
     same(|| Command::new(&fft));
 }
 
+/// Its times differ from run to run, so the lines of numbers count, one for each look at the particles.
+#[test]
+#[ignore = "seconds: make soak; needs lammps and lammps-examples"]
+fn lammps_moves_particles_the_same() {
+    let numbers = |mut command: Command| {
+        let input = "/usr/share/lammps/examples/melt/in.melt";
+        command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+        let said = text(&run(command.args(["-log", "none", "-in", input])).stdout);
+        let is_row =
+            |line: &&str| line.contains('.') && line.split_whitespace().all(|field| field.parse::<f64>().is_ok());
+        said.lines().filter(is_row).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let plain = numbers(Command::new("lmp"));
+    assert!(plain.len() > 5, "{plain:?}");
+    assert_eq!(numbers(on_heap(Command::new("lmp"))), plain);
+}
+
 /// Their shell, which has large memory in use at every fork, is told that its new memory is not shared.
 #[test]
 fn scripts_that_fork_all_the_time_print_the_same() {
