@@ -102,6 +102,7 @@ soak: build loom miri
 	$(OUTBOARD) chaos --minutes $(CHAOS_MINUTES)
 	$(OUTBOARD) sim allgather --ranks 64 --loss 0.05 --seeds 200
 	$(CARGO) test -p outboard-nic -p outboard-sim --release --lib --test nics -- --ignored
+	$(MAKE) deps PACKAGES="python3-pytest python3-hypothesis lammps lammps-examples"
 	$(CARGO) test -p outboard-heap --release --test programs -- --ignored
 	$(CARGO) test -p outboardd --release --test soak -- --ignored --test-threads 1
 	$(MAKE) fuzz

@@ -22,8 +22,9 @@ def work(seed):
 if __name__ == "__main__":
     kept = np.arange(1 << 20)
     print(work(1))
-    with multiprocessing.get_context("fork").Pool(2) as pool:
-        print(*pool.map(work, range(4)))
+    for kind in ("fork", "spawn", "forkserver"):
+        with multiprocessing.get_context(kind).Pool(2) as pool:
+            print(*pool.map(work, range(4)))
     print(subprocess.run([sys.executable, "-c", "print(len(bytearray(1 << 20)))"], capture_output=True).stdout)
     child = os.fork()
     if child == 0:
