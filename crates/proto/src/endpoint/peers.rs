@@ -1,8 +1,9 @@
 //! The links to other service processes, and the evidence that one of them is dead.
 //!
-//! A peer that owes an acknowledgement for too long is lost, with its link and all groups that it is in: what was lost
-//! with a silence stays lost. When packets flow again a new link begins, which the first new group makes; an end that
-//! has not noticed the silence learns of it by the new number. Which groups go on over it `groups/anew.rs` says.
+//! A peer that owes an acknowledgement for too long is lost, with all groups that it is in: what was lost with a silence
+//! stays lost. The link stays for groups that were just asked for; otherwise it is lost, too. When packets flow again a
+//! new link begins, which the first new group makes; an end that has not noticed the silence learns of it by the new
+//! number. Which groups go on `groups/anew.rs` says.
 //! Neighbours in the ring of a group are watched: when they are silent, they are sent something to acknowledge. Nobody
 //! has to know by whom it is watched. A peer that was never heard and shares no group with us is not dead but dormant:
 //! it may never have heard of us. One that was asked for a group by the offers of its ranks, with our address, has to
@@ -199,6 +200,24 @@ impl Peers {
             self.links = self.links.checked_add(1).unwrap_or(1); // never 0
             Box::new(Peer::unknown(self.links, now, config))
         });
+    }
+
+    /// Whether there is a link with a peer.
+    pub(super) fn has_link(&self, id: SpId) -> bool {
+        self.all.contains_key(&id)
+    }
+
+    /// A peer was silent for too long. Its link stays for groups that go on, which are to be counted and watched again:
+    /// it may be silent for `patience` until it is heard. Returns its address.
+    pub(super) fn stay(&mut self, now: Instant, id: SpId, patience: Duration) -> Option<Arc<[u8]>> {
+        let stay = |peer: &mut Peer| {
+            (peer.groups, peer.watched_by) = (0, 0);
+            (peer.knows_us, peer.dead_after) = (true, patience);
+            peer.link.set_heartbeat(None);
+            peer.link.resume(now);
+            peer.address.clone()
+        };
+        self.change(id, stay)?
     }
 
     /// A link over which groups go on begins anew. Until the peer is heard it may be silent for `patience`.
