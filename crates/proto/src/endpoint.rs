@@ -23,7 +23,7 @@ use crate::interface::{
 use crate::link::{Acked, Owner, Place, Received, Tagged};
 use crate::multicast::pacing::{Pacer, SmallCalls};
 use crate::outbox::Outbox;
-use crate::wire::{DecodeError, FrameHeader, Message};
+use crate::wire::{DecodeError, FrameHeader, GroupMessage, Message};
 
 mod datagrams;
 mod destination;
@@ -255,7 +255,10 @@ impl Endpoint {
             Err(_) => return self.node.out.violation(Some(from), "a malformed frame"),
         };
         match self.node.peers.place(from, &frame) {
-            Place::Before => return self.node.peers.handle_stale(now, from, &frame),
+            Place::Before if self.node.peers.has_link(from) => {
+                return self.node.peers.handle_stale(now, from, &frame);
+            }
+            Place::Before => return self.hear_question(from, body),
             Place::This => {}
             Place::After => self.lose_peer(from, Loss::Renewed),
         }
@@ -288,6 +291,15 @@ impl Endpoint {
             self.take_message(from, message, payload_len);
         }
         self.settle();
+    }
+
+    /// A frame over a link that we have given up, and the peer has not. A question says where its answer goes, and does
+    /// no harm when it is heard twice; the link with which it is answered tells the peer of the new one.
+    fn hear_question(&mut self, from: SpId, body: &[u8]) {
+        if let Ok(message @ Message::Group { body: GroupMessage::Ask { .. }, .. }) = Message::decode(body) {
+            self.route_message(from, message, 0);
+            self.settle();
+        }
     }
 
     fn take_message(&mut self, from: SpId, message: Result<Message, DecodeError>, payload_len: u32) {

@@ -117,8 +117,8 @@ pub enum CollectiveError {
         why: Refusal,
     },
     /// What a call has to keep in memory of the service process on the way, a reduction for its bytes or a multicast of
-    /// which chunks are here, is more than its job's quota, or than other groups leave of it: waiting for them could be for ever, as they may wait for this call on
-    /// another host. Or there is no memory left, whatever the quota says.
+    /// which chunks are here, is more than its job's quota, or than other groups leave of it: waiting for them could be
+    /// for ever, as they may wait for this call on another host. Or there is no memory left, whatever the quota says.
     #[error(
         "the service process of {rank} needs {bytes} bytes of memory for this call, more than is left of the quota of its job, of its user or of all, or of its host's memory; raise that (outboardd --job-scratch, --user-scratch, --scratch-quota, or --job-tables where it multicasts), or make calls on less or on fewer groups at once"
     )]

@@ -274,9 +274,9 @@ impl Instance {
                 let owes = self.barrier.awaited() == Some(cx.members.of_rank[gone.0 as usize]);
                 (owes || matches!(self.phase, Phase::Gathering)).then_some(CollectiveError::RankLost(gone))
             }
-            Policy::Eager | Policy::Pairs => cx.transfer.unanswered(self.id, gone),
-            // What it had to send is with the engines.
-            Policy::Offloaded => None,
+            Policy::Pairs => cx.transfer.unanswered(self.id, gone),
+            Policy::Eager => self.unanswered_small(cx, gone),
+            Policy::Offloaded => None, // What it had to send is with the engines.
         }
     }
 

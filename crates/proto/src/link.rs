@@ -234,6 +234,12 @@ impl Link {
         self.owed_since = now;
     }
 
+    /// The silence so far is not counted against the other end, and what it has not acknowledged is sent at once.
+    pub(crate) fn resume(&mut self, now: Instant) {
+        (self.cursor, self.timer, self.backoff) = (self.una, None, 0);
+        self.owed_since = now;
+    }
+
     /// Whether the other end was ever heard.
     #[must_use]
     pub fn heard(&self) -> bool {
@@ -257,7 +263,8 @@ impl Link {
         self.heartbeat.filter(|_| self.entries.is_empty()).map(|period| self.last_owed() + period)
     }
 
-    /// Queues a message. `owner` names whose end makes the message void.
+    /// Queues a message. `owner` names whose end makes the message void. What may be said twice is not queued behind
+    /// itself: the other end hears it all the same.
     pub fn push(&mut self, now: Instant, message: &Message, payload: Payload, owner: Option<Owner>, tag: Option<Tag>) {
         if self.entries.is_empty() {
             self.owed_since = now;
@@ -266,6 +273,10 @@ impl Link {
         }
         let mut body = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(64));
         message.encode(&mut body);
+        if message.may_be_said_twice() && self.entries.iter().rev().take(WINDOW).any(|e| e.body == body) {
+            body.clear();
+            return self.spare.push(body);
+        }
         self.payload_bytes += bytes(&payload);
         self.entries.push_back(Entry { body, payload, owner, tag });
     }

@@ -7,7 +7,7 @@ use outboard_plan::{Program, ProgramBuilder, Rank, Span};
 use outboard_proto::wire::{FrameHeader, GroupMessage, InstanceMessage, Message};
 use outboard_proto::{
     Account, CallId, CallKind, CollectiveError, Config, Endpoint, Event, GroupError, GroupHandle, GroupSpec,
-    InstanceId, Instant, Limits, PostedCall, RecordError, Recording, Refusal, Signature, SpId, Transmit,
+    InstanceId, Instant, Limits, OfferId, PostedCall, RecordError, Recording, Refusal, Signature, SpId, Transmit,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -17,6 +17,8 @@ mod support;
 use support::frame;
 
 const HERE: u64 = 10;
+/// Where in a frame the number of the end lies that it is for.
+const TO: std::ops::Range<usize> = 8..12;
 /// Where in a frame its acknowledgement lies.
 const ACK: std::ops::Range<usize> = 16..20;
 
@@ -118,6 +120,50 @@ fn a_member_that_acknowledges_nothing_is_lost() {
         events.contains(&Event::Disconnect { peer: SpId(11) })
     });
     assert!(lost.is_some(), "{:?}", here.load());
+}
+
+/// A peer was silent for too long for a group, and a newer one with it goes on: what is said of that goes over the same
+/// link, so that the peer does not hear anything twice.
+#[test]
+fn a_link_stays_for_a_group_that_was_just_asked_for() {
+    let config = Config::default();
+    let mut here = Endpoint::new(SpId(HERE), config.clone(), 1);
+    let old = support::spec(&[HERE, 11]);
+    let young = GroupSpec { handle: GroupHandle(8), ..old.clone() };
+    let start = Instant(1);
+    here.handle_create_group(start, Account::default(), &old, Rank(0));
+    here.handle_frame(start, SpId(11), &frame(0, &step(&old, 0, &config), 0), 0);
+    drive(&mut here, start);
+    here.handle_create_group(start + config.dead_after / 2, Account::default(), &young, Rank(0));
+    let end = start + config.dead_after;
+    here.handle_timeout(end);
+    let mut said = Vec::new();
+    while let Some(Transmit::Frame { header, .. }) = here.poll_transmit(end) {
+        let (header, body) = FrameHeader::decode(&header, 0).expect("our own frames");
+        assert_eq!((header.link, header.seq), (1, said.len() as u32), "of the first link, each message once");
+        said.push(Message::decode(body).expect("our own messages"));
+    }
+    let error = CollectiveError::PeerLost { sp: SpId(11), rank: Rank(1) };
+    assert!(said.contains(&of(&old, GroupMessage::Abort { fingerprint: old.fingerprint(), error })), "{said:?}");
+    let asks =
+        |m: &Message| matches!(m, Message::Group { group, body: GroupMessage::Ask { .. } } if *group == young.handle);
+    assert_eq!(said.iter().filter(|m| asks(m)).count(), 1, "what is still on its way is not asked again: {said:?}");
+}
+
+/// Whoever has given up a link is asked over it by one that has not, for a rank that is gone.
+#[test]
+fn a_question_over_a_link_that_was_given_up_is_answered() {
+    let mut here = Endpoint::new(SpId(HERE), Config::default(), 1);
+    let (spec, offer, now) = (support::spec(&[HERE, 11]), OfferId(HERE), Instant(1));
+    here.handle_offer(0, offer);
+    here.handle_offer_withdrawn(now, offer, None);
+    let (fingerprint, offers) = (spec.fingerprint(), vec![(Rank(0), offer)]);
+    let ask = of(&spec, GroupMessage::Ask { fingerprint, asker: [11].into(), offers });
+    let mut asked = frame(3, &ask, 0);
+    asked[TO].fill(5);
+    here.handle_frame(now, SpId(11), &asked, 0);
+    let refuse = of(&spec, GroupMessage::Refuse { fingerprint, error: CollectiveError::RankLost(Rank(0)) });
+    assert_eq!(drive(&mut here, now).0, [(SpId(11), refuse)]);
 }
 
 /// Asks for a group of a user with these service processes, and says whether there was room to meet them.

@@ -119,7 +119,9 @@ fn seeds_of_small_calls_that_found_something_stay_quiet() {
 /// silence of a cut was counted against groups behind it; a rank that was stood in for was named for what it had passed
 /// on; tiny fragments, a tenth of them lost, sent more than their headers had been counted for; bytes for a dead rank
 /// were taken for those of the next message in a frame; a stranger was forgotten between its frames; ranks that called
-/// after a dispute were told of different ones that had left.
+/// after a dispute were told of different ones that had left; calls that had come over a link before its other end was
+/// given up broke a group behind a cut; a question about a call came with what ended it; the bytes of several blocks
+/// were told for those of one.
 #[test]
 fn seeds_of_hardships_that_found_something_stay_quiet() {
     let given_up_in_turn = [5006];
@@ -129,6 +131,9 @@ fn seeds_of_hardships_that_found_something_stay_quiet() {
     let bytes_of_a_dead_rank = [1_215_744];
     let forgotten_between_frames = [1_207_463, 1_210_563, 1_214_739, 1_214_963, 1_216_519, 1_220_099, 1_221_183];
     let left_after_a_dispute = [1_213_654];
+    let heard_over_a_link_given_up = [1_249_639, 1_301_537];
+    let asked_about_what_ends = [1_411_951];
+    let blocks_of_one_message = [1_265_796];
     let all = [
         &given_up_in_turn[..],
         &silence_of_before,
@@ -137,6 +142,9 @@ fn seeds_of_hardships_that_found_something_stay_quiet() {
         &bytes_of_a_dead_rank,
         &forgotten_between_frames,
         &left_after_a_dispute,
+        &heard_over_a_link_given_up,
+        &asked_about_what_ends,
+        &blocks_of_one_message,
     ];
     stay_quiet(&all.concat(), mixed_hardships);
 }

@@ -1,8 +1,9 @@
 //! The links to other service processes, and the evidence that one of them is dead.
 //!
-//! A peer that owes an acknowledgement for too long is lost, with its link and all groups that it is in: what was lost
-//! with a silence stays lost. When packets flow again a new link begins, which the first new group makes; an end that
-//! has not noticed the silence learns of it by the new number. Which groups go on over it `groups/anew.rs` says.
+//! A peer that owes an acknowledgement for too long is lost, with all groups that it is in: what was lost with a silence
+//! stays lost. The link stays for groups that were just asked for; otherwise it is lost, too. When packets flow again a
+//! new link begins, which the first new group makes; an end that has not noticed the silence learns of it by the new
+//! number. Which groups go on `groups/anew.rs` says.
 //! Neighbours in the ring of a group are watched: when they are silent, they are sent something to acknowledge. Nobody
 //! has to know by whom it is watched. A peer that was never heard and shares no group with us is not dead but dormant:
 //! it may never have heard of us. One that was asked for a group by the offers of its ranks, with our address, has to
@@ -108,15 +109,23 @@ impl Peers {
 
     /// Whether a rank of `user` may be in a group with these: see [`Config::peers`].
     ///
-    /// Of what others and those that were heard leave, a user who is one of `n` that have named somebody gets the part
-    /// `1 / (n + 1)`. Then `n` users leave that part of what is not heard, in whatever order they come and go, and the
-    /// next has his share of it.
+    /// Of what others and those that were heard leave, a user who is one of `n` that have named somebody unheard gets
+    /// the part `1 / (n + 1)`. Then `n` users leave that part of what is not heard, in whatever order they come and go,
+    /// and the next has his share of it. Peers that were heard before are real: there has to be a place for each.
     pub(super) fn has_room(&self, user: u32, others: impl Iterator<Item = SpId>, config: &Config) -> bool {
-        let fresh = others.filter(|id| self.all.get(id).is_none_or(|peer| !peer.standing.met)).count();
+        let (mut heard, mut fresh) = (0, 0);
+        for id in others {
+            match self.all.get(&id) {
+                Some(peer) if peer.standing.met => {}
+                Some(peer) if peer.link.heard() => heard += 1,
+                Some(_) | None => fresh += 1,
+            }
+        }
         let unheard = self.unheard.get(&user).copied().unwrap_or(0);
         let users = self.unheard.len() + usize::from(unheard == 0);
-        let left = (config.peers + unheard).saturating_sub(self.met);
-        fresh == 0 || (unheard + fresh).saturating_mul(users + 1) <= left
+        let left = (config.peers + unheard).checked_sub(self.met + heard);
+        let share = |left: usize| fresh == 0 || (unheard + fresh).saturating_mul(users + 1) <= left;
+        heard + fresh == 0 || left.is_some_and(|left| left >= unheard && share(left))
     }
 
     /// A rank of `user` has named this peer. It counts to whoever was the first of those that still need it.
@@ -205,6 +214,24 @@ impl Peers {
             self.links = self.links.checked_add(1).unwrap_or(1); // never 0
             Box::new(Peer::unknown(self.links, now, config))
         });
+    }
+
+    /// Whether there is a link with a peer.
+    pub(super) fn has_link(&self, id: SpId) -> bool {
+        self.all.contains_key(&id)
+    }
+
+    /// A peer was silent for too long. Its link stays for groups that go on, which are to be counted and watched again:
+    /// it may be silent for `patience` until it is heard. Returns its address.
+    pub(super) fn stay(&mut self, now: Instant, id: SpId, patience: Duration) -> Option<Arc<[u8]>> {
+        let stay = |peer: &mut Peer| {
+            (peer.groups, peer.watched_by) = (0, 0);
+            (peer.knows_us, peer.dead_after) = (true, patience);
+            peer.link.set_heartbeat(None);
+            peer.link.resume(now);
+            peer.address.clone()
+        };
+        self.change(id, stay)?
     }
 
     /// A link over which groups go on begins anew. Until the peer is heard it may be silent for `patience`.

@@ -4,10 +4,12 @@
 //!
 //! Scratch is taken when all local ranks have called or are stood in for: steps that need it wait, others do not.
 
+use outboard_plan::Rank;
+
 use super::{Context, Instance, Phase};
 use crate::error::CollectiveError;
 use crate::ids::SpId;
-use crate::interface::Step;
+use crate::interface::{Sizes, Step};
 use crate::wire::{Rts, TransferMessage};
 
 impl Instance {
@@ -24,6 +26,18 @@ impl Instance {
         }
         self.advance(cx);
         Ok(())
+    }
+
+    /// What `gone` has called otherwise. Algorithms put several blocks in a message, or parts of one; ranks have called
+    /// with what the signature says.
+    pub(super) fn unanswered_small(&self, cx: &Context<'_>, gone: Rank) -> Option<CollectiveError> {
+        let mut error = cx.transfer.unanswered(self.id, gone)?;
+        if let CollectiveError::Block { sent, expected, .. } = &mut error
+            && matches!(self.signature.kind.class().sizes, Sizes::Whole | Sizes::Even)
+        {
+            [sent, expected].into_iter().filter(|bytes| **bytes > 0).for_each(|bytes| *bytes = self.signature.bytes);
+        }
+        Some(error)
     }
 
     /// Messages of `rank`, whose signature the caller has compared. False when no local rank receives them.

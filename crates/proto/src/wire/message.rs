@@ -203,6 +203,19 @@ impl Message {
         Message::Group { group, body: GroupMessage::Transfer(body) }
     }
 
+    /// Whether one that is still on its way says all that another would: it names the group by its fingerprint, and
+    /// asks or tells what does not pass.
+    pub(crate) fn may_be_said_twice(&self) -> bool {
+        let Message::Group { body, .. } = self else { return false };
+        match body {
+            GroupMessage::Create { .. }
+            | GroupMessage::Abort { .. }
+            | GroupMessage::Ask { .. }
+            | GroupMessage::Refuse { .. } => true,
+            GroupMessage::Lost { .. } | GroupMessage::Instance { .. } | GroupMessage::Transfer(_) => false,
+        }
+    }
+
     /// What is still to be said where the payload cannot be read any more: nothing, but for tagged messages, whose
     /// place among those of their name no later one may take.
     #[must_use]

@@ -53,5 +53,5 @@ pub(super) fn frame(header: &[u8], payload_len: u32) -> String {
         FrameKind::Message => Message::decode(body).map_or_else(|e| format!("message: {e}"), |m| format!("{m:?}")),
     };
     let urgent = if h.ack_now { " now" } else { "" };
-    format!("seq {} ack {}{urgent} {message} payload {payload_len}", h.seq, h.ack)
+    format!("link {} to {} seq {} ack {}{urgent} {message} payload {payload_len}", h.link, h.to, h.seq, h.ack)
 }

@@ -1,14 +1,17 @@
-//! What becomes of groups when the link with a peer is lost, or begins anew.
+//! What becomes of groups when a peer is silent for too long, or has made another end of the link.
 //!
-//! By then the two ends may have heard different things of each other. One rule decides for all groups: a group goes on
-//! over the next link if nothing of a call has come from the peer. Nothing else that is said of a group does harm when
-//! it is said twice. So what was not acknowledged is said again, and the peer is asked for the group: if something of a
-//! call had come there, it has broken the group by the same rule, and answers so. If all have left the group there, it
-//! says again what was lost with the link.
+//! A silent peer is lost for its groups. Those that were just asked for go on, over the same link: the peer may hear
+//! what was said before, and what it has heard is not said again. Without such a group the link is given up.
 //!
-//! | why the link is lost | a group of which nothing of a call has come |
+//! Where the peer has given up the link, the two ends may have heard different things of each other. One rule decides:
+//! a group goes on over the next link if nothing of a call has come from the peer. Nothing else that is said of a group
+//! does harm when it is said twice. So what was not acknowledged is said again, and the peer is asked for the group: if
+//! something of a call had come there, it has broken the group by the same rule, and answers so. If all have left the
+//! group there, it says again what was lost with the link.
+//!
+//! | what has happened | a group of which nothing of a call has come |
 //! |---|---|
-//! | the peer has made another end | goes on |
+//! | the peer has made another end | goes on, over another link |
 //! | it owed an acknowledgement for too long | goes on once, if it is being made or was just asked for |
 //! | the fabric reports that it is gone | the same: the fabric is asked to connect once more |
 //!
@@ -32,16 +35,18 @@ impl Endpoint {
     /// A peer is lost for the groups that it is in, but for those that go on over another link.
     pub(in crate::endpoint) fn lose_peer(&mut self, peer: SpId, loss: Loss) {
         let now = self.node.out.now;
-        self.early.forget(peer);
         let goes_on = |g: &mut Group, node: &Node| g.goes_on((now, &node.config), peer, loss);
         if loss == Loss::Renewed && self.node.peers.follow(peer) {
+            self.early.forget(peer);
             for g in self.groups.values_mut().filter(|g| g.members.index_of(peer).is_some()) {
                 if goes_on(g, &self.node) { g.begin_anew(&mut self.node, peer) } else { g.miss(&mut self.node, peer) }
             }
             return;
         }
         // Whoever has no link any more has been lost before.
-        let Some(Peer { address, named_by, link, .. }) = self.node.peers.lose(peer) else { return };
+        if !self.node.peers.has_link(peer) {
+            return;
+        }
         let mut going_on = BTreeSet::new();
         let mut patience = self.node.config.heartbeat;
         for (handle, g) in &mut self.groups {
@@ -52,21 +57,28 @@ impl Endpoint {
                 g.lose_peer(&mut self.node, peer);
             }
         }
-        if going_on.is_empty() && loss != Loss::Renewed {
-            self.node.out.events.extend(address.map(|_| Event::Disconnect { peer }));
-            return self.keep_unheard(peer, link);
-        }
-        if let (Loss::Reported, Some(address)) = (loss, &address) {
-            let address = Arc::clone(address);
-            self.node.out.events.extend([Event::Disconnect { peer }, Event::Connect { peer, address }]);
-        }
         let patience = if loss == Loss::Silent { patience } else { self.node.config.dead_after };
-        self.node.peers.renew((now, &self.node.config), peer, (address, named_by), patience);
+        let given_up = if loss == Loss::Renewed || going_on.is_empty() {
+            self.node.peers.lose(peer)
+        } else {
+            let address = self.node.peers.stay(now, peer, patience).filter(|_| loss == Loss::Reported);
+            let again = address.map(|address| [Event::Disconnect { peer }, Event::Connect { peer, address }]);
+            self.node.out.events.extend(again.into_iter().flatten());
+            None
+        };
+        if let Some(Peer { address, named_by, link, .. }) = given_up {
+            self.early.forget(peer);
+            if loss != Loss::Renewed {
+                self.node.out.events.extend(address.map(|_| Event::Disconnect { peer }));
+                return self.keep_unheard(peer, link);
+            }
+            self.node.peers.renew((now, &self.node.config), peer, (address, named_by), patience);
+            self.say_again(peer, &going_on, link);
+        }
         for handle in &going_on {
             self.node.peers.count_group(now, peer, true);
             self.groups[handle].watch_again(&mut self.node, peer);
         }
-        self.say_again(peer, &going_on, link);
         for handle in &going_on {
             self.groups.get_mut(handle).into_iter().for_each(|g| g.begin_anew(&mut self.node, peer));
         }

@@ -315,11 +315,13 @@ impl Group {
         instance: InstanceId,
         f: impl FnOnce(&mut Instance, &mut Context<'_>) -> bool,
     ) -> bool {
-        if self.instance(instance).is_none_or(|i| !i.alive()) {
+        match self.instance(instance) {
+            Some(i) if i.alive() => self.with_instance(node, instance, f).unwrap_or(false),
+            // The acknowledgement in the same frame may have ended it, and it is not cleared away yet.
+            Some(_) => true,
             // Behind the barrier all concerned know the instance: what is not known any more has ended.
-            return self.has_ended(instance) || self.doom(instance).is_some();
+            None => self.has_ended(instance) || self.doom(instance).is_some(),
         }
-        self.with_instance(node, instance, f).unwrap_or(false)
     }
 
     /// Whoever has left after its calls ended well is owed nothing and owes nothing: an instance that still needs
