@@ -10,7 +10,6 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use outboard_plan::selection::Collective;
-use outboard_proto::config::AllgatherAlgorithm;
 use outboard_sim::{AllgatherSweep, Progress, Summary};
 
 use crate::error::CliError;
@@ -190,9 +189,9 @@ fn protocol(command: Protocol<'_>) -> Result<ExitCode, CliError> {
             if !(0.0..1.0).contains(&args.loss()) {
                 return Err(CliError::Failed(format!("--loss {}: a chance from 0 to below 1", args.loss())));
             }
-            let algorithm = match args.algorithm.as_deref() {
-                Some("ring") => AllgatherAlgorithm::Ring,
-                Some("multicast") | None => AllgatherAlgorithm::Multicast,
+            let multicast = match args.algorithm.as_deref() {
+                Some("ring") => false,
+                Some("multicast") | None => true,
                 Some(other) => {
                     return Err(CliError::Failed(format!(
                         "--algorithm {other}: service processes play ring and multicast here; add --engine for others"
@@ -204,7 +203,7 @@ fn protocol(command: Protocol<'_>) -> Result<ExitCode, CliError> {
                 return Err(CliError::Failed("--ranks and --ranks-per-host start at 1".to_owned()));
             }
             let (seeds, threads) = (args.seeds.range(), args.seeds.threads());
-            let plan = AllgatherSweep { ranks, ranks_per_host, bytes, loss, algorithm, seeds, threads };
+            let plan = AllgatherSweep { ranks, ranks_per_host, bytes, loss, multicast, seeds, threads };
             outboard_sim::allgather(&plan, progress)
         }
         Protocol::Mixed(args) => outboard_sim::mixed(args.range(), args.threads(), progress),

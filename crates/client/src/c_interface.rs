@@ -152,14 +152,14 @@ macro_rules! offloads {
 }
 
 offloads! {
-    extern "C" fn outboard_group_offloads_allgather(bytes_per_rank) => offloads_allgather;
-    extern "C" fn outboard_group_offloads_broadcast(bytes) => offloads_broadcast;
+    extern "C" fn outboard_group_offloads_allgather(bytes_per_rank) => offloads;
+    extern "C" fn outboard_group_offloads_broadcast(bytes) => offloads;
     extern "C" fn outboard_group_offloads_allgatherv(total_bytes) => offloads_allgatherv;
     extern "C" fn outboard_group_offloads_alltoall(bytes_per_pair) => offloads_alltoall;
-    extern "C" fn outboard_group_offloads_alltoallv() => offloads_alltoallv;
-    extern "C" fn outboard_group_offloads_gather(bytes_per_rank) => offloads_gather;
-    extern "C" fn outboard_group_offloads_barrier() => offloads_barrier;
-    extern "C" fn outboard_group_offloads_reduction(bytes) => offloads_reduction;
+    extern "C" fn outboard_group_offloads_alltoallv() => offloads_any_size;
+    extern "C" fn outboard_group_offloads_gather(bytes_per_rank) => offloads;
+    extern "C" fn outboard_group_offloads_barrier() => offloads_any_size;
+    extern "C" fn outboard_group_offloads_reduction(bytes) => offloads;
 }
 
 /// Functions that post on a group, with the arguments between group and request.

@@ -105,14 +105,17 @@ impl Group {
         parts.connection.order(&attach::Request::SetDeadline { group, milliseconds }, &[])
     }
 
-    /// Whether the group's agreed configuration offloads an allgather of this size: equal on all ranks.
-    pub fn offloads_allgather(&self, bytes_per_rank: u64) -> bool {
+    /// Whether the group's agreed configuration offloads calls to which a rank contributes so many bytes (allgathers,
+    /// reductions), or that move so many between the root and a rank (broadcasts, gathers, scatters): equal on all
+    /// ranks.
+    pub fn offloads(&self, bytes_per_rank: u64) -> bool {
         (self.ready.allgather_least..=self.ready.allgather_most).contains(&bytes_per_rank)
     }
 
-    /// Whether the group's agreed configuration offloads a broadcast of this size: equal on all ranks.
-    pub fn offloads_broadcast(&self, bytes: u64) -> bool {
-        self.offloads_allgather(bytes)
+    /// Whether the group offloads calls that are offloaded all or none: barriers, which have no size, and alltoallvs,
+    /// gathervs and scattervs, of which no rank knows how large the others' are. Equal on all ranks.
+    pub fn offloads_any_size(&self) -> bool {
+        self.ready.allgather_most > 0
     }
 
     /// Posts an allgather of `bytes_per_rank` bytes from each rank into `bytes_per_rank * ranks` bytes at `receive`.
@@ -180,12 +183,7 @@ impl Group {
     /// Whether the group's agreed configuration offloads an alltoall of blocks of this size: equal on all ranks.
     pub fn offloads_alltoall(&self, bytes_per_pair: u64) -> bool {
         let bytes = bytes_per_pair.checked_mul(u64::from(self.ranks));
-        bytes.is_some_and(|bytes| self.offloads_allgather(bytes) && bytes_per_pair <= self.ready.allgather_most)
-    }
-
-    /// Whether the group offloads alltoallvs: all or none, since no rank knows how large the others' are.
-    pub fn offloads_alltoallv(&self) -> bool {
-        self.ready.allgather_most > 0
+        bytes.is_some_and(|bytes| self.offloads(bytes))
     }
 
     /// Posts an alltoall: block `i` of `bytes_per_pair` bytes at `send` goes to rank `i`, whose block for this rank

@@ -18,15 +18,6 @@ const SETTINGS_SHIFT: u32 = 34;
 const ENGINE_SHIFT: u32 = 33;
 const AUTH_SHIFT: u32 = 32;
 
-/// Which plan an allgather runs by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AllgatherAlgorithm {
-    /// Ring over unicast.
-    Ring,
-    /// Reliable multicast (MC-8).
-    Multicast,
-}
-
 /// The most of a quota that all may use together, one user, and one job of it ([`Account`](crate::Account)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -54,8 +45,8 @@ pub struct Config {
     pub chunk_bytes: u32,
     /// Bytes a datagram occupies on the link beside its payload: 14 (Ethernet) + 28 + 24.
     pub datagram_overhead: u32,
-    /// Plan of allgathers between hosts. Agreed.
-    pub allgather: AllgatherAlgorithm,
+    /// Whether hosts multicast to one another (MC-8); without, all that leaves a host is unicast. Agreed.
+    pub multicast: bool,
     /// `M` of MC-8; 0 means as many chains as ranks. Agreed.
     pub chains: u32,
     /// `S` of MC-10: multicast addresses a block is spread over. Agreed.
@@ -118,7 +109,7 @@ impl Default for Config {
             link_rate: 1_000_000_000,
             chunk_bytes: 1448,
             datagram_overhead: 66,
-            allgather: AllgatherAlgorithm::Multicast,
+            multicast: true,
             chains: 0,
             subgroups: 1,
             multicast_auth: true,
@@ -153,7 +144,7 @@ impl Config {
     #[must_use]
     pub fn digest(&self) -> u64 {
         let tuning = self.tuning.as_ref().map_or(0, |tuning| tuning.digest());
-        let auth = self.multicast_auth && self.allgather == AllgatherAlgorithm::Multicast;
+        let auth = self.multicast_auth && self.multicast;
         let bits = u64::from(self.deferred.is_some()) << ENGINE_SHIFT | u64::from(auth) << AUTH_SHIFT;
         self.settings_digest() << SETTINGS_SHIFT | bits | u64::from(tuning)
     }
@@ -168,10 +159,7 @@ impl Config {
         let mut h = SipHasher13::new_with_keys(0x6f75_7462, 0x6f61_7264);
         h.write_u8(crate::wire::VERSION);
         h.write_u32(self.chunk_bytes);
-        h.write_u8(match self.allgather {
-            AllgatherAlgorithm::Ring => 0,
-            AllgatherAlgorithm::Multicast => 1,
-        });
+        h.write_u8(self.multicast.into());
         h.write_u32(self.chains);
         h.write_u16(self.subgroups);
         h.write_u64(self.offload_from);
@@ -250,7 +238,7 @@ mod tests {
         assert!(told(&other, &plain).starts_with("their settings differ"), "{}", told(&other, &plain));
         let open = told(&Config { multicast_auth: false, ..plain.clone() }, &plain);
         assert!(open.contains("--multicast-auth"), "{open}");
-        let ring = |multicast_auth| Config { allgather: AllgatherAlgorithm::Ring, multicast_auth, ..plain.clone() };
+        let ring = |multicast_auth| Config { multicast: false, multicast_auth, ..plain.clone() };
         assert_eq!(ring(false).digest(), ring(true).digest(), "a ring has nothing to authenticate");
         let both = told(&Config { tuning: slow.tuning.clone(), ..other }, &fast);
         assert!(both.contains("their settings differ") && both.contains("tuning files differ"), "{both}");

@@ -11,7 +11,6 @@ use outboard_fabric::{
     Fabric, Identity, Limits, LoopbackHub, Tcp, TcpSettings, Ucx, UcxError, UcxSettings, rdma_device,
 };
 use outboard_proto::SpId;
-use outboard_proto::config::AllgatherAlgorithm;
 use rustix::fs::Mode;
 use rustix::net::SocketType;
 
@@ -110,7 +109,7 @@ fn build(settings: &Settings) -> Result<Conductor, StartError> {
     let receivers = settings.receivers(config.link_rate);
     let mailbox = Datapath::mailbox(receivers).map_err(kernel("make a mailbox"))?;
     let sends_from = settings.interface.as_deref().and_then(|name| Interface::named(name).ok()?.address().ok());
-    let datapath = datapath(settings, (config.allgather, receivers), &mailbox)?;
+    let datapath = datapath(settings, (config.multicast, receivers), &mailbox)?;
     let offload = offload(settings)?;
     let host = Host {
         id: SpId(id),
@@ -161,18 +160,14 @@ fn build(settings: &Settings) -> Result<Conductor, StartError> {
 /// What sends and receives multicast, where there is multicast.
 fn datapath(
     settings: &Settings,
-    (allgather, receivers): (AllgatherAlgorithm, usize),
+    (multicast, receivers): (bool, usize),
     mailbox: &Mailbox<Report>,
 ) -> Result<Option<Datapath>, StartError> {
-    match (allgather, &settings.interface) {
-        (AllgatherAlgorithm::Multicast, Some(interface)) => {
-            let interface = Interface::named(interface)?;
-            let multicast = MulticastSettings { port: settings.multicast_port, ..MulticastSettings::new(interface) };
-            let started = Datapath::start(&multicast, receivers, mailbox);
-            started.map(Some).map_err(kernel("start the multicast threads"))
-        }
-        (AllgatherAlgorithm::Multicast | AllgatherAlgorithm::Ring, _) => Ok(None),
-    }
+    let Some(interface) = settings.interface.as_ref().filter(|_| multicast) else { return Ok(None) };
+    let interface = Interface::named(interface)?;
+    let multicast = MulticastSettings { port: settings.multicast_port, ..MulticastSettings::new(interface) };
+    let started = Datapath::start(&multicast, receivers, mailbox);
+    started.map(Some).map_err(kernel("start the multicast threads"))
 }
 
 /// The engine beside the service process, where one is asked for.

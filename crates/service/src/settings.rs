@@ -17,7 +17,6 @@ use clap::{ArgMatches, Args, ValueEnum};
 use outboard_fabric::multicast::{DEFAULT_PORT, IP_UDP_HEADERS, Interface, InterfaceError};
 use outboard_fabric::{SharedKey, rdma_device};
 use outboard_plan::selection::{Tuning, TuningError};
-use outboard_proto::config::AllgatherAlgorithm;
 use outboard_proto::wire::DATAGRAM_HEADER_BYTES;
 use outboard_proto::{Config, Limits};
 use outboard_units::{Rate, Size};
@@ -453,10 +452,7 @@ impl Settings {
             link_rate: rate.in_bits_per_second(),
             chunk_bytes: mtu - IP_UDP_BYTES - header,
             datagram_overhead: ETHERNET_BYTES + IP_UDP_BYTES + header,
-            allgather: match self.algorithm() {
-                AlgorithmChoice::Ring => AllgatherAlgorithm::Ring,
-                AlgorithmChoice::Multicast => AllgatherAlgorithm::Multicast,
-            },
+            multicast: self.algorithm() == AlgorithmChoice::Multicast,
             chains: self.chains,
             subgroups: self.subgroups,
             multicast_auth: self.multicast_auth == MulticastAuth::On,

@@ -19,7 +19,6 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use outboard_plan::{Element, Operator, Rank, Reduction};
-use outboard_proto::config::AllgatherAlgorithm;
 use outboard_proto::wire::{
     DatagramHeader, FRAME_HEADER_BYTES, FrameHeader, FrameKind, Message, MulticastKey, PayloadHash,
 };
@@ -124,7 +123,7 @@ fn config(ring: bool) -> Config {
         scratch_quota: Limits::of_all(SCRATCH),
         fragment_bytes: 4000,
         eager_bytes: if ring { 16 << 10 } else { 0 },
-        allgather: if ring { AllgatherAlgorithm::Ring } else { AllgatherAlgorithm::Multicast },
+        multicast: !ring,
         ..Config::default()
     }
 }

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use outboard_plan::selection::{Collective, Rule, Size, Tuning};
 use outboard_plan::{Element, Operator, Reduction};
-use outboard_proto::config::AllgatherAlgorithm;
 use outboard_proto::{Config, Limits};
 use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{Rng, SeedableRng};
@@ -383,7 +382,7 @@ impl Draw {
         let mut config = Config {
             link_rate: network.rate / 10 * wrong_rate,
             chunk_bytes: self.of(&[64, 200, 512, 1448]),
-            allgather: if multicast { AllgatherAlgorithm::Multicast } else { AllgatherAlgorithm::Ring },
+            multicast,
             chains: self.rng.random_range(0..=ranks as u32),
             subgroups: self.rng.random_range(1..=4),
             offload_from: 0,
@@ -577,7 +576,7 @@ mod tests {
         type Trait = (&'static str, fn(&Scenario) -> bool);
         let traits: [Trait; 13] = [
             ("several service processes on a machine", |s| s.network.siblings > 1 && s.hosts() > s.network.siblings),
-            ("ring", |s| s.config.allgather == AllgatherAlgorithm::Ring),
+            ("ring", |s| !s.config.multicast),
             ("several ranks on a host", |s| s.hosts() < s.host_of.len()),
             ("uneven blocks", |s| some_call(s, |c| matches!(c.pattern, Pattern::Alltoallv { .. }))),
             ("a gather in place", |s| {

@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use outboard_proto::Config;
-use outboard_proto::config::AllgatherAlgorithm;
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
@@ -185,10 +184,10 @@ impl Scenario {
         }
     }
 
-    /// The same by another plan.
+    /// The same with multicast or without.
     #[must_use]
-    pub fn by(mut self, algorithm: AllgatherAlgorithm) -> Self {
-        self.config.allgather = algorithm;
+    pub fn multicast(mut self, multicast: bool) -> Self {
+        self.config.multicast = multicast;
         self
     }
 

@@ -7,8 +7,6 @@ use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use outboard_proto::config::AllgatherAlgorithm;
-
 use crate::coverage::Coverage;
 use crate::faults::Faults;
 use crate::hostile;
@@ -162,7 +160,7 @@ pub struct AllgatherSweep {
     pub bytes: u64,
     /// Chance that a datagram is lost on the way to one receiver.
     pub loss: f64,
-    pub algorithm: AllgatherAlgorithm,
+    pub multicast: bool,
     pub seeds: Range<u64>,
     pub threads: usize,
 }
@@ -171,7 +169,7 @@ pub struct AllgatherSweep {
 pub fn allgather(plan: &AllgatherSweep, progress: impl FnMut(Progress)) -> Summary {
     let faults = Faults { datagram_loss: plan.loss, ..Faults::none() };
     let mut scenario = Scenario::allgather(plan.ranks, plan.bytes)
-        .by(plan.algorithm)
+        .multicast(plan.multicast)
         .ranks_per_host(plan.ranks_per_host)
         .with_faults(faults);
     // Fewer, larger events.

@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use outboard_proto::config::AllgatherAlgorithm;
 use outboard_sim::{CallPlan, Pattern, Scenario, StoreKind, run};
 
 const LATE: Duration = Duration::from_millis(50);
@@ -46,10 +45,10 @@ fn mc_8_uneven_blocks_keep_the_receive_links_full() {
 #[test]
 fn sp_6_a_late_rank_holds_up_only_those_who_need_its_block() {
     let (mut early, mut late) = (0, 0);
-    for algorithm in [AllgatherAlgorithm::Multicast, AllgatherAlgorithm::Ring] {
+    for multicast in [true, false] {
         for seed in 0..30 {
             for per_host in [1, 2] {
-                let mut scenario = Scenario::allgather(40, 0).by(algorithm).ranks_per_host(per_host);
+                let mut scenario = Scenario::allgather(40, 0).multicast(multicast).ranks_per_host(per_host);
                 let pattern = Pattern::Allgatherv { seed };
                 scenario.groups[0].calls = vec![CallPlan { late: vec![(39, LATE)], ..CallPlan::of(pattern, 3000) }];
                 let call = scenario.groups[0].calls[0].clone();
@@ -57,7 +56,7 @@ fn sp_6_a_late_rank_holds_up_only_those_who_need_its_block() {
                 let needed = call.sent(39, 0, 0) > 0;
                 for member in 0..39 {
                     let ended = outcome.ends[&(0, member, 1)];
-                    assert_eq!(ended >= LATE, needed, "member {member} with seed {seed}, {algorithm:?}");
+                    assert_eq!(ended >= LATE, needed, "member {member} with seed {seed}, multicast {multicast}");
                 }
                 assert_eq!(outcome.late, 1, "SP-9: the late arrival is counted");
                 if needed { late += 1 } else { early += 1 }

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use outboard_proto::config::AllgatherAlgorithm;
 use outboard_sim::{CallPlan, GroupPlan, Outcome, Pattern, Scenario, StoreKind, run};
 
 const SMALL: u64 = 4 << 10;
@@ -33,8 +32,8 @@ const LEAST_MORE_FRAGMENTS_PERCENT: u64 = 150;
 
 /// Calls of 4 MiB by all four ranks, and of 4 KiB by `members`, all of one kind; without the one or the other where
 /// told so.
-fn beside(pattern: Pattern, algorithm: AllgatherAlgorithm, members: &[usize], both: (bool, bool)) -> Scenario {
-    let mut scenario = Scenario::allgather(4, 0).by(algorithm);
+fn beside(pattern: Pattern, multicast: bool, members: &[usize], both: (bool, bool)) -> Scenario {
+    let mut scenario = Scenario::allgather(4, 0).multicast(multicast);
     scenario.store = StoreKind::Provenance;
     // The unicast fabric of real hosts waits for room instead of dropping.
     scenario.network.queue_bytes = 16 << 20;
@@ -70,11 +69,11 @@ fn mean(times: &[Duration]) -> Duration {
 }
 
 /// The first small call meets what the stream queued when it was alone, the others what company may queue.
-fn a_stream_lets_small_calls_through(pattern: Pattern, algorithm: AllgatherAlgorithm) {
+fn a_stream_lets_small_calls_through(pattern: Pattern, multicast: bool) {
     for (members, (on_average, at_most)) in [(&[0, 1, 2, 3][..], MOST_TIMES), (&[2, 0], MOST_TIMES_UNTOLD)] {
-        let kind = format!("{algorithm:?} {pattern:?} {members:?}");
+        let kind = format!("multicast {multicast} {pattern:?} {members:?}");
         let [quiet, stream, both] =
-            [(false, true), (true, false), (true, true)].map(|which| beside(pattern, algorithm, members, which));
+            [(false, true), (true, false), (true, true)].map(|which| beside(pattern, multicast, members, which));
         let alone = mean(&times(&quiet, &outcome(&quiet), OTHER));
         let undisturbed = times(&stream, &outcome(&stream), STREAM);
         let together = outcome(&both);
@@ -96,19 +95,19 @@ fn a_stream_lets_small_calls_through(pattern: Pattern, algorithm: AllgatherAlgor
 
 #[test]
 fn mc_13_a_stream_of_allgathers_lets_small_ones_through() {
-    a_stream_lets_small_calls_through(Pattern::Allgather, AllgatherAlgorithm::Multicast);
-    a_stream_lets_small_calls_through(Pattern::Allgather, AllgatherAlgorithm::Ring);
+    a_stream_lets_small_calls_through(Pattern::Allgather, true);
+    a_stream_lets_small_calls_through(Pattern::Allgather, false);
 }
 
 #[test]
 fn mc_13_a_stream_of_broadcasts_lets_small_ones_through() {
-    a_stream_lets_small_calls_through(Pattern::Broadcast { root: 0 }, AllgatherAlgorithm::Multicast);
-    a_stream_lets_small_calls_through(Pattern::Broadcast { root: 0 }, AllgatherAlgorithm::Ring);
+    a_stream_lets_small_calls_through(Pattern::Broadcast { root: 0 }, true);
+    a_stream_lets_small_calls_through(Pattern::Broadcast { root: 0 }, false);
 }
 
 #[test]
 fn mc_13_a_stream_of_all_to_alls_lets_small_ones_through() {
-    a_stream_lets_small_calls_through(Pattern::Alltoall, AllgatherAlgorithm::Multicast);
+    a_stream_lets_small_calls_through(Pattern::Alltoall, true);
 }
 
 /// Bytes of one block of [`grid`].
@@ -118,7 +117,7 @@ const GRID_CALLS: u64 = 6;
 /// Ranks of four hosts in rows and columns, as in a transform by pencils: all-to-alls of large blocks in each row and
 /// each column, two at a time, beside small ones of all ranks where told so.
 fn grid(small: bool) -> Scenario {
-    let mut scenario = beside(Pattern::Alltoall, AllgatherAlgorithm::Multicast, &[0, 1, 2, 3], (false, small));
+    let mut scenario = beside(Pattern::Alltoall, true, &[0, 1, 2, 3], (false, small));
     let large = CallPlan { at: Duration::from_millis(5), ..CallPlan::of(Pattern::Alltoall, BLOCK) };
     let pairs = [[0, 1], [2, 3], [0, 2], [1, 3]].map(|members| GroupPlan {
         window: 2,
@@ -151,7 +150,7 @@ fn mc_13_groups_of_large_calls_alone_move_large_pieces() {
 
 #[test]
 fn mc_13_small_calls_pass_groups_of_large_calls() {
-    let quiet = beside(Pattern::Alltoall, AllgatherAlgorithm::Multicast, &[0, 1, 2, 3], (false, true));
+    let quiet = beside(Pattern::Alltoall, true, &[0, 1, 2, 3], (false, true));
     let [large, both] = [false, true].map(grid);
     let alone = mean(&times(&quiet, &outcome(&quiet), OTHER));
     let together = outcome(&both);

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use outboard_proto::config::AllgatherAlgorithm;
 use outboard_sim::{
     FaultKind, HostDeath, Scenario, mixed, mixed_allgathers, mixed_calls, mixed_choices, mixed_exchanges,
     mixed_hardships, mixed_sizes, run,
@@ -153,9 +152,9 @@ fn seeds_of_hardships_that_found_something_stay_quiet() {
 /// between it and the one that waits for that step have ended and left.
 #[test]
 fn a_dead_host_is_noticed_when_its_neighbours_have_left() {
-    for algorithm in [AllgatherAlgorithm::Ring, AllgatherAlgorithm::Multicast] {
+    for multicast in [false, true] {
         for lost in 0..150 {
-            let mut scenario = Scenario::allgather(9, 0).by(algorithm);
+            let mut scenario = Scenario::allgather(9, 0).multicast(multicast);
             scenario.groups[0].calls[0].at = Duration::from_millis(300);
             let at = Duration::from_millis(320);
             scenario.faults.dead_hosts.push(HostDeath { host: 3, at, reported_after: None });

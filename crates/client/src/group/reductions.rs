@@ -44,17 +44,6 @@ pub enum Outcome<'a> {
 }
 
 impl Group {
-    /// Whether the group offloads barriers: equal on all ranks.
-    pub fn offloads_barrier(&self) -> bool {
-        self.ready.allgather_most > 0
-    }
-
-    /// Whether the group's agreed configuration offloads reductions to which each rank contributes so many bytes: equal
-    /// on all ranks.
-    pub fn offloads_reduction(&self, bytes: u64) -> bool {
-        self.offloads_allgather(bytes)
-    }
-
     /// Posts a barrier: the request completes when all ranks have posted theirs. Never blocks.
     pub fn ibarrier(&self) -> Result<Request, Error> {
         let call = Call::new(CallKind::Barrier);

@@ -17,12 +17,6 @@ pub enum Destination {
 }
 
 impl Group {
-    /// Whether the group's agreed configuration offloads a gather or scatter of blocks of this size: equal on all
-    /// ranks. Those of blocks of different sizes are offloaded where [alltoallvs](Group::offloads_alltoallv) are.
-    pub fn offloads_gather(&self, bytes_per_rank: u64) -> bool {
-        self.offloads_allgather(bytes_per_rank)
-    }
-
     /// Posts a gather: `bytes_per_rank` bytes of each rank come to rank `root`, in the order of ranks at its `receive`,
     /// which counts there alone. Only the root can contribute in place. Never blocks; a rank that is not the root ends
     /// when its block has been read, whether or not others have called.

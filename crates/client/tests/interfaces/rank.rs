@@ -464,8 +464,7 @@ fn wrong_arguments_are_named() {
     assert!(list(&[8], &[u64::MAX], receive.as_mut_ptr()).contains("more than the address space"));
     assert_eq!(context.create_group(&[0; 1024], 1, 1).unwrap_err().status(), Status::Argument);
     assert_eq!(context.create_group(&[0; 1023], 1, 0).unwrap_err().status(), Status::Argument);
-    assert!(!group.offloads_allgather(0) && group.offloads_allgather(1 << 20));
-    assert!(!group.offloads_broadcast(0) && group.offloads_broadcast(1 << 20));
+    assert!(!group.offloads(0) && group.offloads(1 << 20));
     let busy = context.clone().detach().unwrap_err();
     assert_eq!(busy.status(), Status::Busy);
     drop(group);

@@ -149,5 +149,5 @@ fn wrong_arguments_of_gathers_and_scatters_are_named() {
         );
         refused(root.iscatterv(0, (null, list(&[8, 8])), (Destination::InPlace, 0)), "`send` is NULL");
     }
-    assert!(!root.offloads_gather(0) && root.offloads_gather(1 << 20));
+    assert!(!root.offloads(0) && root.offloads(1 << 20));
 }

@@ -6,7 +6,7 @@ use outboard_plan::{
 };
 
 use super::Policy;
-use crate::config::{self, Config};
+use crate::config::Config;
 use crate::error::CollectiveError;
 use crate::group::members::Members;
 use crate::interface::{CallKind, Signature};
@@ -74,7 +74,7 @@ impl Layout {
         let terrain = Terrain::of(members);
         // Ranks of one service process need no network: what they multicast is copied, and their barrier is none.
         let alone = terrain.service_processes == 1;
-        let multicast = alone || config.allgather == config::AllgatherAlgorithm::Multicast;
+        let multicast = alone || config.multicast;
         // Of blocks of different sizes those who have not called know too little for messages that are the first news.
         let sized = matches!(signature.kind, CallKind::Allgatherv { .. } | CallKind::ReduceScatter { .. });
         let eager_bytes = if alone || sized { 0 } else { config.eager_bytes };
