@@ -127,7 +127,7 @@ pub(super) struct Books {
 impl Books {
     /// Whether a request may hand over so many bytes beside those whose replies have not come.
     pub(super) fn may_hand(&self, bytes: usize) -> bool {
-        self.asked.values().map(Asked::handed).sum::<usize>() + bytes <= MOST_HANDED
+        self.asked.values().map(Asked::handed).sum::<usize>().saturating_add(bytes) <= MOST_HANDED
     }
 
     /// Output of a call in flight does not reach the rank: its fault alone, the others have theirs. The one verdict
