@@ -256,7 +256,7 @@ fn a_relay_passes_on_so_much_of_a_rank_at_once() {
     let create = Request::CreateGroup { ranks: MOST_RANKS, rank: 0 };
     [7, 8, 7].into_iter().for_each(|token| stranger.0.send(token, &create, &[offers.as_fd()]).expect("sent"));
     let endless = Request::Record { group: 1, recording: 1, bytes: u64::MAX };
-    stranger.0.send(9, &endless, &[]).expect("sent");
+    stranger.0.send(9, &endless, &[offers.as_fd()]).expect("sent");
     for (token, why) in [(8, "under way"), (7, "in use"), (9, "under way"), (7, "damaged")] {
         let reply = stranger.receive().expect("a reply");
         match reply.message {
