@@ -255,7 +255,8 @@ impl Outbox {
     }
 }
 
-/// What recordings and collectives may do at once, so that all else has its turn: for steps and bytes about a millisecond each.
+/// What recordings and collectives may do at once, so that all else has its turn: for steps and bytes about a
+/// millisecond each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Allowance {
     steps: u32,

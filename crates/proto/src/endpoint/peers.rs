@@ -1,13 +1,13 @@
 //! The links to other service processes, and the evidence that one of them is dead.
 //!
-//! A peer that owes an acknowledgement for too long is lost, with all groups that it is in: what was lost with a silence
-//! stays lost. The link stays for groups that were just asked for; otherwise it is lost, too. When packets flow again a
-//! new link begins, which the first new group makes; an end that has not noticed the silence learns of it by the new
-//! number. Which groups go on `groups/anew.rs` says.
-//! Neighbours in the ring of a group are watched: when they are silent, they are sent something to acknowledge. Nobody
-//! has to know by whom it is watched. A peer that was never heard and shares no group with us is not dead but dormant:
-//! it may never have heard of us. One that was asked for a group by the offers of its ranks, with our address, has to
-//! answer. The last peers without a group are remembered (`past.rs`); a forgotten one gets a new link.
+//! A peer that owes an acknowledgement for too long is lost, with all groups that it is in: what was lost with a
+//! silence stays lost. The link stays for groups that were just asked for; otherwise it is lost, too. When packets flow
+//! again a new link begins, which the first new group makes; an end that has not noticed the silence learns of it by
+//! the new number. Which groups go on `groups/anew.rs` says. Neighbours in the ring of a group are watched: when they
+//! are silent, they are sent something to acknowledge. Nobody has to know by whom it is watched. A peer that was never
+//! heard and shares no group with us is not dead but dormant: it may never have heard of us. One that was asked for a
+//! group by the offers of its ranks, with our address, has to answer. The last peers without a group are remembered
+//! (`past.rs`); a forgotten one gets a new link.
 //!
 //! Invariant: what is asked of all peers together ([`Standing`]) is kept as each of them changes, so that no event
 //! costs more the more of them there are.

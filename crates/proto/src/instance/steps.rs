@@ -9,8 +9,8 @@ use super::{Context, Instance, Policy};
 use crate::transfer::{Name, Outbound, Posting};
 
 impl Instance {
-    /// Starts every step that can start, as many as are allowed at once, and ends the calls whose programs are done. With
-    /// more to do the instance is noted, and goes on when time is told.
+    /// Starts every step that can start, as many as are allowed at once, and ends the calls whose programs are done.
+    /// With more to do the instance is noted, and goes on when time is told.
     pub(super) fn advance(&mut self, cx: &mut Context<'_>) {
         // Without a barrier steps start when their rank has called and the window is open.
         if self.alive() && !matches!(self.policy, Policy::Pairs | Policy::Offloaded) {

@@ -119,8 +119,8 @@ impl Block {
         Block { bytes, chunk_bytes, have: ChunkSet::new(chunks), role, serving: None }
     }
 
-    /// Bytes that are kept of a block of `bytes` bytes at most, about: a bit of each chunk in as many sets as either end
-    /// has, and what a root counts.
+    /// Bytes that are kept of a block of `bytes` bytes at most, about: a bit of each chunk in as many sets as either
+    /// end has, and what a root counts.
     pub(crate) fn kept(bytes: u64, chunk_bytes: u32, root: bool) -> u64 {
         const SETS: u64 = 5;
         const REPORT_BYTES: u64 = 16;
