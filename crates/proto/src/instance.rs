@@ -276,7 +276,8 @@ impl Instance {
             }
             Policy::Pairs => cx.transfer.unanswered(self.id, gone),
             Policy::Eager => self.unanswered_small(cx, gone),
-            Policy::Offloaded => None, // What it had to send is with the engines.
+            // What it had to send is with the engines.
+            Policy::Offloaded => None,
         }
     }
 
