@@ -79,6 +79,29 @@ fn memory_of_other_users_is_reached_on_demand_alone() {
     }
 }
 
+/// A user takes as many places as are left for others, and no more.
+#[test]
+fn no_user_takes_all_places_of_ranks() {
+    if !is_root() {
+        return;
+    }
+    let (daemon, program) = open_daemon(&["--max-ranks", "3"]);
+    let attached = [0, 1].map(|_| {
+        let mut rank = Rank::spawn(&mut of_nobody("alone", &daemon, &program));
+        assert_eq!(rank.line(), "ready");
+        rank
+    });
+    let mut refused = Rank::spawn(&mut of_nobody("refused", &daemon, &program));
+    let why = refused.line();
+    assert!(why.contains("user 65534 has 2 ranks") && why.contains("--max-ranks"), "{why}");
+    refused.finish();
+    drop(Context::attach(Some(&daemon.socket())).expect("there is a place for the next user"));
+    for mut rank in attached {
+        rank.go_on();
+        rank.finish();
+    }
+}
+
 /// Whoever has read another user's offers can do nothing with them.
 #[test]
 fn stolen_offers_make_no_group() {

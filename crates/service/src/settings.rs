@@ -240,8 +240,9 @@ pub struct Settings {
     /// does by default on links of up to 2.5 Gbit/s, where waking threads costs more than datagrams do; else 1
     #[arg(long, env = "OUTBOARD_RECEIVERS", value_parser = clap::value_parser!(u16).range(0..=64))]
     pub receivers: Option<u16>,
-    /// Ranks that may be attached at once
-    #[arg(long, env = "OUTBOARD_MAX_RANKS", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=65_535))]
+    /// Ranks that may be attached at once; a user other than the daemon's may attach as many as places are left for
+    /// others
+    #[arg(long, env = "OUTBOARD_MAX_RANKS", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65_535))]
     pub max_ranks: u32,
     /// Groups that one rank may hold at once
     #[arg(long, env = "OUTBOARD_MAX_GROUPS", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]

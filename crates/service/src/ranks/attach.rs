@@ -242,8 +242,9 @@ impl Desk<'_> {
         hello: &Hello,
         descriptors: Vec<OwnedFd>,
     ) -> Result<(ServiceSide, Welcome, Process), Refused> {
-        if self.ranks.attached().count() >= self.host.settings.max_ranks as usize {
-            let most = self.host.settings.max_ranks;
+        let most = self.host.settings.max_ranks;
+        let attached = self.ranks.attached().count();
+        if attached >= most as usize {
             return refuse(Status::Resource, format!("{most} ranks are attached already; raise --max-ranks"));
         }
         let mut process = pin(self.ranks.connections[&id].channel(), hello, descriptors, &self.host.settings)?;
@@ -253,6 +254,16 @@ impl Desk<'_> {
             (process.pid, process.seen, process.pidfd, process.seat) = (pid, None, None, Some(seat));
             process.user = user;
             process.memory = process.memory.with_watch(watch);
+        }
+        // Of users whom the daemon does not belong to each leaves as many places as it takes, so that the next has some.
+        let user = process.user;
+        let of_user = self.ranks.attached().filter(|rank| rank.job.user == user).count();
+        if user != rustix::process::geteuid().as_raw() && of_user >= most as usize - attached {
+            let text = format!(
+                "user {user} has {of_user} ranks here, and of {most} places {} are left for others; raise --max-ranks",
+                most as usize - attached
+            );
+            return refuse(Status::Resource, text);
         }
         let side =
             ServiceSide::create().map_err(|error| Refused { status: Status::Resource, text: error.to_string() })?;
