@@ -120,7 +120,9 @@ fn seeds_of_small_calls_that_found_something_stay_quiet() {
 /// were taken for those of the next message in a frame; a stranger was forgotten between its frames; ranks that called
 /// after a dispute were told of different ones that had left; calls that had come over a link before its other end was
 /// given up broke a group behind a cut; a question about a call came with what ended it; the bytes of several blocks
-/// were told for those of one.
+/// were told for those of one; messages were kept for a peer whose last frames came after the news of its death; a rank
+/// ended a call that was disputed and left, before others had heard that the group is made; the algorithms for two sizes
+/// send other ways, so that a rank sends nothing to one that waits for it.
 #[test]
 fn seeds_of_hardships_that_found_something_stay_quiet() {
     let given_up_in_turn = [5006];
@@ -133,6 +135,9 @@ fn seeds_of_hardships_that_found_something_stay_quiet() {
     let heard_over_a_link_given_up = [1_249_639, 1_301_537];
     let asked_about_what_ends = [1_411_951];
     let blocks_of_one_message = [1_265_796];
+    let queued_for_who_spoke_after_death = [3_566_836, 3_995_530];
+    let left_a_dispute_before_others_heard_of_the_group = [3_543_123, 3_845_662];
+    let sent_another_way = [3_260_576, 4_022_033];
     let all = [
         &given_up_in_turn[..],
         &silence_of_before,
@@ -144,6 +149,9 @@ fn seeds_of_hardships_that_found_something_stay_quiet() {
         &heard_over_a_link_given_up,
         &asked_about_what_ends,
         &blocks_of_one_message,
+        &queued_for_who_spoke_after_death,
+        &left_a_dispute_before_others_heard_of_the_group,
+        &sent_another_way,
     ];
     stay_quiet(&all.concat(), mixed_hardships);
 }
