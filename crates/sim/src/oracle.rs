@@ -172,7 +172,7 @@ impl Truth {
                 // Recordings and messages are called in any order.
                 let completed = |i: u64| !tagged(i) && (1..=i).all(|i| self.done.contains(&(group, m, i)));
                 // Of a call that ranks disagree about, one may have ended what it called and left, which breaks the
-                // group for calls before it, too, and for who has not heard yet that it is made.
+                // group for calls before it, too, and for members that have not heard yet that it is made.
                 let disputed = |i: u64| plan.calls[i as usize - 1].is_disputed() && self.done.contains(&(group, m, i));
                 let ended_another = (1..=plan.calls.len() as u64).any(disputed);
                 ended_another || self.gone.contains(&(group, m)) && !instance.is_some_and(completed)

@@ -121,8 +121,8 @@ fn seeds_of_small_calls_that_found_something_stay_quiet() {
 /// after a dispute were told of different ones that had left; calls that had come over a link before its other end was
 /// given up broke a group behind a cut; a question about a call came with what ended it; the bytes of several blocks
 /// were told for those of one; messages were kept for a peer whose last frames came after the news of its death; a rank
-/// ended a call that was disputed and left, before others had heard that the group is made; the algorithms for two sizes
-/// send other ways, so that a rank sends nothing to one that waits for it.
+/// ended a disputed call and left before others had heard that the group is made; two sizes of one call had different
+/// algorithms, and a rank waited for one that sends it nothing.
 #[test]
 fn seeds_of_hardships_that_found_something_stay_quiet() {
     let given_up_in_turn = [5006];

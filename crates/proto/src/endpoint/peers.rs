@@ -290,16 +290,15 @@ impl Peers {
         received.unwrap_or(Received::Nothing)
     }
 
-    /// Queues a message. A peer that was lost has no link any more, or none that can be sent anything if it was heard
-    /// since: its groups are broken, nobody waits for the message.
+    /// Queues a message. A peer that was lost has no link any more; one that was heard again since has no address. Its
+    /// groups are broken, nobody waits for the message.
     pub(super) fn push(&mut self, now: Instant, to: SpId, (message, payload): (&Message, Payload), tags: Acked) {
         let backlog = self.change(to, |peer| {
             peer.address.as_ref()?;
             peer.link.push(now, message, payload, tags.owner, tags.tag);
             Some(peer.link.backlog())
         });
-        let backlog = backlog.flatten();
-        if let Some(backlog) = backlog {
+        if let Some(backlog) = backlog.flatten() {
             tags.owner.into_iter().for_each(|owner| *self.owned.entry((owner, to)).or_default() += 1);
             self.overfull.extend((backlog > MAX_BACKLOG).then_some(to));
         }

@@ -243,8 +243,8 @@ impl Desk<'_> {
         descriptors: Vec<OwnedFd>,
     ) -> Result<(ServiceSide, Welcome, Process), Refused> {
         let most = self.host.settings.max_ranks;
-        let attached = self.ranks.attached().count();
-        if attached >= most as usize {
+        let left = (most as usize).saturating_sub(self.ranks.attached().count());
+        if left == 0 {
             return refuse(Status::Resource, format!("{most} ranks are attached already; raise --max-ranks"));
         }
         let mut process = pin(self.ranks.connections[&id].channel(), hello, descriptors, &self.host.settings)?;
@@ -255,13 +255,12 @@ impl Desk<'_> {
             process.user = user;
             process.memory = process.memory.with_watch(watch);
         }
-        // Of users whom the daemon does not belong to each leaves as many places as it takes, so that the next has some.
+        // Each user but the daemon's own leaves as many places as it takes, so that the next user finds some.
         let user = process.user;
         let of_user = self.ranks.attached().filter(|rank| rank.job.user == user).count();
-        if user != rustix::process::geteuid().as_raw() && of_user >= most as usize - attached {
+        if user != rustix::process::geteuid().as_raw() && of_user >= left {
             let text = format!(
-                "user {user} has {of_user} ranks here, and of {most} places {} are left for others; raise --max-ranks",
-                most as usize - attached
+                "user {user} has {of_user} ranks here; {left} of {most} places are left for others; raise --max-ranks"
             );
             return refuse(Status::Resource, text);
         }
