@@ -267,8 +267,8 @@ pub trait Fabric {
     /// See [`ConnectError`]. That nobody answers is found out later and reported as [`FabricEvent::PeerLost`].
     fn connect(&mut self, peer: PeerId, address: &[u8]) -> Result<(), ConnectError>;
 
-    /// Forgets `peer`; messages on their way are delivered if the peer takes them within a bounded time. Does nothing
-    /// for an unknown peer. The other end may report us as lost.
+    /// Forgets `peer`; messages on their way are delivered if the peer takes them within a bounded time, and before it
+    /// is connected again. Does nothing for an unknown peer. The other end may report us as lost.
     fn disconnect(&mut self, peer: PeerId);
 
     /// A buffer of `length` bytes to fill and send, or none when the pool is used up or `length` exceeds

@@ -523,8 +523,8 @@ impl Endpoint {
     fn settle(&mut self) {
         self.retire_left();
         while self.node.out.has_chores() {
-            while let Some((owner, call)) = self.node.out.forgotten_calls.pop() {
-                self.node.peers.forget_call(owner, call);
+            while let Some((owner, region)) = self.node.out.given_back.pop() {
+                self.node.peers.forget_memory(owner, region);
             }
             while let Some((to, message)) = self.node.out.messages.pop_front() {
                 self.node.push_message(to, &message);

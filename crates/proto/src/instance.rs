@@ -446,7 +446,7 @@ impl Instance {
             }
         };
         if let Some(staging) = staging {
-            cx.out.unstage(staging);
+            cx.out.unstage_early(cx.members.handle, self.id, staging);
         }
     }
 

@@ -106,9 +106,8 @@ impl Entry {
         Acked { owner: self.owner, tag: self.tag }
     }
 
-    fn names(&self, call: CallId) -> bool {
-        let names = |p: &MemRef| matches!(p.region, Region::Input(c) | Region::Output(c) if c == call);
-        self.payload.iter().any(names)
+    fn names(&self, region: Region) -> bool {
+        self.payload.iter().any(|piece| piece.region == region)
     }
 }
 
@@ -294,10 +293,10 @@ impl Link {
         self.forget_if(|e| e.owner == Some(owner));
     }
 
-    /// The call has ended: what names its buffers is sent as [what is left of it without
-    /// them](Message::without_payload). Returns how many messages of an owner that were.
-    pub fn forget_call(&mut self, call: CallId) -> usize {
-        self.forget_if(|e| e.names(call))
+    /// The memory is given back: what names it is sent as [what is left of it without
+    /// payload](Message::without_payload). Returns how many messages of an owner that were.
+    pub fn forget_memory(&mut self, region: Region) -> usize {
+        self.forget_if(|e| e.names(region))
     }
 
     /// What was never sent is not sent any more; what was may have arrived, so that it keeps its number. The messages

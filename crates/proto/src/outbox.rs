@@ -11,7 +11,7 @@ use crate::error::CollectiveError;
 use crate::group::members::Members;
 use crate::ids::{CallId, GroupHandle, InstanceId, Instant, SpId, StagingId};
 use crate::instance::tagged::TAGGED;
-use crate::interface::{Account, CallKind, Counters, Event, MemRef, Offload, Order, Step, staging_size};
+use crate::interface::{Account, CallKind, Counters, Event, MemRef, Offload, Order, Region, Step, staging_size};
 use crate::link::Owner;
 use crate::multicast::pacing::Contention;
 use crate::wire::Message;
@@ -37,8 +37,8 @@ pub(crate) struct Outbox {
     pub(crate) messages: VecDeque<(SpId, Message)>,
     /// Collectives that have ended: their payload must not be read any more.
     pub(crate) forgotten: Vec<(GroupHandle, InstanceId)>,
-    /// Calls that have ended: their buffers must not be read any more.
-    pub(crate) forgotten_calls: Vec<(Owner, CallId)>,
+    /// Buffers of calls that have ended, and staging of ranks whose call has: they must not be read any more.
+    pub(crate) given_back: Vec<(Owner, Region)>,
     /// Instances to which something has happened.
     pub(crate) touched: Vec<(GroupHandle, InstanceId)>,
     /// What recordings and collectives may still do until the driver has taken what follows.
@@ -67,7 +67,7 @@ impl Outbox {
             offloads: VecDeque::new(),
             messages: VecDeque::new(),
             forgotten: Vec::new(),
-            forgotten_calls: Vec::new(),
+            given_back: Vec::new(),
             touched: Vec::new(),
             allowance: Allowance::FULL,
             unfinished: VecDeque::new(),
@@ -132,6 +132,12 @@ impl Outbox {
         self.orders.push_back(Order::Unstage { id: staging.id });
     }
 
+    /// Gives staging back while its collective goes on: what links still have of it is not sent.
+    pub(crate) fn unstage_early(&mut self, group: GroupHandle, instance: InstanceId, staging: Staging) {
+        self.given_back.push((Owner::Instance(group, instance), Region::Staging(staging.id)));
+        self.unstage(staging);
+    }
+
     pub(crate) fn copy(&mut self, from: MemRef, to: MemRef) {
         assert_eq!(from.len, to.len, "copies keep lengths");
         if from != to && from.len > 0 {
@@ -169,7 +175,7 @@ impl Outbox {
         self.offloads.retain(|offload| offload.call != call);
         let owner = if instance == TAGGED { Owner::Call(call) } else { Owner::Instance(group, instance) };
         self.ending.push_back((completion, result));
-        self.forgotten_calls.push((owner, call));
+        self.given_back.extend([(owner, Region::Input(call)), (owner, Region::Output(call))]);
     }
 
     /// A rank calls an instance of which there has been news since `began` (SP-9).
@@ -195,7 +201,7 @@ impl Outbox {
 
     /// Whether something is to be done before anybody outside hears of anything.
     pub(crate) fn has_chores(&self) -> bool {
-        !self.messages.is_empty() || !self.forgotten.is_empty() || !self.forgotten_calls.is_empty()
+        !self.messages.is_empty() || !self.forgotten.is_empty() || !self.given_back.is_empty()
     }
 
     /// A call that ends as soon as what has been ordered is done.

@@ -98,6 +98,11 @@ enum Happening<P> {
         host: usize,
     },
     FrameAtSwitch(Rc<Frame>),
+    /// What has waited behind a cut goes on, unless its sender has made another connection since.
+    FrameHeld {
+        frame: Rc<Frame>,
+        connection: u32,
+    },
     Joined {
         host: usize,
         channel: Channel,
@@ -145,6 +150,8 @@ pub(crate) struct Cluster<P> {
     blackouts: Vec<(usize, Instant, Instant)>,
     cuts: Vec<Cut>,
     backoff: Duration,
+    /// How often (from, to) was connected.
+    connections: BTreeMap<(usize, usize), u32>,
     /// When a frame of (from, to) is delivered at the earliest, so that jitter keeps the order.
     in_order: BTreeMap<(usize, usize), Instant>,
     /// The host that has acted last, and what of it is still to be done.
@@ -186,6 +193,7 @@ impl<P: std::fmt::Debug> Cluster<P> {
             blackouts: plan.faults.blackouts.iter().map(pause).collect(),
             cuts: plan.faults.cuts.clone(),
             backoff: plan.faults.backoff,
+            connections: BTreeMap::new(),
             in_order: BTreeMap::new(),
             acting: None,
             actions: VecDeque::new(),
@@ -273,6 +281,14 @@ impl<P: std::fmt::Debug> Cluster<P> {
                 self.hosts.get_mut(frame.to).map_or(Ok(()), |host| host.begin(&frame))?;
                 self.frame_at_switch(now, &frame);
             }
+            Happening::FrameHeld { frame, connection } => {
+                if connection == self.connection(&frame) {
+                    self.deliver(frame.to, Input::Frame(Rc::clone(&frame)))?;
+                    self.gather(frame.to);
+                } else {
+                    self.note_loss(frame.from, frame.to, || trace::frame(&frame.header, frame.payload_len));
+                }
+            }
             Happening::Joined { host, channel } => {
                 if self.hosts[host].receives(channel) {
                     self.network.join(channel, host);
@@ -342,7 +358,12 @@ impl<P: std::fmt::Debug> Cluster<P> {
                     self.queue.put(at, Happening::Joined { host, channel });
                 }
                 Action::Leave(channel) => self.network.leave(channel, host),
-                told => return Some((host, told)),
+                told => {
+                    if let Action::Connect(peer) = told {
+                        *self.connections.entry((host, host_of(peer))).or_default() += 1;
+                    }
+                    return Some((host, told));
+                }
             }
         }
         self.acting = None;

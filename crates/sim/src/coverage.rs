@@ -90,6 +90,7 @@ kinds! {
         Calls = "calls",
         EndsWell = "ends a call well",
         EndsBadly = "ends a call with an error",
+        WaitsInDispute = "waits for one that disagrees",
         DiesBetweenCalls = "dies between calls",
         DiesInCall = "dies in a call",
         LeavesAfterError = "leaves after an error",
@@ -156,6 +157,12 @@ impl Coverage {
     #[must_use]
     pub fn faults(&self, kind: FaultKind) -> u64 {
         self.faults.get(&kind).copied().unwrap_or(0)
+    }
+
+    /// How often a rank has come this way.
+    #[must_use]
+    pub fn ways(&self, way: Way) -> u64 {
+        self.ways.get(&way).copied().unwrap_or(0)
     }
 
     /// Messages of kinds that have no name.

@@ -205,9 +205,9 @@ impl Truth {
                 plan.calls.iter().zip(1u64..).any(|(call, i)| {
                     let both = [from, to].iter().all(|m| self.called.contains(&(group, *m, i)));
                     let names = (call.sent(from, to, from), call.sent(from, to, to));
-                    // The algorithm for what the one has called may have it send nothing to the other.
-                    let elsewhere = *sent == 0 && names.0 != names.1 && names.1 == *expected;
-                    both && sent != expected && (names == (*sent, *expected) || elsewhere)
+                    // By the algorithm for what one has called it may send the other nothing, or expect nothing.
+                    let named = |n: u64, count: u64| n == count || n == 0 && names.0 != names.1;
+                    both && sent != expected && named(*sent, names.0) && named(*expected, names.1)
                 })
             }
             CollectiveError::Memory(rank) => member(rank).is_some_and(|m| self.bad_memory.contains(&plan.members[m])),

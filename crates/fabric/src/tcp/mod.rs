@@ -11,7 +11,7 @@
 //! - A connection that breaks is dialled once more before the peer counts as lost. Messages that the kernel had taken
 //!   are gone then: the links of the service processes send them again.
 //! - Disconnecting a peer keeps the connection, for what it may still say; the oldest such connection makes way for
-//!   another.
+//!   another. What waits for the connection is dropped when the peer is connected again.
 //!
 //! Invariants: the connection of a peer's path exists; at most [`STRANGERS`] connections are unproven, the oldest that
 //!   has not said a hello for us makes way; what a peer that reads nothing has waiting is bounded. Never blocks except,

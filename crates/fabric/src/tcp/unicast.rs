@@ -1,12 +1,13 @@
 //! What the conductor sees of the fabric: peers connected and disconnected, messages sent, turns taken. Never reads a
 //! socket itself.
 
+use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::event::{Timespec, epoll};
 
-use crate::outstanding;
+use crate::outstanding::{self, Load};
 use crate::tcp::address::Address;
 use crate::tcp::connection::TOGETHER;
 use crate::tcp::outgoing::{AT_ONCE, Outgoing};
@@ -38,6 +39,11 @@ impl Fabric for Tcp {
         let address = named.ok_or(ConnectError::Address { peer, length: address.len() })?;
         if let Some(known) = self.peers.get_mut(&peer) {
             (known.address, known.claimed) = (Some(address), true);
+            if let Path::Dialing(_) = known.path {
+                // A new stream: what was said before the disconnect has had its time.
+                (known.queue, known.load) = (VecDeque::new(), Load::default());
+                self.room |= std::mem::take(&mut self.starved);
+            }
             return Ok(());
         }
         let dialled = self.dial(peer, &address);

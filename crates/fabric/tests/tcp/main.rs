@@ -106,6 +106,20 @@ fn payloads_land_where_they_belong_unless_they_are_encrypted() {
     }
 }
 
+/// SP-3: what waits for a connection when its peer is given up does not come before what is said after that.
+#[test]
+fn nothing_said_before_a_disconnect_waits_for_the_next_connection() {
+    let (mut end, mut other) = (stranger(), stranger());
+    let peer = connect(&mut end, &other);
+    end.send(peer, b"old", Payload::Empty).expect("room");
+    end.disconnect(peer);
+    connect(&mut end, &other);
+    end.send(peer, b"new", Payload::Empty).expect("room");
+    let own = end.id();
+    let said = until(&mut [&mut other, &mut end], "a message", message(own));
+    assert_eq!(said, b"new");
+}
+
 /// Both ends dial at once, again and again: one connection stays and every message arrives once.
 #[test]
 fn whoever_dials_first_the_messages_arrive() {

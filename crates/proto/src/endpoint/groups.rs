@@ -114,6 +114,8 @@ pub(super) struct Group {
     seen: Option<InstanceId>,
     /// Members whose silence was forgiven once.
     forgiven: BTreeSet<SpId>,
+    /// Members that hear of the group over another link: what they said over the one before may be lost.
+    renewed: BTreeSet<SpId>,
     /// By service process: whether something of a call has come from it.
     heard_calls: Vec<bool>,
     /// Steps round the ring, to the right and to the left, to those next to us that still serve a rank.
@@ -157,6 +159,7 @@ impl Group {
             watched: BTreeSet::new(),
             cut_off: BTreeSet::new(),
             forgiven: BTreeSet::new(),
+            renewed: BTreeSet::new(),
             heard_calls: vec![false; staying.len()],
             look_at: None,
             seen: None,

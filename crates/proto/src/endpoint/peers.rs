@@ -21,7 +21,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::config::Config;
-use crate::ids::{CallId, GroupHandle, InstanceId, Instant, SpId};
+use crate::ids::{GroupHandle, InstanceId, Instant, SpId};
 use crate::instance::tagged::TAGGED;
 use crate::interface::{Event, MemRef, Payload, Region, Transmit};
 use crate::link::{Acked, Link, Owner, Place, Received, Tag, Tagged};
@@ -331,10 +331,10 @@ impl Peers {
         }
     }
 
-    /// A call of the owner has ended: its buffers are not read any more.
-    pub(super) fn forget_call(&mut self, owner: Owner, call: CallId) {
+    /// Memory of the owner is given back: it is not read any more.
+    pub(super) fn forget_memory(&mut self, owner: Owner, region: Region) {
         for at in self.holders(owner) {
-            let forgotten = self.change(at, |peer| peer.link.forget_call(call));
+            let forgotten = self.change(at, |peer| peer.link.forget_memory(region));
             self.disown(Some(owner), at, forgotten.unwrap_or(0));
         }
     }

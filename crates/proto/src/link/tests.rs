@@ -64,7 +64,7 @@ fn payload_is_bounded_by_bytes_until_it_is_acknowledged_or_void() {
         a.push(Instant(0), &Message::Void, piece(call).into(), None, None);
     }
     assert!(!a.has_room());
-    a.forget_call(CallId(2));
+    a.forget_memory(Region::Input(CallId(2)));
     assert!(a.has_room());
     a.set_window(200);
     assert!(!a.has_room());
@@ -117,7 +117,7 @@ fn a_message_is_announced_still_when_its_bytes_are_void() {
     let piece = MemRef { region: Region::Output(CallId(1)), offset: 0, len: 100 };
     a.push(Instant(0), &offer(vec![rts(100, true), rts(0, true)]), piece.into(), None, None);
     let lost = a.poll(Instant(0)).expect("it is sent");
-    a.forget_call(CallId(1));
+    a.forget_memory(Region::Output(CallId(1)));
     a.handle_timeout(a.poll_timeout().expect("it is not acknowledged"));
     let (frame, payload) = a.poll(Instant(0)).expect("it is sent again");
     let (header, body) = FrameHeader::decode(&frame, 0).expect("own frames decode");

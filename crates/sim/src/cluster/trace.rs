@@ -12,6 +12,9 @@ pub(super) fn happening<P: std::fmt::Debug>(happening: &Happening<P>) -> Option<
             Input::Datagrams(t, mask) => format!("host {host} <- host {}: {}", t.from, train(t, *mask)),
             input => format!("host {host} <- {input:?}"),
         }),
+        Happening::FrameHeld { frame: f, .. } => {
+            Some(format!("host {} <- host {}, held: {}", f.to, f.from, frame(&f.header, f.payload_len)))
+        }
         Happening::TrainStarts { .. } | Happening::TrainAtSwitch(_) | Happening::FrameAtSwitch(_) => None,
         Happening::FrameLeft { .. } | Happening::Timer { .. } => None,
         Happening::Own(own) => Some(format!("{own:?}")),

@@ -206,10 +206,20 @@ impl<P: std::fmt::Debug> Cluster<P> {
         let later = at + fate.late_by;
         for (mask, at) in [(fate.pass, at), (fate.late, later), (fate.again, later)] {
             if mask != 0 {
-                let input = Input::Frame(Rc::clone(frame));
-                self.queue.put_in_lane(self.down_lane(frame.to), at, Happening::Input { host: frame.to, input });
+                let (frame, connection) = (Rc::clone(frame), self.connection(frame));
+                let lane = self.down_lane(frame.to);
+                let happening = match held {
+                    Some(_) => Happening::FrameHeld { frame, connection },
+                    None => Happening::Input { host: frame.to, input: Input::Frame(frame) },
+                };
+                self.queue.put_in_lane(lane, at, happening);
             }
         }
+    }
+
+    /// The connection by which a frame would leave now.
+    pub(super) fn connection(&self, frame: &Frame) -> u32 {
+        self.connections.get(&(frame.from, frame.to)).copied().unwrap_or(0)
     }
 
     /// The lane of what a host sends on its way to the switch.

@@ -150,6 +150,7 @@ impl Group {
     /// The peer hears of the group over another link: which step was said, and that its answer is missed.
     fn begin_anew(&mut self, node: &mut Node, peer: SpId) {
         let Some(at) = self.members.index_of(peer) else { return };
+        self.renewed.insert(peer);
         let step = match &self.state {
             State::Creating { barrier, .. } => barrier.sent_to(at),
             State::Ready | State::Broken(_) => None,

@@ -333,7 +333,13 @@ impl Group {
             return;
         }
         let (cx, Some(instance)) = self.parts((&node.config, &mut node.out), id) else { return };
-        if let Some(error) = left.into_iter().find_map(|rank| instance.contradiction(&cx, rank)) {
+        let found = left.into_iter().find_map(|rank| Some((rank, instance.contradiction(&cx, rank)?)));
+        if let Some((rank, error)) = found {
+            let at = self.members.of_rank[rank.0 as usize];
+            let sp = self.members.sps[at as usize];
+            // What it owes it may have said over a link that was lost.
+            let lost = || CollectiveError::PeerLost { sp, rank: self.members.lowest_rank(at) };
+            let error = if self.renewed.contains(&sp) { lost() } else { error };
             self.break_up(node, error, true);
         }
     }
