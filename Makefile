@@ -53,9 +53,10 @@ deps:
 build: deps
 	$(CARGO) build --release --workspace
 
-# The tests run programs beside the libraries they were built with, so those are built first.
+# The tests run programs beside the libraries they were built with, so those are built first. With the tests, since a
+# build without them has other features of dependencies, and nearly all would be built again.
 test: deps
-	$(CARGO) build --workspace
+	$(CARGO) build --workspace --lib --bins --tests
 	$(CARGO) test --workspace
 	bindings/mpi/tests/run.sh --install
 
