@@ -81,10 +81,9 @@ impl Algorithms {
         // Ranks of one host need no network.
         let multicast = self.multicast || hosts == 1;
         let case = Case { collective, ranks, hosts, bytes: call.bytes, multicast };
-        let sized = matches!(call.collective, Collective::Allgatherv);
-        let eager_bytes = if sized || hosts == 1 { 0 } else { EAGER_BYTES.0 };
-        let (choice, _) = selection::chosen(self.tuned.then_some(&self.tuning), &case, eager_bytes);
-        Some(if call.collective == Collective::Allgatherv { choice.block_by_block() } else { choice })
+        let eager_bytes = if hosts == 1 { 0 } else { EAGER_BYTES.0 };
+        let uneven = call.collective == Collective::Allgatherv;
+        Some(selection::chosen(self.tuned.then_some(&self.tuning), &case, eager_bytes, uneven).0)
     }
 
     /// The algorithm's name in the report's rows.

@@ -120,7 +120,7 @@ pub enum CollectiveError {
     /// which chunks are here, is more than its job's quota, or than other groups leave of it: waiting for them could be
     /// for ever, as they may wait for this call on another host. Or there is no memory left, whatever the quota says.
     #[error(
-        "the service process of {rank} needs {bytes} bytes of memory for this call, more than is left of the quota of its job, of its user or of all, or of its host's memory; raise that (outboardd --job-scratch, --user-scratch, --scratch-quota, or --job-tables where it multicasts), or make calls on less or on fewer groups at once"
+        "the service process of {rank} needs {bytes} bytes of memory for this call, more than is left of the quota of its job, of its user or of all, or of its host's memory; raise that (outboardd --job-scratch, --user-scratch, --scratch-quota or --job-tables), or make calls on less or fewer at once"
     )]
     Staging {
         /// The lowest of the group's ranks that it serves.

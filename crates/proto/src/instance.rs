@@ -38,7 +38,7 @@ use crate::ids::{CallId, InstanceId, Instant, SpId};
 use crate::interface::{Class, InFlight, Moves, Pairs, PostedCall, Region, Signature, Sizes};
 use crate::multicast::block::{Block, chunks_of};
 use crate::multicast::pacing::Quantum;
-use crate::outbox::{Completion, Outbox};
+use crate::outbox::{Completion, Outbox, Quota};
 use crate::transfer::{Name, Owner, Site, StepOf, Transfer};
 use crate::wire::{Origin, Scope, TransferMessage};
 
@@ -141,6 +141,8 @@ pub(crate) struct Instance {
     tell_at: Option<Instant>,
     /// It is noted to go on with its steps when time is told.
     goes_on: bool,
+    /// Bytes that count to the tables of the job until the end.
+    kept: u64,
 }
 
 impl Instance {
@@ -168,6 +170,7 @@ impl Instance {
             equip_at: None,
             tell_at: None,
             goes_on: false,
+            kept: 0,
         };
         let Class { moves, sizes: known } = signature.kind.class();
         let extents = match (moves, known) {
@@ -206,10 +209,23 @@ impl Instance {
             local.unposted = local.run.receives().filter(|_| posted_here).map(|(op, _)| op).collect();
         }
         self.scratch = Scratch::new(cx.members, self.id, &self.locals)?;
-        self.multicast = Multicasts::new(cx, &self.locals[0], self.signature.kind, &extents)?;
+        let programs: u64 = self.locals.iter().map(|local| run::kept(local.run.program())).sum();
+        let first = &self.locals[0];
+        let (rank, blocks) = (first.rank, Multicasts::kept(cx, &first.run));
+        self.keep(cx, rank, programs.saturating_add(blocks)).map_err(Unplanned::Room)?;
+        self.multicast = Multicasts::new(cx, &self.locals[0].run, self.signature.kind, &extents);
         self.extents = Some(extents);
         self.phase = Phase::Gathering;
         self.policy = layout.policy();
+        Ok(())
+    }
+
+    /// So much more is kept of the call until it ends. Fails where the tables of the job have no room for it.
+    fn keep(&mut self, cx: &mut Context<'_>, rank: Rank, bytes: u64) -> Result<(), CollectiveError> {
+        if !cx.out.hold(Quota::Tables, cx.members.account, bytes) {
+            return Err(CollectiveError::Staging { rank, bytes });
+        }
+        self.kept += bytes;
         Ok(())
     }
 
@@ -336,6 +352,9 @@ impl Instance {
         if let Some(id) = stood_in {
             self.hand_over(cx, i, Region::Staging(id));
         }
+        if self.policy == Policy::Pairs {
+            self.keep(cx, rank, run::kept(self.locals[i].run.program()))?;
+        }
         self.check_scratch(cx)?;
         self.local_is_ready(cx)
     }
@@ -422,7 +441,8 @@ impl Instance {
             Phase::Unsized(_) | Phase::Gathering | Phase::Barrier | Phase::Running | Phase::Ended { .. } => return,
         }
         self.phase = Phase::Ended { failed: matches!(self.phase, Phase::Failed(_)) };
-        self.multicast.end(cx);
+        self.multicast.checks = Deadlines::default();
+        cx.out.release(Quota::Tables, cx.members.account, std::mem::take(&mut self.kept));
         self.give_scratch_back(cx);
         let (transfer, mut site) = cx.transfer();
         transfer.forget_instance(&mut site, self.id);

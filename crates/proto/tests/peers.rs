@@ -1,6 +1,7 @@
 //! What is remembered of other service processes, and who of them hears what.
 
 use std::collections::BTreeSet;
+use std::ops::RangeFrom;
 use std::time::Duration;
 
 use outboard_plan::{Program, ProgramBuilder, Rank, Span};
@@ -278,37 +279,73 @@ fn groups_and_recordings_count_to_their_job() {
     assert!(!is_refused(&ask(&mut here, 1, &group(4, 40))), "all of it");
 }
 
+/// A group of three is made; those before it break.
+fn three_meet(here: &mut Endpoint, config: &Config, number: u32, seq: &mut RangeFrom<u32>, broken: &[u32]) {
+    let now = Instant(1);
+    let spec = |number: u32| GroupSpec { handle: GroupHandle(number), ..support::spec(&[HERE, 11, 12]) };
+    let aborts = broken.iter().map(|number| {
+        let (fingerprint, error) = (spec(*number).fingerprint(), CollectiveError::RankLost(Rank(1)));
+        of(&spec(*number), GroupMessage::Abort { fingerprint, error })
+    });
+    here.handle_create_group(now, Account::default(), &spec(number), Rank(0));
+    for message in aborts.chain([step(&spec(number), 1, config)]) {
+        here.handle_frame(now, SpId(11), &frame(seq.next().expect("many"), &message, 0), 0);
+    }
+    here.handle_frame(now, SpId(12), &frame(number - 1, &step(&spec(number), 0, config), 0), 0);
+    drive(here, now);
+}
+
+/// A rank of such a group calls. Says why a call failed, if one did.
+fn call_of_three(
+    here: &mut Endpoint,
+    id: u64,
+    number: u32,
+    instance: u64,
+    signature: Signature,
+) -> Option<CollectiveError> {
+    let (id, group, rank, instance) = (CallId(id), GroupHandle(number), Rank(0), InstanceId(instance));
+    let call = PostedCall { id, group, rank, instance, signature, in_place: false, blocks: None, deadline: None };
+    here.handle_call(Instant(1), call);
+    while here.poll_order().is_some() {}
+    let told = drive(here, Instant(1)).1.into_iter();
+    told.filter_map(|event| if let Event::Completed { result, .. } = event { result.err() } else { None }).next()
+}
+
+fn is_out_of_room(error: Option<CollectiveError>) -> bool {
+    matches!(error, Some(CollectiveError::Staging { rank: Rank(0), .. }))
+}
+
 /// What is kept of the chunks of blocks counts to the job that calls, and comes back at the end of the call.
 #[test]
 fn chunks_of_blocks_count_to_their_job() {
     let config = Config { tables_quota: Limits::of_all(2 << 20), ..Config::default() };
     let mut here = Endpoint::new(SpId(HERE), config.clone(), 1);
-    let now = Instant(1);
-    let spec = |number: u32| GroupSpec { handle: GroupHandle(number), ..support::spec(&[HERE, 11, 12]) };
-    // Makes a group and gathers blocks of so many chunks; the groups before it break. Says why it failed, if it did.
     let mut seq = 0..;
     let mut gather = |number: u32, chunks: u64, broken: &[u32]| {
-        let aborts = broken.iter().map(|number| {
-            let (fingerprint, error) = (spec(*number).fingerprint(), CollectiveError::RankLost(Rank(1)));
-            of(&spec(*number), GroupMessage::Abort { fingerprint, error })
-        });
-        here.handle_create_group(now, Account::default(), &spec(number), Rank(0));
-        for message in aborts.chain([step(&spec(number), 1, &config)]) {
-            here.handle_frame(now, SpId(11), &frame(seq.next().expect("many"), &message, 0), 0);
-        }
-        here.handle_frame(now, SpId(12), &frame(number - 1, &step(&spec(number), 0, &config), 0), 0);
-        drive(&mut here, now);
+        three_meet(&mut here, &config, number, &mut seq, broken);
         let signature = Signature { kind: CallKind::Allgather, bytes: chunks * u64::from(config.chunk_bytes) };
-        let (id, group, rank, instance) = (CallId(number.into()), GroupHandle(number), Rank(0), InstanceId(1));
-        let call = PostedCall { id, group, rank, instance, signature, in_place: false, blocks: None, deadline: None };
-        here.handle_call(now, call);
-        while here.poll_order().is_some() {}
-        let told = drive(&mut here, now).1.into_iter();
-        told.filter_map(|event| if let Event::Completed { result, .. } = event { result.err() } else { None }).next()
+        call_of_three(&mut here, number.into(), number, 1, signature)
     };
-    let is_refused = |error| matches!(error, Some(CollectiveError::Staging { rank: Rank(0), .. }));
-    assert!(is_refused(gather(1, 1 << 24, &[])));
+    assert!(is_out_of_room(gather(1, 1 << 24, &[])));
     assert_eq!(gather(2, 1 << 16, &[]), None);
-    assert!(is_refused(gather(3, 1 << 16, &[])), "two at once");
+    assert!(is_out_of_room(gather(3, 1 << 16, &[])), "two at once");
     (4..12).for_each(|number| assert_eq!(gather(number, 1 << 16, &[number - 2, number - 1]), None, "group {number}"));
+}
+
+/// So do the programs of calls in flight, of collectives and of exchanges.
+#[test]
+fn programs_of_calls_in_flight_count_to_their_job() {
+    let config = Config { tables_quota: Limits::of_all(64 << 10), ..Config::default() };
+    let mut here = Endpoint::new(SpId(HERE), config.clone(), 1);
+    let (mut seq, mut ids) = (0.., 0..);
+    for (round, kind) in [CallKind::Allgather, CallKind::Alltoall, CallKind::Allgather].into_iter().enumerate() {
+        let number = round as u32 + 1;
+        let before: Vec<u32> = (1..number).rev().take(1).collect();
+        three_meet(&mut here, &config, number, &mut seq, &before);
+        let signature = Signature { kind, bytes: 20 << 10 };
+        let mut call = |instance| call_of_three(&mut here, ids.next().expect("many"), number, instance, signature);
+        let refused = (1..1000).map(|instance| (instance, call(instance))).find(|(_, error)| error.is_some());
+        let (calls, error) = refused.expect("they do not fit all");
+        assert!(is_out_of_room(error) && (10..200).contains(&calls), "{calls} calls");
+    }
 }

@@ -263,7 +263,7 @@ pub struct Settings {
     /// Bytes of these together
     #[arg(long, env = "OUTBOARD_JOB_MEMORY", default_value = "1024G")]
     pub job_memory: Size,
-    /// Bytes, about, that the daemon keeps of the groups, recordings and multicast blocks of one job
+    /// Bytes, about, that the daemon keeps of the groups, recordings and calls in flight of one job
     #[arg(long, env = "OUTBOARD_JOB_TABLES", default_value = "1G")]
     pub job_tables: Size,
     /// How many times these five job quotas all jobs of one user may use together on this host

@@ -12,9 +12,10 @@ static UNTUNED: LazyLock<[Tuning; 3]> =
 
 /// The algorithm of a call, and whether the call is small (MC-9): it moves something, but at most `eager_bytes` in all,
 /// and neither is it multicast nor are its blocks pulled, so that its messages can carry their bytes and nobody waits
-/// for a barrier. A tuning that multicasts small calls is followed.
+/// for a barrier. A tuning that multicasts small calls is followed. Blocks of sizes of their own (`uneven`) go one by
+/// one, and such a call is never small: who has not called knows too little of it for messages that are the first news.
 #[must_use]
-pub fn chosen(tuning: Option<&Tuning>, case: &Case, eager_bytes: u64) -> (Choice, bool) {
+pub fn chosen(tuning: Option<&Tuning>, case: &Case, eager_bytes: u64, uneven: bool) -> (Choice, bool) {
     let of_all = case.bytes.checked_mul(case.ranks.into());
     let moved = match case.collective {
         Collective::Broadcast
@@ -27,7 +28,7 @@ pub fn chosen(tuning: Option<&Tuning>, case: &Case, eager_bytes: u64) -> (Choice
         Collective::Gather | Collective::Scatter | Collective::Barrier => None,
     };
     // A call that moves nothing would end in silence, whatever others have called.
-    let few = moved.is_some_and(|bytes| bytes > 0 && bytes <= eager_bytes);
+    let few = !uneven && moved.is_some_and(|bytes| bytes > 0 && bytes <= eager_bytes);
     let (tuning, case) = match tuning {
         Some(tuning) => (tuning, *case),
         None if few => (&UNTUNED[2], Case { multicast: false, ..*case }),
@@ -38,6 +39,7 @@ pub fn chosen(tuning: Option<&Tuning>, case: &Case, eager_bytes: u64) -> (Choice
         _ if few && case.collective == Collective::Alltoall => exchanged(tuning, &case),
         Chosen { choice, .. } => choice,
     };
+    let choice = if uneven { choice.block_by_block() } else { choice };
     (choice, few && !choice.multicasts() && !choice.pulls())
 }
 
@@ -57,7 +59,7 @@ mod tests {
     fn small_calls_are_those_that_move_little_in_all_and_go_the_fastest_way() {
         let case = |collective, bytes| Case { collective, ranks: 8, hosts: 8, bytes, multicast: true };
         let name = |case: &Case| {
-            let (choice, small) = chosen(None, case, 16 << 10);
+            let (choice, small) = chosen(None, case, 16 << 10, false);
             (choice.to_string().split(':').next().expect("a name").to_owned(), small)
         };
         assert!(name(&case(Collective::Broadcast, 16 << 10)).1);
@@ -66,9 +68,9 @@ mod tests {
         assert!(!name(&case(Collective::Allgather, (2 << 10) + 1)).1, "all blocks count");
         assert!(!name(&case(Collective::Barrier, 0)).1 && !name(&case(Collective::Gather, 1)).1);
         assert!(!name(&case(Collective::Broadcast, 0)).1, "whoever calls something else is told");
-        assert!(!chosen(None, &case(Collective::Broadcast, 0), 0).1, "none is small");
+        assert!(!chosen(None, &case(Collective::Broadcast, 0), 0, false).1, "none is small");
         let multicasts = Tuning::untuned(true);
-        let (choice, small) = chosen(Some(&multicasts), &case(Collective::Broadcast, 8), 16 << 10);
+        let (choice, small) = chosen(Some(&multicasts), &case(Collective::Broadcast, 8), 16 << 10, false);
         assert!(choice.multicasts() && !small, "as somebody has tuned it");
     }
 
@@ -77,7 +79,7 @@ mod tests {
         let case =
             |ranks, bytes| Case { collective: Collective::Alltoall, ranks, hosts: ranks, bytes, multicast: true };
         let name = |tuning: Option<&Tuning>, case: &Case| {
-            let (choice, small) = chosen(tuning, case, 16 << 10);
+            let (choice, small) = chosen(tuning, case, 16 << 10, false);
             (choice.to_string(), small)
         };
         let of_their_own = Tuning::default();

@@ -75,12 +75,11 @@ impl Layout {
         // Ranks of one service process need no network: what they multicast is copied, and their barrier is none.
         let alone = terrain.service_processes == 1;
         let multicast = alone || config.multicast;
-        // Of blocks of different sizes those who have not called know too little for messages that are the first news.
-        let sized = matches!(signature.kind, CallKind::Allgatherv { .. } | CallKind::ReduceScatter { .. });
-        let eager_bytes = if alone || sized { 0 } else { config.eager_bytes };
-        let (chosen, small) = chosen(config.tuning.as_deref(), &case(signature, terrain, multicast), eager_bytes);
-        let anywhere = matches!(signature.kind, CallKind::Allgatherv { .. });
-        let choice = settled(if anywhere { chosen.block_by_block() } else { chosen }, terrain, config);
+        let eager_bytes = if alone { 0 } else { config.eager_bytes };
+        let uneven = signature.kind.sizes().is_some();
+        let case = case(signature, terrain, multicast);
+        let (chosen, small) = chosen(config.tuning.as_deref(), &case, eager_bytes, uneven);
+        let choice = settled(chosen, terrain, config);
         let by_host = choice.asks_for_hosts();
         Layout {
             choice,
@@ -93,10 +92,10 @@ impl Layout {
     /// How the engines beside service processes carry a call out, if they do. Ranks of one service process need none.
     fn deferred(signature: Signature, members: &Members, config: &Config) -> Option<Layout> {
         config.deferred.as_ref().filter(|_| members.sps.len() > 1)?;
-        let sized = matches!(signature.kind, CallKind::Allgatherv { .. } | CallKind::ReduceScatter { .. });
         let terrain = Terrain::of(members);
         let Case { collective, ranks, bytes, .. } = case(signature, terrain, false);
-        let choice = deferred::choice(collective, ranks, bytes).ok().filter(|_| !sized)?;
+        let even = signature.kind.sizes().is_none();
+        let choice = deferred::choice(collective, ranks, bytes).ok().filter(|_| even)?;
         Some(Layout { choice, topology: Topology::flat(ranks), small: false, offloaded: true })
     }
 

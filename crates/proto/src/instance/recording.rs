@@ -8,7 +8,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use outboard_plan::{Buffer, Op, Program, Rank, Reduction, Span, Step};
+use outboard_plan::{Buffer, Op, Program, Rank, Reduction, Span};
+
+use super::run;
 
 /// Most steps that one rank may have recorded on one group at once, in all recordings together.
 pub const MAX_STEPS: usize = 1 << 20;
@@ -30,16 +32,11 @@ pub struct Recording {
 
 /// Bytes that are kept of a recording beside its steps, about.
 const RECORDING_BYTES: u64 = 512;
-/// The same of a step: itself, its ordinal, its place in the graph and its memory, in two pieces at most.
-const STEP_BYTES: u64 = 160;
-/// The same of each step that it follows.
-const AFTER_BYTES: u64 = 8;
 
 impl Recording {
     /// Bytes that are kept of it, about.
     pub(crate) fn bytes(&self) -> u64 {
-        let of_step = |step: &Step| STEP_BYTES + AFTER_BYTES * step.after.len() as u64;
-        RECORDING_BYTES + self.program.steps.iter().map(of_step).sum::<u64>()
+        RECORDING_BYTES + run::kept(&self.program)
     }
 }
 

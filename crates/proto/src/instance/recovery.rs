@@ -7,16 +7,15 @@ use std::time::Duration;
 use outboard_plan::{Extents, Op, OpId, Rank, Span, subgroup_of};
 
 use super::by_rank::ByRank;
+use super::run::Run;
 use super::shares::Shares;
-use super::{Context, Instance, Local, Phase, Unplanned};
+use super::{Context, Instance, Local, Phase};
 use crate::deadlines::Deadlines;
-use crate::error::CollectiveError;
 use crate::group::members::Members;
 use crate::ids::{Channel, Instant, SpId};
 use crate::interface::{CallKind, MemRef, Order};
 use crate::multicast::block::{Block, Patience};
 use crate::multicast::pacing::Share;
-use crate::outbox::Quota;
 use crate::transfer::Bulk;
 use crate::wire::{DatagramHeader, InstanceMessage, MAX_RANGES, MAX_SOURCES, Message, MulticastMessage};
 
@@ -59,46 +58,36 @@ pub(super) struct Multicasts {
     pub(super) checks: Deadlines<Rank>,
     /// Batches handed to the driver and not yet done.
     pub(super) outstanding: u32,
-    /// Bytes that count to the tables of the job until the end.
-    counted: u64,
 }
 
 impl Multicasts {
-    /// Of a call whose roots, and what they send, the program of any rank names. Fails where the tables of the job have
-    /// no room for it.
-    pub(super) fn new(
-        cx: &mut Context<'_>,
-        Local { rank, run, .. }: &Local,
-        kind: CallKind,
-        extents: &Extents,
-    ) -> Result<Self, Unplanned> {
+    /// Of a call whose roots, and what they send, the program of any rank names.
+    pub(super) fn new(cx: &Context<'_>, run: &Run, kind: CallKind, extents: &Extents) -> Self {
         let chunk_bytes = cx.config.chunk_bytes;
-        // Within one service process what is multicast is copied.
-        let roots = || run.multicast_roots().filter(|_| cx.members.sps.len() > 1);
-        let here = |r: Rank| cx.members.sp_of(r) == cx.members.sps[cx.members.me as usize];
-        let counted = roots().map(|(r, bytes)| Block::kept(bytes, chunk_bytes, here(r))).sum();
-        if !cx.out.hold(Quota::Tables, cx.members.account, counted) {
-            return Err(Unplanned::Room(CollectiveError::Staging { rank: *rank, bytes: counted }));
-        }
-        let block = |(r, bytes): (Rank, u64)| (r, Block::new(bytes, chunk_bytes, here(r)));
-        let blocks: ByRank<Block> = roots().map(block).collect();
-        Ok(Multicasts {
+        let block = |(r, bytes, here): (Rank, u64, bool)| (r, Block::new(bytes, chunk_bytes, here));
+        let blocks: ByRank<Block> = roots(cx, run).map(block).collect();
+        Multicasts {
             subgroups: run.program().subgroups,
             shares: Shares::new(cx.members, cx.config, kind, run.program().chains, extents),
             leaves_missing: blocks.iter().filter(|(_, block)| !block.is_root()).count() as u32,
             owes_complete: !blocks.is_empty(),
             right_lacks: !blocks.is_empty(),
             blocks,
-            counted,
             ..Multicasts::default()
-        })
+        }
     }
 
-    /// The call has ended.
-    pub(super) fn end(&mut self, cx: &mut Context<'_>) {
-        self.checks = Deadlines::default();
-        cx.out.release(Quota::Tables, cx.members.account, std::mem::take(&mut self.counted));
+    /// Bytes that are kept of it, about.
+    pub(super) fn kept(cx: &Context<'_>, run: &Run) -> u64 {
+        roots(cx, run).map(|(_, bytes, here)| Block::kept(bytes, cx.config.chunk_bytes, here)).sum()
     }
+}
+
+/// Who multicasts between hosts, how many bytes, and whether from here. Within one service process what is multicast is
+/// copied.
+fn roots<'a>(cx: &'a Context<'_>, run: &'a Run) -> impl Iterator<Item = (Rank, u64, bool)> + 'a {
+    let here = |r: Rank| cx.members.sp_of(r) == cx.members.sps[cx.members.me as usize];
+    run.multicast_roots().filter(|_| cx.members.sps.len() > 1).map(move |(r, bytes)| (r, bytes, here(r)))
 }
 
 impl Instance {

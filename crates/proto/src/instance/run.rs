@@ -66,6 +66,16 @@ impl Graph {
     }
 }
 
+/// Bytes that are kept of a step, about: itself, its place in the graph and its memory, in two pieces at most.
+const STEP_BYTES: u64 = 160;
+/// The same of each step that it follows.
+const AFTER_BYTES: u64 = 8;
+
+/// Bytes that are kept of a program and its execution, about.
+pub(super) fn kept(program: &Program) -> u64 {
+    program.steps.iter().map(|step| STEP_BYTES + AFTER_BYTES * step.after.len() as u64).sum()
+}
+
 /// The execution of one program; by default of one without steps.
 #[derive(Debug, Default)]
 pub struct Run {
