@@ -11,7 +11,8 @@
 //! Invariants: every queue and pool is bounded and refuses with [`SendError::Full`] instead of growing; an idle fabric
 //! that is armed uses no processor time; a peer that dies is an event, never a panic.
 //!
-//! Never done here: reading what a header means, choosing a peer, retrying a message for a lost peer, starting threads.
+//! Never done here: reading what a header means, choosing a peer, retrying a message for a lost peer. Only the
+//! engine of libfabric ([`ofi`]) starts threads.
 
 mod buffer;
 pub mod conformance;

@@ -27,7 +27,7 @@ use crate::group::members::Members;
 use crate::ids::{CallId, InstanceId, SpId};
 use crate::interface::{MemRef, Order};
 use crate::multicast::pacing::Quantum;
-use crate::outbox::Outbox;
+use crate::outbox::{Outbox, Quota};
 use crate::wire::{EarlyCts, Fragment, Number, Origin, Piece, Rts, Scope, TransferMessage};
 
 mod incoming;
@@ -168,12 +168,13 @@ impl Transfer {
 
     /// A message between local ranks goes to staging, and its source is done, if there is room.
     fn stage_local(&mut self, site: &mut Site<'_>, message: Outbound) -> Unexpected {
-        match stage(site, message.from.len) {
+        // Those without bytes, too: what is kept of a message whose source is done counts to its job.
+        match site.out.stage(Quota::Late, site.members, message.from.len) {
             None => Unexpected::Local(message),
             Some(staging) => {
-                staging.iter().for_each(|staging| site.out.copy(message.from, staging.whole()));
+                site.out.copy(message.from, staging.whole());
                 self.end(message.step, Ok(()));
-                Unexpected::Staged(staging)
+                Unexpected::Staged(Some(staging))
             }
         }
     }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use outboard_plan::{Element, Op, Operator, ProgramBuilder, Rank, Reduction, Span};
 use outboard_proto::{
-    Account, CallId, CallKind, Config, Endpoint, Event, InstanceId, Instant, MOST_STEPS, MemRef, Order, PostedCall,
-    RecordError, Recording, Region, Signature, SpId, TaggedCall,
+    Account, CallId, CallKind, Config, Endpoint, Event, InstanceId, Instant, Limits, MOST_STEPS, MemRef, Order,
+    PostedCall, RecordError, Recording, Region, Signature, SpId, TaggedCall,
 };
 
 mod support;
@@ -31,7 +31,11 @@ impl Driver {
     }
 
     fn of(ranks: u32) -> Driver {
-        let mut sp = Endpoint::new(SpId(10), Config::default(), 1);
+        Driver::with(ranks, Config::default())
+    }
+
+    fn with(ranks: u32, config: Config) -> Driver {
+        let mut sp = Endpoint::new(SpId(10), config, 1);
         let spec = support::spec(&vec![10; ranks as usize]);
         (0..ranks).for_each(|rank| sp.handle_create_group(NOW, Account::default(), &spec, Rank(rank)));
         let mut driver = Driver { sp, calls: 0, ended: Vec::new() };
@@ -213,4 +217,20 @@ fn a_collective_of_many_ranks_of_one_host_is_done_over_many_turns() {
     // One step may copy to all ranks.
     assert!(turns.iter().all(|orders| *orders <= STEPS + ranks as usize), "{turns:?}");
     assert_eq!(turns.iter().sum::<usize>(), (ranks * ranks) as usize, "each has a block of each");
+}
+
+/// A message without bytes that nobody receives counts, too: beyond the staging of its job its send stays in flight.
+#[test]
+fn messages_without_bytes_count_to_their_job() {
+    const ROOM: u64 = 100;
+    let staging_quota = Limits { job: ROOM * 256, ..Limits::of_all(u64::MAX) };
+    let mut driver = Driver::with(2, Config { staging_quota, ..Config::default() });
+    let send = TaggedCall::Send { to: Rank(1), tag: 7 };
+    let sent: Vec<CallId> = (0..2 * ROOM).map(|_| driver.call(0, send, 0)).collect();
+    driver.drain();
+    assert_eq!(driver.ended, sent[..ROOM as usize], "as many as there is room for");
+    let receive = TaggedCall::Receive { from: Rank(0), tag: 7 };
+    (0..2 * ROOM).for_each(|_| _ = driver.call(1, receive, 0));
+    driver.drain();
+    assert_eq!(driver.ended.len(), 4 * ROOM as usize, "all are received");
 }

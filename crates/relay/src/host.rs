@@ -34,7 +34,7 @@ use outboard_service::{
     Greetings, NamedSocket, Poller, Process, Refused, Settings, StartError, Token, Trigger, admit, pin, tell,
 };
 use outboard_shm::attach::message::Message;
-use outboard_shm::attach::{Channel, ChannelError, Hello, Received, Reply, Request, Welcome};
+use outboard_shm::attach::{Channel, ChannelError, Foreign, Hello, Received, Reply, Request, Welcome};
 use outboard_shm::control::ServiceSide;
 use outboard_shm::status::Status;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -144,7 +144,7 @@ fn accept(
                     Ok(Some(connection)) => strangers.take_in(connection.into(), &terms.settings),
                     Err(errno) => {
                         tracing::error!(%errno, "a rank is turned away; raise the limit on descriptors");
-                        socket.turn_away(drop);
+                        socket.turn_away(|connection| drop(Foreign::from(connection)));
                     }
                 },
                 Token::Channel(id) => {
@@ -248,7 +248,7 @@ fn drain(
         }
         match rank.then(|| socket.accept()) {
             Some(Ok(Some(connection))) => farewell(&connection.into()),
-            Some(Err(_)) => socket.turn_away(drop),
+            Some(Err(_)) => socket.turn_away(|connection| drop(Foreign::from(connection))),
             Some(Ok(None)) | None => {}
         }
     }

@@ -18,6 +18,7 @@
 
 use outboard_call::codec::DecodeError;
 
+use crate::attach::Foreign;
 use crate::completion::{Board, Epoch, Word};
 use crate::entry::Entry;
 use crate::errand::{self, ERRANDS, Errand, Report, Table};
@@ -167,12 +168,9 @@ impl Control {
     }
 }
 
-/// The eventfd that wakes a sleeping service process.
-///
-/// The rank holds it too and may do with it whatever an eventfd allows. So the service process watches it
-/// edge-triggered (`EPOLLET`) and never reads or writes it: a read could be made to block.
+/// The eventfd that wakes a sleeping service process, at the rank.
 #[derive(Debug)]
-pub struct Doorbell(OwnedFd);
+struct Doorbell(OwnedFd);
 
 impl Doorbell {
     fn ring(&self) {
@@ -181,17 +179,13 @@ impl Doorbell {
     }
 }
 
-impl AsFd for Doorbell {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
 /// The service process's end of a rank's control region. One owner: it holds the ring's position.
 #[derive(Debug)]
 pub struct ServiceSide {
     control: Arc<Control>,
-    doorbell: Doorbell,
+    /// The rank holds it too and may do with it whatever an eventfd allows. So it is watched edge-triggered (`EPOLLET`)
+    /// and never read or written, since a read could be made to block; so can a close.
+    doorbell: Foreign,
     head: u64,
 }
 
@@ -213,7 +207,7 @@ impl ServiceSide {
         header[16..].copy_from_slice(&COMPLETION_WORDS.to_le_bytes());
         region.write(0, &header);
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
-        let doorbell = Doorbell(rustix::event::eventfd(0, flags).map_err(ControlError::Doorbell)?);
+        let doorbell = rustix::event::eventfd(0, flags).map_err(ControlError::Doorbell)?.into();
         let control = Arc::new(Control { region, capacity: RING_CAPACITY, words: COMPLETION_WORDS });
         Ok(ServiceSide { control, doorbell, head: 0 })
     }
@@ -224,7 +218,7 @@ impl ServiceSide {
     }
 
     /// To be watched edge-triggered; never to be read.
-    pub fn doorbell(&self) -> &Doorbell {
+    pub fn doorbell(&self) -> &Foreign {
         &self.doorbell
     }
 

@@ -13,9 +13,9 @@
 //! - Disconnecting a peer keeps the connection, for what it may still say; the oldest such connection makes way for
 //!   another. What waits for the connection is dropped when the peer is connected again.
 //!
-//! Invariants: the connection of a peer's path exists; at most [`STRANGERS`] connections are unproven, the oldest that
-//!   has not said a hello for us makes way; what a peer that reads nothing has waiting is bounded. Never blocks except,
-//!   for a bounded time, on drop.
+//! Invariants: the connection of a peer's path exists; at most [`STRANGERS`] connections are unproven, half of them
+//!   with a hello for us and half without, the oldest of which make way; what a peer that reads nothing has waiting is
+//!   bounded. Never blocks except, for a bounded time, on drop.
 
 mod address;
 mod connection;
@@ -258,12 +258,15 @@ impl Tcp {
         let greeting = Greeting::listen(&self.settings.terms())?;
         let token = self.watch(Connection::accepted(socket, greeting, Instant::now() + GREETING))?;
         self.strangers.push_back(token);
-        while self.strangers.len() > STRANGERS {
-            // Who knows our key goes before whoever may be many.
-            let knows_us = |token: &u64| self.connections.get(token).is_some_and(Connection::was_greeted);
-            let unknown = self.strangers.iter().position(|token| !knows_us(token)).unwrap_or(0);
-            let oldest = self.strangers.remove(unknown).expect("there are many");
-            if self.connections.get(&oldest).is_some_and(|connection| connection.until().is_some()) {
+        self.strangers.retain(|token| self.connections.get(token).is_some_and(|one| one.until().is_some()));
+        // With a hello or without, the oldest makes way for its like: neither crowd keeps out the other.
+        for greeted in [true, false] {
+            let was = |token: &u64| self.connections.get(token).map(Connection::was_greeted);
+            let is_like = |token: &&u64| was(token) == Some(greeted);
+            let mut like = self.strangers.iter().filter(is_like);
+            if let Some(&oldest) = like.next()
+                && like.count() >= STRANGERS / 2
+            {
                 self.end(oldest, Broken::Slow);
             }
         }

@@ -295,6 +295,26 @@ fn a_crowd_of_strangers_keeps_nobody_out() {
     assert_eq!(until(&mut [&mut b], "a message", message(peer.id)), b"here");
 }
 
+/// Nor do those that say a hello, which says nothing of the cluster key, and may be somebody else's.
+#[test]
+fn a_crowd_that_says_hello_keeps_nobody_out() {
+    let mut b = stranger();
+    let (own, shared) = (Identity::generate(), SharedKey::default());
+    let terms = Terms { own: &own, shared: &shared, purpose: b"outboard tcp 3", encrypts: false };
+    let key = b.local_address()[10..].try_into().expect("a key");
+    let (_, hello) = Greeting::dial(&terms, key).expect("good keys");
+    let mut greeted = |_| {
+        let mut stream = TcpStream::connect(socket(&b)).expect("it listens");
+        stream.write_all(&hello).expect("room");
+        b.progress(&mut |event| panic!("{event:?}"));
+        stream
+    };
+    let _crowd: Vec<TcpStream> = (0..200).map(&mut greeted).collect();
+    let mut peer = HandMade::greet(&mut b, false);
+    peer.say(&frame(b"here", 0), false);
+    assert_eq!(until(&mut [&mut b], "a message", message(peer.id)), b"here");
+}
+
 /// A peer that reads nothing has as much waiting as the limits say, and others are served.
 #[test]
 fn a_peer_that_reads_nothing_holds_up_nobody() {

@@ -31,7 +31,7 @@ mod tests;
 
 /// Bytes of one piece, where that makes no more pieces than a rank has places for errands.
 const PIECE: u64 = 4 << 20;
-/// Pieces that are not done, at most: each piece of work is compared with all of them.
+/// Pieces that are not done from which on work is not cut any more: each piece of work is compared with all of them.
 const MOST: usize = 1024;
 /// Bytes of a turn: some milliseconds.
 const TURN: u64 = 8 << 20;
@@ -66,11 +66,10 @@ impl Memory {
             // Its payload would have to be kept.
             Work::Deliver { .. } => return false,
         };
-        let Some(before) = self.planned_before(work).filter(|_| self.backlog.entries().len() < MOST) else {
-            return false;
-        };
+        let Some(before) = self.planned_before(work) else { return false };
+        let full = self.backlog.entries().len() >= MOST;
         let task = match work {
-            Work::Copy { from, to } if before == 0 => self.task(*from, *to),
+            Work::Copy { from, to } if before == 0 && !full => self.task(*from, *to),
             _ => None,
         };
         let long = before + bytes > self.planned.left() && (before > 0 || bytes > SHORT);
@@ -79,6 +78,7 @@ impl Memory {
         }
         // No more than a rank has places for, however long it is; whole elements.
         let most = PIECE.max(bytes.div_ceil(ERRANDS as u64)).next_multiple_of(combine::PIECE);
+        let most = if full { bytes } else { most };
         let end = self.backlog.entries().len();
         match work {
             Work::Unstage { id } => self.put_off(end, Work::Unstage { id: *id }, State::Planned(None)),

@@ -73,6 +73,8 @@ pub(crate) struct Waiting {
     by_user: BTreeMap<u32, VecDeque<ConnectionId>>,
     /// Who had the last turn.
     last: u32,
+    /// Somebody had no turn, since what was left was too little for what cannot be divided.
+    refused: bool,
 }
 
 impl Waiting {
@@ -113,6 +115,7 @@ impl Waiting {
     fn take_whole(&mut self, bytes: usize) -> bool {
         let fits = bytes <= self.left || self.left == TURN;
         self.left = if fits { self.left.saturating_sub(bytes) } else { 0 };
+        self.refused |= !fits;
         fits
     }
 }
@@ -128,7 +131,12 @@ impl Desk<'_> {
                 self.ranks.waiting.pop(user);
                 continue;
             };
+            self.ranks.waiting.refused = false;
             let done = self.work_on(id, token, lengthy);
+            if self.ranks.waiting.refused {
+                // The next turn begins with this user, whatever others ask for meanwhile.
+                self.ranks.waiting.last = user.wrapping_sub(1);
+            }
             if self.ranks.rank(id).is_none_or(|rank| rank.lengthy.is_none()) {
                 self.ranks.waiting.pop(user);
             }

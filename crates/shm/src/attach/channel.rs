@@ -4,7 +4,7 @@
 //! descriptors that its kind has, others are closed on arrival; all are close-on-exec. Whoever drops a channel that was
 //! accepted, or gets what is no message of ours from it, does not wait for files of the other end ([`Foreign`]).
 
-use super::foreign::{self, Foreign};
+use super::foreign::{self, Foreign, MOST_DESCRIPTORS};
 use super::message::{DecodeError, MESSAGE_BYTES, Message};
 use outboard_call::codec;
 use rustix::cmsg_space;
@@ -193,7 +193,8 @@ impl Channel {
     /// [`ChannelError`]; after any of them the connection is of no more use.
     pub fn receive<M: Message>(&self) -> Result<Option<Received<M>>, ChannelError> {
         let mut bytes = [0; MESSAGE_BYTES];
-        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(2))];
+        // All of them, since the kernel closes what finds no room, in this thread.
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let mut into = [IoSliceMut::new(&mut bytes)];
@@ -208,10 +209,11 @@ impl Channel {
                 descriptors.extend(rights);
             }
         }
-        if received.bytes == 0 {
-            return Err(ChannelError::Closed);
-        }
-        match understand(&bytes[..received.bytes], received.flags, &descriptors) {
+        let understood = match received.bytes {
+            0 => Err(ChannelError::Closed),
+            length => understand(&bytes[..length], received.flags, &descriptors),
+        };
+        match understood {
             Ok((token, message)) => Ok(Some(Received { token, message, descriptors })),
             Err(error) => {
                 // A rank waits: it has no thread to spare, and chose its service process itself.

@@ -13,6 +13,7 @@ pub mod message;
 
 pub use channel::{Channel, ChannelError, Peer, Received};
 pub use foreign::Foreign;
+pub(crate) use foreign::drop_elsewhere;
 pub use message::{
     ATTACH_VERSION, DecodeError, GroupReady, Hello, OFFER_BYTES, Reply, Request, Restaged, TEXT_BYTES, Welcome,
 };

@@ -15,6 +15,7 @@
 //! in place until this side has forgotten the range.
 
 use super::{AccessError, RankMemory, ReadPiece, WritePiece};
+use crate::attach::drop_elsewhere;
 use crate::region::{Region, RegionError};
 use crate::sync::{AtomicU64, Ordering};
 use std::any::Any;
@@ -25,8 +26,9 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 
 /// Ranges that one rank may register unless told otherwise; each holds a descriptor.
 pub const MOST_RANGES: u32 = 256;
-/// Ranges of one rank that are mapped at once unless told otherwise; each takes one of the process's mappings.
-pub const MOST_MAPPED: u32 = 64;
+/// Ranges of one rank that are mapped at once unless told otherwise; each takes one of the process's mappings, of
+/// which a thousand ranks may have 65,530 (`vm.max_map_count`).
+pub const MOST_MAPPED: u32 = 48;
 
 /// Why a range was not registered or not unregistered.
 #[derive(Debug, thiserror::Error)]
@@ -134,6 +136,16 @@ struct Range {
     used: AtomicU64,
 }
 
+/// The kernel takes the pages back in the thread that closes a memfd last: a second for some ten gigabytes.
+impl Drop for MemfdRanges {
+    fn drop(&mut self) {
+        let ranges = std::mem::take(&mut *self.table());
+        if !ranges.is_empty() {
+            drop_elsewhere(ranges);
+        }
+    }
+}
+
 /// The registered ranges of one rank.
 #[derive(Debug)]
 pub struct MemfdRanges {
@@ -183,7 +195,7 @@ impl MemfdRanges {
 
     /// Forgets the range that starts at `address`.
     pub fn unregister(&self, address: u64) -> Result<(), RangeError> {
-        self.table().remove(&address).map(drop).ok_or(RangeError::Unknown { address })
+        self.table().remove(&address).map(drop_elsewhere).ok_or(RangeError::Unknown { address })
     }
 
     /// Bytes of all ranges registered.

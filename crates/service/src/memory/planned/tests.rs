@@ -170,6 +170,26 @@ fn a_turn_is_bounded_and_receivers_have_theirs_one_after_another() {
     assert!(host.finish() >= 8 && host.is_right(0, whole) && host.is_right(1, whole));
 }
 
+/// However much has been asked for, a turn does no more: beyond what is cut into pieces work is put off whole.
+#[test]
+fn more_work_than_is_cut_into_pieces_is_put_off_too() {
+    let mut host = Host::new();
+    let whole = (0, BYTES);
+    let mut asked = 0;
+    while host.memory.backlog.entries().len() < MOST {
+        host.combine((STAGED, 0), whole);
+        asked += 1;
+    }
+    let pieces = host.memory.backlog.entries().len();
+    for _ in 0..8 {
+        host.combine((STAGED, 0), whole);
+        host.copy((0, 1), whole);
+    }
+    assert_eq!(host.memory.backlog.entries().len(), pieces + 16, "{asked} were cut");
+    assert!(host.memory.planned.done < TURN + PIECE, "{} bytes", host.memory.planned.done);
+    assert!(host.finish() >= 16 && host.is_right(0, whole) && host.is_right(1, whole));
+}
+
 /// Staging that is given back while it is still read from stays for so long.
 #[test]
 fn what_planned_work_needs_stays() {
