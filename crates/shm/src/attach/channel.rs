@@ -209,15 +209,16 @@ impl Channel {
                 descriptors.extend(rights);
             }
         }
+        let accepted = matches!(self.0, Socket::Accepted(_));
         let understood = match received.bytes {
             0 => Err(ChannelError::Closed),
-            length => understand(&bytes[..length], received.flags, &descriptors),
+            length => understand(&bytes[..length], received.flags, &descriptors, accepted),
         };
         match understood {
             Ok((token, message)) => Ok(Some(Received { token, message, descriptors })),
             Err(error) => {
                 // A rank waits: it has no thread to spare, and chose its service process itself.
-                if let Socket::Accepted(_) = self.0 {
+                if accepted {
                     descriptors.into_iter().map(Foreign::from).for_each(drop);
                 }
                 Err(error)
@@ -245,7 +246,12 @@ impl Channel {
 }
 
 /// The token and message in `bytes`, with which exactly these descriptors came.
-fn understand<M: Message>(bytes: &[u8], flags: ReturnFlags, descriptors: &[OwnedFd]) -> Result<(u64, M), ChannelError> {
+fn understand<M: Message>(
+    bytes: &[u8],
+    flags: ReturnFlags,
+    descriptors: &[OwnedFd],
+    of_rank: bool,
+) -> Result<(u64, M), ChannelError> {
     if flags.contains(ReturnFlags::TRUNC) {
         return Err(DecodeError::from(codec::DecodeError::Trailing).into());
     }
@@ -258,7 +264,7 @@ fn understand<M: Message>(bytes: &[u8], flags: ReturnFlags, descriptors: &[Owned
     if expected != actual {
         return Err(DecodeError::Descriptors { expected, actual }.into());
     }
-    if !descriptors.iter().all(|descriptor| foreign::is_known(descriptor.as_fd())) {
+    if !descriptors.iter().all(|descriptor| foreign::is_known(descriptor.as_fd(), of_rank)) {
         return Err(ChannelError::Foreign { token });
     }
     Ok((token, message))

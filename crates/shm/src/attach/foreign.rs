@@ -43,12 +43,13 @@ impl AsFd for Foreign {
     }
 }
 
-/// Whether a descriptor is of a kind that ranks and service processes hand over, none of which keeps anybody waiting:
-/// memory of the kernel's, an address space, a counter. Told from what the kernel knows by itself.
-pub(super) fn is_known(descriptor: BorrowedFd<'_>) -> bool {
+/// Whether a descriptor is of a kind that ranks hand over, whose close keeps nobody waiting: memory of the kernel's, an
+/// address space. A service process hands over a counter, too; a rank could have it waited for by its own poller. Told
+/// from what the kernel knows by itself.
+pub(super) fn is_known(descriptor: BorrowedFd<'_>, of_rank: bool) -> bool {
     let link = std::fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd())).unwrap_or_default();
     link.ends_with("mem") && is_of_procfs(descriptor)
-        || link == Path::new("anon_inode:[eventfd]")
+        || !of_rank && link == Path::new("anon_inode:[eventfd]")
         || fcntl_get_seals(descriptor).is_ok()
 }
 
