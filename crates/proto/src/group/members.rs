@@ -192,6 +192,11 @@ impl Members {
         self.lowest[sp as usize]
     }
 
+    /// That this service process is lost.
+    pub(crate) fn loss_of(&self, sp: u32) -> CollectiveError {
+        CollectiveError::PeerLost { sp: self.sps[sp as usize], rank: self.lowest_rank(sp) }
+    }
+
     /// Whether everybody whom the error names is in the group: what another service process says may be anything.
     pub(crate) fn names_members(&self, error: &CollectiveError) -> bool {
         let serves = |sp: &SpId| self.index_of(*sp).is_some();

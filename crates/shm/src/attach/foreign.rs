@@ -95,7 +95,7 @@ fn close(descriptor: OwnedFd) {
     drop(descriptor);
 }
 
-type Errand = Box<dyn FnOnce() + Send>;
+type Closing = Box<dyn FnOnce() + Send>;
 
 /// Threads that do what others must not wait for.
 struct Threads {
@@ -104,7 +104,7 @@ struct Threads {
 }
 
 struct State {
-    waiting: VecDeque<Errand>,
+    waiting: VecDeque<Closing>,
     threads: usize,
     idle: usize,
 }
@@ -125,9 +125,9 @@ impl Threads {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn put(&'static self, errand: Errand) {
+    fn put(&'static self, closing: Closing) {
         let mut state = self.state();
-        state.waiting.push_back(errand);
+        state.waiting.push_back(closing);
         if state.waiting.len() > state.idle && state.threads < MOST {
             let thread = std::thread::Builder::new().name("closer".to_owned()).spawn(|| self.work());
             state.threads += usize::from(thread.is_ok());
@@ -139,9 +139,9 @@ impl Threads {
     fn work(&self) {
         let mut state = self.state();
         loop {
-            if let Some(errand) = state.waiting.pop_front() {
+            if let Some(closing) = state.waiting.pop_front() {
                 drop(state);
-                errand();
+                closing();
                 state = self.state();
                 continue;
             }

@@ -185,7 +185,7 @@ impl Group {
         if !self.is_concerned(at as usize) {
             return;
         }
-        let error = CollectiveError::PeerLost { sp: peer, rank: self.members.lowest_rank(at) };
+        let error = self.members.loss_of(at);
         self.break_up(node, error, true);
     }
 

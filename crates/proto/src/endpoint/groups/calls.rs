@@ -335,11 +335,9 @@ impl Group {
         let (cx, Some(instance)) = self.parts((&node.config, &mut node.out), id) else { return };
         let found = left.into_iter().find_map(|rank| Some((rank, instance.contradiction(&cx, rank)?)));
         if let Some((rank, error)) = found {
-            let at = self.members.of_rank[rank.0 as usize];
-            let sp = self.members.sps[at as usize];
             // What it owes it may have said over a link that was lost.
-            let lost = || CollectiveError::PeerLost { sp, rank: self.members.lowest_rank(at) };
-            let error = if self.renewed.contains(&sp) { lost() } else { error };
+            let was_renewed = self.renewed.contains(&self.members.sp_of(rank));
+            let error = if was_renewed { self.members.loss_of(self.members.of_rank[rank.0 as usize]) } else { error };
             self.break_up(node, error, true);
         }
     }
