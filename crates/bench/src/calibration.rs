@@ -22,7 +22,7 @@ const NAME: &str = "calibration";
 /// The first number of units; doubled until the loop takes [`LONG_ENOUGH_MS`].
 const FIRST_UNITS: u64 = 10_000;
 /// Long against the slices in which processes take turns on a core.
-const LONG_ENOUGH_MS: f64 = 200.0;
+const LONG_ENOUGH_MS: f64 = 100.0;
 const MAX_GROWTHS: u32 = 24;
 const REPETITIONS: u32 = 5;
 /// Ahead of now, so that all have read the order when it is time.

@@ -1,5 +1,5 @@
-//! Builds the measuring program for each system: the same sources, the same flags, the same object file of the compute
-//! loop; only the library differs.
+//! Builds the measuring program for each system: the same sources, the same flags, the same object files of all that
+//! names no library; only the library differs.
 
 use crate::BenchError;
 use crate::job::run_tool;
@@ -20,6 +20,8 @@ const SOURCES: [(&str, &str); 23] = sources! {
     "fft3d.c" "fluid.lammps" "messages.c" "../../../examples/pagerank.c" "panel.c" "options.c" "options.h" "radix.c"
     "repetitions.c" "repetitions.h" "transport.h" "transport_mpi.c" "transport_outboard.c"
 };
+/// What names no library, and is compiled once.
+const PLAIN_SOURCES: [&str; 5] = ["compute.c", "control.c", "options.c", "repetitions.c", "calls.c"];
 const FLAGS: [&str; 4] = ["-std=gnu11", "-O2", "-Wall", "-Wextra"];
 const PLAIN_COMPILER: &str = "cc";
 const COMPILE_LIMIT: Timespec = Timespec { tv_sec: 300, tv_nsec: 0 };
@@ -82,7 +84,7 @@ impl Workshop {
             fs::write(path, text).map_err(BenchError::system(format!("write {name}")))?;
         }
         let workshop = Self { directory, _lock: lock };
-        let arguments = ["-c", "compute.c", "-o", "compute.o"].map(OsString::from);
+        let arguments: Vec<OsString> = ["-c"].iter().chain(&PLAIN_SOURCES).map(OsString::from).collect();
         workshop.compile("every system", Path::new(PLAIN_COMPILER), &arguments)?;
         Ok(workshop)
     }
@@ -93,7 +95,7 @@ impl Workshop {
 
     /// The program that runs the compute loop alone.
     pub(crate) fn calibrator(&self) -> Result<PathBuf, BenchError> {
-        let arguments = ["calibrate.c", "control.c", "compute.o", "-o", "calibrate"].map(OsString::from);
+        let arguments = ["calibrate.c", "control.o", "compute.o", "-o", "calibrate"].map(OsString::from);
         self.compile("calibration", Path::new(PLAIN_COMPILER), &arguments)?;
         Ok(self.path().join("calibrate"))
     }
@@ -116,7 +118,7 @@ impl Workshop {
     /// A program whose main is in the source of the same name.
     fn on_transport(&self, main: &str, objects: &[&str], name: &str, t: &Toolchain) -> Result<PathBuf, BenchError> {
         let (program, source) = (format!("{main}-{}", name.replace([' ', '/'], "-")), format!("{main}.c"));
-        let words = [&source, "calls.c", "control.c", "options.c", "repetitions.c", t.transport, "-o", &program];
+        let words = [&source, "calls.o", "control.o", "options.o", "repetitions.o", t.transport, "-o", &program];
         let words = words.iter().chain(objects).map(OsString::from);
         let arguments: Vec<OsString> = words.chain(t.library.iter().cloned()).collect();
         self.compile(name, &t.compiler, &arguments)?;
@@ -179,8 +181,8 @@ mod tests {
         let workshop = Workshop::open().unwrap();
         assert!(workshop.calibrator().unwrap().is_file());
         let header = concat!(env!("CARGO_MANIFEST_DIR"), "/../client/include");
-        let ours = ["collective.c", "batches.c", "messages.c", "options.c", "repetitions.c", "calls.c"];
-        for source in ours.into_iter().chain(["transport_outboard.c"]) {
+        let ours = ["collective.c", "batches.c", "messages.c", "transport_outboard.c"];
+        for source in ours.into_iter().chain(PLAIN_SOURCES) {
             let arguments = ["-Werror", "-Wshadow", "-I", header, "-c", source].map(OsString::from);
             workshop.compile("outboard", Path::new(PLAIN_COMPILER), &arguments).unwrap();
         }

@@ -29,6 +29,10 @@ mod work;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// Offloaded collective communication: run programs under it, measure it, look into it.
 #[derive(Debug, Parser)]
@@ -78,13 +82,9 @@ enum Command {
 fn main() -> ExitCode {
     // The hosts and the switch of a lab are this program, executed again.
     outboard_lab::holder_main_if_requested();
-    tracing_subscriber::fmt()
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_env("OUTBOARD_LOG")
-                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn")),
-        )
-        .with_writer(std::io::stderr)
-        .init();
+    let filter = std::env::var("OUTBOARD_LOG").ok().and_then(|filter| filter.parse().ok());
+    let filter = filter.unwrap_or_else(|| Targets::new().with_default(tracing::Level::WARN));
+    tracing_subscriber::registry().with(fmt::layer().with_writer(std::io::stderr)).with(filter).init();
     let result = match Cli::parse().command {
         Command::Run(args) => run::run(args),
         Command::Demo(args) => demo::demo(&args),

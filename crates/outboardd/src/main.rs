@@ -11,6 +11,9 @@ use clap::{CommandFactory, FromArgMatches, Parser};
 use outboard_relay::Dock;
 use outboard_service::{Settings, settings};
 use rustix::process::Signal;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// Carries out the collectives of this host's ranks.
 ///
@@ -69,12 +72,11 @@ fn kernel<E: Into<std::io::Error>>(what: &'static str) -> impl FnOnce(E) -> Fail
 }
 
 fn serve(settings: &Settings) -> Result<(), Failure> {
-    let filter = tracing_subscriber::EnvFilter::try_new(&settings.log);
-    let filter = filter.map_err(|error| Failure::Log(settings.log.clone(), error))?;
+    let filter: Targets = settings.log.parse().map_err(|error| Failure::Log(settings.log.clone(), error))?;
     let terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
     // A log that cannot be written, on a full disk for instance, is no reason to end: complaining about it would panic.
-    let log = tracing_subscriber::fmt().with_env_filter(filter).log_internal_errors(false);
-    log.with_writer(std::io::stderr).with_ansi(terminal).init();
+    let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(terminal);
+    tracing_subscriber::registry().with(log.log_internal_errors(false)).with(filter).init();
     if settings.die_with_parent {
         let parent = rustix::process::getppid();
         let asked = rustix::process::set_parent_process_death_signal(Some(Signal::TERM));

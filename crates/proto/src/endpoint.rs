@@ -431,12 +431,12 @@ impl Endpoint {
 
     /// The next event. Drained after the orders, before [`Self::poll_transmit`]: a connection precedes its first frame.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.poll_event_beside(|_| false)
+        self.poll_event_beside(|_, _| false)
     }
 
-    /// As [`Self::poll_event`], for a driver that puts orders off until a rank has copied what it alone reaches. A call
-    /// for which some are `put_off` is not told to have ended well.
-    pub fn poll_event_beside(&mut self, put_off: impl Fn(CallId) -> bool) -> Option<Event> {
+    /// As [`Self::poll_event`], for a driver that puts orders off until a rank has copied what it alone reaches, or for
+    /// a later turn. A call for which some are `put_off`, by whether it has failed, is not told to have ended.
+    pub fn poll_event_beside(&mut self, put_off: impl Fn(CallId, bool) -> bool) -> Option<Event> {
         self.node.out.poll_event(put_off)
     }
 

@@ -19,7 +19,7 @@ pub use table::render as render_fft_table;
 use crate::job::System;
 use crate::{BenchError, plot, run};
 
-const SOURCES: [&str; 7] = ["fft3d.c", "control.c", "options.c", "repetitions.c", "transport_mpi.c", "-lfftw3", "-lm"];
+const SOURCES: [&str; 7] = ["fft3d.c", "control.o", "options.o", "repetitions.o", "transport_mpi.c", "-lfftw3", "-lm"];
 
 /// Measures the program below `ours` and the peers of `options`, beside one another.
 ///

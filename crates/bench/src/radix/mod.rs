@@ -19,7 +19,7 @@ use crate::options::check_count;
 use crate::{BenchError, Call, Collective, OptionError, Setup, plot, run};
 use std::ops::RangeInclusive;
 
-const SOURCES: [&str; 6] = ["radix.c", "control.c", "options.c", "repetitions.c", "transport_mpi.c", "-lm"];
+const SOURCES: [&str; 6] = ["radix.c", "control.o", "options.o", "repetitions.o", "transport_mpi.c", "-lm"];
 /// The program has room for as many.
 const MAX_SIZES: u64 = 64;
 /// So many of each rank can be asked for.

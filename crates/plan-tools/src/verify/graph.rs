@@ -197,11 +197,13 @@ impl<'a> Graph<'a> {
     /// [`Set`] has bits are followed through the events.
     pub(super) fn unordered(&self, pairs: &[(Node, Node)]) -> Option<usize> {
         let mut touched = Vec::new();
+        // For each node the index of the last pair for which it was seen.
+        let mut seen = vec![usize::MAX; self.nodes()];
         let mut batch = Batch::default();
         for (index, (a, b)) in pairs.iter().copied().enumerate() {
             // The order of events agrees with every order of nodes, so only one of the two ways is possible.
             let (first, second) = if self.position_of(a) <= self.position_of(b) { (a, b) } else { (b, a) };
-            if self.follows_locally(first, second) {
+            if self.follows_locally(first, second, |node| std::mem::replace(&mut seen[node], index) == index) {
                 continue;
             }
             if !batch.add(index, first, second) {
@@ -220,15 +222,15 @@ impl<'a> Graph<'a> {
         self.position[Event::Complete(node).index()]
     }
 
-    /// Whether `second` follows `first` by steps of their rank alone.
-    fn follows_locally(&self, first: Node, second: Node) -> bool {
-        let (mut stack, mut seen) = (vec![second], HashSet::new());
+    /// Whether `second` follows `first` by steps of their rank alone; `seen` tells whether it was asked for a node before.
+    fn follows_locally(&self, first: Node, second: Node, mut seen: impl FnMut(Node) -> bool) -> bool {
+        let mut stack = vec![second];
         while let Some(node) = stack.pop() {
             if node == first {
                 return node != second;
             }
             // Steps follow only steps before them.
-            stack.extend(self.after(node).iter().filter(|earlier| **earlier >= first && seen.insert(**earlier)));
+            stack.extend(self.after(node).iter().filter(|earlier| **earlier >= first && !seen(**earlier)));
         }
         false
     }

@@ -226,7 +226,7 @@ impl Engine {
 
     /// The next event. A call that fails takes bytes along that others wait for, if its rank alone could copy them.
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
-        let event = self.machine.poll_event_beside(|call| self.memory.backlog.names(call))?;
+        let event = self.machine.poll_event_beside(|call, failed| self.memory.backlog.holds_back(call, failed))?;
         if let Event::Completed { call, result: Err(error) } = &event {
             for missing in self.memory.cut_off(*call, false) {
                 self.machine.handle_cut_off(missing, error.clone());

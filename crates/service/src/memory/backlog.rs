@@ -158,6 +158,16 @@ impl Entry {
     pub(super) fn touches(&self, holder: Holder) -> bool {
         self.extents.iter().flatten().any(|extent| extent.holder == holder)
     }
+
+    fn names(&self, call: CallId) -> bool {
+        self.work.calls().contains(&Some(call))
+    }
+
+    /// Whether it takes bytes of this call elsewhere, and may be done.
+    pub(super) fn is_for_another_than(&self, call: CallId) -> bool {
+        let [read, written] = self.work.calls();
+        read == Some(call) && written != Some(call) && self.state.may_be_done()
+    }
 }
 
 /// All work that is not done.
@@ -194,9 +204,9 @@ impl Backlog {
         self.awaited.contains(&call)
     }
 
-    /// Whether the call cannot end yet.
-    pub(crate) fn names(&self, call: CallId) -> bool {
-        self.entries.iter().any(|entry| entry.work.calls().contains(&Some(call)))
+    /// Whether the call cannot end yet: work names it, or where it has `failed`, others can still have bytes of its.
+    pub(crate) fn holds_back(&self, call: CallId, failed: bool) -> bool {
+        self.entries.iter().any(|entry| if failed { entry.is_for_another_than(call) } else { entry.names(call) })
     }
 
     /// What is not done and comes before work that touches this.
@@ -294,7 +304,7 @@ impl Backlog {
             let [read, written] = entry.work.regions();
             if read.is_some_and(|region| lost.contains(&region)) {
                 lost.extend(written);
-            } else if !entry.work.calls().contains(&Some(call)) {
+            } else if !entry.names(call) {
                 self.push(entry);
                 continue;
             }

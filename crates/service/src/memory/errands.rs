@@ -6,6 +6,7 @@
 //! | planned | its turn, else | done by the conductor ([`crate::memory::planned`]) |
 //! | offered | the rank's report | done, or done by the conductor when it failed |
 //! | offered | the rank waits no more, or has not taken it within [`PATIENCE`] | withdrawn: planned |
+//! | planned, or offered | a rank has copied elsewhere what it names (GP-9) | planned, for the conductor |
 //! | offered, and taken | no report within [`STALL`] | held: its bytes are copied to here, its source is free |
 //! | held | the rank's report | done: delivered again from here, with all that waited for it |
 //! | held | others need what it delivers for [`LIMIT`] | the rank's call fails by name |
@@ -25,7 +26,7 @@ use outboard_shm::errand::{ERRANDS, Errand, Report};
 use outboard_shm::memory::{Tier, TieredMemory};
 use rustix::process::Pid;
 
-use crate::memory::backlog::{Backlog, Entry, Work};
+use crate::memory::backlog::{Backlog, Entry, Holder, Work};
 use crate::memory::{Buffers, Cause, Fault, Memory, Place};
 use crate::ranks::ConnectionId;
 use crate::telemetry::statistics::Copies;
@@ -265,6 +266,19 @@ impl Memory {
         if self.faults.is_empty() { Ok(place) } else { Err(Fault::Awaited) }
     }
 
+    /// This memory lies elsewhere from now on: ranks are offered no more errands that name its old place. What one has
+    /// taken is right where it reads from there, and is done again where it writes there.
+    pub(super) fn recall(&mut self, holder: Holder) {
+        for at in 0..self.backlog.entries().len() {
+            if self.backlog.entries()[at].touches(holder)
+                && self.errands.withdraw(self.backlog.state(at))
+                && let State::Planned(task) = self.backlog.state(at)
+            {
+                *task = None;
+            }
+        }
+    }
+
     pub(super) fn finish_now(&mut self, at: usize) {
         if self.errands.withdraw(self.backlog.state(at)) {
             return self.do_here(at);
@@ -386,17 +400,8 @@ impl Memory {
             buffers.memory = None;
             self.withdrawn = true;
         }
-        let reads = |entry: &Entry| {
-            let [read, written] = entry.work.calls();
-            read == Some(call) && written != Some(call)
-        };
-        if !gone {
-            self.do_now(reads);
-        }
         for at in (0..self.backlog.entries().len()).rev().filter(|_| gone) {
-            let entry = &self.backlog.entries()[at];
-            if entry.state.may_be_done()
-                && reads(entry)
+            if self.backlog.entries()[at].is_for_another_than(call)
                 && !self.errands.withdraw(self.backlog.state(at))
                 && report_within_a_moment(self.backlog.state(at)) == Some(Report::Done)
             {

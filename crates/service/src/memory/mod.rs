@@ -256,7 +256,7 @@ impl Memory {
 
     /// The call has ended, and nothing is left to do with its memory.
     pub(crate) fn remove(&mut self, call: CallId) {
-        debug_assert!(!self.backlog.names(call), "{call:?} has ended before its work");
+        debug_assert!(!self.backlog.holds_back(call, false), "{call:?} has ended before its work");
         self.backlog.reached(call);
         self.calls.remove(&call);
     }
@@ -272,8 +272,7 @@ impl Memory {
         }
         buffers.copied = Some((send, receive));
         if let Some(holder) = buffers.memory.as_ref().map(holder) {
-            // What follows lies elsewhere.
-            self.do_now(|entry| entry.touches(holder));
+            self.recall(holder);
         }
         if self.backlog.reached(call) {
             self.retry();
