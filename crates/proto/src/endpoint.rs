@@ -435,8 +435,9 @@ impl Endpoint {
     }
 
     /// As [`Self::poll_event`], for a driver that puts orders off until a rank has copied what it alone reaches, or for
-    /// a later turn. A call for which some are `put_off`, by whether it has failed, is not told to have ended.
-    pub fn poll_event_beside(&mut self, put_off: impl Fn(CallId, bool) -> bool) -> Option<Event> {
+    /// a later turn. A call for which some are `put_off` is not told to have ended; the second argument tells which
+    /// calls have failed.
+    pub fn poll_event_beside(&mut self, put_off: impl Fn(CallId, &dyn Fn(CallId) -> bool) -> bool) -> Option<Event> {
         self.node.out.poll_event(put_off)
     }
 

@@ -230,16 +230,16 @@ impl Outbox {
     }
 
     /// The next event. How a call ends is decided here, once: when all orders have been carried out, and those that the
-    /// driver has put off for this call, which it is told with whether the call has failed.
-    pub(crate) fn poll_event(&mut self, put_off: impl Fn(CallId, bool) -> bool) -> Option<Event> {
+    /// driver has put off for this call. It is told by the second argument which calls have failed.
+    pub(crate) fn poll_event(&mut self, put_off: impl Fn(CallId, &dyn Fn(CallId) -> bool) -> bool) -> Option<Event> {
         if !self.events.is_empty() || !self.orders.is_empty() {
             return self.events.pop_front();
         }
-        if let Some(at) = self.offloads.iter().position(|offload| !put_off(offload.call, false)) {
+        let failed = |call| self.ending.iter().any(|(completion, result)| completion.call == call && result.is_err());
+        if let Some(at) = self.offloads.iter().position(|offload| !put_off(offload.call, &failed)) {
             return self.offloads.remove(at).map(|offload| Event::Offload(Box::new(offload)));
         }
-        let done = |(completion, result): &(Completion, _)| !put_off(completion.call, Result::is_err(result));
-        let Some(at) = self.ending.iter().position(done) else {
+        let Some(at) = self.ending.iter().position(|(completion, _)| !put_off(completion.call, &failed)) else {
             self.allowance = Allowance::FULL;
             return None;
         };
@@ -420,7 +420,7 @@ mod tests {
             Completion { call, group: GroupHandle(1), instance, rank: Rank(0) }
         };
         let ended = |out: &mut Outbox, put_off: &[u64]| match out
-            .poll_event(|call, failed| !failed && put_off.contains(&call.0))
+            .poll_event(|call, failed| !failed(call) && put_off.contains(&call.0))
         {
             Some(Event::Completed { call, result }) => Some((call.0, result.is_ok())),
             _ => None,

@@ -163,10 +163,10 @@ impl Entry {
         self.work.calls().contains(&Some(call))
     }
 
-    /// Whether it takes bytes of this call elsewhere, and may be done.
+    /// Whether it takes bytes of this call elsewhere.
     pub(super) fn is_for_another_than(&self, call: CallId) -> bool {
         let [read, written] = self.work.calls();
-        read == Some(call) && written != Some(call) && self.state.may_be_done()
+        read == Some(call) && written != Some(call)
     }
 }
 
@@ -204,9 +204,24 @@ impl Backlog {
         self.awaited.contains(&call)
     }
 
-    /// Whether the call cannot end yet: work names it, or where it has `failed`, others can still have bytes of its.
-    pub(crate) fn holds_back(&self, call: CallId, failed: bool) -> bool {
-        self.entries.iter().any(|entry| if failed { entry.is_for_another_than(call) } else { entry.names(call) })
+    /// Whether the call cannot end yet: work names it, or where it has `failed`, calls that have not can still have
+    /// bytes of its.
+    pub(crate) fn holds_back(&self, call: CallId, failed: impl Fn(CallId) -> bool) -> bool {
+        if self.entries.is_empty() || !failed(call) {
+            return self.entries.iter().any(|entry| entry.names(call));
+        }
+        let needs = |entry: &Entry| entry.is_for_another_than(call) && !entry.work.calls()[1].is_some_and(&failed);
+        self.entries.iter().any(|entry| needs(entry) && self.goes_on(entry))
+    }
+
+    /// Whether the entry and all that comes before it get done by themselves.
+    fn goes_on(&self, entry: &Entry) -> bool {
+        let stuck = |entry: &Entry| {
+            let awaited = entry.work.calls().into_iter().flatten().any(|call| self.awaits(call));
+            awaited || matches!(entry.state, State::Held(_))
+        };
+        let chain = self.needed(|other| std::ptr::eq(entry, other));
+        !chain.into_iter().any(|at| stuck(&self.entries[at]))
     }
 
     /// What is not done and comes before work that touches this.

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | planned | its turn, and its rank waits and has a place free | offered |
 //! | planned | its turn, else | done by the conductor ([`crate::memory::planned`]) |
-//! | offered | the rank's report | done, or done by the conductor when it failed |
+//! | offered | the rank's report | done; planned, for the conductor, when it failed |
 //! | offered | the rank waits no more, or has not taken it within [`PATIENCE`] | withdrawn: planned |
 //! | planned, or offered | a rank has copied elsewhere what it names (GP-9) | planned, for the conductor |
 //! | offered, and taken | no report within [`STALL`] | held: its bytes are copied to here, its source is free |
@@ -284,31 +284,34 @@ impl Memory {
             return self.do_here(at);
         }
         match report_within_a_moment(self.backlog.state(at)) {
-            Some(report) => self.finish(at, report),
+            Some(report) if self.finish(at, report) => {}
+            Some(_) => self.do_here(at),
             None => self.hold(at),
         }
     }
 
-    /// What the rank says of an errand.
-    fn finish(&mut self, at: usize, report: Report) {
+    /// What the rank says of an errand. False where it is left to the conductor.
+    fn finish(&mut self, at: usize, report: Report) -> bool {
         let Entry { work, state, .. } = &self.backlog.entries()[at];
         let State::Offered(Offered { task, place, .. }) = state else { unreachable!("it was reported") };
         self.errands.free_place(&task.runner, *place);
         match report {
             // It went to where the rank will put its copy of what lies elsewhere now (GP-9).
-            Report::Done if work.calls()[1].is_some_and(|call| self.moved(call)) => self.do_here(at),
+            Report::Done if work.calls()[1].is_some_and(|call| self.moved(call)) => {}
             Report::Done => {
                 self.errands.copies.by_ranks += 1;
                 self.errands.copies.bytes_by_ranks += task.errand.bytes;
                 self.backlog.remove(at);
+                return true;
             }
             Report::Failed => {
                 tracing::debug!(pid = ?task.runner.pid, "a rank cannot copy from another");
                 self.errands.copies.failed += 1;
                 self.errands.refused.insert((task.reads, task.runner.id));
-                self.do_here(at);
             }
         }
+        *self.backlog.state(at) = State::Planned(None);
+        false
     }
 
     /// Whether the buffers of the call are, or will be, where its rank copies them to.
@@ -363,7 +366,7 @@ impl Memory {
         let report = state.report();
         match (state, report) {
             (State::Waiting | State::Planned(_), _) => return false,
-            (State::Offered(_), Some(report)) => self.finish(at, report),
+            (State::Offered(_), Some(report)) => _ = self.finish(at, report),
             (State::Offered(offered), None) => {
                 let (waits, age) = (offered.task.runner.errands.waited_for(), offered.since.elapsed());
                 if offered.taken && age >= offered.due() {
@@ -404,8 +407,9 @@ impl Memory {
             if self.backlog.entries()[at].is_for_another_than(call)
                 && !self.errands.withdraw(self.backlog.state(at))
                 && report_within_a_moment(self.backlog.state(at)) == Some(Report::Done)
+                && !self.finish(at, Report::Done)
             {
-                self.finish(at, Report::Done);
+                self.do_here(at);
             }
         }
         let (dropped, missing) = self.backlog.cut_off(call);

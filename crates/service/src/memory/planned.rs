@@ -91,8 +91,8 @@ impl Memory {
         true
     }
 
-    /// Bytes of the planned work that comes before, at least one where there is some; none where the work waits for
-    /// something else.
+    /// Bytes of the planned work and the errands that come before, at least one where there are some; none where the
+    /// work waits for something else.
     fn planned_before(&self, work: &Work) -> Option<u64> {
         if self.backlog.is_empty() {
             return Some(0);
@@ -102,8 +102,8 @@ impl Memory {
         }
         let extents = self.extents(work.touched());
         self.backlog.before(&extents).try_fold(0, |bytes, entry| match entry.state {
-            State::Planned(_) => Some(bytes + entry.work.bytes().max(1)),
-            State::Waiting | State::Offered(_) | State::Held(_) => None,
+            State::Planned(_) | State::Offered(_) => Some(bytes + entry.work.bytes().max(1)),
+            State::Waiting | State::Held(_) => None,
         })
     }
 

@@ -5,7 +5,7 @@ use outboard_shm::memory::{CrossMemory, MemoryDescriptor, ProbePage, Proof, Tier
 use super::*;
 use crate::memory::Buffers;
 
-const BYTES: usize = 100_000;
+const BYTES: usize = 3 << 20;
 /// One more than a number of the sources' bytes.
 const EMPTY: u8 = 251;
 
@@ -69,7 +69,7 @@ impl Host {
     }
 
     fn held(&self) -> Vec<usize> {
-        (0..self.ranks.len()).filter(|rank| self.memory.backlog.holds_back(self.ranks[*rank].call, false)).collect()
+        (0..self.ranks.len()).filter(|rank| self.memory.backlog.holds_back(self.ranks[*rank].call, |_| false)).collect()
     }
 
     /// The rank does all that it is offered; how many errands.
@@ -197,7 +197,7 @@ fn bytes_that_die_with_their_rank_are_missed_and_those_of_a_failed_call_are_not(
         // SAFETY: the target is the rank's output.
         host.ranks[2].side.report(begun[0].0, unsafe { CrossMemory::carry_out(&begun[0].1) });
         // A failure is not told while others can have the call's bytes.
-        while !gone && host.memory.backlog.holds_back(CallId(0), true) {
+        while !gone && host.memory.backlog.holds_back(CallId(0), |call| call == CallId(0)) {
             host.memory.attend();
         }
         let missing = host.memory.cut_off(CallId(0), gone);
@@ -212,6 +212,55 @@ fn bytes_that_die_with_their_rank_are_missed_and_those_of_a_failed_call_are_not(
         host.memory.attend();
         assert_eq!((host.has(3, 0), host.held()), (!gone, Vec::new()));
     }
+}
+
+/// As much of it is done as a turn has room for; the rest waits behind the errands.
+#[test]
+fn work_behind_errands_is_not_done_all_at_once() {
+    let mut host = Host::new(6, &[]);
+    let receivers = 1..5;
+    for rank in receivers.clone() {
+        host.ranks[rank].side.enter();
+        host.copy(host.input(0), rank);
+    }
+    host.memory.set_out();
+    for rank in receivers.clone() {
+        host.copy(host.input(5), rank);
+    }
+    host.memory.set_out();
+    assert_eq!(host.memory.errands.copies.by_service, 2, "one errand, and what comes behind it");
+    receivers.clone().for_each(|rank| _ = host.run(rank));
+    while !host.held().is_empty() {
+        host.memory.attend();
+    }
+    assert!(receivers.into_iter().all(|rank| host.has(rank, 5)));
+}
+
+#[test]
+fn a_failure_waits_for_what_comes_behind_an_errand_and_not_for_what_has_failed_or_stopped() {
+    let mut host = Host::new(5, &[]);
+    let failed = |call| call == CallId(0);
+    // Little is left of the turn.
+    host.copy(host.input(4), 3);
+    host.copy(host.input(3), 4);
+    host.memory.set_out();
+    host.ranks[1].side.enter();
+    host.copy(host.input(2), 1);
+    host.copy(host.input(0), 1);
+    host.memory.set_out();
+    let (place, errand) = host.ranks[1].side.take_errand().expect("offered");
+    assert!(host.memory.backlog.holds_back(CallId(0), failed), "what waits for the errand alone");
+    assert!(!host.memory.backlog.holds_back(CallId(0), |_| true), "nobody is left to need it");
+    while host.held().contains(&2) {
+        host.memory.attend();
+    }
+    assert!(!host.memory.backlog.holds_back(CallId(0), failed), "rank 1 does not go on");
+    // SAFETY: the target is the rank's output.
+    host.ranks[1].side.report(place, unsafe { CrossMemory::carry_out(&errand) });
+    while !host.held().is_empty() {
+        host.memory.attend();
+    }
+    assert!(host.has(1, 0));
 }
 
 #[test]
