@@ -102,24 +102,24 @@ impl Workshop {
 
     /// The measuring program of collectives for one system, called `name` in the error.
     pub(crate) fn measuring_program(&self, name: &str, toolchain: &Toolchain) -> Result<PathBuf, BenchError> {
-        self.on_transport("collective", &["compute.o"], name, toolchain)
+        self.on_transport("collective", name, toolchain)
     }
 
     /// The measuring program of messages for one system.
     pub(crate) fn messages_program(&self, name: &str, toolchain: &Toolchain) -> Result<PathBuf, BenchError> {
-        self.on_transport("messages", &[], name, toolchain)
+        self.on_transport("messages", name, toolchain)
     }
 
     /// The measuring program of calls in a row for one system.
     pub(crate) fn batches_program(&self, name: &str, toolchain: &Toolchain) -> Result<PathBuf, BenchError> {
-        self.on_transport("batches", &["compute.o"], name, toolchain)
+        self.on_transport("batches", name, toolchain)
     }
 
     /// A program whose main is in the source of the same name.
-    fn on_transport(&self, main: &str, objects: &[&str], name: &str, t: &Toolchain) -> Result<PathBuf, BenchError> {
+    fn on_transport(&self, main: &str, name: &str, t: &Toolchain) -> Result<PathBuf, BenchError> {
         let (program, source) = (format!("{main}-{}", name.replace([' ', '/'], "-")), format!("{main}.c"));
-        let words = [&source, "calls.o", "control.o", "options.o", "repetitions.o", t.transport, "-o", &program];
-        let words = words.iter().chain(objects).map(OsString::from);
+        let objects = PLAIN_SOURCES.map(|source| Path::new(source).with_extension("o").into_os_string());
+        let words = [&source, t.transport, "-o", &program].map(OsString::from).into_iter().chain(objects);
         let arguments: Vec<OsString> = words.chain(t.library.iter().cloned()).collect();
         self.compile(name, &t.compiler, &arguments)?;
         Ok(self.path().join(program))

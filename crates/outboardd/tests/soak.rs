@@ -35,18 +35,17 @@ impl Footprint {
             assert!(Instant::now() < deadline, "ranks that are gone stay attached: {}", daemon.statistics());
             std::thread::yield_now();
         }
+        // What ranks have sent is closed by threads, which end when they have nothing to close.
+        while daemon.has_thread("closer") {
+            assert!(Instant::now() < deadline, "what ranks have sent is not closed");
+            std::thread::yield_now();
+        }
         Footprint { resident: daemon.resident_bytes(), descriptors: daemon.descriptors() }
     }
 
     fn assert_kept(&self, daemon: &Daemon) {
-        let deadline = Instant::now() + LIMIT;
-        let mut now = Footprint::of(daemon);
-        // What ranks have sent is closed by threads of the daemon's, which may have had no processor.
-        while now.descriptors != self.descriptors {
-            assert!(Instant::now() < deadline, "descriptors leak: {self:?} became {now:?}");
-            std::thread::yield_now();
-            now = Footprint::of(daemon);
-        }
+        let now = Footprint::of(daemon);
+        assert_eq!(now.descriptors, self.descriptors, "descriptors leak");
         assert!(now.resident <= self.resident + TOLERANCE, "memory leaks: {self:?} became {now:?}");
     }
 }

@@ -142,6 +142,15 @@ impl Daemon {
         std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).expect("it lives").count()
     }
 
+    /// Whether one of its threads has this name.
+    pub(crate) fn has_thread(&self, name: &str) -> bool {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("it lives").flatten();
+        // One that has ended since has no name.
+        let named =
+            |path: std::path::PathBuf| std::fs::read_to_string(path).is_ok_and(|found| found.trim_end() == name);
+        threads.into_iter().any(|thread| named(thread.path().join("comm")))
+    }
+
     /// Bytes of memory that it occupies.
     pub(crate) fn resident_bytes(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it lives");

@@ -222,7 +222,8 @@ impl<'a> Graph<'a> {
         self.position[Event::Complete(node).index()]
     }
 
-    /// Whether `second` follows `first` by steps of their rank alone; `seen` tells whether it was asked for a node before.
+    /// Whether `second` follows `first` by steps of their rank alone. `seen` notes a node, and tells whether that was
+    /// done before.
     fn follows_locally(&self, first: Node, second: Node, mut seen: impl FnMut(Node) -> bool) -> bool {
         let mut stack = vec![second];
         while let Some(node) = stack.pop() {

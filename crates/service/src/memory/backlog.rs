@@ -204,11 +204,16 @@ impl Backlog {
         self.awaited.contains(&call)
     }
 
-    /// Whether the call cannot end yet: work names it, or where it has `failed`, calls that have not can still have
-    /// bytes of its.
+    /// Whether work names the call.
+    pub(crate) fn names(&self, call: CallId) -> bool {
+        self.entries.iter().any(|entry| entry.names(call))
+    }
+
+    /// Whether the call cannot end yet: work names it, or where it has `failed`, calls that have not failed can still
+    /// have its bytes.
     pub(crate) fn holds_back(&self, call: CallId, failed: impl Fn(CallId) -> bool) -> bool {
         if self.entries.is_empty() || !failed(call) {
-            return self.entries.iter().any(|entry| entry.names(call));
+            return self.names(call);
         }
         let needs = |entry: &Entry| entry.is_for_another_than(call) && !entry.work.calls()[1].is_some_and(&failed);
         self.entries.iter().any(|entry| needs(entry) && self.goes_on(entry))

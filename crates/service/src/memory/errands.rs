@@ -284,13 +284,16 @@ impl Memory {
             return self.do_here(at);
         }
         match report_within_a_moment(self.backlog.state(at)) {
-            Some(report) if self.finish(at, report) => {}
-            Some(_) => self.do_here(at),
+            Some(report) => {
+                if !self.finish(at, report) {
+                    self.do_here(at);
+                }
+            }
             None => self.hold(at),
         }
     }
 
-    /// What the rank says of an errand. False where it is left to the conductor.
+    /// Takes the rank's report on an errand; false where the conductor has to copy, which is planned then.
     fn finish(&mut self, at: usize, report: Report) -> bool {
         let Entry { work, state, .. } = &self.backlog.entries()[at];
         let State::Offered(Offered { task, place, .. }) = state else { unreachable!("it was reported") };
@@ -366,7 +369,9 @@ impl Memory {
         let report = state.report();
         match (state, report) {
             (State::Waiting | State::Planned(_), _) => return false,
-            (State::Offered(_), Some(report)) => _ = self.finish(at, report),
+            (State::Offered(_), Some(report)) => {
+                self.finish(at, report);
+            }
             (State::Offered(offered), None) => {
                 let (waits, age) = (offered.task.runner.errands.waited_for(), offered.since.elapsed());
                 if offered.taken && age >= offered.due() {
@@ -407,9 +412,8 @@ impl Memory {
             if self.backlog.entries()[at].is_for_another_than(call)
                 && !self.errands.withdraw(self.backlog.state(at))
                 && report_within_a_moment(self.backlog.state(at)) == Some(Report::Done)
-                && !self.finish(at, Report::Done)
             {
-                self.do_here(at);
+                self.finish(at, Report::Done);
             }
         }
         let (dropped, missing) = self.backlog.cut_off(call);

@@ -76,7 +76,7 @@ impl Host {
     }
 
     fn defers(&self, call: u64) -> bool {
-        self.memory.backlog.holds_back(CallId(call), |_| false)
+        self.memory.backlog.names(CallId(call))
     }
 
     fn found(&self, call: u64, address: u64) -> u8 {

@@ -69,7 +69,7 @@ impl Host {
     }
 
     fn held(&self) -> Vec<usize> {
-        (0..self.ranks.len()).filter(|rank| self.memory.backlog.holds_back(self.ranks[*rank].call, |_| false)).collect()
+        (0..self.ranks.len()).filter(|rank| self.memory.backlog.names(self.ranks[*rank].call)).collect()
     }
 
     /// The rank does all that it is offered; how many errands.

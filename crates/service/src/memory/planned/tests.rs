@@ -156,7 +156,7 @@ fn a_turn_is_bounded_and_receivers_have_theirs_one_after_another() {
     }
     host.copy((STAGED, 1), whole);
     host.memory.set_out();
-    let names = |host: &Host, call| host.memory.backlog.holds_back(CallId(call), |_| false);
+    let names = |host: &Host, call| host.memory.backlog.names(CallId(call));
     assert!(host.memory.planned.done < TURN + PIECE, "{} bytes", host.memory.planned.done);
     assert_eq!(host.memory.backlog.timer(), Some(std::time::Duration::ZERO), "there is more to do");
     host.copy((STAGED, 2), (0, 8));
