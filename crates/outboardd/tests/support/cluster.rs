@@ -12,17 +12,25 @@ use super::{DAEMON, Daemon, Rank, SCENARIO, all_say, let_go, scenarios, start_ra
 const RATE: u64 = 500_000_000;
 const PORT: u16 = 7000;
 
+/// A test and its name.
+pub(crate) type Test = (&'static str, fn());
+
 /// Runs the tests whose name has the first word that is no option, or is what the environment says.
-pub(crate) fn main(tests: &[(&str, fn())]) -> ExitCode {
+pub(crate) fn main(modules: &[(&str, &[Test])]) -> ExitCode {
     outboard_lab::holder_main_if_requested();
     if let Ok(scenario) = std::env::var(SCENARIO) {
         scenarios::run(&scenario);
         return ExitCode::SUCCESS;
     }
     let filter = std::env::args().skip(1).find(|word| !word.starts_with('-')).unwrap_or_default();
-    for (name, test) in tests.iter().filter(|(name, _)| name.contains(&filter)) {
-        test();
-        println!("test {name} ... ok");
+    for (module, tests) in modules {
+        for (name, test) in *tests {
+            let name = format!("{module}::{name}");
+            if name.contains(&filter) {
+                test();
+                println!("test {name} ... ok");
+            }
+        }
     }
     ExitCode::SUCCESS
 }

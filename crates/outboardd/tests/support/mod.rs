@@ -3,7 +3,7 @@
 //! A rank is this very test program, started anew with the scenario in the environment. It
 //! reports by lines that start with `@` and goes on when it gets a line. Nothing outlives its handle.
 
-#![allow(dead_code, reason = "each test program uses its part")]
+#![allow(dead_code, reason = "the two test programs use their parts")]
 
 pub(crate) mod cluster;
 pub(crate) mod conformance;
@@ -56,6 +56,9 @@ pub(crate) const SECRET: &str = "known to tests alone";
 
 /// The daemon's program.
 pub(crate) const DAEMON: &str = env!("CARGO_BIN_EXE_outboardd");
+
+/// Time in which a daemon has closed what is of nobody's use any more.
+const CLOSING: Duration = Duration::from_secs(60);
 
 /// A running `outboardd` in a directory of its own.
 pub(crate) struct Daemon {
@@ -142,13 +145,13 @@ impl Daemon {
         std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).expect("it lives").count()
     }
 
-    /// Whether one of its threads has this name.
-    pub(crate) fn has_thread(&self, name: &str) -> bool {
-        let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("it lives").flatten();
-        // One that has ended since has no name.
-        let named =
-            |path: std::path::PathBuf| std::fs::read_to_string(path).is_ok_and(|found| found.trim_end() == name);
-        threads.into_iter().any(|thread| named(thread.path().join("comm")))
+    /// Waits until it has no more descriptors than this: its threads close what ranks have sent, when nobody waits.
+    pub(crate) fn await_descriptors(&self, most: usize) {
+        let deadline = Instant::now() + CLOSING;
+        while self.descriptors() > most {
+            assert!(Instant::now() < deadline, "{} descriptors are open, {most} were", self.descriptors());
+            std::thread::yield_now();
+        }
     }
 
     /// Bytes of memory that it occupies.

@@ -1,0 +1,40 @@
+//! What `outboard bench verdicts` and `outboard chaos` promise, in short: real daemons and ranks fail on emulated
+//! clusters, all survivors are told the same, and nothing is left.
+//!
+//! Needs the daemon beside the command: `cargo build --workspace` first.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use crate::program::home;
+
+fn outboard(words: &[&str], home: &Path) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_outboard")).args(words).env("OUTBOARD_HOME", home).output().expect("it starts")
+}
+
+/// How long it takes is for the bench to say, on a machine that has nothing else to do.
+#[test]
+fn survivors_are_told_the_same() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let json = directory.path().join("verdicts.json");
+    let faults = "killed-rank,killed-daemon,dead-before,dead-during,dead-after,refused-member,one-way-cut";
+    let path = json.display().to_string();
+    let words = ["bench", "verdicts", "--lab", "3x1gbit", "--repetitions", "1", "--only", faults, "--json", &path];
+    let output = outboard(&words, home());
+    let text = std::fs::read_to_string(&json).unwrap_or_else(|_| panic!("{output:?}"));
+    let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let rows = report["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), faults.split(',').count(), "{output:?}");
+    for row in rows {
+        assert_eq!(row["alike"], 1, "{row}");
+    }
+}
+
+#[test]
+fn chaos_leaves_nothing_and_every_verdict_is_right() {
+    let words = ["chaos", "--hosts", "6", "--minutes", "0.25", "--seed", "1"];
+    let output = outboard(&words, home());
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("leftovers 0, breaches 0"), "{output:?}");
+    assert!(!said.contains(" 0 calls ended well"), "{said}");
+}

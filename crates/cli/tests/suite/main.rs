@@ -1,0 +1,14 @@
+//! All tests of the command: one program, since each more is built for seconds.
+
+mod arrows;
+mod bench;
+mod end_to_end;
+mod explain;
+mod faults;
+mod job;
+mod lab;
+mod launchers;
+mod program;
+mod sim;
+mod timeline;
+mod tune;

@@ -1,0 +1,139 @@
+//! Daemons with `--engine ofi-triggered` on the hosts of an emulated cluster, over libfabric's sockets provider.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use crate::support::cluster::{Cluster, Test};
+use crate::support::offloaded::{LISTS, ROUNDS};
+use crate::support::{DAEMON, Daemon, Rank, all_say, kill_the_last, let_go};
+
+/// Daemons that sleep whenever they can, so that every wake-up counts.
+const ENGINE: [&str; 4] = ["--engine", "ofi-triggered", "--poll", "off"];
+
+pub(crate) const TESTS: &[Test] = &[
+    ("bytes_are_right_and_the_conductor_sleeps", bytes_are_right_and_the_conductor_sleeps),
+    ("several_calls_and_ranks_are_in_flight_at_once", several_calls_and_ranks_are_in_flight_at_once),
+    ("what_the_engine_does_not_take_runs_beside_it", what_the_engine_does_not_take_runs_beside_it),
+    ("ranks_that_disagree_are_told_what_was_called", ranks_that_disagree_are_told_what_was_called),
+    ("a_killed_rank_is_named_on_all_hosts", a_killed_rank_is_named_on_all_hosts),
+    ("a_killed_daemon_is_named_on_all_hosts", a_killed_daemon_is_named_on_all_hosts),
+    ("a_dead_host_is_named", a_dead_host_is_named),
+    ("daemons_of_two_engines_make_no_group", daemons_of_two_engines_make_no_group),
+    ("what_is_missing_is_named_at_the_start", what_is_missing_is_named_at_the_start),
+];
+
+fn offloaded(daemon: &Daemon, name: &str) -> u64 {
+    daemon.statistics()["datapath"]["offloaded"][name].as_u64().expect("a number")
+}
+
+/// Signs of life of a service process and its neighbours, and acknowledgements of these, in a second at most.
+const SIGNS: u64 = 12;
+
+/// What a daemon has counted: lists, wake-ups for them, and frames sent and received.
+fn counted(daemon: &Daemon) -> [u64; 3] {
+    let statistics = daemon.statistics();
+    let datapath = &statistics["datapath"];
+    let number = |value: &serde_json::Value| value.as_u64().expect("a number");
+    let frames = number(&datapath["frames_sent"]) + number(&datapath["frames_received"]);
+    [number(&datapath["offloaded"]["calls"]), number(&datapath["offloaded"]["wakeups"]), frames]
+}
+
+/// Bytes of all sizes on four hosts; a conductor wakes to take a call and to hear of its end, and not in between but
+/// for signs of life, since service processes say nothing to one another about the calls.
+fn bytes_are_right_and_the_conductor_sleeps() {
+    let cluster = Cluster::start(4, None, &ENGINE);
+    let mut ranks = cluster.ranks("offloaded", 1);
+    all_say(&mut ranks, "done");
+    let (before, began) = (cluster.daemons.iter().map(counted).collect::<Vec<_>>(), Instant::now());
+    ranks.iter_mut().for_each(Rank::go_on);
+    all_say(&mut ranks, "done");
+    for (daemon, before) in cluster.daemons.iter().zip(before) {
+        let after = counted(daemon);
+        let [calls, wakeups, signs] = std::array::from_fn(|at| after[at] - before[at]);
+        let seconds = began.elapsed().as_secs() + 1;
+        println!("{calls} calls, {wakeups} wake-ups, {signs} frames in {seconds} s");
+        assert_eq!(calls, (LISTS * ROUNDS) as u64, "every call with anything to do is the engine's");
+        assert!(signs <= SIGNS * seconds, "{signs} frames in {seconds} s");
+        // A look at the ranks' memory once a second, too.
+        assert!(wakeups <= 2 * calls + signs + seconds, "{wakeups} wake-ups for {calls} calls");
+    }
+    let_go(ranks);
+    assert_eq!(cluster.count("failed"), 0);
+}
+
+/// With two ranks on each host, of which some are late, and calls that overlap.
+fn several_calls_and_ranks_are_in_flight_at_once() {
+    let cluster = Cluster::start(3, None, &ENGINE);
+    for scenario in ["allgather", "alltoall", "broadcast", "rooted"] {
+        cluster.run(scenario, 2);
+    }
+    assert!(cluster.daemons.iter().all(|daemon| offloaded(daemon, "calls") > 0));
+}
+
+/// Reductions and uneven blocks run on the service processes, between calls of the engine.
+fn what_the_engine_does_not_take_runs_beside_it() {
+    let cluster = Cluster::start(3, None, &ENGINE);
+    for scenario in ["reductions", "allgatherv"] {
+        cluster.run(scenario, 1);
+    }
+    assert!(cluster.daemons.iter().all(|daemon| offloaded(daemon, "calls") < daemon_calls(daemon)));
+}
+
+fn daemon_calls(daemon: &Daemon) -> u64 {
+    daemon.statistics()["completed"].as_u64().expect("a number")
+}
+
+/// Messages of calls that differ never meet; both ranks hear of it.
+fn ranks_that_disagree_are_told_what_was_called() {
+    let cluster = Cluster::start(2, None, &ENGINE);
+    cluster.ranks("mismatch", 1).into_iter().for_each(Rank::finish);
+}
+
+fn a_killed_rank_is_named_on_all_hosts() {
+    let cluster = Cluster::start(2, None, &ENGINE);
+    kill_the_last(cluster.ranks("one-dies", 2));
+}
+
+fn a_killed_daemon_is_named_on_all_hosts() {
+    Cluster::start(2, None, &ENGINE).lose_a_daemon();
+}
+
+/// A host whose link goes silent is found out by the service processes, while the provider still tries to reach it.
+fn a_dead_host_is_named() {
+    for said in Cluster::start(3, None, &ENGINE).lose_a_host() {
+        assert!(said.contains("rank 4"), "{said}");
+    }
+}
+
+/// The error names both engines, and what to give.
+fn daemons_of_two_engines_make_no_group() {
+    let cluster = Cluster::start_by((2, 1), None, &["--log", "error"], |lab, host, flags| {
+        let engine: &[&str] = if host == "h2" { &ENGINE } else { &[] };
+        Daemon::start_by(lab.command(host, Path::new(DAEMON)).expect("the host is up"), &[flags, engine].concat())
+    });
+    let mut ranks = cluster.ranks("mismatched-world", 1);
+    for rank in &mut ranks {
+        let said = rank.line();
+        assert!(said.contains("service-process") && said.contains("ofi-triggered"), "{said}");
+    }
+    let_go(ranks);
+}
+
+/// A daemon whose engine cannot be had says what is missing, of what, and ends.
+fn what_is_missing_is_named_at_the_start() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let refused = |flags: &[&str], variable: (&str, &Path)| {
+        let mut daemon = Command::new(DAEMON);
+        daemon.args(["--engine", "ofi-triggered", "--socket"]).arg(directory.path().join("socket")).args(flags);
+        let ended = daemon.env(variable.0, variable.1).stdin(Stdio::null()).output().expect("the daemon starts");
+        assert!(!ended.status.success());
+        String::from_utf8_lossy(&ended.stderr).into_owned()
+    };
+    let provider = refused(&["--ofi-provider", "tcp"], ("OUTBOARD_NOTHING", Path::new("")));
+    assert!(provider.contains("provider tcp cannot do this"), "{provider}");
+    // A library of that name without anything in it comes first.
+    std::fs::write(directory.path().join("libfabric.so.1"), b"").expect("written");
+    let library = refused(&[], ("LD_LIBRARY_PATH", directory.path()));
+    assert!(library.contains("libfabric") && library.contains("apt install libfabric1"), "{library}");
+}

@@ -1,0 +1,63 @@
+//! What others on the network send to the daemons of an emulated cluster, and what nobody there believes.
+//!
+//! This program is also the lab's processes, the ranks and the strangers, so it has a `main` of its own.
+
+use std::path::Path;
+
+use crate::support::cluster::{Cluster, Test};
+use crate::support::{DAEMON, Daemon, Rank, SCENARIO, all_say, forger, let_go};
+
+pub(crate) const TESTS: &[Test] = &[
+    ("hosts_that_disagree_on_multicast_auth_make_no_group", hosts_that_disagree_on_multicast_auth_make_no_group),
+    ("captured_datagrams_change_nothing", captured_datagrams_change_nothing),
+];
+
+/// Each of them names both hosts, and the setting.
+fn hosts_that_disagree_on_multicast_auth_make_no_group() {
+    let cluster = Cluster::start_by((2, 1), None, &["--log", "error"], |lab, host, flags| {
+        let flags = [flags, if host == "h2" { &["--multicast-auth", "off"] } else { &[] }].concat();
+        Daemon::start_by(lab.command(host, Path::new(DAEMON)).expect("the host is up"), &flags)
+    });
+    let mut ranks = cluster.ranks("mismatched-world", 1);
+    for rank in &mut ranks {
+        let said = rank.line();
+        assert!(["h1", "h2", "--multicast-auth"].iter().all(|word| said.contains(word)), "{said}");
+    }
+    let_go(ranks);
+}
+
+/// A fourth host has all datagrams of a call, and sends them again: from its own address, and 65,536 calls later from
+/// that of their sender, every other one with a payload of its own.
+fn captured_datagrams_change_nothing() {
+    let cluster = Cluster::start(4, None, &[]);
+    let mut ranks = cluster.ranks_at("replayed", &[(0, 0), (1, 0), (2, 0)]);
+    all_say(&mut ranks, "made");
+    let mut stranger = Rank::spawn(
+        cluster
+            .again(3)
+            .env(SCENARIO, "stranger")
+            .env(forger::CHANNEL, cluster.channel(0).to_string())
+            .env(forger::SENDER, cluster.lab.address(2).to_string()),
+    );
+    assert_eq!(stranger.line(), "listens");
+    ranks.iter_mut().for_each(Rank::go_on);
+    all_say(&mut ranks, "captured");
+    stranger.go_on();
+    let captured: u64 = stranger.line().parse().expect("a number");
+    assert!(captured > 50, "{captured} datagrams of a call");
+    ranks.iter_mut().for_each(Rank::go_on);
+    all_say(&mut ranks, "ready");
+    let refused = || cluster.daemons[0].statistics()["datagrams_refused"].as_u64().expect("a number");
+    assert_eq!(refused(), captured, "they came from another address");
+    ranks[0].go_on();
+    ranks[2].go_on();
+    // The call is known when the daemon has looked at all that was posted.
+    while cluster.daemons[0].statistics()["calls"] == 0 {}
+    stranger.go_on();
+    assert_eq!(stranger.line(), "sent");
+    ranks[1].go_on();
+    all_say(&mut ranks, "done");
+    assert_eq!(refused(), 2 * captured);
+    stranger.finish();
+    let_go(ranks);
+}

@@ -1,0 +1,101 @@
+//! Ranks and strangers that do all they may: whoever comes, asks or dies meanwhile is served.
+
+use std::time::{Duration, Instant};
+
+use outboard::{Context, Contribution};
+use outboard_shm::attach::Channel;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::support::{Daemon, all_say, group, ranks};
+
+/// What whoever attaches is promised; mostly it takes some milliseconds.
+const PROMISED: Duration = Duration::from_secs(5);
+
+/// Attaches, makes a group of its own, and leaves; how long that took.
+fn visit(daemon: &Daemon) -> Duration {
+    let began = Instant::now();
+    let context = Context::attach(Some(&daemon.socket())).expect("room");
+    let group = context.create_group(&context.offer().expect("an offer")[..], 1, 0).expect("the group is made");
+    group.destroy().expect("no request is in flight");
+    context.detach().expect("no group is left");
+    began.elapsed()
+}
+
+#[test]
+fn busy_ranks_hold_up_nobody() {
+    let mut daemon = Daemon::start(&[]);
+    let mut busy = ranks("busy", &daemon, 2);
+    all_say(&mut busy, "busy");
+    let visits: Vec<Duration> = (0..20).map(|_| visit(&daemon)).collect();
+    println!("attached and left in {visits:?}");
+    assert!(visits.iter().all(|visit| *visit < PROMISED), "{visits:?}");
+    assert_eq!(daemon.statistics()["ranks"], 2);
+    // The one that is left is busy with calls that fail.
+    busy[1].kill();
+    let killed = Instant::now();
+    while daemon.statistics()["ranks"] != 1 && busy.len() == 2 {
+        assert!(killed.elapsed() < PROMISED, "a dead rank is not noticed");
+        // It ends by itself when it is told.
+        if daemon.statistics()["ranks"] == 0 {
+            break;
+        }
+    }
+    busy[0].kill();
+    assert!(daemon.stop().success());
+}
+
+/// Ranks of one host that exchange more than is copied in a moment, and do not wait for it in the library.
+#[test]
+fn long_copies_hold_up_nobody() {
+    const BLOCK: usize = 256 << 20;
+    let mut daemon = Daemon::start(&[]);
+    let groups = group(&daemon, 2);
+    let sent = [1, 2].map(|byte: u8| vec![byte; BLOCK]);
+    let mut received = [0, 1].map(|_| vec![0_u8; 2 * BLOCK]);
+    let mut requests: Vec<_> = (0..2)
+        .map(|rank| {
+            let at = Contribution::At(sent[rank].as_ptr());
+            // SAFETY: the buffers outlive the wait for the request's end.
+            unsafe { groups[rank].iallgather(at, received[rank].as_mut_ptr(), BLOCK as u64) }.expect("posted")
+        })
+        .collect();
+    let mut visits = 0;
+    while requests.iter_mut().any(|request| request.test().is_none()) {
+        visit(&daemon);
+        visits += 1;
+    }
+    println!("{visits} attached and left meanwhile");
+    // The first may have come before the copies, the last ends behind them.
+    assert!(visits > 4, "{visits} attached and left while {BLOCK} bytes were copied four times");
+    for request in &mut requests {
+        request.wait(Some(PROMISED)).expect("it ends").expect("it succeeds");
+    }
+    for blocks in &received {
+        assert!(blocks[..BLOCK].iter().all(|byte| *byte == 1) && blocks[BLOCK..].iter().all(|byte| *byte == 2));
+    }
+    drop((requests, groups));
+    assert!(daemon.stop().success());
+}
+
+fn is_closed(channel: &Channel, limit: Duration) -> bool {
+    let limit = Timespec::try_from(limit).expect("short");
+    poll(&mut [PollFd::new(channel, PollFlags::RDHUP)], Some(&limit)).expect("poll") > 0
+}
+
+/// More connections than daemon and relay have ranks, none of which says anything.
+#[test]
+fn connections_that_do_not_greet_hold_up_nobody_and_are_closed() {
+    let dock = format!("127.0.0.1:{}", outboard_lab::free_port().expect("a port"));
+    let daemon = Daemon::start(&["--max-ranks", "2", "--dock", &dock]);
+    let relay = Daemon::start(&["--max-ranks", "2", "--relay", &dock]);
+    for served in [&daemon, &relay] {
+        let silent: Vec<_> = (0..300).map(|_| Channel::connect(&served.socket()).expect("it listens")).collect();
+        visit(served);
+        // By the limit on connections of one user some have made way, the others stay until their time is over.
+        assert!(is_closed(&silent[0], PROMISED), "the oldest makes way");
+        assert!(!is_closed(&silent[299], Duration::ZERO), "the others have their time");
+        assert!(silent.iter().all(|one| is_closed(one, PROMISED * 3)), "their time is over");
+        assert_eq!(daemon.statistics()["ranks"], 0);
+        visit(served);
+    }
+}

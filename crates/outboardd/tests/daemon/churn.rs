@@ -1,0 +1,43 @@
+//! Registration caches under churn: no byte goes to or comes from memory that lay at an address before (GP-4).
+
+use crate::support::refusable::Calls;
+use crate::support::{Daemon, again, let_go, ranks};
+
+const RANKS: usize = 3;
+const MOST_RANGES: usize = 4;
+const MOST_MAPPED: usize = 2;
+
+/// Ranks use buffers of all kinds while the kernel refuses `refused` to their daemon.
+fn churn(refused: &[Calls], tier: &str) {
+    let (ranges, mapped) = (MOST_RANGES.to_string(), MOST_MAPPED.to_string());
+    let mut daemon = Daemon::start_refusable(again(), &["--memory-ranges", &ranges, "--mapped-ranges", &mapped]);
+    refused.iter().for_each(|&calls| daemon.refuse(calls, libc::EPERM));
+    let mut ranks = ranks("churn", &daemon, RANKS);
+    for rank in &mut ranks {
+        let line = rank.line();
+        let (reached, taken_over) = line.split_once(' ').expect("two words");
+        assert_eq!(reached, tier);
+        assert_ne!(taken_over, "0", "no private memory came where shared memory had been");
+    }
+    let statistics = daemon.statistics();
+    assert_eq!(statistics["failed"], 0, "{statistics}");
+    let count = |name: &str| statistics[name].as_u64().expect("a number") as usize;
+    assert!((1..=MOST_RANGES * RANKS).contains(&count("registered_ranges")), "{statistics}");
+    assert!((1..=MOST_MAPPED * RANKS).contains(&count("mapped_ranges")), "{statistics}");
+    let_go(ranks);
+}
+
+#[test]
+fn gp_4_addresses_that_come_back_are_new_memory() {
+    churn(&[], "direct");
+}
+
+#[test]
+fn gp_4_addresses_that_come_back_are_new_memory_by_the_descriptor() {
+    churn(&[Calls::CrossMemory], "direct");
+}
+
+#[test]
+fn gp_4_addresses_that_come_back_are_new_memory_when_staged() {
+    churn(&[Calls::CrossMemory, Calls::Descriptor], "staging");
+}

@@ -1,0 +1,405 @@
+//! What no library of ours sends: a rank that misbehaves costs itself its connection, never the daemon.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::hash::Hasher;
+use std::io::{IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use outboard::{Context, Status};
+use outboard_call::{Call, CallKind};
+use outboard_shm::attach::{Channel, ChannelError, Hello, OFFER_BYTES, Received, Reply, Request, Restaged};
+use outboard_shm::control::{LAYOUT_VERSION, RankSide};
+use outboard_shm::entry::Entry;
+use outboard_shm::memory::Tier;
+use outboard_shm::region::{Region, seal_bytes};
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+use siphasher::sip::SipHasher13;
+
+use crate::support::Daemon;
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// Ranks of a group at most.
+const MOST_RANKS: u32 = u16::MAX as u32;
+
+/// A hand-made rank.
+struct Stranger(Channel);
+
+impl Stranger {
+    fn connect(daemon: &Daemon) -> Stranger {
+        Stranger(Channel::connect(&daemon.socket()).expect("the daemon listens"))
+    }
+
+    fn receive(&self) -> Result<Received<Reply>, ChannelError> {
+        assert!(self.0.wait(LIMIT).expect("poll"), "no reply");
+        self.0.receive().map(|received| received.expect("it waits"))
+    }
+
+    fn ask(&self, request: &Request, descriptors: &[std::os::fd::BorrowedFd<'_>]) -> Reply {
+        self.0.send(7, request, descriptors).expect("sent");
+        let received = self.receive().expect("a reply");
+        assert_eq!(received.token, 7);
+        received.message
+    }
+
+    fn refused(&self, request: &Request, descriptors: &[std::os::fd::BorrowedFd<'_>]) -> Status {
+        match self.ask(request, descriptors) {
+            Reply::Error { status, .. } => status,
+            other => panic!("{request:?} got {other:?}"),
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        matches!(self.receive(), Err(ChannelError::Closed))
+    }
+
+    /// Greets with memory that is not what it says.
+    fn attach(daemon: &Daemon) -> (Stranger, RankSide) {
+        let stranger = Stranger::connect(daemon);
+        stranger.0.send(1, &Request::Hello(hello(LAYOUT_VERSION)), &[]).expect("sent");
+        let mut received = stranger.receive().expect("a welcome");
+        let Reply::Welcome(welcome) = received.message else { panic!("{:?}", received.message) };
+        assert_eq!(welcome.tier, Tier::Staging, "a probe that fails is believed to have failed");
+        let doorbell = received.descriptors.pop().expect("two descriptors");
+        let region = received.descriptors.pop().expect("two descriptors");
+        (stranger, RankSide::attach(region, doorbell).expect("a control region"))
+    }
+
+    /// A group of this rank alone.
+    fn group(&self) -> u64 {
+        let Reply::Offer(offer) = self.ask(&Request::Offer, &[]) else { panic!("no offer") };
+        let offers = seal_bytes("offers", &offer[..]).expect("memory");
+        match self.ask(&Request::CreateGroup { ranks: 1, rank: 0 }, &[offers.as_fd()]) {
+            Reply::GroupReady(ready) => ready.group,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Attaches and makes a group; how long that took.
+fn visit(daemon: &Daemon) -> Duration {
+    let began = Instant::now();
+    Stranger::attach(daemon).0.group();
+    began.elapsed()
+}
+
+fn hello(layout_version: u32) -> Hello {
+    Hello { layout_version, pid: 1, probe_address: 8, nonce: [1; 16], descriptor: false, job: 0 }
+}
+
+fn entry(group: u64, instance: u64, slot: u32) -> Entry {
+    let call = Call { bytes: 16, send: 0x5000, receive: 0x6000, ..Call::new(CallKind::Allgather) };
+    Entry { group, instance, slot, call }
+}
+
+fn result(rank: &RankSide, entry: Entry) -> Status {
+    rank.arm(entry.slot);
+    rank.post(&entry).expect("room");
+    assert!(rank.wait(Some(entry.slot), Some(LIMIT), || rank.result(entry.slot).is_some()), "no result");
+    rank.result(entry.slot).expect("just seen")
+}
+
+#[test]
+fn those_that_do_not_greet_are_closed() {
+    let daemon = Daemon::start(&[]);
+    let early = Stranger::connect(&daemon);
+    assert_eq!(early.refused(&Request::Offer, &[]), Status::Protocol);
+    assert!(early.is_closed());
+    let old = Stranger::connect(&daemon);
+    assert_eq!(old.refused(&Request::Hello(hello(LAYOUT_VERSION + 1)), &[]), Status::Version);
+    assert!(old.is_closed());
+    let garbage = Stranger::connect(&daemon);
+    rustix::net::send(&garbage.0, b"garbage", rustix::net::SendFlags::empty()).expect("sent");
+    assert!(matches!(garbage.receive().map(|r| r.message), Ok(Reply::Error { status: Status::Version, .. })));
+    assert!(garbage.is_closed());
+    assert_eq!(daemon.statistics()["ranks"], 0);
+}
+
+#[test]
+fn requests_are_checked_against_what_the_rank_owns() {
+    let daemon = Daemon::start(&[]);
+    let (one, _) = Stranger::attach(&daemon);
+    let (other, _) = Stranger::attach(&daemon);
+    let group = one.group();
+    assert_eq!(other.refused(&Request::DestroyGroup { group: group + 1 }, &[]), Status::Argument);
+    let deadline = Request::SetDeadline { group: group + 1, milliseconds: 1 };
+    assert_eq!(other.refused(&deadline, &[]), Status::Argument);
+    assert_eq!(other.refused(&Request::ErrorText { slot: u32::MAX }, &[]), Status::Argument);
+    // Another's offer makes no group for us, nor does our own twice, nor bytes that may still change.
+    let Reply::Offer(offer) = one.ask(&Request::Offer, &[]) else { panic!("no offer") };
+    let offers = seal_bytes("offers", &offer[..]).expect("memory");
+    let create = Request::CreateGroup { ranks: 1, rank: 0 };
+    assert_eq!(other.refused(&create, &[offers.as_fd()]), Status::Argument);
+    assert!(matches!(one.ask(&create, &[offers.as_fd()]), Reply::GroupReady(_)));
+    assert_eq!(one.refused(&create, &[offers.as_fd()]), Status::Argument);
+    let writable = Region::create("offers", OFFER_BYTES).expect("memory");
+    assert_eq!(one.refused(&create, &[writable.fd()]), Status::Argument);
+    assert_eq!(one.refused(&Request::CreateGroup { ranks: u32::MAX, rank: 0 }, &[writable.fd()]), Status::Argument);
+    let wraps = Request::RegisterMemory { address: u64::MAX, bytes: OFFER_BYTES as u64 };
+    assert_eq!(one.refused(&wraps, &[writable.fd()]), Status::Argument);
+    let restaged = Restaged { group, instance: 1, slot: 0, send: 0x5000, receive: 0x6000 };
+    assert_eq!(one.refused(&Request::Restage(restaged), &[]), Status::Argument);
+    assert_eq!(daemon.statistics()["ranks"], 2);
+}
+
+/// GP-4: as many ranges as the settings say, whatever the rank wants.
+#[test]
+fn registrations_are_bounded() {
+    let daemon = Daemon::start(&["--memory-ranges", "3"]);
+    let (stranger, _) = Stranger::attach(&daemon);
+    let region = Region::create("range", 4096).expect("memory");
+    let register = |at: u64| Request::RegisterMemory { address: 0x10_0000 * (at + 1), bytes: 4096 };
+    (0..3).for_each(|at| assert_eq!(stranger.ask(&register(at), &[region.fd()]), Reply::Done));
+    assert_eq!(stranger.refused(&register(3), &[region.fd()]), Status::Resource);
+    assert_eq!(stranger.ask(&Request::UnregisterMemory { address: 0x10_0000 }, &[]), Reply::Done);
+    assert_eq!(stranger.ask(&register(3), &[region.fd()]), Reply::Done);
+    assert_eq!(daemon.statistics()["registered_ranges"], 3);
+}
+
+/// A descriptor that could block the daemon, or lead elsewhere, is not taken for a rank's memory (SP-4).
+#[test]
+fn what_is_handed_over_as_memory_is_checked() {
+    let daemon = Daemon::start(&[]);
+    let (pipe, _end) = rustix::pipe::pipe().expect("a pipe");
+    let maps = File::open("/proc/self/maps").expect("ours");
+    let file = Region::create("memory", 4096).expect("memory");
+    let hello = Hello { descriptor: true, ..hello(LAYOUT_VERSION) };
+    let (not_memory, no_kind) = ("not a process's memory", "of no kind");
+    for (descriptor, why) in [(pipe.as_fd(), no_kind), (maps.as_fd(), no_kind), (file.fd(), not_memory)] {
+        let stranger = Stranger::connect(&daemon);
+        match stranger.ask(&Request::Hello(hello), &[descriptor]) {
+            Reply::Error { status: Status::Argument, text } => assert!(text.contains(why), "{text}"),
+            other => panic!("{other:?}"),
+        }
+        assert!(stranger.is_closed());
+    }
+    let own_memory = File::options().read(true).write(true).open("/proc/self/mem").expect("our memory");
+    let stranger = Stranger::connect(&daemon);
+    stranger.0.send(1, &Request::Hello(hello), &[own_memory.as_fd()]).expect("sent");
+    let Reply::Welcome(welcome) = stranger.receive().expect("a welcome").message else { panic!("no welcome") };
+    assert_eq!(welcome.tier, Tier::Staging, "memory without the nonce proves nothing");
+}
+
+#[test]
+fn submissions_are_checked_against_what_the_rank_owns() {
+    let daemon = Daemon::start(&[]);
+    let (stranger, rank) = Stranger::attach(&daemon);
+    let group = stranger.group();
+    assert_eq!(result(&rank, entry(group + 1, 1, 0)), Status::Argument);
+    assert_eq!(result(&rank, entry(group, 2, 0)), Status::Argument);
+    let (mut long, mut far) = (entry(group, 1, 1), entry(group, 1, 2));
+    (long.call.bytes, far.call.receive) = (u64::MAX, u64::MAX - 3);
+    assert_eq!([long, far].map(|entry| result(&rank, entry)), [Status::Argument; 2]);
+    let Reply::ErrorText { text, .. } = stranger.ask(&Request::ErrorText { slot: 2 }, &[]) else { panic!("no text") };
+    assert!(text.contains("address space"), "{text}");
+    // Memory that no tier reaches is the fault of the rank that names it.
+    assert_eq!(result(&rank, entry(group, 1, 3)), Status::Memory);
+    assert_eq!(daemon.statistics()["datapath"]["refused"], 4);
+}
+
+/// What makes a group of as many ranks as there can be, of this offer alone, but for the last one, which is damaged.
+fn largest_group(offer: &[u8]) -> Vec<u8> {
+    let mut offers = offer.repeat(MOST_RANKS as usize);
+    *offers.last_mut().expect("some") ^= 1;
+    offers
+}
+
+/// Offers that are read to the last one, which is damaged, so that they can be handed over again and again: a tenth of
+/// a second each, were they read at once.
+#[test]
+fn requests_for_large_groups_hold_up_nobody() {
+    const EACH: usize = 16;
+    let daemon = Daemon::start(&["--log", "off"]);
+    let strangers: Vec<Stranger> = (0..4).map(|_| Stranger::attach(&daemon).0).collect();
+    let drawn = strangers.iter().map(|stranger| match stranger.ask(&Request::Offer, &[]) {
+        Reply::Offer(offer) => offer,
+        other => panic!("{other:?}"),
+    });
+    let drawn: Vec<_> = drawn.collect();
+    let mut offers = largest_group(&drawn[0][..]);
+    for (place, offer) in offers.chunks_mut(OFFER_BYTES).zip(&drawn) {
+        place.copy_from_slice(&offer[..]);
+    }
+    let offers = seal_bytes("offers", &offers).expect("memory");
+    let began = Instant::now();
+    for _ in 0..EACH {
+        for (rank, stranger) in (0..).zip(&strangers) {
+            let create = Request::CreateGroup { ranks: MOST_RANKS, rank };
+            stranger.0.send(7, &create, &[offers.as_fd()]).expect("sent");
+        }
+    }
+    let visits: Vec<Duration> = (0..20).map(|_| visit(&daemon)).collect();
+    // They are served, too.
+    for reply in strangers.iter().flat_map(|stranger| (0..EACH).map(|_| stranger.receive().expect("a reply"))) {
+        match reply.message {
+            Reply::Error { text, .. } => assert!(text.contains("rank 65534 is damaged"), "{text}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    let all = began.elapsed();
+    assert!(visits.iter().all(|visit| *visit < all / 4), "of {all:?}: {visits:?}");
+}
+
+/// What a relay and a dock hold of the requests of one rank is bounded: the dock's copies lie in memory of the service
+/// process.
+#[test]
+fn a_relay_passes_on_so_much_of_a_rank_at_once() {
+    let address = format!("127.0.0.1:{}", outboard_lab::free_port().expect("a port"));
+    let (_daemon, relay) = (Daemon::start(&["--dock", &address]), Daemon::start(&["--relay", &address]));
+    let (stranger, _) = Stranger::attach(&relay);
+    let Reply::Offer(offer) = stranger.ask(&Request::Offer, &[]) else { panic!("no offer") };
+    let offers = seal_bytes("offers", &largest_group(&offer[..])).expect("memory");
+    let create = Request::CreateGroup { ranks: MOST_RANKS, rank: 0 };
+    [7, 8, 7].into_iter().for_each(|token| stranger.0.send(token, &create, &[offers.as_fd()]).expect("sent"));
+    let endless = Request::Record { group: 1, recording: 1, bytes: u64::MAX };
+    stranger.0.send(9, &endless, &[offers.as_fd()]).expect("sent");
+    for (token, why) in [(8, "under way"), (7, "in use"), (9, "under way"), (7, "damaged")] {
+        let reply = stranger.receive().expect("a reply");
+        match reply.message {
+            Reply::Error { text, .. } => assert!(reply.token == token && text.contains(why), "{}: {text}", reply.token),
+            other => panic!("{other:?}"),
+        }
+    }
+    let again = stranger.refused(&create, &[offers.as_fd()]);
+    assert_eq!(again, Status::Argument, "there is room again, and the group is as it was");
+}
+
+/// Nothing is read of the offers of others for whoever has none of its own.
+#[test]
+fn who_has_no_offer_is_refused_before_the_others_are_read() {
+    let daemon = Daemon::start(&["--log", "off"]);
+    let (one, other) = (Stranger::attach(&daemon).0, Stranger::attach(&daemon).0);
+    let Reply::Offer(offer) = one.ask(&Request::Offer, &[]) else { panic!("no offer") };
+    let offers = seal_bytes("offers", &largest_group(&offer[..])).expect("memory");
+    for rank in 0..16 {
+        match other.ask(&Request::CreateGroup { ranks: MOST_RANKS, rank }, &[offers.as_fd()]) {
+            Reply::Error { text, .. } => assert!(text.contains("was not made by this process"), "{text}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Whoever closes a descriptor last waits for what its file wants. The daemon lets none of its ranks wait for that.
+#[test]
+fn files_that_linger_hold_up_nobody() {
+    const LINGER: Duration = Duration::from_secs(40);
+    let daemon = Daemon::start(&["--log", "off"]);
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    // With a greeting, with no message of ours, with an empty one, and behind more descriptors than any message has.
+    for way in 0..4 {
+        let mut lingers = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
+        let _mute = listener.accept().expect("connected");
+        rustix::net::sockopt::set_socket_linger(&lingers, Some(LINGER)).expect("a socket");
+        lingers.set_nonblocking(true).expect("a socket");
+        while lingers.write(&[0; 65_536]).is_ok() {}
+        let stranger = Stranger::connect(&daemon);
+        if way == 0 {
+            let hello = Hello { descriptor: true, ..hello(LAYOUT_VERSION) };
+            stranger.0.send(1, &Request::Hello(hello), &[lingers.as_fd()]).expect("sent");
+        } else {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            let rights = [listener.as_fd(), listener.as_fd(), lingers.as_fd()];
+            assert!(control.push(SendAncillaryMessage::ScmRights(&rights[if way == 3 { 0 } else { 2 }..])));
+            let garbage = [IoSlice::new(if way == 2 { &[] } else { &[7] })];
+            rustix::net::sendmsg(&stranger.0, &garbage, &mut control, SendFlags::empty()).expect("sent");
+        }
+        drop(lingers);
+        let began = Instant::now();
+        assert_eq!(stranger.receive().is_ok(), way != 2, "it is told what is wrong, unless it seems to have gone");
+        Stranger::attach(&daemon);
+        assert!(began.elapsed() < LINGER, "the daemon has waited for the file");
+    }
+}
+
+/// Whoever says that a service process is reached elsewhere makes no group, and keeps nobody from reaching it.
+#[test]
+fn offers_with_a_wrong_address_are_refused() {
+    let daemons = [0, 1].map(|_| Daemon::start(&["--interface", "lo", "--algorithm", "ring"]));
+    let contexts = daemons.each_ref().map(|daemon| Context::attach(Some(&daemon.socket())).expect("it answers"));
+    let offers = || contexts.each_ref().map(|context| *context.offer().expect("an offer"));
+    let [own, mut forged] = offers();
+    let address = forged.windows(4).position(|bytes| bytes == b"TCP3").expect("an address");
+    forged[address + 8] ^= 1;
+    let (content, sum) = forged.split_at_mut(OFFER_BYTES - 8);
+    // As offers are checked against accidents.
+    let mut hasher = SipHasher13::new_with_keys(0x6f66_6665, 0x7273);
+    hasher.write(content);
+    sum.copy_from_slice(&hasher.finish().to_le_bytes());
+    let error = contexts[0].create_group(&[own, forged].concat(), 2, 0).expect_err("refused");
+    assert_eq!(error.status(), Status::Argument);
+    assert!(error.to_string().contains("offer of rank 1 gives an address"), "{error}");
+    let all = offers().concat();
+    std::thread::scope(|scope| {
+        for (context, rank) in contexts.iter().zip(0..) {
+            let all = &all;
+            scope.spawn(move || context.create_group(all, 2, rank).expect("it is made").destroy().expect("at rest"));
+        }
+    });
+}
+
+/// A file `/mem` whose file system is served by this process, which answers no more once the file is open, and the
+/// server, whose end lets all go on that wait for it. None where this user may not have that.
+fn unanswered() -> Option<(File, File)> {
+    let server = File::options().read(true).write(true).open("/dev/fuse").ok()?;
+    let directory = tempfile::tempdir().expect("a directory");
+    let options = format!("fd={},rootmode=040700,user_id=0,group_id=0", server.as_raw_fd());
+    let options = CString::new(options).expect("no zero");
+    // Seen by this thread alone, so that nothing stays mounted.
+    let serve = || {
+        // SAFETY: descriptors and memory stay shared with the other threads.
+        unsafe { unshare_unsafe(UnshareFlags::NEWNS) }?;
+        mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+        mount("fuse", directory.path(), "fuse", MountFlags::NODEV, &*options)
+    };
+    let (mounted, is_mounted) = std::sync::mpsc::channel();
+    let open = || {
+        mounted.send(serve()).expect("somebody waits");
+        File::options().read(true).write(true).open(directory.path().join("mem"))
+    };
+    let file = std::thread::scope(|scope| {
+        let opening = scope.spawn(open);
+        is_mounted.recv().expect("it is told").ok()?;
+        // Version 7.22, pieces of 4 KiB; the name is that of file 2, a regular one; it is open.
+        let named = [2, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0o100_600 << 32, 1, 0, 4096];
+        for (operation, answer) in [(26, &[7 | 22 << 32, 0, 4096 << 32][..]), (1, &named), (14, &[0, 0])] {
+            let mut request = [0; 1 << 17];
+            assert!((&server).read(&mut request).expect("it is asked") >= 40);
+            assert_eq!(request[4], operation);
+            let unique = u64::from_ne_bytes(*request[8..].first_chunk().expect("eight bytes"));
+            let words = [&[16 + 8 * answer.len() as u64, unique], answer].concat();
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            (&server).write_all(&bytes).expect("it is answered");
+        }
+        opening.join().expect("no panic").ok()
+    })?;
+    Some((file, server))
+}
+
+/// Whoever may mount a file system can hand over a file that looks like the memory of a process, and leave what the
+/// kernel asks about it without an answer.
+#[test]
+fn a_file_system_that_does_not_answer_holds_up_nobody() {
+    const ALONE: &str = "OUTBOARD_TEST_ALONE";
+    // In a process of its own: a child that another test begins would hold the server, and wait for its answer.
+    if std::env::var_os(ALONE).is_none() {
+        let mut alone = Command::new(std::env::current_exe().expect("this test"));
+        alone.args(["--exact", "a_file_system_that_does_not_answer_holds_up_nobody"]).env(ALONE, "1");
+        return assert!(alone.status().expect("it starts").success());
+    }
+    let daemon = Daemon::start(&["--log", "off"]);
+    let Some((file, _server)) = unanswered() else { return eprintln!("skipped: this user may not serve files") };
+    let stranger = Stranger::connect(&daemon);
+    let hello = Hello { descriptor: true, ..hello(LAYOUT_VERSION) };
+    match stranger.ask(&Request::Hello(hello), &[file.as_fd()]) {
+        Reply::Error { status: Status::Argument, text } => assert!(text.contains("of no kind"), "{text}"),
+        other => panic!("{other:?}"),
+    }
+    Stranger::attach(&daemon);
+}

@@ -1,0 +1,29 @@
+//! A daemon as a process of its own, its ranks beside it on this host: one program, since each more is built for ten
+//! seconds.
+
+mod busy;
+mod churn;
+mod errands;
+mod exhaustion;
+mod hostile;
+mod life;
+mod making;
+mod one_host;
+mod own_daemon;
+mod quotas;
+mod recorded;
+mod relay;
+mod soak;
+mod survivors;
+mod system_daemon;
+mod unserved;
+mod users;
+mod withdrawn;
+
+#[path = "../support/mod.rs"]
+mod support;
+
+#[test]
+fn another_process() {
+    support::another_process();
+}

@@ -1,0 +1,367 @@
+//! The embedded default: ranks that find no daemon start one for their job, exactly one, and nothing stays behind.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use outboard::rendezvous::TOKEN;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+
+use crate::support::{DAEMON, Rank, SCENARIO, SECRET, again, all_say, let_go};
+
+/// Waits for the end of a daemon that has every reason to end.
+fn await_end(daemon: Pid) {
+    // One that cannot be opened has ended.
+    if let Ok(pidfd) = pidfd_open(daemon, PidfdFlags::empty()) {
+        let limit = Timespec { tv_sec: 20, tv_nsec: 0 };
+        let ended = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&limit)).expect("waits");
+        assert_eq!(ended, 1, "daemon {daemon:?} ends");
+    }
+}
+
+/// A job whose ranks were told of no daemon.
+struct Job {
+    /// For temporary files.
+    directory: tempfile::TempDir,
+    rendezvous: String,
+}
+
+impl Job {
+    fn new() -> Job {
+        let system = outboard_shm::attach::DEFAULT_SOCKET;
+        assert!(!Path::new(system).exists(), "a daemon of the system's is at {system}; stop it for this test");
+        let port = outboard_lab::free_port().expect("a port");
+        Job { directory: tempfile::tempdir().expect("a directory"), rendezvous: format!("127.0.0.1:{port}") }
+    }
+
+    fn command(&self, scenario: &str, rank: usize, ranks: usize) -> Command {
+        let mut command = again();
+        command
+            .env(SCENARIO, scenario)
+            .env("TMPDIR", self.directory.path())
+            .env("OUTBOARD_OUTBOARDD", DAEMON)
+            .env("OUTBOARD_RENDEZVOUS", &self.rendezvous)
+            .env(TOKEN, SECRET)
+            .env("OUTBOARD_RANK", rank.to_string())
+            .env("OUTBOARD_WORLD_SIZE", ranks.to_string())
+            .env_remove("OUTBOARD_SOCKET");
+        command
+    }
+
+    fn ranks(&self, scenario: &str, ranks: usize) -> Vec<Rank> {
+        (0..ranks).map(|rank| Rank::spawn(&mut self.command(scenario, rank, ranks))).collect()
+    }
+
+    /// Where the job's daemon lives, once it does.
+    fn home(&self) -> PathBuf {
+        let mut entries = std::fs::read_dir(self.directory.path()).expect("there");
+        entries.next().expect("a daemon's directory").expect("readable").path()
+    }
+
+    /// Daemons of this job that ranks may be attached to.
+    fn daemons(&self) -> Vec<Pid> {
+        let path = self.directory.path().to_str().expect("UTF-8").as_bytes();
+        let ours = |process: &std::fs::DirEntry| {
+            let said = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
+            let has = |word: &[u8]| said.windows(word.len()).any(|window| window == word);
+            has(path) && has(b"--ready-fd")
+        };
+        let processes = std::fs::read_dir("/proc").expect("there").flatten().filter(ours);
+        let number = |process: std::fs::DirEntry| process.file_name().to_str()?.parse().ok();
+        processes.filter_map(number).filter_map(Pid::from_raw).collect()
+    }
+
+    fn daemon(&self) -> Pid {
+        match self.daemons()[..] {
+            [daemon] => daemon,
+            ref others => panic!("exactly one daemon, and not {others:?}"),
+        }
+    }
+
+    /// Waits for the daemon's end and sees that nothing stayed.
+    fn assert_ends(self, daemon: Pid) {
+        await_end(daemon);
+        self.assert_clean();
+    }
+
+    fn assert_clean(self) {
+        let left: Vec<_> = std::fs::read_dir(self.directory.path()).expect("there").flatten().collect();
+        assert!(left.is_empty(), "{left:?} stayed");
+    }
+}
+
+#[test]
+fn eight_ranks_at_once_start_one_daemon_that_ends_with_them() {
+    let job = Job::new();
+    let mut ranks = job.ranks("attached", 8);
+    all_say(&mut ranks, "ready");
+    let daemon = job.daemon();
+    let_go(ranks);
+    job.assert_ends(daemon);
+}
+
+/// SP-8, GP-3: one daemon for each remainder of the local rank, each with a directory of its own.
+#[test]
+fn ranks_of_a_job_start_several_daemons_where_asked() {
+    let job = Job::new();
+    let spawn = |rank: usize| {
+        let mut command = job.command("allgather", rank, 5);
+        command.env("OUTBOARD_SERVICE_PROCESSES", "2").env("OUTBOARD_LOCAL_RANK", rank.to_string());
+        Rank::spawn(&mut command)
+    };
+    let mut ranks: Vec<Rank> = (0..5).map(spawn).collect();
+    all_say(&mut ranks, "done");
+    let daemons = job.daemons();
+    assert_eq!(daemons.len(), 2, "{daemons:?}");
+    let_go(ranks);
+    daemons.into_iter().for_each(await_end);
+    job.assert_clean();
+}
+
+#[test]
+fn ranks_of_a_job_gather_by_their_own_daemon() {
+    let job = Job::new();
+    let mut ranks = job.ranks("allgather", 3);
+    all_say(&mut ranks, "done");
+    let daemon = job.daemon();
+    let_go(ranks);
+    job.assert_ends(daemon);
+}
+
+#[test]
+fn the_daemon_outlives_the_rank_that_started_it() {
+    let job = Job::new();
+    let mut starter = Rank::spawn(&mut job.command("alone", 0, 2));
+    assert_eq!(starter.line(), "ready");
+    let daemon = job.daemon();
+    let mut other = Rank::spawn(&mut job.command("alone", 1, 2));
+    assert_eq!(other.line(), "ready");
+    starter.kill();
+    assert_eq!(job.daemon(), daemon);
+    other.go_on();
+    other.finish();
+    job.assert_ends(daemon);
+}
+
+/// Nobody is left to clean up after a daemon that is killed: its log stays, and the error names it; the job's next rank
+/// finds a daemon all the same.
+#[test]
+fn a_killed_daemon_s_log_is_named_and_the_next_takes_its_place() {
+    let job = Job::new();
+    let mut rank = Rank::spawn(&mut job.command("outlives", 0, 1));
+    assert_eq!(rank.line(), "ready");
+    let daemon = job.daemon();
+    kill_process(daemon, Signal::KILL).expect("it lives");
+    await_end(daemon);
+    rank.go_on();
+    let sentence = rank.line();
+    let log = job.home().join("log");
+    assert!(sentence.contains(log.to_str().expect("UTF-8")), "{sentence}");
+    rank.finish();
+    let mut next = Rank::spawn(&mut job.command("alone", 0, 1));
+    assert_eq!(next.line(), "ready");
+    let daemon = job.daemon();
+    next.go_on();
+    next.finish();
+    job.assert_ends(daemon);
+}
+
+#[test]
+fn the_daemon_ends_when_all_ranks_are_killed() {
+    let job = Job::new();
+    let mut ranks = job.ranks("attached", 3);
+    all_say(&mut ranks, "ready");
+    let daemon = job.daemon();
+    ranks.iter_mut().for_each(Rank::kill);
+    job.assert_ends(daemon);
+}
+
+/// A program for `OUTBOARD_OUTBOARDD`.
+fn script(directory: &Path, name: &str, text: &str) -> PathBuf {
+    let path = directory.join(name);
+    std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).expect("written");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("ours");
+    path
+}
+
+fn fifo(directory: &Path, name: &str) -> PathBuf {
+    let path = directory.join(name);
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("made");
+    path
+}
+
+/// A rank dies while it starts the daemon; the next one starts its own, and of the two daemons one stays.
+#[test]
+fn the_death_of_a_rank_that_is_starting_the_daemon_stops_nobody() {
+    let (job, scratch) = (Job::new(), tempfile::tempdir().expect("a directory"));
+    let (starting, release) = (fifo(scratch.path(), "starting"), fifo(scratch.path(), "release"));
+    let (starting, release) = (starting.display(), release.display());
+    let text = format!("echo x > {starting}\nread x < {release}\n{DAEMON} \"$@\"\necho $? > {starting}");
+    let slow = script(scratch.path(), "slow", &text);
+    let mut first = Rank::spawn(job.command("alone", 0, 2).env("OUTBOARD_OUTBOARDD", slow));
+    let told = |path: &str| {
+        let mut line = String::new();
+        BufReader::new(std::fs::File::open(path).expect("there")).read_line(&mut line).expect("text");
+        line.trim().to_owned()
+    };
+    assert_eq!(told(&starting.to_string()), "x");
+    first.kill();
+    let mut second = Rank::spawn(&mut job.command("alone", 1, 2));
+    assert_eq!(second.line(), "ready");
+    let daemon = job.daemon();
+    std::fs::write(release.to_string(), "x\n").expect("somebody reads");
+    assert_eq!(told(&starting.to_string()), "1", "the late daemon finds the socket taken");
+    assert_eq!(job.daemon(), daemon);
+    second.go_on();
+    second.finish();
+    job.assert_ends(daemon);
+}
+
+/// Ranks come just when the daemon of those before is ending.
+#[test]
+fn ranks_that_meet_an_ending_daemon_start_the_next() {
+    let job = Job::new();
+    job.ranks("again", 4).into_iter().for_each(Rank::finish);
+    match job.daemons()[..] {
+        [] => job.assert_clean(),
+        [daemon] => job.assert_ends(daemon),
+        ref others => panic!("one daemon at most, and not {others:?}"),
+    }
+}
+
+/// Many ranks start at once, again and again, and meet no daemon, one that serves others, or one that is just ending.
+#[test]
+fn ranks_that_start_at_once_again_and_again_have_one_daemon_and_leave_none() {
+    let job = Job::new();
+    let mut last = None;
+    for round in 0..6 {
+        let mut ranks = job.ranks("attached", 12);
+        all_say(&mut ranks, "ready");
+        if job.daemons().len() > 1 {
+            // That of the round before, which has nobody left.
+            last.into_iter().for_each(await_end);
+        }
+        let daemon = job.daemon();
+        let mut late = job.ranks("attached", 4);
+        // Those that come meanwhile find it, whoever leaves, or the next.
+        let_go(ranks);
+        all_say(&mut late, "ready");
+        assert_eq!(job.daemons(), [daemon], "round {round}");
+        let_go(late);
+        last = Some(daemon);
+    }
+    job.assert_ends(last.expect("there were rounds"));
+}
+
+#[test]
+fn what_hinders_the_daemon_is_named_with_its_log() {
+    let (job, scratch) = (Job::new(), tempfile::tempdir().expect("a directory"));
+    let refused = |variable: &str, value: &str| {
+        let mut rank = Rank::spawn(job.command("refused", 0, 1).env(variable, value));
+        let sentence = rank.line();
+        rank.finish();
+        sentence
+    };
+    let missing = refused("OUTBOARD_OUTBOARDD", "/no/such/daemon");
+    assert!(missing.contains("/no/such/daemon") && missing.contains("OUTBOARD_OUTBOARDD"), "{missing}");
+    let broken = script(scratch.path(), "broken", "echo no network today >&2; exit 3");
+    let broken = refused("OUTBOARD_OUTBOARDD", broken.to_str().expect("UTF-8"));
+    let log = job.home().join("log");
+    assert!(broken.contains("no network today") && broken.contains(log.to_str().expect("UTF-8")), "{broken}");
+    let unusable = refused("OUTBOARD_INTERFACE", "nonexistent0");
+    assert!(unusable.contains("nonexistent0"), "the daemon's own sentence: {unusable}");
+    let homeless = refused("OUTBOARD_SERVICE_PROCESSES", "2");
+    assert!(homeless.contains("OUTBOARD_LOCAL_RANK"), "{homeless}");
+    let off = refused("OUTBOARD_DAEMON", "off");
+    assert!(off.contains(outboard_shm::attach::DEFAULT_SOCKET), "{off}");
+    let wrong = refused("OUTBOARD_DAEMON", "perhaps");
+    assert!(wrong.contains("OUTBOARD_DAEMON") && wrong.contains("auto or off"), "{wrong}");
+    let named = refused("OUTBOARD_SOCKET", "/no/such/socket");
+    assert!(named.contains("/no/such/socket"), "a named socket is never replaced: {named}");
+    assert_eq!(job.daemons(), []);
+}
+
+/// Starts a rank whose directory of temporary files, and whose /dev/shm, are as small as `options` say, and after
+/// `fill`.
+fn where_room_is_short(job: &Job, options: &str, fill: &str) -> (String, String) {
+    let temporary = job.directory.path().display();
+    let inner = job.command("full", 0, 1);
+    let script = format!(
+        "mount -t tmpfs -o size=4k none /dev/shm && mount -t tmpfs -o {options} none {temporary} && {fill} && exec \"$0\" \"$@\""
+    );
+    let mut command = Command::new("unshare");
+    command.args(["--map-root-user", "--mount", "sh", "-c", &script]).arg(inner.get_program()).args(inner.get_args());
+    for (name, value) in inner.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let mut rank = Rank::spawn(&mut command);
+    let outcome = (rank.line(), rank.line());
+    rank.finish();
+    outcome
+}
+
+/// One file more fits each time: first not the directory, then not the lock, the log, the socket.
+#[test]
+fn a_full_disk_is_named_and_what_was_begun_is_cleared_away() {
+    let mut outcomes = Vec::new();
+    for files in 1..=6 {
+        let job = Job::new();
+        let (said, left) = where_room_is_short(&job, &format!("size=1m,nr_inodes={files}"), "true");
+        if said != "attached" {
+            assert!(said.contains("No space left on device") && said.contains("set TMPDIR"), "{files} files: {said}");
+            // Where the daemon got as far as saying why, its log stays.
+            assert!(left.is_empty() || said.contains("says:"), "{files} files: {said}: {left} stayed");
+        }
+        outcomes.push(said == "attached");
+        job.daemons().into_iter().for_each(await_end);
+    }
+    assert!(outcomes.is_sorted() && !outcomes[0] && outcomes[5], "{outcomes:?}");
+}
+
+/// No byte of the log can be written; the job runs all the same.
+#[test]
+fn a_job_s_daemon_needs_no_room_for_its_log() {
+    let job = Job::new();
+    let fill = format!("{{ cat /dev/zero > {}/fill || true; }} 2> /dev/null", job.directory.path().display());
+    let (said, _) = where_room_is_short(&job, "size=64k,nr_inodes=64", &fill);
+    assert_eq!(said, "attached");
+    job.daemons().into_iter().for_each(await_end);
+}
+
+/// Another user has guessed the directory's name, and listens there; or it was left open to all.
+#[test]
+fn a_directory_that_is_not_this_user_s_alone_is_named_and_nobody_there_is_spoken_to() {
+    let job = Job::new();
+    let mut first = job.ranks("attached", 1);
+    all_say(&mut first, "ready");
+    let (home, daemon) = (job.home(), job.daemon());
+    let_go(first);
+    await_end(daemon);
+    std::fs::create_dir(&home).expect("the daemon took it away");
+    let listener = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket");
+    let address = SocketAddrUnix::new(home.join("socket")).expect("short");
+    rustix::net::bind(&listener, &address).expect("free");
+    rustix::net::listen(&listener, 8).expect("bound");
+    let refused = || {
+        let mut rank = Rank::spawn(&mut job.command("refused", 0, 1));
+        let said = rank.line();
+        rank.finish();
+        assert!(said.contains(home.to_str().expect("UTF-8")) && said.contains("TMPDIR"), "{said}");
+        let nobody = poll(&mut [PollFd::new(&listener, PollFlags::IN)], Some(&Timespec::default())).expect("looks");
+        assert_eq!(nobody, 0, "a stranger is spoken to");
+        said
+    };
+    std::fs::set_permissions(&home, std::fs::Permissions::from_mode(0o777)).expect("ours");
+    assert!(refused().contains("open to other users"));
+    std::fs::set_permissions(&home, std::fs::Permissions::from_mode(0o700)).expect("ours");
+    // Only root can give a directory away.
+    if std::os::unix::fs::chown(&home, Some(12_345), None).is_ok() {
+        assert!(refused().contains("not a directory of this user"));
+    }
+}

@@ -1,0 +1,33 @@
+//! Recorded groups and single messages on one host, through the real client library (GP-1, GP-2, GP-5, GP-6).
+
+use crate::support::conformance::{self, Service};
+use crate::support::refusable::Calls;
+use crate::support::{Daemon, again};
+
+/// What is refused to the daemon, so that cross-memory access, the memory descriptor or staging is left.
+const WAYS: [&[Calls]; 3] = [&[], &[Calls::CrossMemory], &[Calls::CrossMemory, Calls::Descriptor]];
+
+/// GP-8, by every way to the ranks' memory (SP-4, GP-9).
+#[test]
+fn recorded_patterns_are_called_again_and_again() {
+    for refused in WAYS {
+        let mut daemon = Daemon::start_refusable(again(), &[]);
+        refused.iter().for_each(|&calls| daemon.refuse(calls, libc::EPERM));
+        conformance::recordings_and_messages(&daemon.into());
+    }
+}
+
+/// By every way to the ranks' memory: where it is staged, those in flight share one copy (GP-9).
+#[test]
+fn starts_of_one_recording_follow_one_another() {
+    for refused in WAYS {
+        let mut daemon = Daemon::start_refusable(again(), &[]);
+        refused.iter().for_each(|&calls| daemon.refuse(calls, libc::EPERM));
+        conformance::starts_follow_one_another(&daemon.into());
+    }
+}
+
+#[test]
+fn gp_5_a_repeated_call_is_one_message_to_the_service_process() {
+    conformance::a_start_is_one_call(&Service::from(Daemon::start(&[])));
+}

@@ -1,0 +1,166 @@
+//! A daemon that serves for long grows neither in memory nor in descriptors: attachments that come and go in good order
+//! and in bad, many groups at once, many jobs at once. The short versions run with all tests, the long ones by `make
+//! soak`.
+
+use std::time::{Duration, Instant};
+
+use outboard::{Context, Contribution, Group, Request};
+
+use crate::support::{Daemon, Rank, all_say, let_go, ranks};
+
+/// What a daemon may grow by after its warm-up, bytes. Its heap has holes by then, and where the next long-lived object
+/// goes is luck: up to this much was seen to come and go. Of 100,000 cycles one that loses 21 bytes each is found.
+const TOLERANCE: u64 = 2 << 20;
+const LIMIT: Duration = Duration::from_secs(60);
+const BLOCK: usize = 64;
+
+/// What a daemon holds while nobody is attached.
+#[derive(Debug)]
+struct Footprint {
+    resident: u64,
+    descriptors: usize,
+}
+
+impl Footprint {
+    /// Waits until the last rank is gone, which the daemon may hear of a moment later.
+    fn of(daemon: &Daemon) -> Footprint {
+        let deadline = Instant::now() + LIMIT;
+        while daemon.statistics()["ranks"] != 0 {
+            assert!(Instant::now() < deadline, "ranks that are gone stay attached: {}", daemon.statistics());
+            std::thread::yield_now();
+        }
+        Footprint { resident: daemon.resident_bytes(), descriptors: daemon.descriptors() }
+    }
+
+    fn assert_kept(&self, daemon: &Daemon) {
+        let now = Footprint::of(daemon);
+        daemon.await_descriptors(self.descriptors);
+        assert!(now.resident <= self.resident + TOLERANCE, "memory leaks: {self:?} became {now:?}");
+    }
+}
+
+fn attach(daemon: &Daemon) -> Context {
+    Context::attach(Some(&daemon.socket())).expect("the daemon answers")
+}
+
+/// Groups of two attachments, made in the same order by both.
+fn make_groups(pair: &[Context; 2], count: usize) -> [Vec<Group>; 2] {
+    let make = |rank: usize, offers: &[u8]| pair[rank].create_group(offers, 2, rank as u32).expect("it is made");
+    let one = || {
+        let offers: Vec<u8> = pair.iter().flat_map(|context| *context.offer().expect("an offer")).collect();
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| make(1, &offers));
+            (make(0, &offers), other.join().expect("no panic"))
+        })
+    };
+    let (mine, theirs) = (0..count).map(|_| one()).unzip();
+    [mine, theirs]
+}
+
+/// Posts an allgather; the buffer stays where it is until the request has ended.
+fn post(group: &Group, receive: &mut [u8]) -> Request {
+    // SAFETY: the callers keep the buffer until the request has ended.
+    unsafe { group.iallgather(Contribution::InPlace, receive.as_mut_ptr(), BLOCK as u64) }.expect("posted")
+}
+
+/// One comes and goes; now and then two come that make a group, and one of them hangs up while it owes the other a
+/// call.
+fn cycle(daemon: &Daemon, number: usize) {
+    if !number.is_multiple_of(16) {
+        return attach(daemon).detach().expect("no group is left");
+    }
+    let pair = [attach(daemon), attach(daemon)];
+    let [mine, theirs] = make_groups(&pair, 1);
+    let [first, second] = pair;
+    let mut receive = [0; 2 * BLOCK];
+    let mut request = post(&mine[0], &mut receive);
+    drop((theirs, second));
+    request.wait(Some(LIMIT)).expect("it ends").expect_err("nobody contributes");
+    drop((request, mine, first));
+}
+
+fn cycles(count: usize) {
+    let daemon = Daemon::start(&["--offload-from", "1"]);
+    (0..count / 4).for_each(|number| cycle(&daemon, number));
+    let warm = Footprint::of(&daemon);
+    (0..count).for_each(|number| cycle(&daemon, number));
+    warm.assert_kept(&daemon);
+}
+
+#[test]
+fn attachments_that_come_and_go_leave_nothing() {
+    cycles(500);
+}
+
+#[test]
+#[ignore = "takes minutes: run by make soak"]
+fn soak_100_000_attachments_that_come_and_go_leave_nothing() {
+    cycles(100_000);
+}
+
+/// So many groups exist at once, with a call in flight in each.
+fn groups(count: usize, rounds: usize) {
+    let daemon = Daemon::start(&["--offload-from", "1"]);
+    let round = || {
+        let pair = [attach(&daemon), attach(&daemon)];
+        let [mine, theirs] = make_groups(&pair, count);
+        assert_eq!(daemon.statistics()["memberships"], 2 * count);
+        let mut buffers = vec![[0; 2 * BLOCK]; 2 * count];
+        let mut requests = Vec::new();
+        for ((group, buffer), rank) in
+            mine.iter().chain(&theirs).zip(&mut buffers).zip((0..2 * count).map(|at| at / count))
+        {
+            buffer[rank * BLOCK..][..BLOCK].fill(7 + rank as u8);
+            requests.push(post(group, buffer));
+        }
+        for mut request in requests {
+            request.wait(Some(LIMIT)).expect("it ends").expect("it succeeds");
+        }
+        for buffer in buffers {
+            assert!(buffer[..BLOCK] == [7; BLOCK] && buffer[BLOCK..] == [8; BLOCK]);
+        }
+        mine.into_iter().chain(theirs).for_each(|group| group.destroy().expect("no request is in flight"));
+        pair.into_iter().for_each(|context| context.detach().expect("no group is left"));
+    };
+    round();
+    let warm = Footprint::of(&daemon);
+    (0..rounds).for_each(|_| round());
+    warm.assert_kept(&daemon);
+}
+
+#[test]
+fn groups_that_existed_at_once_leave_nothing() {
+    groups(100, 3);
+}
+
+#[test]
+#[ignore = "takes minutes: run by make soak"]
+fn soak_1_000_groups_that_existed_at_once_leave_nothing() {
+    groups(1000, 20);
+}
+
+/// So many jobs of two processes each at once.
+fn jobs(count: usize, rounds: usize) {
+    let daemon = Daemon::start(&[]);
+    let round = || {
+        let mut ranks: Vec<Rank> = (0..count).flat_map(|_| ranks("allgather", &daemon, 2)).collect();
+        all_say(&mut ranks, "done");
+        assert_eq!(daemon.statistics()["ranks"], 2 * count);
+        let_go(ranks);
+    };
+    round();
+    let warm = Footprint::of(&daemon);
+    (0..rounds).for_each(|_| round());
+    warm.assert_kept(&daemon);
+}
+
+#[test]
+fn jobs_at_once_leave_nothing() {
+    jobs(8, 1);
+}
+
+#[test]
+#[ignore = "takes minutes: run by make soak"]
+fn soak_8_jobs_at_once_leave_nothing() {
+    jobs(8, 50);
+}

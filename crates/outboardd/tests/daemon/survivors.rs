@@ -1,0 +1,73 @@
+//! Ranks whose process, or what it had open, goes on without them: the others are told, and nobody else's memory is
+//! touched.
+
+use std::process::Command;
+
+use crate::support::{self, AGAIN, Daemon, Rank, again, all_say, conformance, ranks, ranks_by};
+
+#[test]
+fn a_program_that_follows_a_rank_is_no_rank() {
+    conformance::another_program_follows(&Daemon::start(&["--log", "error"]).into());
+}
+
+/// What the rank gave was copied before, with its call.
+#[test]
+fn a_program_that_follows_a_rank_that_was_not_reached_is_no_rank() {
+    let service = Daemon::start(&["--reach", "nobody", "--log", "error"]).into();
+    ["follow-relayed", "follow-without-a-call"]
+        .into_iter()
+        .for_each(|scenario| conformance::a_program_follows(&service, scenario));
+}
+
+/// The last rank leaves a child and dies.
+fn one_dies(mut ranks: Vec<Rank>) {
+    let mut last = ranks.pop().expect("several");
+    assert_eq!(last.line(), "ready");
+    all_say(&mut ranks, "posted");
+    last.go_on();
+    ranks.into_iter().for_each(Rank::finish);
+    last.kill();
+}
+
+#[test]
+fn a_child_with_the_socket_of_a_dead_rank_is_not_taken_for_it() {
+    one_dies(ranks("survived-one-dies", &Daemon::start(&[]), 3));
+}
+
+/// In a process namespace of its own, of which it is not the first process.
+fn apart() -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--kill-child", "sh", "-c", "exec 3<&0; \"$0\" \"$@\" <&3 & wait $!"]);
+    command.arg(std::env::current_exe().expect("a path")).args(AGAIN);
+    command
+}
+
+fn may_unshare() -> bool {
+    let may = Command::new("unshare").args(["--pid", "--fork", "true"]).status().is_ok_and(|status| status.success());
+    if !may {
+        eprintln!("skipped: no process namespaces for this user");
+    }
+    may
+}
+
+/// SP-4: ranks work and die in process namespaces where their numbers are others than here.
+#[test]
+fn ranks_of_other_process_namespaces_are_served_until_they_die() {
+    if !may_unshare() {
+        return;
+    }
+    one_dies(ranks_by(apart, "survived-one-dies", &Daemon::start(&[]), 3));
+}
+
+/// The same where the daemon is in a namespace of its own, and so cannot give the processes of its ranks a number.
+#[test]
+fn a_daemon_in_a_process_namespace_of_its_own_sees_its_ranks_die() {
+    if !may_unshare() {
+        return;
+    }
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--kill-child", support::DAEMON]);
+    let mut daemon = Daemon::start_by(command, &[]);
+    one_dies(ranks_by(again, "survived-one-dies", &daemon, 3));
+    daemon.kill();
+}

@@ -1,0 +1,111 @@
+//! Ranks whose page faults nobody serves.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::time::{Duration, Instant};
+
+use outboard::{Contribution, Group, Request, Status};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+
+use crate::support::{Daemon, group};
+
+const BYTES: usize = 1 << 20;
+/// For whatever ends.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Memory of this process of which no page is there, and whose page faults are told to a descriptor and left at that.
+struct Unserved {
+    start: *mut u8,
+    faults: File,
+}
+
+impl Unserved {
+    /// None where this user may not have that.
+    fn new() -> Option<Unserved> {
+        const API: libc::c_ulong = 0xc018_aa3f;
+        const REGISTER: libc::c_ulong = 0xc020_aa00;
+        const MISSING: u64 = 1;
+        let rights = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the descriptor is fresh, both structures are those of the kernel's interface, and the mapping is only
+        // handed out as an address; it stays until the process ends.
+        unsafe {
+            let faults = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC);
+            if faults < 0 {
+                eprintln!("skipped: no userfaultfd for this user");
+                return None;
+            }
+            let faults = File::from_raw_fd(faults as i32);
+            let start = mmap_anonymous(std::ptr::null_mut(), BYTES, rights, MapFlags::PRIVATE).expect("memory");
+            let (mut version, mut range) = ([0xaa_u64, 0, 0], [start as u64, BYTES as u64, MISSING, 0]);
+            assert_eq!(libc::ioctl(faults.as_raw_fd(), API, &raw mut version), 0);
+            assert_eq!(libc::ioctl(faults.as_raw_fd(), REGISTER, &raw mut range), 0);
+            Some(Unserved { start: start.cast(), faults })
+        }
+    }
+
+    /// Waits until somebody has met a page fault there, and will wait for ever.
+    fn is_met(&mut self) {
+        self.faults.read_exact(&mut [0; 32]).expect("the kernel tells");
+    }
+}
+
+fn allgather(group: &Group, send: *const u8, receive: &mut [u8], bytes: usize) -> Request {
+    // SAFETY: each test keeps the buffers until the request has ended.
+    unsafe { group.iallgather(Contribution::At(send), receive.as_mut_ptr(), bytes as u64) }.expect("posted")
+}
+
+/// The daemon hangs in that memory, and ends all the same when it is told to.
+#[test]
+fn a_daemon_that_hangs_in_memory_of_a_rank_ends_when_it_is_told_to() {
+    let Some(mut unserved) = Unserved::new() else { return };
+    let mut daemon = Daemon::start(&["--errand-bytes", "0", "--log", "off"]);
+    let (group, mut receive) = (&group(&daemon, 1)[0], vec![0; BYTES]);
+    let mut request = allgather(group, unserved.start, &mut receive, BYTES);
+    unserved.is_met();
+    daemon.tell_to_end();
+    let deadline = Instant::now() + LIMIT;
+    while !daemon.has_ended() {
+        assert!(Instant::now() < deadline, "it hangs");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let error = request.wait(Some(LIMIT)).expect("within the limit").expect_err("nobody is left");
+    assert_eq!(error.status(), Status::ServiceLost, "{error}");
+}
+
+/// Where the daemon does not reach the rank's memory the rank waits for its own page, and nobody else does.
+#[test]
+fn page_faults_of_a_rank_that_is_not_reached_hold_up_nobody() {
+    let Some(mut unserved) = Unserved::new() else { return };
+    let mut daemon = Daemon::start(&["--reach", "nobody", "--log", "off"]);
+    let mut job = group(&daemon, 2);
+    let (other, hung) = (job.pop().expect("two"), job.pop().expect("two"));
+    let send = unserved.start as usize;
+    // Never comes back: it ends with the process.
+    std::thread::spawn(move || {
+        let mut receive = vec![0; 2 * BYTES];
+        allgather(&hung, std::ptr::with_exposed_provenance(send), &mut receive, BYTES).wait(None)
+    });
+    unserved.is_met();
+    // Another job.
+    let (send, mut receive) = (vec![7; 1000], vec![0; 2000]);
+    let mut others = group(&daemon, 2);
+    let (second, first) = (others.pop().expect("two"), others.pop().expect("two"));
+    let mut more = vec![0; 2000];
+    for mut request in
+        [allgather(&first, send.as_ptr(), &mut receive, 1000), allgather(&second, send.as_ptr(), &mut more, 1000)]
+    {
+        request.wait(Some(LIMIT)).expect("within the limit").expect("success");
+    }
+    assert!(receive == [7; 2000] && more == [7; 2000]);
+    assert_eq!(daemon.statistics()["memory_tiers"]["staging"], 4);
+    // Whoever waits for the one that hangs is told whom he waits for.
+    other.set_deadline(Some(Duration::from_millis(100))).expect("it is served");
+    let (send, mut receive) = (vec![7; BYTES], vec![0; 2 * BYTES]);
+    let ended = allgather(&other, send.as_ptr(), &mut receive, BYTES).wait(Some(LIMIT)).expect("within the limit");
+    let error = ended.expect_err("one has not called");
+    assert!(error.to_string().contains("rank 0"), "{error}");
+    assert!(daemon.stop().success());
+    // What it waits for stays away until the end.
+    std::mem::forget(unserved);
+}

@@ -1,0 +1,66 @@
+//! The kernel withdraws a way to the memory of ranks while they are at work (SP-4, GP-9).
+
+use crate::support::conformance::{self, Moment};
+use crate::support::refusable::Calls;
+use crate::support::{Daemon, Rank, again, ranks};
+
+const RANKS: usize = 3;
+
+/// Ranks work while `refusals` come true one after the other; then each of them is reached by `tier`.
+fn withdraw(moment: Moment, refusals: &[(Calls, i32)], tier: &str, counted: &str) -> serde_json::Value {
+    let mut service = Daemon::start_refusable(again(), &[]).into();
+    let statistics = conformance::withdraw(&mut service, (moment, RANKS), refusals, tier);
+    assert_eq!(statistics["memory_tiers"][counted], RANKS, "{statistics}");
+    let withdrawn = statistics["tiers_withdrawn"].as_u64().expect("a number") as usize;
+    assert!((RANKS..=2 * RANKS).contains(&withdrawn), "each step down of each rank counts once: {statistics}");
+    statistics
+}
+
+#[test]
+fn what_is_refused_goes_on_by_the_memory_descriptor() {
+    for errno in [libc::EPERM, libc::EFAULT, libc::ENOSYS] {
+        let refused = (Calls::CrossMemory, errno);
+        withdraw(Moment::Awaited, &[refused], "memory descriptor", "memory_descriptor");
+    }
+}
+
+#[test]
+fn what_is_refused_under_way_loses_no_byte() {
+    for errno in [libc::EPERM, libc::EFAULT] {
+        let (cross, descriptor) = ((Calls::CrossMemory, errno), (Calls::Descriptor, errno));
+        withdraw(Moment::UnderWay, &[cross], "memory descriptor", "memory_descriptor");
+        withdraw(Moment::UnderWay, &[cross, descriptor], "staging", "staging");
+    }
+}
+
+/// GP-9: nothing is left but the ranks' own copies, of calls in flight too.
+#[test]
+fn what_is_refused_altogether_goes_on_by_staging() {
+    for errno in [libc::EPERM, libc::EFAULT] {
+        let refused = [(Calls::Descriptor, errno), (Calls::CrossMemory, errno)];
+        let statistics = withdraw(Moment::Awaited, &refused, "staging", "staging");
+        // All ranks but the late one had nine calls in flight.
+        let restaged = statistics["calls_restaged"].as_u64().expect("a number") as usize;
+        assert!(restaged >= 9 * (RANKS - 1), "{statistics}");
+    }
+}
+
+/// GP-2, GP-9: of starts of one recording that are in flight all is copied once, as each goes on from what the last has
+/// left.
+#[test]
+fn starts_in_flight_follow_one_another_where_their_memory_is_withdrawn() {
+    let refused = [(Calls::Descriptor, libc::EPERM), (Calls::CrossMemory, libc::EPERM)];
+    withdraw(Moment::Recorded, &refused[1..], "memory descriptor", "memory_descriptor");
+    withdraw(Moment::Recorded, &refused, "staging", "staging");
+}
+
+/// A buffer that is nowhere stays the fault of its rank, by any tier.
+#[test]
+fn a_buffer_that_is_nowhere_is_still_blamed_on_its_rank() {
+    let mut daemon = Daemon::start_refusable(again(), &[]);
+    daemon.refuse(Calls::CrossMemory, libc::EFAULT);
+    for scenario in ["send-fault", "receive-fault"] {
+        ranks(scenario, &daemon, RANKS).into_iter().for_each(Rank::finish);
+    }
+    assert_eq!(daemon.statistics()["tiers_withdrawn"], 0);
+}

@@ -1,0 +1,102 @@
+//! What one tagged message costs in allocations, on its way through the machines of both ends, once they have warmed
+//! up.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use outboard_plan::Rank;
+use outboard_proto::{Account, CallKind, Config, Endpoint, Event, Instant, Signature, SpId, TaggedCall, Transmit};
+
+use crate::support;
+
+/// Most allocations of a message of 8 bytes in both machines together, its acknowledgements among them.
+const MOST_OF_A_MESSAGE: u64 = 0;
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: all work is done by the system's allocator, with what the caller has promised.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise; all memory is the system's.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static GLOBAL: Counting = Counting;
+
+/// Two machines, each with one rank, and the time on both.
+struct Pair {
+    machines: [Endpoint; 2],
+    now: Instant,
+    calls: u64,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let spec = support::spec(&[10, 11]);
+        let machines = [10, 11].map(|sp| Endpoint::new(SpId(sp), Config::default(), sp));
+        let mut pair = Pair { machines, now: Instant(1), calls: 0 };
+        for (machine, rank) in pair.machines.iter_mut().zip(0..) {
+            machine.handle_create_group(pair.now, Account::default(), &spec, Rank(rank));
+        }
+        pair.settle();
+        pair
+    }
+
+    /// Moves frames until there are none. Returns how many calls have ended well.
+    fn settle(&mut self) -> usize {
+        let (mut ended, mut moved) = (0, true);
+        while std::mem::take(&mut moved) {
+            self.now = Instant(self.now.0 + 1000);
+            for at in 0..2 {
+                while self.machines[at].poll_order().is_some() {}
+                while let Some(event) = self.machines[at].poll_event() {
+                    ended += usize::from(matches!(event, Event::Completed { result: Ok(()), .. }));
+                }
+                while let Some(transmit) = self.machines[at].poll_transmit(self.now) {
+                    let Transmit::Frame { header, payload, .. } = transmit else { panic!("nothing multicasts") };
+                    let bytes = payload.iter().map(|piece| piece.len).sum::<u64>() as u32;
+                    self.machines[1 - at].handle_frame(self.now, SpId(10 + at as u64), &header, bytes);
+                    moved = true;
+                }
+            }
+        }
+        ended
+    }
+
+    fn call(&mut self, rank: u32, what: TaggedCall) {
+        self.calls += 1;
+        let signature = Signature { kind: CallKind::Tagged(what), bytes: 8 };
+        self.machines[rank as usize].handle_call(self.now, support::call(self.calls, rank, 0, signature));
+    }
+
+    /// A message of rank 0, received before it is sent.
+    fn message(&mut self) {
+        self.call(1, TaggedCall::Receive { from: Rank(0), tag: 5 });
+        self.call(0, TaggedCall::Send { to: Rank(1), tag: 5 });
+        assert_eq!(self.settle(), 2);
+    }
+}
+
+#[test]
+fn a_small_message_allocates_little() {
+    const MESSAGES: u64 = 1000;
+    let mut pair = Pair::new();
+    (0..MESSAGES).for_each(|_| pair.message());
+    let before = ALLOCATIONS.with(Cell::get);
+    (0..MESSAGES).for_each(|_| pair.message());
+    let each = (ALLOCATIONS.with(Cell::get) - before) as f64 / MESSAGES as f64;
+    println!("{each:.2} allocations for each message");
+    assert!(each <= MOST_OF_A_MESSAGE as f64, "{each}");
+}

@@ -1,0 +1,348 @@
+//! What is remembered of other service processes, and who of them hears what.
+
+use std::collections::BTreeSet;
+use std::ops::RangeFrom;
+use std::time::Duration;
+
+use outboard_plan::{Program, ProgramBuilder, Rank, Span};
+use outboard_proto::wire::{FrameHeader, GroupMessage, InstanceMessage, Message};
+use outboard_proto::{
+    Account, CallKind, CollectiveError, Config, Endpoint, Event, GroupError, GroupHandle, GroupSpec, InstanceId,
+    Instant, Limits, OfferId, PostedCall, RecordError, Recording, Refusal, Signature, SpId, Transmit,
+};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use crate::support::{self, frame};
+
+const HERE: u64 = 10;
+/// Where in a frame the number of the end lies that it is for.
+const TO: std::ops::Range<usize> = 8..12;
+/// Where in a frame its acknowledgement lies.
+const ACK: std::ops::Range<usize> = 16..20;
+
+fn of(spec: &GroupSpec, body: GroupMessage) -> Message {
+    Message::Group { group: spec.handle, body }
+}
+
+/// A step of a group's barrier.
+fn step(spec: &GroupSpec, step: u8, config: &Config) -> Message {
+    of(spec, GroupMessage::Create { step, digest: config.digest(), fingerprint: spec.fingerprint() })
+}
+
+/// The rank of another service process leaves before the first call.
+fn leaves(spec: &GroupSpec, rank: Rank) -> Message {
+    of(spec, GroupMessage::Lost { rank, after: InstanceId(0), well: true, cause: rank })
+}
+
+/// All that is sent at `now`, and everything that is told.
+fn drive(here: &mut Endpoint, now: Instant) -> (Vec<(SpId, Message)>, Vec<Event>) {
+    here.handle_timeout(now);
+    let events = std::iter::from_fn(|| here.poll_event()).collect();
+    let frames = std::iter::from_fn(|| here.poll_transmit(now)).filter_map(|transmit| match transmit {
+        Transmit::Frame { to, header, .. } => {
+            let (_, body) = FrameHeader::decode(&header, 0).expect("our own frames");
+            Message::decode(body).ok().map(|message| (to, message))
+        }
+        Transmit::Multicast(_) => None,
+    });
+    (frames.collect(), events)
+}
+
+/// Jobs come and go with other service processes each time, and strangers speak under ever new names.
+#[test]
+fn peers_of_the_past_are_forgotten() {
+    let config = Config { past_peers: 20, ..Config::default() };
+    let mut here = Endpoint::new(SpId(HERE), config.clone(), 1);
+    let (mut now, mut disconnected) = (Instant(1), 0);
+    for other in 100..200 {
+        let spec = GroupSpec { handle: GroupHandle(other as u32), ..support::spec(&[HERE, other]) };
+        here.handle_create_group(now, Account::default(), &spec, Rank(0));
+        drive(&mut here, now);
+        here.handle_frame(now, SpId(other), &frame(0, &step(&spec, 0, &config), 0), 0);
+        here.handle_frame(now, SpId(other), &frame(1, &leaves(&spec, Rank(1)), 0), 0);
+        assert!(drive(&mut here, now).1.contains(&Event::GroupReady {
+            group: spec.handle,
+            rank: Rank(0),
+            result: Ok(())
+        }));
+        here.handle_leave(now, spec.handle, Rank(0));
+        let stranger = SpId(other + 1000);
+        here.handle_frame(now, stranger, &frame(0, &Message::Void, 0), 0);
+        // Acknowledgements go, then the time is over in which somebody may need an answer.
+        for after in [Duration::from_secs(1), config.dead_after] {
+            now = now + after;
+            let (_, events) = drive(&mut here, now);
+            disconnected += events.iter().filter(|event| matches!(event, Event::Disconnect { .. })).count();
+        }
+    }
+    assert_eq!((here.load(), here.peers(), disconnected), ((0, 0, 0), 40, 80), "of either kind the last twenty");
+}
+
+/// Of three service processes one has nobody in the group any more.
+#[test]
+fn members_whose_ranks_have_left_hear_nothing_more() {
+    let config = Config::default();
+    let mut here = Endpoint::new(SpId(HERE), config.clone(), 1);
+    let spec = support::spec(&[HERE, 11, 12]);
+    let now = Instant(1);
+    here.handle_create_group(now, Account::default(), &spec, Rank(0));
+    here.handle_frame(now, SpId(12), &frame(0, &step(&spec, 0, &config), 0), 0);
+    here.handle_frame(now, SpId(11), &frame(0, &step(&spec, 1, &config), 0), 0);
+    here.handle_frame(now, SpId(11), &frame(1, &leaves(&spec, Rank(1)), 0), 0);
+    drive(&mut here, now);
+    // Its end is nothing to the group.
+    here.handle_peer_lost(now, SpId(11));
+    assert_eq!(here.load().0, 1);
+    here.handle_leave(now, spec.handle, Rank(0));
+    let (sent, _) = drive(&mut here, now);
+    assert_eq!(sent, [(SpId(12), leaves(&spec, Rank(0)))]);
+}
+
+/// Whoever goes on asking and acknowledges nothing is lost before its answers are too many.
+#[test]
+fn a_member_that_acknowledges_nothing_is_lost() {
+    let config = Config::default();
+    let mut here = Endpoint::new(SpId(HERE), config.clone(), 1);
+    let spec = support::spec(&[HERE, 11]);
+    let mut now = Instant(1);
+    here.handle_create_group(now, Account::default(), &spec, Rank(0));
+    here.handle_frame(now, SpId(11), &frame(0, &step(&spec, 0, &config), 0), 0);
+    drive(&mut here, now);
+    let inquire = of(&spec, GroupMessage::Instance { instance: InstanceId(1), body: InstanceMessage::Inquire });
+    let lost = (1..=200_000).find(|seq| {
+        now = now + Duration::from_micros(100);
+        let mut asked = frame(*seq, &inquire, 0);
+        asked[ACK].fill(0);
+        here.handle_frame(now, SpId(11), &asked, 0);
+        let (_, events) = if seq % 100 == 0 { drive(&mut here, now) } else { Default::default() };
+        events.contains(&Event::Disconnect { peer: SpId(11) })
+    });
+    assert!(lost.is_some(), "{:?}", here.load());
+}
+
+/// A peer was silent for too long for a group, and a newer one with it goes on: what is said of that goes over the same
+/// link, so that the peer does not hear anything twice.
+#[test]
+fn a_link_stays_for_a_group_that_was_just_asked_for() {
+    let config = Config::default();
+    let mut here = Endpoint::new(SpId(HERE), config.clone(), 1);
+    let old = support::spec(&[HERE, 11]);
+    let young = GroupSpec { handle: GroupHandle(8), ..old.clone() };
+    let start = Instant(1);
+    here.handle_create_group(start, Account::default(), &old, Rank(0));
+    here.handle_frame(start, SpId(11), &frame(0, &step(&old, 0, &config), 0), 0);
+    drive(&mut here, start);
+    here.handle_create_group(start + config.dead_after / 2, Account::default(), &young, Rank(0));
+    let end = start + config.dead_after;
+    here.handle_timeout(end);
+    let mut said = Vec::new();
+    while let Some(Transmit::Frame { header, .. }) = here.poll_transmit(end) {
+        let (header, body) = FrameHeader::decode(&header, 0).expect("our own frames");
+        assert_eq!((header.link, header.seq), (1, said.len() as u32), "of the first link, each message once");
+        said.push(Message::decode(body).expect("our own messages"));
+    }
+    let error = CollectiveError::PeerLost { sp: SpId(11), rank: Rank(1) };
+    assert!(said.contains(&of(&old, GroupMessage::Abort { fingerprint: old.fingerprint(), error })), "{said:?}");
+    let asks =
+        |m: &Message| matches!(m, Message::Group { group, body: GroupMessage::Ask { .. } } if *group == young.handle);
+    assert_eq!(said.iter().filter(|m| asks(m)).count(), 1, "what is still on its way is not asked again: {said:?}");
+}
+
+/// Whoever has given up a link is asked over it by one that has not, for a rank that is gone.
+#[test]
+fn a_question_over_a_link_that_was_given_up_is_answered() {
+    let mut here = Endpoint::new(SpId(HERE), Config::default(), 1);
+    let (spec, offer, now) = (support::spec(&[HERE, 11]), OfferId(HERE), Instant(1));
+    here.handle_offer(0, offer);
+    here.handle_offer_withdrawn(now, offer, None);
+    let (fingerprint, offers) = (spec.fingerprint(), vec![(Rank(0), offer)]);
+    let ask = of(&spec, GroupMessage::Ask { fingerprint, asker: [11].into(), offers });
+    let mut asked = frame(3, &ask, 0);
+    asked[TO].fill(5);
+    here.handle_frame(now, SpId(11), &asked, 0);
+    let refuse = of(&spec, GroupMessage::Refuse { fingerprint, error: CollectiveError::RankLost(Rank(0)) });
+    assert_eq!(drive(&mut here, now).0, [(SpId(11), refuse)]);
+}
+
+/// Asks for a group of a user with these service processes, and says whether there was room to meet them.
+fn meets(here: &mut Endpoint, now: Instant, (user, number): (u32, u32), others: &[u64]) -> bool {
+    let members: Vec<u64> = [HERE].into_iter().chain(others.iter().copied()).collect();
+    let spec = GroupSpec { handle: GroupHandle(number), ..support::spec(&members) };
+    here.handle_create_group(now, Account { user, job: number.into() }, &spec, Rank(0));
+    let (_, events) = drive(here, now);
+    let refused = GroupError::Failed(CollectiveError::Refused { rank: Rank(0), why: Refusal::Peers });
+    !events.iter().any(|event| matches!(event, Event::GroupReady { result: Err(error), .. } if *error == refused))
+}
+
+/// Whoever makes up members of groups fills half of what is free at most: the groups of others are made, with service
+/// processes that were never heard, too, and one that is heard counts to nobody.
+#[test]
+fn made_up_members_leave_room_for_the_groups_of_others() {
+    let mut here = Endpoint::new(SpId(HERE), Config { peers: 24, ..Config::default() }, 1);
+    let now = Instant(1);
+    assert!(meets(&mut here, now, (1, 1), &[100, 101]));
+    here.handle_frame(now, SpId(100), &frame(0, &Message::Void, 0), 0);
+    assert!(meets(&mut here, now, (1, 2), &(102..112).collect::<Vec<_>>()), "of 23 that are free eleven");
+    assert!(!meets(&mut here, now, (1, 3), &[112]), "a twelfth");
+    assert!(meets(&mut here, now, (2, 4), &(200..204).collect::<Vec<_>>()), "another user gets a third of the rest");
+    assert!(!meets(&mut here, now, (2, 5), &[204]), "not more");
+    assert!(meets(&mut here, now, (1, 6), &[100]), "one that was heard");
+    assert!(meets(&mut here, now, (3, 7), &[300, 301]), "the next one a quarter of the rest");
+}
+
+/// Service processes of the past, and those that nobody needs any more, take no room.
+#[test]
+fn members_of_groups_that_were_left_leave_room() {
+    let config = Config { peers: 8, ..Config::default() };
+    let mut here = Endpoint::new(SpId(HERE), config.clone(), 1);
+    let mut now = Instant(1);
+    for number in 1..20_u32 {
+        let others: Vec<u64> = (0..4).map(|at| u64::from(100 * number + at)).collect();
+        assert!(meets(&mut here, now, (number % 3, number), &others), "group {number}");
+        here.handle_leave(now, GroupHandle(number), Rank(0));
+        now = now + config.dead_after + Duration::from_secs(1);
+        here.handle_timeout(now);
+        drive(&mut here, now);
+    }
+}
+
+proptest! {
+    /// However many users take as much as they get, in whatever order, a user more gets a part that shrinks with the
+    /// square of their number and no faster.
+    #[test]
+    fn whatever_users_make_up_the_next_one_gets_his_share(
+        peers in 2_usize..400,
+        takes in vec((0_u32..6, 1_usize..200), 0..40),
+    ) {
+        let mut here = Endpoint::new(SpId(HERE), Config { peers, ..Config::default() }, 1);
+        let mut fresh = 100_u64..;
+        let mut users = BTreeSet::new();
+        for (number, (user, most)) in (1..).zip(takes) {
+            if user == 0 {
+                here.handle_leave(Instant(1), GroupHandle(number / 2), Rank(0));
+                drive(&mut here, Instant(1));
+                continue;
+            }
+            let named: Vec<u64> = fresh.by_ref().take(most).collect();
+            if meets(&mut here, Instant(1), (user, number), &named) {
+                users.insert(user);
+            }
+        }
+        let share = peers / ((users.len() + 1) * (users.len() + 2));
+        let named: Vec<u64> = fresh.by_ref().take(share).collect();
+        prop_assert!(named.is_empty() || meets(&mut here, Instant(1), (99, 999), &named), "{share} of {peers}");
+    }
+}
+
+/// Memory that groups and recordings take counts to the job that makes them, and comes back with them.
+#[test]
+fn groups_and_recordings_count_to_their_job() {
+    let tables_quota = Limits { job: 16 << 10, ..Limits::of_all(u64::MAX) };
+    let mut here = Endpoint::new(SpId(HERE), Config { tables_quota, ..Config::default() }, 1);
+    let now = Instant(1);
+    let group = |number: u32, ranks: usize| {
+        let others = (1..ranks as u64).map(|at| 1000 * u64::from(number) + at);
+        let members: Vec<u64> = [HERE].into_iter().chain(others).collect();
+        GroupSpec { handle: GroupHandle(number), ..support::spec(&members) }
+    };
+    let ask = |here: &mut Endpoint, job: u64, spec: &GroupSpec| {
+        here.handle_create_group(now, Account { user: 1, job }, spec, Rank(0));
+        drive(here, now).1
+    };
+    let refused = GroupError::Failed(CollectiveError::Refused { rank: Rank(0), why: Refusal::Tables });
+    let is_refused = |events: &[Event]| {
+        events.iter().any(|event| matches!(event, Event::GroupReady { result: Err(error), .. } if *error == refused))
+    };
+    assert!(!is_refused(&ask(&mut here, 1, &group(1, 40))));
+    assert!(is_refused(&ask(&mut here, 1, &group(2, 40))), "two of forty members are more than 16 KiB");
+    assert!(!is_refused(&ask(&mut here, 2, &group(2, 40))), "another job");
+    here.handle_leave(now, GroupHandle(1), Rank(0));
+    drive(&mut here, now);
+    assert!(!is_refused(&ask(&mut here, 1, &group(3, 1))), "room again");
+    let recording = |steps: usize| {
+        let mut builder = ProgramBuilder::new(Rank(0), 1);
+        for at in 0..steps as u64 {
+            builder.copy(Span::output(16 * at, 8), Span::output(16 * at + 8, 8), &[]);
+        }
+        let program = Program { output_bytes: 16 * steps as u64, ..builder.build() };
+        Recording { program: program.into(), reductions: Vec::new() }
+    };
+    assert_eq!(here.handle_record(GroupHandle(3), Rank(0), 1, recording(60)), Ok(()));
+    assert_eq!(here.handle_record(GroupHandle(3), Rank(0), 2, recording(60)), Err(RecordError::Quota));
+    assert!(here.handle_free(GroupHandle(3), Rank(0), 1));
+    assert_eq!(here.handle_record(GroupHandle(3), Rank(0), 2, recording(60)), Ok(()));
+    here.handle_leave(now, GroupHandle(3), Rank(0));
+    drive(&mut here, now);
+    assert!(!is_refused(&ask(&mut here, 1, &group(4, 40))), "all of it");
+}
+
+/// A group of three is made; those before it break.
+fn three_meet(here: &mut Endpoint, config: &Config, number: u32, seq: &mut RangeFrom<u32>, broken: &[u32]) {
+    let now = Instant(1);
+    let spec = |number: u32| GroupSpec { handle: GroupHandle(number), ..support::spec(&[HERE, 11, 12]) };
+    let aborts = broken.iter().map(|number| {
+        let (fingerprint, error) = (spec(*number).fingerprint(), CollectiveError::RankLost(Rank(1)));
+        of(&spec(*number), GroupMessage::Abort { fingerprint, error })
+    });
+    here.handle_create_group(now, Account::default(), &spec(number), Rank(0));
+    for message in aborts.chain([step(&spec(number), 1, config)]) {
+        here.handle_frame(now, SpId(11), &frame(seq.next().expect("many"), &message, 0), 0);
+    }
+    here.handle_frame(now, SpId(12), &frame(number - 1, &step(&spec(number), 0, config), 0), 0);
+    drive(here, now);
+}
+
+/// A rank of such a group calls. Says why a call failed, if one did.
+fn call_of_three(
+    here: &mut Endpoint,
+    id: u64,
+    number: u32,
+    instance: u64,
+    signature: Signature,
+) -> Option<CollectiveError> {
+    let group = GroupHandle(number);
+    here.handle_call(Instant(1), PostedCall { group, ..support::call(id, 0, instance, signature) });
+    while here.poll_order().is_some() {}
+    let told = drive(here, Instant(1)).1.into_iter();
+    told.filter_map(|event| if let Event::Completed { result, .. } = event { result.err() } else { None }).next()
+}
+
+fn is_out_of_room(error: Option<CollectiveError>) -> bool {
+    matches!(error, Some(CollectiveError::Staging { rank: Rank(0), .. }))
+}
+
+/// What is kept of the chunks of blocks counts to the job that calls, and comes back at the end of the call.
+#[test]
+fn chunks_of_blocks_count_to_their_job() {
+    let config = Config { tables_quota: Limits::of_all(2 << 20), ..Config::default() };
+    let mut here = Endpoint::new(SpId(HERE), config.clone(), 1);
+    let mut seq = 0..;
+    let mut gather = |number: u32, chunks: u64, broken: &[u32]| {
+        three_meet(&mut here, &config, number, &mut seq, broken);
+        let signature = Signature { kind: CallKind::Allgather, bytes: chunks * u64::from(config.chunk_bytes) };
+        call_of_three(&mut here, number.into(), number, 1, signature)
+    };
+    assert!(is_out_of_room(gather(1, 1 << 24, &[])));
+    assert_eq!(gather(2, 1 << 16, &[]), None);
+    assert!(is_out_of_room(gather(3, 1 << 16, &[])), "two at once");
+    (4..12).for_each(|number| assert_eq!(gather(number, 1 << 16, &[number - 2, number - 1]), None, "group {number}"));
+}
+
+/// So do the programs of calls in flight, of collectives and of exchanges.
+#[test]
+fn programs_of_calls_in_flight_count_to_their_job() {
+    let config = Config { tables_quota: Limits::of_all(64 << 10), ..Config::default() };
+    let mut here = Endpoint::new(SpId(HERE), config.clone(), 1);
+    let (mut seq, mut ids) = (0.., 0..);
+    for (round, kind) in [CallKind::Allgather, CallKind::Alltoall, CallKind::Allgather].into_iter().enumerate() {
+        let number = round as u32 + 1;
+        let before: Vec<u32> = (1..number).rev().take(1).collect();
+        three_meet(&mut here, &config, number, &mut seq, &before);
+        let signature = Signature { kind, bytes: 20 << 10 };
+        let mut call = |instance| call_of_three(&mut here, ids.next().expect("many"), number, instance, signature);
+        let refused = (1..1000).map(|instance| (instance, call(instance))).find(|(_, error)| error.is_some());
+        let (calls, error) = refused.expect("they do not fit all");
+        assert!(is_out_of_room(error) && (10..200).contains(&calls), "{calls} calls");
+    }
+}

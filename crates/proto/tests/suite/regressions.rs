@@ -1,0 +1,371 @@
+//! What fuzzing found (`fuzz/`), each as the shortest story that showed it.
+
+use outboard_plan::{Element, Operator, Rank, Reduction};
+use outboard_proto::wire::{
+    FrameHeader, FrameKind, GroupMessage, InstanceMessage, Message, MulticastMessage, Origin, Rts, TransferMessage,
+};
+use outboard_proto::{
+    Account, CallId, CallKind, CollectiveError, Config, Endpoint, Event, GroupError, GroupHandle, GroupSpec,
+    InstanceId, Instant, Limits, Signature, SpId, Transmit,
+};
+
+use crate::support::{self, GROUP, frame};
+
+const NOW: Instant = Instant(1);
+const HONEST: SpId = SpId(11);
+const HOSTILE: SpId = SpId(12);
+
+/// Rank 0 here, ranks `1..` at the service processes given.
+fn spec(others: &[SpId]) -> GroupSpec {
+    let others = others.iter().map(|sp| sp.0);
+    support::spec(&[10].into_iter().chain(others).collect::<Vec<_>>())
+}
+
+/// A message about the group.
+fn of_group(body: GroupMessage) -> Message {
+    Message::Group { group: GROUP, body }
+}
+
+/// A message about its first collective.
+fn of_first(body: InstanceMessage) -> Message {
+    Message::instance(GROUP, InstanceId(1), body)
+}
+
+fn repair() -> Message {
+    of_first(InstanceMessage::Multicast(MulticastMessage::Repair { source: Rank(1), ranges: vec![(0, 1)] }))
+}
+
+struct Victim {
+    sp: Endpoint,
+    seq: u32,
+}
+
+impl Victim {
+    fn new() -> Victim {
+        Victim { sp: Endpoint::new(SpId(10), Config::default(), 1), seq: 0 }
+    }
+
+    fn send(&mut self, from: SpId, seq: u32, message: &Message) {
+        let payload_len = match message {
+            Message::Group { body: GroupMessage::Transfer(TransferMessage::Offer { ready, .. }), .. } => {
+                ready.iter().map(|rts| rts.bytes as u32).sum()
+            }
+            message if *message == repair() => self.sp.config().chunk_bytes,
+            _ => 0,
+        };
+        let bytes = frame(seq, message, payload_len);
+        self.sp.handle_frame(NOW, from, &bytes, payload_len);
+    }
+
+    /// The next message of the hostile service process.
+    fn hostile(&mut self, message: &Message) {
+        self.send(HOSTILE, self.seq, message);
+        self.seq += 1;
+    }
+
+    fn create(&self) -> Message {
+        self.create_by(HOSTILE)
+    }
+
+    /// The step of the barrier by which `sp` makes a group of rank 0 here and rank 1 there.
+    fn create_by(&self, sp: SpId) -> Message {
+        let fingerprint = spec(&[sp]).fingerprint();
+        of_group(GroupMessage::Create { step: 0, digest: self.sp.config().digest(), fingerprint })
+    }
+
+    fn ready(&mut self) -> Vec<Result<(), GroupError>> {
+        std::iter::from_fn(|| self.sp.poll_event())
+            .filter_map(|event| if let Event::GroupReady { result, .. } = event { Some(result) } else { None })
+            .collect()
+    }
+
+    /// A group with the hostile service process, made.
+    fn group(&mut self) {
+        self.sp.handle_create_group(NOW, Account::default(), &spec(&[HOSTILE]), Rank(0));
+        let create = self.create();
+        self.hostile(&create);
+        assert_eq!(self.ready(), [Ok(())]);
+    }
+
+    /// A group with both others, made.
+    fn group_of_three(&mut self) {
+        let spec = spec(&[HOSTILE, HONEST]);
+        let (fingerprint, digest) = (spec.fingerprint(), self.sp.config().digest());
+        self.sp.handle_create_group(NOW, Account::default(), &spec, Rank(0));
+        self.send(HONEST, 0, &of_group(GroupMessage::Create { step: 0, digest, fingerprint }));
+        self.hostile(&of_group(GroupMessage::Create { step: 1, digest, fingerprint }));
+        assert_eq!(self.ready(), [Ok(())]);
+    }
+
+    /// How a call that is in flight has ended, if it has.
+    fn ended(&mut self) -> Option<CollectiveError> {
+        // A call ends when its orders have been carried out.
+        while self.sp.poll_order().is_some() {}
+        std::iter::from_fn(|| self.sp.poll_event()).find_map(|event| {
+            if let Event::Completed { result, .. } = event { Some(result.expect_err("doomed")) } else { None }
+        })
+    }
+
+    fn call(&mut self) {
+        let signature = Signature { kind: CallKind::Allgather, bytes: 5000 };
+        self.sp.handle_call(NOW, support::call(1, 0, 1, signature));
+    }
+}
+
+fn left(rank: Rank, after: InstanceId) -> Message {
+    of_group(GroupMessage::Lost { rank, after, well: true, cause: rank })
+}
+
+/// A rank that dies before it has asked for its group keeps nothing of the group alive.
+#[test]
+fn a_group_that_not_all_local_ranks_asked_for_is_retired_with_those_that_did() {
+    let mut victim = Victim::new();
+    let spec = spec(&[SpId(10), HONEST]);
+    victim.sp.handle_create_group(NOW, Account::default(), &spec, Rank(0));
+    victim.sp.handle_leave(NOW, GROUP, Rank(0));
+    assert_eq!(victim.sp.load().0, 0, "nobody is left to leave it");
+    // Who asks later learns why there is no such group, and does not wait for it.
+    victim.ready();
+    victim.sp.handle_create_group(NOW, Account::default(), &spec, Rank(1));
+    assert_eq!(victim.ready(), [Err(GroupError::Failed(CollectiveError::RankLost(Rank(0))))]);
+    assert_eq!(victim.sp.load().0, 0);
+}
+
+/// One peer that floods us with messages for groups that nobody knows displaces no other's.
+#[test]
+fn a_flood_of_messages_for_unknown_groups_harms_its_sender_alone() {
+    let mut victim = Victim::new();
+    for group in 100..10_000 {
+        let complete = InstanceMessage::Multicast(MulticastMessage::Complete);
+        victim.hostile(&Message::instance(GroupHandle(group), InstanceId(1), complete));
+    }
+    assert!(victim.sp.counters().violations > 0, "the flood is bounded");
+    let create = victim.create_by(HONEST);
+    victim.send(HONEST, 0, &create);
+    victim.sp.handle_create_group(NOW, Account::default(), &spec(&[HONEST]), Rank(0));
+    assert_eq!(victim.ready(), [Ok(())]);
+}
+
+/// The leaving of a rank whose calls have failed overtakes the news of the death that failed them.
+#[test]
+fn whoever_leaves_after_a_death_names_the_dead() {
+    let mut victim = Victim::new();
+    victim.group_of_three();
+    let told = |cause| of_group(GroupMessage::Lost { rank: Rank(1), after: InstanceId(0), well: false, cause });
+    victim.hostile(&told(Rank(2)));
+    victim.call();
+    assert_eq!(victim.ended(), Some(CollectiveError::RankLost(Rank(2))));
+    // Nobody blames who is no member.
+    let violations = victim.sp.counters().violations;
+    victim.hostile(&told(Rank(3)));
+    assert_eq!(victim.sp.counters().violations, violations + 1);
+}
+
+/// The last instance that a rank takes part in may be any number. Whoever has left after one to which it owes its step
+/// of the barrier has called something else.
+#[test]
+fn a_rank_may_leave_after_the_last_instance_of_all() {
+    let mut victim = Victim::new();
+    victim.group();
+    victim.hostile(&left(Rank(1), InstanceId(u64::MAX)));
+    assert_eq!(victim.ended(), None);
+    victim.call();
+    assert_eq!(victim.ended(), Some(CollectiveError::RankLost(Rank(1))));
+}
+
+/// An error names members of the group, whatever its sender says.
+#[test]
+fn errors_from_outside_name_members_alone() {
+    for error in [
+        CollectiveError::RankLost(Rank(2)),
+        CollectiveError::PeerLost { sp: HONEST, rank: Rank(1) },
+        CollectiveError::Protocol(HONEST),
+        CollectiveError::HandleTaken(GroupHandle(8)),
+    ] {
+        let mut victim = Victim::new();
+        victim.group();
+        victim.call();
+        let fingerprint = spec(&[HOSTILE]).fingerprint();
+        victim.hostile(&of_group(GroupMessage::Abort { fingerprint, error }));
+        assert_eq!(victim.ended(), Some(CollectiveError::Protocol(HOSTILE)));
+    }
+}
+
+/// Whoever knows a group's handle does not get into it by a group of other members.
+#[test]
+fn a_group_is_made_by_its_own_members_alone() {
+    let mut victim = Victim::new();
+    victim.sp.handle_create_group(NOW, Account::default(), &spec(&[HOSTILE]), Rank(0));
+    let other = GroupSpec { key: [3, 5], ..spec(&[HOSTILE]) };
+    let digest = victim.sp.config().digest();
+    let stolen = of_group(GroupMessage::Create { step: 0, digest, fingerprint: other.fingerprint() });
+    victim.hostile(&stolen);
+    assert_eq!(victim.ready(), []);
+    let create = victim.create();
+    victim.hostile(&create);
+    assert_eq!(victim.ready(), [Ok(())]);
+}
+
+/// Anybody can name a service process in a group that its ranks know nothing of; that it cannot answer then does not
+/// make it dead for others.
+#[test]
+fn a_peer_that_was_never_asked_is_not_dead() {
+    let mut victim = Victim::new();
+    let forged = GroupSpec { handle: GroupHandle(9), ..spec(&[HONEST]) };
+    victim.sp.handle_create_group(NOW, Account::default(), &forged, Rank(0));
+    victim.sp.handle_leave(NOW, forged.handle, Rank(0));
+    let later = NOW + std::time::Duration::from_secs(60);
+    let mut now = NOW;
+    while now < later {
+        while victim.sp.poll_transmit(now).is_some() {}
+        now = victim.sp.poll_timeout().unwrap_or(later).max(now + std::time::Duration::from_millis(1));
+        victim.sp.handle_timeout(now);
+    }
+    assert_eq!(victim.sp.poll_timeout(), None, "it is left alone");
+    victim.ready();
+    let create = victim.create_by(HONEST);
+    victim.send(HONEST, 0, &create);
+    victim.sp.handle_create_group(later, Account::default(), &spec(&[HONEST]), Rank(0));
+    assert_eq!(victim.ready(), [Ok(())]);
+}
+
+/// Chunks that nobody asked for yet have no place to go to: the ranks here have not called.
+#[test]
+fn a_repair_before_the_barrier_is_refused() {
+    let mut victim = Victim::new();
+    victim.group();
+    let signature = Signature { kind: CallKind::Allgather, bytes: 5000 };
+    victim.hostile(&of_first(InstanceMessage::Ready { step: 0, signature, rank: Rank(1) }));
+    let before = victim.sp.counters().violations;
+    victim.hostile(&repair());
+    assert_eq!(victim.sp.counters().violations, before + 1);
+}
+
+/// What is held for ranks that are late leaves room for what their collective needs before it can begin: it would wait
+/// for its own staging for ever (SP-6).
+#[test]
+fn a_collective_that_stood_in_for_its_ranks_does_not_wait_for_itself() {
+    let bytes = 33_000;
+    // Room for the output of one rank or for the scratch, and not for both.
+    let config = Config { staging_quota: Limits::of_all(60_000), ..Config::default() };
+    let mut victim = Victim { sp: Endpoint::new(SpId(10), config, 1), seq: 0 };
+    let spec = spec(&[HONEST, SpId(10)]);
+    let (digest, fingerprint) = (victim.sp.config().digest(), spec.fingerprint());
+    [Rank(0), Rank(2)].into_iter().for_each(|rank| victim.sp.handle_create_group(NOW, Account::default(), &spec, rank));
+    victim.send(HONEST, 0, &of_group(GroupMessage::Create { step: 0, digest, fingerprint }));
+    assert_eq!(victim.ready(), [Ok(()), Ok(())]);
+    let reduction = Reduction::new(Operator::Sum, Element::U8).expect("defined by MPI");
+    let signature = Signature { kind: CallKind::Scan { reduction, inclusive: true }, bytes };
+    victim.send(HONEST, 1, &of_first(InstanceMessage::Ready { step: 0, signature, rank: Rank(1) }));
+    let (mut now, mut entered) = (NOW, false);
+    for step in 0..20 {
+        now = victim.sp.poll_timeout().unwrap_or(now).max(now + std::time::Duration::from_millis(1));
+        victim.sp.handle_timeout(now);
+        if let 10 | 11 = step {
+            let rank = [0, 2][step as usize - 10];
+            victim.sp.handle_call(now, support::call(step, rank, 1, signature));
+        }
+        while let Some(transmit) = victim.sp.poll_transmit(now) {
+            let Transmit::Frame { header, payload, .. } = transmit else { continue };
+            let payload = payload.iter().map(|piece| piece.len as u32).sum();
+            let (_, message) = FrameHeader::decode(&header, payload).expect("its own");
+            let ready = |body: &_| matches!(body, GroupMessage::Instance { body: InstanceMessage::Ready { .. }, .. });
+            entered |= matches!(Message::decode(message), Ok(Message::Group { body, .. }) if ready(&body));
+        }
+    }
+    assert!(entered, "both ranks have called");
+}
+
+/// A group that is being made survives the loss of a link, and the steps of its making are said again over the next
+/// one. So nothing else may be said before: a service process that entered the barrier of a call for late ranks did so
+/// once, over the link that was lost.
+#[test]
+fn no_barrier_is_entered_before_the_group_is_made() {
+    let mut victim = Victim::new();
+    let spec = spec(&[HONEST, HOSTILE]);
+    victim.sp.handle_create_group(NOW, Account::default(), &spec, Rank(0));
+    let digest = victim.sp.config().digest();
+    let step = |step| of_group(GroupMessage::Create { step, digest, fingerprint: spec.fingerprint() });
+    let signature = Signature { kind: CallKind::Allgather, bytes: 0 };
+    victim.hostile(&step(0));
+    victim.hostile(&of_first(InstanceMessage::Ready { step: 0, signature, rank: Rank(2) }));
+    let later = NOW + victim.sp.config().stand_in_after;
+    let entered = |victim: &mut Victim| {
+        victim.sp.handle_timeout(later);
+        std::iter::from_fn(|| victim.sp.poll_transmit(later)).any(|transmit| {
+            let Transmit::Frame { header, .. } = transmit else { return false };
+            let (_, message) = FrameHeader::decode(&header, 0).expect("its own");
+            let ready = |body: &_| matches!(body, GroupMessage::Instance { body: InstanceMessage::Ready { .. }, .. });
+            matches!(Message::decode(message), Ok(Message::Group { body, .. }) if ready(&body))
+        })
+    };
+    assert!(!entered(&mut victim) && victim.ready().is_empty());
+    victim.send(HONEST, 0, &step(1));
+    assert!(entered(&mut victim), "it stands in for its rank as soon as the group is made");
+    assert_eq!(victim.ready(), [Ok(())]);
+}
+
+/// A message of a small call comes once. One that is said twice takes no memory of the service process for good.
+#[test]
+fn a_message_of_a_small_call_that_is_said_twice_is_refused() {
+    let config = Config { eager_bytes: 16 << 10, ..Config::default() };
+    let mut victim = Victim { sp: Endpoint::new(SpId(10), config, 1), seq: 0 };
+    victim.group();
+    let signature = Signature { kind: CallKind::Broadcast { root: Rank(1) }, bytes: 8 };
+    let instance = InstanceId(1);
+    let rts = Rts { destination: Rank(0), tag: 0, occurrence: 0, bytes: 8, eager: true };
+    let offer = |first_ready, ready: &[Rts]| {
+        let origin = Origin::Instance { instance, signature, signer: Rank(1) };
+        let (rank, ready) = (Rank(1), ready.iter().copied().collect());
+        let offer = TransferMessage::Offer { origin, rank, first_ready, ready, first_early: 0, early: Vec::new() };
+        of_group(GroupMessage::Transfer(offer))
+    };
+    victim.hostile(&offer(1, &[rts, rts]));
+    assert_eq!((victim.sp.counters().violations, victim.sp.counters().staging_peak), (1, 0));
+    victim.hostile(&offer(3, &[rts]));
+    victim.hostile(&offer(4, &[rts]));
+    assert_eq!(
+        (victim.sp.counters().violations, victim.sp.counters().staging_peak),
+        (2, 256),
+        "it waits for its receive"
+    );
+    victim.sp.handle_call(NOW, support::call(1, 0, instance.0, signature));
+    while victim.sp.poll_order().is_some() {}
+    let ended = std::iter::from_fn(|| victim.sp.poll_event()).find(|event| matches!(event, Event::Completed { .. }));
+    assert_eq!(ended, Some(Event::Completed { call: CallId(1), result: Ok(()) }));
+}
+
+/// Whoever has left after a call that it took part in may owe us something for it, and is watched.
+#[test]
+fn a_service_process_that_dies_after_its_rank_has_left_is_missed_by_those_who_still_call() {
+    let mut victim = Victim::new();
+    victim.group_of_three();
+    victim.call();
+    victim.hostile(&left(Rank(1), InstanceId(1)));
+    let mut now = NOW;
+    let error = (0..1000).find_map(|_| {
+        now = victim.sp.poll_timeout().into_iter().chain(victim.sp.next_transmit()).min()?;
+        victim.sp.handle_timeout(now);
+        // The one whose step is awaited is there, and acknowledges whatever it is sent.
+        while let Some(transmit) = victim.sp.poll_transmit(now) {
+            if let Transmit::Frame { to: HONEST, header, payload, .. } = transmit {
+                let payload = payload.iter().map(|piece| piece.len as u32).sum();
+                let (sent, _) = FrameHeader::decode(&header, payload).expect("its own");
+                let mut bytes = Vec::new();
+                let bare = FrameHeader {
+                    kind: FrameKind::Bare,
+                    ack_now: false,
+                    link: 1,
+                    to: sent.link,
+                    seq: 1,
+                    ack: sent.seq + 1,
+                    ..sent
+                };
+                FrameHeader { payload_len: 0, ..bare }.encode(&mut bytes);
+                victim.sp.handle_frame(now, HONEST, &bytes, 0);
+            }
+        }
+        victim.ended()
+    });
+    assert_eq!(error, Some(CollectiveError::PeerLost { sp: HOSTILE, rank: Rank(1) }));
+}
