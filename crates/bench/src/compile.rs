@@ -15,10 +15,11 @@ use tempfile::TempDir;
 macro_rules! sources {
     ($($name:literal)+) => { [$(($name, include_str!(concat!("../programs/", $name)))),+] };
 }
-const SOURCES: [(&str, &str); 23] = sources! {
+const SOURCES: [(&str, &str); 24] = sources! {
     "batches.c" "calls.c" "calls.h" "cg.c" "collective.c" "calibrate.c" "compute.c" "compute.h" "control.c" "control.h"
     "fft3d.c" "fluid.lammps" "messages.c" "../../../examples/pagerank.c" "panel.c" "options.c" "options.h" "radix.c"
     "repetitions.c" "repetitions.h" "transport.h" "transport_mpi.c" "transport_outboard.c"
+    "transport_sockets.c"
 };
 /// What names no library, and is compiled once.
 const PLAIN_SOURCES: [&str; 5] = ["compute.c", "control.c", "options.c", "repetitions.c", "calls.c"];
@@ -53,6 +54,11 @@ impl Toolchain {
     pub(crate) fn outboard(include: &Path, lib: &Path) -> Self {
         let library = linked(include, lib, "outboard");
         Self { compiler: PLAIN_COMPILER.into(), transport: "transport_outboard.c", library }
+    }
+
+    /// No library.
+    pub(crate) fn sockets() -> Self {
+        Self { compiler: PLAIN_COMPILER.into(), transport: "transport_sockets.c", library: Vec::new() }
     }
 }
 
@@ -181,7 +187,7 @@ mod tests {
         let workshop = Workshop::open().unwrap();
         assert!(workshop.calibrator().unwrap().is_file());
         let header = concat!(env!("CARGO_MANIFEST_DIR"), "/../client/include");
-        let ours = ["collective.c", "batches.c", "messages.c", "transport_outboard.c"];
+        let ours = ["collective.c", "batches.c", "messages.c", "transport_outboard.c", "transport_sockets.c"];
         for source in ours.into_iter().chain(PLAIN_SOURCES) {
             let arguments = ["-Werror", "-Wshadow", "-I", header, "-c", source].map(OsString::from);
             workshop.compile("outboard", Path::new(PLAIN_COMPILER), &arguments).unwrap();

@@ -50,6 +50,7 @@ mod report;
 mod run;
 mod samples;
 mod setup;
+mod sockets;
 mod table;
 mod verdicts;
 
@@ -76,5 +77,6 @@ pub use recorded::{
 pub use report::{Cost, LateRow, Limits, LossRow, Overlap, Report, Row, Spread, Subject, ThreadCpu, Throughput};
 pub use run::run;
 pub use setup::{Setup, default_peers_dir};
+pub use sockets::Sockets;
 pub use table::{render as render_table, render_by_size};
 pub use verdicts::{VerdictRow, render_verdicts};

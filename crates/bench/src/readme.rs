@@ -15,7 +15,7 @@
 //! Never does: measuring.
 
 use crate::report::Report;
-use crate::{BatchRow, BenchError, Cell, Peer, ProgramRow, Row, VerdictRow};
+use crate::{BatchRow, BenchError, Cell, Peer, ProgramRow, Row, Sockets, VerdictRow};
 use outboard_units::Size;
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -256,6 +256,7 @@ fn column(system: &str) -> Option<&'static str> {
         "outboard" => Some("Outboard"),
         "outboard below debian" => Some("... below Open MPI 4.1"),
         "outboard below debian, shared heap" => Some("... with the shared heap"),
+        Sockets::NAME => Some("sockets alone"),
         peer => match peer.parse().ok()? {
             Peer::Mpich => Some("MPICH 5.0"),
             Peer::OpenMpi => Some("Open MPI 5.0"),

@@ -1,13 +1,13 @@
 //! `outboard bench processor-time`: what two exchanges take of the processors below the shim, with the program's large
-//! allocations in plain memory and in the shared heap, beside the peers in one run.
+//! allocations in plain memory and in the shared heap, beside the peers and beside TCP sockets alone, in one run.
 
 use std::process::ExitCode;
 
 use clap::Args;
 use outboard::placement::ServiceProcesses;
-use outboard_bench::{BenchOptions, Choosing, Collective, Report, parse_sizes, render_processor_time};
+use outboard_bench::{BenchOptions, Choosing, Collective, Report, Sockets, System, parse_sizes, render_processor_time};
 
-use super::{SetupArgs, below_mpi_in, finish, systems};
+use super::{SetupArgs, below_mpi_in, finish};
 use crate::algorithm::Algorithms;
 use crate::error::CliError;
 use crate::places::Heap;
@@ -36,8 +36,9 @@ pub(super) fn processor_time(args: &ProcessorTimeArgs) -> Result<ExitCode, CliEr
         let algorithms = Algorithms::of(collective, &daemons)?;
         let below =
             |heap| below_mpi_in(heap, args.setup.mpi, algorithms.clone(), daemons.clone(), &Choosing::default());
-        let ours = [below(Heap::Plain)?, below(Heap::Shared)?];
-        report.rows.extend(outboard_bench::run(&options, &systems(&ours))?.rows);
+        let (plain, shared) = (below(Heap::Plain)?, below(Heap::Shared)?);
+        let systems: [&dyn System; 3] = [&plain, &shared, &Sockets];
+        report.rows.extend(outboard_bench::run(&options, &systems)?.rows);
     }
     let right = report.rows.iter().all(|row| row.cost.verified);
     finish(&args.setup, &report, &render_processor_time(&report.rows), right)

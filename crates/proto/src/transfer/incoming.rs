@@ -132,6 +132,12 @@ pub(super) fn distance(ranks: u32, name: &Name) -> u64 {
     u64::from((name.destination.0 + ranks - name.source.0) % ranks)
 }
 
+/// Whether bytes of a message follow others that have not come, of which `got` are here and `end` may come. Links lose
+/// nothing: the source has given the message up, with what was still under way of it, and will say so.
+fn is_behind_a_gap(got: u64, (offset, len): (u64, u64), end: u64) -> bool {
+    offset > got && offset.checked_add(len).is_some_and(|until| until <= end)
+}
+
 impl Credit {
     /// Bytes that may be under way.
     fn most(&self, quantum: Quantum) -> u64 {
@@ -234,8 +240,13 @@ impl Incoming {
         fragment: Fragment,
         len: u64,
     ) -> Option<Option<Ended>> {
-        let to = self.place_of_fragment(name, &fragment, len)?;
+        let to = self.place_of_fragment(name, &fragment, len);
         let expected = self.expected.get_mut(name)?;
+        let Some(to) = to else {
+            let Fragment { total, offset, .. } = fragment;
+            return (total == expected.posting.to.len && is_behind_a_gap(expected.got, (offset, len), total))
+                .then_some(None);
+        };
         if len > 0 {
             site.out.orders.push_back(Order::Deliver { payload: 0, offset: 0, to });
         }
@@ -398,7 +409,9 @@ impl Incoming {
         self.begin(site, &name);
         let account = account(&name);
         let coming = self.coming.get_mut(&key)?;
-        let to = coming.place(offset, len)?;
+        let Some(to) = coming.place(offset, len) else {
+            return is_behind_a_gap(coming.got, (offset, len), coming.granted).then_some(None);
+        };
         site.out.orders.push_back(Order::Deliver { payload: 0, offset: at, to });
         coming.got += len;
         let credit = self.credits.entry(account).or_default();

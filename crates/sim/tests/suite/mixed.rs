@@ -125,7 +125,8 @@ fn seeds_of_small_calls_that_found_something_stay_quiet() {
 /// ended a disputed call and left before others had heard that the group is made; two sizes of one call had different
 /// algorithms, and a rank waited for one that sends it nothing, or sent to one that expects nothing; a repair named the
 /// staging of a rank whose call had ended; what had waited behind a cut for a connection came before what was said when
-/// its peer was met again; a rank was blamed for what was lost with a link. Where ranks that disagree wait for each
+/// its peer was met again; a rank was blamed for what was lost with a link; bytes that were sent before a call failed
+/// came behind others that were sent again as nothing. Where ranks that disagree wait for each
 /// other, as docs/promise.md says, nothing else is wrong.
 #[test]
 fn seeds_of_hardships_that_found_something_stay_quiet() {
@@ -146,6 +147,7 @@ fn seeds_of_hardships_that_found_something_stay_quiet() {
     let wait_in_disputes = [3_287_640, 3_382_572, 3_392_753];
     let lost_with_the_link_of_before = [3_521_716];
     let waited_for_the_next_connection = [3_773_693, 3_245_465, 3_781_997];
+    let behind_what_was_given_up = [6_283_329];
     let all = [
         &given_up_in_turn[..],
         &silence_of_before,
@@ -164,6 +166,7 @@ fn seeds_of_hardships_that_found_something_stay_quiet() {
         &wait_in_disputes,
         &lost_with_the_link_of_before,
         &waited_for_the_next_connection,
+        &behind_what_was_given_up,
     ];
     stay_quiet(&all.concat(), mixed_hardships);
 }

@@ -1,0 +1,48 @@
+//! TCP sockets alone, as the limit of processor time: what the kernel takes to move the bytes of a call, one connection
+//! for each pair of ranks, without any library (programs/transport_sockets.c).
+//!
+//! Never does: calls other than alltoallv and allgather. Of the others there is more than one way over sockets.
+
+use crate::job::{Job, LaunchError, Process, Running, System};
+use crate::{Call, Toolchain};
+
+/// The first rank's port; nobody else listens on hosts of an emulated cluster.
+const FIRST_PORT: u32 = 7100;
+
+/// The system.
+#[derive(Clone, Copy, Debug)]
+pub struct Sockets;
+
+impl Sockets {
+    /// Its name in reports.
+    pub(crate) const NAME: &str = "sockets alone";
+}
+
+impl System for Sockets {
+    fn name(&self) -> String {
+        Self::NAME.to_owned()
+    }
+
+    fn algorithm(&self, _call: &Call) -> String {
+        "direct".to_owned()
+    }
+
+    fn toolchain(&self) -> Toolchain {
+        Toolchain::sockets()
+    }
+
+    fn launch(&self, job: &Job<'_>) -> Result<Running, LaunchError> {
+        let place = |rank: u32| format!("{}:{}", job.lab.address(job.host_of(rank) as u16), FIRST_PORT + rank);
+        let places: Vec<String> = (0..job.ranks).map(place).collect();
+        let start = |rank: u32| {
+            let (host, name) = (format!("h{}", job.host_of(rank)), format!("rank {rank} over sockets"));
+            let mut command =
+                job.lab.command(&host, job.program).map_err(|error| LaunchError::new(name.clone(), error))?;
+            command.args(job.arguments);
+            command.env("OUTBOARD_BENCH_SOCKETS", places.join(",")).env("OUTBOARD_BENCH_RANK", rank.to_string());
+            Process::start(name, command, job.directory)
+        };
+        let ranks = (0..job.ranks).map(start).collect::<Result<_, _>>()?;
+        Ok(Running { ranks, services: Vec::new(), stats: None })
+    }
+}
