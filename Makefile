@@ -81,7 +81,7 @@ bench: build
 	  --lab 4x250mbit --comm-core --sizes 256K,1M --peers mpich,intel-mpi --json target/bench/$$c-core.json || exit 1; done
 	$(OUTBOARD) bench programs --json target/bench/programs.json
 	$(OUTBOARD) bench programs --only cg,panel,pagerank --labs 4x250mbit --json target/bench/programs-250.json
-	OUTBOARD_CHOICE=adaptive $(OUTBOARD) bench grid --blocking --learn 1 --labs $(GRID_LABS) --json target/bench/grid.json
+	OUTBOARD_CHOICE=adaptive $(OUTBOARD) bench grid --blocking --learn 3 --labs $(GRID_LABS) --json target/bench/grid.json
 	OUTBOARD_CHOICE=adaptive $(OUTBOARD) bench grid --learn 1 --labs 4x1gbit --json target/bench/igrid.json
 	$(OUTBOARD) bench readme target/bench/*.json
 	$(OUTBOARD) bench readme --readme docs/grid.md --json docs/grid.json target/bench/grid.json target/bench/igrid.json
