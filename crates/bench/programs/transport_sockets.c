@@ -1,8 +1,8 @@
 /*
- * transport_sockets.c: the measuring program on TCP sockets alone, as what the kernel takes to move the bytes of a
- * call: each rank has a connection to each other one, sends from where the bytes lie, reads to where they belong, and
- * sleeps in between. Nothing frames, matches or protects a message, so no library that uses the same sockets can take
- * less. For the exchanges that the harness asks it for; other calls end the program.
+ * transport_sockets.c: the measuring program on TCP sockets alone. It shows what the kernel takes to move the bytes of
+ * a call by unicast: each rank has a connection to each other one, sends from where the bytes lie, reads to where they
+ * belong, and sleeps in between. Nothing frames, matches or protects a message. It has the two exchanges that `bench
+ * processor-time` measures; any other call ends the program.
  *
  * OUTBOARD_BENCH_SOCKETS has ADDRESS:PORT of all ranks, separated by commas; OUTBOARD_BENCH_RANK this one's number.
  */
@@ -25,7 +25,7 @@
 
 enum { CONNECT_S = 30, RETRY_NS = 10 * 1000 * 1000 };
 
-/* What is left of a call on one connection, and whether the kernel has said since that it would take or give more. */
+/* What is left of a call on one connection, one way, and whether the kernel may take or give more now. */
 struct way {
     char *at;
     size_t left;
@@ -245,8 +245,7 @@ void transport_barrier(void)
     transport_exchange(&mine, all, 1);
 }
 
-/* Messages without bytes, which are a byte on a connection: they begin when they are waited for, since a barrier may
- * come before. */
+/* Messages without bytes. Each is a byte on a connection, which begins in transport_wait: a barrier may come before. */
 static const struct transport_message *words;
 static int words_count;
 
@@ -270,7 +269,7 @@ void transport_wait(void)
     move_all();
 }
 
-/* What is not measured over sockets alone: there is more than one way to do it, and none is the limit. */
+/* Calls that are not measured over sockets alone: there is more than one way to carry them out. */
 #define OTHER(name, ...)                                             \
     void name(__VA_ARGS__)                                           \
     {                                                                \

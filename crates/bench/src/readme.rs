@@ -256,7 +256,7 @@ fn column(system: &str) -> Option<&'static str> {
         "outboard" => Some("Outboard"),
         "outboard below debian" => Some("... below Open MPI 4.1"),
         "outboard below debian, shared heap" => Some("... with the shared heap"),
-        Sockets::NAME => Some("sockets alone"),
+        Sockets::NAME => Some(Sockets::NAME),
         peer => match peer.parse().ok()? {
             Peer::Mpich => Some("MPICH 5.0"),
             Peer::OpenMpi => Some("Open MPI 5.0"),

@@ -1,5 +1,5 @@
-//! TCP sockets alone, as the limit of processor time: what the kernel takes to move the bytes of a call, one connection
-//! for each pair of ranks, without any library (programs/transport_sockets.c).
+//! TCP sockets alone, as the limit of unicast in processor time: what the kernel takes to move the bytes of a call, by
+//! one connection for each pair of ranks and no library (programs/transport_sockets.c).
 //!
 //! Never does: calls other than alltoallv and allgather. Of the others there is more than one way over sockets.
 

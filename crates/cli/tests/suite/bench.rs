@@ -7,7 +7,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-const OUTBOARD: &str = env!("CARGO_BIN_EXE_outboard");
+use crate::program::OUTBOARD;
 
 /// The rows of one run with these arguments of `outboard bench`.
 fn rows(arguments: &[&str]) -> Vec<Value> {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::job::{Job, Outcome, left_of};
-use crate::program::home;
+use crate::program::{OUTBOARD, home};
 use crate::timeline;
 
 /// Within this every other rank hears of a killed rank or daemon (requirement of the C interface).
@@ -86,7 +86,7 @@ fn bench_compares_numbers_of_service_processes() {
     const REPETITIONS: f64 = 2.0;
     let directory = tempfile::tempdir().expect("a directory");
     let (rows, charts) = (directory.path().join("rows"), directory.path().join("charts"));
-    let output = Command::new(env!("CARGO_BIN_EXE_outboard"))
+    let output = Command::new(OUTBOARD)
         .args(["bench", "allgather", "--lab", "2x1gbit", "--ranks-per-host", "4", "--service-processes", "1,2"])
         .args(["--sizes", "256K", "--repetitions", &REPETITIONS.to_string(), "--json"])
         .arg(&rows)

@@ -7,8 +7,10 @@ use outboard_plan::{Arguments, Topology};
 use outboard_plan_tools::{contract, goal, text, verify};
 use serde_json::Value;
 
+use crate::program::OUTBOARD;
+
 fn explain(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_outboard")).arg("explain").args(arguments).output().expect("the command starts")
+    Command::new(OUTBOARD).arg("explain").args(arguments).output().expect("the command starts")
 }
 
 /// What is shown for arguments that fit.

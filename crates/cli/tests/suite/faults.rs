@@ -6,10 +6,10 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use crate::program::home;
+use crate::program::{OUTBOARD, home};
 
 fn outboard(words: &[&str], home: &Path) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_outboard")).args(words).env("OUTBOARD_HOME", home).output().expect("it starts")
+    Command::new(OUTBOARD).args(words).env("OUTBOARD_HOME", home).output().expect("it starts")
 }
 
 /// How long it takes is for the bench to say, on a machine that has nothing else to do.

@@ -16,7 +16,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::program::ranks_program;
+use crate::program::{OUTBOARD, ranks_program};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
@@ -26,8 +26,6 @@ const LIMIT: Duration = Duration::from_secs(60);
 const END_LIMIT: Duration = Duration::from_secs(10);
 /// Set to a word of its own for every job.
 const MARK: &str = "OUTBOARD_TEST_JOB";
-
-const OUTBOARD: &str = env!("CARGO_BIN_EXE_outboard");
 
 /// A running `outboard run`.
 pub(crate) struct Job {

@@ -4,11 +4,13 @@ use std::process::{Command, Output, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use crate::program::OUTBOARD;
+
 /// Longer than any machine takes to start a cluster; reached only if the test fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn lab(words: &[&str], state: &std::path::Path) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_outboard"));
+    let mut command = Command::new(OUTBOARD);
     command.arg("lab").args(words).env("XDG_RUNTIME_DIR", state);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command starts");
     let (done, ended) = mpsc::channel();

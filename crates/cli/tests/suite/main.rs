@@ -1,4 +1,4 @@
-//! All tests of the command: one program, since each more is built for seconds.
+//! All tests of the command, in one program.
 
 mod arrows;
 mod bench;

@@ -6,8 +6,10 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
+use crate::program::OUTBOARD;
+
 fn sim(arguments: &str, trace: &Path) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_outboard"));
+    let mut command = Command::new(OUTBOARD);
     command.arg("sim").args(arguments.split(' ')).args(["--seeds", "1", "--trace"]).arg(trace);
     command.output().expect("the command starts")
 }

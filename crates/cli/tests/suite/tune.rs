@@ -9,8 +9,10 @@ use std::process::{Command, Output};
 
 use outboard_plan::selection::{Collective, Tuning};
 
+use crate::program::OUTBOARD;
+
 fn outboard(arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_outboard"));
+    let mut command = Command::new(OUTBOARD);
     command.args(arguments).env_remove("OUTBOARD_TUNING").output().expect("the command starts")
 }
 
@@ -61,9 +63,8 @@ fn a_rank_whose_daemon_chooses_otherwise_measures_nothing() {
     let (theirs, output) = (directory.path().join("daemons.toml"), directory.path().join("out.toml"));
     fs::write(&theirs, "[cost]\nlatency = \"1 ms\"\n").expect("written");
     let (theirs, output) = (theirs.to_str().expect("ASCII"), output.to_str().expect("ASCII"));
-    let own = env!("CARGO_BIN_EXE_outboard");
     let refused =
-        outboard(&["run", "-n", "2", "--tuning", theirs, "--quiet", own, "tune", "--rank", "--output", output]);
+        outboard(&["run", "-n", "2", "--tuning", theirs, "--quiet", OUTBOARD, "tune", "--rank", "--output", output]);
     assert!(!refused.status.success());
     let said = String::from_utf8_lossy(&refused.stderr);
     assert!(said.contains("chooses by a tuning of digest") && said.contains("OUTBOARD_TUNING"), "{said}");
@@ -76,8 +77,7 @@ fn ranks_that_a_launcher_started_write_the_file() {
     let directory = tempfile::tempdir().expect("a directory");
     let output = directory.path().join("tuning.toml");
     let path = output.to_str().expect("ASCII");
-    let own = env!("CARGO_BIN_EXE_outboard");
-    let rank = [own, "tune", "--rank", "--sizes", "64,4K", "--repetitions", "3", "--output", path];
+    let rank = [OUTBOARD, "tune", "--rank", "--sizes", "64,4K", "--repetitions", "3", "--output", path];
     let measured = outboard(&[&["run", "-n", "2", "--quiet"], &rank[..]].concat());
     assert!(measured.status.success(), "{}", String::from_utf8_lossy(&measured.stderr));
     let tuning = read(&output);

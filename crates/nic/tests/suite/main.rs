@@ -1,4 +1,4 @@
-//! All tests of engines from outside: one program, since each more is built for seconds.
+//! All tests of engines from outside, in one program.
 
 mod datapath;
 mod ordered;

@@ -320,7 +320,7 @@ fn a_dead_host_is_named_and_leaves_nothing_behind() {
         let statistics = daemon.statistics();
         assert!(quiet && statistics["calls"] == 0 && statistics["ranks"] == 0, "{statistics}");
         // A connection to the other host stays.
-        assert!(daemon.descriptors() <= before + 4, "{} descriptors, {before} at the start", daemon.descriptors());
+        daemon.await_descriptors(before + 4);
     }
 }
 

@@ -1,5 +1,5 @@
-//! Daemons on hosts of emulated clusters. This program is also the lab's processes and the ranks, so it has a `main` of
-//! its own.
+//! Daemons on hosts of emulated clusters. This program is also the lab's processes, the ranks and the strangers, so it
+//! has a `main` of its own.
 
 mod hosts;
 mod offloaded;

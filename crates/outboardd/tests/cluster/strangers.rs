@@ -1,6 +1,4 @@
 //! What others on the network send to the daemons of an emulated cluster, and what nobody there believes.
-//!
-//! This program is also the lab's processes, the ranks and the strangers, so it has a `main` of its own.
 
 use std::path::Path;
 

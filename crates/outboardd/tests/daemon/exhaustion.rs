@@ -3,13 +3,13 @@
 
 use std::fs::File;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use outboard::{Context, Contribution, Element, Group, Operator, Outcome, Reduction, Status};
 
+use crate::support::scenarios::LIMIT;
 use crate::support::{DAEMON, Daemon, Rank, SCENARIO, again};
 
-const LIMIT: Duration = Duration::from_secs(60);
 const BLOCK: usize = 10_000;
 
 /// A daemon that may have so many descriptors.

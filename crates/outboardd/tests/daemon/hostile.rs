@@ -23,8 +23,8 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 use siphasher::sip::SipHasher13;
 
 use crate::support::Daemon;
+use crate::support::scenarios::LIMIT;
 
-const LIMIT: Duration = Duration::from_secs(60);
 /// Ranks of a group at most.
 const MOST_RANKS: u32 = u16::MAX as u32;
 

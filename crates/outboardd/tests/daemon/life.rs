@@ -1,7 +1,5 @@
 //! A daemon that is told to end, and ranks that outlive theirs.
 
-use std::time::Duration;
-
 use outboard::{Context, Status};
 use outboard_service::NamedSocket;
 use outboard_shm::attach::{ATTACH_VERSION, Channel};
@@ -9,6 +7,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::fs::Mode;
 use rustix::net::SocketType;
 
+use crate::support::scenarios::LIMIT;
 use crate::support::{Daemon, Rank, SCENARIO, again, conformance};
 
 #[test]
@@ -39,7 +38,7 @@ fn a_daemon_of_another_version_is_told_with_both() {
         let mut waiting = [PollFd::new(&listener, PollFlags::IN)];
         rustix::event::poll(&mut waiting, None).expect("a rank comes");
         let channel = Channel::from(listener.accept().expect("descriptors").expect("it waits"));
-        assert!(channel.wait(Duration::from_secs(60)).expect("poll"), "no greeting");
+        assert!(channel.wait(LIMIT).expect("poll"), "no greeting");
         // Of what another release says, the first numbers are where ours are: magic number and version.
         let mut message = [0; 6];
         rustix::net::recv(&channel, &mut message, rustix::net::RecvFlags::empty()).expect("it waits");

@@ -1,5 +1,4 @@
-//! A daemon as a process of its own, its ranks beside it on this host: one program, since each more is built for ten
-//! seconds.
+//! A daemon as a process of its own, its ranks beside it on this host.
 
 mod busy;
 mod churn;
@@ -23,7 +22,8 @@ mod withdrawn;
 #[path = "../support/mod.rs"]
 mod support;
 
+/// The ranks and daemons of the other tests; nothing when it is started as a test.
 #[test]
 fn another_process() {
-    support::another_process();
+    support::run_scenario();
 }

@@ -2,16 +2,16 @@
 //! and in bad, many groups at once, many jobs at once. The short versions run with all tests, the long ones by `make
 //! soak`.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use outboard::{Context, Contribution, Group, Request};
 
+use crate::support::scenarios::LIMIT;
 use crate::support::{Daemon, Rank, all_say, let_go, ranks};
 
 /// What a daemon may grow by after its warm-up, bytes. Its heap has holes by then, and where the next long-lived object
 /// goes is luck: up to this much was seen to come and go. Of 100,000 cycles one that loses 21 bytes each is found.
 const TOLERANCE: u64 = 2 << 20;
-const LIMIT: Duration = Duration::from_secs(60);
 const BLOCK: usize = 64;
 
 /// What a daemon holds while nobody is attached.

@@ -8,11 +8,10 @@ use std::time::{Duration, Instant};
 use outboard::{Contribution, Group, Request, Status};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
+use crate::support::scenarios::LIMIT;
 use crate::support::{Daemon, group};
 
 const BYTES: usize = 1 << 20;
-/// For whatever ends.
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// Memory of this process of which no page is there, and whose page faults are told to a descriptor and left at that.
 struct Unserved {

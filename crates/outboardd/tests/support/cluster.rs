@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode};
 
 use outboard_lab::{Lab, LabSpec, Loss};
 
-use super::{DAEMON, Daemon, Rank, SCENARIO, all_say, let_go, scenarios, start_ranks};
+use super::{DAEMON, Daemon, Rank, SCENARIO, all_say, let_go, run_scenario, start_ranks};
 
 const RATE: u64 = 500_000_000;
 const PORT: u16 = 7000;
@@ -18,8 +18,7 @@ pub(crate) type Test = (&'static str, fn());
 /// Runs the tests whose name has the first word that is no option, or is what the environment says.
 pub(crate) fn main(modules: &[(&str, &[Test])]) -> ExitCode {
     outboard_lab::holder_main_if_requested();
-    if let Ok(scenario) = std::env::var(SCENARIO) {
-        scenarios::run(&scenario);
+    if run_scenario() {
         return ExitCode::SUCCESS;
     }
     let filter = std::env::args().skip(1).find(|word| !word.starts_with('-')).unwrap_or_default();

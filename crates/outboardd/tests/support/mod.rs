@@ -24,7 +24,7 @@ use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use outboard::rendezvous::{TOKEN, Token};
 use outboard::{Context, Group};
@@ -33,7 +33,7 @@ use rustix::process::{Pid, Signal, kill_process};
 /// Names the scenario to a rank; see [`scenarios`].
 pub(crate) const SCENARIO: &str = "OUTBOARD_TEST_SCENARIO";
 
-/// This very program, so that its test [`another_process`] alone is run: with a scenario in the environment.
+/// This very program, so that its test `another_process` alone is run: with a scenario in the environment.
 pub(crate) fn again() -> Command {
     let mut command = Command::new(std::env::current_exe().expect("a path"));
     command.args(AGAIN);
@@ -43,12 +43,9 @@ pub(crate) fn again() -> Command {
 /// What makes a program with tests run that one alone.
 pub(crate) const AGAIN: [&str; 5] = ["--exact", "another_process", "--nocapture", "--test-threads", "1"];
 
-/// What the test of this name does in every program with tests: the ranks and daemons of the others; nothing when
-/// started as a test.
-pub(crate) fn another_process() {
-    if let Ok(scenario) = std::env::var(SCENARIO) {
-        scenarios::run(&scenario);
-    }
+/// Runs the scenario of the environment, as one of the ranks and daemons of a test. False if there is none.
+pub(crate) fn run_scenario() -> bool {
+    std::env::var(SCENARIO).inspect(|scenario| scenarios::run(scenario)).is_ok()
 }
 
 /// What ranks know one another by.
@@ -56,9 +53,6 @@ pub(crate) const SECRET: &str = "known to tests alone";
 
 /// The daemon's program.
 pub(crate) const DAEMON: &str = env!("CARGO_BIN_EXE_outboardd");
-
-/// Time in which a daemon has closed what is of nobody's use any more.
-const CLOSING: Duration = Duration::from_secs(60);
 
 /// A running `outboardd` in a directory of its own.
 pub(crate) struct Daemon {
@@ -147,7 +141,7 @@ impl Daemon {
 
     /// Waits until it has no more descriptors than this: its threads close what ranks have sent, when nobody waits.
     pub(crate) fn await_descriptors(&self, most: usize) {
-        let deadline = Instant::now() + CLOSING;
+        let deadline = Instant::now() + scenarios::LIMIT;
         while self.descriptors() > most {
             assert!(Instant::now() < deadline, "{} descriptors are open, {most} were", self.descriptors());
             std::thread::yield_now();
@@ -347,7 +341,7 @@ pub(crate) fn group(daemon: &Daemon, ranks: u32) -> Vec<Group> {
 
 /// Serves the rendezvous of `ranks` ranks at `listener`.
 pub(crate) fn serve_rendezvous(listener: &TcpListener, ranks: usize) {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + scenarios::LIMIT;
     let token = Token::new(SECRET.as_bytes(), "");
     outboard::rendezvous::serve(listener, ranks as u32, &token, deadline).expect("all ranks met");
 }

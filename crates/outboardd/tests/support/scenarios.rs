@@ -15,7 +15,7 @@ use super::reductions::{self, check_sums, post_sums};
 use super::{life, offloaded, recorded, rooted, survivors};
 
 /// No wait of a test ends by this unless something is broken.
-pub(super) const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 /// Not a place of any buffer.
 const NOWHERE: *mut u8 = 8 as *mut u8;
 

@@ -1,4 +1,4 @@
-//! All tests of plans and what is done with them: one program, since each more is built for seconds.
+//! All tests of plans and what is done with them, in one program.
 
 mod alltoall;
 mod costs;

@@ -132,8 +132,8 @@ pub(super) fn distance(ranks: u32, name: &Name) -> u64 {
     u64::from((name.destination.0 + ranks - name.source.0) % ranks)
 }
 
-/// Whether bytes of a message follow others that have not come, of which `got` are here and `end` may come. Links lose
-/// nothing: the source has given the message up, with what was still under way of it, and will say so.
+/// Whether bytes of a message come behind a gap: `got` bytes of it are here, up to `end` may come. Links lose nothing,
+/// so the source has given up the message with all that was under way, and will say so.
 fn is_behind_a_gap(got: u64, (offset, len): (u64, u64), end: u64) -> bool {
     offset > got && offset.checked_add(len).is_some_and(|until| until <= end)
 }
@@ -232,7 +232,7 @@ impl Incoming {
         sound.then(|| MemRef { offset: to.offset + offset, len, ..*to })
     }
 
-    /// A fragment of an expected message. None when no such fragment can come now.
+    /// A fragment of an expected message, which is dropped behind a gap. None when no such fragment can come now.
     pub(super) fn handle_fragment(
         &mut self,
         site: &mut Site<'_>,
@@ -397,7 +397,8 @@ impl Incoming {
         self.coming.get(&key)?.place(offset, len)
     }
 
-    /// Bytes of a message, which lie at `at` of the payload. None when no such bytes can come; else what has ended.
+    /// Bytes of a message, which lie at `at` of the payload; they are dropped behind a gap. None when no such bytes can
+    /// come; else what has ended.
     pub(super) fn handle_bytes(
         &mut self,
         site: &mut Site<'_>,

@@ -1,4 +1,4 @@
-//! All tests of the machines: one program, since each more is built for seconds.
+//! All tests of the machines, in one program.
 
 mod allocations;
 mod documentation;

@@ -1,4 +1,4 @@
-//! All tests of simulated groups: one program, since each more is built for seconds.
+//! All tests of simulated groups, in one program.
 
 mod allgather;
 mod allgatherv;
