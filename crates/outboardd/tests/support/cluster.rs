@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
+use libtest_mimic::{Arguments, Trial};
 use outboard_lab::{Lab, LabSpec, Loss};
 
 use super::{DAEMON, Daemon, Rank, SCENARIO, all_say, let_go, run_scenario, start_ranks};
@@ -15,23 +16,23 @@ const PORT: u16 = 7000;
 /// A test and its name.
 pub(crate) type Test = (&'static str, fn());
 
-/// Runs the tests whose name has the first word that is no option, or is what the environment says.
+/// Runs the tests of these modules, or what the environment says.
 pub(crate) fn main(modules: &[(&str, &[Test])]) -> ExitCode {
     outboard_lab::holder_main_if_requested();
     if run_scenario() {
         return ExitCode::SUCCESS;
     }
-    let filter = std::env::args().skip(1).find(|word| !word.starts_with('-')).unwrap_or_default();
-    for (module, tests) in modules {
-        for (name, test) in *tests {
-            let name = format!("{module}::{name}");
-            if name.contains(&filter) {
-                test();
-                println!("test {name} ... ok");
-            }
-        }
-    }
-    ExitCode::SUCCESS
+    let mut arguments = Arguments::from_args();
+    // Each cluster has all processors.
+    arguments.test_threads = Some(1);
+    let trial = |module: &str, (name, test): Test| {
+        Trial::test(format!("{module}::{name}"), move || {
+            test();
+            Ok(())
+        })
+    };
+    let trials = modules.iter().flat_map(|(module, tests)| tests.iter().map(|&test| trial(module, test)));
+    libtest_mimic::run(&arguments, trials.collect()).exit_code()
 }
 
 /// A lab whose hosts run daemons.
