@@ -12,7 +12,7 @@
 //! Invariant: the instances of a rank's calls are 1, 2, 3, ...
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::{Bound, RangeBounds};
+use std::ops::RangeBounds;
 use std::sync::Arc;
 
 use outboard_plan::Rank;
@@ -34,9 +34,11 @@ use crate::wire::{GroupMessage, InstanceMessage, Message};
 
 mod anew;
 mod calls;
+mod losses;
 mod making;
 mod watching;
 
+use self::losses::Lost;
 use super::turns::Standing;
 use super::{Node, SentBatch};
 
@@ -54,16 +56,6 @@ enum State {
     Creating { barrier: Barrier, askers: Vec<Rank> },
     Ready,
     Broken(CollectiveError),
-}
-
-/// How a rank left.
-#[derive(Debug, Clone, Copy)]
-struct Lost {
-    after: InstanceId,
-    /// Its calls up to then ended well.
-    well: bool,
-    /// Whose loss failed its calls; itself otherwise. All ranks are told of the same one.
-    cause: Rank,
 }
 
 /// A group that broke, and that its local ranks have left.
@@ -125,6 +117,10 @@ pub(super) struct Group {
     left: BTreeSet<Rank>,
     /// Ranks that take part in nothing after an instance.
     lost: BTreeMap<Rank, Lost>,
+    /// What fails at another member though nobody has told us so: the instances after this one, because of a rank.
+    failing_elsewhere: Option<(InstanceId, Rank)>,
+    /// Members that took part in what fails here, with the first instance that they were told of, or [`TAGGED`] for all.
+    told_failing: BTreeMap<SpId, InstanceId>,
     /// A call of a rank here has ended with an error.
     failed: bool,
     /// By service process: how many of its ranks are not lost, and the last instance that a lost one took part in.
@@ -167,6 +163,8 @@ impl Group {
             asked: BTreeSet::new(),
             left: BTreeSet::new(),
             lost: BTreeMap::new(),
+            failing_elsewhere: None,
+            told_failing: BTreeMap::new(),
             failed: false,
             last: vec![InstanceId(0); staying.len()],
             staying,
@@ -262,8 +260,8 @@ impl Group {
         match &self.state {
             State::Broken(e) => Some(e.clone()),
             State::Creating { .. } | State::Ready => {
-                let lost = self.lost.values().find(|lost| lost.after < instance);
-                lost.map(|lost| CollectiveError::RankLost(lost.cause))
+                let failing = self.losses().find(|(after, _)| *after < instance);
+                failing.map(|(_, cause)| CollectiveError::RankLost(cause))
             }
         }
     }
@@ -327,7 +325,10 @@ impl Group {
         payload_len: u32,
     ) -> bool {
         match body {
-            InstanceMessage::Inquire => self.handle_inquiry(&mut node.out, instance, from),
+            InstanceMessage::Inquire => {
+                self.tell_failing(&mut node.out, from, instance);
+                self.handle_inquiry(&mut node.out, instance, from)
+            }
             InstanceMessage::Absent(ranks) => self.handle_absent(&mut node.out, instance, from, &ranks),
             InstanceMessage::Ready { step, signature, rank } => {
                 self.handle_ready(node, instance, (from_index, step), (signature, rank))
@@ -407,32 +408,6 @@ impl Group {
         known
     }
 
-    fn handle_lost(&mut self, node: &mut Node, from: SpId, rank: Rank, lost: Lost) -> bool {
-        if ![rank, lost.cause].iter().all(|rank| self.members.has_rank(*rank)) || self.members.sp_of(rank) != from {
-            return false;
-        }
-        self.lose_rank(node, rank, lost);
-        match self.state {
-            State::Ready => self.mind_lost(node, self.members.of_rank[rank.0 as usize] as usize),
-            State::Creating { .. } | State::Broken(_) => self.mind_peers(node),
-        }
-        true
-    }
-
-    /// Instances after the last that `rank` took part in fail: they need it.
-    fn lose_rank(&mut self, node: &mut Node, rank: Rank, lost: Lost) {
-        let Lost { after, cause, .. } = lost;
-        let at = self.members.of_rank[rank.0 as usize] as usize;
-        if self.lost.insert(rank, lost).is_none() {
-            self.staying[at] -= 1;
-        }
-        self.last[at] = self.last[at].max(after);
-        self.fail_instances(node, (Bound::Excluded(after), Bound::Unbounded), &CollectiveError::RankLost(cause));
-        let open: Vec<InstanceId> = self.instances.range(..=after).map(|(instance, _)| *instance).collect();
-        open.into_iter().for_each(|instance| self.compare_with_left(node, instance));
-        self.with_tagged(node, |tagged, cx| tagged.lose(cx, rank));
-    }
-
     fn fail_instances(&mut self, node: &mut Node, which: impl RangeBounds<InstanceId>, error: &CollectiveError) {
         let (mut cx, instances, _) = self.all((&node.config, &mut node.out));
         for (id, instance) in instances.range_mut(which) {
@@ -469,8 +444,8 @@ impl Group {
         let after = InstanceId(first.unwrap_or(self.calls[local].0));
         let well = !self.failed;
         // News of the loss that failed its calls may be behind this one on the way to others.
-        let earlier = self.lost.values().find(|lost| !well && lost.after <= after);
-        let cause = earlier.map_or(rank, |lost| lost.cause);
+        let earlier = self.losses().find(|(lost, _)| !well && *lost <= after);
+        let cause = earlier.map_or(rank, |(_, cause)| cause);
         let body = match &mut self.state {
             State::Creating { askers, .. } => {
                 askers.retain(|asker| *asker != rank);

@@ -346,3 +346,36 @@ fn programs_of_calls_in_flight_count_to_their_job() {
         assert!(is_out_of_room(error) && (10..200).contains(&calls), "{calls} calls");
     }
 }
+
+/// Two members were told different things: that a rank has left, that the group has ended. Who takes part in what fails
+/// at the other hears why, once.
+#[test]
+fn who_takes_part_in_what_has_failed_hears_why() {
+    let config = Config::default();
+    let mut here = Endpoint::new(SpId(HERE), config.clone(), 1);
+    let spec = support::spec(&[HERE, 11, 12]);
+    let (liar, honest, now) = (SpId(11), SpId(12), Instant(1));
+    here.handle_create_group(now, Account::default(), &spec, Rank(0));
+    here.handle_frame(now, liar, &frame(0, &step(&spec, 1, &config), 0), 0);
+    here.handle_frame(now, honest, &frame(0, &step(&spec, 0, &config), 0), 0);
+    let (_, events) = drive(&mut here, now);
+    assert!(events.contains(&Event::GroupReady { group: spec.handle, rank: Rank(0), result: Ok(()) }), "{events:?}");
+    let barrier = |instance| {
+        let signature = Signature { kind: CallKind::Barrier, bytes: 0 };
+        let body = InstanceMessage::Ready { step: 0, signature, rank: Rank(2) };
+        Message::instance(spec.handle, InstanceId(instance), body)
+    };
+    let mut told = |number, said_by_liar, called| {
+        here.handle_frame(now, liar, &frame(number, &said_by_liar, 0), 0);
+        here.handle_frame(now, honest, &frame(number, &called, 0), 0);
+        let of_group = |(to, message)| (to == honest && matches!(message, Message::Group { .. })).then_some(message);
+        drive(&mut here, now).0.into_iter().filter_map(of_group).collect::<Vec<_>>()
+    };
+    let left = leaves(&spec, Rank(1));
+    assert_eq!(told(1, left.clone(), barrier(1)), [left]);
+    assert_eq!(told(2, Message::Void, barrier(2)), []);
+    let error = CollectiveError::Memory(Rank(1));
+    let ended = of(&spec, GroupMessage::Abort { fingerprint: spec.fingerprint(), error });
+    assert_eq!(told(3, ended.clone(), barrier(3)), [ended]);
+    assert_eq!(told(4, Message::Void, barrier(4)), []);
+}

@@ -194,12 +194,17 @@ impl World<'_> {
         self.unfinished() == 0
     }
 
-    /// Whether all that is not over is of groups whose ranks disagree on a reduction or a gather without a deadline.
-    /// There one may wait for a message that the algorithm of the other has no place for.
+    /// Whether all that is not over is of groups whose ranks disagree on a reduction or a gather without a deadline, or
+    /// on a scatter whose root has nothing for anybody. There one may wait for a message that the algorithm of the
+    /// other has no place for.
     pub(super) fn waits_in_disputes(&self) -> bool {
         self.scenario.groups.iter().enumerate().all(|(number, group)| {
             let waits = |call: &CallPlan| {
-                let kind = matches!(call.pattern, Pattern::Reduction { .. } | Pattern::Gather { .. });
+                let kind = match call.pattern {
+                    Pattern::Reduction { .. } | Pattern::Gather { .. } => true,
+                    Pattern::Scatter { .. } => call.bytes == 0,
+                    _ => false,
+                };
                 kind && call.is_disputed() && call.deadline.is_none()
             };
             let over = || (0..group.members.len()).all(|member| self.member_is_over(number, member));

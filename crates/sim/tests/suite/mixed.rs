@@ -144,7 +144,7 @@ fn seeds_of_hardships_that_found_something_stay_quiet() {
     let left_a_dispute_before_others_heard_of_the_group = [3_543_123, 3_845_662];
     let sent_another_way = [3_260_576, 4_022_033, 4_278_616];
     let staging_of_a_rank_that_went_on = [4_253_833];
-    let wait_in_disputes = [3_287_640, 3_382_572, 3_392_753];
+    let wait_in_disputes = [3_287_640, 3_382_572, 3_392_753, 7_527_953];
     let lost_with_the_link_of_before = [3_521_716];
     let waited_for_the_next_connection = [3_773_693, 3_245_465, 3_781_997];
     let behind_what_was_given_up = [6_283_329];

@@ -216,6 +216,7 @@ impl Group {
             return false;
         }
         if self.doom(instance).is_some() {
+            self.tell_failing(&mut node.out, self.members.sps[from as usize], instance);
             return true;
         }
         if self.has_ended(instance) {
@@ -253,10 +254,11 @@ impl Group {
             | TransferMessage::Done(_) => {}
         }
         if self.broken().is_some() {
+            self.tell_failing(&mut node.out, from, TAGGED);
             return true;
         }
         // What one call of a collective that has failed still has under way comes to nobody.
-        let failed = !self.lost.is_empty();
+        let failed = self.losses().next().is_some();
         let (transfer, mut site) = self.transfer(node);
         match transfer.handle(&mut site, from, message, payload_len) {
             Ok(sound) => sound || failed,
@@ -281,6 +283,7 @@ impl Group {
             return false;
         }
         if self.doom(instance).is_some() {
+            self.tell_failing(&mut node.out, from, instance);
             return true;
         }
         if self.has_ended(instance) {
