@@ -12,7 +12,7 @@
 //! Invariant: the instances of a rank's calls are 1, 2, 3, ...
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::RangeBounds;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use outboard_plan::Rank;
@@ -117,9 +117,9 @@ pub(super) struct Group {
     left: BTreeSet<Rank>,
     /// Ranks that take part in nothing after an instance.
     lost: BTreeMap<Rank, Lost>,
-    /// What fails at another member though nobody has told us so: the instances after this one, because of a rank.
+    /// The instances after this one fail at another member, because of this rank.
     failing_elsewhere: Option<(InstanceId, Rank)>,
-    /// Members that took part in what fails here, with the first instance that they were told of, or [`TAGGED`] for all.
+    /// Members that took part in what fails here, with the first instance that they were told of: [`TAGGED`] for all.
     told_failing: BTreeMap<SpId, InstanceId>,
     /// A call of a rank here has ended with an error.
     failed: bool,
@@ -408,9 +408,10 @@ impl Group {
         known
     }
 
-    fn fail_instances(&mut self, node: &mut Node, which: impl RangeBounds<InstanceId>, error: &CollectiveError) {
+    /// The instances after this one fail; all of them, after 0.
+    fn fail_instances(&mut self, node: &mut Node, after: InstanceId, error: &CollectiveError) {
         let (mut cx, instances, _) = self.all((&node.config, &mut node.out));
-        for (id, instance) in instances.range_mut(which) {
+        for (id, instance) in instances.range_mut((Bound::Excluded(after), Bound::Unbounded)) {
             cx.out.touch(cx.members.handle, *id);
             instance.fail(&mut cx, error.clone());
         }
@@ -495,7 +496,7 @@ impl Group {
             };
             node.out.events.push_back(Event::GroupReady { group, rank, result });
         }
-        self.fail_instances(node, .., &error);
+        self.fail_instances(node, InstanceId(0), &error);
         self.failed |= self.tagged.in_flight() > 0;
         let (mut cx, _, tagged) = self.all((&node.config, &mut node.out));
         tagged.fail_all(&mut cx, &error);

@@ -45,8 +45,8 @@ fn forged_datagrams_are_counted_and_change_no_byte() {
     assert!((0..20).any(|seed| forged(seed, false).is_err()), "somebody alters payloads");
 }
 
-/// A service process says to one member that its rank has left, and to the other that it left after a call that is
-/// far from now: it had taken part in all of theirs.
+/// A service process tells one member that its rank has left, and the other that the rank left after a call of the far
+/// future. The other takes the rank for one that has done its part, and waits for the first.
 #[test]
 fn who_was_told_something_else_hears_what_fails_at_others() {
     play(&script(7_265_920)).expect("all calls end");

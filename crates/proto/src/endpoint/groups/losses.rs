@@ -1,10 +1,9 @@
 //! Ranks that are lost: what fails with them, and who hears of it.
 //!
-//! The service process of a rank says to all after which instance the rank takes part in nothing, behind all that it
-//! owes them on each link. Who takes part in what has failed at another member has not heard that yet, or was told
-//! something else; that member says so, once. Never decides that a rank is lost.
-
-use std::ops::Bound;
+//! The service process of a rank tells all members after which instance the rank takes part in nothing. On each link
+//! this news comes behind all that the rank owes. A member that still takes part in a later instance has not heard the
+//! news, or was told something else: whoever has failed that instance answers it, once. Never decides that a rank is
+//! lost.
 
 use outboard_plan::Rank;
 
@@ -57,7 +56,7 @@ impl Group {
             self.staying[at] -= 1;
         }
         self.last[at] = self.last[at].max(after);
-        self.fail_instances(node, (Bound::Excluded(after), Bound::Unbounded), &CollectiveError::RankLost(cause));
+        self.fail_instances(node, after, &CollectiveError::RankLost(cause));
         let open: Vec<InstanceId> = self.instances.range(..=after).map(|(instance, _)| *instance).collect();
         open.into_iter().for_each(|instance| self.compare_with_left(node, instance));
         self.with_tagged(node, |tagged, cx| tagged.lose(cx, rank));
@@ -66,30 +65,29 @@ impl Group {
     /// A member takes part in what fails here: it hears why, in case it was told something else.
     pub(super) fn tell_failing(&mut self, out: &mut Outbox, to: SpId, instance: InstanceId) {
         let of_others = |(rank, lost): &(&Rank, &Lost)| lost.after < instance && self.members.sp_of(**rank) != to;
-        let (first, body) = match &self.state {
-            State::Broken(error) => {
-                let fingerprint = self.members.fingerprint;
-                (TAGGED, GroupMessage::Abort { fingerprint, error: error.clone() })
-            }
+        let (group, fingerprint) = (self.members.handle, self.members.fingerprint);
+        let (first, message) = match &self.state {
+            State::Broken(error) => (TAGGED, Message::abort(group, fingerprint, error.clone())),
             State::Creating { .. } | State::Ready => match self.lost.iter().find(of_others) {
                 Some((&rank, &Lost { after, well, cause })) => {
-                    (InstanceId(after.0 + 1), GroupMessage::Lost { rank, after, well, cause })
+                    let body = GroupMessage::Lost { rank, after, well, cause };
+                    (InstanceId(after.0 + 1), Message::Group { group, body })
                 }
                 None => return,
             },
         };
         if self.told_failing.get(&to).is_none_or(|told| first < *told) {
             self.told_failing.insert(to, first);
-            out.messages.push_back((to, Message::Group { group: self.members.handle, body }));
+            out.messages.push_back((to, message));
         }
     }
 
-    /// Another member says what fails there, because of a rank that is not its own. So it fails here; when the rank left
-    /// and what it owes, its own service process says.
+    /// A member says which instances fail there because of a rank of somebody else. They fail here, too. Nothing else
+    /// follows: what the rank still owes comes from its own service process.
     fn hear_of_failing(&mut self, node: &mut Node, (after, cause): (InstanceId, Rank)) {
         if self.failing_elsewhere.is_none_or(|(earlier, _)| after < earlier) {
             self.failing_elsewhere = Some((after, cause));
-            self.fail_instances(node, (Bound::Excluded(after), Bound::Unbounded), &CollectiveError::RankLost(cause));
+            self.fail_instances(node, after, &CollectiveError::RankLost(cause));
         }
     }
 }
