@@ -99,13 +99,15 @@ kinds! {
 }
 
 /// What messages are called, by their codes (docs/wire.md).
-const MESSAGES: [(u8, &str); 21] = [
+const MESSAGES: [(u8, &str); 23] = [
     (0, "void"),
     (1, "create"),
     (2, "lost"),
     (3, "abort"),
     (4, "ask"),
     (5, "refuse"),
+    (6, "waits"),
+    (7, "fails"),
     (16, "ready"),
     (17, "ask sizes"),
     (18, "sizes"),

@@ -119,10 +119,9 @@ pub(super) struct Group {
     lost: BTreeMap<Rank, Lost>,
     /// The instances after this one fail at another member, because of this rank.
     failing_elsewhere: Option<(InstanceId, Rank)>,
-    /// Members that took part in what fails here, with the first instance that they were told of: [`TAGGED`] for all.
-    told_failing: BTreeMap<SpId, InstanceId>,
-    /// A call of a rank here has ended with an error.
-    failed: bool,
+    /// The first instance in which a call of a rank here has ended with an error: one that never comes, if only calls of
+    /// messages have.
+    failed: Option<InstanceId>,
     /// By service process: how many of its ranks are not lost, and the last instance that a lost one took part in.
     staying: Vec<u32>,
     last: Vec<InstanceId>,
@@ -164,8 +163,7 @@ impl Group {
             left: BTreeSet::new(),
             lost: BTreeMap::new(),
             failing_elsewhere: None,
-            told_failing: BTreeMap::new(),
-            failed: false,
+            failed: None,
             last: vec![InstanceId(0); staying.len()],
             staying,
         }
@@ -238,6 +236,12 @@ impl Group {
         }
     }
 
+    /// A call of a rank here has ended with an error.
+    fn note_failed(&mut self, instance: InstanceId) {
+        let instance = if instance == TAGGED { InstanceId(u64::MAX) } else { instance };
+        self.failed = Some(self.failed.map_or(instance, |first| first.min(instance)));
+    }
+
     /// Whether this rank is served here, has asked for the group and not left it.
     pub(super) fn is_member(&self, rank: Rank) -> bool {
         self.asked.contains(&rank) && !self.left.contains(&rank)
@@ -292,6 +296,15 @@ impl Group {
             GroupMessage::Lost { rank, after, well, cause } => {
                 self.handle_lost(node, from, rank, Lost { after, well, cause })
             }
+            GroupMessage::Waits { fingerprint, instance } => {
+                if fingerprint == self.members.fingerprint {
+                    self.handle_waits(node, from, instance);
+                }
+                true
+            }
+            GroupMessage::Fails { fingerprint, after, cause } => {
+                fingerprint != self.members.fingerprint || self.handle_fails(node, after, cause)
+            }
             GroupMessage::Abort { fingerprint, error } => {
                 let ours = fingerprint == self.members.fingerprint;
                 let sound = !ours || self.members.names_members(&error);
@@ -325,10 +338,7 @@ impl Group {
         payload_len: u32,
     ) -> bool {
         match body {
-            InstanceMessage::Inquire => {
-                self.tell_failing(&mut node.out, from, instance);
-                self.handle_inquiry(&mut node.out, instance, from)
-            }
+            InstanceMessage::Inquire => self.handle_inquiry(&mut node.out, instance, from),
             InstanceMessage::Absent(ranks) => self.handle_absent(&mut node.out, instance, from, &ranks),
             InstanceMessage::Ready { step, signature, rank } => {
                 self.handle_ready(node, instance, (from_index, step), (signature, rank))
@@ -441,9 +451,10 @@ impl Group {
         if !self.asked.contains(&rank) || !self.left.insert(rank) {
             return;
         }
-        let first = self.instances.iter().find(|(_, c)| c.in_flight(rank)).map(|(i, _)| i.0 - 1);
-        let after = InstanceId(first.unwrap_or(self.calls[local].0));
-        let well = !self.failed;
+        let open = self.instances.iter().find(|(_, c)| c.in_flight(rank)).map(|(i, _)| *i);
+        let before_these = open.into_iter().chain(self.failed).map(|instance| instance.0 - 1);
+        let after = InstanceId(before_these.fold(self.calls[local].0, u64::min));
+        let well = self.failed.is_none();
         // News of the loss that failed its calls may be behind this one on the way to others.
         let earlier = self.losses().find(|(lost, _)| !well && *lost <= after);
         let cause = earlier.map_or(rank, |(_, cause)| cause);
@@ -497,7 +508,9 @@ impl Group {
             node.out.events.push_back(Event::GroupReady { group, rank, result });
         }
         self.fail_instances(node, InstanceId(0), &error);
-        self.failed |= self.tagged.in_flight() > 0;
+        if self.tagged.in_flight() > 0 {
+            self.note_failed(TAGGED);
+        }
         let (mut cx, _, tagged) = self.all((&node.config, &mut node.out));
         tagged.fail_all(&mut cx, &error);
         self.mind_turns(node);
@@ -513,7 +526,9 @@ impl Group {
         self.watches.remove(&instance);
         node.out.step(self.members.handle, instance, Step::Ended);
         assert!(i.ended(), "only what has ended is cleared away");
-        self.failed |= i.failed();
+        if i.failed() {
+            self.note_failed(instance);
+        }
         self.note_ended(instance);
         let (rank, signature) = i.signature();
         if i.ends_alone() {

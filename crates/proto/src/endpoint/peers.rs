@@ -304,15 +304,6 @@ impl Peers {
         }
     }
 
-    /// A peer that owes nothing is sent something to acknowledge.
-    pub(super) fn probe(&mut self, now: Instant, to: SpId) {
-        self.change(to, |peer| {
-            if peer.link.backlog() == 0 {
-                peer.link.push(now, &Message::Void, Payload::Empty, None, None);
-            }
-        });
-    }
-
     fn disown(&mut self, owner: Option<Owner>, at: SpId, count: usize) {
         let Some(owner) = owner else { return };
         if let Some(held) = self.owned.get_mut(&(owner, at)) {

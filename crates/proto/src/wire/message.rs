@@ -86,6 +86,22 @@ pub enum GroupMessage {
         /// Why.
         error: CollectiveError,
     },
+    /// The sender waits long for an instance, or for messages from rank to rank: does that fail at the receiver?
+    Waits {
+        /// As in [`Self::Abort`].
+        fingerprint: u64,
+        /// The instance; 0 for messages from rank to rank.
+        instance: InstanceId,
+    },
+    /// The answer to [`Self::Waits`], if instances fail at the sender, but the group is not broken there.
+    Fails {
+        /// As in the question.
+        fingerprint: u64,
+        /// The instances after this one fail.
+        after: InstanceId,
+        /// The rank whose loss failed them.
+        cause: Rank,
+    },
     /// About one of its collectives.
     Instance {
         /// Which.
@@ -173,7 +189,9 @@ impl GroupMessage {
             | GroupMessage::Lost { .. }
             | GroupMessage::Abort { .. }
             | GroupMessage::Ask { .. }
-            | GroupMessage::Refuse { .. } => false,
+            | GroupMessage::Refuse { .. }
+            | GroupMessage::Waits { .. }
+            | GroupMessage::Fails { .. } => false,
         }
     }
 }
@@ -211,7 +229,9 @@ impl Message {
             GroupMessage::Create { .. }
             | GroupMessage::Abort { .. }
             | GroupMessage::Ask { .. }
-            | GroupMessage::Refuse { .. } => true,
+            | GroupMessage::Refuse { .. }
+            | GroupMessage::Waits { .. }
+            | GroupMessage::Fails { .. } => true,
             GroupMessage::Lost { .. } | GroupMessage::Instance { .. } | GroupMessage::Transfer(_) => false,
         }
     }
@@ -252,6 +272,10 @@ impl Message {
                 w.list(offers, MAX_OFFERS, |w, (rank, offer)| w.u32(rank.0).u64(offer.0))
             }
             GroupMessage::Refuse { fingerprint, error } => w.head(5, group).u64(*fingerprint).error(error),
+            GroupMessage::Waits { fingerprint, instance } => w.head(6, group).u64(*fingerprint).u64(instance.0),
+            GroupMessage::Fails { fingerprint, after, cause } => {
+                w.head(7, group).u64(*fingerprint).u64(after.0).u32(cause.0)
+            }
             GroupMessage::Transfer(transfer) => transfer.encode(w.head(transfer.code(), group)),
             GroupMessage::Instance { instance, body } => {
                 let w = w.head(body.code(), group).u64(instance.0);
@@ -313,6 +337,8 @@ impl GroupMessage {
                 GroupMessage::Ask { fingerprint, asker, offers }
             }
             5 => GroupMessage::Refuse { fingerprint: r.u64()?, error: read_error(r)? },
+            6 => GroupMessage::Waits { fingerprint: r.u64()?, instance: InstanceId(r.u64()?) },
+            7 => GroupMessage::Fails { fingerprint: r.u64()?, after: InstanceId(r.u64()?), cause: Rank(r.u32()?) },
             48.. => GroupMessage::Transfer(TransferMessage::decode(kind, r)?),
             _ => match r.u64()? {
                 0 => return Err(DecodeError::Value("instance")),

@@ -70,6 +70,12 @@ fn of_groups() -> impl Strategy<Value = GroupMessage> {
             well,
             cause
         }),
+        (0u64..3).prop_map(|instance| {
+            GroupMessage::Waits { fingerprint: spec().fingerprint(), instance: InstanceId(instance) }
+        }),
+        (0u64..3, rank()).prop_map(|(after, cause)| {
+            GroupMessage::Fails { fingerprint: spec().fingerprint(), after: InstanceId(after), cause }
+        }),
     ]
 }
 

@@ -347,35 +347,90 @@ fn programs_of_calls_in_flight_count_to_their_job() {
     }
 }
 
-/// Two members were told different things: that a rank has left, that the group has ended. Who takes part in what fails
-/// at the other hears why, once.
+const OF_THREE: GroupHandle = GroupHandle(1);
+
+fn barrier() -> Signature {
+    Signature { kind: CallKind::Barrier, bytes: 0 }
+}
+
+fn fails_after(spec: &GroupSpec, after: u64, cause: Rank) -> Message {
+    of(spec, GroupMessage::Fails { fingerprint: spec.fingerprint(), after: InstanceId(after), cause })
+}
+
+/// Two members were told different things: that a rank has left, that the group has ended. Whoever waits long asks the
+/// other, and hears why its calls fail there.
 #[test]
-fn who_takes_part_in_what_has_failed_hears_why() {
+fn who_waits_for_what_has_failed_elsewhere_hears_why() {
     let config = Config::default();
     let mut here = Endpoint::new(SpId(HERE), config.clone(), 1);
-    let spec = support::spec(&[HERE, 11, 12]);
-    let (liar, honest, now) = (SpId(11), SpId(12), Instant(1));
-    here.handle_create_group(now, Account::default(), &spec, Rank(0));
-    here.handle_frame(now, liar, &frame(0, &step(&spec, 1, &config), 0), 0);
-    here.handle_frame(now, honest, &frame(0, &step(&spec, 0, &config), 0), 0);
-    let (_, events) = drive(&mut here, now);
-    assert!(events.contains(&Event::GroupReady { group: spec.handle, rank: Rank(0), result: Ok(()) }), "{events:?}");
-    let barrier = |instance| {
-        let signature = Signature { kind: CallKind::Barrier, bytes: 0 };
-        let body = InstanceMessage::Ready { step: 0, signature, rank: Rank(2) };
-        Message::instance(spec.handle, InstanceId(instance), body)
-    };
-    let mut told = |number, said_by_liar, called| {
-        here.handle_frame(now, liar, &frame(number, &said_by_liar, 0), 0);
-        here.handle_frame(now, honest, &frame(number, &called, 0), 0);
+    let mut seq = 0..;
+    three_meet(&mut here, &config, 1, &mut seq, &[]);
+    let spec = GroupSpec { handle: OF_THREE, ..support::spec(&[HERE, 11, 12]) };
+    let (liar, honest, now, mut number) = (SpId(11), SpId(12), Instant(1), 0);
+    let mut told = |said_by_liar: Message, waits_for: &[(u64, u64)]| {
+        here.handle_frame(now, liar, &frame(seq.next().expect("many"), &said_by_liar, 0), 0);
+        for &(fingerprint, instance) in waits_for {
+            number += 1;
+            let waits = of(&spec, GroupMessage::Waits { fingerprint, instance: InstanceId(instance) });
+            here.handle_frame(now, honest, &frame(number, &waits, 0), 0);
+        }
         let of_group = |(to, message)| (to == honest && matches!(message, Message::Group { .. })).then_some(message);
         drive(&mut here, now).0.into_iter().filter_map(of_group).collect::<Vec<_>>()
     };
-    let left = leaves(&spec, Rank(1));
-    assert_eq!(told(1, left.clone(), barrier(1)), [left]);
-    assert_eq!(told(2, Message::Void, barrier(2)), []);
+    let (ours, messages) = (spec.fingerprint(), 0);
+    assert_eq!(told(Message::Void, &[(ours, 1), (ours, messages)]), [], "all is well");
+    let leaves_later = GroupMessage::Lost { rank: Rank(1), after: InstanceId(2), well: false, cause: Rank(1) };
+    assert_eq!(told(of(&spec, leaves_later), &[(ours, 2), (ours, messages), (ours + 1, 3)]), []);
+    assert_eq!(told(Message::Void, &[(ours, 3)]), [fails_after(&spec, 2, Rank(1))]);
+    assert_eq!(told(fails_after(&spec, 0, Rank(1)), &[(ours, 1)]), [fails_after(&spec, 0, Rank(1))], "passed on");
     let error = CollectiveError::Memory(Rank(1));
-    let ended = of(&spec, GroupMessage::Abort { fingerprint: spec.fingerprint(), error });
-    assert_eq!(told(3, ended.clone(), barrier(3)), [ended]);
-    assert_eq!(told(4, Message::Void, barrier(4)), []);
+    let ended = of(&spec, GroupMessage::Abort { fingerprint: ours, error });
+    assert_eq!(told(ended.clone(), &[(ours, messages)]), [ended]);
+}
+
+/// Whoever waits long asks all others. A call fails that fails there, and whoever leaves after that says so.
+#[test]
+fn who_waits_long_asks_and_fails_with_the_others() {
+    let config = Config::default();
+    let mut here = Endpoint::new(SpId(HERE), config.clone(), 1);
+    let mut seq = 0..;
+    three_meet(&mut here, &config, 1, &mut seq, &[]);
+    let spec = GroupSpec { handle: OF_THREE, ..support::spec(&[HERE, 11, 12]) };
+    assert_eq!(call_of_three(&mut here, 1, 1, 1, barrier()), None);
+    let waits = of(&spec, GroupMessage::Waits { fingerprint: spec.fingerprint(), instance: InstanceId(1) });
+    let asked = (1..5).find_map(|beat| {
+        let now = Instant(1) + config.heartbeat * beat;
+        [11, 12].into_iter().for_each(|sp| here.handle_frame(now, SpId(sp), &frame(1, &Message::Void, 0), 0));
+        let to = drive(&mut here, now).0.into_iter().filter_map(|(to, said)| (said == waits).then_some(to));
+        Some((now, to.collect::<BTreeSet<_>>())).filter(|(_, to)| !to.is_empty())
+    });
+    let (now, to) = asked.expect("it asks");
+    assert_eq!(to, BTreeSet::from([SpId(11), SpId(12)]));
+    here.handle_frame(now, SpId(12), &frame(2, &fails_after(&spec, 0, Rank(7)), 0), 0);
+    let events = drive(&mut here, now).1;
+    let refused = matches!(events[..], [Event::Violation { peer: Some(SpId(12)), .. }]);
+    assert!(refused, "a cause that is no member: {events:?}");
+    here.handle_frame(now, SpId(12), &frame(3, &fails_after(&spec, 0, Rank(1)), 0), 0);
+    let lost = CollectiveError::RankLost(Rank(1));
+    let failed = |event: &Event| matches!(event, Event::Completed { result: Err(error), .. } if *error == lost);
+    assert!(drive(&mut here, now).1.iter().any(failed));
+    here.handle_leave(now, OF_THREE, Rank(0));
+    let left = GroupMessage::Lost { rank: Rank(0), after: InstanceId(0), well: false, cause: Rank(1) };
+    let said = drive(&mut here, now).0;
+    assert!(said.contains(&(SpId(12), of(&spec, left))), "{said:?}");
+}
+
+/// A group breaks here before it is made, and only because one member says so; another has been told that it is made.
+#[test]
+fn who_waits_in_a_group_that_was_never_made_here_hears_why() {
+    let mut here = Endpoint::new(SpId(HERE), Config::default(), 1);
+    let (spec, now) = (support::spec(&[HERE, 11, 12]), Instant(1));
+    here.handle_create_group(now, Account::default(), &spec, Rank(0));
+    let (fingerprint, error) = (spec.fingerprint(), CollectiveError::RankLost(Rank(1)));
+    let ended = of(&spec, GroupMessage::Abort { fingerprint, error });
+    here.handle_frame(now, SpId(11), &frame(0, &ended, 0), 0);
+    drive(&mut here, now);
+    let waits = of(&spec, GroupMessage::Waits { fingerprint, instance: InstanceId(1) });
+    here.handle_frame(now, SpId(12), &frame(0, &waits, 0), 0);
+    assert!(drive(&mut here, now).0.contains(&(SpId(12), ended)));
 }

@@ -156,6 +156,10 @@ fn of_groups() -> impl Strategy<Value = GroupMessage> {
         (any::<u64>(), prop::collection::vec(any::<u8>(), 0..=MAX_ASKER), offers())
             .prop_map(|(fingerprint, asker, offers)| GroupMessage::Ask { fingerprint, asker: asker.into(), offers }),
         (any::<u64>(), error()).prop_map(|(fingerprint, error)| GroupMessage::Refuse { fingerprint, error }),
+        (any::<u64>(), any::<u64>().prop_map(InstanceId))
+            .prop_map(|(fingerprint, instance)| GroupMessage::Waits { fingerprint, instance }),
+        (any::<u64>(), any::<u64>().prop_map(InstanceId), rank())
+            .prop_map(|(fingerprint, after, cause)| GroupMessage::Fails { fingerprint, after, cause }),
     ]
 }
 

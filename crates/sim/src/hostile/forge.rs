@@ -133,7 +133,7 @@ fn fingerprint(tape: &mut Tape<'_>) -> u64 {
 
 /// A message.
 pub(super) fn message(tape: &mut Tape<'_>) -> (Message, u32) {
-    let kind = tape.below(19);
+    let kind = tape.below(21);
     let group = group(tape);
     if kind == 15 {
         let (transfer, payload) = transfer_message(tape, 4);
@@ -203,6 +203,14 @@ fn collective(tape: &mut Tape<'_>, kind: u8, group: GroupHandle) -> Message {
         }
         10 => {
             Message::Group { group, body: GroupMessage::Abort { fingerprint: fingerprint(tape), error: error(tape) } }
+        }
+        18 => {
+            let body = GroupMessage::Waits { fingerprint: fingerprint(tape), instance: InstanceId(tape.number()) };
+            Message::Group { group, body }
+        }
+        19 => {
+            let body = GroupMessage::Fails { fingerprint: fingerprint(tape), after: instance, cause: source };
+            Message::Group { group, body }
         }
         _ if tape.flip() => {
             let body = GroupMessage::Refuse { fingerprint: fingerprint(tape), error: error(tape) };

@@ -46,8 +46,13 @@ fn forged_datagrams_are_counted_and_change_no_byte() {
 }
 
 /// A service process tells one member that its rank has left, and the other that the rank left after a call of the far
-/// future. The other takes the rank for one that has done its part, and waits for the first.
+/// future. The other takes the rank for one that has done its part, and waits for the first. Script of seed 7,265,920,
+/// before there was `Waits`, without what it does not need.
 #[test]
 fn who_was_told_something_else_hears_what_fails_at_others() {
-    play(&script(7_265_920)).expect("all calls end");
+    let script = [
+        0, 0, 0, 0, 2, 0, 1, 2, 0, 2, 2, 0, 0, 2, 1, 0, 2, 1, 1, 2, 1, 2, 2, 1, 3, 1, 1, 0, 1, 2, 1, 0, 4, 8, 2, 162,
+        1, 2, 0, 0, 9, 2, 2, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 10, 1, 1,
+    ];
+    play(&script).expect("all calls end");
 }

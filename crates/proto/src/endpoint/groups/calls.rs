@@ -40,7 +40,7 @@ impl Endpoint {
         if carried_out {
             g.with_instance(&mut self.node, instance, |i, cx| i.handle_offloaded(cx, local));
         } else {
-            g.failed = true;
+            g.note_failed(instance);
             let error = CollectiveError::Engine(g.members.locals[local]);
             g.break_up(&mut self.node, error, true);
         }
@@ -58,7 +58,7 @@ impl Endpoint {
         let error = error(rank);
         self.node.out.fail_ending(handle, instance, &error);
         if let Some(g) = self.groups.get_mut(&handle) {
-            g.failed = true;
+            g.note_failed(instance);
             g.break_up(&mut self.node, error, true);
         }
     }
@@ -67,11 +67,14 @@ impl Endpoint {
 impl Group {
     /// A local rank calls. Fails when that cannot succeed.
     fn handle_call(&mut self, node: &mut Node, call: PostedCall) -> Result<(), CollectiveError> {
+        let instance = call.instance;
         let tried = match call.signature.kind.class().moves {
             Moves::Messages(_) => self.try_tagged_call(node, call),
             Moves::ToAll | Moves::Blocks(_) | Moves::Combined(_) | Moves::Nothing => self.try_call(node, call),
         };
-        self.failed |= tried.is_err();
+        if tried.is_err() {
+            self.note_failed(instance);
+        }
         tried
     }
 
@@ -216,7 +219,6 @@ impl Group {
             return false;
         }
         if self.doom(instance).is_some() {
-            self.tell_failing(&mut node.out, self.members.sps[from as usize], instance);
             return true;
         }
         if self.has_ended(instance) {
@@ -254,7 +256,6 @@ impl Group {
             | TransferMessage::Done(_) => {}
         }
         if self.broken().is_some() {
-            self.tell_failing(&mut node.out, from, TAGGED);
             return true;
         }
         // What one call of a collective that has failed still has under way comes to nobody.
@@ -283,7 +284,6 @@ impl Group {
             return false;
         }
         if self.doom(instance).is_some() {
-            self.tell_failing(&mut node.out, from, instance);
             return true;
         }
         if self.has_ended(instance) {

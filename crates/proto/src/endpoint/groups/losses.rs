@@ -1,9 +1,9 @@
 //! Ranks that are lost: what fails with them, and who hears of it.
 //!
 //! The service process of a rank tells all members after which instance the rank takes part in nothing. On each link
-//! this news comes behind all that the rank owes. A member that still takes part in a later instance has not heard the
-//! news, or was told something else: whoever has failed that instance answers it, once. Never decides that a rank is
-//! lost.
+//! this news comes behind all that the rank owes. A service process that lies may tell members different things, so that
+//! one waits for another, whose calls have failed. Whoever waits long asks all others whether the instance fails there
+//! ([`Group::look`]), and believes who says so. Never decides that a rank is lost.
 
 use outboard_plan::Rank;
 
@@ -11,8 +11,6 @@ use super::{Group, State};
 use crate::endpoint::Node;
 use crate::error::CollectiveError;
 use crate::ids::{InstanceId, SpId};
-use crate::instance::tagged::TAGGED;
-use crate::outbox::Outbox;
 use crate::wire::{GroupMessage, Message};
 
 /// How a rank left.
@@ -31,14 +29,11 @@ impl Group {
         self.lost.values().map(|lost| (lost.after, lost.cause)).chain(self.failing_elsewhere)
     }
 
-    /// A member says that a rank is lost. False when there is no such rank.
+    /// A member says that a rank is lost. False unless it serves such a rank.
     pub(super) fn handle_lost(&mut self, node: &mut Node, from: SpId, rank: Rank, lost: Lost) -> bool {
-        if ![rank, lost.cause].iter().all(|rank| self.members.has_rank(*rank)) {
+        let known = [rank, lost.cause].iter().all(|rank| self.members.has_rank(*rank));
+        if !known || self.members.sp_of(rank) != from {
             return false;
-        }
-        if self.members.sp_of(rank) != from {
-            self.hear_of_failing(node, (lost.after, lost.cause));
-            return true;
         }
         self.lose_rank(node, rank, lost);
         match self.state {
@@ -62,32 +57,28 @@ impl Group {
         self.with_tagged(node, |tagged, cx| tagged.lose(cx, rank));
     }
 
-    /// A member takes part in what fails here: it hears why, in case it was told something else.
-    pub(super) fn tell_failing(&mut self, out: &mut Outbox, to: SpId, instance: InstanceId) {
-        let of_others = |(rank, lost): &(&Rank, &Lost)| lost.after < instance && self.members.sp_of(**rank) != to;
+    /// A member waits long for an instance: it hears why that fails here, in case it was told something else.
+    pub(super) fn handle_waits(&self, node: &mut Node, from: SpId, instance: InstanceId) {
         let (group, fingerprint) = (self.members.handle, self.members.fingerprint);
-        let (first, message) = match &self.state {
-            State::Broken(error) => (TAGGED, Message::abort(group, fingerprint, error.clone())),
-            State::Creating { .. } | State::Ready => match self.lost.iter().find(of_others) {
-                Some((&rank, &Lost { after, well, cause })) => {
-                    let body = GroupMessage::Lost { rank, after, well, cause };
-                    (InstanceId(after.0 + 1), Message::Group { group, body })
-                }
-                None => return,
-            },
+        let earliest = self.losses().min_by_key(|(after, _)| *after).filter(|(after, _)| *after < instance);
+        let answer = match (&self.state, earliest) {
+            (State::Broken(error), _) => Message::abort(group, fingerprint, error.clone()),
+            (State::Creating { .. } | State::Ready, Some((after, cause))) => {
+                Message::Group { group, body: GroupMessage::Fails { fingerprint, after, cause } }
+            }
+            (State::Creating { .. } | State::Ready, None) => return,
         };
-        if self.told_failing.get(&to).is_none_or(|told| first < *told) {
-            self.told_failing.insert(to, first);
-            out.messages.push_back((to, message));
-        }
+        node.out.messages.push_back((from, answer));
     }
 
-    /// A member says which instances fail there because of a rank of somebody else. They fail here, too. Nothing else
-    /// follows: what the rank still owes comes from its own service process.
-    fn hear_of_failing(&mut self, node: &mut Node, (after, cause): (InstanceId, Rank)) {
-        if self.failing_elsewhere.is_none_or(|(earlier, _)| after < earlier) {
+    /// The answer: what fails at a member fails here, too. Nothing else follows: what a lost rank still owes comes from
+    /// its own service process. False when there is no such rank.
+    pub(super) fn handle_fails(&mut self, node: &mut Node, after: InstanceId, cause: Rank) -> bool {
+        let known = self.members.has_rank(cause);
+        if known && self.failing_elsewhere.is_none_or(|(earlier, _)| after < earlier) {
             self.failing_elsewhere = Some((after, cause));
             self.fail_instances(node, after, &CollectiveError::RankLost(cause));
         }
+        known
     }
 }

@@ -183,7 +183,9 @@ impl Endpoint {
             return self.node.out.violation(Some(from), "payload with a message that has none");
         }
         let Some(g) = self.groups.get_mut(&handle) else {
-            if let GroupMessage::Create { fingerprint, .. } | GroupMessage::Ask { fingerprint, .. } = body
+            if let GroupMessage::Create { fingerprint, .. }
+            | GroupMessage::Ask { fingerprint, .. }
+            | GroupMessage::Waits { fingerprint, .. } = body
                 && let Some(failed) = FailedGroup::find(&self.failed_groups, handle, fingerprint)
             {
                 let abort = Message::abort(handle, fingerprint, failed.error.clone());
@@ -199,7 +201,7 @@ impl Endpoint {
                 return self.answer_ask((from, &asker), ask, &offers);
             }
             let retired = self.retired.iter().any(|(retired, _)| *retired == handle);
-            if retired || matches!(body, GroupMessage::Refuse { .. }) {
+            if retired || matches!(body, GroupMessage::Refuse { .. } | GroupMessage::Fails { .. }) {
                 return;
             }
             // A message with payload cannot be kept; an offer of a collective has none, and may come first.
@@ -287,11 +289,11 @@ impl Group {
         at
     }
 
-    /// Something takes long. Links of which nobody else would notice that they are dead, since only this group needs
-    /// them, are made to show it.
+    /// Something takes long. All others are asked whether it fails there. Links of which nobody else would notice that
+    /// they are dead, since only this group needs them, show it by that.
     fn look(&mut self, node: &mut Node) {
         let oldest = self.instances.keys().next().copied().or((self.in_flight() > 0).then_some(TAGGED));
-        let waits_still = oldest.is_some() && oldest == self.seen;
+        let waits_still = oldest == self.seen;
         self.seen = oldest;
         match &self.state {
             State::Creating { barrier, .. } => {
@@ -302,8 +304,13 @@ impl Group {
                     self.ask(node, awaited);
                 }
             }
-            State::Ready if waits_still => self.concerned().for_each(|sp| node.peers.probe(node.out.now, sp)),
-            State::Ready | State::Broken(_) => {}
+            State::Ready => {
+                if let Some(instance) = oldest.filter(|_| waits_still) {
+                    let fingerprint = self.members.fingerprint;
+                    self.tell_others(node, GroupMessage::Waits { fingerprint, instance });
+                }
+            }
+            State::Broken(_) => {}
         }
     }
 
