@@ -301,15 +301,17 @@ impl Truth {
     }
 }
 
-/// Whether two errors have the same cause. Of many that disagree whoever notices names two, and whoever calls late one
-/// that has ended what it called and left.
+/// Whether two errors have the same cause. Where ranks disagree whoever notices names two of them, and whoever hears
+/// first that one of them has ended what it called and left names that one.
 fn says_the_same(plan: &GroupPlan, one: &CollectiveError, other: &CollectiveError) -> bool {
-    let left = matches!((one, other), (CollectiveError::RankLost(_), CollectiveError::RankLost(_)))
-        && plan.calls.iter().any(CallPlan::is_disputed);
-    let disagree =
-        |error: &CollectiveError| matches!(error, CollectiveError::Mismatch { .. } | CollectiveError::Block { .. });
+    let disputed = plan.calls.iter().any(CallPlan::is_disputed);
+    let disagree = |error: &CollectiveError| match error {
+        CollectiveError::Mismatch { .. } | CollectiveError::Block { .. } => true,
+        CollectiveError::RankLost(_) => disputed,
+        _ => false,
+    };
     let configured = |error: &CollectiveError| matches!(error, CollectiveError::Configuration { .. });
-    one == other || left || (disagree(one) && disagree(other)) || (configured(one) && configured(other))
+    one == other || (disagree(one) && disagree(other)) || (configured(one) && configured(other))
 }
 
 /// Whether the rank's last call was what is said of it.

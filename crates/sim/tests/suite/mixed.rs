@@ -142,6 +142,7 @@ fn seeds_of_hardships_that_found_something_stay_quiet() {
     let blocks_of_one_message = [1_265_796];
     let queued_for_who_spoke_after_death = [3_566_836, 3_995_530];
     let left_a_dispute_before_others_heard_of_the_group = [3_543_123, 3_845_662];
+    let noticed_in_two_ways = [8_692_377];
     let sent_another_way = [3_260_576, 4_022_033, 4_278_616];
     let staging_of_a_rank_that_went_on = [4_253_833];
     let wait_in_disputes = [3_287_640, 3_382_572, 3_392_753, 7_527_953];
@@ -161,6 +162,7 @@ fn seeds_of_hardships_that_found_something_stay_quiet() {
         &blocks_of_one_message,
         &queued_for_who_spoke_after_death,
         &left_a_dispute_before_others_heard_of_the_group,
+        &noticed_in_two_ways,
         &sent_another_way,
         &staging_of_a_rank_that_went_on,
         &wait_in_disputes,
