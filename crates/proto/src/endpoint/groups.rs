@@ -119,8 +119,8 @@ pub(super) struct Group {
     lost: BTreeMap<Rank, Lost>,
     /// The instances after this one fail at another member, because of this rank.
     failing_elsewhere: Option<(InstanceId, Rank)>,
-    /// The first instance in which a call of a rank here has ended with an error: one that never comes, if only calls of
-    /// messages have.
+    /// The first instance in which a call of a rank here has ended with an error while the group was not broken: one
+    /// that never comes, if only calls of messages have.
     failed: Option<InstanceId>,
     /// By service process: how many of its ranks are not lost, and the last instance that a lost one took part in.
     staying: Vec<u32>,
@@ -283,37 +283,36 @@ impl Group {
         let known = match body {
             // Another group with this handle: nobody gets into this one by it, and its own members are told otherwise.
             GroupMessage::Create { fingerprint, .. } if fingerprint != self.members.fingerprint => false,
-            GroupMessage::Ask { fingerprint, .. } => {
-                if fingerprint == self.members.fingerprint {
-                    self.handle_ask(node, from_index);
-                }
+            // What else is said of that group says nothing about this one.
+            GroupMessage::Ask { fingerprint, .. }
+            | GroupMessage::Refuse { fingerprint, .. }
+            | GroupMessage::Waits { fingerprint, .. }
+            | GroupMessage::Fails { fingerprint, .. }
+            | GroupMessage::Abort { fingerprint, .. }
+                if fingerprint != self.members.fingerprint =>
+            {
                 true
             }
-            GroupMessage::Refuse { fingerprint, error } => {
-                fingerprint != self.members.fingerprint || self.handle_refuse(node, from, error)
+            GroupMessage::Ask { .. } => {
+                self.handle_ask(node, from_index);
+                true
             }
+            GroupMessage::Refuse { error, .. } => self.handle_refuse(node, from, error),
             GroupMessage::Create { step, digest, .. } => self.handle_create(node, (from, from_index, step), digest),
             GroupMessage::Lost { rank, after, well, cause } => {
                 self.handle_lost(node, from, rank, Lost { after, well, cause })
             }
-            GroupMessage::Waits { fingerprint, instance } => {
-                if fingerprint == self.members.fingerprint {
-                    self.handle_waits(node, from, instance);
-                }
+            GroupMessage::Waits { instance, .. } => {
+                self.handle_waits(node, from, instance);
                 true
             }
-            GroupMessage::Fails { fingerprint, after, cause } => {
-                fingerprint != self.members.fingerprint || self.handle_fails(node, after, cause)
-            }
-            GroupMessage::Abort { fingerprint, error } => {
-                let ours = fingerprint == self.members.fingerprint;
-                let sound = !ours || self.members.names_members(&error);
-                if ours {
-                    // The group is of no use to its sender either way; who is to blame is taken from nobody outside.
-                    let error = if sound { error } else { CollectiveError::Protocol(from) };
-                    self.tell_the_lost(node, &error);
-                    self.break_up(node, error, false);
-                }
+            GroupMessage::Fails { after, cause, .. } => self.handle_fails(node, after, cause),
+            GroupMessage::Abort { error, .. } => {
+                // The group is of no use to its sender either way; who is to blame is taken from nobody outside.
+                let sound = self.members.names_members(&error);
+                let error = if sound { error } else { CollectiveError::Protocol(from) };
+                self.tell_the_lost(node, &error);
+                self.break_up(node, error, false);
                 sound
             }
             GroupMessage::Instance { instance, body } => {
@@ -508,9 +507,6 @@ impl Group {
             node.out.events.push_back(Event::GroupReady { group, rank, result });
         }
         self.fail_instances(node, InstanceId(0), &error);
-        if self.tagged.in_flight() > 0 {
-            self.note_failed(TAGGED);
-        }
         let (mut cx, _, tagged) = self.all((&node.config, &mut node.out));
         tagged.fail_all(&mut cx, &error);
         self.mind_turns(node);

@@ -277,19 +277,23 @@ fn groups_and_recordings_count_to_their_job() {
     assert!(!is_refused(&ask(&mut here, 1, &group(4, 40))), "all of it");
 }
 
+fn spec_of_three(number: u32) -> GroupSpec {
+    GroupSpec { handle: GroupHandle(number), ..support::spec(&[HERE, 11, 12]) }
+}
+
 /// A group of three is made; those before it break.
 fn three_meet(here: &mut Endpoint, config: &Config, number: u32, seq: &mut RangeFrom<u32>, broken: &[u32]) {
-    let now = Instant(1);
-    let spec = |number: u32| GroupSpec { handle: GroupHandle(number), ..support::spec(&[HERE, 11, 12]) };
+    let (now, spec) = (Instant(1), spec_of_three(number));
     let aborts = broken.iter().map(|number| {
-        let (fingerprint, error) = (spec(*number).fingerprint(), CollectiveError::RankLost(Rank(1)));
-        of(&spec(*number), GroupMessage::Abort { fingerprint, error })
+        let spec = spec_of_three(*number);
+        let (fingerprint, error) = (spec.fingerprint(), CollectiveError::RankLost(Rank(1)));
+        of(&spec, GroupMessage::Abort { fingerprint, error })
     });
-    here.handle_create_group(now, Account::default(), &spec(number), Rank(0));
-    for message in aborts.chain([step(&spec(number), 1, config)]) {
+    here.handle_create_group(now, Account::default(), &spec, Rank(0));
+    for message in aborts.chain([step(&spec, 1, config)]) {
         here.handle_frame(now, SpId(11), &frame(seq.next().expect("many"), &message, 0), 0);
     }
-    here.handle_frame(now, SpId(12), &frame(number - 1, &step(&spec(number), 0, config), 0), 0);
+    here.handle_frame(now, SpId(12), &frame(number - 1, &step(&spec, 0, config), 0), 0);
     drive(here, now);
 }
 
@@ -347,10 +351,12 @@ fn programs_of_calls_in_flight_count_to_their_job() {
     }
 }
 
-const OF_THREE: GroupHandle = GroupHandle(1);
-
-fn barrier() -> Signature {
-    Signature { kind: CallKind::Barrier, bytes: 0 }
+/// Here is the first group of three, and frames of the second member are numbered from here on.
+fn three_have_met() -> (Endpoint, GroupSpec, RangeFrom<u32>) {
+    let (config, mut seq) = (Config::default(), 0..);
+    let mut here = Endpoint::new(SpId(HERE), config.clone(), 1);
+    three_meet(&mut here, &config, 1, &mut seq, &[]);
+    (here, spec_of_three(1), seq)
 }
 
 fn fails_after(spec: &GroupSpec, after: u64, cause: Rank) -> Message {
@@ -361,11 +367,7 @@ fn fails_after(spec: &GroupSpec, after: u64, cause: Rank) -> Message {
 /// other, and hears why its calls fail there.
 #[test]
 fn who_waits_for_what_has_failed_elsewhere_hears_why() {
-    let config = Config::default();
-    let mut here = Endpoint::new(SpId(HERE), config.clone(), 1);
-    let mut seq = 0..;
-    three_meet(&mut here, &config, 1, &mut seq, &[]);
-    let spec = GroupSpec { handle: OF_THREE, ..support::spec(&[HERE, 11, 12]) };
+    let (mut here, spec, mut seq) = three_have_met();
     let (liar, honest, now, mut number) = (SpId(11), SpId(12), Instant(1), 0);
     let mut told = |said_by_liar: Message, waits_for: &[(u64, u64)]| {
         here.handle_frame(now, liar, &frame(seq.next().expect("many"), &said_by_liar, 0), 0);
@@ -388,18 +390,15 @@ fn who_waits_for_what_has_failed_elsewhere_hears_why() {
     assert_eq!(told(ended.clone(), &[(ours, messages)]), [ended]);
 }
 
-/// Whoever waits long asks all others. A call fails that fails there, and whoever leaves after that says so.
+/// Whoever waits long asks the others. A call fails that fails there, and whoever leaves after that says so.
 #[test]
 fn who_waits_long_asks_and_fails_with_the_others() {
-    let config = Config::default();
-    let mut here = Endpoint::new(SpId(HERE), config.clone(), 1);
-    let mut seq = 0..;
-    three_meet(&mut here, &config, 1, &mut seq, &[]);
-    let spec = GroupSpec { handle: OF_THREE, ..support::spec(&[HERE, 11, 12]) };
-    assert_eq!(call_of_three(&mut here, 1, 1, 1, barrier()), None);
+    let (mut here, spec, _) = three_have_met();
+    let barrier = Signature { kind: CallKind::Barrier, bytes: 0 };
+    assert_eq!(call_of_three(&mut here, 1, 1, 1, barrier), None);
     let waits = of(&spec, GroupMessage::Waits { fingerprint: spec.fingerprint(), instance: InstanceId(1) });
     let asked = (1..5).find_map(|beat| {
-        let now = Instant(1) + config.heartbeat * beat;
+        let now = Instant(1) + here.config().heartbeat * beat;
         [11, 12].into_iter().for_each(|sp| here.handle_frame(now, SpId(sp), &frame(1, &Message::Void, 0), 0));
         let to = drive(&mut here, now).0.into_iter().filter_map(|(to, said)| (said == waits).then_some(to));
         Some((now, to.collect::<BTreeSet<_>>())).filter(|(_, to)| !to.is_empty())
@@ -414,7 +413,7 @@ fn who_waits_long_asks_and_fails_with_the_others() {
     let lost = CollectiveError::RankLost(Rank(1));
     let failed = |event: &Event| matches!(event, Event::Completed { result: Err(error), .. } if *error == lost);
     assert!(drive(&mut here, now).1.iter().any(failed));
-    here.handle_leave(now, OF_THREE, Rank(0));
+    here.handle_leave(now, spec.handle, Rank(0));
     let left = GroupMessage::Lost { rank: Rank(0), after: InstanceId(0), well: false, cause: Rank(1) };
     let said = drive(&mut here, now).0;
     assert!(said.contains(&(SpId(12), of(&spec, left))), "{said:?}");

@@ -40,7 +40,6 @@ impl Endpoint {
         if carried_out {
             g.with_instance(&mut self.node, instance, |i, cx| i.handle_offloaded(cx, local));
         } else {
-            g.note_failed(instance);
             let error = CollectiveError::Engine(g.members.locals[local]);
             g.break_up(&mut self.node, error, true);
         }
@@ -58,7 +57,6 @@ impl Endpoint {
         let error = error(rank);
         self.node.out.fail_ending(handle, instance, &error);
         if let Some(g) = self.groups.get_mut(&handle) {
-            g.note_failed(instance);
             g.break_up(&mut self.node, error, true);
         }
     }

@@ -1,9 +1,10 @@
 //! Ranks that are lost: what fails with them, and who hears of it.
 //!
 //! The service process of a rank tells all members after which instance the rank takes part in nothing. On each link
-//! this news comes behind all that the rank owes. A service process that lies may tell members different things, so that
-//! one waits for another, whose calls have failed. Whoever waits long asks all others whether the instance fails there
-//! ([`Group::look`]), and believes who says so. Never decides that a rank is lost.
+//! this news comes behind all that the rank owes. A service process that lies may tell members different things, so
+//! that one waits for another, whose calls have failed. Whoever waits long asks those that serve a rank still, or owe
+//! something, whether the instance fails there ([`Group::look`]), and believes who says so. Never decides that a rank is
+//! lost.
 
 use outboard_plan::Rank;
 
@@ -59,16 +60,15 @@ impl Group {
 
     /// A member waits long for an instance: it hears why that fails here, in case it was told something else.
     pub(super) fn handle_waits(&self, node: &mut Node, from: SpId, instance: InstanceId) {
-        let (group, fingerprint) = (self.members.handle, self.members.fingerprint);
-        let earliest = self.losses().min_by_key(|(after, _)| *after).filter(|(after, _)| *after < instance);
-        let answer = match (&self.state, earliest) {
-            (State::Broken(error), _) => Message::abort(group, fingerprint, error.clone()),
-            (State::Creating { .. } | State::Ready, Some((after, cause))) => {
-                Message::Group { group, body: GroupMessage::Fails { fingerprint, after, cause } }
-            }
-            (State::Creating { .. } | State::Ready, None) => return,
+        let fingerprint = self.members.fingerprint;
+        let body = if let Some(error) = self.broken() {
+            GroupMessage::Abort { fingerprint, error: error.clone() }
+        } else {
+            let earliest = self.losses().min_by_key(|(after, _)| *after).filter(|(after, _)| *after < instance);
+            let Some((after, cause)) = earliest else { return };
+            GroupMessage::Fails { fingerprint, after, cause }
         };
-        node.out.messages.push_back((from, answer));
+        node.out.messages.push_back((from, Message::Group { group: self.members.handle, body }));
     }
 
     /// The answer: what fails at a member fails here, too. Nothing else follows: what a lost rank still owes comes from

@@ -289,8 +289,8 @@ impl Group {
         at
     }
 
-    /// Something takes long. All others are asked whether it fails there. Links of which nobody else would notice that
-    /// they are dead, since only this group needs them, show it by that.
+    /// Something takes long. Whoever is concerned is asked whether it fails there. Links of which nobody else would
+    /// notice that they are dead, since only this group needs them, show it by that.
     fn look(&mut self, node: &mut Node) {
         let oldest = self.instances.keys().next().copied().or((self.in_flight() > 0).then_some(TAGGED));
         let waits_still = oldest == self.seen;
