@@ -109,10 +109,7 @@ enum Phase {
     Barrier,
     Running,
     Failed(CollectiveError),
-    /// Whether with an error.
-    Ended {
-        failed: bool,
-    },
+    Ended,
 }
 
 /// See the module.
@@ -245,19 +242,14 @@ impl Instance {
     }
 
     pub(crate) fn ended(&self) -> bool {
-        matches!(self.phase, Phase::Ended { .. })
-    }
-
-    /// Ended with an error.
-    pub(crate) fn failed(&self) -> bool {
-        matches!(self.phase, Phase::Ended { failed: true })
+        matches!(self.phase, Phase::Ended)
     }
 
     /// Neither ended nor failed: takes part in the protocol.
     pub(crate) fn alive(&self) -> bool {
         match self.phase {
             Phase::Unsized(_) | Phase::Gathering | Phase::Barrier | Phase::Running => true,
-            Phase::Failed(_) | Phase::Ended { .. } => false,
+            Phase::Failed(_) | Phase::Ended => false,
         }
     }
 
@@ -377,7 +369,7 @@ impl Instance {
             (Phase::Gathering | Phase::Running, Policy::Pairs) if open => self.begin(cx),
             (Phase::Gathering | Phase::Running, Policy::Offloaded) if open => self.go_on_offloaded(cx),
             (Phase::Unsized(_) | Phase::Gathering | Phase::Barrier | Phase::Running, _)
-            | (Phase::Failed(_) | Phase::Ended { .. }, _) => Ok(()),
+            | (Phase::Failed(_) | Phase::Ended, _) => Ok(()),
         }
     }
 
@@ -438,9 +430,9 @@ impl Instance {
                 let error = error.clone();
                 (0..self.locals.len()).for_each(|i| self.end_local(cx, i, Err(error.clone())));
             }
-            Phase::Unsized(_) | Phase::Gathering | Phase::Barrier | Phase::Running | Phase::Ended { .. } => return,
+            Phase::Unsized(_) | Phase::Gathering | Phase::Barrier | Phase::Running | Phase::Ended => return,
         }
-        self.phase = Phase::Ended { failed: matches!(self.phase, Phase::Failed(_)) };
+        self.phase = Phase::Ended;
         self.multicast.checks = Deadlines::default();
         cx.out.release(Quota::Tables, cx.members.account, std::mem::take(&mut self.kept));
         self.give_scratch_back(cx);

@@ -22,7 +22,7 @@ use crate::error::{CollectiveError, GroupError};
 use crate::group::barrier::Barrier;
 use crate::group::lateness::Watch;
 use crate::group::members::Members;
-use crate::ids::{GroupHandle, InstanceId, Instant, OfferId, SpId};
+use crate::ids::{CallId, GroupHandle, InstanceId, Instant, OfferId, SpId};
 use crate::instance::tagged::{TAGGED, TaggedCalls};
 use crate::instance::{Batch, Context, Instance};
 use crate::interface::{Event, GroupSpec, Signature, Step};
@@ -101,9 +101,9 @@ pub(super) struct Group {
     watched: BTreeSet<SpId>,
     /// Members that were lost with their links: later links are nothing to the group.
     cut_off: BTreeSet<SpId>,
-    /// When it is looked at, and what was the oldest in flight when it last was.
+    /// When it is looked at, and which were the oldest in flight when it last was.
     look_at: Option<Instant>,
-    seen: Option<InstanceId>,
+    seen: (Option<InstanceId>, Option<CallId>),
     /// Members whose silence was forgiven once.
     forgiven: BTreeSet<SpId>,
     /// Members that hear of the group over another link: what they said over the one before may be lost.
@@ -117,11 +117,8 @@ pub(super) struct Group {
     left: BTreeSet<Rank>,
     /// Ranks that take part in nothing after an instance.
     lost: BTreeMap<Rank, Lost>,
-    /// The instances after this one fail at another member, because of this rank.
-    failing_elsewhere: Option<(InstanceId, Rank)>,
-    /// The first instance in which a call of a rank here has ended with an error while the group was not broken: one
-    /// that never comes, if only calls of messages have.
-    failed: Option<InstanceId>,
+    /// The instances after this one fail, because of this rank: the earliest of what is known of losses.
+    failing: Option<(InstanceId, Rank)>,
     /// By service process: how many of its ranks are not lost, and the last instance that a lost one took part in.
     staying: Vec<u32>,
     last: Vec<InstanceId>,
@@ -157,13 +154,12 @@ impl Group {
             renewed: BTreeSet::new(),
             heard_calls: vec![false; staying.len()],
             look_at: None,
-            seen: None,
+            seen: (None, None),
             nearest: [1; 2],
             asked: BTreeSet::new(),
             left: BTreeSet::new(),
             lost: BTreeMap::new(),
-            failing_elsewhere: None,
-            failed: None,
+            failing: None,
             last: vec![InstanceId(0); staying.len()],
             staying,
         }
@@ -236,12 +232,6 @@ impl Group {
         }
     }
 
-    /// A call of a rank here has ended with an error.
-    fn note_failed(&mut self, instance: InstanceId) {
-        let instance = if instance == TAGGED { InstanceId(u64::MAX) } else { instance };
-        self.failed = Some(self.failed.map_or(instance, |first| first.min(instance)));
-    }
-
     /// Whether this rank is served here, has asked for the group and not left it.
     pub(super) fn is_member(&self, rank: Rank) -> bool {
         self.asked.contains(&rank) && !self.left.contains(&rank)
@@ -264,7 +254,7 @@ impl Group {
         match &self.state {
             State::Broken(e) => Some(e.clone()),
             State::Creating { .. } | State::Ready => {
-                let failing = self.losses().find(|(after, _)| *after < instance);
+                let failing = self.failing.filter(|(after, _)| *after < instance);
                 failing.map(|(_, cause)| CollectiveError::RankLost(cause))
             }
         }
@@ -451,11 +441,12 @@ impl Group {
             return;
         }
         let open = self.instances.iter().find(|(_, c)| c.in_flight(rank)).map(|(i, _)| *i);
-        let before_these = open.into_iter().chain(self.failed).map(|instance| instance.0 - 1);
-        let after = InstanceId(before_these.fold(self.calls[local].0, u64::min));
-        let well = self.failed.is_none();
+        let called = InstanceId(self.calls[local].0);
+        let failing = self.failing.map(|(after, _)| after);
+        let well = failing.is_none_or(|failing| failing >= called);
+        let after = open.map(|open| InstanceId(open.0 - 1)).into_iter().chain(failing).fold(called, InstanceId::min);
         // News of the loss that failed its calls may be behind this one on the way to others.
-        let earlier = self.losses().find(|(lost, _)| !well && *lost <= after);
+        let earlier = self.failing.filter(|(lost, _)| !well && *lost <= after);
         let cause = earlier.map_or(rank, |(_, cause)| cause);
         let body = match &mut self.state {
             State::Creating { askers, .. } => {
@@ -477,14 +468,14 @@ impl Group {
     }
 
     /// The other members of whom that is true.
-    pub(super) fn concerned(&self) -> impl Iterator<Item = SpId> + '_ {
+    pub(super) fn concerned(&self) -> impl Iterator<Item = usize> + '_ {
         let concerned = |at: &usize| *at != self.members.me as usize && self.is_concerned(*at);
-        (0..self.members.sps.len()).filter(concerned).map(|at| self.members.sps[at])
+        (0..self.members.sps.len()).filter(concerned)
     }
 
     fn tell_others(&self, node: &mut Node, body: GroupMessage) {
         let message = Message::Group { group: self.members.handle, body };
-        node.out.messages.extend(self.concerned().map(|sp| (sp, message.clone())));
+        node.out.messages.extend(self.concerned().map(|at| (self.members.sps[at], message.clone())));
     }
 
     /// Every collective of the group fails, those in flight and those to come.
@@ -522,9 +513,6 @@ impl Group {
         self.watches.remove(&instance);
         node.out.step(self.members.handle, instance, Step::Ended);
         assert!(i.ended(), "only what has ended is cleared away");
-        if i.failed() {
-            self.note_failed(instance);
-        }
         self.note_ended(instance);
         let (rank, signature) = i.signature();
         if i.ends_alone() {

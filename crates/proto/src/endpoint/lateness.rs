@@ -69,7 +69,7 @@ impl Group {
             match self.watches.get_mut(&instance).and_then(|watch| watch.handle_timeout(now, wanted)) {
                 None => return,
                 Some(Turn::Ask) => {
-                    let others: BTreeSet<SpId> = self.concerned().collect();
+                    let others: BTreeSet<SpId> = self.concerned().map(|at| self.members.sps[at]).collect();
                     let message = Message::instance(self.members.handle, instance, InstanceMessage::Inquire);
                     node.out.messages.extend(others.iter().map(|sp| (*sp, message.clone())));
                     let local = self.absent(instance);

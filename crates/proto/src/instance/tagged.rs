@@ -113,9 +113,18 @@ impl TaggedCalls {
         self.calls.get(&id).map(|active| active.call.rank).or_else(waiting)
     }
 
+    fn oldest(&self) -> Option<&Active> {
+        self.calls.values().min_by_key(|active| active.since)
+    }
+
+    /// The call that has been in flight for longest.
+    pub(crate) fn oldest_call(&self) -> Option<CallId> {
+        self.oldest().map(|active| active.call.id)
+    }
+
     /// What is waited for, as of `now`.
     pub(crate) fn in_flight_now(&self, now: Instant, members: &Members, transfer: &Transfer) -> Option<InFlight> {
-        let oldest = self.calls.values().min_by_key(|active| active.since)?;
+        let oldest = self.oldest()?;
         let tagged = |scope| !matches!(scope, Scope::Instance(_));
         let awaits: BTreeSet<Rank> = transfer.sources(tagged).chain(transfer.destinations(tagged)).collect();
         Some(InFlight {

@@ -7,8 +7,9 @@ use std::time::Duration;
 use outboard_plan::{Program, ProgramBuilder, Rank, Span};
 use outboard_proto::wire::{FrameHeader, GroupMessage, InstanceMessage, Message};
 use outboard_proto::{
-    Account, CallKind, CollectiveError, Config, Endpoint, Event, GroupError, GroupHandle, GroupSpec, InstanceId,
-    Instant, Limits, OfferId, PostedCall, RecordError, Recording, Refusal, Signature, SpId, Transmit,
+    Account, CallId, CallKind, CollectiveError, Config, Endpoint, Event, GroupError, GroupHandle, GroupSpec,
+    InstanceId, Instant, Limits, OfferId, PostedCall, RecordError, Recording, Refusal, Signature, SpId, TaggedCall,
+    Transmit,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -383,7 +384,8 @@ fn who_waits_for_what_has_failed_elsewhere_hears_why() {
     assert_eq!(told(Message::Void, &[(ours, 1), (ours, messages)]), [], "all is well");
     let leaves_later = GroupMessage::Lost { rank: Rank(1), after: InstanceId(2), well: false, cause: Rank(1) };
     assert_eq!(told(of(&spec, leaves_later), &[(ours, 2), (ours, messages), (ours + 1, 3)]), []);
-    assert_eq!(told(Message::Void, &[(ours, 3)]), [fails_after(&spec, 2, Rank(1))]);
+    let no_earlier = GroupMessage::Lost { rank: Rank(1), after: InstanceId(9), well: true, cause: Rank(1) };
+    assert_eq!(told(of(&spec, no_earlier), &[(ours, 3)]), [fails_after(&spec, 2, Rank(1))], "the first word counts");
     assert_eq!(told(fails_after(&spec, 0, Rank(1)), &[(ours, 1)]), [fails_after(&spec, 0, Rank(1))], "passed on");
     let error = CollectiveError::Memory(Rank(1));
     let ended = of(&spec, GroupMessage::Abort { fingerprint: ours, error });
@@ -395,8 +397,8 @@ fn who_waits_for_what_has_failed_elsewhere_hears_why() {
 fn who_waits_long_asks_and_fails_with_the_others() {
     let (mut here, spec, _) = three_have_met();
     let barrier = Signature { kind: CallKind::Barrier, bytes: 0 };
-    assert_eq!(call_of_three(&mut here, 1, 1, 1, barrier), None);
-    let waits = of(&spec, GroupMessage::Waits { fingerprint: spec.fingerprint(), instance: InstanceId(1) });
+    (1..=2).for_each(|number| assert_eq!(call_of_three(&mut here, number, 1, number, barrier), None));
+    let waits = of(&spec, GroupMessage::Waits { fingerprint: spec.fingerprint(), instance: InstanceId(2) });
     let asked = (1..5).find_map(|beat| {
         let now = Instant(1) + here.config().heartbeat * beat;
         [11, 12].into_iter().for_each(|sp| here.handle_frame(now, SpId(sp), &frame(1, &Message::Void, 0), 0));
@@ -432,4 +434,64 @@ fn who_waits_in_a_group_that_was_never_made_here_hears_why() {
     let waits = of(&spec, GroupMessage::Waits { fingerprint, instance: InstanceId(1) });
     here.handle_frame(now, SpId(12), &frame(0, &waits, 0), 0);
     assert!(drive(&mut here, now).0.contains(&(SpId(12), ended)));
+}
+
+/// Collectives go on between two members; a message does not come.
+#[test]
+fn who_waits_for_a_message_asks_while_collectives_go_on() {
+    let (config, spec) = (Config::default(), support::spec(&[HERE, 11]));
+    let (mut here, mut now, mut seq) = (Endpoint::new(SpId(HERE), config.clone(), 1), Instant(1), 0..);
+    let mut hear = |here: &mut Endpoint, now, said: &Message| {
+        here.handle_frame(now, SpId(11), &frame(seq.next().expect("many"), said, 0), 0);
+    };
+    here.handle_create_group(now, Account::default(), &spec, Rank(0));
+    hear(&mut here, now, &step(&spec, 0, &config));
+    let receive = CallKind::Tagged(TaggedCall::Receive { from: Rank(1), tag: 0 });
+    here.handle_call(now, support::call(100, 0, 0, Signature { kind: receive, bytes: 8 }));
+    let signature = Signature { kind: CallKind::Barrier, bytes: 0 };
+    let asked = (1..8).find(|&number| {
+        here.handle_call(now, support::call(number, 0, number, signature));
+        now = now + config.heartbeat;
+        let said = drive(&mut here, now).0;
+        let body = InstanceMessage::Ready { step: 0, signature, rank: Rank(1) };
+        hear(&mut here, now, &Message::instance(spec.handle, InstanceId(number), body));
+        let ended = drive(&mut here, now).1;
+        let well =
+            |event: &Event| matches!(event, Event::Completed { call: CallId(call), result: Ok(()) } if *call == number);
+        assert!(ended.iter().any(well), "{ended:?}");
+        let instance = InstanceId(number);
+        said.contains(&(SpId(11), of(&spec, GroupMessage::Waits { fingerprint: spec.fingerprint(), instance })))
+    });
+    assert!(asked.is_some_and(|number| number > 1), "{asked:?}");
+}
+
+/// A lie makes a group that one member has never asked for, and cannot ask for any more.
+#[test]
+fn who_waits_for_a_rank_that_has_never_asked_hears_so() {
+    let (config, spec) = (Config::default(), support::spec(&[HERE, 11, 12, 13]));
+    let (mut here, now) = (Endpoint::new(SpId(HERE), config.clone(), 1), Instant(1));
+    here.handle_create_group(now, Account::default(), &spec, Rank(0));
+    here.handle_frame(now, SpId(13), &frame(0, &step(&spec, 0, &config), 0), 0);
+    here.handle_frame(now, SpId(12), &frame(0, &step(&spec, 1, &config), 0), 0);
+    let signature = Signature { kind: CallKind::Barrier, bytes: 0 };
+    here.handle_call(now, support::call(1, 0, 1, signature));
+    let body = InstanceMessage::Ready { step: 0, signature, rank: Rank(3) };
+    here.handle_frame(now, SpId(13), &frame(1, &Message::instance(spec.handle, InstanceId(1), body), 0), 0);
+    drive(&mut here, now);
+    let asked = (1..5).find_map(|beat| {
+        let now = now + config.heartbeat * beat;
+        (11..14).for_each(|sp| here.handle_frame(now, SpId(sp), &frame(beat + 1, &Message::Void, 0), 0));
+        let ask = |message: &Message| matches!(message, Message::Group { body: GroupMessage::Ask { .. }, .. });
+        let to = drive(&mut here, now).0.into_iter().filter_map(|(to, said)| ask(&said).then_some(to));
+        Some((now, to.collect::<BTreeSet<_>>())).filter(|(_, to)| !to.is_empty())
+    });
+    let (now, to) = asked.expect("it asks");
+    assert_eq!(to, BTreeSet::from([SpId(11), SpId(12)]), "those of whom no call has come");
+    let (fingerprint, error) = (spec.fingerprint(), CollectiveError::RankLost(Rank(1)));
+    let gone = of(&spec, GroupMessage::Refuse { fingerprint, error: error.clone() });
+    here.handle_frame(now, SpId(11), &frame(0, &gone, 0), 0);
+    let (said, events) = drive(&mut here, now);
+    let failed = |event: &Event| matches!(event, Event::Completed { result: Err(e), .. } if *e == error);
+    assert!(events.iter().any(failed), "{events:?}");
+    assert!(said.contains(&(SpId(12), of(&spec, GroupMessage::Abort { fingerprint, error }))), "{said:?}");
 }

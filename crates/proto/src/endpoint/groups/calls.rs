@@ -65,15 +65,10 @@ impl Endpoint {
 impl Group {
     /// A local rank calls. Fails when that cannot succeed.
     fn handle_call(&mut self, node: &mut Node, call: PostedCall) -> Result<(), CollectiveError> {
-        let instance = call.instance;
-        let tried = match call.signature.kind.class().moves {
+        match call.signature.kind.class().moves {
             Moves::Messages(_) => self.try_tagged_call(node, call),
             Moves::ToAll | Moves::Blocks(_) | Moves::Combined(_) | Moves::Nothing => self.try_call(node, call),
-        };
-        if tried.is_err() {
-            self.note_failed(instance);
         }
-        tried
     }
 
     fn try_call(&mut self, node: &mut Node, call: PostedCall) -> Result<(), CollectiveError> {
@@ -81,15 +76,13 @@ impl Group {
         let PostedCall { instance, signature, rank, .. } = call;
         let local = self.members.local(rank).ok_or(protocol.clone())?;
         let ranks = self.members.ranks();
-        if instance.0 != self.calls[local].0 + 1 || self.left.contains(&rank) || !sound(&call, ranks) {
+        let may_call = !matches!(self.state, State::Creating { .. }) && !self.left.contains(&rank);
+        if !may_call || instance.0 != self.calls[local].0 + 1 || !sound(&call, ranks) {
             return Err(protocol);
         }
         self.calls[local] = (instance.0, Some(signature));
         if let Some(doom) = self.doom(instance) {
             return Err(doom);
-        }
-        if matches!(self.state, State::Creating { .. }) {
-            return Err(protocol);
         }
         let sizes = call.blocks.as_ref().and_then(|blocks| signature.kind.extents(blocks));
         self.know_instance(node, instance, signature, rank, sizes)?;
@@ -257,7 +250,7 @@ impl Group {
             return true;
         }
         // What one call of a collective that has failed still has under way comes to nobody.
-        let failed = self.losses().next().is_some();
+        let failed = self.failing.is_some();
         let (transfer, mut site) = self.transfer(node);
         match transfer.handle(&mut site, from, message, payload_len) {
             Ok(sound) => sound || failed,

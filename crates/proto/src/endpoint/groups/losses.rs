@@ -2,9 +2,9 @@
 //!
 //! The service process of a rank tells all members after which instance the rank takes part in nothing. On each link
 //! this news comes behind all that the rank owes. A service process that lies may tell members different things, so
-//! that one waits for another, whose calls have failed. Whoever waits long asks those that serve a rank still, or owe
-//! something, whether the instance fails there ([`Group::look`]), and believes who says so. Never decides that a rank is
-//! lost.
+//! that one waits for another, whose calls have failed. Its first word about a rank counts. Whoever waits long asks
+//! those that serve a rank still, or owe something, whether the instance fails there ([`Group::look`]), and believes
+//! who says so. Never decides that a rank is lost.
 
 use outboard_plan::Rank;
 
@@ -15,7 +15,7 @@ use crate::ids::{InstanceId, SpId};
 use crate::wire::{GroupMessage, Message};
 
 /// How a rank left.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Lost {
     pub(super) after: InstanceId,
     /// Its calls up to then ended well.
@@ -25,16 +25,14 @@ pub(super) struct Lost {
 }
 
 impl Group {
-    /// After which instances some fail, and because of whom.
-    pub(super) fn losses(&self) -> impl Iterator<Item = (InstanceId, Rank)> + '_ {
-        self.lost.values().map(|lost| (lost.after, lost.cause)).chain(self.failing_elsewhere)
-    }
-
-    /// A member says that a rank is lost. False unless it serves such a rank.
+    /// A member says that a rank is lost. False unless it serves such a rank, and says the same if it says it again.
     pub(super) fn handle_lost(&mut self, node: &mut Node, from: SpId, rank: Rank, lost: Lost) -> bool {
         let known = [rank, lost.cause].iter().all(|rank| self.members.has_rank(*rank));
         if !known || self.members.sp_of(rank) != from {
             return false;
+        }
+        if let Some(said) = self.lost.get(&rank) {
+            return *said == lost;
         }
         self.lose_rank(node, rank, lost);
         match self.state {
@@ -48,11 +46,10 @@ impl Group {
     pub(super) fn lose_rank(&mut self, node: &mut Node, rank: Rank, lost: Lost) {
         let Lost { after, cause, .. } = lost;
         let at = self.members.of_rank[rank.0 as usize] as usize;
-        if self.lost.insert(rank, lost).is_none() {
-            self.staying[at] -= 1;
-        }
+        assert!(self.lost.insert(rank, lost).is_none(), "a rank is lost once");
+        self.staying[at] -= 1;
         self.last[at] = self.last[at].max(after);
-        self.fail_instances(node, after, &CollectiveError::RankLost(cause));
+        self.fail_after(node, after, cause);
         let open: Vec<InstanceId> = self.instances.range(..=after).map(|(instance, _)| *instance).collect();
         open.into_iter().for_each(|instance| self.compare_with_left(node, instance));
         self.with_tagged(node, |tagged, cx| tagged.lose(cx, rank));
@@ -60,25 +57,28 @@ impl Group {
 
     /// A member waits long for an instance: it hears why that fails here, in case it was told something else.
     pub(super) fn handle_waits(&self, node: &mut Node, from: SpId, instance: InstanceId) {
-        let fingerprint = self.members.fingerprint;
-        let body = if let Some(error) = self.broken() {
-            GroupMessage::Abort { fingerprint, error: error.clone() }
-        } else {
-            let earliest = self.losses().min_by_key(|(after, _)| *after).filter(|(after, _)| *after < instance);
-            let Some((after, cause)) = earliest else { return };
-            GroupMessage::Fails { fingerprint, after, cause }
-        };
-        node.out.messages.push_back((from, Message::Group { group: self.members.handle, body }));
+        if let Some(error) = self.broken() {
+            return self.say_broken(node, from, error);
+        }
+        if let Some((after, cause)) = self.failing.filter(|(after, _)| *after < instance) {
+            let body = GroupMessage::Fails { fingerprint: self.members.fingerprint, after, cause };
+            node.out.messages.push_back((from, Message::Group { group: self.members.handle, body }));
+        }
     }
 
     /// The answer: what fails at a member fails here, too. Nothing else follows: what a lost rank still owes comes from
     /// its own service process. False when there is no such rank.
     pub(super) fn handle_fails(&mut self, node: &mut Node, after: InstanceId, cause: Rank) -> bool {
         let known = self.members.has_rank(cause);
-        if known && self.failing_elsewhere.is_none_or(|(earlier, _)| after < earlier) {
-            self.failing_elsewhere = Some((after, cause));
-            self.fail_instances(node, after, &CollectiveError::RankLost(cause));
+        if known {
+            self.fail_after(node, after, cause);
         }
         known
+    }
+
+    /// Instances after this one fail because of this rank.
+    fn fail_after(&mut self, node: &mut Node, after: InstanceId, cause: Rank) {
+        self.failing = self.failing.into_iter().chain([(after, cause)]).min();
+        self.fail_instances(node, after, &CollectiveError::RankLost(cause));
     }
 }

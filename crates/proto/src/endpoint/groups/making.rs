@@ -211,7 +211,8 @@ impl Endpoint {
             }
             return;
         };
-        let Some(from_index) = g.members.index_of(from) else {
+        // A fabric that proves no names may name us.
+        let Some(from_index) = g.members.index_of(from).filter(|at| *at != g.members.me) else {
             return self.node.out.violation(Some(from), "a message for a group it is not in");
         };
         if !g.handle_message(&mut self.node, (from, from_index), body, payload_len) {
@@ -292,9 +293,9 @@ impl Group {
     /// Something takes long. Whoever is concerned is asked whether it fails there. Links of which nobody else would
     /// notice that they are dead, since only this group needs them, show it by that.
     fn look(&mut self, node: &mut Node) {
-        let oldest = self.instances.keys().next().copied().or((self.in_flight() > 0).then_some(TAGGED));
-        let waits_still = oldest == self.seen;
-        self.seen = oldest;
+        let oldest = (self.instances.keys().next().copied(), self.tagged.oldest_call());
+        let seen = std::mem::replace(&mut self.seen, oldest);
+        let waits_still = (oldest.0.is_some() && oldest.0 == seen.0) || (oldest.1.is_some() && oldest.1 == seen.1);
         match &self.state {
             State::Creating { barrier, .. } => {
                 if self.makes_until(node).is_some_and(|until| until <= node.out.now) {
@@ -305,10 +306,15 @@ impl Group {
                 }
             }
             State::Ready => {
-                if let Some(instance) = oldest.filter(|_| waits_still) {
-                    let fingerprint = self.members.fingerprint;
-                    self.tell_others(node, GroupMessage::Waits { fingerprint, instance });
+                if !waits_still {
+                    return;
                 }
+                // Whatever fails there fails the newest, too.
+                let instance = self.instances.keys().next_back().copied().unwrap_or(TAGGED);
+                self.tell_others(node, GroupMessage::Waits { fingerprint: self.members.fingerprint, instance });
+                // Of whom nothing has come may never have asked for the group: others may have lied about it.
+                let unheard = self.concerned().filter(|at| !self.heard_calls[*at]);
+                unheard.for_each(|at| self.ask(node, at as u32));
             }
             State::Broken(_) => {}
         }
@@ -356,6 +362,13 @@ impl Group {
         }
     }
 
+    /// The group has broken: a member hears why.
+    pub(super) fn say_broken(&self, node: &mut Node, to: SpId, error: &CollectiveError) {
+        node.meet_peer(to, &self.addresses[&to]);
+        let (group, fingerprint) = (self.members.handle, self.members.fingerprint);
+        node.out.messages.push_back((to, Message::abort(group, fingerprint, error.clone())));
+    }
+
     /// Whether a rank here that has not asked for the group cannot do so any more: then there will be none.
     fn fail_by_withdrawn(&mut self, node: &mut Node, withdrawn: impl Fn(OfferId) -> Option<Withdrawn>) {
         if !matches!(self.state, State::Creating { .. }) {
@@ -375,9 +388,7 @@ impl Group {
         if !self.members.has_rank(rank) || self.members.sp_of(rank) != from {
             return false;
         }
-        if matches!(self.state, State::Creating { .. }) {
-            self.break_up(node, error, true);
-        }
+        self.break_up(node, error, true);
         true
     }
 
@@ -387,13 +398,7 @@ impl Group {
         let said = match &self.state {
             State::Creating { barrier, .. } => barrier.sent_to(from),
             State::Ready => Barrier::round_between(self.members.sps.len() as u32, self.members.me, from),
-            State::Broken(error) => {
-                let (group, fingerprint) = (self.members.handle, self.members.fingerprint);
-                let to = self.members.sps[from as usize];
-                node.meet_peer(to, &self.addresses[&to]);
-                node.out.messages.push_back((to, Message::abort(group, fingerprint, error.clone())));
-                return;
-            }
+            State::Broken(error) => return self.say_broken(node, self.members.sps[from as usize], error),
         };
         self.send_create(node, said.map(|round| (from, round)).into_iter().collect());
     }
