@@ -90,7 +90,6 @@ kinds! {
         Calls = "calls",
         EndsWell = "ends a call well",
         EndsBadly = "ends a call with an error",
-        WaitsInDispute = "waits for one that disagrees",
         DiesBetweenCalls = "dies between calls",
         DiesInCall = "dies in a call",
         LeavesAfterError = "leaves after an error",

@@ -205,7 +205,7 @@ impl<'a> World<'a> {
                 break;
             }
             if quiet_by.is_none() && now > deadline {
-                return self.not_live(patience);
+                return Err(Breach::NotLive { open: self.unfinished(), after: patience });
             }
             if steps.is_multiple_of(STEPS_PER_CHECK) {
                 self.check_backlog((steps / STEPS_PER_CHECK) as usize % self.cluster.hosts.len())?;
@@ -218,19 +218,11 @@ impl<'a> World<'a> {
             }
         }
         if quiet_by.is_none() {
-            return self.not_live(self.cluster.now().since(Instant(0)));
+            let after = self.cluster.now().since(Instant(0));
+            return Err(Breach::NotLive { open: self.unfinished(), after });
         }
         self.truth.check_one_verdict(self.scenario)?;
         self.check_quiet()
-    }
-
-    /// Something has not ended: a breach, unless it waits in a dispute as docs/promise.md says.
-    fn not_live(&mut self, after: Duration) -> Result<(), Breach> {
-        if !self.waits_in_disputes() {
-            return Err(Breach::NotLive { open: self.unfinished(), after });
-        }
-        self.cluster.dice.coverage.way(Way::WaitsInDispute);
-        self.truth.check_one_verdict(self.scenario)
     }
 
     /// The queues of a machine are bounded: a window of bulk for each link, and control messages that grow with

@@ -99,11 +99,13 @@ pub(super) struct Group {
     pub(super) calls: Vec<(u64, Option<Signature>)>,
     /// The neighbours that are watched.
     watched: BTreeSet<SpId>,
-    /// Members that were lost with their links: later links are nothing to the group.
+    /// Members that were lost with their links: the group does not go on over later ones.
     cut_off: BTreeSet<SpId>,
     /// When it is looked at, and which were the oldest in flight when it last was.
     look_at: Option<Instant>,
     seen: (Option<InstanceId>, Option<CallId>),
+    /// The first member to be asked next of those of whom no call has come.
+    ask_next: usize,
     /// Members whose silence was forgiven once.
     forgiven: BTreeSet<SpId>,
     /// Members that hear of the group over another link: what they said over the one before may be lost.
@@ -155,6 +157,7 @@ impl Group {
             heard_calls: vec![false; staying.len()],
             look_at: None,
             seen: (None, None),
+            ask_next: 0,
             nearest: [1; 2],
             asked: BTreeSet::new(),
             left: BTreeSet::new(),
@@ -241,6 +244,11 @@ impl Group {
         matches!(self.state, State::Ready)
     }
 
+    /// Whether this service process has not entered the barrier that makes the group.
+    fn has_not_entered(&self) -> bool {
+        matches!(&self.state, State::Creating { barrier, .. } if barrier.round().is_none())
+    }
+
     /// Why nothing succeeds any more.
     pub(super) fn broken(&self) -> Option<&CollectiveError> {
         match &self.state {
@@ -271,31 +279,16 @@ impl Group {
         payload_len: u32,
     ) -> bool {
         let known = match body {
-            // Another group with this handle: nobody gets into this one by it, and its own members are told otherwise.
-            GroupMessage::Create { fingerprint, .. } if fingerprint != self.members.fingerprint => false,
-            // What else is said of that group says nothing about this one.
-            GroupMessage::Ask { fingerprint, .. }
-            | GroupMessage::Refuse { fingerprint, .. }
-            | GroupMessage::Waits { fingerprint, .. }
-            | GroupMessage::Fails { fingerprint, .. }
-            | GroupMessage::Abort { fingerprint, .. }
-                if fingerprint != self.members.fingerprint =>
-            {
-                true
-            }
+            // Nobody calls before all have entered the barrier that makes the group.
+            GroupMessage::Instance { .. } | GroupMessage::Transfer(_) if self.has_not_entered() => false,
             GroupMessage::Ask { .. } => {
                 self.handle_ask(node, from_index);
                 true
             }
             GroupMessage::Refuse { error, .. } => self.handle_refuse(node, from, error),
             GroupMessage::Create { step, digest, .. } => self.handle_create(node, (from, from_index, step), digest),
-            GroupMessage::Lost { rank, after, well, cause } => {
-                self.handle_lost(node, from, rank, Lost { after, well, cause })
-            }
-            GroupMessage::Waits { instance, .. } => {
-                self.handle_waits(node, from, instance);
-                true
-            }
+            GroupMessage::Lost { rank, after, cause } => self.handle_lost(node, from, rank, Lost { after, cause }),
+            GroupMessage::Waits { newest, oldest, .. } => self.handle_waits(node, from, newest, oldest),
             GroupMessage::Fails { after, cause, .. } => self.handle_fails(node, after, cause),
             GroupMessage::Abort { error, .. } => {
                 // The group is of no use to its sender either way; who is to blame is taken from nobody outside.
@@ -441,12 +434,12 @@ impl Group {
             return;
         }
         let open = self.instances.iter().find(|(_, c)| c.in_flight(rank)).map(|(i, _)| *i);
-        let called = InstanceId(self.calls[local].0);
+        let before_open = open.map(|open| InstanceId(open.0 - 1));
         let failing = self.failing.map(|(after, _)| after);
-        let well = failing.is_none_or(|failing| failing >= called);
-        let after = open.map(|open| InstanceId(open.0 - 1)).into_iter().chain(failing).fold(called, InstanceId::min);
-        // News of the loss that failed its calls may be behind this one on the way to others.
-        let earlier = self.failing.filter(|(lost, _)| !well && *lost <= after);
+        let called = InstanceId(self.calls[local].0);
+        let after = before_open.into_iter().chain(failing).fold(called, InstanceId::min);
+        // News of that loss may be behind this one on the way to others.
+        let earlier = self.failing.filter(|(lost, _)| *lost <= after);
         let cause = earlier.map_or(rank, |(_, cause)| cause);
         let body = match &mut self.state {
             State::Creating { askers, .. } => {
@@ -455,10 +448,10 @@ impl Group {
             }
             // Whoever has not heard yet why the group broke must not take the leaving for the reason.
             State::Broken(error) => GroupMessage::Abort { fingerprint: self.members.fingerprint, error: error.clone() },
-            State::Ready => GroupMessage::Lost { rank, after, well, cause },
+            State::Ready => GroupMessage::Lost { rank, after, cause },
         };
         self.tell_others(node, body);
-        self.lose_rank(node, rank, Lost { after, well, cause });
+        self.lose_rank(node, rank, Lost { after, cause });
         node.left.push(self.members.handle);
     }
 

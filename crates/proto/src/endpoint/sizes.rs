@@ -17,10 +17,12 @@ impl Group {
     ) -> Result<(), CollectiveError> {
         let (mut cx, Some(instance)) = self.parts((&node.config, &mut node.out), id) else { return Ok(()) };
         match instance.set_sizes(&mut cx, sizes) {
-            Ok(true) => Ok(()),
-            Ok(false) => {
-                node.out.violation(None, "a step of a barrier that cannot be");
-                Ok(())
+            Ok(None) => Ok(()),
+            Ok(Some(from)) => {
+                let from = self.members.sps[from as usize];
+                node.out.violation(Some(from), "a step of a barrier that there is not");
+                self.break_up(node, CollectiveError::Protocol(from), true);
+                Err(CollectiveError::Protocol(from))
             }
             Err(why) => Err(self.refuse_instance(node, why)),
         }

@@ -29,7 +29,7 @@ impl Instance {
             return true;
         }
         if let Phase::Unsized(call) = &mut self.phase {
-            return call.handle_ready(cx.members.sps[from as usize], (from, step));
+            return call.handle_ready(cx.members, (from, step));
         }
         if self.policy == Policy::Offloaded {
             // The caller has compared the signatures: nothing else was asked.

@@ -16,12 +16,11 @@ use std::collections::BTreeSet;
 use outboard_plan::Extents;
 
 use super::{Context, Instance, Phase, Unplanned};
+use crate::group::barrier::Barrier;
+use crate::group::members::Members;
 use crate::ids::{Instant, SpId};
 use crate::interface::sizes_digest;
 use crate::wire::{InstanceMessage, Message};
-
-/// Steps of the ready barrier that can come before this service process has entered it: one for each power of two.
-const MAX_READIES: usize = 64;
 
 /// See the module.
 #[derive(Debug)]
@@ -45,10 +44,14 @@ impl Unsized {
         (self.knows.is_some() && self.asked.is_none()).then_some(self.ask_at)
     }
 
-    /// A step of the ready barrier, kept. False when there cannot be so many.
-    pub(super) fn handle_ready(&mut self, from: SpId, step: (u32, u8)) -> bool {
-        self.knows.get_or_insert(from);
-        self.readies.len() < MAX_READIES && self.readies.insert(step)
+    /// A step of the ready barrier, kept. False when it cannot come from there.
+    pub(super) fn handle_ready(&mut self, members: &Members, (from, step): (u32, u8)) -> bool {
+        let sound = Barrier::round_between(members.sps.len() as u32, from, members.me) == Some(step);
+        if sound {
+            self.knows.get_or_insert(members.sps[from as usize]);
+            self.readies.insert((from, step));
+        }
+        sound
     }
 }
 
@@ -91,16 +94,12 @@ impl Instance {
         }
     }
 
-    /// The sizes are known now. Nothing is to be done where they were before. False when a step of the barrier that
-    /// came before cannot be.
-    pub(crate) fn set_sizes(&mut self, cx: &mut Context<'_>, sizes: Extents) -> Result<bool, Unplanned> {
-        let Phase::Unsized(call) = &mut self.phase else { return Ok(true) };
+    /// The sizes are known now. Nothing is to be done where they were before. Returns who has sent a step of a barrier
+    /// that there is not.
+    pub(crate) fn set_sizes(&mut self, cx: &mut Context<'_>, sizes: Extents) -> Result<Option<u32>, Unplanned> {
+        let Phase::Unsized(call) = &mut self.phase else { return Ok(None) };
         let readies = std::mem::take(&mut call.readies);
         self.plan(cx, sizes)?;
-        let mut known = true;
-        for (from, step) in readies {
-            known &= self.handle_ready(cx, from, step);
-        }
-        Ok(known)
+        Ok(readies.into_iter().find(|(from, step)| !self.handle_ready(cx, *from, *step)).map(|(from, _)| from))
     }
 }

@@ -57,9 +57,7 @@ pub enum GroupMessage {
         rank: Rank,
         /// The last instance it completed.
         after: InstanceId,
-        /// Its calls up to then ended without an error.
-        well: bool,
-        /// Whose loss failed them; itself otherwise.
+        /// Whose loss fails what follows: itself, unless another's was known.
         cause: Rank,
     },
     /// The group is broken.
@@ -86,12 +84,14 @@ pub enum GroupMessage {
         /// Why.
         error: CollectiveError,
     },
-    /// The sender waits long for an instance, or for messages from rank to rank: does that fail at the receiver?
+    /// The sender waits long for instances, or for messages from rank to rank: do they fail at the receiver?
     Waits {
         /// As in [`Self::Abort`].
         fingerprint: u64,
-        /// The instance; 0 for messages from rank to rank.
-        instance: InstanceId,
+        /// The newest instance; 0 for messages from rank to rank alone.
+        newest: InstanceId,
+        /// The oldest instance, what is called, and a rank that called it so: is it the same at the receiver?
+        oldest: Option<(InstanceId, Signature, Rank)>,
     },
     /// The answer to [`Self::Waits`], if instances fail at the sender, but the group is not broken there.
     Fails {
@@ -178,6 +178,19 @@ pub enum MulticastMessage {
 }
 
 impl GroupMessage {
+    /// Which group of its handle it is about, where it says so.
+    pub(crate) fn fingerprint(&self) -> Option<u64> {
+        match self {
+            GroupMessage::Create { fingerprint, .. }
+            | GroupMessage::Abort { fingerprint, .. }
+            | GroupMessage::Ask { fingerprint, .. }
+            | GroupMessage::Refuse { fingerprint, .. }
+            | GroupMessage::Waits { fingerprint, .. }
+            | GroupMessage::Fails { fingerprint, .. } => Some(*fingerprint),
+            GroupMessage::Lost { .. } | GroupMessage::Instance { .. } | GroupMessage::Transfer(_) => None,
+        }
+    }
+
     /// Whether payload may follow.
     pub(crate) fn carries(&self) -> bool {
         match self {
@@ -263,16 +276,20 @@ impl Message {
             GroupMessage::Create { step, digest, fingerprint } => {
                 w.head(1, group).u8(*step).u64(*digest).u64(*fingerprint)
             }
-            GroupMessage::Lost { rank, after, well, cause } => {
-                w.head(2, group).u64(after.0).u32(rank.0).u8((*well).into()).u32(cause.0)
-            }
+            GroupMessage::Lost { rank, after, cause } => w.head(2, group).u64(after.0).u32(rank.0).u32(cause.0),
             GroupMessage::Abort { fingerprint, error } => w.head(3, group).u64(*fingerprint).error(error),
             GroupMessage::Ask { fingerprint, asker, offers } => {
                 let w = w.head(4, group).u64(*fingerprint).u16(asker.len() as u16).bytes(asker);
                 w.list(offers, MAX_OFFERS, |w, (rank, offer)| w.u32(rank.0).u64(offer.0))
             }
             GroupMessage::Refuse { fingerprint, error } => w.head(5, group).u64(*fingerprint).error(error),
-            GroupMessage::Waits { fingerprint, instance } => w.head(6, group).u64(*fingerprint).u64(instance.0),
+            GroupMessage::Waits { fingerprint, newest, oldest } => {
+                let w = w.head(6, group).u64(*fingerprint).u64(newest.0).u8(oldest.is_some().into());
+                match oldest {
+                    Some((instance, signature, rank)) => w.u64(instance.0).signature(signature).u32(rank.0),
+                    None => w,
+                }
+            }
             GroupMessage::Fails { fingerprint, after, cause } => {
                 w.head(7, group).u64(*fingerprint).u64(after.0).u32(cause.0)
             }
@@ -324,7 +341,7 @@ impl GroupMessage {
             1 => GroupMessage::Create { step: r.u8()?, digest: r.u64()?, fingerprint: r.u64()? },
             2 => {
                 let (after, rank) = (InstanceId(r.u64()?), Rank(r.u32()?));
-                GroupMessage::Lost { rank, after, well: r.flag()?, cause: Rank(r.u32()?) }
+                GroupMessage::Lost { rank, after, cause: Rank(r.u32()?) }
             }
             3 => GroupMessage::Abort { fingerprint: r.u64()?, error: read_error(r)? },
             4 => {
@@ -337,7 +354,12 @@ impl GroupMessage {
                 GroupMessage::Ask { fingerprint, asker, offers }
             }
             5 => GroupMessage::Refuse { fingerprint: r.u64()?, error: read_error(r)? },
-            6 => GroupMessage::Waits { fingerprint: r.u64()?, instance: InstanceId(r.u64()?) },
+            6 => {
+                let (fingerprint, newest) = (r.u64()?, InstanceId(r.u64()?));
+                let oldest =
+                    if r.flag()? { Some((InstanceId(r.u64()?), Signature::decode(r)?, Rank(r.u32()?))) } else { None };
+                GroupMessage::Waits { fingerprint, newest, oldest }
+            }
             7 => GroupMessage::Fails { fingerprint: r.u64()?, after: InstanceId(r.u64()?), cause: Rank(r.u32()?) },
             48.. => GroupMessage::Transfer(TransferMessage::decode(kind, r)?),
             _ => match r.u64()? {

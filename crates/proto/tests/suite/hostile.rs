@@ -64,14 +64,13 @@ fn of_groups() -> impl Strategy<Value = GroupMessage> {
             let digest = if good { config().digest() } else { 9 };
             GroupMessage::Create { step, digest, fingerprint: spec().fingerprint() }
         }),
-        (rank(), 0u64..3, any::<bool>(), rank()).prop_map(|(rank, after, well, cause)| GroupMessage::Lost {
+        (rank(), 0u64..3, rank()).prop_map(|(rank, after, cause)| GroupMessage::Lost {
             rank,
             after: InstanceId(after),
-            well,
             cause
         }),
-        (0u64..3).prop_map(|instance| {
-            GroupMessage::Waits { fingerprint: spec().fingerprint(), instance: InstanceId(instance) }
+        (0u64..3, prop::option::of((instance(), signature(), rank()))).prop_map(|(newest, oldest)| {
+            GroupMessage::Waits { fingerprint: spec().fingerprint(), newest: InstanceId(newest), oldest }
         }),
         (0u64..3, rank()).prop_map(|(after, cause)| {
             GroupMessage::Fails { fingerprint: spec().fingerprint(), after: InstanceId(after), cause }
@@ -79,19 +78,22 @@ fn of_groups() -> impl Strategy<Value = GroupMessage> {
     ]
 }
 
-fn of_barriers() -> impl Strategy<Value = InstanceMessage> {
-    let signature = (kind(), 0u64..3).prop_map(|(kind, n)| match kind {
+fn signature() -> impl Strategy<Value = Signature> {
+    (kind(), 0u64..3).prop_map(|(kind, n)| match kind {
         CallKind::Allgatherv { .. } => uneven(2000),
         CallKind::Alltoallv | CallKind::Scatterv { .. } | CallKind::Barrier => Signature { kind, bytes: 0 },
         kind => Signature { kind, bytes: [0, 2000, u64::MAX][n as usize] },
-    });
+    })
+}
+
+fn of_barriers() -> impl Strategy<Value = InstanceMessage> {
     prop_oneof![
         Just(InstanceMessage::Inquire),
         (rank(), any::<u32>()).prop_map(|(rank, more)| {
             let named = vec![Absentee { rank, last: None }];
             InstanceMessage::Absent(Absentees { named, more })
         }),
-        (barrier_step(), signature, rank()).prop_map(|(step, signature, rank)| InstanceMessage::Ready {
+        (barrier_step(), signature(), rank()).prop_map(|(step, signature, rank)| InstanceMessage::Ready {
             step,
             signature,
             rank

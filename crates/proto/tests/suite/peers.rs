@@ -33,7 +33,7 @@ fn step(spec: &GroupSpec, step: u8, config: &Config) -> Message {
 
 /// The rank of another service process leaves before the first call.
 fn leaves(spec: &GroupSpec, rank: Rank) -> Message {
-    of(spec, GroupMessage::Lost { rank, after: InstanceId(0), well: true, cause: rank })
+    of(spec, GroupMessage::Lost { rank, after: InstanceId(0), cause: rank })
 }
 
 /// All that is sent at `now`, and everything that is told.
@@ -97,7 +97,8 @@ fn members_whose_ranks_have_left_hear_nothing_more() {
     assert_eq!(here.load().0, 1);
     here.handle_leave(now, spec.handle, Rank(0));
     let (sent, _) = drive(&mut here, now);
-    assert_eq!(sent, [(SpId(12), leaves(&spec, Rank(0)))]);
+    let left = GroupMessage::Lost { rank: Rank(0), after: InstanceId(0), cause: Rank(1) };
+    assert_eq!(sent, [(SpId(12), of(&spec, left))], "the first loss is named");
 }
 
 /// Whoever goes on asking and acknowledges nothing is lost before its answers are too many.
@@ -374,7 +375,7 @@ fn who_waits_for_what_has_failed_elsewhere_hears_why() {
         here.handle_frame(now, liar, &frame(seq.next().expect("many"), &said_by_liar, 0), 0);
         for &(fingerprint, instance) in waits_for {
             number += 1;
-            let waits = of(&spec, GroupMessage::Waits { fingerprint, instance: InstanceId(instance) });
+            let waits = of(&spec, GroupMessage::Waits { fingerprint, newest: InstanceId(instance), oldest: None });
             here.handle_frame(now, honest, &frame(number, &waits, 0), 0);
         }
         let of_group = |(to, message)| (to == honest && matches!(message, Message::Group { .. })).then_some(message);
@@ -382,14 +383,70 @@ fn who_waits_for_what_has_failed_elsewhere_hears_why() {
     };
     let (ours, messages) = (spec.fingerprint(), 0);
     assert_eq!(told(Message::Void, &[(ours, 1), (ours, messages)]), [], "all is well");
-    let leaves_later = GroupMessage::Lost { rank: Rank(1), after: InstanceId(2), well: false, cause: Rank(1) };
-    assert_eq!(told(of(&spec, leaves_later), &[(ours, 2), (ours, messages), (ours + 1, 3)]), []);
-    let no_earlier = GroupMessage::Lost { rank: Rank(1), after: InstanceId(9), well: true, cause: Rank(1) };
-    assert_eq!(told(of(&spec, no_earlier), &[(ours, 3)]), [fails_after(&spec, 2, Rank(1))], "the first word counts");
+    let leaves_later = of(&spec, GroupMessage::Lost { rank: Rank(1), after: InstanceId(2), cause: Rank(1) });
+    assert_eq!(told(leaves_later.clone(), &[(ours, 2), (ours, messages), (ours + 1, 3)]), []);
+    assert_eq!(told(leaves_later, &[(ours, 3)]), [fails_after(&spec, 2, Rank(1))]);
     assert_eq!(told(fails_after(&spec, 0, Rank(1)), &[(ours, 1)]), [fails_after(&spec, 0, Rank(1))], "passed on");
     let error = CollectiveError::Memory(Rank(1));
     let ended = of(&spec, GroupMessage::Abort { fingerprint: ours, error });
     assert_eq!(told(ended.clone(), &[(ours, messages)]), [ended]);
+}
+
+/// What one member says cannot be: its link does not say it again, and a call may wait for what it would have said.
+#[test]
+fn what_cannot_be_said_ends_the_group_by_the_name_of_who_says_it() {
+    let lost = |after| GroupMessage::Lost { rank: Rank(1), after: InstanceId(after), cause: Rank(1) };
+    let signature = Signature { kind: CallKind::Barrier, bytes: 0 };
+    let ready = InstanceMessage::Ready { step: 7, signature, rank: Rank(1) };
+    let ready = GroupMessage::Instance { instance: InstanceId(1), body: ready };
+    for said in [vec![lost(2), lost(9)], vec![ready]] {
+        let (mut here, spec, mut seq) = three_have_met();
+        for body in said {
+            here.handle_frame(Instant(1), SpId(11), &frame(seq.next().expect("many"), &of(&spec, body), 0), 0);
+        }
+        let (fingerprint, error) = (spec.fingerprint(), CollectiveError::Protocol(SpId(11)));
+        let told = drive(&mut here, Instant(1)).0;
+        assert!(told.contains(&(SpId(12), of(&spec, GroupMessage::Abort { fingerprint, error }))), "{told:?}");
+    }
+}
+
+/// Nothing of a call can have come before a rank here asks for its group: who has sent it lies, or was lied to.
+#[test]
+fn a_call_that_comes_before_its_group_ends_it() {
+    let (config, spec) = (Config::default(), spec_of_three(1));
+    let mut here = Endpoint::new(SpId(HERE), config.clone(), 1);
+    let signature = Signature { kind: CallKind::Barrier, bytes: 0 };
+    let ready = InstanceMessage::Ready { step: 0, signature, rank: Rank(2) };
+    let early = Message::instance(spec.handle, InstanceId(1), ready);
+    here.handle_frame(Instant(1), SpId(12), &frame(0, &early, 0), 0);
+    here.handle_create_group(Instant(1), Account::default(), &spec, Rank(0));
+    let (told, events) = drive(&mut here, Instant(1));
+    let (group, rank, error) = (spec.handle, Rank(0), CollectiveError::Protocol(SpId(12)));
+    let result = Err(GroupError::Failed(error.clone()));
+    assert!(events.contains(&Event::GroupReady { group, rank, result }), "{events:?}");
+    let abort = of(&spec, GroupMessage::Abort { fingerprint: spec.fingerprint(), error });
+    assert!(told.contains(&(SpId(11), abort)), "{told:?}");
+}
+
+/// A call disagrees with one that has ended here, since its rank had nothing for anybody: only who waits finds out.
+#[test]
+fn who_waits_for_a_call_that_ended_as_another_hears_so() {
+    let (mut here, spec, _) = three_have_met();
+    let scatter = |bytes| Signature { kind: CallKind::Scatter { root: Rank(0) }, bytes };
+    let nothing = call_of_three(&mut here, 1, 1, 1, scatter(0));
+    assert_eq!(nothing, None);
+    let waits = |signature| {
+        let oldest = Some((InstanceId(1), signature, Rank(2)));
+        of(&spec, GroupMessage::Waits { fingerprint: spec.fingerprint(), newest: InstanceId(1), oldest })
+    };
+    here.handle_frame(Instant(1), SpId(12), &frame(1, &waits(scatter(0)), 0), 0);
+    let aborts = |told: Vec<(SpId, Message)>| {
+        let abort = |message| matches!(message, Message::Group { body: GroupMessage::Abort { .. }, .. });
+        told.into_iter().filter_map(|(to, message)| abort(message).then_some(to)).collect::<Vec<_>>()
+    };
+    assert_eq!(aborts(drive(&mut here, Instant(1)).0), []);
+    here.handle_frame(Instant(1), SpId(12), &frame(2, &waits(scatter(8)), 0), 0);
+    assert_eq!(aborts(drive(&mut here, Instant(1)).0), [SpId(11), SpId(12)]);
 }
 
 /// Whoever waits long asks the others. A call fails that fails there, and whoever leaves after that says so.
@@ -398,7 +455,8 @@ fn who_waits_long_asks_and_fails_with_the_others() {
     let (mut here, spec, _) = three_have_met();
     let barrier = Signature { kind: CallKind::Barrier, bytes: 0 };
     (1..=2).for_each(|number| assert_eq!(call_of_three(&mut here, number, 1, number, barrier), None));
-    let waits = of(&spec, GroupMessage::Waits { fingerprint: spec.fingerprint(), instance: InstanceId(2) });
+    let (fingerprint, oldest) = (spec.fingerprint(), Some((InstanceId(1), barrier, Rank(0))));
+    let waits = of(&spec, GroupMessage::Waits { fingerprint, newest: InstanceId(2), oldest });
     let asked = (1..5).find_map(|beat| {
         let now = Instant(1) + here.config().heartbeat * beat;
         [11, 12].into_iter().for_each(|sp| here.handle_frame(now, SpId(sp), &frame(1, &Message::Void, 0), 0));
@@ -407,16 +465,12 @@ fn who_waits_long_asks_and_fails_with_the_others() {
     });
     let (now, to) = asked.expect("it asks");
     assert_eq!(to, BTreeSet::from([SpId(11), SpId(12)]));
-    here.handle_frame(now, SpId(12), &frame(2, &fails_after(&spec, 0, Rank(7)), 0), 0);
-    let events = drive(&mut here, now).1;
-    let refused = matches!(events[..], [Event::Violation { peer: Some(SpId(12)), .. }]);
-    assert!(refused, "a cause that is no member: {events:?}");
-    here.handle_frame(now, SpId(12), &frame(3, &fails_after(&spec, 0, Rank(1)), 0), 0);
+    here.handle_frame(now, SpId(12), &frame(2, &fails_after(&spec, 0, Rank(1)), 0), 0);
     let lost = CollectiveError::RankLost(Rank(1));
     let failed = |event: &Event| matches!(event, Event::Completed { result: Err(error), .. } if *error == lost);
     assert!(drive(&mut here, now).1.iter().any(failed));
     here.handle_leave(now, spec.handle, Rank(0));
-    let left = GroupMessage::Lost { rank: Rank(0), after: InstanceId(0), well: false, cause: Rank(1) };
+    let left = GroupMessage::Lost { rank: Rank(0), after: InstanceId(0), cause: Rank(1) };
     let said = drive(&mut here, now).0;
     assert!(said.contains(&(SpId(12), of(&spec, left))), "{said:?}");
 }
@@ -431,7 +485,7 @@ fn who_waits_in_a_group_that_was_never_made_here_hears_why() {
     let ended = of(&spec, GroupMessage::Abort { fingerprint, error });
     here.handle_frame(now, SpId(11), &frame(0, &ended, 0), 0);
     drive(&mut here, now);
-    let waits = of(&spec, GroupMessage::Waits { fingerprint, instance: InstanceId(1) });
+    let waits = of(&spec, GroupMessage::Waits { fingerprint, newest: InstanceId(1), oldest: None });
     here.handle_frame(now, SpId(12), &frame(0, &waits, 0), 0);
     assert!(drive(&mut here, now).0.contains(&(SpId(12), ended)));
 }
@@ -459,8 +513,9 @@ fn who_waits_for_a_message_asks_while_collectives_go_on() {
         let well =
             |event: &Event| matches!(event, Event::Completed { call: CallId(call), result: Ok(()) } if *call == number);
         assert!(ended.iter().any(well), "{ended:?}");
-        let instance = InstanceId(number);
-        said.contains(&(SpId(11), of(&spec, GroupMessage::Waits { fingerprint: spec.fingerprint(), instance })))
+        let (fingerprint, newest) = (spec.fingerprint(), InstanceId(number));
+        let oldest = Some((newest, signature, Rank(0)));
+        said.contains(&(SpId(11), of(&spec, GroupMessage::Waits { fingerprint, newest, oldest })))
     });
     assert!(asked.is_some_and(|number| number > 1), "{asked:?}");
 }

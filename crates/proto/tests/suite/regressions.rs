@@ -113,7 +113,7 @@ impl Victim {
 }
 
 fn left(rank: Rank, after: InstanceId) -> Message {
-    of_group(GroupMessage::Lost { rank, after, well: true, cause: rank })
+    of_group(GroupMessage::Lost { rank, after, cause: rank })
 }
 
 /// A rank that dies before it has asked for its group keeps nothing of the group alive.
@@ -151,7 +151,7 @@ fn a_flood_of_messages_for_unknown_groups_harms_its_sender_alone() {
 fn whoever_leaves_after_a_death_names_the_dead() {
     let mut victim = Victim::new();
     victim.group_of_three();
-    let told = |cause| of_group(GroupMessage::Lost { rank: Rank(1), after: InstanceId(0), well: false, cause });
+    let told = |cause| of_group(GroupMessage::Lost { rank: Rank(1), after: InstanceId(0), cause });
     victim.hostile(&told(Rank(2)));
     victim.call();
     assert_eq!(victim.ended(), Some(CollectiveError::RankLost(Rank(2))));
@@ -308,9 +308,6 @@ fn no_barrier_is_entered_before_the_group_is_made() {
 /// A message of a small call comes once. One that is said twice takes no memory of the service process for good.
 #[test]
 fn a_message_of_a_small_call_that_is_said_twice_is_refused() {
-    let config = Config { eager_bytes: 16 << 10, ..Config::default() };
-    let mut victim = Victim { sp: Endpoint::new(SpId(10), config, 1), seq: 0 };
-    victim.group();
     let signature = Signature { kind: CallKind::Broadcast { root: Rank(1) }, bytes: 8 };
     let instance = InstanceId(1);
     let rts = Rts { destination: Rank(0), tag: 0, occurrence: 0, bytes: 8, eager: true };
@@ -320,19 +317,25 @@ fn a_message_of_a_small_call_that_is_said_twice_is_refused() {
         let offer = TransferMessage::Offer { origin, rank, first_ready, ready, first_early: 0, early: Vec::new() };
         of_group(GroupMessage::Transfer(offer))
     };
-    victim.hostile(&offer(1, &[rts, rts]));
-    assert_eq!((victim.sp.counters().violations, victim.sp.counters().staging_peak), (1, 0));
-    victim.hostile(&offer(3, &[rts]));
-    victim.hostile(&offer(4, &[rts]));
-    assert_eq!(
-        (victim.sp.counters().violations, victim.sp.counters().staging_peak),
-        (2, 256),
-        "it waits for its receive"
-    );
-    victim.sp.handle_call(NOW, support::call(1, 0, instance.0, signature));
-    while victim.sp.poll_order().is_some() {}
-    let ended = std::iter::from_fn(|| victim.sp.poll_event()).find(|event| matches!(event, Event::Completed { .. }));
-    assert_eq!(ended, Some(Event::Completed { call: CallId(1), result: Ok(()) }));
+    let once = Ok(());
+    let twice = Err(CollectiveError::Protocol(HOSTILE));
+    let cases = [
+        (vec![offer(1, &[rts, rts])], (1, 0), twice.clone()),
+        (vec![offer(1, &[rts]), offer(2, &[rts])], (1, 256), twice),
+        (vec![offer(1, &[rts])], (0, 256), once),
+    ];
+    for (said, found, result) in cases {
+        let config = Config { eager_bytes: 16 << 10, ..Config::default() };
+        let mut victim = Victim { sp: Endpoint::new(SpId(10), config, 1), seq: 0 };
+        victim.group();
+        said.iter().for_each(|offer| victim.hostile(offer));
+        assert_eq!((victim.sp.counters().violations, victim.sp.counters().staging_peak), found);
+        victim.sp.handle_call(NOW, support::call(1, 0, instance.0, signature));
+        while victim.sp.poll_order().is_some() {}
+        let ended = |event: &Event| matches!(event, Event::Completed { .. });
+        let ended = std::iter::from_fn(|| victim.sp.poll_event()).find(ended);
+        assert_eq!(ended, Some(Event::Completed { call: CallId(1), result }));
+    }
 }
 
 /// Whoever has left after a call that it took part in may owe us something for it, and is watched.

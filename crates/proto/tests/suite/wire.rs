@@ -146,18 +146,21 @@ fn of_groups() -> impl Strategy<Value = GroupMessage> {
     prop_oneof![
         (any::<u8>(), any::<u64>(), any::<u64>())
             .prop_map(|(step, digest, fingerprint)| { GroupMessage::Create { step, digest, fingerprint } }),
-        (any::<u64>(), rank(), any::<bool>(), rank()).prop_map(|(after, rank, well, cause)| GroupMessage::Lost {
+        (any::<u64>().prop_map(InstanceId), rank(), rank()).prop_map(|(after, rank, cause)| GroupMessage::Lost {
             rank,
-            after: InstanceId(after),
-            well,
+            after,
             cause
         }),
         (any::<u64>(), error()).prop_map(|(fingerprint, error)| GroupMessage::Abort { fingerprint, error }),
         (any::<u64>(), prop::collection::vec(any::<u8>(), 0..=MAX_ASKER), offers())
             .prop_map(|(fingerprint, asker, offers)| GroupMessage::Ask { fingerprint, asker: asker.into(), offers }),
         (any::<u64>(), error()).prop_map(|(fingerprint, error)| GroupMessage::Refuse { fingerprint, error }),
-        (any::<u64>(), any::<u64>().prop_map(InstanceId))
-            .prop_map(|(fingerprint, instance)| GroupMessage::Waits { fingerprint, instance }),
+        (
+            any::<u64>(),
+            any::<u64>().prop_map(InstanceId),
+            prop::option::of((any::<u64>().prop_map(InstanceId), signature(), rank()))
+        )
+            .prop_map(|(fingerprint, newest, oldest)| GroupMessage::Waits { fingerprint, newest, oldest }),
         (any::<u64>(), any::<u64>().prop_map(InstanceId), rank())
             .prop_map(|(fingerprint, after, cause)| GroupMessage::Fails { fingerprint, after, cause }),
     ]

@@ -198,15 +198,17 @@ fn collective(tape: &mut Tape<'_>, kind: u8, group: GroupHandle) -> Message {
             Message::instance(group, instance, InstanceMessage::Absent(absent))
         }
         9 => {
-            let body = GroupMessage::Lost { rank: source, after: instance, well: tape.flip(), cause: source };
+            let cause = if tape.flip() { source } else { Rank(0) };
+            let body = GroupMessage::Lost { rank: source, after: instance, cause };
             Message::Group { group, body }
         }
         10 => {
             Message::Group { group, body: GroupMessage::Abort { fingerprint: fingerprint(tape), error: error(tape) } }
         }
         18 => {
-            let body = GroupMessage::Waits { fingerprint: fingerprint(tape), instance: InstanceId(tape.number()) };
-            Message::Group { group, body }
+            let (fingerprint, newest) = (fingerprint(tape), InstanceId(tape.number()));
+            let oldest = (instance < newest).then(|| (instance, signature(tape), source));
+            Message::Group { group, body: GroupMessage::Waits { fingerprint, newest, oldest } }
         }
         19 => {
             let body = GroupMessage::Fails { fingerprint: fingerprint(tape), after: instance, cause: source };

@@ -10,12 +10,12 @@ use outboard_plan::{Op, Rank};
 use outboard_proto::wire::{
     Cts, EarlyCts, Few, FrameHeader, FrameKind, GroupMessage, Message, Number, Origin, Piece, Rts, TransferMessage,
 };
-use outboard_proto::{GroupHandle, GroupSpec, Recording};
+use outboard_proto::{Barrier, GroupHandle, GroupSpec, Recording, SpId};
 
 use super::GROUPS;
 use super::recordings::{size, tag};
 use super::reference::occurrences;
-use crate::cluster::handle;
+use crate::cluster::{handle, sp_id};
 use crate::network::Frame;
 use crate::store::Payload;
 use crate::tape::Tape;
@@ -63,10 +63,18 @@ impl Possessed {
         Possessed { at, ends, heard: VecDeque::new(), posted: BTreeMap::new(), last: 0 }
     }
 
-    /// What makes a group ready, as it would have said it, and some more.
+    /// What makes a group ready, as it would have said it, though all at once.
     pub(super) fn create(&self, spec: &GroupSpec, digest: u64) -> Vec<Said> {
         let (group, fingerprint) = (spec.handle, spec.fingerprint());
-        let all = (0..self.at).flat_map(|to| (0..2).map(move |step| (to, step)));
+        let mut sps: Vec<SpId> = Vec::new();
+        for member in &spec.members {
+            if !sps.contains(&member.sp) {
+                sps.push(member.sp);
+            }
+        }
+        let place = |host| sps.iter().position(|sp| *sp == sp_id(host)).map(|at| at as u32);
+        let round = |to| Barrier::round_between(sps.len() as u32, place(self.at)?, place(to)?);
+        let all = (0..self.at).filter_map(|to| Some((to, round(to)?)));
         let create = |(to, step)| {
             let body = GroupMessage::Create { step, digest, fingerprint };
             Said { to, message: Message::Group { group, body }, payload: 0 }

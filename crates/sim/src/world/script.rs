@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::graph::Graph;
-use crate::{CallPlan, Pattern};
 
 impl World<'_> {
     /// Does what a member's script says is due.
@@ -192,24 +191,6 @@ impl World<'_> {
     /// Everything that had to end has ended.
     pub(super) fn is_over(&self) -> bool {
         self.unfinished() == 0
-    }
-
-    /// Whether all that is not over is of groups whose ranks disagree on a reduction or a gather without a deadline, or
-    /// on a scatter whose root has nothing for anybody. There one may wait for a message that the algorithm of the
-    /// other has no place for.
-    pub(super) fn waits_in_disputes(&self) -> bool {
-        self.scenario.groups.iter().enumerate().all(|(number, group)| {
-            let waits = |call: &CallPlan| {
-                let kind = match call.pattern {
-                    Pattern::Reduction { .. } | Pattern::Gather { .. } => true,
-                    Pattern::Scatter { .. } => call.bytes == 0,
-                    _ => false,
-                };
-                kind && call.is_disputed() && call.deadline.is_none()
-            };
-            let over = || (0..group.members.len()).all(|member| self.member_is_over(number, member));
-            group.calls.iter().any(waits) || over()
-        })
     }
 
     /// Calls that are open and members that are not through.

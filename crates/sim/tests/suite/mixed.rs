@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use outboard_sim::{
-    FaultKind, HostDeath, Scenario, Way, mixed, mixed_allgathers, mixed_calls, mixed_choices, mixed_exchanges,
+    FaultKind, HostDeath, Scenario, mixed, mixed_allgathers, mixed_calls, mixed_choices, mixed_exchanges,
     mixed_hardships, mixed_sizes, run,
 };
 
@@ -24,7 +24,6 @@ fn mixed_faults_end_right_or_name_the_culprit() {
     let coverage = &summary.coverage;
     let missed: Vec<_> = FaultKind::ALL.iter().filter(|kind| coverage.faults(**kind) == 0).collect();
     assert!(missed.is_empty(), "{missed:?} never happen in {} seeds:\n{coverage}", seeds());
-    assert!(coverage.ways(Way::WaitsInDispute) * 10_000 <= summary.runs, "few wait in disputes:\n{coverage}");
     assert_eq!(coverage.unnamed(), [], "messages that the table of coverage does not know");
 }
 
@@ -126,8 +125,8 @@ fn seeds_of_small_calls_that_found_something_stay_quiet() {
 /// algorithms, and a rank waited for one that sends it nothing, or sent to one that expects nothing; a repair named the
 /// staging of a rank whose call had ended; what had waited behind a cut for a connection came before what was said when
 /// its peer was met again; a rank was blamed for what was lost with a link; bytes that were sent before a call failed
-/// came behind others that were sent again as nothing. Where ranks that disagree wait for each
-/// other, as docs/promise.md says, nothing else is wrong.
+/// came behind others that were sent again as nothing; ranks that disagreed waited for each other, and neither said
+/// what it called.
 #[test]
 fn seeds_of_hardships_that_found_something_stay_quiet() {
     let given_up_in_turn = [5006];
@@ -145,7 +144,7 @@ fn seeds_of_hardships_that_found_something_stay_quiet() {
     let noticed_in_two_ways = [8_692_377];
     let sent_another_way = [3_260_576, 4_022_033, 4_278_616];
     let staging_of_a_rank_that_went_on = [4_253_833];
-    let wait_in_disputes = [3_287_640, 3_382_572, 3_392_753, 7_527_953];
+    let waited_in_disputes = [3_287_640, 3_382_572, 3_392_753, 7_527_953, 10_020_751];
     let lost_with_the_link_of_before = [3_521_716];
     let waited_for_the_next_connection = [3_773_693, 3_245_465, 3_781_997];
     let behind_what_was_given_up = [6_283_329];
@@ -165,7 +164,7 @@ fn seeds_of_hardships_that_found_something_stay_quiet() {
         &noticed_in_two_ways,
         &sent_another_way,
         &staging_of_a_rank_that_went_on,
-        &wait_in_disputes,
+        &waited_in_disputes,
         &lost_with_the_link_of_before,
         &waited_for_the_next_connection,
         &behind_what_was_given_up,

@@ -159,14 +159,9 @@ impl Group {
         rank: Rank,
         sizes: Option<Extents>,
     ) -> Result<(), CollectiveError> {
-        if let Some(c) = self.instances.get(&instance) {
-            let (a_rank, a) = c.signature();
-            if a == signature {
-                return sizes.map_or(Ok(()), |sizes| self.size_instance(node, instance, sizes));
-            }
-            let error = CollectiveError::Mismatch { a_rank, a, b_rank: rank, b: signature };
-            self.break_up(node, error.clone(), true);
-            return Err(error);
+        self.compare_with_known(node, instance, signature, rank)?;
+        if self.instances.contains_key(&instance) {
+            return sizes.map_or(Ok(()), |sizes| self.size_instance(node, instance, sizes));
         }
         let (mut cx, _) = self.parts((&node.config, &mut node.out), instance);
         match Instance::new(&mut cx, instance, (rank, signature), sizes) {
@@ -213,7 +208,8 @@ impl Group {
             return true;
         }
         if self.has_ended(instance) {
-            self.compare_with_ended(node, instance, signature, rank);
+            // Told to all.
+            drop(self.compare_with_known(node, instance, signature, rank));
             return true;
         }
         if self.know_instance(node, instance, signature, rank, None).is_err() {
@@ -239,6 +235,10 @@ impl Group {
             TransferMessage::Expected(fragment) => {
                 if self.has_ended(fragment.instance) || self.doom(fragment.instance).is_some() {
                     return true;
+                }
+                // Nobody passes the barrier before it has been entered here (MC-4).
+                if self.instance(fragment.instance).is_none_or(|i| i.alive() && !i.has_entered()) {
+                    return false;
                 }
             }
             TransferMessage::Offer { .. }
@@ -278,7 +278,8 @@ impl Group {
             return true;
         }
         if self.has_ended(instance) {
-            self.compare_with_ended(node, instance, signature, signer);
+            // Told to all.
+            drop(self.compare_with_known(node, instance, signature, signer));
             if let Some(error) = unmet(&offer) {
                 self.break_up(node, error, true);
             }
@@ -294,12 +295,21 @@ impl Group {
         })
     }
 
-    /// Somebody calls an instance that has ended here: well, if it was the same. Only exchanges end without all ranks.
-    fn compare_with_ended(&mut self, node: &mut Node, instance: InstanceId, b: Signature, b_rank: Rank) {
-        let ended = self.exchanged.iter().find(|(ended, ..)| *ended == instance);
-        if let Some(&(_, a_rank, a)) = ended.filter(|(_, _, a)| *a != b) {
-            self.break_up(node, CollectiveError::Mismatch { a_rank, a, b_rank, b }, true);
-        }
+    /// Somebody calls an instance that is known here, or has ended here: well, if it is the same. Only exchanges end
+    /// without all ranks.
+    pub(super) fn compare_with_known(
+        &mut self,
+        node: &mut Node,
+        instance: InstanceId,
+        b: Signature,
+        b_rank: Rank,
+    ) -> Result<(), CollectiveError> {
+        let ended = || self.exchanged.iter().find(|(ended, ..)| *ended == instance).map(|(_, rank, a)| (*rank, *a));
+        let known = self.instances.get(&instance).map(Instance::signature).or_else(ended);
+        let Some((a_rank, a)) = known.filter(|(_, a)| *a != b) else { return Ok(()) };
+        let error = CollectiveError::Mismatch { a_rank, a, b_rank, b };
+        self.break_up(node, error.clone(), true);
+        Err(error)
     }
 
     /// Lets an instance handle what is sent behind its barrier. False when there can be none.
@@ -318,10 +328,10 @@ impl Group {
         }
     }
 
-    /// Whoever has left after its calls ended well is owed nothing and owes nothing: an instance that still needs
+    /// Whoever has left is owed nothing and owes nothing for its calls, which ended well: an instance that still needs
     /// something of it disagrees with it.
     pub(super) fn compare_with_left(&mut self, node: &mut Node, id: InstanceId) {
-        let left = self.lost.iter().filter(|(_, lost)| lost.well && lost.after >= id).map(|(rank, _)| *rank);
+        let left = self.lost.iter().filter(|(_, lost)| lost.after >= id).map(|(rank, _)| *rank);
         let left: Vec<Rank> = left.collect();
         if left.is_empty() {
             return;

@@ -12,15 +12,15 @@ use super::{Group, State};
 use crate::endpoint::Node;
 use crate::error::CollectiveError;
 use crate::ids::{InstanceId, SpId};
+use crate::interface::Signature;
 use crate::wire::{GroupMessage, Message};
 
 /// How a rank left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Lost {
+    /// Its calls up to this one ended well.
     pub(super) after: InstanceId,
-    /// Its calls up to then ended well.
-    pub(super) well: bool,
-    /// Whose loss failed its calls; itself otherwise. All ranks are told of the same one.
+    /// Whose loss fails what follows: itself, unless another's was known where it left.
     pub(super) cause: Rank,
 }
 
@@ -44,7 +44,7 @@ impl Group {
 
     /// Instances after the last that `rank` took part in fail: they need it.
     pub(super) fn lose_rank(&mut self, node: &mut Node, rank: Rank, lost: Lost) {
-        let Lost { after, cause, .. } = lost;
+        let Lost { after, cause } = lost;
         let at = self.members.of_rank[rank.0 as usize] as usize;
         assert!(self.lost.insert(rank, lost).is_none(), "a rank is lost once");
         self.staying[at] -= 1;
@@ -55,15 +55,33 @@ impl Group {
         self.with_tagged(node, |tagged, cx| tagged.lose(cx, rank));
     }
 
-    /// A member waits long for an instance: it hears why that fails here, in case it was told something else.
-    pub(super) fn handle_waits(&self, node: &mut Node, from: SpId, instance: InstanceId) {
+    /// A member waits long: it hears why that fails here, in case it was told something else. What it calls is
+    /// compared with what was called here, since some calls that disagree only wait for each other. False when it
+    /// cannot call so.
+    pub(super) fn handle_waits(
+        &mut self,
+        node: &mut Node,
+        from: SpId,
+        newest: InstanceId,
+        oldest: Option<(InstanceId, Signature, Rank)>,
+    ) -> bool {
         if let Some(error) = self.broken() {
-            return self.say_broken(node, from, error);
+            self.say_broken(node, from, error);
+            return true;
         }
-        if let Some((after, cause)) = self.failing.filter(|(after, _)| *after < instance) {
+        if let Some((after, cause)) = self.failing.filter(|(after, _)| *after < newest) {
             let body = GroupMessage::Fails { fingerprint: self.members.fingerprint, after, cause };
             node.out.messages.push_back((from, Message::Group { group: self.members.handle, body }));
         }
+        let Some((instance, signature, rank)) = oldest else { return true };
+        if !self.members.has_rank(rank) {
+            return false;
+        }
+        if self.doom(instance).is_none() {
+            // Told to all.
+            drop(self.compare_with_known(node, instance, signature, rank));
+        }
+        true
     }
 
     /// The answer: what fails at a member fails here, too. Nothing else follows: what a lost rank still owes comes from

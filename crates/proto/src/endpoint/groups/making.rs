@@ -23,6 +23,8 @@ use crate::wire::{GroupMessage, MAX_ASKER, MAX_OFFERS, Message};
 const LOCAL_FIRST: Duration = Duration::from_millis(250);
 /// How long a group may be made before it is looked at first: longer than ranks that call together are apart.
 const FIRST_LOOK: Duration = Duration::from_millis(50);
+/// Members of whom no call has come that are asked at one look.
+const ASKED_PER_LOOK: usize = 64;
 /// How often a group is looked at, times its service processes: one message a look goes to each.
 const LOOK_PER_PEER: Duration = Duration::from_millis(10);
 
@@ -67,12 +69,13 @@ impl Endpoint {
         assert!(self.node.out.hold(Quota::Tables, account, members.bytes()), "there was room");
         let group = self.groups.entry(handle).or_insert(Group::new(members, spec, now));
         self.looks.change(handle, None, group.look_next(&self.node));
-        group.join(&mut self.node, rank)?;
-        let offers = &self.offers;
-        group.fail_by_withdrawn(&mut self.node, |offer| offers.withdrawn(offer));
         for (from, message) in self.early.take(handle) {
             self.route_message(from, message, 0);
         }
+        let Some(group) = self.groups.get_mut(&handle) else { unreachable!("groups go when nothing is left to do") };
+        group.join(&mut self.node, rank)?;
+        let offers = &self.offers;
+        group.fail_by_withdrawn(&mut self.node, |offer| offers.withdrawn(offer));
         Ok(())
     }
 
@@ -182,34 +185,9 @@ impl Endpoint {
         if payload_len > 0 && !body.carries() {
             return self.node.out.violation(Some(from), "payload with a message that has none");
         }
-        let Some(g) = self.groups.get_mut(&handle) else {
-            if let GroupMessage::Create { fingerprint, .. }
-            | GroupMessage::Ask { fingerprint, .. }
-            | GroupMessage::Waits { fingerprint, .. } = body
-                && let Some(failed) = FailedGroup::find(&self.failed_groups, handle, fingerprint)
-            {
-                let abort = Message::abort(handle, fingerprint, failed.error.clone());
-                let Some(address) = failed.addresses.get(&from) else { return };
-                self.node.meet_peer(from, address);
-                return self.node.push_message(from, &abort);
-            }
-            if let GroupMessage::Ask { fingerprint, asker, offers } = body {
-                if self.retired.contains(&(handle, fingerprint)) {
-                    return self.say_unheard((from, &asker), handle);
-                }
-                let ask = Asker { sp: from, group: handle, fingerprint, rank: Rank(0) };
-                return self.answer_ask((from, &asker), ask, &offers);
-            }
-            let retired = self.retired.iter().any(|(retired, _)| *retired == handle);
-            if retired || matches!(body, GroupMessage::Refuse { .. } | GroupMessage::Fails { .. }) {
-                return;
-            }
-            // A message with payload cannot be kept; an offer of a collective has none, and may come first.
-            let message = Message::Group { group: handle, body };
-            if payload_len > 0 || !self.early.keep(self.node.out.now, from, message) {
-                self.node.out.violation(Some(from), "a message for a group that is not known");
-            }
-            return;
+        let about = |g: &&mut Group| body.fingerprint().is_none_or(|fingerprint| fingerprint == g.members.fingerprint);
+        let Some(g) = self.groups.get_mut(&handle).filter(about) else {
+            return self.handle_unknown(from, handle, body);
         };
         // A fabric that proves no names may name us.
         let Some(from_index) = g.members.index_of(from).filter(|at| *at != g.members.me) else {
@@ -217,6 +195,38 @@ impl Endpoint {
         };
         if !g.handle_message(&mut self.node, (from, from_index), body, payload_len) {
             self.node.out.violation(Some(from), "a message that cannot come now");
+            // Its link does not send it again, and some other member may have to be told what it said.
+            g.break_up(&mut self.node, CollectiveError::Protocol(from), true);
+        }
+    }
+
+    /// A message about a group that nobody here has asked for, or that has ended.
+    fn handle_unknown(&mut self, from: SpId, handle: GroupHandle, body: GroupMessage) {
+        if let GroupMessage::Create { fingerprint, .. }
+        | GroupMessage::Ask { fingerprint, .. }
+        | GroupMessage::Waits { fingerprint, .. } = body
+            && let Some(failed) = FailedGroup::find(&self.failed_groups, handle, fingerprint)
+        {
+            let abort = Message::abort(handle, fingerprint, failed.error.clone());
+            let Some(address) = failed.addresses.get(&from) else { return };
+            self.node.meet_peer(from, address);
+            return self.node.push_message(from, &abort);
+        }
+        if let GroupMessage::Ask { fingerprint, asker, offers } = body {
+            if self.retired.contains(&(handle, fingerprint)) {
+                return self.say_unheard((from, &asker), handle);
+            }
+            let ask = Asker { sp: from, group: handle, fingerprint, rank: Rank(0) };
+            return self.answer_ask((from, &asker), ask, &offers);
+        }
+        // Where another group has the handle, whoever asks for this one is told so.
+        let ended = self.groups.contains_key(&handle) || self.retired.iter().any(|(retired, _)| *retired == handle);
+        if ended || matches!(body, GroupMessage::Refuse { .. } | GroupMessage::Fails { .. }) {
+            return;
+        }
+        // Payload is dropped: that of a call comes from whoever was lied to, or lies, and ends the group.
+        if !self.early.keep(self.node.out.now, from, Message::Group { group: handle, body }) {
+            self.node.out.violation(Some(from), "a message for a group that is not known");
         }
     }
 
@@ -310,13 +320,26 @@ impl Group {
                     return;
                 }
                 // Whatever fails there fails the newest, too.
-                let instance = self.instances.keys().next_back().copied().unwrap_or(TAGGED);
-                self.tell_others(node, GroupMessage::Waits { fingerprint: self.members.fingerprint, instance });
-                // Of whom nothing has come may never have asked for the group: others may have lied about it.
-                let unheard = self.concerned().filter(|at| !self.heard_calls[*at]);
-                unheard.for_each(|at| self.ask(node, at as u32));
+                let newest = self.instances.keys().next_back().copied().unwrap_or(TAGGED);
+                let oldest = self.instances.first_key_value().map(|(instance, i)| {
+                    let (rank, signature) = i.signature();
+                    (*instance, signature, rank)
+                });
+                let fingerprint = self.members.fingerprint;
+                self.tell_others(node, GroupMessage::Waits { fingerprint, newest, oldest });
+                self.ask_unheard(node);
             }
             State::Broken(_) => {}
+        }
+    }
+
+    /// Asks members of whom no call has come, some at each look in turn: a lie may have made the group without them.
+    fn ask_unheard(&mut self, node: &mut Node) {
+        let unheard: Vec<usize> = self.concerned().filter(|at| !self.heard_calls[*at]).collect();
+        let first = unheard.partition_point(|at| *at < self.ask_next);
+        for at in unheard.iter().cycle().skip(first).take(unheard.len().min(ASKED_PER_LOOK)) {
+            self.ask(node, *at as u32);
+            self.ask_next = at + 1;
         }
     }
 
@@ -345,7 +368,8 @@ impl Group {
         self.break_up(node, CollectiveError::NotAsked { rank, after_ms: after.as_millis() as u64 }, true);
     }
 
-    /// Asks a member, whose step does not come or with whom there is another link, for the ranks that it serves.
+    /// Asks a member for the ranks that it serves: its step does not come, there is another link with it, or nothing of
+    /// a call has come from it.
     pub(super) fn ask(&self, node: &mut Node, awaited: u32) {
         let (group, fingerprint, to) =
             (self.members.handle, self.members.fingerprint, self.members.sps[awaited as usize]);

@@ -11,10 +11,10 @@ use crate::ids::SpId;
 
 impl Group {
     /// Who must be alive: the nearest service processes on both sides of the ring that still serve a rank of the group,
-    /// and those that have left but may owe us something for an instance that is open here.
+    /// and those that have left but may owe us something for an instance that is open here, unless they were lost.
     fn depended_on(&mut self) -> BTreeSet<SpId> {
         let me = self.members.me as usize;
-        let owing = (0..self.members.sps.len()).filter(|at| *at != me && self.owes(*at));
+        let owing = (0..self.members.sps.len()).filter(|at| *at != me && self.owes(*at) && !self.is_cut_off(*at));
         let owing: Vec<SpId> = owing.map(|at| self.members.sps[at]).collect();
         self.neighbours().chain(owing).collect()
     }
@@ -32,6 +32,10 @@ impl Group {
         found.into_iter().flatten()
     }
 
+    fn is_cut_off(&self, at: usize) -> bool {
+        self.cut_off.contains(&self.members.sps[at])
+    }
+
     pub(super) fn owes(&self, at: usize) -> bool {
         self.staying[at] == 0 && self.instances.keys().next().is_some_and(|open| *open <= self.last[at])
     }
@@ -42,7 +46,7 @@ impl Group {
             return;
         }
         let (sp, since) = (self.members.sps[at], (node.out.now, node.config.heartbeat));
-        let owes = self.owes(at);
+        let owes = self.owes(at) && !self.is_cut_off(at);
         if !owes && self.watched.remove(&sp) {
             node.peers.watch(since, sp, false);
         }
