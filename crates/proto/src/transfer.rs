@@ -220,7 +220,7 @@ impl Transfer {
         let posting = match Self::fit(&name, message.bytes(), posting) {
             Ok(posting) => posting,
             Err(error) => {
-                self.discard(site, message);
+                self.discard(site, &name, message);
                 return self.end(posting.step, Err(error));
             }
         };
@@ -243,10 +243,10 @@ impl Transfer {
     }
 
     /// Nobody wants this message: its source is done with it.
-    fn discard(&mut self, site: &mut Site<'_>, message: Unexpected) {
+    fn discard(&mut self, site: &mut Site<'_>, name: &Name, message: Unexpected) {
         match message {
             Unexpected::Local(message) => self.end(message.step, Ok(())),
-            Unexpected::Announced { key, .. } => self.incoming.settle(key),
+            Unexpected::Announced { key, .. } => self.incoming.settle(site, name.scope, key),
             Unexpected::Coming { key, .. } => {
                 let coming = self.incoming.forget_coming(key);
                 coming.and_then(|coming| coming.staging).into_iter().for_each(|staging| site.out.unstage(staging));
@@ -275,6 +275,11 @@ impl Transfer {
     pub(crate) fn receive_small(&mut self, site: &mut Site<'_>, name: Name, posting: Posting) {
         self.receive(site, name, posting);
         self.settle_instance(site, name.scope);
+    }
+
+    /// Whether a message of a collective has come that nobody has received.
+    pub(crate) fn has_come(&self, instance: InstanceId) -> bool {
+        self.incoming.matching.messages_of(Scope::Instance(instance)).next().is_some()
     }
 
     /// What has become possible for a collective.
@@ -443,7 +448,7 @@ impl Transfer {
     fn arrived_whole(&mut self, site: &mut Site<'_>, key: Key, name: Name, (offset, bytes): (u32, u64)) {
         let deliver = |to: MemRef| (bytes > 0).then_some(Order::Deliver { payload: 0, offset, to });
         if let Some(posting) = self.incoming.matching.receive_for(&name) {
-            self.incoming.settle(key);
+            self.incoming.settle(site, name.scope, key);
             match Self::fit(&name, bytes, posting) {
                 Ok(posting) => {
                     site.out.orders.extend(deliver(posting.to));
@@ -456,7 +461,7 @@ impl Transfer {
         let message = match stage(site, bytes) {
             None => Unexpected::Announced { key, bytes },
             Some(staging) => {
-                self.incoming.settle(key);
+                self.incoming.settle(site, name.scope, key);
                 site.out.orders.extend(staging.as_ref().and_then(|staging| deliver(staging.whole())));
                 Unexpected::Staged(staging)
             }
@@ -561,21 +566,6 @@ impl Transfer {
     /// Whether `destination` has posted the receive of this message, and its source has not told of it.
     pub(crate) fn waits_for(&self, name: &Name) -> bool {
         self.incoming.matching.has_receive(name) || self.incoming.is_cleared_early(name)
-    }
-
-    /// A message of a collective that `rank` sends or receives and of which its other end, `gone`, knows nothing.
-    pub(crate) fn unanswered(&self, instance: InstanceId, gone: Rank) -> Option<CollectiveError> {
-        let scope = Scope::Instance(instance);
-        let offered = self.outgoing.offered(scope).find(|(name, _)| name.destination == gone);
-        let mut awaited = self.incoming.unannounced(scope);
-        let sent = offered.map(|(name, bytes)| name.mismatch(bytes, 0));
-        let local = || {
-            let mut messages = self.incoming.matching.messages_of(scope);
-            let found = messages.find(|(name, m)| name.destination == gone && matches!(m, Unexpected::Local(_)));
-            found.map(|(name, message)| name.mismatch(message.bytes(), 0))
-        };
-        let expected = || awaited.find(|(name, _)| name.source == gone).map(|(name, bytes)| name.mismatch(0, bytes));
-        sent.or_else(local).or_else(expected)
     }
 
     /// A message of a collective that `rank` does not send or receive, and its other end expects: asked for when `rank`

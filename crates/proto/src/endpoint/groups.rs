@@ -290,13 +290,12 @@ impl Group {
             GroupMessage::Lost { rank, after, cause } => self.handle_lost(node, from, rank, Lost { after, cause }),
             GroupMessage::Waits { newest, oldest, .. } => self.handle_waits(node, from, newest, oldest),
             GroupMessage::Fails { after, cause, .. } => self.handle_fails(node, after, cause),
+            // Who is to blame is taken from nobody outside.
+            GroupMessage::Abort { error, .. } if !self.members.names_members(&error) => false,
             GroupMessage::Abort { error, .. } => {
-                // The group is of no use to its sender either way; who is to blame is taken from nobody outside.
-                let sound = self.members.names_members(&error);
-                let error = if sound { error } else { CollectiveError::Protocol(from) };
                 self.tell_the_lost(node, &error);
                 self.break_up(node, error, false);
-                sound
+                true
             }
             GroupMessage::Instance { instance, body } => {
                 self.heard_calls[from_index as usize] = true;

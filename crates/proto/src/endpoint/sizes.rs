@@ -8,10 +8,11 @@ use crate::error::CollectiveError;
 use crate::ids::{InstanceId, SpId};
 
 impl Group {
-    /// The sizes of an instance are known now. An error broke the group.
+    /// The sizes of an instance are known now, by `teller`. An error broke the group.
     pub(super) fn size_instance(
         &mut self,
         node: &mut Node,
+        teller: SpId,
         id: InstanceId,
         sizes: Extents,
     ) -> Result<(), CollectiveError> {
@@ -24,7 +25,7 @@ impl Group {
                 self.break_up(node, CollectiveError::Protocol(from), true);
                 Err(CollectiveError::Protocol(from))
             }
-            Err(why) => Err(self.refuse_instance(node, why)),
+            Err(why) => Err(self.refuse_instance(node, teller, why)),
         }
     }
 
@@ -36,7 +37,7 @@ impl Group {
         match instance.handle_sizes(cx.members.ranks(), from, sizes) {
             Ok(None) => true,
             Ok(Some(sizes)) => {
-                let broken = self.size_instance(node, id, sizes);
+                let broken = self.size_instance(node, from.0, id, sizes);
                 // Told to all; nobody here has called.
                 drop(broken);
                 true

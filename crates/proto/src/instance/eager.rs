@@ -22,6 +22,9 @@ impl Instance {
         if matches!(self.phase, Phase::Gathering) {
             self.phase = Phase::Running;
             cx.out.step(cx.members.handle, self.id, Step::Ready);
+            if cx.transfer.has_come(self.id) {
+                self.heard_of(cx);
+            }
             self.retry_blocked(cx);
         }
         self.advance(cx);
@@ -60,7 +63,10 @@ impl Instance {
         if !early.is_empty() || !ready.iter().all(awaited) {
             return Ok(false);
         }
-        self.heard_of(cx);
+        // Whoever is not stood in for bounds how far others get ahead.
+        if self.running() {
+            self.heard_of(cx);
+        }
         let (transfer, mut site) = cx.transfer();
         transfer.handle(&mut site, from, offer, payload_len)
     }

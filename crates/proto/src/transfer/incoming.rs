@@ -187,6 +187,8 @@ pub(super) struct Incoming {
     wanted: u64,
     /// RTS whose sources are to be told that they are done.
     done: Queues<SpId, u64>,
+    /// The same of collectives that the window has not reached.
+    ahead: BTreeMap<InstanceId, Vec<(SpId, u64)>>,
     /// The last number that each service process has given to an RTS.
     last: BTreeMap<SpId, u64>,
 }
@@ -468,15 +470,23 @@ impl Incoming {
         Some(coming)
     }
 
-    /// The RTS of this number is settled.
-    pub(super) fn settle(&mut self, key: Key) {
-        if let Number::Rts(number) = key.number {
-            self.done.push(key.from, number);
+    /// The RTS of this number is settled. Its source is told no sooner than the window has reached its collective: so
+    /// far it may be ahead of ranks here that have not called.
+    pub(super) fn settle(&mut self, site: &Site<'_>, scope: Scope, key: Key) {
+        match (key.number, scope) {
+            (Number::Rts(number), Scope::Instance(instance)) if instance.0 > site.members.window_end => {
+                self.ahead.entry(instance).or_default().push((key.from, number));
+            }
+            (Number::Rts(number), _) => self.done.push(key.from, number),
+            (Number::Early(_), _) => {}
         }
     }
 
     /// Tells the sources.
     pub(super) fn tell_done(&mut self, site: &mut Site<'_>) {
+        while let Some(reached) = self.ahead.first_entry().filter(|first| first.key().0 <= site.members.window_end) {
+            reached.remove().into_iter().for_each(|(from, number)| self.done.push(from, number));
+        }
         while let Some(to) = self.done.first_key() {
             let numbers = std::iter::from_fn(|| self.done.pop(&to)).take(MAX_DONE).collect();
             site.out.messages.push_back((to, Message::transfer(site.members.handle, TransferMessage::Done(numbers))));
@@ -507,6 +517,7 @@ impl Incoming {
         let staged = |name: &Name, message: &Unexpected| {
             name.scope == Scope::Instance(instance) && matches!(message, Unexpected::Staged(_))
         };
+        self.ahead.remove(&instance);
         let left = self.matching.extract_messages(staged);
         if let Some(credit) = self.credits.remove(&Some(instance)) {
             assert!(credit.messages == 0 && credit.under_way == 0, "a message comes for a rank that waits for it");

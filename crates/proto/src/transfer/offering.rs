@@ -7,8 +7,9 @@ use outboard_plan::Rank;
 
 use super::incoming::{Unexpected, distance};
 use super::{Name, Outbound, Posting, Site, Transfer};
-use crate::ids::SpId;
-use crate::wire::{EarlyCts, Few, Message, Origin, TransferMessage};
+use crate::error::CollectiveError;
+use crate::ids::{InstanceId, SpId};
+use crate::wire::{EarlyCts, Few, Message, Origin, Scope, TransferMessage};
 
 /// What one call tells one service process.
 #[derive(Debug, Default)]
@@ -101,5 +102,20 @@ impl Transfer {
             let offer = TransferMessage::Offer { origin, rank, first_ready, ready, first_early, early };
             site.out.messages.push_back((to, Message::transfer(site.members.handle, offer)));
         }
+    }
+
+    /// A message of a collective that `rank` sends or receives and of which its other end, `gone`, knows nothing.
+    pub(crate) fn unanswered(&self, instance: InstanceId, gone: Rank) -> Option<CollectiveError> {
+        let scope = Scope::Instance(instance);
+        let offered = self.outgoing.offered(scope).find(|(name, _)| name.destination == gone);
+        let mut awaited = self.incoming.unannounced(scope);
+        let sent = offered.map(|(name, bytes)| name.mismatch(bytes, 0));
+        let local = || {
+            let mut messages = self.incoming.matching.messages_of(scope);
+            let found = messages.find(|(name, m)| name.destination == gone && matches!(m, Unexpected::Local(_)));
+            found.map(|(name, message)| name.mismatch(message.bytes(), 0))
+        };
+        let expected = || awaited.find(|(name, _)| name.source == gone).map(|(name, bytes)| name.mismatch(0, bytes));
+        sent.or_else(local).or_else(expected)
     }
 }

@@ -85,7 +85,7 @@ impl Group {
             return Err(doom);
         }
         let sizes = call.blocks.as_ref().and_then(|blocks| signature.kind.extents(blocks));
-        self.know_instance(node, instance, signature, rank, sizes)?;
+        self.know_instance(node, node.id, instance, (signature, rank), sizes)?;
         node.note_load(self.members.handle, instance, Load::of(&call, ranks));
         if let (Some(watch), Some(after)) = (self.watches.get_mut(&instance), call.deadline) {
             watch.set_deadline(node.out.now, after);
@@ -150,18 +150,18 @@ impl Group {
         }
     }
 
-    /// Makes the instance known, or compares its signature with what is known.
+    /// Makes the instance known, or compares its signature with what is known. `teller` tells of it.
     pub(super) fn know_instance(
         &mut self,
         node: &mut Node,
+        teller: SpId,
         instance: InstanceId,
-        signature: Signature,
-        rank: Rank,
+        (signature, rank): (Signature, Rank),
         sizes: Option<Extents>,
     ) -> Result<(), CollectiveError> {
         self.compare_with_known(node, instance, signature, rank)?;
         if self.instances.contains_key(&instance) {
-            return sizes.map_or(Ok(()), |sizes| self.size_instance(node, instance, sizes));
+            return sizes.map_or(Ok(()), |sizes| self.size_instance(node, teller, instance, sizes));
         }
         let (mut cx, _) = self.parts((&node.config, &mut node.out), instance);
         match Instance::new(&mut cx, instance, (rank, signature), sizes) {
@@ -177,16 +177,21 @@ impl Group {
                 }
                 Ok(())
             }
-            Err(why) => Err(self.refuse_instance(node, why)),
+            Err(why) => Err(self.refuse_instance(node, teller, why)),
         }
     }
 
-    /// What is called cannot be carried out: the group breaks.
-    pub(in crate::endpoint) fn refuse_instance(&mut self, node: &mut Node, why: Unplanned) -> CollectiveError {
+    /// What `teller` tells of cannot be carried out: the group breaks.
+    pub(in crate::endpoint) fn refuse_instance(
+        &mut self,
+        node: &mut Node,
+        teller: SpId,
+        why: Unplanned,
+    ) -> CollectiveError {
         let error = match why {
             Unplanned::Unsound(what) => {
-                node.out.violation(None, what);
-                CollectiveError::Protocol(node.id)
+                node.out.violation(Some(teller), what);
+                CollectiveError::Protocol(teller)
             }
             Unplanned::Room(error) => error,
         };
@@ -201,7 +206,7 @@ impl Group {
         (from, step): (u32, u8),
         (signature, rank): (Signature, Rank),
     ) -> bool {
-        if !self.members.has_rank(rank) || !self.may_open(instance) {
+        if !self.members.has_rank(rank) {
             return false;
         }
         if self.doom(instance).is_some() {
@@ -212,7 +217,10 @@ impl Group {
             drop(self.compare_with_known(node, instance, signature, rank));
             return true;
         }
-        if self.know_instance(node, instance, signature, rank, None).is_err() {
+        if !self.may_open(instance) {
+            return false;
+        }
+        if self.know_instance(node, self.members.sps[from as usize], instance, (signature, rank), None).is_err() {
             return true;
         }
         let known = self.with_instance(node, instance, |i, cx| i.handle_ready(cx, from, step)).unwrap_or(true);
@@ -271,7 +279,7 @@ impl Group {
         (offer, payload_len): (TransferMessage, u32),
     ) -> bool {
         let known = self.members.has_rank(rank) && self.members.has_rank(signer);
-        if !known || self.members.sp_of(rank) != from || !self.may_open(instance) {
+        if !known || self.members.sp_of(rank) != from {
             return false;
         }
         if self.doom(instance).is_some() {
@@ -285,7 +293,10 @@ impl Group {
             }
             return true;
         }
-        if self.know_instance(node, instance, signature, signer, None).is_err() {
+        if !self.may_open(instance) {
+            return false;
+        }
+        if self.know_instance(node, from, instance, (signature, signer), None).is_err() {
             return true;
         }
         let offered = self.with_instance(node, instance, |i, cx| i.handle_offer(cx, from, offer, payload_len));

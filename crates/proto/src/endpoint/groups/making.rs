@@ -182,9 +182,6 @@ impl Endpoint {
 
     pub(in crate::endpoint) fn route_message(&mut self, from: SpId, message: Message, payload_len: u32) {
         let Message::Group { group: handle, body } = message else { return };
-        if payload_len > 0 && !body.carries() {
-            return self.node.out.violation(Some(from), "payload with a message that has none");
-        }
         let about = |g: &&mut Group| body.fingerprint().is_none_or(|fingerprint| fingerprint == g.members.fingerprint);
         let Some(g) = self.groups.get_mut(&handle).filter(about) else {
             return self.handle_unknown(from, handle, body);
@@ -193,7 +190,8 @@ impl Endpoint {
         let Some(from_index) = g.members.index_of(from).filter(|at| *at != g.members.me) else {
             return self.node.out.violation(Some(from), "a message for a group it is not in");
         };
-        if !g.handle_message(&mut self.node, (from, from_index), body, payload_len) {
+        let fits = payload_len == 0 || body.carries();
+        if !fits || !g.handle_message(&mut self.node, (from, from_index), body, payload_len) {
             self.node.out.violation(Some(from), "a message that cannot come now");
             // Its link does not send it again, and some other member may have to be told what it said.
             g.break_up(&mut self.node, CollectiveError::Protocol(from), true);
