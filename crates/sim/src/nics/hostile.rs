@@ -1,7 +1,7 @@
 //! Hostile packets against engines that also serve honest jobs: what a fuzzer plays.
 //!
 //! Jobs 0 and 2 have honest members alone. Of job 1 one rank is on node 2, which sends what the script says beside what
-//! its engine does; node 3 is not in that job, and sends, too. What is demanded: nobody panics, no order leaves the
+//! its engine does; node 3 is not in that job, and sends, too, but nothing about its own. What is demanded: nobody panics, no order leaves the
 //! memory that it may touch, and the calls of the honest jobs end with the bits of their plans. Job 1 may end as it
 //! likes: members of a job trust each other, and a network tells its engines truly where a packet comes from.
 //!
@@ -17,6 +17,9 @@ use super::{Call, JobPlan, Kind, NicBreach, NicPlan, Played, Prepared, Run};
 use crate::tape::Tape;
 
 const POSSESSED: usize = 1;
+/// Of whose job others are members, who trust it.
+const STRANGER: Node = Node(3);
+const JOB_OF_STRANGER: u8 = 2;
 /// Events behind the script until everything honest has ended; who waits for the hostile may test its call for ever.
 const MOST_EVENTS: u32 = 20_000;
 /// Payload of a packet is something that was sent.
@@ -25,6 +28,8 @@ const MOST_BYTES: u64 = 5_000;
 /// Packets as the hostile make them.
 trait Forge: Kind {
     fn forge(tape: &mut Tape<'_>) -> <Self::Engine as outboard_nic::Engine>::Packet;
+    /// The job that a packet is about.
+    fn job(packet: &<Self::Engine as outboard_nic::Engine>::Packet) -> u8;
     /// Bytes that a packet says it has.
     fn payload(packet: &<Self::Engine as outboard_nic::Engine>::Packet) -> u64;
 }
@@ -70,6 +75,10 @@ impl Forge for ordered::Settings {
         ordered::Packet { job, source_port, port, content }
     }
 
+    fn job(packet: &ordered::Packet) -> u8 {
+        packet.job
+    }
+
     fn payload(packet: &ordered::Packet) -> u64 {
         match packet.content {
             ordered::Content::Data { bytes, .. } | ordered::Content::Direct { bytes, .. } => bytes.into(),
@@ -98,6 +107,10 @@ impl Forge for triggered::Settings {
         triggered::Packet { job, port, operation, connection, link: tape.number32(), content }
     }
 
+    fn job(packet: &triggered::Packet) -> u8 {
+        packet.job
+    }
+
     fn payload(packet: &triggered::Packet) -> u64 {
         if let triggered::Content::Message { bytes, .. } = packet.content { bytes } else { 0 }
     }
@@ -115,6 +128,10 @@ impl Forge for host::Settings {
             _ => host::Content::Data(bytes(tape)),
         };
         host::Packet { job, port, name, content }
+    }
+
+    fn job(packet: &host::Packet) -> u8 {
+        packet.job
     }
 
     fn payload(packet: &host::Packet) -> u64 {
@@ -150,6 +167,10 @@ impl Forge for datapath::Settings {
             }
         };
         datapath::Packet { job, call, from, content: Content::Reliable { to: rank(tape), message } }
+    }
+
+    fn job(packet: &datapath::Packet) -> u8 {
+        packet.job
     }
 
     fn payload(packet: &datapath::Packet) -> u64 {
@@ -219,10 +240,12 @@ fn on<S: Forge>(
     while left > 0 {
         let forges = !tape.ended() && tape.below(3) > 0;
         if forges {
-            let from = Node(2 + u32::from(tape.below(4) == 0));
+            let from = if tape.below(4) == 0 { STRANGER } else { Node(2) };
             let (to, packet) = (Node(tape.below(2).into()), S::forge(tape));
             let payload = vec![0x5a; S::payload(&packet) as usize];
-            run.forge(from, to, packet, payload);
+            if (from, S::job(&packet)) != (STRANGER, JOB_OF_STRANGER) {
+                run.forge(from, to, packet, payload);
+            }
         }
         let ended = tape.ended();
         let mut turn = left as usize;
@@ -245,6 +268,16 @@ mod tests {
     use super::*;
     use rand::{RngCore, SeedableRng};
     use rand_chacha::ChaCha8Rng;
+
+    /// What a fuzzer has found. A member forged a packet about its own job, which an honest job is not promised to bear.
+    #[test]
+    fn scripts_that_found_something_pass() {
+        let of_its_own_job = [
+            3, 0, 1, 1, 0, 1, 2, 0, 0, 0, 0, 0, 1, 2, 1, 0, 7, 0, 11, 1, 1, 0, 0, 2, 0, 1, 0, 7, 0, 11, 1, 1, 0, 1, 0,
+            10, 0, 0, 11,
+        ];
+        play(&of_its_own_job).unwrap_or_else(|breach| panic!("{breach}"));
+    }
 
     /// A fuzzer plays more, from these on.
     #[test]
