@@ -15,6 +15,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("hosts_that_disagree_on_encryption_make_no_group", hosts_that_disagree_on_encryption_make_no_group),
     ("broadcasts_are_multicast_once", broadcasts_are_multicast_once),
     ("broadcasts_go_down_a_tree_without_multicast", broadcasts_go_down_a_tree_without_multicast),
+    ("a_late_leaf_bounds_how_far_small_broadcasts_get_ahead", a_late_leaf_bounds_how_far_small_broadcasts_get_ahead),
     ("a_late_leaf_of_a_broadcast_delays_nobody", a_late_leaf_of_a_broadcast_delays_nobody),
     ("uneven_blocks_are_multicast_once", uneven_blocks_are_multicast_once),
     ("exchanges_are_pulled", exchanges_are_pulled),
@@ -23,6 +24,10 @@ pub(crate) const TESTS: &[Test] = &[
     ("gathers_and_scatters_are_pulled", gathers_and_scatters_are_pulled),
     ("a_late_root_of_a_gather_holds_up_nobody", a_late_root_of_a_gather_holds_up_nobody),
     ("ranks_that_disagree_on_a_block_are_told_both_counts", ranks_that_disagree_on_a_block_are_told_both_counts),
+    (
+        "ranks_that_wait_for_a_call_that_ended_as_another_are_told",
+        ranks_that_wait_for_a_call_that_ended_as_another_are_told,
+    ),
     ("ranks_reduce_and_pass_barriers", ranks_reduce_and_pass_barriers),
     ("a_late_rank_holds_up_only_whose_sums_it_is_part_of", a_late_rank_holds_up_only_whose_sums_it_is_part_of),
     ("recorded_groups_run_between_hosts", recorded_groups_run_between_hosts),
@@ -180,6 +185,23 @@ fn ranks_that_disagree_on_a_block_are_told_both_counts() {
     let cluster = Cluster::start(2, None, &[]);
     cluster.ranks("exchange-mismatch", 1).into_iter().for_each(Rank::finish);
     cluster.ranks("rooted-mismatch", 1).into_iter().for_each(Rank::finish);
+}
+
+fn ranks_that_wait_for_a_call_that_ended_as_another_are_told() {
+    let cluster = Cluster::start(2, None, &[]);
+    cluster.ranks("nothing-for-who-waits", 1).into_iter().for_each(Rank::finish);
+}
+
+/// MC-9: the root is held up by the window of the group, and loses nothing.
+fn a_late_leaf_bounds_how_far_small_broadcasts_get_ahead() {
+    let cluster = Cluster::start(2, None, &[]);
+    let mut ranks = cluster.ranks("held-up", 1);
+    all_say(&mut ranks, "ready");
+    assert_eq!(ranks[0].line(), "held up");
+    ranks[1].go_on();
+    all_say(&mut ranks, "done");
+    assert_eq!((cluster.count("failed"), cluster.count("violations")), (0, 0));
+    let_go(ranks);
 }
 
 /// GP-1, GP-2, GP-6, GP-8, with ranks of which some share a host.

@@ -130,7 +130,7 @@ pub(crate) fn deaths_and_disagreements(service: &Service) {
     for scenario in ["one-dies", "own-operator-one-dies", "recorded-one-dies", "source-one-dies"] {
         kill_the_last(service.ranks(scenario, 4));
     }
-    for scenario in ["mismatch", "exchange-mismatch", "rooted-mismatch"] {
+    for scenario in ["mismatch", "exchange-mismatch", "rooted-mismatch", "nothing-for-who-waits"] {
         service.run(scenario, 3);
     }
 }

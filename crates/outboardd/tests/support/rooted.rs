@@ -1,9 +1,14 @@
-//! Gathers and scatters as the ranks of the tests call them (SP-5, SP-6).
+//! Gathers, scatters and small broadcasts as the ranks of the tests call them (SP-5, SP-6, MC-9).
+
+use std::time::Duration;
 
 use outboard::{Contribution, Destination, Group, Request, Status};
 
 use super::exchanges::{Buffer, GAP, UNTOUCHED, check_exchange, content, post_uneven};
 use super::scenarios::{LIMIT, check, me, post, say, wait_for_line};
+
+/// A small call that takes as long waits for a rank.
+const HELD_UP: Duration = Duration::from_millis(500);
 
 /// How a gather or scatter is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -153,4 +158,40 @@ pub(crate) fn mismatch(group: &Group) {
     assert_eq!(error.status(), Status::Mismatch, "{error}");
     let text = error.to_string();
     assert!(text.contains("rank 1 sends 6000 bytes to rank 0, which expects 5000"), "{text}");
+}
+
+/// The root has nothing for the others, which expect something: it may go on to what it needs them for, and who waits
+/// finds out.
+pub(crate) fn nothing_for_who_waits(group: &Group) {
+    let (rank, _) = me(group);
+    let bytes = if rank == 0 { 0 } else { 8 };
+    let mut result = rooted(group, 1, 0, SCATTER, |_| bytes).request.wait(Some(LIMIT)).expect("within the limit");
+    if rank == 0 && result.is_ok() {
+        result = rooted(group, 2, 0, GATHERV, |_| 8).request.wait(Some(LIMIT)).expect("within the limit");
+    }
+    let error = result.expect_err("a failure");
+    assert_eq!(error.status(), Status::Mismatch, "{error}");
+}
+
+/// The root of small broadcasts goes on until the last rank, which has not called, holds it up (MC-9).
+pub(crate) fn held_up(group: &Group) {
+    let (rank, ranks) = me(group);
+    say("ready");
+    if rank == ranks - 1 {
+        wait_for_line();
+    }
+    let mut told = rank != 0;
+    for call in 0..3000u64 {
+        let mut bytes = if rank == 0 { call.to_le_bytes() } else { [0; 8] };
+        // SAFETY: the buffer outlives the request.
+        let mut request = unsafe { group.ibroadcast(0, bytes.as_mut_ptr(), 8) }.expect("posted");
+        if !told && request.wait(Some(HELD_UP)).is_none() {
+            told = true;
+            say("held up");
+        }
+        request.wait(Some(LIMIT)).expect("within the limit").expect("success");
+        assert_eq!(u64::from_le_bytes(bytes), call);
+    }
+    say("done");
+    wait_for_line();
 }

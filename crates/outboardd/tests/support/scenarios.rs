@@ -93,6 +93,8 @@ pub(crate) fn run(name: &str) {
         "rooted" => rooted::all_kinds(&group),
         "late-root" => rooted::late_root(&group),
         "rooted-mismatch" => rooted::mismatch(&group),
+        "nothing-for-who-waits" => rooted::nothing_for_who_waits(&group),
+        "held-up" => rooted::held_up(&group),
         "late-exchange" => exchanges::late(&group),
         "reductions" => reductions::all(&group),
         "own-operators" => reductions::all_by_ranks(&group),
