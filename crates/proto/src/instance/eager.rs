@@ -1,6 +1,6 @@
 //! Small calls (MC-9): no barrier before them and no handshake behind. A message carries its bytes and what was called,
 //! so it may be the first news of the call; where its receiver has not called it is staged, or stays with its source
-//! when there is no room.
+//! when there is no room. Its source is done with it when the window of the receiver has reached the call.
 //!
 //! Scratch is taken when all local ranks have called or are stood in for: steps that need it wait, others do not.
 
