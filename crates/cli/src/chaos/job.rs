@@ -176,7 +176,9 @@ impl Job<'_, '_> {
         let suspects = || (0..self.hosts.len()).filter(beside);
         // Who is cut off hears nothing of all others, and may be the first to say so.
         let silent = verdict.status == "PeerLost" && hits.iter().any(|hit| hit.kind.is_silence());
-        let blamed = silent || hits.iter().any(|hit| suspects().any(|rank| self.touches(hit, rank)));
+        // Who has no descriptor to connect with names whom it cannot reach.
+        let apart = verdict.status == "PeerLost" && hits.iter().any(|hit| hit.kind == Kind::FewDescriptors);
+        let blamed = silent || apart || hits.iter().any(|hit| suspects().any(|rank| self.touches(hit, rank)));
         (!blamed).then(|| format!("no fault touches rank {named}"))
     }
 
