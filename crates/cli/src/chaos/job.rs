@@ -174,11 +174,11 @@ impl Job<'_, '_> {
         // Who has not heard of a group is named by the lowest rank that its service process has there.
         let beside = |rank: &usize| self.hosts.get(named).is_some_and(|host| self.hosts[*rank] == *host);
         let suspects = || (0..self.hosts.len()).filter(beside);
-        // Who is cut off hears nothing of all others, and may be the first to say so.
-        let silent = verdict.status == "PeerLost" && hits.iter().any(|hit| hit.kind.is_silence());
-        // Who has no descriptor to connect with names whom it cannot reach.
-        let apart = verdict.status == "PeerLost" && hits.iter().any(|hit| hit.kind == Kind::FewDescriptors);
-        let blamed = silent || apart || hits.iter().any(|hit| suspects().any(|rank| self.touches(hit, rank)));
+        // Who is cut off hears nothing of all others, and may be the first to say so. Who has no descriptor to connect
+        // with names whom it cannot reach.
+        let parts = |hit: &Hit| hit.kind.is_silence() || hit.kind == Kind::FewDescriptors;
+        let apart = verdict.status == "PeerLost" && hits.iter().any(parts);
+        let blamed = apart || hits.iter().any(|hit| suspects().any(|rank| self.touches(hit, rank)));
         (!blamed).then(|| format!("no fault touches rank {named}"))
     }
 

@@ -1,8 +1,9 @@
 //! What peers say about groups that no local rank has asked for yet.
 //!
 //! It is kept within a bound for each peer and one for all together, and for as long as a group may take to be asked
-//! for: one that floods us harms no other's groups. What is not kept is counted as a violation, and said again when we
-//! ask for it ([`GroupMessage::Ask`](crate::wire::GroupMessage)). Never looks at what the messages say.
+//! for: one that floods us harms no other's groups. What is not kept is counted as a violation; steps of the barrier
+//! that makes a group are said again when we ask for them ([`GroupMessage::Ask`](crate::wire::GroupMessage)). Never
+//! looks at what the messages say.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

@@ -46,7 +46,8 @@ use super::{Node, SentBatch};
 /// far may others be ahead of a rank that is late.
 const WINDOW: u64 = 512;
 /// Instances that a rank can have open at others: no rank has more requests in flight, and what it has ended is within
-/// the window there. How far ahead their numbers are says nothing: exchanges end without those who have no part in them.
+/// the window there. How far ahead their numbers are says nothing: exchanges end without those who have no part in
+/// them.
 const MAX_OPEN: usize = 1024;
 /// Exchanges that have ended and are remembered, so that whoever calls something else in their place is told.
 const MAX_ENDED: usize = 256;

@@ -22,7 +22,7 @@ use outboard_plan::Rank;
 use crate::error::{CollectiveError, Refusal};
 use crate::ids::{GroupHandle, Instant, OfferId, SpId};
 
-/// Service processes remembered as askers of one offer: the left neighbour asks, or two take turns.
+/// Service processes remembered as askers of one offer: mostly the left neighbour asks. Who is not asks again.
 const MOST_ASKERS: usize = 4;
 /// Withdrawn offers of one user that are remembered.
 const MOST_WITHDRAWN: usize = 1 << 14;

@@ -6,6 +6,7 @@ use super::Node;
 use super::groups::Group;
 use crate::error::CollectiveError;
 use crate::ids::{InstanceId, SpId};
+use crate::instance::Unplanned;
 
 impl Group {
     /// The sizes of an instance are known now, by `teller`. An error broke the group.
@@ -20,10 +21,8 @@ impl Group {
         match instance.set_sizes(&mut cx, sizes) {
             Ok(None) => Ok(()),
             Ok(Some(from)) => {
-                let from = self.members.sps[from as usize];
-                node.out.violation(Some(from), "a step of a barrier that there is not");
-                self.break_up(node, CollectiveError::Protocol(from), true);
-                Err(CollectiveError::Protocol(from))
+                let (from, why) = (self.members.sps[from as usize], "a step of a barrier that there is not");
+                Err(self.refuse_instance(node, from, Unplanned::Unsound(why)))
             }
             Err(why) => Err(self.refuse_instance(node, teller, why)),
         }

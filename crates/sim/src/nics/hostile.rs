@@ -1,9 +1,10 @@
 //! Hostile packets against engines that also serve honest jobs: what a fuzzer plays.
 //!
 //! Jobs 0 and 2 have honest members alone. Of job 1 one rank is on node 2, which sends what the script says beside what
-//! its engine does; node 3 is not in that job, and sends, too, but nothing about its own. What is demanded: nobody panics, no order leaves the
-//! memory that it may touch, and the calls of the honest jobs end with the bits of their plans. Job 1 may end as it
-//! likes: members of a job trust each other, and a network tells its engines truly where a packet comes from.
+//! its engine does; node 3 is not in that job, and sends, too, but nothing about its own. What is demanded: nobody
+//! panics, no order leaves the memory that it may touch, and the calls of the honest jobs end with the bits of their
+//! plans. Job 1 may end as it likes: members of a job trust each other, and a network tells its engines truly where a
+//! packet comes from.
 //!
 //! Invariant: every string of bytes is a script, and decides everything.
 
@@ -17,7 +18,7 @@ use super::{Call, JobPlan, Kind, NicBreach, NicPlan, Played, Prepared, Run};
 use crate::tape::Tape;
 
 const POSSESSED: usize = 1;
-/// Of whose job others are members, who trust it.
+/// A member of an honest job, whose other members trust it.
 const STRANGER: Node = Node(3);
 const JOB_OF_STRANGER: u8 = 2;
 /// Events behind the script until everything honest has ended; who waits for the hostile may test its call for ever.
@@ -269,7 +270,7 @@ mod tests {
     use rand::{RngCore, SeedableRng};
     use rand_chacha::ChaCha8Rng;
 
-    /// What a fuzzer has found. A member forged a packet about its own job, which an honest job is not promised to bear.
+    /// What a fuzzer has found: a member forged a packet about its own job, which is not promised to bear that.
     #[test]
     fn scripts_that_found_something_pass() {
         let of_its_own_job = [

@@ -25,7 +25,7 @@ const LOCAL_FIRST: Duration = Duration::from_millis(250);
 const FIRST_LOOK: Duration = Duration::from_millis(50);
 /// Members of whom no call has come that are asked at one look.
 const ASKED_PER_LOOK: usize = 64;
-/// How often a group is looked at, times its service processes: one message a look goes to each.
+/// How often a group is looked at, times its service processes: a look says one thing to each, and asks some.
 const LOOK_PER_PEER: Duration = Duration::from_millis(10);
 
 impl Endpoint {

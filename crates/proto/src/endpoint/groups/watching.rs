@@ -14,7 +14,7 @@ impl Group {
     /// and those that have left but may owe us something for an instance that is open here, unless they were lost.
     fn depended_on(&mut self) -> BTreeSet<SpId> {
         let me = self.members.me as usize;
-        let owing = (0..self.members.sps.len()).filter(|at| *at != me && self.owes(*at) && !self.is_cut_off(*at));
+        let owing = (0..self.members.sps.len()).filter(|at| *at != me && self.is_awaited(*at));
         let owing: Vec<SpId> = owing.map(|at| self.members.sps[at]).collect();
         self.neighbours().chain(owing).collect()
     }
@@ -32,8 +32,9 @@ impl Group {
         found.into_iter().flatten()
     }
 
-    fn is_cut_off(&self, at: usize) -> bool {
-        self.cut_off.contains(&self.members.sps[at])
+    /// Whether a member owes something that it may still send.
+    fn is_awaited(&self, at: usize) -> bool {
+        self.owes(at) && !self.cut_off.contains(&self.members.sps[at])
     }
 
     pub(super) fn owes(&self, at: usize) -> bool {
@@ -46,7 +47,7 @@ impl Group {
             return;
         }
         let (sp, since) = (self.members.sps[at], (node.out.now, node.config.heartbeat));
-        let owes = self.owes(at) && !self.is_cut_off(at);
+        let owes = self.is_awaited(at);
         if !owes && self.watched.remove(&sp) {
             node.peers.watch(since, sp, false);
         }
