@@ -101,7 +101,7 @@ impl fmt::Display for MulticastAuth {
 pub enum Polling {
     /// It sleeps at once.
     Off,
-    /// For a moment, where something has just come soon after something else and nobody else wants the processor.
+    /// For a moment, where something has just come soon after something else, and nobody keeps the processor meanwhile.
     Auto,
     /// As long as ranks are attached: a processor of its own is the price.
     Always,
@@ -201,7 +201,7 @@ pub struct Settings {
     /// ends, so that none of their page faults can hold up anybody else; `any-user` is for users who trust each other
     #[arg(long, env = "OUTBOARD_REACH", value_enum, default_value_t = Reach::OwnUser)]
     pub reach: Reach,
-    /// Whether the daemon goes on looking for a moment where it could sleep: `auto` while a processor is free for that
+    /// Whether the daemon goes on looking for a moment where it could sleep: `auto` while nobody keeps the processor
     #[arg(long, env = "OUTBOARD_POLL", value_enum, default_value_t = Polling::Auto)]
     pub poll: Polling,
     /// Tuning file, as written by `outboard tune`, which all daemons of a group have alike: algorithms of the

@@ -1,17 +1,17 @@
 //! Looking instead of sleeping: whether the conductor takes another turn at once where the last one found nothing.
 //!
 //! Whether that is worth it is what the last wait teaches, as for ranks (`client`'s looking): what came within [`LOOK`]
-//! of what came before it makes the conductor look as long for what comes next. A processor that somebody else wants is
-//! not looked on: the kernel's [`Figures`] are asked for before a look and every [`ASK`] during it. By
-//! [`Polling::Auto`]:
+//! of what came before it makes the conductor look as long for what comes next. Between two looks it gives way. Others
+//! that look give way in turn, after microseconds; who computes keeps the processor for longer than a look lasts. That
+//! is a loss, and the kernel tells of it, since this thread could have run. Looking has to win more than it loses but
+//! for [`ALLOWANCE`] and a part of the time in [`SHARE`]. By [`Polling::Auto`]:
 //!
 //! | state | on | goes to |
 //! |---|---|---|
-//! | resting | something found, soon after the last | looking, or giving way if the processor is wanted |
+//! | resting | something found, soon after the last, and not too much lost | looking |
 //! | looking | something found | looking, as long from now |
-//! | looking | the processor is wanted, or nobody can tell | giving way, longer each time until long ago ([`CALM`]) |
+//! | looking | too much lost, or nobody can tell | resting |
 //! | looking | nothing found for [`LOOK`] | resting |
-//! | giving way | its time is over | resting |
 //!
 //! [`Polling::Always`] looks while ranks are attached, [`Polling::Off`] never does. Reads no clock and no figures of
 //! its own.
@@ -25,31 +25,20 @@ use crate::telemetry::statistics::Looks;
 const LOOK: Duration = Duration::from_micros(200);
 /// How often the kernel is asked meanwhile: asking costs about as much as a look.
 const ASK: Duration = Duration::from_micros(20);
-/// How long somebody else has the processor before the kernel is asked again, at first and at last.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(256));
-/// After how many times as long without it giving way begins anew: looking has to win more than being kept from the
-/// processor for some milliseconds loses.
-const CALM: u32 = 16;
-
-/// What the kernel says of the processors.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Figures {
-    /// With this thread and all others that can run no processor is idle.
-    pub(crate) crowded: bool,
-    /// How long this thread has waited for a processor since its start.
-    pub(crate) delay: Duration,
-}
+/// What a find by looking wins: nobody had to wake this thread.
+const WIN: Duration = Duration::from_micros(25);
+/// How much more looking may have lost than won.
+const ALLOWANCE: Duration = Duration::from_millis(1);
+/// One part in so many of the time is forgiven.
+const SHARE: u32 = 256;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Resting,
-    /// The kernel was asked then, and this thread had waited so long.
+    /// The kernel was asked then, and this thread had waited so long for a processor since its start.
     Looking {
         asked: Instant,
         delay: Duration,
-    },
-    GivingWay {
-        until: Instant,
     },
 }
 
@@ -59,28 +48,23 @@ pub(crate) struct Looking {
     polling: Polling,
     state: State,
     found_at: Instant,
-    /// How long it gave way the last time, and until when.
-    gave_way: (Duration, Instant),
+    /// How much more looking has lost than won, and when that was reckoned.
+    lost: (Duration, Instant),
     pub(crate) looks: Looks,
 }
 
 impl Looking {
     pub(crate) fn new(polling: Polling, now: Instant) -> Self {
-        Looking {
-            polling,
-            state: State::Resting,
-            found_at: now,
-            gave_way: (Duration::ZERO, now),
-            looks: Looks::default(),
-        }
+        Looking { polling, state: State::Resting, found_at: now, lost: (Duration::ZERO, now), looks: Looks::default() }
     }
 
-    /// A turn has ended, and `found` says whether something had come: whether the next follows without sleep.
+    /// A turn has ended, and `found` says whether something had come: whether the next follows without sleep. `delay`
+    /// asks the kernel how long this thread has waited for a processor.
     pub(crate) fn goes_on(
         &mut self,
         now: Instant,
         (found, attached): (bool, bool),
-        ask: impl FnOnce() -> Option<Figures>,
+        delay: impl FnOnce() -> Option<Duration>,
     ) -> bool {
         match self.polling {
             Polling::Off => false,
@@ -89,13 +73,13 @@ impl Looking {
                 attached
             }
             Polling::Auto => {
-                self.state = self.next(now, found, ask);
+                self.state = self.next(now, found, delay);
                 matches!(self.state, State::Looking { .. })
             }
         }
     }
 
-    fn next(&mut self, now: Instant, found: bool, ask: impl FnOnce() -> Option<Figures>) -> State {
+    fn next(&mut self, now: Instant, found: bool, delay: impl FnOnce() -> Option<Duration>) -> State {
         let waited = now.saturating_duration_since(self.found_at);
         if found {
             self.found_at = now;
@@ -103,6 +87,7 @@ impl Looking {
         match self.state {
             State::Looking { .. } if found => {
                 self.looks.found += 1;
+                self.lost.0 = self.lost.0.saturating_sub(WIN);
                 self.state
             }
             State::Looking { .. } if waited >= LOOK => {
@@ -110,26 +95,28 @@ impl Looking {
                 State::Resting
             }
             State::Looking { asked, .. } if now < asked + ASK => self.state,
-            State::Looking { delay, .. } => self.ask(now, ask(), Some(delay)),
-            State::GivingWay { until } if now < until => self.state,
-            State::Resting | State::GivingWay { .. } if found && waited < LOOK => self.ask(now, ask(), None),
-            State::Resting | State::GivingWay { .. } => State::Resting,
+            State::Looking { delay: before, .. } => {
+                let delay = delay();
+                let loss = delay.map_or(Duration::ZERO, |delay| delay.saturating_sub(before));
+                if loss > LOOK {
+                    self.lost.0 += loss;
+                }
+                self.look(now, delay)
+            }
+            State::Resting if found && waited < LOOK => self.look(now, delay()),
+            State::Resting => State::Resting,
         }
     }
 
-    /// Looks on if nobody wants the processor; `delay` is that of the last time, if there was one in this look.
-    fn ask(&mut self, now: Instant, figures: Option<Figures>, delay: Option<Duration>) -> State {
-        let free = |figures: &Figures| !figures.crowded && delay.is_none_or(|delay| figures.delay == delay);
-        match figures.filter(free) {
-            Some(Figures { delay, .. }) => State::Looking { asked: now, delay },
-            None => {
-                self.looks.given_up += 1;
-                let (last, since) = self.gave_way;
-                let calm = now.saturating_duration_since(since) >= last * CALM;
-                let pause = if calm { PAUSE.0 } else { (last * 2).min(PAUSE.1) };
-                let until = now + pause;
-                self.gave_way = (pause, until);
-                State::GivingWay { until }
+    /// Looks, if not too much was lost by it.
+    fn look(&mut self, now: Instant, delay: Option<Duration>) -> State {
+        let (lost, since) = self.lost;
+        self.lost = (lost.saturating_sub(now.saturating_duration_since(since) / SHARE), now);
+        match delay {
+            Some(delay) if self.lost.0 <= ALLOWANCE => State::Looking { asked: now, delay },
+            _ => {
+                self.looks.given_up += u64::from(self.state != State::Resting);
+                State::Resting
             }
         }
     }
@@ -139,26 +126,32 @@ impl Looking {
 mod tests {
     use super::*;
 
-    const FREE: Figures = Figures { crowded: false, delay: Duration::from_micros(7) };
-    const CROWDED: Figures = Figures { crowded: true, ..FREE };
     const SOON: Duration = Duration::from_micros(50);
 
     /// A machine under injected times.
     struct Bench {
         looking: Looking,
         now: Instant,
+        /// How long the thread has waited for a processor.
+        delay: Duration,
     }
 
     impl Bench {
         fn new(polling: Polling) -> Self {
             let now = Instant::now();
-            Bench { looking: Looking::new(polling, now), now }
+            Bench { looking: Looking::new(polling, now), now, delay: Duration::from_micros(7) }
         }
 
         /// A turn that ends `after` the last one.
-        fn turn(&mut self, after: Duration, found: bool, figures: Option<Figures>) -> bool {
+        fn turn(&mut self, after: Duration, found: bool) -> bool {
             self.now += after;
-            self.looking.goes_on(self.now, (found, true), || figures)
+            self.looking.goes_on(self.now, (found, true), || Some(self.delay))
+        }
+
+        /// A turn that finds nothing after the thread has waited `loss` for a processor.
+        fn kept_waiting(&mut self, loss: Duration) -> bool {
+            self.delay += loss;
+            self.turn(ASK, false)
         }
 
         fn counted(&self) -> (u64, u64, u64) {
@@ -170,48 +163,61 @@ mod tests {
     #[test]
     fn what_comes_soon_is_looked_for_and_nothing_else() {
         let mut bench = Bench::new(Polling::Auto);
-        assert!(!bench.turn(LOOK, true, Some(FREE)), "it came late");
-        assert!(!bench.turn(SOON, false, Some(FREE)), "nothing has come");
-        assert!(bench.turn(SOON, true, Some(FREE)));
-        assert!(bench.turn(LOOK - SOON, false, Some(FREE)));
-        assert!(bench.turn(SOON, true, Some(FREE)), "found by looking");
-        assert!(bench.turn(LOOK - SOON, false, Some(FREE)), "as long from then");
-        assert!(!bench.turn(SOON, false, Some(FREE)), "long enough");
-        assert!(!bench.turn(SOON, true, Some(FREE)), "the last wait was long");
+        assert!(!bench.turn(LOOK, true), "it came late");
+        assert!(!bench.turn(SOON, false), "nothing has come");
+        assert!(bench.turn(SOON, true));
+        assert!(bench.turn(LOOK - SOON, false));
+        assert!(bench.turn(SOON, true), "found by looking");
+        assert!(bench.turn(LOOK - SOON, false), "as long from then");
+        assert!(!bench.turn(SOON, false), "long enough");
+        assert!(!bench.turn(SOON, true), "the last wait was long");
         assert_eq!(bench.counted(), (1, 1, 0));
     }
 
     #[test]
-    fn who_wants_the_processor_gets_it_for_longer_each_time() {
+    fn who_loses_too_much_rests_until_that_is_forgiven() {
         let mut bench = Bench::new(Polling::Auto);
-        let mut pause = PAUSE.0;
-        for round in 1..=12 {
-            assert!(!bench.turn(SOON, true, Some(CROWDED)));
-            assert_eq!(bench.counted(), (0, 0, round));
-            let kept = bench.now + pause;
-            while bench.now + SOON < kept {
-                assert!(!bench.turn(SOON, true, None), "nobody is asked");
-            }
-            pause = (pause * 2).min(PAUSE.1);
+        assert!(bench.turn(SOON, true));
+        assert!(bench.kept_waiting(ALLOWANCE));
+        assert!(!bench.kept_waiting(LOOK * 2));
+        assert_eq!(bench.counted(), (0, 0, 1));
+        let lost = LOOK * 2;
+        let mut rested = Duration::ZERO;
+        while !bench.turn(SOON, true) {
+            rested += SOON;
         }
-        assert_eq!(pause, PAUSE.1);
-        let calm = bench.now + SOON + PAUSE.1 * CALM;
-        while bench.now < calm {
-            assert!(bench.turn(SOON, true, Some(FREE)));
-        }
-        assert!(!bench.turn(ASK, false, Some(CROWDED)));
-        assert_eq!(bench.looking.state, State::GivingWay { until: bench.now + PAUSE.0 }, "long ago is forgiven");
+        let forgiven = lost * SHARE;
+        assert!(rested.abs_diff(forgiven) <= SOON * 2, "{rested:?}, {forgiven:?}");
+        assert_eq!(bench.counted(), (0, 0, 1), "who rests gives nothing up");
     }
 
     #[test]
-    fn a_look_ends_when_this_thread_had_to_wait_or_nobody_can_tell() {
-        for ends in [Some(CROWDED), Some(Figures { delay: FREE.delay * 2, ..FREE }), None] {
-            let mut bench = Bench::new(Polling::Auto);
-            assert!(bench.turn(SOON, true, Some(FREE)));
-            assert!(bench.turn(ASK / 2, false, None), "not asked so soon");
-            assert!(bench.turn(ASK, false, Some(FREE)));
-            assert!(!bench.turn(ASK, false, ends));
+    fn what_looking_finds_pays_for_what_it_loses() {
+        let (mut bench, finds) = (Bench::new(Polling::Auto), 2 * LOOK.as_micros() / WIN.as_micros());
+        assert!(bench.turn(SOON, true));
+        assert!(bench.kept_waiting(ALLOWANCE));
+        for _ in 0..20 {
+            for _ in 0..finds {
+                assert!(bench.turn(SOON, true));
+            }
+            assert!(bench.kept_waiting(LOOK * 2));
         }
+        for _ in 0..20 {
+            assert!(bench.kept_waiting(LOOK), "who looks, too, gives way soon");
+            assert!(bench.turn(SOON, true));
+        }
+    }
+
+    #[test]
+    fn the_kernel_is_asked_now_and_then_and_a_look_ends_where_it_does_not_tell() {
+        let mut bench = Bench::new(Polling::Auto);
+        assert!(bench.turn(SOON, true));
+        let mut turn = |after, delay: fn() -> Option<Duration>| {
+            bench.now += after;
+            bench.looking.goes_on(bench.now, (false, true), delay)
+        };
+        assert!(turn(ASK / 2, || unreachable!("asked so soon")));
+        assert!(!turn(ASK, || None));
     }
 
     #[test]

@@ -50,7 +50,7 @@ use crate::conductor::looking::Looking;
 use crate::conductor::offload::Offload;
 use crate::conductor::outbox::Outbox;
 use crate::conductor::poller::{Poller, Token, Trigger};
-use crate::conductor::processor::Processor;
+use crate::conductor::processor::{Processor, Turns};
 use crate::datapath::mailbox::Mailbox;
 use crate::datapath::{Batch, Datapath, Report, split};
 use crate::ranks::Ranks;
@@ -135,7 +135,6 @@ impl Conductor {
     /// Serves until `stopped` says so: it reads the stop descriptor and returns whether there was a stop. Fails when
     /// the kernel refuses to let us sleep.
     pub(crate) fn run(&mut self, mut stopped: impl FnMut() -> bool) -> Result<(), Errno> {
-        processor::be_prompt();
         let mut phase = Phase::Serving;
         while phase != Phase::Ended {
             let turn = self.turn();
@@ -360,7 +359,8 @@ impl Conductor {
     /// sleep.
     fn sleep(&mut self, phase: Phase, turn: Turn) -> Result<Vec<Token>, Errno> {
         let attached = self.ranks.attached().next().is_some();
-        let looks = self.looking.goes_on(turn.at, (turn.found, attached), || self.processor.figures());
+        let looks = self.looking.goes_on(turn.at, (turn.found, attached), || self.processor.delay());
+        self.processor.take_turns(if looks { Turns::Usual } else { Turns::Short });
         if looks && !turn.found {
             // Whoever waits for this processor has it before the next look.
             std::thread::yield_now();

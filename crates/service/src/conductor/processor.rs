@@ -1,62 +1,70 @@
-//! What the kernel says of the processor that the conductor runs on, whether somebody else waits for one, and what it
-//! is asked for in return: exact timers and short turns.
+//! What the kernel says of the processor that the conductor runs on, and what it is asked for in return: exact timers
+//! and short turns.
 //!
-//! `/proc/loadavg` counts the threads of the machine that can run; this thread's `schedstat` has how long it was ready
-//! and did not run, which rises too where it is bound to one processor, or its control group has used up its share.
+//! This thread's `schedstat` has how long it was ready and did not run, which rises too where it is bound to one
+//! processor, or its control group has used up its share.
 //!
-//! Never guesses: where the kernel does not tell there are no figures.
+//! Never guesses: where the kernel does not tell there is no figure.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use crate::conductor::looking::Figures;
-
 /// Precision of this thread's timers in nanoseconds: paced batches are one to two milliseconds apart.
 const TIMER_SLACK: libc::c_ulong = 10_000;
-/// How long this thread wants to run at a time, in nanoseconds: the least that the kernel grants.
-const TURN: u64 = 100_000;
-/// More than a line of either file.
+/// A short turn in nanoseconds: the least that the kernel grants.
+const SHORT: u64 = 100_000;
+/// More than the file's line.
 const LINE: usize = 128;
 
-/// The files, open, of the thread that made this.
+/// What this thread asks for and is told.
 #[derive(Debug)]
 pub(crate) struct Processor {
-    load: Option<File>,
     waits: Option<File>,
-    online: u64,
+    turns: Turns,
+}
+
+/// How long this thread wants to run at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turns {
+    /// As long as others: who gives way leaves them as much as they leave to him.
+    Usual,
+    /// Where others compute on all processors, Linux 6.12 and later lets in who wants a shorter turn than the one that
+    /// runs, and at the same share of time; else what ranks and peers have to say waits for the end of that turn, some
+    /// milliseconds. Earlier kernels take no notice.
+    Short,
 }
 
 impl Processor {
+    /// Asks for exact timers and short turns of this thread.
     pub(crate) fn of_this_thread() -> Self {
-        let open = |path| File::open(path).ok();
-        // SAFETY: asks for a number.
-        let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
-        Processor {
-            load: open("/proc/loadavg"),
-            waits: open("/proc/thread-self/schedstat"),
-            online: u64::try_from(online).unwrap_or(0),
+        // SAFETY: changes the precision of this thread's timers and nothing else.
+        unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK) };
+        let mut processor = Processor { waits: File::open("/proc/thread-self/schedstat").ok(), turns: Turns::Usual };
+        processor.take_turns(Turns::Short);
+        processor
+    }
+
+    /// How long this thread has waited for a processor since its start.
+    pub(crate) fn delay(&self) -> Option<Duration> {
+        let mut line = [0; LINE];
+        let length = self.waits.as_ref()?.read_at(&mut line, 0).ok()?;
+        let nanoseconds = std::str::from_utf8(&line[..length]).ok()?.split(' ').nth(1)?.parse().ok()?;
+        Some(Duration::from_nanos(nanoseconds))
+    }
+
+    pub(crate) fn take_turns(&mut self, turns: Turns) {
+        if std::mem::replace(&mut self.turns, turns) == turns {
+            return;
         }
-    }
-
-    pub(crate) fn figures(&self) -> Option<Figures> {
-        let runnable = read(self.load.as_ref()?, |line| line.split([' ', '/']).nth(3)?.parse::<u64>().ok())?;
-        let delay = read(self.waits.as_ref()?, |line| line.split(' ').nth(1)?.parse().ok())?;
-        // Whom a turn wakes needs a processor, too, and would else come to ours.
-        Some(Figures { crowded: runnable >= self.online, delay: Duration::from_nanos(delay) })
-    }
-}
-
-/// Asks for exact timers and short turns of this thread. Where others compute on all processors, Linux 6.12 and later
-/// lets in who wants a shorter turn than the one that runs, and at the same share of time; else what ranks and peers
-/// have to say waits for the end of that turn, some milliseconds. Earlier kernels take no notice.
-pub(crate) fn be_prompt() {
-    // SAFETY: changes the precision of this thread's timers and nothing else.
-    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK) };
-    if let Some(mut attributes) = scheduling().filter(|found| found.sched_policy == libc::SCHED_OTHER as u32) {
-        attributes.sched_runtime = TURN;
-        // SAFETY: the kernel reads as many bytes as the structure says that it has.
-        unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
+        if let Some(mut attributes) = scheduling().filter(|found| found.sched_policy == libc::SCHED_OTHER as u32) {
+            attributes.sched_runtime = match turns {
+                Turns::Usual => 0,
+                Turns::Short => SHORT,
+            };
+            // SAFETY: the kernel reads as many bytes as the structure says that it has.
+            unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
+        }
     }
 }
 
@@ -70,47 +78,43 @@ fn scheduling() -> Option<libc::sched_attr> {
     }
 }
 
-fn read<T>(file: &File, number: impl FnOnce(&str) -> Option<T>) -> Option<T> {
-    let mut line = [0; LINE];
-    let length = file.read_at(&mut line, 0).ok()?;
-    number(std::str::from_utf8(&line[..length]).ok()?)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     /// Also where the kernel is too old for short turns, which it shows by telling of none.
     #[test]
-    fn whoever_is_prompt_has_short_turns_and_is_else_as_before() {
-        let before = scheduling().expect("Linux tells");
-        be_prompt();
-        let after = scheduling().expect("as before");
-        assert_eq!((after.sched_policy, after.sched_nice), (before.sched_policy, before.sched_nice));
-        assert!([0, TURN].contains(&after.sched_runtime), "{}", after.sched_runtime);
+    fn turns_are_short_or_as_they_were_and_nothing_else_changes() {
+        let told = || scheduling().expect("Linux tells");
+        let before = told();
+        let mut processor = Processor::of_this_thread();
+        assert!([0, SHORT].contains(&told().sched_runtime), "{}", told().sched_runtime);
+        processor.take_turns(Turns::Usual);
+        let after = told();
+        let all = |told: libc::sched_attr| (told.sched_policy, told.sched_nice, told.sched_runtime);
+        assert_eq!(all(after), all(before));
     }
 
     #[test]
-    fn more_threads_than_processors_are_a_crowd() {
+    fn who_shares_its_processor_with_a_crowd_has_waited_for_it() {
         use std::sync::atomic::{AtomicBool, Ordering};
-        let processor = Processor::of_this_thread();
-        let (before, over) = (processor.figures().expect("Linux tells"), AtomicBool::new(false));
+        let (processor, over) = (Processor::of_this_thread(), AtomicBool::new(false));
+        let before = processor.delay().expect("Linux tells");
         std::thread::scope(|scope| {
-            for _ in 0..2 * processor.online {
+            for _ in 0..2 * std::thread::available_parallelism().map_or(1, usize::from) {
                 scope.spawn(|| {
                     while !over.load(Ordering::Relaxed) {
                         std::hint::spin_loop()
                     }
                 });
             }
-            while !processor.figures().is_some_and(|now| now.crowded && now.delay > before.delay) {}
+            while processor.delay().is_some_and(|now| now == before) {}
             over.store(true, Ordering::Relaxed);
         });
     }
 
     #[test]
-    fn where_the_kernel_does_not_tell_there_are_no_figures() {
-        let processor = Processor { load: None, ..Processor::of_this_thread() };
-        assert_eq!(processor.figures(), None);
+    fn where_the_kernel_does_not_tell_there_is_no_figure() {
+        assert_eq!(Processor { waits: None, turns: Turns::Short }.delay(), None);
     }
 }

@@ -174,7 +174,7 @@ pub struct Looks {
     pub found: u64,
     /// Looks that ended since nothing came.
     pub in_vain: u64,
-    /// Looks not begun, or ended, since somebody else wanted the processor.
+    /// Looks that ended since others had kept the processor for too long.
     pub given_up: u64,
 }
 
