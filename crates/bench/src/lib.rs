@@ -59,7 +59,7 @@ pub use collective::Collective;
 pub use compile::Toolchain;
 pub use error::BenchError;
 pub use fft::{FftOptions, FftReport, FftRow, render_fft_table, run_fft};
-pub use grid::{Cell, GridReport, Place, Verdict, grid_runs, render_grid, render_grid_markdown};
+pub use grid::{Cell, GridReport, Place, Verdict, grid_runs, render_grid, render_grid_markdown, slower_again};
 pub use install::ensure as ensure_peer;
 pub use job::{Job, LaunchError, Process, Running, ServiceCounters, ServiceStats, System};
 pub use layout::Layout;

@@ -232,9 +232,13 @@ fn cell_figure(cell: &Cell) -> Figure {
         false => format!("{:.2}", cell.ratio),
     };
     let times = format!("{} {} {ratio}", us(cell.native_us.median), us(cell.below_us.median));
+    let library = match column(&cell.native) {
+        Some(other) if cell.native != Peer::Debian.name() => format!(", {other}"),
+        _ => String::new(),
+    };
     Figure {
         row: format!("{form}{}{size}", cell.collective),
-        column: cell.place.clone(),
+        column: format!("{}{library}", cell.place),
         text: if cell.verified { times } else { "wrong".to_owned() },
     }
 }
@@ -333,6 +337,8 @@ mod tests {
         let figure = cell_figure(&cell);
         let told = (figure.row.as_str(), figure.column.as_str(), figure.text.as_str());
         assert_eq!(told, ("ibroadcast 1 KiB", "2x1gbit", "100.0 34.0 **0.34**"));
+        cell.native = "open-mpi".into();
+        assert_eq!(cell_figure(&cell).column, "2x1gbit, Open MPI 5.0");
     }
 
     #[test]

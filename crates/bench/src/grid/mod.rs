@@ -65,6 +65,18 @@ pub fn grid_runs(setup: &Setup, collectives: &[Collective], sizes: &[u64]) -> Ve
     collectives.iter().filter_map(run).collect()
 }
 
+/// The sizes whose cells are slower below the shim by more than a program overlooks, with so many rounds; `None` if
+/// there are none, or no rounds.
+pub fn slower_again(options: &BenchOptions, found: &[Cell], rounds: u32) -> Option<BenchOptions> {
+    let slower = |cell: &&Cell| cell.difference_us > 0.0 && cell.verdict != Verdict::Even;
+    let mut again = options.clone();
+    again.setup.rounds = rounds;
+    // They have learnt.
+    again.setup.learn = 0;
+    again.sizes = found.iter().filter(slower).map(|cell| cell.bytes_per_rank).collect();
+    (rounds > 0 && !again.sizes.is_empty()).then_some(again)
+}
+
 /// Everything that one grid found.
 pub type GridReport = Report<Cell>;
 
@@ -244,6 +256,18 @@ pub(crate) mod tests {
         assert_eq!(figures, [(8, 1.2, Verdict::Loss), (1024, 0.75, Verdict::Win)]);
         assert!((cells[0].difference_us - 20.0).abs() < 1e-9 && cells[0].verified && !cells[1].verified);
         assert_eq!(through_json(cells[0].clone())["verdict"], "loss");
+    }
+
+    #[test]
+    fn what_is_slower_is_measured_again_and_nothing_else() {
+        let setup = Setup { learn: 3, ..setup(&"2x1gbit".parse().unwrap()) };
+        let options = BenchOptions::new(setup, Collective::Broadcast, vec![8, 64, 1024, 4096]);
+        let mut found = [cell(8, 100.0, 110.0), cell(64, 100.0, 90.0), cell(1024, 100.0, 102.0), cell(4096, 9.0, 19.0)];
+        found[3].verdict = Verdict::Noise;
+        let again = slower_again(&options, &found, 15).unwrap();
+        assert_eq!((again.sizes, again.setup.rounds, again.setup.learn), (vec![8, 4096], 15, 0));
+        assert!(slower_again(&options, &found, 0).is_none());
+        assert!(slower_again(&options, &found[1..3], 15).is_none());
     }
 
     #[test]
