@@ -3,8 +3,8 @@
 //! Whether that is worth it is what the last wait teaches, as for ranks (`client`'s looking): what came within [`LOOK`]
 //! of what came before it makes the conductor look as long for what comes next. Between two looks it gives way. Others
 //! that look give way in turn, after microseconds; who computes keeps the processor for longer than a look lasts. That
-//! is a loss, and the kernel tells of it, since this thread could have run. Looking has to win more than it loses but
-//! for [`ALLOWANCE`] and a part of the time in [`SHARE`]. By [`Polling::Auto`]:
+//! is a loss, and the kernel tells of it, since this thread could have run. Looking may lose [`ALLOWANCE`] more than it
+//! wins, and one part of the time in [`SHARE`]. By [`Polling::Auto`]:
 //!
 //! | state | on | goes to |
 //! |---|---|---|
