@@ -83,7 +83,7 @@ bench: build
 	$(OUTBOARD) bench programs --only cg,panel,pagerank --labs 4x250mbit --json target/bench/programs-250.json
 	OUTBOARD_CHOICE=adaptive $(OUTBOARD) bench grid --blocking --learn 3 --labs $(GRID_LABS) --json target/bench/grid.json
 	OUTBOARD_CHOICE=adaptive $(OUTBOARD) bench grid --blocking --learn 3 --mpi open-mpi --json target/bench/grid-5.json
-	OUTBOARD_CHOICE=adaptive $(OUTBOARD) bench grid --learn 1 --labs 4x1gbit --json target/bench/igrid.json
+	OUTBOARD_CHOICE=adaptive $(OUTBOARD) bench grid --learn 3 --labs 4x1gbit --json target/bench/igrid.json
 	$(OUTBOARD) bench readme target/bench/*.json
 	$(OUTBOARD) bench readme --readme docs/grid.md --json docs/grid.json target/bench/{grid,grid-5,igrid}.json
 	$(OUTBOARD) bench verdicts --json target/bench-verdicts.json
