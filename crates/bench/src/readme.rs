@@ -222,7 +222,8 @@ fn program_figures(row: &ProgramRow) -> Vec<Figure> {
     ]
 }
 
-/// Microseconds natively and below the shim, and their ratio, which is bold where the call was offloaded.
+/// Microseconds natively and below the shim, and their ratio, which is bold where the call was offloaded; in the column
+/// of the cluster, which names the library unless it is Debian's.
 fn cell_figure(cell: &Cell) -> Figure {
     let form = if cell.blocking { "" } else { "i" };
     let size = if cell.bytes_per_rank > 0 { format!(" {}", Size(cell.bytes_per_rank)) } else { String::new() };
@@ -232,13 +233,10 @@ fn cell_figure(cell: &Cell) -> Figure {
         false => format!("{:.2}", cell.ratio),
     };
     let times = format!("{} {} {ratio}", us(cell.native_us.median), us(cell.below_us.median));
-    let library = match column(&cell.native) {
-        Some(other) if cell.native != Peer::Debian.name() => format!(", {other}"),
-        _ => String::new(),
-    };
+    let library = column(&cell.native).filter(|_| cell.native != Peer::Debian.name());
     Figure {
         row: format!("{form}{}{size}", cell.collective),
-        column: format!("{}{library}", cell.place),
+        column: library.map_or(cell.place.clone(), |library| format!("{}, {library}", cell.place)),
         text: if cell.verified { times } else { "wrong".to_owned() },
     }
 }

@@ -65,13 +65,13 @@ pub fn grid_runs(setup: &Setup, collectives: &[Collective], sizes: &[u64]) -> Ve
     collectives.iter().filter_map(run).collect()
 }
 
-/// The sizes whose cells are slower below the shim by more than a program overlooks, with so many rounds; `None` if
-/// there are none, or no rounds.
+/// The same run of the sizes whose cells came out slower below the shim, in so many rounds; `None` if no cell did, or
+/// for 0 rounds.
 pub fn slower_again(options: &BenchOptions, found: &[Cell], rounds: u32) -> Option<BenchOptions> {
     let slower = |cell: &&Cell| cell.difference_us > 0.0 && cell.verdict != Verdict::Even;
     let mut again = options.clone();
     again.setup.rounds = rounds;
-    // They have learnt.
+    // The first run has left what was learnt.
     again.setup.learn = 0;
     again.sizes = found.iter().filter(slower).map(|cell| cell.bytes_per_rank).collect();
     (rounds > 0 && !again.sizes.is_empty()).then_some(again)

@@ -51,8 +51,8 @@ pub(crate) struct GridArgs {
     /// How often both are gone through
     #[arg(long, default_value_t = 3)]
     rounds: u32,
-    /// Cells that come out slower below the shim are measured again with so many rounds, and that stands: MPI libraries
-    /// are faster in some launches than in others, by more than a few rounds tell; 0 for never
+    /// Rounds that measure the cells again that came out slower below the shim, and replace them: launches of an MPI
+    /// library differ by more than a few rounds show; 0 for none
     #[arg(long, default_value_t = 15)]
     again: u32,
     /// Repetitions in each round

@@ -109,7 +109,7 @@ fn a_grid_has_a_cell_for_each_collective_and_size() {
     let directory = tempfile::tempdir().expect("a directory");
     let markdown = directory.path().join("grid.md");
     let cells = ["grid", "--blocking", "--labs", "1x1gbit:2", "--collectives", "barrier,reduce", "--sizes", "3,64"];
-    let often = ["--rounds", "1", "--repetitions", "2", "--markdown", markdown.to_str().expect("text")];
+    let often = ["--rounds", "1", "--again", "2", "--repetitions", "2", "--markdown", markdown.to_str().expect("text")];
     let rows = rows(&[&cells[..], &often].concat());
     let places: Vec<_> = rows.iter().map(|row| (row["collective"].as_str(), row["bytes_per_rank"].as_u64())).collect();
     assert_eq!(places, [(Some("barrier"), Some(0)), (Some("reduce"), Some(64))], "3 bytes are no integers");

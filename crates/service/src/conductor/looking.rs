@@ -1,10 +1,10 @@
 //! Looking instead of sleeping: whether the conductor takes another turn at once where the last one found nothing.
 //!
 //! Whether that is worth it is what the last wait teaches, as for ranks (`client`'s looking): what came within [`LOOK`]
-//! of what came before it makes the conductor look as long for what comes next. Between two looks it gives way. Others
-//! that look give way in turn, after microseconds; who computes keeps the processor for longer than a look lasts. That
-//! is a loss, and the kernel tells of it, since this thread could have run. Looking may lose [`ALLOWANCE`] more than it
-//! wins, and one part of the time in [`SHARE`]. By [`Polling::Auto`]:
+//! of what came before it makes the conductor look as long for what comes next. Between two looks it gives way. Threads
+//! that look give way in turn, after microseconds; a thread that computes keeps the processor for longer than a look
+//! lasts. Where something came meanwhile that is a loss, and the kernel tells of it, since this thread could have run.
+//! Looking may lose [`ALLOWANCE`] more than it wins, and one part of the time in [`SHARE`]. By [`Polling::Auto`]:
 //!
 //! | state | on | goes to |
 //! |---|---|---|
@@ -29,7 +29,7 @@ const ASK: Duration = Duration::from_micros(20);
 const WIN: Duration = Duration::from_micros(25);
 /// How much more looking may have lost than won.
 const ALLOWANCE: Duration = Duration::from_millis(1);
-/// One part in so many of the time is forgiven.
+/// Of what was lost, one part in so many of the time that passes is forgiven.
 const SHARE: u32 = 256;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

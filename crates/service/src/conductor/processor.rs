@@ -27,7 +27,7 @@ pub(crate) struct Processor {
 /// How long this thread wants to run at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turns {
-    /// As long as others: who gives way leaves them as much as they leave to him.
+    /// As long as others do: after a yield each of them runs about as often as this thread.
     Usual,
     /// Where others compute on all processors, Linux 6.12 and later lets in who wants a shorter turn than the one that
     /// runs, and at the same share of time; else what ranks and peers have to say waits for the end of that turn, some
