@@ -162,10 +162,11 @@ static void class_start(struct class *class, const struct group *group)
     uint64_t first = asks_at(class->key);
     form = form == BLOCKING ? BLOCKING : NONBLOCKING;
     const struct remembered *found = remembered_find(class_key(collective, form, size_of(class->key)), &group->place);
-    if (found != NULL)
-        trial_start(&class->trial, trial_faster(found->learnt.seconds), REMEMBERED, &found->learnt, first);
+    const struct learnt *before = found == NULL ? &unknown : &found->learnt;
+    if (before->launches > 0)
+        trial_start(&class->trial, trial_faster(before->seconds), REMEMBERED, before, first);
     else
-        trial_start(&class->trial, built_in(form, collective, size_of(class->key), &group->place), BUILT_IN, &unknown,
+        trial_start(&class->trial, built_in(form, collective, size_of(class->key), &group->place), BUILT_IN, before,
                     first);
 }
 
@@ -222,6 +223,7 @@ static void agree(struct group *group, struct class *class)
     if (PMPI_Allreduce(mine, agreed, VECTOR_LENGTH, MPI_DOUBLE, MPI_MAX, group->comm) != MPI_SUCCESS)
         return; /* the communicator is broken: the program's next call on it will say so */
     check_mark(mine, agreed);
+    group->choices.asks_from = (uint64_t)((double)group->choices.calls * trial_too_early(agreed));
     pthread_mutex_lock(&lock);
     excess += trial_agree(&class->trial, agreed);
     pthread_mutex_unlock(&lock);
@@ -233,14 +235,15 @@ static void agree(struct group *group, struct class *class)
     ledger_chosen(class->row, &class->trial);
 }
 
-/* One trial at a time, so that its cost is known before the next is asked for. */
+/* One trial at a time, so that its cost is known before the next is asked for, and no question whose answer is known:
+ * to ask costs as much as a small call, which a short program would pay for each class. */
 static bool may_agree(const struct choices *choices, struct trial *trial)
 {
     if (!trial_waits(trial))
         return false;
     bool other = choices->trying != NULL && trial_open(&choices->trying->trial) &&
                  choices->calls - choices->since < TRIAL_PATIENCE;
-    return !(trial->state == ASKING && other) && trial_due(trial);
+    return !(trial->state == ASKING && (other || choices->calls < choices->asks_from)) && trial_due(trial);
 }
 
 /* What members do together where they may wait for one another: agree on one class, make a group that was wanted. */

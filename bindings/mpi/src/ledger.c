@@ -44,8 +44,9 @@ void ledger_chosen(struct row *row, const struct trial *trial)
     pthread_mutex_lock(&lock);
     row->way = trial->way;
     row->why = trial->why;
-    row->tried = row->tried || trial->why == TRIED;
-    row->learnt = trial->learnt;
+    if (trial->why == TRIED || !row->tried)
+        row->learnt = trial->learnt; /* another communicator's, which has not come as far, does not replace it */
+    row->tried = row->tried || trial->serial > 0;
     pthread_mutex_unlock(&lock);
 }
 

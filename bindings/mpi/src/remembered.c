@@ -22,11 +22,13 @@
 
 #include "shim.h"
 
-#define FORMAT "outboard-choice\t2"
+#define FORMAT "outboard-choice\t3"
 #define LINES_MOST 4096
 #define BYTES_MOST (256 * 1024)
 #define NAME_BYTES 64
-#define FIELDS 9
+#define FIELDS 10
+/* Of what a launch has found. */
+#define MICROSECONDS_LEAST 1e-3
 #define NAMES_BYTES 512
 #define PATH_BYTES 4096
 
@@ -252,7 +254,8 @@ static bool parse_number(const char *word, double least, double most, double *nu
     return word[0] >= '0' && word[0] <= '9' && *end == '\0' && *number >= least && *number <= most;
 }
 
-/* Collective, form, bits of the bytes, hosts, ranks per host, microseconds natively and offloaded, launches, calls. */
+/* Collective, form, bits of the bytes, hosts, ranks per host, microseconds natively and offloaded, launches, unfinished
+ * ones, calls. */
 static bool parse_line(char *text, struct remembered *line)
 {
     char *field[FIELDS], *rest = text;
@@ -262,8 +265,8 @@ static bool parse_line(char *text, struct remembered *line)
         field[fields++] = strsep(&rest, "\t");
     if (fields != FIELDS || rest != NULL)
         return false;
-    static const double least[FIELDS] = {0, 0, 0, 1, 1, 1e-3, 1e-3, 1, 0};
-    static const double most[FIELDS] = {0, 0, 64, 1e9, 1e9, 1e15, 1e15, 1e9, 1e18};
+    static const double least[FIELDS] = {0, 0, 0, 1, 1, 0, 0, 0, 0, 0};
+    static const double most[FIELDS] = {0, 0, 64, 1e9, 1e9, 1e15, 1e15, 1e9, 1e9, 1e18};
     int collective = index_of(collective_names, COLLECTIVES_KNOWN, field[0]);
     int form = index_of(form_names, PERSISTENT, field[1]);
     bool unknown = strcmp(field[2], "-") == 0;
@@ -272,10 +275,13 @@ static bool parse_line(char *text, struct remembered *line)
     for (int at = unknown ? 3 : 2; at < FIELDS; at++)
         if (!parse_number(field[at], least[at], most[at], &number[at]))
             return false;
+    bool found = number[7] > 0;
+    if ((number[5] >= MICROSECONDS_LEAST) != found || (number[6] >= MICROSECONDS_LEAST) != found)
+        return false;
     line->key = class_key(collective, form, unknown ? SIZE_UNKNOWN : (unsigned)number[2]);
     line->place = (struct place){(int)number[3], (int)number[4]};
-    line->learnt = (struct learnt){{number[5] * 1e-6, number[6] * 1e-6}, (unsigned)number[7]};
-    line->calls = (uint64_t)number[8];
+    line->learnt = (struct learnt){{number[5] * 1e-6, number[6] * 1e-6}, (unsigned)number[7], (unsigned)number[8]};
+    line->calls = (uint64_t)number[9];
     return true;
 }
 
@@ -396,10 +402,10 @@ static void merge(struct lines *lines)
     lines->count = lines->count < LINES_MOST ? lines->count : LINES_MOST;
 }
 
-/* Microseconds as the file has them, never so few that they would be read as none. */
-static double microseconds(double seconds)
+/* Microseconds as the file has them: where a launch has found them, never so few that they would be read as none. */
+static double microseconds(const struct learnt *learnt, enum way way)
 {
-    return fmax(seconds * 1e6, 1e-3);
+    return learnt->launches == 0 ? 0 : fmax(learnt->seconds[way] * 1e6, MICROSECONDS_LEAST);
 }
 
 /* The text of the file, as many lines as it may have bytes. */
@@ -411,10 +417,11 @@ static size_t print(const struct lines *lines, char *text)
         char size[8] = "-";
         if (size_of(line->key) != SIZE_UNKNOWN)
             snprintf(size, sizeof size, "%u", size_of(line->key));
-        int more = snprintf(text + length, BYTES_MOST - length, "%s\t%s\t%s\t%d\t%d\t%.3f\t%.3f\t%u\t%" PRIu64 "\n",
+        int more = snprintf(text + length, BYTES_MOST - length, "%s\t%s\t%s\t%d\t%d\t%.3f\t%.3f\t%u\t%u\t%" PRIu64 "\n",
                             collective_names[collective_of(line->key)], form_names[form_of(line->key)], size,
-                            line->place.hosts, line->place.ranks_per_host, microseconds(line->learnt.seconds[NATIVE]),
-                            microseconds(line->learnt.seconds[OFFLOADED]), line->learnt.launches, line->calls);
+                            line->place.hosts, line->place.ranks_per_host, microseconds(&line->learnt, NATIVE),
+                            microseconds(&line->learnt, OFFLOADED), line->learnt.launches, line->learnt.unfinished,
+                            line->calls);
         if (more < 0 || length + (size_t)more >= BYTES_MOST)
             break;
         length += (size_t)more;

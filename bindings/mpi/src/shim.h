@@ -183,6 +183,7 @@ struct choices {
     int waiting;           /* classes that wait for an agreement */
     struct class *trying;  /* that which began its trial last */
     uint64_t calls, since; /* of all classes: so far, and when it began */
+    uint64_t asks_from;    /* calls of all classes before which no class asks for a trial */
     unsigned groupless;    /* nonblocking calls that only the lack of a group kept native */
     uint64_t digest;       /* of the ways of all calls */
 };
@@ -240,7 +241,7 @@ struct row {
     enum way way;                    /* as chosen at last */
     enum why why;
     struct learnt learnt;            /* as agreed at last */
-    bool tried;                      /* in this run */
+    bool tried;                      /* a trial has begun in this run */
     struct row *next;
 };
 

@@ -7,14 +7,16 @@
  *   state     calls go          left by                                   to
  *   RESTING   the chosen way    the call number `next`                    ASKING
  *   ASKING    the chosen way    agreed: trials may cost more              TRYING, short
- *                               agreed: they have cost enough             RESTING until twice as many calls
+ *                               agreed: it is too early for any trial     ASKING, when trial_too_early() says
+ *                               agreed: this one would cost too much      RESTING until 2 to 16 times as many calls
  *   TRYING    by turn           the last turn                             JUDGING
  *   JUDGING   the chosen way    agreed: a rank lacks a time               JUDGING, 1, 2, 4, ... blocking calls later;
  *                                                                         RESTING, as it was, after MISSES_MOST
  *                               agreed: one way is hopeless               DECIDED for the other
  *                               agreed: neither, and more turns may cost  TRYING, longer
  *                               agreed: neither, after a long trial, or
- *                               trials have cost enough                   RESTING with the faster way
+ *                               trials have cost enough                   RESTING with the faster way, in the second
+ *                                                                         case until a long one may be paid for
  *   DECIDED   the chosen way    nothing
  *
  * What counts is the mean of a run's turns on the slowest rank, not the mean of the slowest rank of each turn: where
@@ -35,12 +37,15 @@
 
 #define FIRST_GAP 1000
 #define MISSES_MOST 6
-/* Launches that try what earlier ones have tried as early as these; that many count in a mean. */
+/* Launches that try what earlier ones have tried as early as these, to the end or not; that many count in a mean. */
 #define LAUNCHES 4
 /* The part of the time since MPI_Init that trials may cost. */
 #define BUDGET 0.01
 /* Seconds that a trial is expected to cost at least: programs that end within half a second try nothing. */
 #define EXPECTED 0.005
+/* What trials may not cost yet is asked for again after so many times as many calls. */
+#define AGAIN_LEAST 2
+#define AGAIN_MOST 16
 /* How much slower a way must be to be given up for good. */
 #define HOPELESS 2.0
 /* How much faster offloaded calls must be: a service process takes processor time that is not in the time in MPI, and
@@ -57,7 +62,7 @@ void trial_start(struct trial *trial, enum way way, enum why why, const struct l
     *trial = (struct trial){.way = way, .why = why, .gap = FIRST_GAP, .before = *before, .learnt = *before};
     trial->state = first > 0 ? RESTING : DECIDED;
     /* Even where one way was hopeless: that launch may have shared its processors. */
-    trial->next = before->launches < LAUNCHES ? first : FIRST_GAP;
+    trial->next = before->launches + before->unfinished < LAUNCHES ? first : FIRST_GAP;
 }
 
 /* Runs go both ways in the order of Thue and Morse: what drifts or alternates favours neither. */
@@ -131,6 +136,8 @@ static void begin(struct trial *trial)
 {
     trial->state = TRYING;
     trial->serial++;
+    if (trial->why != TRIED)
+        trial->learnt.unfinished = trial->before.unfinished + 1;
     trial->until = TRIAL_TURNS_SHORT;
     for (int turn = 0; turn < TRIAL_TURNS; turn++)
         trial->seconds[turn] = INFINITY;
@@ -194,9 +201,21 @@ static double excess_of(const struct trial *trial, const double *seconds, const 
     return excess;
 }
 
-static bool affordable(double excess, const double *vector)
+/* After how many times the time since MPI_Init trials may cost `excess` more; not above 1 where they may already. */
+static double times_as_long(double excess, const double *vector)
 {
-    return vector[VECTOR_EXCESS] + excess <= BUDGET * -vector[VECTOR_ELAPSED];
+    return (vector[VECTOR_EXCESS] + excess) / (BUDGET * -vector[VECTOR_ELAPSED]);
+}
+
+/* The call at which trials may probably cost `excess` more. */
+static uint64_t again_at(const struct trial *trial, double excess, const double *vector)
+{
+    return (uint64_t)((double)trial->calls * fmin(fmax(times_as_long(excess, vector), AGAIN_LEAST), AGAIN_MOST));
+}
+
+double trial_too_early(const double *vector)
+{
+    return fmin(times_as_long(EXPECTED, vector), AGAIN_MOST);
 }
 
 /* What a trial costs at least, as far as earlier ones say. */
@@ -211,6 +230,7 @@ static void learn(struct trial *trial, const double *median)
 {
     unsigned before = trial->before.launches < LAUNCHES ? trial->before.launches : LAUNCHES - 1;
     trial->learnt.launches = before + 1;
+    trial->learnt.unfinished = 0;
     for (enum way way = 0; way < WAYS; way++)
         trial->learnt.seconds[way] = (before * trial->before.seconds[way] + median[way]) / (before + 1);
 }
@@ -226,8 +246,9 @@ static double judge(struct trial *trial, const double *vector)
     enum way faster = trial_faster(clear ? median : trial->learnt.seconds);
     double excess = excess_of(trial, seconds, median, WAYS - 1 - faster), charged = trial->charged;
     double each = fabs(median[NATIVE] - median[OFFLOADED]);
-    int more = TRIAL_TURNS - trial->until;
-    if (!clear && more > 0 && affordable(excess + each * more / 2, vector)) {
+    int more = clear ? 0 : TRIAL_TURNS - trial->until;
+    double whole = excess + each * more / 2;
+    if (more > 0 && times_as_long(whole, vector) <= 1) {
         trial->until = TRIAL_TURNS;
         trial->state = TRYING;
         return 0;
@@ -237,6 +258,8 @@ static double judge(struct trial *trial, const double *vector)
     rest(trial);
     if (clear)
         trial->state = DECIDED;
+    if (more > 0 && again_at(trial, whole, vector) < trial->next)
+        trial->next = again_at(trial, whole, vector); /* one run each way may mislead */
     return excess - charged;
 }
 
@@ -244,11 +267,11 @@ double trial_agree(struct trial *trial, const double *vector)
 {
     assert(trial_waits(trial));
     if (trial->state == ASKING) {
-        if (affordable(expected(trial), vector)) {
+        if (times_as_long(expected(trial), vector) <= 1) {
             begin(trial);
-        } else {
+        } else if (trial_too_early(vector) <= 1) {
             trial->state = RESTING;
-            trial->next = 2 * trial->calls;
+            trial->next = again_at(trial, expected(trial), vector);
         }
         return 0;
     }

@@ -23,6 +23,7 @@ enum why {
 struct learnt {
     double seconds[WAYS]; /* 0 where unknown */
     unsigned launches;
+    unsigned unfinished;  /* since then: launches that ended before their trial did */
 };
 
 /* A trial goes one way for a run of turns, of which the first is not timed: it waits for what the way before it left
@@ -86,6 +87,9 @@ bool trial_open(const struct trial *trial);
 bool trial_due(struct trial *trial);
 /* This rank's entries; `excess` is all that trials have cost, `elapsed` counts since MPI_Init. */
 void trial_fill(const struct trial *trial, unsigned class_key, double excess, double elapsed, double *vector);
+/* After how many times as many calls as now any class may ask for a trial again, by the agreed vector; not above 1 where
+ * one may already. */
+double trial_too_early(const double *vector);
 /* Takes the agreed vector. Returns, once a trial has ended, the seconds that the slower way has cost, less those that
  * trial_note() has returned, else 0. */
 double trial_agree(struct trial *trial, const double *vector);

@@ -3,6 +3,7 @@
  * report.
  *
  *   choices blocking N      N allgathers of 4 KiB on MPI_COMM_WORLD
+ *   choices twice N         as blocking, then one more on a duplicate of MPI_COMM_WORLD
  *   choices nonblocking N   N nonblocking ones, each followed by a barrier
  *   choices large N         N nonblocking ones of 512 KiB on a duplicate of it, behind ten others and a barrier
  *   choices mixed N         blocking and nonblocking ones of many sizes on three communicators, ranks delayed at random
@@ -87,6 +88,15 @@ static void blocking(int calls)
     }
 }
 
+static void twice(int calls)
+{
+    MPI_Comm dup;
+    blocking(calls);
+    MPI_Comm_dup(MPI_COMM_WORLD, &dup);
+    gather(dup, 1024, 1, calls);
+    MPI_Comm_free(&dup);
+}
+
 static void nonblocking(int calls)
 {
     for (int call = 0; call < calls; call++) {
@@ -163,6 +173,8 @@ int main(int argc, char **argv)
     int calls = argc > 2 ? atoi(argv[2]) : 0;
     if (strcmp(what, "blocking") == 0)
         blocking(calls);
+    if (strcmp(what, "twice") == 0)
+        twice(calls);
     if (strcmp(what, "nonblocking") == 0)
         nonblocking(calls);
     if (strcmp(what, "large") == 0)

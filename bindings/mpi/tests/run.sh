@@ -245,9 +245,9 @@ remembers() { # what is kept of one run for the next
   sed '1s/\t[0-9a-f]\{16\}\t/\t0123456789abcdef\t/' "$kept/good.tsv" >"$kept/bad.tsv"
   chmod 600 "$kept/bad.tsv"
   check "$mpi: a file of another cluster" said_once 'it is of another cluster' blocking 20
-  sed '1s/\t2\t/\t1\t/' "$kept/good.tsv" >"$kept/bad.tsv"
+  sed '1s/\t3\t/\t2\t/' "$kept/good.tsv" >"$kept/bad.tsv"
   check "$mpi: a file of another version" said_once 'it is of another version' blocking 20
-  { cat "$kept/good.tsv"; echo 'allgather	blocking	13	1	4	-1.0	1.0	1	5'; } >"$kept/bad.tsv"
+  { cat "$kept/good.tsv"; echo 'allgather	blocking	13	1	4	-1.0	1.0	1	0	5'; } >"$kept/bad.tsv"
   cp "$kept/bad.tsv" "$kept/before.tsv"
   check "$mpi: a damaged file" said_once 'line 3 is damaged' blocking 20
   check "$mpi: it is left as it was" cmp -s "$kept/bad.tsv" "$kept/before.tsv"
@@ -265,6 +265,25 @@ remembers() { # what is kept of one run for the next
   check "$mpi: a folder that others may write" said_once 'others may write to the folder' blocking 20
 }
 
+launches() { # that have tried the class of the last line of the file to the end, then others where they are asked for
+  cut -sf "${1:-8}" "$work/cache/outboard/choice/"*.tsv | tail -1
+}
+
+left_unfinished() { # launches: the file says so, of a class of which no trial has ended
+  [ "$(launches 8,9)" = "0	$1" ] && return 0
+  quote "$work/cache/outboard/choice/"*.tsv
+  return 1
+}
+
+too_short() { # launches that end within their trial: the fifth one tries nothing
+  local launch
+  for launch in 1 2 3 4; do
+    chosen allgather blocking native built-in blocking 55 && left_unfinished "$launch" || return 1
+  done
+  chosen allgather blocking native built-in blocking 55 && left_unfinished 4 &&
+    grep -q '"allgather_offloaded":0,' "$work/report.json"
+}
+
 choices() { # natively or offloaded; with the fake alone
   local choice=adaptive
   rm -rf "$work/cache"
@@ -276,7 +295,11 @@ choices() { # natively or offloaded; with the fake alone
   rm -rf "$work/cache"
   settings=(CHOICES_PAUSE_US=12000)
   check "$mpi: the next run tries the same calls" both_try blocking 150
-  check "$mpi: and both count in the mean" [ "$(cut -sf 8 "$work/cache/outboard/choice/"*.tsv | tail -1)" = 2 ]
+  check "$mpi: and both count in the mean" [ "$(launches)" = 2 ]
+  check "$mpi: a third counts, though its last communicator tries nothing" chooses twice 150
+  check "$mpi: the file says so" [ "$(launches)" = 3 ]
+  rm -rf "$work/cache"
+  check "$mpi: launches too short for a trial stop trying" too_short
   settings=(CHOICES_PAUSE_US=5000)
   choice=learn
   check "$mpi: unless a run is to learn" chosen allreduce blocking native tried reductions 250

@@ -24,6 +24,7 @@ struct run {
     double leaves[WAYS];    /* how far apart ranks leave a call, which the next one waits for */
     double leans[WAYS];     /* how much less one rank waits in a call, and the more in the next */
     enum way before;        /* the call before */
+    double calls, asks_from; /* so far, and from which on a trial may be asked for */
     double forget;          /* how often a time is never known */
     struct trial trial[RANKS_MOST];
     struct turn_of late[RANKS_MOST]; /* known at the next call */
@@ -80,6 +81,8 @@ static void agree(struct run *run)
 {
     double all[VECTOR_LENGTH], vector[VECTOR_LENGTH];
     int due = 0;
+    if (run->trial[0].state == ASKING && run->calls < run->asks_from)
+        return;
     for (int rank = 0; rank < run->ranks; rank++)
         due += trial_waits(&run->trial[rank]) && trial_due(&run->trial[rank]);
     run->bad += due != 0 && due != run->ranks;
@@ -94,6 +97,7 @@ static void agree(struct run *run)
         run->bad += vector[VECTOR_MARK] != -vector[VECTOR_UNMARK];
     }
     run->bad += all[VECTOR_MARK] != -all[VECTOR_UNMARK];
+    run->asks_from = run->calls * trial_too_early(all);
     for (int rank = 0; rank < run->ranks; rank++)
         run->excess[rank] += trial_agree(&run->trial[rank], all);
 }
@@ -132,6 +136,7 @@ static void carry_out(struct run *run, int calls, const struct learnt *before)
             run->bad += call(run, rank, lateness) != first;
         double best = fmin(steady(run, NATIVE), steady(run, OFFLOADED));
         run->trial_excess += tries && first != usual ? steady(run, first) - steady(run, usual) : 0;
+        run->calls++;
         run->now += run->takes[first] + run->leaves[run->before] + 5 * best;
         run->before = first;
     }
@@ -172,6 +177,23 @@ static int misled_by_one_launch(uint64_t seed)
     return learnt.launches != 4 || (!alike && trial_faster(learnt.seconds) != faster);
 }
 
+/* Launches that end in the middle of their trial: after four of them the next one tries nothing. */
+static int tries_without_end(uint64_t seed)
+{
+    struct learnt learnt = unknown;
+    int bad = 0;
+    for (unsigned launch = 0; launch < 6; launch++) {
+        struct run run = {.ranks = 2, .blocking = 1, .now = 100, .takes = {1e-3, 1e-3}};
+        carry_out(&run, 4 + (int)(seed % TRIAL_TURNS_SHORT), &learnt);
+        learnt = run.trial[0].learnt;
+        bad += learnt.launches != 0 || learnt.unfinished != (launch < 4 ? launch + 1 : 4);
+    }
+    struct run run = {.ranks = 2, .blocking = 1, .now = 100, .takes = {1e-3, 1e-3}};
+    carry_out(&run, 2055, &learnt); /* the first trial has ended, the second not */
+    learnt = run.trial[0].learnt;
+    return bad + (learnt.launches != 1 || learnt.unfinished != 0 || !trial_open(&run.trial[0]));
+}
+
 static int report(int number, const char *what, int bad)
 {
     printf("%s %d - %s (%d)\n", bad == 0 ? "ok" : "not ok", number, what, bad);
@@ -180,7 +202,7 @@ static int report(int number, const char *what, int bad)
 
 int main(int argc, char **argv)
 {
-    int runs = argc > 1 ? atoi(argv[1]) : 10000, unalike = 0, wrong = 0, dear = 0, tried = 0, misled = 0;
+    int runs = argc > 1 ? atoi(argv[1]) : 10000, unalike = 0, wrong = 0, dear = 0, tried = 0, misled = 0, endless = 0;
     for (int seed = 0; seed < runs; seed++) {
         struct run run = begin((uint64_t)seed);
         for (int class = 1; class < run.classes; class++)
@@ -191,9 +213,11 @@ int main(int argc, char **argv)
         dear += costly(&run);
         tried += run.trial[0].why == TRIED;
         misled += misled_by_one_launch((uint64_t)seed);
+        endless += tries_without_end((uint64_t)seed);
     }
-    printf("1..5\n# %d runs, %d of them tried\n", runs, tried);
+    printf("1..6\n# %d runs, %d of them tried\n", runs, tried);
     return report(1, "all ranks choose alike", unalike) + report(2, "the faster way is taken in the end", wrong) +
            report(3, "trials cost little", dear) + report(4, "many runs try", tried < runs / 4) +
-           report(5, "no single launch decides for later ones", misled);
+           report(5, "no single launch decides for later ones", misled) +
+           report(6, "launches too short for a trial stop trying", endless);
 }

@@ -232,7 +232,7 @@ fn cell_figure(cell: &Cell) -> Figure {
         true => format!("**{:.2}**", cell.ratio),
         false => format!("{:.2}", cell.ratio),
     };
-    let times = format!("{} {} {ratio}", us(cell.native_us.median), us(cell.below_us.median));
+    let times = format!("{} {} {ratio}", us(cell.native_us), us(cell.below_us));
     let library = column(&cell.native).filter(|_| cell.native != Peer::Debian.name());
     Figure {
         row: format!("{form}{}{size}", cell.collective),

@@ -100,18 +100,22 @@ fn list(folder: &Path) -> Result<(), CliError> {
 fn table(text: &str) -> Option<String> {
     let mut lines = text.lines();
     let [name, version, cluster, hosts, names] = fields(lines.next()?)?;
-    if (name, version) != ("outboard-choice", "2") {
+    if (name, version) != ("outboard-choice", "3") {
         return None;
     }
     let mut table = format!("{cluster}: {hosts} hosts, {names}\n");
     for line in lines {
-        let [collective, form, size, hosts, ranks, native, offloaded, launches, calls] = fields(line)?;
+        let [collective, form, size, hosts, ranks, native, offloaded, launches, unfinished, calls] = fields(line)?;
         let (of_native, of_offloaded): (f64, f64) = (native.parse().ok()?, offloaded.parse().ok()?);
-        let faster = if of_native <= of_offloaded { "natively" } else { "offloaded" };
+        let faster = match (launches, of_native <= of_offloaded) {
+            ("0", _) => "unknown",
+            (_, true) => "natively",
+            (_, false) => "offloaded",
+        };
         let size = sizes(if size == "-" { None } else { Some(size.parse().ok()?) });
         table += &format!(
             "  {collective:<21} {form:<11} {size:<20} {hosts:>3} x {ranks:<3} {faster:<9} native {native:>10} us, offloaded \
-             {offloaded:>10} us, tried by {launches} runs, {calls} calls\n"
+             {offloaded:>10} us, tried by {launches} runs, begun by {unfinished} later ones, {calls} calls\n"
         );
     }
     Some(table)
@@ -188,15 +192,17 @@ mod tests {
 
     #[test]
     fn a_file_of_the_shim_is_told_and_another_is_not() {
-        let head = "outboard-choice\t2\t00112233aabbccdd\t2\th1,h2\n";
-        let line = "bcast\tblocking\t21\t2\t1\t26000.000\t10000.000\t3\t120\n";
+        let head = "outboard-choice\t3\t00112233aabbccdd\t2\th1,h2\n";
+        let line = "bcast\tblocking\t21\t2\t1\t26000.000\t10000.000\t3\t1\t120\n";
         let told = table(&format!("{head}{line}")).expect("as the shim writes it");
         assert!(told.starts_with("00112233aabbccdd: 2 hosts, h1,h2\n"), "{told}");
         assert!(told.contains("from 1 MiB") && told.contains("offloaded native  26000.000 us"), "{told}");
-        assert!(told.ends_with("tried by 3 runs, 120 calls\n"), "{told}");
-        for damaged in ["", "outboard-choice\t1\tx\t2\th1\n", "bcast\n"] {
+        assert!(told.ends_with("tried by 3 runs, begun by 1 later ones, 120 calls\n"), "{told}");
+        for damaged in ["", "outboard-choice\t2\tx\t2\th1\n", "bcast\n"] {
             assert_eq!(table(damaged), None, "{damaged:?}");
         }
+        let unfinished = "bcast\tblocking\t21\t2\t1\t0.000\t0.000\t0\t4\t120\n";
+        assert!(table(&format!("{head}{unfinished}")).expect("no trial has ended").contains("unknown"));
         assert_eq!(table(&format!("{head}bcast\tblocking\n")), None);
     }
 }

@@ -4,7 +4,7 @@ use super::launch::SizeLine;
 use crate::job::System;
 use crate::plot::{Figure, Point, Scale};
 use crate::report::{Cost, Report, Spread, Subject};
-use crate::samples::{self, Found, Launch};
+use crate::samples::{self, Found, Launch, Told};
 use crate::{BenchOptions, format_size};
 use serde::{Deserialize, Serialize};
 
@@ -51,8 +51,8 @@ pub struct BatchRow {
     /// Of a call, of a ping-pong half of one; repetitions are as many. The spread is that of the batches.
     #[serde(flatten)]
     pub cost: Cost,
-    /// Largest difference between the medians of two rounds; 0 where there was one round alone.
-    pub between_rounds_ms: f64,
+    /// Median of each round, of a call as above.
+    pub round_medians_ms: Vec<f64>,
     /// Calls that service processes carried out, per call: 1 where it was offloaded, 0 where it passed through. `None`
     /// where there are no service processes.
     pub offloaded_calls: Option<f64>,
@@ -70,15 +70,14 @@ fn row(options: &BenchOptions, subject: Subject, bytes_per_rank: u64, found: &Fo
     let in_turn = options.collective.messages_in_turn();
     let calls = options.setup.all_repetitions() * batch_calls * in_turn;
     let cost = found.cost(calls);
-    let medians: Vec<f64> = found.told().map(|told| Spread::of(&told.slowest_ms).median).collect();
-    let of_rounds = Spread::of(&medians);
+    let of_round = |told: &Told<SizeLine>| Spread::of(&told.slowest_ms).median / f64::from(in_turn);
     BatchRow {
         collective: options.collective.name().to_owned(),
         subject,
         bytes_per_rank,
         batch_calls,
         cost: Cost { time_ms: cost.time_ms.times(1.0 / f64::from(in_turn)), ..cost },
-        between_rounds_ms: (of_rounds.max - of_rounds.min) / f64::from(in_turn),
+        round_medians_ms: found.told().map(of_round).collect(),
         offloaded_calls: found
             .services()
             .map(|counters| counters.completed as f64 / (f64::from(options.setup.ranks()) * f64::from(calls))),
@@ -98,7 +97,7 @@ pub(crate) mod tests {
             bytes_per_rank,
             batch_calls: 10,
             cost: Cost { time_ms, ..cost(1.0) },
-            between_rounds_ms: 0.0,
+            round_medians_ms: vec![us / 1e3],
             offloaded_calls: None,
         }
     }

@@ -10,7 +10,7 @@ mod table;
 
 pub use table::{render_grid, render_grid_markdown};
 
-use crate::report::{Report, Spread};
+use crate::report::Report;
 use crate::{BatchRow, BenchOptions, Choosing, Collective, OptionError, Setup};
 use outboard_lab::LabSpec;
 use serde::{Deserialize, Serialize};
@@ -19,8 +19,23 @@ use std::str::FromStr;
 
 /// A program notices where the times of a cell differ by more than this share of the native one...
 const NOTICED_FROM_SHARE: f64 = 0.03;
-/// ... and by more than this. A cell is judged where they differ by more than the native one does between rounds, too.
+/// ... and by more than this. A cell is judged where they differ by more than chance explains, too.
 const NOTICED_FROM_US: f64 = 3.0;
+/// Student's t for an interval that holds 95 of 100 means, by degrees of freedom from 1 on, and close to it beyond.
+const STUDENT_95: [f64; 10] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228];
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+/// Half the 95 % interval around the mean of these; 0 for one alone, which tells nothing of its chance.
+fn half_interval(values: &[f64]) -> f64 {
+    let Some(freedom) = values.len().checked_sub(1).filter(|freedom| *freedom > 0) else { return 0.0 };
+    let mean = mean(values);
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    let student = STUDENT_95.get(freedom - 1).copied().unwrap_or(1.96 + 2.5 / freedom as f64);
+    student * (squares / freedom as f64 / values.len() as f64).sqrt()
+}
 
 /// A cluster and how many ranks each of its hosts has: `HOSTSxRATE` with one, or `HOSTSxRATE:RANKS`.
 #[derive(Clone, Debug, PartialEq)]
@@ -102,15 +117,17 @@ pub struct Cell {
     pub native: String,
     /// How the shim chose: `OUTBOARD_CHOICE`.
     pub choice: String,
-    /// What a call costs the slowest rank natively: the time of its batch without the computations, by calls.
-    pub native_us: Spread,
+    /// What a call costs the slowest rank natively, its batch's time without the computations by calls: the mean over
+    /// rounds of the median batch. The median of all batches would tell, where launches are of two speeds, which one
+    /// had more of them.
+    pub native_us: f64,
     /// The same below the shim.
-    pub below_us: Spread,
-    /// Median below the shim over the native one.
+    pub below_us: f64,
+    /// Time below the shim over the native one.
     pub ratio: f64,
-    /// Median below the shim less the native one.
+    /// Time below the shim less the native one.
     pub difference_us: f64,
-    /// Largest difference between the native medians of two rounds: what the same library differs by from itself.
+    /// What chance makes of the difference: half the 95 % interval around the mean over rounds; 0 for one round.
     pub noise_us: f64,
     /// What that means.
     pub verdict: Verdict,
@@ -126,7 +143,7 @@ pub struct Cell {
 pub enum Verdict {
     /// It is slower.
     Loss,
-    /// A difference that the library has to itself, too.
+    /// A difference that may be chance.
     Noise,
     /// No difference to speak of.
     Even,
@@ -135,7 +152,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// From medians in microseconds, and what the native one differs by between rounds.
+    /// From microseconds, and what chance makes of their difference.
     pub fn of(native_us: f64, below_us: f64, noise_us: f64) -> Self {
         let difference = below_us - native_us;
         let noticed = difference.abs() > NOTICED_FROM_US.max(NOTICED_FROM_SHARE * native_us);
@@ -176,9 +193,11 @@ impl Cell {
     fn of(place: &Place, setup: &Setup, choosing: &Choosing, below: &BatchRow, native: &BatchRow) -> Self {
         assert_eq!(below.bytes_per_rank, native.bytes_per_rank, "both sides of a cell have one size");
         assert_ne!(below.subject.system, native.subject.system, "a cell has two sides");
-        let us = |time: Spread| Spread { median: time.median * 1e3, min: time.min * 1e3, max: time.max * 1e3 };
-        let (below_us, native_us) = (us(below.cost.time_ms), us(native.cost.time_ms));
-        let noise_us = native.between_rounds_ms * 1e3;
+        let us = |row: &BatchRow| mean(&row.round_medians_ms) * 1e3;
+        let (below_us, native_us) = (us(below), us(native));
+        let rounds = below.round_medians_ms.iter().zip(&native.round_medians_ms);
+        let differences: Vec<f64> = rounds.map(|(below, native)| (below - native) * 1e3).collect();
+        let noise_us = half_interval(&differences);
         Self {
             collective: below.collective.clone(),
             blocking: setup.blocking,
@@ -188,10 +207,10 @@ impl Cell {
             choice: choosing.way().to_owned(),
             native_us,
             below_us,
-            ratio: below_us.median / native_us.median,
-            difference_us: below_us.median - native_us.median,
+            ratio: below_us / native_us,
+            difference_us: below_us - native_us,
             noise_us,
-            verdict: Verdict::of(native_us.median, below_us.median, noise_us),
+            verdict: Verdict::of(native_us, below_us, noise_us),
             offloaded_calls: below.offloaded_calls,
             verified: below.cost.verified && native.cost.verified,
         }
@@ -236,12 +255,28 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_noise_of_a_cell_is_the_library_s_own() {
+    fn a_difference_that_rounds_do_not_agree_on_is_noise() {
         let place = "2x1gbit".parse().unwrap();
-        let (mut below, mut native) = (row("outboard below debian", 8, 120.0), row("debian", 8, 100.0));
-        (below.between_rounds_ms, native.between_rounds_ms) = (0.001, 0.025);
-        let cell = Cell::of_run(&place, &setup(&place), &Choosing::default(), &[below, native]).remove(0);
-        assert_eq!((cell.noise_us, cell.verdict), (25.0, Verdict::Noise));
+        let judged = |below_us: [f64; 3]| {
+            let (mut below, mut native) = (row("outboard below debian", 8, 120.0), row("debian", 8, 100.0));
+            below.round_medians_ms = below_us.map(|us| us / 1e3).to_vec();
+            native.round_medians_ms = vec![0.08, 0.1, 0.12];
+            Cell::of_run(&place, &setup(&place), &Choosing::default(), &[below, native]).remove(0)
+        };
+        // What both have in a round alike is no difference.
+        let alike = judged([100.0, 120.0, 140.0]);
+        assert!(alike.noise_us < 1e-9 && alike.verdict == Verdict::Loss, "{alike:?}");
+        // Differences of 10, 20 and 30 us deviate by 10, their mean by 10 / sqrt(3).
+        let apart = judged([90.0, 120.0, 150.0]);
+        assert!((apart.noise_us - 4.303 * 10.0 / 3f64.sqrt()).abs() < 1e-9, "{apart:?}");
+        assert_eq!(apart.verdict, Verdict::Noise);
+    }
+
+    #[test]
+    fn many_rounds_come_near_to_the_normal_distribution() {
+        let half = |count: usize| half_interval(&[-1.0, 1.0].repeat(count / 2)) * (count as f64 - 1.0).sqrt();
+        assert!((half(12) - 2.201).abs() < 0.02 && (half(1000) - 1.962).abs() < 0.01);
+        assert_eq!(half_interval(&[5.0]), 0.0);
     }
 
     #[test]

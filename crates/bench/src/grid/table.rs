@@ -4,8 +4,18 @@ use super::{Cell, GridReport, Verdict};
 use crate::format_size;
 use crate::table::{LEFT_ALIGNED, lay_out, markdown, offloaded_cell};
 
-const HEADINGS: [&str; 9] =
-    ["collective", "cluster", "bytes/rank", "native us", "below us", "ratio", "difference us", "offloaded", "verdict"];
+const HEADINGS: [&str; 10] = [
+    "collective",
+    "cluster",
+    "bytes/rank",
+    "native us",
+    "below us",
+    "ratio",
+    "difference us",
+    "noise us",
+    "offloaded",
+    "verdict",
+];
 /// How many of the worst and of the best cells stand at the end.
 const EXTREMES: usize = 3;
 
@@ -51,10 +61,11 @@ fn line(cell: &Cell) -> Line {
         if cell.verified { cell.collective.clone() } else { format!("{}!", cell.collective) },
         cell.place.clone(),
         format_size(cell.bytes_per_rank),
-        format!("{:.2}", cell.native_us.median),
-        format!("{:.2}", cell.below_us.median),
+        format!("{:.2}", cell.native_us),
+        format!("{:.2}", cell.below_us),
         format!("{:.3}", cell.ratio),
         format!("{:+.2}", cell.difference_us),
+        format!("{:.2}", cell.noise_us),
         offloaded_cell(cell.offloaded_calls),
         cell.verdict.cell().to_owned(),
     ]
@@ -76,10 +87,10 @@ mod tests {
         let words: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(
             words[1],
-            ["broadcast", "2x1gbit", "8", "100.00", "120.00", "1.200", "+20.00", "-", "LOSS"],
+            ["broadcast", "2x1gbit", "8", "100.00", "120.00", "1.200", "+20.00", "0.00", "-", "LOSS"],
             "{text}"
         );
-        assert_eq!(words[2][8], "-");
+        assert_eq!(words[2][9], "-");
         assert_eq!(text.lines().nth(6), Some("1 of 4 cells lose; the worst:"));
         let sizes = |from: usize| words[from..from + 3].iter().map(|line| line[2]).collect::<Vec<_>>();
         assert_eq!((sizes(8), sizes(14)), (vec!["8", "64", "1K"], vec!["4K", "1K", "64"]), "{text}");
@@ -88,9 +99,9 @@ mod tests {
     #[test]
     fn markdown_has_the_same_lines() {
         let text = render_grid_markdown(&report());
-        assert_eq!(text.lines().nth(1), Some("|---|---|---:|---:|---:|---:|---:|---:|---:|"));
+        assert_eq!(text.lines().nth(1), Some("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|"));
         assert!(
-            text.contains("\n| broadcast | 2x1gbit | 4K | 100.00 | 50.00 | 0.500 | -50.00 | - | win |\n"),
+            text.contains("\n| broadcast | 2x1gbit | 4K | 100.00 | 50.00 | 0.500 | -50.00 | 0.00 | - | win |\n"),
             "{text}"
         );
         assert!(text.contains("lose; the worst:\n\n| collective |"), "a table begins behind an empty line: {text}");
