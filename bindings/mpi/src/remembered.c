@@ -191,7 +191,7 @@ static int open_folder(bool make)
 
 /* ---- reading ---- */
 
-static int open_file(int at)
+static int open_file(int at, size_t *bytes)
 {
     struct stat status;
     int in = openat(at, file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
@@ -206,21 +206,24 @@ static int open_file(int at)
         refuse("it is no plain file");
     else if (status.st_size > BYTES_MOST)
         refuse("it has more than %d bytes; remove it", BYTES_MOST);
-    else if (is_private(&status, "file"))
+    else if (is_private(&status, "file")) {
+        *bytes = (size_t)status.st_size;
         return in;
+    }
     close(in);
     return -1;
 }
 
-/* The whole file with a zero behind it; NULL where there is none to be used. */
+/* The whole file with a zero behind it; NULL where there is none to be used. No more memory than it needs: to free a
+ * large block would change where malloc has the program's own from then on. */
 static char *read_file(int at)
 {
-    int in = open_file(at);
-    char *text = in < 0 ? NULL : malloc(BYTES_MOST + 1);
-    size_t length = 0;
+    size_t length = 0, most = 0;
+    int in = open_file(at, &most);
+    char *text = in < 0 ? NULL : malloc(most + 1);
     ssize_t part = text == NULL ? -1 : 1;
-    while (part > 0 && length < BYTES_MOST) {
-        part = read(in, text + length, BYTES_MOST - length);
+    while (part > 0 && length < most) {
+        part = read(in, text + length, most - length);
         length += part > 0 ? (size_t)part : 0;
     }
     if (in >= 0)
@@ -303,7 +306,10 @@ static bool parse_head(char *head)
 static void parse(char *text, struct lines *lines)
 {
     char *rest = text;
-    lines->line = malloc(LINES_MOST * sizeof *lines->line);
+    size_t most = 0;
+    for (const char *end = text; (end = strchr(end, '\n')) != NULL; end++)
+        most++;
+    lines->line = malloc(most * sizeof *lines->line);
     if (lines->line == NULL || !parse_head(strsep(&rest, "\n")))
         return;
     while (rest != NULL && *rest != '\0') {

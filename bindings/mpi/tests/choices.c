@@ -9,6 +9,7 @@
  *   choices mixed N         blocking and nonblocking ones of many sizes on three communicators, ranks delayed at random
  *   choices duplicates N    N communicators made and freed, then N at once
  *   choices reductions N    N allreduces of 4 KiB
+ *   choices mapped N        rank 0 prints how many of N blocks of 160 KiB malloc maps by themselves
  *
  * CHOICES_PAUSE_US=N is what the program computes between two calls. CHOICES_RANKS_PER_HOST=N makes the MPI library say
  * that so many ranks are on each host, CHOICES_NATIVE_US=N makes its allgathers slow: both stand in for functions of
@@ -16,6 +17,7 @@
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <malloc.h>
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -163,6 +165,16 @@ static void reductions(int calls)
     }
 }
 
+/* glibc maps large blocks by themselves, until the first of their size is freed. */
+static void mapped(int blocks)
+{
+    size_t before = mallinfo2().hblks;
+    for (int block = 0; block < blocks; block++)
+        bad += malloc(160 * 1024) == NULL;
+    if (rank == 0)
+        printf("%zu\n", mallinfo2().hblks - before);
+}
+
 int main(int argc, char **argv)
 {
     MPI_Init(&argc, &argv);
@@ -185,6 +197,8 @@ int main(int argc, char **argv)
         duplicates(calls);
     if (strcmp(what, "reductions") == 0)
         reductions(calls);
+    if (strcmp(what, "mapped") == 0)
+        mapped(calls);
     if (bad != 0)
         fprintf(stderr, "# rank %d: %d elements are wrong\n", rank, bad);
     free(received);

@@ -233,6 +233,7 @@ remembers() { # what is kept of one run for the next
   check "$mpi: the file is the user's alone" [ "$(stat -c %a "$work/cache/outboard/choice/"*.tsv)" = 600 ]
   check "$mpi: so is its folder" [ "$(stat -c %a "$work/cache/outboard/choice")" = 700 ]
   check "$mpi: the next run begins with what was learnt" chosen allgather blocking offloaded remembered blocking 20
+  check "$mpi: reading it leaves the program's memory alone" large_blocks
   choice=fixed
   check "$mpi: and so does a fixed one" chosen allgather blocking offloaded remembered blocking 20
   choice=adaptive
@@ -263,6 +264,13 @@ remembers() { # what is kept of one run for the next
   chmod 777 "$kept"
   settings=(OUTBOARD_CHOICE_FILE="$kept/good.tsv")
   check "$mpi: a folder that others may write" said_once 'others may write to the folder' blocking 20
+}
+
+large_blocks() { # malloc has the program's where it has them natively, though a file was read
+  preload= ranks "$built/choices" mapped 8 >"$work/natively" && chooses mapped 8 && cmp -s "$work/natively" "$work/out" &&
+    return 0
+  quote "$work/natively" "$work/out"
+  return 1
 }
 
 launches() { # that have tried the class of the last line of the file to the end, then others where they are asked for
