@@ -4,9 +4,11 @@
  * liboutboard moves bytes. A datatype whose elements are plain memory is handed over as it lies; any other is packed
  * into a bounce buffer and unpacked from one. Which of the two it is stays a local matter.
  */
+#define _GNU_SOURCE
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "shim.h"
 
@@ -26,12 +28,13 @@ void *moved(const void *address, int64_t by)
 
 /*
  * Packs one element whose byte at each position holds part of that position's number; the packed bytes read the same
- * if and only if packing moves nothing. (A type may fill its extent and yet list its parts in another order.)
+ * if and only if packing moves nothing. (A type may fill its extent and yet list its parts in another order.) Mapped,
+ * since malloc would lay the program's blocks elsewhere once one of this size is freed.
  */
 static bool packs_as_it_lies(MPI_Datatype type, uint64_t size, int64_t true_lb)
 {
-    unsigned char *lies = malloc(2 * size);
-    if (lies == NULL)
+    unsigned char *lies = mmap(NULL, 2 * size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (lies == MAP_FAILED)
         return false;
     unsigned char *packed = lies + size;
     bool same = true;
@@ -42,7 +45,7 @@ static bool packs_as_it_lies(MPI_Datatype type, uint64_t size, int64_t true_lb)
         same = PMPI_Pack(moved(lies, -true_lb), 1, type, packed, (int)size, &position, MPI_COMM_SELF) == MPI_SUCCESS &&
                (uint64_t)position == size && memcmp(lies, packed, size) == 0;
     }
-    free(lies);
+    munmap(lies, 2 * size);
     return same;
 }
 
