@@ -45,7 +45,7 @@ void ledger_chosen(struct row *row, const struct trial *trial)
     row->way = trial->way;
     row->why = trial->why;
     if (trial->why == TRIED || !row->tried)
-        row->learnt = trial->learnt; /* another communicator's, which has not come as far, does not replace it */
+        row->learnt = trial->learnt; /* a communicator without a verdict does not replace what another has found */
     row->tried = row->tried || trial->serial > 0;
     pthread_mutex_unlock(&lock);
 }

@@ -28,8 +28,8 @@ void *moved(const void *address, int64_t by)
 
 /*
  * Packs one element whose byte at each position holds part of that position's number; the packed bytes read the same
- * if and only if packing moves nothing. (A type may fill its extent and yet list its parts in another order.) Mapped,
- * since malloc would lay the program's blocks elsewhere once one of this size is freed.
+ * if and only if packing moves nothing. (A type may fill its extent and yet list its parts in another order.) It
+ * maps its memory, since malloc places the program's blocks otherwise once a large one is freed.
  */
 static bool packs_as_it_lies(MPI_Datatype type, uint64_t size, int64_t true_lb)
 {

@@ -27,7 +27,7 @@
 #define BYTES_MOST (256 * 1024)
 #define NAME_BYTES 64
 #define FIELDS 10
-/* Of what a launch has found. */
+/* The shortest time that a launch finds. */
 #define MICROSECONDS_LEAST 1e-3
 #define NAMES_BYTES 512
 #define PATH_BYTES 4096
@@ -278,9 +278,8 @@ static bool parse_line(char *text, struct remembered *line)
     for (int at = unknown ? 3 : 2; at < FIELDS; at++)
         if (!parse_number(field[at], least[at], most[at], &number[at]))
             return false;
-    bool found = number[7] > 0;
-    if ((number[5] >= MICROSECONDS_LEAST) != found || (number[6] >= MICROSECONDS_LEAST) != found)
-        return false;
+    if (number[7] > 0 ? fmin(number[5], number[6]) < MICROSECONDS_LEAST : fmax(number[5], number[6]) > 0)
+        return false; /* launches have found times, or none has */
     line->key = class_key(collective, form, unknown ? SIZE_UNKNOWN : (unsigned)number[2]);
     line->place = (struct place){(int)number[3], (int)number[4]};
     line->learnt = (struct learnt){{number[5] * 1e-6, number[6] * 1e-6}, (unsigned)number[7], (unsigned)number[8]};
@@ -408,7 +407,7 @@ static void merge(struct lines *lines)
     lines->count = lines->count < LINES_MOST ? lines->count : LINES_MOST;
 }
 
-/* Microseconds as the file has them: where a launch has found them, never so few that they would be read as none. */
+/* Microseconds as the file has them: 0 if no launch has found them, else never so few that they are read as none. */
 static double microseconds(const struct learnt *learnt, enum way way)
 {
     return learnt->launches == 0 ? 0 : fmax(learnt->seconds[way] * 1e6, MICROSECONDS_LEAST);

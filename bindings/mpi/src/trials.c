@@ -43,7 +43,7 @@
 #define BUDGET 0.01
 /* Seconds that a trial is expected to cost at least: programs that end within half a second try nothing. */
 #define EXPECTED 0.005
-/* What trials may not cost yet is asked for again after so many times as many calls. */
+/* The bounds of again_at(), in multiples of the calls so far. */
 #define AGAIN_LEAST 2
 #define AGAIN_MOST 16
 /* How much slower a way must be to be given up for good. */
@@ -201,13 +201,14 @@ static double excess_of(const struct trial *trial, const double *seconds, const 
     return excess;
 }
 
-/* After how many times the time since MPI_Init trials may cost `excess` more; not above 1 where they may already. */
+/* How many times as long as now the program must have run before trials may cost `excess` more: at most 1 if they may
+ * now. */
 static double times_as_long(double excess, const double *vector)
 {
     return (vector[VECTOR_EXCESS] + excess) / (BUDGET * -vector[VECTOR_ELAPSED]);
 }
 
-/* The call at which trials may probably cost `excess` more. */
+/* The call at which trials may cost `excess` more, if calls go on at the rate so far. */
 static uint64_t again_at(const struct trial *trial, double excess, const double *vector)
 {
     return (uint64_t)((double)trial->calls * fmin(fmax(times_as_long(excess, vector), AGAIN_LEAST), AGAIN_MOST));
@@ -258,8 +259,9 @@ static double judge(struct trial *trial, const double *vector)
     rest(trial);
     if (clear)
         trial->state = DECIDED;
-    if (more > 0 && again_at(trial, whole, vector) < trial->next)
-        trial->next = again_at(trial, whole, vector); /* one run each way may mislead */
+    uint64_t sooner = again_at(trial, whole, vector);
+    if (more > 0 && sooner < trial->next)
+        trial->next = sooner; /* one run each way may mislead */
     return excess - charged;
 }
 

@@ -87,8 +87,8 @@ bool trial_open(const struct trial *trial);
 bool trial_due(struct trial *trial);
 /* This rank's entries; `excess` is all that trials have cost, `elapsed` counts since MPI_Init. */
 void trial_fill(const struct trial *trial, unsigned class_key, double excess, double elapsed, double *vector);
-/* After how many times as many calls as now any class may ask for a trial again, by the agreed vector; not above 1 where
- * one may already. */
+/* How many times as many calls as now the communicator must have made before a class asks for a trial again, by the
+ * agreed vector: at most 1 if it may ask now. */
 double trial_too_early(const double *vector);
 /* Takes the agreed vector. Returns, once a trial has ended, the seconds that the slower way has cost, less those that
  * trial_note() has returned, else 0. */

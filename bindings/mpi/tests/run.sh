@@ -266,9 +266,9 @@ remembers() { # what is kept of one run for the next
   check "$mpi: a folder that others may write" said_once 'others may write to the folder' blocking 20
 }
 
-large_blocks() { # malloc has the program's where it has them natively, though a file was read
-  preload= ranks "$built/choices" mapped 8 >"$work/natively" && chooses mapped 8 && cmp -s "$work/natively" "$work/out" &&
-    return 0
+large_blocks() { # malloc places the program's as it does natively, after a file was read
+  preload= ranks "$built/choices" mapped 8 >"$work/natively" && chooses mapped 8 &&
+    cmp -s "$work/natively" "$work/out" && return 0
   quote "$work/natively" "$work/out"
   return 1
 }
