@@ -149,7 +149,7 @@ void group_make(struct group *group)
 {
     char why[SHIM_SENTENCE] = "another of its ranks could not take part";
     struct offer mine = {.ready = 0};
-    unsigned char *offers = malloc((size_t)group->ranks * sizeof mine);
+    unsigned char *offers = scratch_take((size_t)group->ranks * sizeof mine);
     if (offers == NULL)
         out_of_memory(group->ranks);
     int offered = outboard.group_offer(context, mine.bytes);
@@ -157,7 +157,7 @@ void group_make(struct group *group)
         library_sentence(offered, why, sizeof why);
     bool made = exchange_offers(group->comm, group->ranks, offered == OUTBOARD_OK, &mine, offers) &&
                 create_together(group->comm, group, offers, why, sizeof why);
-    free(offers);
+    scratch_give(offers);
     group->standing = made ? GROUPED : REFUSED;
     if (!made)
         warn_native(group->comm, group->rank, why);

@@ -4,11 +4,8 @@
  * liboutboard moves bytes. A datatype whose elements are plain memory is handed over as it lies; any other is packed
  * into a bounce buffer and unpacked from one. Which of the two it is stays a local matter.
  */
-#define _GNU_SOURCE
 #include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "shim.h"
 
@@ -28,13 +25,12 @@ void *moved(const void *address, int64_t by)
 
 /*
  * Packs one element whose byte at each position holds part of that position's number; the packed bytes read the same
- * if and only if packing moves nothing. (A type may fill its extent and yet list its parts in another order.) It
- * maps its memory, since malloc places the program's blocks otherwise once a large one is freed.
+ * if and only if packing moves nothing. (A type may fill its extent and yet list its parts in another order.)
  */
 static bool packs_as_it_lies(MPI_Datatype type, uint64_t size, int64_t true_lb)
 {
-    unsigned char *lies = mmap(NULL, 2 * size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (lies == MAP_FAILED)
+    unsigned char *lies = scratch_take(2 * size);
+    if (lies == NULL)
         return false;
     unsigned char *packed = lies + size;
     bool same = true;
@@ -45,7 +41,7 @@ static bool packs_as_it_lies(MPI_Datatype type, uint64_t size, int64_t true_lb)
         same = PMPI_Pack(moved(lies, -true_lb), 1, type, packed, (int)size, &position, MPI_COMM_SELF) == MPI_SUCCESS &&
                (uint64_t)position == size && memcmp(lies, packed, size) == 0;
     }
-    munmap(lies, 2 * size);
+    scratch_give(lies);
     return same;
 }
 
@@ -149,7 +145,7 @@ int convert_elements(bool packs, void *elements, uint64_t count, MPI_Datatype ty
 
 struct bounce {
     size_t bytes;
-    bool mapped; /* from outboard_alloc, else from malloc */
+    bool shared; /* from outboard_alloc, else scratch */
     struct bounce *next;
     _Alignas(64) unsigned char memory[];
 };
@@ -160,10 +156,10 @@ static int kept_count;
 
 static void bounce_release(struct bounce *bounce)
 {
-    if (bounce->mapped)
+    if (bounce->shared)
         outboard.dealloc(shim_context(), bounce);
     else
-        free(bounce);
+        scratch_give(bounce);
 }
 
 void *bounce_take(size_t bytes)
@@ -182,14 +178,14 @@ void *bounce_take(size_t bytes)
     if (fit != NULL)
         return fit->memory;
     void *fresh = NULL;
-    bool mapped = outboard.alloc(shim_context(), sizeof(struct bounce) + bytes, &fresh) == OUTBOARD_OK;
-    if (!mapped)
-        fresh = aligned_alloc(64, (sizeof(struct bounce) + bytes + 63) / 64 * 64);
+    bool shared = outboard.alloc(shim_context(), sizeof(struct bounce) + bytes, &fresh) == OUTBOARD_OK;
+    if (!shared)
+        fresh = scratch_take(sizeof(struct bounce) + bytes);
     if (fresh == NULL)
         return NULL;
     struct bounce *made = fresh;
     made->bytes = bytes;
-    made->mapped = mapped;
+    made->shared = shared;
     return made->memory;
 }
 

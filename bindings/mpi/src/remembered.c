@@ -105,14 +105,14 @@ static bool find_cluster(int rank)
     for (char *at = mine; *at != '\0'; at++)
         if ((unsigned char)*at <= ' ')
             *at = '_'; /* would break the line of the file */
-    int room = rank != 0 || (all = malloc((size_t)ranks * sizeof *all)) != NULL;
+    int room = rank != 0 || (all = scratch_take((size_t)ranks * sizeof *all)) != NULL;
     PMPI_Bcast(&room, 1, MPI_INT, 0, MPI_COMM_WORLD);
     if (!room)
         return false;
     PMPI_Gather(mine, NAME_BYTES, MPI_CHAR, all, NAME_BYTES, MPI_CHAR, 0, MPI_COMM_WORLD);
     if (rank == 0)
         name_cluster(all, ranks);
-    free(all);
+    scratch_give(all);
     return true;
 }
 
@@ -214,13 +214,12 @@ static int open_file(int at, size_t *bytes)
     return -1;
 }
 
-/* The whole file with a zero behind it; NULL where there is none to be used. No more memory than it needs: to free a
- * large block would change where malloc has the program's own from then on. */
+/* The whole file with a zero behind it, as scratch; NULL where there is none to be used. */
 static char *read_file(int at)
 {
     size_t length = 0, most = 0;
     int in = open_file(at, &most);
-    char *text = in < 0 ? NULL : malloc(most + 1);
+    char *text = in < 0 ? NULL : scratch_take(most + 1);
     ssize_t part = text == NULL ? -1 : 1;
     while (part > 0 && length < most) {
         part = read(in, text + length, most - length);
@@ -231,14 +230,14 @@ static char *read_file(int at)
     if (part < 0) {
         if (in >= 0)
             refuse("it cannot be read");
-        free(text);
+        scratch_give(text);
         return NULL;
     }
     text[length] = '\0';
     if (strlen(text) == length && (length == 0 || text[length - 1] == '\n'))
         return text;
     refuse("it is damaged; remove it");
-    free(text);
+    scratch_give(text);
     return NULL;
 }
 
@@ -329,7 +328,7 @@ static struct lines load(int at)
     char *text = at < 0 ? NULL : read_file(at);
     if (text != NULL)
         parse(text, &lines);
-    free(text);
+    scratch_give(text);
     return lines;
 }
 
@@ -481,12 +480,12 @@ void remembered_write(void)
     if (at < 0)
         return;
     struct lines lines = load(at); /* another run may have ended meanwhile */
-    char *text = malloc(BYTES_MOST);
+    char *text = scratch_take(BYTES_MOST);
     if (!refused && text != NULL) {
         merge(&lines);
         replace(at, text, print(&lines, text));
     }
-    free(text);
+    scratch_give(text);
     free(lines.line);
     close(at);
 }

@@ -340,6 +340,13 @@ void memory_stop(void);
 void *bounce_take(size_t bytes);
 void bounce_give(void *bounce);
 
+/* ---- scratch.c: large blocks of the shim's own for a short time ---- */
+
+/* Zeroed memory at a multiple of 64; NULL when there is none to be had. */
+void *scratch_take(size_t bytes);
+/* NULL is nothing to give. */
+void scratch_give(void *memory);
+
 /* ---- allocation.c: memory of MPI_Alloc_mem ---- */
 
 /* Memory shared with the service process; NULL when the MPI library is to allocate. */
