@@ -69,7 +69,7 @@ bool choice_agree(bool heeded)
     PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
     if (rank == 0 && heeded && word != NULL && word[0] != '\0')
         agreed[0] = (int)mode_of(word);
-    PMPI_Bcast(agreed, 2, MPI_INT, 0, MPI_COMM_WORLD);
+    tree_broadcast(agreed, sizeof agreed);
     mode = (enum mode)agreed[0];
     report_wanted = agreed[1] != 0;
     return mode == LEAVE_NATIVE;

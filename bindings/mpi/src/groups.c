@@ -103,16 +103,41 @@ struct offer {
     unsigned char ready;
 };
 
+/* MPI_COMM_WORLD's group is made in MPI_Init. */
+static bool in_init(const struct group *group)
+{
+    return group->comm == MPI_COMM_WORLD;
+}
+
+static bool gather_offers(const struct group *group, struct offer *all)
+{
+    struct offer *mine = &all[group->rank];
+    if (!in_init(group))
+        return PMPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, all, sizeof *mine, MPI_BYTE, group->comm) == MPI_SUCCESS;
+    tree_gather(all, sizeof *mine);
+    tree_broadcast(all, (size_t)group->ranks * sizeof *mine);
+    return true;
+}
+
+/* True on every member if it is on all of them. */
+static bool on_all(const struct group *group, bool here)
+{
+    int mine = here, all = 0;
+    if (in_init(group))
+        return tree_least(mine) != 0;
+    return PMPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MIN, group->comm) == MPI_SUCCESS && all;
+}
+
 /* Brings all members' offers together; false on every member if any member has no offer. */
-static bool exchange_offers(MPI_Comm comm, int ranks, bool ready, struct offer *mine, unsigned char *offers)
+static bool exchange_offers(const struct group *group, bool ready, unsigned char *offers)
 {
     struct offer *all = (struct offer *)offers;
-    mine->ready = ready;
-    if (PMPI_Allgather(mine, sizeof *mine, MPI_BYTE, all, sizeof *mine, MPI_BYTE, comm) != MPI_SUCCESS)
+    all[group->rank].ready = ready;
+    if (!gather_offers(group, all))
         return false;
-    for (int rank = 0; rank < ranks; rank++)
+    for (int rank = 0; rank < group->ranks; rank++)
         ready = ready && all[rank].ready;
-    for (int rank = 0; ready && rank < ranks; rank++)
+    for (int rank = 0; ready && rank < group->ranks; rank++)
         memmove(offers + (size_t)rank * OUTBOARD_OFFER_BYTES, all[rank].bytes, OUTBOARD_OFFER_BYTES);
     return ready;
 }
@@ -128,16 +153,14 @@ static void warn_native(MPI_Comm comm, int rank, const char *why)
 }
 
 /* Step two, with the offers of all at hand; agreed by all before the group is used. */
-static bool create_together(MPI_Comm comm, struct group *group, const unsigned char *offers, char *why, size_t bytes)
+static bool create_together(struct group *group, const unsigned char *offers, char *why, size_t bytes)
 {
     int made = outboard.group_create(context, offers, (uint32_t)group->ranks, (uint32_t)group->rank, &group->members);
     if (made != OUTBOARD_OK) {
         library_sentence(made, why, bytes);
         group->members = NULL;
     }
-    int mine = made == OUTBOARD_OK, all = 0;
-    if (PMPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MIN, comm) != MPI_SUCCESS)
-        all = 0;
+    bool all = on_all(group, made == OUTBOARD_OK);
     if (!all && group->members != NULL) {
         outboard.group_destroy(group->members);
         group->members = NULL;
@@ -148,15 +171,14 @@ static bool create_together(MPI_Comm comm, struct group *group, const unsigned c
 void group_make(struct group *group)
 {
     char why[SHIM_SENTENCE] = "another of its ranks could not take part";
-    struct offer mine = {.ready = 0};
-    unsigned char *offers = scratch_take((size_t)group->ranks * sizeof mine);
+    struct offer *offers = scratch_take((size_t)group->ranks * sizeof *offers);
     if (offers == NULL)
         out_of_memory(group->ranks);
-    int offered = outboard.group_offer(context, mine.bytes);
+    int offered = outboard.group_offer(context, offers[group->rank].bytes);
     if (offered != OUTBOARD_OK)
         library_sentence(offered, why, sizeof why);
-    bool made = exchange_offers(group->comm, group->ranks, offered == OUTBOARD_OK, &mine, offers) &&
-                create_together(group->comm, group, offers, why, sizeof why);
+    bool made = exchange_offers(group, offered == OUTBOARD_OK, (unsigned char *)offers) &&
+                create_together(group, (unsigned char *)offers, why, sizeof why);
     scratch_give(offers);
     group->standing = made ? GROUPED : REFUSED;
     if (!made)
@@ -194,13 +216,13 @@ static bool attach_alone(char *why, size_t bytes)
 /* True when every rank is ready; else `why` becomes the sentence of the lowest rank that is not. */
 static bool agree(bool ready, char *why, size_t bytes)
 {
-    int rank, first, mine;
+    int rank;
     PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    mine = ready ? INT_MAX : rank;
-    PMPI_Allreduce(&mine, &first, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+    int first = tree_least(ready ? INT_MAX : rank);
     if (first == INT_MAX)
         return true;
-    PMPI_Bcast(why, (int)bytes, MPI_CHAR, first, MPI_COMM_WORLD);
+    tree_lift(why, bytes, first);
+    tree_broadcast(why, bytes);
     why[bytes - 1] = '\0';
     if (rank == 0 && why[0] != '\0')
         fprintf(stderr, "outboard: collectives run natively; rank %d says: %s\n", first, why);
@@ -254,11 +276,7 @@ void shim_start(void)
         report_start(why[0] != '\0' ? why : "OUTBOARD_MPI=off");
         return;
     }
-    if (!hosts_find()) {
-        detach();
-        report_start("out of memory");
-        return;
-    }
+    hosts_find();
     report_start(NULL);
     choice_start();
     struct group *world = enter(MPI_COMM_WORLD);

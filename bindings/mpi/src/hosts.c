@@ -2,39 +2,75 @@
  * hosts.c: on which host each rank is.
  *
  * Asked once, in MPI_Init. From then on every rank can tell alone how the ranks of any communicator lie, and all its
- * members find the same. A host is known by the lowest rank of MPI_COMM_WORLD on it.
+ * members find the same. Ranks are on one host if MPI_Get_processor_name says the same, by which Open MPI goes, too. A
+ * host is known by the lowest rank of MPI_COMM_WORLD on it.
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "shim.h"
 
 static int *host_of; /* by rank of MPI_COMM_WORLD */
 static int world_ranks;
+/* On rank 0, of all ranks: */
+static char (*names)[MPI_MAX_PROCESSOR_NAME];
 
-bool hosts_find(void)
+static void out_of_memory(int ranks)
 {
-    MPI_Comm here = MPI_COMM_NULL;
-    int rank, leader;
+    fprintf(stderr, "outboard: out of memory while the hosts of %d ranks were counted\n", ranks);
+    PMPI_Abort(MPI_COMM_WORLD, 1);
+}
+
+static int by_name_and_rank(const void *a, const void *b)
+{
+    int one = *(const int *)a, other = *(const int *)b, order = strcmp(names[one], names[other]);
+    return order != 0 ? order : one - other;
+}
+
+/* Of rank 0, which knows all names. */
+static void number_hosts(void)
+{
+    int *sorted = scratch_take((size_t)world_ranks * sizeof *sorted);
+    if (sorted == NULL)
+        out_of_memory(world_ranks);
+    for (int rank = 0; rank < world_ranks; rank++)
+        sorted[rank] = rank;
+    qsort(sorted, (size_t)world_ranks, sizeof *sorted, by_name_and_rank);
+    for (int at = 0; at < world_ranks; at++) {
+        bool same = at > 0 && strcmp(names[sorted[at]], names[sorted[at - 1]]) == 0;
+        host_of[sorted[at]] = same ? host_of[sorted[at - 1]] : sorted[at];
+    }
+    scratch_give(sorted);
+}
+
+void hosts_find(void)
+{
+    int rank, length;
     PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
     PMPI_Comm_size(MPI_COMM_WORLD, &world_ranks);
-    leader = rank;
-    host_of = malloc((size_t)world_ranks * sizeof *host_of);
-    int room = host_of != NULL, all = 0;
-    PMPI_Allreduce(&room, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
-    if (!all)
-        return false;
-    PMPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &here);
-    PMPI_Bcast(&leader, 1, MPI_INT, 0, here);
-    PMPI_Comm_free(&here);
-    PMPI_Allgather(&leader, 1, MPI_INT, host_of, 1, MPI_INT, MPI_COMM_WORLD);
-    return true;
+    host_of = scratch_take((size_t)world_ranks * sizeof *host_of);
+    names = scratch_take((size_t)world_ranks * sizeof *names);
+    if (host_of == NULL || names == NULL)
+        out_of_memory(world_ranks);
+    PMPI_Get_processor_name(names[rank], &length);
+    tree_gather(names, sizeof *names);
+    if (rank == 0)
+        number_hosts();
+    tree_broadcast(host_of, (size_t)world_ranks * sizeof *host_of);
 }
 
 void hosts_forget(void)
 {
-    free(host_of);
+    scratch_give(names);
+    scratch_give(host_of);
+    names = NULL;
     host_of = NULL;
+}
+
+const char *hosts_name(int rank)
+{
+    return names[rank];
 }
 
 bool hosts_first(int rank)
@@ -62,10 +98,8 @@ static bool world_ranks_of(MPI_Comm comm, int ranks, int *from, int *to)
 bool place_of(MPI_Comm comm, int ranks, struct place *place)
 {
     int *from = malloc(2 * (size_t)ranks * sizeof *from), *there = calloc((size_t)world_ranks, sizeof *there);
-    if (from == NULL || there == NULL) {
-        fprintf(stderr, "outboard: out of memory while the hosts of %d ranks were counted\n", ranks);
-        PMPI_Abort(MPI_COMM_WORLD, 1);
-    }
+    if (from == NULL || there == NULL)
+        out_of_memory(ranks);
     int *to = from + ranks;
     bool all = world_ranks_of(comm, ranks, from, to);
     *place = (struct place){0, 0};

@@ -25,7 +25,6 @@
 #define FORMAT "outboard-choice\t3"
 #define LINES_MOST 4096
 #define BYTES_MOST (256 * 1024)
-#define NAME_BYTES 64
 #define FIELDS 10
 /* The shortest time that a launch finds. */
 #define MICROSECONDS_LEAST 1e-3
@@ -69,50 +68,38 @@ static uint64_t hashed(uint64_t hash, const char *text)
 
 static int by_name(const void *a, const void *b)
 {
-    return strcmp(a, b);
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Of the names of all ranks, those of one rank on each host. */
-static void name_cluster(char (*of_ranks)[NAME_BYTES], int ranks)
+/* Of rank 0, from the names of all hosts; false without memory. */
+static bool name_cluster(void)
 {
     char version[32];
     uint64_t hash = 0xcbf29ce484222325u;
     size_t length = 0;
+    int ranks;
+    PMPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    const char **of_hosts = scratch_take((size_t)ranks * sizeof *of_hosts);
+    if (of_hosts == NULL)
+        return false;
     hosts = 0;
     for (int rank = 0; rank < ranks; rank++)
         if (hosts_first(rank))
-            memmove(of_ranks[hosts++], of_ranks[rank], NAME_BYTES);
-    qsort(of_ranks, (size_t)hosts, NAME_BYTES, by_name);
+            of_hosts[hosts++] = hosts_name(rank);
+    qsort(of_hosts, (size_t)hosts, sizeof *of_hosts, by_name);
     for (int host = 0; host < hosts; host++) {
-        hash = hashed(hash, of_ranks[host]);
-        size_t more = strlen(of_ranks[host]) + 1;
+        hash = hashed(hash, of_hosts[host]);
+        size_t more = strlen(of_hosts[host]) + 1;
         if (length + more < sizeof names)
             length += (size_t)snprintf(names + length, sizeof names - length, "%s%s", length == 0 ? "" : ",",
-                                       of_ranks[host]);
+                                       of_hosts[host]);
     }
-    snprintf(version, sizeof version, "%d.%d.%d", OMPI_MAJOR_VERSION, OMPI_MINOR_VERSION, OMPI_RELEASE_VERSION);
-    snprintf(cluster, sizeof cluster, "%016" PRIx64, hashed(hash, version));
-}
-
-/* Collective over MPI_COMM_WORLD; false without memory on rank 0. */
-static bool find_cluster(int rank)
-{
-    char mine[MPI_MAX_PROCESSOR_NAME] = "", (*all)[NAME_BYTES] = NULL;
-    int length, ranks;
-    PMPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    PMPI_Get_processor_name(mine, &length);
-    mine[NAME_BYTES - 1] = '\0';
-    for (char *at = mine; *at != '\0'; at++)
+    for (char *at = names; *at != '\0'; at++)
         if ((unsigned char)*at <= ' ')
             *at = '_'; /* would break the line of the file */
-    int room = rank != 0 || (all = scratch_take((size_t)ranks * sizeof *all)) != NULL;
-    PMPI_Bcast(&room, 1, MPI_INT, 0, MPI_COMM_WORLD);
-    if (!room)
-        return false;
-    PMPI_Gather(mine, NAME_BYTES, MPI_CHAR, all, NAME_BYTES, MPI_CHAR, 0, MPI_COMM_WORLD);
-    if (rank == 0)
-        name_cluster(all, ranks);
-    scratch_give(all);
+    scratch_give(of_hosts);
+    snprintf(version, sizeof version, "%d.%d.%d", OMPI_MAJOR_VERSION, OMPI_MINOR_VERSION, OMPI_RELEASE_VERSION);
+    snprintf(cluster, sizeof cluster, "%016" PRIx64, hashed(hash, version));
     return true;
 }
 
@@ -336,22 +323,18 @@ void remembered_read(void)
 {
     int rank;
     PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    if (!find_cluster(rank))
-        return;
-    if (rank == 0) {
+    if (rank == 0 && name_cluster()) {
         int at = open_folder(false);
         known = load(at);
         if (at >= 0)
             close(at);
     }
-    PMPI_Bcast(&known.count, 1, MPI_INT, 0, MPI_COMM_WORLD);
+    tree_broadcast(&known.count, sizeof known.count);
     size_t bytes = (size_t)known.count * sizeof *known.line;
     if (rank != 0)
         known.line = malloc(bytes + 1);
-    int room = known.line != NULL || known.count == 0, all = 0;
-    PMPI_Allreduce(&room, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
-    if (all)
-        PMPI_Bcast(known.line, (int)bytes, MPI_BYTE, 0, MPI_COMM_WORLD);
+    if (tree_least(known.line != NULL || known.count == 0))
+        tree_broadcast(known.line, bytes);
     else
         known.count = 0;
 }

@@ -123,6 +123,16 @@ enum collective {
 /* How MPI was asked for it; counted apart. */
 enum form { BLOCKING, NONBLOCKING, PERSISTENT, FORMS };
 
+/* ---- tree.c: what the ranks of MPI_COMM_WORLD tell one another in MPI_Init ---- */
+
+/* Rank 0 then has the elements of all ranks, each in its place; of the others' memory nothing but their own is sure. */
+void tree_gather(void *all, size_t each);
+void tree_broadcast(void *bytes, size_t count);
+/* The least of all ranks' numbers. */
+int tree_least(int mine);
+/* From that rank to rank 0. */
+void tree_lift(void *bytes, size_t count, int from);
+
 /* ---- hosts.c: where the ranks are ---- */
 
 /* How the ranks of a communicator lie; equal on all of them. */
@@ -131,11 +141,13 @@ struct place {
     int ranks_per_host; /* the most on one */
 };
 
-/* Collective over MPI_COMM_WORLD; false where this rank has no memory for it. */
-bool hosts_find(void);
+/* Collective over MPI_COMM_WORLD, in MPI_Init. */
+void hosts_find(void);
 void hosts_forget(void);
 /* Whether the rank of MPI_COMM_WORLD is the first on its host. */
 bool hosts_first(int rank);
+/* What it is called; on rank 0 alone. */
+const char *hosts_name(int rank);
 /* Local. False where a rank of the communicator is of another world. */
 bool place_of(MPI_Comm comm, int ranks, struct place *place);
 

@@ -10,6 +10,7 @@
  *   choices duplicates N    N communicators made and freed, then N at once
  *   choices reductions N    N allreduces of 4 KiB
  *   choices mapped N        rank 0 prints how many of N blocks of 160 KiB malloc maps by themselves
+ *   choices connections N   rank 0 prints how many TCP sockets each rank has after N allreduces
  *
  * CHOICES_PAUSE_US=N is what the program computes between two calls. CHOICES_RANKS_PER_HOST=N makes the MPI library say
  * that so many ranks are on each host, CHOICES_NATIVE_US=N makes its allgathers slow: both stand in for functions of
@@ -22,6 +23,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
 
 #define MOST 131072
@@ -42,16 +44,17 @@ static void pass(long microseconds)
         nanosleep(&time, NULL);
 }
 
-int PMPI_Comm_split_type(MPI_Comm comm, int type, int key, MPI_Info info, MPI_Comm *made)
+int PMPI_Get_processor_name(char *name, int *length)
 {
-    static int (*next)(MPI_Comm, int, int, MPI_Info, MPI_Comm *);
+    static int (*next)(char *, int *);
     int me;
     long each = setting("CHOICES_RANKS_PER_HOST");
-    *(void **)&next = dlsym(RTLD_NEXT, "PMPI_Comm_split_type");
+    *(void **)&next = dlsym(RTLD_NEXT, "PMPI_Get_processor_name");
     if (each == 0)
-        return next(comm, type, key, info, made);
-    PMPI_Comm_rank(comm, &me);
-    return PMPI_Comm_split(comm, (int)(me / each), key, made);
+        return next(name, length);
+    PMPI_Comm_rank(MPI_COMM_WORLD, &me);
+    *length = snprintf(name, MPI_MAX_PROCESSOR_NAME, "host%ld", me / each);
+    return MPI_SUCCESS;
 }
 
 int PMPI_Allgather(const void *from, int count, MPI_Datatype type, void *to, int counts, MPI_Datatype types,
@@ -175,6 +178,27 @@ static void mapped(int blocks)
         printf("%zu\n", mallinfo2().hblks - before);
 }
 
+static int tcp_sockets(void)
+{
+    int count = 0;
+    for (int fd = 0; fd < 1024; fd++) {
+        int domain = 0;
+        socklen_t length = sizeof domain;
+        count += getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &length) == 0 && domain == AF_INET;
+    }
+    return count;
+}
+
+static void connections(int calls)
+{
+    for (int call = 0; call < calls; call++) /* ranks that connect to each other at once close one of both later */
+        MPI_Allreduce(sent, received, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+    int mine = tcp_sockets();
+    MPI_Gather(&mine, 1, MPI_INT, received, 1, MPI_INT, 0, MPI_COMM_WORLD);
+    for (int at = 0; rank == 0 && at < ranks; at++)
+        printf("%d\n", received[at]);
+}
+
 int main(int argc, char **argv)
 {
     MPI_Init(&argc, &argv);
@@ -199,6 +223,8 @@ int main(int argc, char **argv)
         reductions(calls);
     if (strcmp(what, "mapped") == 0)
         mapped(calls);
+    if (strcmp(what, "connections") == 0)
+        connections(calls);
     if (bad != 0)
         fprintf(stderr, "# rank %d: %d elements are wrong\n", rank, bad);
     free(received);

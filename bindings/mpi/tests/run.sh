@@ -233,7 +233,8 @@ remembers() { # what is kept of one run for the next
   check "$mpi: the file is the user's alone" [ "$(stat -c %a "$work/cache/outboard/choice/"*.tsv)" = 600 ]
   check "$mpi: so is its folder" [ "$(stat -c %a "$work/cache/outboard/choice")" = 700 ]
   check "$mpi: the next run begins with what was learnt" chosen allgather blocking offloaded remembered blocking 20
-  check "$mpi: reading it leaves the program's memory alone" large_blocks
+  check "$mpi: reading it leaves the program's memory alone" as_natively mapped 8
+  check "$mpi: MPI_Init connects no ranks that allreduces do not" over_tcp as_natively connections 200
   choice=fixed
   check "$mpi: and so does a fixed one" chosen allgather blocking offloaded remembered blocking 20
   choice=adaptive
@@ -266,11 +267,16 @@ remembers() { # what is kept of one run for the next
   check "$mpi: a folder that others may write" said_once 'others may write to the folder' blocking 20
 }
 
-large_blocks() { # malloc places the program's as it does natively, after a file was read
-  preload= ranks "$built/choices" mapped 8 >"$work/natively" && chooses mapped 8 &&
+as_natively() { # arguments: rank 0 prints the same as it does natively
+  preload= ranks "$built/choices" "$@" >"$work/natively" && chooses "$@" &&
     cmp -s "$work/natively" "$work/out" && return 0
   quote "$work/natively" "$work/out"
   return 1
+}
+
+over_tcp() { # command...
+  local btl=self,tcp settings=("${settings[@]}" OMPI_MCA_btl_tcp_if_include=lo)
+  "$@"
 }
 
 launches() { # that have tried the class of the last line of the file to the end, then others where they are asked for
