@@ -274,8 +274,8 @@ as_natively() { # arguments: rank 0 prints the same as it does natively
   return 1
 }
 
-over_tcp() { # command...
-  local btl=self,tcp settings=("${settings[@]}" OMPI_MCA_btl_tcp_if_include=lo)
+over_tcp() { # command...: with eight ranks, as a tree and exchanges of four connect the same
+  local n=8 btl=self,tcp settings=("${settings[@]}" OMPI_MCA_btl_tcp_if_include=lo)
   "$@"
 }
 
