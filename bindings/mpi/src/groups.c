@@ -103,7 +103,7 @@ struct offer {
     unsigned char ready;
 };
 
-/* MPI_COMM_WORLD's group is made in MPI_Init. */
+/* Whether its group is made in MPI_Init: that of MPI_COMM_WORLD is, made or refused once for all. */
 static bool in_init(const struct group *group)
 {
     return group->comm == MPI_COMM_WORLD;
@@ -128,17 +128,16 @@ static bool on_all(const struct group *group, bool here)
     return PMPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MIN, group->comm) == MPI_SUCCESS && all;
 }
 
-/* Brings all members' offers together; false on every member if any member has no offer. */
-static bool exchange_offers(const struct group *group, bool ready, unsigned char *offers)
+/* Brings all members' offers together, without gaps; false on every member if any member has no offer. */
+static bool exchange_offers(const struct group *group, bool ready, struct offer *all)
 {
-    struct offer *all = (struct offer *)offers;
     all[group->rank].ready = ready;
     if (!gather_offers(group, all))
         return false;
     for (int rank = 0; rank < group->ranks; rank++)
         ready = ready && all[rank].ready;
     for (int rank = 0; ready && rank < group->ranks; rank++)
-        memmove(offers + (size_t)rank * OUTBOARD_OFFER_BYTES, all[rank].bytes, OUTBOARD_OFFER_BYTES);
+        memmove((unsigned char *)all + (size_t)rank * OUTBOARD_OFFER_BYTES, all[rank].bytes, OUTBOARD_OFFER_BYTES);
     return ready;
 }
 
@@ -177,8 +176,8 @@ void group_make(struct group *group)
     int offered = outboard.group_offer(context, offers[group->rank].bytes);
     if (offered != OUTBOARD_OK)
         library_sentence(offered, why, sizeof why);
-    bool made = exchange_offers(group, offered == OUTBOARD_OK, (unsigned char *)offers) &&
-                create_together(group, (unsigned char *)offers, why, sizeof why);
+    bool made = exchange_offers(group, offered == OUTBOARD_OK, offers) &&
+                create_together(group, (const unsigned char *)offers, why, sizeof why);
     scratch_give(offers);
     group->standing = made ? GROUPED : REFUSED;
     if (!made)

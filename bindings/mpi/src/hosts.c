@@ -13,7 +13,7 @@
 
 static int *host_of; /* by rank of MPI_COMM_WORLD */
 static int world_ranks;
-/* On rank 0, of all ranks: */
+/* Of all ranks; on rank 0 alone. */
 static char (*names)[MPI_MAX_PROCESSOR_NAME];
 
 static void out_of_memory(int ranks)
@@ -55,8 +55,12 @@ void hosts_find(void)
         out_of_memory(world_ranks);
     PMPI_Get_processor_name(names[rank], &length);
     tree_gather(names, sizeof *names);
-    if (rank == 0)
+    if (rank == 0) {
         number_hosts();
+    } else {
+        scratch_give(names);
+        names = NULL;
+    }
     tree_broadcast(host_of, (size_t)world_ranks * sizeof *host_of);
 }
 

@@ -3,30 +3,30 @@
  *
  * Over TCP, Open MPI connects two ranks when the first message goes between them and looks at all its connections
  * whenever it waits: each further one makes small native calls 2 to 3 % slower. So these messages go along a binomial
- * tree, of 2 connections a rank in the mean, which small allreduces and barriers of the program use as well.
+ * tree. Its pairs are among those of a small allreduce if the ranks are a power of two; else some are new.
  *
- * Messages between two ranks stay in order, and the program sends none before MPI_Init returns: a message of its own
- * with this tag is never taken for one of these. Errors abort, as is usual on MPI_COMM_WORLD before MPI_Init returns.
+ * Messages between two ranks stay in order, and the program sends its own behind these, when MPI_Init has returned:
+ * none of its own is taken for one of these. Errors abort the program, as they do on MPI_COMM_WORLD by default.
  */
 #include "shim.h"
 
 #define TAG 0x6f62
 
-/* Of rank 0 at the root: its children are so far away as are powers of two below this, which is also how many ranks its
- * own subtree can have, itself first. */
-static int reach(int rank, int ranks)
-{
-    int at = 1;
-    while (at < ranks && (rank & at) == 0)
-        at *= 2;
-    return at;
-}
+/* Where this rank is in the tree. */
+struct node {
+    int rank;
+    int ranks;
+    int width; /* most ranks of its subtree; parent: rank - width; children: rank + 1, 2, 4 .. less than the width */
+};
 
-static void find_place(int *rank, int *ranks, int *far)
+static struct node find_node(void)
 {
-    PMPI_Comm_rank(MPI_COMM_WORLD, rank);
-    PMPI_Comm_size(MPI_COMM_WORLD, ranks);
-    *far = reach(*rank, *ranks);
+    struct node node = {.width = 1};
+    PMPI_Comm_rank(MPI_COMM_WORLD, &node.rank);
+    PMPI_Comm_size(MPI_COMM_WORLD, &node.ranks);
+    while (node.width < node.ranks && (node.rank & node.width) == 0)
+        node.width *= 2;
+    return node;
 }
 
 static void send(const void *bytes, size_t count, int to)
@@ -46,44 +46,41 @@ static int least(int one, int other)
 
 void tree_gather(void *all, size_t each)
 {
-    int rank, ranks, far;
-    find_place(&rank, &ranks, &far);
-    unsigned char *mine = (unsigned char *)all + (size_t)rank * each;
-    for (int away = 1; away < far && rank + away < ranks; away *= 2)
-        receive(mine + (size_t)away * each, (size_t)least(away, ranks - rank - away) * each, rank + away);
-    if (rank != 0)
-        send(mine, (size_t)least(far, ranks - rank) * each, rank - far);
+    struct node node = find_node();
+    int after = node.ranks - node.rank; /* this rank and those behind it */
+    unsigned char *mine = (unsigned char *)all + (size_t)node.rank * each;
+    for (int away = 1; away < least(node.width, after); away *= 2)
+        receive(mine + (size_t)away * each, (size_t)least(away, after - away) * each, node.rank + away);
+    if (node.rank != 0)
+        send(mine, (size_t)least(node.width, after) * each, node.rank - node.width);
 }
 
 int tree_least(int mine)
 {
-    int rank, ranks, far, next;
-    find_place(&rank, &ranks, &far);
-    for (int away = 1; away < far && rank + away < ranks; away *= 2) {
-        receive(&next, sizeof next, rank + away);
-        mine = least(mine, next);
+    struct node node = find_node();
+    for (int away = 1, theirs; away < least(node.width, node.ranks - node.rank); away *= 2) {
+        receive(&theirs, sizeof theirs, node.rank + away);
+        mine = least(mine, theirs);
     }
-    if (rank != 0)
-        send(&mine, sizeof mine, rank - far);
+    if (node.rank != 0)
+        send(&mine, sizeof mine, node.rank - node.width);
     tree_broadcast(&mine, sizeof mine);
     return mine;
 }
 
 void tree_broadcast(void *bytes, size_t count)
 {
-    int rank, ranks, far;
-    find_place(&rank, &ranks, &far);
-    if (rank != 0)
-        receive(bytes, count, rank - far);
-    for (int away = far / 2; away > 0; away /= 2)
-        if (rank + away < ranks)
-            send(bytes, count, rank + away);
+    struct node node = find_node();
+    if (node.rank != 0)
+        receive(bytes, count, node.rank - node.width);
+    for (int away = node.width / 2; away > 0; away /= 2)
+        if (node.rank + away < node.ranks)
+            send(bytes, count, node.rank + away);
 }
 
 void tree_lift(void *bytes, size_t count, int from)
 {
-    int rank, ranks, far;
-    find_place(&rank, &ranks, &far);
+    int rank = find_node().rank;
     if (from != 0 && rank == from)
         send(bytes, count, 0);
     if (from != 0 && rank == 0)

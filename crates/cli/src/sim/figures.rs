@@ -89,7 +89,6 @@ fn core_direct() -> Result<String, FigureError> {
             by_size(&mut text, a, &format!("{name}:leaders={leaders},between=standard-exchange"))?;
         }
     }
-    because(&mut text, "small blocks: so it is here; large ones take the bus whole, so one of 2 groups copies early");
     heading(&mut text, "cluster B, 16 ranks, 1 port and 3");
     let mut gains = Vec::new();
     for algorithm in ["standard-exchange", "hierarchical:leaders=1,between=standard-exchange"] {

@@ -70,24 +70,45 @@ impl Written {
     }
 }
 
-/// The processors of a machine, by process: each is a part, and is in its memory until some time.
+/// The processors of a machine, by process, each a part, and the memory that they share: when somebody goes through it,
+/// until when, and at what rate. The rates of those who do at one time never exceed that of the memory.
 #[derive(Debug, Default)]
-pub(super) struct Processors(BTreeMap<(Node, Port), (Part, f64)>);
+pub(super) struct Processors {
+    parts: BTreeMap<(Node, Port), Part>,
+    memory: Vec<(f64, f64, f64)>,
+}
 
 impl Processors {
     /// Takes a processor for so long; from when to when.
     pub(super) fn take(&mut self, process: (Node, Port), at: f64, long: f64) -> (f64, f64) {
-        self.0.entry(process).or_default().0.take(at, long)
+        self.parts.entry(process).or_default().take(at, long)
     }
 
-    /// It goes through so many bytes of memory, at its own rate or, where that is less, an equal part of the rate of
-    /// all who do so when it begins; from when to when.
+    /// It goes through so many bytes of memory, at its own rate or, where that is less, at what those who have begun
+    /// before leave of the rate of all; from when to when.
     pub(super) fn reach(&mut self, process: (Node, Port), at: f64, bytes: u64, [own, all]: [f64; 2]) -> (f64, f64) {
-        let others = self.0.iter().filter(|(other, (_, until))| **other != process && *until > at).count();
-        let rate = own.min(all / (1 + others) as f64);
-        let span = self.take(process, at, bytes as f64 / rate);
-        self.0.entry(process).or_default().1 = span.1;
-        span
+        let from = self.take(process, at, 0.0).0;
+        let mut now = from;
+        let mut left = bytes as f64;
+        while left > 0.0 {
+            let taken: f64 =
+                self.memory.iter().filter(|(from, to, _)| *from <= now && now < *to).map(|part| part.2).sum();
+            let bounds = self.memory.iter().flat_map(|(from, to, _)| [*from, *to]);
+            let next = bounds.filter(|bound| *bound > now).fold(f64::INFINITY, f64::min);
+            let rate = own.min(all - taken).max(0.0);
+            let to = if rate * (next - now) < left { next } else { now + left / rate };
+            if rate > 1e-9 * own {
+                self.memory.push((now, to, rate));
+                left = if to < next { 0.0 } else { left - rate * (to - now) };
+            }
+            now = to;
+        }
+        (from, self.take(process, now, 0.0).1)
+    }
+
+    /// Forgets what has ended by now.
+    pub(super) fn forget(&mut self, now: f64) {
+        self.memory.retain(|(_, to, _)| *to > now);
     }
 }
 

@@ -352,6 +352,8 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
     /// Does what an engine asks for, and says when that is done. Who has just posted notices nothing.
     fn drain(&mut self, now: f64, node: Node, posted: Option<Port>, payload: &[u8]) {
         self.written[node.0 as usize].forget(now);
+        let machine = self.machine_of(node);
+        self.machines[machine].processors.forget(now);
         let mut pass =
             Pass { now, node, delivered: now, lag: now, placed: false, noticed: posted.into_iter().collect() };
         while let Some(output) = self.engines[node.0 as usize].poll() {
