@@ -2,8 +2,8 @@
  * scratch.c: large blocks of the shim's own for a short time, mapped for themselves.
  *
  * malloc would change the program: once a block that glibc had mapped for itself is freed, blocks up to its size come
- * from the heap, and the program's memory lies elsewhere than natively (mallopt(3), M_MMAP_THRESHOLD). Whatever grows
- * with ranks, datatypes or files and is freed while the program runs is taken here.
+ * from the heap, and the program's memory lies elsewhere than natively (mallopt(3), M_MMAP_THRESHOLD). Names and offers
+ * of all ranks, files and packed elements are taken here; lists of a few numbers for each rank are not.
  */
 #define _GNU_SOURCE
 #include <sys/mman.h>

@@ -125,7 +125,7 @@ enum form { BLOCKING, NONBLOCKING, PERSISTENT, FORMS };
 
 /* ---- tree.c: what the ranks of MPI_COMM_WORLD tell one another in MPI_Init ---- */
 
-/* Rank 0 then has the elements of all ranks, each in its place; of the others' memory nothing but their own is sure. */
+/* Rank 0 receives the elements of all ranks, each in its place. Other ranks receive an undefined part of them. */
 void tree_gather(void *all, size_t each);
 void tree_broadcast(void *bytes, size_t count);
 /* The least of all ranks' numbers. */
@@ -146,7 +146,7 @@ void hosts_find(void);
 void hosts_forget(void);
 /* Whether the rank of MPI_COMM_WORLD is the first on its host. */
 bool hosts_first(int rank);
-/* What it is called; on rank 0 alone. */
+/* The name of the rank's host; on rank 0 alone. */
 const char *hosts_name(int rank);
 /* Local. False where a rank of the communicator is of another world. */
 bool place_of(MPI_Comm comm, int ranks, struct place *place);

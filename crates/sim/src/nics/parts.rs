@@ -70,12 +70,20 @@ impl Written {
     }
 }
 
-/// The processors of a machine, by process, each a part, and the memory that they share: when somebody goes through it,
-/// until when, and at what rate. The rates of those who do at one time never exceed that of the memory.
+/// When a processor goes through memory, and at what rate in GB/s.
+#[derive(Debug)]
+struct MemoryUse {
+    from: f64,
+    to: f64,
+    rate: f64,
+}
+
+/// The processors of a machine, by process, each a part, and how they use the memory that they share: the rates of all
+/// uses at one time add up to the memory's rate at most.
 #[derive(Debug, Default)]
 pub(super) struct Processors {
     parts: BTreeMap<(Node, Port), Part>,
-    memory: Vec<(f64, f64, f64)>,
+    uses: Vec<MemoryUse>,
 }
 
 impl Processors {
@@ -84,31 +92,29 @@ impl Processors {
         self.parts.entry(process).or_default().take(at, long)
     }
 
-    /// It goes through so many bytes of memory, at its own rate or, where that is less, at what those who have begun
-    /// before leave of the rate of all; from when to when.
+    /// A processor goes through so many bytes of memory, at its own rate at most, and at what earlier uses leave of the
+    /// memory's rate; from when to when.
     pub(super) fn reach(&mut self, process: (Node, Port), at: f64, bytes: u64, [own, all]: [f64; 2]) -> (f64, f64) {
         let from = self.take(process, at, 0.0).0;
         let mut now = from;
         let mut left = bytes as f64;
         while left > 0.0 {
-            let taken: f64 =
-                self.memory.iter().filter(|(from, to, _)| *from <= now && now < *to).map(|part| part.2).sum();
-            let bounds = self.memory.iter().flat_map(|(from, to, _)| [*from, *to]);
+            let others = self.uses.iter().filter(|one| one.from <= now && now < one.to);
+            let rate = own.min(all - others.map(|one| one.rate).sum::<f64>()).max(0.0);
+            let bounds = self.uses.iter().flat_map(|one| [one.from, one.to]);
             let next = bounds.filter(|bound| *bound > now).fold(f64::INFINITY, f64::min);
-            let rate = own.min(all - taken).max(0.0);
-            let to = if rate * (next - now) < left { next } else { now + left / rate };
-            if rate > 1e-9 * own {
-                self.memory.push((now, to, rate));
-                left = if to < next { 0.0 } else { left - rate * (to - now) };
-            }
+            let until_next = rate * (next - now);
+            let to = if until_next < left { next } else { now + left / rate };
+            self.uses.push(MemoryUse { from: now, to, rate });
+            left -= until_next;
             now = to;
         }
         (from, self.take(process, now, 0.0).1)
     }
 
-    /// Forgets what has ended by now.
+    /// Forgets uses of the memory that have ended by now.
     pub(super) fn forget(&mut self, now: f64) {
-        self.memory.retain(|(_, to, _)| *to > now);
+        self.uses.retain(|one| one.to > now);
     }
 }
 
