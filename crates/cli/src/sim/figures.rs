@@ -104,7 +104,7 @@ fn core_direct() -> Result<String, FigureError> {
     beside(&mut text, "3 ports, flat, above 16 KiB: at most so many % faster", most(&gains[0][2..]), 49.0);
     because(
         &mut text,
-        "ports move as many bytes over a bus that a single queue pair fills here, as it does on cluster A",
+        "a single queue pair fills the bus here: the slowest rank ends at the same time, others later, all with it",
     );
     beside(&mut text, "3 ports, hierarchical: at most so many % faster", most(&gains[1]), 16.0);
     let (_, costs) = costs_of(built_in("cluster-a"))?;
