@@ -450,7 +450,6 @@ impl Settings {
         };
         let header = u32::try_from(DATAGRAM_HEADER_BYTES).unwrap_or(u32::MAX);
         Ok(Config {
-            link_rate: rate.in_bits_per_second(),
             chunk_bytes: mtu - IP_UDP_BYTES - header,
             datagram_overhead: ETHERNET_BYTES + IP_UDP_BYTES + header,
             multicast: self.algorithm() == AlgorithmChoice::Multicast,
@@ -472,7 +471,7 @@ impl Settings {
             narrate: self.trace.is_some(),
             group_timeout: Some(self.group_timeout).filter(|after| !after.is_zero()),
             watchdog: Some(self.watchdog).filter(|after| !after.is_zero()),
-            ..Config::default()
+            ..Config::on_links(rate.in_bits_per_second())
         })
     }
 }

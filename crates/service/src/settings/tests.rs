@@ -34,6 +34,18 @@ fn sp_9_the_watchdog_is_on_unless_told_otherwise() {
     assert_eq!(watchdog(&["outboardd", "--watchdog", "2 ms"]), Some(Duration::from_millis(2)));
 }
 
+/// SP-5: what comes at once of an all-to-all follows the rate that was said or found.
+#[test]
+fn sp_5_fast_links_carry_more_at_once() {
+    let at_once = |rate: &str| {
+        let config = parse(&["outboardd", "--link-rate", rate]).0.resolve().expect("usable");
+        (config.link_rate, config.fragment_bytes, config.pull_bytes)
+    };
+    assert_eq!(at_once("250mbit"), (250_000_000, 32 << 10, 512 << 10));
+    assert_eq!(at_once("1gbit"), (1_000_000_000, 32 << 10, 512 << 10));
+    assert_eq!(at_once("100gbit"), (100_000_000_000, 64 << 10, 1 << 20));
+}
+
 #[test]
 fn modes_are_octal() {
     assert_eq!((octal("600"), octal("0660")), (Ok(0o600), Ok(0o660)));

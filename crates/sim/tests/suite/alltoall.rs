@@ -132,10 +132,11 @@ fn sp_5_every_link_is_kept_busy() {
         (4, 250_000_000, 256 << 10),
         (8, 1_000_000_000, 1 << 20),
         (16, 1_000_000_000, 256 << 10),
+        (4, 10_000_000_000, 4 << 20),
+        (16, 10_000_000_000, 1 << 20),
     ] {
-        let mut scenario = Scenario::allgather(hosts, 0);
+        let mut scenario = Scenario::allgather(hosts, 0).on_links(rate);
         scenario.groups[0].calls = vec![CallPlan::of(Pattern::Alltoall, bytes)];
-        (scenario.network.rate, scenario.config.link_rate) = (rate, rate);
         // A fabric does not take more than its own queue holds.
         scenario.network.outstanding_frames = 16;
         let outcome = run(&scenario, 1).unwrap_or_else(|failure| panic!("{failure}"));
@@ -168,15 +169,16 @@ fn sp_5_links_stay_busy_when_ranks_call_apart() {
         (4, gigabit / 4, 1 << 20, MOST_TIME_APART),
         (8, gigabit, 1 << 20, MOST_TIME_APART_SHORT),
         (16, gigabit, 256 << 10, MOST_TIME_APART_SHORT_MANY),
+        (4, gigabit * 10, 4 << 20, MOST_TIME_APART),
+        (16, gigabit * 10, 1 << 20, MOST_TIME_APART_SHORT),
     ] {
         for seed in 0..4 {
             let mut random = ChaCha8Rng::seed_from_u64(seed);
             let late: Vec<_> =
                 (0..hosts).map(|rank| (rank, Duration::from_micros(random.random_range(0..500)))).collect();
             let last = late.iter().map(|(_, by)| *by).max().expect("some hosts");
-            let mut scenario = Scenario::allgather(hosts, 0);
+            let mut scenario = Scenario::allgather(hosts, 0).on_links(rate);
             scenario.groups[0].calls = vec![CallPlan { late, ..CallPlan::of(Pattern::Alltoall, bytes) }];
-            (scenario.network.rate, scenario.config.link_rate) = (rate, rate);
             let outcome = run(&scenario, 1).unwrap_or_else(|failure| panic!("{failure}"));
             let limit = Duration::from_secs_f64((hosts as u64 - 1) as f64 * bytes as f64 * 8.0 / rate as f64);
             let took = *outcome.ends.values().max().expect("a call for each rank") - last;

@@ -218,8 +218,7 @@ fn groups_that_do_not_fit_the_scratch_together_fail_and_do_not_hang() {
 /// When the last rank has its result, on hosts of one rank each, of fabrics that do not take more than their own queues
 /// hold.
 fn ended(hosts: usize, result: Combined, bytes: u64, rate: u64) -> Duration {
-    let mut scenario = reduction(hosts, result, Element::U64, bytes);
-    (scenario.network.rate, scenario.config.link_rate) = (rate, rate);
+    let mut scenario = reduction(hosts, result, Element::U64, bytes).on_links(rate);
     scenario.network.outstanding_frames = 16;
     *play(&scenario, 1).ends.values().max().expect("a call for each rank")
 }
