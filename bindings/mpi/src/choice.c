@@ -293,7 +293,7 @@ static enum way without_group(struct group *group, const struct class *class)
 static void choose(const struct call *call, enum form form, struct group *group, struct turn *turn)
 {
     const struct method *method = method_of(call->collective);
-    if (form == BLOCKING && group->choices.classes != NULL && group->standing != REFUSED)
+    if (form == BLOCKING && group->choices.classes != NULL)
         meet(group);
     if (!group_may_have(group) || !method->measure(call, group, &turn->bytes) ||
         (group->standing == GROUPED && !method->allows(group->members, turn->bytes)))
@@ -320,9 +320,9 @@ static void choose(const struct call *call, enum form form, struct group *group,
 
 bool choice_offloads(const struct call *call, enum form form, struct turn *turn)
 {
-    struct group *group = group_of(call->comm);
+    struct group *group = group_of_call(call->comm);
     *turn = (struct turn){.way = NATIVE, .of = {.turn = -1}, .timed = report_wanted};
-    if (group != NULL)
+    if (group != NULL && group->standing != REFUSED)
         choose(call, form, group, turn);
     if (turn->timed && turn->began == 0)
         turn->began = PMPI_Wtime();

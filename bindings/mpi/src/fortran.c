@@ -143,27 +143,27 @@ FORTRAN(request_free, REQUEST_FREE, (MPI_Fint * request, MPI_Fint *ierr))
 
 /* ---- communicators ---- */
 
-/* The function hidden behind `name` makes the communicator, the shim enters it. `ierr` is optional in mpi_f08. */
-#define MAKE_AND_ENTER(name, lower)                                                                                   \
+/* The function hidden behind `name` makes the communicator, the shim hears of it. `ierr` is optional in mpi_f08. */
+#define MAKE_AND_TELL(name, lower)                                                                                     \
     {                                                                                                                  \
         HIDDEN_NAME(name);                                                                                             \
         MPI_Fint unasked;                                                                                              \
         ierr = ierr == NULL ? &unasked : ierr;                                                                         \
         next(comm, BETWEEN_##lower(ARGUMENT) made, ierr);                                                              \
         if (*ierr == MPI_SUCCESS)                                                                                      \
-            group_enter(PMPI_Comm_f2c(*made));                                                                        \
+            communicator_made(PMPI_Comm_f2c(*made));                                                                   \
     }
 
 #define CONSTRUCTOR(Name, lower, upper)                                                                                \
     FORTRAN(lower, upper, (MPI_Fint * comm, BETWEEN_##lower(PARAMETER) MPI_Fint * made, MPI_Fint * ierr))              \
-    MAKE_AND_ENTER(ompi_##lower##_f, lower)
+    MAKE_AND_TELL(ompi_##lower##_f, lower)
 
 /* A function with logical arguments, which `use mpi_f08` calls by a name of its own. */
 #define CONSTRUCTOR_F08(Name, lower, upper)                                                                            \
     CONSTRUCTOR(Name, lower, upper)                                                                                    \
     void mpi_##lower##_f08_(MPI_Fint *comm, BETWEEN_##lower(PARAMETER) MPI_Fint *made, MPI_Fint *ierr);                \
     void mpi_##lower##_f08_(MPI_Fint *comm, BETWEEN_##lower(PARAMETER) MPI_Fint *made, MPI_Fint *ierr)                 \
-    MAKE_AND_ENTER(mpi_##lower##_f08_, lower)
+    MAKE_AND_TELL(mpi_##lower##_f08_, lower)
 
 CONSTRUCTORS(CONSTRUCTOR)
 CONSTRUCTORS_WITH_LOGICALS(CONSTRUCTOR_F08)

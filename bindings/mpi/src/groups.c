@@ -1,8 +1,8 @@
 /*
  * groups.c: the attachment of the process, and the groups of communicators.
  *
- * A constructor of communicators only enters the handle in the table, which costs nothing but memory. What the members
- * have to do together happens where they may synchronise anyway: MPI_Init, MPI_Finalize, and the blocking or persistent
+ * A communicator enters the table by its first collective, so that one without costs nothing. What the members have to
+ * do together happens where they may synchronise anyway: MPI_Init, MPI_Finalize, and the blocking or persistent
  * collective that is the first to be offloaded. Each decision is agreed by all members before it takes effect, so that
  * no member ever offloads a call that another runs natively.
  */
@@ -61,19 +61,18 @@ static void out_of_memory(int ranks)
     PMPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-static struct group *enter(MPI_Comm comm)
+struct group *group_of_call(MPI_Comm comm)
 {
+    struct group *group = group_of(comm);
     int inter = 1, ranks = 0;
-    if (context == NULL || comm == MPI_COMM_NULL || PMPI_Comm_test_inter(comm, &inter) != MPI_SUCCESS || inter)
-        return NULL;
+    if (group != NULL || context == NULL || comm == MPI_COMM_NULL || PMPI_Comm_test_inter(comm, &inter) != MPI_SUCCESS)
+        return group;
     PMPI_Comm_size(comm, &ranks);
-    if (ranks < 2)
-        return NULL;
-    struct group *group = calloc(1, sizeof *group);
+    group = calloc(1, sizeof *group);
     if (group == NULL)
         out_of_memory(ranks);
     group->comm = comm;
-    group->standing = NEW;
+    group->standing = inter || ranks < 2 ? REFUSED : NEW;
     group->ranks = ranks;
     PMPI_Comm_rank(comm, &group->rank);
     if (!communicators_enter(group) || PMPI_Comm_set_attr(comm, group_keyval, group) != MPI_SUCCESS)
@@ -81,10 +80,10 @@ static struct group *enter(MPI_Comm comm)
     return group;
 }
 
-void group_enter(MPI_Comm comm)
+void communicator_made(MPI_Comm comm)
 {
-    struct group *group = enter(comm);
-    if (group != NULL && choice_offloads_all() && group_may_have(group))
+    struct group *group = choice_offloads_all() ? group_of_call(comm) : NULL;
+    if (group != NULL && group_may_have(group))
         group_make(group);
 }
 
@@ -278,7 +277,7 @@ void shim_start(void)
     hosts_find();
     report_start(NULL);
     choice_start();
-    struct group *world = enter(MPI_COMM_WORLD);
+    struct group *world = group_of_call(MPI_COMM_WORLD);
     if (group_may_have(world))
         group_make(world);
 }

@@ -109,13 +109,13 @@ int MPI_Request_free(MPI_Request *request)
 
 /* ---- communicators ---- */
 
-/* The hidden function makes the communicator, the shim enters it. */
+/* The hidden function makes the communicator, the shim hears of it. */
 #define CONSTRUCTOR(Name, lower, upper)                                                                                \
     int MPI_##Name(MPI_Comm comm, BETWEEN_##lower(PARAMETER) MPI_Comm *made)                                           \
     {                                                                                                                  \
         int outcome = PMPI_##Name(comm, BETWEEN_##lower(ARGUMENT) made);                                               \
         if (outcome == MPI_SUCCESS)                                                                                    \
-            group_enter(*made);                                                                                       \
+            communicator_made(*made);                                                                                  \
         return outcome;                                                                                                \
     }
 

@@ -310,8 +310,10 @@ void shim_start(void);
 void shim_stop(void);
 /* The attachment, NULL while everything passes through. */
 outboard_context *shim_context(void);
-/* Enters a new communicator. Local, but where every call is offloaded from the start: then its group is made. */
-void group_enter(MPI_Comm comm);
+/* A communicator is new. Does nothing, but where every call is offloaded from the start: then its group is made. */
+void communicator_made(MPI_Comm comm);
+/* As group_of; enters a communicator that is not known. Local. */
+struct group *group_of_call(MPI_Comm comm);
 /* Finds its place if nobody has; false when it is REFUSED. Local. */
 bool group_may_have(struct group *group);
 /* Collective over the communicator; after it the group is GROUPED or REFUSED, on all members alike. */

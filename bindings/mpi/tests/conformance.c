@@ -238,7 +238,7 @@ static void topologies(void)
     use_and_free(made);
 }
 
-static void others_pass_through(void)
+static void unlike_others(void)
 {
     MPI_Comm half, inter, merged, dup;
     MPI_Request request;
@@ -426,7 +426,7 @@ static const struct {
     {"absolute addresses", absolute_addresses},
     {"communicators from plain constructors", plain_constructors},
     {"communicators with topologies", topologies},
-    {"intercommunicators, idup and one rank", others_pass_through},
+    {"intercommunicators, idup and one rank", unlike_others},
     {"communicator freed before its request", freed_communicator},
     {"broadcasts from every root, with gaps and without", broadcasts},
     {"allgathers of uneven blocks, in place and not, with gaps", uneven_gathers},
