@@ -301,7 +301,7 @@ struct group {
     outboard_group *members; /* while GROUPED */
     int ranks;
     int rank;
-    struct place place;      /* unless NEW */
+    struct place place;      /* unless NEW or REFUSED */
     struct choices choices;
 };
 
@@ -312,7 +312,7 @@ void shim_stop(void);
 outboard_context *shim_context(void);
 /* A communicator is new. Does nothing, but where every call is offloaded from the start: then its group is made. */
 void communicator_made(MPI_Comm comm);
-/* As group_of; enters a communicator that is not known. Local. */
+/* The same for a call on it: enters it if it is not in the table; NULL while everything passes through. Local. */
 struct group *group_of_call(MPI_Comm comm);
 /* Finds its place if nobody has; false when it is REFUSED. Local. */
 bool group_may_have(struct group *group);
@@ -323,7 +323,7 @@ void group_drain_comm(MPI_Comm comm);
 
 /* ---- communicators.c: the table of communicators ---- */
 
-/* NULL when calls on this communicator pass through. Takes no lock. */
+/* NULL when the communicator is not in the table. Takes no lock. */
 struct group *group_of(MPI_Comm comm);
 /* False without memory. */
 bool communicators_enter(struct group *group);

@@ -111,10 +111,10 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The defaults on links of so many bit/s. From 2 Gbit/s on it is the processors that take long, so twice as much is
-    /// sent and asked for at once: an all-to-all of 4 MiB among four hosts on links without limit takes 0.72 of the time
-    /// by that, and 0.75 of the processors. No more, since queues of switches do not grow with their links: of sixteen
-    /// hosts that call apart 2 MiB queue before one port of 10 Gbit/s, and 3 with fragments of 128 KiB.
+    /// The defaults on links of so many bit/s. From 2 Gbit/s on the processors take longer than the links, so twice as
+    /// much is sent and asked for at once: an all-to-all of 4 MiB among four hosts on links without limit takes 0.72 of
+    /// the time by that, and 0.75 of the processors. No more, since switch ports do not queue more because they are
+    /// faster: when sixteen hosts call apart, 2 MiB wait before one port of 10 Gbit/s, and 3 with fragments of 128 KiB.
     #[must_use]
     pub fn on_links(link_rate: u64) -> Self {
         let times = if link_rate < 2_000_000_000 { 1 } else { 2 };

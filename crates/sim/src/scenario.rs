@@ -184,12 +184,14 @@ impl Scenario {
         }
     }
 
-    /// The same on links of so many bit/s, with the defaults for such, other settings are lost; ports queue 2 MiB where
-    /// they are faster than 1 Gbit/s.
+    /// The same on links of so many bit/s, with the defaults for such in the place of all settings; ports that are
+    /// faster than 1 Gbit/s queue 2 MiB.
     #[must_use]
     pub fn on_links(mut self, rate: u64) -> Self {
         self.network.rate = rate;
-        self.network.queue_bytes = if rate > 1_000_000_000 { 2 << 20 } else { 1 << 20 };
+        if rate > 1_000_000_000 {
+            self.network.queue_bytes = 2 << 20;
+        }
         self.config = Config { offload_from: 0, ..Config::on_links(rate) };
         self
     }

@@ -34,7 +34,7 @@ fn sp_9_the_watchdog_is_on_unless_told_otherwise() {
     assert_eq!(watchdog(&["outboardd", "--watchdog", "2 ms"]), Some(Duration::from_millis(2)));
 }
 
-/// SP-5: what comes at once of an all-to-all follows the rate that was said or found.
+/// SP-5: how much of an all-to-all may come at once follows from the rate of the link.
 #[test]
 fn sp_5_fast_links_carry_more_at_once() {
     let at_once = |rate: &str| {
