@@ -95,9 +95,9 @@ pub struct Config {
     /// Most datagrams of one multicast batch.
     pub batch_chunks: u32,
     /// Payload bytes of one unicast fragment. Larger ones cost less processor time, but hold up the other receivers of
-    /// their source: on slow links they are smaller. With 56 KiB an all-to-all of 1 MiB among four hosts takes 8 %
-    /// longer on 1 Gbit/s; with 40 KiB sixteen hosts that call apart can overflow the queue of a switch port. Blocks of
-    /// a power of two are whole pieces of those that [`Config::on_links`] gives.
+    /// their source: on slow links they are smaller, and twice as large in long messages of few sources. With 40 KiB
+    /// sixteen hosts that call apart can overflow the queue of a switch port. Blocks of a power of two are whole pieces
+    /// of those that [`Config::on_links`] gives.
     pub fragment_bytes: u32,
     /// Bytes of an all-to-all that a service process has asked for and that have not come (SP-5).
     pub pull_bytes: u64,

@@ -481,14 +481,14 @@ impl Transfer {
         self.outgoing.has_bulk()
     }
 
-    /// Whom there may be bulk for.
-    pub(crate) fn bulk_targets(&self) -> impl Iterator<Item = SpId> + '_ {
+    /// Whom there may be bulk for, and of how many bytes the message is that is next; one may come twice.
+    pub(crate) fn bulk_targets(&self) -> impl Iterator<Item = (SpId, u64)> + '_ {
         self.outgoing.targets()
     }
 
-    /// The next frame for `to`. Asked while its link has room.
-    pub(crate) fn next_bulk(&mut self, site: &Site<'_>, to: SpId) -> Option<Bulk> {
-        let (bulk, signal) = self.outgoing.next(site.members.handle, to, site.quantum().piece)?;
+    /// The next frame for a service process, one of so many that there is bulk for. Asked while its link has room.
+    pub(crate) fn next_bulk(&mut self, site: &Site<'_>, to: (SpId, usize)) -> Option<Bulk> {
+        let (bulk, signal) = self.outgoing.next(site.members.handle, to, site.quantum())?;
         signal.into_iter().for_each(|step| self.end(step, Ok(())));
         Some(bulk)
     }

@@ -489,26 +489,31 @@ impl Endpoint {
     /// when all links have sent what they had.
     pub(super) fn fill_links(&mut self) {
         let quantum = Quantum::new(&self.node.config, self.node.out.contention);
-        let mut targets: SmallVec<[SpId; 8]> = SmallVec::new();
+        let mut targets: SmallVec<[(SpId, u64); 8]> = SmallVec::new();
         for group in self.node.turns.with_transfers() {
             targets.extend(self.groups.get(&group).into_iter().flat_map(|g| g.transfer.bulk_targets()));
         }
         for (group, _) in self.node.turns.with_repairs() {
-            targets.extend(self.groups.get(&group).map(|g| g.members.right()));
+            targets.extend(self.groups.get(&group).map(|g| (g.members.right(), 0)));
         }
         targets.sort_unstable();
-        targets.dedup();
+        targets.dedup_by(|(next, longer), (to, bytes)| {
+            let same = next == to;
+            *bytes = if same { *longer } else { *bytes };
+            same
+        });
         let links = targets.len();
-        for to in targets {
+        for (to, bytes) in targets {
             let room = self.node.peers.change(to, |peer| {
-                peer.link.set_window(quantum.queued(&self.node.config, links, peer.link.least_round_trip()));
+                let round_trip = peer.link.least_round_trip();
+                peer.link.set_window(quantum.queued(&self.node.config, links, round_trip, bytes));
                 (peer.address.is_some() && peer.link.has_room()).then_some(peer.served)
             });
             let Some(Some(served)) = room else { continue };
             let next = self.node.turns.bulk_after(served).into_iter().find_map(|group| {
                 let g = self.groups.get_mut(&group)?;
                 let (transfer, site) = g.transfer(&mut self.node);
-                let bulk = transfer.next_bulk(&site, to);
+                let bulk = transfer.next_bulk(&site, (to, links));
                 let repair = || {
                     self.node.turns.repairs_of(group).find_map(|instance| {
                         let (mut cx, found) = g.parts((&self.node.config, &mut self.node.out), instance);

@@ -132,8 +132,10 @@ const LEAST_PIECE: u64 = 8 << 10;
 /// Datagrams likewise.
 const LEAST_BATCH: u64 = 4;
 /// A piece that takes longer keeps whoever calls last waiting: several are queued on each link that was there before
-/// it.
-const LONGEST_PIECE: Duration = Duration::from_micros(450);
+/// it. 64 KiB at 1 Gbit/s.
+const LONGEST_PIECE: Duration = Duration::from_nanos(524_288);
+/// A message of at least so many long pieces is sent in long pieces: what the first of them delays evens out later.
+const LONG_PIECES: u64 = 16;
 /// Pieces that each of few links may queue: one acknowledgement tells of several.
 const ON_EACH: u64 = 4;
 /// Pieces that all links may queue together where there are many: all may lead to one receiver.
@@ -179,19 +181,21 @@ impl SmallCalls {
 /// How much of a link one collective may take at once: large pieces are cheap, small ones let small calls in (MC-13).
 ///
 /// The first small call still waits behind what was queued without it, once for each message that it sends on the way
-/// of one: at each service process [`UNHURRIED`] and two round trips of bytes, all links together, and up to a piece
-/// more on each; at the switch what the exchanges of the receiving host have asked for, `pulled` bytes each. What is
-/// queued after it is small.
+/// of one: at each service process [`UNHURRIED`] and two round trips of bytes, all links together, or up to [`ON_EACH`]
+/// pieces on each; at the switch what the exchanges of the receiving host have asked for
+/// ([`under_way`](Quantum::under_way)). What is queued after it is small.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Quantum {
     /// Bytes of one fragment or repair.
     pub(crate) piece: u64,
+    /// The same of a long message ([`LONG_PIECES`]).
+    long_piece: u64,
     /// Bytes asked for of all sources together (SP-5) when they send to nobody else.
     pub(crate) pulled: u64,
-    /// Bytes of a block asked for at once.
-    pub(crate) pull: u64,
-    /// Bytes for which there must be room before more is asked for.
-    pub(crate) pull_room: u64,
+    /// Bytes of a block asked for at once, of a long one a piece.
+    pull: u64,
+    /// So many times that must have room before more is asked for.
+    pulls_together: u64,
     /// Most bytes of a block asked for that have not come.
     of_one_block: u64,
     /// Bytes queued on all links together beyond what a round trip takes.
@@ -211,10 +215,11 @@ impl Quantum {
                 let pulled = config.pull_bytes.min(piece * 4);
                 Quantum {
                     piece,
+                    long_piece: piece,
                     pulled,
                     // Of two sources at a time, so that next to nothing queues at the switch.
                     pull: (pulled / 2).max(1),
-                    pull_room: 0,
+                    pulls_together: 0,
                     of_one_block: pulled,
                     queued: piece * 2,
                     on_each: 1,
@@ -228,9 +233,10 @@ impl Quantum {
                 let pull = fragment.max(LEAST_PIECE);
                 Quantum {
                     piece: fragment,
+                    long_piece: (fragment * 2).min(longest).max(fragment),
                     pulled,
                     pull,
-                    pull_room: pull * 2,
+                    pulls_together: 2,
                     of_one_block: pulled / 2,
                     queued,
                     on_each: ON_EACH,
@@ -242,29 +248,70 @@ impl Quantum {
     /// Bytes asked for, and not here: more where all ranks send to all, so that a part of a source's link is all that
     /// can arrive at a time.
     pub(crate) fn under_way(&self, all_to_all: bool) -> u64 {
-        if all_to_all { self.pulled * 3 / 2 } else { self.pulled }
+        if all_to_all { self.pulled * 7 / 4 } else { self.pulled }
     }
 
-    /// Bytes asked for, and not here, of each of so many blocks that share room for `most` bytes: two pieces at least,
-    /// so that the next is asked for while one comes.
-    pub(crate) fn of_one(&self, most: u64, blocks: usize) -> u64 {
-        (most / blocks.max(1) as u64).max(self.piece * 2).min(self.of_one_block)
+    /// Bytes of one fragment of a message of so many `bytes`, to one of so many links that there is bulk for.
+    pub(crate) fn piece_on(&self, links: usize, bytes: u64) -> u64 {
+        self.piece_of(self.share(self.under_way(true), links), bytes)
+    }
+
+    /// Bytes of one fragment of a message that has a `share` of what may be under way. Two pieces fit into it, so that
+    /// one is asked for while the other comes.
+    fn piece_of(&self, share: u64, bytes: u64) -> u64 {
+        let long = bytes >= self.long_piece * LONG_PIECES && share >= self.long_piece * 2;
+        if long { self.long_piece } else { self.piece }
+    }
+
+    /// What one of so many links has of what may be under way, or one of so many blocks.
+    fn share(&self, under_way: u64, among: usize) -> u64 {
+        (under_way / among.max(1) as u64).min(self.of_one_block)
+    }
+
+    /// What is asked for of each of so many blocks that share room for `most` bytes, of one that has `bytes`.
+    pub(crate) fn pull_of(&self, most: u64, blocks: usize, bytes: u64) -> Pull {
+        let share = self.share(most, blocks);
+        let under_way = share.max(self.piece * 2).min(self.of_one_block);
+        let (at_once, again) = match self.piece_of(share, bytes) {
+            long if long > self.piece => (long, under_way - long),
+            _ => (self.pull, under_way / 2),
+        };
+        Pull { under_way, again, at_once, room: at_once * self.pulls_together }
     }
 
     /// Bytes that each of so many ranks asks for before anything is known of their sources, in all and of each of so
     /// many blocks.
     pub(crate) fn ahead(&self, ranks: usize, blocks: usize) -> (u64, u64) {
-        let all = self.pulled / 2 / ranks.max(1) as u64;
+        let all = self.pulled / 4 / ranks.max(1) as u64;
         (all, (all / blocks.max(1) as u64).max(LEAST_PIECE))
     }
 
     /// Bytes of bulk that may be queued and in flight to one of `links` peers that there is bulk for, with this round
-    /// trip.
-    pub(crate) fn queued(&self, config: &Config, links: usize, round_trip: Option<Duration>) -> u64 {
+    /// trip, when the next piece is of a message of so many `bytes`.
+    pub(crate) fn queued(&self, config: &Config, links: usize, round_trip: Option<Duration>, bytes: u64) -> u64 {
         let under_way = bytes_in(round_trip.unwrap_or_default().min(LONGEST_TRIP) * 2, config.link_rate);
-        let links = links.max(1) as u64;
-        ((self.queued + under_way) / links).max(self.piece * self.on_each.min((ON_ALL / links).max(ON_MANY)))
+        let (piece, links) = (self.piece_on(links, bytes), links.max(1) as u64);
+        ((self.queued + under_way) / links).max(piece * self.on_each.min((ON_ALL / links).max(ON_MANY)))
     }
+}
+
+/// How much is asked for of one block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pull {
+    /// Bytes asked for, and not here, at most: two pieces at least, so that the next is asked for while one comes.
+    pub(crate) under_way: u64,
+    /// More is asked for when no more than this is under way. Of a long message that is at each piece: its sources have
+    /// the more to send meanwhile.
+    pub(crate) again: u64,
+    /// Bytes asked for at once.
+    pub(crate) at_once: u64,
+    /// Bytes for which there must be room, all blocks together, before more is asked for.
+    pub(crate) room: u64,
+}
+
+impl Pull {
+    /// A message is asked for whole.
+    pub(crate) const WHOLE: Pull = Pull { under_way: u64::MAX, again: u64::MAX, at_once: u64::MAX, room: 0 };
 }
 
 /// Bytes that `rate` bit/s carry in a time.
@@ -332,10 +379,10 @@ mod tests {
             assert_eq!(large, alone, "{rate}: nobody has a small call");
             let trip = Some(Duration::from_micros(10));
             assert!(among.piece <= alone.piece && among.pulled <= alone.pulled, "{rate}");
-            assert!(among.queued(&config, 1, trip) < alone.queued(&config, 1, trip), "{rate}");
-            assert_eq!(among.queued(&config, 1000, trip), among.piece, "each link may always have a piece");
+            assert!(among.queued(&config, 1, trip, 0) < alone.queued(&config, 1, trip, 0), "{rate}");
+            assert_eq!(among.queued(&config, 1000, trip, 0), among.piece, "each link may always have a piece");
             let long = Some(Duration::from_secs(1));
-            assert_eq!(among.queued(&config, 1, long), among.queued(&config, 1, Some(LONGEST_TRIP)), "{rate}");
+            assert_eq!(among.queued(&config, 1, long, 0), among.queued(&config, 1, Some(LONGEST_TRIP), 0), "{rate}");
             let pace = Pace::new(&config, Share::even(1, 1));
             let contended = pace.contended(&config);
             assert!(contended.batch <= pace.batch && contended.rate < pace.rate, "{rate}");

@@ -19,8 +19,8 @@
 //! there is enough of it for several pieces, so that one CTS asks for them.
 //!
 //! Invariants: every byte is asked for once; of each collective and of all tagged messages together at most
-//! [`Config::pull_bytes`](crate::Config) are under way, of an all-to-all half as many more, or one piece, beside what
-//! was cleared early. Never sees payload.
+//! [`Config::pull_bytes`](crate::Config) are under way, of an all-to-all three quarters as many more, or one piece,
+//! beside what was cleared early. Never sees payload.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,7 +33,7 @@ use super::{Ended, Outbound, Posting, Site};
 use crate::error::CollectiveError;
 use crate::ids::{InstanceId, SpId};
 use crate::interface::{MemRef, Order, Region};
-use crate::multicast::pacing::Quantum;
+use crate::multicast::pacing::{Pull, Quantum};
 use crate::outbox::{Quota, Staging};
 use crate::wire::{Cts, EarlyCts, Few, Fragment, MAX_CTS, MAX_DONE, Message, Number, Origin, Scope, TransferMessage};
 
@@ -149,12 +149,12 @@ impl Credit {
         self.under_way == 0 || self.under_way.saturating_add(more) <= self.most(quantum)
     }
 
-    /// Bytes of one message that may be under way, and those asked for at once. Tagged messages are asked for whole:
-    /// whoever receives one waits for that one.
-    fn of_one(&self, account: Account, quantum: Quantum) -> (u64, u64) {
+    /// What is asked for of a message of so many bytes. Tagged messages are asked for whole: whoever receives one waits
+    /// for that one.
+    fn pull(&self, account: Account, quantum: Quantum, bytes: u64) -> Pull {
         match account {
-            Some(_) => (quantum.of_one(self.most(quantum), self.messages), quantum.pull),
-            None => (u64::MAX, u64::MAX),
+            Some(_) => quantum.pull_of(self.most(quantum), self.messages, bytes),
+            None => Pull::WHOLE,
         }
     }
 }
@@ -350,20 +350,18 @@ impl Incoming {
     pub(super) fn grant(&mut self, site: &mut Site<'_>, account: Account) {
         let Some(credit) = self.credits.get_mut(&account) else { return };
         let quantum = site.quantum();
-        if credit.queue.is_empty() || (account.is_some() && !credit.has_room(quantum, quantum.pull_room)) {
-            return;
-        }
-        let (of_one, pull) = credit.of_one(account, quantum);
         let mut granted_now: BTreeMap<SpId, BTreeMap<Number, u64>> = BTreeMap::new();
         while let Some(&(granted, order, key)) = credit.queue.first() {
             let Some(coming) = self.coming.get_mut(&key) else { unreachable!("forgotten together") };
-            let piece = (coming.bytes - granted).min(pull);
-            if granted > coming.got && granted + piece - coming.got > of_one {
+            let pull = credit.pull(account, quantum, coming.bytes);
+            let piece = (coming.bytes - granted).min(pull.at_once);
+            if granted > coming.got && granted + piece - coming.got > pull.under_way {
                 // Comes back when some of it has come.
                 credit.queue.remove(&(granted, order, key));
                 continue;
             }
-            if !credit.has_room(quantum, piece) {
+            let least = if granted_now.is_empty() { pull.room.max(piece) } else { piece };
+            if !credit.has_room(quantum, least) {
                 break;
             }
             credit.queue.remove(&(granted, order, key));
@@ -423,8 +421,8 @@ impl Incoming {
         }
         let (whole, has_more) = (coming.got == coming.bytes, coming.granted < coming.bytes);
         if has_more {
-            let (of_one, _) = credit.of_one(account, site.quantum());
-            if coming.granted - coming.got <= of_one / 2 {
+            let pull = credit.pull(account, site.quantum(), coming.bytes);
+            if coming.granted - coming.got <= pull.again {
                 credit.queue.insert((coming.granted, distance(site.members.ranks(), &name), key));
             }
         }

@@ -30,6 +30,7 @@ use crate::ids::{GroupHandle, InstanceId, SpId};
 use crate::instance::tagged::TAGGED;
 use crate::interface::{MemRef, Payload};
 use crate::link::{Tag, Tagged};
+use crate::multicast::pacing::Quantum;
 use crate::wire::{
     Cts, EarlyCts, Few, Fragment, MAX_PIECES_OF_DATA, Message, Number, Origin, Piece, Rts, Scope, TransferMessage,
 };
@@ -296,17 +297,24 @@ impl Outgoing {
         !self.offers.is_empty() || !self.queues.is_empty()
     }
 
-    /// Whom there may be bulk for.
-    pub(super) fn targets(&self) -> impl Iterator<Item = SpId> + '_ {
-        self.offers.keys().chain(self.queues.keys()).copied()
+    /// Whom there may be bulk for, and of how many bytes the message is that is next; one may come twice.
+    pub(super) fn targets(&self) -> impl Iterator<Item = (SpId, u64)> + '_ {
+        let offers = self.offers.keys().map(|to| (*to, 0));
+        offers.chain(self.queues.firsts().map(|(to, id)| (*to, self.flows[id].message.from.len)))
     }
 
-    /// The next frame for `to`, with pieces of `most` bytes at most; and a signal that is done with it.
-    pub(super) fn next(&mut self, group: GroupHandle, to: SpId, most: u64) -> Option<(Bulk, Option<StepOf>)> {
-        if let Some(bulk) = self.next_offer(group, to, most) {
+    /// The next frame for `to`, one of so many links that there is bulk for; and a signal that is done with it.
+    pub(super) fn next(
+        &mut self,
+        group: GroupHandle,
+        (to, links): (SpId, usize),
+        quantum: Quantum,
+    ) -> Option<(Bulk, Option<StepOf>)> {
+        if let Some(bulk) = self.next_offer(group, to, quantum.piece) {
             return Some((bulk, None));
         }
         let Flow { number, message, .. } = self.flows[self.queues.first(&to)?];
+        let most = quantum.piece_on(links, message.from.len);
         match number {
             Some(_) => Some((self.next_data(group, to, &message, most), None)),
             None => self.next_expected(group, to, most),

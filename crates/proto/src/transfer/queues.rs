@@ -36,6 +36,11 @@ impl<K: Copy + Ord, T> Queues<K, T> {
         self.queues.keys()
     }
 
+    /// The first entry of each key.
+    pub(super) fn firsts(&self) -> impl Iterator<Item = (&K, &T)> {
+        self.queues.iter().filter_map(|(key, queue)| Some((key, queue.front()?)))
+    }
+
     pub(super) fn first_key(&self) -> Option<K> {
         self.queues.first_key_value().map(|(key, _)| *key)
     }
