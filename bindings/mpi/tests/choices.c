@@ -8,6 +8,7 @@
  *   choices large N         N nonblocking ones of 512 KiB on a duplicate of it, behind ten others and a barrier
  *   choices mixed N         blocking and nonblocking ones of many sizes on three communicators, ranks delayed at random
  *   choices duplicates N    N communicators made and freed, then N at once
+ *   choices idup N          as blocking, on a communicator of MPI_Comm_idup
  *   choices reductions N    N allreduces of 4 KiB
  *   choices mapped N        rank 0 prints how many of N blocks of 160 KiB malloc maps by themselves
  *   choices connections N   rank 0 prints how many TCP sockets each rank has after N allreduces
@@ -199,6 +200,17 @@ static void connections(int calls)
         printf("%d\n", received[at]);
 }
 
+static void idup(int calls)
+{
+    MPI_Comm dup;
+    MPI_Request request;
+    MPI_Comm_idup(MPI_COMM_WORLD, &dup, &request);
+    MPI_Wait(&request, MPI_STATUS_IGNORE);
+    for (int call = 0; call < calls; call++)
+        gather(dup, 1024, 1, call);
+    MPI_Comm_free(&dup);
+}
+
 int main(int argc, char **argv)
 {
     MPI_Init(&argc, &argv);
@@ -219,6 +231,8 @@ int main(int argc, char **argv)
         mixed(calls);
     if (strcmp(what, "duplicates") == 0)
         duplicates(calls);
+    if (strcmp(what, "idup") == 0)
+        idup(calls);
     if (strcmp(what, "reductions") == 0)
         reductions(calls);
     if (strcmp(what, "mapped") == 0)

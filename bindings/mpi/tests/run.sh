@@ -339,6 +339,9 @@ choices() { # natively or offloaded; with the fake alone
   check "$mpi: 1000 communicators come and go" chooses duplicates 1000
   check "$mpi: they left nothing" [ "$(grep -o '"communicators":1,' "$work/report.json" | wc -l)" = 4 ]
   check "$mpi: they had no groups" grep -q 'collectives=0' "$work/left"
+  choice=offload
+  check "$mpi: a communicator of MPI_Comm_idup" chooses idup 20
+  check "$mpi: has all its calls offloaded" grep -q '"allgather_offloaded":20,"allgather_native":0,' "$work/report.json"
   choice=native
   check "$mpi: everything native" warned_never "$built/choices" blocking 20
   choice=fast
