@@ -498,9 +498,10 @@ impl Endpoint {
         }
         targets.sort_unstable();
         targets.dedup_by(|(next, longer), (to, bytes)| {
-            let same = next == to;
-            *bytes = if same { *longer } else { *bytes };
-            same
+            if next == to {
+                *bytes = *longer;
+            }
+            next == to
         });
         let links = targets.len();
         for (to, bytes) in targets {

@@ -194,7 +194,7 @@ pub(crate) struct Quantum {
     pub(crate) pulled: u64,
     /// Bytes of a block asked for at once, of a long one a piece.
     pull: u64,
-    /// So many times that must have room before more is asked for.
+    /// More is asked for when there is room for so many times what is asked for at once.
     pulls_together: u64,
     /// Most bytes of a block asked for that have not come.
     of_one_block: u64,
@@ -300,8 +300,8 @@ impl Quantum {
 pub(crate) struct Pull {
     /// Bytes asked for, and not here, at most: two pieces at least, so that the next is asked for while one comes.
     pub(crate) under_way: u64,
-    /// More is asked for when no more than this is under way. Of a long message that is at each piece: its sources have
-    /// the more to send meanwhile.
+    /// More is asked for when no more than this is under way: half of it, or of a long message all but one piece, so that
+    /// its source always has something to send.
     pub(crate) again: u64,
     /// Bytes asked for at once.
     pub(crate) at_once: u64,

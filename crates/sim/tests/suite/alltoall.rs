@@ -157,8 +157,8 @@ fn sp_5_every_link_is_kept_busy() {
     }
 }
 
-/// A message of 1 MiB and more comes in pieces twice as long where few sources share what is asked for, and the links
-/// are as busy by that (SP-5): a frame costs the processors of both ends more than its bytes do.
+/// A message of 1 MiB comes in pieces twice as long where few sources share what is asked for (SP-5): a frame costs the
+/// processors of both ends more than its bytes do.
 #[test]
 fn sp_5_long_messages_come_in_long_pieces() {
     for (hosts, bytes, long) in [(4, 1u64 << 20, true), (4, 256 << 10, false), (16, 1 << 20, false)] {
