@@ -95,7 +95,7 @@ pub struct Config {
     /// Most datagrams of one multicast batch.
     pub batch_chunks: u32,
     /// Payload bytes of one unicast fragment. Larger ones cost less processor time, but hold up the other receivers of
-    /// their source: on slow links they are smaller, and twice as large in long messages of few sources. With 40 KiB
+    /// their source: on slow links they are smaller, and in long messages of few sources larger. With 40 KiB
     /// sixteen hosts that call apart can overflow the queue of a switch port. Blocks of a power of two are whole pieces
     /// of those that [`Config::on_links`] gives.
     pub fragment_bytes: u32,

@@ -36,12 +36,14 @@ mod peers;
 mod sizes;
 mod tagged;
 mod turns;
+mod uplink;
 
 use early::Early;
 use groups::{FailedGroup, Group};
 use offers::{Offers, Withdrawn};
 use peers::{Loss, Peers};
 use turns::{Load, Turns};
+use uplink::Uplink;
 
 /// Multicast batches in the hands of the driver at once.
 const MAX_BATCHES: usize = 16;
@@ -71,6 +73,7 @@ pub struct Endpoint {
     batches: BTreeMap<u64, SentBatch>,
     next_token: u64,
     pacer: Pacer,
+    uplink: Uplink,
 }
 
 /// What all groups of a service process work with.
@@ -129,6 +132,7 @@ impl Endpoint {
             batches: BTreeMap::new(),
             next_token: seed | 1,
             pacer: Pacer::new(config.link_rate, config.switch_queue),
+            uplink: Uplink::new(config.link_rate),
             node: Node {
                 id,
                 out: Outbox::new(&config),
@@ -466,7 +470,7 @@ impl Endpoint {
     #[must_use]
     pub fn next_transmit(&self) -> Option<Instant> {
         let pacer = self.wants_to_multicast().then(|| self.pacer.next());
-        self.node.peers.next_poll().into_iter().chain(pacer).min()
+        [self.node.peers.next_poll(), self.uplink.poll_timeout(), pacer].into_iter().flatten().min()
     }
 
     /// What is in flight at `now`, and what it waits for.

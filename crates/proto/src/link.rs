@@ -210,6 +210,11 @@ impl Link {
         self.entries.len() < WINDOW && self.payload_bytes < self.window
     }
 
+    /// Bytes of payload queued and in flight.
+    pub(crate) fn payload_bytes(&self) -> u64 {
+        self.payload_bytes
+    }
+
     /// Messages queued or in flight.
     #[must_use]
     pub fn backlog(&self) -> usize {

@@ -74,6 +74,8 @@ pub(super) struct Peers {
     timers: Deadlines<SpId>,
     past: PastPeers,
     backlog: usize,
+    /// Bytes of payload in them.
+    payload: u64,
     retransmissions: u64,
     /// Peers that may be sent something yet.
     met: usize,
@@ -192,6 +194,7 @@ impl Peers {
             after.unheard.into_iter().for_each(|user| *self.unheard.entry(user).or_default() += 1);
         }
         self.backlog = self.backlog - before.backlog + after.backlog;
+        self.payload = self.payload - before.payload + after.payload;
         self.retransmissions += after.retransmissions - before.retransmissions;
     }
 
@@ -504,6 +507,9 @@ impl Endpoint {
             next == to
         });
         let links = targets.len();
+        let now = self.node.out.now;
+        let is_shut = self.uplink.is_shut(now, &self.node.config, self.node.peers.payload);
+        self.uplink.is_awaited = false;
         for (to, bytes) in targets {
             let room = self.node.peers.change(to, |peer| {
                 let round_trip = peer.link.least_round_trip();
@@ -513,6 +519,11 @@ impl Endpoint {
             let Some(Some(served)) = room else { continue };
             let next = self.node.turns.bulk_after(served).into_iter().find_map(|group| {
                 let g = self.groups.get_mut(&group)?;
+                let over_link = g.members.is_elsewhere(to);
+                if over_link && is_shut {
+                    self.uplink.is_awaited = true;
+                    return None;
+                }
                 let (transfer, site) = g.transfer(&mut self.node);
                 let bulk = transfer.next_bulk(&site, (to, links));
                 let repair = || {
@@ -521,9 +532,12 @@ impl Endpoint {
                         found?.next_repair(&mut cx, to)
                     })
                 };
-                Some((group, bulk.or_else(repair)?))
+                Some((group, over_link, bulk.or_else(repair)?))
             });
-            let Some((group, bulk)) = next else { continue };
+            let Some((group, over_link, bulk)) = next else { continue };
+            if over_link {
+                self.uplink.sent(now, &self.node.config, bulk.payload.iter().map(|piece| piece.len).sum());
+            }
             self.node.peers.serve(to, group);
             let owner = owner_of(group, bulk.instance, &bulk.payload);
             self.node.peers.push(self.node.out.now, to, (&bulk.message, bulk.payload), Acked { owner, tag: bulk.tag });

@@ -234,6 +234,11 @@ impl Members {
         self.sps[(self.me as usize + 1) % self.sps.len()]
     }
 
+    /// Whether the link of this host leads to a service process.
+    pub(crate) fn is_elsewhere(&self, sp: SpId) -> bool {
+        self.index_of(sp).is_some_and(|at| self.host_of[at as usize] != self.host_of[self.me as usize])
+    }
+
     pub(crate) fn others(&self) -> impl Iterator<Item = SpId> + '_ {
         let me = self.me as usize;
         self.sps.iter().enumerate().filter(move |(i, _)| *i != me).map(|(_, s)| *s)

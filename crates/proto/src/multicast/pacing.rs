@@ -134,8 +134,11 @@ const LEAST_BATCH: u64 = 4;
 /// A piece that takes longer keeps whoever calls last waiting: several are queued on each link that was there before
 /// it. 64 KiB at 1 Gbit/s.
 const LONGEST_PIECE: Duration = Duration::from_nanos(524_288);
-/// A message of at least so many long pieces is sent in long pieces: what the first of them delays evens out later.
-const LONG_PIECES: u64 = 16;
+/// The pieces of long messages take no more than twice that time, and have no more bytes: twice as many would take an
+/// all-to-all at 10 Gbit/s a tenth longer.
+const LONG_PIECE: u64 = 128 << 10;
+/// A long message has so many of them at least: what the first of them delays evens out later.
+const LONG_PIECES: u64 = 8;
 /// Pieces that each of few links may queue: one acknowledgement tells of several.
 const ON_EACH: u64 = 4;
 /// Pieces that all links may queue together where there are many: all may lead to one receiver.
@@ -188,7 +191,7 @@ impl SmallCalls {
 pub(crate) struct Quantum {
     /// Bytes of one fragment or repair.
     pub(crate) piece: u64,
-    /// The same of a long message ([`LONG_PIECES`]).
+    /// The same of the longest messages ([`LONG_PIECE`]).
     long_piece: u64,
     /// Bytes asked for of all sources together (SP-5) when they send to nobody else.
     pub(crate) pulled: u64,
@@ -233,7 +236,7 @@ impl Quantum {
                 let pull = fragment.max(LEAST_PIECE);
                 Quantum {
                     piece: fragment,
-                    long_piece: (fragment * 2).min(longest).max(fragment),
+                    long_piece: LONG_PIECE.min(longest * 2).max(fragment),
                     pulled,
                     pull,
                     pulls_together: 2,
@@ -259,8 +262,12 @@ impl Quantum {
     /// Bytes of one fragment of a message that has a `share` of what may be under way. Two pieces fit into it, so that
     /// one is asked for while the other comes.
     fn piece_of(&self, share: u64, bytes: u64) -> u64 {
-        let long = bytes >= self.long_piece * LONG_PIECES && share >= self.long_piece * 2;
-        if long { self.long_piece } else { self.piece }
+        let most = self.long_piece.min(share / 2).min(bytes / LONG_PIECES);
+        let mut piece = self.piece;
+        while piece * 2 <= most {
+            piece *= 2;
+        }
+        piece
     }
 
     /// What one of so many links has of what may be under way, or one of so many blocks.
@@ -300,8 +307,8 @@ impl Quantum {
 pub(crate) struct Pull {
     /// Bytes asked for, and not here, at most: two pieces at least, so that the next is asked for while one comes.
     pub(crate) under_way: u64,
-    /// More is asked for when no more than this is under way: half of it, or of a long message all but one piece, so that
-    /// its source always has something to send.
+    /// More is asked for when no more than this is under way: half of it, or of a long message all but one piece, so
+    /// that its source always has something to send.
     pub(crate) again: u64,
     /// Bytes asked for at once.
     pub(crate) at_once: u64,

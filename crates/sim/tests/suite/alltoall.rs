@@ -17,18 +17,16 @@ const PIECE: Duration = Duration::from_nanos(524_288);
 /// Fragments for each piece of full length: the last one of what is asked for at once is shorter.
 const MOST_FRAGMENTS: u64 = 2;
 /// Frames without payload for each one with: requests, acknowledgements and announcements.
-const MOST_CONTROL: f64 = 1.4;
+const MOST_CONTROL: f64 = 1.5;
 /// Of what the links need for the payload: headers take 5 %, the first requests and the last pieces the rest.
 const MOST_TIME: f64 = 1.14;
-/// The same from the last call on, when ranks call up to half a millisecond apart: what the early ones were asked for
-/// first is not what the links would need then.
+/// The same from the last call on, when ranks call apart: what the early ones were asked for first is not what the
+/// links would need then.
 const MOST_TIME_APART: f64 = 1.25;
-/// The same of long blocks, which have time to even that out.
+/// The same of long blocks, which have time to even that out, and among many hosts.
 const MOST_TIME_APART_LONG: f64 = 1.15;
 /// The same of blocks that a link carries in a few pieces.
 const MOST_TIME_APART_SHORT: f64 = 1.32;
-/// The same among many hosts, where each waits for more sources in turn.
-const MOST_TIME_APART_SHORT_MANY: f64 = 1.3;
 
 /// Four ranks, of which the last is late.
 fn with_a_late_rank(per_host: usize, pattern: Pattern, bytes: u64) -> Scenario {
@@ -176,20 +174,23 @@ fn sp_5_long_messages_come_in_long_pieces() {
 #[test]
 fn sp_5_links_stay_busy_when_ranks_call_apart() {
     let gigabit = 1_000_000_000;
-    for (hosts, rate, bytes, most) in [
-        (4, gigabit, 1u64 << 20, MOST_TIME_APART),
-        (4, gigabit, 4 << 20, MOST_TIME_APART_LONG),
-        (4, gigabit / 4, 256 << 10, MOST_TIME_APART_SHORT),
-        (4, gigabit / 4, 1 << 20, MOST_TIME_APART),
-        (8, gigabit, 1 << 20, MOST_TIME_APART_SHORT),
-        (16, gigabit, 256 << 10, MOST_TIME_APART_SHORT_MANY),
-        (4, gigabit * 10, 4 << 20, MOST_TIME_APART),
-        (16, gigabit * 10, 1 << 20, MOST_TIME_APART_SHORT),
+    for (hosts, rate, bytes, micros, most) in [
+        (4, gigabit, 1u64 << 20, 500, MOST_TIME_APART),
+        (4, gigabit, 1 << 20, 2000, MOST_TIME_APART_SHORT),
+        (4, gigabit, 4 << 20, 500, MOST_TIME_APART_LONG),
+        (4, gigabit, 4 << 20, 2000, MOST_TIME_APART_LONG),
+        (4, gigabit / 4, 256 << 10, 500, MOST_TIME_APART_SHORT),
+        (4, gigabit / 4, 1 << 20, 500, MOST_TIME_APART_LONG),
+        (8, gigabit, 1 << 20, 500, MOST_TIME_APART_LONG),
+        (8, gigabit, 1 << 20, 2000, MOST_TIME_APART),
+        (16, gigabit, 256 << 10, 500, MOST_TIME_APART),
+        (4, gigabit * 10, 4 << 20, 500, MOST_TIME_APART),
+        (16, gigabit * 10, 1 << 20, 500, MOST_TIME_APART_LONG),
     ] {
         for seed in 0..4 {
             let mut random = ChaCha8Rng::seed_from_u64(seed);
             let late: Vec<_> =
-                (0..hosts).map(|rank| (rank, Duration::from_micros(random.random_range(0..500)))).collect();
+                (0..hosts).map(|rank| (rank, Duration::from_micros(random.random_range(0..micros)))).collect();
             let last = late.iter().map(|(_, by)| *by).max().expect("some hosts");
             let mut scenario = Scenario::allgather(hosts, 0).on_links(rate);
             scenario.groups[0].calls = vec![CallPlan { late, ..CallPlan::of(Pattern::Alltoall, bytes) }];
@@ -200,5 +201,21 @@ fn sp_5_links_stay_busy_when_ranks_call_apart() {
             assert!(outcome.counters.iter().all(|c| c.link_retransmissions == 0), "{case}: a queue overflowed");
             assert!(took < limit.mul_f64(most), "{case}: {took:?} from the last call on where {limit:?} is the limit");
         }
+    }
+}
+
+/// A link that carries ten times what it is said to, as those of virtual machines may, is not held to what it is said
+/// to carry.
+#[test]
+fn sp_5_a_link_may_be_faster_than_it_is_said_to_be() {
+    for hosts in [2, 4] {
+        let mut scenario = Scenario::allgather(hosts, 0).on_links(1_000_000_000);
+        scenario.network.rate *= 10;
+        scenario.network.queue_bytes *= 4;
+        scenario.groups[0].calls = vec![CallPlan::of(Pattern::Alltoall, 4 << 20)];
+        let outcome = run(&scenario, 1).unwrap_or_else(|failure| panic!("{failure}"));
+        let limit = Duration::from_secs_f64((hosts as f64 - 1.0) * (4u64 << 20) as f64 * 8.0 / 10e9);
+        let ended = *outcome.ends.values().max().expect("a call for each rank");
+        assert!(ended < limit * 2, "{hosts} hosts: {ended:?} where {limit:?} is the limit");
     }
 }

@@ -49,6 +49,8 @@ pub(super) struct Standing {
     pub(super) timer: Option<Instant>,
     /// Messages that wait to be sent or acknowledged.
     pub(super) backlog: usize,
+    /// Bytes of payload in them.
+    pub(super) payload: u64,
     pub(super) dormant: bool,
     /// Its address is known, and it may be sent something yet.
     pub(super) met: bool,
@@ -117,6 +119,7 @@ impl Peer {
             beat: link.beat_at().filter(|_| reachable),
             timer: timers.into_iter().flatten().min(),
             backlog: if self.dormant { 0 } else { link.backlog() },
+            payload: link.payload_bytes(),
             dormant: self.dormant,
             met,
             unheard: self.named_by.filter(|_| met && !link.heard()),
