@@ -234,6 +234,11 @@ pub enum Payload {
     Pieces(Arc<[MemRef]>),
 }
 
+/// Bytes of all pieces together.
+pub(crate) fn payload_bytes(pieces: &[MemRef]) -> u64 {
+    pieces.iter().map(|piece| piece.len).sum()
+}
+
 impl Deref for Payload {
     type Target = [MemRef];
 

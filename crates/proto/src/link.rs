@@ -36,7 +36,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::ids::{CallId, GroupHandle, InstanceId, Instant};
-use crate::interface::{FrameBytes, MemRef, Payload, Region};
+use crate::interface::{FrameBytes, MemRef, Payload, Region, payload_bytes};
 use crate::link::round_trip::{RoundTrip, micros};
 use crate::link::serial::{compare32, expand32};
 use crate::wire::{FrameHeader, FrameKind, Message};
@@ -281,7 +281,7 @@ impl Link {
             body.clear();
             return self.spare.push(body);
         }
-        self.payload_bytes += bytes(&payload);
+        self.payload_bytes += payload_bytes(&payload);
         self.entries.push_back(Entry { body, payload, owner, tag });
     }
 
@@ -308,7 +308,7 @@ impl Link {
     /// are appended to `gone`.
     pub fn forget_unsent(&mut self, gone: &mut Vec<Acked>) {
         for e in self.entries.drain((self.highest_sent - self.una) as usize..) {
-            self.payload_bytes -= bytes(&e.payload);
+            self.payload_bytes -= payload_bytes(&e.payload);
             gone.push(e.acked());
         }
     }
@@ -319,7 +319,7 @@ impl Link {
             let message = Message::decode(&e.body).expect("own messages decode");
             e.body.clear();
             message.without_payload().encode(&mut e.body);
-            self.payload_bytes -= bytes(&std::mem::take(&mut e.payload));
+            self.payload_bytes -= payload_bytes(&std::mem::take(&mut e.payload));
             owned += usize::from(e.owner.take().is_some());
             e.tag = None;
         }
@@ -401,7 +401,7 @@ impl Link {
         }
         // What was sent is kept until it is acknowledged.
         for mut e in self.entries.drain(..(ack - self.una) as usize) {
-            self.payload_bytes -= bytes(&e.payload);
+            self.payload_bytes -= payload_bytes(&e.payload);
             acked.push(e.acked());
             if self.spare.len() < MAX_SPARE {
                 e.body.clear();
@@ -450,7 +450,7 @@ impl Link {
         if self.timer.is_none() {
             self.timer = Some(now + self.rto());
         }
-        self.unasked_bytes += bytes(&payload);
+        self.unasked_bytes += payload_bytes(&payload);
         // The round trip is measured before anything is queued; whoever waits for room hears of it when the window is
         // nearly full. The rest is acknowledged by what goes the other way.
         let fills = !payload.is_empty() && self.unasked_bytes >= self.window / 4 * 3;
@@ -501,7 +501,7 @@ impl Link {
             to: self.other,
             seq: seq as u32,
             ack: self.expected as u32,
-            payload_len: bytes(payload) as u32,
+            payload_len: payload_bytes(payload) as u32,
             clock: micros(now),
             echo,
             echo_age,
@@ -525,10 +525,6 @@ impl Link {
     pub fn ack_due(&self) -> Option<Instant> {
         self.ack_due
     }
-}
-
-fn bytes(payload: &[MemRef]) -> u64 {
-    payload.iter().map(|piece| piece.len).sum()
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use smallvec::SmallVec;
 use crate::config::Config;
 use crate::ids::{GroupHandle, InstanceId, Instant, SpId};
 use crate::instance::tagged::TAGGED;
-use crate::interface::{Event, MemRef, Payload, Region, Transmit};
+use crate::interface::{Event, MemRef, Payload, Region, Transmit, payload_bytes};
 use crate::link::{Acked, Link, Owner, Place, Received, Tag, Tagged};
 use crate::multicast::pacing::Quantum;
 use crate::wire::{FrameHeader, GroupMessage, Message};
@@ -74,7 +74,7 @@ pub(super) struct Peers {
     timers: Deadlines<SpId>,
     past: PastPeers,
     backlog: usize,
-    /// Bytes of payload in them.
+    /// Bytes of payload in messages that wait to be sent or acknowledged.
     payload: u64,
     retransmissions: u64,
     /// Peers that may be sent something yet.
@@ -488,8 +488,8 @@ impl Endpoint {
     }
 
     /// Moves bulk (fragments, repairs) of the collectives in flight to links that have room, one piece to each, of the
-    /// groups in turn (MC-13): what comes meanwhile waits behind no more than that while the fabric is full. Called
-    /// when all links have sent what they had.
+    /// groups in turn (MC-13): what comes meanwhile waits behind no more than that while the fabric is full. Nothing
+    /// goes to other hosts while the link of this one has enough to send. Called when all links have sent what they had.
     pub(super) fn fill_links(&mut self) {
         let quantum = Quantum::new(&self.node.config, self.node.out.contention);
         let mut targets: SmallVec<[(SpId, u64); 8]> = SmallVec::new();
@@ -536,11 +536,11 @@ impl Endpoint {
             });
             let Some((group, over_link, bulk)) = next else { continue };
             if over_link {
-                self.uplink.sent(now, &self.node.config, bulk.payload.iter().map(|piece| piece.len).sum());
+                self.uplink.sent(now, &self.node.config, payload_bytes(&bulk.payload));
             }
             self.node.peers.serve(to, group);
             let owner = owner_of(group, bulk.instance, &bulk.payload);
-            self.node.peers.push(self.node.out.now, to, (&bulk.message, bulk.payload), Acked { owner, tag: bulk.tag });
+            self.node.peers.push(now, to, (&bulk.message, bulk.payload), Acked { owner, tag: bulk.tag });
             self.groups.get_mut(&group).into_iter().for_each(|g| g.run_steps(&mut self.node));
         }
     }

@@ -13,7 +13,7 @@ use super::{Context, Instance, Local, Phase};
 use crate::deadlines::Deadlines;
 use crate::group::members::Members;
 use crate::ids::{Channel, Instant, SpId};
-use crate::interface::{CallKind, MemRef, Order};
+use crate::interface::{CallKind, MemRef, Order, payload_bytes};
 use crate::multicast::block::{Block, Patience};
 use crate::multicast::pacing::Share;
 use crate::transfer::Bulk;
@@ -494,7 +494,7 @@ impl Instance {
             let ranges = runs.iter().map(|run| (run.start as u32, (run.end - run.start) as u32)).collect();
             let bytes: Vec<Range<u64>> = runs.into_iter().map(|run| block.byte_range(run)).collect();
             let payload: Vec<MemRef> = bytes.into_iter().map(|bytes| self.whereabouts(cx, source, bytes)).collect();
-            cx.out.counters.retransmitted_bytes += payload.iter().map(|piece| piece.len).sum::<u64>();
+            cx.out.counters.retransmitted_bytes += payload_bytes(&payload);
             let repair = InstanceMessage::Multicast(MulticastMessage::Repair { source, ranges });
             let message = Message::instance(cx.members.handle, self.id, repair);
             return Some(Bulk { instance: self.id, message, payload: payload[..].into(), tag: None });

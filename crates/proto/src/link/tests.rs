@@ -69,7 +69,7 @@ fn payload_is_bounded_by_bytes_until_it_is_acknowledged_or_void() {
     a.set_window(200);
     assert!(!a.has_room());
     for (frame, payload) in std::iter::from_fn(|| a.poll(Instant(0))).collect::<Vec<_>>() {
-        let (header, body) = FrameHeader::decode(&frame, bytes(&payload) as u32).expect("own frames decode");
+        let (header, body) = FrameHeader::decode(&frame, payload_bytes(&payload) as u32).expect("own frames decode");
         b.handle(Instant(0), &header, body, &mut Vec::new());
     }
     drain(&mut b, Instant(0)).iter().for_each(|frame| feed(&mut a, Instant(0), frame, &mut Vec::new()));
@@ -85,7 +85,7 @@ fn a_window_that_shrinks_does_not_leave_bulk_waiting() {
     let exchange = |a: &mut Link, b: &mut Link| {
         let sent: Vec<_> = std::iter::from_fn(|| a.poll(Instant(0))).collect();
         for (frame, payload) in &sent {
-            let (header, body) = FrameHeader::decode(frame, bytes(payload) as u32).expect("own frames decode");
+            let (header, body) = FrameHeader::decode(frame, payload_bytes(payload) as u32).expect("own frames decode");
             b.handle(Instant(0), &header, body, &mut Vec::new());
         }
         drain(b, Instant(0)).iter().for_each(|frame| feed(a, Instant(0), frame, &mut Vec::new()));
