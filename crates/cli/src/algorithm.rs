@@ -7,7 +7,8 @@ use std::fs;
 use std::path::Path;
 
 use outboard_bench::{Call, Collective, LaunchError};
-use outboard_plan::selection::{self, Case, Choice, Rule, Tuning};
+use outboard_lab::LabSpec;
+use outboard_plan::selection::{self, Case, Choice, Links, Rate, Rule, Tuning};
 use outboard_service::settings::{EAGER_BYTES, read_tuning};
 
 use crate::error::CliError;
@@ -31,13 +32,14 @@ pub(crate) struct Algorithms {
     /// The tuning is somebody's.
     tuned: bool,
     multicast: bool,
+    link_rate: Rate,
 }
 
 impl Algorithms {
     /// How [`DaemonArgs`] have it: `ring` and `multicast` of an allgather or a broadcast say whether the daemons
     /// multicast, all other names are those of the collective's algorithms; `multicast` leaves the choice of others to
-    /// the group.
-    pub(crate) fn of(collective: Collective, daemons: &DaemonArgs) -> Result<Self, CliError> {
+    /// the group. Where `lab` does not limit its links, interfaces name a rate that is fast.
+    pub(crate) fn of(collective: Collective, daemons: &DaemonArgs, lab: &LabSpec) -> Result<Self, CliError> {
         let failed = |why: String| CliError::Failed(format!("--algorithm {}: {why}", daemons.algorithm));
         let gathers_all = matches!(collective, Collective::Allgather | Collective::Allgatherv | Collective::Broadcast);
         let of_daemons = daemons.algorithm == MULTICAST || (gathers_all && daemons.algorithm == RING);
@@ -49,15 +51,16 @@ impl Algorithms {
             None if daemons.algorithm == PULL => None,
             None => return Err(failed(format!("{collective} has no other than {PULL}"))),
         };
+        let link_rate = Rate::bits_per_second(lab.link().rate_bits_per_s().unwrap_or(u64::MAX));
         let mut tuning = match &daemons.tuning {
             Some(path) => read_tuning(path).map_err(CliError::said)?,
-            None => Tuning::untuned(!without),
+            None => Tuning::untuned(Links::between(lab.hosts().into(), link_rate)),
         };
         if let (Some(collective), Some(choice)) = (chosen_for, asked) {
             tuning.rules.insert(collective, vec![Rule { up_to: None, ranks: None, choice }]);
         }
         let tuned = asked.is_some() || daemons.tuning.is_some();
-        Ok(Self { collective: chosen_for, tuning, asked, tuned, multicast: !without })
+        Ok(Self { collective: chosen_for, tuning, asked, tuned, multicast: !without, link_rate })
     }
 
     /// Refuses `call` if the algorithm asked for cannot carry it out.
@@ -80,7 +83,8 @@ impl Algorithms {
         let (ranks, hosts) = (call.ranks(), call.hosts);
         // Ranks of one host need no network.
         let multicast = self.multicast || hosts == 1;
-        let case = Case { collective, ranks, hosts, bytes: call.bytes, multicast };
+        let links = Links::between(hosts, self.link_rate);
+        let case = Case { collective, ranks, hosts, bytes: call.bytes, multicast, links };
         let eager_bytes = if hosts == 1 { 0 } else { EAGER_BYTES.0 };
         let uneven = call.collective == Collective::Allgatherv;
         Some(selection::chosen(self.tuned.then_some(&self.tuning), &case, eager_bytes, uneven).0)
@@ -130,7 +134,8 @@ mod tests {
     use super::*;
 
     fn algorithms(collective: Collective, name: &str) -> Result<Algorithms, CliError> {
-        Algorithms::of(collective, &DaemonArgs { algorithm: name.to_owned(), ..DaemonArgs::default() })
+        let daemons = DaemonArgs { algorithm: name.to_owned(), ..DaemonArgs::default() };
+        Algorithms::of(collective, &daemons, &"4x1gbit".parse().expect("a cluster"))
     }
 
     fn call(collective: Collective, bytes: u64) -> Call {
@@ -145,16 +150,16 @@ mod tests {
     fn rows_name_what_is_asked_for_or_chosen() {
         assert_eq!(named(Collective::Allgatherv, "multicast", 4096), "multicast");
         assert_eq!(named(Collective::Allgatherv, "bruck", 4096), "ring");
-        assert_eq!(named(Collective::Broadcast, "ring", 40_960), "binomial");
+        assert_eq!(named(Collective::Broadcast, "ring", 4 << 20), "chain:segment=16384");
         assert_eq!(named(Collective::Allreduce, "ring:segment=100", 64), "ring:segment=100");
         assert_eq!(named(Collective::Gather, "multicast", 64), "linear");
         assert_eq!(named(Collective::Alltoall, "bruck", 64), "bruck");
         assert_eq!(named(Collective::Gatherv, "multicast", 64), "pull");
         assert_eq!(named(Collective::Alltoallv, "pull", 64), "pull");
-        let tuning = Tuning::untuned(true);
+        let tuning = Tuning::untuned(Links::Slow);
         for bytes in [64, 4 << 20] {
             let collective = selection::Collective::Allreduce;
-            let case = Case { collective, ranks: 4, hosts: 4, bytes, multicast: true };
+            let case = Case { collective, ranks: 4, hosts: 4, bytes, multicast: true, links: Links::Slow };
             let chosen = tuning.choose(&case).choice.to_string();
             assert!(chosen.starts_with(&named(Collective::Allreduce, "multicast", bytes)), "{chosen}");
         }

@@ -249,7 +249,7 @@ fn collectives(collective: Collective, args: BenchArgs) -> Result<ExitCode, CliE
         let sharing = told.then(|| format!("{each} to a host"));
         let auth = (args.multicast_auth != [MulticastAuth::On]).then(|| format!("multicast-auth {auth}"));
         let variant = [sharing, auth].into_iter().flatten().reduce(|one, other| format!("{one}, {other}"));
-        let algorithms = Algorithms::of(collective, &daemons)?;
+        let algorithms = Algorithms::of(collective, &daemons, &args.setup.lab)?;
         options.calls().try_for_each(|call| algorithms.check(&call))?;
         let mut start = |system: Outboard| ours.push(system.with_variant(variant.as_deref()));
         if matches!(args.via, Via::C | Via::Both) {
@@ -332,15 +332,15 @@ fn below_mpi_in(
 /// The library below the shim, or none beside the peers where they are all that is wanted.
 fn unless_peers_only(
     peers_only: bool,
-    mpi: Peer,
+    setup: &SetupArgs,
     collective: Collective,
     daemons: DaemonArgs,
 ) -> Result<Vec<Outboard>, CliError> {
     if peers_only {
         return Ok(Vec::new());
     }
-    let algorithms = Algorithms::of(collective, &daemons)?;
-    Ok(vec![below_mpi(mpi, algorithms, daemons, &Choosing::default())?])
+    let algorithms = Algorithms::of(collective, &daemons, &setup.lab)?;
+    Ok(vec![below_mpi(setup.mpi, algorithms, daemons, &Choosing::default())?])
 }
 
 /// The launcher of an installed Open MPI, for ranks on this machine.

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use outboard_plan::selection::{Because, Candidate, Case, Chosen, Collective, Rule, Size, Terms, Tuning, WORTH};
+use outboard_plan::selection::{
+    Because, Candidate, Case, Chosen, Collective, Links, Rate, Rule, Size, Terms, Tuning, WORTH,
+};
 use outboard_service::settings::read_tuning;
 
 use crate::error::CliError;
@@ -39,6 +41,9 @@ pub(crate) struct ChoiceArgs {
     /// The daemons have no multicast
     #[arg(long)]
     no_multicast: bool,
+    /// Rate of the slowest host's link; a tuning file says itself what links carry
+    #[arg(long, default_value = "1gbit")]
+    link_rate: Rate,
     /// Play the actual programs event by event, too
     #[arg(long)]
     play: bool,
@@ -58,14 +63,16 @@ pub(crate) fn choice(args: &ChoiceArgs) -> Result<ExitCode, CliError> {
     if args.play && ranks > MOST_PLAYED {
         return Err(CliError::Failed(format!("{ranks} ranks are too many to play: name at most {MOST_PLAYED}")));
     }
-    let case = Case { collective, ranks, hosts, bytes: args.size.0, multicast: !args.no_multicast || hosts == 1 };
+    let multicast = !args.no_multicast || hosts == 1;
+    let links = Links::between(hosts, args.link_rate);
+    let case = Case { collective, ranks, hosts, bytes: args.size.0, multicast, links };
     let (tuning, source) = match &args.tuning {
         Some(path) => {
             let tuning = read_tuning(path).map_err(CliError::said)?;
             let source = format!("{}, digest {:08x}", path.display(), tuning.digest());
             (tuning, source)
         }
-        None => (Tuning::untuned(case.multicast), UNTUNED.to_owned()),
+        None => (Tuning::untuned(case.links), UNTUNED.to_owned()),
     };
     print!("{}", report(&tuning, &source, &case, args.play));
     Ok(ExitCode::SUCCESS)
@@ -147,7 +154,14 @@ mod tests {
     fn what_was_chosen_and_why_is_told() {
         let text = "[[choice.allreduce]]\nup-to = \"4 KiB\"\nranks = 8\nalgorithm = \"rabenseifner\"\n";
         let tuning: Tuning = text.parse().expect("valid");
-        let case = Case { collective: Collective::Allreduce, ranks: 8, hosts: 4, bytes: 4096, multicast: true };
+        let case = Case {
+            collective: Collective::Allreduce,
+            ranks: 8,
+            hosts: 4,
+            bytes: 4096,
+            multicast: true,
+            links: Links::Slow,
+        };
         let by_hand = report(&tuning, "a file", &case, true);
         let said = "chosen  rabenseifner\nbecause [[choice.allreduce]] number 1 says so, up to 4 KiB and up to 8 ranks";
         assert!(by_hand.contains(said), "{by_hand}");
@@ -156,7 +170,7 @@ mod tests {
         let by_cost = report(&tuning, "a file", &Case { bytes: 1 << 20, ..case }, false);
         assert!(by_cost.contains("no [[choice.allreduce]] applies"), "{by_cost}");
         let untuned =
-            report(&Tuning::untuned(true), UNTUNED, &Case { collective: Collective::Broadcast, ..case }, false);
+            report(&Tuning::untuned(Links::Slow), UNTUNED, &Case { collective: Collective::Broadcast, ..case }, false);
         assert!(untuned.contains("chosen  multicast:subgroups=1\nbecause daemons without"), "{untuned}");
     }
 }

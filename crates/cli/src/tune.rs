@@ -70,13 +70,11 @@ pub(crate) fn tune(args: &TuneArgs) -> Result<ExitCode, CliError> {
         None => {
             let tuning = args.daemons.tuning.as_deref().map(read_tuning).transpose();
             let tuning = tuning.map_err(CliError::said)?;
-            let multicast = !args.no_multicast;
             let probing = Probing {
                 sizes: &sizes,
                 repetitions: args.repetitions,
-                tuned: tuning.is_some(),
-                tuning: &tuning.unwrap_or_else(|| Tuning::untuned(multicast)),
-                multicast,
+                tuning: tuning.as_ref(),
+                multicast: !args.no_multicast,
             };
             match (tune_rank::probe(&probing)?, &args.samples) {
                 ((false, _), _) => return Ok(ExitCode::SUCCESS),

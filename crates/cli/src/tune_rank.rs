@@ -3,13 +3,15 @@
 //! The time of a call is the slowest rank's, and of the repetitions the median. Ranks begin each call behind a barrier,
 //! so that no rank waits for the start of another.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Instant;
 
 use outboard::{Context, Group};
-use outboard_plan::selection::{Case, Collective, Duration, Tuning, UnknownCollective};
+use outboard_plan::selection::{Case, Collective, Duration, Links, Rate, Tuning, UnknownCollective, chosen};
 use outboard_plan::{Element, Operator, Reduction};
 use outboard_plan_tools::Sample;
+use outboard_service::settings::EAGER_BYTES;
 use serde::{Deserialize, Serialize};
 
 use crate::error::CliError;
@@ -51,6 +53,7 @@ impl SampleRow {
             hosts: self.hosts,
             bytes: self.bytes,
             multicast: choice.multicasts(),
+            links: Links::default(),
         };
         Ok(Sample { case, choice, took: Duration::nanoseconds(self.nanoseconds) })
     }
@@ -61,10 +64,8 @@ impl SampleRow {
 pub(crate) struct Probing<'a> {
     pub(crate) sizes: &'a [u64],
     pub(crate) repetitions: u32,
-    /// The tuning of the daemons.
-    pub(crate) tuning: &'a Tuning,
-    /// Whether the tuning is from a file, which the daemons must have read too.
-    pub(crate) tuned: bool,
+    /// The tuning of the daemons, from the same file.
+    pub(crate) tuning: Option<&'a Tuning>,
     pub(crate) multicast: bool,
 }
 
@@ -79,14 +80,15 @@ pub(crate) fn probe(probing: &Probing<'_>) -> Result<(bool, Vec<Sample>), CliErr
     check_tuning(&context, probing)?;
     let rank = world.rank().map_err(failed("this rank"))?;
     let ranks = world.size().map_err(failed("the ranks"))?;
-    let hosts = hosts_of(&world, ranks)?;
+    let (hosts, links) = hosts_of(&context, &world, ranks)?;
+    let eager_bytes = if hosts > 1 { EAGER_BYTES.0 } else { 0 };
     let mut samples = Vec::new();
     let sum = Reduction::new(Operator::Sum, Element::F32).expect("numbers have a sum");
     for (collective, bytes) in PROBED.into_iter().flat_map(|c| probing.sizes.iter().map(move |bytes| (c, *bytes))) {
         let bytes = bytes.next_multiple_of(sum.element().bytes());
-        let case = Case { collective, ranks, hosts, bytes, multicast: probing.multicast || hosts == 1 };
+        let case = Case { collective, ranks, hosts, bytes, multicast: probing.multicast || hosts == 1, links };
         let took = median_of(&world, sum, &case, probing.repetitions)?;
-        samples.push(Sample { case, choice: probing.tuning.choose(&case).choice, took });
+        samples.push(Sample { case, choice: chosen(probing.tuning, &case, eager_bytes, false).0, took });
     }
     world.destroy().map_err(failed("leaving the other ranks"))?;
     context.detach().map_err(failed("leaving the daemon"))?;
@@ -96,7 +98,7 @@ pub(crate) fn probe(probing: &Probing<'_>) -> Result<(bool, Vec<Sample>), CliErr
 /// Refuses to go on if the daemons choose by another tuning, since samples would be attributed to wrong algorithms.
 fn check_tuning(context: &Context, probing: &Probing<'_>) -> Result<(), CliError> {
     let theirs = context.config_digest().map_err(failed("the daemon's configuration"))? as u32;
-    let ours = if probing.tuned { probing.tuning.digest() } else { 0 };
+    let ours = probing.tuning.map_or(0, Tuning::digest);
     if theirs == ours {
         return Ok(());
     }
@@ -106,17 +108,22 @@ fn check_tuning(context: &Context, probing: &Probing<'_>) -> Result<(), CliError
     )))
 }
 
-/// On how many hosts the ranks are, by their names.
-fn hosts_of(world: &Group, ranks: u32) -> Result<u32, CliError> {
+/// On how many hosts the ranks are, by their names, and what links these have.
+fn hosts_of(context: &Context, world: &Group, ranks: u32) -> Result<(u32, Links), CliError> {
     let uname = rustix::system::uname();
     let name = uname.nodename().to_bytes();
-    let mut own = [0; NAME_BYTES];
+    let mut own = [0; NAME_BYTES + size_of::<u64>()];
     let length = name.len().min(NAME_BYTES);
     own[..length].copy_from_slice(&name[..length]);
-    let mut all = vec![0; NAME_BYTES * ranks as usize];
+    let link_rate = context.link_rate().map_err(failed("the rate of the link"))?;
+    own[NAME_BYTES..].copy_from_slice(&link_rate.to_le_bytes());
+    let mut all = vec![0; own.len() * ranks as usize];
     world.allgather(&own, &mut all).map_err(failed("exchanging the hosts' names"))?;
-    let names: std::collections::BTreeSet<&[u8]> = all.chunks_exact(NAME_BYTES).collect();
-    Ok(names.len() as u32)
+    let hosts = all.chunks_exact(own.len()).map(|host| host.split_at(NAME_BYTES));
+    let (names, rates): (BTreeSet<&[u8]>, BTreeSet<u64>) =
+        hosts.map(|(name, rate)| (name, u64::from_le_bytes(rate.try_into().expect("eight bytes")))).unzip();
+    let (hosts, slowest) = (names.len() as u32, rates.first().copied().unwrap_or_default());
+    Ok((hosts, Links::between(hosts, Rate::bits_per_second(slowest))))
 }
 
 /// The median of the slowest ranks' times.

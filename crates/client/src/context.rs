@@ -52,6 +52,7 @@ pub(crate) struct Parts {
     /// Proven at attach.
     tier: Tier,
     pub(crate) config_digest: u64,
+    link_rate: u64,
     pub(crate) slots: Mutex<Slots>,
     pub(crate) staging: Mutex<StagingPool>,
     pub(crate) tables: Mutex<Tables>,
@@ -157,6 +158,7 @@ impl Context {
             control,
             tier,
             config_digest: welcome.config_digest,
+            link_rate: welcome.link_rate,
             staging: Mutex::new(StagingPool::new(Segments::new(most_ranges))),
             tables: Mutex::default(),
             allocations: Mutex::default(),
@@ -303,6 +305,11 @@ impl Context {
     /// Digest of the service process's configuration.
     pub fn config_digest(&self) -> Result<u64, Error> {
         self.0.parts().map(|parts| parts.config_digest)
+    }
+
+    /// What the link of the service process carries, in bit/s.
+    pub fn link_rate(&self) -> Result<u64, Error> {
+        self.0.parts().map(|parts| parts.link_rate)
     }
 }
 

@@ -125,7 +125,7 @@ fn readable(value: f64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use outboard_plan::selection::Collective;
+    use outboard_plan::selection::{Collective, Links};
 
     use super::*;
 
@@ -136,7 +136,7 @@ mod tests {
                 collective.choices().iter().flat_map(|c| [64u64, 4 << 10, 64 << 10, 1 << 20].map(|b| (*c, b)))
             {
                 for ranks in [4, 8] {
-                    let case = Case { collective, ranks, hosts: 4, bytes, multicast: true };
+                    let case = Case { collective, ranks, hosts: 4, bytes, multicast: true, links: Links::Slow };
                     let sample = Sample { case, choice, took: Duration::nanoseconds(0) };
                     let took = parts(cost, &sample).iter().sum::<f64>() * noise(all.len());
                     all.push(Sample { took: Duration::nanoseconds(took as u64), ..sample });

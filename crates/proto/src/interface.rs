@@ -67,6 +67,8 @@ pub struct Member {
     pub address: Arc<[u8]>,
     /// From where its datagrams come; none where nobody knows.
     pub sends_from: Option<Ipv4Addr>,
+    /// What its host's link carries, in bit/s.
+    pub link_rate: u64,
     /// Where the engine beside the service process is reached, opaque; empty where there is none.
     pub engine: Arc<[u8]>,
     /// The rank's own offer: its service process knows whether the rank can still ask for the group.
@@ -96,6 +98,7 @@ impl GroupSpec {
             h.write_u64(m.sp.0);
             h.write_u64(m.host.0);
             h.write_u32(m.sends_from.map_or(0, u32::from));
+            h.write_u64(m.link_rate);
         }
         h.finish()
     }

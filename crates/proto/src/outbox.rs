@@ -337,7 +337,7 @@ mod tests {
     fn members(job: u64) -> Members {
         let none: [u8; 0] = [];
         let (address, engine, offer) = (none.into(), none.into(), OfferId(0));
-        let member = Member { sp: SpId(1), host: HostId(1), address, sends_from: None, engine, offer };
+        let member = Member { sp: SpId(1), host: HostId(1), address, sends_from: None, link_rate: 0, engine, offer };
         let spec = GroupSpec { handle: GroupHandle(1), key: [2, 3], job: 4, members: vec![member] };
         let mut members = Members::new(&spec, SpId(1), &Config::default()).expect("a group of one");
         members.account = Account { user: (job / 10) as u32, job };

@@ -122,6 +122,7 @@ fn build(settings: &Settings) -> Result<Conductor, StartError> {
         belongs: fabric.belongs(),
         engine: offload.as_ref().map_or_else(|| Arc::from([]), |offload| Arc::from(offload.address())),
         sends_from,
+        link_rate: config.link_rate,
         quotas: Quotas::new(settings),
         sealer: Sealer::new([secret_a, secret_b]),
         docked: Arc::default(),

@@ -154,8 +154,8 @@ pub struct Settings {
     /// none
     #[arg(long, env = "OUTBOARD_ENCRYPT", value_parser = clap::builder::BoolishValueParser::new())]
     pub encrypt: bool,
-    /// Rate of the link in bit/s (`1gbit`), by which multicast is paced, or `auto`: what the interface says, 1gbit
-    /// where it says nothing
+    /// Rate of the link in bit/s (`1gbit`), by which multicast is paced and, with those of the other hosts, algorithms
+    /// are chosen; or `auto`: what the interface says, 1gbit where it says nothing
     #[arg(long, env = "OUTBOARD_LINK_RATE", default_value = "auto")]
     pub link_rate: Auto<Rate>,
     /// MTU of the link in bytes, or `auto`

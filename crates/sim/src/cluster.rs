@@ -49,16 +49,17 @@ pub(crate) fn group_number(group: GroupHandle) -> Option<usize> {
     Some(group.0.checked_sub(handle(0).0)? as usize)
 }
 
-/// A group by the hosts of its ranks, `siblings` of which are on one machine.
+/// A group by the hosts of its ranks, `siblings` of which are on one machine, with links of so many bit/s.
 pub(crate) fn group_spec(
     number: usize,
     key: [u64; 2],
     hosts: impl IntoIterator<Item = usize>,
-    siblings: usize,
+    (siblings, link_rate): (usize, u64),
 ) -> Rc<GroupSpec> {
     let member = |(rank, host): (usize, usize)| Member {
         sp: sp_id(host),
         sends_from: Some(address_of(host / siblings)),
+        link_rate,
         engine: engine_of(host),
         host: HostId((host / siblings) as u64),
         address: Arc::from(&(host as u32).to_le_bytes()[..]),

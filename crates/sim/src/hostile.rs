@@ -129,7 +129,7 @@ fn config(ring: bool) -> Config {
 }
 
 fn spec(group: usize) -> Rc<GroupSpec> {
-    group_spec(group, [group as u64, 5], GROUPS[group].iter().copied(), 1)
+    group_spec(group, [group as u64, 5], GROUPS[group].iter().copied(), (1, 0))
 }
 
 fn sum() -> Reduction {

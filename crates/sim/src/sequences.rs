@@ -166,6 +166,7 @@ impl Play {
             dead_after: Duration::from_secs(86_400),
             ..Config::default()
         };
+        let link_rate = config.link_rate;
         let frames = [1, 4, 64][usize::from(tape.below(3))];
         let network = NetworkPlan { outstanding_frames: frames, ..NetworkPlan::default() };
         let (rate, jitter) = [(0.0, 0), (0.0, 300), (0.05, 300), (0.2, 3000)][usize::from(tape.below(4))];
@@ -184,7 +185,8 @@ impl Play {
         let mut cluster = Cluster::new(plan, tape.byte().into());
         cluster.hosts.iter_mut().for_each(|host| host.expects_violations = possessed);
         let team = |(number, ranks): (usize, &&[usize])| {
-            let spec = group_spec(number, [number as u64, 5], ranks.iter().map(|rank| host_of[*rank]), 1);
+            let hosts = ranks.iter().map(|rank| host_of[*rank]);
+            let spec = group_spec(number, [number as u64, 5], hosts, (1, link_rate));
             Team { spec, seats: ranks.iter().map(|_| Seat::default()).collect() }
         };
         let teams: Vec<Team> = GROUPS.iter().enumerate().map(team).collect();

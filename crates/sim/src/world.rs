@@ -118,7 +118,7 @@ impl<'a> World<'a> {
         let specs = scenario.groups.iter().enumerate().map(|(number, plan)| {
             let key = [cluster.dice.draw(), cluster.dice.draw()];
             let hosts = plan.members.iter().map(|rank| scenario.host_of[*rank]);
-            group_spec(number, key, hosts, scenario.network.siblings)
+            group_spec(number, key, hosts, (scenario.network.siblings, scenario.config.link_rate))
         });
         let specs: Vec<_> = specs.collect();
         cluster.dice.coverage.fault(FaultKind::Restarted, scenario.faults.restarted as u64);

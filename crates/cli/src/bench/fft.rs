@@ -37,7 +37,7 @@ pub(super) fn fft(args: &FftArgs) -> Result<ExitCode, CliError> {
     let daemons = args.setup.daemons(args.service_processes);
     let variant = (args.service_processes != ServiceProcesses::default())
         .then(|| format!("{} to a host", args.service_processes));
-    let below = unless_peers_only(args.peers_only, args.setup.mpi, Collective::Alltoallv, daemons)?;
+    let below = unless_peers_only(args.peers_only, &args.setup, Collective::Alltoallv, daemons)?;
     let ours: Vec<_> = below.into_iter().map(|system| system.with_variant(variant.as_deref())).collect();
     let report = run_fft(&options, &systems(&ours))?;
     finish(&args.setup, &report, &render_fft_table(&report), report.agrees())

@@ -79,7 +79,7 @@ pub(super) fn grid(args: &GridArgs) -> Result<ExitCode, CliError> {
     };
     let runs = |place: &Place| Ok(grid_runs(&setup(args, place)?, &args.collectives, &sizes));
     let measure = |place: &Place, choosing: &Choosing, options: &BenchOptions| {
-        let algorithms = Algorithms::of(options.collective, &args.daemons)?;
+        let algorithms = Algorithms::of(options.collective, &args.daemons, &place.lab)?;
         options.calls().try_for_each(|call| algorithms.check(&call))?;
         let below = below_mpi(args.mpi, algorithms, args.daemons.clone(), choosing)?;
         let cells = |options: &BenchOptions| {

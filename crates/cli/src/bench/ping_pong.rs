@@ -28,7 +28,7 @@ pub(super) fn ping_pong(args: &PingPongArgs) -> Result<ExitCode, CliError> {
     let setup = Setup { blocking: true, ..args.setup.setup(args.repetitions)? };
     let options = BenchOptions::new(setup, Collective::PingPong, sizes);
     let daemons = args.setup.daemons(ServiceProcesses::default());
-    let algorithms = Algorithms::of(Collective::PingPong, &daemons)?;
+    let algorithms = Algorithms::of(Collective::PingPong, &daemons, &options.setup.lab)?;
     let ours = [
         by_c_interface(algorithms.clone(), daemons.clone())?,
         below_mpi(args.setup.mpi, algorithms, daemons, &Choosing::default())?,

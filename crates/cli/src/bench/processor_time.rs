@@ -33,7 +33,7 @@ pub(super) fn processor_time(args: &ProcessorTimeArgs) -> Result<ExitCode, CliEr
     let mut report = Report { rows: Vec::new() };
     for collective in COLLECTIVES {
         let options = BenchOptions::new(args.setup.setup(args.repetitions)?, collective, sizes.clone());
-        let algorithms = Algorithms::of(collective, &daemons)?;
+        let algorithms = Algorithms::of(collective, &daemons, &options.setup.lab)?;
         let below =
             |heap| below_mpi_in(heap, args.setup.mpi, algorithms.clone(), daemons.clone(), &Choosing::default());
         let (plain, shared) = (below(Heap::Plain)?, below(Heap::Shared)?);

@@ -53,7 +53,7 @@ pub(super) fn programs(args: &ProgramsArgs) -> Result<ExitCode, CliError> {
     };
     let programs = if args.only.is_empty() { Program::ALL } else { &args.only };
     let measure = |place: &Place, choosing: &Choosing, program: &Program| {
-        let algorithms = Algorithms::of(Collective::Allreduce, &args.daemons)?;
+        let algorithms = Algorithms::of(Collective::Allreduce, &args.daemons, &place.lab)?;
         let below = below_mpi(Peer::Debian, algorithms, args.daemons.clone(), choosing)?;
         Ok(vec![run_program(*program, place, &setup(args, place), choosing, &below)?])
     };

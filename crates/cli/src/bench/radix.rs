@@ -39,7 +39,7 @@ pub(super) fn radix(args: &RadixArgs) -> Result<ExitCode, CliError> {
     let mut daemons = args.setup.daemons(ServiceProcesses::default());
     // A small radix has histograms of few bytes: daemons leave such calls to the MPI library unless they are told.
     daemons.more.extend(["--offload-from", "0"].map(str::to_owned));
-    let ours = unless_peers_only(args.peers_only, args.setup.mpi, Collective::Allgather, daemons)?;
+    let ours = unless_peers_only(args.peers_only, &args.setup, Collective::Allgather, daemons)?;
     let report = run_radix(&options, &systems(&ours))?;
     finish(&args.setup, &report, &render_radix_table(&report), report.verified())
 }

@@ -30,7 +30,8 @@ pub(super) fn recorded(args: &RecordedArgs) -> Result<ExitCode, CliError> {
     let sizes = parse_sizes(&args.sizes).map_err(CliError::said)?;
     let options = RecordedOptions { setup: args.setup.setup(args.repetitions)?, sizes };
     let daemons = args.setup.daemons(args.service_processes);
-    let ours = [by_c_interface(Algorithms::of(Collective::Alltoall, &daemons)?, daemons)?];
+    let algorithms = Algorithms::of(Collective::Alltoall, &daemons, &options.setup.lab)?;
+    let ours = [by_c_interface(algorithms, daemons)?];
     let report = run_recorded(&options, &systems(&ours))?;
     finish(&args.setup, &report, &render_recorded_table(&report), report.verified())
 }

@@ -184,7 +184,7 @@ impl Service {
                     Reach::None => TieredMemory::default(),
                 };
                 let side = ServiceSide::create().unwrap();
-                let welcome = Welcome { tier: memory.tier(), config_digest: 5, most_ranges: 8 };
+                let welcome = Welcome { tier: memory.tier(), config_digest: 5, most_ranges: 8, link_rate: 1 };
                 rank.channel.send(token, &Reply::Welcome(welcome), &side.descriptors()).unwrap();
                 rank.attached = Some((side, memory));
                 return;

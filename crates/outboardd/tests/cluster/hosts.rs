@@ -17,6 +17,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("broadcasts_go_down_a_tree_without_multicast", broadcasts_go_down_a_tree_without_multicast),
     ("a_late_leaf_bounds_how_far_small_broadcasts_get_ahead", a_late_leaf_bounds_how_far_small_broadcasts_get_ahead),
     ("a_late_leaf_of_a_broadcast_delays_nobody", a_late_leaf_of_a_broadcast_delays_nobody),
+    ("large_blocks_are_multicast_if_one_link_is_slow", large_blocks_are_multicast_if_one_link_is_slow),
     ("uneven_blocks_are_multicast_once", uneven_blocks_are_multicast_once),
     ("exchanges_are_pulled", exchanges_are_pulled),
     ("payloads_land_in_memory_that_is_mapped", payloads_land_in_memory_that_is_mapped),
@@ -53,9 +54,30 @@ fn multicast_moves_each_block_once() {
     for small in [0, 16 << 10] {
         let cluster = Cluster::start(3, None, &["--eager-bytes", &small.to_string()]);
         cluster.run("allgather", 2);
-        let blocks = [0, 1, 1447, 1448, 4096, 100_003, 1 << 20].iter().filter(|block| **block * 6 > small);
-        // Twice, in place and not, from each of six ranks.
-        assert_eq!(cluster.count("multicast_bytes"), 12 * blocks.sum::<u64>());
+        assert_eq!(cluster.count("multicast_bytes"), bytes_of_allgathers(small, u64::MAX));
+    }
+}
+
+/// What the allgathers of six ranks have in blocks that are larger, all of them together, than `small`, and up to
+/// `large` each; twice, in place and not.
+fn bytes_of_allgathers(small: u64, large: u64) -> u64 {
+    let blocks = [0, 1, 1447, 1448, 4096, 100_003, 1 << 20];
+    12 * blocks.iter().filter(|block| **block * 6 > small && **block <= large).sum::<u64>()
+}
+
+/// What the links carry is agreed on: on fast ones large blocks are not multicast, unless one host has a slow one.
+fn large_blocks_are_multicast_if_one_link_is_slow() {
+    for (slow_host, multicast_up_to) in [("none", 16 << 10), ("h2", u64::MAX)] {
+        let cluster = Cluster::start_by((3, 1), None, &["--eager-bytes", "0"], |lab, host, flags| {
+            let slow = flags.iter().position(|flag| *flag == "--link-rate").expect("the lab's");
+            let mut flags = flags.to_vec();
+            if host != slow_host {
+                flags[slow + 1] = "10gbit";
+            }
+            Daemon::start_by(lab.command(host, Path::new(DAEMON)).expect("the host is up"), &flags)
+        });
+        cluster.run("allgather", 2);
+        assert_eq!(cluster.count("multicast_bytes"), bytes_of_allgathers(0, multicast_up_to));
     }
 }
 

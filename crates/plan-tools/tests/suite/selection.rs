@@ -1,6 +1,6 @@
 //! The closed forms of the cost model against the actual programs, played event by event.
 
-use outboard_plan::selection::{Case, Collective, Cost, Duration, Rate, Tuning};
+use outboard_plan::selection::{Case, Collective, Cost, Duration, Links, Rate, Tuning};
 use outboard_plan::{Arguments, Op, Program, Rank, Span, Step, Topology};
 use outboard_plan_tools::{EstimateError, VerifyError, estimate, played, programs};
 
@@ -38,7 +38,7 @@ fn closed_forms_agree_with_the_programs_played() {
             for hosts in [1, 2, 4, 8, ranks].into_iter().filter(|hosts| *hosts <= ranks && ranks.is_multiple_of(*hosts))
             {
                 for bytes in [1, 64, 4 << 10, 64 << 10, 4 << 20] {
-                    let case = Case { collective, ranks, hosts, bytes, multicast: true };
+                    let case = Case { collective, ranks, hosts, bytes, multicast: true, links: Links::Slow };
                     if programs(&case, choice).is_none() {
                         continue;
                     }

@@ -7,9 +7,11 @@
 
 use std::collections::BTreeMap;
 
-use super::choice::{Choice, all};
+use outboard_units::Size;
+
+use super::choice::{Choice, all, led};
 use super::collective::Collective;
-use super::cost::{Estimate, Terms};
+use super::cost::{Cost, Estimate, Links, Terms};
 use super::formula::{Case, terms};
 use super::tuning::{Rule, Tuning};
 use crate::algorithm::{Algorithm, WHOLE};
@@ -21,6 +23,18 @@ pub const WORTH: u128 = 2;
 /// Ranks up to which groups without a tuning pull blocks: in simulated time, where messages cost no processor, that is
 /// always fastest, and guessed costs of messages are no reason to wait for late ranks.
 const PULLING: u32 = 16;
+
+/// Bytes up to which blocks are multicast on fast links, too, since they cost a processor little.
+const SMALL: u64 = 16 << 10;
+
+/// Bytes up to which they are among more ranks than [`FEW`]: a ring of shorter blocks waits from rank to rank for longer
+/// than it sends.
+const LARGE: u64 = 128 << 10;
+const FEW: u32 = 16;
+
+/// Ranks up to which a broadcast from rank to rank takes less of the processors than a multicast on fast links: among
+/// four hosts 0.5 to 0.95 of it, among eight 1.3.
+const FEWEST: u32 = 4;
 
 /// An algorithm, and why it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,27 +69,42 @@ pub struct Candidate {
 }
 
 impl Tuning {
-    /// What applies where nobody has given a tuning: allgathers and broadcasts are multicast where they can be, else go
-    /// round a ring and down a tree; groups of up to 16 ranks pull blocks.
+    /// What applies where nobody has given a tuning: allgathers and broadcasts are multicast where they can be, else
+    /// allgathers go round a ring; groups of up to 16 ranks pull blocks. On fast links large blocks go from rank to
+    /// rank, which takes half of the processor time of multicasts, unless so many ranks wait for one another that this
+    /// costs more.
     #[must_use]
-    pub fn untuned(multicast: bool) -> Tuning {
-        let (allgather, broadcast) = if multicast {
-            let multicast = |chains| Algorithm::Multicast { chains, subgroups: 1 };
-            (multicast(0), multicast(1))
-        } else {
-            (Algorithm::Ring { segment: WHOLE }, Algorithm::Binomial)
-        };
-        let rule = |ranks, collective, algorithm| {
-            (collective, vec![Rule { up_to: None, ranks, choice: all(collective, algorithm) }])
+    pub fn untuned(links: Links) -> Tuning {
+        let rule = |up_to: Option<u64>, ranks, choice| Rule { up_to: up_to.map(Size), ranks, choice };
+        let pulled = |collective, algorithm| (collective, vec![rule(None, Some(PULLING), all(collective, algorithm))]);
+        let multicasts = |collective, chains| all(collective, Algorithm::Multicast { chains, subgroups: 1 });
+        let (gathers, sends) = (multicasts(Collective::Allgather, 0), multicasts(Collective::Broadcast, 1));
+        let ring = Algorithm::Ring { segment: WHOLE };
+        let ring_of_hosts = led(Collective::Allgather, ring);
+        let chain = all(Collective::Broadcast, Algorithm::Chain { segment: 64 << 10 });
+        let (allgather, broadcast) = match links {
+            Links::Slow => (
+                vec![rule(None, None, gathers), rule(None, None, all(Collective::Allgather, ring))],
+                vec![rule(None, None, sends)],
+            ),
+            Links::Fast => (
+                vec![
+                    rule(Some(SMALL), None, gathers),
+                    rule(None, Some(FEW), ring_of_hosts),
+                    rule(Some(LARGE), None, gathers),
+                    rule(None, None, ring_of_hosts),
+                ],
+                vec![rule(Some(SMALL), None, sends), rule(None, Some(FEWEST), chain), rule(None, None, sends)],
+            ),
         };
         let rules = BTreeMap::from([
-            rule(Some(PULLING), Collective::Alltoall, Algorithm::Pull),
-            rule(Some(PULLING), Collective::Gather, Algorithm::Linear),
-            rule(Some(PULLING), Collective::Scatter, Algorithm::Linear),
-            rule(None, Collective::Allgather, allgather),
-            rule(None, Collective::Broadcast, broadcast),
+            pulled(Collective::Alltoall, Algorithm::Pull),
+            pulled(Collective::Gather, Algorithm::Linear),
+            pulled(Collective::Scatter, Algorithm::Linear),
+            (Collective::Allgather, allgather),
+            (Collective::Broadcast, broadcast),
         ]);
-        Tuning { rules, ..Tuning::default() }
+        Tuning { rules, cost: Cost::on(links) }
     }
 
     /// One algorithm for a call; `None` where it cannot carry it out: it needs multicast and there is none, or its
@@ -129,10 +158,13 @@ fn fits(choice: Choice, &Case { ranks, bytes, .. }: &Case) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use outboard_units::Rate;
+
     use super::*;
+    use crate::selection::chosen;
 
     fn case(collective: Collective, ranks: u32, hosts: u32, bytes: u64) -> Case {
-        Case { collective, ranks, hosts, bytes, multicast: true }
+        Case { collective, ranks, hosts, bytes, multicast: true, links: Links::Slow }
     }
 
     #[test]
@@ -157,13 +189,36 @@ mod tests {
             for bytes in [1, 4096, 16 << 20] {
                 for collective in [Collective::Allgather, Collective::Broadcast] {
                     let all = case(collective, ranks, hosts, bytes);
-                    assert!(Tuning::untuned(true).choose(&all).choice.multicasts());
-                    let none = Case { multicast: false, ..all };
-                    assert_eq!(Tuning::untuned(false).choose(&none).because, Because::Rule(0));
-                    assert!(!Tuning::untuned(false).choose(&none).choice.multicasts());
+                    let untuned = Tuning::untuned(Links::Slow);
+                    assert!(untuned.choose(&all).choice.multicasts());
+                    assert!(!untuned.choose(&Case { multicast: false, ..all }).choice.multicasts());
                 }
             }
         }
+    }
+
+    /// Large blocks by messages, also where ranks share hosts; small ones, and those of many ranks, as on slow links.
+    #[test]
+    fn on_fast_links_large_blocks_are_not_multicast() {
+        assert_eq!(Links::between(2, Rate::bits_per_second(2_500_000_000)), Links::Slow);
+        assert_eq!(Links::between(2, Rate::bits_per_second(5_000_000_000)), Links::Fast);
+        assert_eq!(Links::between(1, Rate::bits_per_second(5_000_000_000)), Links::Slow);
+        let untuned = Tuning::untuned(Links::Fast);
+        let name = |collective, ranks, bytes| {
+            let case = Case { links: Links::Fast, ..case(collective, ranks, ranks.min(4), bytes) };
+            let (choice, small) = chosen(None, &case, 0, false);
+            assert_eq!((choice, small), (untuned.choose(&case).choice, false));
+            choice.to_string()
+        };
+        assert_eq!(name(Collective::Allgather, 4, 16 << 10), "multicast:chains=0,subgroups=1");
+        assert_eq!(name(Collective::Allgather, 8, 64 << 10), "hierarchical:leaders=1,between=ring");
+        assert_eq!(name(Collective::Allgather, 64, 64 << 10), "multicast:chains=0,subgroups=1");
+        assert_eq!(name(Collective::Allgather, 64, 1 << 20), "hierarchical:leaders=1,between=ring");
+        assert_eq!(name(Collective::Broadcast, 4, 1 << 20), "chain:segment=65536");
+        assert_eq!(name(Collective::Broadcast, 8, 1 << 20), "multicast:subgroups=1");
+        assert_eq!(name(Collective::Allreduce, 4, 1 << 20), "ring:segment=65536");
+        let uneven = Case { links: Links::Fast, ..case(Collective::Allgather, 4, 4, 1 << 20) };
+        assert_eq!(chosen(None, &uneven, 0, true).0.to_string(), "ring");
     }
 
     /// SP-5: nobody waits for a barrier that does not pay, and on one host none does.
@@ -180,7 +235,7 @@ mod tests {
             let large = tuning.choose(&case(collective, 64, 64, 1 << 20)).choice;
             assert!(large.pulls(), "{large}");
         }
-        let untuned = Tuning::untuned(true);
+        let untuned = Tuning::untuned(Links::Slow);
         assert!(untuned.choose(&case(Collective::Alltoall, 16, 4, 8)).choice.pulls());
         assert!(!untuned.choose(&case(Collective::Alltoall, 64, 16, 8)).choice.pulls());
         let small = tuning.choose(&case(Collective::Alltoall, 64, 64, 8));
@@ -199,7 +254,7 @@ mod tests {
             (Collective::ReduceScatter, 4 << 10),
             (Collective::ReduceScatter, 1 << 20),
         ] {
-            let chosen = Tuning::untuned(true).choose(&case(collective, 16, 4, bytes)).choice.to_string();
+            let chosen = Tuning::untuned(Links::Slow).choose(&case(collective, 16, 4, bytes)).choice.to_string();
             assert!(chosen.starts_with("hierarchical"), "{collective} of {bytes}: {chosen}");
         }
     }

@@ -42,6 +42,29 @@ pub struct Cost {
     pub reduce: Rate,
 }
 
+/// Whether links or processors hold multicasts up: a processor copies what it receives as a message once, and what was
+/// multicast twice, and hashes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Links {
+    /// The link of some host, or there is but one host.
+    #[default]
+    Slow,
+    /// The processors.
+    Fast,
+}
+
+/// Links from here on are fast. Measured on four hosts: on links of 2.5 Gbit/s an allgather of 8 MiB takes 0.8 of the
+/// time by multicast, on links of 5 Gbit/s 1.2, whatever the MTU.
+const FAST: Rate = Rate::bits_per_second(4_000_000_000);
+
+impl Links {
+    /// Those between so many hosts, of which the slowest has this rate.
+    #[must_use]
+    pub fn between(hosts: u32, slowest: Rate) -> Links {
+        if hosts > 1 && slowest >= FAST { Links::Fast } else { Links::Slow }
+    }
+}
+
 impl Default for Cost {
     /// Gigabit Ethernet through TCP, as the lab emulates it.
     fn default() -> Self {
@@ -53,6 +76,21 @@ impl Default for Cost {
             multicast: Some(Rate::bits_per_second(950_000_000)),
             copy: Rate::bits_per_second(40_000_000_000),
             reduce: Rate::bits_per_second(16_000_000_000),
+        }
+    }
+}
+
+impl Cost {
+    /// What is built in: gigabit Ethernet, or ten times that, of which multicasts fill half.
+    #[must_use]
+    pub fn on(links: Links) -> Cost {
+        match links {
+            Links::Slow => Cost::default(),
+            Links::Fast => Cost {
+                bandwidth: Rate::bits_per_second(9_400_000_000),
+                multicast: Some(Rate::bits_per_second(4_750_000_000)),
+                ..Cost::default()
+            },
         }
     }
 }

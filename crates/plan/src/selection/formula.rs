@@ -47,7 +47,7 @@
 
 use super::choice::Choice;
 use super::collective::Collective;
-use super::cost::{Cost, Terms};
+use super::cost::{Cost, Links, Terms};
 use crate::algorithm::Algorithm;
 use crate::combine::MAX_SEGMENTS;
 use crate::partition::powers;
@@ -68,6 +68,8 @@ pub struct Case {
     pub bytes: u64,
     /// Whether multicast reaches all ranks, or none needs it.
     pub multicast: bool,
+    /// Between the hosts, for who has no tuning.
+    pub links: Links,
 }
 
 /// Rounds in which something doubles until it is `count`: `ceil(log2(count))`.

@@ -3,12 +3,30 @@
 use std::sync::LazyLock;
 
 use super::choice::all;
-use super::{Because, Candidate, Case, Choice, Chosen, Collective, Tuning};
+use super::{Because, Candidate, Case, Choice, Chosen, Collective, Cost, Links, Tuning};
 use crate::algorithm::Algorithm;
 
-/// What groups choose by that have no tuning: without multicast, with it, and for small calls.
-static UNTUNED: LazyLock<[Tuning; 3]> =
-    LazyLock::new(|| [Tuning::untuned(false), Tuning::untuned(true), Tuning::default()]);
+/// What groups choose by that have no tuning.
+struct Untuned {
+    large: Tuning,
+    /// Of small calls.
+    small: Tuning,
+}
+
+impl Untuned {
+    fn new(links: Links) -> Self {
+        Untuned { large: Tuning::untuned(links), small: Tuning { cost: Cost::on(links), ..Tuning::default() } }
+    }
+
+    fn on(links: Links) -> &'static Untuned {
+        static SLOW: LazyLock<Untuned> = LazyLock::new(|| Untuned::new(Links::Slow));
+        static FAST: LazyLock<Untuned> = LazyLock::new(|| Untuned::new(Links::Fast));
+        match links {
+            Links::Slow => &SLOW,
+            Links::Fast => &FAST,
+        }
+    }
+}
 
 /// The algorithm of a call, and whether the call is small (MC-9): it moves something, but at most `eager_bytes` in all,
 /// and neither is it multicast nor are its blocks pulled, so that its messages can carry their bytes and nobody waits
@@ -31,8 +49,8 @@ pub fn chosen(tuning: Option<&Tuning>, case: &Case, eager_bytes: u64, uneven: bo
     let few = !uneven && moved.is_some_and(|bytes| bytes > 0 && bytes <= eager_bytes);
     let (tuning, case) = match tuning {
         Some(tuning) => (tuning, *case),
-        None if few => (&UNTUNED[2], Case { multicast: false, ..*case }),
-        None => (&UNTUNED[usize::from(case.multicast)], *case),
+        None if few => (&Untuned::on(case.links).small, Case { multicast: false, ..*case }),
+        None => (&Untuned::on(case.links).large, *case),
     };
     let choice = match tuning.choose(&case) {
         Chosen { choice, because: Because::Rule(_) } => choice,
@@ -57,7 +75,8 @@ mod tests {
 
     #[test]
     fn small_calls_are_those_that_move_little_in_all_and_go_the_fastest_way() {
-        let case = |collective, bytes| Case { collective, ranks: 8, hosts: 8, bytes, multicast: true };
+        let case =
+            |collective, bytes| Case { collective, ranks: 8, hosts: 8, bytes, multicast: true, links: Links::Slow };
         let name = |case: &Case| {
             let (choice, small) = chosen(None, case, 16 << 10, false);
             (choice.to_string().split(':').next().expect("a name").to_owned(), small)
@@ -69,15 +88,21 @@ mod tests {
         assert!(!name(&case(Collective::Barrier, 0)).1 && !name(&case(Collective::Gather, 1)).1);
         assert!(!name(&case(Collective::Broadcast, 0)).1, "whoever calls something else is told");
         assert!(!chosen(None, &case(Collective::Broadcast, 0), 0, false).1, "none is small");
-        let multicasts = Tuning::untuned(true);
+        let multicasts = Tuning::untuned(Links::Slow);
         let (choice, small) = chosen(Some(&multicasts), &case(Collective::Broadcast, 8), 16 << 10, false);
         assert!(choice.multicasts() && !small, "as somebody has tuned it");
     }
 
     #[test]
     fn small_exchanges_go_at_once_unless_somebody_has_tuned_them() {
-        let case =
-            |ranks, bytes| Case { collective: Collective::Alltoall, ranks, hosts: ranks, bytes, multicast: true };
+        let case = |ranks, bytes| Case {
+            collective: Collective::Alltoall,
+            ranks,
+            hosts: ranks,
+            bytes,
+            multicast: true,
+            links: Links::Slow,
+        };
         let name = |tuning: Option<&Tuning>, case: &Case| {
             let (choice, small) = chosen(tuning, case, 16 << 10, false);
             (choice.to_string(), small)

@@ -67,8 +67,11 @@ impl Rule {
         self.up_to.is_none_or(|most| bytes <= most.0) && self.ranks.is_none_or(|most| ranks <= most)
     }
 
-    /// Whether it leaves nothing to `later`.
+    /// Whether it leaves nothing to `later`, also where there is no multicast.
     fn covers(&self, later: &Rule) -> bool {
+        if self.choice.multicasts() {
+            return false;
+        }
         let bytes = self.up_to.is_none_or(|most| later.up_to.is_some_and(|other| other <= most));
         bytes && self.ranks.is_none_or(|most| later.ranks.is_some_and(|other| other <= most))
     }

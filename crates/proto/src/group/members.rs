@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use outboard_call::codec::Writer;
 use outboard_plan::Rank;
+use outboard_plan::selection::{Links, Rate};
 use siphasher::sip::SipHasher13;
 
 use crate::config::Config;
@@ -41,6 +42,8 @@ pub(crate) struct Members {
     pub(crate) me: u32,
     /// From where the datagrams of each of `sps` come, where that is known.
     sends_from: Vec<Option<Ipv4Addr>>,
+    /// Between the hosts.
+    pub(crate) links: Links,
     /// Where the engine beside each of `sps` is reached; empty where there is none.
     engines: Vec<Arc<[u8]>>,
     /// Keys the tags of messages between engines.
@@ -101,6 +104,7 @@ impl Members {
         (0..of_rank.len()).rev().for_each(|rank| lowest[of_rank[rank] as usize] = Rank(rank as u32));
         let engines = lowest.iter().map(|rank| Arc::clone(&spec.members[rank.0 as usize].engine)).collect();
         let sends_from = lowest.iter().map(|rank| spec.members[rank.0 as usize].sends_from).collect();
+        let slowest = spec.members.iter().map(|member| member.link_rate).min().unwrap_or_default();
         let locals = (0..of_rank.len() as u32).map(Rank).filter(of).collect();
         let channels = if sps.len() > 1 {
             (0..config.subgroups).map(|s| channel(spec.job, &sps, s)).collect()
@@ -115,6 +119,7 @@ impl Members {
             of_rank,
             lowest,
             sends_from,
+            links: Links::between(hosts.len() as u32, Rate::bits_per_second(slowest)),
             engines,
             secret: spec.key,
             me: my_number,
@@ -278,16 +283,30 @@ mod tests {
 
     /// Ranks at (service process, host), seen from service process `me`.
     fn members(places: &[(u64, u64)], me: u64) -> Result<Members, &'static str> {
-        let member = |&(sp, host): &(u64, u64)| Member {
-            sp: SpId(sp),
-            host: HostId(host),
-            address: [].into(),
-            sends_from: None,
-            engine: [].into(),
-            offer: OfferId(0),
-        };
-        let members = places.iter().map(member).collect();
+        of(places.iter().map(|&(sp, host)| member(sp, host)).collect(), me)
+    }
+
+    fn of(members: Vec<Member>, me: u64) -> Result<Members, &'static str> {
         Members::new(&GroupSpec { handle: GroupHandle(1), key: [2, 3], job: 4, members }, SpId(me), &Config::default())
+    }
+
+    fn member(sp: u64, host: u64) -> Member {
+        let (sp, host, offer) = (SpId(sp), HostId(host), OfferId(0));
+        Member { sp, host, address: [].into(), sends_from: None, link_rate: 1_000_000_000, engine: [].into(), offer }
+    }
+
+    #[test]
+    fn the_slowest_link_between_hosts_is_the_one_that_all_go_by() -> Result<(), &'static str> {
+        let links = |rates: [(u64, u64); 3]| {
+            let members =
+                rates.iter().zip(1..).map(|(&(host, link_rate), sp)| Member { link_rate, ..member(sp, host) });
+            Ok::<_, &str>(of(members.collect(), 1)?.links)
+        };
+        let (one, ten) = (1_000_000_000, 10_000_000_000);
+        assert_eq!(links([(1, ten), (2, ten), (3, ten)])?, Links::Fast);
+        assert_eq!(links([(1, ten), (2, one), (3, ten)])?, Links::Slow);
+        assert_eq!(links([(1, ten), (1, ten), (1, ten)])?, Links::Slow, "nothing leaves the host");
+        Ok(())
     }
 
     fn ring(members: &Members) -> Vec<u64> {

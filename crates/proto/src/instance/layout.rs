@@ -1,6 +1,6 @@
 //! Which plan carries out a call, and what that plan is for one rank.
 
-use outboard_plan::selection::{Case, Choice, Collective, chosen};
+use outboard_plan::selection::{Case, Choice, Collective, Links, chosen};
 use outboard_plan::{
     Algorithm, Arguments, Extents, PlanError, Program, ProgramBuilder, Rank, Topology, deferred, program,
 };
@@ -35,6 +35,7 @@ struct Terrain<'a> {
     /// By rank, and by service process the host.
     of_rank: &'a [u32],
     host_of: &'a [u32],
+    links: Links,
 }
 
 impl<'a> Terrain<'a> {
@@ -45,6 +46,7 @@ impl<'a> Terrain<'a> {
             hosts: members.host_of.last().map_or(1, |last| last + 1),
             of_rank: &members.of_rank,
             host_of: &members.host_of,
+            links: members.links,
         }
     }
 
@@ -134,7 +136,7 @@ fn case(signature: Signature, terrain: Terrain<'_>, multicast: bool) -> Case {
             unreachable!("no algorithm is chosen where sizes are not agreed")
         }
     };
-    Case { collective, ranks: terrain.ranks, hosts: terrain.hosts, bytes, multicast }
+    Case { collective, ranks: terrain.ranks, hosts: terrain.hosts, bytes, multicast, links: terrain.links }
 }
 
 /// The choice with what the settings say about multicast: addresses, and chains where the choice leaves them open

@@ -61,6 +61,8 @@ pub(crate) struct Host {
     pub(crate) engine: Arc<[u8]>,
     /// From where our multicast comes, if the interface has an address.
     pub(crate) sends_from: Option<Ipv4Addr>,
+    /// What the link carries, in bit/s.
+    pub(crate) link_rate: u64,
     pub(crate) quotas: Quotas,
     pub(crate) sealer: Sealer,
     /// Ranks that the dock attaches.
@@ -280,6 +282,7 @@ impl Desk<'_> {
             tier: process.memory.tier(),
             config_digest: self.host.digest,
             most_ranges: self.host.settings.memory_ranges,
+            link_rate: self.host.link_rate,
         };
         Ok((side, welcome, process))
     }
@@ -292,10 +295,11 @@ impl Desk<'_> {
         let seat = rank.seat.clone();
         let here = || Seat { node: Arc::clone(&host.node), place: rank.place(&host.topology) };
         let seat = seat.unwrap_or_else(here);
-        let (&Host { id: sp, place, digest, .. }, job) = (host, host.settings.job);
-        let (address, engine, sends_from) = (Arc::clone(&host.address), Arc::clone(&host.engine), host.sends_from);
+        let (&Host { id: sp, place, digest, sends_from, link_rate, .. }, job) = (host, host.settings.job);
+        let (address, engine) = (Arc::clone(&host.address), Arc::clone(&host.engine));
         let seal = host.sealer.seal(rank.job.user, handle, key);
-        let offer = Offer { sp, host: place, job, handle, key, digest, address, engine, sends_from, seat, seal };
+        let offer =
+            Offer { sp, host: place, job, handle, key, digest, address, engine, sends_from, link_rate, seat, seal };
         let forgotten = if rank.offers.len() >= MOST_OFFERS { rank.offers.pop_front() } else { None };
         rank.offers.push_back(OfferId(seal));
         let user = rank.job.user;

@@ -24,7 +24,7 @@ use crate::topology::Seat;
 pub const MAX_ADDRESS: usize = outboard_fabric::MAX_ADDRESS;
 const MAGIC: [u8; 8] = *b"outboard";
 /// Layout of the offer itself; the wire version is carried beside it.
-const LAYOUT: u8 = 6;
+const LAYOUT: u8 = 7;
 const CHECKSUM_AT: usize = OFFER_BYTES - 8;
 
 /// One rank's offer.
@@ -48,6 +48,8 @@ pub struct Offer {
     pub engine: Arc<[u8]>,
     /// From where its multicast comes, if it knows.
     pub sends_from: Option<Ipv4Addr>,
+    /// What its link carries, in bit/s.
+    pub link_rate: u64,
     /// Where the rank runs.
     pub seat: Seat,
     /// [`Sealer::seal`] of the service process: whom it was made for, and its name among service processes.
@@ -199,7 +201,8 @@ impl Offer {
             .u64(self.digest)
             .u64(self.host.0)
             .u64(self.seal)
-            .u32(self.sends_from.map_or(0, u32::from));
+            .u32(self.sends_from.map_or(0, u32::from))
+            .u64(self.link_rate);
         w.u16(self.address.len() as u16).bytes(&self.address);
         w.u16(self.engine.len() as u16).bytes(&self.engine);
         self.seat.encode(&mut w);
@@ -246,13 +249,14 @@ impl Offer {
         let (sp, job, key) = (SpId(r.u64()?), r.u64()?, [r.u64()?, r.u64()?]);
         let (digest, host, seal) = (r.u64()?, HostId(r.u64()?), r.u64()?);
         let sends_from = Some(Ipv4Addr::from(r.u32()?)).filter(|address| !address.is_unspecified());
+        let link_rate = r.u64()?;
         let mut address = |most| match usize::from(r.u16()?) {
             length if length <= most => Ok(Arc::from(r.bytes(length)?)),
             _ => Err(DecodeError::Value("address")),
         };
         let (address, engine) = (address(MAX_ADDRESS)?, address(MAX_OFI_ADDRESS)?);
         let seat = Seat::decode(r)?;
-        Ok(Offer { sp, host, job, handle, key, digest, address, engine, sends_from, seat, seal })
+        Ok(Offer { sp, host, job, handle, key, digest, address, engine, sends_from, link_rate, seat, seal })
     }
 }
 
@@ -280,7 +284,8 @@ pub(crate) fn group_spec(
         let known = *known.entry(offer.sp).or_insert(offer);
         let address = known.address == offer.address && known.sends_from == offer.sends_from;
         let address = address && known.engine == offer.engine;
-        for (what, same) in [("address", address), ("host", known.host == offer.host)] {
+        let (host, link_rate) = (known.host == offer.host, known.link_rate == offer.link_rate);
+        for (what, same) in [("address", address), ("host", host), ("link rate", link_rate)] {
             if !same {
                 return Err(OfferError::Stale { rank: r, what, sp: offer.sp });
             }
@@ -290,7 +295,8 @@ pub(crate) fn group_spec(
     let member = |offer: &Offer| {
         let Offer { address, engine, .. } = known[&offer.sp];
         let (address, engine, offer_id) = (Arc::clone(address), Arc::clone(engine), OfferId(offer.seal));
-        Member { sp: offer.sp, host: offer.host, address, sends_from: offer.sends_from, engine, offer: offer_id }
+        let (sends_from, link_rate) = (offer.sends_from, offer.link_rate);
+        Member { sp: offer.sp, host: offer.host, address, sends_from, link_rate, engine, offer: offer_id }
     };
     let members = parsed.iter().map(member).collect();
     let spec = GroupSpec { handle: first.handle, key: common_key(parsed), job: first.job, members };
@@ -342,6 +348,7 @@ mod tests {
             address: sp.to_le_bytes().as_slice().into(),
             engine: [sp as u8; 16].into(),
             sends_from: Some(Ipv4Addr::new(10, 0, 0, sp as u8)),
+            link_rate: sp * 1_000_000_000,
             seat: Seat { node: "h\u{f6}st".into(), place: Place { socket: Some(sp as u32), core: None } },
             seal: 7,
         }
@@ -396,6 +403,8 @@ mod tests {
         assert!(told.contains("tuning file") && told.contains("OUTBOARD_TUNING"), "{told}");
         let two_addresses = blob(&[offer(1), Offer { address: [1u8].as_slice().into(), ..offer(1) }]);
         assert!(matches!(group(&two_addresses, 2, 0), OfferError::Stale { rank: 1, what: "address", .. }));
+        let two_rates = blob(&[offer(1), Offer { link_rate: 1, ..offer(1) }]);
+        assert!(matches!(group(&two_rates, 2, 0), OfferError::Stale { rank: 1, what: "link rate", .. }));
         let two_senders = blob(&[offer(1), Offer { sends_from: None, ..offer(1) }]);
         assert!(matches!(group(&two_senders, 2, 0), OfferError::Stale { rank: 1, what: "address", .. }));
         let two_hosts = blob(&[offer(1), Offer { host: HostId(7), ..offer(1) }]);

@@ -309,7 +309,7 @@ mod tests {
         assert_eq!((request.token, request.message), (4, Request::Offer));
 
         let side = ServiceSide::create().unwrap();
-        let welcome = Welcome { tier: Tier::CrossMemory, config_digest: 1, most_ranges: 1 };
+        let welcome = Welcome { tier: Tier::CrossMemory, config_digest: 1, most_ranges: 1, link_rate: 1 };
         service.send(5, &Reply::Welcome(welcome), &side.descriptors()).unwrap();
         assert!(rank.wait(Duration::from_secs(10)).unwrap());
         let mut reply = rank.receive::<Reply>().unwrap().unwrap();

@@ -11,7 +11,7 @@ use crate::memory::{Probe, Tier};
 use crate::status::Status;
 
 /// Version of the messages; both ends must have the same.
-pub const ATTACH_VERSION: u16 = 4;
+pub const ATTACH_VERSION: u16 = 5;
 /// Bytes of a group offer, as in `outboard.h`.
 pub const OFFER_BYTES: usize = 1024;
 /// Longest text in a message; longer ones are cut.
@@ -160,6 +160,8 @@ pub struct Welcome {
     pub config_digest: u64,
     /// Memory ranges that the rank may have registered at once.
     pub most_ranges: u32,
+    /// What its link carries, in bit/s.
+    pub link_rate: u64,
 }
 
 /// A group as its ranks use it.
@@ -341,7 +343,8 @@ impl Message for Reply {
         let w = &mut Writer::new(&mut bytes);
         match self {
             Reply::Welcome(welcome) => {
-                start(w, 101, token).u32(welcome.tier.code()).u64(welcome.config_digest).u32(welcome.most_ranges)
+                let Welcome { tier, config_digest, most_ranges, link_rate } = welcome;
+                start(w, 101, token).u32(tier.code()).u64(*config_digest).u32(*most_ranges).u64(*link_rate)
             }
             Reply::Offer(offer) => start(w, 102, token).bytes(&offer[..]),
             Reply::GroupReady(ready) => start(w, 103, token)
@@ -368,6 +371,7 @@ impl Message for Reply {
                 },
                 config_digest: reader.u64()?,
                 most_ranges: reader.u32()?,
+                link_rate: reader.u64()?,
             }),
             102 => Reply::Offer(Box::new(reader.array()?)),
             103 => Reply::GroupReady(GroupReady {
@@ -423,7 +427,7 @@ mod tests {
 
     fn replies() -> Vec<Reply> {
         vec![
-            Reply::Welcome(Welcome { tier: Tier::Staging, config_digest: u64::MAX, most_ranges: 7 }),
+            Reply::Welcome(Welcome { tier: Tier::Staging, config_digest: u64::MAX, most_ranges: 7, link_rate: 9 }),
             Reply::Offer(Box::new([7; OFFER_BYTES])),
             Reply::GroupReady(GroupReady { group: 1, handle: 2, allgather_least: 3, allgather_most: u64::MAX }),
             Reply::Done,

@@ -20,6 +20,7 @@ pub(crate) fn spec(at: &[u64]) -> GroupSpec {
         host: HostId(*sp),
         address: Arc::from([*sp as u8]),
         sends_from: None,
+        link_rate: 1_000_000_000,
         engine: [].into(),
         offer: OfferId(*sp),
     };
