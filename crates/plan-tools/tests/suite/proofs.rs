@@ -209,7 +209,7 @@ fn any_of(of: fn(Collective) -> Vec<Choice>) -> impl Strategy<Value = Choice> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(150))]
+    #![proptest_config(ProptestConfig::with_cases(60))]
 
     /// Any bytes of any element, any rank on any host.
     #[test]
