@@ -65,7 +65,7 @@ fn bytes_of_allgathers(small: u64, large: u64) -> u64 {
     12 * blocks.iter().filter(|block| **block * 6 > small && **block <= large).sum::<u64>()
 }
 
-/// What the links carry is agreed on: on fast ones large blocks are not multicast, unless one host has a slow one.
+/// MC-8: what the links carry is agreed on; on fast ones large blocks are not multicast, unless one is slow.
 fn large_blocks_are_multicast_if_one_link_is_slow() {
     for (slow_host, multicast_up_to) in [("none", 16 << 10), ("h2", u64::MAX)] {
         let cluster = Cluster::start_by((3, 1), None, &["--eager-bytes", "0"], |lab, host, flags| {
