@@ -85,9 +85,8 @@ impl Algorithms {
         let multicast = self.multicast || hosts == 1;
         let links = Links::between(hosts, self.link_rate);
         let case = Case { collective, ranks, hosts, bytes: call.bytes, multicast, links };
-        let eager_bytes = if hosts == 1 { 0 } else { EAGER_BYTES.0 };
         let uneven = call.collective == Collective::Allgatherv;
-        Some(selection::chosen(self.tuned.then_some(&self.tuning), &case, eager_bytes, uneven).0)
+        Some(chosen(self.tuned.then_some(&self.tuning), &case, uneven))
     }
 
     /// The algorithm's name in the report's rows.
@@ -121,6 +120,12 @@ impl Algorithms {
     }
 }
 
+/// What daemons with this tuning, or none, choose for a call. On one host none is small.
+pub(crate) fn chosen(tuning: Option<&Tuning>, case: &Case, uneven: bool) -> Choice {
+    let eager_bytes = if case.hosts == 1 { 0 } else { EAGER_BYTES.0 };
+    selection::chosen(tuning, case, eager_bytes, uneven).0
+}
+
 /// What its algorithm is chosen as: as what has the same name.
 fn chosen_for(collective: Collective) -> Option<selection::Collective> {
     match collective {
@@ -150,6 +155,7 @@ mod tests {
     fn rows_name_what_is_asked_for_or_chosen() {
         assert_eq!(named(Collective::Allgatherv, "multicast", 4096), "multicast");
         assert_eq!(named(Collective::Allgatherv, "bruck", 4096), "ring");
+        assert_eq!(named(Collective::Broadcast, "ring", 40_960), "binomial");
         assert_eq!(named(Collective::Broadcast, "ring", 4 << 20), "chain:segment=16384");
         assert_eq!(named(Collective::Allreduce, "ring:segment=100", 64), "ring:segment=100");
         assert_eq!(named(Collective::Gather, "multicast", 64), "linear");

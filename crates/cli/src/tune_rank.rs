@@ -3,17 +3,16 @@
 //! The time of a call is the slowest rank's, and of the repetitions the median. Ranks begin each call behind a barrier,
 //! so that no rank waits for the start of another.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Instant;
 
 use outboard::{Context, Group};
-use outboard_plan::selection::{Case, Collective, Duration, Links, Rate, Tuning, UnknownCollective, chosen};
+use outboard_plan::selection::{Case, Collective, Duration, Links, Rate, Tuning, UnknownCollective};
 use outboard_plan::{Element, Operator, Reduction};
 use outboard_plan_tools::Sample;
-use outboard_service::settings::EAGER_BYTES;
 use serde::{Deserialize, Serialize};
 
+use crate::algorithm::chosen;
 use crate::error::CliError;
 
 /// A host's name in the exchange of names; longer ones are cut.
@@ -80,15 +79,15 @@ pub(crate) fn probe(probing: &Probing<'_>) -> Result<(bool, Vec<Sample>), CliErr
     check_tuning(&context, probing)?;
     let rank = world.rank().map_err(failed("this rank"))?;
     let ranks = world.size().map_err(failed("the ranks"))?;
-    let (hosts, links) = hosts_of(&context, &world, ranks)?;
-    let eager_bytes = if hosts > 1 { EAGER_BYTES.0 } else { 0 };
+    let hosts = hosts_of(&world, ranks)?;
+    let links = Links::between(hosts, slowest_link(&context, &world)?);
     let mut samples = Vec::new();
     let sum = Reduction::new(Operator::Sum, Element::F32).expect("numbers have a sum");
     for (collective, bytes) in PROBED.into_iter().flat_map(|c| probing.sizes.iter().map(move |bytes| (c, *bytes))) {
         let bytes = bytes.next_multiple_of(sum.element().bytes());
         let case = Case { collective, ranks, hosts, bytes, multicast: probing.multicast || hosts == 1, links };
         let took = median_of(&world, sum, &case, probing.repetitions)?;
-        samples.push(Sample { case, choice: chosen(probing.tuning, &case, eager_bytes, false).0, took });
+        samples.push(Sample { case, choice: chosen(probing.tuning, &case, false), took });
     }
     world.destroy().map_err(failed("leaving the other ranks"))?;
     context.detach().map_err(failed("leaving the daemon"))?;
@@ -108,22 +107,26 @@ fn check_tuning(context: &Context, probing: &Probing<'_>) -> Result<(), CliError
     )))
 }
 
-/// On how many hosts the ranks are, by their names, and what links these have.
-fn hosts_of(context: &Context, world: &Group, ranks: u32) -> Result<(u32, Links), CliError> {
+/// On how many hosts the ranks are, by their names.
+fn hosts_of(world: &Group, ranks: u32) -> Result<u32, CliError> {
     let uname = rustix::system::uname();
     let name = uname.nodename().to_bytes();
-    let mut own = [0; NAME_BYTES + size_of::<u64>()];
+    let mut own = [0; NAME_BYTES];
     let length = name.len().min(NAME_BYTES);
     own[..length].copy_from_slice(&name[..length]);
-    let link_rate = context.link_rate().map_err(failed("the rate of the link"))?;
-    own[NAME_BYTES..].copy_from_slice(&link_rate.to_le_bytes());
-    let mut all = vec![0; own.len() * ranks as usize];
+    let mut all = vec![0; NAME_BYTES * ranks as usize];
     world.allgather(&own, &mut all).map_err(failed("exchanging the hosts' names"))?;
-    let hosts = all.chunks_exact(own.len()).map(|host| host.split_at(NAME_BYTES));
-    let (names, rates): (BTreeSet<&[u8]>, BTreeSet<u64>) =
-        hosts.map(|(name, rate)| (name, u64::from_le_bytes(rate.try_into().expect("eight bytes")))).unzip();
-    let (hosts, slowest) = (names.len() as u32, rates.first().copied().unwrap_or_default());
-    Ok((hosts, Links::between(hosts, Rate::bits_per_second(slowest))))
+    let names: std::collections::BTreeSet<&[u8]> = all.chunks_exact(NAME_BYTES).collect();
+    Ok(names.len() as u32)
+}
+
+/// The rate of the slowest host's link, as the group goes by it.
+fn slowest_link(context: &Context, world: &Group) -> Result<Rate, CliError> {
+    let least = Reduction::new(Operator::Minimum, Element::U64).expect("numbers have a least one");
+    let own = context.link_rate().map_err(failed("the rate of the link"))?;
+    let mut slowest = [0; size_of::<u64>()];
+    world.allreduce(least, &own.to_ne_bytes(), &mut slowest).map_err(failed("comparing the links"))?;
+    Ok(Rate::bits_per_second(u64::from_ne_bytes(slowest)))
 }
 
 /// The median of the slowest ranks' times.

@@ -27,7 +27,7 @@ const PULLING: u32 = 16;
 /// Bytes up to which blocks are multicast on fast links, too, since they cost a processor little.
 const SMALL: u64 = 16 << 10;
 
-/// Bytes up to which they are among more ranks than [`FEW`]: a ring of shorter blocks waits from rank to rank for longer
+/// Bytes up to which they are among more ranks than [`FEW`]: a ring of shorter blocks waits from rank to rank longer
 /// than it sends.
 const LARGE: u64 = 128 << 10;
 const FEW: u32 = 16;
@@ -191,7 +191,10 @@ mod tests {
                     let all = case(collective, ranks, hosts, bytes);
                     let untuned = Tuning::untuned(Links::Slow);
                     assert!(untuned.choose(&all).choice.multicasts());
-                    assert!(!untuned.choose(&Case { multicast: false, ..all }).choice.multicasts());
+                    let none = untuned.choose(&Case { multicast: false, ..all });
+                    assert!(!none.choice.multicasts());
+                    let ring = collective == Collective::Allgather;
+                    assert_eq!(none.because, if ring { Because::Rule(1) } else { Because::Fastest });
                 }
             }
         }

@@ -489,7 +489,7 @@ impl Endpoint {
 
     /// Moves bulk (fragments, repairs) of the collectives in flight to links that have room, one piece to each, of the
     /// groups in turn (MC-13): what comes meanwhile waits behind no more than that while the fabric is full. Nothing
-    /// goes to other hosts while the link of this one has enough to send. Called when all links have sent what they had.
+    /// goes to other hosts while this host's link has enough to send. Called when all links have sent what they had.
     pub(super) fn fill_links(&mut self) {
         let quantum = Quantum::new(&self.node.config, self.node.out.contention);
         let mut targets: SmallVec<[(SpId, u64); 8]> = SmallVec::new();
