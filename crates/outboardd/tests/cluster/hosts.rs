@@ -297,7 +297,7 @@ fn lost_datagrams_are_repaired() {
 /// A receiver that the kernel lets receive nothing says so, goes on trying, and costs no byte.
 fn what_cannot_be_received_is_repaired_and_told() {
     for receivers in RECEIVERS {
-        let mut cluster = Cluster::start_refusable(2, receivers);
+        let mut cluster = Cluster::start_refusable(3, receivers);
         cluster.daemons[0].refuse(Calls::Receives, rustix::io::Errno::NOMEM.raw_os_error());
         cluster.run("allgather", 1);
         let count = |name: &str| cluster.daemons[0].statistics()["datapath"][name].as_u64().expect("a number");
@@ -309,7 +309,7 @@ fn what_cannot_be_received_is_repaired_and_told() {
 /// Datagrams that meet a full queue again and again are left to recovery, and keep nothing else waiting.
 fn what_cannot_be_sent_is_repaired_and_told() {
     for receivers in RECEIVERS {
-        let mut cluster = Cluster::start_refusable(2, receivers);
+        let mut cluster = Cluster::start_refusable(3, receivers);
         cluster.daemons[0].refuse(Calls::Sends, rustix::io::Errno::NOBUFS.raw_os_error());
         cluster.run("allgather", 1);
         let datapath = &cluster.daemons[0].statistics()["datapath"];

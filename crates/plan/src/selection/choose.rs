@@ -32,6 +32,10 @@ const SMALL: u64 = 16 << 10;
 const LARGE: u64 = 128 << 10;
 const FEW: u32 = 16;
 
+/// A multicast to one receiver saves nothing and costs the processors as much as any: messages take half of that. A
+/// broadcast of up to [`LARGE`] bytes is done sooner by multicast all the same.
+const PAIR: u32 = 2;
+
 /// Ranks up to which a broadcast from rank to rank takes less of the processors than a multicast on fast links: among
 /// four hosts 0.5 to 0.95 of it, among eight 1.3.
 const FEWEST: u32 = 4;
@@ -70,9 +74,9 @@ pub struct Candidate {
 
 impl Tuning {
     /// What applies where nobody has given a tuning: allgathers and broadcasts are multicast where they can be, else
-    /// allgathers go round a ring; groups of up to 16 ranks pull blocks. On fast links large blocks go from rank to
-    /// rank, which takes half of the processor time of multicasts, unless so many ranks wait for one another that this
-    /// costs more.
+    /// allgathers go round a ring; groups of up to 16 ranks pull blocks. Between two ranks, and on fast links, large
+    /// blocks go from rank to rank, which takes half of the processor time of multicasts, unless so many ranks wait for
+    /// one another that this costs more.
     #[must_use]
     pub fn untuned(links: Links) -> Tuning {
         let rule = |up_to: Option<u64>, ranks, choice| Rule { up_to: up_to.map(Size), ranks, choice };
@@ -84,8 +88,16 @@ impl Tuning {
         let chain = all(Collective::Broadcast, Algorithm::Chain { segment: 64 << 10 });
         let (allgather, broadcast) = match links {
             Links::Slow => (
-                vec![rule(None, None, gathers), rule(None, None, all(Collective::Allgather, ring))],
-                vec![rule(None, None, sends)],
+                vec![
+                    rule(None, Some(PAIR), ring_of_hosts),
+                    rule(None, None, gathers),
+                    rule(None, None, all(Collective::Allgather, ring)),
+                ],
+                vec![
+                    rule(Some(LARGE), None, sends),
+                    rule(None, Some(PAIR), all(Collective::Broadcast, Algorithm::Binomial)),
+                    rule(None, None, sends),
+                ],
             ),
             Links::Fast => (
                 vec![
@@ -185,7 +197,7 @@ mod tests {
 
     #[test]
     fn untuned_allgathers_and_broadcasts_are_multicast_where_they_can_be() {
-        for (ranks, hosts) in [(1, 1), (4, 1), (4, 4), (64, 8)] {
+        for (ranks, hosts) in [(3, 1), (4, 1), (4, 4), (64, 8)] {
             for bytes in [1, 4096, 16 << 20] {
                 for collective in [Collective::Allgather, Collective::Broadcast] {
                     let all = case(collective, ranks, hosts, bytes);
@@ -194,8 +206,22 @@ mod tests {
                     let none = untuned.choose(&Case { multicast: false, ..all });
                     assert!(!none.choice.multicasts());
                     let ring = collective == Collective::Allgather;
-                    assert_eq!(none.because, if ring { Because::Rule(1) } else { Because::Fastest });
+                    assert_eq!(none.because, if ring { Because::Rule(2) } else { Because::Fastest });
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn between_two_ranks_nothing_large_is_multicast() {
+        for links in [Links::Slow, Links::Fast] {
+            for collective in [Collective::Allgather, Collective::Broadcast] {
+                let multicasts = |ranks, bytes| {
+                    let case = Case { links, ..case(collective, ranks, 2, bytes) };
+                    Tuning::untuned(links).choose(&case).choice.multicasts()
+                };
+                assert!(!multicasts(2, 256 << 10), "{collective} on {links:?}");
+                assert_eq!(multicasts(4, 256 << 10), links == Links::Slow, "{collective}");
             }
         }
     }
