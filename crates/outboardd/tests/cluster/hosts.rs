@@ -300,9 +300,9 @@ fn what_cannot_be_received_is_repaired_and_told() {
         let mut cluster = Cluster::start_refusable(3, receivers);
         cluster.daemons[0].refuse(Calls::Receives, rustix::io::Errno::NOMEM.raw_os_error());
         cluster.run("allgather", 1);
-        let count = |name: &str| cluster.daemons[0].statistics()["datapath"][name].as_u64().expect("a number");
-        while count("receive_failures") < 3 {}
-        assert_eq!(count("receivers_gone"), 0);
+        let daemon = &cluster.daemons[0];
+        daemon.await_statistics(|told| told["datapath"]["receive_failures"].as_u64() >= Some(3));
+        assert_eq!(daemon.statistics()["datapath"]["receivers_gone"], 0);
     }
 }
 

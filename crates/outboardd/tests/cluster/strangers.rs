@@ -50,7 +50,7 @@ fn captured_datagrams_change_nothing() {
     ranks[0].go_on();
     ranks[2].go_on();
     // The call is known when the daemon has looked at all that was posted.
-    while cluster.daemons[0].statistics()["calls"] == 0 {}
+    cluster.daemons[0].await_statistics(|told| told["calls"] != 0);
     stranger.go_on();
     assert_eq!(stranger.line(), "sent");
     ranks[1].go_on();

@@ -33,9 +33,7 @@ fn names(error: &Error, status: Status, words: &[&str]) {
 
 /// Waits until a daemon has been asked for a group by one of its ranks.
 fn await_membership(daemon: &Daemon) {
-    while daemon.statistics()["memberships"] != 1 {
-        thread::yield_now();
-    }
+    daemon.await_statistics(|told| told["memberships"] == 1);
 }
 
 #[test]
@@ -56,9 +54,7 @@ fn a_rank_that_dies_before_it_asks_ends_the_group_for_the_others() {
             let error = making.join().expect("no panic").expect_err("rank 1 is gone");
             names(&error, Status::RankLost, &["rank 1"]);
         });
-        while here.statistics()["memberships"] != 0 {
-            thread::yield_now();
-        }
+        here.await_statistics(|told| told["memberships"] == 0);
     }
 }
 

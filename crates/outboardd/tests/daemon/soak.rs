@@ -2,8 +2,6 @@
 //! and in bad, many groups at once, many jobs at once. The short versions run with all tests, the long ones by `make
 //! soak`.
 
-use std::time::Instant;
-
 use outboard::{Context, Contribution, Group, Request};
 
 use crate::support::scenarios::LIMIT;
@@ -24,11 +22,7 @@ struct Footprint {
 impl Footprint {
     /// Waits until the last rank is gone, which the daemon may hear of a moment later.
     fn of(daemon: &Daemon) -> Footprint {
-        let deadline = Instant::now() + LIMIT;
-        while daemon.statistics()["ranks"] != 0 {
-            assert!(Instant::now() < deadline, "ranks that are gone stay attached: {}", daemon.statistics());
-            std::thread::yield_now();
-        }
+        daemon.await_statistics(|told| told["ranks"] == 0);
         Footprint { resident: daemon.resident_bytes(), descriptors: daemon.descriptors() }
     }
 

@@ -128,6 +128,19 @@ impl Daemon {
         serde_json::from_reader(stream).expect("JSON")
     }
 
+    /// Waits until what `holds` asks of the statistics is so.
+    pub(crate) fn await_statistics(&self, holds: impl Fn(&serde_json::Value) -> bool) {
+        let deadline = Instant::now() + scenarios::LIMIT;
+        loop {
+            let statistics = self.statistics();
+            if holds(&statistics) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "still {statistics}");
+            std::thread::yield_now();
+        }
+    }
+
     /// Processor seconds of all its threads.
     pub(crate) fn cpu_seconds(&self) -> f64 {
         let statistics = self.statistics();

@@ -32,8 +32,8 @@ const SMALL: u64 = 16 << 10;
 const LARGE: u64 = 128 << 10;
 const FEW: u32 = 16;
 
-/// A multicast to one receiver saves nothing and costs the processors as much as any: messages take half of that. A
-/// broadcast of up to [`LARGE`] bytes is done sooner by multicast all the same.
+/// A multicast to one receiver saves nothing (MC-1) and costs the processors as much as any; messages take half of
+/// that. A broadcast of up to [`LARGE`] bytes is done sooner by multicast all the same.
 const PAIR: u32 = 2;
 
 /// Ranks up to which a broadcast from rank to rank takes less of the processors than a multicast on fast links: among
@@ -212,6 +212,7 @@ mod tests {
         }
     }
 
+    /// MC-1: it would have one receiver.
     #[test]
     fn between_two_ranks_nothing_large_is_multicast() {
         for links in [Links::Slow, Links::Fast] {
