@@ -40,8 +40,8 @@ const READY_LIMIT: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
 /// How the daemons work.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct DaemonArgs {
-    /// Whether hosts multicast to one another, large blocks on fast links excepted, or never do (ring); of `bench` any
-    /// algorithm of the collective that is measured
+    /// Whether hosts multicast to one another where it pays (docs/tuning.md), or never (ring); of `bench` any algorithm
+    /// of the collective that is measured
     #[arg(long, default_value = "multicast")]
     pub(crate) algorithm: String,
     /// Roots that multicast at the same time (M of MC-8); 0 means all ranks

@@ -177,8 +177,8 @@ pub struct Settings {
     /// Provider of libfabric for `--engine ofi-triggered`; all daemons of a cluster alike
     #[arg(long, env = "OUTBOARD_OFI_PROVIDER", default_value = "sockets")]
     pub ofi_provider: String,
-    /// Whether hosts multicast to one another, large blocks on fast links excepted, or never do (ring); by default
-    /// multicast with an interface, ring without
+    /// Whether hosts multicast to one another where it pays (docs/tuning.md), or never (ring); by default multicast
+    /// with an interface, ring without
     #[arg(long, env = "OUTBOARD_ALGORITHM", value_enum)]
     pub algorithm: Option<AlgorithmChoice>,
     /// Roots that multicast at the same time (M of MC-8); 0 means all ranks

@@ -128,7 +128,7 @@ impl Daemon {
         serde_json::from_reader(stream).expect("JSON")
     }
 
-    /// Waits until what `holds` asks of the statistics is so.
+    /// Waits until `holds` is true of its statistics.
     pub(crate) fn await_statistics(&self, holds: impl Fn(&serde_json::Value) -> bool) {
         let deadline = Instant::now() + scenarios::LIMIT;
         loop {

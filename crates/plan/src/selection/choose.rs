@@ -212,7 +212,7 @@ mod tests {
         }
     }
 
-    /// MC-1: it would have one receiver.
+    /// MC-1: a multicast would have one receiver.
     #[test]
     fn between_two_ranks_nothing_large_is_multicast() {
         for links in [Links::Slow, Links::Fast] {
