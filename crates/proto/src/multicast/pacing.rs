@@ -200,7 +200,7 @@ pub(crate) struct Quantum {
     pull: u64,
     /// More is asked for when there is room for so many times what is asked for at once.
     pulls_together: u64,
-    /// Most bytes of a block asked for that have not come.
+    /// Most bytes of a block asked for that have not come, where there may be others.
     of_one_block: u64,
     /// Bytes queued on all links together beyond what a round trip takes.
     queued: u64,
@@ -276,10 +276,11 @@ impl Quantum {
         (under_way / among.max(1) as u64).min(self.of_one_block)
     }
 
-    /// What is asked for of each of so many blocks that share room for `most` bytes, of one that has `bytes`.
-    pub(crate) fn pull_of(&self, most: u64, blocks: usize, bytes: u64) -> Pull {
-        let share = self.share(most, blocks);
-        let under_way = share.max(self.piece * 2).min(self.of_one_block);
+    /// What is asked for of each of so many blocks that share room for `most` bytes, of one that has `bytes`; all of the
+    /// room if it is `the_only` one that can come.
+    pub(crate) fn pull_of(&self, most: u64, blocks: usize, the_only: bool, bytes: u64) -> Pull {
+        let (share, of_one_block) = if the_only { (most, most) } else { (self.share(most, blocks), self.of_one_block) };
+        let under_way = share.max(self.piece * 2).min(of_one_block);
         let (at_once, again) = match self.piece_of(share, bytes) {
             long if long > self.piece => (long, under_way - long),
             _ => (self.pull, under_way / 2),

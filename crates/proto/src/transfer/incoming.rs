@@ -15,8 +15,9 @@
 //! Credit is bytes asked for that have not come (SP-5): large messages are asked for piece by piece, first of the
 //! sources that have been asked for least. Asked for whole as they are announced, some sources would be asked by all at
 //! first and others only in the end. No message of a collective has more than a part of the credit, or the first to be
-//! announced would take all of it: those of a rank that is a little late would come last and alone. Credit is used when
-//! there is enough of it for several pieces, so that one CTS asks for them.
+//! announced would take all of it: those of a rank that is a little late would come last and alone. In an all-to-all of
+//! two ranks nobody else can come, so its one message may have all. Credit is used when there is enough of it for
+//! several pieces, so that one CTS asks for them.
 //!
 //! Invariants: every byte is asked for once; of each collective and of all tagged messages together at most
 //! [`Config::pull_bytes`](crate::Config) are under way, of an all-to-all three quarters as many more, or one piece,
@@ -31,6 +32,7 @@ use super::outgoing::fresh;
 use super::queues::Queues;
 use super::{Ended, Outbound, Posting, Site};
 use crate::error::CollectiveError;
+use crate::group::members::Members;
 use crate::ids::{InstanceId, SpId};
 use crate::interface::{MemRef, Order, Region};
 use crate::multicast::pacing::{Pull, Quantum};
@@ -113,8 +115,8 @@ struct Credit {
     queue: BTreeSet<(u64, u64, Key)>,
     /// Messages cleared early, wanted or coming.
     messages: usize,
-    /// All ranks send to all.
-    all_to_all: bool,
+    /// How many messages other service processes have for ranks here, if all ranks send to all.
+    all_to_all: Option<usize>,
 }
 
 /// Whose credit a message uses.
@@ -141,7 +143,7 @@ fn is_behind_a_gap(got: u64, (offset, len): (u64, u64), end: u64) -> bool {
 impl Credit {
     /// Bytes that may be under way.
     fn most(&self, quantum: Quantum) -> u64 {
-        quantum.under_way(self.all_to_all)
+        quantum.under_way(self.all_to_all.is_some())
     }
 
     /// Whether so many more bytes may be under way.
@@ -153,7 +155,7 @@ impl Credit {
     /// for that one.
     fn pull(&self, account: Account, quantum: Quantum, bytes: u64) -> Pull {
         match account {
-            Some(_) => quantum.pull_of(self.most(quantum), self.messages, bytes),
+            Some(_) => quantum.pull_of(self.most(quantum), self.messages, self.all_to_all == Some(1), bytes),
             None => Pull::WHOLE,
         }
     }
@@ -342,8 +344,10 @@ impl Incoming {
     }
 
     /// All ranks of this collective send to all.
-    pub(super) fn is_all_to_all(&mut self, instance: InstanceId) {
-        self.credits.entry(Some(instance)).or_default().all_to_all = true;
+    pub(super) fn is_all_to_all(&mut self, members: &Members, instance: InstanceId) {
+        let locals = members.locals.len();
+        let messages = locals * (members.ranks() as usize - locals);
+        self.credits.entry(Some(instance)).or_default().all_to_all = Some(messages);
     }
 
     /// Grants what there is credit for.

@@ -46,7 +46,14 @@ impl<K: Copy + Ord, T> Queues<K, T> {
     }
 
     pub(super) fn push(&mut self, key: K, entry: T) {
-        self.queues.entry(key).or_insert_with(|| self.spare.pop().unwrap_or_default()).push_back(entry);
+        self.insert(key, entry, |_| false);
+    }
+
+    /// As [`Self::push`], before those of the last entries that are `later`.
+    pub(super) fn insert(&mut self, key: K, entry: T, later: impl Fn(&T) -> bool) {
+        let queue = self.queues.entry(key).or_insert_with(|| self.spare.pop().unwrap_or_default());
+        let at = queue.iter().rposition(|other| !later(other)).map_or(0, |last| last + 1);
+        queue.insert(at, entry);
     }
 
     pub(super) fn first(&self, key: &K) -> Option<&T> {

@@ -29,6 +29,10 @@ const MOST_TIME_APART_LONG: f64 = 1.15;
 const MOST_TIME_APART_SHORT: f64 = 1.3;
 /// The same when they call up to two milliseconds apart.
 const MOST_TIME_FAR_APART: f64 = 1.32;
+/// The same between two hosts, which wait for one whole piece after another on both links of a path.
+const MOST_TIME_OF_TWO: f64 = 1.35;
+/// Of two alike calls that are in flight at once the first ends in this part of what both take, or before.
+const FIRST_OF_TWO: f64 = 0.8;
 
 /// Four ranks, of which the last is late.
 fn with_a_late_rank(per_host: usize, pattern: Pattern, bytes: u64) -> Scenario {
@@ -177,7 +181,10 @@ fn sp_5_long_messages_come_in_long_pieces() {
 fn sp_5_links_stay_busy_when_ranks_call_apart() {
     let gigabit = 1_000_000_000;
     for (hosts, rate, bytes, micros, most) in [
-        (4, gigabit, 1u64 << 20, 500, MOST_TIME_APART),
+        (2, gigabit, 1u64 << 20, 500, MOST_TIME_OF_TWO),
+        (2, gigabit, 4 << 20, 2000, MOST_TIME_OF_TWO),
+        (2, gigabit * 10, 4 << 20, 500, MOST_TIME_APART),
+        (4, gigabit, 1 << 20, 500, MOST_TIME_APART),
         (4, gigabit, 1 << 20, 2000, MOST_TIME_FAR_APART),
         (4, gigabit, 4 << 20, 500, MOST_TIME_APART_LONG),
         (4, gigabit, 4 << 20, 2000, MOST_TIME_APART_LONG),
@@ -219,5 +226,27 @@ fn sp_5_a_link_may_be_faster_than_it_is_said_to_be() {
         let limit = Duration::from_secs_f64((hosts as f64 - 1.0) * (4u64 << 20) as f64 * 8.0 / 10e9);
         let ended = *outcome.ends.values().max().expect("a call for each rank");
         assert!(ended < limit * 2, "{hosts} hosts: {ended:?} where {limit:?} is the limit");
+    }
+}
+
+/// When two calls end that are in flight at once, so large and so far apart.
+fn ends_of_two(hosts: usize, bytes: [u64; 2], apart: Duration) -> [Duration; 2] {
+    let mut scenario = Scenario::allgather(hosts, 0).on_links(1_000_000_000);
+    scenario.groups[0].window = 2;
+    let [first, second] = bytes.map(|bytes| CallPlan::of(Pattern::Alltoall, bytes));
+    scenario.groups[0].calls = vec![first, CallPlan { at: apart, ..second }];
+    let outcome = run(&scenario, 1).unwrap_or_else(|failure| panic!("{failure}"));
+    [1, 2].map(|instance| (0..hosts).map(|rank| outcome.ends[&(0, rank, instance)]).max().expect("some hosts"))
+}
+
+/// A pipeline of calls has the first result as early as it can, and waits for none that is much shorter (SP-5).
+#[test]
+fn sp_5_of_calls_in_flight_the_first_ends_first() {
+    let apart = Duration::from_millis(1);
+    for hosts in [2, 4] {
+        let [first, second] = ends_of_two(hosts, [2 << 20; 2], apart);
+        assert!(first < second.mul_f64(FIRST_OF_TWO), "{hosts} hosts: {first:?}, {second:?}");
+        let [long, short] = ends_of_two(hosts, [16 << 20, 1 << 20], apart);
+        assert!(short < long / 4, "{hosts} hosts: a short call waits {short:?} for a long one of {long:?}");
     }
 }
