@@ -1,10 +1,10 @@
 //! Whose turn it is: the collectives in flight, group by group (MC-13).
 //!
 //! Every group gets one turn after another, however many collectives it has in flight; multicast goes round its
-//! collectives likewise, a link serves them in the order of their calls. Where a call of one group is small beside
-//! those of the others ([`SmallCalls`]), all unicast goes in small pieces, and for a while longer, because what is
-//! queued when the next small call comes cannot be taken back. Groups of large calls alone move large ones: small ones
-//! cost processor time, and nobody there gains by them.
+//! collectives likewise, a link serves them in the order of their calls, but much shorter messages first. Where a call
+//! of one group is small beside those of the others ([`SmallCalls`]), all unicast goes in small pieces, and for a while
+//! longer, because what is queued when the next small call comes cannot be taken back. Groups of large calls alone move
+//! large ones: small ones cost processor time, and nobody there gains by them.
 //!
 //! A call counts once a rank here has made it: before, nobody here waits for it, and nothing of an exchange is queued.
 //! So ranks that wait in a barrier for one that still moves much elsewhere do not hold it up. Knows of bytes only how

@@ -9,6 +9,8 @@ use std::ops::RangeInclusive;
 /// Emptied queues whose memory is kept, and the most entries that one of them has room for.
 const MAX_SPARE: usize = 4;
 const MAX_SPARE_ENTRIES: usize = 64;
+/// Entries that another one passes at most, so that a long queue does not make each of its entries cost more.
+const MOST_PASSED: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct Queues<K, T> {
@@ -49,11 +51,11 @@ impl<K: Copy + Ord, T> Queues<K, T> {
         self.insert(key, entry, |_| false);
     }
 
-    /// As [`Self::push`], before those of the last entries that are `later`.
+    /// As [`Self::push`], but before the last entries that are `later`, [`MOST_PASSED`] of them at most.
     pub(super) fn insert(&mut self, key: K, entry: T, later: impl Fn(&T) -> bool) {
         let queue = self.queues.entry(key).or_insert_with(|| self.spare.pop().unwrap_or_default());
-        let at = queue.iter().rposition(|other| !later(other)).map_or(0, |last| last + 1);
-        queue.insert(at, entry);
+        let passed = queue.iter().rev().take(MOST_PASSED).take_while(|other| later(other)).count();
+        queue.insert(queue.len() - passed, entry);
     }
 
     pub(super) fn first(&self, key: &K) -> Option<&T> {
