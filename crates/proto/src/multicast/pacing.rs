@@ -276,8 +276,8 @@ impl Quantum {
         (under_way / among.max(1) as u64).min(self.of_one_block)
     }
 
-    /// What is asked for of each of so many blocks that share room for `most` bytes, of one that has `bytes`; all of the
-    /// room if it is `the_only` one that can come.
+    /// What is asked for of each of so many blocks that share room for `most` bytes, of one that has `bytes`; all of
+    /// the room if it is `the_only` one that can come.
     pub(crate) fn pull_of(&self, most: u64, blocks: usize, the_only: bool, bytes: u64) -> Pull {
         let (share, of_one_block) = if the_only { (most, most) } else { (self.share(most, blocks), self.of_one_block) };
         let under_way = share.max(self.piece * 2).min(of_one_block);
