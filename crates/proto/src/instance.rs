@@ -232,7 +232,7 @@ impl Instance {
             return Err("an exchange beyond the address space");
         }
         if matches!(self.signature.kind.class().moves, Moves::Blocks(Pairs::All)) {
-            cx.transfer.is_all_to_all(cx.members, self.id);
+            cx.transfer.is_all_to_all(self.id);
         }
         self.policy = Policy::Pairs;
         if self.id.0 <= cx.members.window_end {

@@ -256,8 +256,8 @@ impl Transfer {
     }
 
     /// All ranks of this collective send to all.
-    pub(crate) fn is_all_to_all(&mut self, members: &Members, instance: InstanceId) {
-        self.incoming.is_all_to_all(members, instance);
+    pub(crate) fn is_all_to_all(&mut self, instance: InstanceId) {
+        self.incoming.is_all_to_all(instance);
     }
 
     /// A local rank sends a message of a small call, whose bytes go along with its RTS (MC-9): whoever receives it has

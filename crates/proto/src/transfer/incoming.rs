@@ -32,7 +32,6 @@ use super::outgoing::fresh;
 use super::queues::Queues;
 use super::{Ended, Outbound, Posting, Site};
 use crate::error::CollectiveError;
-use crate::group::members::Members;
 use crate::ids::{InstanceId, SpId};
 use crate::interface::{MemRef, Order, Region};
 use crate::multicast::pacing::{Pull, Quantum};
@@ -115,8 +114,8 @@ struct Credit {
     queue: BTreeSet<(u64, u64, Key)>,
     /// Messages cleared early, wanted or coming.
     messages: usize,
-    /// How many messages other service processes have for ranks here, if all ranks send to all.
-    all_to_all: Option<usize>,
+    /// All ranks send to all.
+    all_to_all: bool,
 }
 
 /// Whose credit a message uses.
@@ -143,7 +142,7 @@ fn is_behind_a_gap(got: u64, (offset, len): (u64, u64), end: u64) -> bool {
 impl Credit {
     /// Bytes that may be under way.
     fn most(&self, quantum: Quantum) -> u64 {
-        quantum.under_way(self.all_to_all.is_some())
+        quantum.under_way(self.all_to_all)
     }
 
     /// Whether so many more bytes may be under way.
@@ -151,11 +150,12 @@ impl Credit {
         self.under_way == 0 || self.under_way.saturating_add(more) <= self.most(quantum)
     }
 
-    /// What is asked for of a message of so many bytes. Tagged messages are asked for whole: whoever receives one waits
-    /// for that one.
-    fn pull(&self, account: Account, quantum: Quantum, bytes: u64) -> Pull {
+    /// What is asked for of a message of so many bytes, in a group of so many ranks. Tagged messages are asked for
+    /// whole: whoever receives one waits for that one.
+    fn pull(&self, account: Account, quantum: Quantum, ranks: u32, bytes: u64) -> Pull {
+        let the_only = self.all_to_all && ranks == 2;
         match account {
-            Some(_) => quantum.pull_of(self.most(quantum), self.messages, self.all_to_all == Some(1), bytes),
+            Some(_) => quantum.pull_of(self.most(quantum), self.messages, the_only, bytes),
             None => Pull::WHOLE,
         }
     }
@@ -344,10 +344,8 @@ impl Incoming {
     }
 
     /// All ranks of this collective send to all.
-    pub(super) fn is_all_to_all(&mut self, members: &Members, instance: InstanceId) {
-        let locals = members.locals.len();
-        let messages = locals * (members.ranks() as usize - locals);
-        self.credits.entry(Some(instance)).or_default().all_to_all = Some(messages);
+    pub(super) fn is_all_to_all(&mut self, instance: InstanceId) {
+        self.credits.entry(Some(instance)).or_default().all_to_all = true;
     }
 
     /// Grants what there is credit for.
@@ -357,7 +355,7 @@ impl Incoming {
         let mut granted_now: BTreeMap<SpId, BTreeMap<Number, u64>> = BTreeMap::new();
         while let Some(&(granted, order, key)) = credit.queue.first() {
             let Some(coming) = self.coming.get_mut(&key) else { unreachable!("forgotten together") };
-            let pull = credit.pull(account, quantum, coming.bytes);
+            let pull = credit.pull(account, quantum, site.members.ranks(), coming.bytes);
             let piece = (coming.bytes - granted).min(pull.at_once);
             if granted > coming.got && granted + piece - coming.got > pull.under_way {
                 // Comes back when some of it has come.
@@ -425,7 +423,7 @@ impl Incoming {
         }
         let (whole, has_more) = (coming.got == coming.bytes, coming.granted < coming.bytes);
         if has_more {
-            let pull = credit.pull(account, site.quantum(), coming.bytes);
+            let pull = credit.pull(account, site.quantum(), site.members.ranks(), coming.bytes);
             if coming.granted - coming.got <= pull.again {
                 credit.queue.insert((coming.granted, distance(site.members.ranks(), &name), key));
             }

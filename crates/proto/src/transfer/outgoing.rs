@@ -42,7 +42,7 @@ pub(super) const EAGER: u64 = 8 << 10;
 /// messages: their bytes need no staging, and asking for them first would take longer than they do.
 const EAGER_KNOWN: u64 = 32 << 10;
 
-/// A message of a later call is much shorter when so many times its bytes are fewer.
+/// A message is much shorter than another that has more than so many times its bytes.
 const MUCH_SHORTER: u64 = 4;
 
 /// Something with payload, for a link.
@@ -218,7 +218,7 @@ impl Outgoing {
         self.last_number
     }
 
-    /// Lets a flow leave up to a byte, when it is its turn.
+    /// Lets a flow leave up to a byte, in the order of [`Outbound::goes_before`].
     fn grant(&mut self, id: u64, up_to: u64) {
         let Some(flow) = self.flows.get_mut(&id) else { return };
         flow.granted = up_to;

@@ -229,7 +229,7 @@ fn sp_5_a_link_may_be_faster_than_it_is_said_to_be() {
     }
 }
 
-/// When two calls end that are in flight at once, so large and so far apart.
+/// When each of two calls ends that are in flight at once: the second is made `apart` after the first.
 fn ends_of_two(hosts: usize, bytes: [u64; 2], apart: Duration) -> [Duration; 2] {
     let mut scenario = Scenario::allgather(hosts, 0).on_links(1_000_000_000);
     scenario.groups[0].window = 2;
