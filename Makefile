@@ -55,6 +55,8 @@ deps:
 build: deps
 	$(CARGO) build --release --workspace
 
+# A clean checkout is built without what only later builds use, a fifth faster; others as they were built before.
+test: export CARGO_INCREMENTAL ?= $(if $(wildcard target/debug/incremental/*),1,0)
 # The tests run programs beside the libraries they were built with, so those are built first. With the tests, since a
 # build without them has other features of dependencies, and nearly all would be built again.
 test: deps
