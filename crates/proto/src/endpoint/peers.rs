@@ -508,7 +508,7 @@ impl Endpoint {
         });
         let links = targets.len();
         let now = self.node.out.now;
-        let is_shut = self.uplink.is_shut(now, &self.node.config, self.node.peers.payload);
+        let is_shut = self.uplink.is_shut(now, &self.node.config, links, self.node.peers.payload);
         self.uplink.is_awaited = false;
         for (to, bytes) in targets {
             let room = self.node.peers.change(to, |peer| {

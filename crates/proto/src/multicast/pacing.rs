@@ -141,6 +141,8 @@ const LONG_PIECE: u64 = 128 << 10;
 const LONG_PIECES: u64 = 8;
 /// Pieces that each of few links may queue: one acknowledgement tells of several.
 const ON_EACH: u64 = 4;
+/// Pieces that one link alone may queue: in a ring an acknowledgement waits behind what its sender passes on.
+const ON_ONE: u64 = 8;
 /// Pieces that all links may queue together where there are many: all may lead to one receiver.
 const ON_ALL: u64 = 32;
 /// Pieces that each link may queue, however many there are.
@@ -185,7 +187,7 @@ impl SmallCalls {
 ///
 /// The first small call still waits behind what was queued without it, once for each message that it sends on the way
 /// of one: at each service process [`UNHURRIED`] and two round trips of bytes, all links together, or up to [`ON_EACH`]
-/// pieces on each, but of all together no more than the host's link is given ahead and a piece on each (`Uplink`); at
+/// pieces on each, or [`ON_ONE`] on the only one, but of all together no more than the host's link is given ahead and a piece on each (`Uplink`); at
 /// the switch what the exchanges of the receiving host have asked for ([`under_way`](Quantum::under_way)). What is
 /// queued after it is small.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -243,7 +245,7 @@ impl Quantum {
                     pulls_together: 2,
                     of_one_block: pulled / 2,
                     queued,
-                    on_each: ON_EACH,
+                    on_each: ON_ONE,
                 }
             }
         }
@@ -300,7 +302,8 @@ impl Quantum {
     pub(crate) fn queued(&self, config: &Config, links: usize, round_trip: Option<Duration>, bytes: u64) -> u64 {
         let under_way = bytes_in(round_trip.unwrap_or_default().min(LONGEST_TRIP) * 2, config.link_rate);
         let (piece, links) = (self.piece_on(links, bytes), links.max(1) as u64);
-        ((self.queued + under_way) / links).max(piece * self.on_each.min((ON_ALL / links).max(ON_MANY)))
+        let on_each = if links == 1 { ON_ONE } else { ON_EACH.min((ON_ALL / links).max(ON_MANY)) };
+        ((self.queued + under_way) / links).max(piece * on_each.min(self.on_each))
     }
 }
 
