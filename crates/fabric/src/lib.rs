@@ -22,6 +22,7 @@ mod layout;
 mod loopback;
 pub mod multicast;
 pub mod ofi;
+mod option;
 mod outstanding;
 mod probe;
 mod refusals;

@@ -9,7 +9,6 @@ mod receiver;
 mod sender;
 
 use std::net::Ipv4Addr;
-use std::os::fd::{AsRawFd, BorrowedFd};
 
 pub use interface::{Interface, InterfaceError};
 pub use outboard_proto::Reach;
@@ -57,14 +56,6 @@ pub fn channel_address(channel: u64) -> Ipv4Addr {
     mixed ^= mixed >> 31;
     let host = (mixed >> 46) as u32;
     Ipv4Addr::from_bits(Ipv4Addr::new(239, 192, 0, 0).to_bits() | host)
-}
-
-/// Sets a socket option that rustix does not know.
-fn set_option<T: Copy>(fd: BorrowedFd<'_>, level: i32, name: i32, value: T) -> std::io::Result<()> {
-    let length = size_of::<T>() as libc::socklen_t;
-    // SAFETY: the kernel reads `length` bytes of `value`, which lives during the call.
-    let status = unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), length) };
-    if status == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
 #[cfg(test)]

@@ -18,7 +18,8 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 
-use super::{MulticastSettings, set_option};
+use super::MulticastSettings;
+use crate::option::set_option;
 
 /// Bytes of a slab: the longest coalesced burst.
 const SLAB: usize = 65_536;

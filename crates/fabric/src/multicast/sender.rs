@@ -10,7 +10,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 
-use super::{MAX_DATAGRAM, MulticastSettings, Reach, set_option};
+use super::{MAX_DATAGRAM, MulticastSettings, Reach};
+use crate::option::set_option;
 
 /// Datagrams of one segmented burst: the kernel's UDP_MAX_SEGMENTS before Linux 6.7.
 const SEGMENTS: usize = 64;

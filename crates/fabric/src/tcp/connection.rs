@@ -182,6 +182,10 @@ impl Connection {
             Stage::Open { mut incoming, sealing, fruitful } => {
                 let from = self.peer.expect("frames come when it is proven whose they are");
                 let taken = read_frames(&self.socket, &mut incoming, buffers, &mut Sink { from, receiver });
+                let taken = taken.and_then(|frames| {
+                    self.socket.await_bytes(incoming.awaits())?;
+                    Ok(frames)
+                });
                 let fruitful = fruitful || matches!(taken, Ok(1..));
                 self.stage = Stage::Open { incoming, sealing, fruitful };
                 taken.map(Heard::Frames)

@@ -12,12 +12,17 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
+use crate::option::set_option;
 use crate::tcp::SILENCE;
 use crate::tcp::address::Address;
 
 /// Connections that the kernel keeps for us.
 const BACKLOG: i32 = 1024;
 const NEW: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
+
+/// Bytes whose reading is put off at most. With 128 KiB all-to-alls of 4 MiB on links without limit take a tenth longer,
+/// since copying them begins later.
+const MOST_AWAITED: usize = 64 << 10;
 
 /// A listening socket.
 pub(super) enum Door {
@@ -63,14 +68,15 @@ impl Door {
 
 /// A connection to a peer.
 pub(super) enum Socket {
-    Tcp(TcpStream),
+    /// With the bytes that the poller awaits.
+    Tcp(TcpStream, usize),
     Sibling(OwnedFd),
 }
 
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Socket::Tcp(socket) => socket.as_fd(),
+            Socket::Tcp(socket, _) => socket.as_fd(),
             Socket::Sibling(socket) => socket.as_fd(),
         }
     }
@@ -82,7 +88,7 @@ impl Socket {
     fn tcp(socket: OwnedFd) -> Result<Socket, Errno> {
         sockopt::set_tcp_nodelay(&socket, true)?;
         sockopt::set_tcp_user_timeout(&socket, SILENCE.as_millis() as u32)?;
-        Ok(Socket::Tcp(socket.into()))
+        Ok(Socket::Tcp(socket.into(), 1))
     }
 
     /// Begins to connect, by the Unix socket where there is one.
@@ -97,10 +103,24 @@ impl Socket {
         }
     }
 
+    /// From now on the poller tells of the socket when so many `bytes` have come, or [`MOST_AWAITED`], or it has ended:
+    /// whoever reads the rest of a long frame is woken once. An all-to-all of 1 MiB among four hosts takes 0.93 of the
+    /// processor time by that.
+    pub(super) fn await_bytes(&mut self, bytes: usize) -> Result<(), Errno> {
+        let bytes = bytes.min(MOST_AWAITED);
+        if let Socket::Tcp(socket, awaited) = self
+            && *awaited != bytes
+        {
+            set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes as libc::c_int)?;
+            *awaited = bytes;
+        }
+        Ok(())
+    }
+
     /// The other end, for the log.
     pub(super) fn from(&self) -> String {
         match self {
-            Socket::Tcp(socket) => {
+            Socket::Tcp(socket, _) => {
                 socket.peer_addr().map_or_else(|error| error.to_string(), |address: SocketAddr| address.to_string())
             }
             Socket::Sibling(_) => "this host".to_owned(),
@@ -124,4 +144,44 @@ fn dial_sibling(to: &Address) -> Result<Option<OwnedFd>, Errno> {
     let listener = sockopt::socket_peercred(&socket)?.uid;
     let trusted = listener == rustix::process::geteuid() || listener.is_root();
     Ok(trusted.then_some(socket))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::*;
+
+    /// Whether the poller tells of it, when it has so many bytes or all that come.
+    fn tells(socket: &Socket, bytes: u64) -> bool {
+        while rustix::io::ioctl_fionread(socket).expect("a socket") < bytes {
+            std::thread::yield_now();
+        }
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&now)).expect("a poll") == 1
+    }
+
+    #[test]
+    fn the_poller_tells_of_what_is_awaited_and_of_the_end() {
+        let (door, at) = Door::tcp(std::net::Ipv4Addr::LOCALHOST).expect("a door");
+        let mut dialler = TcpStream::connect(at).expect("a connection");
+        let mut socket = door.accept().expect("a connection");
+        dialler.write_all(&[1; 1000]).expect("room");
+        assert!(tells(&socket, 1000), "any byte is awaited");
+        socket.await_bytes(1001).expect("an option");
+        assert!(!tells(&socket, 1000));
+        dialler.write_all(&[1]).expect("room");
+        assert!(tells(&socket, 1001));
+        socket.await_bytes(usize::MAX).expect("an option");
+        assert!(!tells(&socket, 1001));
+        dialler.write_all(&[1; MOST_AWAITED - 1001]).expect("room");
+        assert!(tells(&socket, MOST_AWAITED as u64), "no more is awaited");
+        rustix::io::read(&socket, &mut [0; MOST_AWAITED][..]).expect("bytes");
+        assert!(!tells(&socket, 0));
+        drop(dialler);
+        poll(&mut [PollFd::new(&socket, PollFlags::IN)], None).expect("the end is told");
+        assert_eq!(rustix::io::read(&socket, &mut [0; 1][..]), Ok(0));
+    }
 }

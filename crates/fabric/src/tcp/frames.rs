@@ -89,7 +89,7 @@ impl Assembly {
     /// Where the rest of a long frame may be read to; [`Self::advance`] follows. What is not here yet takes no more
     /// memory than what is, but for [`AHEAD`].
     pub(super) fn rest(&mut self) -> Option<&mut [u8]> {
-        let missing = self.missing().ok().filter(|&missing| self.have >= PREFIX && missing >= DIRECT)?;
+        let missing = Some(self.awaits()).filter(|&missing| missing >= DIRECT)?;
         let room = missing.min(self.have.max(AHEAD));
         self.grow(self.have + room);
         Some(&mut self.partial[self.have..self.have + room])
@@ -148,6 +148,11 @@ impl Assembly {
     pub(super) fn landed(&mut self, length: usize, sink: &mut Sink<'_>) {
         sink.receiver.landed(sink.from, &self.partial[PREFIX..self.have], length);
         self.have = 0;
+    }
+
+    /// Bytes that are to come before there is anything to do: more than one only inside of a long frame.
+    pub(super) fn awaits(&self) -> usize {
+        self.missing().ok().filter(|&missing| self.have >= PREFIX && missing >= DIRECT).unwrap_or(1)
     }
 
     /// Bytes until the prefix is whole, then until the frame is.

@@ -104,6 +104,16 @@ impl Incoming {
         self.landing.is_some()
     }
 
+    /// Bytes that are to come before reading is of use.
+    pub(crate) fn awaits(&self) -> usize {
+        match &self.landing {
+            Some((landing, there)) => landing.bytes() - there,
+            // Some of what is missing of the frame may be here, in a record that is not whole.
+            None if self.records.is_some() => 1,
+            None => self.assembly.awaits(),
+        }
+    }
+
     /// So many bytes were put to where the payload belongs, and behind it. Returns how many frames went to `sink`.
     pub(crate) fn advance_landing(
         &mut self,
