@@ -34,7 +34,7 @@ const FEW: u32 = 16;
 
 /// Bytes from which a ring of up to [`FEWEST`] ranks is worth its time on slow links: blocks of 1 MiB take 1.03 of the
 /// time and 0.4 to 0.75 of the processors, as what comes in a multicast is copied twice and hashed.
-const LONG: u64 = 1 << 20;
+pub(super) const LONG: u64 = 1 << 20;
 
 /// A multicast to one receiver saves nothing (MC-1) and costs the processors as much as any; messages take half of
 /// that. A broadcast of up to [`LARGE`] bytes is done sooner by multicast all the same.
@@ -95,6 +95,7 @@ impl Tuning {
                 vec![
                     rule(None, Some(PAIR), ring_of_hosts),
                     rule(Some(LONG - 1), None, gathers),
+                    rule(Some(LONG - 1), None, all(Collective::Allgather, ring)),
                     rule(None, Some(FEWEST), ring_of_hosts),
                     rule(None, None, gathers),
                     rule(None, None, all(Collective::Allgather, ring)),
@@ -257,6 +258,15 @@ mod tests {
         assert_eq!(name(Collective::Allreduce, 4, 1 << 20), "ring:segment=65536");
         let uneven = Case { links: Links::Fast, ..case(Collective::Allgather, 4, 4, 1 << 20) };
         assert_eq!(chosen(None, &uneven, 0, true).0.to_string(), "ring");
+    }
+
+    /// MC-8: in a ring all wait for the longest block.
+    #[test]
+    fn on_slow_links_uneven_blocks_of_few_are_multicast() {
+        let few = case(Collective::Allgather, 4, 4, LONG);
+        let name = |uneven| chosen(None, &few, 0, uneven).0.to_string();
+        assert_eq!(name(false), "hierarchical:leaders=1,between=ring");
+        assert_eq!(name(true), "multicast:chains=0,subgroups=1");
     }
 
     /// SP-5: nobody waits for a barrier that does not pay, and on one host none does.
