@@ -32,16 +32,12 @@ const SMALL: u64 = 16 << 10;
 const LARGE: u64 = 128 << 10;
 const FEW: u32 = 16;
 
-/// Bytes from which a ring of up to [`FEWEST`] ranks is worth its time on slow links: blocks of 1 MiB take 1.03 of the
-/// time and 0.4 to 0.75 of the processors, as what comes in a multicast is copied twice and hashed.
-pub(super) const LONG: u64 = 1 << 20;
-
 /// A multicast to one receiver saves nothing (MC-1) and costs the processors as much as any; messages take half of
 /// that. A broadcast of up to [`LARGE`] bytes is done sooner by multicast all the same.
 const PAIR: u32 = 2;
 
-/// Ranks up to which what goes from rank to rank takes less of the processors than a multicast: a broadcast on fast
-/// links 0.5 to 0.95 of it among four hosts, 1.3 among eight.
+/// Ranks up to which a broadcast from rank to rank takes less of the processors than a multicast on fast links: among
+/// four hosts 0.5 to 0.95 of it, among eight 1.3.
 const FEWEST: u32 = 4;
 
 /// An algorithm, and why it.
@@ -78,9 +74,9 @@ pub struct Candidate {
 
 impl Tuning {
     /// What applies where nobody has given a tuning: allgathers and broadcasts are multicast where they can be, else
-    /// allgathers go round a ring; groups of up to 16 ranks pull blocks. Among few ranks, and on fast links, large blocks
-    /// go from rank to rank, which takes half of the processor time of multicasts, unless so many ranks wait for one
-    /// another that this costs more.
+    /// allgathers go round a ring; groups of up to 16 ranks pull blocks. Between two ranks, and on fast links, large
+    /// blocks go from rank to rank, which takes half of the processor time of multicasts, unless so many ranks wait for
+    /// one another that this costs more.
     #[must_use]
     pub fn untuned(links: Links) -> Tuning {
         let rule = |up_to: Option<u64>, ranks, choice| Rule { up_to: up_to.map(Size), ranks, choice };
@@ -94,9 +90,6 @@ impl Tuning {
             Links::Slow => (
                 vec![
                     rule(None, Some(PAIR), ring_of_hosts),
-                    rule(Some(LONG - 1), None, gathers),
-                    rule(Some(LONG - 1), None, all(Collective::Allgather, ring)),
-                    rule(None, Some(FEWEST), ring_of_hosts),
                     rule(None, None, gathers),
                     rule(None, None, all(Collective::Allgather, ring)),
                 ],
@@ -205,17 +198,15 @@ mod tests {
     #[test]
     fn untuned_allgathers_and_broadcasts_are_multicast_where_they_can_be() {
         for (ranks, hosts) in [(3, 1), (4, 1), (4, 4), (64, 8)] {
-            for bytes in [1, 4096, LONG - 1, 16 << 20] {
+            for bytes in [1, 4096, 16 << 20] {
                 for collective in [Collective::Allgather, Collective::Broadcast] {
                     let all = case(collective, ranks, hosts, bytes);
                     let untuned = Tuning::untuned(Links::Slow);
-                    let ring = collective == Collective::Allgather;
-                    let few_and_long = ring && ranks <= FEWEST && bytes >= LONG;
-                    assert_eq!(untuned.choose(&all).choice.multicasts(), !few_and_long);
+                    assert!(untuned.choose(&all).choice.multicasts());
                     let none = untuned.choose(&Case { multicast: false, ..all });
                     assert!(!none.choice.multicasts());
-                    assert_eq!(matches!(none.choice.algorithm(), Algorithm::Ring { .. }), ring);
-                    assert_eq!(matches!(none.because, Because::Rule(_)), ring);
+                    let ring = collective == Collective::Allgather;
+                    assert_eq!(none.because, if ring { Because::Rule(2) } else { Because::Fastest });
                 }
             }
         }
@@ -258,15 +249,6 @@ mod tests {
         assert_eq!(name(Collective::Allreduce, 4, 1 << 20), "ring:segment=65536");
         let uneven = Case { links: Links::Fast, ..case(Collective::Allgather, 4, 4, 1 << 20) };
         assert_eq!(chosen(None, &uneven, 0, true).0.to_string(), "ring");
-    }
-
-    /// MC-8: in a ring all wait for the longest block.
-    #[test]
-    fn on_slow_links_uneven_blocks_of_few_are_multicast() {
-        let few = case(Collective::Allgather, 4, 4, LONG);
-        let name = |uneven| chosen(None, &few, 0, uneven).0.to_string();
-        assert_eq!(name(false), "hierarchical:leaders=1,between=ring");
-        assert_eq!(name(true), "multicast:chains=0,subgroups=1");
     }
 
     /// SP-5: nobody waits for a barrier that does not pay, and on one host none does.

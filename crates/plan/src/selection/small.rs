@@ -3,7 +3,6 @@
 use std::sync::LazyLock;
 
 use super::choice::all;
-use super::choose::LONG;
 use super::{Because, Candidate, Case, Choice, Chosen, Collective, Cost, Links, Tuning};
 use crate::algorithm::Algorithm;
 
@@ -51,10 +50,6 @@ pub fn chosen(tuning: Option<&Tuning>, case: &Case, eager_bytes: u64, uneven: bo
     let (tuning, case) = match tuning {
         Some(tuning) => (tuning, *case),
         None if few => (&Untuned::on(case.links).small, Case { multicast: false, ..*case }),
-        // In every round of a ring all wait for the longest block, so what is long on the average goes as shorter ones.
-        None if uneven && case.collective == Collective::Allgather => {
-            (&Untuned::on(case.links).large, Case { bytes: case.bytes.min(LONG - 1), ..*case })
-        }
         None => (&Untuned::on(case.links).large, *case),
     };
     let choice = match tuning.choose(&case) {

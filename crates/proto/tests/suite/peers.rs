@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::ops::RangeFrom;
-use std::sync::Arc;
 use std::time::Duration;
 
 use outboard_plan::{Program, ProgramBuilder, Rank, Span};
@@ -322,9 +321,7 @@ fn is_out_of_room(error: Option<CollectiveError>) -> bool {
 /// What is kept of the chunks of blocks counts to the job that calls, and comes back at the end of the call.
 #[test]
 fn chunks_of_blocks_count_to_their_job() {
-    let multicasts = "[[choice.allgather]]\nalgorithm = \"multicast\"\n".parse().expect("a tuning");
-    let config =
-        Config { tables_quota: Limits::of_all(2 << 20), tuning: Some(Arc::new(multicasts)), ..Config::default() };
+    let config = Config { tables_quota: Limits::of_all(2 << 20), ..Config::default() };
     let mut here = Endpoint::new(SpId(HERE), config.clone(), 1);
     let mut seq = 0..;
     let mut gather = |number: u32, chunks: u64, broken: &[u32]| {
