@@ -20,8 +20,8 @@ use crate::tcp::address::Address;
 const BACKLOG: i32 = 1024;
 const NEW: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
-/// Bytes whose reading is put off at most. With 128 KiB all-to-alls of 4 MiB on links without limit take a tenth longer,
-/// since copying them begins later.
+/// Bytes whose reading is put off at most. With 128 KiB all-to-alls of 4 MiB on links without limit take a tenth
+/// longer, since copying them begins later.
 const MOST_AWAITED: usize = 64 << 10;
 
 /// A listening socket.

@@ -187,9 +187,9 @@ impl SmallCalls {
 ///
 /// The first small call still waits behind what was queued without it, once for each message that it sends on the way
 /// of one: at each service process [`UNHURRIED`] and two round trips of bytes, all links together, or up to [`ON_EACH`]
-/// pieces on each, or [`ON_ONE`] on the only one, but of all together no more than the host's link is given ahead and a piece on each (`Uplink`); at
-/// the switch what the exchanges of the receiving host have asked for ([`under_way`](Quantum::under_way)). What is
-/// queued after it is small.
+/// pieces on each, [`ON_ONE`] on the only one, but of all together no more than the host's link is given ahead and a
+/// piece on each (`Uplink`); at the switch what the exchanges of the receiving host have asked for
+/// ([`under_way`](Quantum::under_way)). What is queued after it is small.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Quantum {
     /// Bytes of one fragment or repair.
