@@ -103,9 +103,9 @@ impl Socket {
         }
     }
 
-    /// From now on the poller tells of the socket when so many `bytes` have come, or [`MOST_AWAITED`], or it has ended:
-    /// whoever reads the rest of a long frame is woken once. An all-to-all of 1 MiB among four hosts takes 0.93 of the
-    /// processor time by that.
+    /// From now on the poller tells of the socket when so many `bytes` have come, or [`MOST_AWAITED`], or it has ended.
+    /// A long frame then wakes its reader once for each [`MOST_AWAITED`] bytes and not with every few packets, which
+    /// saves all-to-alls of 1 MiB among four hosts 7 % of the processor time.
     pub(super) fn await_bytes(&mut self, bytes: usize) -> Result<(), Errno> {
         let bytes = bytes.min(MOST_AWAITED);
         if let Socket::Tcp(socket, awaited) = self

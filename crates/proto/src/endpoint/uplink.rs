@@ -16,8 +16,8 @@ use crate::multicast::pacing::transfer_time;
 /// What the link has to send when it is shut to more: enough for a service process that the machine lets wait. With
 /// 1 ms, all-to-alls of eight service processes on two cores took a tenth longer.
 const QUEUED: Duration = Duration::from_micros(1500);
-/// The same when all of it goes to one neighbour, as in a ring, where the acknowledgements that another one waits for
-/// would be late: with 1.5 ms, four hosts take 5 % longer.
+/// The same when all of it goes to one neighbour, as in a ring: the other neighbour waits for acknowledgements, which
+/// are queued behind it. With 1.5 ms a ring of four hosts takes 5 % longer.
 const QUEUED_FOR_ONE: Duration = Duration::from_millis(1);
 
 /// See the module.
