@@ -39,7 +39,7 @@ mod queues;
 
 use incoming::{Incoming, Key, Unexpected, stage};
 pub(crate) use matching::Name;
-pub(crate) use outgoing::Bulk;
+pub(crate) use outgoing::{Bulk, Target};
 use outgoing::{EAGER, Outgoing};
 
 /// Messages that may wait for their receives at one service process. Whoever sends more misbehaves.
@@ -481,8 +481,8 @@ impl Transfer {
         self.outgoing.has_bulk()
     }
 
-    /// Whom there may be bulk for, and of how many bytes the message is that is next; one may come twice.
-    pub(crate) fn bulk_targets(&self) -> impl Iterator<Item = (SpId, u64)> + '_ {
+    /// Whom there may be bulk for; one may come twice.
+    pub(crate) fn bulk_targets(&self) -> impl Iterator<Item = Target> + '_ {
         self.outgoing.targets()
     }
 

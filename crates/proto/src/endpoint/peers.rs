@@ -26,6 +26,7 @@ use crate::instance::tagged::TAGGED;
 use crate::interface::{Event, MemRef, Payload, Region, Transmit, payload_bytes};
 use crate::link::{Acked, Link, Owner, Place, Received, Tag, Tagged};
 use crate::multicast::pacing::Quantum;
+use crate::transfer::Target;
 use crate::wire::{FrameHeader, GroupMessage, Message};
 
 use super::past::PastPeers;
@@ -492,25 +493,27 @@ impl Endpoint {
     /// goes to other hosts while this host's link has enough to send. Called when all links have sent what they had.
     pub(super) fn fill_links(&mut self) {
         let quantum = Quantum::new(&self.node.config, self.node.out.contention);
-        let mut targets: SmallVec<[(SpId, u64); 8]> = SmallVec::new();
+        let mut targets: SmallVec<[Target; 8]> = SmallVec::new();
         for group in self.node.turns.with_transfers() {
             targets.extend(self.groups.get(&group).into_iter().flat_map(|g| g.transfer.bulk_targets()));
         }
         for (group, _) in self.node.turns.with_repairs() {
-            targets.extend(self.groups.get(&group).map(|g| (g.members.right(), 0)));
+            let repair = |to| Target { to, bytes: 0, is_whole: false };
+            targets.extend(self.groups.get(&group).map(|g| repair(g.members.right())));
         }
         targets.sort_unstable();
-        targets.dedup_by(|(next, longer), (to, bytes)| {
-            if next == to {
-                *bytes = *longer;
+        targets.dedup_by(|longer, target| {
+            let same = longer.to == target.to;
+            if same {
+                *target = *longer;
             }
-            next == to
+            same
         });
         let links = targets.len();
         let now = self.node.out.now;
-        let is_shut = self.uplink.is_shut(now, &self.node.config, links, self.node.peers.payload);
+        let is_shut = self.uplink.is_shut(now, &self.node.config, &targets, self.node.peers.payload);
         self.uplink.is_awaited = false;
-        for (to, bytes) in targets {
+        for Target { to, bytes, .. } in targets {
             let room = self.node.peers.change(to, |peer| {
                 let round_trip = peer.link.least_round_trip();
                 peer.link.set_window(quantum.queued(&self.node.config, links, round_trip, bytes));

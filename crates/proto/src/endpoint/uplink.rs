@@ -12,13 +12,14 @@ use std::time::Duration;
 use crate::config::Config;
 use crate::ids::Instant;
 use crate::multicast::pacing::transfer_time;
+use crate::transfer::Target;
 
 /// What the link has to send when it is shut to more: enough for a service process that the machine lets wait. With
 /// 1 ms, all-to-alls of eight service processes on two cores took a tenth longer.
 const QUEUED: Duration = Duration::from_micros(1500);
-/// The same when all of it goes to one neighbour, as in a ring: the other neighbour waits for acknowledgements, which
-/// are queued behind it. With 1.5 ms a ring of four hosts takes 5 % longer.
-const QUEUED_FOR_ONE: Duration = Duration::from_millis(1);
+/// The same when a whole message for one neighbour is all there is, as in a ring: the other neighbour waits for
+/// acknowledgements, which are queued behind it. With 1.5 ms a ring of four hosts takes 5 % longer.
+const QUEUED_IN_A_RING: Duration = Duration::from_millis(1);
 
 /// See the module.
 #[derive(Debug)]
@@ -44,9 +45,12 @@ impl Uplink {
         Uplink { rate, queued: QUEUED, leaves, busy_since, early: Duration::ZERO, is_awaited: false }
     }
 
-    /// Whether bulk for so many `links` waits at `now`, while so many bytes are `unacknowledged`.
-    pub(super) fn is_shut(&mut self, now: Instant, config: &Config, links: usize, unacknowledged: u64) -> bool {
-        self.queued = if links == 1 { QUEUED_FOR_ONE } else { QUEUED };
+    /// Whether bulk for `targets` waits at `now`, while so many bytes are `unacknowledged`.
+    pub(super) fn is_shut(&mut self, now: Instant, config: &Config, targets: &[Target], unacknowledged: u64) -> bool {
+        self.queued = match targets {
+            [Target { is_whole: true, .. }] => QUEUED_IN_A_RING,
+            _ => QUEUED,
+        };
         if self.leaves > now + self.queued {
             let early = self.leaves.since(now + self.duration(config, unacknowledged));
             self.leaves = self.leaves - early;
@@ -82,6 +86,7 @@ impl Uplink {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::SpId;
 
     /// 1 byte is 1 us on the wire, without headers.
     fn link() -> (Config, Uplink) {
@@ -96,35 +101,39 @@ mod tests {
     fn sp_5_bulk_waits_while_the_link_has_enough_to_send() {
         let (config, mut uplink) = link();
         uplink.sent(micros(0), &config, 1500);
-        assert!(!uplink.is_shut(micros(0), &config, 2, 1500), "it leaves in time");
+        assert!(!uplink.is_shut(micros(0), &config, &[], 1500), "it leaves in time");
         uplink.sent(micros(0), &config, 600);
-        assert!(uplink.is_shut(micros(0), &config, 2, 2100));
+        assert!(uplink.is_shut(micros(0), &config, &[], 2100));
         assert_eq!(uplink.poll_timeout(), None, "nothing waits");
         uplink.is_awaited = true;
         assert_eq!(uplink.poll_timeout(), Some(micros(2100 - 750)));
-        assert!(uplink.is_shut(micros(599), &config, 2, 2100) && !uplink.is_shut(micros(600), &config, 2, 2100));
+        assert!(uplink.is_shut(micros(599), &config, &[], 2100) && !uplink.is_shut(micros(600), &config, &[], 2100));
         uplink.sent(micros(5000), &config, 1501);
-        assert!(uplink.is_shut(micros(5000), &config, 2, 1501), "an idle link saves nothing up");
-        assert!(uplink.is_shut(micros(5500), &config, 1, 1501) && !uplink.is_shut(micros(5501), &config, 1, 1501));
+        assert!(uplink.is_shut(micros(5000), &config, &[], 1501), "an idle link saves nothing up");
+        let ring = [Target { to: SpId(1), bytes: 9000, is_whole: true }];
+        let pulled = [Target { is_whole: false, ..ring[0] }];
+        assert!(!uplink.is_shut(micros(5001), &config, &pulled, 1501));
+        assert!(uplink.is_shut(micros(5500), &config, &ring, 1501));
+        assert!(!uplink.is_shut(micros(5501), &config, &ring, 1501));
     }
 
     #[test]
     fn sp_5_what_is_acknowledged_has_left() {
         let (config, mut uplink) = link();
         uplink.sent(micros(0), &config, 3000);
-        assert!(uplink.is_shut(micros(0), &config, 2, 1501) && !uplink.is_shut(micros(0), &config, 2, 1500));
+        assert!(uplink.is_shut(micros(0), &config, &[], 1501) && !uplink.is_shut(micros(0), &config, &[], 1500));
         uplink.sent(micros(0), &config, 1);
-        assert!(uplink.is_shut(micros(0), &config, 2, 1501), "it is as fast as it says");
+        assert!(uplink.is_shut(micros(0), &config, &[], 1501), "it is as fast as it says");
     }
 
     #[test]
     fn sp_5_a_link_that_is_faster_than_it_says_is_known_to_be() {
         let (config, mut uplink) = link();
         uplink.sent(micros(0), &config, 3200);
-        assert!(!uplink.is_shut(micros(100), &config, 2, 0));
+        assert!(!uplink.is_shut(micros(100), &config, &[], 0));
         uplink.sent(micros(100), &config, 3000);
-        assert!(!uplink.is_shut(micros(100), &config, 2, 3000), "twice as fast");
+        assert!(!uplink.is_shut(micros(100), &config, &[], 3000), "twice as fast");
         uplink.sent(micros(100), &config, 100);
-        assert!(uplink.is_shut(micros(100), &config, 2, 3100), "and no more");
+        assert!(uplink.is_shut(micros(100), &config, &[], 3100), "and no more");
     }
 }

@@ -106,6 +106,16 @@ impl Outbound {
     }
 }
 
+/// Whom there may be bulk for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Target {
+    pub(crate) to: SpId,
+    /// Of the message that is next; 0 of an offer and of a repair.
+    pub(crate) bytes: u64,
+    /// Nobody asks for it piece by piece: it travels behind a ready barrier.
+    pub(crate) is_whole: bool,
+}
+
 /// What the other end has said of a message that is not sent yet.
 #[derive(Debug, Clone, Copy)]
 struct Cleared {
@@ -323,9 +333,12 @@ impl Outgoing {
     }
 
     /// Whom there may be bulk for, and of how many bytes the message is that is next; one may come twice.
-    pub(super) fn targets(&self) -> impl Iterator<Item = (SpId, u64)> + '_ {
-        let offers = self.offers.keys().map(|to| (*to, 0));
-        offers.chain(self.queues.firsts().map(|(to, id)| (*to, self.flows[id].message.from.len)))
+    pub(super) fn targets(&self) -> impl Iterator<Item = Target> + '_ {
+        let offers = self.offers.keys().map(|to| Target { to: *to, bytes: 0, is_whole: false });
+        offers.chain(self.queues.firsts().map(|(to, id)| {
+            let Flow { message, number, .. } = &self.flows[id];
+            Target { to: *to, bytes: message.from.len, is_whole: number.is_none() }
+        }))
     }
 
     /// The next frame for `to`, one of so many links that there is bulk for; and a signal that is done with it.

@@ -17,7 +17,7 @@ const PIECE: Duration = Duration::from_nanos(524_288);
 /// Fragments for each piece of full length: the last one of what is asked for at once is shorter.
 const MOST_FRAGMENTS: u64 = 2;
 /// Frames without payload for each one with: requests, acknowledgements and announcements.
-const MOST_CONTROL: f64 = 1.55;
+const MOST_CONTROL: f64 = 1.5;
 /// Of what the links need for the payload: headers take 5 %, the first requests and the last pieces the rest.
 const MOST_TIME: f64 = 1.14;
 /// The same from the last call on, when ranks call apart: what the early ones were asked for first is not what the
