@@ -88,9 +88,15 @@ bench: build
 	OUTBOARD_CHOICE=adaptive $(OUTBOARD) bench grid --blocking --learn 3 --labs $(GRID_LABS) --json target/bench/grid.json
 	OUTBOARD_CHOICE=adaptive $(OUTBOARD) bench grid --blocking --learn 3 --mpi open-mpi --labs $(GRID_LABS) \
 	  --json target/bench/grid-5.json
-	OUTBOARD_CHOICE=adaptive $(OUTBOARD) bench grid --learn 3 --labs 4x1gbit --json target/bench/igrid.json
+	OUTBOARD_CHOICE=adaptive $(OUTBOARD) bench grid --learn 4 --labs 1x1gbit:4,2x1gbit,4x1gbit \
+	  --json target/bench/igrid.json
+	for lab in 2x1gbit 4x1gbit; do $(OUTBOARD) bench barrier --blocking --lab $$lab --peers debian \
+	  --json target/bench/small-barrier-$$lab.json || exit 1; \
+	  for c in broadcast allgather allreduce reduce; do $(OUTBOARD) bench $$c --blocking --lab $$lab --peers debian \
+	  --sizes 8,4K,16K,64K --json target/bench/small-$$c-$$lab.json || exit 1; done; done
 	$(OUTBOARD) bench readme target/bench/*.json
-	$(OUTBOARD) bench readme --readme docs/grid.md --json docs/grid.json target/bench/{grid,grid-5,igrid}.json
+	$(OUTBOARD) bench readme --readme docs/grid.md --json docs/grid.json target/bench/{grid,grid-5,igrid}.json \
+	  target/bench/small-*.json
 	$(OUTBOARD) bench verdicts --json target/bench-verdicts.json
 	$(OUTBOARD) bench readme --readme docs/promise.md --json docs/promise.json target/bench-verdicts.json
 	$(OUTBOARD) bench processor-time --lab 4x1gbit --peers open-mpi,mpich,intel-mpi \
