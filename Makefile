@@ -99,7 +99,7 @@ bench: build
 	  target/bench/small-*.json
 	$(OUTBOARD) bench verdicts --json target/bench-verdicts.json
 	$(OUTBOARD) bench readme --readme docs/promise.md --json docs/promise.json target/bench-verdicts.json
-	$(OUTBOARD) bench processor-time --lab 4x1gbit --peers open-mpi,mpich,intel-mpi \
+	$(OUTBOARD) bench processor-time --lab 4x1gbit --peers open-mpi,mpich,intel-mpi --repetitions 60 \
 	  --json target/bench-processor-time.json
 	$(OUTBOARD) bench readme --readme docs/processor-time.md --json docs/processor-time.json \
 	  target/bench-processor-time.json
