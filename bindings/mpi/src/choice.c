@@ -9,9 +9,9 @@
  * communicator, the number of calls, and vectors that the members have agreed on. Members agree, and make groups, in
  * blocking calls and in those that make persistent requests only.
  *
- * Reductions are tried in the learning mode alone, since both ways may differ in the last bits; otherwise what an
- * earlier run has learned decides. Persistent requests go the way of their whole life when they are made: that of the
- * nonblocking calls of their size.
+ * Reductions are tried in the learning mode alone, since both ways may differ in the last bits; otherwise what earlier
+ * runs have learned decides, against the built-in rule only what is sure, as no trial would mend it. Persistent
+ * requests go the way of their whole life when they are made: that of the nonblocking calls of their size.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -163,11 +163,11 @@ static void class_start(struct class *class, const struct group *group)
     form = form == BLOCKING ? BLOCKING : NONBLOCKING;
     const struct remembered *found = remembered_find(class_key(collective, form, size_of(class->key)), &group->place);
     const struct learnt *before = found == NULL ? &unknown : &found->learnt;
-    if (before->launches > 0)
-        trial_start(&class->trial, trial_faster(before->seconds), REMEMBERED, before, first);
+    enum way rule = built_in(form, collective, size_of(class->key), &group->place), way = trial_faster(before->seconds);
+    if (before->launches > 0 && (way == rule || !method_of(collective)->reduces || trial_sure(before)))
+        trial_start(&class->trial, way, REMEMBERED, before, first);
     else
-        trial_start(&class->trial, built_in(form, collective, size_of(class->key), &group->place), BUILT_IN, before,
-                    first);
+        trial_start(&class->trial, rule, BUILT_IN, before, first);
 }
 
 static struct class *class_make(struct group *group, unsigned key)

@@ -177,6 +177,11 @@ static bool hopeless(const double *median)
            (median[NATIVE] >= HOPELESS * median[OFFLOADED] || median[OFFLOADED] >= HOPELESS * median[NATIVE]);
 }
 
+bool trial_sure(const struct learnt *learnt)
+{
+    return learnt->launches >= LAUNCHES || hopeless(learnt->seconds);
+}
+
 /* Whether each timed turn of one way took twice as long as any of the other. */
 static bool hopeless_by_turns(const struct trial *trial, const double *seconds)
 {

@@ -72,6 +72,8 @@ struct turn_of {
 
 /* Which way is taken where these are the times of both. */
 enum way trial_faster(const double *seconds);
+/* Whether what launches have found needs no other to confirm it. */
+bool trial_sure(const struct learnt *learnt);
 /* The first trial is asked for at call number `first`, later where enough launches have tried; 0: never. */
 void trial_start(struct trial *trial, enum way way, enum why why, const struct learnt *before, uint64_t first);
 /* Counts one call and says its way. A function of the count and of what was agreed alone. */
