@@ -43,8 +43,8 @@ MISSING = $(shell for p in $(PACKAGES); do \
   dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done)
 
 .PHONY: demo test lint bench soak fuzz miri loom nightly cross clean build deps
-# All but the shared heap, which is off by default: its allocator alone takes two minutes to build. And not as one unit,
-# which takes half a minute and saves a service process a little of its time.
+# All but the shared heap, which is off by default: its allocator alone takes two minutes to build. Linking
+# each program as one unit would take another half a minute.
 demo: export CARGO_PROFILE_RELEASE_LTO := false
 demo: deps
 	$(CARGO) build --release --workspace --exclude outboard-heap

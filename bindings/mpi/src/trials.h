@@ -72,7 +72,7 @@ struct turn_of {
 
 /* Which way is taken where these are the times of both. */
 enum way trial_faster(const double *seconds);
-/* Whether what launches have found needs no other to confirm it. */
+/* Whether enough launches have tried both ways, or one way took twice as long: no other trial is needed to be sure. */
 bool trial_sure(const struct learnt *learnt);
 /* The first trial is asked for at call number `first`, later where enough launches have tried; 0: never. */
 void trial_start(struct trial *trial, enum way way, enum why why, const struct learnt *before, uint64_t first);

@@ -12,6 +12,7 @@
 //! Invariant: what is asked of all peers together ([`Standing`]) is kept as each of them changes, so that no event
 //! costs more the more of them there are.
 
+use std::cmp::Reverse;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -498,17 +499,11 @@ impl Endpoint {
             targets.extend(self.groups.get(&group).into_iter().flat_map(|g| g.transfer.bulk_targets()));
         }
         for (group, _) in self.node.turns.with_repairs() {
-            let repair = |to| Target { to, bytes: 0, is_whole: false };
-            targets.extend(self.groups.get(&group).map(|g| repair(g.members.right())));
+            targets.extend(self.groups.get(&group).map(|g| Target::of_frame(g.members.right())));
         }
-        targets.sort_unstable();
-        targets.dedup_by(|longer, target| {
-            let same = longer.to == target.to;
-            if same {
-                *target = *longer;
-            }
-            same
-        });
+        // Of several for one peer the longest counts.
+        targets.sort_unstable_by_key(|target| (target.to, Reverse((target.bytes, target.is_whole))));
+        targets.dedup_by_key(|target| target.to);
         let links = targets.len();
         let now = self.node.out.now;
         let is_shut = self.uplink.is_shut(now, &self.node.config, &targets, self.node.peers.payload);

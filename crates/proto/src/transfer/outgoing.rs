@@ -107,13 +107,20 @@ impl Outbound {
 }
 
 /// Whom there may be bulk for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Target {
     pub(crate) to: SpId,
-    /// Of the message that is next; 0 of an offer and of a repair.
+    /// Of the message that is next.
     pub(crate) bytes: u64,
     /// Nobody asks for it piece by piece: it travels behind a ready barrier.
     pub(crate) is_whole: bool,
+}
+
+impl Target {
+    /// For an offer or a repair, which has a frame and no message.
+    pub(crate) fn of_frame(to: SpId) -> Self {
+        Target { to, bytes: 0, is_whole: false }
+    }
 }
 
 /// What the other end has said of a message that is not sent yet.
@@ -332,9 +339,9 @@ impl Outgoing {
         !self.offers.is_empty() || !self.queues.is_empty()
     }
 
-    /// Whom there may be bulk for, and of how many bytes the message is that is next; one may come twice.
+    /// Whom there may be bulk for; one may come twice.
     pub(super) fn targets(&self) -> impl Iterator<Item = Target> + '_ {
-        let offers = self.offers.keys().map(|to| Target { to: *to, bytes: 0, is_whole: false });
+        let offers = self.offers.keys().map(|to| Target::of_frame(*to));
         offers.chain(self.queues.firsts().map(|(to, id)| {
             let Flow { message, number, .. } = &self.flows[id];
             Target { to: *to, bytes: message.from.len, is_whole: number.is_none() }
