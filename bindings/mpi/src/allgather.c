@@ -17,9 +17,9 @@ static bool measure_even(const struct call *call, const struct group *group, uin
     return !given_unsound(&call->receive, 0) && !send_unsound(call) && given_bytes(&call->receive, bytes);
 }
 
-static bool allows_even(const outboard_group *members, uint64_t bytes)
+static bool allows_even(const struct group *group, uint64_t bytes)
 {
-    return outboard.group_offloads_allgather(members, bytes) == 1;
+    return outboard.group_offloads_allgather(group->members, bytes) == 1;
 }
 
 static bool measure_uneven(const struct call *call, const struct group *group, uint64_t *bytes)
@@ -34,9 +34,9 @@ static bool measure_uneven(const struct call *call, const struct group *group, u
     return true;
 }
 
-static bool allows_uneven(const outboard_group *members, uint64_t bytes)
+static bool allows_uneven(const struct group *group, uint64_t bytes)
 {
-    return outboard.group_offloads_allgatherv(members, bytes) == 1;
+    return outboard.group_offloads_allgatherv(group->members, bytes) == 1;
 }
 
 static int arrange(struct posting *posting)
@@ -49,12 +49,12 @@ static int arrange(struct posting *posting)
     return MPI_SUCCESS;
 }
 
-/* In place and not packed: it lies where it is received. */
+/* In place: it lies where it is received, unless either is packed. */
 static const void *contribution(const struct posting *posting)
 {
     const struct side *send = &posting->sides.send;
-    bool in_place = posting->call->send.buffer == MPI_IN_PLACE && !send->packed && send->total > 0;
-    return in_place ? OUTBOARD_IN_PLACE : side_memory(send);
+    bool lies = !send->packed && !posting->sides.receive.packed && send->total > 0;
+    return posting->call->send.buffer == MPI_IN_PLACE && lies ? OUTBOARD_IN_PLACE : side_memory(send);
 }
 
 static int hand_over_even(struct posting *posting)

@@ -20,9 +20,9 @@ static bool measure_even(const struct call *call, const struct group *group, uin
     return !unsound(call, 0) && given_bytes(&call->receive, bytes);
 }
 
-static bool allows_even(const outboard_group *members, uint64_t bytes)
+static bool allows_even(const struct group *group, uint64_t bytes)
 {
-    return outboard.group_offloads_alltoall(members, bytes) == 1;
+    return outboard.group_offloads_alltoall(group->members, bytes) == 1;
 }
 
 static bool measure_uneven(const struct call *call, const struct group *group, uint64_t *bytes)
@@ -31,10 +31,10 @@ static bool measure_uneven(const struct call *call, const struct group *group, u
     return !unsound(call, group->ranks);
 }
 
-static bool allows_uneven(const outboard_group *members, uint64_t bytes)
+static bool allows_uneven(const struct group *group, uint64_t bytes)
 {
     (void)bytes;
-    return outboard.group_offloads_alltoallv(members) == 1;
+    return outboard.group_offloads_alltoallv(group->members) == 1;
 }
 
 static int arrange(struct posting *posting)

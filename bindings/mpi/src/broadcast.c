@@ -12,9 +12,9 @@ static bool measure(const struct call *call, const struct group *group, uint64_t
            given_bytes(&call->receive, bytes);
 }
 
-static bool allows(const outboard_group *members, uint64_t bytes)
+static bool allows(const struct group *group, uint64_t bytes)
 {
-    return outboard.group_offloads_broadcast(members, bytes) == 1;
+    return outboard.group_offloads_broadcast(group->members, bytes) == 1;
 }
 
 static int arrange(struct posting *posting)

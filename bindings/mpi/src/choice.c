@@ -290,13 +290,27 @@ static enum way without_group(struct group *group, const struct class *class)
     return NATIVE;
 }
 
+/* Makes the group that the call lacks. False on all members when there is none for such a call. */
+static bool equip(const struct method *method, enum form form, struct turn *turn)
+{
+    turn->began = PMPI_Wtime();
+    if (form == PERSISTENT)
+        turn->group = group_of_request(turn->group);
+    else
+        group_make(turn->group);
+    bool fits = turn->group->standing == GROUPED && method->allows(turn->group, turn->bytes);
+    if (!fits && form == PERSISTENT)
+        group_drop(turn->group);
+    return fits;
+}
+
 static void choose(const struct call *call, enum form form, struct group *group, struct turn *turn)
 {
     const struct method *method = method_of(call->collective);
     if (form == BLOCKING && group->choices.classes != NULL)
         meet(group);
     if (!group_may_have(group) || !method->measure(call, group, &turn->bytes) ||
-        (group->standing == GROUPED && !method->allows(group->members, turn->bytes)))
+        (group->standing == GROUPED && !method->allows(group, turn->bytes)))
         return;
     struct class *class = class_of(group, class_key(call->collective, form, size_class(turn->bytes)));
     turn->class = class;
@@ -307,13 +321,9 @@ static void choose(const struct call *call, enum form form, struct group *group,
                                                                     : count(group, class, turn);
     turn->timed = turn->timed || turn->of.turn >= 0;
     group->choices.digest = (group->choices.digest ^ (class->key * WAYS + turn->way)) * 0x100000001b3u;
-    if (turn->way == OFFLOADED && group->standing == GROUPLESS) {
-        turn->began = PMPI_Wtime();
-        group_make(group);
-        if (group->standing != GROUPED || !method->allows(group->members, turn->bytes)) {
-            turn->way = NATIVE;
-            turn->of.turn = -1; /* its time says nothing of offloading */
-        }
+    if (turn->way == OFFLOADED && (form == PERSISTENT || group->standing == GROUPLESS) && !equip(method, form, turn)) {
+        turn->way = NATIVE;
+        turn->of.turn = -1; /* its time says nothing of offloading */
     }
     ledger_counted(class->row, turn->way);
 }

@@ -37,6 +37,14 @@ int error_code(int outcome, const char *sentence)
     return code;
 }
 
+bool error_stands_for(int code, int outcome)
+{
+    pthread_mutex_lock(&lock);
+    bool same = code == codes[-outcome] && code != 0;
+    pthread_mutex_unlock(&lock);
+    return same;
+}
+
 int error_raise(MPI_Comm comm, int code)
 {
     PMPI_Comm_call_errhandler(comm == MPI_COMM_NULL ? MPI_COMM_WORLD : comm, code);

@@ -2,8 +2,8 @@
  * groups.c: the attachment of the process, and the groups of communicators.
  *
  * A communicator enters the table by its first collective, so that one without costs nothing. What the members have to
- * do together happens where they may synchronise anyway: MPI_Init, MPI_Finalize, and the blocking or persistent
- * collective that is the first to be offloaded. Each decision is agreed by all members before it takes effect, so that
+ * do together happens where they may synchronise anyway: MPI_Init, MPI_Finalize, the blocking collective that is the
+ * first to be offloaded, and whatever makes a persistent request, which has a group of its own. Each decision is agreed by all members before it takes effect, so that
  * no member ever offloads a call that another runs natively.
  */
 #define _GNU_SOURCE
@@ -27,7 +27,6 @@ static void group_dissolve(struct group *group)
 {
     if (group->standing != GROUPED)
         return;
-    requests_drain(group);
     outboard.group_destroy(group->members);
     group->members = NULL;
     group->standing = REFUSED;
@@ -40,6 +39,7 @@ static int forget_group(MPI_Comm comm, int keyval, void *attribute, void *extra)
     (void)keyval;
     (void)extra;
     struct group *group = attribute;
+    requests_drain(group->comm);
     group_dissolve(group);
     choices_forget(group);
     communicators_leave(group->comm);
@@ -49,9 +49,8 @@ static int forget_group(MPI_Comm comm, int keyval, void *attribute, void *extra)
 
 void group_drain_comm(MPI_Comm comm)
 {
-    struct group *group = group_of(comm);
-    if (group != NULL && group->standing == GROUPED)
-        requests_drain(group);
+    if (group_of(comm) != NULL)
+        requests_drain(comm);
 }
 
 static void out_of_memory(int ranks)
@@ -105,7 +104,7 @@ struct offer {
 /* Whether its group is made in MPI_Init: that of MPI_COMM_WORLD is, made or refused once for all. */
 static bool in_init(const struct group *group)
 {
-    return group->comm == MPI_COMM_WORLD;
+    return group == group_of(MPI_COMM_WORLD);
 }
 
 static bool gather_offers(const struct group *group, struct offer *all)
@@ -118,13 +117,13 @@ static bool gather_offers(const struct group *group, struct offer *all)
     return true;
 }
 
-/* True on every member if it is on all of them. */
-static bool on_all(const struct group *group, bool here)
+/* The least number of any member, which is not negative. */
+static int least_of_all(const struct group *group, int mine)
 {
-    int mine = here, all = 0;
+    int least = 0;
     if (in_init(group))
-        return tree_least(mine) != 0;
-    return PMPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MIN, group->comm) == MPI_SUCCESS && all;
+        return tree_least(mine);
+    return PMPI_Allreduce(&mine, &least, 1, MPI_INT, MPI_MIN, group->comm) == MPI_SUCCESS ? least : 0;
 }
 
 /* Brings all members' offers together, without gaps; false on every member if any member has no offer. */
@@ -150,6 +149,15 @@ static void warn_native(MPI_Comm comm, int rank, const char *why)
     fprintf(stderr, "outboard: communicator %s%sruns its collectives natively: %s\n", name, length > 0 ? " " : "", why);
 }
 
+/* Bits of the bytes of every reduction for which this rank's service process has scratch; hosts may differ. */
+static int reduced_bits(const struct group *group)
+{
+    uint64_t most = 0;
+    if (outboard.group_reduction_most(group->members, &most) != OUTBOARD_OK || most == 0)
+        return 0;
+    return 63 - __builtin_clzll(most);
+}
+
 /* Step two, with the offers of all at hand; agreed by all before the group is used. */
 static bool create_together(struct group *group, const unsigned char *offers, char *why, size_t bytes)
 {
@@ -158,12 +166,13 @@ static bool create_together(struct group *group, const unsigned char *offers, ch
         library_sentence(made, why, bytes);
         group->members = NULL;
     }
-    bool all = on_all(group, made == OUTBOARD_OK);
-    if (!all && group->members != NULL) {
+    int agreed = least_of_all(group, made == OUTBOARD_OK ? 1 + reduced_bits(group) : 0);
+    if (agreed == 0 && group->members != NULL) {
         outboard.group_destroy(group->members);
         group->members = NULL;
     }
-    return all;
+    group->reduced_bits = agreed - 1;
+    return agreed > 0;
 }
 
 void group_make(struct group *group)
@@ -181,6 +190,26 @@ void group_make(struct group *group)
     group->standing = made ? GROUPED : REFUSED;
     if (!made)
         warn_native(group->comm, group->rank, why);
+}
+
+/* Groups do not wait for one another's scratch, so eight persistent reductions may be in flight at once. */
+#define PERSISTENT_BITS 3
+
+struct group *group_of_request(const struct group *like)
+{
+    struct group *own = malloc(sizeof *own);
+    if (own == NULL)
+        out_of_memory(like->ranks);
+    *own = (struct group){.comm = like->comm, .standing = GROUPLESS, .ranks = like->ranks, .rank = like->rank};
+    group_make(own);
+    own->reduced_bits -= own->reduced_bits < PERSISTENT_BITS ? own->reduced_bits : PERSISTENT_BITS;
+    return own;
+}
+
+void group_drop(struct group *own)
+{
+    group_dissolve(own);
+    free(own);
 }
 
 /* ---- the process ---- */
@@ -285,7 +314,7 @@ void shim_start(void)
 void shim_stop(void)
 {
     if (context != NULL) {
-        requests_drain(NULL);
+        requests_drain(MPI_COMM_NULL);
         /* No rank detaches while another still waits for a collective. */
         PMPI_Barrier(MPI_COMM_WORLD);
         choice_stop();

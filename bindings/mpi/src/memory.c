@@ -47,14 +47,16 @@ static bool packs_as_it_lies(MPI_Datatype type, uint64_t size, int64_t true_lb)
 
 static bool type_is_solid(MPI_Datatype type);
 
+/* Elements of a negative extent follow one another backwards. */
 static bool inner_is_solid(MPI_Datatype type, int integers, int addresses, int types)
 {
     int integer[2];
+    MPI_Count lb, extent;
     MPI_Datatype inner;
     if (integers > 2 || addresses != 0 || types != 1 ||
         PMPI_Type_get_contents(type, integers, 0, 1, integer, NULL, &inner) != MPI_SUCCESS)
         return false;
-    bool solid = type_is_solid(inner);
+    bool solid = PMPI_Type_get_extent_x(inner, &lb, &extent) == MPI_SUCCESS && extent >= 0 && type_is_solid(inner);
     int combiner;
     if (PMPI_Type_get_envelope(inner, &integers, &addresses, &types, &combiner) == MPI_SUCCESS &&
         combiner != MPI_COMBINER_NAMED)

@@ -4,6 +4,8 @@
  * Generalized requests cannot be started again. What MPI is given is a persistent receive, on a communicator of this
  * rank alone, of an empty message that the rank sends itself when the collective has ended. So the functions that wait
  * and test need to know nothing of it.
+ * Such requests may be started in any order, another on each rank (MPI 4.1, 6.13), so each has a group of its own, in
+ * which there are no calls but its own to be confused with.
  *
  *   state     entered by                              left by
  *   inactive  the _init call, or MPI's own completion MPI_Start, MPI_Request_free
@@ -18,6 +20,8 @@
 
 struct persistent {
     struct call call;         /* what is posted whenever the request is started */
+    struct group *group;      /* its own */
+    uint64_t bytes;           /* what all ranks know */
     MPI_Datatype types[2];    /* duplicates of those of the program, or none */
     int tag;                  /* of the message that completes it */
     atomic_int holders;       /* the request, and the collective in flight */
@@ -99,6 +103,8 @@ static void let_go(struct persistent *kept)
     for (int i = 0; i < 2; i++)
         if (kept->types[i] != MPI_DATATYPE_NULL)
             PMPI_Type_free(&kept->types[i]);
+    if (kept->group != NULL)
+        group_drop(kept->group);
     free(kept);
 }
 
@@ -119,12 +125,16 @@ int request_make_persistent(const struct posting *posting, MPI_Request *request)
     if (op == NULL || kept == NULL) {
         free(op);
         free(kept);
+        group_drop(posting->group);
         return MPI_ERR_NO_MEM;
     }
-    *kept = (struct persistent){.call = *posting->call, .types = {MPI_DATATYPE_NULL, MPI_DATATYPE_NULL}};
+    *kept = (struct persistent){.call = *posting->call,
+                                .group = posting->group,
+                                .bytes = posting->bytes,
+                                .types = {MPI_DATATYPE_NULL, MPI_DATATYPE_NULL}};
     atomic_init(&kept->holders, 1);
     kept->tag = (int)(atomic_fetch_add(&drawn, 1) % (unsigned)most_tags);
-    *op = (struct op){.group = posting->group, .comm = posting->call->comm, .again = kept};
+    *op = (struct op){.comm = posting->call->comm, .again = kept};
     atomic_init(&op->ended, true);
     int code = keep(kept, posting);
     if (code == MPI_SUCCESS)
@@ -154,15 +164,10 @@ void persistent_ended(struct op *op)
     complete(tag);
 }
 
-/* The way was chosen when the request was made; the communicator may have gone meanwhile. */
-static int post_again(const struct call *call, struct posting *posting)
+void persistent_leave(struct op *op)
 {
-    struct group *group = group_of(call->comm);
-    uint64_t bytes;
-    if (group == NULL || group->standing != GROUPED || !method_of(call->collective)->measure(call, group, &bytes))
-        return MPI_ERR_COMM;
-    posting_fill(posting, call, group, bytes);
-    return posting_post(posting, PERSISTENT);
+    group_drop(op->again->group);
+    op->again->group = NULL;
 }
 
 bool request_start(MPI_Request *request, int *outcome)
@@ -174,7 +179,8 @@ bool request_start(MPI_Request *request, int *outcome)
     MPI_Comm comm = op->comm;
     int code = PMPI_Start(request);
     if (code == MPI_SUCCESS) {
-        code = post_again(&op->again->call, &posting);
+        posting_fill(&posting, &op->again->call, op->again->group, op->again->bytes);
+        code = posting_post(&posting, PERSISTENT);
         if (code == MPI_SUCCESS) {
             atomic_fetch_add(&op->again->holders, 1);
             op_fly(op, &posting);

@@ -30,7 +30,7 @@ void posting_fill(struct posting *posting, const struct call *call, struct group
     posting->bytes = bytes;
 }
 
-static int hand_over(struct posting *posting)
+static int hand_over_now(struct posting *posting)
 {
     const struct method *method = methods[posting->call->collective];
     int code = method->arrange(posting);
@@ -39,6 +39,22 @@ static int hand_over(struct posting *posting)
     if (code == MPI_SUCCESS)
         code = method->hand_over(posting);
     sides_end(&posting->sides);
+    if (code != MPI_SUCCESS)
+        landing_finish(&posting->sides.landing, false);
+    return code;
+}
+
+/* A service process takes a bounded number of requests of a rank, and of bytes where it cannot reach the rank's memory:
+ * MPI knows no such bound, so what does not fit waits until something in flight has ended. */
+static int hand_over(struct posting *posting)
+{
+    unsigned ended = requests_ended();
+    int code = hand_over_now(posting);
+    while (error_stands_for(code, OUTBOARD_ERR_RESOURCE) && requests_wait_past(ended)) {
+        ended = requests_ended();
+        posting_fill(posting, posting->call, posting->group, posting->bytes);
+        code = hand_over_now(posting);
+    }
     return code;
 }
 
@@ -47,10 +63,8 @@ int posting_post(struct posting *posting, enum form form)
     double began = PMPI_Wtime();
     int code = hand_over(posting);
     bool packed = posting->sides.landing.bounce != NULL;
-    if (code != MPI_SUCCESS) {
-        landing_finish(&posting->sides.landing, false);
+    if (code != MPI_SUCCESS)
         report_failed();
-    }
     report_posted(posting->call->collective, form, posting->sides.send.total, packed, PMPI_Wtime() - began);
     return code;
 }
@@ -101,6 +115,8 @@ int offload_persistent(const struct call *call, const struct turn *turn, MPI_Req
     int code = methods[call->collective]->arrange(&posting);
     if (code == MPI_SUCCESS)
         code = request_make_persistent(&posting, request);
+    else
+        group_drop(turn->group);
     timed(turn);
     return raised(call, code);
 }

@@ -15,10 +15,10 @@ static bool measure_barrier(const struct call *call, const struct group *group, 
     return true;
 }
 
-static bool allows_barrier(const outboard_group *members, uint64_t bytes)
+static bool allows_barrier(const struct group *group, uint64_t bytes)
 {
     (void)bytes;
-    return outboard.group_offloads_barrier(members) == 1;
+    return outboard.group_offloads_barrier(group->members) == 1;
 }
 
 static int arrange_nothing(struct posting *posting)
@@ -64,9 +64,9 @@ static bool measure(const struct call *call, const struct group *group, uint64_t
            !__builtin_mul_overflow(elements, reduction.element_bytes, bytes);
 }
 
-static bool allows(const outboard_group *members, uint64_t bytes)
+static bool allows(const struct group *group, uint64_t bytes)
 {
-    return outboard.group_offloads_reduction(members, bytes) == 1;
+    return outboard.group_offloads_reduction(group->members, bytes) == 1 && bytes >> group->reduced_bits == 0;
 }
 
 /* The buffer as liboutboard takes it: never NULL, even where there are no bytes. */

@@ -35,8 +35,9 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static struct op *in_flight;
 static struct op *buckets[BUCKETS];
-static atomic_int live;    /* operations whose MPI request exists */
-static atomic_int flying;  /* operations in flight */
+static atomic_int live;     /* operations whose MPI request exists */
+static atomic_int flying;   /* operations in flight */
+static atomic_uint endings; /* operations that have ended, modulo 2^32 */
 static _Thread_local struct completion *current;
 
 static unsigned bucket_of(MPI_Request request)
@@ -131,6 +132,7 @@ static void end_op(struct op *op)
     }
     pthread_mutex_lock(&lock);
     atomic_fetch_sub(&flying, 1);
+    atomic_fetch_add(&endings, 1);
     pthread_cond_broadcast(&changed);
     pthread_mutex_unlock(&lock);
 }
@@ -236,7 +238,6 @@ int request_make(const struct posting *posting, MPI_Request *request)
     struct op *op = calloc(1, sizeof *op);
     if (op == NULL)
         return abandon(posting, MPI_ERR_NO_MEM);
-    op->group = posting->group;
     op->comm = posting->call->comm;
     int code = PMPI_Grequest_start(fill_status, release_op, ignore_cancel, op, &op->request);
     if (code != MPI_SUCCESS) {
@@ -308,34 +309,52 @@ static void wait_for_change(int ms)
     pthread_cond_timedwait(&changed, &lock, &until);
 }
 
-void requests_drain(const struct group *group)
+/* Sleeps once on what is in flight on the communicator, or on all (MPI_COMM_NULL); false when there is nothing. */
+static bool sleep_on(MPI_Comm comm, int ms)
 {
-    for (int sleeps = 0;; sleeps += sleeps < 16) {
-        struct op *claimed[SLEEPS_AT_ONCE];
-        int count = 0;
-        progress();
-        pthread_mutex_lock(&lock);
-        bool left = false;
-        int listed = 0;
-        for (struct op *op = in_flight; op != NULL; op = op->next_in_flight, listed++) {
-            if (group != NULL && op->group != group)
-                continue;
-            left = true;
-            claim(op, claimed, &count);
-        }
-        left = left || atomic_load(&flying) > listed; /* another thread is ending one */
-        if (left && count == 0)
-            wait_for_change(sleep_ms(sleeps));
-        pthread_mutex_unlock(&lock);
-        if (count > 0)
-            sleep_claimed(claimed, count, sleep_ms(sleeps));
-        if (!left)
-            break;
+    struct op *claimed[SLEEPS_AT_ONCE];
+    int count = 0, listed = 0;
+    bool left = false;
+    progress();
+    pthread_mutex_lock(&lock);
+    for (struct op *op = in_flight; op != NULL; op = op->next_in_flight, listed++) {
+        if (comm != MPI_COMM_NULL && op->comm != comm)
+            continue;
+        left = true;
+        claim(op, claimed, &count);
     }
+    left = left || atomic_load(&flying) > listed; /* another thread is ending one */
+    if (left && count == 0)
+        wait_for_change(ms);
+    pthread_mutex_unlock(&lock);
+    if (count > 0)
+        sleep_claimed(claimed, count, ms);
+    return left;
+}
+
+unsigned requests_ended(void)
+{
+    return atomic_load(&endings);
+}
+
+bool requests_wait_past(unsigned ended)
+{
+    bool left = true;
+    for (int sleeps = 0; left && atomic_load(&endings) == ended; sleeps += sleeps < 16)
+        left = sleep_on(MPI_COMM_NULL, sleep_ms(sleeps));
+    return atomic_load(&endings) != ended;
+}
+
+void requests_drain(MPI_Comm comm)
+{
+    if (atomic_load(&live) == 0 && atomic_load(&flying) == 0)
+        return;
+    for (int sleeps = 0; sleep_on(comm, sleep_ms(sleeps)); sleeps += sleeps < 16)
+        continue;
     pthread_mutex_lock(&lock);
     for (int bucket = 0; bucket < BUCKETS; bucket++)
         for (struct op *op = buckets[bucket]; op != NULL; op = op->next_in_bucket)
-            if (group == NULL || op->group == group)
+            if (comm == MPI_COMM_NULL || op->comm == comm)
                 op->comm = MPI_COMM_NULL;
     pthread_mutex_unlock(&lock);
 }
@@ -537,5 +556,9 @@ int requests_start(void)
 void requests_stop(void)
 {
     engine.remove(hook);
+    for (int bucket = 0; bucket < BUCKETS; bucket++)
+        for (struct op *op = buckets[bucket]; op != NULL; op = op->next_in_bucket)
+            if (op->again != NULL)
+                persistent_leave(op);
     persistent_end();
 }

@@ -14,7 +14,6 @@ struct persistent;
 struct op {
     MPI_Request request;
     outboard_request *posted;
-    struct group *group;
     MPI_Comm comm; /* MPI_COMM_NULL once the communicator is gone */
     struct landing landing;
     bool claimed;
@@ -42,6 +41,8 @@ void op_fly(struct op *op, const struct posting *posting);
 
 int persistent_begin(void);
 void persistent_end(void);
+/* The service process is about to be left, and MPI to be finalized: the request is not started again. */
+void persistent_leave(struct op *op);
 /* The collective has ended, and so has what MPI waits for; `op` may be gone then. */
 void persistent_ended(struct op *op);
 

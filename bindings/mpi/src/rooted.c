@@ -42,9 +42,9 @@ static bool measure_even(const struct call *call, const struct group *group, uin
     return !unsound(call, group, 0) && given_bytes(call->root == group->rank ? many(call) : one(call), bytes);
 }
 
-static bool allows_even(const outboard_group *members, uint64_t bytes)
+static bool allows_even(const struct group *group, uint64_t bytes)
 {
-    return outboard.group_offloads_gather(members, bytes) == 1;
+    return outboard.group_offloads_gather(group->members, bytes) == 1;
 }
 
 static bool measure_uneven(const struct call *call, const struct group *group, uint64_t *bytes)
@@ -53,10 +53,10 @@ static bool measure_uneven(const struct call *call, const struct group *group, u
     return !unsound(call, group, group->ranks);
 }
 
-static bool allows_uneven(const outboard_group *members, uint64_t bytes)
+static bool allows_uneven(const struct group *group, uint64_t bytes)
 {
     (void)bytes;
-    return outboard.group_offloads_alltoallv(members) == 1;
+    return outboard.group_offloads_alltoallv(group->members) == 1;
 }
 
 static struct side *side_of_one(struct posting *posting)
@@ -82,12 +82,12 @@ static int arrange(struct posting *posting)
     return gathers(call) ? side_of_rank(side_of_one(posting), many(call), call->root) : MPI_SUCCESS;
 }
 
-/* What liboutboard is told of this rank's block. */
+/* What liboutboard is told of this rank's block: in place it lies among the others, unless they come packed. */
 static void *own(struct posting *posting)
 {
     const struct side *side = side_of_one(posting);
-    bool stays = in_place(posting) && !side->packed;
-    return stays ? (void *)OUTBOARD_IN_PLACE : side_memory(side);
+    bool lies = !gathers(posting->call) || (!side->packed && !side_of_many(posting)->packed);
+    return in_place(posting) && lies ? (void *)OUTBOARD_IN_PLACE : side_memory(side);
 }
 
 /* Of the root: its block has as many bytes on both sides. */

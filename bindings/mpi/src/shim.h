@@ -54,6 +54,7 @@ struct group;
     X(group_offloads_barrier)                                                                                          \
     X(ibarrier)                                                                                                        \
     X(group_offloads_reduction)                                                                                        \
+    X(group_reduction_most)                                                                                            \
     X(ireduce)                                                                                                         \
     X(iallreduce)                                                                                                      \
     X(ireduce_scatter)                                                                                                 \
@@ -299,6 +300,7 @@ struct group {
     MPI_Comm comm;
     enum standing standing;
     outboard_group *members; /* while GROUPED */
+    int reduced_bits;        /* of the bytes of a reduction that all service processes have scratch for */
     int ranks;
     int rank;
     struct place place;      /* unless NEW or REFUSED */
@@ -318,6 +320,10 @@ struct group *group_of_call(MPI_Comm comm);
 bool group_may_have(struct group *group);
 /* Collective over the communicator; after it the group is GROUPED or REFUSED, on all members alike. */
 void group_make(struct group *group);
+/* A group of its own for a persistent request, made as group_make() does: GROUPED or REFUSED. */
+struct group *group_of_request(const struct group *like);
+/* Local: the request has gone. Nothing of it is in flight. */
+void group_drop(struct group *own);
 /* Before the communicator goes: ends what is in flight on it. */
 void group_drain_comm(MPI_Comm comm);
 
@@ -485,7 +491,7 @@ struct method {
      * does not carry out and for arguments that MPI would refuse: left to MPI. */
     bool (*measure)(const struct call *call, const struct group *group, uint64_t *bytes);
     /* Whether the group's configuration offloads so many. */
-    bool (*allows)(const outboard_group *members, uint64_t bytes);
+    bool (*allows)(const struct group *group, uint64_t bytes);
     /* Its result depends on who computes it: never tried both ways in one run. */
     bool reduces;
     /* Says what the sides are. Returns an MPI error code. */
@@ -521,7 +527,8 @@ int requests_start(void);
 void requests_stop(void);
 /* Makes the MPI request of a collective just posted, which it takes over, also when it fails. */
 int request_make(const struct posting *posting, MPI_Request *request);
-/* Makes an inactive MPI request that posts the call, whose sides are arranged, whenever it is started. */
+/* Makes an inactive MPI request that posts the call, whose sides are arranged, whenever it is started. It takes over
+ * the group, which is its own, also when it fails. */
 int request_make_persistent(const struct posting *posting, MPI_Request *request);
 /* Starts it; false when it is none of ours. */
 bool request_start(MPI_Request *request, int *outcome);
@@ -529,8 +536,12 @@ bool request_start(MPI_Request *request, int *outcome);
 void request_forget(MPI_Request request);
 /* Waits for a collective that no MPI request stands for, MPI's own progress going on. Returns an MPI error code. */
 int request_wait_blocking(outboard_request *posted, struct landing *landing);
-/* Ends what is in flight on the group, or on all groups (NULL), and forgets `comm` where it is named. */
-void requests_drain(const struct group *group);
+/* Ends what is in flight on the communicator, or on all (MPI_COMM_NULL), and forgets it where it is named. */
+void requests_drain(MPI_Comm comm);
+/* How many have ended. */
+unsigned requests_ended(void);
+/* Waits until more have; false when none is in flight. */
+bool requests_wait_past(unsigned ended);
 
 enum patience { TEST, WAIT_ANY, WAIT_ALL };
 
@@ -569,6 +580,8 @@ void completion_end_fortran(struct completion *completion, const MPI_Fint *reque
 int error_code(int outcome, const char *sentence);
 /* The MPI error code of what a call of liboutboard just returned, with its sentence; MPI_SUCCESS for OUTBOARD_OK. */
 int outcome_code(int outcome);
+/* Whether it is the code of this outcome, which is a failure. */
+bool error_stands_for(int code, int outcome);
 /* Raises the code on the communicator's error handler and returns it. */
 int error_raise(MPI_Comm comm, int code);
 

@@ -37,10 +37,12 @@ void gather_on(MPI_Comm comm, int count, int in_place, int blocking);
 /* requests.c */
 void request_forms(void);
 void freed_early(void);
+void many_in_flight(void);
 
 /* exchanges.c */
 void exchanges(void);
 void uneven_gathers(void);
+void padded_gathers(void);
 
 /* One buffer of an exchange: blocks of elements of `type`, which are `stride` cells apart. */
 struct blocks {
@@ -102,5 +104,6 @@ void persistent_reductions(void);
 #define PERSISTENT_INIT(Name) MPIX_##Name##_init
 #endif
 void persistent_collectives(void);
+void persistent_in_any_order(void);
 
 #endif

@@ -184,3 +184,52 @@ void exchanges(void)
     in_every_form(exchange_on);
     in_every_form(even_exchange_on);
 }
+
+/* One element of each rank, of three cells and a gap. In place it is plain memory where the blocks of all are not. */
+static void padded_gather(int form, int turn)
+{
+    enum { CELLS = 4, DATA = 3 };
+    int *cells = fresh((size_t)(CELLS * ranks) * sizeof *cells), bad = 0, root = turn % ranks;
+    int *counts = fresh((size_t)ranks * sizeof *counts), *places = fresh((size_t)ranks * sizeof *places);
+    int receives = form < 2 || rank == root;
+    MPI_Datatype data, type;
+    MPI_Request request;
+    MPI_Type_contiguous(DATA, MPI_INT, &data);
+    MPI_Type_create_resized(data, 0, CELLS * sizeof(int), &type);
+    MPI_Type_commit(&type);
+    for (int of = 0; of < ranks; of++) {
+        counts[of] = 1;
+        places[of] = of;
+    }
+    int *own = &cells[rank * CELLS];
+    for (int at = 0; at < DATA; at++)
+        own[at] = value(rank, at, turn);
+    const void *send = receives ? MPI_IN_PLACE : own;
+    if (form == 0)
+        MPI_Iallgather(send, 1, type, cells, 1, type, MPI_COMM_WORLD, &request);
+    else if (form == 1)
+        MPI_Iallgatherv(send, 1, type, cells, counts, places, type, MPI_COMM_WORLD, &request);
+    else if (form == 2)
+        MPI_Igather(send, 1, type, cells, 1, type, root, MPI_COMM_WORLD, &request);
+    else
+        MPI_Igatherv(send, 1, type, cells, counts, places, type, root, MPI_COMM_WORLD, &request);
+    CHECK(MPI_Wait(&request, MPI_STATUS_IGNORE) == MPI_SUCCESS);
+    for (int of = 0; receives && of < ranks; of++) {
+        for (int at = 0; at < DATA; at++)
+            bad += cells[of * CELLS + at] != value(of, at, turn);
+        bad += cells[of * CELLS + DATA] != (int)0xeeeeeeee;
+    }
+    CHECK(bad == 0);
+    MPI_Type_free(&type);
+    MPI_Type_free(&data);
+    free(places);
+    free(counts);
+    free(cells);
+}
+
+void padded_gathers(void)
+{
+    for (int turn = 0; turn < 8; turn++)
+        for (int form = 0; form < 4; form++)
+            padded_gather(form, turn);
+}

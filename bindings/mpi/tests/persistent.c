@@ -155,3 +155,35 @@ void persistent_collectives(void)
     free(calls.counts);
     free(calls.places);
 }
+
+/* MPI 4.1, 6.13: the order in which they are started may differ among the ranks, other collectives between them. */
+void persistent_in_any_order(void)
+{
+    enum { REQUESTS = 4, INTS = 700 };
+    MPI_Request requests[REQUESTS];
+    int *send[REQUESTS], *receive[REQUESTS], sum, one = 1;
+    for (int of = 0; of < REQUESTS; of++) {
+        send[of] = fresh(INTS * sizeof(int));
+        receive[of] = fresh(INTS * (size_t)ranks * sizeof(int));
+        CHECK(PERSISTENT_INIT(Allgather)(send[of], INTS, MPI_INT, receive[of], INTS, MPI_INT, MPI_COMM_WORLD,
+                                         MPI_INFO_NULL, &requests[of]) == MPI_SUCCESS);
+    }
+    for (int round = 0; round < 6; round++) {
+        for (int of = 0; of < REQUESTS; of++)
+            fill_with(send[of], INTS, rank, round * REQUESTS + of);
+        for (int turn = 0; turn < REQUESTS; turn++) {
+            CHECK(MPI_Start(&requests[(turn + rank) % REQUESTS]) == MPI_SUCCESS);
+            if (turn == (rank + round) % REQUESTS)
+                CHECK(MPI_Allreduce(&one, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD) == MPI_SUCCESS && sum == ranks);
+        }
+        CHECK(MPI_Waitall(REQUESTS, requests, MPI_STATUSES_IGNORE) == MPI_SUCCESS);
+        for (int of = 0; of < REQUESTS; of++)
+            CHECK(wrong_in(receive[of], INTS, ranks, round * REQUESTS + of) == 0);
+    }
+    for (int of = 0; of < REQUESTS; of++) {
+        if (of > 0) /* the first one is left to MPI_Finalize */
+            MPI_Request_free(&requests[of]);
+        free(send[of]);
+        free(receive[of]);
+    }
+}

@@ -160,3 +160,22 @@ void freed_early(void)
     free(receive);
     free(spread);
 }
+
+/* Many more than a service process takes of a rank at once: the first ones end while the last ones are posted. */
+void many_in_flight(void)
+{
+    enum { MANY = 1500 };
+    MPI_Request *requests = fresh(MANY * sizeof *requests);
+    int *cells = fresh(MANY * sizeof *cells), bad = 0;
+    for (int call = 0; call < MANY; call++) {
+        cells[call] = rank == call % ranks ? call : -1;
+        bad += MPI_Ibcast(&cells[call], 1, MPI_INT, call % ranks, MPI_COMM_WORLD, &requests[call]) != MPI_SUCCESS;
+    }
+    CHECK(bad == 0);
+    CHECK(MPI_Waitall(MANY, requests, MPI_STATUSES_IGNORE) == MPI_SUCCESS);
+    for (int call = 0; call < MANY; call++)
+        bad += cells[call] != call;
+    CHECK(bad == 0);
+    free(cells);
+    free(requests);
+}

@@ -170,6 +170,11 @@ faults() { # what only the fake can do
   settings=(OUTBOARD_FAKE_MIN_BYTES=1000)
   check "$mpi: below a threshold, native and offloaded mixed" under_shim "$built/conformance" native
   check "$mpi: the threshold left some native" grep -q '"allgather_native":[0-9][0-9]' "$work/report.json"
+  settings=(OUTBOARD_FAKE_REDUCES=5000)
+  check "$mpi: one rank's service process has no scratch for large reductions" \
+    under_shim "$built/conformance" native
+  check "$mpi: they were native, the others were not" \
+    grep -q '"allreduce_offloaded":[1-9][0-9]*,"allreduce_native":[1-9]' "$work/report.json"
   settings=(OUTBOARD_FAKE_ABSENT=2)
   check "$mpi: no service process on one rank, all run natively" \
     warned_once 'rank 2 says: no service process' "$built/conformance" native

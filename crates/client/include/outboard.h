@@ -263,6 +263,10 @@ int outboard_op_free(int op);
 int outboard_group_offloads_barrier(const outboard_group *group);
 /* 1 when the group's configuration offloads reductions to which each rank contributes so many bytes; as above. */
 int outboard_group_offloads_reduction(const outboard_group *group, uint64_t bytes);
+/* The most bytes that each rank may contribute to a reduction: what the service process of this rank has scratch for
+ * (outboardd --job-scratch), which depends on the ranks that it serves. The group can do the least of what its ranks
+ * are told; a call beyond fails with OUTBOARD_ERR_RESOURCE. */
+int outboard_group_reduction_most(const outboard_group *group, uint64_t *bytes);
 
 /* Posts a barrier: the request completes when all ranks have posted theirs. Never blocks. */
 int outboard_ibarrier(outboard_group *group, outboard_request **request);

@@ -302,6 +302,10 @@ functions! {
         store(ranks, borrow(group, "group")?.size()?, "ranks")
     }
 
+    extern "C" fn outboard_group_reduction_most(group: *const Group, bytes: *mut u64) {
+        store(bytes, borrow(group, "group")?.reduction_most(), "bytes")
+    }
+
     extern "C" fn outboard_group_deadline(group: *mut Group, seconds: f64) {
         borrow(group, "group")?.set_deadline(deadline("seconds", seconds)?)
     }

@@ -118,6 +118,12 @@ impl Group {
         self.ready.allgather_most > 0
     }
 
+    /// The most bytes that each rank may contribute to a reduction, by the scratch of this rank's service process. Hosts
+    /// differ where their ranks or quotas do: the least of all ranks is what the group can do.
+    pub fn reduction_most(&self) -> u64 {
+        self.ready.reduction_most
+    }
+
     /// Posts an allgather of `bytes_per_rank` bytes from each rank into `bytes_per_rank * ranks` bytes at `receive`.
     /// Never blocks on other ranks (MC-9).
     ///

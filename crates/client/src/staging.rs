@@ -3,7 +3,7 @@
 //! The send buffer is copied in by the post, the receive buffer is filled by the call that sees the completion: both
 //! while the rank is inside our library. Where the kernel withdraws access while requests are in flight, the next call
 //! into our library copies their buffers, as far as they have been received, and tells the service process. The memory
-//! comes from [`Segments`]; at most [`MOST_STAGED`] bytes of it are in use.
+//! comes from [`Segments`]; at most [`MOST_STAGED`] bytes of it are in use, or what a single request needs.
 //!
 //! Starts of one recording are done one after the other, each on what the one before has left (GP-2). So those that are
 //! in flight together share one segment: the first copies in, the last copies out.
@@ -225,6 +225,11 @@ impl Buffers {
     }
 }
 
+/// Whether so many bytes may be staged beside those in use: any number beside none.
+fn fits_beside(in_use: usize, bytes: usize) -> bool {
+    in_use == 0 || in_use.saturating_add(bytes) <= MOST_STAGED
+}
+
 impl StagingPool {
     pub(crate) fn new(segments: Segments) -> StagingPool {
         StagingPool { segments, bytes: 0, recorded: Vec::new() }
@@ -285,7 +290,7 @@ impl StagingPool {
 
     fn segment(&mut self, connection: &Connection, needed: usize) -> Result<Region, Error> {
         let bytes = needed.checked_next_power_of_two().unwrap_or(usize::MAX).max(LEAST_SEGMENT);
-        if self.bytes.saturating_add(bytes) > MOST_STAGED {
+        if !fits_beside(self.bytes, bytes) {
             return Err(Error::Resource(format!(
                 "staging {needed} bytes would pass this rank's limit of {MOST_STAGED} bytes; wait for requests, or let \
                  the service process reach the rank's memory (outboard doctor tells how)"
@@ -342,5 +347,16 @@ impl Staged {
             let piece = unsafe { std::slice::from_raw_parts_mut(start, length) };
             self.segment.read(place, piece);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gp_9_a_single_request_stages_whatever_it_needs() {
+        assert!(fits_beside(0, 5 * MOST_STAGED) && fits_beside(MOST_STAGED / 2, MOST_STAGED / 2));
+        assert!(!fits_beside(MOST_STAGED / 2, MOST_STAGED / 2 + 1) && !fits_beside(MOST_STAGED, usize::MAX));
     }
 }

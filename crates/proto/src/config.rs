@@ -9,8 +9,11 @@ use std::hash::Hasher;
 use std::sync::Arc;
 use std::time::Duration;
 
+use outboard_plan::combine::scratch_vectors;
 use outboard_plan::selection::Tuning;
 use siphasher::sip::SipHasher13;
+
+use crate::instance::ALIGN;
 
 /// Where in a digest that of the settings lies; below it bits for the engine and for authenticated multicast, and that
 /// of the tuning.
@@ -166,6 +169,15 @@ impl Config {
         all.min(user).min(job)
     }
 
+    /// The most bytes of a vector that so many ranks can combine, `here` of them served by this service process, whose
+    /// scratch their programs share.
+    #[must_use]
+    pub fn reduction_most(&self, ranks: u32, here: u32) -> u64 {
+        // What is taken may be an eighth more than what is needed ([`crate::staging_size`]).
+        let needed = (self.most_scratch() / 9 * 8).saturating_sub(ALIGN * u64::from(here));
+        needed / scratch_vectors(ranks, here)
+    }
+
     fn settings_digest(&self) -> u64 {
         let mut h = SipHasher13::new_with_keys(0x6f75_7462, 0x6f61_7264);
         h.write_u8(crate::wire::VERSION);
@@ -236,6 +248,18 @@ mod tests {
 
     fn told(a: &Config, b: &Config) -> String {
         Difference { a: a.digest(), b: b.digest() }.to_string()
+    }
+
+    #[test]
+    fn mc_4_the_scratch_of_a_call_is_enough_for_the_largest_reduction() {
+        for (scratch, ranks, here) in [(0, 4, 1), (1000, 4, 1), (65_536, 9, 4), (2 << 30, 32, 16), (1 << 50, 2, 2)] {
+            let config = Config { scratch_quota: Limits::of_all(scratch), ..Config::default() };
+            let most = config.reduction_most(ranks, here);
+            let each = (scratch_vectors(ranks, here) / u64::from(here) * most).next_multiple_of(ALIGN);
+            let taken = crate::staging_size(each * u64::from(here)).expect("it fits");
+            assert!(most == 0 || taken <= scratch, "{most} of {scratch} bytes, {ranks} ranks");
+            assert_eq!(most > 0, scratch > 0, "{scratch}");
+        }
     }
 
     #[test]

@@ -65,6 +65,7 @@ use local::{Local, Presence};
 use offloaded::Handed;
 pub(crate) use recovery::Batch;
 use recovery::Multicasts;
+pub(crate) use scratch::ALIGN;
 use scratch::Scratch;
 use sizes::Unsized;
 

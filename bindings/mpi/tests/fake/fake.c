@@ -7,6 +7,8 @@
  *
  *   OUTBOARD_FAKE_DELAY_US   how long after all contributions are there a collective ends (500)
  *   OUTBOARD_FAKE_MIN_BYTES  smaller contributions are not offloaded (1)
+ *   OUTBOARD_FAKE_MOST       requests of a rank that may be in flight (1024)
+ *   OUTBOARD_FAKE_REDUCES    the most bytes of a reduction that rank 1 of a group has scratch for (2^40)
  *   OUTBOARD_FAKE_ABSENT     the rank (of mpirun) that finds no service process; -1: none
  *   OUTBOARD_FAKE_FAIL       set: every second collective of a group fails
  *   OUTBOARD_FAKE_LOG        where a process appends what it leaves behind when it detaches
@@ -306,6 +308,13 @@ int submit(outboard_request *request, outboard_request **posted)
 {
     outboard_group *group = request->group;
     outboard_request **end = &group->queue;
+    if (process.requests > setting("OUTBOARD_FAKE_MOST", 1024)) {
+        process.requests--;
+        pthread_mutex_unlock(&lock);
+        free(request->blocks);
+        free(request);
+        return failure(OUTBOARD_ERR_RESOURCE, "too many requests are in flight");
+    }
     while (*end != NULL)
         end = &(*end)->next;
     *end = request;

@@ -233,7 +233,9 @@ impl Service {
         self.pieces.last_group += 1;
         let group = self.pieces.last_group;
         for member in &members {
-            let ready = GroupReady { group, handle: 77, allgather_least: 1, allgather_most: 1 << 20 };
+            let most = 1 << 20;
+            let ready =
+                GroupReady { group, handle: 77, allgather_least: 1, allgather_most: most, reduction_most: most };
             let rank = self.ranks[member.connection].as_ref().unwrap();
             rank.channel.send(member.token, &Reply::GroupReady(ready), &[]).unwrap();
         }

@@ -27,6 +27,13 @@ use crate::program::Span;
 /// segments.
 pub const MAX_SEGMENTS: u64 = 1 << 12;
 
+/// The most scratch that the programs of `here` ranks of one host need together in a reduction among `ranks`, in
+/// vectors: a scan keeps what each rank receives in each of its rounds, and one more.
+#[must_use]
+pub const fn scratch_vectors(ranks: u32, here: u32) -> u64 {
+    here as u64 * (1 + ranks.next_power_of_two().ilog2() as u64)
+}
+
 /// What each rank contributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Vector {
@@ -66,5 +73,37 @@ impl Vector {
     pub(crate) fn parts(self, ranks: u32) -> Extents {
         let part = |rank: u32| self.part(ranks.into(), rank.into()).1;
         Extents::uneven((0..ranks).map(part)).expect("parts are no more than the whole")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::selection::Collective;
+    use crate::{Arguments, Rank, Topology, program};
+
+    /// Whatever carries a reduction out.
+    #[test]
+    fn mc_4_a_host_needs_no_more_scratch_than_its_ranks_are_told() {
+        let shapes = (1..=9).flat_map(|hosts| (1..=5).map(move |here| (hosts, here))).chain([(64, 1), (32, 3)]);
+        for (hosts, here) in shapes {
+            let topology = Topology::of_hosts((0..hosts * here).map(|rank| rank % hosts)).expect("few ranks");
+            let ranks = topology.ranks();
+            let bytes = u64::from(ranks) * 4096;
+            for collective in [Collective::Reduce, Collective::Allreduce, Collective::ReduceScatter, Collective::Scan] {
+                for choice in collective.algorithms() {
+                    for (root, exclusive) in [(0, false), (ranks - 1, true)] {
+                        let arguments = Arguments { root: Rank(root), exclusive, ..Arguments::of(&topology, bytes) };
+                        let mut needed = vec![0; hosts as usize];
+                        for rank in (0..ranks).map(Rank) {
+                            let program = program(choice, &arguments, rank).expect("a plan");
+                            needed[topology.host_of(rank) as usize] += program.scratch_bytes;
+                        }
+                        let most = needed.into_iter().max();
+                        assert!(most <= Some(scratch_vectors(ranks, here) * bytes), "{hosts}x{here}, {choice:?}");
+                    }
+                }
+            }
+        }
     }
 }

@@ -20,7 +20,7 @@ use crate::interface::staging_size;
 use crate::outbox::{Quota, Staging};
 
 /// Scratch begins where any element may lie.
-const ALIGN: u64 = 64;
+pub(crate) const ALIGN: u64 = 64;
 
 /// See the module.
 #[derive(Debug)]

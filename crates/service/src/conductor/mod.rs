@@ -315,8 +315,8 @@ impl Conductor {
                     }
                 }
                 Event::GroupReady { group, rank, result } => {
-                    let least = self.engine.machine().config().offload_from;
-                    if let Some(id) = self.ranks.group_ready(group, rank, result, least) {
+                    let config = self.engine.machine().config();
+                    if let Some(id) = self.ranks.group_ready(group, rank, result, config) {
                         self.ranks.remove(id, &self.poller, &mut self.engine);
                     }
                 }

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use outboard_call::{CallKind, MOST_BYTES, Rank};
-use outboard_proto::{Account, CallId, CollectiveError, GroupError, GroupHandle, OfferId};
+use outboard_proto::{Account, CallId, CollectiveError, Config, GroupError, GroupHandle, OfferId};
 use outboard_shm::attach::{Channel, ChannelError, GroupReady, Reply};
 use outboard_shm::control::{Completions, ServiceSide};
 use outboard_shm::memory::{Alarm, Tier, TieredMemory};
@@ -443,9 +443,10 @@ impl Ranks {
         handle: GroupHandle,
         me: Rank,
         result: Result<(), GroupError>,
-        least: u64,
+        config: &Config,
     ) -> Option<ConnectionId> {
         let &(id, group) = self.members.get(&(handle, me))?;
+        let here = self.seats.get(&handle).map_or(1, |(here, _)| *here);
         let rank = self.rank(id)?;
         let membership = rank.groups.get_mut(&group)?;
         let made = Stage::Made { recordings: BTreeMap::new(), in_flight: 0 };
@@ -454,8 +455,13 @@ impl Ranks {
         let reply = match result {
             Ok(()) => {
                 tracing::info!(pid = rank.pid, group = %handle, rank = me.0, ranks, "a group is made");
-                let most = MOST_BYTES / u64::from(ranks);
-                Reply::GroupReady(GroupReady { group, handle: handle.0, allgather_least: least, allgather_most: most })
+                Reply::GroupReady(GroupReady {
+                    group,
+                    handle: handle.0,
+                    allgather_least: config.offload_from,
+                    allgather_most: MOST_BYTES / u64::from(ranks),
+                    reduction_most: config.reduction_most(ranks, here),
+                })
             }
             Err(error) => {
                 tracing::warn!(pid = rank.pid, group = %handle, rank = me.0, %error, "a group cannot be made");

@@ -11,7 +11,7 @@ use crate::memory::{Probe, Tier};
 use crate::status::Status;
 
 /// Version of the messages; both ends must have the same.
-pub const ATTACH_VERSION: u16 = 5;
+pub const ATTACH_VERSION: u16 = 6;
 /// Bytes of a group offer, as in `outboard.h`.
 pub const OFFER_BYTES: usize = 1024;
 /// Longest text in a message; longer ones are cut.
@@ -175,6 +175,8 @@ pub struct GroupReady {
     pub allgather_least: u64,
     /// Largest contribution, in bytes, of an allgather that is offloaded.
     pub allgather_most: u64,
+    /// Largest contribution, in bytes, to a reduction for which this service process has scratch.
+    pub reduction_most: u64,
 }
 
 /// A message that no release of ours of this version writes.
@@ -351,7 +353,8 @@ impl Message for Reply {
                 .u64(ready.group)
                 .u32(ready.handle)
                 .u64(ready.allgather_least)
-                .u64(ready.allgather_most),
+                .u64(ready.allgather_most)
+                .u64(ready.reduction_most),
             Reply::Done => start(w, 104, token),
             Reply::ErrorText { status, text } | Reply::Error { status, text } => {
                 let kind = if matches!(self, Reply::Error { .. }) { 106 } else { 105 };
@@ -379,6 +382,7 @@ impl Message for Reply {
                 handle: reader.u32()?,
                 allgather_least: reader.u64()?,
                 allgather_most: reader.u64()?,
+                reduction_most: reader.u64()?,
             }),
             104 => Reply::Done,
             105 => Reply::ErrorText { status: read_failure(&mut reader)?, text: read_text(&mut reader)? },
@@ -429,7 +433,13 @@ mod tests {
         vec![
             Reply::Welcome(Welcome { tier: Tier::Staging, config_digest: u64::MAX, most_ranges: 7, link_rate: 9 }),
             Reply::Offer(Box::new([7; OFFER_BYTES])),
-            Reply::GroupReady(GroupReady { group: 1, handle: 2, allgather_least: 3, allgather_most: u64::MAX }),
+            Reply::GroupReady(GroupReady {
+                group: 1,
+                handle: 2,
+                allgather_least: 3,
+                allgather_most: u64::MAX,
+                reduction_most: 4,
+            }),
             Reply::Done,
             Reply::ErrorText { status: Status::RankLost, text: "rank 3 died".into() },
             Reply::Error { status: Status::Mismatch, text: "größer".into() },
