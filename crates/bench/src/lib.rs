@@ -76,7 +76,7 @@ pub use recorded::{
 };
 pub use report::{Cost, LateRow, Limits, LossRow, Overlap, Report, Row, Spread, Subject, ThreadCpu, Throughput};
 pub use run::run;
-pub use setup::{Setup, default_peers_dir};
+pub use setup::{Setup, cache_dir, default_peers_dir};
 pub use sockets::Sockets;
 pub use table::{render as render_table, render_by_size};
 pub use verdicts::{VerdictRow, render_verdicts};

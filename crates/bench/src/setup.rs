@@ -86,11 +86,16 @@ impl Setup {
     }
 }
 
-/// `$XDG_CACHE_HOME/outboard/peers`, by default `~/.cache/outboard/peers`.
-pub fn default_peers_dir() -> PathBuf {
+/// `$XDG_CACHE_HOME/outboard`, by default `~/.cache/outboard`, if either is absolute.
+pub fn cache_dir() -> Option<PathBuf> {
     let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")));
-    cache.unwrap_or_else(std::env::temp_dir).join("outboard").join("peers")
+    cache.map(|cache| cache.join("outboard"))
+}
+
+/// Where peers are installed: in [`cache_dir`].
+pub fn default_peers_dir() -> PathBuf {
+    cache_dir().unwrap_or_else(|| std::env::temp_dir().join("outboard")).join("peers")
 }
 
 #[cfg(test)]

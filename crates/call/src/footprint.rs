@@ -12,6 +12,9 @@ use crate::kind::{CallKind, Moves, Pairs, Sizes, TaggedCall};
 use crate::rank::{MAX_RANKS, Rank};
 use crate::signature::{Signature, sizes_digest};
 
+/// Requests that a rank has in flight at most.
+pub const MOST_IN_FLIGHT: u32 = 1024;
+
 /// Largest buffer that an address space can hold.
 pub const MOST_BYTES: u64 = i64::MAX as u64;
 

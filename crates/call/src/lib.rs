@@ -22,7 +22,7 @@ mod signature;
 
 pub use blocks::{Blocks, BlocksError, Buffer, Extents, Span};
 pub use call::{CALL_WORDS, Call};
-pub use footprint::{CallError, Footprint, MOST_BYTES, Side};
+pub use footprint::{CallError, Footprint, MOST_BYTES, MOST_IN_FLIGHT, Side};
 pub use kind::{CallKind, Class, Codes, Moves, Pairs, Sizes, TaggedCall};
 pub use rank::{MAX_RANKS, Rank};
 pub use reduction::{Element, Operator, Reduction, ReductionError};

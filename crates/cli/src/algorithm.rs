@@ -86,7 +86,7 @@ impl Algorithms {
         let links = Links::between(hosts, self.link_rate);
         let case = Case { collective, ranks, hosts, bytes: call.bytes, multicast, links };
         let uneven = call.collective == Collective::Allgatherv;
-        Some(chosen(self.tuned.then_some(&self.tuning), &case, uneven))
+        Some(chosen(self.tuned.then_some(&self.tuning), &case, uneven).0)
     }
 
     /// The algorithm's name in the report's rows.
@@ -120,10 +120,10 @@ impl Algorithms {
     }
 }
 
-/// What daemons with this tuning, or none, choose for a call. On one host none is small.
-pub(crate) fn chosen(tuning: Option<&Tuning>, case: &Case, uneven: bool) -> Choice {
+/// What daemons with this tuning, or none, choose for a call, and whether it is small. On one host none is.
+pub(crate) fn chosen(tuning: Option<&Tuning>, case: &Case, uneven: bool) -> (Choice, bool) {
     let eager_bytes = if case.hosts == 1 { 0 } else { EAGER_BYTES.0 };
-    selection::chosen(tuning, case, eager_bytes, uneven).0
+    selection::chosen(tuning, case, eager_bytes, uneven)
 }
 
 /// What its algorithm is chosen as: as what has the same name.

@@ -5,9 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use outboard_bench::cache_dir;
 use serde::Deserialize;
 
 use crate::error::CliError;
+
+/// How a file of the shim begins: its name, and its version (bindings/mpi/src/remembered.c).
+const FORMAT: [&str; 2] = ["outboard-choice", "3"];
 
 /// What the MPI shim remembers of earlier runs.
 #[derive(Debug, Subcommand)]
@@ -61,11 +65,8 @@ pub(crate) fn choice(command: &ChoiceCommand) -> Result<ExitCode, CliError> {
 
 /// Where the shim keeps its files.
 fn folder() -> Result<PathBuf, CliError> {
-    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let cache = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")));
-    let missing =
-        || CliError::Failed("neither XDG_CACHE_HOME nor HOME is set: what is remembered has no place".to_owned());
-    cache.map(|cache| cache.join("outboard/choice")).ok_or_else(missing)
+    let missing = "neither XDG_CACHE_HOME nor HOME is an absolute path: what is remembered has no place";
+    cache_dir().map(|cache| cache.join("choice")).ok_or_else(|| CliError::Failed(missing.to_owned()))
 }
 
 /// The files of all clusters, by name.
@@ -100,7 +101,7 @@ fn list(folder: &Path) -> Result<(), CliError> {
 fn table(text: &str) -> Option<String> {
     let mut lines = text.lines();
     let [name, version, cluster, hosts, names] = fields(lines.next()?)?;
-    if (name, version) != ("outboard-choice", "3") {
+    if [name, version] != FORMAT {
         return None;
     }
     let mut table = format!("{cluster}: {hosts} hosts, {names}\n");
@@ -189,6 +190,13 @@ fn reasons(report: &Report) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_shim_writes_what_is_read_here() {
+        let shim = include_str!("../../../bindings/mpi/src/remembered.c");
+        assert!(shim.contains(&format!("#define FORMAT \"{}\"", FORMAT.join("\\t"))), "{FORMAT:?}");
+        assert!(shim.contains("#define FIELDS 10\n"), "as `table` takes a line apart");
+    }
 
     #[test]
     fn a_file_of_the_shim_is_told_and_another_is_not() {

@@ -7,8 +7,9 @@ use clap::Args;
 use outboard_plan::selection::{
     Because, Candidate, Case, Chosen, Collective, Links, Rate, Rule, Size, Terms, Tuning, WORTH,
 };
-use outboard_service::settings::read_tuning;
+use outboard_service::settings::{EAGER_BYTES, read_tuning};
 
+use crate::algorithm::chosen;
 use crate::error::CliError;
 
 /// More ranks than this are not played: their programs would fill the memory.
@@ -80,11 +81,18 @@ pub(crate) fn choice(args: &ChoiceArgs) -> Result<ExitCode, CliError> {
 
 fn report(tuning: &Tuning, source: &str, case: &Case, play: bool) -> String {
     let Case { collective, ranks, hosts, bytes, .. } = *case;
-    let chosen = tuning.choose(case);
+    let tuned = source != UNTUNED;
+    let (choice, small) = chosen(tuned.then_some(tuning), case, false);
+    let by_size = tuning.choose(case);
+    let because = match by_size.choice == choice {
+        true => reason(tuning, source, case, &by_size),
+        false => format!("it moves at most {EAGER_BYTES} in all (--eager-bytes): its messages go without a barrier"),
+    };
     let mut text = format!("{collective} of {} among {ranks} ranks on {hosts} hosts\n", Size(bytes));
-    text +=
-        &format!("tuning  {source}\nchosen  {}\nbecause {}\n\n", chosen.choice, reason(tuning, source, case, &chosen));
-    let by_hand = tuning.candidate(case, chosen.choice).filter(|_| !collective.choices().contains(&chosen.choice));
+    text += &format!("tuning  {source}\nchosen  {choice}\nbecause {because}\n\n");
+    // No multicast carries out a small call, unless a tuning has it so.
+    let case = &Case { multicast: case.multicast && (tuned || !small), ..*case };
+    let by_hand = tuning.candidate(case, choice).filter(|_| !collective.choices().contains(&choice));
     let mut all: Vec<Candidate> = tuning.candidates(case).chain(by_hand).collect();
     all.sort_by_key(|candidate| candidate.time);
     let played_head = if play { "played" } else { "" };
@@ -93,14 +101,14 @@ fn report(tuning: &Tuning, source: &str, case: &Case, play: bool) -> String {
         "  {:<name$} {:>12} {:>9} {:>8} {:>7} {:>12} {:>12} {:>12} {:>12}  {played_head}\n",
         "algorithm", "time", "latencies", "messages", "control", "sent", "multicast", "copied", "reduced"
     );
-    for Candidate { choice, terms, time } in all {
-        let mark = if choice == chosen.choice { '*' } else { ' ' };
+    for Candidate { choice: candidate, terms, time } in all {
+        let mark = if candidate == choice { '*' } else { ' ' };
         let Terms { latencies, messages, controls, sent, multicast, copied, reduced } = terms;
-        let played = if play { played(tuning, case, choice) } else { String::new() };
+        let played = if play { played(tuning, case, candidate) } else { String::new() };
         let row = format!(
             "{mark} {:<name$} {:>12} {latencies:>9} {messages:>8} {controls:>7} {sent:>12} {multicast:>12} {copied:>12} \
              {reduced:>12}  {played}",
-            choice.to_string(),
+            candidate.to_string(),
             time.to_string(),
         );
         text += row.trim_end();
@@ -169,8 +177,14 @@ mod tests {
         assert!(by_hand.contains("  recursive-doubling"), "{by_hand}");
         let by_cost = report(&tuning, "a file", &Case { bytes: 1 << 20, ..case }, false);
         assert!(by_cost.contains("no [[choice.allreduce]] applies"), "{by_cost}");
-        let untuned =
-            report(&Tuning::untuned(Links::Slow), UNTUNED, &Case { collective: Collective::Broadcast, ..case }, false);
-        assert!(untuned.contains("chosen  multicast:subgroups=1\nbecause daemons without"), "{untuned}");
+        let untuned = |bytes| {
+            let case = Case { collective: Collective::Broadcast, bytes, ..case };
+            report(&Tuning::untuned(Links::Slow), UNTUNED, &case, false)
+        };
+        let large = untuned(1 << 20);
+        assert!(large.contains("chosen  multicast:subgroups=1\nbecause daemons without"), "{large}");
+        let small = untuned(4096);
+        assert!(small.contains("chosen  binomial\nbecause it moves at most 16 KiB in all"), "{small}");
+        assert!(small.contains("\n* binomial ") && !small.contains("  multicast:"), "{small}");
     }
 }

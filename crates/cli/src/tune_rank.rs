@@ -87,7 +87,7 @@ pub(crate) fn probe(probing: &Probing<'_>) -> Result<(bool, Vec<Sample>), CliErr
         let bytes = bytes.next_multiple_of(sum.element().bytes());
         let case = Case { collective, ranks, hosts, bytes, multicast: probing.multicast || hosts == 1, links };
         let took = median_of(&world, sum, &case, probing.repetitions)?;
-        samples.push(Sample { case, choice: chosen(probing.tuning, &case, false), took });
+        samples.push(Sample { case, choice: chosen(probing.tuning, &case, false).0, took });
     }
     world.destroy().map_err(failed("leaving the other ranks"))?;
     context.detach().map_err(failed("leaving the daemon"))?;

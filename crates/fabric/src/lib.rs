@@ -43,7 +43,7 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 
 /// Longest header of a message, in bytes.
-pub const MAX_HEADER: usize = 512;
+pub const MAX_HEADER: usize = outboard_proto::wire::MAX_FRAME_HEADER;
 /// Longest payload of a message, in bytes.
 pub const MAX_PAYLOAD: usize = 256 * 1024;
 /// Longest address blob that [`Fabric::local_address`] returns, in bytes.

@@ -102,7 +102,8 @@ pub struct Config {
     /// sixteen hosts that call apart can overflow the queue of a switch port. Blocks of a power of two are whole pieces
     /// of those that [`Config::on_links`] gives.
     pub fragment_bytes: u32,
-    /// Bytes of an all-to-all that a service process has asked for and that have not come (SP-5).
+    /// Bytes of one collective that a service process has asked for and that have not come (SP-5); three quarters as
+    /// many more of an all-to-all.
     pub pull_bytes: u64,
 }
 

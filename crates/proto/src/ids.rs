@@ -61,7 +61,7 @@ impl fmt::Display for GroupHandle {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OfferId(pub u64);
 
-/// One collective of a group: the group's calls counted from 1. Instance 0 is the making of the group.
+/// One collective of a group: the group's calls counted from 1. 0 is none of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InstanceId(pub u64);
 

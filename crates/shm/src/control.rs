@@ -16,6 +16,7 @@
 //!
 //! Invariant: the service process reads the header never again after writing it; sizes are its own.
 
+use outboard_call::MOST_IN_FLIGHT;
 use outboard_call::codec::DecodeError;
 
 use crate::attach::Foreign;
@@ -37,7 +38,7 @@ pub const LAYOUT_VERSION: u32 = 6;
 /// Entries of the submission ring: an entry owns a completion word until it ends, so the ring is never full of them.
 pub const RING_CAPACITY: u32 = COMPLETION_WORDS;
 /// Completion words, and with them requests in flight, per rank.
-pub const COMPLETION_WORDS: u32 = 1024;
+pub const COMPLETION_WORDS: u32 = MOST_IN_FLIGHT;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"OUTBOARD");
 const TIER_AT: usize = 64;

@@ -29,7 +29,7 @@ pub enum Status {
     RankLost = -40,
     /// Ranks disagree on kind, size or configuration.
     Mismatch = -41,
-    /// A deadline that a rank had set has passed.
+    /// A deadline, of calls or of making a group, has passed.
     Deadline = -42,
     /// A service process of the group died or its host stopped answering.
     PeerLost = -60,
@@ -102,7 +102,7 @@ impl Status {
             Status::Memory => "a buffer cannot be accessed",
             Status::RankLost => "a rank of the group died or left",
             Status::Mismatch => "ranks disagree on kind, size or configuration",
-            Status::Deadline => "a rank had not called, or bytes had not come, before the deadline that was set",
+            Status::Deadline => "a deadline, of calls or of making a group, has passed",
             Status::PeerLost => "a service process of the group died or its host stopped answering",
             Status::Protocol => "a peer sent what the protocol does not allow",
             Status::Internal => "a defect of Outboard; please report it",

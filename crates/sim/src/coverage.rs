@@ -160,12 +160,6 @@ impl Coverage {
         self.faults.get(&kind).copied().unwrap_or(0)
     }
 
-    /// How often a rank has come this way.
-    #[must_use]
-    pub fn ways(&self, way: Way) -> u64 {
-        self.ways.get(&way).copied().unwrap_or(0)
-    }
-
     /// Messages of kinds that have no name.
     #[must_use]
     pub fn unnamed(&self) -> Vec<u8> {

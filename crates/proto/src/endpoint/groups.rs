@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 
+use outboard_call::MOST_IN_FLIGHT;
 use outboard_plan::Rank;
 
 use crate::config::Config;
@@ -48,7 +49,7 @@ const WINDOW: u64 = 512;
 /// Instances that a rank can have open at others: no rank has more requests in flight, and what it has ended is within
 /// the window there. How far ahead their numbers are says nothing: exchanges end without those who have no part in
 /// them.
-const MAX_OPEN: usize = 1024;
+const MAX_OPEN: usize = MOST_IN_FLIGHT as usize;
 /// Exchanges that have ended and are remembered, so that whoever calls something else in their place is told.
 const MAX_ENDED: usize = 256;
 

@@ -260,7 +260,6 @@ impl Conductor {
                 }
                 Report::Received { receiver, batch, overflowed } => {
                     counts.overflowed += overflowed;
-                    counts.batches_received += 1;
                     let headers: Vec<_> = batch.datagrams().map(received).collect();
                     counts.datagrams_received += headers.len() as u64;
                     let chunks: Vec<_> = batch.datagrams().map(|(datagram, _)| split(datagram.bytes).1).collect();

@@ -213,8 +213,6 @@ pub struct Datapath {
     pub bytes_sent: u64,
     /// Datagrams received.
     pub datagrams_received: u64,
-    /// Batches that brought them.
-    pub batches_received: u64,
     /// Bursts that socket buffers had no room for.
     pub overflowed: u64,
     /// Multicast sends that the kernel refused.
