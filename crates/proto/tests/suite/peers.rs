@@ -209,6 +209,28 @@ fn members_of_groups_that_were_left_leave_room() {
     }
 }
 
+/// Of a refused group whose members there was no room to meet nothing is kept but why: whoever asks from elsewhere is
+/// not met after all, and a rank here hears it when there is room again.
+#[test]
+fn members_that_could_not_be_told_of_a_refusal_are_not_remembered() {
+    let config = Config { peers: 8, ..Config::default() };
+    let mut here = Endpoint::new(SpId(HERE), config.clone(), 1);
+    let now = Instant(1);
+    assert!(meets(&mut here, now, (1, 1), &[100, 101, 102, 103]), "all that one user gets");
+    let spec = GroupSpec { handle: GroupHandle(2), ..support::spec(&[HERE, HERE, 200, 201]) };
+    here.handle_refusal(now, 1, &spec, Rank(0), Refusal::Groups);
+    here.handle_frame(now, SpId(200), &frame(0, &step(&spec, 0, &config), 0), 0);
+    let to_them = |(to, _): &(SpId, Message)| to.0 >= 200;
+    assert!(!drive(&mut here, now).0.iter().any(to_them));
+    here.handle_leave(now, GroupHandle(1), Rank(0));
+    let later = now + config.dead_after + Duration::from_secs(1);
+    here.handle_timeout(later);
+    here.handle_create_group(later, Account { user: 1, job: 1 }, &spec, Rank(1));
+    let error = GroupError::Failed(CollectiveError::Refused { rank: Rank(0), why: Refusal::Groups });
+    let ready = Event::GroupReady { group: spec.handle, rank: Rank(1), result: Err(error) };
+    assert!(drive(&mut here, later).1.contains(&ready));
+}
+
 proptest! {
     /// However many users take as much as they get, in whatever order, a user more gets a part that shrinks with the
     /// square of their number and no faster.

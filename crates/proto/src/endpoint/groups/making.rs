@@ -54,7 +54,9 @@ impl Endpoint {
             if g.members.fingerprint == members.fingerprint {
                 return g.join(&mut self.node, rank);
             }
-            return Err(self.refuse(account.user, spec, &members, CollectiveError::HandleTaken(handle)));
+            let error = CollectiveError::HandleTaken(handle);
+            self.refuse(account.user, spec, &members, &error);
+            return Err(error.into());
         }
         if let Some(failed) = FailedGroup::find(&self.failed_groups, handle, members.fingerprint) {
             return Err(GroupError::Failed(failed.error.clone()));
@@ -112,11 +114,13 @@ impl Endpoint {
         match self.groups.get_mut(&handle) {
             Some(g) if g.members.fingerprint == fingerprint => g.break_up(&mut self.node, error, true),
             // Another group has the handle, so that this one could not be made anyway.
-            Some(_) => _ = self.refuse(user, spec, &members, error),
+            Some(_) => _ = self.refuse(user, spec, &members, &error),
             None if FailedGroup::find(&self.failed_groups, handle, fingerprint).is_some() => {}
             None => {
-                self.refuse(user, spec, &members, error.clone());
-                self.remember_failed(FailedGroup { handle, fingerprint, error, addresses: addresses(spec) });
+                let told = self.refuse(user, spec, &members, &error);
+                // Members for whom there is no room count to no quota either, so where they are is not kept.
+                let addresses = if told { addresses(spec) } else { Addresses::new() };
+                self.remember_failed(FailedGroup { handle, fingerprint, error, addresses });
             }
         }
     }
@@ -159,16 +163,16 @@ impl Endpoint {
     }
 
     /// The group cannot be made: all its service processes are told, so that nobody waits, if there is room to meet
-    /// them.
-    fn refuse(&mut self, user: u32, spec: &GroupSpec, members: &Members, error: CollectiveError) -> GroupError {
+    /// them. Whether there was.
+    fn refuse(&mut self, user: u32, spec: &GroupSpec, members: &Members, error: &CollectiveError) -> bool {
         if !self.node.peers.has_room(user, members.others(), &self.node.config) {
-            return error.into();
+            return false;
         }
         self.introduce(user, spec);
         let (group, fingerprint) = (members.handle, members.fingerprint);
         let message = Message::abort(group, fingerprint, error.clone());
         self.node.out.messages.extend(members.others().map(|sp| (sp, message.clone())));
-        error.into()
+        true
     }
 
     /// Looks at the groups for which it is time.
