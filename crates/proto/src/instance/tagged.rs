@@ -306,23 +306,23 @@ impl TaggedCalls {
         }
     }
 
-    /// `rank` takes part in nothing any more: what still needs it fails.
+    /// `rank` takes part in nothing any more: what still needs it fails. Of a local one nothing is kept.
     pub(crate) fn lose(&mut self, cx: &mut Context<'_>, rank: Rank) {
         if cx.members.local(rank).is_some() {
             self.end_all_of(cx, rank, &CollectiveError::RankLost(rank));
+            self.forget_all_of(cx, rank);
         }
         let (transfer, mut site) = cx.transfer();
         transfer.lose(&mut site, rank);
     }
 
-    /// A local rank is gone: its calls end, its recordings are forgotten.
+    /// All calls of a local rank end.
     fn end_all_of(&mut self, cx: &mut Context<'_>, rank: Rank, error: &CollectiveError) {
-        let recordings = std::mem::take(&mut self.recordings);
-        let (of_rank, of_others): (BTreeMap<_, _>, _) = recordings.into_iter().partition(|((of, _), _)| *of == rank);
-        self.recordings = of_others;
-        let kept = of_rank.values().map(|recorded| recorded.bytes).sum();
-        cx.out.release(Quota::Tables, cx.members.account, kept);
-        let behind: Vec<PostedCall> = of_rank.into_values().flat_map(|recorded| recorded.behind).collect();
+        let mut behind = VecDeque::new();
+        for (_, recorded) in self.recordings.range_mut((rank, 0)..=(rank, u32::MAX)) {
+            recorded.running = false;
+            behind.append(&mut std::mem::take(&mut recorded.behind));
+        }
         self.behind -= behind.len();
         let running: Vec<CallId> =
             self.calls.iter().filter(|(_, active)| active.call.rank == rank).map(|(id, _)| *id).collect();
@@ -332,7 +332,17 @@ impl TaggedCalls {
         }
     }
 
-    /// The group is broken: everything ends.
+    /// A local rank is gone, and what it has recorded with it.
+    fn forget_all_of(&mut self, cx: &mut Context<'_>, rank: Rank) {
+        let recordings = std::mem::take(&mut self.recordings);
+        let (of_rank, of_others): (BTreeMap<_, _>, _) = recordings.into_iter().partition(|((of, _), _)| *of == rank);
+        self.recordings = of_others;
+        let kept = of_rank.values().map(|recorded| recorded.bytes).sum();
+        cx.out.release(Quota::Tables, cx.members.account, kept);
+    }
+
+    /// The group is broken: every call ends. What was recorded counts until its rank frees it or leaves, since the
+    /// driver keeps it as long.
     pub(crate) fn fail_all(&mut self, cx: &mut Context<'_>, error: &CollectiveError) {
         for rank in cx.members.locals.clone() {
             self.end_all_of(cx, rank, error);

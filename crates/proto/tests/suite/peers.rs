@@ -296,6 +296,14 @@ fn groups_and_recordings_count_to_their_job() {
     assert_eq!(here.handle_record(GroupHandle(3), Rank(0), 2, recording(60)), Err(RecordError::Quota));
     assert!(here.handle_free(GroupHandle(3), Rank(0), 1));
     assert_eq!(here.handle_record(GroupHandle(3), Rank(0), 2, recording(60)), Ok(()));
+    let call = TaggedCall::Recorded { recording: 2 };
+    let signature = Signature { kind: CallKind::Tagged(call), bytes: 960 };
+    here.handle_call(now, PostedCall { group: GroupHandle(3), ..support::call(1, 0, 0, signature) });
+    here.handle_memory_fault(now, CallId(1));
+    here.handle_create_group(now, Account { user: 1, job: 1 }, &group(5, 40), Rank(0));
+    assert!(is_refused(&drive(&mut here, now).1), "a broken group's recording counts, as its rank has not freed it");
+    assert!(here.handle_free(GroupHandle(3), Rank(0), 2), "its call has ended with the group");
+    assert_eq!(here.handle_record(GroupHandle(3), Rank(0), 3, recording(60)), Ok(()), "all of what it took");
     here.handle_leave(now, GroupHandle(3), Rank(0));
     drive(&mut here, now);
     assert!(!is_refused(&ask(&mut here, 1, &group(4, 40))), "all of it");

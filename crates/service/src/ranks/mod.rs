@@ -86,6 +86,17 @@ pub(crate) struct Membership {
     pub(crate) stage: Stage,
 }
 
+impl Membership {
+    /// The machine is told that the rank leaves, and counts what was recorded to no quota any more: so that goes here,
+    /// too, also where the rank has yet to destroy the group.
+    fn end(&mut self, engine: &mut Engine) {
+        engine.leave(self.handle, self.rank);
+        if let Stage::Made { recordings, .. } = &mut self.stage {
+            recordings.clear();
+        }
+    }
+}
+
 /// An attached rank.
 #[derive(Debug)]
 pub(crate) struct Attached {
@@ -295,9 +306,9 @@ impl Ranks {
 
     /// Ends a membership in good order or not; the machine is told.
     pub(crate) fn leave(&mut self, id: ConnectionId, group: u64, engine: &mut Engine) {
-        let Some(membership) = self.rank(id).and_then(|rank| rank.groups.remove(&group)) else { return };
+        let Some(mut membership) = self.rank(id).and_then(|rank| rank.groups.remove(&group)) else { return };
         self.forget_member(membership.handle, membership.rank);
-        engine.leave(membership.handle, membership.rank);
+        membership.end(engine);
     }
 
     /// A rank asks for no group by its offers any more: it is gone, or is refused.

@@ -124,10 +124,8 @@ impl Ranks {
                 rank.failures.insert(slot, (status, refusal.to_string()));
                 rank.completions.complete(slot, status);
                 // The others wait for a call that will not come: they learn that this rank is out.
-                let out = rank.groups.get(&entry.group).filter(|_| matches!(refusal, Refusal::Quota(_)));
-                if let Some((handle, me)) = out.map(|membership| (membership.handle, membership.rank)) {
-                    engine.leave(handle, me);
-                }
+                let out = rank.groups.get_mut(&entry.group).filter(|_| matches!(refusal, Refusal::Quota(_)));
+                out.into_iter().for_each(|membership| membership.end(engine));
                 self.refused += 1;
             }
         }
@@ -154,8 +152,8 @@ impl Attached {
 
 #[cfg(test)]
 mod tests {
-    use outboard_call::Call;
-    use outboard_proto::{Config, SpId};
+    use outboard_call::{Call, Rank};
+    use outboard_proto::{Config, GroupHandle, SpId};
     use outboard_shm::attach::Channel;
     use outboard_shm::control::{RankSide, ServiceSide};
     use outboard_shm::memory::TieredMemory;
@@ -163,6 +161,7 @@ mod tests {
 
     use super::*;
     use crate::ranks::attach::Process;
+    use crate::ranks::{Membership, Stage};
     use crate::settings::tests::parse;
 
     /// A rank that has no group: whatever it submits is refused.
@@ -198,5 +197,24 @@ mod tests {
         assert_eq!([take(64), take(64), take(64)], [64, 36, 0]);
         let left: Vec<usize> = [1, 2].map(|id| ranks.rank(id).map_or(0, |rank| rank.failures.len())).into();
         assert_eq!((left, ranks.submissions), (vec![0, 100], 100));
+    }
+
+    /// Whoever is out of a group because of a quota holds nothing there that no quota counts.
+    #[test]
+    fn what_was_recorded_goes_with_a_call_beyond_the_quota() {
+        let (mut ranks, mut engine) = (Ranks::default(), Engine::new(SpId(1), Config::default(), 1, 0));
+        let quotas = Quotas::new(&parse(&["outboardd", "--job-requests", "1"]).0);
+        let side = attach(&mut ranks, 1);
+        let recordings = [(1, Arc::default())].into();
+        let stage = Stage::Made { recordings, in_flight: 0 };
+        let membership = Membership { handle: GroupHandle(7), rank: Rank(0), ranks: 1, deadline: None, stage };
+        ranks.join(1, membership, Vec::new());
+        let mut held_after = |slot| {
+            let call = Call::new(CallKind::Barrier);
+            side.post(&Entry { group: 1, instance: 1, slot, call }).expect("room");
+            ranks.take_submissions_of(1, 1, &mut engine, &quotas, None);
+            ranks.made(1, 1).map(|(.., recordings)| recordings.len())
+        };
+        assert_eq!([held_after(0), held_after(1)], [Some(1), Some(0)]);
     }
 }
