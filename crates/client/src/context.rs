@@ -22,7 +22,7 @@ use outboard_shm::status::Status;
 use std::collections::BTreeMap;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -144,7 +144,7 @@ impl Context {
         let reply = connection.call(&hello, &descriptors, Some(ATTACH_LIMIT))?;
         drop(own_memory);
         let Reply::Welcome(welcome) = reply.message else { return Err(Connection::unexpected(&reply.message)) };
-        let Ok([region, doorbell]) = <[OwnedFd; 2]>::try_from(reply.descriptors) else {
+        let Ok([region, doorbell]) = <[_; 2]>::try_from(reply.descriptors) else {
             return Err(Error::Protocol("welcome without two descriptors".to_owned()));
         };
         let control = RankSide::attach(region, doorbell)?;

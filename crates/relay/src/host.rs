@@ -255,7 +255,7 @@ fn drain(
 }
 
 /// What a process says of itself first: token, greeting, descriptors.
-type Greeting = (u64, Hello, Vec<OwnedFd>);
+type Greeting = (u64, Hello, Vec<Foreign>);
 
 /// Serves a rank on a thread of its own, which holds `present`.
 fn take_in(channel: Channel, greeting: Greeting, terms: &Arc<Terms>, present: &Arc<()>, flights: &Arc<Flights>) {
@@ -308,7 +308,7 @@ fn greeted(channel: &Channel) -> Result<Greeting, ChannelError> {
 type Attached = (Session, ServiceSide, Welcome, Decoder, Option<OwnedFd>);
 
 /// Finds out how the rank's memory is reached, and attaches it to the service process.
-fn attach(channel: &Channel, hello: &Hello, descriptors: Vec<OwnedFd>, terms: &Terms) -> Result<Attached, Refused> {
+fn attach(channel: &Channel, hello: &Hello, descriptors: Vec<Foreign>, terms: &Terms) -> Result<Attached, Refused> {
     let Process { pid, seen, pidfd, memory, user, .. } = pin(channel, hello, descriptors, &terms.settings)?;
     let unreachable = |why: &dyn std::fmt::Display| Refused {
         status: Status::NoService,

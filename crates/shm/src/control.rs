@@ -315,7 +315,8 @@ impl RankSide {
     /// # Errors
     /// [`ControlError::Version`] when the two come from different releases, [`ControlError::Malformed`] or
     /// [`ControlError::Region`] when the descriptor is not what it should be.
-    pub fn attach(region: OwnedFd, doorbell: OwnedFd) -> Result<RankSide, ControlError> {
+    pub fn attach(region: impl Into<OwnedFd>, doorbell: impl Into<OwnedFd>) -> Result<RankSide, ControlError> {
+        let (region, doorbell) = (region.into(), doorbell.into());
         let size = rustix::fs::fstat(&region).map_err(|_| ControlError::Malformed("size"))?.st_size;
         let size = usize::try_from(size).map_err(|_| ControlError::Malformed("size"))?;
         if size < SLOTS_AT {

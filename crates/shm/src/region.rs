@@ -4,6 +4,7 @@
 //! kernel's own tmpfs, so no access to the mapping raises SIGBUS. Its bytes may change at any moment by another
 //! process's hand: they are reached through raw pointers, never as references, except for atomics.
 
+use crate::attach::Foreign;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -200,10 +201,10 @@ pub fn seal_bytes(name: &str, content: &[u8]) -> Result<OwnedFd, RegionError> {
     Ok(file.into())
 }
 
-/// What [`seal_bytes`] made in another process: its bytes stay as they are.
+/// What [`seal_bytes`] made in another process: its bytes stay as they are. It may have more memory than it has bytes.
 #[derive(Debug)]
 pub struct Sealed {
-    file: File,
+    memory: Foreign,
     len: usize,
 }
 
@@ -212,9 +213,10 @@ impl Sealed {
     ///
     /// # Errors
     /// [`RegionError::Untrusted`] or [`RegionError::Size`] when the other side cheats.
-    pub fn check(fd: OwnedFd, len: usize) -> Result<Sealed, RegionError> {
-        check_seals(fd.as_fd(), len as u64, size_seals() | SealFlags::WRITE)?;
-        Ok(Sealed { file: fd.into(), len })
+    pub fn check(fd: impl Into<Foreign>, len: usize) -> Result<Sealed, RegionError> {
+        let memory = fd.into();
+        check_seals(memory.as_fd(), len as u64, size_seals() | SealFlags::WRITE)?;
+        Ok(Sealed { memory, len })
     }
 
     /// Bytes of the whole.
@@ -228,8 +230,16 @@ impl Sealed {
     /// [`RegionError::Kernel`], also where it has not as many.
     pub fn read(&self, offset: usize, len: usize) -> Result<Vec<u8>, RegionError> {
         let mut content = vec![0; len];
-        let read = self.file.read_exact_at(&mut content, offset as u64);
-        read.map_err(|error| RegionError::Kernel { what: "read", bytes: len as u64, errno: errno(&error) })?;
+        let failed = |errno| RegionError::Kernel { what: "read", bytes: len as u64, errno };
+        let mut read = 0;
+        while read < len {
+            match rustix::io::pread(&self.memory, &mut content[read..], (offset + read) as u64) {
+                Ok(0) => return Err(failed(Errno::IO)),
+                Ok(more) => read += more,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(failed(errno)),
+            }
+        }
         Ok(content)
     }
 }
@@ -238,7 +248,7 @@ impl Sealed {
 ///
 /// # Errors
 /// Those of [`Sealed`].
-pub fn read_sealed(fd: OwnedFd, len: usize) -> Result<Vec<u8>, RegionError> {
+pub fn read_sealed(fd: impl Into<Foreign>, len: usize) -> Result<Vec<u8>, RegionError> {
     Sealed::check(fd, len)?.read(0, len)
 }
 

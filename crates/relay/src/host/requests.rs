@@ -1,10 +1,8 @@
 //! What a rank asks through its attach socket: answered here as far as it is about the rank's memory, else passed on.
 
-use std::os::fd::OwnedFd;
-
 use outboard_service::{Refused, register, sealed, sealed_recording};
 use outboard_shm::attach::message::Message;
-use outboard_shm::attach::{ChannelError, OFFER_BYTES, Received, Reply, Request};
+use outboard_shm::attach::{ChannelError, Foreign, OFFER_BYTES, Received, Reply, Request};
 use outboard_shm::status::Status;
 
 use super::relayed::{Gone, Relayed};
@@ -94,7 +92,7 @@ impl Relayed {
         self.note(self.session.wire.send(&Frame::Request(&request.encode(token))));
     }
 
-    fn create_group(&self, token: u64, (ranks, rank): (u32, u32), descriptors: Vec<OwnedFd>) {
+    fn create_group(&self, token: u64, (ranks, rank): (u32, u32), descriptors: Vec<Foreign>) {
         let most = u32::from(u16::MAX);
         if ranks > most {
             let text = format!("{ranks} ranks exceed the {most} of a group");
@@ -120,7 +118,7 @@ impl Relayed {
     }
 
     /// A recording crosses once; what its starts move follows from it on both sides (GP-5).
-    fn record(&self, token: u64, name: RecordingName, bytes: u64, descriptors: Vec<OwnedFd>) {
+    fn record(&self, token: u64, name: RecordingName, bytes: u64, descriptors: Vec<Foreign>) {
         if !self.session.books().may_hand(usize::try_from(bytes).unwrap_or(MOST_HANDED)) {
             return self.session.answer(&self.channel, token, &too_much());
         }

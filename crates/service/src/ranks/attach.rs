@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use outboard_fabric::PeerId;
 use outboard_proto::{GroupHandle, HostId, OfferId, Refusal, SpId};
-use outboard_shm::attach::{Channel, ChannelError, Hello, Peer, Received, Reply, Request, Welcome};
+use outboard_shm::attach::{Channel, ChannelError, Foreign, Hello, Peer, Received, Reply, Request, Welcome};
 use outboard_shm::control::{LAYOUT_VERSION, ServiceSide};
 use outboard_shm::memory::{CrossMemory, MemfdRanges, MemoryDescriptor, Proof, RangeError, TieredMemory};
 use outboard_shm::region::Sealed;
@@ -208,7 +208,7 @@ impl Desk<'_> {
         id: ConnectionId,
         token: u64,
         hello: &Hello,
-        descriptors: Vec<OwnedFd>,
+        descriptors: Vec<Foreign>,
     ) -> Result<Next, ChannelError> {
         let attached = match self.ranks.connections.get(&id) {
             Some(Connection::Greeting(_)) => self.attach(id, hello, descriptors),
@@ -242,7 +242,7 @@ impl Desk<'_> {
         &self,
         id: ConnectionId,
         hello: &Hello,
-        descriptors: Vec<OwnedFd>,
+        descriptors: Vec<Foreign>,
     ) -> Result<(ServiceSide, Welcome, Process), Refused> {
         let most = self.host.settings.max_ranks;
         let left = (most as usize).saturating_sub(self.ranks.attached().count());
@@ -327,7 +327,7 @@ impl Desk<'_> {
     fn register(
         &mut self,
         id: ConnectionId,
-        descriptors: Vec<OwnedFd>,
+        descriptors: Vec<Foreign>,
         address: u64,
         bytes: u64,
     ) -> Result<Reply, Refused> {
@@ -373,12 +373,12 @@ pub(crate) fn no_group(group: u64) -> Refused {
 }
 
 /// The one descriptor that the codec gives a request.
-pub(crate) fn descriptor(descriptors: Vec<OwnedFd>) -> Result<OwnedFd, Refused> {
+pub(crate) fn descriptor(descriptors: Vec<Foreign>) -> Result<Foreign, Refused> {
     descriptors.into_iter().next().ok_or_else(|| Refused::argument("the request has no descriptor"))
 }
 
 /// What a request hands over, `bytes` bytes, to be read.
-pub(crate) fn handed(descriptors: Vec<OwnedFd>, bytes: usize) -> Result<Sealed, Refused> {
+pub(crate) fn handed(descriptors: Vec<Foreign>, bytes: usize) -> Result<Sealed, Refused> {
     Sealed::check(descriptor(descriptors)?, bytes).map_err(Refused::argument)
 }
 
@@ -386,7 +386,7 @@ pub(crate) fn handed(descriptors: Vec<OwnedFd>, bytes: usize) -> Result<Sealed, 
 ///
 /// # Errors
 /// The reply to a rank that has not sealed it, or that gives another length.
-pub fn sealed(descriptors: Vec<OwnedFd>, bytes: usize) -> Result<Vec<u8>, Refused> {
+pub fn sealed(descriptors: Vec<Foreign>, bytes: usize) -> Result<Vec<u8>, Refused> {
     handed(descriptors, bytes)?.read(0, bytes).map_err(Refused::argument)
 }
 
@@ -403,7 +403,7 @@ pub(crate) fn recorded_bytes(bytes: u64) -> Result<usize, Refused> {
 ///
 /// # Errors
 /// The reply.
-pub fn sealed_recording(descriptors: Vec<OwnedFd>, bytes: u64) -> Result<Vec<u8>, Refused> {
+pub fn sealed_recording(descriptors: Vec<Foreign>, bytes: u64) -> Result<Vec<u8>, Refused> {
     sealed(descriptors, recorded_bytes(bytes)?)
 }
 
@@ -411,7 +411,7 @@ pub fn sealed_recording(descriptors: Vec<OwnedFd>, bytes: u64) -> Result<Vec<u8>
 ///
 /// # Errors
 /// The reply to a rank whose range cannot be.
-pub fn register(memory: &TieredMemory, descriptors: Vec<OwnedFd>, address: u64, bytes: u64) -> Result<Reply, Refused> {
+pub fn register(memory: &TieredMemory, descriptors: Vec<Foreign>, address: u64, bytes: u64) -> Result<Reply, Refused> {
     match memory.ranges().register(address, bytes, descriptor(descriptors)?) {
         Ok(()) => Ok(Reply::Done),
         Err(error @ RangeError::TooMany(_)) => refuse(Status::Resource, error),
@@ -444,7 +444,7 @@ pub struct Process {
 pub fn pin(
     channel: &Channel,
     hello: &Hello,
-    descriptors: Vec<OwnedFd>,
+    descriptors: Vec<Foreign>,
     settings: &Settings,
 ) -> Result<Process, Refused> {
     if hello.layout_version != LAYOUT_VERSION {

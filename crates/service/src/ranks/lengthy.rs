@@ -14,14 +14,13 @@
 //! | any | the end of its connection | gone |
 
 use std::collections::{BTreeMap, VecDeque};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use outboard_fabric::PeerId;
 use outboard_plan::Rank;
 use outboard_proto::wire::RecordedMemory;
 use outboard_proto::{OfferId, Refusal, SpId};
-use outboard_shm::attach::{ChannelError, OFFER_BYTES, Reply, Restaged};
+use outboard_shm::attach::{ChannelError, Foreign, OFFER_BYTES, Reply, Restaged};
 use outboard_shm::control::RING_CAPACITY;
 use outboard_shm::region::Sealed;
 use outboard_shm::status::Status;
@@ -192,7 +191,7 @@ impl Desk<'_> {
     pub(crate) fn group(
         &mut self,
         id: ConnectionId,
-        descriptors: Vec<OwnedFd>,
+        descriptors: Vec<Foreign>,
         (ranks, me): (u32, u32),
     ) -> Result<Lengthy, Refused> {
         if ranks > u32::from(u16::MAX) {
@@ -338,7 +337,7 @@ impl Desk<'_> {
 impl Lengthy {
     /// What a recording is read from.
     pub(crate) fn recording(
-        descriptors: Vec<OwnedFd>,
+        descriptors: Vec<Foreign>,
         (group, number): (u64, u32),
         bytes: u64,
     ) -> Result<Lengthy, Refused> {

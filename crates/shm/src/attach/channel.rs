@@ -2,7 +2,8 @@
 //!
 //! Invariants: sending never blocks, a peer that does not read is an error; a received message carries exactly the
 //! descriptors that its kind has, others are closed on arrival; all are close-on-exec. Whoever drops a channel that was
-//! accepted, or gets what is no message of ours from it, does not wait for files of the other end ([`Foreign`]).
+//! accepted, gets what is no message of ours from it, or refuses what a message asks for, does not wait for files of the
+//! other end ([`Foreign`]).
 
 use super::foreign::{self, Foreign, MOST_DESCRIPTORS};
 use super::message::{DecodeError, MESSAGE_BYTES, Message};
@@ -75,8 +76,8 @@ pub struct Received<M> {
     pub token: u64,
     /// The message.
     pub message: M,
-    /// As many descriptors as the message's kind has.
-    pub descriptors: Vec<OwnedFd>,
+    /// As many descriptors as the message's kind has: whatever becomes of the message, nobody waits for their close.
+    pub descriptors: Vec<Foreign>,
 }
 
 /// A connected attach socket.
@@ -215,7 +216,10 @@ impl Channel {
             length => understand(&bytes[..length], received.flags, &descriptors, accepted),
         };
         match understood {
-            Ok((token, message)) => Ok(Some(Received { token, message, descriptors })),
+            Ok((token, message)) => {
+                let descriptors = descriptors.into_iter().map(Foreign::from).collect();
+                Ok(Some(Received { token, message, descriptors }))
+            }
             Err(error) => {
                 // A rank waits: it has no thread to spare, and chose its service process itself.
                 if accepted {

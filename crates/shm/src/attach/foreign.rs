@@ -1,5 +1,6 @@
 //! Descriptors that another process made. Whose close is the last one waits for whatever the file wants then: a socket
-//! lingers until its peer reads, a file in user space until its server answers. So another thread closes them.
+//! lingers until its peer reads, a file in user space until its server answers, the kernel takes the pages of memory
+//! back. So another thread closes them.
 //!
 //! Invariants: nobody who drops a [`Foreign`] waits for its file; at most twice [`MOST`] threads do this, and what is
 //! to be closed beyond that waits for them. They end when they have nothing to do.
@@ -37,9 +38,16 @@ impl From<OwnedFd> for Foreign {
     }
 }
 
+/// For whoever has seen what it is, and answers for its close from then on.
+impl From<Foreign> for OwnedFd {
+    fn from(mut foreign: Foreign) -> Self {
+        foreign.0.take().expect("taken out here or by `drop`, which both end it")
+    }
+}
+
 impl AsFd for Foreign {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_ref().expect("taken out by `drop` alone").as_fd()
+        self.0.as_ref().expect("taken out with its end").as_fd()
     }
 }
 
@@ -58,6 +66,8 @@ impl Drop for Foreign {
         let Some(descriptor) = self.0.take() else { return };
         match sockopt::socket_domain(&descriptor) {
             Ok(AddressFamily::UNIX) => BOUNDED.put(Box::new(move || empty(&descriptor))),
+            // Memory of the kernel's does not wait for what may wait for ever.
+            _ if fcntl_get_seals(&descriptor).is_ok() => drop_elsewhere(descriptor),
             _ => UNBOUNDED.put(Box::new(move || close(descriptor))),
         }
     }
@@ -154,5 +164,53 @@ impl Threads {
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+    use std::time::Instant;
+
+    use super::*;
+    use crate::memory::{MemfdRanges, MemoryDescriptor};
+    use crate::region::{Sealed, sealed};
+
+    const LINGER: Duration = Duration::from_secs(3);
+
+    /// A socket whose close takes as long, since its other end, which is kept, does not read.
+    fn lingering() -> (OwnedFd, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (other, _) = listener.accept().unwrap();
+        socket.set_nonblocking(true).unwrap();
+        while socket.write(&[0; 1 << 16]).is_ok() {}
+        sockopt::set_socket_linger(&socket, Some(LINGER)).unwrap();
+        (socket.into(), other)
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "needs sockets")]
+    fn whoever_refuses_a_descriptor_does_not_wait_for_its_close() {
+        let (sockets, _others): (Vec<OwnedFd>, Vec<TcpStream>) = (0..6).map(|_| lingering()).unzip();
+        let [unsealed, empty, surplus, message, memory, unused] = <[OwnedFd; 6]>::try_from(sockets).unwrap();
+        let ranges = MemfdRanges::bounded(1, 1);
+        let before = Instant::now();
+        assert!(ranges.register(0x1000, 4096, unsealed).is_err());
+        assert!(ranges.register(0x1000, 0, empty).is_err());
+        ranges.register(0x1000, 4096, sealed("test", 4096).unwrap()).unwrap();
+        assert!(ranges.register(0x2000, 4096, surplus).is_err());
+        assert!(Sealed::check(message, 4096).is_err());
+        assert!(MemoryDescriptor::attach(memory, 1).is_err());
+        drop(Foreign::from(unused));
+        assert!(before.elapsed() < LINGER);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "needs memfd_create")]
+    fn what_is_taken_out_stays_open() {
+        let memory = OwnedFd::from(Foreign::from(sealed("test", 4096).unwrap()));
+        assert_eq!(rustix::fs::fstat(&memory).unwrap().st_size, 4096);
     }
 }

@@ -11,6 +11,7 @@
 //! read-only, so a result that goes there is no error here but lands in the rank's private copy.
 
 use super::{AccessError, RankMemory, ReadPiece, WritePiece};
+use crate::attach::Foreign;
 use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags, statx};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap};
@@ -67,12 +68,13 @@ impl MemoryDescriptor {
 
     /// Service process: takes what a rank handed over, after checking that it can be nothing else, such as a pipe that
     /// blocks. Whose memory it is, a probe tells. `pid` is for messages.
-    pub fn attach(fd: OwnedFd, pid: i32) -> Result<MemoryDescriptor, NotMemory> {
+    pub fn attach(fd: impl Into<Foreign>, pid: i32) -> Result<MemoryDescriptor, NotMemory> {
+        let fd = fd.into();
         if !is_of_procfs(&fd) {
             return Err(NotMemory("it is not in procfs"));
         }
         // A process cannot rename what lies in procfs; a foreign namespace may show it elsewhere, the end is the same.
-        let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+        let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()));
         let path = link.map_err(|_| NotMemory("it has no path here; mount /proc where the service process runs"))?;
         let of_process = path.parent().and_then(|parent| parent.file_name()).and_then(|name| name.to_str());
         let numbered = of_process.is_some_and(|name| name.parse::<u32>().is_ok());
@@ -83,7 +85,7 @@ impl MemoryDescriptor {
         if flags & OFlags::ACCMODE != OFlags::RDWR {
             return Err(NotMemory("it is open for one way only"));
         }
-        Ok(MemoryDescriptor { fd, pid })
+        Ok(MemoryDescriptor { fd: fd.into(), pid })
     }
 
     /// What a call that moved something or not means for the piece at `address`.
@@ -208,7 +210,7 @@ mod tests {
         }
         the_end_is_noticed(|child| {
             let file = File::options().read(true).write(true).open(format!("/proc/{}/mem", child.id())).unwrap();
-            MemoryDescriptor::attach(file.into(), child.id() as i32).unwrap()
+            MemoryDescriptor::attach(OwnedFd::from(file), child.id() as i32).unwrap()
         });
     }
 

@@ -15,7 +15,7 @@
 //! in place until this side has forgotten the range.
 
 use super::{AccessError, RankMemory, ReadPiece, WritePiece};
-use crate::attach::drop_elsewhere;
+use crate::attach::{Foreign, drop_elsewhere};
 use crate::region::{Region, RegionError};
 use crate::sync::{AtomicU64, Ordering};
 use std::any::Any;
@@ -174,8 +174,9 @@ impl MemfdRanges {
     /// Takes note of the memfd that backs `bytes` bytes at `address` of the rank.
     ///
     /// # Errors
-    /// [`RangeError`]; nothing is registered then.
-    pub fn register(&self, address: u64, bytes: u64, memfd: OwnedFd) -> Result<(), RangeError> {
+    /// [`RangeError`]; nothing is registered then, and the memfd is closed elsewhere.
+    pub fn register(&self, address: u64, bytes: u64, memfd: impl Into<Foreign>) -> Result<(), RangeError> {
+        let memfd = memfd.into();
         let range = RangeError::Range { address, bytes };
         let Some(end) = address.checked_add(bytes).filter(|_| bytes > 0 && usize::try_from(bytes).is_ok()) else {
             return Err(range);
@@ -189,7 +190,7 @@ impl MemfdRanges {
             return Err(range);
         }
         Region::check(&memfd, bytes)?;
-        by_start.insert(address, Range { bytes, memfd, mapping: None, used: AtomicU64::new(0) });
+        by_start.insert(address, Range { bytes, memfd: memfd.into(), mapping: None, used: AtomicU64::new(0) });
         Ok(())
     }
 

@@ -526,7 +526,7 @@ mod tests {
     fn the_end_of_an_address_space_is_seen_though_it_is_not_reached() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let file = std::fs::File::options().read(true).write(true).open(format!("/proc/{}/mem", child.id())).unwrap();
-        let descriptor = MemoryDescriptor::attach(file.into(), child.id() as i32).unwrap();
+        let descriptor = MemoryDescriptor::attach(std::os::fd::OwnedFd::from(file), child.id() as i32).unwrap();
         let memory = TieredMemory::unreached(Some(descriptor));
         memory.look();
         assert!(!memory.is_gone() && memory.tier() == Tier::Staging);
