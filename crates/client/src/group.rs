@@ -109,13 +109,13 @@ impl Group {
     /// reductions), or that move so many between the root and a rank (broadcasts, gathers, scatters): equal on all
     /// ranks.
     pub fn offloads(&self, bytes_per_rank: u64) -> bool {
-        (self.ready.allgather_least..=self.ready.allgather_most).contains(&bytes_per_rank)
+        (self.ready.offloads_from..=self.ready.offloads_up_to).contains(&bytes_per_rank)
     }
 
     /// Whether the group offloads calls that are offloaded all or none: barriers, which have no size, and alltoallvs,
     /// gathervs and scattervs, of which no rank knows how large the others' are. Equal on all ranks.
     pub fn offloads_any_size(&self) -> bool {
-        self.ready.allgather_most > 0
+        self.ready.offloads_up_to > 0
     }
 
     /// The most bytes that each rank may contribute to a reduction, by the scratch of this rank's service process. Hosts
@@ -161,8 +161,8 @@ impl Group {
     /// Whether the group's agreed configuration offloads an allgather of blocks of so many bytes together: equal on all
     /// ranks.
     pub fn offloads_allgatherv(&self, total_bytes: u64) -> bool {
-        let least = self.ready.allgather_least.saturating_mul(u64::from(self.ranks));
-        (least..=self.ready.allgather_most).contains(&total_bytes)
+        let least = self.ready.offloads_from.saturating_mul(u64::from(self.ranks));
+        (least..=self.ready.offloads_up_to).contains(&total_bytes)
     }
 
     /// Posts an allgather of blocks of different sizes: block `i` of `received`, of rank `i`, comes to its place at

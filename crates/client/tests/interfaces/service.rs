@@ -234,8 +234,7 @@ impl Service {
         let group = self.pieces.last_group;
         for member in &members {
             let most = 1 << 20;
-            let ready =
-                GroupReady { group, handle: 77, allgather_least: 1, allgather_most: most, reduction_most: most };
+            let ready = GroupReady { group, handle: 77, offloads_from: 1, offloads_up_to: most, reduction_most: most };
             let rank = self.ranks[member.connection].as_ref().unwrap();
             rank.channel.send(member.token, &Reply::GroupReady(ready), &[]).unwrap();
         }

@@ -469,8 +469,8 @@ impl Ranks {
                 Reply::GroupReady(GroupReady {
                     group,
                     handle: handle.0,
-                    allgather_least: config.offload_from,
-                    allgather_most: MOST_BYTES / u64::from(ranks),
+                    offloads_from: config.offload_from,
+                    offloads_up_to: MOST_BYTES / u64::from(ranks),
                     reduction_most: config.reduction_most(ranks, here),
                 })
             }

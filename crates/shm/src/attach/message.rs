@@ -171,10 +171,10 @@ pub struct GroupReady {
     pub group: u64,
     /// Identifies the group among the service processes, for messages to users.
     pub handle: u32,
-    /// Smallest contribution, in bytes, of an allgather that is offloaded.
-    pub allgather_least: u64,
-    /// Largest contribution, in bytes, of an allgather that is offloaded.
-    pub allgather_most: u64,
+    /// Fewest bytes that each rank contributes to a call that is offloaded.
+    pub offloads_from: u64,
+    /// Most bytes that each rank contributes to a call that is offloaded.
+    pub offloads_up_to: u64,
     /// Largest contribution, in bytes, to a reduction for which this service process has scratch.
     pub reduction_most: u64,
 }
@@ -352,8 +352,8 @@ impl Message for Reply {
             Reply::GroupReady(ready) => start(w, 103, token)
                 .u64(ready.group)
                 .u32(ready.handle)
-                .u64(ready.allgather_least)
-                .u64(ready.allgather_most)
+                .u64(ready.offloads_from)
+                .u64(ready.offloads_up_to)
                 .u64(ready.reduction_most),
             Reply::Done => start(w, 104, token),
             Reply::ErrorText { status, text } | Reply::Error { status, text } => {
@@ -380,8 +380,8 @@ impl Message for Reply {
             103 => Reply::GroupReady(GroupReady {
                 group: reader.u64()?,
                 handle: reader.u32()?,
-                allgather_least: reader.u64()?,
-                allgather_most: reader.u64()?,
+                offloads_from: reader.u64()?,
+                offloads_up_to: reader.u64()?,
                 reduction_most: reader.u64()?,
             }),
             104 => Reply::Done,
@@ -436,8 +436,8 @@ mod tests {
             Reply::GroupReady(GroupReady {
                 group: 1,
                 handle: 2,
-                allgather_least: 3,
-                allgather_most: u64::MAX,
+                offloads_from: 3,
+                offloads_up_to: u64::MAX,
                 reduction_most: 4,
             }),
             Reply::Done,
