@@ -14,7 +14,7 @@
 //! Invariant: whoever is remembered or told has named the offer, which only members of its group know. Never says
 //! anything itself.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use outboard_plan::Rank;
@@ -67,6 +67,8 @@ pub(super) struct Offers {
     withdrawn: BTreeMap<OfferId, Withdrawn>,
     /// Of the withdrawn of each user, in their order: nobody has those of others forgotten.
     since: BTreeMap<u32, VecDeque<(Instant, OfferId)>>,
+    /// Groups that are known here and wait for local ranks, by the offers of these. An honest offer is of one group.
+    awaited: BTreeSet<(OfferId, GroupHandle, Rank)>,
 }
 
 impl Offers {
@@ -77,6 +79,20 @@ impl Offers {
     /// The rank has asked for its group.
     pub(super) fn take_up(&mut self, offer: OfferId) {
         self.open.remove(&offer);
+    }
+
+    /// A group waits for this local rank, or does so no more.
+    pub(super) fn await_rank(&mut self, offer: OfferId, group: GroupHandle, rank: Rank, awaits: bool) {
+        match awaits {
+            true => self.awaited.insert((offer, group, rank)),
+            false => self.awaited.remove(&(offer, group, rank)),
+        };
+    }
+
+    /// The groups that wait for the rank of this offer.
+    pub(super) fn awaiting(&self, offer: OfferId) -> Vec<GroupHandle> {
+        let all = (offer, GroupHandle(0), Rank(0))..=(offer, GroupHandle(u32::MAX), Rank(u32::MAX));
+        self.awaited.range(all).map(|(_, group, _)| *group).collect()
     }
 
     /// Returns those that have asked for it.

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use outboard_plan::{Element, Op, Operator, ProgramBuilder, Rank, Reduction, Span};
 use outboard_proto::{
-    Account, CallId, CallKind, Config, Endpoint, Event, Instant, Limits, MOST_STEPS, MemRef, Order, RecordError,
-    Recording, Region, Signature, SpId, TaggedCall,
+    Account, CallId, CallKind, Config, Endpoint, Event, GroupHandle, GroupSpec, Instant, Limits, MOST_STEPS, MemRef,
+    OfferId, Order, RecordError, Recording, Region, Signature, SpId, TaggedCall,
 };
 
 use crate::support::{self, GROUP};
@@ -227,4 +227,36 @@ fn messages_without_bytes_count_to_their_job() {
     (0..2 * ROOM).for_each(|_| _ = driver.call(1, receive, 0));
     driver.drain();
     assert_eq!(driver.ended.len(), 4 * ROOM as usize, "all are received");
+}
+
+/// What ranks withdraw at their end takes no longer where many groups are being made.
+#[test]
+fn a_withdrawn_offer_concerns_its_group_alone() {
+    let mut here = Endpoint::new(SpId(10), Config::default(), 1);
+    let failed = |here: &mut Endpoint| {
+        std::iter::from_fn(|| here.poll_event())
+            .filter_map(|event| match event {
+                Event::GroupReady { group, result: Err(_), .. } => Some(group.0),
+                _ => None,
+            })
+            .collect::<Vec<_>>()
+    };
+    let withdrawals = |here: &mut Endpoint| {
+        let before = std::time::Instant::now();
+        (100_000..110_000).for_each(|offer| here.handle_offer_withdrawn(NOW, OfferId(offer), None));
+        before.elapsed()
+    };
+    let of_none = withdrawals(&mut here);
+    for number in 0..20_000 {
+        let mut spec = GroupSpec { handle: GroupHandle(number), ..support::spec(&[10, 10]) };
+        spec.members.iter_mut().zip([0, 1]).for_each(|(m, at)| m.offer = OfferId(2 * u64::from(number) + at));
+        here.handle_create_group(NOW, Account { user: 1, job: 1 }, &spec, Rank(0));
+    }
+    let took = withdrawals(&mut here);
+    assert_eq!(failed(&mut here), []);
+    here.handle_offer_withdrawn(NOW, OfferId(2 * 77), None);
+    assert_eq!(failed(&mut here), [], "that rank has asked");
+    here.handle_offer_withdrawn(NOW, OfferId(2 * 77 + 1), None);
+    assert_eq!(failed(&mut here), [77]);
+    assert!(took < of_none * 100, "{took:?} for what nobody waits for, {of_none:?} without groups");
 }

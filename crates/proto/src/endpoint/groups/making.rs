@@ -52,6 +52,7 @@ impl Endpoint {
         let handle = spec.handle;
         if let Some(g) = self.groups.get_mut(&handle) {
             if g.members.fingerprint == members.fingerprint {
+                self.offers.await_rank(offer, handle, rank, false);
                 return g.join(&mut self.node, rank);
             }
             let error = CollectiveError::HandleTaken(handle);
@@ -69,6 +70,9 @@ impl Endpoint {
         let now = self.node.out.now;
         members.others().for_each(|sp| self.node.peers.count_group(now, sp, true));
         assert!(self.node.out.hold(Quota::Tables, account, members.bytes()), "there was room");
+        for local in members.locals.iter().filter(|local| **local != rank) {
+            self.offers.await_rank(spec.members[local.0 as usize].offer, handle, *local, true);
+        }
         let group = self.groups.entry(handle).or_insert(Group::new(members, spec, now));
         self.looks.change(handle, None, group.look_next(&self.node));
         for (from, message) in self.early.take(handle) {
@@ -100,7 +104,8 @@ impl Endpoint {
             self.node.peers.note_asking(sp, false);
             self.node.push_message(sp, &Message::Group { group, body });
         }
-        for g in self.groups.values_mut() {
+        for handle in self.offers.awaiting(offer) {
+            let Some(g) = self.groups.get_mut(&handle) else { continue };
             g.fail_by_withdrawn(&mut self.node, |one| (one == offer).then_some(why));
         }
     }
@@ -251,6 +256,9 @@ impl Endpoint {
     fn retire(&mut self, handle: GroupHandle, group: Group) {
         self.node.turns.note_transfer(handle, false);
         let members = &group.members;
+        for rank in &members.locals {
+            self.offers.await_rank(group.offers[rank.0 as usize], handle, *rank, false);
+        }
         self.node.out.release(Quota::Tables, members.account, members.bytes() + group.tagged.kept());
         if self.retired.len() >= MAX_RETIRED {
             self.retired.pop_front();
