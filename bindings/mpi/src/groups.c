@@ -3,11 +3,12 @@
  *
  * A communicator enters the table by its first collective, so that one without costs nothing. What the members have to
  * do together happens where they may synchronise anyway: MPI_Init, MPI_Finalize, the blocking collective that is the
- * first to be offloaded, and whatever makes a persistent request, which has a group of its own. Each decision is agreed by all members before it takes effect, so that
- * no member ever offloads a call that another runs natively.
+ * first to be offloaded, and whatever makes a persistent request, which has a group of its own. Each decision is agreed
+ * by all members before it takes effect, so that no member ever offloads a call that another runs natively.
  */
 #define _GNU_SOURCE
 #include <limits.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -139,14 +140,18 @@ static bool exchange_offers(const struct group *group, bool ready, struct offer 
     return ready;
 }
 
-static void warn_native(MPI_Comm comm, int rank, const char *why)
+/* Said of each communicator, and once of persistent requests, of which there may be thousands. */
+static void warn_native(const struct group *group, const char *why)
 {
+    static atomic_bool said_of_requests;
     char name[MPI_MAX_OBJECT_NAME];
     int length;
-    if (rank != 0)
+    bool of_request = group != group_of(group->comm);
+    if (group->rank != 0 || (of_request && atomic_exchange(&said_of_requests, true)))
         return;
-    PMPI_Comm_get_name(comm, name, &length);
-    fprintf(stderr, "outboard: communicator %s%sruns its collectives natively: %s\n", name, length > 0 ? " " : "", why);
+    PMPI_Comm_get_name(group->comm, name, &length);
+    fprintf(stderr, "outboard: communicator %s%sruns %s natively: %s\n", name, length > 0 ? " " : "",
+            of_request ? "a persistent collective" : "its collectives", why);
 }
 
 /* Bits of the bytes of every reduction for which this rank's service process has scratch; hosts may differ. */
@@ -189,7 +194,7 @@ void group_make(struct group *group)
     scratch_give(offers);
     group->standing = made ? GROUPED : REFUSED;
     if (!made)
-        warn_native(group->comm, group->rank, why);
+        warn_native(group, why);
 }
 
 /* Groups do not wait for one another's scratch, so eight persistent reductions may be in flight at once. */

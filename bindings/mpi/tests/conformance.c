@@ -162,6 +162,26 @@ static void datatypes(void)
         as_type(make_type(0), make_type(into), 3, 1);
 }
 
+/* A block of elements that follow one another backwards. */
+static void backwards(void)
+{
+    enum { COUNT = 9 };
+    int *send = fresh(COUNT * (size_t)ranks * sizeof(int)), receive[COUNT], bad = 0;
+    MPI_Datatype element, block;
+    MPI_Type_create_resized(MPI_INT, 0, -(MPI_Aint)sizeof(int), &element);
+    MPI_Type_contiguous(COUNT, element, &block);
+    MPI_Type_commit(&block);
+    for (int to = 0; to < ranks; to++)
+        fill_with(&send[to * COUNT], COUNT, to, 5);
+    CHECK(MPI_Scatter(send, COUNT, MPI_INT, &receive[COUNT - 1], 1, block, 1, MPI_COMM_WORLD) == MPI_SUCCESS);
+    for (int at = 0; at < COUNT; at++)
+        bad += receive[COUNT - 1 - at] != value(rank, at, 5);
+    CHECK(bad == 0);
+    MPI_Type_free(&block);
+    MPI_Type_free(&element);
+    free(send);
+}
+
 static void absolute_addresses(void)
 {
     int *send = fresh(8 * sizeof(int)), *receive = fresh(8 * (size_t)ranks * sizeof(int)), length = 8;
@@ -424,6 +444,7 @@ static const struct {
     {"requests freed early", freed_early},
     {"more requests in flight than a service process takes", many_in_flight},
     {"datatypes, every pair", datatypes},
+    {"datatypes that lie backwards", backwards},
     {"absolute addresses", absolute_addresses},
     {"communicators from plain constructors", plain_constructors},
     {"communicators with topologies", topologies},

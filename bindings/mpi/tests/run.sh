@@ -175,6 +175,10 @@ faults() { # what only the fake can do
     under_shim "$built/conformance" native
   check "$mpi: they were native, the others were not" \
     grep -q '"allreduce_offloaded":[1-9][0-9]*,"allreduce_native":[1-9]' "$work/report.json"
+  settings=(OUTBOARD_FAKE_GROUPS=12)
+  check "$mpi: persistent requests that find no room for their groups" under_shim "$built/conformance" native
+  check "$mpi: they run natively, which is said once" \
+    [ "$(grep -c '^outboard: .* runs a persistent collective natively: .* groups' "$work/err")" = 1 ]
   settings=(OUTBOARD_FAKE_ABSENT=2)
   check "$mpi: no service process on one rank, all run natively" \
     warned_once 'rank 2 says: no service process' "$built/conformance" native

@@ -8,6 +8,7 @@
  *   OUTBOARD_FAKE_DELAY_US   how long after all contributions are there a collective ends (500)
  *   OUTBOARD_FAKE_MIN_BYTES  smaller contributions are not offloaded (1)
  *   OUTBOARD_FAKE_MOST       requests of a rank that may be in flight (1024)
+ *   OUTBOARD_FAKE_GROUPS     groups that a rank may be in (1000)
  *   OUTBOARD_FAKE_REDUCES    the most bytes of a reduction that rank 1 of a group has scratch for (2^40)
  *   OUTBOARD_FAKE_ABSENT     the rank (of mpirun) that finds no service process; -1: none
  *   OUTBOARD_FAKE_FAIL       set: every second collective of a group fails
@@ -240,6 +241,8 @@ int outboard_group_create(outboard_context *context, const void *offers, uint32_
 {
     if (ranks > MOST_RANKS)
         return failure(OUTBOARD_ERR_RESOURCE, "the fake has room for %d ranks, not %u", MOST_RANKS, ranks);
+    if (context->groups >= setting("OUTBOARD_FAKE_GROUPS", 1000))
+        return failure(OUTBOARD_ERR_RESOURCE, "this rank is in as many groups as it may be");
     outboard_group *group = calloc(1, sizeof *group);
     group->ranks = ranks;
     group->rank = rank;

@@ -189,7 +189,8 @@ fn ranks_of_two_jobs_at_one_address_do_not_mix() {
         assert_eq!(met.unwrap(), [b"a", b"c"]);
         assert_eq!(serving.join().unwrap().unwrap(), [b"a", b"c"]);
     });
-    assert!(TcpStream::connect(&address).is_err(), "the port is given back");
+    // A process that another test starts meanwhile has it until its exec.
+    assert!((0..10_000).any(|_| TcpStream::connect(&address).is_err()), "the port is given back");
 }
 
 /// Somebody listens where the ranks are to meet, before rank 0 does: he learns nothing, and is not believed.
