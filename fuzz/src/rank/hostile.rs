@@ -96,8 +96,8 @@ impl Hostile {
         }
         let mut received = self.channel.receive::<Reply>().ok()??;
         if let (Reply::Welcome(_), None) = (&received.message, &self.attached) {
-            let doorbell = received.descriptors.pop().expect("two descriptors");
-            let region = received.descriptors.pop().expect("two descriptors");
+            let mut descriptor = || OwnedFd::from(received.descriptors.pop().expect("two descriptors"));
+            let (doorbell, region) = (descriptor(), descriptor());
             let size = rustix::fs::fstat(&region).expect("a file").st_size as usize;
             let copy = |fd: &OwnedFd| fd.try_clone().expect("a descriptor");
             let mapped = Region::attach(copy(&region), size).expect("a control region");
