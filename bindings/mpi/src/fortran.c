@@ -9,6 +9,7 @@
  *
  * Errors of offloaded requests are raised by MPI itself here, on the handler of MPI_COMM_WORLD.
  */
+#include "completion.h"
 #include "fortran.h"
 
 /* The function that the shim hides; where Fortran's libraries were opened privately (a module of Python), there. */

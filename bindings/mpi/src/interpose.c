@@ -2,6 +2,7 @@
  * interpose.c: the MPI functions that the shim stands in for, by their C names, but for the collectives
  * (collectives.c).
  */
+#include "completion.h"
 #include "interposed.h"
 
 /* ---- start and end ---- */

@@ -4,6 +4,7 @@
  * Generalized requests cannot be started again. What MPI is given is a persistent receive, on a communicator of this
  * rank alone, of an empty message that the rank sends itself when the collective has ended. So the functions that wait
  * and test need to know nothing of it.
+ *
  * Such requests may be started in any order, another on each rank (MPI 4.1, 6.13), so each has a group of its own, in
  * which there are no calls but its own to be confused with.
  *

@@ -6,7 +6,7 @@
 
 #include <stdatomic.h>
 
-#include "shim.h"
+#include "completion.h"
 
 /* persistent.c */
 struct persistent;
