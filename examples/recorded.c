@@ -2,7 +2,8 @@
  * recorded.c: three patterns of communication, recorded once and called again and again, each beside its plain MPI
  * twin.
  *
- *   mpicc -O2 -I../crates/client/include recorded.c -L../target/release -loutboard -o recorded
+ *   mpicc -O2 -I../crates/client/include recorded.c -L../target/release -Wl,-rpath,$PWD/../target/release \
+ *       -loutboard -o recorded
  *   mpirun -n 8 ./recorded [bytes] [rounds]
  *
  *   ring      rank 0's buffer goes from rank to rank, as the broadcast of HPL does

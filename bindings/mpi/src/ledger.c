@@ -17,8 +17,7 @@ struct row *ledger_row(unsigned key, const struct place *place)
 {
     pthread_mutex_lock(&lock);
     struct row **at = &rows;
-    while (*at != NULL && ((*at)->key != key || (*at)->place.hosts != place->hosts ||
-                           (*at)->place.ranks_per_host != place->ranks_per_host))
+    while (*at != NULL && ((*at)->key != key || !same_place(&(*at)->place, place)))
         at = &(*at)->next;
     if (*at == NULL && (*at = calloc(1, sizeof **at)) != NULL) {
         (*at)->key = key;

@@ -343,8 +343,7 @@ static struct remembered *find(const struct lines *lines, unsigned key, const st
 {
     for (int at = 0; at < lines->count; at++) {
         struct remembered *line = &lines->line[at];
-        if (line->key == key && line->place.hosts == place->hosts &&
-            line->place.ranks_per_host == place->ranks_per_host)
+        if (line->key == key && same_place(&line->place, place))
             return line;
     }
     return NULL;

@@ -151,6 +151,10 @@ bool hosts_first(int rank);
 const char *hosts_name(int rank);
 /* Local. False where a rank of the communicator is of another world. */
 bool place_of(MPI_Comm comm, int ranks, struct place *place);
+static inline bool same_place(const struct place *one, const struct place *other)
+{
+    return one->hosts == other->hosts && one->ranks_per_host == other->ranks_per_host;
+}
 
 /* ---- choice.c: natively or offloaded ---- */
 

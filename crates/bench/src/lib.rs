@@ -63,8 +63,9 @@ pub use grid::{Cell, GridReport, Place, Verdict, grid_runs, render_grid, render_
 pub use install::ensure as ensure_peer;
 pub use job::{Job, LaunchError, Process, Running, ServiceCounters, ServiceStats, System};
 pub use layout::Layout;
-pub use limit::{COMPUTE_WORTH, Call, JUDGED_FROM_BYTES, limit_ms, multicast_minimum_bytes, raw_limit_ms};
-pub use options::{BenchOptions, LateBy, Lateness, OptionError, format_size, parse_sizes};
+pub use limit::{COMPUTE_WORTH, Call, limit_ms, multicast_minimum_bytes, raw_limit_ms};
+pub(crate) use options::format_size;
+pub use options::{BenchOptions, LateBy, Lateness, OptionError, parse_sizes};
 pub use ours::{Choosing, Outboard, Services};
 pub use peers::{Peer, open_mpi_compiler, open_mpi_launcher};
 pub use processor_time::render as render_processor_time;

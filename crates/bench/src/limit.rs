@@ -26,7 +26,7 @@ use std::time::Duration;
 /// The compute loop takes this much of the raw limit unless told otherwise, for every system alike.
 pub const COMPUTE_WORTH: f64 = 1.15;
 /// Ratios to the limit are judged from this size; below, the limit and three measured barriers.
-pub const JUDGED_FROM_BYTES: u64 = 1 << 20;
+pub(crate) const JUDGED_FROM_BYTES: u64 = 1 << 20;
 /// Time that a rank may take to wake up and to leave the exchange that sets the start, before buckets count as full.
 const REFILL_MARGIN: Duration = Duration::from_millis(5);
 

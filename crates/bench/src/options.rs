@@ -174,7 +174,7 @@ pub fn parse_sizes(text: &str) -> Result<Vec<u64>, OptionError> {
 }
 
 /// The shortest text that [`parse_sizes`] reads as `bytes`.
-pub fn format_size(bytes: u64) -> String {
+pub(crate) fn format_size(bytes: u64) -> String {
     format!("{:#}", Size(bytes))
 }
 

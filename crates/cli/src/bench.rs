@@ -315,14 +315,12 @@ fn below_mpi_in(
 ) -> Result<Outboard, CliError> {
     let named = algorithms.clone();
     let algorithm = move |call: &Call| named.name(call);
-    let preloads = places::preloads(heap, Some(places::shim(mpi)?))?;
+    let variables = places::below_mpi(heap, mpi)?;
     let variant = (heap == Heap::Shared).then_some("shared heap");
     let start = move |job: &outboard_bench::Job<'_>| {
-        let library = places::library().map_err(|e| outboard_bench::LaunchError::new("liboutboard.so", e))?;
         let d = Daemons::on_lab(job.lab, job.ranks, job.directory, &algorithms.told(&daemons, job.directory)?)?;
         let mut environment = d.environment();
-        environment.push(("OUTBOARD_LIBRARY".to_owned(), library.display().to_string()));
-        environment.extend(preloads.clone());
+        environment.extend(variables.clone());
         Ok(Services { environment, stats: Some(Box::new(d.stats())), processes: d.processes })
     };
     let outboard = Outboard::below_mpi(algorithm, mpi, &default_peers_dir(), choosing, start)?;

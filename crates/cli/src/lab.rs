@@ -28,7 +28,7 @@ pub(crate) enum LabCommand {
     Exec {
         #[command(flatten)]
         name: Name,
-        /// h1, h2, ...
+        /// h1, h2, ...; with DPUs h1-dpu, ..., too
         host: String,
         /// The command and its arguments
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]

@@ -44,7 +44,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run an MPI program, or one that uses outboard.h, with its collectives offloaded
+    /// Run a program that uses outboard.h, or an MPI program below the shim, which offloads what it finds faster
+    /// (`OUTBOARD_CHOICE=offload`: everything)
     Run(run::RunArgs),
     /// Run a real MPI program twice, natively and offloaded, and compare
     Demo(demo::DemoArgs),

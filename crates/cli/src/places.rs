@@ -73,6 +73,13 @@ pub(crate) fn preloads(heap: Heap, shim: Option<PathBuf>) -> Result<Vec<(String,
     Ok(variables)
 }
 
+/// What the ranks of an MPI program need in their environment to be offloaded, beside the daemons' own.
+pub(crate) fn below_mpi(heap: Heap, mpi: Peer) -> Result<Vec<(String, String)>, CliError> {
+    let mut variables = preloads(heap, Some(shim(mpi)?))?;
+    variables.push(("OUTBOARD_LIBRARY".to_owned(), library()?.display().to_string()));
+    Ok(variables)
+}
+
 /// The source tree this program was built from.
 pub(crate) fn sources() -> Result<PathBuf, CliError> {
     let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));

@@ -196,8 +196,7 @@ fn run_mpi(
 /// What the ranks of an MPI program need in their environment to be offloaded.
 pub(crate) fn mpi_environment(daemons: &Daemons, mpi: Peer) -> Result<Vec<(String, String)>, CliError> {
     let mut environment = daemons.environment();
-    environment.push(("OUTBOARD_LIBRARY".to_owned(), places::library()?.display().to_string()));
-    environment.extend(places::preloads(Heap::asked_for()?, Some(places::shim(mpi)?))?);
+    environment.extend(places::below_mpi(Heap::asked_for()?, mpi)?);
     Ok(environment)
 }
 

@@ -5,8 +5,8 @@
  * collectives: posting returns at once, the service process carries the collective out, and the rank tests or waits.
  *
  * Threads: every function may be called from any thread. A request belongs to one thread at a time.
- * Fork: the child of an attached process owns nothing of the parent's; every call on the parent's handles returns
- * OUTBOARD_ERR_FORKED there.
+ * Fork: the child of an attached process owns nothing of the parent's; every call that does something with the
+ * parent's handles returns OUTBOARD_ERR_FORKED there.
  * Errors: 0 is success, errors are negative and grouped by what failed. outboard_last_error() gives the sentence.
  */
 #ifndef OUTBOARD_H
@@ -26,7 +26,7 @@ extern "C" {
 /* -1 .. -19: the call was wrong; nothing happened. */
 #define OUTBOARD_ERR_ARGUMENT (-1)   /* an argument is out of range or NULL */
 #define OUTBOARD_ERR_FORKED (-2)     /* the handle belongs to the parent process */
-#define OUTBOARD_ERR_BUSY (-3)       /* the object still has requests in flight */
+#define OUTBOARD_ERR_BUSY (-3)       /* the object still has requests in flight, or groups */
 /* -20 .. -39: this host: the service process, shared memory, access to memory. */
 #define OUTBOARD_ERR_NO_SERVICE (-20) /* no service process answers at the socket */
 #define OUTBOARD_ERR_VERSION (-21)    /* service process and library speak different versions */
@@ -84,9 +84,10 @@ int outboard_detach(outboard_context *context);
 int outboard_group_offer(outboard_context *context, void *offer);
 int outboard_group_create(outboard_context *context, const void *offers, uint32_t ranks, uint32_t rank,
                           outboard_group **group);
-/* As above with all ranks of the job, which find one another by OUTBOARD_RANK, OUTBOARD_WORLD_SIZE and
- * OUTBOARD_RENDEZVOUS (HOST:PORT of rank 0, which serves it), through the PMIx server of mpirun or srun, or by the
- * variables of Slurm, Open MPI, PMI or PyTorch. OUTBOARD_ERR_ARGUMENT names the variable to set. */
+/* As above with all ranks of the job, which find one another through the PMIx server of mpirun or srun, by the
+ * variables of Slurm or PyTorch (at MASTER_PORT + 1), or by OUTBOARD_RENDEZVOUS (HOST:PORT of rank 0, which serves it)
+ * with OUTBOARD_RANK and OUTBOARD_WORLD_SIZE, or what Open MPI or PMI says in their place. OUTBOARD_ERR_ARGUMENT names
+ * the variable to set. Where hosts share no home, OUTBOARD_TOKEN or OUTBOARD_TOKEN_FILE gives all ranks one secret. */
 int outboard_group_world(outboard_context *context, outboard_group **group);
 /* Local. Waits for the group's requests in flight. */
 int outboard_group_destroy(outboard_group *group);
@@ -277,7 +278,8 @@ int outboard_ibarrier(outboard_group *group, outboard_request **request);
  * to run whatever comes first, and on all ranks that receive the same. `send` OUTBOARD_IN_PLACE means that the vector
  * begins where the result goes, at `receive`. Never block; a rank that posts late holds up only those whose result it
  * is part of. Both buffers belong to Outboard until the request completes. OUTBOARD_ERR_RESOURCE when what is on the
- * way would exceed the service process's staging. `op` and `element` are an enum outboard_operator and an enum
+ * way would exceed the service process's scratch (outboardd --job-scratch), or its staging (--job-staging) for ranks
+ * that have not called. `op` and `element` are an enum outboard_operator and an enum
  * outboard_element, or the number of an operator of the program's own and 0.
  */
 /* `count` elements to rank `root`, which alone may be in place; elsewhere `receive` means nothing. */
@@ -358,7 +360,9 @@ int outboard_test(outboard_request *request, int *done);
 /* Sleeps until the request completes and returns its result; timeout_ms < 0 waits for ever. On timeout *done is 0
  * (done may be NULL when timeout_ms < 0). */
 int outboard_wait(outboard_request *request, int timeout_ms, int *done);
-/* Sleeps until at least one of the `count` requests (NULL entries skipped) has completed or timeout_ms has passed. */
+/* Sleeps until at least one of the `count` requests (NULL entries skipped) has completed or timeout_ms has passed;
+ * timeout_ms < 0 waits for ever. OUTBOARD_OK either way, at once where there are no requests, and where the service
+ * process has died: outboard_test says what has completed, and how. All requests are of one context. */
 int outboard_wait_some(outboard_request *const *requests, size_t count, int timeout_ms);
 /* Frees the handle. The collective goes on; its buffers must stay valid until it has ended. */
 int outboard_request_free(outboard_request *request);

@@ -23,7 +23,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 struct CommandLine {
     #[command(flatten)]
     settings: Settings,
-    /// Print every setting with where it comes from, and end
+    /// Print every setting that has a value, with where it comes from, and end
     #[arg(long)]
     print_settings: bool,
     /// Go on in the background; returns when ranks may attach

@@ -86,9 +86,9 @@ pub enum Algorithm {
     /// them.
     ///
     /// Broadcast: the root does. Allgather: all do, one broadcast per rank. `chains` ranks multicast at the same time;
-    /// the ranks of one chain, contiguous as of [`crate::chain_ranks`], take turns, which makes `ceil(P / chains)`
-    /// rounds. A rank's turn comes with a signal from its predecessor in the chain, sent once the predecessor's
-    /// multicast is complete on the sending side.
+    /// the ranks of one chain, contiguous and as many as of any other but for one, take turns, which makes
+    /// `ceil(P / chains)` rounds. A rank's turn comes with a signal from its predecessor in the chain, sent once the
+    /// predecessor's multicast is complete on the sending side.
     Multicast {
         /// Roots that multicast at the same time, up to `P`; need not divide `P`. 0 stands for `P`: no turns.
         chains: u32,

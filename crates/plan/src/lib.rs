@@ -35,6 +35,6 @@ pub use arguments::{Arguments, PlanError, program};
 pub use builder::ProgramBuilder;
 pub use combine::Vector;
 pub use outboard_call::{Element, Operator, Reduction, ReductionError};
-pub use partition::{chain_of, chain_ranks, subgroup_chunks, subgroup_of};
+pub use partition::{subgroup_chunks, subgroup_of};
 pub use program::{Buffer, MAX_RANKS, Op, OpId, Program, Rank, Span, Step};
 pub use topology::Topology;

@@ -58,7 +58,7 @@ pub fn subgroup_of(chunk: u64, chunks: u64, subgroups: u16) -> u16 {
 ///
 /// # Panics
 /// When `chain >= chains`.
-pub fn chain_ranks(ranks: u32, chains: u32, chain: u32) -> Range<u32> {
+pub(crate) fn chain_ranks(ranks: u32, chains: u32, chain: u32) -> Range<u32> {
     let part = part_range(ranks.into(), chains.into(), chain.into());
     let narrow = |rank| u32::try_from(rank).expect("a rank is below the number of ranks");
     narrow(part.start)..narrow(part.end)
@@ -68,7 +68,7 @@ pub fn chain_ranks(ranks: u32, chains: u32, chain: u32) -> Range<u32> {
 ///
 /// # Panics
 /// When `rank >= ranks` or `chains` is 0.
-pub fn chain_of(rank: Rank, ranks: u32, chains: u32) -> u32 {
+pub(crate) fn chain_of(rank: Rank, ranks: u32, chains: u32) -> u32 {
     let chain = part_of(ranks.into(), chains.into(), rank.0.into());
     u32::try_from(chain).expect("a part is below the number of parts")
 }

@@ -36,7 +36,7 @@ pub use error::{CollectiveError, GroupError, Refusal};
 pub use group::barrier::Barrier;
 pub use group::lateness::{Absentee, Absentees, DeadlineMissed, MAX_ABSENT, Overdue};
 pub use ids::{CallId, Channel, GroupHandle, HostId, InstanceId, Instant, OfferId, SpId, StagingId};
-pub use instance::recording::{MAX_RECORDINGS, MAX_STEPS, MOST_STEPS, RecordError, Recording};
+pub use instance::recording::{MAX_STEPS, RecordError, Recording};
 pub use instance::run::Run;
 pub use interface::{
     Account, CallKind, Class, Counters, EngineMessage, Event, FrameBytes, GroupSpec, InFlight, MemRef, Member, Moves,

@@ -143,11 +143,12 @@ pub struct Settings {
     /// Network interface towards the other hosts; none means a single host
     #[arg(long, env = "OUTBOARD_INTERFACE")]
     pub interface: Option<String>,
-    /// What carries unicast; by default ucx where the interface has an RDMA device, tcp on another one, loopback
-    /// without any
+    /// What carries unicast; by default loopback without an interface, ucx where it has an RDMA device and neither
+    /// --cluster-key nor --encrypt is given, else tcp
     #[arg(long, env = "OUTBOARD_FABRIC", value_enum)]
     pub fabric: Option<FabricChoice>,
-    /// Key file, the same for all daemons of the cluster and readable by its owner alone; who lacks it takes no part
+    /// Key file, the same for all daemons of the cluster and readable by its owner alone; who lacks it takes no part: by
+    /// TCP, since RDMA authenticates nobody
     #[arg(long, env = "OUTBOARD_CLUSTER_KEY")]
     pub cluster_key: Option<PathBuf>,
     /// Encrypt all that goes to other service processes: by TCP, and without multicast; all daemons of a cluster do, or
@@ -241,15 +242,15 @@ pub struct Settings {
     /// does by default on links of up to 2.5 Gbit/s, where waking threads costs more than datagrams do; else 1
     #[arg(long, env = "OUTBOARD_RECEIVERS", value_parser = clap::value_parser!(u16).range(0..=64))]
     pub receivers: Option<u16>,
-    /// Ranks that may be attached at once; a user other than the daemon's may attach as many as places are left for
-    /// others
+    /// Ranks that may be attached at once. A user other than the daemon's has half of the places at most, a third beside
+    /// one more such user, and so on
     #[arg(long, env = "OUTBOARD_MAX_RANKS", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65_535))]
     pub max_ranks: u32,
     /// Groups that one rank may hold at once
     #[arg(long, env = "OUTBOARD_MAX_GROUPS", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_groups: u32,
-    /// Other service processes that groups may be with at once; of the room left one user may name half that were never
-    /// heard, and the more users do so the smaller a part
+    /// Other service processes that groups may be with at once. Those that were heard keep their room; of the rest one
+    /// user has half at most for those that never were, a third beside one more such user, and so on
     #[arg(long, env = "OUTBOARD_MAX_PEERS", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(2..=65_535))]
     pub max_peers: u32,
     /// Memberships in groups that the ranks of one job may hold at once on this host
@@ -364,9 +365,9 @@ pub enum SettingsError {
     /// Multicast is not encrypted.
     #[error("--encrypt does not reach multicast; leave --algorithm multicast away, or give --algorithm ring")]
     MulticastInTheClear,
-    /// UCX encrypts nothing.
-    #[error("--encrypt needs TCP; leave --fabric ucx away, and TCP is used")]
-    UcxInTheClear,
+    /// UCX encrypts nothing and authenticates nobody.
+    #[error("{0} needs TCP; leave --fabric ucx away, and TCP is used")]
+    NotByUcx(&'static str),
     /// Deferred work encrypts nothing.
     #[error("--encrypt does not reach --engine ofi-triggered, whose messages are in the clear; leave one of both away")]
     EngineInTheClear,
@@ -381,9 +382,15 @@ impl Settings {
     pub fn fabric(&self) -> FabricChoice {
         self.fabric.unwrap_or_else(|| match &self.interface {
             None => FabricChoice::Loopback,
-            Some(interface) if !self.encrypt && rdma_device(interface).is_some() => FabricChoice::Ucx,
+            Some(interface) if self.needs_tcp().is_none() && rdma_device(interface).is_some() => FabricChoice::Ucx,
             Some(_) => FabricChoice::Tcp,
         })
+    }
+
+    /// The option that only TCP can keep to.
+    fn needs_tcp(&self) -> Option<&'static str> {
+        let cluster_key = self.cluster_key.as_ref().map(|_| "--cluster-key");
+        self.encrypt.then_some("--encrypt").or(cluster_key)
     }
 
     /// What all daemons of the cluster have to know.
@@ -426,8 +433,10 @@ impl Settings {
         if self.encrypt && self.algorithm() == AlgorithmChoice::Multicast {
             return Err(SettingsError::MulticastInTheClear);
         }
-        if self.encrypt && self.fabric() == FabricChoice::Ucx {
-            return Err(SettingsError::UcxInTheClear);
+        if let Some(option) = self.needs_tcp()
+            && self.fabric() == FabricChoice::Ucx
+        {
+            return Err(SettingsError::NotByUcx(option));
         }
         let deferred = self.engine == EngineChoice::OfiTriggered;
         if self.encrypt && deferred {

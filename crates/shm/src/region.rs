@@ -244,14 +244,6 @@ impl Sealed {
     }
 }
 
-/// Reads what [`seal_bytes`] made in another process, `len` bytes of it.
-///
-/// # Errors
-/// Those of [`Sealed`].
-pub fn read_sealed(fd: impl Into<Foreign>, len: usize) -> Result<Vec<u8>, RegionError> {
-    Sealed::check(fd, len)?.read(0, len)
-}
-
 fn errno(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
@@ -308,9 +300,10 @@ mod tests {
         let content: Vec<u8> = (0..10_000u32).map(|at| at as u8).collect();
         let fd = seal_bytes("test", &content).unwrap();
         assert!(rustix::io::pwrite(&fd, b"x", 0).is_err());
-        assert_eq!(read_sealed(fd.try_clone().unwrap(), content.len()).unwrap(), content);
-        assert!(matches!(read_sealed(fd, 9_999), Err(RegionError::Size { .. })));
+        let sealed = Sealed::check(fd.try_clone().unwrap(), content.len()).unwrap();
+        assert_eq!(sealed.read(0, content.len()).unwrap(), content);
+        assert!(matches!(Sealed::check(fd, 9_999), Err(RegionError::Size { .. })));
         let writable = Region::create("test", 4096).unwrap().fd().try_clone_to_owned().unwrap();
-        assert!(matches!(read_sealed(writable, 4096), Err(RegionError::Untrusted(_))));
+        assert!(matches!(Sealed::check(writable, 4096), Err(RegionError::Untrusted(_))));
     }
 }

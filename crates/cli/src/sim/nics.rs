@@ -35,7 +35,8 @@ pub(crate) struct NicArgs {
     /// Ranks on each host
     #[arg(long, default_value_t = 1)]
     pub(super) ranks_per_host: u32,
-    /// Bytes of a rank's block, or of the whole where there are no blocks; reductions are sums of doubles that cancel
+    /// Bytes of a rank's block; of the whole where there are no blocks, and of a reduce-scatter; reductions are sums of
+    /// doubles that cancel
     #[arg(long, default_value = "64K")]
     pub(super) size: Size,
     /// Root of a collective that has one

@@ -7,7 +7,7 @@ use outboard_shm::attach::{Channel, ChannelError, GroupReady, OFFER_BYTES, Recei
 use outboard_shm::control::{Completions, ServiceSide};
 use outboard_shm::entry::Entry;
 use outboard_shm::memory::{CrossMemory, MemoryDescriptor, Proof, RankMemory, TieredMemory, copy_between};
-use outboard_shm::region::read_sealed;
+use outboard_shm::region::Sealed;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::collections::HashMap;
@@ -197,7 +197,8 @@ impl Service {
                 Reply::Offer(offer)
             }
             Request::CreateGroup { ranks, rank } => {
-                let offers = read_sealed(descriptors.remove(0), ranks as usize * OFFER_BYTES).unwrap();
+                let bytes = ranks as usize * OFFER_BYTES;
+                let offers = Sealed::check(descriptors.remove(0), bytes).unwrap().read(0, bytes).unwrap();
                 self.join(offers, ranks, Member { connection, rank, token });
                 return;
             }

@@ -13,9 +13,9 @@ use outboard_plan::{Buffer, Op, Program, Rank, Reduction, Span};
 use super::run;
 
 /// Most steps that one rank may have recorded on one group at once, in all recordings together.
-pub const MAX_STEPS: usize = 1 << 20;
+pub const MAX_HELD_STEPS: usize = 1 << 20;
 /// Most steps of one recording, which is taken in, called and forgotten at once: others wait meanwhile.
-pub const MOST_STEPS: usize = 1 << 16;
+pub const MAX_STEPS: usize = 1 << 16;
 /// Most recordings that one rank may have on one group at once.
 pub const MAX_RECORDINGS: usize = 4096;
 /// Dependencies that a step may have on average.
@@ -55,7 +55,7 @@ pub enum RecordError {
     #[error("the recording {0}")]
     Whole(&'static str),
     /// One recording is too large.
-    #[error("the recording has {steps} steps, and one has {MOST_STEPS} at most; record less at once")]
+    #[error("the recording has {steps} steps, and one has {MAX_STEPS} at most; record less at once")]
     Size {
         /// As many as it has.
         steps: usize,
@@ -107,10 +107,10 @@ impl Recording {
         if (program.input_bytes, program.scratch_bytes) != (0, 0) || program.output_bytes > i64::MAX as u64 {
             return Err(RecordError::Whole("has buffers beside the memory that was recorded"));
         }
-        if program.steps.len() > MOST_STEPS {
+        if program.steps.len() > MAX_STEPS {
             return Err(RecordError::Size { steps: program.steps.len() });
         }
-        if program.steps.iter().map(|step| step.after.len()).sum::<usize>() > MAX_FOLLOWED * MOST_STEPS {
+        if program.steps.iter().map(|step| step.after.len()).sum::<usize>() > MAX_FOLLOWED * MAX_STEPS {
             return Err(RecordError::Whole("has too many dependencies between its steps"));
         }
         let mut reductions = self.reductions.iter();

@@ -36,7 +36,7 @@ use crate::outbox::{Completion, Outbox, PIECE, Quota};
 use crate::transfer::{Name, Outbound, Owner, Posting, StepOf, Transfer};
 use crate::wire::Scope;
 
-use super::recording::{self, MAX_RECORDINGS, MAX_STEPS, RecordError, Recording};
+use super::recording::{self, MAX_HELD_STEPS, MAX_RECORDINGS, RecordError, Recording};
 
 /// What stands for the messages of a group where its instances are counted: the number of none of them.
 pub(crate) const TAGGED: InstanceId = InstanceId(0);
@@ -155,8 +155,8 @@ impl TaggedCalls {
             return Err(RecordError::Limit { what: "recordings", held, limit: MAX_RECORDINGS });
         }
         let steps = steps + recording.program.steps.len();
-        if steps > MAX_STEPS {
-            return Err(RecordError::Limit { what: "steps", held: steps, limit: MAX_STEPS });
+        if steps > MAX_HELD_STEPS {
+            return Err(RecordError::Limit { what: "steps", held: steps, limit: MAX_HELD_STEPS });
         }
         let bytes = recording.bytes();
         if !out.hold(Quota::Tables, members.account, bytes) {

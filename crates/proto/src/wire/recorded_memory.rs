@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use outboard_plan::{Op, OpId, Program, Rank, Reduction, Span, Step};
 
-use crate::instance::recording::{MOST_STEPS, Recording};
+use crate::instance::recording::{MAX_STEPS, Recording};
 use outboard_call::codec::{DecodeError, Reader, Writer};
 
 /// Most pieces of memory of one recording.
-pub const MAX_PIECES: usize = MOST_STEPS;
+pub const MAX_PIECES: usize = MAX_STEPS;
 
 /// A recording with the memory that its spans lie in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,7 +86,7 @@ impl RecordedMemory {
         };
         let total = pieces.iter().try_fold(0, sum).ok_or(DecodeError::Value("pieces of memory"))?;
         let count = r.u32()? as usize;
-        if count > MOST_STEPS.min(bytes.len() / 13) {
+        if count > MAX_STEPS.min(bytes.len() / 13) {
             return Err(DecodeError::Value("number of steps (65,536 at most)"));
         }
         // What is kept of pieces is counted with the steps.

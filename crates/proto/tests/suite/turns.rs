@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use outboard_plan::{Element, Op, Operator, ProgramBuilder, Rank, Reduction, Span};
 use outboard_proto::{
-    Account, CallId, CallKind, Config, Endpoint, Event, GroupHandle, GroupSpec, Instant, Limits, MOST_STEPS, MemRef,
+    Account, CallId, CallKind, Config, Endpoint, Event, GroupHandle, GroupSpec, Instant, Limits, MAX_STEPS, MemRef,
     OfferId, Order, RecordError, Recording, Region, Signature, SpId, TaggedCall,
 };
 
@@ -122,7 +122,7 @@ fn assert_bounded(turns: &[Vec<MemRef>], bytes: &BTreeMap<CallId, u64>) {
 #[test]
 fn a_recording_of_many_steps_is_done_over_many_turns() {
     let mut driver = Driver::new();
-    let half = MOST_STEPS as u64;
+    let half = MAX_STEPS as u64;
     for rank in 0..2 {
         let copies = |builder: &mut ProgramBuilder| {
             (0..half).for_each(|at| _ = builder.copy(Span::output(at, 1), Span::output(half + at, 1), &[]));
@@ -192,9 +192,9 @@ fn what_is_left_of_a_rank_that_is_gone_is_not_done() {
 fn more_than_one_recording_may_have_is_refused() {
     let mut driver = Driver::new();
     let copies = |builder: &mut ProgramBuilder| {
-        (0..=MOST_STEPS).for_each(|_| _ = builder.copy(Span::output(0, 1), Span::output(1, 1), &[]));
+        (0..=MAX_STEPS).for_each(|_| _ = builder.copy(Span::output(0, 1), Span::output(1, 1), &[]));
     };
-    assert_eq!(driver.record(0, 2, copies), Err(RecordError::Size { steps: MOST_STEPS + 1 }));
+    assert_eq!(driver.record(0, 2, copies), Err(RecordError::Size { steps: MAX_STEPS + 1 }));
 }
 
 /// Among ranks of one host every step of a collective is done here.

@@ -92,6 +92,10 @@ fn a_cluster_key_is_a_secret_or_refused() {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("ours");
         assert_eq!(read().is_ok(), taken, "{mode:o}");
     }
+    // RDMA would let in whoever lacks it.
+    let key = ["--cluster-key", path.to_str().expect("ASCII")];
+    let by_ucx = parse(&[&["outboardd", "--interface", "lo", "--fabric", "ucx"][..], &key].concat()).0;
+    assert!(by_ucx.resolve().expect_err("refused").to_string().starts_with("--cluster-key needs TCP"));
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("ours");
     std::fs::write(&path, b"").expect("written");
     assert!(matches!(read(), Err(SettingsError::Key { length: 0, .. })));
