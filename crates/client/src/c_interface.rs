@@ -17,7 +17,8 @@ use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::{LazyLock, Mutex, TryLockError};
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{LazyLock, Mutex, MutexGuard};
 use std::time::Duration;
 
 thread_local! {
@@ -28,13 +29,19 @@ thread_local! {
 struct Attached {
     context: *mut Context,
     count: usize,
-    guard: ForkGuard,
 }
 
 // SAFETY: the pointer is to a `Context`, which is shared between threads.
 unsafe impl Send for Attached {}
 
-static ATTACHED: Mutex<Option<Attached>> = Mutex::new(None);
+/// What one process holds; a forked child, in which the parent's lock may be taken for ever, has its own.
+struct Process {
+    guard: ForkGuard,
+    attached: Mutex<Option<Attached>>,
+}
+
+/// Of this process, or of the one that it was forked from. Never freed.
+static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 
 static MEANINGS: LazyLock<Vec<(c_int, CString)>> = LazyLock::new(|| {
     let sentence = |status: Status| (status.code(), text_for_c(status.meaning()));
@@ -183,59 +190,51 @@ fn limit(timeout_ms: c_int) -> Option<Duration> {
     u64::try_from(timeout_ms).ok().map(Duration::from_millis)
 }
 
-/// Runs `body` on the process's attachment. A child forked while its parent was attaching finds the lock taken for
-/// ever and is told so.
-fn with_attached<T>(body: impl FnOnce(&mut Option<Attached>) -> Result<T, Error>) -> Result<T, Error> {
-    let mut attached = match ATTACHED.try_lock() {
-        Ok(attached) => attached,
-        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-        Err(TryLockError::WouldBlock) if MAIN_GUARD.as_ref().is_some_and(ForkGuard::forked) => {
-            return Err(Error::Forked);
-        }
-        Err(TryLockError::WouldBlock) => lock(&ATTACHED),
-    };
-    if attached.as_ref().is_some_and(|attached| attached.guard.forked()) {
-        // The parent's; its handle stays valid for being refused.
-        std::mem::forget(attached.take());
-    }
-    body(&mut attached)
-}
-
-/// Made by the first attach, before it takes the lock.
-static MAIN_GUARD: LazyLock<Option<ForkGuard>> = LazyLock::new(|| ForkGuard::new().ok());
-
-/// Attaches, or counts once more where this process is attached.
-fn attach_counted(path: Option<&Path>) -> Result<*mut Context, Error> {
-    LazyLock::force(&MAIN_GUARD);
-    with_attached(|attached| {
-        if let Some(attached) = attached {
-            attached.count += 1;
-            return Ok(attached.context);
+/// The process's attachment. The parent's stays where it is, so that its handle can be refused.
+fn attached() -> Result<MutexGuard<'static, Option<Attached>>, Error> {
+    loop {
+        let found = PROCESS.load(Ordering::Acquire);
+        // SAFETY: none, or a box that was given up below, for good.
+        if let Some(process) = unsafe { found.as_ref() }.filter(|process| !process.guard.forked()) {
+            return Ok(lock(&process.attached));
         }
         let guard =
             ForkGuard::new().map_err(|errno| Error::Resource(format!("cannot guard against forks: {errno}")))?;
-        let context = Box::into_raw(Box::new(Context::attach(path)?));
-        *attached = Some(Attached { context, count: 1, guard });
-        Ok(context)
-    })
+        let made = Box::into_raw(Box::new(Process { guard, attached: Mutex::default() }));
+        if PROCESS.compare_exchange(found, made, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            // SAFETY: the box made here, which nobody else has seen.
+            drop(unsafe { Box::from_raw(made) });
+        }
+    }
+}
+
+/// Attaches, or counts once more where this process is attached.
+fn attach_counted(path: Option<&Path>) -> Result<*mut Context, Error> {
+    let mut place = attached()?;
+    if let Some(attached) = place.as_mut() {
+        attached.count += 1;
+        return Ok(attached.context);
+    }
+    let context = Box::into_raw(Box::new(Context::attach(path)?));
+    *place = Some(Attached { context, count: 1 });
+    Ok(context)
 }
 
 /// Takes one count back; the last one ends the attachment.
 fn detach_counted(context: *mut Context) -> Result<(), Error> {
-    with_attached(|place| {
-        let Some(attached) = place.as_mut().filter(|attached| attached.context == context) else {
-            return Err(Error::argument("context", "is not attached"));
-        };
-        if attached.count > 1 {
-            attached.count -= 1;
-            return Ok(());
-        }
-        // SAFETY: the box that attach made, as just compared.
-        unsafe { &*context }.detachable()?;
-        *place = None;
-        // SAFETY: as above; nobody else has it any more.
-        unsafe { Box::from_raw(context) }.detach()
-    })
+    let mut place = attached()?;
+    let Some(attached) = place.as_mut().filter(|attached| attached.context == context) else {
+        return Err(Error::argument("context", "is not attached"));
+    };
+    if attached.count > 1 {
+        attached.count -= 1;
+        return Ok(());
+    }
+    // SAFETY: the box that attach made, as just compared.
+    unsafe { &*context }.detachable()?;
+    *place = None;
+    // SAFETY: as above; nobody else has it any more.
+    unsafe { Box::from_raw(context) }.detach()
 }
 
 #[unsafe(no_mangle)]
@@ -303,7 +302,9 @@ functions! {
     }
 
     extern "C" fn outboard_group_reduction_most(group: *const Group, bytes: *mut u64) {
-        store(bytes, borrow(group, "group")?.reduction_most(), "bytes")
+        let group = borrow(group, "group")?;
+        group.rank()?;
+        store(bytes, group.reduction_most(), "bytes")
     }
 
     extern "C" fn outboard_group_deadline(group: *mut Group, seconds: f64) {

@@ -10,7 +10,7 @@ use crate::looking::Looking;
 use crate::own_daemon;
 use crate::placement;
 use crate::segments::Segments;
-use crate::slots::{InPlace, Lent, Slots};
+use crate::slots::{Delivery, InPlace, Lent, Slots};
 use crate::staging::{Buffers, StagingPool, Tables};
 use crate::trace::Trace;
 use outboard_shm::attach::{self, Hello, OFFER_BYTES, Reply, Request, Restaged};
@@ -25,7 +25,7 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A service process that accepts and then says nothing is as good as none.
@@ -54,6 +54,8 @@ pub(crate) struct Parts {
     pub(crate) config_digest: u64,
     link_rate: u64,
     pub(crate) slots: Mutex<Slots>,
+    /// A request has ended as far as this rank is concerned.
+    delivered: Condvar,
     pub(crate) staging: Mutex<StagingPool>,
     pub(crate) tables: Mutex<Tables>,
     allocations: Mutex<BTreeMap<usize, Region>>,
@@ -154,6 +156,7 @@ impl Context {
         let most_ranges = welcome.most_ranges.saturating_sub(heap.is_some().into());
         let parts = Parts {
             slots: Mutex::new(Slots::new(control.slots())),
+            delivered: Condvar::new(),
             connection,
             control,
             tier,
@@ -446,9 +449,60 @@ impl Parts {
         }
     }
 
-    /// Ends a request whose result has been seen: its bytes go where the program wants them, combined by the program's
-    /// operator if it has one, which may fail.
-    pub(crate) fn finish(&self, slot: u32, delivered: bool) -> Result<(), Error> {
+    /// Ends a request whose result has been seen, as [`Self::deliver`] says, and frees its word.
+    pub(crate) fn finish(&self, slot: u32, well: bool) -> Result<(), Error> {
+        let call = lock(&self.slots).call(slot);
+        let outcome = self.deliver(slot, call, well);
+        lock(&self.slots).give_back(slot);
+        outcome
+    }
+
+    /// Has these calls of a group, which have completed or never will, leave the program's buffers alone from now on.
+    /// Their results stay for whoever holds the requests.
+    pub(crate) fn settle(&self, group: u64, calls: &[(u32, u64)]) {
+        for &(slot, instance) in calls {
+            if let Some(status) = self.control.result(slot) {
+                // Whoever holds the request is told.
+                let _ = self.deliver(slot, (group, instance), status == Status::Ok);
+            }
+        }
+    }
+
+    /// Does what this rank does when a call has completed: its bytes go where the program wants them, combined by the
+    /// program's operator if it has one, which may fail. Once: others wait for who has begun.
+    fn deliver(&self, slot: u32, call: (u64, u64), well: bool) -> Result<(), Error> {
+        let mut slots = lock(&self.slots);
+        loop {
+            match slots.delivery(slot, call) {
+                Some(delivery @ Delivery::Due) => {
+                    *delivery = Delivery::UnderWay;
+                    break;
+                }
+                Some(Delivery::UnderWay) => {
+                    slots.awaiting += 1;
+                    slots = self.delivered.wait(slots).unwrap_or_else(PoisonError::into_inner);
+                    slots.awaiting -= 1;
+                }
+                Some(Delivery::Done(outcome)) => return outcome.clone(),
+                // The thread that was about it has freed the word.
+                None => return Ok(()),
+            }
+        }
+        drop(slots);
+        let outcome = self.hand_back(slot, well);
+        let mut slots = lock(&self.slots);
+        if let Some(delivery) = slots.delivery(slot, call) {
+            *delivery = Delivery::Done(outcome.clone());
+        }
+        // Waking is a system call.
+        if slots.awaiting > 0 {
+            self.delivered.notify_all();
+        }
+        outcome
+    }
+
+    /// Gives the program its buffers back.
+    fn hand_back(&self, slot: u32, delivered: bool) -> Result<(), Error> {
         if !delivered {
             self.errands.end();
         }
@@ -456,24 +510,26 @@ impl Parts {
             // Waits for whoever is copying the buffers of requests in flight, perhaps of this one.
             Tier::Staging => {
                 let mut staging = lock(&self.staging);
-                let (instance, lent) = {
+                let ((_, instance), lent) = {
                     let mut slots = lock(&self.slots);
-                    (slots.instance(slot), slots.take_lent(slot))
+                    (slots.call(slot), slots.take_lent(slot))
                 };
                 if let (Lent::Staged(staged), true) = (&lent, delivered) {
                     staging.deliver(staged, instance);
                 }
                 lent
             }
-            Tier::Memfd | Tier::CrossMemory | Tier::MemoryDescriptor => lock(&self.slots).take_lent(slot),
+            Tier::Memfd | Tier::CrossMemory | Tier::MemoryDescriptor => {
+                let lent = lock(&self.slots).take_lent(slot);
+                if self.tier() == Tier::Staging {
+                    // Whoever has seen that before us may be copying the buffers still.
+                    drop(lock(&self.staging));
+                }
+                lent
+            }
         };
         self.release(lent);
-        let fold = {
-            let mut slots = lock(&self.slots);
-            let fold = slots.take_fold(slot);
-            slots.give_back(slot);
-            fold
-        };
+        let fold = lock(&self.slots).take_fold(slot);
         match fold.filter(|_| delivered) {
             // SAFETY: the collective that fills the room has ended well, and with it what the service process does
             // there; the program lends the buffer until the request has ended, which it does with this call.

@@ -268,10 +268,12 @@ impl Group {
         let parts = self.attachment.parts()?;
         let ended = || {
             let in_flight = lock(&parts.slots).of_group(self.ready.group);
-            in_flight.iter().all(|&slot| parts.control.result(slot).is_some())
+            in_flight.iter().all(|&(slot, _)| parts.control.result(slot).is_some())
         };
         let waited = parts.wait_until(None, None, ended).map(drop);
         parts.tend();
+        let calls = lock(&parts.slots).of_group(self.ready.group);
+        parts.settle(self.ready.group, &calls);
         *lock(&parts.groups) -= 1;
         waited?;
         parts.connection.order(&attach::Request::DestroyGroup { group: self.ready.group }, &[])

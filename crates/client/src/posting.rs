@@ -53,15 +53,16 @@ impl Posting {
         let mut instance = lock(&self.posted);
         let group = self.group;
         let taken = lock(&parts.slots).take(group, *instance + 1);
+        // Memory is let go of behind the number: whoever calls a recording holds the memory and waits for the number.
         let Some(slot) = taken else {
-            drop(pool);
+            drop((instance, pool));
             parts.release(lent);
             return Err(in_flight_limit(parts));
         };
         let table = match parts.put_table(slot, table) {
             Ok(table) => table,
             Err(error) => {
-                drop(pool);
+                drop((instance, pool));
                 parts.release(lent);
                 lock(&parts.slots).give_back(slot);
                 return Err(error);
@@ -75,7 +76,7 @@ impl Posting {
         if let Err(full) = parts.control.post(&entry) {
             let lent = slots.take_lent(slot);
             slots.give_back(slot);
-            drop((slots, pool));
+            drop((slots, instance, pool));
             parts.release(lent);
             return Err(Error::Resource(full.to_string()));
         }

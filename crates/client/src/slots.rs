@@ -7,8 +7,12 @@
 //! | owned | a request holds it | free when the request has seen its result; orphaned when it is freed before |
 //! | orphaned | the collective goes on without a handle | free when its result is seen on the way |
 //!
+//! What this rank does at the end of a request, it does once ([`Delivery`]): the thread that sees the result, or the one
+//! that takes the group's buffers back.
+//!
 //! Invariant: a word is armed only while free, so a late result never meets a new request.
 
+use crate::error::Error;
 use crate::operator::Fold;
 use crate::staging::{Buffers, Staged};
 use std::sync::Arc;
@@ -24,6 +28,17 @@ pub(crate) enum Lent {
     Shared,
 }
 
+/// Whether this rank has done what it does at the end of a request: copy what came, or combine it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Delivery {
+    /// Nobody has begun.
+    Due,
+    /// A thread is about it.
+    UnderWay,
+    /// The program's buffers are its own again.
+    Done(Result<(), Error>),
+}
+
 /// A word in use.
 #[derive(Debug)]
 struct Owned {
@@ -32,6 +47,7 @@ struct Owned {
     lent: Lent,
     /// What is left to do when the collective has ended.
     fold: Option<Box<Fold>>,
+    delivery: Delivery,
 }
 
 /// A request in flight whose buffers lie where the program has them.
@@ -51,12 +67,14 @@ pub(crate) struct Slots {
     /// Requests in flight whose handles are gone.
     orphans: Vec<u32>,
     direct: usize,
+    /// Threads that wait for another one's [`Delivery`].
+    pub(crate) awaiting: usize,
 }
 
 impl Slots {
     pub(crate) fn new(count: u32) -> Slots {
         let owners = (0..count).map(|_| None).collect();
-        Slots { free: (0..count).rev().collect(), owners, orphans: Vec::new(), direct: 0 }
+        Slots { free: (0..count).rev().collect(), owners, orphans: Vec::new(), direct: 0, awaiting: 0 }
     }
 
     /// How many requests can be in flight.
@@ -67,7 +85,8 @@ impl Slots {
     /// A word for this call of the group.
     pub(crate) fn take(&mut self, group: u64, instance: u64) -> Option<u32> {
         let slot = self.free.pop()?;
-        self.owners[slot as usize] = Some(Owned { group, instance, lent: Lent::Shared, fold: None });
+        self.owners[slot as usize] =
+            Some(Owned { group, instance, lent: Lent::Shared, fold: None, delivery: Delivery::Due });
         Some(slot)
     }
 
@@ -85,9 +104,16 @@ impl Slots {
         }
     }
 
-    /// Which call of its group a word is in use for.
-    pub(crate) fn instance(&self, slot: u32) -> u64 {
-        self.owners[slot as usize].as_ref().expect("a word in use").instance
+    /// The group, and which call of it a word is in use for.
+    pub(crate) fn call(&self, slot: u32) -> (u64, u64) {
+        let owner = self.owners[slot as usize].as_ref().expect("a word in use");
+        (owner.group, owner.instance)
+    }
+
+    /// How far the end of this call is, if the word is still in use for it.
+    pub(crate) fn delivery(&mut self, slot: u32, call: (u64, u64)) -> Option<&mut Delivery> {
+        let owner = self.owners[slot as usize].as_mut().filter(|owner| (owner.group, owner.instance) == call)?;
+        Some(&mut owner.delivery)
     }
 
     /// Takes the buffers out: nothing is done with them from here any more.
@@ -168,10 +194,13 @@ impl Slots {
         self.orphans.extract_if(.., |slot| ended(*slot)).collect()
     }
 
-    /// The words in use for a group.
-    pub(crate) fn of_group(&self, group: u64) -> Vec<u32> {
-        let owned = self.owners.iter().zip(0..).filter(|(owner, _)| owner.as_ref().is_some_and(|o| o.group == group));
-        owned.map(|(_, slot)| slot).collect()
+    /// The words in use for a group, each with the number of its call.
+    pub(crate) fn of_group(&self, group: u64) -> Vec<(u32, u64)> {
+        let of_it = |(owner, slot): (&Option<Owned>, u32)| match owner {
+            Some(owner) if owner.group == group => Some((slot, owner.instance)),
+            Some(_) | None => None,
+        };
+        self.owners.iter().zip(0..).filter_map(of_it).collect()
     }
 }
 
@@ -183,7 +212,7 @@ mod tests {
     fn words_go_round_and_orphans_leave_when_ended() {
         let mut slots = Slots::new(2);
         assert_eq!((slots.take(7, 1), slots.take(8, 1), slots.take(7, 2)), (Some(0), Some(1), None));
-        assert_eq!(slots.of_group(7), [0]);
+        assert_eq!(slots.of_group(7), [(0, 1)]);
         slots.orphan(0);
         assert!(slots.ended_orphans(|_| false).is_empty());
         assert_eq!(slots.ended_orphans(|slot| slot == 0), [0]);

@@ -154,6 +154,11 @@ pub struct Recorder {
 }
 
 impl Recorder {
+    /// Whether this process is the one that records.
+    pub(crate) fn owned(&self) -> Result<(), Error> {
+        self.tagged.posting.attachment.parts().map(drop)
+    }
+
     /// Records a message to rank `to`. The n-th of a tag that a call sends is the n-th of the tag that the same call of
     /// rank `to` receives; both must name the same bytes.
     pub fn send(&mut self, to: u32, tag: u32, buffer: *const u8, bytes: u64) -> Result<(), Error> {
@@ -211,11 +216,12 @@ impl Recorder {
         let recording = Recording { program: Arc::new(program), reductions };
         let pieces = memory.pieces.iter().map(|&(address, length)| (address as u64, length as u64)).collect();
         let encoded = RecordedMemory { recording, pieces }.encode();
-        let sealed = seal_bytes("outboard-recording", &encoded)?;
         let number = {
             let mut last = lock(&tagged.recordings);
+            // Also of one that fails from here on: messages are known by the number that the others count to.
             *last += 1;
             let (group, recording) = (tagged.posting.group, *last);
+            let sealed = seal_bytes("outboard-recording", &encoded)?;
             let request = attach::Request::Record { group, recording, bytes: encoded.len() as u64 };
             // Held, so that recordings of several threads come in the order of their numbers.
             parts.connection.order(&request, &[sealed.as_fd()])?;
@@ -302,6 +308,11 @@ pub struct Recorded {
 }
 
 impl Recorded {
+    /// Whether this process is the one that has recorded.
+    pub(crate) fn owned(&self) -> Result<(), Error> {
+        self.tagged.posting.attachment.parts().map(drop)
+    }
+
     /// Does all that was recorded, once more: one entry in the ring (GP-5). The n-th call meets the n-th calls of the
     /// other ranks, at whatever time and in whatever order among other calls they come. Calls of one recording are done
     /// one after the other. Never blocks.
@@ -343,6 +354,7 @@ impl Recorded {
         parts.wait_until(None, None, || !calls.iter().any(|call| self.in_flight(parts, *call)))?;
         parts.tend();
         let (group, recording) = (self.tagged.posting.group, self.number);
+        parts.settle(group, &calls);
         match parts.connection.order(&attach::Request::FreeRecording { group, recording }, &[]) {
             // Gone with its group.
             Err(Error::Service { status: outboard_shm::status::Status::Argument, .. }) => Ok(()),

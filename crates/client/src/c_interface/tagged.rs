@@ -1,7 +1,8 @@
 //! The functions of `outboard.h` that send, receive and record.
 
 use super::reductions::reduction;
-use super::{borrow, borrow_mut, hand_out, place};
+use super::{borrow, borrow_mut, hand_out};
+use crate::error::Error;
 use crate::group::Group;
 use crate::request::Request;
 use crate::tagged::{Recorded, Recorder};
@@ -16,6 +17,17 @@ posts! {
     };
 }
 
+/// A recorder of this process and not of its parent.
+///
+/// # Safety
+/// As of [`borrow_mut`].
+unsafe fn owned<'a>(recorder: *mut Recorder) -> Result<&'a mut Recorder, Error> {
+    // SAFETY: the caller's promise.
+    let recorder = unsafe { borrow_mut(recorder, "recorder") }?;
+    recorder.owned()?;
+    Ok(recorder)
+}
+
 functions! {
     extern "C" fn outboard_record_begin(group: *mut Group, recorder: *mut *mut Recorder) {
         hand_out(recorder, "recorder", || {
@@ -28,41 +40,41 @@ functions! {
     extern "C" fn outboard_record_send(
         recorder: *mut Recorder, to: u32, tag: u32, buffer: *const c_void, bytes: u64
     ) {
-        borrow_mut(recorder, "recorder")?.send(to, tag, buffer.cast(), bytes)
+        owned(recorder)?.send(to, tag, buffer.cast(), bytes)
     }
 
     extern "C" fn outboard_record_receive(
         recorder: *mut Recorder, from: u32, tag: u32, buffer: *mut c_void, bytes: u64
     ) {
-        borrow_mut(recorder, "recorder")?.receive(from, tag, buffer.cast(), bytes)
+        owned(recorder)?.receive(from, tag, buffer.cast(), bytes)
     }
 
     extern "C" fn outboard_record_copy(
         recorder: *mut Recorder, from: *const c_void, into: *mut c_void, bytes: u64
     ) {
-        borrow_mut(recorder, "recorder")?.copy(from.cast(), into.cast(), bytes)
+        owned(recorder)?.copy(from.cast(), into.cast(), bytes)
     }
 
     extern "C" fn outboard_record_reduce(
         recorder: *mut Recorder, from: *const c_void, into: *mut c_void, count: u64, op: c_int, element: c_int
     ) {
-        borrow_mut(recorder, "recorder")?.reduce(reduction(op, element)?, from.cast(), into.cast(), count)
+        owned(recorder)?.reduce(reduction(op, element)?, from.cast(), into.cast(), count)
     }
 
     extern "C" fn outboard_record_barrier(recorder: *mut Recorder) {
-        borrow_mut(recorder, "recorder")?.barrier();
+        owned(recorder)?.barrier();
         Ok(())
     }
 
     extern "C" fn outboard_record_end(recorder: *mut Recorder, recorded: *mut *mut Recorded) {
-        hand_out(recorded, "recorded", || {
-            place(recorder, "recorder")?;
-            Box::from_raw(recorder).end()
-        })
+        owned(recorder)?;
+        // Also where there is no place for it: the other ranks count it.
+        let ended = Box::from_raw(recorder).end();
+        hand_out(recorded, "recorded", || ended)
     }
 
     extern "C" fn outboard_record_discard(recorder: *mut Recorder) {
-        place(recorder, "recorder")?;
+        owned(recorder)?;
         drop(Box::from_raw(recorder));
         Ok(())
     }
@@ -72,7 +84,8 @@ functions! {
     }
 
     extern "C" fn outboard_recorded_free(recorded: *mut Recorded) {
-        place(recorded, "recorded")?;
+        // In a child the handle stays, to be refused again.
+        borrow(recorded, "recorded")?.owned()?;
         Box::from_raw(recorded).free()
     }
 }

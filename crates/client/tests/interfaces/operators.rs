@@ -220,6 +220,31 @@ fn a_request_dropped_early_still_combines() {
     assert_eq!(receives, [[7; 64]; 2]);
 }
 
+/// Destroying the group gives the buffers back, also those of requests that are still held: nothing is written later.
+#[test]
+fn a_group_that_is_gone_leaves_the_buffers_alone() {
+    for reach in [Reach::All, Reach::None] {
+        let service = FakeService::start(Behaviour { reach, ..Behaviour::default() });
+        let world = world(&service, 2);
+        let (operator, watch) = watched();
+        let (mut combined, mut gathered) = ([[0; 64]; 2], [[0; 64]; 2]);
+        let mut requests = post(&world, &operator, &mut combined);
+        for ((_, group), receive) in world.iter().zip(&mut gathered) {
+            requests.push(crate::rank::post(group, &[5; 32], receive).unwrap());
+        }
+        drop(operator);
+        world.into_iter().for_each(|(_, group)| group.destroy().unwrap());
+        assert!(watch.upgrade().is_none());
+        assert_eq!((combined, gathered), ([[7; 64]; 2], [[5; 64]; 2]));
+        (combined, gathered) = ([[0; 64]; 2], [[0; 64]; 2]);
+        for request in &mut requests {
+            assert_eq!(request.wait(None), Some(Ok(())), "its result stays");
+        }
+        drop(requests);
+        assert_eq!((combined, gathered), ([[0; 64]; 2], [[0; 64]; 2]));
+    }
+}
+
 /// A request that waits in vain combines nothing yet; an operator that panics fails its request alone.
 #[test]
 fn an_operator_that_panics_fails_its_request() {

@@ -2,7 +2,7 @@
 
 use crate::support::conformance::{self, Service};
 use crate::support::refusable::Calls;
-use crate::support::{Daemon, again};
+use crate::support::{Daemon, Rank, SCENARIO, again};
 
 /// What is refused to the daemon, so that cross-memory access, the memory descriptor or staging is left.
 const WAYS: [&[Calls]; 3] = [&[], &[Calls::CrossMemory], &[Calls::CrossMemory, Calls::Descriptor]];
@@ -25,6 +25,21 @@ fn starts_of_one_recording_follow_one_another() {
         refused.iter().for_each(|&calls| daemon.refuse(calls, libc::EPERM));
         conformance::starts_follow_one_another(&daemon.into());
     }
+}
+
+/// A rank without a descriptor for a recording has no part in it, and the next one meets those of the others.
+#[test]
+fn a_recording_that_fails_counts() {
+    let daemon = Daemon::start(&[]);
+    Rank::spawn(again().env(SCENARIO, "unrecorded").env("OUTBOARD_SOCKET", daemon.socket())).finish();
+}
+
+/// One thread posts until no request is left, while another calls a recording whose memory is staged (GP-9).
+#[test]
+fn threads_that_record_and_post_wait_for_one_another_in_one_order() {
+    let mut daemon = Daemon::start_refusable(again(), &[]);
+    [Calls::CrossMemory, Calls::Descriptor].into_iter().for_each(|calls| daemon.refuse(calls, libc::EPERM));
+    Rank::spawn(again().env(SCENARIO, "posting-threads").env("OUTBOARD_SOCKET", daemon.socket())).finish();
 }
 
 #[test]

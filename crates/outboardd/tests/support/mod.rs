@@ -22,7 +22,7 @@ mod survivors;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::Instant;
 
@@ -343,7 +343,12 @@ pub(crate) fn ranks_by(command: impl Fn() -> Command, scenario: &str, daemon: &D
 
 /// That many ranks of this process in a group.
 pub(crate) fn group(daemon: &Daemon, ranks: u32) -> Vec<Group> {
-    let contexts: Vec<_> = (0..ranks).map(|_| Context::attach(Some(&daemon.socket())).expect("room")).collect();
+    group_at(Some(&daemon.socket()), ranks)
+}
+
+/// The same at this socket, or the one of the environment.
+pub(crate) fn group_at(socket: Option<&Path>, ranks: u32) -> Vec<Group> {
+    let contexts: Vec<_> = (0..ranks).map(|_| Context::attach(socket).expect("room")).collect();
     let offers: Vec<u8> = contexts.iter().flat_map(|context| *context.offer().expect("an offer")).collect();
     std::thread::scope(|scope| {
         let make = |(context, rank): (&Context, u32)| context.create_group(&offers, ranks, rank).expect("it is made");

@@ -1,5 +1,8 @@
 //! Recorded groups and single messages as the ranks of the tests call them (GP-1, GP-2, GP-8).
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+
 use outboard::{Context, Group, Recorded, Request, Status};
 use outboard_plan::{Element, Operator, Reduction};
 
@@ -229,6 +232,72 @@ pub(crate) fn crossed(group: &Group) {
         requests.into_iter().for_each(end);
     }
     assert!(buffers[1] == block(peer, 0, bytes) && buffers[3] == block(peer, 2, bytes));
+}
+
+/// Rank 1's first recording finds no descriptor; both ranks make another and call it.
+pub(crate) fn unrecorded() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let groups = super::group_at(None, 2);
+    let (sent, mut received) = ([[1u8; 8], [2; 8]], [0u8; 8]);
+    let sends = |bytes: &[u8; 8]| {
+        let mut recorder = groups[0].record();
+        recorder.send(1, 3, bytes.as_ptr(), 8).expect("a rank");
+        recorder.end().expect("recorded")
+    };
+    let mut receives = || {
+        let mut recorder = groups[1].record();
+        recorder.receive(0, 3, received.as_mut_ptr(), 8).expect("a rank");
+        recorder.end()
+    };
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..limit }).expect("it may be lowered");
+    let refused = receives().expect_err("no descriptor is left");
+    setrlimit(Resource::Nofile, limit).expect("it may be raised again");
+    assert_eq!(refused.status(), Status::Resource, "{refused}");
+    let (_first, second, third) = (sends(&sent[0]), sends(&sent[1]), receives().expect("recorded"));
+    [call(&second), call(&third)].into_iter().for_each(end);
+    assert_eq!(received, sent[1]);
+}
+
+/// One thread calls a recording of staged memory, another posts receives until it may not, both on one group.
+pub(crate) fn posting_threads() {
+    let (done, ended) = mpsc::channel();
+    std::thread::spawn(move || {
+        post_and_call();
+        done.send(())
+    });
+    ended.recv_timeout(LIMIT).expect("neither holds the other up");
+}
+
+fn post_and_call() {
+    let groups = super::group_at(None, 2);
+    let (from, mut into) = (vec![7u8; 1 << 20], vec![0u8; 1 << 20]);
+    let mut recorder = groups[0].record();
+    recorder.copy(from.as_ptr(), into.as_mut_ptr(), from.len() as u64).expect("apart");
+    let recorded = recorder.end().expect("recorded");
+    let room = Box::leak(Box::new([0u8; 8]));
+    let (group, enough) = (&groups[0], AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !enough.load(Ordering::Relaxed) {
+                // SAFETY: the room is there until the process ends, and nobody sends. A receive that is dropped stays
+                // in flight.
+                drop(unsafe { group.ireceive(1, 0, room.as_mut_ptr(), 8) });
+            }
+        });
+        let mut refused = 0;
+        while refused < 200 {
+            // SAFETY: the buffers are there until the request has ended.
+            match unsafe { recorded.call() } {
+                Ok(request) => end(request),
+                Err(_) => refused += 1,
+            }
+        }
+        enough.store(true, Ordering::Relaxed);
+    });
+    assert!(into == from);
+    // The receives never end.
+    std::mem::forget((recorded, groups));
 }
 
 fn send(group: &Group, to: usize, tag: u32, buffer: &[u8]) -> Request {

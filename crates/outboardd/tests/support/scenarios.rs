@@ -57,6 +57,8 @@ fn without_world(name: &str) -> Option<fn()> {
         "full" => full,
         "without-descriptors" => without_descriptors,
         "without-memory" => without_memory,
+        "unrecorded" => recorded::unrecorded,
+        "posting-threads" => recorded::posting_threads,
         "outlives" => outlives,
         "beyond" => beyond,
         "thief" => thief,

@@ -13,11 +13,11 @@ use outboard_plan::{Buffer, Op, Program, Rank, Reduction, Span};
 use super::run;
 
 /// Most steps that one rank may have recorded on one group at once, in all recordings together.
-pub const MAX_HELD_STEPS: usize = 1 << 20;
+pub(crate) const MAX_HELD_STEPS: usize = 1 << 20;
 /// Most steps of one recording, which is taken in, called and forgotten at once: others wait meanwhile.
 pub const MAX_STEPS: usize = 1 << 16;
 /// Most recordings that one rank may have on one group at once.
-pub const MAX_RECORDINGS: usize = 4096;
+pub(crate) const MAX_RECORDINGS: usize = 4096;
 /// Dependencies that a step may have on average.
 const MAX_FOLLOWED: usize = 32;
 

@@ -8,12 +8,20 @@
 enum { BYTES = 5000 };
 
 static void child_is_refused(outboard_context *context, outboard_group *group) {
+    outboard_recorder *recorder;
+    EXPECT(outboard_record_begin(group, &recorder) == OUTBOARD_OK);
     pid_t child = fork();
     EXPECT(child >= 0);
     if (child == 0) {
         uint32_t rank;
+        uint64_t most;
         outboard_context *own;
+        outboard_recorded *recorded;
         EXPECT(outboard_group_rank(group, &rank) == OUTBOARD_ERR_FORKED);
+        EXPECT(outboard_group_reduction_most(group, &most) == OUTBOARD_ERR_FORKED);
+        EXPECT(outboard_record_barrier(recorder) == OUTBOARD_ERR_FORKED);
+        EXPECT(outboard_record_end(recorder, &recorded) == OUTBOARD_ERR_FORKED);
+        EXPECT(outboard_record_discard(recorder) == OUTBOARD_ERR_FORKED);
         EXPECT(outboard_group_destroy(group) == OUTBOARD_ERR_FORKED);
         EXPECT(outboard_detach(context) == OUTBOARD_ERR_FORKED);
         EXPECT(strstr(outboard_last_error(), "parent process") != NULL);
@@ -25,6 +33,7 @@ static void child_is_refused(outboard_context *context, outboard_group *group) {
     int status;
     EXPECT(waitpid(child, &status, 0) == child);
     EXPECT(status == 0);
+    EXPECT(outboard_record_discard(recorder) == OUTBOARD_OK);
 }
 
 static void attaches_once(outboard_context **context) {
