@@ -62,16 +62,18 @@ static bool tries(void)
     return mode == ADAPTIVE || mode == LEARN;
 }
 
-bool choice_agree(bool heeded)
+bool choice_agree(bool heeded, bool *same_build)
 {
     const char *word = getenv("OUTBOARD_CHOICE"), *report = getenv("OUTBOARD_MPI_REPORT");
-    int rank, agreed[2] = {ADAPTIVE, report != NULL && report[0] != '\0'};
+    int rank;
+    unsigned agreed[3] = {ADAPTIVE, report != NULL && report[0] != '\0', SHIM_BUILD};
     PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
     if (rank == 0 && heeded && word != NULL && word[0] != '\0')
-        agreed[0] = (int)mode_of(word);
+        agreed[0] = mode_of(word);
     tree_broadcast(agreed, sizeof agreed);
     mode = (enum mode)agreed[0];
     report_wanted = agreed[1] != 0;
+    *same_build = agreed[2] == SHIM_BUILD;
     return mode == LEAVE_NATIVE;
 }
 

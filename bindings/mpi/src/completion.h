@@ -27,10 +27,11 @@ struct completion {
 
 /* False when none of the requests is offloaded or timed: the call is MPI's alone. Sleeps where all are offloaded. */
 bool completion_begin(struct completion *completion, int count, const MPI_Request *requests, enum patience patience);
-/* Turns the outcome of the PMPI_ call into that of the MPI_ call. */
-int completion_end_one(struct completion *completion, int outcome, MPI_Status *status);
-/* The statuses are those of the requests at `indices`, or of all requests in their order where that is NULL. */
-int completion_end_some(struct completion *completion, int outcome, int count, const int *indices,
+/* Turns the outcome of the PMPI_ call into that of the MPI_ call. The request at `index` has completed, or none where
+ * there is none such. */
+int completion_end_one(struct completion *completion, int outcome, int index, MPI_Status *status);
+/* So many have completed, those at `indices`, or the first where that is NULL; the statuses are theirs. */
+int completion_end_some(struct completion *completion, int outcome, int done, const int *indices,
                         MPI_Status *statuses);
 /* The sleeping and the timing alone, for the Fortran names. */
 void completion_begin_fortran(struct completion *completion, int count, const MPI_Fint *requests,

@@ -173,8 +173,9 @@ CONSTRUCTORS_WITH_LOGICALS(CONSTRUCTOR_F08)
     FORTRAN(lower, upper, (MPI_Fint * comm, MPI_Fint * ierr))                                                          \
     {                                                                                                                  \
         HIDDEN(lower);                                                                                                 \
-        group_drain_comm(PMPI_Comm_f2c(*comm));                                                                        \
+        MPI_Comm outer = group_leaves(PMPI_Comm_f2c(*comm));                                                           \
         next(comm, ierr);                                                                                              \
+        group_left(outer);                                                                                             \
     }
 
 DESTRUCTOR(comm_free, COMM_FREE)

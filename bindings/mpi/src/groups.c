@@ -8,6 +8,7 @@
  */
 #define _GNU_SOURCE
 #include <limits.h>
+#include <locale.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +19,8 @@
 
 static outboard_context *context;
 static int group_keyval = MPI_KEYVAL_INVALID;
+/* The communicator that this thread frees: what its callbacks call on it enters it no more. */
+static _Thread_local MPI_Comm leaving;
 
 outboard_context *shim_context(void)
 {
@@ -48,10 +51,18 @@ static int forget_group(MPI_Comm comm, int keyval, void *attribute, void *extra)
     return MPI_SUCCESS;
 }
 
-void group_drain_comm(MPI_Comm comm)
+MPI_Comm group_leaves(MPI_Comm comm)
 {
+    MPI_Comm outer = leaving;
     if (group_of(comm) != NULL)
         requests_drain(comm);
+    leaving = comm;
+    return outer;
+}
+
+void group_left(MPI_Comm outer)
+{
+    leaving = outer;
 }
 
 static void out_of_memory(int ranks)
@@ -65,7 +76,8 @@ struct group *group_of_call(MPI_Comm comm)
 {
     struct group *group = group_of(comm);
     int inter = 1, ranks = 0;
-    if (group != NULL || context == NULL || comm == MPI_COMM_NULL || PMPI_Comm_test_inter(comm, &inter) != MPI_SUCCESS)
+    if (group != NULL || context == NULL || comm == MPI_COMM_NULL || comm == leaving ||
+        PMPI_Comm_test_inter(comm, &inter) != MPI_SUCCESS)
         return group;
     PMPI_Comm_size(comm, &ranks);
     group = calloc(1, sizeof *group);
@@ -219,6 +231,24 @@ void group_drop(struct group *own)
 
 /* ---- the process ---- */
 
+/* Numbers in files have a point, whatever the program's locale has. */
+struct numbers {
+    locale_t plain, before;
+};
+
+static struct numbers numbers_begin(void)
+{
+    locale_t plain = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0);
+    return (struct numbers){plain, uselocale(plain)};
+}
+
+static void numbers_end(struct numbers numbers)
+{
+    uselocale(numbers.before);
+    if (numbers.plain != (locale_t)0)
+        freelocale(numbers.plain);
+}
+
 static bool right_mpi(char *why, size_t bytes)
 {
     char version[MPI_MAX_LIBRARY_VERSION_STRING], built[32];
@@ -229,6 +259,21 @@ static bool right_mpi(char *why, size_t bytes)
         return true;
     snprintf(why, bytes, "this shim was built for %sx, the program runs on %.40s; load the shim of that version", built,
              version);
+    return false;
+}
+
+/* Handles of another MPI library mean nothing to the one that this shim was built for, so nothing can be agreed on. */
+static bool open_mpi(void)
+{
+    char version[MPI_MAX_LIBRARY_VERSION_STRING];
+    int length;
+    PMPI_Get_library_version(version, &length);
+    if (strncmp(version, "Open MPI v", strlen("Open MPI v")) == 0)
+        return true;
+    const char *rank = getenv("PMI_RANK");
+    if (rank == NULL || strcmp(rank, "0") == 0)
+        fprintf(stderr, "outboard: collectives run natively: the program runs on %.40s, and the shim is for Open MPI\n",
+                version);
     return false;
 }
 
@@ -295,14 +340,19 @@ void shim_start(void)
 {
     int ranks;
     char why[SHIM_SENTENCE] = "";
+    bool same_build;
+    if (!open_mpi())
+        return;
     PMPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    bool off = switched_off(), native = choice_agree(!off);
+    bool off = switched_off(), native = choice_agree(!off, &same_build);
     if (ranks < 2 || native) {
         report_start(native ? "OUTBOARD_CHOICE=native" : "one rank");
         return;
     }
     /* Switched off: no warning, but all ranks hear of it, wherever the variable is set. */
-    bool ready = !off && get_ready(why, sizeof why);
+    if (!off && !same_build)
+        snprintf(why, sizeof why, "the shim here is another build than that of rank 0; install one on all hosts");
+    bool ready = !off && same_build && get_ready(why, sizeof why);
     if (!agree(ready, why, sizeof why)) {
         detach();
         report_start(why[0] != '\0' ? why : "OUTBOARD_MPI=off");
@@ -310,7 +360,9 @@ void shim_start(void)
     }
     hosts_find();
     report_start(NULL);
+    struct numbers numbers = numbers_begin();
     choice_start();
+    numbers_end(numbers);
     struct group *world = group_of_call(MPI_COMM_WORLD);
     if (group_may_have(world))
         group_make(world);
@@ -318,6 +370,7 @@ void shim_start(void)
 
 void shim_stop(void)
 {
+    struct numbers numbers = numbers_begin();
     if (context != NULL) {
         requests_drain(MPI_COMM_NULL);
         /* No rank detaches while another still waits for a collective. */
@@ -331,4 +384,5 @@ void shim_stop(void)
     }
     report_write();
     ledger_stop();
+    numbers_end(numbers);
 }

@@ -48,6 +48,12 @@ int MPI_Free_mem(void *base)
 
 /* ---- completion ---- */
 
+/* What an MPI function has answered; a place for an answer that is NULL is an error of the program's. */
+static int answered(const int *answer)
+{
+    return answer == NULL ? 0 : *answer;
+}
+
 #define COMPLETION(name, count, patience, parameters, arguments, end)                                                  \
     int MPI_##name parameters                                                                                          \
     {                                                                                                                  \
@@ -59,32 +65,34 @@ int MPI_Free_mem(void *base)
     }
 
 COMPLETION(Wait, 1, WAIT_ALL, (MPI_Request * requests, MPI_Status *status), (requests, status),
-           completion_end_one(&call, outcome, status))
+           completion_end_one(&call, outcome, 0, status))
 
 COMPLETION(Test, 1, TEST, (MPI_Request * requests, int *flag, MPI_Status *status), (requests, flag, status),
-           completion_end_one(&call, outcome, status))
+           completion_end_one(&call, outcome, answered(flag) ? 0 : MPI_UNDEFINED, status))
 
 COMPLETION(Waitany, count, WAIT_ANY, (int count, MPI_Request requests[], int *index, MPI_Status *status),
-           (count, requests, index, status), completion_end_one(&call, outcome, status))
+           (count, requests, index, status), completion_end_one(&call, outcome, answered(index), status))
 
 COMPLETION(Testany, count, TEST, (int count, MPI_Request requests[], int *index, int *flag, MPI_Status *status),
-           (count, requests, index, flag, status), completion_end_one(&call, outcome, status))
+           (count, requests, index, flag, status),
+           completion_end_one(&call, outcome, answered(flag) ? answered(index) : MPI_UNDEFINED, status))
 
 COMPLETION(Waitall, count, WAIT_ALL, (int count, MPI_Request requests[], MPI_Status statuses[]),
            (count, requests, statuses), completion_end_some(&call, outcome, count, NULL, statuses))
 
 COMPLETION(Testall, count, TEST, (int count, MPI_Request requests[], int *flag, MPI_Status statuses[]),
-           (count, requests, flag, statuses), completion_end_some(&call, outcome, count, NULL, statuses))
+           (count, requests, flag, statuses),
+           completion_end_some(&call, outcome, answered(flag) ? count : 0, NULL, statuses))
 
 COMPLETION(Waitsome, count, WAIT_ANY,
            (int count, MPI_Request requests[], int *outcount, int indices[], MPI_Status statuses[]),
            (count, requests, outcount, indices, statuses),
-           completion_end_some(&call, outcome, *outcount, indices, statuses))
+           completion_end_some(&call, outcome, answered(outcount), indices, statuses))
 
 COMPLETION(Testsome, count, TEST,
            (int count, MPI_Request requests[], int *outcount, int indices[], MPI_Status statuses[]),
            (count, requests, outcount, indices, statuses),
-           completion_end_some(&call, outcome, *outcount, indices, statuses))
+           completion_end_some(&call, outcome, answered(outcount), indices, statuses))
 
 /* ---- persistent requests ---- */
 
@@ -126,8 +134,10 @@ CONSTRUCTORS_WITH_LOGICALS(CONSTRUCTOR)
 #define DESTRUCTOR(name)                                                                                               \
     int MPI_Comm_##name(MPI_Comm *comm)                                                                                \
     {                                                                                                                  \
-        group_drain_comm(*comm);                                                                                       \
-        return PMPI_Comm_##name(comm);                                                                                 \
+        MPI_Comm outer = group_leaves(*comm);                                                                          \
+        int outcome = PMPI_Comm_##name(comm);                                                                          \
+        group_left(outer);                                                                                             \
+        return outcome;                                                                                                \
     }
 
 DESTRUCTOR(free)

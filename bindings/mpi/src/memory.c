@@ -14,6 +14,8 @@
 /* Above this, proving that a constructed type is plain memory costs more than it is worth: it is packed. */
 #define PROOF_LIMIT ((uint64_t)16 << 20)
 #define BOUNCES_KEPT 4
+/* Larger ones go back at once: the program may want the memory. */
+#define BOUNCE_KEPT_BYTES ((size_t)64 << 20)
 
 static int solid_keyval = MPI_KEYVAL_INVALID;
 static char known_solid, known_scattered;
@@ -164,18 +166,25 @@ static void bounce_release(struct bounce *bounce)
         scratch_give(bounce);
 }
 
+/* Takes the smallest of those kept that has as many bytes out of the list. */
+static struct bounce *smallest_kept(size_t bytes)
+{
+    struct bounce **least = NULL;
+    for (struct bounce **at = &kept; *at != NULL; at = &(*at)->next)
+        if ((*at)->bytes >= bytes && (least == NULL || (*at)->bytes < (*least)->bytes))
+            least = at;
+    if (least == NULL)
+        return NULL;
+    struct bounce *taken = *least;
+    *least = taken->next;
+    kept_count--;
+    return taken;
+}
+
 void *bounce_take(size_t bytes)
 {
-    struct bounce *fit = NULL;
     pthread_mutex_lock(&bounce_lock);
-    for (struct bounce **at = &kept; *at != NULL; at = &(*at)->next) {
-        if ((*at)->bytes >= bytes) {
-            fit = *at;
-            *at = fit->next;
-            kept_count--;
-            break;
-        }
-    }
+    struct bounce *fit = smallest_kept(bytes);
     pthread_mutex_unlock(&bounce_lock);
     if (fit != NULL)
         return fit->memory;
@@ -191,28 +200,19 @@ void *bounce_take(size_t bytes)
     return made->memory;
 }
 
-/* Takes the smallest of those kept out of the list. */
-static struct bounce *smallest_kept(void)
-{
-    struct bounce **least = &kept;
-    for (struct bounce **at = &kept; *at != NULL; at = &(*at)->next)
-        if ((*at)->bytes < (*least)->bytes)
-            least = at;
-    struct bounce *taken = *least;
-    *least = taken->next;
-    kept_count--;
-    return taken;
-}
-
 void bounce_give(void *memory)
 {
     struct bounce *bounce = moved(memory, -(int64_t)offsetof(struct bounce, memory)), *surplus = NULL;
+    if (bounce->bytes > BOUNCE_KEPT_BYTES) {
+        bounce_release(bounce);
+        return;
+    }
     pthread_mutex_lock(&bounce_lock);
     bounce->next = kept;
     kept = bounce;
     kept_count++;
     if (kept_count > BOUNCES_KEPT)
-        surplus = smallest_kept();
+        surplus = smallest_kept(0);
     pthread_mutex_unlock(&bounce_lock);
     if (surplus != NULL)
         bounce_release(surplus);

@@ -431,6 +431,7 @@ static void replace(int at, const char *text, size_t length)
 {
     char draft[64];
     snprintf(draft, sizeof draft, ".draft.%ld.tsv", (long)getpid());
+    unlinkat(at, draft, 0); /* of a run with this number that was killed */
     int to = openat(at, draft, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (to < 0) {
         refuse("cannot write: %s", strerror(errno));

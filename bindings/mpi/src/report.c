@@ -177,10 +177,10 @@ void report_write(void)
     const char *path = getenv("OUTBOARD_MPI_REPORT");
     int rank, ranks;
     unsigned long long mine[FIELDS], *all = NULL;
-    PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    PMPI_Comm_size(MPI_COMM_WORLD, &ranks);
     if (!report_wanted)
         return;
+    PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    PMPI_Comm_size(MPI_COMM_WORLD, &ranks);
     add(SAVED, (uint64_t)(int64_t)(ledger_saved() * 1e9));
     for (int field = 0; field < FIELDS; field++)
         mine[field] = atomic_load(&fields[field]);

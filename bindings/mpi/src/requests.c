@@ -452,11 +452,15 @@ bool completion_begin(struct completion *completion, int count, const MPI_Reques
     return true;
 }
 
-/* Failures of persistent requests, of which MPI has no query function: each is told once. */
-static void collect_failures(struct completion *completion)
+/* Failures of persistent requests, of which MPI has no query function: each is told once, by the call that completes
+ * it. */
+static void collect_failures(struct completion *completion, int done, const int *indices)
 {
     pthread_mutex_lock(&lock);
-    for (int i = 0; i < completion->count; i++) {
+    for (int at = 0; at < done; at++) {
+        int i = indices == NULL ? at : indices[at];
+        if (i < 0 || i >= completion->count)
+            continue; /* MPI_UNDEFINED */
         struct op *op = completion->before[i] == MPI_REQUEST_NULL ? NULL : known(completion->before[i]);
         if (op == NULL || op->again == NULL || !atomic_load(&op->ended) || op_failure(op) == MPI_SUCCESS)
             continue;
@@ -471,10 +475,10 @@ static void collect_failures(struct completion *completion)
     pthread_mutex_unlock(&lock);
 }
 
-static void completion_close(struct completion *completion)
+static void completion_close(struct completion *completion, int done, const int *indices)
 {
     current = completion->outer;
-    collect_failures(completion);
+    collect_failures(completion, done, indices);
     double seconds = PMPI_Wtime() - completion->began;
     report_waited(seconds);
     for (int i = 0; completion->timed && i < completion->count; i++)
@@ -488,9 +492,9 @@ static void completion_release(struct completion *completion)
         free(completion->before);
 }
 
-int completion_end_one(struct completion *completion, int outcome, MPI_Status *status)
+int completion_end_one(struct completion *completion, int outcome, int index, MPI_Status *status)
 {
-    completion_close(completion);
+    completion_close(completion, 1, &index);
     completion_release(completion);
     if (completion->failures == 0)
         return outcome;
@@ -500,11 +504,11 @@ int completion_end_one(struct completion *completion, int outcome, MPI_Status *s
 }
 
 /* Several requests at once: MPI_ERR_IN_STATUS, the handler called once. */
-int completion_end_some(struct completion *completion, int outcome, int count, const int *indices,
+int completion_end_some(struct completion *completion, int outcome, int done, const int *indices,
                         MPI_Status *statuses)
 {
-    completion_close(completion);
-    for (int i = 0; completion->failures > 0 && statuses != MPI_STATUSES_IGNORE && i < count; i++) {
+    completion_close(completion, done, indices);
+    for (int i = 0; completion->failures > 0 && statuses != MPI_STATUSES_IGNORE && i < done; i++) {
         int code = completion->codes[indices == NULL ? i : indices[i]];
         if (outcome == MPI_SUCCESS || code != MPI_SUCCESS)
             statuses[i].MPI_ERROR = code;

@@ -217,8 +217,8 @@ struct turn {
 };
 
 /* Reads the environment of rank 0, OUTBOARD_CHOICE if it is `heeded`. Collective over MPI_COMM_WORLD. True when every
- * rank is to run natively. */
-bool choice_agree(bool heeded);
+ * rank is to run natively. Says whether rank 0 has a shim of the same sources. */
+bool choice_agree(bool heeded, bool *same_build);
 /* Once all ranks are attached; collective over MPI_COMM_WORLD. Then before communicators go; the same. */
 void choice_start(void);
 void choice_stop(void);
@@ -328,8 +328,9 @@ void group_make(struct group *group);
 struct group *group_of_request(const struct group *like);
 /* Local: the request has gone. Nothing of it is in flight. */
 void group_drop(struct group *own);
-/* Before the communicator goes: ends what is in flight on it. */
-void group_drain_comm(MPI_Comm comm);
+/* Before the communicator goes: ends what is in flight on it. Returns what group_left() is given when it has gone. */
+MPI_Comm group_leaves(MPI_Comm comm);
+void group_left(MPI_Comm outer);
 
 /* ---- communicators.c: the table of communicators ---- */
 

@@ -20,6 +20,7 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <malloc.h>
+#include <locale.h>
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -213,6 +214,7 @@ static void idup(int calls)
 
 int main(int argc, char **argv)
 {
+    setlocale(LC_ALL, "");
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);

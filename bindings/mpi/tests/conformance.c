@@ -294,6 +294,26 @@ static void freed_communicator(void)
     free(receive);
 }
 
+static int call_once_more(MPI_Comm comm, int keyval, void *value, void *extra)
+{
+    (void)keyval;
+    (void)value;
+    (void)extra;
+    return MPI_Barrier(comm);
+}
+
+/* The program's attribute was there first, so its callback comes behind the shim's. */
+static void called_while_freed(void)
+{
+    MPI_Comm dup;
+    int keyval;
+    MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, call_once_more, &keyval, NULL);
+    MPI_Comm_dup(MPI_COMM_WORLD, &dup);
+    MPI_Comm_set_attr(dup, keyval, NULL);
+    use_and_free(dup);
+    MPI_Comm_free_keyval(&keyval);
+}
+
 /* ---- threads ---- */
 
 static void *thread_body(void *comm)
@@ -463,6 +483,7 @@ static const struct {
     {"persistent reductions and barriers", persistent_reductions},
     {"persistent collectives, started again and again", persistent_collectives},
     {"persistent collectives, started in another order on each rank", persistent_in_any_order},
+    {"a callback calls on the communicator that is freed", called_while_freed},
     {"memory of MPI_Alloc_mem", allocated_memory},
     {"two threads on two communicators", two_threads},
     {"left in flight at the end", leave_in_flight},

@@ -69,7 +69,7 @@ int main(int argc, char **argv)
     MPI_Comm_set_errhandler(comm, errhandler);
     int *receive = malloc(3 * (size_t)ranks * sizeof(int));
     if (rank == 0)
-        printf("1..7\n");
+        printf("1..9\n");
 
     post(comm, receive, requests);
     outcome = MPI_Wait(&requests[0], &statuses[0]);
@@ -118,6 +118,37 @@ int main(int argc, char **argv)
     flag = flag && MPI_Wait(&requests[0], MPI_STATUS_IGNORE) == MPI_SUCCESS && handled == 7 && handled_comm == comm;
     MPI_Request_free(&requests[0]);
     tell(flag, "MPI_Wait returns the code of a persistent request once");
+
+    for (int i = 0; i < 2; i++)
+        PERSISTENT_INIT(Allgather)(&rank, 1, MPI_INT, receive + i * ranks, 1, MPI_INT, comm, MPI_INFO_NULL, &requests[i]);
+    MPI_Startall(2, requests);
+    flag = MPI_Waitall(2, requests, MPI_STATUSES_IGNORE) == MPI_SUCCESS;
+    MPI_Startall(2, requests);
+    int first = -1;
+    for (int turn = 0; turn < 2; turn++) {
+        outcome = MPI_Waitany(2, requests, &index, MPI_STATUS_IGNORE);
+        flag = flag && explains(outcome) && index != first && handled == 8 + turn;
+        first = index;
+    }
+    tell(flag, "MPI_Waitany returns the code of each persistent request with its index");
+
+    MPI_Request_free(&requests[1]);
+    MPI_Start(&requests[0]);
+    MPI_Wait(&requests[0], MPI_STATUS_IGNORE);
+    MPI_Start(&requests[0]);
+    MPI_Irecv(&heard, 1, MPI_INT, (rank + 1) % ranks, 2, MPI_COMM_WORLD, &requests[1]);
+    for (flag = 0; !flag;)
+        MPI_Request_get_status(requests[0], &flag, MPI_STATUS_IGNORE);
+    outcome = MPI_Testall(2, requests, &flag, statuses);
+    int early = flag || outcome != MPI_SUCCESS || handled != 9;
+    PMPI_Barrier(MPI_COMM_WORLD);
+    MPI_Send(&rank, 1, MPI_INT, (rank + ranks - 1) % ranks, 2, MPI_COMM_WORLD);
+    for (flag = 0; !flag;)
+        outcome = MPI_Testall(2, requests, &flag, statuses);
+    tell(!early && outcome == MPI_ERR_IN_STATUS && explains(statuses[0].MPI_ERROR) &&
+             statuses[1].MPI_ERROR == MPI_SUCCESS && handled == 10,
+         "MPI_Testall tells of a failed persistent request when all have completed");
+    MPI_Request_free(&requests[0]);
 
     MPI_Errhandler_free(&errhandler);
     MPI_Comm_free(&comm);

@@ -135,6 +135,8 @@ build() { # mpicc: everything this Open MPI runs, in $built
     for program in failing sleeping choices cost; do
       "$1" "${flags[@]}" -rdynamic "$here/$program.c" -o "$built/$program" -pthread -ldl || return 1
     done &&
+"$1" "${flags[@]}" -fPIC -shared "$here/otherwise.c" -o "$built/libotherwise.so" &&
+    make -s -C "$shim" MPICC="$1" OUT="$built/other" BUILD=1 &&
     "$1" "${flags[@]}" "$here/timings.c" "$shim/src/timings.c" -I"$root/crates/client/include" -o "$built/timings" \
       -pthread &&
     "$1" "${flags[@]}" -O2 -ffp-contract=off "$root/examples/pagerank.c" -o "$built/pagerank" -lm
@@ -161,6 +163,30 @@ fortran() { # name, flags...
   choice=adaptive check "$mpi: Fortran, $name, chosen adaptively" natively_or_not "$built/fortran-$name"
 }
 
+only_mpi_names() { # the shim's own do not meet those of the program's libraries
+  ! nm -D --defined-only "$built/liboutboard-mpi.so" | awk '{ print $3 }' | grep -vE '^(MPIX?|mpix?)_|^ompix?_.*_f$'
+}
+
+two_builds() { # rank 0 has another shim than the rest: all run natively
+  local settings=(OUTBOARD_MPI_REPORT="$work/report.json")
+  printf '#!/bin/sh\n[ "$OMPI_COMM_WORLD_RANK" = 0 ] && o=other/\nLD_PRELOAD=%s/${o}liboutboard-mpi.so exec "$@"\n' \
+    "$built" >"$work/either"
+  chmod +x "$work/either"
+  preload='' ranks "$work/either" "$built/conformance" native >"$work/out" 2>"$work/err" &&
+    grep -q '"offloading":false' "$work/report.json" && [ "$(grep -c '^outboard:' "$work/err")" = 1 ] &&
+    grep -q 'rank 1 says: the shim here is another build' "$work/err" && return 0
+  quote "$work/out" "$work/err" "$work/report.json"
+  return 1
+}
+
+otherwise() { # not on Open MPI: the shim asks nothing of it, and says so
+  local settings=(PMI_RANK=0)
+  n=1 preload=$built/libotherwise.so:$built/liboutboard-mpi.so ranks "$built/choices" >"$work/out" 2>"$work/err" &&
+    [ "$(grep -c '^outboard: .* runs on MPICH Version: 4.0, and the shim is for Open MPI' "$work/err")" = 1 ] && return 0
+  quote "$work/out" "$work/err"
+  return 1
+}
+
 faults() { # what only the fake can do
   local failing
   settings=(OUTBOARD_FAKE_FAIL=1) failing='[1-9][0-9]*'
@@ -182,6 +208,9 @@ faults() { # what only the fake can do
   settings=(OUTBOARD_FAKE_ABSENT=2)
   check "$mpi: no service process on one rank, all run natively" \
     warned_once 'rank 2 says: no service process' "$built/conformance" native
+  settings=()
+  check "$mpi: another build on one rank, all run natively" two_builds
+  check "$mpi: on another MPI library the shim does nothing" otherwise
   settings=(OUTBOARD_LIBRARY=/nonexistent/liboutboard.so)
   check "$mpi: no library, all run natively" warned_once 'set OUTBOARD_LIBRARY' "$built/conformance" native
 }
@@ -252,6 +281,14 @@ remembers() { # what is kept of one run for the next
   chmod 600 "$kept/good.tsv"
   settings=(OUTBOARD_CHOICE_FILE="$kept/good.tsv")
   check "$mpi: the file may be elsewhere" chosen allgather blocking offloaded remembered blocking 20
+  mkdir -p "$work/locales"
+  if localedef -i de_DE -f UTF-8 "$work/locales/de_DE.UTF-8" 2>/dev/null; then
+    settings+=(LOCPATH="$work/locales" LC_ALL=de_DE.UTF-8)
+    check "$mpi: and the program's numbers may have a comma" chosen allgather blocking offloaded remembered blocking 20
+    check "$mpi: which those of the report have not" grep -q '"waiting_s":[0-9]*\.' "$work/report.json"
+  else
+    note skip "$mpi: numbers with a comma" "localedef finds no de_DE"
+  fi
   settings=(OUTBOARD_CHOICE_FILE="$kept/bad.tsv")
   sed '1s/\t[0-9a-f]\{16\}\t/\t0123456789abcdef\t/' "$kept/good.tsv" >"$kept/bad.tsv"
   chmod 600 "$kept/bad.tsv"
