@@ -5,8 +5,10 @@
 //! | without rights, and without memory | `commit` | usable: the kernel gives memory at the first touch |
 //! | usable | `purge` | usable, zero and without memory |
 //!
-//! Rights are given only to what is allocated, so that mlockall brings in no page that nobody asked for. After a fork
-//! the child's range is private memory of its own, at the same addresses.
+//! Rights are given only to what is allocated, so that mlockall brings in no page that nobody asked for. A core dump has
+//! what was ever usable and no more: the kernel would give memory to the whole range to write it out. What is purged
+//! stays in it, since each change there would cost the program one of its mappings (`vm.max_map_count`). After a fork the
+//! child's range is private memory of its own, at the same addresses.
 //!
 //! Invariants: the range never moves and is never given back; its memfd has the size of the range for good. Memory
 //! comes from the kernel's own tmpfs, which knows no limit of its own: where there is none left a touch ends as one of
@@ -109,6 +111,8 @@ pub(crate) fn reserve(bytes: usize) -> Result<(), Unavailable> {
     // A child that is made without fork's handlers faults there; it would write to its parent's memory otherwise.
     // SAFETY: our own addresses, which nobody uses yet.
     unsafe { rustix::mm::madvise(start, bytes, Advice::LinuxDontFork) }.map_err(kernel("keep from children"))?;
+    // SAFETY: as above.
+    unsafe { rustix::mm::madvise(start, bytes, Advice::LinuxDontDump) }.map_err(kernel("keep from core dumps"))?;
     if huge_pages_everywhere() {
         // What malloc's memory would have without being asked. The kernel may keep it from shared memory.
         // SAFETY: as above.
@@ -148,7 +152,13 @@ pub(crate) fn is_shared() -> bool {
 /// Makes pages usable; false where the kernel refuses.
 pub(crate) fn commit(memory: *mut c_void, bytes: usize) -> bool {
     // SAFETY: pages of the range that the arena gives out next.
-    unsafe { rustix::mm::mprotect(memory, bytes, MprotectFlags::READ | MprotectFlags::WRITE) }.is_ok()
+    let usable = unsafe { rustix::mm::mprotect(memory, bytes, MprotectFlags::READ | MprotectFlags::WRITE) }.is_ok();
+    if usable {
+        // A failure leaves them out of core dumps and does no other harm.
+        // SAFETY: as above; the advice leaves their content alone.
+        let _ = unsafe { rustix::mm::madvise(memory, bytes, Advice::LinuxDoDump) };
+    }
+    usable
 }
 
 /// Gives the memory of pages back to the kernel; false where it does not take it, as of locked pages.

@@ -118,6 +118,11 @@ fn freed_memory_goes_back_to_the_system() {
 }
 
 #[test]
+fn core_dumps_have_what_was_allocated_and_no_more() {
+    silent("dumps");
+}
+
+#[test]
 fn a_program_that_forks_often_gets_memory_of_its_own() {
     let output = run(&mut heap("often"));
     assert_eq!(text(&output.stderr), "outboard: the program has forked 8 times; its new memory is not shared\n");

@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <spawn.h>
@@ -412,6 +413,27 @@ static void given_back(void)
         CHECK(resident() < before + 1024 * MEBIBYTE);
 }
 
+/* Of the range, a core dump has what can be read, and no mapping else. */
+static void dumps(void)
+{
+    void *volatile memory = malloc(MEBIBYTE);
+    free(memory);
+    FILE *file = fopen("/proc/self/smaps", "r");
+    char line[512], rights[5] = "";
+    uintptr_t start, end;
+    int mappings = 0, ours = 0;
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+        if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %4s", &start, &end, rights) == 3)
+            ours = shared((void *)start);
+        else if (ours && strncmp(line, "VmFlags:", 8) == 0) {
+            CHECK((strstr(line, " dd") != NULL) == (rights[0] != 'r'));
+            mappings++;
+        }
+    }
+    CHECK(mappings >= 2);
+    fclose(file);
+}
+
 int main(int count, char **arguments)
 {
     own_arguments = arguments;
@@ -439,6 +461,8 @@ int main(int count, char **arguments)
         on_a_stack_of_malloc();
     else if (strcmp(part, "given-back") == 0)
         given_back();
+    else if (strcmp(part, "dumps") == 0)
+        dumps();
     else if (strcmp(part, "shared") != 0)
         CHECK(!"a part that is known");
     return 0;
