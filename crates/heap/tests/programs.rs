@@ -77,6 +77,11 @@ fn threads_free_what_others_allocate() {
 }
 
 #[test]
+fn threads_that_end_allocate_and_free() {
+    silent("ends");
+}
+
+#[test]
 #[ignore = "minutes: make soak"]
 fn threads_free_what_others_allocate_for_long() {
     let output = run(heap("threads").arg("1000000"));

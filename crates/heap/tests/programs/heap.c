@@ -7,6 +7,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <spawn.h>
@@ -218,6 +219,43 @@ static void in_threads(unsigned wanted)
     rounds = wanted;
     start(threads);
     stop(threads);
+}
+
+static pthread_key_t key;
+
+/* What runs when a thread ends, all destructors of other keys among it. */
+static void ends(void *resized)
+{
+    static _Thread_local int rounds_left = PTHREAD_DESTRUCTOR_ITERATIONS;
+    for (size_t bytes = LARGE; bytes <= MEBIBYTE; bytes *= 2) {
+        unsigned char *memory = malloc(bytes);
+        CHECK(memory != NULL && malloc_usable_size(memory) >= bytes);
+        memset(memory, 0x77, bytes);
+        CHECK((memory = realloc(memory, 2 * bytes)) != NULL && holds(memory, 0x77, bytes));
+        free(memory);
+    }
+    CHECK((resized = realloc(resized, (size_t)rounds_left * MEBIBYTE)) != NULL && holds(resized, 0x66, LARGE));
+    if (--rounds_left > 0)
+        CHECK(pthread_setspecific(key, resized) == 0);
+    else
+        free(resized);
+}
+
+static void *ending(void *argument)
+{
+    void *memory = malloc(LARGE);
+    CHECK(shared(memory) && pthread_setspecific(key, memset(memory, 0x66, LARGE)) == 0);
+    free(malloc(MEBIBYTE));
+    return argument;
+}
+
+static void threads_that_end(void)
+{
+    CHECK(pthread_key_create(&key, ends) == 0);
+    for (int round = 0; round < 10; round++) {
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, ending, NULL) == 0 && pthread_join(thread, NULL) == 0);
+    }
 }
 
 /* ---- forks ---- */
@@ -449,6 +487,8 @@ int main(int count, char **arguments)
         sizes();
     else if (strcmp(part, "threads") == 0)
         in_threads(count > 2 ? (unsigned)atoi(arguments[2]) : 20000);
+    else if (strcmp(part, "ends") == 0)
+        threads_that_end();
     else if (strcmp(part, "forks") == 0)
         forks();
     else if (strcmp(part, "often") == 0)
