@@ -35,6 +35,8 @@ static BYTES: AtomicUsize = AtomicUsize::new(0);
 static DESCRIPTOR: AtomicI32 = AtomicI32::new(-1);
 /// The memfd's inode: the program may have closed the descriptor, and its number may be another file's.
 static INODE: AtomicU64 = AtomicU64::new(0);
+/// How many of its first bytes have ever been usable, in parts at least; the arena gives out the first that fit.
+static USABLE: AtomicUsize = AtomicUsize::new(0);
 /// False in children.
 static SHARED: AtomicBool = AtomicBool::new(false);
 
@@ -154,6 +156,7 @@ pub(crate) fn commit(memory: *mut c_void, bytes: usize) -> bool {
     // SAFETY: pages of the range that the arena gives out next.
     let usable = unsafe { rustix::mm::mprotect(memory, bytes, MprotectFlags::READ | MprotectFlags::WRITE) }.is_ok();
     if usable {
+        USABLE.fetch_max(memory.addr().wrapping_add(bytes).wrapping_sub(whole().0.addr()), Ordering::Relaxed);
         // A failure leaves them out of core dumps and does no other harm.
         // SAFETY: as above; the advice leaves their content alone.
         let _ = unsafe { rustix::mm::madvise(memory, bytes, Advice::LinuxDoDump) };
@@ -176,23 +179,31 @@ impl Shared {
         unsafe { BorrowedFd::borrow_raw(self.descriptor) }
     }
 
-    /// Copies what the range holds to as many private bytes elsewhere, without touching what holds nothing. Returns
-    /// where, and how many bytes were copied.
-    pub(crate) fn copy(&self) -> rustix::io::Result<(*mut c_void, u64)> {
+    /// Copies what the range holds to private memory elsewhere, without touching what holds nothing. Returns it, and how
+    /// many bytes were copied.
+    pub(crate) fn copy(&self) -> rustix::io::Result<(Copied, u64)> {
+        // No more than was ever usable: the rest would count to the program's limits, and mlockall would bring it in.
+        let bytes = USABLE.load(Ordering::Relaxed).max(1);
         let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
         // SAFETY: fresh addresses of the kernel's choice.
-        let copy = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), self.bytes, rights, flags) }?;
-        self.copy_to(copy).map(|copied| (copy, copied)).inspect_err(|_| self.discard(copy))
+        let start = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), bytes, rights, flags) }?;
+        let copy = Copied { start, bytes };
+        self.fill(copy).map(|copied| (copy, copied)).inspect_err(|_| copy.discard())
     }
 
-    fn copy_to(&self, copy: *mut c_void) -> rustix::io::Result<u64> {
+    fn fill(&self, copy: Copied) -> rustix::io::Result<u64> {
         let (mut at, mut copied) = (0, 0);
         while let Some((start, end)) = self.next_data(at)? {
             at = start;
+            let end = end.min(copy.bytes as u64);
+            if at >= end {
+                break;
+            }
             while at < end {
-                // SAFETY: within the fresh mapping, as the file has its size.
-                let into =
-                    unsafe { std::slice::from_raw_parts_mut(copy.cast::<u8>().add(at as usize), (end - at) as usize) };
+                // SAFETY: within the fresh mapping.
+                let into = unsafe {
+                    std::slice::from_raw_parts_mut(copy.start.cast::<u8>().add(at as usize), (end - at) as usize)
+                };
                 match rustix::io::pread(self.memfd(), into, at)? {
                     0 => return Ok(copied),
                     count => (at, copied) = (at + count as u64, copied + count as u64),
@@ -210,28 +221,46 @@ impl Shared {
             Err(errno) => Err(errno),
         }
     }
+}
 
-    /// Takes a copy back.
-    pub(crate) fn discard(&self, copy: *mut c_void) {
-        discard(copy, self.bytes);
+/// What the range held when its process forked, elsewhere.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Copied {
+    start: *mut c_void,
+    bytes: usize,
+}
+
+impl Copied {
+    /// Takes it back.
+    pub(crate) fn discard(self) {
+        // SAFETY: a mapping of `Shared::copy` that nobody uses.
+        let _ = unsafe { rustix::mm::munmap(self.start, self.bytes) };
     }
 }
 
-/// Takes a copy back.
-pub(crate) fn discard(copy: *mut c_void, bytes: usize) {
-    // SAFETY: a mapping of `Shared::copy` that nobody uses.
-    let _ = unsafe { rustix::mm::munmap(copy, bytes) };
-}
-
 /// In a child: puts the copy into the place of the range, which it does not have, and parts with the parent's memory.
-pub(crate) fn become_private(copy: Option<*mut c_void>) -> rustix::io::Result<()> {
+/// The addresses without a copy stay the range's: libc would have blocks there that the heap took for its own.
+pub(crate) fn become_private(copy: Option<Copied>) -> rustix::io::Result<()> {
     if let Some(shared) = shared() {
         // SAFETY: found to be ours; nothing uses it from here on.
         unsafe { rustix::io::close(shared.memfd().as_raw_fd()) };
     }
     SHARED.store(false, Ordering::Release);
-    let Some(copy) = copy else { return Ok(()) };
     let (start, bytes) = whole();
-    // SAFETY: the copy is as large as the range, and nothing is mapped where it goes.
-    unsafe { rustix::mm::mremap_fixed(copy, bytes, bytes, rustix::mm::MremapFlags::MAYMOVE, start) }.map(drop)
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+    // SAFETY: nothing is mapped there, since the range is kept from children and this is the first that runs in one.
+    let reserved = unsafe { rustix::mm::mmap_anonymous(start, bytes, ProtFlags::empty(), flags) };
+    match (copy, reserved) {
+        // SAFETY: the copy is no larger than the range, which has nothing else yet.
+        (Some(Copied { start: copy, bytes }), Ok(_)) => unsafe {
+            rustix::mm::mremap_fixed(copy, bytes, bytes, rustix::mm::MremapFlags::MAYMOVE, start).map(drop)
+        },
+        (Some(_), Err(errno)) => Err(errno),
+        (None, Ok(_)) => Ok(()),
+        // A child that becomes another program needs neither.
+        (None, Err(_)) => {
+            BYTES.store(0, Ordering::Release);
+            Ok(())
+        }
+    }
 }

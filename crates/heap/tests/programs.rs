@@ -140,6 +140,18 @@ fn a_program_that_closes_the_descriptor_is_told_at_its_fork() {
 }
 
 #[test]
+fn a_child_without_room_for_a_copy_has_memory_of_its_own() {
+    let said = text(&run(&mut heap("starves")).stderr);
+    assert!(said.contains("has none of its parent's shared memory") && said.lines().count() == 1, "{said}");
+}
+
+#[test]
+fn a_child_of_locked_memory_has_what_was_in_use_and_no_more() {
+    let output = run(heap("locked").env("OUTBOARD_HEAP_BYTES", "1G"));
+    assert!(output.stderr.is_empty(), "{output:?}");
+}
+
+#[test]
 fn a_fork_on_a_stack_of_the_heap_is_refused_by_name() {
     let output = heap("stack").output().expect("it starts");
     assert!(!output.status.success(), "{output:?}");

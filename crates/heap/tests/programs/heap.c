@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <ucontext.h>
 #include <unistd.h>
@@ -57,6 +58,25 @@ static int shared(const void *memory)
 static int holds(const unsigned char *memory, unsigned char byte, size_t bytes)
 {
     return bytes == 0 || (memory[0] == byte && memcmp(memory, memory + 1, bytes - 1) == 0);
+}
+
+/* Bytes that the process has mapped and, if asked for, those of them that have memory. */
+static size_t mapped(size_t *resident)
+{
+    size_t total, pages;
+    FILE *file = fopen("/proc/self/statm", "r");
+    CHECK(file != NULL && fscanf(file, "%zu %zu", &total, &pages) == 2);
+    fclose(file);
+    if (resident != NULL)
+        *resident = pages * PAGE;
+    return total * PAGE;
+}
+
+static size_t resident(void)
+{
+    size_t bytes;
+    mapped(&bytes);
+    return bytes;
 }
 
 static uint64_t next_random(uint64_t *state)
@@ -389,6 +409,27 @@ static void spawns(void)
     CHECK(!"exec fails");
 }
 
+/* The child has memory of its own, and none of it in the place of its parent's. */
+static void without_copy(unsigned char *memory)
+{
+    pid_t child = forked();
+    if (child == 0) {
+        unsigned char *own[64];
+        for (size_t at = 0; at < sizeof own / sizeof own[0]; at++) {
+            CHECK((own[at] = malloc(128 * KIBIBYTE)) != NULL && !shared(own[at]));
+            memset(own[at], 5, 128 * KIBIBYTE);
+            CHECK((own[at] = realloc(own[at], 256 * KIBIBYTE)) != NULL && holds(own[at], 5, 128 * KIBIBYTE));
+        }
+        for (size_t at = 0; at < sizeof own / sizeof own[0]; at++)
+            free(own[at]);
+        free(memory);
+        _exit(0);
+    }
+    await(child);
+    CHECK(holds(memory, 9, MEBIBYTE));
+    free(memory);
+}
+
 /* A program that closes whatever is open has no children with its memory, and is told so; all else goes on. */
 static void closes(void)
 {
@@ -396,12 +437,17 @@ static void closes(void)
     memset(memory, 9, MEBIBYTE);
     for (int descriptor = 3; descriptor < 1024; descriptor++)
         close(descriptor);
-    pid_t child = forked();
-    if (child == 0)
-        _exit(0);
-    await(child);
-    CHECK(holds(memory, 9, MEBIBYTE));
-    free(memory);
+    without_copy(memory);
+}
+
+/* Neither has one whose copy would go beyond a limit. */
+static void starves(void)
+{
+    unsigned char *memory = malloc(64 * MEBIBYTE);
+    memset(memory, 9, 64 * MEBIBYTE);
+    size_t limit = mapped(NULL) + 32 * MEBIBYTE;
+    CHECK(setrlimit(RLIMIT_AS, &(struct rlimit){limit, RLIM_INFINITY}) == 0);
+    without_copy(memory);
 }
 
 static void fork_there(void)
@@ -422,15 +468,6 @@ static void on_a_stack_of_malloc(void)
 }
 
 /* ---- memory given back ---- */
-
-static size_t resident(void)
-{
-    size_t total, pages;
-    FILE *file = fopen("/proc/self/statm", "r");
-    CHECK(file != NULL && fscanf(file, "%zu %zu", &total, &pages) == 2);
-    fclose(file);
-    return pages * PAGE;
-}
 
 static void given_back(void)
 {
@@ -472,6 +509,25 @@ static void dumps(void)
     fclose(file);
 }
 
+/* What locks all pages to come brings in none of a copy that its parent has never had in use. */
+static void locked(void)
+{
+    unsigned char *memory = malloc(MEBIBYTE);
+    memset(memory, 4, MEBIBYTE);
+    if (mlockall(MCL_CURRENT | MCL_FUTURE) != 0)
+        return;
+    pid_t child = forked();
+    if (child == 0) {
+        CHECK(holds(memory, 4, MEBIBYTE) && resident() < 512 * MEBIBYTE);
+        CHECK((memory = realloc(memory, 4 * MEBIBYTE)) != NULL && holds(memory, 4, MEBIBYTE));
+        memset(memory, 5, 4 * MEBIBYTE);
+        free(memory);
+        _exit(0);
+    }
+    await(child);
+    free(memory);
+}
+
 int main(int count, char **arguments)
 {
     own_arguments = arguments;
@@ -497,6 +553,10 @@ int main(int count, char **arguments)
         spawns();
     else if (strcmp(part, "closes") == 0)
         closes();
+    else if (strcmp(part, "starves") == 0)
+        starves();
+    else if (strcmp(part, "locked") == 0)
+        locked();
     else if (strcmp(part, "stack") == 0)
         on_a_stack_of_malloc();
     else if (strcmp(part, "given-back") == 0)
