@@ -5,10 +5,10 @@
 //! | without rights, and without memory | `commit` | usable: the kernel gives memory at the first touch |
 //! | usable | `purge` | usable, zero and without memory |
 //!
-//! Rights are given only to what is allocated, so that mlockall brings in no page that nobody asked for. A core dump has
-//! what was ever usable and no more: the kernel would give memory to the whole range to write it out. What is purged
-//! stays in it, since each change there would cost the program one of its mappings (`vm.max_map_count`). After a fork the
-//! child's range is private memory of its own, at the same addresses.
+//! Rights are given only to what is allocated, so that mlockall brings in no page that nobody asked for. A core dump
+//! has what was ever usable and no more: the kernel would give memory to the whole range to write it out. What is
+//! purged stays in it, since each change there would cost the program one of its mappings (`vm.max_map_count`). After
+//! a fork the child's range is private memory of its own, at the same addresses.
 //!
 //! Invariants: the range never moves and is never given back; its memfd has the size of the range for good. Memory
 //! comes from the kernel's own tmpfs, which knows no limit of its own: where there is none left a touch ends as one of
@@ -29,6 +29,14 @@ use rustix::process::Resource;
 /// Programs count on the small numbers of descriptors, and replace what has them.
 const LEAST_DESCRIPTOR: RawFd = 512;
 
+/// What bounds the range, how many times its size that has to be, and what people call it. Growing a file beyond its
+/// limit would end the program; addresses have to do for a fork's copy and for plain memory too, data for the copy.
+const LIMITS: [(Resource, u64, &str); 3] = [
+    (Resource::Fsize, 1, "the size of files (`ulimit -f`)"),
+    (Resource::As, 3, "addresses (`ulimit -v`)"),
+    (Resource::Data, 1, "data (`ulimit -d`)"),
+];
+
 static START: AtomicUsize = AtomicUsize::new(0);
 /// 0 until there is a range.
 static BYTES: AtomicUsize = AtomicUsize::new(0);
@@ -46,19 +54,25 @@ pub(crate) enum Unavailable {
     /// The kernel promises no more memory than it has, by page, and breaks the promise by SIGBUS.
     #[error("vm.overcommit_memory is 2, under which a lack of shared memory would end the program")]
     Strict,
-    /// Growing a file beyond the limit would end the program.
-    #[error("the limit on the size of files (`ulimit -f`) is {limit} bytes and the heap would have {bytes}")]
-    FileSize {
+    /// A limit that the range would break or use up.
+    #[error(
+        "the limit on {what} is {limit} bytes; a heap of {bytes} needs {needed}; lower OUTBOARD_HEAP_BYTES or raise it"
+    )]
+    Limit {
+        /// What it bounds.
+        what: &'static str,
         /// The limit.
         limit: u64,
         /// What was wanted.
         bytes: usize,
+        /// What the limit had to be.
+        needed: u64,
     },
     /// No memfd.
     #[error(transparent)]
     Memory(#[from] RegionError),
     /// No addresses.
-    #[error("cannot {what} {bytes} bytes of addresses: {errno}; lower OUTBOARD_HEAP_BYTES, or raise `ulimit -v`")]
+    #[error("cannot {what} {bytes} bytes of addresses: {errno}; lower OUTBOARD_HEAP_BYTES")]
     Addresses {
         /// The step that failed.
         what: &'static str,
@@ -98,8 +112,11 @@ pub(crate) fn reserve(bytes: usize) -> Result<(), Unavailable> {
     if std::fs::read("/proc/sys/vm/overcommit_memory").is_ok_and(|mode| mode.first() == Some(&b'2')) {
         return Err(Unavailable::Strict);
     }
-    if let Some(limit) = rustix::process::getrlimit(Resource::Fsize).current.filter(|limit| *limit < bytes as u64) {
-        return Err(Unavailable::FileSize { limit, bytes });
+    for (resource, times, what) in LIMITS {
+        let needed = (bytes as u64).saturating_mul(times);
+        if let Some(limit) = rustix::process::getrlimit(resource).current.filter(|limit| *limit < needed) {
+            return Err(Unavailable::Limit { what, limit, bytes, needed });
+        }
     }
     let kernel = |what| move |errno| Unavailable::Addresses { what, bytes, errno };
     let low = sealed("outboard-heap", bytes)?;
@@ -179,8 +196,8 @@ impl Shared {
         unsafe { BorrowedFd::borrow_raw(self.descriptor) }
     }
 
-    /// Copies what the range holds to private memory elsewhere, without touching what holds nothing. Returns it, and how
-    /// many bytes were copied.
+    /// Copies what the range holds to private memory elsewhere, without touching what holds nothing. Returns the copy,
+    /// and how many bytes were copied.
     pub(crate) fn copy(&self) -> rustix::io::Result<(Copied, u64)> {
         // No more than was ever usable: the rest would count to the program's limits, and mlockall would bring it in.
         let bytes = USABLE.load(Ordering::Relaxed).max(1);

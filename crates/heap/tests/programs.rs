@@ -200,6 +200,12 @@ fn limits_leave_plain_memory() {
     assert!(found == "plain" && said.contains("`ulimit -f`"), "{found}: {said}");
     let (found, said) = limited("ulimit -v 1000000");
     assert!(found == "plain" && said.contains("`ulimit -v`"), "{found}: {said}");
+    // Enough for the range, and not for a fork's copy of it and plain memory.
+    let (found, said) = limited("export OUTBOARD_HEAP_BYTES=1G; ulimit -v 2000000");
+    assert!(found == "plain" && said.contains("`ulimit -v`") && said.lines().count() == 1, "{found}: {said}");
+    let (found, said) = limited("export OUTBOARD_HEAP_BYTES=1G; ulimit -d 1000000");
+    assert!(found == "plain" && said.contains("`ulimit -d`") && said.lines().count() == 1, "{found}: {said}");
+    assert_eq!(limited("export OUTBOARD_HEAP_BYTES=1G; ulimit -v 4000000; ulimit -d 2000000").0, "shared");
     assert_eq!(limited("ulimit -n 16").0, "shared");
     assert_eq!(limited("OUTBOARD_HEAP_BYTES=1M").0, "shared");
     run(on_heap(Command::new("python3")).env("OUTBOARD_HEAP_BYTES", "1M").args([
