@@ -17,7 +17,7 @@
 use std::cell::Cell;
 
 use crate::range::{self, Copied};
-use crate::state;
+use crate::{plain, state};
 
 thread_local! {
     /// The copy of the fork under way in this thread.
@@ -30,6 +30,7 @@ thread_local! {
 static REGISTER: extern "C" fn() = register;
 
 extern "C" fn register() {
+    plain::find();
     // SAFETY: the handlers stay as long as the library does, which nothing unloads.
     if unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) } != 0 {
         // A child would have no memory.

@@ -81,6 +81,14 @@ fn threads_that_end_allocate_and_free() {
     silent("ends");
 }
 
+/// While the loader is busy a growth waits for nothing that the loader has.
+#[test]
+fn a_library_whose_start_waits_for_a_growing_thread_is_loaded() {
+    let library = linked("gcc", "grows.c", "grows.so", &["-shared", "-fPIC"]);
+    let output = run(heap("loads").arg(library));
+    assert!(output.stdout.is_empty() && output.stderr.is_empty(), "{output:?}");
+}
+
 #[test]
 #[ignore = "minutes: make soak"]
 fn threads_free_what_others_allocate_for_long() {

@@ -547,7 +547,11 @@ int main(int count, char **arguments)
         in_threads(count > 2 ? (unsigned)atoi(arguments[2]) : 20000);
     else if (strcmp(part, "ends") == 0)
         threads_that_end();
-    else if (strcmp(part, "forks") == 0)
+    else if (strcmp(part, "loads") == 0) {
+        /* Where it waits for ever the kernel ends it. */
+        alarm(120);
+        CHECK(count > 2 && dlopen(arguments[2], RTLD_NOW) != NULL);
+    } else if (strcmp(part, "forks") == 0)
         forks();
     else if (strcmp(part, "often") == 0)
         often();
