@@ -103,15 +103,22 @@ pub(crate) fn create(bytes: usize) -> bool {
     taken
 }
 
-/// Null where the range has no room.
+/// Null where the range has no room, or jemalloc none of it for this thread.
 pub(crate) fn allocate(bytes: usize, alignment: usize, zeroed: bool) -> *mut c_void {
     let zero = if zeroed { jemalloc::MALLOCX_ZERO } else { 0 };
     let flags = FLAGS.load(Ordering::Acquire) | jemalloc::MALLOCX_LG_ALIGN(alignment.trailing_zeros() as usize) | zero;
     // SAFETY: the size is not 0, and the flags name an arena that stays.
     let memory = unsafe { jemalloc::mallocx(bytes, flags) };
-    if !memory.is_null() {
-        used(usable_size(memory));
+    if memory.is_null() {
+        return memory;
     }
+    if !range::holds(memory) {
+        // A thread that ends gets memory of another arena, once it has given up what jemalloc keeps for it.
+        // SAFETY: allocated above, by the same flags but for the arena, which jemalloc finds by the address.
+        unsafe { jemalloc::dallocx(memory, flags) };
+        return ptr::null_mut();
+    }
+    used(usable_size(memory));
     memory
 }
 

@@ -15,14 +15,13 @@
 //! as the first to be initialized), so that ours run last before the fork and first behind it.
 
 use std::cell::Cell;
-use std::ffi::c_void;
-use std::ptr;
 
-use crate::{range, state};
+use crate::range::{self, Copied};
+use crate::{plain, state};
 
 thread_local! {
     /// The copy of the fork under way in this thread.
-    static COPY: Cell<*mut c_void> = const { Cell::new(ptr::null_mut()) };
+    static COPY: Cell<Option<Copied>> = const { Cell::new(None) };
 }
 
 /// Before all other initializers of this library, jemalloc's among them.
@@ -31,6 +30,7 @@ thread_local! {
 static REGISTER: extern "C" fn() = register;
 
 extern "C" fn register() {
+    plain::find();
     // SAFETY: the handlers stay as long as the library does, which nothing unloads.
     if unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) } != 0 {
         // A child would have no memory.
@@ -52,9 +52,9 @@ extern "C" fn prepare() {
         state::say(format_args!("a forked child has none of its parent's shared memory: {why}"));
     };
     match range::shared().map(|shared| shared.copy()) {
-        Some(Ok((copy, 0))) => COPY.set(copy),
+        Some(Ok((copy, 0))) => COPY.set(Some(copy)),
         Some(Ok((copy, _))) => {
-            COPY.set(copy);
+            COPY.set(Some(copy));
             state::forked();
         }
         Some(Err(errno)) => without(&errno),
@@ -62,14 +62,9 @@ extern "C" fn prepare() {
     }
 }
 
-fn take_copy() -> Option<*mut c_void> {
-    let copy = COPY.replace(ptr::null_mut());
-    (!copy.is_null()).then_some(copy)
-}
-
 extern "C" fn parent() {
-    if let Some(copy) = take_copy() {
-        range::discard(copy, range::whole().1);
+    if let Some(copy) = COPY.take() {
+        copy.discard();
     }
 }
 
@@ -78,7 +73,7 @@ extern "C" fn child() {
         return;
     }
     state::close();
-    if let Err(errno) = range::become_private(take_copy()) {
+    if let Err(errno) = range::become_private(COPY.take()) {
         state::say(format_args!("a forked child cannot have its parent's memory: {errno}"));
         std::process::abort();
     }

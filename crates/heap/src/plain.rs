@@ -1,9 +1,10 @@
 //! libc's own allocator, under the names that no preload library takes from it.
 //!
-//! `dlsym` is left alone on the way of an allocation, since it may allocate itself.
+//! `dlsym` is left alone on the way of an allocation: it may allocate itself, and it waits for a thread that loads a
+//! library, which may wait for the one that allocates.
 
-use std::ffi::c_void;
-use std::mem::transmute;
+use std::ffi::{CStr, c_void};
+use std::mem::{MaybeUninit, transmute};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -17,21 +18,44 @@ unsafe extern "C" {
 
 type UsableSize = unsafe extern "C" fn(*mut c_void) -> usize;
 
-/// Bytes of an allocation of libc's. The one function without a second name; looked up in libc itself, as what follows
-/// in the order of libraries may be another allocator.
+/// The one function without a second name; null until it is looked up.
+static USABLE_SIZE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+const NAME: &CStr = c"malloc_usable_size";
+
+/// Looks up what has no second name, unless another allocator comes before libc. Called before libc is initialized,
+/// which `dlopen` would do, and without an environment.
+pub(crate) fn find() {
+    // SAFETY: the name ends with a zero.
+    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, NAME.as_ptr()) };
+    if library_of(found) == library_of(__libc_malloc as *const c_void) {
+        USABLE_SIZE.store(found, Ordering::Relaxed);
+    }
+}
+
+/// First address of the library that has a function; null where none has it.
+fn library_of(function: *const c_void) -> *mut c_void {
+    let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: dladdr writes to what it is given; null pointers are what it has found where it has found nothing.
+    unsafe {
+        libc::dladdr(function, found.as_mut_ptr());
+        found.assume_init().dli_fbase
+    }
+}
+
+/// Bytes of an allocation of libc's.
 ///
 /// # Safety
 /// The memory is null or libc's.
 pub(crate) unsafe fn usable_size(memory: *mut c_void) -> usize {
-    static FOUND: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
-    let mut found = FOUND.load(Ordering::Relaxed);
+    let mut found = USABLE_SIZE.load(Ordering::Relaxed);
     if found.is_null() {
+        // In libc itself, past the other allocator.
         // SAFETY: names end with a zero; libc is loaded for good, since we need it.
         found = unsafe {
             let libc = libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
-            libc::dlsym(libc, c"malloc_usable_size".as_ptr())
+            libc::dlsym(libc, NAME.as_ptr())
         };
-        FOUND.store(found, Ordering::Relaxed);
+        USABLE_SIZE.store(found, Ordering::Relaxed);
     }
     if found.is_null() {
         return 0;

@@ -5,8 +5,10 @@
 //! | without rights, and without memory | `commit` | usable: the kernel gives memory at the first touch |
 //! | usable | `purge` | usable, zero and without memory |
 //!
-//! Rights are given only to what is allocated, so that mlockall brings in no page that nobody asked for. After a fork
-//! the child's range is private memory of its own, at the same addresses.
+//! Rights are given only to what is allocated, so that mlockall brings in no page that nobody asked for. A core dump
+//! has what was ever usable and no more: the kernel would give memory to the whole range to write it out. What is
+//! purged stays in it, since each change there would cost the program one of its mappings (`vm.max_map_count`). After
+//! a fork the child's range is private memory of its own, at the same addresses.
 //!
 //! Invariants: the range never moves and is never given back; its memfd has the size of the range for good. Memory
 //! comes from the kernel's own tmpfs, which knows no limit of its own: where there is none left a touch ends as one of
@@ -27,12 +29,22 @@ use rustix::process::Resource;
 /// Programs count on the small numbers of descriptors, and replace what has them.
 const LEAST_DESCRIPTOR: RawFd = 512;
 
+/// What bounds the range, how many times its size that has to be, and what people call it. Growing a file beyond its
+/// limit would end the program; addresses have to do for a fork's copy and for plain memory too, data for the copy.
+const LIMITS: [(Resource, u64, &str); 3] = [
+    (Resource::Fsize, 1, "the size of files (`ulimit -f`)"),
+    (Resource::As, 3, "addresses (`ulimit -v`)"),
+    (Resource::Data, 1, "data (`ulimit -d`)"),
+];
+
 static START: AtomicUsize = AtomicUsize::new(0);
 /// 0 until there is a range.
 static BYTES: AtomicUsize = AtomicUsize::new(0);
 static DESCRIPTOR: AtomicI32 = AtomicI32::new(-1);
 /// The memfd's inode: the program may have closed the descriptor, and its number may be another file's.
 static INODE: AtomicU64 = AtomicU64::new(0);
+/// How many of its first bytes have ever been usable, in parts at least; the arena gives out the first that fit.
+static USABLE: AtomicUsize = AtomicUsize::new(0);
 /// False in children.
 static SHARED: AtomicBool = AtomicBool::new(false);
 
@@ -42,19 +54,25 @@ pub(crate) enum Unavailable {
     /// The kernel promises no more memory than it has, by page, and breaks the promise by SIGBUS.
     #[error("vm.overcommit_memory is 2, under which a lack of shared memory would end the program")]
     Strict,
-    /// Growing a file beyond the limit would end the program.
-    #[error("the limit on the size of files (`ulimit -f`) is {limit} bytes and the heap would have {bytes}")]
-    FileSize {
+    /// A limit that the range would break or use up.
+    #[error(
+        "the limit on {what} is {limit} bytes; a heap of {bytes} needs {needed}; lower OUTBOARD_HEAP_BYTES or raise it"
+    )]
+    Limit {
+        /// What it bounds.
+        what: &'static str,
         /// The limit.
         limit: u64,
         /// What was wanted.
         bytes: usize,
+        /// What the limit had to be.
+        needed: u64,
     },
     /// No memfd.
     #[error(transparent)]
     Memory(#[from] RegionError),
     /// No addresses.
-    #[error("cannot {what} {bytes} bytes of addresses: {errno}; lower OUTBOARD_HEAP_BYTES, or raise `ulimit -v`")]
+    #[error("cannot {what} {bytes} bytes of addresses: {errno}; lower OUTBOARD_HEAP_BYTES")]
     Addresses {
         /// The step that failed.
         what: &'static str,
@@ -94,8 +112,11 @@ pub(crate) fn reserve(bytes: usize) -> Result<(), Unavailable> {
     if std::fs::read("/proc/sys/vm/overcommit_memory").is_ok_and(|mode| mode.first() == Some(&b'2')) {
         return Err(Unavailable::Strict);
     }
-    if let Some(limit) = rustix::process::getrlimit(Resource::Fsize).current.filter(|limit| *limit < bytes as u64) {
-        return Err(Unavailable::FileSize { limit, bytes });
+    for (resource, times, what) in LIMITS {
+        let needed = (bytes as u64).saturating_mul(times);
+        if let Some(limit) = rustix::process::getrlimit(resource).current.filter(|limit| *limit < needed) {
+            return Err(Unavailable::Limit { what, limit, bytes, needed });
+        }
     }
     let kernel = |what| move |errno| Unavailable::Addresses { what, bytes, errno };
     let low = sealed("outboard-heap", bytes)?;
@@ -109,6 +130,8 @@ pub(crate) fn reserve(bytes: usize) -> Result<(), Unavailable> {
     // A child that is made without fork's handlers faults there; it would write to its parent's memory otherwise.
     // SAFETY: our own addresses, which nobody uses yet.
     unsafe { rustix::mm::madvise(start, bytes, Advice::LinuxDontFork) }.map_err(kernel("keep from children"))?;
+    // SAFETY: as above.
+    unsafe { rustix::mm::madvise(start, bytes, Advice::LinuxDontDump) }.map_err(kernel("keep from core dumps"))?;
     if huge_pages_everywhere() {
         // What malloc's memory would have without being asked. The kernel may keep it from shared memory.
         // SAFETY: as above.
@@ -148,7 +171,14 @@ pub(crate) fn is_shared() -> bool {
 /// Makes pages usable; false where the kernel refuses.
 pub(crate) fn commit(memory: *mut c_void, bytes: usize) -> bool {
     // SAFETY: pages of the range that the arena gives out next.
-    unsafe { rustix::mm::mprotect(memory, bytes, MprotectFlags::READ | MprotectFlags::WRITE) }.is_ok()
+    let usable = unsafe { rustix::mm::mprotect(memory, bytes, MprotectFlags::READ | MprotectFlags::WRITE) }.is_ok();
+    if usable {
+        USABLE.fetch_max(memory.addr().wrapping_add(bytes).wrapping_sub(whole().0.addr()), Ordering::Relaxed);
+        // A failure leaves them out of core dumps and does no other harm.
+        // SAFETY: as above; the advice leaves their content alone.
+        let _ = unsafe { rustix::mm::madvise(memory, bytes, Advice::LinuxDoDump) };
+    }
+    usable
 }
 
 /// Gives the memory of pages back to the kernel; false where it does not take it, as of locked pages.
@@ -166,23 +196,31 @@ impl Shared {
         unsafe { BorrowedFd::borrow_raw(self.descriptor) }
     }
 
-    /// Copies what the range holds to as many private bytes elsewhere, without touching what holds nothing. Returns
-    /// where, and how many bytes were copied.
-    pub(crate) fn copy(&self) -> rustix::io::Result<(*mut c_void, u64)> {
+    /// Copies what the range holds to private memory elsewhere, without touching what holds nothing. Returns the copy,
+    /// and how many bytes were copied.
+    pub(crate) fn copy(&self) -> rustix::io::Result<(Copied, u64)> {
+        // No more than was ever usable: the rest would count to the program's limits, and mlockall would bring it in.
+        let bytes = USABLE.load(Ordering::Relaxed).max(1);
         let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
         // SAFETY: fresh addresses of the kernel's choice.
-        let copy = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), self.bytes, rights, flags) }?;
-        self.copy_to(copy).map(|copied| (copy, copied)).inspect_err(|_| self.discard(copy))
+        let start = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), bytes, rights, flags) }?;
+        let copy = Copied { start, bytes };
+        self.fill(copy).map(|copied| (copy, copied)).inspect_err(|_| copy.discard())
     }
 
-    fn copy_to(&self, copy: *mut c_void) -> rustix::io::Result<u64> {
+    fn fill(&self, copy: Copied) -> rustix::io::Result<u64> {
         let (mut at, mut copied) = (0, 0);
         while let Some((start, end)) = self.next_data(at)? {
             at = start;
+            let end = end.min(copy.bytes as u64);
+            if at >= end {
+                break;
+            }
             while at < end {
-                // SAFETY: within the fresh mapping, as the file has its size.
-                let into =
-                    unsafe { std::slice::from_raw_parts_mut(copy.cast::<u8>().add(at as usize), (end - at) as usize) };
+                // SAFETY: within the fresh mapping.
+                let into = unsafe {
+                    std::slice::from_raw_parts_mut(copy.start.cast::<u8>().add(at as usize), (end - at) as usize)
+                };
                 match rustix::io::pread(self.memfd(), into, at)? {
                     0 => return Ok(copied),
                     count => (at, copied) = (at + count as u64, copied + count as u64),
@@ -200,28 +238,46 @@ impl Shared {
             Err(errno) => Err(errno),
         }
     }
+}
 
-    /// Takes a copy back.
-    pub(crate) fn discard(&self, copy: *mut c_void) {
-        discard(copy, self.bytes);
+/// What the range held when its process forked, elsewhere.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Copied {
+    start: *mut c_void,
+    bytes: usize,
+}
+
+impl Copied {
+    /// Takes it back.
+    pub(crate) fn discard(self) {
+        // SAFETY: a mapping of `Shared::copy` that nobody uses.
+        let _ = unsafe { rustix::mm::munmap(self.start, self.bytes) };
     }
 }
 
-/// Takes a copy back.
-pub(crate) fn discard(copy: *mut c_void, bytes: usize) {
-    // SAFETY: a mapping of `Shared::copy` that nobody uses.
-    let _ = unsafe { rustix::mm::munmap(copy, bytes) };
-}
-
 /// In a child: puts the copy into the place of the range, which it does not have, and parts with the parent's memory.
-pub(crate) fn become_private(copy: Option<*mut c_void>) -> rustix::io::Result<()> {
+/// The addresses without a copy stay the range's: libc would have blocks there that the heap took for its own.
+pub(crate) fn become_private(copy: Option<Copied>) -> rustix::io::Result<()> {
     if let Some(shared) = shared() {
         // SAFETY: found to be ours; nothing uses it from here on.
         unsafe { rustix::io::close(shared.memfd().as_raw_fd()) };
     }
     SHARED.store(false, Ordering::Release);
-    let Some(copy) = copy else { return Ok(()) };
     let (start, bytes) = whole();
-    // SAFETY: the copy is as large as the range, and nothing is mapped where it goes.
-    unsafe { rustix::mm::mremap_fixed(copy, bytes, bytes, rustix::mm::MremapFlags::MAYMOVE, start) }.map(drop)
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+    // SAFETY: nothing is mapped there, since the range is kept from children and this is the first that runs in one.
+    let reserved = unsafe { rustix::mm::mmap_anonymous(start, bytes, ProtFlags::empty(), flags) };
+    match (copy, reserved) {
+        // SAFETY: the copy is no larger than the range, which has nothing else yet.
+        (Some(Copied { start: copy, bytes }), Ok(_)) => unsafe {
+            rustix::mm::mremap_fixed(copy, bytes, bytes, rustix::mm::MremapFlags::MAYMOVE, start).map(drop)
+        },
+        (Some(_), Err(errno)) => Err(errno),
+        (None, Ok(_)) => Ok(()),
+        // A child that becomes another program needs neither.
+        (None, Err(_)) => {
+            BYTES.store(0, Ordering::Release);
+            Ok(())
+        }
+    }
 }

@@ -26,7 +26,8 @@ enum State {
     Closed,
 }
 
-/// Forks that may copy the heap. A program that forks more often would copy all day.
+/// Forks that may copy the heap and leave it open. A program that forks more often copies at each what is still in use,
+/// which gets less as it is freed.
 const MOST_FORKS: u32 = 8;
 
 static STATE: AtomicU8 = AtomicU8::new(State::Unasked as u8);
@@ -92,6 +93,8 @@ pub(crate) fn close() {
 pub(crate) fn forked() {
     if FORKS.fetch_add(1, Ordering::Relaxed).wrapping_add(1) == MOST_FORKS {
         close();
-        say(format_args!("the program has forked {MOST_FORKS} times; its new memory is not shared"));
+        say(format_args!(
+            "the program has forked {MOST_FORKS} times; its new memory is not shared, its old is still copied"
+        ));
     }
 }

@@ -77,6 +77,19 @@ fn threads_free_what_others_allocate() {
 }
 
 #[test]
+fn threads_that_end_allocate_and_free() {
+    silent("ends");
+}
+
+/// While the loader is busy a growth waits for nothing that the loader has.
+#[test]
+fn a_library_whose_start_waits_for_a_growing_thread_is_loaded() {
+    let library = linked("gcc", "grows.c", "grows.so", &["-shared", "-fPIC"]);
+    let output = run(heap("loads").arg(library));
+    assert!(output.stdout.is_empty() && output.stderr.is_empty(), "{output:?}");
+}
+
+#[test]
 #[ignore = "minutes: make soak"]
 fn threads_free_what_others_allocate_for_long() {
     let output = run(heap("threads").arg("1000000"));
@@ -118,15 +131,33 @@ fn freed_memory_goes_back_to_the_system() {
 }
 
 #[test]
+fn core_dumps_have_what_was_allocated_and_no_more() {
+    silent("dumps");
+}
+
+#[test]
 fn a_program_that_forks_often_gets_memory_of_its_own() {
     let output = run(&mut heap("often"));
-    assert_eq!(text(&output.stderr), "outboard: the program has forked 8 times; its new memory is not shared\n");
+    let expected = "outboard: the program has forked 8 times; its new memory is not shared, its old is still copied\n";
+    assert_eq!(text(&output.stderr), expected);
 }
 
 #[test]
 fn a_program_that_closes_the_descriptor_is_told_at_its_fork() {
     let said = text(&run(&mut heap("closes")).stderr);
     assert!(said.contains("the program has closed the heap's descriptor") && said.lines().count() == 1, "{said}");
+}
+
+#[test]
+fn a_child_without_room_for_a_copy_has_memory_of_its_own() {
+    let said = text(&run(&mut heap("starves")).stderr);
+    assert!(said.contains("has none of its parent's shared memory") && said.lines().count() == 1, "{said}");
+}
+
+#[test]
+fn a_child_of_locked_memory_has_what_was_in_use_and_no_more() {
+    let output = run(heap("locked").env("OUTBOARD_HEAP_BYTES", "1G"));
+    assert!(output.stderr.is_empty(), "{output:?}");
 }
 
 #[test]
@@ -165,6 +196,38 @@ fn bad_settings_are_named_once() {
     }
 }
 
+/// However many there are, their heaps are no more than a service process maps.
+#[test]
+fn ranks_of_a_host_share_its_memory() {
+    let names = [
+        "OUTBOARD_LOCAL_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+        "MPI_LOCALNRANKS",
+        "SLURM_STEP_TASKS_PER_NODE",
+        "OUTBOARD_WORLD_SIZE",
+    ];
+    let program = compiled("gcc", "heap.c", "bytes");
+    let bytes = |settings: &[(&str, &str)]| -> u64 {
+        let mut command = on_heap(Command::new(&program));
+        for name in names {
+            command.env_remove(name);
+        }
+        text(&run(command.arg("bytes").envs(settings.iter().copied())).stdout).trim().parse().expect("bytes")
+    };
+    let (alone, most) = (bytes(&[]), 1 << 40);
+    for name in names {
+        let one = bytes(&[(name, "4096")]);
+        assert!(one < alone && one * 4096 <= (2 * alone).max(most), "{name}: {one} of {alone}");
+        assert_eq!(bytes(&[(name, "4096(x2),1")]), one, "{name}");
+        for other in ["", "0", "many", "1"] {
+            assert_eq!(bytes(&[(name, other)]), alone, "{name}={other}");
+        }
+    }
+    let asked = ("OUTBOARD_HEAP_BYTES", "64M");
+    assert_eq!(bytes(&[asked, (names[0], "4096")]), bytes(&[asked]));
+}
+
 /// Under limits that a range would break there is none; a bound that is reached leaves the rest to libc.
 #[test]
 fn limits_leave_plain_memory() {
@@ -178,6 +241,12 @@ fn limits_leave_plain_memory() {
     assert!(found == "plain" && said.contains("`ulimit -f`"), "{found}: {said}");
     let (found, said) = limited("ulimit -v 1000000");
     assert!(found == "plain" && said.contains("`ulimit -v`"), "{found}: {said}");
+    // Enough for the range, and not for a fork's copy of it and plain memory.
+    let (found, said) = limited("export OUTBOARD_HEAP_BYTES=1G; ulimit -v 2000000");
+    assert!(found == "plain" && said.contains("`ulimit -v`") && said.lines().count() == 1, "{found}: {said}");
+    let (found, said) = limited("export OUTBOARD_HEAP_BYTES=1G; ulimit -d 1000000");
+    assert!(found == "plain" && said.contains("`ulimit -d`") && said.lines().count() == 1, "{found}: {said}");
+    assert_eq!(limited("export OUTBOARD_HEAP_BYTES=1G; ulimit -v 4000000; ulimit -d 2000000").0, "shared");
     assert_eq!(limited("ulimit -n 16").0, "shared");
     assert_eq!(limited("OUTBOARD_HEAP_BYTES=1M").0, "shared");
     run(on_heap(Command::new("python3")).env("OUTBOARD_HEAP_BYTES", "1M").args([

@@ -70,14 +70,19 @@ impl Region {
         Region::map(sealed(name, len)?, len)
     }
 
-    /// Maps a region that another process made, after checking that it cannot be pulled away and has `len` bytes.
+    /// Maps a region that another process made, after checking that it cannot be pulled away and has `len` bytes. Core
+    /// dumps leave it out: they would have what is the other's, and give memory to all of it that has none.
     ///
     /// # Errors
     /// [`RegionError::Untrusted`] or [`RegionError::Size`] when the other side cheats, [`RegionError::Kernel`]
     /// as above.
     pub fn attach(fd: OwnedFd, len: usize) -> Result<Region, RegionError> {
         Region::check(&fd, len as u64)?;
-        Region::map(fd, len)
+        let region = Region::map(fd, len)?;
+        // A failure costs nothing but a larger dump.
+        // SAFETY: the whole of our own mapping, whose content the advice leaves alone.
+        let _ = unsafe { rustix::mm::madvise(region.start.as_ptr().cast(), len, Advice::LinuxDontDump) };
+        Ok(region)
     }
 
     /// Whether [`attach`](Self::attach) would take what another process made; it stays so.
@@ -263,6 +268,22 @@ mod tests {
         theirs.read(5000, &mut bytes);
         assert_eq!(&bytes, b"hello");
         assert!(rustix::fs::ftruncate(mine.fd(), 0).is_err(), "sealed against shrinking");
+    }
+
+    /// Whether a core dump would leave the region out.
+    fn is_kept_from_dumps(region: &Region) -> bool {
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let start = format!("{:x}-", region.start().as_ptr().addr());
+        let mut lines = maps.lines().skip_while(|line| !line.starts_with(&start));
+        lines.find(|line| line.starts_with("VmFlags:")).unwrap().split(' ').any(|flag| flag == "dd")
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "reads /proc")]
+    fn core_dumps_have_own_regions_and_leave_out_those_of_others() {
+        let mine = Region::create("test", 8192).unwrap();
+        let theirs = Region::attach(mine.fd().try_clone_to_owned().unwrap(), 8192).unwrap();
+        assert!(is_kept_from_dumps(&theirs) && !is_kept_from_dumps(&mine));
     }
 
     #[test]

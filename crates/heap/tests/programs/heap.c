@@ -6,6 +6,8 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <spawn.h>
@@ -15,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <ucontext.h>
 #include <unistd.h>
@@ -55,6 +58,25 @@ static int shared(const void *memory)
 static int holds(const unsigned char *memory, unsigned char byte, size_t bytes)
 {
     return bytes == 0 || (memory[0] == byte && memcmp(memory, memory + 1, bytes - 1) == 0);
+}
+
+/* Bytes that the process has mapped and, if asked for, those of them that have memory. */
+static size_t mapped(size_t *resident)
+{
+    size_t total, pages;
+    FILE *file = fopen("/proc/self/statm", "r");
+    CHECK(file != NULL && fscanf(file, "%zu %zu", &total, &pages) == 2);
+    fclose(file);
+    if (resident != NULL)
+        *resident = pages * PAGE;
+    return total * PAGE;
+}
+
+static size_t resident(void)
+{
+    size_t bytes;
+    mapped(&bytes);
+    return bytes;
 }
 
 static uint64_t next_random(uint64_t *state)
@@ -219,6 +241,43 @@ static void in_threads(unsigned wanted)
     stop(threads);
 }
 
+static pthread_key_t key;
+
+/* What runs when a thread ends, all destructors of other keys among it. */
+static void ends(void *resized)
+{
+    static _Thread_local int rounds_left = PTHREAD_DESTRUCTOR_ITERATIONS;
+    for (size_t bytes = LARGE; bytes <= MEBIBYTE; bytes *= 2) {
+        unsigned char *memory = malloc(bytes);
+        CHECK(memory != NULL && malloc_usable_size(memory) >= bytes);
+        memset(memory, 0x77, bytes);
+        CHECK((memory = realloc(memory, 2 * bytes)) != NULL && holds(memory, 0x77, bytes));
+        free(memory);
+    }
+    CHECK((resized = realloc(resized, (size_t)rounds_left * MEBIBYTE)) != NULL && holds(resized, 0x66, LARGE));
+    if (--rounds_left > 0)
+        CHECK(pthread_setspecific(key, resized) == 0);
+    else
+        free(resized);
+}
+
+static void *ending(void *argument)
+{
+    void *memory = malloc(LARGE);
+    CHECK(shared(memory) && pthread_setspecific(key, memset(memory, 0x66, LARGE)) == 0);
+    free(malloc(MEBIBYTE));
+    return argument;
+}
+
+static void threads_that_end(void)
+{
+    CHECK(pthread_key_create(&key, ends) == 0);
+    for (int round = 0; round < 10; round++) {
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, ending, NULL) == 0 && pthread_join(thread, NULL) == 0);
+    }
+}
+
 /* ---- forks ---- */
 
 static void await(pid_t child)
@@ -350,6 +409,27 @@ static void spawns(void)
     CHECK(!"exec fails");
 }
 
+/* The child has memory of its own, and none of it in the place of its parent's. */
+static void without_copy(unsigned char *memory)
+{
+    pid_t child = forked();
+    if (child == 0) {
+        unsigned char *own[64];
+        for (size_t at = 0; at < sizeof own / sizeof own[0]; at++) {
+            CHECK((own[at] = malloc(128 * KIBIBYTE)) != NULL && !shared(own[at]));
+            memset(own[at], 5, 128 * KIBIBYTE);
+            CHECK((own[at] = realloc(own[at], 256 * KIBIBYTE)) != NULL && holds(own[at], 5, 128 * KIBIBYTE));
+        }
+        for (size_t at = 0; at < sizeof own / sizeof own[0]; at++)
+            free(own[at]);
+        free(memory);
+        _exit(0);
+    }
+    await(child);
+    CHECK(holds(memory, 9, MEBIBYTE));
+    free(memory);
+}
+
 /* A program that closes whatever is open has no children with its memory, and is told so; all else goes on. */
 static void closes(void)
 {
@@ -357,12 +437,17 @@ static void closes(void)
     memset(memory, 9, MEBIBYTE);
     for (int descriptor = 3; descriptor < 1024; descriptor++)
         close(descriptor);
-    pid_t child = forked();
-    if (child == 0)
-        _exit(0);
-    await(child);
-    CHECK(holds(memory, 9, MEBIBYTE));
-    free(memory);
+    without_copy(memory);
+}
+
+/* Neither has one whose copy would go beyond a limit. */
+static void starves(void)
+{
+    unsigned char *memory = malloc(64 * MEBIBYTE);
+    memset(memory, 9, 64 * MEBIBYTE);
+    size_t limit = mapped(NULL) + 32 * MEBIBYTE;
+    CHECK(setrlimit(RLIMIT_AS, &(struct rlimit){limit, RLIM_INFINITY}) == 0);
+    without_copy(memory);
 }
 
 static void fork_there(void)
@@ -384,15 +469,6 @@ static void on_a_stack_of_malloc(void)
 
 /* ---- memory given back ---- */
 
-static size_t resident(void)
-{
-    size_t total, pages;
-    FILE *file = fopen("/proc/self/statm", "r");
-    CHECK(file != NULL && fscanf(file, "%zu %zu", &total, &pages) == 2);
-    fclose(file);
-    return pages * PAGE;
-}
-
 static void given_back(void)
 {
     enum { PIECES = 256 };
@@ -412,6 +488,46 @@ static void given_back(void)
         CHECK(resident() < before + 1024 * MEBIBYTE);
 }
 
+/* Of the range, a core dump has what can be read, and no mapping else. */
+static void dumps(void)
+{
+    void *volatile memory = malloc(MEBIBYTE);
+    free(memory);
+    FILE *file = fopen("/proc/self/smaps", "r");
+    char line[512], rights[5] = "";
+    uintptr_t start, end;
+    int mappings = 0, ours = 0;
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+        if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %4s", &start, &end, rights) == 3)
+            ours = shared((void *)start);
+        else if (ours && strncmp(line, "VmFlags:", 8) == 0) {
+            CHECK((strstr(line, " dd") != NULL) == (rights[0] != 'r'));
+            mappings++;
+        }
+    }
+    CHECK(mappings >= 2);
+    fclose(file);
+}
+
+/* What locks all pages to come brings in none of a copy that its parent has never had in use. */
+static void locked(void)
+{
+    unsigned char *memory = malloc(MEBIBYTE);
+    memset(memory, 4, MEBIBYTE);
+    if (mlockall(MCL_CURRENT | MCL_FUTURE) != 0)
+        return;
+    pid_t child = forked();
+    if (child == 0) {
+        CHECK(holds(memory, 4, MEBIBYTE) && resident() < 512 * MEBIBYTE);
+        CHECK((memory = realloc(memory, 4 * MEBIBYTE)) != NULL && holds(memory, 4, MEBIBYTE));
+        memset(memory, 5, 4 * MEBIBYTE);
+        free(memory);
+        _exit(0);
+    }
+    await(child);
+    free(memory);
+}
+
 int main(int count, char **arguments)
 {
     own_arguments = arguments;
@@ -423,11 +539,19 @@ int main(int count, char **arguments)
         return 0;
     }
     CHECK(there);
-    if (strcmp(part, "sizes") == 0)
+    if (strcmp(part, "bytes") == 0)
+        printf("%" PRIu64 "\n", heap_bytes);
+    else if (strcmp(part, "sizes") == 0)
         sizes();
     else if (strcmp(part, "threads") == 0)
         in_threads(count > 2 ? (unsigned)atoi(arguments[2]) : 20000);
-    else if (strcmp(part, "forks") == 0)
+    else if (strcmp(part, "ends") == 0)
+        threads_that_end();
+    else if (strcmp(part, "loads") == 0) {
+        /* Where it waits for ever the kernel ends it. */
+        alarm(120);
+        CHECK(count > 2 && dlopen(arguments[2], RTLD_NOW) != NULL);
+    } else if (strcmp(part, "forks") == 0)
         forks();
     else if (strcmp(part, "often") == 0)
         often();
@@ -435,10 +559,16 @@ int main(int count, char **arguments)
         spawns();
     else if (strcmp(part, "closes") == 0)
         closes();
+    else if (strcmp(part, "starves") == 0)
+        starves();
+    else if (strcmp(part, "locked") == 0)
+        locked();
     else if (strcmp(part, "stack") == 0)
         on_a_stack_of_malloc();
     else if (strcmp(part, "given-back") == 0)
         given_back();
+    else if (strcmp(part, "dumps") == 0)
+        dumps();
     else if (strcmp(part, "shared") != 0)
         CHECK(!"a part that is known");
     return 0;
