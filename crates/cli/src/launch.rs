@@ -439,6 +439,7 @@ pub(crate) fn rank_commands(
 ) -> Result<(Process, Vec<(String, Command)>), LaunchError> {
     let Rendezvous { process, address, token } = start_rendezvous(ranks.lab, ranks.count, directory)?;
     let mut commands = Vec::new();
+    let mut places = Vec::new();
     let mut seated: BTreeMap<String, u32> = BTreeMap::new();
     for rank in 0..ranks.count {
         let (place, mut command) = match ranks.lab {
@@ -457,6 +458,10 @@ pub(crate) fn rank_commands(
         command.env("OUTBOARD_RENDEZVOUS", &address).env("OUTBOARD_LOCAL_RANK", seat.to_string()).env(TOKEN, &token);
         *seat += 1;
         commands.push((format!("rank {rank} on {place}"), command));
+        places.push(place);
+    }
+    for ((_, command), place) in commands.iter_mut().zip(&places) {
+        command.env("OUTBOARD_LOCAL_SIZE", seated[place].to_string());
     }
     Ok((process, commands))
 }

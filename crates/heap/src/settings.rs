@@ -13,14 +13,13 @@ const BYTES: &CStr = c"OUTBOARD_HEAP_BYTES";
 /// Less would serve next to nothing.
 const LEAST: u64 = 1 << 20;
 
-/// What launchers call the number of ranks on this host, the most certain first. All ranks of `outboard run` are there.
-const LOCAL_RANKS: [&CStr; 6] = [
+/// What launchers call the number of ranks on this host, the most certain first.
+const LOCAL_RANKS: [&CStr; 5] = [
     c"OUTBOARD_LOCAL_SIZE",
     c"LOCAL_WORLD_SIZE",
     c"OMPI_COMM_WORLD_LOCAL_SIZE",
     c"MPI_LOCALNRANKS",
     c"SLURM_STEP_TASKS_PER_NODE",
-    c"OUTBOARD_WORLD_SIZE",
 ];
 /// What the ranks of a host may have together, unless it has more memory: half of what a service process maps of a job
 /// by default, since the arena rounds up.

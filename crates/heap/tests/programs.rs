@@ -205,7 +205,6 @@ fn ranks_of_a_host_share_its_memory() {
         "OMPI_COMM_WORLD_LOCAL_SIZE",
         "MPI_LOCALNRANKS",
         "SLURM_STEP_TASKS_PER_NODE",
-        "OUTBOARD_WORLD_SIZE",
     ];
     let program = compiled("gcc", "heap.c", "bytes");
     let bytes = |settings: &[(&str, &str)]| -> u64 {
