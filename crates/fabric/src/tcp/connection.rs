@@ -5,6 +5,7 @@
 //! | dialing | the kernel has connected | greeting, hello said |
 //! | greeting (dialer or listener) | messages of the handshake | greeting, then open |
 //! | greeting (listener) | the dialer is proven while ours to it is on its way and goes before | giving way |
+//! | giving way | ours has come to nothing | open |
 //! | giving way | end of stream | ended |
 //! | any but open | `until` over, end of stream, a bad message | ended |
 //! | open | end of stream, reset, a bad frame | ended |
@@ -43,7 +44,8 @@ pub(super) enum Stage {
     /// Frames come and go, those that go in records where connections are encrypted.
     Open { incoming: Incoming, sealing: Option<Sealing>, fruitful: bool },
     /// Proven, but ours to the same peer is on its way and goes before; the peer closes this one when it has that.
-    GivingWay { until: Instant },
+    /// Should ours come to nothing, the bytes welcome the peer.
+    GivingWay { until: Instant, welcome: Vec<u8>, keys: Keys },
     /// To be dropped.
     Ended,
 }
@@ -137,7 +139,7 @@ impl Connection {
     /// When the connection must be open.
     pub(super) fn until(&self) -> Option<Instant> {
         match self.stage {
-            Stage::Dialing { until } | Stage::Greeting { until, .. } | Stage::GivingWay { until } => Some(until),
+            Stage::Dialing { until } | Stage::Greeting { until, .. } | Stage::GivingWay { until, .. } => Some(until),
             Stage::Open { .. } | Stage::Ended => None,
         }
     }
@@ -162,9 +164,27 @@ impl Connection {
         matches!(&self.stage, Stage::Open { sealing: Some(sealing), .. } if !sealing.rest().is_empty())
     }
 
-    /// Waits for the peer to close.
-    pub(super) fn give_way(&mut self, until: Instant) {
-        self.stage = Stage::GivingWay { until };
+    /// Waits for the peer to close, or to be welcome after all.
+    pub(super) fn give_way(&mut self, until: Instant, welcome: Vec<u8>, keys: Keys) {
+        self.stage = Stage::GivingWay { until, welcome, keys };
+    }
+
+    /// Welcomes the peer after all, unless it has gone.
+    pub(super) fn welcome(&mut self) -> Option<Keys> {
+        self.stays().ok()?;
+        let Stage::GivingWay { welcome, keys, .. } = std::mem::replace(&mut self.stage, Stage::Ended) else {
+            return None;
+        };
+        self.say(&welcome).ok().map(|()| keys)
+    }
+
+    /// Whether the other end, which has nothing to say now, is there.
+    pub(super) fn stays(&self) -> Result<(), Broken> {
+        match rustix::io::read(&self.socket, &mut [0; 1]) {
+            Err(Errno::AGAIN | Errno::INTR) => Ok(()),
+            Ok(_) => Err(Broken::Closed),
+            Err(errno) => Err(errno.into()),
+        }
     }
 
     /// A message of the handshake, which an empty socket buffer always takes.

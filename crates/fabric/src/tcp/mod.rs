@@ -114,6 +114,8 @@ struct Peer {
     /// Somebody here has connected it; others only speak.
     claimed: bool,
     path: Path,
+    /// Its own connection, which has given way to ours; it may have gone since.
+    aside: Option<u64>,
     queue: VecDeque<Outgoing>,
     /// Something in the queue has not been offered to the kernel.
     unflushed: bool,
@@ -125,7 +127,7 @@ struct Peer {
 impl Peer {
     fn new(address: Option<Address>, path: Path) -> Self {
         let (queue, load) = (VecDeque::new(), Load::default());
-        Peer { claimed: address.is_some(), address, path, queue, unflushed: false, load, broke: None }
+        Peer { claimed: address.is_some(), address, path, aside: None, queue, unflushed: false, load, broke: None }
     }
 }
 
@@ -306,7 +308,7 @@ impl Tcp {
                 let only_room = flags == epoll::EventFlags::OUT;
                 if only_room { Ok(flushed) } else { self.read(token, sink).map(|read| read + flushed) }
             }
-            Stage::GivingWay { .. } => Err(Broken::Closed),
+            Stage::GivingWay { .. } => connection.stays().map(|()| 0),
             Stage::Ended => Ok(0),
         };
         served.unwrap_or_else(|broken| {
@@ -332,7 +334,7 @@ impl Tcp {
         match connection.read(&mut self.buffers, sink)? {
             Heard::Frames(frames) => return Ok(frames),
             Heard::Nothing => {}
-            Heard::Proven { address, welcome, keys } => self.proven(token, address, (&welcome, keys), sink)?,
+            Heard::Proven { address, welcome, keys } => self.proven(token, address, (welcome, keys), sink)?,
             Heard::Welcome(keys) => self.opened(token, peer.expect("dialers know whom they dial"), true, keys),
         }
         Ok(1)
@@ -340,12 +342,12 @@ impl Tcp {
 
     /// Whoever has connected to us is the one of `address`. Its connection stays, unless we are the smaller id and have
     /// dialled, too: then it gives way, also when ours is open already, since the peer may have dialled before it heard
-    /// of that. A peer that has lost ours ends it, and then we dial.
+    /// of that. It is kept, and takes the place of ours should that come to nothing.
     fn proven(
         &mut self,
         token: u64,
         address: Address,
-        (welcome, keys): (&[u8], Keys),
+        (welcome, keys): (Vec<u8>, Keys),
         sink: &mut dyn Receiver,
     ) -> Result<(), Broken> {
         let (peer, own) = (address.id(), self.settings.identity.id());
@@ -353,7 +355,10 @@ impl Tcp {
         match before {
             Some((_, Some(known))) if known != address => return Err(HandshakeError::Refused.into()),
             Some((Path::Dialing(_) | Path::Open { dialled: true, .. }, _)) if own < peer => {
-                self.connections.get_mut(&token).ok_or(Broken::Closed)?.give_way(Instant::now() + DIALING);
+                let connection = self.connections.get_mut(&token).ok_or(Broken::Closed)?;
+                connection.give_way(Instant::now() + DIALING, welcome, keys);
+                let before = self.peers.get_mut(&peer).and_then(|known| known.aside.replace(token));
+                before.and_then(|before| self.connections.remove(&before));
                 return Ok(());
             }
             // What it said on the connection that it has given up comes first.
@@ -368,12 +373,21 @@ impl Tcp {
             None => self.make_way(),
         }
         // First, since a peer keeps its path when this fails.
-        self.connections.get_mut(&token).ok_or(Broken::Closed)?.say(welcome)?;
-        if let Some((path, _)) = before {
-            self.connections.remove(&path.token());
-        }
+        self.connections.get_mut(&token).ok_or(Broken::Closed)?.say(&welcome)?;
+        self.hang_up(peer);
         self.opened(token, peer, false, keys);
         Ok(())
+    }
+
+    /// Our connection to `peer` has come to nothing: its own takes that place, if it has given way and is still there.
+    fn welcome_aside(&mut self, peer: PeerId) -> bool {
+        let Some(token) = self.peers.get_mut(&peer).and_then(|known| known.aside.take()) else { return false };
+        let Some(connection) = self.connections.get_mut(&token) else { return false };
+        match connection.welcome() {
+            Some(keys) => self.opened(token, peer, false, keys),
+            None => drop(self.connections.remove(&token)),
+        }
+        self.connections.contains_key(&token)
     }
 
     /// The connection carries messages of `peer` from now on.
@@ -402,11 +416,22 @@ impl Tcp {
         if unclaimed().count() < self.settings.limits.peers {
             return;
         }
-        if let Some((&oldest, known)) = unclaimed().min_by_key(|(_, known)| known.path.token()) {
-            let token = known.path.token();
-            self.connections.remove(&token);
-            self.peers.remove(&oldest);
+        if let Some((&oldest, _)) = unclaimed().min_by_key(|(_, known)| known.path.token()) {
+            self.forget(oldest);
         }
+    }
+
+    /// Ends all connections with `peer`.
+    fn hang_up(&mut self, peer: PeerId) {
+        let Some(known) = self.peers.get_mut(&peer) else { return };
+        for token in [Some(known.path.token()), known.aside.take()].into_iter().flatten() {
+            self.connections.remove(&token);
+        }
+    }
+
+    fn forget(&mut self, peer: PeerId) -> Option<Peer> {
+        self.hang_up(peer);
+        self.peers.remove(&peer)
     }
 
     /// Offers to the kernel what has been sent to `peer`, unless that waits for room already, and keeps copies of what
@@ -458,7 +483,7 @@ impl Tcp {
         }
     }
 
-    /// A connection has ended: its peer is dialled once more, or lost.
+    /// A connection has ended: its peer's own takes its place, or the peer is dialled once more, or lost.
     fn end(&mut self, token: u64, why: Broken) {
         let Some(connection) = self.connections.remove(&token) else { return };
         let hostile = match (&why, connection.peer) {
@@ -478,6 +503,10 @@ impl Tcp {
             Path::Dialing(_) => false,
         };
         tracing::debug!(%peer, %why, again, claimed = known.claimed, "a connection ended");
+        if self.welcome_aside(peer) {
+            return;
+        }
+        let Some(known) = self.peers.get_mut(&peer) else { return };
         let why = known.broke.take().unwrap_or_else(|| why.into());
         let address = known.address.filter(|_| known.claimed);
         match address.filter(|_| again).map(|address| self.dial(peer, &address)) {
@@ -486,7 +515,7 @@ impl Tcp {
                 (known.path, known.broke) = (Path::Dialing(token), Some(why));
             }
             Some(Err(_)) | None => {
-                self.peers.remove(&peer);
+                self.forget(peer);
                 self.room |= std::mem::take(&mut self.starved);
                 self.lost.extend(address.map(|_| (peer, why)));
             }

@@ -2,7 +2,6 @@
 //! socket itself.
 
 use std::collections::VecDeque;
-use std::collections::hash_map::Entry;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::event::{Timespec, epoll};
@@ -53,13 +52,11 @@ impl Fabric for Tcp {
     }
 
     fn disconnect(&mut self, peer: PeerId) {
-        let Entry::Occupied(mut known) = self.peers.entry(peer) else { return };
-        match known.get().path {
-            Path::Dialing(token) if known.get().queue.is_empty() => {
-                known.remove();
-                self.connections.remove(&token);
-            }
-            Path::Dialing(_) | Path::Open { .. } => known.get_mut().claimed = false,
+        let Some(known) = self.peers.get_mut(&peer) else { return };
+        known.claimed = false;
+        match known.path {
+            Path::Dialing(_) if known.queue.is_empty() => drop(self.forget(peer)),
+            Path::Dialing(_) | Path::Open { .. } => {}
         }
     }
 
