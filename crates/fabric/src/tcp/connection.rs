@@ -151,6 +151,25 @@ impl Connection {
         self.say(hello)
     }
 
+    /// Until when its peer may be dialled again that has ended it: where it has not refused our hello, it had no place
+    /// for us at this moment.
+    pub(super) fn may_try_until(&self, why: &Broken) -> Option<Instant> {
+        let refusal = match (why, &self.stage) {
+            (Broken::Kernel(Errno::CONNRESET | Errno::PIPE), _) => false,
+            (Broken::Closed, Stage::Greeting { greeting, .. }) => !greeting.was_answered(),
+            (Broken::Closed | Broken::Kernel(_) | Broken::Handshake(_) | Broken::Malformed(_) | Broken::Slow, _) => {
+                true
+            }
+        };
+        self.until().filter(|until| !refusal && Instant::now() < *until)
+    }
+
+    /// Its end tells a dialer that it was not refused.
+    pub(super) fn pass_by(&self) {
+        // One that cannot be told so is not dialled again by its peer, but hears of the end.
+        let _ = self.socket.reset();
+    }
+
     /// From now on frames of `peer` come and go, with keys in records.
     pub(super) fn open(&mut self, peer: PeerId, keys: Option<Keys>) {
         self.peer = Some(peer);

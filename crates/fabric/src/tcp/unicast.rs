@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Instant;
 
 use rustix::event::{Timespec, epoll};
 
@@ -10,7 +11,7 @@ use crate::outstanding::{self, Load};
 use crate::tcp::address::Address;
 use crate::tcp::connection::TOGETHER;
 use crate::tcp::outgoing::{AT_ONCE, Outgoing};
-use crate::tcp::{Path, Peer, TIMER, Tcp};
+use crate::tcp::{DIALING, Path, Peer, TIMER, Tcp};
 use crate::{Armed, ConnectError, Fabric, FabricEvent, MAX_PAYLOAD, Payload, PeerId, Receiver, SendBuffer, SendError};
 
 impl Fabric for Tcp {
@@ -38,14 +39,14 @@ impl Fabric for Tcp {
         let address = named.ok_or(ConnectError::Address { peer, length: address.len() })?;
         if let Some(known) = self.peers.get_mut(&peer) {
             (known.address, known.claimed) = (Some(address), true);
-            if let Path::Dialing(_) = known.path {
+            if !matches!(known.path, Path::Open { .. }) {
                 // A new stream: what was said before the disconnect has had its time.
                 (known.queue, known.load) = (VecDeque::new(), Load::default());
                 self.room |= std::mem::take(&mut self.starved);
             }
             return Ok(());
         }
-        let dialled = self.dial(peer, &address);
+        let dialled = self.dial(peer, &address, Instant::now() + DIALING);
         let path = dialled.map_err(|broken| ConnectError::Transport { peer, why: broken.into() }).map(Path::Dialing)?;
         self.peers.insert(peer, Peer::new(Some(address), path));
         Ok(())
@@ -55,8 +56,8 @@ impl Fabric for Tcp {
         let Some(known) = self.peers.get_mut(&peer) else { return };
         known.claimed = false;
         match known.path {
-            Path::Dialing(_) if known.queue.is_empty() => drop(self.forget(peer)),
-            Path::Dialing(_) | Path::Open { .. } => {}
+            Path::Dialing(_) | Path::Pausing { .. } if known.queue.is_empty() => drop(self.forget(peer)),
+            Path::Dialing(_) | Path::Pausing { .. } | Path::Open { .. } => {}
         }
     }
 
@@ -123,7 +124,7 @@ impl Fabric for Tcp {
         for event in &woken {
             done += match event.data.u64() {
                 TIMER => self.expire(),
-                door @ 0..TIMER => self.accept(door as usize),
+                door @ 0..TIMER => self.accept(door as usize, receiver),
                 token => self.serve(token, event.flags, receiver),
             };
         }

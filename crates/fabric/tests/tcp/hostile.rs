@@ -291,6 +291,11 @@ fn a_crowd_of_strangers_keeps_nobody_out() {
             b.progress(&mut |event| panic!("{event:?}"));
         }
     });
+    while b.progress(&mut |event| panic!("{event:?}")) > 0 {}
+    let crowd = crowd.into_inner();
+    crowd.iter().for_each(|stream| stream.set_nonblocking(true).expect("a socket"));
+    let is_kept = |stream: &&TcpStream| stream.peek(&mut [0]).is_err_and(|why| why.kind() == ErrorKind::WouldBlock);
+    assert!(crowd.iter().filter(is_kept).count() <= 129, "strangers beyond the bound are kept");
     peer.say(&frame(b"here", 0), false);
     assert_eq!(until(&mut [&mut b], "a message", message(peer.id)), b"here");
 }
