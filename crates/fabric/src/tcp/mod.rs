@@ -1,7 +1,8 @@
 //! Unicast of our own between hosts of an Ethernet: frames over TCP between service processes that have proven who they
 //! are.
 //!
-//! - One connection per pair, whoever dials first. When both dial at once, that of the smaller id stays.
+//! - One connection per pair, whoever dials first. When both dial at once, that of the smaller id stays; the other
+//!   gives way, and takes its place when it comes to nothing.
 //! - A connection begins with a handshake ([`secured`](crate::secured)); frames are taken from the id alone that it has
 //!   proven, and in records where connections are encrypted. Who fails it, says nothing for [`GREETING`], or sends what
 //!   no peer does is closed, counted, and named in the log once a second at most.
@@ -118,6 +119,16 @@ impl Path {
         match self {
             Path::Dialing(token) | Path::Open { token, .. } => Some(token),
             Path::Pausing { .. } => None,
+        }
+    }
+
+    /// Whether ours, of the smaller id, goes before a connection of the peer's own, which it may have dialled before it
+    /// heard of ours. Whoever dials when ours is older than a dial may be has lost ours, and we have not heard of that.
+    fn goes_before(self, now: Instant) -> bool {
+        match self {
+            Path::Dialing(_) => true,
+            Path::Open { since, dialled, .. } => dialled && now.duration_since(since) < DIALING,
+            Path::Pausing { .. } => false,
         }
     }
 }
@@ -341,9 +352,8 @@ impl Tcp {
         Ok(1)
     }
 
-    /// Whoever has connected to us is the one of `address`. Its connection stays, unless we are the smaller id and have
-    /// dialled, too: then it gives way, also when ours is open already, since the peer may have dialled before it heard
-    /// of that. It is kept, and takes the place of ours should that come to nothing.
+    /// Whoever has connected to us is the one of `address`. Its connection stays, unless we are the smaller id and ours
+    /// goes before: then it gives way. It is kept, and takes the place of ours should that come to nothing.
     fn proven(
         &mut self,
         token: u64,
@@ -356,7 +366,7 @@ impl Tcp {
         let before = self.peers.get(&peer).map(|known| (known.path, known.address));
         match before {
             Some((_, Some(known))) if known != address => return Err(HandshakeError::Refused.into()),
-            Some((Path::Dialing(_) | Path::Open { dialled: true, .. }, _)) if own < peer => {
+            Some((path, _)) if own < peer && path.goes_before(Instant::now()) => {
                 let connection = self.connections.get_mut(&token).ok_or(Broken::Closed)?;
                 connection.give_way(Instant::now() + DIALING, welcome, keys);
                 let before = self.peers.get_mut(&peer).and_then(|known| known.aside.replace(token));
@@ -491,6 +501,28 @@ impl Drop for Tcp {
         // A socket with unread bytes would be reset, and take along what the peer has not read.
         for token in self.connections.keys().copied().collect::<Vec<_>>() {
             let _ = self.read(token, &mut |_: FabricEvent<'_>| ());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_goes_before_while_the_peer_may_not_have_heard_of_it() {
+        let since = Instant::now();
+        let open = |dialled| Path::Open { token: FIRST, since, dialled };
+        let just = DIALING - Duration::from_nanos(1);
+        for (path, age, goes_before) in [
+            (Path::Dialing(FIRST), DIALING, true),
+            (Path::Pausing { until: since + DIALING }, Duration::ZERO, false),
+            (open(true), Duration::ZERO, true),
+            (open(true), just, true),
+            (open(true), DIALING, false),
+            (open(false), Duration::ZERO, false),
+        ] {
+            assert_eq!(path.goes_before(since + age), goes_before, "{age:?}");
         }
     }
 }
