@@ -30,10 +30,33 @@ use crate::tcp::incoming::{Buffers, Incoming, Malformed};
 use crate::tcp::outgoing::{Outgoing, Sealing, Spare};
 use crate::{PeerId, PeerLoss, Receiver};
 
-/// Reads of one turn, so that other connections have theirs.
+/// Reads of one connection in one turn, so that other connections have theirs.
 const READS: usize = 8;
+/// What is read in one turn from all connections, and one read more: frames, some microseconds' work each at most, and
+/// bytes.
+const FRAMES: usize = 4096;
+const BYTES: usize = 8 << 20;
 /// Messages handed to the kernel at once.
 pub(super) const TOGETHER: usize = 16;
+
+/// What may still be read in this turn.
+pub(super) struct Share {
+    frames: usize,
+    bytes: usize,
+}
+
+impl Share {
+    pub(super) const WHOLE: Share = Share { frames: FRAMES, bytes: BYTES };
+
+    pub(super) fn is_used_up(&self) -> bool {
+        self.frames == 0 || self.bytes == 0
+    }
+
+    fn take(&mut self, frames: usize, bytes: usize) {
+        self.frames = self.frames.saturating_sub(frames);
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+}
 
 /// How far a connection has come.
 pub(super) enum Stage {
@@ -215,12 +238,17 @@ impl Connection {
     }
 
     /// Reads what there is, within bounds; whole frames go to `receiver`.
-    pub(super) fn read(&mut self, buffers: &mut Buffers, receiver: &mut dyn Receiver) -> Result<Heard, Broken> {
+    pub(super) fn read(
+        &mut self,
+        buffers: &mut Buffers,
+        share: &mut Share,
+        receiver: &mut dyn Receiver,
+    ) -> Result<Heard, Broken> {
         match std::mem::replace(&mut self.stage, Stage::Ended) {
             Stage::Greeting { greeting, until } => self.read_greeting(greeting, until),
             Stage::Open { mut incoming, sealing, fruitful } => {
                 let from = self.peer.expect("frames come when it is proven whose they are");
-                let taken = read_frames(&self.socket, &mut incoming, buffers, &mut Sink { from, receiver });
+                let taken = read_frames(&self.socket, &mut incoming, buffers, share, &mut Sink { from, receiver });
                 let taken = taken.and_then(|frames| {
                     self.socket.await_bytes(incoming.awaits())?;
                     Ok(frames)
@@ -351,10 +379,14 @@ fn read_frames(
     socket: &Socket,
     incoming: &mut Incoming,
     buffers: &mut Buffers,
+    share: &mut Share,
     sink: &mut Sink<'_>,
 ) -> Result<usize, Broken> {
     let mut frames = 0;
     for _ in 0..READS {
+        if share.is_used_up() {
+            break;
+        }
         let landing = incoming
             .landing(buffers, sink)
             .map(|(landing, at, beyond)| (landing.bytes() - at + beyond.len(), landing.receive(socket, at, beyond)));
@@ -369,10 +401,12 @@ fn read_frames(
             Err(Errno::AGAIN | Errno::INTR) => break,
             Err(errno) => return Err(errno.into()),
         };
-        frames += match lands {
+        let whole = match lands {
             true => incoming.advance_landing(taken, buffers, sink)?,
             false => incoming.advance(taken, buffers, sink)?,
         };
+        share.take(whole, taken);
+        frames += whole;
         if taken < asked {
             break;
         }

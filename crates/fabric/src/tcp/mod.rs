@@ -13,6 +13,7 @@
 //!   are gone then: the links of the service processes send them again.
 //! - A stranger's hello that has come is heard before its connection makes way for another. A dialer whose hello was
 //!   not heard is told so by a reset, which is no refusal: it dials again until [`DIALING`] is over.
+//! - A turn takes so much from all connections together, and the next one goes on with the connection behind.
 //! - Disconnecting a peer keeps the connection, for what it may still say; the oldest such connection makes way for
 //!   another. What waits for the connection is dropped when the peer is connected again.
 //!
@@ -44,7 +45,7 @@ use crate::buffer::BufferPool;
 use crate::outstanding::Load;
 use crate::secured::{Greeting, HandshakeError, Identity, Keys, SharedKey, Terms};
 use crate::tcp::address::Address;
-use crate::tcp::connection::{Broken, Connection, Heard, Stage};
+use crate::tcp::connection::{Broken, Connection, Heard, Share, Stage};
 use crate::tcp::door::{Door, Socket};
 use crate::tcp::incoming::Buffers;
 use crate::tcp::outgoing::{Outgoing, Spare};
@@ -184,7 +185,9 @@ pub struct Tcp {
     pool: BufferPool,
     buffers: Buffers,
     spare: Spare,
+    /// What the poller has told, and what of that is still to be seen to.
     woken: Vec<epoll::Event>,
+    share: Share,
     refusals: Refusals,
 }
 
@@ -224,6 +227,7 @@ impl Tcp {
             buffers: Buffers::new(READ, settings.encrypt),
             spare: Spare::default(),
             woken: Vec::with_capacity(TURN),
+            share: Share::WHOLE,
             refusals: Refusals::default(),
             settings,
         })
@@ -342,7 +346,7 @@ impl Tcp {
     fn read(&mut self, token: u64, sink: &mut dyn Receiver) -> Result<usize, Broken> {
         let Some(connection) = self.connections.get_mut(&token) else { return Ok(0) };
         let peer = connection.peer;
-        match connection.read(&mut self.buffers, sink)? {
+        match connection.read(&mut self.buffers, &mut self.share, sink)? {
             Heard::Frames(frames) => return Ok(frames),
             Heard::Nothing if connection.was_greeted() => self.strangers.greeted(token),
             Heard::Nothing => {}
@@ -373,7 +377,7 @@ impl Tcp {
                 before.and_then(|before| self.connections.remove(&before));
                 return Ok(());
             }
-            // What it said on the connection that it has given up comes first.
+            // What it said on the connection that it has given up comes first, as far as this turn takes it.
             Some((Path::Open { token, .. }, _)) => {
                 for _ in 0..TURN {
                     if !matches!(self.read(token, sink), Ok(1..)) {
@@ -500,6 +504,7 @@ impl Drop for Tcp {
         }
         // A socket with unread bytes would be reset, and take along what the peer has not read.
         for token in self.connections.keys().copied().collect::<Vec<_>>() {
+            self.share = Share::WHOLE;
             let _ = self.read(token, &mut |_: FabricEvent<'_>| ());
         }
     }

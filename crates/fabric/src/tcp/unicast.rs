@@ -9,7 +9,7 @@ use rustix::event::{Timespec, epoll};
 
 use crate::outstanding::{self, Load};
 use crate::tcp::address::Address;
-use crate::tcp::connection::TOGETHER;
+use crate::tcp::connection::{Share, TOGETHER};
 use crate::tcp::outgoing::{AT_ONCE, Outgoing};
 use crate::tcp::{DIALING, Path, Peer, TIMER, Tcp};
 use crate::{Armed, ConnectError, Fabric, FabricEvent, MAX_PAYLOAD, Payload, PeerId, Receiver, SendBuffer, SendError};
@@ -116,18 +116,26 @@ impl Fabric for Tcp {
 
     fn progress_into(&mut self, receiver: &mut dyn Receiver) -> usize {
         self.flush();
+        self.share = Share::WHOLE;
         let mut woken = std::mem::take(&mut self.woken);
-        woken.clear();
-        // Fails only when interrupted: the next turn looks again.
-        let _ = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut woken), Some(&Timespec::default()));
-        let mut done = 0;
+        // What the last turn has left goes first, or whoever stands in front would have every turn.
+        if woken.is_empty() {
+            // Fails only when interrupted: the next turn looks again.
+            let _ = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut woken), Some(&Timespec::default()));
+        }
+        let (mut done, mut seen) = (0, 0);
         for event in &woken {
+            if self.share.is_used_up() {
+                break;
+            }
+            seen += 1;
             done += match event.data.u64() {
                 TIMER => self.expire(),
                 door @ 0..TIMER => self.accept(door as usize, receiver),
                 token => self.serve(token, event.flags, receiver),
             };
         }
+        woken.drain(..seen);
         self.woken = woken;
         for (token, why) in std::mem::take(&mut self.broken) {
             self.end(token, why);
