@@ -214,6 +214,12 @@ impl Greeting {
         matches!(self.handshake, Handshake::Answered { .. })
     }
 
+    /// Dialer: whether the listener has heard the hello, and not refused it.
+    #[must_use]
+    pub fn was_answered(&self) -> bool {
+        matches!(self.handshake, Handshake::Confirmed(_))
+    }
+
     /// Listener: why the dialer ends the handshake, as far as that is known.
     #[must_use]
     pub fn disagreement(&self) -> Option<HandshakeError> {

@@ -5,6 +5,7 @@
 //! | dialing | the kernel has connected | greeting, hello said |
 //! | greeting (dialer or listener) | messages of the handshake | greeting, then open |
 //! | greeting (listener) | the dialer is proven while ours to it is on its way and goes before | giving way |
+//! | giving way | ours has come to nothing | open |
 //! | giving way | end of stream | ended |
 //! | any but open | `until` over, end of stream, a bad message | ended |
 //! | open | end of stream, reset, a bad frame | ended |
@@ -29,10 +30,33 @@ use crate::tcp::incoming::{Buffers, Incoming, Malformed};
 use crate::tcp::outgoing::{Outgoing, Sealing, Spare};
 use crate::{PeerId, PeerLoss, Receiver};
 
-/// Reads of one turn, so that other connections have theirs.
+/// Reads of one connection in one turn, so that other connections have theirs.
 const READS: usize = 8;
+/// What is read in one turn from all connections, and one read more: frames, some microseconds' work each at most, and
+/// bytes.
+const FRAMES: usize = 4096;
+const BYTES: usize = 8 << 20;
 /// Messages handed to the kernel at once.
 pub(super) const TOGETHER: usize = 16;
+
+/// What may still be read in this turn.
+pub(super) struct Share {
+    frames: usize,
+    bytes: usize,
+}
+
+impl Share {
+    pub(super) const WHOLE: Share = Share { frames: FRAMES, bytes: BYTES };
+
+    pub(super) fn is_used_up(&self) -> bool {
+        self.frames == 0 || self.bytes == 0
+    }
+
+    fn take(&mut self, frames: usize, bytes: usize) {
+        self.frames = self.frames.saturating_sub(frames);
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+}
 
 /// How far a connection has come.
 pub(super) enum Stage {
@@ -43,7 +67,8 @@ pub(super) enum Stage {
     /// Frames come and go, those that go in records where connections are encrypted.
     Open { incoming: Incoming, sealing: Option<Sealing>, fruitful: bool },
     /// Proven, but ours to the same peer is on its way and goes before; the peer closes this one when it has that.
-    GivingWay { until: Instant },
+    /// Should ours come to nothing, the bytes welcome the peer.
+    GivingWay { until: Instant, welcome: Vec<u8>, keys: Keys },
     /// To be dropped.
     Ended,
 }
@@ -137,7 +162,7 @@ impl Connection {
     /// When the connection must be open.
     pub(super) fn until(&self) -> Option<Instant> {
         match self.stage {
-            Stage::Dialing { until } | Stage::Greeting { until, .. } | Stage::GivingWay { until } => Some(until),
+            Stage::Dialing { until } | Stage::Greeting { until, .. } | Stage::GivingWay { until, .. } => Some(until),
             Stage::Open { .. } | Stage::Ended => None,
         }
     }
@@ -147,6 +172,25 @@ impl Connection {
         sockopt::socket_error(&self.socket)??;
         self.stage = Stage::Greeting { greeting, until };
         self.say(hello)
+    }
+
+    /// Until when its peer may be dialled again that has ended it: where it has not refused our hello, it had no place
+    /// for us at this moment.
+    pub(super) fn may_try_until(&self, why: &Broken) -> Option<Instant> {
+        let refusal = match (why, &self.stage) {
+            (Broken::Kernel(Errno::CONNRESET | Errno::PIPE), _) => false,
+            (Broken::Closed, Stage::Greeting { greeting, .. }) => !greeting.was_answered(),
+            (Broken::Closed | Broken::Kernel(_) | Broken::Handshake(_) | Broken::Malformed(_) | Broken::Slow, _) => {
+                true
+            }
+        };
+        self.until().filter(|until| !refusal && Instant::now() < *until)
+    }
+
+    /// Its end tells a dialer that it was not refused.
+    pub(super) fn pass_by(&self) {
+        // One that cannot be told so is not dialled again by its peer, but hears of the end.
+        let _ = self.socket.reset();
     }
 
     /// From now on frames of `peer` come and go, with keys in records.
@@ -162,9 +206,27 @@ impl Connection {
         matches!(&self.stage, Stage::Open { sealing: Some(sealing), .. } if !sealing.rest().is_empty())
     }
 
-    /// Waits for the peer to close.
-    pub(super) fn give_way(&mut self, until: Instant) {
-        self.stage = Stage::GivingWay { until };
+    /// Waits for the peer to close, or to be welcome after all.
+    pub(super) fn give_way(&mut self, until: Instant, welcome: Vec<u8>, keys: Keys) {
+        self.stage = Stage::GivingWay { until, welcome, keys };
+    }
+
+    /// Welcomes the peer after all, unless it has gone.
+    pub(super) fn welcome(&mut self) -> Option<Keys> {
+        self.stays().ok()?;
+        let Stage::GivingWay { welcome, keys, .. } = std::mem::replace(&mut self.stage, Stage::Ended) else {
+            return None;
+        };
+        self.say(&welcome).ok().map(|()| keys)
+    }
+
+    /// Whether the other end, which has nothing to say now, is there.
+    pub(super) fn stays(&self) -> Result<(), Broken> {
+        match rustix::io::read(&self.socket, &mut [0; 1]) {
+            Err(Errno::AGAIN | Errno::INTR) => Ok(()),
+            Ok(_) => Err(Broken::Closed),
+            Err(errno) => Err(errno.into()),
+        }
     }
 
     /// A message of the handshake, which an empty socket buffer always takes.
@@ -176,12 +238,17 @@ impl Connection {
     }
 
     /// Reads what there is, within bounds; whole frames go to `receiver`.
-    pub(super) fn read(&mut self, buffers: &mut Buffers, receiver: &mut dyn Receiver) -> Result<Heard, Broken> {
+    pub(super) fn read(
+        &mut self,
+        buffers: &mut Buffers,
+        share: &mut Share,
+        receiver: &mut dyn Receiver,
+    ) -> Result<Heard, Broken> {
         match std::mem::replace(&mut self.stage, Stage::Ended) {
             Stage::Greeting { greeting, until } => self.read_greeting(greeting, until),
             Stage::Open { mut incoming, sealing, fruitful } => {
                 let from = self.peer.expect("frames come when it is proven whose they are");
-                let taken = read_frames(&self.socket, &mut incoming, buffers, &mut Sink { from, receiver });
+                let taken = read_frames(&self.socket, &mut incoming, buffers, share, &mut Sink { from, receiver });
                 let taken = taken.and_then(|frames| {
                     self.socket.await_bytes(incoming.awaits())?;
                     Ok(frames)
@@ -312,10 +379,14 @@ fn read_frames(
     socket: &Socket,
     incoming: &mut Incoming,
     buffers: &mut Buffers,
+    share: &mut Share,
     sink: &mut Sink<'_>,
 ) -> Result<usize, Broken> {
     let mut frames = 0;
     for _ in 0..READS {
+        if share.is_used_up() {
+            break;
+        }
         let landing = incoming
             .landing(buffers, sink)
             .map(|(landing, at, beyond)| (landing.bytes() - at + beyond.len(), landing.receive(socket, at, beyond)));
@@ -330,10 +401,12 @@ fn read_frames(
             Err(Errno::AGAIN | Errno::INTR) => break,
             Err(errno) => return Err(errno.into()),
         };
-        frames += match lands {
+        let whole = match lands {
             true => incoming.advance_landing(taken, buffers, sink)?,
             false => incoming.advance(taken, buffers, sink)?,
         };
+        share.take(whole, taken);
+        frames += whole;
         if taken < asked {
             break;
         }

@@ -8,6 +8,7 @@
 
 use std::net::{SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
@@ -115,6 +116,15 @@ impl Socket {
             *awaited = bytes;
         }
         Ok(())
+    }
+
+    /// Its end tells the other one that what it has said was not heard: by a reset, which is what a Unix socket says by
+    /// itself then.
+    pub(super) fn reset(&self) -> Result<(), Errno> {
+        match self {
+            Socket::Tcp(socket, _) => sockopt::set_socket_linger(socket, Some(Duration::ZERO)),
+            Socket::Sibling(_) => Ok(()),
+        }
     }
 
     /// The other end, for the log.

@@ -1,7 +1,8 @@
 //! Unicast of our own between hosts of an Ethernet: frames over TCP between service processes that have proven who they
 //! are.
 //!
-//! - One connection per pair, whoever dials first. When both dial at once, that of the smaller id stays.
+//! - One connection per pair, whoever dials first. When both dial at once, that of the smaller id stays; the other
+//!   gives way, and takes its place when it comes to nothing.
 //! - A connection begins with a handshake ([`secured`](crate::secured)); frames are taken from the id alone that it has
 //!   proven, and in records where connections are encrypted. Who fails it, says nothing for [`GREETING`], or sends what
 //!   no peer does is closed, counted, and named in the log once a second at most.
@@ -10,19 +11,24 @@
 //!   waits within [`Limits`].
 //! - A connection that breaks is dialled once more before the peer counts as lost. Messages that the kernel had taken
 //!   are gone then: the links of the service processes send them again.
+//! - A stranger's hello that has come is heard before its connection makes way for another. A dialer whose hello was
+//!   not heard is told so by a reset, which is no refusal: it dials again until [`DIALING`] is over.
+//! - A turn takes so much from all connections together, and the next one goes on with the connection behind.
 //! - Disconnecting a peer keeps the connection, for what it may still say; the oldest such connection makes way for
 //!   another. What waits for the connection is dropped when the peer is connected again.
 //!
-//! Invariants: the connection of a peer's path exists; at most [`STRANGERS`] connections are unproven, half of them
-//!   with a hello for us and half without, the oldest of which make way; what a peer that reads nothing has waiting is
-//!   bounded. Never blocks except, for a bounded time, on drop.
+//! Invariants: the connection of a peer's path exists; of connections that are unproven there are at most
+//!   [`STRANGERS`], or two for each connected peer, and one that has just come; one more of each peer may give way to
+//!   ours; what a peer that reads nothing has waiting is bounded. Never blocks except, for a bounded time, on drop.
 
 mod address;
 mod connection;
 mod door;
+mod endings;
 pub(crate) mod frames;
 pub(crate) mod incoming;
 mod outgoing;
+mod strangers;
 mod unicast;
 
 use std::collections::VecDeque;
@@ -39,10 +45,11 @@ use crate::buffer::BufferPool;
 use crate::outstanding::Load;
 use crate::secured::{Greeting, HandshakeError, Identity, Keys, SharedKey, Terms};
 use crate::tcp::address::Address;
-use crate::tcp::connection::{Broken, Connection, Heard, Stage};
+use crate::tcp::connection::{Broken, Connection, Heard, Share, Stage};
 use crate::tcp::door::{Door, Socket};
 use crate::tcp::incoming::Buffers;
 use crate::tcp::outgoing::{Outgoing, Spare};
+use crate::tcp::strangers::Strangers;
 use crate::{Fabric, FabricEvent, Limits, PeerId, PeerLoss, Receiver, Refusals};
 
 /// What is spoken behind the handshake.
@@ -53,9 +60,9 @@ const GREETING: Duration = Duration::from_secs(2);
 const DIALING: Duration = Duration::from_secs(10);
 /// How long what was sent may be unacknowledged: a little more than the silence after which a service process is lost.
 const SILENCE: Duration = Duration::from_secs(4);
-/// How often unfinished connections are looked at.
+/// How often unfinished connections are looked at, and how long a pause between two dials is at most.
 const LOOK: Duration = Duration::from_millis(250);
-/// Connections that have not proven who they are.
+/// Connections that have not proven who they are, where few peers are connected.
 const STRANGERS: usize = 128;
 /// Connections taken in, and sockets looked at, per turn.
 const TURN: usize = 64;
@@ -97,13 +104,32 @@ impl TcpSettings {
 #[derive(Clone, Copy)]
 enum Path {
     Dialing(u64),
-    Open { token: u64, since: Instant, dialled: bool },
+    /// The peer had no place for us; it is dialled again with the next look.
+    Pausing {
+        until: Instant,
+    },
+    Open {
+        token: u64,
+        since: Instant,
+        dialled: bool,
+    },
 }
 
 impl Path {
-    fn token(self) -> u64 {
+    fn token(self) -> Option<u64> {
         match self {
-            Path::Dialing(token) | Path::Open { token, .. } => token,
+            Path::Dialing(token) | Path::Open { token, .. } => Some(token),
+            Path::Pausing { .. } => None,
+        }
+    }
+
+    /// Whether ours, of the smaller id, goes before a connection of the peer's own, which it may have dialled before it
+    /// heard of ours. Whoever dials when ours is older than a dial may be has lost ours, and we have not heard of that.
+    fn goes_before(self, now: Instant) -> bool {
+        match self {
+            Path::Dialing(_) => true,
+            Path::Open { since, dialled, .. } => dialled && now.duration_since(since) < DIALING,
+            Path::Pausing { .. } => false,
         }
     }
 }
@@ -114,6 +140,8 @@ struct Peer {
     /// Somebody here has connected it; others only speak.
     claimed: bool,
     path: Path,
+    /// Its own connection, which has given way to ours; it may have gone since.
+    aside: Option<u64>,
     queue: VecDeque<Outgoing>,
     /// Something in the queue has not been offered to the kernel.
     unflushed: bool,
@@ -125,7 +153,7 @@ struct Peer {
 impl Peer {
     fn new(address: Option<Address>, path: Path) -> Self {
         let (queue, load) = (VecDeque::new(), Load::default());
-        Peer { claimed: address.is_some(), address, path, queue, unflushed: false, load, broke: None }
+        Peer { claimed: address.is_some(), address, path, aside: None, queue, unflushed: false, load, broke: None }
     }
 }
 
@@ -142,8 +170,10 @@ pub struct Tcp {
     deaf: bool,
     connections: HashMap<u64, Connection>,
     next: u64,
-    /// Unproven connections to us, the oldest first; some have gone since.
-    strangers: VecDeque<u64>,
+    /// Unproven connections to us.
+    strangers: Strangers,
+    /// Peers that are dialled again with the next look; some have gone since.
+    pausing: Vec<PeerId>,
     peers: HashMap<PeerId, Peer>,
     /// Peers to whom messages go with the next flush; some have gone since.
     unflushed: Vec<PeerId>,
@@ -155,7 +185,9 @@ pub struct Tcp {
     pool: BufferPool,
     buffers: Buffers,
     spare: Spare,
+    /// What the poller has told, and what of that is still to be seen to.
     woken: Vec<epoll::Event>,
+    share: Share,
     refusals: Refusals,
 }
 
@@ -183,7 +215,8 @@ impl Tcp {
             deaf: false,
             connections: HashMap::new(),
             next: FIRST,
-            strangers: VecDeque::new(),
+            strangers: Strangers::default(),
+            pausing: Vec::new(),
             peers: HashMap::new(),
             unflushed: Vec::new(),
             lost: Vec::new(),
@@ -194,6 +227,7 @@ impl Tcp {
             buffers: Buffers::new(READ, settings.encrypt),
             spare: Spare::default(),
             woken: Vec::with_capacity(TURN),
+            share: Share::WHOLE,
             refusals: Refusals::default(),
             settings,
         })
@@ -223,14 +257,23 @@ impl Tcp {
         timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &spec).expect("a timer of ours and a valid time");
     }
 
-    fn dial(&mut self, peer: PeerId, to: &Address) -> Result<u64, Broken> {
+    fn dial(&mut self, peer: PeerId, to: &Address, until: Instant) -> Result<u64, Broken> {
         let socket = Socket::dial(to, self.settings.siblings)?;
-        self.watch(Connection::dialled(peer, socket, Instant::now() + DIALING))
+        self.watch(Connection::dialled(peer, socket, until))
     }
 
     /// Takes in whoever connects.
-    fn accept(&mut self, door: usize) -> usize {
+    fn accept(&mut self, door: usize, sink: &mut dyn Receiver) -> usize {
+        let most = STRANGERS.max(2 * self.peers.values().filter(|known| known.claimed).count());
         for taken in 0..TURN {
+            if let Some(oldest) = self.strangers.beyond(most) {
+                // What it has said already is heard first; it stays where it goes on by that.
+                self.read_on(oldest, sink);
+                if self.strangers.beyond(most) == Some(oldest) {
+                    self.end(oldest, Broken::Slow);
+                }
+                continue;
+            }
             match self.doors[door].accept() {
                 Ok(socket) => {
                     if let Err(error) = self.admit(socket) {
@@ -257,41 +300,8 @@ impl Tcp {
     fn admit(&mut self, socket: Socket) -> Result<(), Broken> {
         let greeting = Greeting::listen(&self.settings.terms())?;
         let token = self.watch(Connection::accepted(socket, greeting, Instant::now() + GREETING))?;
-        self.strangers.push_back(token);
-        self.strangers.retain(|token| self.connections.get(token).is_some_and(|one| one.until().is_some()));
-        // With a hello or without, the oldest makes way for its like: neither crowd keeps out the other.
-        for greeted in [true, false] {
-            let was = |token: &u64| self.connections.get(token).map(Connection::was_greeted);
-            let is_like = |token: &&u64| was(token) == Some(greeted);
-            let mut like = self.strangers.iter().filter(is_like);
-            if let Some(&oldest) = like.next()
-                && like.count() >= STRANGERS / 2
-            {
-                self.end(oldest, Broken::Slow);
-            }
-        }
+        self.strangers.came(token);
         Ok(())
-    }
-
-    /// Ends connections that are not open in time.
-    fn expire(&mut self) -> usize {
-        // Fails only when the timer has not fired, and then there is nothing to read.
-        let _ = rustix::io::read(&self.timer, &mut [0; 8]);
-        if std::mem::take(&mut self.deaf) {
-            self.deaf = listen(&self.epoll, &self.doors).is_err();
-        }
-        let now = Instant::now();
-        let unfinished: Vec<_> =
-            self.connections.iter().filter_map(|(&token, connection)| Some((token, connection.until()?))).collect();
-        let late: Vec<_> = unfinished.iter().filter(|(_, until)| *until <= now).map(|(token, _)| *token).collect();
-        self.ticking = self.deaf || late.len() < unfinished.len();
-        if !self.ticking {
-            self.tick(Duration::ZERO);
-        }
-        for token in &late {
-            self.end(*token, Broken::Slow);
-        }
-        late.len()
     }
 
     /// A connection can be read or written.
@@ -306,7 +316,7 @@ impl Tcp {
                 let only_room = flags == epoll::EventFlags::OUT;
                 if only_room { Ok(flushed) } else { self.read(token, sink).map(|read| read + flushed) }
             }
-            Stage::GivingWay { .. } => Err(Broken::Closed),
+            Stage::GivingWay { .. } => connection.stays().map(|()| 0),
             Stage::Ended => Ok(0),
         };
         served.unwrap_or_else(|broken| {
@@ -326,37 +336,48 @@ impl Tcp {
         Ok(())
     }
 
+    /// Reads what has come; the connection ends where that is its end.
+    fn read_on(&mut self, token: u64, sink: &mut dyn Receiver) {
+        if let Err(broken) = self.read(token, sink) {
+            self.end(token, broken);
+        }
+    }
+
     fn read(&mut self, token: u64, sink: &mut dyn Receiver) -> Result<usize, Broken> {
         let Some(connection) = self.connections.get_mut(&token) else { return Ok(0) };
         let peer = connection.peer;
-        match connection.read(&mut self.buffers, sink)? {
+        match connection.read(&mut self.buffers, &mut self.share, sink)? {
             Heard::Frames(frames) => return Ok(frames),
+            Heard::Nothing if connection.was_greeted() => self.strangers.greeted(token),
             Heard::Nothing => {}
-            Heard::Proven { address, welcome, keys } => self.proven(token, address, (&welcome, keys), sink)?,
+            Heard::Proven { address, welcome, keys } => self.proven(token, address, (welcome, keys), sink)?,
             Heard::Welcome(keys) => self.opened(token, peer.expect("dialers know whom they dial"), true, keys),
         }
         Ok(1)
     }
 
-    /// Whoever has connected to us is the one of `address`. Its connection stays, unless we are the smaller id and have
-    /// dialled, too: then it gives way, also when ours is open already, since the peer may have dialled before it heard
-    /// of that. A peer that has lost ours ends it, and then we dial.
+    /// Whoever has connected to us is the one of `address`. Its connection stays, unless we are the smaller id and ours
+    /// goes before: then it gives way. It is kept, and takes the place of ours should that come to nothing.
     fn proven(
         &mut self,
         token: u64,
         address: Address,
-        (welcome, keys): (&[u8], Keys),
+        (welcome, keys): (Vec<u8>, Keys),
         sink: &mut dyn Receiver,
     ) -> Result<(), Broken> {
+        self.strangers.gone(token);
         let (peer, own) = (address.id(), self.settings.identity.id());
         let before = self.peers.get(&peer).map(|known| (known.path, known.address));
         match before {
             Some((_, Some(known))) if known != address => return Err(HandshakeError::Refused.into()),
-            Some((Path::Dialing(_) | Path::Open { dialled: true, .. }, _)) if own < peer => {
-                self.connections.get_mut(&token).ok_or(Broken::Closed)?.give_way(Instant::now() + DIALING);
+            Some((path, _)) if own < peer && path.goes_before(Instant::now()) => {
+                let connection = self.connections.get_mut(&token).ok_or(Broken::Closed)?;
+                connection.give_way(Instant::now() + DIALING, welcome, keys);
+                let before = self.peers.get_mut(&peer).and_then(|known| known.aside.replace(token));
+                before.and_then(|before| self.connections.remove(&before));
                 return Ok(());
             }
-            // What it said on the connection that it has given up comes first.
+            // What it said on the connection that it has given up comes first, as far as this turn takes it.
             Some((Path::Open { token, .. }, _)) => {
                 for _ in 0..TURN {
                     if !matches!(self.read(token, sink), Ok(1..)) {
@@ -364,14 +385,12 @@ impl Tcp {
                     }
                 }
             }
-            Some((Path::Dialing(_), _)) => {}
+            Some((Path::Dialing(_) | Path::Pausing { .. }, _)) => {}
             None => self.make_way(),
         }
         // First, since a peer keeps its path when this fails.
-        self.connections.get_mut(&token).ok_or(Broken::Closed)?.say(welcome)?;
-        if let Some((path, _)) = before {
-            self.connections.remove(&path.token());
-        }
+        self.connections.get_mut(&token).ok_or(Broken::Closed)?.say(&welcome)?;
+        self.hang_up(peer);
         self.opened(token, peer, false, keys);
         Ok(())
     }
@@ -396,25 +415,12 @@ impl Tcp {
         self.write_queue(peer);
     }
 
-    /// Of the peers that nobody here has connected, the oldest makes way when there are too many.
-    fn make_way(&mut self) {
-        let unclaimed = || self.peers.iter().filter(|(_, known)| !known.claimed);
-        if unclaimed().count() < self.settings.limits.peers {
-            return;
-        }
-        if let Some((&oldest, known)) = unclaimed().min_by_key(|(_, known)| known.path.token()) {
-            let token = known.path.token();
-            self.connections.remove(&token);
-            self.peers.remove(&oldest);
-        }
-    }
-
     /// Offers to the kernel what has been sent to `peer`, unless that waits for room already, and keeps copies of what
     /// it does not take.
     fn flush_peer(&mut self, peer: PeerId) {
         let Some(known) = self.peers.get_mut(&peer) else { return };
         known.unflushed = false;
-        let connection = self.connections.get(&known.path.token());
+        let connection = known.path.token().and_then(|token| self.connections.get(&token));
         if connection.is_some_and(|connection| !connection.awaits_room) {
             self.write_queue(peer);
         }
@@ -458,41 +464,6 @@ impl Tcp {
         }
     }
 
-    /// A connection has ended: its peer is dialled once more, or lost.
-    fn end(&mut self, token: u64, why: Broken) {
-        let Some(connection) = self.connections.remove(&token) else { return };
-        let hostile = match (&why, connection.peer) {
-            (Broken::Handshake(_) | Broken::Malformed(_), _) => true,
-            // One that knew our key and gave way to ours is no stranger.
-            (Broken::Closed | Broken::Kernel(_), None) => !connection.was_greeted(),
-            (Broken::Slow, peer) => peer.is_none(),
-            (Broken::Closed | Broken::Kernel(_), Some(_)) => false,
-        };
-        if hostile {
-            self.refusals.note(&connection.from(), connection.peer, &why);
-        }
-        let Some(peer) = connection.peer else { return };
-        let Some(known) = self.peers.get_mut(&peer).filter(|known| known.path.token() == token) else { return };
-        let again = match known.path {
-            Path::Open { since, .. } => connection.was_fruitful() || since.elapsed() >= SETTLED,
-            Path::Dialing(_) => false,
-        };
-        tracing::debug!(%peer, %why, again, claimed = known.claimed, "a connection ended");
-        let why = known.broke.take().unwrap_or_else(|| why.into());
-        let address = known.address.filter(|_| known.claimed);
-        match address.filter(|_| again).map(|address| self.dial(peer, &address)) {
-            Some(Ok(token)) => {
-                let known = self.peers.get_mut(&peer).expect("it is being served");
-                (known.path, known.broke) = (Path::Dialing(token), Some(why));
-            }
-            Some(Err(_)) | None => {
-                self.peers.remove(&peer);
-                self.room |= std::mem::take(&mut self.starved);
-                self.lost.extend(address.map(|_| (peer, why)));
-            }
-        }
-    }
-
     /// Whether anything waits to leave.
     fn waits(&self) -> bool {
         let sealed = self.connections.values().any(Connection::waits);
@@ -533,7 +504,30 @@ impl Drop for Tcp {
         }
         // A socket with unread bytes would be reset, and take along what the peer has not read.
         for token in self.connections.keys().copied().collect::<Vec<_>>() {
+            self.share = Share::WHOLE;
             let _ = self.read(token, &mut |_: FabricEvent<'_>| ());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_goes_before_while_the_peer_may_not_have_heard_of_it() {
+        let since = Instant::now();
+        let open = |dialled| Path::Open { token: FIRST, since, dialled };
+        let just = DIALING - Duration::from_nanos(1);
+        for (path, age, goes_before) in [
+            (Path::Dialing(FIRST), DIALING, true),
+            (Path::Pausing { until: since + DIALING }, Duration::ZERO, false),
+            (open(true), Duration::ZERO, true),
+            (open(true), just, true),
+            (open(true), DIALING, false),
+            (open(false), Duration::ZERO, false),
+        ] {
+            assert_eq!(path.goes_before(since + age), goes_before, "{age:?}");
         }
     }
 }

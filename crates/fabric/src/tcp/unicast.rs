@@ -2,16 +2,16 @@
 //! socket itself.
 
 use std::collections::VecDeque;
-use std::collections::hash_map::Entry;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Instant;
 
 use rustix::event::{Timespec, epoll};
 
 use crate::outstanding::{self, Load};
 use crate::tcp::address::Address;
-use crate::tcp::connection::TOGETHER;
+use crate::tcp::connection::{Share, TOGETHER};
 use crate::tcp::outgoing::{AT_ONCE, Outgoing};
-use crate::tcp::{Path, Peer, TIMER, Tcp};
+use crate::tcp::{DIALING, Path, Peer, TIMER, Tcp};
 use crate::{Armed, ConnectError, Fabric, FabricEvent, MAX_PAYLOAD, Payload, PeerId, Receiver, SendBuffer, SendError};
 
 impl Fabric for Tcp {
@@ -39,27 +39,25 @@ impl Fabric for Tcp {
         let address = named.ok_or(ConnectError::Address { peer, length: address.len() })?;
         if let Some(known) = self.peers.get_mut(&peer) {
             (known.address, known.claimed) = (Some(address), true);
-            if let Path::Dialing(_) = known.path {
+            if !matches!(known.path, Path::Open { .. }) {
                 // A new stream: what was said before the disconnect has had its time.
                 (known.queue, known.load) = (VecDeque::new(), Load::default());
                 self.room |= std::mem::take(&mut self.starved);
             }
             return Ok(());
         }
-        let dialled = self.dial(peer, &address);
+        let dialled = self.dial(peer, &address, Instant::now() + DIALING);
         let path = dialled.map_err(|broken| ConnectError::Transport { peer, why: broken.into() }).map(Path::Dialing)?;
         self.peers.insert(peer, Peer::new(Some(address), path));
         Ok(())
     }
 
     fn disconnect(&mut self, peer: PeerId) {
-        let Entry::Occupied(mut known) = self.peers.entry(peer) else { return };
-        match known.get().path {
-            Path::Dialing(token) if known.get().queue.is_empty() => {
-                known.remove();
-                self.connections.remove(&token);
-            }
-            Path::Dialing(_) | Path::Open { .. } => known.get_mut().claimed = false,
+        let Some(known) = self.peers.get_mut(&peer) else { return };
+        known.claimed = false;
+        match known.path {
+            Path::Dialing(_) | Path::Pausing { .. } if known.queue.is_empty() => drop(self.forget(peer)),
+            Path::Dialing(_) | Path::Pausing { .. } | Path::Open { .. } => {}
         }
     }
 
@@ -118,18 +116,26 @@ impl Fabric for Tcp {
 
     fn progress_into(&mut self, receiver: &mut dyn Receiver) -> usize {
         self.flush();
+        self.share = Share::WHOLE;
         let mut woken = std::mem::take(&mut self.woken);
-        woken.clear();
-        // Fails only when interrupted: the next turn looks again.
-        let _ = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut woken), Some(&Timespec::default()));
-        let mut done = 0;
+        // What the last turn has left goes first, or whoever stands in front would have every turn.
+        if woken.is_empty() {
+            // Fails only when interrupted: the next turn looks again.
+            let _ = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut woken), Some(&Timespec::default()));
+        }
+        let (mut done, mut seen) = (0, 0);
         for event in &woken {
+            if self.share.is_used_up() {
+                break;
+            }
+            seen += 1;
             done += match event.data.u64() {
                 TIMER => self.expire(),
-                door @ 0..TIMER => self.accept(door as usize),
+                door @ 0..TIMER => self.accept(door as usize, receiver),
                 token => self.serve(token, event.flags, receiver),
             };
         }
+        woken.drain(..seen);
         self.woken = woken;
         for (token, why) in std::mem::take(&mut self.broken) {
             self.end(token, why);

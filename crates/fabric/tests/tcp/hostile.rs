@@ -291,6 +291,11 @@ fn a_crowd_of_strangers_keeps_nobody_out() {
             b.progress(&mut |event| panic!("{event:?}"));
         }
     });
+    while b.progress(&mut |event| panic!("{event:?}")) > 0 {}
+    let crowd = crowd.into_inner();
+    crowd.iter().for_each(|stream| stream.set_nonblocking(true).expect("a socket"));
+    let is_kept = |stream: &&TcpStream| stream.peek(&mut [0]).is_err_and(|why| why.kind() == ErrorKind::WouldBlock);
+    assert!(crowd.iter().filter(is_kept).count() <= 129, "strangers beyond the bound are kept");
     peer.say(&frame(b"here", 0), false);
     assert_eq!(until(&mut [&mut b], "a message", message(peer.id)), b"here");
 }
@@ -336,5 +341,45 @@ fn a_peer_that_reads_nothing_holds_up_nobody() {
         assert_eq!(refused, SendError::Full(to_mute));
         b.send(to_a, b"others go on", Payload::Empty).expect("room");
         assert_eq!(until(&mut [&mut a, &mut b], "a's message", message(from_b)), b"others go on");
+    }
+}
+
+/// However many frames lie in however many sockets, one turn takes so many, and all have their turns.
+#[test]
+fn a_turn_is_bounded_whoever_says_how_much() {
+    const PEERS: usize = 24;
+    const EACH: usize = 8000;
+    let small = frame(&[7; 28], 8);
+    let frames = small.repeat(100);
+    // The last read of a turn may bring so many more, and complete one that had come in part, or a record.
+    let most = 4096 + (256 << 10) / small.len() + 100;
+    for encrypts in [false, true] {
+        let mut b = fabric(TcpSettings { encrypt: encrypts, ..settings() });
+        let mut peers: Vec<_> = (0..PEERS).map(|_| HandMade::greet(&mut b, encrypts)).collect();
+        let ids: Vec<PeerId> = peers.iter().map(|peer| peer.id).collect();
+        peers.iter_mut().for_each(|peer| peer.say(&frames, encrypts));
+        std::thread::scope(|scope| {
+            for peer in &mut peers {
+                scope.spawn(|| (1..EACH / 100).for_each(|_| peer.say(&frames, encrypts)));
+            }
+            let (mut heard, mut turns) = ([0; PEERS], 0);
+            while heard != [EACH; PEERS] {
+                let before: usize = heard.iter().sum();
+                let moved = b.progress(&mut |event| match event {
+                    FabricEvent::Message { from, .. } => {
+                        heard[ids.iter().position(|id| *id == from).expect("a peer")] += 1;
+                    }
+                    other => panic!("{other:?}"),
+                });
+                let taken = heard.iter().sum::<usize>() - before;
+                assert!(taken <= most, "{taken} frames in one turn");
+                turns += 1;
+                assert!(turns < PEERS || !heard.contains(&0), "{heard:?} after {turns} turns");
+                if moved == 0 {
+                    let polled = poll(&mut [PollFd::from_borrowed_fd(b.event_fd(), PollFlags::IN)], Some(&PATIENCE));
+                    assert!(polled.expect("poll works") > 0, "nothing comes");
+                }
+            }
+        });
     }
 }

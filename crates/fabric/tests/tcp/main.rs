@@ -1,6 +1,7 @@
 //! The TCP kind passes the conformance suite, encrypted and not, and takes nothing from whoever has not proven who it
 //! is.
 
+mod dialling;
 mod hostile;
 mod siblings;
 mod tap;

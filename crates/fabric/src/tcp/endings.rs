@@ -1,0 +1,129 @@
+//! What becomes of a peer when its connection ends: its own takes that place, it is dialled once more, or again after a
+//! pause where it had no place for us, or it is lost. Also who makes way for others. Never reads from a connection.
+
+use std::time::{Duration, Instant};
+
+use crate::tcp::connection::Broken;
+use crate::tcp::{DIALING, Path, Peer, SETTLED, Tcp, listen};
+use crate::{PeerId, PeerLoss};
+
+impl Tcp {
+    /// Ends connections that are not open in time.
+    pub(super) fn expire(&mut self) -> usize {
+        // Fails only when the timer has not fired, and then there is nothing to read.
+        let _ = rustix::io::read(&self.timer, &mut [0; 8]);
+        if std::mem::take(&mut self.deaf) {
+            self.deaf = listen(&self.epoll, &self.doors).is_err();
+        }
+        let now = Instant::now();
+        let unfinished: Vec<_> =
+            self.connections.iter().filter_map(|(&token, connection)| Some((token, connection.until()?))).collect();
+        let late: Vec<_> = unfinished.iter().filter(|(_, until)| *until <= now).map(|(token, _)| *token).collect();
+        self.ticking = self.deaf || late.len() < unfinished.len();
+        if !self.ticking {
+            self.tick(Duration::ZERO);
+        }
+        for token in &late {
+            self.end(*token, Broken::Slow);
+        }
+        for peer in std::mem::take(&mut self.pausing) {
+            let Some(Peer { path: Path::Pausing { until }, broke, .. }) = self.peers.get_mut(&peer) else { continue };
+            let (until, why) = (*until, broke.take().unwrap_or(PeerLoss::Reset));
+            self.dial_again(peer, until, why);
+        }
+        late.len()
+    }
+
+    /// A connection has ended: its peer's own takes its place, or the peer is dialled once more, or lost.
+    pub(super) fn end(&mut self, token: u64, why: Broken) {
+        let Some(connection) = self.connections.remove(&token) else { return };
+        let hostile = match (&why, connection.peer) {
+            (Broken::Handshake(_) | Broken::Malformed(_), _) => true,
+            // One that knew our key and gave way to ours is no stranger.
+            (Broken::Closed | Broken::Kernel(_), None) => !connection.was_greeted(),
+            (Broken::Slow, peer) => peer.is_none(),
+            (Broken::Closed | Broken::Kernel(_), Some(_)) => false,
+        };
+        if hostile {
+            self.refusals.note(&connection.from(), connection.peer, &why);
+        }
+        let Some(peer) = connection.peer else {
+            self.strangers.gone(token);
+            if let Broken::Slow = why {
+                connection.pass_by();
+            }
+            return;
+        };
+        let Some(known) = self.peers.get_mut(&peer).filter(|known| known.path.token() == Some(token)) else { return };
+        let again = match known.path {
+            Path::Open { since, .. } => connection.was_fruitful() || since.elapsed() >= SETTLED,
+            Path::Dialing(_) | Path::Pausing { .. } => false,
+        };
+        let pause = connection.may_try_until(&why);
+        tracing::debug!(%peer, %why, again, ?pause, claimed = known.claimed, "a connection ended");
+        let (claimed, why) = (known.claimed, known.broke.take().unwrap_or_else(|| why.into()));
+        if self.welcome_aside(peer) {
+            return;
+        }
+        match (pause, self.peers.get_mut(&peer)) {
+            (Some(until), Some(known)) if claimed => {
+                (known.path, known.broke) = (Path::Pausing { until }, Some(why));
+                self.pausing.push(peer);
+                self.start_ticking();
+            }
+            _ if claimed && again => self.dial_again(peer, Instant::now() + DIALING, why),
+            _ => self.lose(peer, why),
+        }
+    }
+
+    /// Dials a peer once more whose last connection has ended for this reason.
+    fn dial_again(&mut self, peer: PeerId, until: Instant, why: PeerLoss) {
+        let address = self.peers.get(&peer).and_then(|known| known.address);
+        let dialled = address.and_then(|address| self.dial(peer, &address, until).ok());
+        match (dialled, self.peers.get_mut(&peer)) {
+            (Some(token), Some(known)) => (known.path, known.broke) = (Path::Dialing(token), Some(why)),
+            _ => self.lose(peer, why),
+        }
+    }
+
+    fn lose(&mut self, peer: PeerId, why: PeerLoss) {
+        let Some(known) = self.forget(peer) else { return };
+        self.room |= std::mem::take(&mut self.starved);
+        self.lost.extend(known.claimed.then_some((peer, why)));
+    }
+
+    /// Our connection to `peer` has come to nothing: its own takes that place, if it has given way and is still there.
+    fn welcome_aside(&mut self, peer: PeerId) -> bool {
+        let Some(token) = self.peers.get_mut(&peer).and_then(|known| known.aside.take()) else { return false };
+        let Some(connection) = self.connections.get_mut(&token) else { return false };
+        match connection.welcome() {
+            Some(keys) => self.opened(token, peer, false, keys),
+            None => drop(self.connections.remove(&token)),
+        }
+        self.connections.contains_key(&token)
+    }
+
+    /// Of the peers that nobody here has connected, the oldest makes way when there are too many.
+    pub(super) fn make_way(&mut self) {
+        let unclaimed = || self.peers.iter().filter(|(_, known)| !known.claimed);
+        if unclaimed().count() < self.settings.limits.peers {
+            return;
+        }
+        if let Some((&oldest, _)) = unclaimed().min_by_key(|(_, known)| known.path.token()) {
+            self.forget(oldest);
+        }
+    }
+
+    /// Ends all connections with `peer`.
+    pub(super) fn hang_up(&mut self, peer: PeerId) {
+        let Some(known) = self.peers.get_mut(&peer) else { return };
+        for token in [known.path.token(), known.aside.take()].into_iter().flatten() {
+            self.connections.remove(&token);
+        }
+    }
+
+    pub(super) fn forget(&mut self, peer: PeerId) -> Option<Peer> {
+        self.hang_up(peer);
+        self.peers.remove(&peer)
+    }
+}

@@ -1,0 +1,107 @@
+//! Dials that come to nothing, and dials of many at once.
+
+use std::os::unix::net::UnixListener;
+
+use outboard_fabric::{Armed, Fabric, FabricEvent, Payload, Tcp, TcpSettings};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::tap::sibling_name;
+use crate::{PATIENCE, connect, fabric, message, settings, stranger, until};
+
+/// Progresses all until they wait for something from outside.
+fn until_quiet(fabrics: &mut [&mut Tcp]) {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    loop {
+        let moved: usize = fabrics.iter_mut().map(|one| one.progress(&mut |event| panic!("{event:?}"))).sum();
+        let mut polled: Vec<_> =
+            fabrics.iter().map(|one| PollFd::from_borrowed_fd(one.event_fd(), PollFlags::IN)).collect();
+        if moved == 0 && poll(&mut polled, Some(&now)).expect("poll works") == 0 {
+            return;
+        }
+    }
+}
+
+/// An end that dials siblings first, another of a larger id, and a door of ours before that of the other.
+fn behind_a_door() -> (Tcp, Tcp, UnixListener) {
+    loop {
+        let (smaller, larger) = (fabric(TcpSettings { siblings: true, ..settings() }), stranger());
+        if smaller.id() < larger.id() {
+            let door = UnixListener::bind_addr(&sibling_name(&larger)).expect("the name is free");
+            return (smaller, larger, door);
+        }
+    }
+}
+
+/// Where only the larger id reaches the smaller one, its connection carries what both have to say.
+#[test]
+fn a_connection_that_gave_way_takes_the_place_of_a_dial_that_fails() {
+    let (mut smaller, mut larger, door) = behind_a_door();
+    let (to_larger, to_smaller) = (connect(&mut smaller, &larger), connect(&mut larger, &smaller));
+    larger.send(to_smaller, b"up", Payload::Empty).expect("room");
+    let (dialled, _) = door.accept().expect("a dial");
+    until_quiet(&mut [&mut smaller, &mut larger]);
+    drop(dialled);
+    assert_eq!(until(&mut [&mut smaller, &mut larger], "the larger's message", message(to_larger)), b"up");
+    smaller.send(to_larger, b"down", Payload::Empty).expect("room");
+    assert_eq!(until(&mut [&mut larger, &mut smaller], "the smaller's message", message(to_smaller)), b"down");
+}
+
+/// A peer that has no place at this moment, and says so by ending what it has not heard, is dialled again.
+#[test]
+fn who_is_passed_by_dials_again() {
+    let (mut smaller, mut larger, door) = behind_a_door();
+    let to_larger = connect(&mut smaller, &larger);
+    smaller.send(to_larger, b"here", Payload::Empty).expect("room");
+    let from_smaller = smaller.id();
+    for unheard in [true, false, true] {
+        let (dialled, _) = door.accept().expect("a dial");
+        if unheard {
+            until_quiet(&mut [&mut smaller]);
+        }
+        drop(dialled);
+        loop {
+            let own = PollFd::from_borrowed_fd(smaller.event_fd(), PollFlags::IN);
+            let mut polled = [PollFd::new(&door, PollFlags::IN), own];
+            assert!(poll(&mut polled, Some(&PATIENCE)).expect("poll works") > 0, "it is not dialled again");
+            if !polled[0].revents().is_empty() {
+                break;
+            }
+            smaller.progress(&mut |event| panic!("{event:?}"));
+        }
+    }
+    drop(door);
+    assert_eq!(until(&mut [&mut larger, &mut smaller], "the message", message(from_smaller)), b"here");
+}
+
+/// Service processes that all dial one at once, which knows of them or not, reach it, and it reaches them.
+#[test]
+fn a_crowd_that_dials_at_once_gets_through() {
+    const CROWD: usize = 300;
+    for (known, siblings) in [(false, false), (true, false), (false, true), (true, true)] {
+        let end = || fabric(TcpSettings { siblings, ..settings() });
+        let (mut member, mut crowd): (Tcp, Vec<Tcp>) = (end(), (0..CROWD).map(|_| end()).collect());
+        for end in &mut crowd {
+            let to = connect(end, &member);
+            end.send(to, b"hello", Payload::Empty).expect("room");
+            if known {
+                let to = connect(&mut member, end);
+                member.send(to, b"welcome", Payload::Empty).expect("room");
+            }
+        }
+        let mut heard = 0;
+        while heard < if known { 2 * CROWD } else { CROWD } {
+            let mut sink = |event: FabricEvent<'_>| match event {
+                FabricEvent::Message { .. } => heard += 1,
+                FabricEvent::PeerLost { peer, why } => panic!("{peer} is lost: {why}"),
+                FabricEvent::Room => {}
+            };
+            let mut ends: Vec<&mut Tcp> = crowd.iter_mut().chain([&mut member]).collect();
+            let moved: usize = ends.iter_mut().map(|end| end.progress(&mut sink)).sum();
+            if moved == 0 && ends.iter_mut().all(|end| end.arm() == Armed::Armed) {
+                let mut polled: Vec<_> =
+                    ends.iter().map(|end| PollFd::from_borrowed_fd(end.event_fd(), PollFlags::IN)).collect();
+                assert!(poll(&mut polled, Some(&PATIENCE)).expect("poll works") > 0, "nothing happens");
+            }
+        }
+    }
+}
