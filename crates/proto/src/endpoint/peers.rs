@@ -339,6 +339,11 @@ impl Peers {
         self.owned.range((owner, SpId(0))..=(owner, SpId(u64::MAX))).map(|((_, at), _)| *at).collect()
     }
 
+    /// The driver has room for frames to a peer again, or has none.
+    pub(super) fn set_full(&mut self, peer: SpId, full: bool) {
+        self.change(peer, |peer| peer.full = full);
+    }
+
     /// A group with `peer` is there, or is gone.
     pub(super) fn count_group(&mut self, now: Instant, peer: SpId, there: bool) {
         self.change(peer, |peer| {
@@ -425,7 +430,8 @@ impl Peers {
             let acks = next(&self.acks).filter(|_| bare);
             let to = next(&self.messages).into_iter().chain(acks).min_by_key(|id| (Some(*id) <= last, *id))?;
             let poll = if bare { Link::poll } else { Link::poll_message };
-            if let Some((header, payload)) = self.change(to, |peer| poll(&mut peer.link, now))? {
+            let polled = self.change(to, |peer| if peer.full { None } else { poll(&mut peer.link, now) });
+            if let Some((header, payload)) = polled? {
                 self.sent_to = Some(to);
                 return Some(Transmit::Frame { to, header, payload });
             }

@@ -123,6 +123,22 @@ fn a_member_that_acknowledges_nothing_is_lost() {
     assert!(lost.is_some(), "{:?}", here.load());
 }
 
+/// The driver has no room for one peer: it is given nothing for that one, and not woken for it, and all for the others.
+#[test]
+fn nothing_is_given_for_a_peer_that_the_driver_is_full_of() {
+    let (mut here, spec, mut seq) = three_have_met();
+    let (full_of, now) = (SpId(11), Instant(1) + here.config().heartbeat);
+    here.handle_full(full_of, true);
+    here.handle_frame(Instant(1), full_of, &frame(seq.next().expect("many"), &Message::Void, 0), 0);
+    here.handle_leave(Instant(1), spec.handle, Rank(0));
+    let left = of(&spec, GroupMessage::Lost { rank: Rank(0), after: InstanceId(0), cause: Rank(0) });
+    let said = drive(&mut here, now).0;
+    assert!(said.contains(&(SpId(12), left.clone())) && said.iter().all(|(to, _)| *to != full_of), "{said:?}");
+    assert!(here.next_transmit().is_none_or(|at| at > now));
+    here.handle_full(full_of, false);
+    assert_eq!(drive(&mut here, now).0, [(full_of, left)]);
+}
+
 /// A peer was silent for too long for a group, and a newer one with it goes on: what is said of that goes over the same
 /// link, so that the peer does not hear anything twice.
 #[test]

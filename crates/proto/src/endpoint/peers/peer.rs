@@ -22,6 +22,8 @@ pub(in crate::endpoint) struct Peer {
     pub(super) groups: u32,
     /// Nothing is sent to it until it is heard or needed again.
     pub(super) dormant: bool,
+    /// The driver has no room for frames to it, and asks for none.
+    pub(super) full: bool,
     pub(super) dead_after: Duration,
     /// It knew of us over a link before this one.
     pub(super) knows_us: bool,
@@ -70,6 +72,7 @@ impl Peer {
             watched_by: 0,
             groups: 0,
             dormant: false,
+            full: false,
             dead_after: config.dead_after,
             knows_us: false,
             asked: false,
@@ -108,15 +111,16 @@ impl Peer {
     pub(super) fn stands(&self) -> Standing {
         let reachable = self.is_reachable();
         let link = &self.link;
+        let has_room = reachable && !self.full;
         let ack = link.ack_due().filter(|_| reachable);
         let needed = self.groups > 0 || self.asks || link.backlog() > 0 || ack.is_some();
         let met = needed && reachable;
         let past = if self.address.is_some() { Past::Met } else { Past::Stranger };
         let timers = [link.poll_timeout().filter(|_| reachable), self.dies_at(), self.dormant_at()];
         Standing {
-            message: reachable && link.has_message(),
-            ack,
-            beat: link.beat_at().filter(|_| reachable),
+            message: has_room && link.has_message(),
+            ack: ack.filter(|_| has_room),
+            beat: link.beat_at().filter(|_| has_room),
             timer: timers.into_iter().flatten().min(),
             backlog: if self.dormant { 0 } else { link.backlog() },
             payload: link.payload_bytes(),
