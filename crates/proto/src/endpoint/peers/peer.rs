@@ -8,7 +8,12 @@ use std::time::Duration;
 use crate::config::Config;
 use crate::endpoint::past::Past;
 use crate::ids::{GroupHandle, Instant};
-use crate::link::Link;
+use crate::link::{Acked, Link, Received};
+use crate::wire::FrameHeader;
+
+/// So many times the silence after which a peer is dead it may be heard and take nothing: what is sent to it may wait
+/// behind much else, and be sent again and again.
+const DEAFNESS: u32 = 4;
 
 /// Another service process.
 #[derive(Debug)]
@@ -25,6 +30,8 @@ pub(in crate::endpoint) struct Peer {
     /// The driver has no room for frames to it, and asks for none.
     pub(super) full: bool,
     pub(super) dead_after: Duration,
+    /// For how long it was heard and acknowledged nothing new that it owed.
+    pub(super) deaf_for: Duration,
     /// It knew of us over a link before this one.
     pub(super) knows_us: bool,
     /// It has been asked for a group by its ranks' offers, with our address.
@@ -74,6 +81,7 @@ impl Peer {
             dormant: false,
             full: false,
             dead_after: config.dead_after,
+            deaf_for: Duration::ZERO,
             knows_us: false,
             asked: false,
             asks: false,
@@ -93,8 +101,29 @@ impl Peer {
         (self.link.backlog() > 0 && self.is_reachable()).then(|| self.link.last_owed() + self.dead_after)
     }
 
+    /// Takes a frame of it. The silence before counts to its deafness as far as it may last: we may have been stopped.
+    pub(super) fn hear<'a>(
+        &mut self,
+        (now, config): (Instant, &Config),
+        (frame, body): (&FrameHeader, &'a [u8]),
+        acked: &mut Vec<Acked>,
+    ) -> Received<'a> {
+        (self.dormant, self.dead_after) = (false, config.dead_after);
+        let (silence, before) = (now.since(self.link.last_owed()).min(config.dead_after), acked.len());
+        let owed = self.link.backlog() > 0;
+        let received = self.link.handle(now, frame, body, acked);
+        self.deaf_for = if owed && acked.len() == before { self.deaf_for + silence } else { Duration::ZERO };
+        received
+    }
+
+    /// Whether it has taken nothing for too long, although it is heard.
+    pub(super) fn is_deaf(&self) -> bool {
+        self.deaf_for >= self.dead_after.saturating_mul(DEAFNESS)
+    }
+
     pub(super) fn dies_at(&self) -> Option<Instant> {
-        self.overdue_at().filter(|_| self.can_answer())
+        let overdue_at = self.overdue_at().filter(|_| self.can_answer());
+        if self.is_deaf() { overdue_at.map(|_| self.link.last_owed()) } else { overdue_at }
     }
 
     /// When it is left alone: it need not answer, and no group is there for which it should. It is not dead for that: a
