@@ -381,6 +381,12 @@ impl Endpoint {
         self.settle();
     }
 
+    /// The driver is `full` of frames to this peer, or has room again. It is given no more of them while it is: frames to
+    /// others do not wait for a peer that takes none.
+    pub fn handle_full(&mut self, peer: SpId, full: bool) {
+        self.node.peers.set_full(peer, full);
+    }
+
     /// Time has passed. Harmless when called early.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.node.out.now = now;
@@ -420,7 +426,7 @@ impl Endpoint {
         !self.node.out.orders.is_empty()
     }
 
-    /// The next thing to send at `now`. Not polled while the fabric is full.
+    /// The next thing to send at `now`. Not polled while the driver has no room for anything.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
         self.node.out.now = now;
         let frame = self.poll_frame(false);
@@ -465,8 +471,8 @@ impl Endpoint {
             && messages == self.node.messages
     }
 
-    /// When [`Self::poll_transmit`] has something that it does not have yet. Of no interest while the fabric is full:
-    /// then the driver waits for room.
+    /// When [`Self::poll_transmit`] has something that it does not have yet. Of no interest while the driver has no room
+    /// for anything.
     #[must_use]
     pub fn next_transmit(&self) -> Option<Instant> {
         let pacer = self.wants_to_multicast().then(|| self.pacer.next());

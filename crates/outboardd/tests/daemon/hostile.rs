@@ -192,8 +192,9 @@ fn submissions_are_checked_against_what_the_rank_owns() {
     let (stranger, rank) = Stranger::attach(&daemon);
     let group = stranger.group();
     assert_eq!(result(&rank, entry(group + 1, 1, 0)), Status::Argument);
-    assert_eq!(result(&rank, entry(group, 2, 0)), Status::Argument);
-    let (mut long, mut far) = (entry(group, 1, 1), entry(group, 1, 2));
+    // Each takes the rank out of its group.
+    assert_eq!(result(&rank, entry(stranger.group(), 2, 0)), Status::Argument);
+    let [mut long, mut far] = [1, 2].map(|slot| entry(stranger.group(), 1, slot));
     (long.call.bytes, far.call.receive) = (u64::MAX, u64::MAX - 3);
     assert_eq!([long, far].map(|entry| result(&rank, entry)), [Status::Argument; 2]);
     let Reply::ErrorText { text, .. } = stranger.ask(&Request::ErrorText { slot: 2 }, &[]) else { panic!("no text") };

@@ -1,13 +1,14 @@
 //! The links to other service processes, and the evidence that one of them is dead.
 //!
 //! A peer that owes an acknowledgement for too long is lost, with all groups that it is in: what was lost with a
-//! silence stays lost. The link stays for groups that were just asked for; otherwise it is lost, too. When packets flow
-//! again a new link begins, which the first new group makes; an end that has not noticed the silence learns of it by
-//! the new number. Which groups go on `groups/anew.rs` says. Neighbours in the ring of a group are watched: when they
-//! are silent, they are sent something to acknowledge. Nobody has to know by whom it is watched. A peer that was never
-//! heard and shares no group with us is not dead but dormant: it may never have heard of us. One that was asked for a
-//! group by the offers of its ranks, with our address, has to answer. The last peers without a group are remembered
-//! (`past.rs`); a forgotten one gets a new link.
+//! silence stays lost. So is one that is heard and takes nothing of what is sent to it, after a longer time, by the
+//! same rules; an event says so. The link stays for groups that were just asked for; otherwise it is lost, too. When
+//! packets flow again a new link begins, which the first new group makes; an end that has not noticed the silence
+//! learns of it by the new number. Which groups go on `groups/anew.rs` says. Neighbours in the ring of a group are
+//! watched: when they are silent, they are sent something to acknowledge. Nobody has to know by whom it is watched. A
+//! peer that was never heard and shares no group with us is not dead but dormant: it may never have heard of us. One
+//! that was asked for a group by the offers of its ranks, with our address, has to answer. The last peers without a
+//! group are remembered (`past.rs`); a forgotten one gets a new link.
 //!
 //! Invariant: what is asked of all peers together ([`Standing`]) is kept as each of them changes, so that no event
 //! costs more the more of them there are.
@@ -47,7 +48,7 @@ const MAX_BACKLOG: usize = 1 << 16;
 /// How a peer was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Loss {
-    /// It owed an acknowledgement for too long.
+    /// It owed an acknowledgement for too long, heard or not.
     Silent,
     /// It has given up the link and made another.
     Renewed,
@@ -231,7 +232,7 @@ impl Peers {
     pub(super) fn stay(&mut self, now: Instant, id: SpId, patience: Duration) -> Option<Arc<[u8]>> {
         let stay = |peer: &mut Peer| {
             (peer.groups, peer.watched_by) = (0, 0);
-            (peer.knows_us, peer.dead_after) = (true, patience);
+            (peer.knows_us, peer.dead_after, peer.deaf_for) = (true, patience, Duration::ZERO);
             peer.link.set_heartbeat(None);
             peer.link.resume(now);
             peer.address.clone()
@@ -286,11 +287,7 @@ impl Peers {
         acked: &mut Vec<Acked>,
     ) -> Received<'a> {
         self.make((now, config), from);
-        let received = self.change(from, |peer| {
-            peer.dormant = false;
-            peer.dead_after = config.dead_after;
-            peer.link.handle(now, frame, body, acked)
-        });
+        let received = self.change(from, |peer| peer.hear((now, config), (frame, body), acked));
         acked.iter().for_each(|acked| self.disown(acked.owner, from, 1));
         received.unwrap_or(Received::Nothing)
     }
@@ -337,6 +334,11 @@ impl Peers {
 
     fn holders(&self, owner: Owner) -> Vec<SpId> {
         self.owned.range((owner, SpId(0))..=(owner, SpId(u64::MAX))).map(|((_, at), _)| *at).collect()
+    }
+
+    /// The driver has room for frames to a peer again, or has none.
+    pub(super) fn set_full(&mut self, peer: SpId, full: bool) {
+        self.change(peer, |peer| peer.full = full);
     }
 
     /// A group with `peer` is there, or is gone.
@@ -397,6 +399,11 @@ impl Peers {
         dead
     }
 
+    /// Whether a peer has taken nothing for too long, although it is heard.
+    fn is_deaf(&self, peer: SpId) -> bool {
+        self.all.get(&peer).is_some_and(|peer| peer.is_deaf())
+    }
+
     /// The peer is lost, with its link.
     pub(super) fn lose(&mut self, peer: SpId) -> Option<Peer> {
         let lost = *self.all.remove(&peer)?;
@@ -425,7 +432,8 @@ impl Peers {
             let acks = next(&self.acks).filter(|_| bare);
             let to = next(&self.messages).into_iter().chain(acks).min_by_key(|id| (Some(*id) <= last, *id))?;
             let poll = if bare { Link::poll } else { Link::poll_message };
-            if let Some((header, payload)) = self.change(to, |peer| poll(&mut peer.link, now))? {
+            let polled = self.change(to, |peer| if peer.full { None } else { poll(&mut peer.link, now) });
+            if let Some((header, payload)) = polled? {
                 self.sent_to = Some(to);
                 return Some(Transmit::Frame { to, header, payload });
             }
@@ -468,6 +476,9 @@ impl Node {
 impl Endpoint {
     pub(super) fn time_peers(&mut self) {
         for peer in self.node.peers.handle_timeout(self.node.out.now) {
+            if self.node.peers.is_deaf(peer) {
+                self.node.out.violation(Some(peer), "it is heard and takes nothing of what is sent to it: it is lost");
+            }
             self.lose_peer(peer, Loss::Silent);
         }
     }

@@ -197,6 +197,11 @@ impl Engine {
         self.tell(|machine, now| machine.handle_peer_lost(now, peer));
     }
 
+    /// The outbox is full of frames to this peer, or has room again.
+    pub(crate) fn set_full(&mut self, peer: SpId, full: bool) {
+        self.machine.handle_full(peer, full);
+    }
+
     /// The engine beside the machine has carried out the list of a call, or has failed to.
     pub(crate) fn offloaded(&mut self, place: (GroupHandle, InstanceId, CallId), carried_out: bool) {
         self.tell(|machine, now| machine.handle_offloaded(now, place, carried_out));

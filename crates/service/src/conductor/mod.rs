@@ -227,7 +227,7 @@ impl Conductor {
         let mut arrivals = Arrivals { engine, statistics, trace, lost: Vec::new() };
         let done = outbox.fabric().progress_into(&mut arrivals);
         for peer in arrivals.lost {
-            outbox.forget(peer);
+            outbox.forget(engine, peer);
             engine.peer_lost(peer);
         }
         done > 0
@@ -301,7 +301,7 @@ impl Conductor {
                         self.engine.peer_lost(peer);
                     }
                 }
-                Event::Disconnect { peer } => self.outbox.disconnect(peer),
+                Event::Disconnect { peer } => self.outbox.disconnect(&mut self.engine, peer),
                 Event::Join { channel, group, key } => {
                     if let Some(Err(error)) = self.datapath.as_mut().map(|datapath| datapath.join(channel, group, key))
                     {

@@ -1,10 +1,11 @@
 //! What the machine wants sent: frames to the unicast fabric, batches to the multicast sender.
 //!
-//! Invariants: frames to one peer leave in the order in which the machine gave them, those of a turn together; at most
-//! [`MOST_WAITING`] frames wait for room in the fabric, then the machine is not asked for more. A frame's payload is
-//! read before anything is done to memory, so what waits beyond a turn holds a copy.
+//! Invariants: frames to one peer leave in the order in which the machine gave them, those of a turn together. One
+//! frame to a peer waits for room in the fabric, and the machine gives no other until it has left: a peer that takes
+//! nothing holds up nobody else. Where [`MOST_WAITING`] wait the next is dropped; its link repairs that. A frame's
+//! payload is read before anything is done to memory, so what waits beyond a turn holds a copy.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use outboard_fabric::{ConnectError, Fabric, Payload, PeerId, SendError};
 use outboard_proto::{FrameBytes, MemRef, SpId, Transmit};
@@ -16,7 +17,7 @@ use crate::datapath::{Datapath, SendJob};
 use crate::memory::{Fault, Place};
 use crate::telemetry::trace::Trace;
 
-/// Frames that wait for room, all peers together.
+/// Frames that wait for room, of as many peers.
 const MOST_WAITING: usize = 256;
 /// Transmissions per turn, and bytes of them, so that arrivals are looked at in between.
 const TURN: usize = 256;
@@ -31,8 +32,8 @@ struct Frame {
 /// The unicast fabric, and what has not found room in it or in the queue of the multicast sender.
 pub(crate) struct Outbox {
     fabric: Box<dyn Fabric>,
-    waiting: BTreeMap<SpId, VecDeque<Frame>>,
-    frames: usize,
+    /// Of each peer that the machine gives nothing for: the frame that found no room, if it was kept.
+    waiting: BTreeMap<SpId, Option<Frame>>,
     /// A batch that found the sender's queue full.
     held: Option<SendJob>,
     /// Given to the fabric since the start.
@@ -41,7 +42,7 @@ pub(crate) struct Outbox {
 
 impl Outbox {
     pub(crate) fn new(fabric: Box<dyn Fabric>) -> Self {
-        Outbox { fabric, waiting: BTreeMap::new(), frames: 0, held: None, frames_sent: 0 }
+        Outbox { fabric, waiting: BTreeMap::new(), held: None, frames_sent: 0 }
     }
 
     pub(crate) fn fabric(&mut self) -> &mut dyn Fabric {
@@ -50,26 +51,28 @@ impl Outbox {
 
     /// Whether the machine may be asked for more.
     pub(crate) fn has_room(&self) -> bool {
-        self.held.is_none() && self.frames < MOST_WAITING
+        self.held.is_none()
     }
 
     /// Whether everything that was given out has been accepted by fabric and sender.
     pub(crate) fn is_empty(&self) -> bool {
-        self.frames == 0 && self.held.is_none()
+        self.waiting.is_empty() && self.held.is_none()
     }
 
     pub(crate) fn connect(&mut self, peer: SpId, address: &[u8]) -> Result<(), ConnectError> {
         self.fabric.connect(PeerId(peer.0), address)
     }
 
-    pub(crate) fn disconnect(&mut self, peer: SpId) {
-        self.forget(peer);
+    pub(crate) fn disconnect(&mut self, engine: &mut Engine, peer: SpId) {
+        self.forget(engine, peer);
         self.fabric.disconnect(PeerId(peer.0));
     }
 
-    /// Frames that wait for a peer that is gone are gone too.
-    pub(crate) fn forget(&mut self, peer: SpId) {
-        self.frames -= self.waiting.remove(&peer).map_or(0, |queue| queue.len());
+    /// What waits for a peer that is gone is gone too.
+    pub(crate) fn forget(&mut self, engine: &mut Engine, peer: SpId) {
+        if self.waiting.remove(&peer).is_some() {
+            engine.set_full(peer, false);
+        }
     }
 
     /// Sends what waits and what the machine has, as far as there is room; returns whether anything moved.
@@ -79,7 +82,7 @@ impl Outbox {
         mut datapath: Option<&mut Datapath>,
         mut trace: Option<&mut Trace>,
     ) -> bool {
-        let mut moved = self.flush();
+        let mut moved = self.flush(engine);
         if let Some(job) = self.held.take() {
             self.held = submit(datapath.as_deref_mut(), job);
             moved |= self.held.is_none();
@@ -122,26 +125,23 @@ impl Outbox {
     }
 
     /// Gives waiting frames to the fabric as far as it takes them.
-    fn flush(&mut self) -> bool {
-        let mut moved = false;
-        let fabric = &mut *self.fabric;
-        self.waiting.retain(|&peer, queue| {
-            while let Some(frame) = queue.front() {
-                if let Err(SendError::Full(_)) = fabric.ready(PeerId(peer.0), frame.payload.len()) {
-                    break;
-                }
-                if let Err(error @ SendError::Full(_)) = send(fabric, peer, &frame.header, &frame.payload) {
-                    tracing::trace!(%error, "no room after all");
-                    break;
-                }
-                queue.pop_front();
-                self.frames -= 1;
-                self.frames_sent += 1;
-                moved = true;
+    fn flush(&mut self, engine: &mut Engine) -> bool {
+        let Outbox { fabric, waiting, frames_sent, .. } = self;
+        let before = waiting.len();
+        waiting.retain(|&peer, frame| {
+            let sent = match frame {
+                Some(frame) => send(&mut **fabric, peer, &frame.header, &frame.payload),
+                None => fabric.ready(PeerId(peer.0), 0),
+            };
+            if let Err(SendError::Full(_)) = sent {
+                return true;
             }
-            !queue.is_empty()
+            note(peer, sent);
+            *frames_sent += u64::from(frame.is_some());
+            engine.set_full(peer, false);
+            false
         });
-        moved
+        waiting.len() < before
     }
 
     fn frame(&mut self, engine: &mut Engine, to: SpId, header: FrameBytes, payload: &[MemRef]) {
@@ -183,14 +183,19 @@ impl Outbox {
         engine.fault(fault);
     }
 
-    /// Keeps a frame until the fabric has room.
+    /// Keeps a frame until the fabric has room, and takes no other for this peer meanwhile. It is dropped where another
+    /// waits, of a link before, or too many.
     fn wait(&mut self, engine: &mut Engine, to: SpId, header: FrameBytes, pieces: &[Piece], length: usize) {
-        let mut payload = vec![0; length];
-        if let Err(fault) = read(pieces, &mut payload) {
-            return self.fault(engine, fault);
+        let mut kept = None;
+        if self.waiting.len() < MOST_WAITING && !self.waiting.contains_key(&to) {
+            let mut payload = vec![0; length];
+            if let Err(fault) = read(pieces, &mut payload) {
+                return self.fault(engine, fault);
+            }
+            kept = Some(Frame { header, payload });
         }
-        self.waiting.entry(to).or_default().push_back(Frame { header, payload });
-        self.frames += 1;
+        self.waiting.entry(to).or_insert(kept);
+        engine.set_full(to, true);
     }
 }
 
@@ -239,5 +244,76 @@ fn submit(datapath: Option<&mut Datapath>, job: SendJob) -> Option<SendJob> {
     match datapath {
         Some(datapath) => datapath.submit(job),
         None => unreachable!("the settings allow multicast only where there is a datapath"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outboard_fabric::{FabricEvent, Limits, Loopback, LoopbackHub};
+    use outboard_plan::Rank;
+    use outboard_proto::wire::{FrameHeader, FrameKind, Message};
+    use outboard_proto::{Account, Config, Event, GroupHandle, GroupSpec, HostId, Member, OfferId};
+
+    use super::*;
+
+    /// A message that wants to be acknowledged without delay.
+    fn message(seq: u32) -> Vec<u8> {
+        let (kind, ack_now, link, to, ack, payload_len) = (FrameKind::Message, true, 1, 0, 0, 0);
+        let (clock, echo, echo_age) = (1, 0, u32::MAX);
+        let header = FrameHeader { kind, ack_now, link, to, seq, ack, payload_len, clock, echo, echo_age };
+        let mut bytes = Vec::new();
+        header.encode(&mut bytes);
+        Message::Void.encode(&mut bytes);
+        bytes
+    }
+
+    /// How many messages the last frame acknowledges that has come to this end.
+    fn last_acknowledged(end: &mut Loopback) -> Option<u32> {
+        let mut last = None;
+        let mut hear = |event: FabricEvent<'_>| {
+            if let FabricEvent::Message { header, .. } = event {
+                last = Some(FrameHeader::decode(header, 0).expect("our own frames").0.ack);
+            }
+        };
+        while end.progress(&mut hear) > 0 {}
+        last
+    }
+
+    /// One peer goes on speaking and takes nothing of what is said to it.
+    #[test]
+    fn a_peer_that_takes_nothing_holds_up_nobody_else() {
+        let (hub, limits) = (LoopbackHub::new(), Limits { outstanding_messages: 4, ..Limits::default() });
+        let [here, mut deaf, mut other] = [1, 2, 3].map(|id| hub.endpoint(PeerId(id), limits).expect("a descriptor"));
+        let member = |end: &Loopback| Member {
+            sp: SpId(end.id().0),
+            host: HostId(end.id().0),
+            address: end.local_address().into(),
+            sends_from: None,
+            link_rate: 1_000_000_000,
+            engine: [].into(),
+            offer: OfferId(end.id().0),
+        };
+        let members = [&here, &deaf, &other].map(member).into();
+        let spec = GroupSpec { handle: GroupHandle(7), key: [3, 4], job: 1, members };
+        let mut engine = Engine::new(SpId(1), Config::default(), 1, 0);
+        let mut outbox = Outbox::new(Box::new(here));
+        engine.create_group(&spec, Rank(0), Account::default());
+        while let Some(event) = engine.poll_event() {
+            if let Event::Connect { peer, address } = event {
+                outbox.connect(peer, &address).expect("room");
+            }
+        }
+        let last = 2 * MOST_WAITING as u32;
+        for seq in 0..last {
+            engine.frame(SpId(2), &message(seq), &[]);
+            outbox.pump(&mut engine, None, None);
+        }
+        last_acknowledged(&mut other);
+        engine.frame(SpId(3), &message(0), &[]);
+        outbox.pump(&mut engine, None, None);
+        assert_eq!(last_acknowledged(&mut other), Some(1));
+        assert!(!outbox.is_empty() && last_acknowledged(&mut deaf) < Some(last));
+        outbox.pump(&mut engine, None, None);
+        assert_eq!((outbox.is_empty(), last_acknowledged(&mut deaf)), (true, Some(last)), "when it takes some");
     }
 }

@@ -8,7 +8,7 @@ use outboard_proto::{CallId, InstanceId, PostedCall};
 use outboard_shm::entry::Entry;
 
 use super::submission::{Admitted, Refusal};
-use super::{Attached, Connection, ConnectionId, InFlight, Ranks};
+use super::{Attached, Connection, ConnectionId, InFlight, Membership, Ranks, Stage};
 use crate::conductor::engine::Engine;
 use crate::ranks::quotas::Quotas;
 use crate::telemetry::trace::Trace;
@@ -123,8 +123,13 @@ impl Ranks {
                 let status = refusal.status();
                 rank.failures.insert(slot, (status, refusal.to_string()));
                 rank.completions.complete(slot, status);
-                // The others wait for a call that will not come: they learn that this rank is out.
-                let out = rank.groups.get_mut(&entry.group).filter(|_| matches!(refusal, Refusal::Quota(_)));
+                // The others wait for a call that will not come: they learn that this rank is out. It counts a
+                // collective that is refused, and so calls none again that would be the next.
+                let counted = !matches!(entry.call.kind, CallKind::Tagged(_));
+                let is_out = |membership: &&mut Membership| {
+                    matches!(membership.stage, Stage::Made { .. }) && (counted || matches!(refusal, Refusal::Quota(_)))
+                };
+                let out = rank.groups.get_mut(&entry.group).filter(is_out);
                 out.into_iter().for_each(|membership| membership.end(engine));
                 self.refused += 1;
             }
@@ -152,16 +157,19 @@ impl Attached {
 
 #[cfg(test)]
 mod tests {
-    use outboard_call::{Call, Rank};
-    use outboard_proto::{Config, GroupHandle, SpId};
+    use outboard_call::{Call, Rank, Signature};
+    use outboard_proto::{
+        Account, CollectiveError, Config, Event, GroupHandle, GroupSpec, HostId, Member, OfferId, SpId,
+    };
     use outboard_shm::attach::Channel;
     use outboard_shm::control::{RankSide, ServiceSide};
     use outboard_shm::memory::TieredMemory;
+    use outboard_shm::status::Status;
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
     use super::*;
+    use crate::memory::Buffers;
     use crate::ranks::attach::Process;
-    use crate::ranks::{Membership, Stage};
     use crate::settings::tests::parse;
 
     /// A rank that has no group: whatever it submits is refused.
@@ -197,6 +205,47 @@ mod tests {
         assert_eq!([take(64), take(64), take(64)], [64, 36, 0]);
         let left: Vec<usize> = [1, 2].map(|id| ranks.rank(id).map_or(0, |rank| rank.failures.len())).into();
         assert_eq!((left, ranks.submissions), (vec![0, 100], 100));
+    }
+
+    /// A rank posts a collective whose table nobody can read: the rank that waits for it hears that it is out.
+    #[test]
+    fn a_collective_that_is_refused_takes_its_rank_out_of_the_group() {
+        let (mut ranks, mut engine) = (Ranks::default(), Engine::new(SpId(1), Config::default(), 1, 0));
+        let (quotas, side) = (Quotas::new(&parse(&["outboardd"]).0), attach(&mut ranks, 3));
+        let member = |offer| Member {
+            sp: SpId(1),
+            host: HostId(1),
+            address: [1].into(),
+            sends_from: None,
+            link_rate: 1_000_000_000,
+            engine: [].into(),
+            offer: OfferId(offer),
+        };
+        let handle = GroupHandle(7);
+        let spec = GroupSpec { handle, key: [3, 4], job: 1, members: [1, 2].map(member).into() };
+        [0, 1].into_iter().for_each(|rank| engine.create_group(&spec, Rank(rank), Account::default()));
+        let stage = Stage::Made { recordings: [].into(), in_flight: 0 };
+        ranks.join(3, Membership { handle, rank: Rank(0), ranks: 2, deadline: None, stage }, Vec::new());
+        let waits = PostedCall {
+            id: CallId(100),
+            group: handle,
+            rank: Rank(1),
+            instance: InstanceId(1),
+            signature: Signature { kind: CallKind::Barrier, bytes: 0 },
+            in_place: false,
+            blocks: None,
+            deadline: None,
+        };
+        engine.call(waits, Buffers::new(Arc::new(TieredMemory::unreached(None)), (0, 0), (0, 0)));
+        let call = Call { table: 0x1000, ..Call::new(CallKind::Alltoallv) };
+        side.post(&Entry { group: 1, instance: 1, slot: 5, call }).expect("room");
+        ranks.take_submissions_of(3, 1, &mut engine, &quotas, None);
+        assert_eq!(side.result(5), Some(Status::Memory));
+        let ended = std::iter::from_fn(|| engine.poll_event()).find_map(|event| match event {
+            Event::Completed { call, result } => Some((call, result)),
+            _ => None,
+        });
+        assert_eq!(ended, Some((CallId(100), Err(CollectiveError::RankLost(Rank(0))))));
     }
 
     /// Whoever is out of a group because of a quota holds nothing there that no quota counts.

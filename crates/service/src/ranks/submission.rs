@@ -56,7 +56,8 @@ impl Refusal {
     pub fn status(&self) -> Status {
         match self {
             Refusal::Quota(_) => Status::Resource,
-            _ => Status::Argument,
+            Refusal::Table { .. } => Status::Memory,
+            Refusal::Group(_) | Refusal::Instance { .. } | Refusal::Call(_) | Refusal::Recording(_) => Status::Argument,
         }
     }
 }

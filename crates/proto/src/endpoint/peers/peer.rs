@@ -8,7 +8,12 @@ use std::time::Duration;
 use crate::config::Config;
 use crate::endpoint::past::Past;
 use crate::ids::{GroupHandle, Instant};
-use crate::link::Link;
+use crate::link::{Acked, Link, Received};
+use crate::wire::FrameHeader;
+
+/// So many times the silence after which a peer is dead it may be heard and take nothing: what is sent to it may wait
+/// behind much else, and be sent again and again.
+const DEAFNESS: u32 = 4;
 
 /// Another service process.
 #[derive(Debug)]
@@ -22,7 +27,11 @@ pub(in crate::endpoint) struct Peer {
     pub(super) groups: u32,
     /// Nothing is sent to it until it is heard or needed again.
     pub(super) dormant: bool,
+    /// The driver has no room for frames to it, and asks for none.
+    pub(super) full: bool,
     pub(super) dead_after: Duration,
+    /// For how long it was heard and acknowledged nothing new that it owed.
+    pub(super) deaf_for: Duration,
     /// It knew of us over a link before this one.
     pub(super) knows_us: bool,
     /// It has been asked for a group by its ranks' offers, with our address.
@@ -70,7 +79,9 @@ impl Peer {
             watched_by: 0,
             groups: 0,
             dormant: false,
+            full: false,
             dead_after: config.dead_after,
+            deaf_for: Duration::ZERO,
             knows_us: false,
             asked: false,
             asks: false,
@@ -90,8 +101,29 @@ impl Peer {
         (self.link.backlog() > 0 && self.is_reachable()).then(|| self.link.last_owed() + self.dead_after)
     }
 
+    /// Takes a frame of it. The silence before counts to its deafness as far as it may last: we may have been stopped.
+    pub(super) fn hear<'a>(
+        &mut self,
+        (now, config): (Instant, &Config),
+        (frame, body): (&FrameHeader, &'a [u8]),
+        acked: &mut Vec<Acked>,
+    ) -> Received<'a> {
+        (self.dormant, self.dead_after) = (false, config.dead_after);
+        let (silence, before) = (now.since(self.link.last_owed()).min(config.dead_after), acked.len());
+        let owed = self.link.backlog() > 0;
+        let received = self.link.handle(now, frame, body, acked);
+        self.deaf_for = if owed && acked.len() == before { self.deaf_for + silence } else { Duration::ZERO };
+        received
+    }
+
+    /// Whether it has taken nothing for too long, although it is heard.
+    pub(super) fn is_deaf(&self) -> bool {
+        self.deaf_for >= self.dead_after.saturating_mul(DEAFNESS)
+    }
+
     pub(super) fn dies_at(&self) -> Option<Instant> {
-        self.overdue_at().filter(|_| self.can_answer())
+        let overdue_at = self.overdue_at().filter(|_| self.can_answer());
+        if self.is_deaf() { overdue_at.map(|_| self.link.last_owed()) } else { overdue_at }
     }
 
     /// When it is left alone: it need not answer, and no group is there for which it should. It is not dead for that: a
@@ -108,15 +140,16 @@ impl Peer {
     pub(super) fn stands(&self) -> Standing {
         let reachable = self.is_reachable();
         let link = &self.link;
+        let has_room = reachable && !self.full;
         let ack = link.ack_due().filter(|_| reachable);
         let needed = self.groups > 0 || self.asks || link.backlog() > 0 || ack.is_some();
         let met = needed && reachable;
         let past = if self.address.is_some() { Past::Met } else { Past::Stranger };
         let timers = [link.poll_timeout().filter(|_| reachable), self.dies_at(), self.dormant_at()];
         Standing {
-            message: reachable && link.has_message(),
-            ack,
-            beat: link.beat_at().filter(|_| reachable),
+            message: has_room && link.has_message(),
+            ack: ack.filter(|_| has_room),
+            beat: link.beat_at().filter(|_| has_room),
             timer: timers.into_iter().flatten().min(),
             backlog: if self.dormant { 0 } else { link.backlog() },
             payload: link.payload_bytes(),
