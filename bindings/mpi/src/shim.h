@@ -3,7 +3,8 @@
  *
  * The shim is loaded before the MPI library (LD_PRELOAD), takes the collectives that the service process can carry out,
  * of communicators whose members all agreed to it, and hands them to the service process through liboutboard.
- * Everything below it is called by the PMPI_ names alone, so other profiling tools may stand above it.
+ * Everything below it is called by the PMPI_ names alone. Where a profiling tool stands above it and calls PMPI_ names
+ * itself, the shim sees nothing: without MPI_Init it does nothing at all.
  *
  * Invariants: whether a call is offloaded depends on what the members of the communicator have agreed on, on the number
  * of their calls and on arguments that MPI makes equal on all members, never on local state. Nothing collective happens

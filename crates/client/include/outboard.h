@@ -89,7 +89,8 @@ int outboard_group_create(outboard_context *context, const void *offers, uint32_
  * with OUTBOARD_RANK and OUTBOARD_WORLD_SIZE, or what Open MPI or PMI says in their place. OUTBOARD_ERR_ARGUMENT names
  * the variable to set. Where hosts share no home, OUTBOARD_TOKEN or OUTBOARD_TOKEN_FILE gives all ranks one secret. */
 int outboard_group_world(outboard_context *context, outboard_group **group);
-/* Local. Waits for the group's requests in flight. */
+/* Local. Waits for the group's requests in flight; afterwards all buffers are the program's again. Requests that it
+ * holds keep their results. */
 int outboard_group_destroy(outboard_group *group);
 /*
  * Without a deadline (the default) a rank may come as late as it likes. With one, a collective that this rank posts
@@ -352,7 +353,8 @@ int outboard_record_discard(outboard_recorder *recorder);
  * All memory that was recorded belongs to Outboard until the request completes.
  */
 int outboard_recorded_call(outboard_recorded *recorded, outboard_request **request);
-/* Forgets a recording, after waiting for its calls in flight. Local. Before its group is destroyed. */
+/* Forgets a recording, after waiting for its calls in flight; afterwards its memory is the program's again. Local.
+ * Before its group is destroyed. */
 int outboard_recorded_free(outboard_recorded *recorded);
 
 /* Sets *done to 1 when the request has completed; the return value is then its result. The request stays valid. */
