@@ -172,7 +172,7 @@ two_builds() { # rank 0 has another shim than the rest: all run natively
   printf '#!/bin/sh\n[ "$OMPI_COMM_WORLD_RANK" = 0 ] && o=other/\nLD_PRELOAD=%s/${o}liboutboard-mpi.so exec "$@"\n' \
     "$built" >"$work/either"
   chmod +x "$work/either"
-  preload='' ranks "$work/either" "$built/conformance" native >"$work/out" 2>"$work/err" &&
+  preload='' ranks "$work/either" "$built/choices" >"$work/out" 2>"$work/err" &&
     grep -q '"offloading":false' "$work/report.json" && [ "$(grep -c '^outboard:' "$work/err")" = 1 ] &&
     grep -q 'rank 1 says: the shim here is another build' "$work/err" && return 0
   quote "$work/out" "$work/err" "$work/report.json"
