@@ -465,6 +465,7 @@ all_tests() { # mpicc
     python=
   build "$1" || { note fail "$mpi: does not build"; return; }
   settings=()
+  check "$mpi: the shim exports names of MPI alone" only_mpi_names
   check "$mpi: trials count what callers lose of their processor" "$built/timings"
   check "$mpi: conformance of Open MPI itself" natively "$built/conformance" native
   check "$mpi: conformance" all_under_shim "$built/conformance"
