@@ -249,13 +249,19 @@ static void numbers_end(struct numbers numbers)
         freelocale(numbers.plain);
 }
 
+/* Whether what the MPI library says of its version begins so. */
+static bool mpi_is(const char *beginning, char *version)
+{
+    int length;
+    PMPI_Get_library_version(version, &length);
+    return strncmp(version, beginning, strlen(beginning)) == 0;
+}
+
 static bool right_mpi(char *why, size_t bytes)
 {
     char version[MPI_MAX_LIBRARY_VERSION_STRING], built[32];
-    int length;
     snprintf(built, sizeof built, "Open MPI v%d.%d.", OMPI_MAJOR_VERSION, OMPI_MINOR_VERSION);
-    PMPI_Get_library_version(version, &length);
-    if (strncmp(version, built, strlen(built)) == 0)
+    if (mpi_is(built, version))
         return true;
     snprintf(why, bytes, "this shim was built for %sx, the program runs on %.40s; load the shim of that version", built,
              version);
@@ -266,9 +272,7 @@ static bool right_mpi(char *why, size_t bytes)
 static bool open_mpi(void)
 {
     char version[MPI_MAX_LIBRARY_VERSION_STRING];
-    int length;
-    PMPI_Get_library_version(version, &length);
-    if (strncmp(version, "Open MPI v", strlen("Open MPI v")) == 0)
+    if (mpi_is("Open MPI v", version))
         return true;
     const char *rank = getenv("PMI_RANK");
     if (rank == NULL || strcmp(rank, "0") == 0)

@@ -120,7 +120,8 @@ int main(int argc, char **argv)
     tell(flag, "MPI_Wait returns the code of a persistent request once");
 
     for (int i = 0; i < 2; i++)
-        PERSISTENT_INIT(Allgather)(&rank, 1, MPI_INT, receive + i * ranks, 1, MPI_INT, comm, MPI_INFO_NULL, &requests[i]);
+        PERSISTENT_INIT(Allgather)(&rank, 1, MPI_INT, receive + i * ranks, 1, MPI_INT, comm, MPI_INFO_NULL,
+                                   &requests[i]);
     MPI_Startall(2, requests);
     flag = MPI_Waitall(2, requests, MPI_STATUSES_IGNORE) == MPI_SUCCESS;
     MPI_Startall(2, requests);

@@ -182,7 +182,8 @@ two_builds() { # rank 0 has another shim than the rest: all run natively
 otherwise() { # not on Open MPI: the shim asks nothing of it, and says so
   local settings=(PMI_RANK=0)
   n=1 preload=$built/libotherwise.so:$built/liboutboard-mpi.so ranks "$built/choices" >"$work/out" 2>"$work/err" &&
-    [ "$(grep -c '^outboard: .* runs on MPICH Version: 4.0, and the shim is for Open MPI' "$work/err")" = 1 ] && return 0
+    [ "$(grep -c '^outboard: .* runs on MPICH Version: 4.0, and the shim is for Open MPI' "$work/err")" = 1 ] &&
+    return 0
   quote "$work/out" "$work/err"
   return 1
 }

@@ -489,7 +489,7 @@ impl Parts {
             }
         }
         drop(slots);
-        let outcome = self.hand_back(slot, well);
+        let outcome = self.hand_back((slot, call.1), well);
         let mut slots = lock(&self.slots);
         if let Some(delivery) = slots.delivery(slot, call) {
             *delivery = Delivery::Done(outcome.clone());
@@ -502,7 +502,7 @@ impl Parts {
     }
 
     /// Gives the program its buffers back.
-    fn hand_back(&self, slot: u32, delivered: bool) -> Result<(), Error> {
+    fn hand_back(&self, (slot, instance): (u32, u64), delivered: bool) -> Result<(), Error> {
         if !delivered {
             self.errands.end();
         }
@@ -510,10 +510,7 @@ impl Parts {
             // Waits for whoever is copying the buffers of requests in flight, perhaps of this one.
             Tier::Staging => {
                 let mut staging = lock(&self.staging);
-                let ((_, instance), lent) = {
-                    let mut slots = lock(&self.slots);
-                    (slots.call(slot), slots.take_lent(slot))
-                };
+                let lent = lock(&self.slots).take_lent(slot);
                 if let (Lent::Staged(staged), true) = (&lent, delivered) {
                     staging.deliver(staged, instance);
                 }

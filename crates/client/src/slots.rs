@@ -7,8 +7,8 @@
 //! | owned | a request holds it | free when the request has seen its result; orphaned when it is freed before |
 //! | orphaned | the collective goes on without a handle | free when its result is seen on the way |
 //!
-//! What this rank does at the end of a request, it does once ([`Delivery`]): the thread that sees the result, or the one
-//! that takes the group's buffers back.
+//! What this rank does at the end of a request, it does once ([`Delivery`]): by the thread that sees the result, or by
+//! the one that takes the group's buffers back.
 //!
 //! Invariant: a word is armed only while free, so a late result never meets a new request.
 

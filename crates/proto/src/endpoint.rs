@@ -381,8 +381,8 @@ impl Endpoint {
         self.settle();
     }
 
-    /// The driver is `full` of frames to this peer, or has room again. It is given no more of them while it is: frames to
-    /// others do not wait for a peer that takes none.
+    /// The driver is `full` of frames to this peer, or has room again. It is given no more of them while it is full, so
+    /// that frames to others do not wait for a peer that takes none.
     pub fn handle_full(&mut self, peer: SpId, full: bool) {
         self.node.peers.set_full(peer, full);
     }
@@ -471,8 +471,8 @@ impl Endpoint {
             && messages == self.node.messages
     }
 
-    /// When [`Self::poll_transmit`] has something that it does not have yet. Of no interest while the driver has no room
-    /// for anything.
+    /// When [`Self::poll_transmit`] has something that it does not have yet. Of no interest while the driver has no
+    /// room for anything.
     #[must_use]
     pub fn next_transmit(&self) -> Option<Instant> {
         let pacer = self.wants_to_multicast().then(|| self.pacer.next());

@@ -147,8 +147,8 @@ pub struct Settings {
     /// --cluster-key nor --encrypt is given, else tcp
     #[arg(long, env = "OUTBOARD_FABRIC", value_enum)]
     pub fabric: Option<FabricChoice>,
-    /// Key file, the same for all daemons of the cluster and readable by its owner alone; who lacks it takes no part: by
-    /// TCP, since RDMA authenticates nobody
+    /// Key file, the same for all daemons of the cluster and readable by its owner alone; who lacks it takes no part.
+    /// Unicast goes by TCP then, since RDMA authenticates nobody
     #[arg(long, env = "OUTBOARD_CLUSTER_KEY")]
     pub cluster_key: Option<PathBuf>,
     /// Encrypt all that goes to other service processes: by TCP, and without multicast; all daemons of a cluster do, or
@@ -242,8 +242,8 @@ pub struct Settings {
     /// does by default on links of up to 2.5 Gbit/s, where waking threads costs more than datagrams do; else 1
     #[arg(long, env = "OUTBOARD_RECEIVERS", value_parser = clap::value_parser!(u16).range(0..=64))]
     pub receivers: Option<u16>,
-    /// Ranks that may be attached at once. A user other than the daemon's has half of the places at most, a third beside
-    /// one more such user, and so on
+    /// Ranks that may be attached at once. A user other than the daemon's has half of the places at most, a third
+    /// beside one more such user, and so on
     #[arg(long, env = "OUTBOARD_MAX_RANKS", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65_535))]
     pub max_ranks: u32,
     /// Groups that one rank may hold at once

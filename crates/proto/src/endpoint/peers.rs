@@ -432,8 +432,7 @@ impl Peers {
             let acks = next(&self.acks).filter(|_| bare);
             let to = next(&self.messages).into_iter().chain(acks).min_by_key(|id| (Some(*id) <= last, *id))?;
             let poll = if bare { Link::poll } else { Link::poll_message };
-            let polled = self.change(to, |peer| if peer.full { None } else { poll(&mut peer.link, now) });
-            if let Some((header, payload)) = polled? {
+            if let Some((header, payload)) = self.change(to, |peer| poll(&mut peer.link, now))? {
                 self.sent_to = Some(to);
                 return Some(Transmit::Frame { to, header, payload });
             }
