@@ -21,24 +21,6 @@ const SETTINGS_SHIFT: u32 = 34;
 const ENGINE_SHIFT: u32 = 33;
 const AUTH_SHIFT: u32 = 32;
 
-/// The most of a quota that all may use together, one user, and one job of it ([`Account`](crate::Account)).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// All together.
-    pub all: u64,
-    /// One user, whatever jobs its ranks name.
-    pub user: u64,
-    /// One job of a user.
-    pub job: u64,
-}
-
-impl Limits {
-    /// One for all together.
-    pub const fn of_all(all: u64) -> Limits {
-        Limits { all, user: u64::MAX, job: u64::MAX }
-    }
-}
-
 /// Settings of one service process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
@@ -67,13 +49,12 @@ pub struct Config {
     /// `None` where service processes carry out all. Agreed.
     pub deferred: Option<Arc<str>>,
     /// Bytes of staging for ranks that have not called (SP-6) and messages that came early.
-    pub staging_quota: Limits,
+    pub staging_quota: u64,
     /// Bytes of scratch, beside staging, for the calls that ranks here have made.
-    pub scratch_quota: Limits,
+    pub scratch_quota: u64,
     /// Bytes, about, of what is kept of groups, recordings and the chunks of multicast blocks.
-    pub tables_quota: Limits,
-    /// Service processes that groups may be with. Of what those that were heard leave, one user's groups may name half
-    /// that were never heard, and the more users do so the smaller a part: made-up members leave room for others.
+    pub tables_quota: u64,
+    /// Service processes that groups may be with.
     pub peers: usize,
     /// Service processes without a group that are remembered: so many of the past, and as many strangers.
     pub past_peers: usize,
@@ -134,9 +115,9 @@ impl Config {
             eager_bytes: 0,
             tuning: None,
             deferred: None,
-            staging_quota: Limits { job: 512 << 20, ..Limits::of_all(1 << 30) },
-            scratch_quota: Limits { job: 2 << 30, ..Limits::of_all(u64::MAX) },
-            tables_quota: Limits::of_all(u64::MAX),
+            staging_quota: 1 << 30,
+            scratch_quota: 8 << 30,
+            tables_quota: u64::MAX,
             peers: 4096,
             past_peers: 256,
             heartbeat: Duration::from_secs(1),
@@ -164,18 +145,12 @@ impl Config {
         self.settings_digest() << SETTINGS_SHIFT | bits | u64::from(tuning)
     }
 
-    /// The most scratch that one call can have.
-    pub(crate) fn most_scratch(&self) -> u64 {
-        let Limits { all, user, job } = self.scratch_quota;
-        all.min(user).min(job)
-    }
-
     /// The most bytes of a vector that so many ranks can combine, `here` of them served by this service process, whose
     /// scratch their programs share.
     #[must_use]
     pub fn reduction_most(&self, ranks: u32, here: u32) -> u64 {
         // What is taken may be an eighth more than what is needed ([`crate::staging_size`]).
-        let needed = (self.most_scratch() / 9 * 8).saturating_sub(ALIGN * u64::from(here));
+        let needed = (self.scratch_quota / 9 * 8).saturating_sub(ALIGN * u64::from(here));
         needed / scratch_vectors(ranks, here)
     }
 
@@ -254,7 +229,7 @@ mod tests {
     #[test]
     fn mc_4_the_scratch_of_a_call_is_enough_for_the_largest_reduction() {
         for (scratch, ranks, here) in [(0, 4, 1), (1000, 4, 1), (65_536, 9, 4), (2 << 30, 32, 16), (1 << 50, 2, 2)] {
-            let config = Config { scratch_quota: Limits::of_all(scratch), ..Config::default() };
+            let config = Config { scratch_quota: scratch, ..Config::default() };
             let most = config.reduction_most(ranks, here);
             let each = (scratch_vectors(ranks, here) / u64::from(here) * most).next_multiple_of(ALIGN);
             let taken = crate::staging_size(each * u64::from(here)).expect("it fits");

@@ -18,7 +18,7 @@ use crate::ids::{CallId, GroupHandle, InstanceId, Instant, OfferId, SpId};
 use crate::instance::Instance;
 use crate::instance::recording::{RecordError, Recording};
 use crate::interface::{
-    Account, Counters, Event, GroupSpec, InFlight, MulticastBatch, Order, PostedCall, ReceivedDatagram, Transmit,
+    Counters, Event, GroupSpec, InFlight, MulticastBatch, Order, PostedCall, ReceivedDatagram, Transmit,
 };
 use crate::link::{Acked, Owner, Place, Received, Tagged};
 use crate::multicast::pacing::{Pacer, SmallCalls};
@@ -178,9 +178,9 @@ impl Endpoint {
         self.node.peers.known()
     }
 
-    /// A local rank of this user has been given an offer, which it may hand to others from now on.
-    pub fn handle_offer(&mut self, user: u32, offer: OfferId) {
-        self.offers.open(user, offer);
+    /// A local rank has been given an offer, which it may hand to others from now on.
+    pub fn handle_offer(&mut self, offer: OfferId) {
+        self.offers.open(offer);
     }
 
     /// A local rank will not ask for a group by this offer any more, because it is gone or is refused, if it has not
@@ -191,18 +191,17 @@ impl Endpoint {
         self.settle();
     }
 
-    /// The driver refuses a local rank of this user this group: all members are told why.
-    pub fn handle_refusal(&mut self, now: Instant, user: u32, spec: &GroupSpec, rank: Rank, why: Refusal) {
+    /// The driver refuses a local rank this group: all members are told why.
+    pub fn handle_refusal(&mut self, now: Instant, spec: &GroupSpec, rank: Rank, why: Refusal) {
         self.node.out.now = now;
-        self.refuse_group(user, spec, rank, why);
+        self.refuse_group(spec, rank, why);
         self.settle();
     }
 
-    /// A local rank asks for a group. Answered by [`Event::GroupReady`] for every local rank that asks. All local ranks
-    /// of the group belong to `account`, to whose quotas it counts.
-    pub fn handle_create_group(&mut self, now: Instant, account: Account, spec: &GroupSpec, rank: Rank) {
+    /// A local rank asks for a group. Answered by [`Event::GroupReady`] for every local rank that asks.
+    pub fn handle_create_group(&mut self, now: Instant, spec: &GroupSpec, rank: Rank) {
         self.node.out.now = now;
-        self.create_group(account, spec, rank);
+        self.create_group(spec, rank);
         self.settle();
     }
 
@@ -233,7 +232,7 @@ impl Endpoint {
     /// A local rank does not call a recording any more. False while a call of it has not ended.
     pub fn handle_free(&mut self, group: GroupHandle, rank: Rank, number: u32) -> bool {
         let Some(g) = self.groups.get_mut(&group) else { return true };
-        g.tagged.free(&mut self.node.out, g.members.account, (rank, number))
+        g.tagged.free(&mut self.node.out, (rank, number))
     }
 
     /// A local rank calls a collective, a recorded group or a message. Answered by exactly one [`Event::Completed`].

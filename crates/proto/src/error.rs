@@ -116,11 +116,12 @@ pub enum CollectiveError {
         /// Why.
         why: Refusal,
     },
-    /// What a call has to keep in memory of the service process on the way, a reduction for its bytes or a multicast of
-    /// which chunks are here, is more than its job's quota, or than other groups leave of it: waiting for them could be
-    /// for ever, as they may wait for this call on another host. Or there is no memory left, whatever the quota says.
+    /// A call needs more memory of the service process than the quotas or the host have left: a reduction for its
+    /// bytes, a multicast for the bitmap of its chunks. Waiting for other groups could last for ever, since they may
+    /// wait for this call on another host.
     #[error(
-        "the service process of {rank} needs {bytes} bytes of memory for this call, more than is left of the quota of its job, of its user or of all, or of its host's memory; raise that (outboardd --job-scratch, --user-scratch, --scratch-quota or --job-tables), or make calls on less or fewer at once"
+        "the service process of {rank} needs {bytes} bytes of memory for this call, more than its quota or its host \
+         has left; raise --scratch-quota or --tables-quota of its outboardd, or make calls on less or fewer at once"
     )]
     Staging {
         /// The lowest of the group's ranks that it serves.
@@ -164,19 +165,16 @@ impl CollectiveError {
 /// Why a service process refuses a group to a rank that it serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The rank is in as many groups as one may be in.
-    #[error("it is in as many groups as one rank may be; destroy some of them, or raise --max-groups of its outboardd")]
-    Groups,
-    /// Its job is.
+    /// The ranks of the service process hold as many memberships in groups as they may.
     #[error(
-        "its job's quota of group memberships on its host is used up; destroy some groups, or raise --job-groups of \
-         its outboardd"
+        "the ranks of its service process are in as many groups as they may be; destroy some groups, or raise \
+         --max-groups of its outboardd"
     )]
-    Quota,
-    /// Its job has too large groups and recordings.
+    Groups,
+    /// The groups and recordings of the service process take as much memory as they may.
     #[error(
-        "its job's quota of memory for groups and recordings on its host is used up; destroy some of them, or raise \
-         --job-tables of its outboardd"
+        "its service process has no memory left for groups and recordings; destroy some of them, or raise \
+         --tables-quota of its outboardd"
     )]
     Tables,
     /// The service process cannot take what the rank hands over.
@@ -184,7 +182,7 @@ pub enum Refusal {
         "its service process is out of descriptors; raise its limit on them (`ulimit -n`, LimitNOFILE in its unit)"
     )]
     Descriptors,
-    /// The service process knows as many others as it may, or as many that were never heard as one user may name.
+    /// The service process knows as many others as it may.
     #[error(
         "its service process cannot meet so many others; destroy some groups, or raise --max-peers of its outboardd"
     )]

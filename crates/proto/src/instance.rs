@@ -220,7 +220,7 @@ impl Instance {
 
     /// So much more is kept of the call until it ends. Fails where the tables of the job have no room for it.
     fn keep(&mut self, cx: &mut Context<'_>, rank: Rank, bytes: u64) -> Result<(), CollectiveError> {
-        if !cx.out.hold(Quota::Tables, cx.members.account, bytes) {
+        if !cx.out.hold(Quota::Tables, bytes) {
             return Err(CollectiveError::Staging { rank, bytes });
         }
         self.kept += bytes;
@@ -435,7 +435,7 @@ impl Instance {
         }
         self.phase = Phase::Ended;
         self.multicast.checks = Deadlines::default();
-        cx.out.release(Quota::Tables, cx.members.account, std::mem::take(&mut self.kept));
+        cx.out.release(Quota::Tables, std::mem::take(&mut self.kept));
         self.give_scratch_back(cx);
         let (transfer, mut site) = cx.transfer();
         transfer.forget_instance(&mut site, self.id);

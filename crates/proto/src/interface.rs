@@ -47,15 +47,6 @@ pub struct PostedCall {
     pub deadline: Option<Duration>,
 }
 
-/// To whose quotas the memory of the service process counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Account {
-    /// By the kernel's word.
-    pub user: u32,
-    /// As the ranks of the user name it.
-    pub job: u64,
-}
-
 /// One rank of a group and who serves it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {

@@ -29,7 +29,7 @@ mod multicast;
 mod outbox;
 mod transfer;
 
-pub use config::{Config, Limits};
+pub use config::Config;
 pub use deadlines::Deadlines;
 pub use endpoint::Endpoint;
 pub use error::{CollectiveError, GroupError, Refusal};
@@ -39,7 +39,7 @@ pub use ids::{CallId, Channel, GroupHandle, HostId, InstanceId, Instant, OfferId
 pub use instance::recording::{MAX_STEPS, RecordError, Recording};
 pub use instance::run::Run;
 pub use interface::{
-    Account, CallKind, Class, Counters, EngineMessage, Event, FrameBytes, GroupSpec, InFlight, MemRef, Member, Moves,
+    CallKind, Class, Counters, EngineMessage, Event, FrameBytes, GroupSpec, InFlight, MemRef, Member, Moves,
     MulticastBatch, Offload, Order, Pairs, Payload, PostedCall, Reach, ReceivedDatagram, Region, Signature, Sizes,
     Step, TaggedCall, Transmit, sizes_digest, staging_size,
 };

@@ -6,12 +6,12 @@ use std::collections::{BTreeMap, VecDeque};
 
 use outboard_plan::{Rank, Reduction};
 
-use crate::config::{Config, Limits};
+use crate::config::Config;
 use crate::error::CollectiveError;
 use crate::group::members::Members;
 use crate::ids::{CallId, GroupHandle, InstanceId, Instant, SpId, StagingId};
 use crate::instance::tagged::TAGGED;
-use crate::interface::{Account, CallKind, Counters, Event, MemRef, Offload, Order, Region, Step, staging_size};
+use crate::interface::{CallKind, Counters, Event, MemRef, Offload, Order, Region, Step, staging_size};
 use crate::link::Owner;
 use crate::multicast::pacing::Contention;
 use crate::wire::Message;
@@ -47,11 +47,8 @@ pub(crate) struct Outbox {
     pub(crate) unfinished: VecDeque<(GroupHandle, InstanceId)>,
     pub(crate) counters: Counters,
     narrates: bool,
-    staging_quota: Limits,
-    scratch_quota: Limits,
-    tables_quota: Limits,
-    /// What each account uses of a quota; none that uses none.
-    used_by: BTreeMap<(Quota, Account), u64>,
+    /// The limit of each [`Quota`], and the bytes in use.
+    quotas: [(u64, u64); 3],
     next_staging: u64,
 }
 
@@ -73,62 +70,45 @@ impl Outbox {
             unfinished: VecDeque::new(),
             counters: Counters::default(),
             narrates: config.narrate,
-            staging_quota: config.staging_quota,
-            scratch_quota: config.scratch_quota,
-            tables_quota: config.tables_quota,
-            used_by: BTreeMap::new(),
+            quotas: [config.staging_quota, config.scratch_quota, config.tables_quota].map(|most| (most, 0)),
             next_staging: 1,
         }
     }
 
-    /// Memory of the service process for a group, or none when the quota of its job, of its user or of all is used up.
+    /// Takes memory of the service process for a group; none when the quota has no room.
     pub(crate) fn stage(&mut self, quota: Quota, members: &Members, bytes: u64) -> Option<Staging> {
-        let account = members.account;
-        let size = staging_size(bytes).filter(|size| self.hold(quota, account, *size))?;
-        let staged = self.used_by.iter().filter(|((quota, _), _)| *quota != Quota::Tables).map(|(_, used)| used).sum();
-        self.counters.staging_peak = self.counters.staging_peak.max(staged);
+        let size = staging_size(bytes).filter(|size| self.hold(quota, *size))?;
+        self.counters.staging_peak = self.counters.staging_peak.max(self.staged());
         let id = StagingId(self.next_staging);
         self.next_staging += 1;
         self.orders.push_back(Order::Stage { id, bytes, group: members.handle });
-        Some(Staging { id, bytes, size, quota, account })
+        Some(Staging { id, bytes, size, quota })
     }
 
-    /// Whether a quota has room for what all in all has this size ([`staging_size`]).
-    pub(crate) fn has_room(&self, quota: Quota, account: Account, size: u64) -> bool {
-        let Limits { all, user, job } = match quota {
-            Quota::Late => self.staging_quota,
-            Quota::Calls => self.scratch_quota,
-            Quota::Tables => self.tables_quota,
-        };
-        let of_user = |job| Account { job, ..account };
-        let of_all = (Account::default(), Account { user: u32::MAX, job: u64::MAX });
-        let shares = [(account, account, job), (of_user(0), of_user(u64::MAX), user), (of_all.0, of_all.1, all)];
-        shares.iter().all(|&(first, last, most)| {
-            let used: u64 = self.used_by.range((quota, first)..=(quota, last)).map(|(_, used)| used).sum();
-            size <= most - used
-        })
+    /// Bytes of staging and scratch in use.
+    fn staged(&self) -> u64 {
+        [Quota::Late, Quota::Calls].iter().map(|quota| self.quotas[*quota as usize].1).sum()
     }
 
-    /// Counts this to a quota, if it has room, until [`Self::release`].
-    pub(crate) fn hold(&mut self, quota: Quota, account: Account, size: u64) -> bool {
-        let room = self.has_room(quota, account, size);
-        if room && size > 0 {
-            *self.used_by.entry((quota, account)).or_default() += size;
-        }
+    /// Whether a quota has room for an allocation of `size` bytes ([`staging_size`]).
+    pub(crate) fn has_room(&self, quota: Quota, size: u64) -> bool {
+        let (most, used) = self.quotas[quota as usize];
+        size <= most - used
+    }
+
+    /// Counts `size` bytes to a quota, if the quota has room, until [`Self::release`].
+    pub(crate) fn hold(&mut self, quota: Quota, size: u64) -> bool {
+        let room = self.has_room(quota, size);
+        self.quotas[quota as usize].1 += if room { size } else { 0 };
         room
     }
 
-    pub(crate) fn release(&mut self, quota: Quota, account: Account, size: u64) {
-        if let Some(used) = self.used_by.get_mut(&(quota, account)) {
-            *used -= size;
-            if *used == 0 {
-                self.used_by.remove(&(quota, account));
-            }
-        }
+    pub(crate) fn release(&mut self, quota: Quota, size: u64) {
+        self.quotas[quota as usize].1 -= size;
     }
 
     pub(crate) fn unstage(&mut self, staging: Staging) {
-        self.release(staging.quota, staging.account, staging.size);
+        self.release(staging.quota, staging.size);
         self.orders.push_back(Order::Unstage { id: staging.id });
     }
 
@@ -298,8 +278,8 @@ pub(crate) struct Completion {
     pub(crate) rank: Rank,
 }
 
-/// To which of the quotas memory counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// The limits on what a service process holds, each for all ranks together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Quota {
     /// What is held for ranks that have not called.
     Late,
@@ -317,7 +297,6 @@ pub(crate) struct Staging {
     /// What is allocated for them.
     size: u64,
     pub(crate) quota: Quota,
-    account: Account,
 }
 
 #[cfg(test)]
@@ -329,82 +308,44 @@ mod tests {
     /// Bytes of which just as many are allocated.
     const UNIT: u64 = 256;
 
-    /// Of a job of a user, as whose number its tens count.
-    fn try_stage(out: &mut Outbox, quota: Quota, job: u64, units: u64) -> Option<Staging> {
-        out.stage(quota, &members(job), units * UNIT)
+    fn try_stage(out: &mut Outbox, quota: Quota, units: u64) -> Option<Staging> {
+        out.stage(quota, &members(), units * UNIT)
     }
 
-    fn members(job: u64) -> Members {
+    fn members() -> Members {
         let none: [u8; 0] = [];
         let (address, engine, offer) = (none.into(), none.into(), OfferId(0));
         let member = Member { sp: SpId(1), host: HostId(1), address, sends_from: None, link_rate: 0, engine, offer };
         let spec = GroupSpec { handle: GroupHandle(1), key: [2, 3], job: 4, members: vec![member] };
-        let mut members = Members::new(&spec, SpId(1), &Config::default()).expect("a group of one");
-        members.account = Account { user: (job / 10) as u32, job };
-        members
+        Members::new(&spec, SpId(1), &Config::default()).expect("a group of one")
     }
 
-    fn stage(out: &mut Outbox, quota: Quota, job: u64, units: u64) -> Staging {
-        try_stage(out, quota, job, units).expect("within the quotas")
-    }
-
-    /// Ranks choose the number of their job, not their user.
-    #[test]
-    fn a_user_of_many_jobs_leaves_the_rest_to_others() {
-        for quota in [Quota::Late, Quota::Calls] {
-            let limits = Limits { all: 96 * UNIT, user: 56 * UNIT, job: 40 * UNIT };
-            let config = Config { staging_quota: limits, scratch_quota: limits, ..Config::default() };
-            let mut out = Outbox::new(&config);
-            let first = stage(&mut out, quota, 11, 40);
-            assert_eq!(try_stage(&mut out, quota, 12, 17), None, "more than the user has left");
-            stage(&mut out, quota, 12, 16);
-            stage(&mut out, quota, 21, 40);
-            assert_eq!(try_stage(&mut out, quota, 31, 1), None, "the quota of all");
-            out.unstage(first);
-            stage(&mut out, quota, 31, 40);
-        }
+    fn stage(out: &mut Outbox, quota: Quota, units: u64) -> Staging {
+        try_stage(out, quota, units).expect("within the quota")
     }
 
     #[test]
-    fn a_job_at_its_quota_of_staging_leaves_the_rest_to_others() {
-        let staging_quota = Limits { job: 56 * UNIT, ..Limits::of_all(96 * UNIT) };
-        let mut out = Outbox::new(&Config { staging_quota, ..Config::default() });
-        let first = stage(&mut out, Quota::Late, 1, 56);
-        assert_eq!(try_stage(&mut out, Quota::Late, 1, 1), None);
-        let other = stage(&mut out, Quota::Late, 2, 40);
-        assert_eq!(try_stage(&mut out, Quota::Late, 2, 1), None, "the quota of all");
-        out.unstage(first);
-        stage(&mut out, Quota::Late, 1, 56);
-        out.unstage(other);
-        let first = Account { user: 0, job: 1 };
-        assert_eq!(
-            out.used_by,
-            BTreeMap::from([((Quota::Late, first), 56 * UNIT)]),
-            "nothing is kept of who has nothing"
-        );
-    }
-
-    #[test]
-    fn what_is_held_for_late_ranks_takes_nothing_from_calls() {
-        let scratch_quota = Limits { job: 48 * UNIT, ..Limits::of_all(u64::MAX) };
-        let config = Config { staging_quota: Limits::of_all(96 * UNIT), scratch_quota, ..Config::default() };
-        let mut out = Outbox::new(&config);
-        stage(&mut out, Quota::Late, 1, 96);
-        let own = stage(&mut out, Quota::Calls, 1, 48);
-        assert_eq!(try_stage(&mut out, Quota::Calls, 1, 1), None);
-        stage(&mut out, Quota::Calls, 2, 48);
+    fn late_ranks_and_calls_have_quotas_of_their_own() {
+        let (staging_quota, scratch_quota) = (96 * UNIT, 48 * UNIT);
+        let mut out = Outbox::new(&Config { staging_quota, scratch_quota, ..Config::default() });
+        stage(&mut out, Quota::Late, 56);
+        assert_eq!(try_stage(&mut out, Quota::Late, 41), None);
+        stage(&mut out, Quota::Late, 40);
+        let own = stage(&mut out, Quota::Calls, 48);
+        assert_eq!(try_stage(&mut out, Quota::Calls, 1), None);
         out.unstage(own);
-        assert_eq!(try_stage(&mut out, Quota::Late, 1, 1), None);
-        assert_eq!((out.used_by.values().sum::<u64>(), out.counters.staging_peak), (144 * UNIT, 192 * UNIT));
+        assert_eq!(try_stage(&mut out, Quota::Late, 1), None);
+        stage(&mut out, Quota::Calls, 48);
+        assert_eq!((out.staged(), out.counters.staging_peak), (144 * UNIT, 144 * UNIT));
     }
 
     #[test]
     fn what_is_allocated_counts_and_is_little_more_than_what_is_used() {
-        let mut out = Outbox::new(&Config { staging_quota: Limits::of_all(1000 * UNIT), ..Config::default() });
-        let held: Vec<_> = std::iter::from_fn(|| out.stage(Quota::Late, &members(1), 1)).collect();
+        let mut out = Outbox::new(&Config { staging_quota: 1000 * UNIT, ..Config::default() });
+        let held: Vec<_> = std::iter::from_fn(|| out.stage(Quota::Late, &members(), 1)).collect();
         assert_eq!(held.len(), 1000, "messages of one byte");
         held.into_iter().for_each(|staging| out.unstage(staging));
-        assert!(out.used_by.is_empty());
+        assert_eq!(out.staged(), 0);
         for bytes in [0, 1, 256, 257, 4095, 4097, 33_000, (1 << 30) + 1, u64::MAX / 3] {
             let size = staging_size(bytes).expect("memory");
             assert!(size >= bytes.max(256) && size <= bytes.max(256) + bytes / 8 + 32, "{size} for {bytes}");

@@ -376,7 +376,7 @@ impl<P: std::fmt::Debug> Cluster<P> {
     pub(crate) fn offer(&mut self, spec: &GroupSpec) {
         for member in &spec.members {
             let host = self.hosts.get_mut(host_of(member.sp));
-            host.into_iter().for_each(|host| host.sp.handle_offer(0, member.offer));
+            host.into_iter().for_each(|host| host.sp.handle_offer(member.offer));
         }
     }
 

@@ -10,8 +10,8 @@ use std::rc::Rc;
 
 use outboard_plan::Rank;
 use outboard_proto::{
-    Account, CallId, Channel, CollectiveError, Config, Endpoint, Event, GroupHandle, GroupSpec, Instant, MemRef,
-    MulticastBatch, OfferId, Order, Overdue, PostedCall, ReceivedDatagram, Refusal, Region, SpId, Transmit, wire,
+    CallId, Channel, CollectiveError, Config, Endpoint, Event, GroupHandle, GroupSpec, Instant, MemRef, MulticastBatch,
+    OfferId, Order, Overdue, PostedCall, ReceivedDatagram, Refusal, Region, SpId, Transmit, wire,
 };
 use smallvec::SmallVec;
 
@@ -162,7 +162,7 @@ impl Host {
         plan: &NetworkPlan,
         sabotage: Option<Sabotage>,
     ) -> Self {
-        let memory = Memory::new(store, config.staging_quota.all.saturating_add(config.scratch_quota.job));
+        let memory = Memory::new(store, config.staging_quota.saturating_add(config.scratch_quota));
         Host {
             sp: Endpoint::new(id, config, seed),
             memory,
@@ -271,9 +271,9 @@ impl Host {
     /// Feeds one thing to the machine and does what it asks for.
     pub(crate) fn handle(&mut self, now: Instant, input: Input) -> Result<(), Breach> {
         match input {
-            Input::CreateGroup { spec, rank } => self.sp.handle_create_group(now, Account::default(), &spec, rank),
+            Input::CreateGroup { spec, rank } => self.sp.handle_create_group(now, &spec, rank),
             Input::Withdraw(offer) => self.sp.handle_offer_withdrawn(now, offer, None),
-            Input::Refuse { spec, rank, why } => self.sp.handle_refusal(now, 0, &spec, rank, why),
+            Input::Refuse { spec, rank, why } => self.sp.handle_refusal(now, &spec, rank, why),
             Input::Leave { group, rank } => self.sp.handle_leave(now, group, rank),
             Input::Call(call) => self.sp.handle_call(now, *call),
             // Nothing comes over a connection that has ended; whoever is hostile connects again.

@@ -22,7 +22,7 @@ use outboard_plan::{Element, Operator, Rank, Reduction};
 use outboard_proto::wire::{
     DatagramHeader, FRAME_HEADER_BYTES, FrameHeader, FrameKind, Message, MulticastKey, PayloadHash,
 };
-use outboard_proto::{CallId, Channel, CollectiveError, Config, GroupSpec, InstanceId, Instant, Limits, SpId};
+use outboard_proto::{CallId, Channel, CollectiveError, Config, GroupSpec, InstanceId, Instant, SpId};
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -119,8 +119,8 @@ struct Play {
 fn config(ring: bool) -> Config {
     Config {
         chunk_bytes: CHUNK,
-        staging_quota: Limits::of_all(STAGING),
-        scratch_quota: Limits::of_all(SCRATCH),
+        staging_quota: STAGING,
+        scratch_quota: SCRATCH,
         fragment_bytes: 4000,
         eager_bytes: if ring { 16 << 10 } else { 0 },
         multicast: !ring,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use outboard_plan::selection::{Collective, Rule, Size, Tuning};
 use outboard_plan::{Element, Operator, Reduction};
-use outboard_proto::{Config, Limits};
+use outboard_proto::Config;
 use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -386,8 +386,8 @@ impl Draw {
             chains: self.rng.random_range(0..=ranks as u32),
             subgroups: self.rng.random_range(1..=4),
             offload_from: 0,
-            staging_quota: Limits::of_all(self.of(&[256 << 10, 64 << 20, 64 << 20])),
-            scratch_quota: Limits { job: 256 << 20, ..Limits::of_all(u64::MAX) },
+            staging_quota: self.of(&[256 << 10, 64 << 20, 64 << 20]),
+            scratch_quota: 256 << 20,
             heartbeat: Duration::from_millis(200),
             dead_after: Duration::from_secs(4),
             timer_floor: Duration::from_micros(self.of(&[1000, 4000])),

@@ -228,7 +228,7 @@ impl Truth {
             // What fits the quota fits it beside other calls of its group, which are waited for.
             CollectiveError::Staging { bytes, .. } => {
                 let size = staging_size(*bytes);
-                size.is_none_or(|size| size > scenario.config.scratch_quota.job) || scenario.groups.len() > 1
+                size.is_none_or(|size| size > scenario.config.scratch_quota) || scenario.groups.len() > 1
             }
             // No scenario has engines beside service processes.
             CollectiveError::Engine(_) => false,
@@ -251,7 +251,7 @@ impl Truth {
                     && (0..plan.members.len()).any(|m| host(m) == host(named) && late(m))
             }),
             CollectiveError::Refused { rank, why } => {
-                *why == Refusal::Quota && member(rank).is_some_and(|m| scenario.faults.refused == Some((group, m)))
+                *why == Refusal::Groups && member(rank).is_some_and(|m| scenario.faults.refused == Some((group, m)))
             }
             CollectiveError::Protocol(_) | CollectiveError::HandleTaken(_) => false,
         }

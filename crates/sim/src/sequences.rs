@@ -21,8 +21,7 @@ use std::time::Duration;
 
 use outboard_plan::{Element, Rank};
 use outboard_proto::{
-    CallId, CallKind, CollectiveError, Config, GroupSpec, InstanceId, Limits, PostedCall, Recording, Signature,
-    TaggedCall,
+    CallId, CallKind, CollectiveError, Config, GroupSpec, InstanceId, PostedCall, Recording, Signature, TaggedCall,
 };
 
 use crate::breach::Breach;
@@ -158,7 +157,7 @@ impl Play {
         let host_of = LAYOUTS[layout % LAYOUTS.len()];
         let possessed = layout >= LAYOUTS.len();
         let config = Config {
-            staging_quota: Limits::of_all([0, 1000, 10_000, 1 << 20][usize::from(tape.below(4))]),
+            staging_quota: [0, 1000, 10_000, 1 << 20][usize::from(tape.below(4))],
             fragment_bytes: [512, 5000, 63 << 10][usize::from(tape.below(3))],
             pull_bytes: [1, 10_000, 512 << 10][usize::from(tape.below(3))],
             eager_bytes: [0, 16 << 10][usize::from(tape.below(2))],

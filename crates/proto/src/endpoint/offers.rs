@@ -24,7 +24,7 @@ use crate::ids::{GroupHandle, Instant, OfferId, SpId};
 
 /// Service processes remembered as askers of one offer: mostly the left neighbour asks. Who is not asks again.
 const MOST_ASKERS: usize = 4;
-/// Withdrawn offers of one user that are remembered.
+/// Withdrawn offers that are remembered.
 const MOST_WITHDRAWN: usize = 1 << 14;
 
 /// A service process that waits for the rank of an offer.
@@ -53,27 +53,21 @@ impl Withdrawn {
     }
 }
 
-/// An open offer.
-#[derive(Debug)]
-struct Open {
-    user: u32,
-    askers: Vec<Asker>,
-}
-
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Offers {
-    open: BTreeMap<OfferId, Open>,
+    /// Open offers, with those that have asked for their ranks.
+    open: BTreeMap<OfferId, Vec<Asker>>,
     withdrawn: BTreeMap<OfferId, Withdrawn>,
-    /// Of the withdrawn of each user, in their order: nobody has those of others forgotten.
-    since: BTreeMap<u32, VecDeque<(Instant, OfferId)>>,
+    /// When offers were withdrawn, oldest first.
+    since: VecDeque<(Instant, OfferId)>,
     /// Groups that are known here and wait for local ranks, by the offers of these. An honest offer is of one group.
     awaited: BTreeSet<(OfferId, GroupHandle, Rank)>,
 }
 
 impl Offers {
-    pub(super) fn open(&mut self, user: u32, offer: OfferId) {
-        self.open.insert(offer, Open { user, askers: Vec::new() });
+    pub(super) fn open(&mut self, offer: OfferId) {
+        self.open.insert(offer, Vec::new());
     }
 
     /// The rank has asked for its group.
@@ -97,15 +91,14 @@ impl Offers {
 
     /// Returns those that have asked for it.
     pub(super) fn withdraw(&mut self, now: Instant, offer: OfferId, why: Withdrawn) -> Vec<Asker> {
-        let Some(Open { user, askers }) = self.open.remove(&offer) else { return Vec::new() };
-        let since = self.since.entry(user).or_default();
-        if since.len() >= MOST_WITHDRAWN
-            && let Some((_, oldest)) = since.pop_front()
+        let Some(askers) = self.open.remove(&offer) else { return Vec::new() };
+        if self.since.len() >= MOST_WITHDRAWN
+            && let Some((_, oldest)) = self.since.pop_front()
         {
             self.withdrawn.remove(&oldest);
         }
         self.withdrawn.insert(offer, why);
-        since.push_back((now, offer));
+        self.since.push_back((now, offer));
         askers
     }
 
@@ -116,7 +109,7 @@ impl Offers {
 
     /// Somebody waits for the rank of this offer. False if no rank here has made it.
     pub(super) fn note_asker(&mut self, offer: OfferId, asker: Asker) -> bool {
-        let Some(Open { askers, .. }) = self.open.get_mut(&offer) else { return self.withdrawn.contains_key(&offer) };
+        let Some(askers) = self.open.get_mut(&offer) else { return self.withdrawn.contains_key(&offer) };
         if askers.len() < MOST_ASKERS && !askers.contains(&asker) {
             askers.push(asker);
         }
@@ -125,12 +118,8 @@ impl Offers {
 
     /// Forgets what was withdrawn longer ago than `limit`.
     pub(super) fn age(&mut self, now: Instant, limit: Duration) {
-        self.since.retain(|_, since| {
-            while let Some((_, offer)) = since.front().filter(|(at, _)| now.since(*at) > limit) {
-                self.withdrawn.remove(offer);
-                since.pop_front();
-            }
-            !since.is_empty()
-        });
+        while let Some((_, offer)) = self.since.pop_front_if(|(at, _)| now.since(*at) > limit) {
+            self.withdrawn.remove(&offer);
+        }
     }
 }

@@ -14,7 +14,6 @@
 //! costs more the more of them there are.
 
 use std::cmp::Reverse;
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
@@ -82,8 +81,6 @@ pub(super) struct Peers {
     retransmissions: u64,
     /// Peers that may be sent something yet.
     met: usize,
-    /// Of each user, how many that were never heard its ranks have named.
-    unheard: BTreeMap<u32, usize>,
     /// How many messages of an owner a link holds.
     owned: BTreeMap<(Owner, SpId), usize>,
 }
@@ -112,30 +109,10 @@ impl Peers {
         met.filter(is_quiet).or(stranger)
     }
 
-    /// Whether a rank of `user` may be in a group with these: see [`Config::peers`].
-    ///
-    /// Of what others and those that were heard leave, a user who is one of `n` that have named somebody unheard gets
-    /// the part `1 / (n + 1)`. Then `n` users leave that part of what is not heard, in whatever order they come and go,
-    /// and the next has his share of it. Peers that were heard before are real: there has to be a place for each.
-    pub(super) fn has_room(&self, user: u32, others: impl Iterator<Item = SpId>, config: &Config) -> bool {
-        let (mut heard, mut fresh) = (0, 0);
-        for id in others {
-            match self.all.get(&id) {
-                Some(peer) if peer.standing.met => {}
-                Some(peer) if peer.link.heard() => heard += 1,
-                Some(_) | None => fresh += 1,
-            }
-        }
-        let unheard = self.unheard.get(&user).copied().unwrap_or(0);
-        let users = self.unheard.len() + usize::from(unheard == 0);
-        let left = (config.peers + unheard).checked_sub(self.met + heard);
-        let share = |left: usize| fresh == 0 || (unheard + fresh).saturating_mul(users + 1) <= left;
-        heard + fresh == 0 || left.is_some_and(|left| left >= unheard && share(left))
-    }
-
-    /// A rank of `user` has named this peer. It counts to whoever was the first of those that still need it.
-    pub(super) fn note_named(&mut self, peer: SpId, user: u32) {
-        self.change(peer, |peer| peer.named_by = peer.named_by.filter(|_| peer.standing.met).or(Some(user)));
+    /// Whether a group with these may be made: see [`Config::peers`].
+    pub(super) fn has_room(&self, others: impl Iterator<Item = SpId>, config: &Config) -> bool {
+        let new = others.filter(|id| self.all.get(id).is_none_or(|peer| !peer.standing.met)).count();
+        new == 0 || self.met + new <= config.peers
     }
 
     /// A peer waits for a rank here to ask for a group, or does so no more.
@@ -187,15 +164,6 @@ impl Peers {
             self.past.note(id, after.past);
         }
         self.met = self.met - usize::from(before.met) + usize::from(after.met);
-        if before.unheard != after.unheard {
-            if let Some(Entry::Occupied(mut count)) = before.unheard.map(|user| self.unheard.entry(user)) {
-                *count.get_mut() -= 1;
-                if *count.get() == 0 {
-                    count.remove();
-                }
-            }
-            after.unheard.into_iter().for_each(|user| *self.unheard.entry(user).or_default() += 1);
-        }
         self.backlog = self.backlog - before.backlog + after.backlog;
         self.payload = self.payload - before.payload + after.payload;
         self.retransmissions += after.retransmissions - before.retransmissions;
@@ -245,12 +213,12 @@ impl Peers {
         &mut self,
         (now, config): (Instant, &Config),
         id: SpId,
-        (address, named_by): (Option<Arc<[u8]>>, Option<u32>),
+        address: Option<Arc<[u8]>>,
         patience: Duration,
     ) {
         self.make((now, config), id);
         self.change(id, |peer| {
-            (peer.address, peer.named_by) = (address, named_by);
+            peer.address = address;
             peer.knows_us = true;
             peer.dead_after = patience;
         });

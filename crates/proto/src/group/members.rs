@@ -19,7 +19,7 @@ use siphasher::sip::SipHasher13;
 use crate::config::Config;
 use crate::error::CollectiveError;
 use crate::ids::{Channel, GroupHandle, HostId, InstanceId, SpId};
-use crate::interface::{Account, GroupSpec, Reach, Signature};
+use crate::interface::{GroupSpec, Reach, Signature};
 use crate::wire::MulticastKey;
 
 /// The members of a group.
@@ -29,8 +29,6 @@ pub(crate) struct Members {
     /// Of its datagrams.
     pub(crate) key: MulticastKey,
     pub(crate) fingerprint: u64,
-    /// Whose local ranks they are, for quotas.
-    pub(crate) account: Account,
     pub(crate) sps: Vec<SpId>,
     /// The place of each in `sps`, by name.
     places: Vec<(SpId, u32)>,
@@ -115,7 +113,6 @@ impl Members {
             handle: spec.handle,
             key: MulticastKey::new(spec.key, config.multicast_auth),
             fingerprint: spec.fingerprint(),
-            account: Account::default(),
             of_rank,
             lowest,
             sends_from,

@@ -72,10 +72,10 @@ pub enum RecordError {
         /// As many as there may be.
         limit: usize,
     },
-    /// The job has too large groups and recordings.
+    /// The groups and recordings of the service process take as much memory as they may.
     #[error(
-        "the job's quota of memory for groups and recordings on this host is used up; free some of them, or raise \
-         --job-tables of outboardd"
+        "the service process has no memory left for groups and recordings; free some of them, or raise --tables-quota \
+         of outboardd"
     )]
     Quota,
     /// The group is not made, or the rank not in it.

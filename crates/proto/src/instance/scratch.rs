@@ -63,7 +63,7 @@ impl Instance {
     /// Refuses what the quota can never allow.
     pub(super) fn check_scratch(&self, cx: &Context<'_>) -> Result<(), CollectiveError> {
         match self.scratch {
-            Scratch::Wanted { bytes } if staging_size(bytes).is_none_or(|size| size > cx.config.most_scratch()) => {
+            Scratch::Wanted { bytes } if staging_size(bytes).is_none_or(|size| size > cx.config.scratch_quota) => {
                 Err(self.no_scratch(bytes))
             }
             Scratch::Unneeded | Scratch::Wanted { .. } | Scratch::Taken(_) => Ok(()),

@@ -23,7 +23,7 @@ impl Instance {
         let scratch = Some(self.scratch.wanted()).filter(|bytes| *bytes > 0);
         let sizes = outputs.chain(scratch).map(|bytes| staging_size(bytes).unwrap_or(u64::MAX));
         let size = sizes.fold(0, u64::saturating_add);
-        if !cx.out.has_room(Quota::Late, cx.members.account, size) || !self.take_scratch(cx, Quota::Late) {
+        if !cx.out.has_room(Quota::Late, size) || !self.take_scratch(cx, Quota::Late) {
             // Looked at again at the next chance: staging of another instance may have been given back.
             self.stand_in_at = Some(cx.out.now + cx.config.stand_in_after * 4);
             return Ok(());

@@ -31,7 +31,7 @@ use crate::group::members::Members;
 use crate::ids::{CallId, InstanceId, Instant};
 use crate::instance::Context;
 use crate::instance::run::{Graph, Run};
-use crate::interface::{Account, CallKind, InFlight, MemRef, PostedCall, Region, TaggedCall};
+use crate::interface::{CallKind, InFlight, MemRef, PostedCall, Region, TaggedCall};
 use crate::outbox::{Completion, Outbox, PIECE, Quota};
 use crate::transfer::{Name, Outbound, Owner, Posting, StepOf, Transfer};
 use crate::wire::Scope;
@@ -159,7 +159,7 @@ impl TaggedCalls {
             return Err(RecordError::Limit { what: "steps", held: steps, limit: MAX_HELD_STEPS });
         }
         let bytes = recording.bytes();
-        if !out.hold(Quota::Tables, members.account, bytes) {
+        if !out.hold(Quota::Tables, bytes) {
             return Err(RecordError::Quota);
         }
         self.recorded.insert(rank, (number, steps));
@@ -177,14 +177,14 @@ impl TaggedCalls {
     }
 
     /// A recording is not called any more. False while it is.
-    pub(crate) fn free(&mut self, out: &mut Outbox, account: Account, (rank, number): (Rank, u32)) -> bool {
+    pub(crate) fn free(&mut self, out: &mut Outbox, (rank, number): (Rank, u32)) -> bool {
         if self.recordings.get(&(rank, number)).is_some_and(|recorded| recorded.running) {
             return false;
         }
         if let Some(recorded) = self.recordings.remove(&(rank, number))
             && let Some((_, steps)) = self.recorded.get_mut(&rank)
         {
-            out.release(Quota::Tables, account, recorded.bytes);
+            out.release(Quota::Tables, recorded.bytes);
             *steps -= recorded.recording.program.steps.len();
         }
         true
@@ -338,7 +338,7 @@ impl TaggedCalls {
         let (of_rank, of_others): (BTreeMap<_, _>, _) = recordings.into_iter().partition(|((of, _), _)| *of == rank);
         self.recordings = of_others;
         let kept = of_rank.values().map(|recorded| recorded.bytes).sum();
-        cx.out.release(Quota::Tables, cx.members.account, kept);
+        cx.out.release(Quota::Tables, kept);
     }
 
     /// The group is broken: every call ends. What was recorded counts until its rank frees it or leaves, since the

@@ -480,8 +480,8 @@ impl Fields for Writer<'_> {
 }
 
 /// By their number on the wire.
-const REFUSALS: [Refusal; 6] =
-    [Refusal::Groups, Refusal::Quota, Refusal::Descriptors, Refusal::Forgotten, Refusal::Peers, Refusal::Tables];
+const REFUSALS: [Refusal; 5] =
+    [Refusal::Groups, Refusal::Descriptors, Refusal::Forgotten, Refusal::Peers, Refusal::Tables];
 
 fn read_ranges(r: &mut Reader<'_>) -> Result<Vec<(u32, u32)>, DecodeError> {
     let n = usize::from(r.u16()?);

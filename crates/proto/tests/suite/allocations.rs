@@ -5,7 +5,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use outboard_plan::Rank;
-use outboard_proto::{Account, CallKind, Config, Endpoint, Event, Instant, Signature, SpId, TaggedCall, Transmit};
+use outboard_proto::{CallKind, Config, Endpoint, Event, Instant, Signature, SpId, TaggedCall, Transmit};
 
 use crate::support;
 
@@ -48,7 +48,7 @@ impl Pair {
         let machines = [10, 11].map(|sp| Endpoint::new(SpId(sp), Config::default(), sp));
         let mut pair = Pair { machines, now: Instant(1), calls: 0 };
         for (machine, rank) in pair.machines.iter_mut().zip(0..) {
-            machine.handle_create_group(pair.now, Account::default(), &spec, Rank(rank));
+            machine.handle_create_group(pair.now, &spec, Rank(rank));
         }
         pair.settle();
         pair

@@ -5,8 +5,8 @@ use outboard_plan::alltoall::Blocks;
 use outboard_plan::{Buffer, ProgramBuilder, Rank, Span};
 use outboard_proto::wire::{FRAME_HEADER_BYTES, GroupMessage, Message, TransferMessage};
 use outboard_proto::{
-    Account, CallKind, CollectiveError, Config, Endpoint, Event, Instant, PostedCall, Recording, Signature, SpId,
-    TaggedCall, Transmit,
+    CallKind, CollectiveError, Config, Endpoint, Event, Instant, PostedCall, Recording, Signature, SpId, TaggedCall,
+    Transmit,
 };
 
 use crate::support::{self, GROUP};
@@ -30,7 +30,7 @@ impl Pair {
         // Links take no time, as the clock stands still.
         let config = Config { link_rate: 1 << 50, ..Config::default() };
         let mut pair = Pair(ids.map(|id| Endpoint::new(SpId(id), config.clone(), 1)));
-        (0..2).for_each(|rank| pair.0[rank].handle_create_group(NOW, Account::default(), &spec, Rank(rank as u32)));
+        (0..2).for_each(|rank| pair.0[rank].handle_create_group(NOW, &spec, Rank(rank as u32)));
         pair.run();
         pair
     }

@@ -12,8 +12,8 @@ use outboard_proto::wire::{
     Number, Origin, PayloadHash, Piece, Rts, TransferMessage,
 };
 use outboard_proto::{
-    Absentee, Absentees, Account, CallId, CallKind, Config, Endpoint, Event, GroupSpec, InstanceId, Instant, Limits,
-    PostedCall, ReceivedDatagram, Signature, SpId, Transmit, sizes_digest,
+    Absentee, Absentees, CallId, CallKind, Config, Endpoint, Event, GroupSpec, InstanceId, Instant, PostedCall,
+    ReceivedDatagram, Signature, SpId, Transmit, sizes_digest,
 };
 use proptest::prelude::*;
 
@@ -234,8 +234,8 @@ fn config() -> Config {
     let watchdog = Some(Duration::from_millis(3));
     Config {
         chunk_bytes: 1000,
-        staging_quota: Limits::of_all(STAGING),
-        scratch_quota: Limits::of_all(SCRATCH),
+        staging_quota: STAGING,
+        scratch_quota: SCRATCH,
         watchdog,
         narrate: true,
         ..Config::default()
@@ -282,9 +282,7 @@ impl Driver {
 
     fn apply(&mut self, step: &Step) {
         match step {
-            Step::Create(rank) => {
-                self.sp.handle_create_group(self.now, Account::default(), &spec(), Rank((*rank).into()))
-            }
+            Step::Create(rank) => self.sp.handle_create_group(self.now, &spec(), Rank((*rank).into())),
             Step::Leave(rank) => self.sp.handle_leave(self.now, GROUP, Rank((*rank).into())),
             Step::Call { rank, instance, kind, bytes } => {
                 let id = CallId(self.next_call);

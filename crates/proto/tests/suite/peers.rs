@@ -7,12 +7,9 @@ use std::time::Duration;
 use outboard_plan::{Program, ProgramBuilder, Rank, Span};
 use outboard_proto::wire::{FrameHeader, GroupMessage, InstanceMessage, Message};
 use outboard_proto::{
-    Account, CallId, CallKind, CollectiveError, Config, Endpoint, Event, GroupError, GroupHandle, GroupSpec,
-    InstanceId, Instant, Limits, OfferId, PostedCall, RecordError, Recording, Refusal, Signature, SpId, TaggedCall,
-    Transmit,
+    CallId, CallKind, CollectiveError, Config, Endpoint, Event, GroupError, GroupHandle, GroupSpec, InstanceId,
+    Instant, OfferId, PostedCall, RecordError, Recording, Refusal, Signature, SpId, TaggedCall, Transmit,
 };
-use proptest::collection::vec;
-use proptest::prelude::*;
 
 use crate::support::{self, frame};
 
@@ -60,7 +57,7 @@ fn peers_of_the_past_are_forgotten() {
     let (mut now, mut disconnected) = (Instant(1), 0);
     for other in 100..200 {
         let spec = GroupSpec { handle: GroupHandle(other as u32), ..support::spec(&[HERE, other]) };
-        here.handle_create_group(now, Account::default(), &spec, Rank(0));
+        here.handle_create_group(now, &spec, Rank(0));
         drive(&mut here, now);
         here.handle_frame(now, SpId(other), &frame(0, &step(&spec, 0, &config), 0), 0);
         here.handle_frame(now, SpId(other), &frame(1, &leaves(&spec, Rank(1)), 0), 0);
@@ -89,7 +86,7 @@ fn members_whose_ranks_have_left_hear_nothing_more() {
     let mut here = Endpoint::new(SpId(HERE), config.clone(), 1);
     let spec = support::spec(&[HERE, 11, 12]);
     let now = Instant(1);
-    here.handle_create_group(now, Account::default(), &spec, Rank(0));
+    here.handle_create_group(now, &spec, Rank(0));
     here.handle_frame(now, SpId(12), &frame(0, &step(&spec, 0, &config), 0), 0);
     here.handle_frame(now, SpId(11), &frame(0, &step(&spec, 1, &config), 0), 0);
     here.handle_frame(now, SpId(11), &frame(1, &leaves(&spec, Rank(1)), 0), 0);
@@ -110,7 +107,7 @@ fn a_member_that_acknowledges_nothing_is_lost() {
     let mut here = Endpoint::new(SpId(HERE), config.clone(), 1);
     let spec = support::spec(&[HERE, 11]);
     let mut now = Instant(1);
-    here.handle_create_group(now, Account::default(), &spec, Rank(0));
+    here.handle_create_group(now, &spec, Rank(0));
     here.handle_frame(now, SpId(11), &frame(0, &step(&spec, 0, &config), 0), 0);
     drive(&mut here, now);
     let inquire = of(&spec, GroupMessage::Instance { instance: InstanceId(1), body: InstanceMessage::Inquire });
@@ -134,10 +131,10 @@ fn a_link_stays_for_a_group_that_was_just_asked_for() {
     let old = support::spec(&[HERE, 11]);
     let young = GroupSpec { handle: GroupHandle(8), ..old.clone() };
     let start = Instant(1);
-    here.handle_create_group(start, Account::default(), &old, Rank(0));
+    here.handle_create_group(start, &old, Rank(0));
     here.handle_frame(start, SpId(11), &frame(0, &step(&old, 0, &config), 0), 0);
     drive(&mut here, start);
-    here.handle_create_group(start + config.dead_after / 2, Account::default(), &young, Rank(0));
+    here.handle_create_group(start + config.dead_after / 2, &young, Rank(0));
     let end = start + config.dead_after;
     here.handle_timeout(end);
     let mut said = Vec::new();
@@ -158,7 +155,7 @@ fn a_link_stays_for_a_group_that_was_just_asked_for() {
 fn a_question_over_a_link_that_was_given_up_is_answered() {
     let mut here = Endpoint::new(SpId(HERE), Config::default(), 1);
     let (spec, offer, now) = (support::spec(&[HERE, 11]), OfferId(HERE), Instant(1));
-    here.handle_offer(0, offer);
+    here.handle_offer(offer);
     here.handle_offer_withdrawn(now, offer, None);
     let (fingerprint, offers) = (spec.fingerprint(), vec![(Rank(0), offer)]);
     let ask = of(&spec, GroupMessage::Ask { fingerprint, asker: [11].into(), offers });
@@ -169,30 +166,24 @@ fn a_question_over_a_link_that_was_given_up_is_answered() {
     assert_eq!(drive(&mut here, now).0, [(SpId(11), refuse)]);
 }
 
-/// Asks for a group of a user with these service processes, and says whether there was room to meet them.
-fn meets(here: &mut Endpoint, now: Instant, (user, number): (u32, u32), others: &[u64]) -> bool {
+/// Asks for a group with these service processes, and says whether there was room to meet them.
+fn meets(here: &mut Endpoint, now: Instant, number: u32, others: &[u64]) -> bool {
     let members: Vec<u64> = [HERE].into_iter().chain(others.iter().copied()).collect();
     let spec = GroupSpec { handle: GroupHandle(number), ..support::spec(&members) };
-    here.handle_create_group(now, Account { user, job: number.into() }, &spec, Rank(0));
+    here.handle_create_group(now, &spec, Rank(0));
     let (_, events) = drive(here, now);
     let refused = GroupError::Failed(CollectiveError::Refused { rank: Rank(0), why: Refusal::Peers });
     !events.iter().any(|event| matches!(event, Event::GroupReady { result: Err(error), .. } if *error == refused))
 }
 
-/// Whoever makes up members of groups fills half of what is free at most: the groups of others are made, with service
-/// processes that were never heard, too, and one that is heard counts to nobody.
 #[test]
-fn made_up_members_leave_room_for_the_groups_of_others() {
-    let mut here = Endpoint::new(SpId(HERE), Config { peers: 24, ..Config::default() }, 1);
+fn a_group_beyond_the_limit_of_peers_is_refused() {
+    let mut here = Endpoint::new(SpId(HERE), Config { peers: 4, ..Config::default() }, 1);
     let now = Instant(1);
-    assert!(meets(&mut here, now, (1, 1), &[100, 101]));
-    here.handle_frame(now, SpId(100), &frame(0, &Message::Void, 0), 0);
-    assert!(meets(&mut here, now, (1, 2), &(102..112).collect::<Vec<_>>()), "of 23 that are free eleven");
-    assert!(!meets(&mut here, now, (1, 3), &[112]), "a twelfth");
-    assert!(meets(&mut here, now, (2, 4), &(200..204).collect::<Vec<_>>()), "another user gets a third of the rest");
-    assert!(!meets(&mut here, now, (2, 5), &[204]), "not more");
-    assert!(meets(&mut here, now, (1, 6), &[100]), "one that was heard");
-    assert!(meets(&mut here, now, (3, 7), &[300, 301]), "the next one a quarter of the rest");
+    assert!(meets(&mut here, now, 1, &[100, 101, 102]));
+    assert!(!meets(&mut here, now, 2, &[102, 103, 104]), "two new ones, and room for one");
+    assert!(meets(&mut here, now, 3, &[102, 103]));
+    assert!(meets(&mut here, now, 4, &[100, 103]), "peers that are known take no more room");
 }
 
 /// Service processes of the past, and those that nobody needs any more, take no room.
@@ -203,7 +194,7 @@ fn members_of_groups_that_were_left_leave_room() {
     let mut now = Instant(1);
     for number in 1..20_u32 {
         let others: Vec<u64> = (0..4).map(|at| u64::from(100 * number + at)).collect();
-        assert!(meets(&mut here, now, (number % 3, number), &others), "group {number}");
+        assert!(meets(&mut here, now, number, &others), "group {number}");
         here.handle_leave(now, GroupHandle(number), Rank(0));
         now = now + config.dead_after + Duration::from_secs(1);
         here.handle_timeout(now);
@@ -215,56 +206,28 @@ fn members_of_groups_that_were_left_leave_room() {
 /// not met after all, and a rank here hears it when there is room again.
 #[test]
 fn members_that_could_not_be_told_of_a_refusal_are_not_remembered() {
-    let config = Config { peers: 8, ..Config::default() };
+    let config = Config { peers: 4, ..Config::default() };
     let mut here = Endpoint::new(SpId(HERE), config.clone(), 1);
     let now = Instant(1);
-    assert!(meets(&mut here, now, (1, 1), &[100, 101, 102, 103]), "all that one user gets");
+    assert!(meets(&mut here, now, 1, &[100, 101, 102, 103]), "all that there is room for");
     let spec = GroupSpec { handle: GroupHandle(2), ..support::spec(&[HERE, HERE, 200, 201]) };
-    here.handle_refusal(now, 1, &spec, Rank(0), Refusal::Groups);
+    here.handle_refusal(now, &spec, Rank(0), Refusal::Groups);
     here.handle_frame(now, SpId(200), &frame(0, &step(&spec, 0, &config), 0), 0);
     let to_them = |(to, _): &(SpId, Message)| to.0 >= 200;
     assert!(!drive(&mut here, now).0.iter().any(to_them));
     here.handle_leave(now, GroupHandle(1), Rank(0));
     let later = now + config.dead_after + Duration::from_secs(1);
     here.handle_timeout(later);
-    here.handle_create_group(later, Account { user: 1, job: 1 }, &spec, Rank(1));
+    here.handle_create_group(later, &spec, Rank(1));
     let error = GroupError::Failed(CollectiveError::Refused { rank: Rank(0), why: Refusal::Groups });
     let ready = Event::GroupReady { group: spec.handle, rank: Rank(1), result: Err(error) };
     assert!(drive(&mut here, later).1.contains(&ready));
 }
 
-proptest! {
-    /// However many users take as much as they get, in whatever order, a user more gets a part that shrinks with the
-    /// square of their number and no faster.
-    #[test]
-    fn whatever_users_make_up_the_next_one_gets_his_share(
-        peers in 2_usize..400,
-        takes in vec((0_u32..6, 1_usize..200), 0..40),
-    ) {
-        let mut here = Endpoint::new(SpId(HERE), Config { peers, ..Config::default() }, 1);
-        let mut fresh = 100_u64..;
-        let mut users = BTreeSet::new();
-        for (number, (user, most)) in (1..).zip(takes) {
-            if user == 0 {
-                here.handle_leave(Instant(1), GroupHandle(number / 2), Rank(0));
-                drive(&mut here, Instant(1));
-                continue;
-            }
-            let named: Vec<u64> = fresh.by_ref().take(most).collect();
-            if meets(&mut here, Instant(1), (user, number), &named) {
-                users.insert(user);
-            }
-        }
-        let share = peers / ((users.len() + 1) * (users.len() + 2));
-        let named: Vec<u64> = fresh.by_ref().take(share).collect();
-        prop_assert!(named.is_empty() || meets(&mut here, Instant(1), (99, 999), &named), "{share} of {peers}");
-    }
-}
-
-/// Memory that groups and recordings take counts to the job that makes them, and comes back with them.
+/// Memory that groups and recordings take comes back with them.
 #[test]
-fn groups_and_recordings_count_to_their_job() {
-    let tables_quota = Limits { job: 16 << 10, ..Limits::of_all(u64::MAX) };
+fn groups_and_recordings_beyond_the_quota_are_refused() {
+    let tables_quota = 16 << 10;
     let mut here = Endpoint::new(SpId(HERE), Config { tables_quota, ..Config::default() }, 1);
     let now = Instant(1);
     let group = |number: u32, ranks: usize| {
@@ -272,20 +235,19 @@ fn groups_and_recordings_count_to_their_job() {
         let members: Vec<u64> = [HERE].into_iter().chain(others).collect();
         GroupSpec { handle: GroupHandle(number), ..support::spec(&members) }
     };
-    let ask = |here: &mut Endpoint, job: u64, spec: &GroupSpec| {
-        here.handle_create_group(now, Account { user: 1, job }, spec, Rank(0));
+    let ask = |here: &mut Endpoint, spec: &GroupSpec| {
+        here.handle_create_group(now, spec, Rank(0));
         drive(here, now).1
     };
     let refused = GroupError::Failed(CollectiveError::Refused { rank: Rank(0), why: Refusal::Tables });
     let is_refused = |events: &[Event]| {
         events.iter().any(|event| matches!(event, Event::GroupReady { result: Err(error), .. } if *error == refused))
     };
-    assert!(!is_refused(&ask(&mut here, 1, &group(1, 40))));
-    assert!(is_refused(&ask(&mut here, 1, &group(2, 40))), "two of forty members are more than 16 KiB");
-    assert!(!is_refused(&ask(&mut here, 2, &group(2, 40))), "another job");
+    assert!(!is_refused(&ask(&mut here, &group(1, 40))));
+    assert!(is_refused(&ask(&mut here, &group(2, 40))), "two of forty members are more than 16 KiB");
     here.handle_leave(now, GroupHandle(1), Rank(0));
     drive(&mut here, now);
-    assert!(!is_refused(&ask(&mut here, 1, &group(3, 1))), "room again");
+    assert!(!is_refused(&ask(&mut here, &group(3, 1))), "room again");
     let recording = |steps: usize| {
         let mut builder = ProgramBuilder::new(Rank(0), 1);
         for at in 0..steps as u64 {
@@ -302,13 +264,13 @@ fn groups_and_recordings_count_to_their_job() {
     let signature = Signature { kind: CallKind::Tagged(call), bytes: 960 };
     here.handle_call(now, PostedCall { group: GroupHandle(3), ..support::call(1, 0, 0, signature) });
     here.handle_memory_fault(now, CallId(1));
-    here.handle_create_group(now, Account { user: 1, job: 1 }, &group(5, 40), Rank(0));
+    here.handle_create_group(now, &group(5, 40), Rank(0));
     assert!(is_refused(&drive(&mut here, now).1), "a broken group's recording counts, as its rank has not freed it");
     assert!(here.handle_free(GroupHandle(3), Rank(0), 2), "its call has ended with the group");
     assert_eq!(here.handle_record(GroupHandle(3), Rank(0), 3, recording(60)), Ok(()), "all of what it took");
     here.handle_leave(now, GroupHandle(3), Rank(0));
     drive(&mut here, now);
-    assert!(!is_refused(&ask(&mut here, 1, &group(4, 40))), "all of it");
+    assert!(!is_refused(&ask(&mut here, &group(4, 40))), "all of it");
 }
 
 fn spec_of_three(number: u32) -> GroupSpec {
@@ -323,7 +285,7 @@ fn three_meet(here: &mut Endpoint, config: &Config, number: u32, seq: &mut Range
         let (fingerprint, error) = (spec.fingerprint(), CollectiveError::RankLost(Rank(1)));
         of(&spec, GroupMessage::Abort { fingerprint, error })
     });
-    here.handle_create_group(now, Account::default(), &spec, Rank(0));
+    here.handle_create_group(now, &spec, Rank(0));
     for message in aborts.chain([step(&spec, 1, config)]) {
         here.handle_frame(now, SpId(11), &frame(seq.next().expect("many"), &message, 0), 0);
     }
@@ -350,10 +312,10 @@ fn is_out_of_room(error: Option<CollectiveError>) -> bool {
     matches!(error, Some(CollectiveError::Staging { rank: Rank(0), .. }))
 }
 
-/// What is kept of the chunks of blocks counts to the job that calls, and comes back at the end of the call.
+/// The bitmap of the chunks of a block comes back at the end of the call.
 #[test]
-fn chunks_of_blocks_count_to_their_job() {
-    let config = Config { tables_quota: Limits::of_all(2 << 20), ..Config::default() };
+fn chunks_of_blocks_count_to_the_quota() {
+    let config = Config { tables_quota: 2 << 20, ..Config::default() };
     let mut here = Endpoint::new(SpId(HERE), config.clone(), 1);
     let mut seq = 0..;
     let mut gather = |number: u32, chunks: u64, broken: &[u32]| {
@@ -367,10 +329,9 @@ fn chunks_of_blocks_count_to_their_job() {
     (4..12).for_each(|number| assert_eq!(gather(number, 1 << 16, &[number - 2, number - 1]), None, "group {number}"));
 }
 
-/// So do the programs of calls in flight, of collectives and of exchanges.
 #[test]
-fn programs_of_calls_in_flight_count_to_their_job() {
-    let config = Config { tables_quota: Limits::of_all(64 << 10), ..Config::default() };
+fn programs_of_calls_in_flight_count_to_the_quota() {
+    let config = Config { tables_quota: 64 << 10, ..Config::default() };
     let mut here = Endpoint::new(SpId(HERE), config.clone(), 1);
     let (mut seq, mut ids) = (0.., 0..);
     for (round, kind) in [CallKind::Allgather, CallKind::Alltoall, CallKind::Allgather].into_iter().enumerate() {
@@ -451,7 +412,7 @@ fn a_call_that_comes_before_its_group_ends_it() {
     let ready = InstanceMessage::Ready { step: 0, signature, rank: Rank(2) };
     let early = Message::instance(spec.handle, InstanceId(1), ready);
     here.handle_frame(Instant(1), SpId(12), &frame(0, &early, 0), 0);
-    here.handle_create_group(Instant(1), Account::default(), &spec, Rank(0));
+    here.handle_create_group(Instant(1), &spec, Rank(0));
     let (told, events) = drive(&mut here, Instant(1));
     let (group, rank, error) = (spec.handle, Rank(0), CollectiveError::Protocol(SpId(12)));
     let result = Err(GroupError::Failed(error.clone()));
@@ -512,7 +473,7 @@ fn who_waits_long_asks_and_fails_with_the_others() {
 fn who_waits_in_a_group_that_was_never_made_here_hears_why() {
     let mut here = Endpoint::new(SpId(HERE), Config::default(), 1);
     let (spec, now) = (support::spec(&[HERE, 11, 12]), Instant(1));
-    here.handle_create_group(now, Account::default(), &spec, Rank(0));
+    here.handle_create_group(now, &spec, Rank(0));
     let (fingerprint, error) = (spec.fingerprint(), CollectiveError::RankLost(Rank(1)));
     let ended = of(&spec, GroupMessage::Abort { fingerprint, error });
     here.handle_frame(now, SpId(11), &frame(0, &ended, 0), 0);
@@ -530,7 +491,7 @@ fn who_waits_for_a_message_asks_while_collectives_go_on() {
     let mut hear = |here: &mut Endpoint, now, said: &Message| {
         here.handle_frame(now, SpId(11), &frame(seq.next().expect("many"), said, 0), 0);
     };
-    here.handle_create_group(now, Account::default(), &spec, Rank(0));
+    here.handle_create_group(now, &spec, Rank(0));
     hear(&mut here, now, &step(&spec, 0, &config));
     let receive = CallKind::Tagged(TaggedCall::Receive { from: Rank(1), tag: 0 });
     here.handle_call(now, support::call(100, 0, 0, Signature { kind: receive, bytes: 8 }));
@@ -557,7 +518,7 @@ fn who_waits_for_a_message_asks_while_collectives_go_on() {
 fn who_waits_for_a_rank_that_has_never_asked_hears_so() {
     let (config, spec) = (Config::default(), support::spec(&[HERE, 11, 12, 13]));
     let (mut here, now) = (Endpoint::new(SpId(HERE), config.clone(), 1), Instant(1));
-    here.handle_create_group(now, Account::default(), &spec, Rank(0));
+    here.handle_create_group(now, &spec, Rank(0));
     here.handle_frame(now, SpId(13), &frame(0, &step(&spec, 0, &config), 0), 0);
     here.handle_frame(now, SpId(12), &frame(0, &step(&spec, 1, &config), 0), 0);
     let signature = Signature { kind: CallKind::Barrier, bytes: 0 };

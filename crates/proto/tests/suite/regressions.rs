@@ -5,8 +5,8 @@ use outboard_proto::wire::{
     FrameHeader, FrameKind, GroupMessage, InstanceMessage, Message, MulticastMessage, Origin, Rts, TransferMessage,
 };
 use outboard_proto::{
-    Account, CallId, CallKind, CollectiveError, Config, Endpoint, Event, GroupError, GroupHandle, GroupSpec,
-    InstanceId, Instant, Limits, Signature, SpId, Transmit,
+    CallId, CallKind, CollectiveError, Config, Endpoint, Event, GroupError, GroupHandle, GroupSpec, InstanceId,
+    Instant, Signature, SpId, Transmit,
 };
 
 use crate::support::{self, GROUP, frame};
@@ -81,7 +81,7 @@ impl Victim {
 
     /// A group with the hostile service process, made.
     fn group(&mut self) {
-        self.sp.handle_create_group(NOW, Account::default(), &spec(&[HOSTILE]), Rank(0));
+        self.sp.handle_create_group(NOW, &spec(&[HOSTILE]), Rank(0));
         let create = self.create();
         self.hostile(&create);
         assert_eq!(self.ready(), [Ok(())]);
@@ -91,7 +91,7 @@ impl Victim {
     fn group_of_three(&mut self) {
         let spec = spec(&[HOSTILE, HONEST]);
         let (fingerprint, digest) = (spec.fingerprint(), self.sp.config().digest());
-        self.sp.handle_create_group(NOW, Account::default(), &spec, Rank(0));
+        self.sp.handle_create_group(NOW, &spec, Rank(0));
         self.send(HONEST, 0, &of_group(GroupMessage::Create { step: 0, digest, fingerprint }));
         self.hostile(&of_group(GroupMessage::Create { step: 1, digest, fingerprint }));
         assert_eq!(self.ready(), [Ok(())]);
@@ -121,12 +121,12 @@ fn left(rank: Rank, after: InstanceId) -> Message {
 fn a_group_that_not_all_local_ranks_asked_for_is_retired_with_those_that_did() {
     let mut victim = Victim::new();
     let spec = spec(&[SpId(10), HONEST]);
-    victim.sp.handle_create_group(NOW, Account::default(), &spec, Rank(0));
+    victim.sp.handle_create_group(NOW, &spec, Rank(0));
     victim.sp.handle_leave(NOW, GROUP, Rank(0));
     assert_eq!(victim.sp.load().0, 0, "nobody is left to leave it");
     // Who asks later learns why there is no such group, and does not wait for it.
     victim.ready();
-    victim.sp.handle_create_group(NOW, Account::default(), &spec, Rank(1));
+    victim.sp.handle_create_group(NOW, &spec, Rank(1));
     assert_eq!(victim.ready(), [Err(GroupError::Failed(CollectiveError::RankLost(Rank(0))))]);
     assert_eq!(victim.sp.load().0, 0);
 }
@@ -142,7 +142,7 @@ fn a_flood_of_messages_for_unknown_groups_harms_its_sender_alone() {
     assert!(victim.sp.counters().violations > 0, "the flood is bounded");
     let create = victim.create_by(HONEST);
     victim.send(HONEST, 0, &create);
-    victim.sp.handle_create_group(NOW, Account::default(), &spec(&[HONEST]), Rank(0));
+    victim.sp.handle_create_group(NOW, &spec(&[HONEST]), Rank(0));
     assert_eq!(victim.ready(), [Ok(())]);
 }
 
@@ -195,7 +195,7 @@ fn errors_from_outside_name_members_alone() {
 #[test]
 fn a_group_is_made_by_its_own_members_alone() {
     let mut victim = Victim::new();
-    victim.sp.handle_create_group(NOW, Account::default(), &spec(&[HOSTILE]), Rank(0));
+    victim.sp.handle_create_group(NOW, &spec(&[HOSTILE]), Rank(0));
     let other = GroupSpec { key: [3, 5], ..spec(&[HOSTILE]) };
     let digest = victim.sp.config().digest();
     let stolen = of_group(GroupMessage::Create { step: 0, digest, fingerprint: other.fingerprint() });
@@ -212,7 +212,7 @@ fn a_group_is_made_by_its_own_members_alone() {
 fn a_peer_that_was_never_asked_is_not_dead() {
     let mut victim = Victim::new();
     let forged = GroupSpec { handle: GroupHandle(9), ..spec(&[HONEST]) };
-    victim.sp.handle_create_group(NOW, Account::default(), &forged, Rank(0));
+    victim.sp.handle_create_group(NOW, &forged, Rank(0));
     victim.sp.handle_leave(NOW, forged.handle, Rank(0));
     let later = NOW + std::time::Duration::from_secs(60);
     let mut now = NOW;
@@ -225,7 +225,7 @@ fn a_peer_that_was_never_asked_is_not_dead() {
     victim.ready();
     let create = victim.create_by(HONEST);
     victim.send(HONEST, 0, &create);
-    victim.sp.handle_create_group(later, Account::default(), &spec(&[HONEST]), Rank(0));
+    victim.sp.handle_create_group(later, &spec(&[HONEST]), Rank(0));
     assert_eq!(victim.ready(), [Ok(())]);
 }
 
@@ -247,11 +247,11 @@ fn a_repair_before_the_barrier_is_refused() {
 fn a_collective_that_stood_in_for_its_ranks_does_not_wait_for_itself() {
     let bytes = 33_000;
     // Room for the output of one rank or for the scratch, and not for both.
-    let config = Config { staging_quota: Limits::of_all(60_000), ..Config::default() };
+    let config = Config { staging_quota: 60_000, ..Config::default() };
     let mut victim = Victim { sp: Endpoint::new(SpId(10), config, 1), seq: 0 };
     let spec = spec(&[HONEST, SpId(10)]);
     let (digest, fingerprint) = (victim.sp.config().digest(), spec.fingerprint());
-    [Rank(0), Rank(2)].into_iter().for_each(|rank| victim.sp.handle_create_group(NOW, Account::default(), &spec, rank));
+    [Rank(0), Rank(2)].into_iter().for_each(|rank| victim.sp.handle_create_group(NOW, &spec, rank));
     victim.send(HONEST, 0, &of_group(GroupMessage::Create { step: 0, digest, fingerprint }));
     assert_eq!(victim.ready(), [Ok(()), Ok(())]);
     let reduction = Reduction::new(Operator::Sum, Element::U8).expect("defined by MPI");
@@ -283,7 +283,7 @@ fn a_collective_that_stood_in_for_its_ranks_does_not_wait_for_itself() {
 fn no_barrier_is_entered_before_the_group_is_made() {
     let mut victim = Victim::new();
     let spec = spec(&[HONEST, HOSTILE]);
-    victim.sp.handle_create_group(NOW, Account::default(), &spec, Rank(0));
+    victim.sp.handle_create_group(NOW, &spec, Rank(0));
     let digest = victim.sp.config().digest();
     let step = |step| of_group(GroupMessage::Create { step, digest, fingerprint: spec.fingerprint() });
     let signature = Signature { kind: CallKind::Allgather, bytes: 0 };

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use outboard_plan::{ProgramBuilder, Rank, Span};
 use outboard_proto::wire::{Cts, EarlyCts, Few, GroupMessage, Message, Number, Origin, Piece, Rts, TransferMessage};
 use outboard_proto::{
-    Account, CallId, CallKind, Config, Endpoint, Event, Instant, Limits, Order, Recording, Signature, SpId, TaggedCall,
+    CallId, CallKind, Config, Endpoint, Event, Instant, Order, Recording, Signature, SpId, TaggedCall,
 };
 use proptest::prelude::*;
 
@@ -144,13 +144,13 @@ struct Driver {
 impl Driver {
     /// Ranks 0 and 1 here, 2 and 3 at the hostile one, in a group that is made.
     fn new() -> Driver {
-        let config = Config { staging_quota: Limits::of_all(QUOTA), ..Config::default() };
+        let config = Config { staging_quota: QUOTA, ..Config::default() };
         let spec = support::spec(&[10, 10, 11, 11]);
         let (digest, fingerprint) = (config.digest(), spec.fingerprint());
         let sp = Endpoint::new(SpId(10), config, 1);
         let staging = std::collections::BTreeMap::new();
         let mut driver = Driver { sp, seq: 0, made: 0, open: BTreeSet::new(), calls: 0, staged: 0, staging };
-        (0..2).for_each(|rank| driver.sp.handle_create_group(NOW, Account::default(), &spec, Rank(rank)));
+        (0..2).for_each(|rank| driver.sp.handle_create_group(NOW, &spec, Rank(rank)));
         let create = GroupMessage::Create { step: 0, digest, fingerprint };
         driver.hear(&Message::Group { group: GROUP, body: create }, 0);
         driver.drain();

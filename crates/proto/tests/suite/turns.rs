@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use outboard_plan::{Element, Op, Operator, ProgramBuilder, Rank, Reduction, Span};
 use outboard_proto::{
-    Account, CallId, CallKind, Config, Endpoint, Event, GroupHandle, GroupSpec, Instant, Limits, MAX_STEPS, MemRef,
-    OfferId, Order, RecordError, Recording, Region, Signature, SpId, TaggedCall,
+    CallId, CallKind, Config, Endpoint, Event, GroupHandle, GroupSpec, Instant, MAX_STEPS, MemRef, OfferId, Order,
+    RecordError, Recording, Region, Signature, SpId, TaggedCall,
 };
 
 use crate::support::{self, GROUP};
@@ -35,7 +35,7 @@ impl Driver {
     fn with(ranks: u32, config: Config) -> Driver {
         let mut sp = Endpoint::new(SpId(10), config, 1);
         let spec = support::spec(&vec![10; ranks as usize]);
-        (0..ranks).for_each(|rank| sp.handle_create_group(NOW, Account::default(), &spec, Rank(rank)));
+        (0..ranks).for_each(|rank| sp.handle_create_group(NOW, &spec, Rank(rank)));
         let mut driver = Driver { sp, calls: 0, ended: Vec::new() };
         driver.drain();
         driver
@@ -213,11 +213,11 @@ fn a_collective_of_many_ranks_of_one_host_is_done_over_many_turns() {
     assert_eq!(turns.iter().sum::<usize>(), (ranks * ranks) as usize, "each has a block of each");
 }
 
-/// A message without bytes that nobody receives counts, too: beyond the staging of its job its send stays in flight.
+/// Beyond the staging quota the send of a message that nobody receives stays in flight.
 #[test]
-fn messages_without_bytes_count_to_their_job() {
+fn messages_without_bytes_count_to_the_staging_quota() {
     const ROOM: u64 = 100;
-    let staging_quota = Limits { job: ROOM * 256, ..Limits::of_all(u64::MAX) };
+    let staging_quota = ROOM * 256;
     let mut driver = Driver::with(2, Config { staging_quota, ..Config::default() });
     let send = TaggedCall::Send { to: Rank(1), tag: 7 };
     let sent: Vec<CallId> = (0..2 * ROOM).map(|_| driver.call(0, send, 0)).collect();
@@ -250,7 +250,7 @@ fn a_withdrawn_offer_concerns_its_group_alone() {
     for number in 0..20_000 {
         let mut spec = GroupSpec { handle: GroupHandle(number), ..support::spec(&[10, 10]) };
         spec.members.iter_mut().zip([0, 1]).for_each(|(m, at)| m.offer = OfferId(2 * u64::from(number) + at));
-        here.handle_create_group(NOW, Account { user: 1, job: 1 }, &spec, Rank(0));
+        here.handle_create_group(NOW, &spec, Rank(0));
     }
     let took = withdrawals(&mut here);
     assert_eq!(failed(&mut here), []);

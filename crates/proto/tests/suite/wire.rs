@@ -95,7 +95,6 @@ fn error() -> impl Strategy<Value = CollectiveError> {
             rank(),
             prop_oneof![
                 Just(Refusal::Groups),
-                Just(Refusal::Quota),
                 Just(Refusal::Descriptors),
                 Just(Refusal::Forgotten),
                 Just(Refusal::Peers),

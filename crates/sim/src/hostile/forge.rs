@@ -104,7 +104,7 @@ fn offer(tape: &mut Tape<'_>, instance: InstanceId, rank: Rank) -> TransferMessa
 fn error(tape: &mut Tape<'_>) -> CollectiveError {
     let (rank, sp, another) = (Rank(tape.number32()), sp(tape), sp(tape));
     match tape.below(10) {
-        9 => CollectiveError::Refused { rank, why: Refusal::Quota },
+        9 => CollectiveError::Refused { rank, why: Refusal::Groups },
         8 => CollectiveError::Staging { rank, bytes: tape.number() },
         0 => CollectiveError::RankLost(rank),
         1 => CollectiveError::PeerLost { sp, rank },

@@ -105,7 +105,7 @@ fn sp_5_when_the_late_rank_calls_only_its_own_blocks_move() {
 fn sp_6_without_staging_the_late_rank_gets_everything_all_the_same() {
     for per_host in [1, 2] {
         let mut scenario = with_a_late_rank(per_host, Pattern::Alltoall, 10_000);
-        scenario.config.staging_quota.all = 5_000;
+        scenario.config.staging_quota = 5_000;
         let outcome = run(&scenario, 1).unwrap_or_else(|failure| panic!("{failure}"));
         assert_eq!(outcome.errors, 0);
     }

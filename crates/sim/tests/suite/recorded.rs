@@ -76,7 +76,7 @@ fn a_run_is_a_function_of_scenario_and_seed() {
 fn messages_without_room_wait_with_their_sources() {
     for seed in 0..100 {
         let mut scenario = mixed_messages(seed);
-        scenario.config.staging_quota.all = 1000;
+        scenario.config.staging_quota = 1000;
         // Standing in for late ranks of other collectives is not what this is about.
         scenario.groups.retain(|group| group.recordings() > 0);
         if scenario.groups.is_empty() {

@@ -167,7 +167,7 @@ fn calls_that_do_not_fit_the_staging_together_follow_each_other() {
     let mut scenario = reduction(6, Combined::Allreduce, Element::F64, 40_000).ranks_per_host(2);
     scenario.groups[0].calls = vec![call(Combined::Allreduce, Element::F64, 40_000); 6];
     scenario.groups[0].window = 6;
-    (scenario.config.staging_quota.all, scenario.config.scratch_quota.job) = (0, SCRATCH);
+    (scenario.config.staging_quota, scenario.config.scratch_quota) = (0, SCRATCH);
     let outcome = play(&scenario, 1);
     assert_eq!(outcome.errors, 0);
     assert!(outcome.counters.iter().all(|counters| counters.staging_peak <= SCRATCH));
@@ -176,7 +176,7 @@ fn calls_that_do_not_fit_the_staging_together_follow_each_other() {
 #[test]
 fn a_call_that_can_never_fit_the_staging_fails_on_all_ranks() {
     let mut scenario = reduction(6, Combined::Allreduce, Element::F64, 400_000).ranks_per_host(2);
-    scenario.config.scratch_quota.job = 100_000;
+    scenario.config.scratch_quota = 100_000;
     assert_eq!(play(&scenario, 1).errors, 6);
 }
 
@@ -196,7 +196,7 @@ fn crossed(bytes: u64) -> Scenario {
 fn groups_that_hosts_begin_in_different_orders_do_not_wait_for_each_other() {
     for staging in (0..=400_000).step_by(50_000) {
         let mut scenario = crossed(40_000);
-        scenario.config.staging_quota.all = staging;
+        scenario.config.staging_quota = staging;
         assert_eq!(play(&scenario, 1).errors, 0, "{staging} B of staging");
     }
 }
@@ -207,7 +207,7 @@ fn groups_that_do_not_fit_the_scratch_together_fail_and_do_not_hang() {
     let errors = |groups, scratch| {
         let mut scenario = crossed(40_000);
         scenario.groups.truncate(groups);
-        (scenario.config.staging_quota.all, scenario.config.scratch_quota.job) = (0, scratch);
+        (scenario.config.staging_quota, scenario.config.scratch_quota) = (0, scratch);
         play(&scenario, 1).errors
     };
     let alone = (1..100).map(|step| step * 10_000).find(|scratch| errors(1, *scratch) == 0).expect("one fits");

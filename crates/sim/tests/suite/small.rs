@@ -84,7 +84,7 @@ fn th_2_small_reductions_have_the_same_bits_whoever_is_late_and_whatever_is_lost
 fn small_calls_ahead_of_a_late_rank_take_no_more_staging_than_there_is() {
     for quota in [0, 5000] {
         let mut scenario = small(5, &[Pattern::Allgather; 40], 700);
-        scenario.config.staging_quota.all = quota;
+        scenario.config.staging_quota = quota;
         scenario.groups[0].window = 40;
         scenario.groups[0].calls[0].late.push((3, LATE));
         let outcome = play(&scenario, 1);

@@ -66,13 +66,13 @@ impl Endpoint {
             self.node.out.events.extend(again.into_iter().flatten());
             None
         };
-        if let Some(Peer { address, named_by, link, .. }) = given_up {
+        if let Some(Peer { address, link, .. }) = given_up {
             self.early.forget(peer);
             if loss != Loss::Renewed {
                 self.node.out.events.extend(address.map(|_| Event::Disconnect { peer }));
                 return self.keep_unheard(peer, link);
             }
-            self.node.peers.renew((now, &self.node.config), peer, (address, named_by), patience);
+            self.node.peers.renew((now, &self.node.config), peer, address, patience);
             self.say_again(peer, &going_on, link);
         }
         for handle in &going_on {

@@ -15,7 +15,7 @@ use crate::group::barrier::Barrier;
 use crate::group::members::Members;
 use crate::ids::{GroupHandle, Instant, OfferId, SpId};
 use crate::instance::tagged::TAGGED;
-use crate::interface::{Account, Event, GroupSpec};
+use crate::interface::{Event, GroupSpec};
 use crate::outbox::Quota;
 use crate::wire::{GroupMessage, MAX_ASKER, MAX_OFFERS, Message};
 
@@ -29,20 +29,19 @@ const ASKED_PER_LOOK: usize = 64;
 const LOOK_PER_PEER: Duration = Duration::from_millis(10);
 
 impl Endpoint {
-    pub(in crate::endpoint) fn create_group(&mut self, account: Account, spec: &GroupSpec, rank: Rank) {
-        if let Err(error) = self.try_create_group(account, spec, rank) {
+    pub(in crate::endpoint) fn create_group(&mut self, spec: &GroupSpec, rank: Rank) {
+        if let Err(error) = self.try_create_group(spec, rank) {
             self.node.out.events.push_back(Event::GroupReady { group: spec.handle, rank, result: Err(error) });
         }
     }
 
-    fn try_create_group(&mut self, account: Account, spec: &GroupSpec, rank: Rank) -> Result<(), GroupError> {
-        let mut members = Members::new(spec, self.node.id, &self.node.config).map_err(GroupError::Invalid)?;
-        members.account = account;
+    fn try_create_group(&mut self, spec: &GroupSpec, rank: Rank) -> Result<(), GroupError> {
+        let members = Members::new(spec, self.node.id, &self.node.config).map_err(GroupError::Invalid)?;
         if members.local(rank).is_none() {
             return Err(GroupError::Invalid("the rank that asks is not served here"));
         }
         let offer = spec.members[rank.0 as usize].offer;
-        if let Some(why) = self.lacks(account, spec.handle, &members) {
+        if let Some(why) = self.lacks(spec.handle, &members) {
             // Whoever is a member and not made up asks for the rank, and is told.
             let why = Withdrawn::Refused(why);
             self.withdraw_offer(offer, why);
@@ -56,20 +55,20 @@ impl Endpoint {
                 return g.join(&mut self.node, rank);
             }
             let error = CollectiveError::HandleTaken(handle);
-            self.refuse(account.user, spec, &members, &error);
+            self.refuse(spec, &members, &error);
             return Err(error.into());
         }
         if let Some(failed) = FailedGroup::find(&self.failed_groups, handle, members.fingerprint) {
             return Err(GroupError::Failed(failed.error.clone()));
         }
         self.retired.retain(|(retired, _)| *retired != handle);
-        self.introduce(account.user, spec);
+        self.introduce(spec);
         for channel in &members.channels {
             self.node.out.events.push_back(Event::Join { channel: *channel, group: handle, key: members.key });
         }
         let now = self.node.out.now;
         members.others().for_each(|sp| self.node.peers.count_group(now, sp, true));
-        assert!(self.node.out.hold(Quota::Tables, account, members.bytes()), "there was room");
+        assert!(self.node.out.hold(Quota::Tables, members.bytes()), "there was room");
         for local in members.locals.iter().filter(|local| **local != rank) {
             self.offers.await_rank(spec.members[local.0 as usize].offer, handle, *local, true);
         }
@@ -86,11 +85,11 @@ impl Endpoint {
     }
 
     /// What there is no room for.
-    fn lacks(&self, account: Account, handle: GroupHandle, members: &Members) -> Option<Refusal> {
+    fn lacks(&self, handle: GroupHandle, members: &Members) -> Option<Refusal> {
         let Node { peers, out, config, .. } = &self.node;
-        if !peers.has_room(account.user, members.others(), config) {
+        if !peers.has_room(members.others(), config) {
             Some(Refusal::Peers)
-        } else if !self.groups.contains_key(&handle) && !out.has_room(Quota::Tables, account, members.bytes()) {
+        } else if !self.groups.contains_key(&handle) && !out.has_room(Quota::Tables, members.bytes()) {
             Some(Refusal::Tables)
         } else {
             None
@@ -111,7 +110,7 @@ impl Endpoint {
     }
 
     /// The driver refuses a rank here a group, of which others here may be.
-    pub(in crate::endpoint) fn refuse_group(&mut self, user: u32, spec: &GroupSpec, rank: Rank, why: Refusal) {
+    pub(in crate::endpoint) fn refuse_group(&mut self, spec: &GroupSpec, rank: Rank, why: Refusal) {
         let Ok(members) = Members::new(spec, self.node.id, &self.node.config) else { return };
         self.offers.take_up(spec.members[rank.0 as usize].offer);
         let (handle, fingerprint) = (spec.handle, members.fingerprint);
@@ -119,10 +118,10 @@ impl Endpoint {
         match self.groups.get_mut(&handle) {
             Some(g) if g.members.fingerprint == fingerprint => g.break_up(&mut self.node, error, true),
             // Another group has the handle, so that this one could not be made anyway.
-            Some(_) => _ = self.refuse(user, spec, &members, &error),
+            Some(_) => _ = self.refuse(spec, &members, &error),
             None if FailedGroup::find(&self.failed_groups, handle, fingerprint).is_some() => {}
             None => {
-                let told = self.refuse(user, spec, &members, &error);
+                let told = self.refuse(spec, &members, &error);
                 // Members for whom there is no room count to no quota either, so where they are is not kept.
                 let addresses = if told { addresses(spec) } else { Addresses::new() };
                 self.remember_failed(FailedGroup { handle, fingerprint, error, addresses });
@@ -156,24 +155,23 @@ impl Endpoint {
         }
     }
 
-    /// A rank of this user has named these service processes.
-    fn introduce(&mut self, user: u32, spec: &GroupSpec) {
+    /// Notes where the service processes of a group are.
+    fn introduce(&mut self, spec: &GroupSpec) {
         let mut seen = BTreeSet::from([self.node.id]);
         for m in &spec.members {
             if seen.insert(m.sp) {
                 self.node.meet_peer(m.sp, &m.address);
-                self.node.peers.note_named(m.sp, user);
             }
         }
     }
 
     /// The group cannot be made: all its service processes are told, so that nobody waits, if there is room to meet
     /// them. Whether there was.
-    fn refuse(&mut self, user: u32, spec: &GroupSpec, members: &Members, error: &CollectiveError) -> bool {
-        if !self.node.peers.has_room(user, members.others(), &self.node.config) {
+    fn refuse(&mut self, spec: &GroupSpec, members: &Members, error: &CollectiveError) -> bool {
+        if !self.node.peers.has_room(members.others(), &self.node.config) {
             return false;
         }
-        self.introduce(user, spec);
+        self.introduce(spec);
         let (group, fingerprint) = (members.handle, members.fingerprint);
         let message = Message::abort(group, fingerprint, error.clone());
         self.node.out.messages.extend(members.others().map(|sp| (sp, message.clone())));
@@ -259,7 +257,7 @@ impl Endpoint {
         for rank in &members.locals {
             self.offers.await_rank(group.offers[rank.0 as usize], handle, *rank, false);
         }
-        self.node.out.release(Quota::Tables, members.account, members.bytes() + group.tagged.kept());
+        self.node.out.release(Quota::Tables, members.bytes() + group.tagged.kept());
         if self.retired.len() >= MAX_RETIRED {
             self.retired.pop_front();
         }

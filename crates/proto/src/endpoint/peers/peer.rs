@@ -38,8 +38,6 @@ pub(in crate::endpoint) struct Peer {
     pub(super) asked: bool,
     /// It waits for a rank here to ask for a group.
     pub(super) asks: bool,
-    /// The user whose rank was the first to name it, since it was needed last.
-    pub(in crate::endpoint) named_by: Option<u32>,
     /// The group whose bulk was queued last.
     pub(super) served: Option<GroupHandle>,
     pub(super) standing: Standing,
@@ -63,8 +61,6 @@ pub(super) struct Standing {
     pub(super) dormant: bool,
     /// Its address is known, and it may be sent something yet.
     pub(super) met: bool,
-    /// Of those that are met: it was never heard, and a rank of this user has named it.
-    pub(super) unheard: Option<u32>,
     /// It has no group with us, and nothing is on its way.
     pub(super) past: Option<Past>,
     pub(super) retransmissions: u64,
@@ -85,7 +81,6 @@ impl Peer {
             knows_us: false,
             asked: false,
             asks: false,
-            named_by: None,
             served: None,
             standing: Standing::default(),
         }
@@ -155,7 +150,6 @@ impl Peer {
             payload: link.payload_bytes(),
             dormant: self.dormant,
             met,
-            unheard: self.named_by.filter(|_| met && !link.heard()),
             past: (!needed).then_some(past),
             retransmissions: link.retransmissions(),
         }

@@ -9,7 +9,7 @@ fn a_peer_that_speaks_and_takes_nothing_is_lost() {
     let inquire = of(&spec, GroupMessage::Instance { instance: InstanceId(1), body: InstanceMessage::Inquire });
     let speak = |beats_for_each: u32| {
         let (mut here, mut now) = (Endpoint::new(SpId(HERE), config.clone(), 1), Instant(1));
-        here.handle_create_group(now, Account::default(), &spec, Rank(0));
+        here.handle_create_group(now, &spec, Rank(0));
         here.handle_frame(now, other, &frame(0, &step(&spec, 0, &config), 0), 0);
         let mut told = drive(&mut here, now).1;
         for beat in 1..100 {
