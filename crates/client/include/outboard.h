@@ -266,7 +266,7 @@ int outboard_group_offloads_barrier(const outboard_group *group);
 /* 1 when the group's configuration offloads reductions to which each rank contributes so many bytes; as above. */
 int outboard_group_offloads_reduction(const outboard_group *group, uint64_t bytes);
 /* The most bytes that each rank may contribute to a reduction: what the service process of this rank has scratch for
- * (outboardd --job-scratch), which depends on the ranks that it serves. The group can do the least of what its ranks
+ * (outboardd --scratch-quota), which depends on the ranks that it serves. The group can do the least of what its ranks
  * are told; a call beyond fails with OUTBOARD_ERR_RESOURCE. */
 int outboard_group_reduction_most(const outboard_group *group, uint64_t *bytes);
 
@@ -279,7 +279,7 @@ int outboard_ibarrier(outboard_group *group, outboard_request **request);
  * to run whatever comes first, and on all ranks that receive the same. `send` OUTBOARD_IN_PLACE means that the vector
  * begins where the result goes, at `receive`. Never block; a rank that posts late holds up only those whose result it
  * is part of. Both buffers belong to Outboard until the request completes. OUTBOARD_ERR_RESOURCE when what is on the
- * way would exceed the service process's scratch (outboardd --job-scratch), or its staging (--job-staging) for ranks
+ * way would exceed the service process's scratch (outboardd --scratch-quota), or its staging (--staging-quota) for ranks
  * that have not called. `op` and `element` are an enum outboard_operator and an enum
  * outboard_element, or the number of an operator of the program's own and 0.
  */

@@ -257,11 +257,6 @@ pub trait Fabric {
     /// Where peers reach us: at most [`MAX_ADDRESS`] bytes, opaque, constant for the life of the fabric.
     fn local_address(&self) -> &[u8];
 
-    /// Tells whether an address can be that of a peer. Where anybody can name any address for a peer, all can.
-    fn belongs(&self) -> fn(PeerId, &[u8]) -> bool {
-        |_, _| true
-    }
-
     /// Makes `peer` known. Returns before the path is up; sends may follow at once. Connecting a connected peer by the
     /// same address does nothing.
     ///

@@ -106,8 +106,7 @@ pub fn serve(
 ) -> Result<(), StartError> {
     let key = settings.read_relay_key()?;
     raise_descriptor_limit();
-    let mode = Mode::from_raw_mode(settings.socket_mode);
-    let mut socket = NamedSocket::listen(&settings.socket, SocketType::SEQPACKET, mode)?;
+    let mut socket = NamedSocket::listen(&settings.socket, SocketType::SEQPACKET, Mode::RUSR | Mode::WUSR)?;
     tracing::info!(%service, socket = %settings.socket.display(), "relaying");
     ready();
     let (settings, node) = (settings.clone(), topology::node());
@@ -141,7 +140,7 @@ fn accept(
                 }
                 Token::Attach => match socket.accept() {
                     Ok(None) => {}
-                    Ok(Some(connection)) => strangers.take_in(connection.into(), &terms.settings),
+                    Ok(Some(connection)) => strangers.take_in(connection.into()),
                     Err(errno) => {
                         tracing::error!(%errno, "a rank is turned away; raise the limit on descriptors");
                         socket.turn_away(|connection| drop(Foreign::from(connection)));
@@ -174,22 +173,15 @@ impl Strangers {
         Ok(Strangers { poller: Poller::new()?, greetings, channels, last: 0 })
     }
 
-    /// One more of a user who may attach, for which another one may have to go.
-    fn take_in(&mut self, channel: Channel, settings: &Settings) {
+    /// Takes in a connection of a process that may attach, for which another one may have to go.
+    fn take_in(&mut self, channel: Channel) {
         self.last += 1;
-        let user = match channel.peer() {
-            Ok(peer) => peer.uid,
-            Err(errno) => return tracing::warn!(%errno, "a connection of nobody"),
-        };
-        if let Err(text) = admit(settings, rustix::process::geteuid().as_raw(), user) {
-            tracing::warn!(text, "a process may not attach");
-            return tell(&channel, Status::NoService, text);
-        }
+        let Some(channel) = admit(channel) else { return };
         if let Err(errno) = self.poller.watch(&channel, Token::Channel(self.last), Trigger::Level) {
             return tracing::error!(%errno, "a rank is turned away");
         }
         self.channels.insert(self.last, channel);
-        let crowded_out = self.greetings.add(Instant::now(), self.last, user);
+        let crowded_out = self.greetings.add(Instant::now(), self.last);
         drop(crowded_out.and_then(|id| self.remove(id)));
     }
 
@@ -309,7 +301,7 @@ type Attached = (Session, ServiceSide, Welcome, Decoder, Option<OwnedFd>);
 
 /// Finds out how the rank's memory is reached, and attaches it to the service process.
 fn attach(channel: &Channel, hello: &Hello, descriptors: Vec<Foreign>, terms: &Terms) -> Result<Attached, Refused> {
-    let Process { pid, seen, pidfd, memory, user, .. } = pin(channel, hello, descriptors, &terms.settings)?;
+    let Process { pid, seen, pidfd, memory, .. } = pin(channel, hello, descriptors, &terms.settings)?;
     let unreachable = |why: &dyn std::fmt::Display| Refused {
         status: Status::NoService,
         text: format!("the service process at {} does not take ranks of this host: {why}", terms.service),
@@ -318,7 +310,7 @@ fn attach(channel: &Channel, hello: &Hello, descriptors: Vec<Foreign>, terms: &T
     let wire = Wire::dial(stream, &terms.key).map_err(|error| unreachable(&error))?;
     let place = seen.map_or_else(Place::default, |pid| terms.topology.place_of(Some(pid)));
     let seat = Seat { node: Arc::clone(&terms.node), place };
-    let greeting = Frame::Greeting { pid, user, job: hello.job, seat };
+    let greeting = Frame::Greeting { pid, user: 0, job: hello.job, seat };
     let (decoder, mut welcome) = greet(&wire, &greeting).map_err(|error| unreachable(&error))?;
     (welcome.tier, welcome.most_ranges) = (memory.tier(), terms.settings.memory_ranges);
     let resource = |text: String| Refused { status: Status::Resource, text };

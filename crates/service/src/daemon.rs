@@ -27,8 +27,6 @@ use crate::datapath::{Datapath, Report};
 use crate::ranks::Ranks;
 use crate::ranks::attach::{Host, random};
 use crate::ranks::docked::DockedRanks;
-use crate::ranks::offers::Sealer;
-use crate::ranks::quotas::Quotas;
 use crate::settings::{EngineChoice, FabricChoice, Settings, SettingsError};
 use crate::socket::{NamedSocket, SocketError};
 use crate::telemetry::statistics::Statistics;
@@ -98,11 +96,10 @@ pub fn run<Kept>(
 fn build(settings: &Settings) -> Result<Conductor, StartError> {
     let config = settings.resolve()?;
     raise_descriptor_limit();
-    let [seed, secret_a, secret_b] = random().map_err(kernel("draw random numbers"))?;
-    let attach =
-        NamedSocket::listen(&settings.socket, SocketType::SEQPACKET, Mode::from_raw_mode(settings.socket_mode))?;
-    let stats = settings.stats.as_deref();
+    let [seed] = random().map_err(kernel("draw random numbers"))?;
     let own = Mode::RUSR | Mode::WUSR;
+    let attach = NamedSocket::listen(&settings.socket, SocketType::SEQPACKET, own)?;
+    let stats = settings.stats.as_deref();
     let statistics_socket = stats.map(|path| NamedSocket::listen(path, SocketType::STREAM, own)).transpose()?;
     let fabric = fabric(settings)?;
     let id = fabric.id().0;
@@ -119,12 +116,9 @@ fn build(settings: &Settings) -> Result<Conductor, StartError> {
         settings: settings.clone(),
         digest: config.digest(),
         address: Arc::from(fabric.local_address()),
-        belongs: fabric.belongs(),
         engine: offload.as_ref().map_or_else(|| Arc::from([]), |offload| Arc::from(offload.address())),
         sends_from,
         link_rate: config.link_rate,
-        quotas: Quotas::new(settings),
-        sealer: Sealer::new([secret_a, secret_b]),
         docked: Arc::default(),
     };
     let trace = settings.trace.as_deref().map(|path| Trace::create(path, host.id)).transpose();

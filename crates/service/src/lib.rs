@@ -37,7 +37,6 @@ pub use ranks::attach::{MOST_RECORDED, Process, Refused, pin, random, register, 
 pub use ranks::docked::{DockedRank, DockedRanks};
 pub use ranks::greeting::Greetings;
 pub use ranks::offers;
-pub use ranks::quotas::QuotaError;
 pub use ranks::submission::{Refusal, footprint};
 pub use settings::Settings;
 pub use socket::{NamedSocket, SocketError};

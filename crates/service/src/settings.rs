@@ -17,8 +17,8 @@ use clap::{ArgMatches, Args, ValueEnum};
 use outboard_fabric::multicast::{DEFAULT_PORT, IP_UDP_HEADERS, Interface, InterfaceError};
 use outboard_fabric::{SharedKey, rdma_device};
 use outboard_plan::selection::{Tuning, TuningError};
+use outboard_proto::Config;
 use outboard_proto::wire::DATAGRAM_HEADER_BYTES;
-use outboard_proto::{Config, Limits};
 use outboard_units::{Rate, Size};
 
 const IP_UDP_BYTES: u32 = IP_UDP_HEADERS as u32;
@@ -107,17 +107,6 @@ pub enum Polling {
     Always,
 }
 
-/// Whose memory is read and written where it lies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Reach {
-    /// Of all ranks.
-    AnyUser,
-    /// Of ranks of the daemon's own user, who may end it as well.
-    OwnUser,
-    /// Of no rank.
-    Nobody,
-}
-
 /// A number, or what the interface says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Auto<T> {
@@ -133,13 +122,6 @@ pub struct Settings {
     /// Socket at which ranks attach
     #[arg(long, env = "OUTBOARD_SOCKET", default_value = outboard_shm::attach::DEFAULT_SOCKET)]
     pub socket: PathBuf,
-    /// Who may attach, as the mode of the socket's file
-    #[arg(long, env = "OUTBOARD_SOCKET_MODE", default_value = "600", value_parser = octal)]
-    pub socket_mode: u32,
-    /// Users beside the daemon's own and root whose processes may attach, by number; by default all that the socket's
-    /// mode lets connect
-    #[arg(long, env = "OUTBOARD_ALLOW_UID", value_delimiter = ',')]
-    pub allow_uid: Vec<u32>,
     /// Network interface towards the other hosts; none means a single host
     #[arg(long, env = "OUTBOARD_INTERFACE")]
     pub interface: Option<String>,
@@ -199,10 +181,6 @@ pub struct Settings {
     /// 0 for none
     #[arg(long, env = "OUTBOARD_ERRAND_BYTES", default_value_t = ERRAND_BYTES)]
     pub errand_bytes: Size,
-    /// Whose memory the daemon reads and writes where it lies. Other ranks copy through memory that is mapped on both
-    /// ends, so that none of their page faults can hold up anybody else; `any-user` is for users who trust each other
-    #[arg(long, env = "OUTBOARD_REACH", value_enum, default_value_t = Reach::OwnUser)]
-    pub reach: Reach,
     /// Whether the daemon goes on looking for a moment where it could sleep: `auto` while nobody keeps the processor
     #[arg(long, env = "OUTBOARD_POLL", value_enum, default_value_t = Polling::Auto)]
     pub poll: Polling,
@@ -213,21 +191,12 @@ pub struct Settings {
     /// Memory for ranks that have not called yet
     #[arg(long, env = "OUTBOARD_STAGING_QUOTA", default_value = "1G")]
     pub staging_quota: Size,
-    /// As much of it for the ranks of one job
-    #[arg(long, env = "OUTBOARD_JOB_STAGING", default_value = "512M")]
-    pub job_staging: Size,
-    /// As much of it for the ranks of one user, whatever jobs they name
-    #[arg(long, env = "OUTBOARD_USER_STAGING", default_value = "768M")]
-    pub user_staging: Size,
-    /// Memory, beside that, for reductions on their way that all ranks of one job on this host have called
-    #[arg(long, env = "OUTBOARD_JOB_SCRATCH", default_value = "2G")]
-    pub job_scratch: Size,
-    /// As much of it for those of one user, whatever jobs they name
-    #[arg(long, env = "OUTBOARD_USER_SCRATCH", default_value = "8G")]
-    pub user_scratch: Size,
-    /// As much of it for those of all users together
-    #[arg(long, env = "OUTBOARD_SCRATCH_QUOTA", default_value = "16G")]
+    /// Memory, beside that, for reductions that all ranks of this host have called
+    #[arg(long, env = "OUTBOARD_SCRATCH_QUOTA", default_value = "8G")]
     pub scratch_quota: Size,
+    /// Memory, about, for groups, recordings and calls in flight
+    #[arg(long, env = "OUTBOARD_TABLES_QUOTA", default_value = "4G")]
+    pub tables_quota: Size,
     /// Seconds after the first of its ranks on a host has asked for a group within which all must have; 0 for any time
     #[arg(long, env = "OUTBOARD_GROUP_TIMEOUT", default_value = "30", value_parser = outboard_units::Duration::seconds)]
     pub group_timeout: Duration,
@@ -242,35 +211,15 @@ pub struct Settings {
     /// does by default on links of up to 2.5 Gbit/s, where waking threads costs more than datagrams do; else 1
     #[arg(long, env = "OUTBOARD_RECEIVERS", value_parser = clap::value_parser!(u16).range(0..=64))]
     pub receivers: Option<u16>,
-    /// Ranks that may be attached at once. A user other than the daemon's has half of the places at most, a third
-    /// beside one more such user, and so on
+    /// Ranks that may be attached at once
     #[arg(long, env = "OUTBOARD_MAX_RANKS", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65_535))]
     pub max_ranks: u32,
-    /// Groups that one rank may hold at once
-    #[arg(long, env = "OUTBOARD_MAX_GROUPS", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
+    /// Memberships in groups that the ranks of this host may hold at once
+    #[arg(long, env = "OUTBOARD_MAX_GROUPS", default_value_t = 262_144, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_groups: u32,
-    /// Other service processes that groups may be with at once. Those that were heard keep their room; of the rest one
-    /// user has half at most for those that never were, a third beside one more such user, and so on
+    /// Other service processes that groups may be with at once
     #[arg(long, env = "OUTBOARD_MAX_PEERS", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(2..=65_535))]
     pub max_peers: u32,
-    /// Memberships in groups that the ranks of one job may hold at once on this host
-    #[arg(long, env = "OUTBOARD_JOB_GROUPS", default_value_t = 65_536, value_parser = clap::value_parser!(u32).range(1..))]
-    pub job_groups: u32,
-    /// Requests that they may have in flight
-    #[arg(long, env = "OUTBOARD_JOB_REQUESTS", default_value_t = 262_144, value_parser = clap::value_parser!(u32).range(1..))]
-    pub job_requests: u32,
-    /// Pieces of memory that they may share with the daemon
-    #[arg(long, env = "OUTBOARD_JOB_RANGES", default_value_t = 65_536, value_parser = clap::value_parser!(u32).range(1..))]
-    pub job_ranges: u32,
-    /// Bytes of these together
-    #[arg(long, env = "OUTBOARD_JOB_MEMORY", default_value = "1024G")]
-    pub job_memory: Size,
-    /// Bytes, about, that the daemon keeps of the groups, recordings and calls in flight of one job
-    #[arg(long, env = "OUTBOARD_JOB_TABLES", default_value = "1G")]
-    pub job_tables: Size,
-    /// How many times these five job quotas all jobs of one user may use together on this host
-    #[arg(long, env = "OUTBOARD_USER_JOBS", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
-    pub user_jobs: u32,
     /// Pieces of memory that one rank may share with the daemon; each takes a descriptor
     #[arg(long, env = "OUTBOARD_MEMORY_RANGES", default_value_t = outboard_shm::memory::MOST_RANGES, value_parser = clap::value_parser!(u32).range(1..))]
     pub memory_ranges: u32,
@@ -471,13 +420,9 @@ impl Settings {
             tuning: self.tuning.as_deref().map(read_tuning).transpose()?.map(Arc::new),
             deferred: deferred.then(|| self.ofi_provider.as_str().into()),
             peers: self.max_peers as usize,
-            staging_quota: Limits { all: self.staging_quota.0, user: self.user_staging.0, job: self.job_staging.0 },
-            scratch_quota: Limits { all: self.scratch_quota.0, user: self.user_scratch.0, job: self.job_scratch.0 },
-            tables_quota: Limits {
-                user: self.job_tables.0.saturating_mul(self.user_jobs.into()),
-                job: self.job_tables.0,
-                ..Limits::of_all(u64::MAX)
-            },
+            staging_quota: self.staging_quota.0,
+            scratch_quota: self.scratch_quota.0,
+            tables_quota: self.tables_quota.0,
             narrate: self.trace.is_some(),
             group_timeout: Some(self.group_timeout).filter(|after| !after.is_zero()),
             watchdog: Some(self.watchdog).filter(|after| !after.is_zero()),
@@ -506,12 +451,6 @@ fn read_key(path: &Path) -> Result<SharedKey, SettingsError> {
         return Err(SettingsError::Key { path: path.to_owned(), mode: mode & 0o777, length: content.len() });
     }
     Ok(SharedKey::of(&content))
-}
-
-/// A file's mode, such as `660`.
-fn octal(text: &str) -> Result<u32, String> {
-    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
-    mode.ok_or_else(|| format!("`{text}` is not a mode; write for instance 600 or 660"))
 }
 
 /// One line per setting: name, value and where it came from.

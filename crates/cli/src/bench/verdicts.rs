@@ -96,7 +96,7 @@ pub(super) fn verdicts(args: &VerdictsArgs) -> Result<ExitCode, CliError> {
         return Err(CliError::Failed("--lab: a verdict of several hosts takes three hosts at least".to_owned()));
     }
     // A rank in a group of its own is refused any other.
-    let daemons = DaemonArgs { more: vec!["--max-groups".into(), "1".into()], ..args.daemons.clone() };
+    let daemons = DaemonArgs { more: vec!["--max-groups".into(), "2".into()], ..args.daemons.clone() };
     let faults = if args.only.is_empty() { Fault::value_variants() } else { &args.only };
     let mut report = Report { rows: Vec::new() };
     let mut trial = None;

@@ -23,10 +23,6 @@ impl Fabric for Tcp {
         &self.address
     }
 
-    fn belongs(&self) -> fn(PeerId, &[u8]) -> bool {
-        |peer, address| Address::decode(peer, address).is_some()
-    }
-
     fn connect(&mut self, peer: PeerId, address: &[u8]) -> Result<(), ConnectError> {
         let named = Address::decode(peer, address);
         if let Some(known) = self.peers.get(&peer).filter(|known| known.claimed) {

@@ -98,7 +98,7 @@ fn a_rank_without_descriptors_or_memory_says_so_and_harms_nobody() {
 fn with_memory(kilobytes: u64) -> Daemon {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("ulimit -v {kilobytes} && exec \"$0\" \"$@\""), DAEMON]);
-    Daemon::start_by(command, &["--job-scratch", "64G", "--user-scratch", "64G", "--scratch-quota", "64G"])
+    Daemon::start_by(command, &["--scratch-quota", "64G"])
 }
 
 /// Kilobytes of address space that a daemon takes with two ranks.

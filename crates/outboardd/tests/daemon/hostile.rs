@@ -1,26 +1,16 @@
 //! What no library of ours sends: a rank that misbehaves costs itself its connection, never the daemon.
 
-use std::ffi::CString;
 use std::fs::File;
-use std::hash::Hasher;
-use std::io::{IoSlice, Read, Write};
-use std::mem::MaybeUninit;
-use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsFd, AsRawFd};
-use std::process::Command;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use outboard::{Context, Status};
+use outboard::Status;
 use outboard_call::{Call, CallKind};
 use outboard_shm::attach::{Channel, ChannelError, Hello, OFFER_BYTES, Received, Reply, Request, Restaged};
 use outboard_shm::control::{LAYOUT_VERSION, RankSide};
 use outboard_shm::entry::Entry;
 use outboard_shm::memory::Tier;
 use outboard_shm::region::{Region, seal_bytes};
-use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
-use rustix::thread::{UnshareFlags, unshare_unsafe};
-use siphasher::sip::SipHasher13;
 
 use crate::support::Daemon;
 use crate::support::scenarios::LIMIT;
@@ -284,123 +274,4 @@ fn who_has_no_offer_is_refused_before_the_others_are_read() {
             other => panic!("{other:?}"),
         }
     }
-}
-
-/// Whoever closes a descriptor last waits for what its file wants. The daemon lets none of its ranks wait for that.
-#[test]
-fn files_that_linger_hold_up_nobody() {
-    const LINGER: Duration = Duration::from_secs(40);
-    let daemon = Daemon::start(&["--log", "off"]);
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
-    // With a greeting, with no message of ours, with an empty one, and behind more descriptors than any message has.
-    for way in 0..4 {
-        let mut lingers = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
-        let _mute = listener.accept().expect("connected");
-        rustix::net::sockopt::set_socket_linger(&lingers, Some(LINGER)).expect("a socket");
-        lingers.set_nonblocking(true).expect("a socket");
-        while lingers.write(&[0; 65_536]).is_ok() {}
-        let stranger = Stranger::connect(&daemon);
-        if way == 0 {
-            let hello = Hello { descriptor: true, ..hello(LAYOUT_VERSION) };
-            stranger.0.send(1, &Request::Hello(hello), &[lingers.as_fd()]).expect("sent");
-        } else {
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
-            let mut control = SendAncillaryBuffer::new(&mut space);
-            let rights = [listener.as_fd(), listener.as_fd(), lingers.as_fd()];
-            assert!(control.push(SendAncillaryMessage::ScmRights(&rights[if way == 3 { 0 } else { 2 }..])));
-            let garbage = [IoSlice::new(if way == 2 { &[] } else { &[7] })];
-            rustix::net::sendmsg(&stranger.0, &garbage, &mut control, SendFlags::empty()).expect("sent");
-        }
-        drop(lingers);
-        let began = Instant::now();
-        assert_eq!(stranger.receive().is_ok(), way != 2, "it is told what is wrong, unless it seems to have gone");
-        Stranger::attach(&daemon);
-        assert!(began.elapsed() < LINGER, "the daemon has waited for the file");
-    }
-}
-
-/// Whoever says that a service process is reached elsewhere makes no group, and keeps nobody from reaching it.
-#[test]
-fn offers_with_a_wrong_address_are_refused() {
-    let daemons = [0, 1].map(|_| Daemon::start(&["--interface", "lo", "--algorithm", "ring"]));
-    let contexts = daemons.each_ref().map(|daemon| Context::attach(Some(&daemon.socket())).expect("it answers"));
-    let offers = || contexts.each_ref().map(|context| *context.offer().expect("an offer"));
-    let [own, mut forged] = offers();
-    let address = forged.windows(4).position(|bytes| bytes == b"TCP3").expect("an address");
-    forged[address + 8] ^= 1;
-    let (content, sum) = forged.split_at_mut(OFFER_BYTES - 8);
-    // As offers are checked against accidents.
-    let mut hasher = SipHasher13::new_with_keys(0x6f66_6665, 0x7273);
-    hasher.write(content);
-    sum.copy_from_slice(&hasher.finish().to_le_bytes());
-    let error = contexts[0].create_group(&[own, forged].concat(), 2, 0).expect_err("refused");
-    assert_eq!(error.status(), Status::Argument);
-    assert!(error.to_string().contains("offer of rank 1 gives an address"), "{error}");
-    let all = offers().concat();
-    std::thread::scope(|scope| {
-        for (context, rank) in contexts.iter().zip(0..) {
-            let all = &all;
-            scope.spawn(move || context.create_group(all, 2, rank).expect("it is made").destroy().expect("at rest"));
-        }
-    });
-}
-
-/// A file `/mem` whose file system is served by this process, which answers no more once the file is open, and the
-/// server, whose end lets all go on that wait for it. None where this user may not have that.
-fn unanswered() -> Option<(File, File)> {
-    let server = File::options().read(true).write(true).open("/dev/fuse").ok()?;
-    let directory = tempfile::tempdir().expect("a directory");
-    let options = format!("fd={},rootmode=040700,user_id=0,group_id=0", server.as_raw_fd());
-    let options = CString::new(options).expect("no zero");
-    // Seen by this thread alone, so that nothing stays mounted.
-    let serve = || {
-        // SAFETY: descriptors and memory stay shared with the other threads.
-        unsafe { unshare_unsafe(UnshareFlags::NEWNS) }?;
-        mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
-        mount("fuse", directory.path(), "fuse", MountFlags::NODEV, &*options)
-    };
-    let (mounted, is_mounted) = std::sync::mpsc::channel();
-    let open = || {
-        mounted.send(serve()).expect("somebody waits");
-        File::options().read(true).write(true).open(directory.path().join("mem"))
-    };
-    let file = std::thread::scope(|scope| {
-        let opening = scope.spawn(open);
-        is_mounted.recv().expect("it is told").ok()?;
-        // Version 7.22, pieces of 4 KiB; the name is that of file 2, a regular one; it is open.
-        let named = [2, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0o100_600 << 32, 1, 0, 4096];
-        for (operation, answer) in [(26, &[7 | 22 << 32, 0, 4096 << 32][..]), (1, &named), (14, &[0, 0])] {
-            let mut request = [0; 1 << 17];
-            assert!((&server).read(&mut request).expect("it is asked") >= 40);
-            assert_eq!(request[4], operation);
-            let unique = u64::from_ne_bytes(*request[8..].first_chunk().expect("eight bytes"));
-            let words = [&[16 + 8 * answer.len() as u64, unique], answer].concat();
-            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-            (&server).write_all(&bytes).expect("it is answered");
-        }
-        opening.join().expect("no panic").ok()
-    })?;
-    Some((file, server))
-}
-
-/// Whoever may mount a file system can hand over a file that looks like the memory of a process, and leave what the
-/// kernel asks about it without an answer.
-#[test]
-fn a_file_system_that_does_not_answer_holds_up_nobody() {
-    const ALONE: &str = "OUTBOARD_TEST_ALONE";
-    // In a process of its own: a child that another test begins would hold the server, and wait for its answer.
-    if std::env::var_os(ALONE).is_none() {
-        let mut alone = Command::new(std::env::current_exe().expect("this test"));
-        alone.args(["--exact", "a_file_system_that_does_not_answer_holds_up_nobody"]).env(ALONE, "1");
-        return assert!(alone.status().expect("it starts").success());
-    }
-    let daemon = Daemon::start(&["--log", "off"]);
-    let Some((file, _server)) = unanswered() else { return eprintln!("skipped: this user may not serve files") };
-    let stranger = Stranger::connect(&daemon);
-    let hello = Hello { descriptor: true, ..hello(LAYOUT_VERSION) };
-    match stranger.ask(&Request::Hello(hello), &[file.as_fd()]) {
-        Reply::Error { status: Status::Argument, text } => assert!(text.contains("of no kind"), "{text}"),
-        other => panic!("{other:?}"),
-    }
-    Stranger::attach(&daemon);
 }

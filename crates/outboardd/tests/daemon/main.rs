@@ -9,7 +9,6 @@ mod life;
 mod making;
 mod one_host;
 mod own_daemon;
-mod quotas;
 mod recorded;
 mod relay;
 mod soak;

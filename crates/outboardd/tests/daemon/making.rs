@@ -83,9 +83,8 @@ fn a_rank_that_dies_beside_another_of_its_host_ends_the_group_for_both_hosts() {
 /// Whoever is refused the group and whoever waits for it hear the same cause, in whichever order they ask.
 #[test]
 fn a_rank_that_is_refused_a_group_ends_it_for_the_others() {
-    let settings = [(["--max-groups", "1"], "--max-groups"), (["--job-groups", "1"], "--job-groups")];
-    for (flags, setting) in settings {
-        let (here, there) = (daemon(&[]), daemon(&flags));
+    {
+        let (here, there, setting) = (daemon(&[]), daemon(&["--max-groups", "1"]), "--max-groups");
         let (first, second) = (attach(&here), attach(&there));
         let alone = second.create_group(&offers(&[&second]), 1, 0).expect("the only one");
         let both = offers(&[&first, &second]);

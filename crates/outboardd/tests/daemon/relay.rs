@@ -115,23 +115,6 @@ fn calls_that_do_not_end_are_lost_with_their_relay() {
 }
 
 #[test]
-fn jobs_behind_a_relay_have_quotas_of_their_own() {
-    let (_daemon, relay) = pair(&["--job-groups", "2"]);
-    let of_job = |job: &str| {
-        let mut command = again();
-        command.env("OUTBOARD_JOB", job);
-        command
-    };
-    let mut full = ranks_by(|| of_job("1"), "attached", &relay, 2);
-    all_say(&mut full, "ready");
-    let mut other = Rank::spawn(of_job("2").env(SCENARIO, "alone").env("OUTBOARD_SOCKET", relay.socket()));
-    assert_eq!(other.line(), "ready");
-    other.go_on();
-    other.finish();
-    let_go(full);
-}
-
-#[test]
 fn relayed_ranks_hear_of_deaths_and_disagreements() {
     conformance::deaths_and_disagreements(&service());
 }

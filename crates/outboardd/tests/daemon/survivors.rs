@@ -10,15 +10,6 @@ fn a_program_that_follows_a_rank_is_no_rank() {
     conformance::another_program_follows(&Daemon::start(&["--log", "error"]).into());
 }
 
-/// What the rank gave was copied before, with its call.
-#[test]
-fn a_program_that_follows_a_rank_that_was_not_reached_is_no_rank() {
-    let service = Daemon::start(&["--reach", "nobody", "--log", "error"]).into();
-    ["follow-relayed", "follow-without-a-call"]
-        .into_iter()
-        .for_each(|scenario| conformance::a_program_follows(&service, scenario));
-}
-
 /// The last rank leaves a child and dies.
 fn one_dies(mut ranks: Vec<Rank>) {
     let mut last = ranks.pop().expect("several");

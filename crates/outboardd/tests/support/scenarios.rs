@@ -61,7 +61,6 @@ fn without_world(name: &str) -> Option<fn()> {
         "posting-threads" => recorded::posting_threads,
         "outlives" => outlives,
         "beyond" => beyond,
-        "thief" => thief,
         "reattaches" => life::reattaches,
         "follower" => survivors::follower,
         _ => return None,
@@ -126,7 +125,6 @@ pub(crate) fn run(name: &str) {
         "busy" => life::busy(&group),
         "halted" => life::halted(&group),
         "a-host-dies" => life::a_host_dies(&group),
-        "hoard" => return hoard(&context, &group),
         "daemon-dies" => daemon_dies(&group),
         "a-daemon-dies" => a_daemon_dies(&group),
         "a-sibling-dies" => a_sibling_dies(&group),
@@ -187,18 +185,6 @@ fn beyond() {
     let error = ended.expect_err("there is no room for it");
     assert_eq!(error.status(), Status::ServiceLost, "{error}");
     say(&error.to_string());
-}
-
-/// Puts an offer of its own in either place of two that it has read, and says why that makes no group.
-fn thief() {
-    let context = Context::attach(None).expect("a daemon answers");
-    let stolen = std::fs::read(std::env::var("OUTBOARD_TEST_OFFERS").expect("set by the test")).expect("readable");
-    for rank in [0, 1] {
-        let own = context.offer().expect("an offer");
-        let mut offers = stolen.clone();
-        offers[rank * own.len()..][..own.len()].copy_from_slice(&own[..]);
-        say(&context.create_group(&offers, 2, rank as u32).expect_err("they are not ours").to_string());
-    }
 }
 
 /// Attaches and detaches again and again.
@@ -480,42 +466,6 @@ fn mismatch(group: &Group) {
     assert_eq!(error.status(), Status::Mismatch, "{error}");
     let text = error.to_string();
     assert!(text.contains("5000 bytes") && text.contains("6000 bytes"), "{text}");
-}
-
-/// Two ranks of a job take what they may, and are told when it is all.
-fn hoard(context: &Context, group: &Group) {
-    let (rank, ranks) = me(group);
-    check(post(group, 0, 1, false), ranks);
-    if rank == 1 {
-        say("ready");
-        wait_for_line();
-        let error = failed(post(group, 1, 10_000, false));
-        assert_eq!(error.status(), Status::RankLost, "{error}");
-        return;
-    }
-    let used_up = |error: &Error, setting: &str| {
-        assert_eq!(error.status(), Status::Resource, "{error}");
-        assert!(error.to_string().contains(setting), "{error}");
-    };
-    let mut groups = Vec::new();
-    let error = loop {
-        assert!(groups.len() < 10, "the quota holds");
-        match context.create_group(&context.offer().expect("an offer")[..], 1, 0) {
-            Ok(group) => groups.push(group),
-            Err(error) => break error,
-        }
-    };
-    used_up(&error, "--job-groups");
-    let error = (0..100).find_map(|_| context.allocate(1 << 16).err()).expect("the quota holds");
-    used_up(&error, "--job-ranges");
-    // Those in flight when the quota is reached end with the group, since others would wait for the refused one.
-    let posted: Vec<_> = (1..3).map(|call| post(group, call, 10_000, false)).collect();
-    used_up(&failed(post(group, 3, 10_000, false)), "--job-requests");
-    for posted in posted {
-        assert_eq!(failed(posted).status(), Status::RankLost);
-    }
-    say("full");
-    wait_for_line();
 }
 
 fn daemon_dies(group: &Group) {

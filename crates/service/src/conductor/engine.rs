@@ -8,8 +8,8 @@ use std::time::Instant as WallInstant;
 
 use outboard_plan::Rank;
 use outboard_proto::{
-    Account, CallId, CollectiveError, Config, Endpoint, Event, GroupHandle, GroupSpec, InFlight, InstanceId, Instant,
-    MemRef, OfferId, Payload, PostedCall, ReceivedDatagram, RecordError, Recording, Refusal, SpId, Transmit,
+    CallId, CollectiveError, Config, Endpoint, Event, GroupHandle, GroupSpec, InFlight, InstanceId, Instant, MemRef,
+    OfferId, Payload, PostedCall, ReceivedDatagram, RecordError, Recording, Refusal, SpId, Transmit,
 };
 use outboard_shm::memory::{Resident, Residents};
 
@@ -80,9 +80,9 @@ impl Engine {
         self.settle(&[]);
     }
 
-    /// A rank of this user has been given an offer.
-    pub(crate) fn offer(&mut self, user: u32, offer: OfferId) {
-        self.machine.handle_offer(user, offer);
+    /// A rank has been given an offer.
+    pub(crate) fn offer(&mut self, offer: OfferId) {
+        self.machine.handle_offer(offer);
     }
 
     /// A rank asks for no group by this offer any more.
@@ -90,14 +90,13 @@ impl Engine {
         self.tell(|machine, now| machine.handle_offer_withdrawn(now, offer, refused));
     }
 
-    /// A rank of this user is refused a group.
-    pub(crate) fn refuse_group(&mut self, user: u32, spec: &GroupSpec, rank: Rank, why: Refusal) {
-        self.tell(|machine, now| machine.handle_refusal(now, user, spec, rank, why));
+    /// A rank is refused a group.
+    pub(crate) fn refuse_group(&mut self, spec: &GroupSpec, rank: Rank, why: Refusal) {
+        self.tell(|machine, now| machine.handle_refusal(now, spec, rank, why));
     }
 
-    /// `account` is whose ranks these are, for the quotas.
-    pub(crate) fn create_group(&mut self, spec: &GroupSpec, rank: Rank, account: Account) {
-        self.tell(|machine, now| machine.handle_create_group(now, account, spec, rank));
+    pub(crate) fn create_group(&mut self, spec: &GroupSpec, rank: Rank) {
+        self.tell(|machine, now| machine.handle_create_group(now, spec, rank));
     }
 
     pub(crate) fn leave(&mut self, group: GroupHandle, rank: Rank) {

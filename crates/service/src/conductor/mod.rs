@@ -185,7 +185,7 @@ impl Conductor {
             self.take_offloaded();
         }
         let reported = self.take_reports();
-        let asked = self.ranks.take_submissions(&mut self.engine, &self.host.quotas, self.trace.as_mut());
+        let asked = self.ranks.take_submissions(&mut self.engine, self.trace.as_mut());
         let copied = self.engine.attend_errands();
         self.desk().go_on();
         self.engine.timeout();

@@ -252,7 +252,7 @@ mod tests {
     use outboard_fabric::{FabricEvent, Limits, Loopback, LoopbackHub};
     use outboard_plan::Rank;
     use outboard_proto::wire::{FrameHeader, FrameKind, Message};
-    use outboard_proto::{Account, Config, Event, GroupHandle, GroupSpec, HostId, Member, OfferId};
+    use outboard_proto::{Config, Event, GroupHandle, GroupSpec, HostId, Member, OfferId};
 
     use super::*;
 
@@ -297,7 +297,7 @@ mod tests {
         let spec = GroupSpec { handle: GroupHandle(7), key: [3, 4], job: 1, members };
         let mut engine = Engine::new(SpId(1), Config::default(), 1, 0);
         let mut outbox = Outbox::new(Box::new(here));
-        engine.create_group(&spec, Rank(0), Account::default());
+        engine.create_group(&spec, Rank(0));
         while let Some(event) = engine.poll_event() {
             if let Event::Connect { peer, address } = event {
                 outbox.connect(peer, &address).expect("room");

@@ -47,8 +47,6 @@ const LIMIT: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct Runner {
     pub(crate) id: ConnectionId,
-    /// Its user, who may read the memory of his other ranks.
-    pub(crate) user: u32,
     pub(crate) pid: Pid,
     pub(crate) errands: control::Errands,
 }
@@ -231,7 +229,7 @@ impl Backlog {
 }
 
 impl Memory {
-    /// What the rank would be told, if both are ranks of one user here, and not all memory is mapped.
+    /// What the rank would be told, if both are ranks of this host, and not all memory is mapped.
     pub(super) fn task(&self, from: MemRef, to: MemRef) -> Option<Task> {
         let bytes = from.len;
         if self.errands.least == 0 || bytes < self.errands.least {
@@ -248,7 +246,7 @@ impl Memory {
         let reached = |tier| matches!(tier, Tier::CrossMemory | Tier::MemoryDescriptor);
         let lies_here = |memory: &TieredMemory, at| memory.ranges().find(at, bytes).is_some();
         let mapped = lies_here(&memory, address) && lies_here(&receiver, to);
-        if reads.user != runner.user || !reached(memory.tier()) || !reached(receiver.tier()) || mapped {
+        if !reached(memory.tier()) || !reached(receiver.tier()) || mapped {
             return None;
         }
         let (proof, pid) = (memory.proof()?, reads.pid.as_raw_nonzero().get().unsigned_abs());

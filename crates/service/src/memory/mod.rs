@@ -356,7 +356,7 @@ impl Memory {
                 Order::Stage { id, bytes, group } => {
                     let buffer = self.pool.take(bytes);
                     if buffer.is_none() {
-                        tracing::error!(%group, bytes, "no memory is left for a group; lower --staging-quota or --job-scratch");
+                        tracing::error!(%group, bytes, "no memory is left for a group; lower --staging-quota or --scratch-quota");
                         self.unmet.push((group, bytes));
                     }
                     let taken = self.staging.insert(id, buffer);

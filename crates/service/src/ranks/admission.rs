@@ -1,45 +1,47 @@
-//! Which users' ranks may attach.
+//! The user whose ranks may attach: the service process's own.
 //!
-//! The service process's own user and root may; others where the mode of the socket lets them connect, or where
-//! `--allow-uid` names users, those alone. The user of a process is the kernel's word (`SO_PEERCRED`), as it was when
-//! the process connected. Never asks what a rank says of itself.
+//! The kernel names the user of a process (`SO_PEERCRED`), as it was when the process connected. Any other user is
+//! refused before the service process reads a byte of the connection.
 
-use crate::settings::Settings;
+use outboard_shm::attach::Channel;
+use outboard_shm::status::Status;
 
-/// Bits of a socket's mode that let others than its owner connect.
-const OTHERS_CONNECT: u32 = 0o022;
+use crate::conductor::tell;
 
-/// Whether a process of `user` may attach to a service process that runs as user `own`.
-///
-/// # Errors
-/// Why not.
-pub fn admit(settings: &Settings, own: u32, user: u32) -> Result<(), String> {
-    let named = &settings.allow_uid;
-    let invited = if named.is_empty() { settings.socket_mode & OTHERS_CONNECT != 0 } else { named.contains(&user) };
-    if invited || user == own || user == 0 {
-        return Ok(());
-    }
-    Err(format!(
-        "user {user} may not attach to this service process of user {own}; its --allow-uid names who may, or its \
-         --socket-mode lets a group connect"
-    ))
+/// Returns the connection if its process belongs to the user of this process; refuses and closes any other.
+#[must_use]
+pub fn admit(channel: Channel) -> Option<Channel> {
+    let refused = match channel.peer() {
+        Ok(peer) => refusal(rustix::process::geteuid().as_raw(), peer.uid),
+        Err(errno) => Some(format!("the kernel does not name the process that connects: {errno}")),
+    };
+    let Some(text) = refused else { return Some(channel) };
+    tracing::debug!(text, "a process may not attach");
+    tell(&channel, Status::NoService, text);
+    None
+}
+
+/// The sentence that refuses a process of `user` at a service process of user `own`.
+fn refusal(own: u32, user: u32) -> Option<String> {
+    (user != own).then(|| {
+        format!(
+            "this service process serves user {own} alone, and user {user} has asked; start one as user {user} \\
+             (`outboardd --socket PATH`, and OUTBOARD_SOCKET=PATH for its ranks), or leave OUTBOARD_SOCKET unset"
+        )
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::tests::parse;
-
-    fn admitted(words: &[&str]) -> [bool; 4] {
-        let settings = parse(&[&["outboardd"], words].concat()).0;
-        [100, 0, 1000, 1001].map(|user| admit(&settings, 100, user).is_ok())
-    }
 
     #[test]
-    fn the_mode_of_the_socket_or_the_list_says_who_may_attach() {
-        assert_eq!(admitted(&[]), [true, true, false, false]);
-        assert_eq!(admitted(&["--socket-mode", "660"]), [true; 4]);
-        assert_eq!(admitted(&["--allow-uid", "1000,7"]), [true, true, true, false]);
-        assert_eq!(admitted(&["--socket-mode", "666", "--allow-uid", "1000"]), [true, true, true, false]);
+    fn another_user_is_refused_and_root_is_one() {
+        assert_eq!(refusal(1000, 1000), None);
+        for user in [0, 1001, 65_534] {
+            let refused = refusal(1000, user).expect("another user");
+            assert!(refused.contains(&format!("start one as user {user}")), "{refused}");
+        }
+        assert!(refusal(0, 1000).is_some());
     }
 }

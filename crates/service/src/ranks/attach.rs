@@ -9,9 +9,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use outboard_fabric::PeerId;
 use outboard_proto::{GroupHandle, HostId, OfferId, Refusal, SpId};
-use outboard_shm::attach::{Channel, ChannelError, Foreign, Hello, Peer, Received, Reply, Request, Welcome};
+use outboard_shm::attach::{Channel, ChannelError, Foreign, Hello, Received, Reply, Request, Welcome};
 use outboard_shm::control::{LAYOUT_VERSION, ServiceSide};
 use outboard_shm::memory::{CrossMemory, MemfdRanges, MemoryDescriptor, Proof, RangeError, TieredMemory};
 use outboard_shm::region::Sealed;
@@ -22,13 +21,11 @@ use rustix::process::Pid;
 use crate::conductor::engine::Engine;
 use crate::conductor::poller::{Poller, Token, Trigger};
 use crate::memory::errands::Runner;
-use crate::ranks::admission::admit;
 use crate::ranks::docked::{DockedRank, DockedRanks};
 use crate::ranks::lengthy::{Behind, Lengthy};
-use crate::ranks::offers::{Offer, Sealer};
-use crate::ranks::quotas::{QuotaError, Quotas};
+use crate::ranks::offers::Offer;
 use crate::ranks::{Attached, Connection, ConnectionId, Membership, Ranks, Stage};
-use crate::settings::{Reach, Settings};
+use crate::settings::Settings;
 use crate::telemetry::trace::Trace;
 use crate::topology::{Seat, Topology};
 
@@ -55,16 +52,12 @@ pub(crate) struct Host {
     pub(crate) digest: u64,
     /// Of the unicast fabric.
     pub(crate) address: Arc<[u8]>,
-    /// Whether an address is that of a service process, as far as the fabric can tell.
-    pub(crate) belongs: fn(PeerId, &[u8]) -> bool,
     /// Of the engine beside the service process; empty where there is none.
     pub(crate) engine: Arc<[u8]>,
     /// From where our multicast comes, if the interface has an address.
     pub(crate) sends_from: Option<Ipv4Addr>,
     /// What the link carries, in bit/s.
     pub(crate) link_rate: u64,
-    pub(crate) quotas: Quotas,
-    pub(crate) sealer: Sealer,
     /// Ranks that the dock attaches.
     pub(crate) docked: Arc<DockedRanks>,
 }
@@ -93,12 +86,6 @@ impl Refused {
     #[must_use]
     pub fn reply(self) -> Reply {
         Reply::Error { status: self.status, text: self.text }
-    }
-}
-
-impl From<QuotaError> for Refused {
-    fn from(error: QuotaError) -> Self {
-        Refused { status: Status::Resource, text: error.to_string() }
     }
 }
 
@@ -229,8 +216,8 @@ impl Desk<'_> {
         let sent = channel.send(token, &Reply::Welcome(welcome), &side.descriptors());
         // A rank whose process is another's here, or in a namespace of its own, has no number to read it by.
         let pid = rank.seen.filter(|_| rank.seat.is_none());
-        let runner = pid.map(|pid| Arc::new(Runner { id, user: rank.user, pid, errands: side.errands() }));
-        let rank = Attached::new(channel, rank, hello.job, side, runner);
+        let runner = pid.map(|pid| Arc::new(Runner { id, pid, errands: side.errands() }));
+        let rank = Attached::new(channel, rank, side, runner);
         tracing::info!(pid = rank.pid, tier = %rank.tier, "a rank attached");
         self.ranks.connections.insert(id, Connection::Attached(Box::new(rank)));
         self.ranks.attached_once = true;
@@ -245,26 +232,15 @@ impl Desk<'_> {
         descriptors: Vec<Foreign>,
     ) -> Result<(ServiceSide, Welcome, Process), Refused> {
         let most = self.host.settings.max_ranks;
-        let left = (most as usize).saturating_sub(self.ranks.attached().count());
-        if left == 0 {
+        if self.ranks.attached().count() >= most as usize {
             return refuse(Status::Resource, format!("{most} ranks are attached already; raise --max-ranks"));
         }
         let mut process = pin(self.ranks.connections[&id].channel(), hello, descriptors, &self.host.settings)?;
         process.memory = process.memory.with_alarm(self.ranks.alarm());
-        if let Some(DockedRank { user, pid, seat, watch }) = self.host.docked.take(&hello.nonce) {
+        if let Some(DockedRank { pid, seat, watch, .. }) = self.host.docked.take(&hello.nonce) {
             // Its process here is ours; the connection alone tells of its end.
             (process.pid, process.seen, process.pidfd, process.seat) = (pid, None, None, Some(seat));
-            process.user = user;
             process.memory = process.memory.with_watch(watch);
-        }
-        // Each user but the daemon's own leaves as many places as it takes, so that the next user finds some.
-        let user = process.user;
-        let of_user = self.ranks.attached().filter(|rank| rank.job.user == user).count();
-        if user != rustix::process::geteuid().as_raw() && of_user >= left {
-            let text = format!(
-                "user {user} has {of_user} ranks here; {left} of {most} places are left for others; raise --max-ranks"
-            );
-            return refuse(Status::Resource, text);
         }
         let side =
             ServiceSide::create().map_err(|error| Refused { status: Status::Resource, text: error.to_string() })?;
@@ -288,7 +264,7 @@ impl Desk<'_> {
     }
 
     fn offer(&mut self, id: ConnectionId) -> Result<Reply, Refused> {
-        let drawn: [u64; 3] = random().map_err(|errno| kernel("draw random numbers", errno))?;
+        let drawn: [u64; 4] = random().map_err(|errno| kernel("draw random numbers", errno))?;
         let (handle, key) = (GroupHandle(drawn[0] as u32), [drawn[1], drawn[2]]);
         let host = self.host;
         let rank = self.attached(id)?;
@@ -297,13 +273,12 @@ impl Desk<'_> {
         let seat = seat.unwrap_or_else(here);
         let (&Host { id: sp, place, digest, sends_from, link_rate, .. }, job) = (host, host.settings.job);
         let (address, engine) = (Arc::clone(&host.address), Arc::clone(&host.engine));
-        let seal = host.sealer.seal(rank.job.user, handle, key);
+        let id = OfferId(drawn[3]);
         let offer =
-            Offer { sp, host: place, job, handle, key, digest, address, engine, sends_from, link_rate, seat, seal };
+            Offer { sp, host: place, job, handle, key, digest, address, engine, sends_from, link_rate, seat, id };
         let forgotten = if rank.offers.len() >= MOST_OFFERS { rank.offers.pop_front() } else { None };
-        rank.offers.push_back(OfferId(seal));
-        let user = rank.job.user;
-        self.engine.offer(user, OfferId(seal));
+        rank.offers.push_back(id);
+        self.engine.offer(id);
         forgotten.into_iter().for_each(|offer| self.engine.withdraw(offer, Some(Refusal::Forgotten)));
         Ok(Reply::Offer(Box::new(offer.encode())))
     }
@@ -331,8 +306,6 @@ impl Desk<'_> {
         address: u64,
         bytes: u64,
     ) -> Result<Reply, Refused> {
-        let job = self.attached(id)?.job;
-        self.host.quotas.register(self.ranks.held_by(job), bytes)?;
         let rank = self.attached(id)?;
         tracing::debug!(pid = rank.pid, address, bytes, "a rank shares memory");
         register(&rank.memory, descriptors, address, bytes)
@@ -422,8 +395,6 @@ pub fn register(memory: &TieredMemory, descriptors: Vec<Foreign>, address: u64, 
 /// The process of a rank.
 #[derive(Debug)]
 pub struct Process {
-    /// Its user.
-    pub user: u32,
     /// Its number here; none where it is in a process namespace that we do not see.
     pub seen: Option<Pid>,
     /// The same, or what it calls itself where we do not see it: for messages.
@@ -454,10 +425,7 @@ pub fn pin(
         );
         return refuse(Status::Version, text);
     }
-    let Peer { pid: seen, uid: user } =
-        channel.peer().map_err(|errno| kernel("ask for the peer of the socket", errno))?;
-    let ours = rustix::process::geteuid().as_raw();
-    admit(settings, ours, user).map_err(|text| Refused { status: Status::NoService, text })?;
+    let seen = channel.peer().map_err(|errno| kernel("ask for the peer of the socket", errno))?.pid;
     let pidfd = match channel.peer_pidfd() {
         // A kernel that keeps no more of a process that has been reaped says that it knows nothing of it.
         Err(Errno::SRCH | Errno::INVAL | Errno::NODATA) => return refuse(Status::NoService, "the process has ended"),
@@ -469,21 +437,11 @@ pub fn pin(
     }
     let descriptor = descriptors.into_iter().next().map(|given| MemoryDescriptor::attach(given, pid.cast_signed()));
     let descriptor = descriptor.transpose().map_err(Refused::argument)?;
-    // Another user's could be read by a privilege alone, and that reads programs too which this user may not read.
-    let cross = seen.filter(|_| user == ours).map(CrossMemory::of);
+    let cross = seen.map(CrossMemory::of);
     let proof = Proof { address: hello.probe_address, nonce: hello.nonce };
     let ranges = MemfdRanges::bounded(settings.memory_ranges, settings.mapped_ranges);
-    let reached = match settings.reach {
-        Reach::AnyUser => true,
-        Reach::OwnUser => user == ours,
-        Reach::Nobody => false,
-    };
-    let memory = match reached {
-        true => TieredMemory::proven(cross, descriptor, proof),
-        false => TieredMemory::unreached(descriptor),
-    };
-    let memory = memory.with_ranges(ranges);
-    Ok(Process { user, seen, pid, pidfd, memory, seat: None })
+    let memory = TieredMemory::proven(cross, descriptor, proof).with_ranges(ranges);
+    Ok(Process { seen, pid, pidfd, memory, seat: None })
 }
 
 fn kernel(what: &'static str, errno: Errno) -> Refused {

@@ -50,9 +50,7 @@ pub(crate) fn offer(error: &OfferError) -> Status {
         | OfferError::Rank { .. }
         | OfferError::Damaged { .. }
         | OfferError::Stale { .. }
-        | OfferError::NotOurs { .. }
-        | OfferError::Address { .. }
-        | OfferError::Foreign { .. } => Status::Argument,
+        | OfferError::NotOurs { .. } => Status::Argument,
         OfferError::Version { .. } => Status::Version,
         OfferError::Job { .. } | OfferError::Configuration { .. } => Status::Mismatch,
     }

@@ -1,25 +1,22 @@
 //! Requests whose work grows with what they hand over: groups, recordings, and what has to wait for calls that were
 //! posted before it.
 //!
-//! A turn of the conductor does so much of this work for all connections together ([`TURN`]); what is left, or comes
-//! then, waits for later turns. There users have their turns one after the other, and of one user's connections each
-//! request ends before the next one begins. A connection whose request waits is not read: its next requests wait in the
-//! socket.
+//! A turn of the conductor does so much of this work for all connections together ([`TURN`]). The rest waits for later
+//! turns, connection by connection. A connection whose request waits is not read: its next requests wait in the socket.
 //!
 //! | a request is | on | goes to |
 //! |---|---|---|
 //! | new | a turn with enough left | answered |
-//! | new | a turn that is used up | waiting, behind those of its user |
-//! | waiting | its user's turn | answered, or waiting where it was |
+//! | new | a turn that is used up | waiting, last in line |
+//! | waiting | its turn | answered, or waiting last in line; first in line when it needs a whole turn |
 //! | any | the end of its connection | gone |
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-use outboard_fabric::PeerId;
 use outboard_plan::Rank;
+use outboard_proto::Refusal;
 use outboard_proto::wire::RecordedMemory;
-use outboard_proto::{OfferId, Refusal, SpId};
 use outboard_shm::attach::{ChannelError, Foreign, OFFER_BYTES, Reply, Restaged};
 use outboard_shm::control::RING_CAPACITY;
 use outboard_shm::region::Sealed;
@@ -69,38 +66,14 @@ enum Progress {
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     left: usize,
-    by_user: BTreeMap<u32, VecDeque<ConnectionId>>,
-    /// Who had the last turn.
-    last: u32,
-    /// Somebody had no turn, since what was left was too little for what cannot be divided.
+    line: VecDeque<ConnectionId>,
+    /// What was left was too little for a request that cannot be divided.
     refused: bool,
 }
 
 impl Waiting {
     pub(crate) fn is_empty(&self) -> bool {
-        self.by_user.is_empty()
-    }
-
-    fn push(&mut self, user: u32, id: ConnectionId) {
-        self.by_user.entry(user).or_default().push_back(id);
-    }
-
-    /// The user whose turn it is, and his connection that has waited longest.
-    fn next(&mut self) -> Option<(u32, ConnectionId)> {
-        let behind = self.last.checked_add(1).and_then(|next| self.by_user.range(next..).next());
-        let (&user, ids) = behind.or_else(|| self.by_user.first_key_value())?;
-        self.last = user;
-        Some((user, *ids.front()?))
-    }
-
-    /// The request of this user that has waited longest waits no more.
-    fn pop(&mut self, user: u32) {
-        if let Some(ids) = self.by_user.get_mut(&user) {
-            ids.pop_front();
-            if ids.is_empty() {
-                self.by_user.remove(&user);
-            }
-        }
+        self.line.is_empty()
     }
 
     /// Takes as much of `bytes` as is left, in pieces of `unit`. What is not there ends the turn.
@@ -124,20 +97,16 @@ impl Desk<'_> {
     pub(crate) fn go_on(&mut self) {
         self.ranks.waiting.left = TURN;
         while self.ranks.waiting.left > 0
-            && let Some((user, id)) = self.ranks.waiting.next()
+            && let Some(id) = self.ranks.waiting.line.pop_front()
         {
-            let Some((token, lengthy)) = self.ranks.rank(id).and_then(|rank| rank.lengthy.take()) else {
-                self.ranks.waiting.pop(user);
-                continue;
-            };
+            let Some((token, lengthy)) = self.ranks.rank(id).and_then(|rank| rank.lengthy.take()) else { continue };
             self.ranks.waiting.refused = false;
             let done = self.work_on(id, token, lengthy);
-            if self.ranks.waiting.refused {
-                // The next turn begins with this user, whatever others ask for meanwhile.
-                self.ranks.waiting.last = user.wrapping_sub(1);
-            }
-            if self.ranks.rank(id).is_none_or(|rank| rank.lengthy.is_none()) {
-                self.ranks.waiting.pop(user);
+            let waits = self.ranks.rank(id).is_some_and(|rank| rank.lengthy.is_some());
+            match (waits, self.ranks.waiting.refused) {
+                (true, true) => self.ranks.waiting.line.push_front(id),
+                (true, false) => self.ranks.waiting.line.push_back(id),
+                (false, _) => {}
             }
             if let Err(error) = done {
                 self.drop_connection(id, &error);
@@ -156,9 +125,8 @@ impl Desk<'_> {
             Ok(lengthy) => self.work_on(id, token, lengthy)?,
             Err(refused) => self.ranks.reply(id, token, &refused.told(id))?,
         }
-        if let Some(rank) = self.ranks.rank(id).filter(|rank| rank.lengthy.is_some()) {
-            let user = rank.job.user;
-            self.ranks.waiting.push(user, id);
+        if self.ranks.rank(id).is_some_and(|rank| rank.lengthy.is_some()) {
+            self.ranks.waiting.line.push_back(id);
         }
         Ok(Next::Stay)
     }
@@ -202,7 +170,7 @@ impl Desk<'_> {
         let gathering = Gathering::new(bytes, ranks, me)?;
         let own = offers.read(me as usize * OFFER_BYTES, OFFER_BYTES).map_err(Refused::argument)?;
         let (sp, drawn) = (self.host.id, &self.attached(id)?.offers);
-        gathering.check_own(&own, |offer| offer.sp == sp && drawn.contains(&OfferId(offer.seal)))?;
+        gathering.check_own(&own, |offer| offer.sp == sp && drawn.contains(&offer.id))?;
         Ok(Lengthy::Group { offers, gathering, me })
     }
 
@@ -225,39 +193,28 @@ impl Desk<'_> {
     }
 
     fn create_group(&mut self, id: ConnectionId, token: u64, offers: &[Offer], me: u32) -> Result<(), Refused> {
-        let host = self.host;
+        let (spec, seats) = group_spec(offers)?;
         let rank = self.attached(id)?;
-        let (user, account) = (rank.job.user, rank.job);
-        let belongs = |sp: SpId, address: &[u8]| (host.belongs)(PeerId(sp.0), address);
-        let check = |rank, offer: &Offer| offer.check((host.id, &host.sealer), (rank, user), belongs);
-        let (spec, seats) = group_spec(offers, check)?;
         // Each offer makes one group.
         rank.offers.retain(|drawn| *drawn != spec.members[me as usize].offer);
         if self.ranks.is_member(spec.handle, Rank(me)) {
             let text = format!("rank {me} of {} is served already; make new offers for a new group", spec.handle);
             return refuse(Status::Argument, text);
         }
-        if let Err((why, refused)) = self.may_join(id) {
-            self.engine.refuse_group(user, &spec, Rank(me), why);
-            return Err(refused);
+        let most = self.host.settings.max_groups as usize;
+        if self.ranks.memberships() >= most {
+            self.engine.refuse_group(&spec, Rank(me), Refusal::Groups);
+            let text = format!(
+                "the ranks of this service process hold {most} memberships in groups; destroy some groups, or raise \
+                 --max-groups of outboardd"
+            );
+            return refuse(Status::Resource, text);
         }
         let (stage, ranks) = (Stage::Making { token }, offers.len() as u32);
         let membership = Membership { handle: spec.handle, rank: Rank(me), ranks, deadline: None, stage };
         self.ranks.join(id, membership, seats);
-        self.engine.create_group(&spec, Rank(me), account);
+        self.engine.create_group(&spec, Rank(me));
         Ok(())
-    }
-
-    /// Whether a rank may be in one group more.
-    fn may_join(&mut self, id: ConnectionId) -> Result<(), (Refusal, Refused)> {
-        let most = self.host.settings.max_groups as usize;
-        let Some(rank) = self.ranks.rank(id) else { return Ok(()) };
-        let (job, groups) = (rank.job, rank.groups.len());
-        if groups >= most {
-            let text = format!("this rank is in {most} groups already; destroy some");
-            return Err((Refusal::Groups, Refused { status: Status::Resource, text }));
-        }
-        self.host.quotas.join(self.ranks.held_by(job)).map_err(|error| (Refusal::Quota, error.into()))
     }
 
     fn decode(&mut self, id: ConnectionId, group: u64, number: u32, recording: Sealed) -> Result<Progress, Refused> {
@@ -291,9 +248,9 @@ impl Desk<'_> {
 
     /// The calls that the rank posted before count, and may still lie in its ring.
     fn come_behind(&mut self, id: ConnectionId, calls: u32, request: Behind) -> Result<Progress, Refused> {
-        let Desk { ranks, engine, host, trace, .. } = self;
+        let Desk { ranks, engine, trace, .. } = self;
         let most = ranks.waiting.take(SUBMISSIONS.min(calls as usize) * SUBMISSION, SUBMISSION) / SUBMISSION;
-        let taken = ranks.take_submissions_of(id, most, engine, &host.quotas, trace.as_deref_mut());
+        let taken = ranks.take_submissions_of(id, most, engine, trace.as_deref_mut());
         ranks.waiting.left += (most - taken) * SUBMISSION;
         let calls = calls - taken as u32;
         // A ring that has given less than was asked for is empty.
@@ -359,24 +316,6 @@ impl From<OfferError> for Refused {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// The users of those that wait, in the order in which they are gone on with; each takes a whole turn.
-    fn order(mut waiting: Waiting, steps: usize) -> Vec<ConnectionId> {
-        let mut next = || {
-            let (user, id) = waiting.next()?;
-            waiting.pop(user);
-            Some(id)
-        };
-        (0..steps).map_while(|_| next()).collect()
-    }
-
-    #[test]
-    fn users_have_their_turns_however_many_connections_they_have() {
-        let mut waiting = Waiting::default();
-        (0..5).for_each(|id| waiting.push(1000, id));
-        [(7, 10), (u32::MAX, 11), (0, 12)].into_iter().for_each(|(user, id)| waiting.push(user, id));
-        assert_eq!(order(waiting, 9), [10, 0, 11, 12, 1, 2, 3, 4]);
-    }
 
     #[test]
     fn one_turn_does_so_much_and_no_more() {

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use outboard_call::{CallKind, MOST_BYTES, Rank};
-use outboard_proto::{Account, CallId, CollectiveError, Config, GroupError, GroupHandle, OfferId};
+use outboard_proto::{CallId, CollectiveError, Config, GroupError, GroupHandle, OfferId};
 use outboard_shm::attach::{Channel, ChannelError, GroupReady, Reply};
 use outboard_shm::control::{Completions, ServiceSide};
 use outboard_shm::memory::{Alarm, Tier, TieredMemory};
@@ -35,7 +35,6 @@ use crate::memory::errands::Runner;
 use crate::ranks::attach::Process;
 use crate::ranks::greeting::Greetings;
 use crate::ranks::lengthy::{Lengthy, Waiting};
-use crate::ranks::quotas::Requests;
 use crate::telemetry::statistics::{Ended, Moved, Tiers};
 use crate::topology::{Place, Seat, Topology};
 
@@ -48,7 +47,6 @@ pub(crate) mod greeting;
 pub(crate) mod lengthy;
 pub mod offers;
 mod present;
-pub(crate) mod quotas;
 mod rings;
 pub(crate) mod submission;
 
@@ -87,8 +85,8 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
-    /// The machine is told that the rank leaves, and counts what was recorded to no quota any more: so that goes here,
-    /// too, also where the rank has yet to destroy the group.
+    /// The machine learns that the rank leaves, and counts its recordings no more. So they go here, too, even before
+    /// the rank destroys the group.
     fn end(&mut self, engine: &mut Engine) {
         engine.leave(self.handle, self.rank);
         if let Stage::Made { recordings, .. } = &mut self.stage {
@@ -101,8 +99,6 @@ impl Membership {
 #[derive(Debug)]
 pub(crate) struct Attached {
     pub(crate) channel: Channel,
-    /// To whose quotas it counts.
-    pub(crate) job: Account,
     pub(crate) pid: u32,
     /// Its number, where it is in a process namespace that we see.
     pub(crate) seen: Option<Pid>,
@@ -164,7 +160,6 @@ struct InFlight {
     place: (GroupHandle, Rank),
     kind: CallKind,
     bytes: u64,
-    job: Account,
 }
 
 /// All connections of the attach socket, and what their ranks have in flight.
@@ -181,7 +176,6 @@ pub(crate) struct Ranks {
     departed: Tiers,
     /// Bytes of their memory that were moved.
     moved: Moved,
-    requests: Requests,
     /// When their memory is looked at next.
     look_at: Option<Instant>,
     /// An access has found that memory of some rank is not what it was.
@@ -212,12 +206,15 @@ impl Ranks {
         poller: &Poller,
         engine: &mut Engine,
     ) -> Result<(), Errno> {
-        let user = channel.peer()?.uid;
+        let Some(channel) = admission::admit(channel) else {
+            self.refused += 1;
+            return Ok(());
+        };
         let id = self.next_connection + 1;
         poller.watch(&channel, Token::Channel(id), Trigger::Level)?;
         self.next_connection = id;
         self.connections.insert(id, Connection::Greeting(channel));
-        if let Some(crowded_out) = self.greetings.add(now, id, user) {
+        if let Some(crowded_out) = self.greetings.add(now, id) {
             self.turn_away(crowded_out, poller, engine);
         }
         Ok(())
@@ -265,6 +262,11 @@ impl Ranks {
     /// What the memory of a rank is to raise.
     pub(crate) fn alarm(&self) -> Arc<Alarm> {
         Arc::clone(&self.alarm)
+    }
+
+    /// Memberships in groups of all ranks together.
+    pub(crate) fn memberships(&self) -> usize {
+        self.members.len()
     }
 
     pub(crate) fn calls_in_flight(&self) -> usize {
@@ -431,8 +433,7 @@ impl Ranks {
 
     /// Tells the rank how its call has ended, and counts the call no more.
     fn end(&mut self, call: CallId, result: Result<(), (Status, String)>) -> Option<Ended> {
-        let InFlight { connection, group, slot, since, place, kind, bytes, job, .. } = self.calls.remove(&call)?;
-        self.requests.end(job);
+        let InFlight { connection, group, slot, since, place, kind, bytes, .. } = self.calls.remove(&call)?;
         let ended = Some(Ended { place, kind, bytes, took: since.elapsed() });
         let Some(rank) = self.rank(connection) else { return ended };
         rank.busy.remove(&slot);
@@ -487,10 +488,9 @@ impl Ranks {
 
 impl Attached {
     /// A rank that has nothing yet.
-    fn new(channel: Channel, process: Process, job: u64, side: ServiceSide, runner: Option<Arc<Runner>>) -> Attached {
+    fn new(channel: Channel, process: Process, side: ServiceSide, runner: Option<Arc<Runner>>) -> Attached {
         Attached {
             channel,
-            job: Account { user: process.user, job },
             pid: process.pid,
             seen: process.seen,
             pidfd: process.pidfd,

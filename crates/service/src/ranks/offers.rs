@@ -52,34 +52,8 @@ pub struct Offer {
     pub link_rate: u64,
     /// Where the rank runs.
     pub seat: Seat,
-    /// [`Sealer::seal`] of the service process: whom it was made for, and its name among service processes.
-    pub seal: u64,
-}
-
-/// Binds offers to the user whose rank they were made for: who has read another user's offers cannot make a group of
-/// them at the service process that made them. A service process has its own and tells nobody.
-#[derive(Debug)]
-pub struct Sealer {
-    secret: [u64; 2],
-}
-
-impl Sealer {
-    /// By a secret that was drawn at random.
-    #[must_use]
-    pub fn new(secret: [u64; 2]) -> Self {
-        Sealer { secret }
-    }
-
-    /// The seal of an offer for a rank of this user.
-    #[must_use]
-    pub fn seal(&self, user: u32, handle: GroupHandle, key: [u64; 2]) -> u64 {
-        let mut hasher = SipHasher13::new_with_keys(self.secret[0], self.secret[1]);
-        hasher.write_u32(user);
-        hasher.write_u32(handle.0);
-        hasher.write_u64(key[0]);
-        hasher.write_u64(key[1]);
-        hasher.finish()
-    }
+    /// Drawn for this offer: its name among service processes.
+    pub id: OfferId,
 }
 
 /// Why offers do not make a group.
@@ -126,22 +100,6 @@ pub enum OfferError {
     NotOurs {
         /// The rank given.
         rank: u32,
-    },
-    /// An offer of this service process for another user.
-    #[error("the offer of rank {rank} was not made for a rank of user {user}; a group has ranks of one user on a host")]
-    Foreign {
-        /// Whose.
-        rank: u32,
-        /// The caller's user.
-        user: u32,
-    },
-    /// The offer says that a service process is reached where it is not.
-    #[error("the offer of rank {rank} gives an address for {sp} that is not its own; pass offers on byte by byte")]
-    Address {
-        /// Whose.
-        rank: u32,
-        /// The service process.
-        sp: SpId,
     },
     /// Two service processes of different jobs.
     #[error("rank {rank} belongs to job {found}, this rank to job {ours}; start all daemons with the same --job")]
@@ -200,7 +158,7 @@ impl Offer {
             .u64(self.key[1])
             .u64(self.digest)
             .u64(self.host.0)
-            .u64(self.seal)
+            .u64(self.id.0)
             .u32(self.sends_from.map_or(0, u32::from))
             .u64(self.link_rate);
         w.u16(self.address.len() as u16).bytes(&self.address);
@@ -210,20 +168,6 @@ impl Offer {
         let sum = checksum(&bytes);
         Writer::new(&mut bytes).u64(sum);
         bytes.try_into().expect("the longest address and name fit")
-    }
-
-    /// What a service process that seals offers can say of the offer of `rank` which a rank of `user` names: it is not
-    /// another user's, and `belongs` knows whether an address is that of a service process.
-    pub(crate) fn check(
-        &self,
-        (own, sealer): (SpId, &Sealer),
-        (rank, user): (u32, u32),
-        belongs: impl FnOnce(SpId, &[u8]) -> bool,
-    ) -> Result<(), OfferError> {
-        if self.sp == own && self.seal != sealer.seal(user, self.handle, self.key) {
-            return Err(OfferError::Foreign { rank, user });
-        }
-        if belongs(self.sp, &self.address) { Ok(()) } else { Err(OfferError::Address { rank, sp: self.sp }) }
     }
 
     /// Reads one offer of exactly [`OFFER_BYTES`] bytes; `rank` is for the error.
@@ -247,7 +191,7 @@ impl Offer {
     fn fields(r: &mut Reader<'_>) -> Result<Offer, DecodeError> {
         let handle = GroupHandle(r.u32()?);
         let (sp, job, key) = (SpId(r.u64()?), r.u64()?, [r.u64()?, r.u64()?]);
-        let (digest, host, seal) = (r.u64()?, HostId(r.u64()?), r.u64()?);
+        let (digest, host, id) = (r.u64()?, HostId(r.u64()?), OfferId(r.u64()?));
         let sends_from = Some(Ipv4Addr::from(r.u32()?)).filter(|address| !address.is_unspecified());
         let link_rate = r.u64()?;
         let mut address = |most| match usize::from(r.u16()?) {
@@ -256,24 +200,19 @@ impl Offer {
         };
         let (address, engine) = (address(MAX_ADDRESS)?, address(MAX_OFI_ADDRESS)?);
         let seat = Seat::decode(r)?;
-        Ok(Offer { sp, host, job, handle, key, digest, address, engine, sends_from, link_rate, seat, seal })
+        Ok(Offer { sp, host, job, handle, key, digest, address, engine, sends_from, link_rate, seat, id })
     }
 }
 
-/// Checks that the offers of all ranks fit together, and returns the group that they make and where its ranks run.
-/// `check` tells what else is wrong with the offer of a rank. The handle is that of rank 0's offer, the key is drawn
-/// from all offers: whoever puts an offer of his own in the place of another has another group.
+/// Checks that the offers of all ranks fit together, and returns the group that they make and where its ranks run. The
+/// handle is that of rank 0's offer; the key follows from all offers, so that other offers make another group.
 ///
 /// # Errors
 /// See [`OfferError`]. Every member that is given the same offers fails alike.
-pub(crate) fn group_spec(
-    parsed: &[Offer],
-    check: impl Fn(u32, &Offer) -> Result<(), OfferError>,
-) -> Result<(GroupSpec, Vec<Seat>), OfferError> {
+pub(crate) fn group_spec(parsed: &[Offer]) -> Result<(GroupSpec, Vec<Seat>), OfferError> {
     let first = &parsed[0];
     let mut known = std::collections::HashMap::new();
     for (r, offer) in (0..).zip(parsed) {
-        check(r, offer)?;
         if offer.job != first.job {
             return Err(OfferError::Job { rank: r, found: offer.job, ours: first.job });
         }
@@ -294,9 +233,9 @@ pub(crate) fn group_spec(
     // One copy of each address, however many ranks a service process serves.
     let member = |offer: &Offer| {
         let Offer { address, engine, .. } = known[&offer.sp];
-        let (address, engine, offer_id) = (Arc::clone(address), Arc::clone(engine), OfferId(offer.seal));
+        let (address, engine) = (Arc::clone(address), Arc::clone(engine));
         let (sends_from, link_rate) = (offer.sends_from, offer.link_rate);
-        Member { sp: offer.sp, host: offer.host, address, sends_from, link_rate, engine, offer: offer_id }
+        Member { sp: offer.sp, host: offer.host, address, sends_from, link_rate, engine, offer: offer.id }
     };
     let members = parsed.iter().map(member).collect();
     let spec = GroupSpec { handle: first.handle, key: common_key(parsed), job: first.job, members };
@@ -350,7 +289,7 @@ mod tests {
             sends_from: Some(Ipv4Addr::new(10, 0, 0, sp as u8)),
             link_rate: sp * 1_000_000_000,
             seat: Seat { node: "h\u{f6}st".into(), place: Place { socket: Some(sp as u32), core: None } },
-            seal: 7,
+            id: OfferId(7),
         }
     }
 
@@ -359,17 +298,16 @@ mod tests {
         ranks: u32,
         rank: u32,
         ours: impl FnOnce(&Offer) -> bool,
-        check: impl Fn(u32, &Offer) -> Result<(), OfferError>,
     ) -> Result<(GroupSpec, Vec<Seat>), OfferError> {
         let mut gathering = Gathering::new(bytes.len(), ranks, rank)?;
         gathering.check_own(&bytes[rank as usize * OFFER_BYTES..][..OFFER_BYTES], ours)?;
         bytes.chunks(2 * OFFER_BYTES).try_for_each(|some| gathering.push(some))?;
         assert_eq!(gathering.missing(), 0);
-        super::group_spec(gathering.offers(), check)
+        super::group_spec(gathering.offers())
     }
 
     fn spec_of(bytes: &[u8], ranks: u32, rank: u32, ours: bool) -> Result<GroupSpec, OfferError> {
-        group_spec(bytes, ranks, rank, |_| ours, |_, _| Ok(())).map(|(spec, _)| spec)
+        group_spec(bytes, ranks, rank, |_| ours).map(|(spec, _)| spec)
     }
 
     fn blob(offers: &[Offer]) -> Vec<u8> {
@@ -379,7 +317,7 @@ mod tests {
     #[test]
     fn the_lowest_rank_names_the_group() {
         let all = [offer(5), offer(6), offer(5)];
-        let (spec, seats) = group_spec(&blob(&all), 3, 1, |o| o.sp == SpId(6), |_, _| Ok(())).expect("they fit");
+        let (spec, seats) = group_spec(&blob(&all), 3, 1, |o| o.sp == SpId(6)).expect("they fit");
         assert_eq!(seats.iter().map(Seat::to_string).collect::<Vec<_>>()[1], "h\u{f6}st, socket 6, any core");
         assert_eq!((spec.handle, spec.job), (GroupHandle(105), 3));
         assert_eq!(spec.members.iter().map(|m| m.sp.0).collect::<Vec<_>>(), [5, 6, 5]);
@@ -424,21 +362,6 @@ mod tests {
             other[rank].key[1] += 1;
             assert_ne!(fingerprint(&other), fingerprint(&all), "the offer of rank {rank} is another's");
         }
-    }
-
-    #[test]
-    fn offers_for_another_user_are_refused() {
-        let sealer = Sealer::new([1, 2]);
-        let sealed = |sp, user| {
-            let offer = offer(sp);
-            Offer { seal: sealer.seal(user, offer.handle, offer.key), ..offer }
-        };
-        let group = |user: u32| {
-            let check = |rank, o: &Offer| o.check((SpId(1), &sealer), (rank, user), |_, _| true);
-            group_spec(&blob(&[sealed(1, 1000), sealed(2, 7)]), 2, 1, |_| true, check)
-        };
-        assert!(group(1000).is_ok(), "what others made is theirs to check");
-        assert_eq!(group(1001).expect_err("stolen"), OfferError::Foreign { rank: 0, user: 1001 });
     }
 
     #[test]

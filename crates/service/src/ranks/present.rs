@@ -2,29 +2,11 @@
 //!
 //! Looks only: never changes a rank, never speaks to one.
 
-use outboard_proto::Account;
-
 use super::{Attached, Ranks};
-use crate::ranks::quotas::{Both, Held};
 use crate::telemetry::statistics::{Present, Seated};
 use crate::topology::Topology;
 
 impl Ranks {
-    /// What the ranks of a job hold, and those of its user.
-    pub(crate) fn held_by(&self, job: Account) -> Both<Held> {
-        let mut held = Both::<Held>::default();
-        for rank in self.attached().filter(|rank| rank.job.user == job.user) {
-            let own = Some(&mut held.job).filter(|_| rank.job == job);
-            for held in own.into_iter().chain([&mut held.user]) {
-                let ranges = rank.memory.ranges();
-                held.groups += rank.groups.len() as u64;
-                held.ranges += ranges.counts().0 as u64;
-                held.bytes = held.bytes.saturating_add(ranges.bytes());
-            }
-        }
-        held
-    }
-
     /// What is reported of the ranks.
     pub(crate) fn present(&self, topology: &Topology) -> Present {
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);

@@ -7,10 +7,9 @@ use outboard_call::{CallKind, Footprint};
 use outboard_proto::{CallId, InstanceId, PostedCall};
 use outboard_shm::entry::Entry;
 
-use super::submission::{Admitted, Refusal};
+use super::submission::Admitted;
 use super::{Attached, Connection, ConnectionId, InFlight, Membership, Ranks, Stage};
 use crate::conductor::engine::Engine;
-use crate::ranks::quotas::Quotas;
 use crate::telemetry::trace::Trace;
 
 /// Submissions taken from one rank per turn, so that one rank does not starve the others.
@@ -21,7 +20,7 @@ const SUBMISSIONS_OF_ALL: usize = 256;
 impl Ranks {
     /// Takes what ranks have submitted, and looks whether they are reached as before; returns whether there was
     /// anything.
-    pub(crate) fn take_submissions(&mut self, engine: &mut Engine, quotas: &Quotas, trace: Option<&mut Trace>) -> bool {
+    pub(crate) fn take_submissions(&mut self, engine: &mut Engine, trace: Option<&mut Trace>) -> bool {
         let mut taken = Vec::new();
         // Behind whoever came last the last time, so that all have their turn however many there are.
         let last = std::mem::take(&mut self.taken_last);
@@ -39,7 +38,7 @@ impl Ranks {
         if taken.len() < SUBMISSIONS_OF_ALL {
             self.taken_last = 0;
         }
-        self.submit_all(&taken, engine, quotas, trace);
+        self.submit_all(&taken, engine, trace);
         !taken.is_empty()
     }
 
@@ -49,40 +48,25 @@ impl Ranks {
         id: ConnectionId,
         most: usize,
         engine: &mut Engine,
-        quotas: &Quotas,
         trace: Option<&mut Trace>,
     ) -> usize {
         let mut taken = Vec::new();
         let refused = self.rank(id).map_or(0, |rank| rank.take(most, |entry| taken.push((id, entry))));
         self.refused += refused;
-        self.submit_all(&taken, engine, quotas, trace);
+        self.submit_all(&taken, engine, trace);
         taken.len() + refused as usize
     }
 
-    fn submit_all(
-        &mut self,
-        taken: &[(ConnectionId, Entry)],
-        engine: &mut Engine,
-        quotas: &Quotas,
-        mut trace: Option<&mut Trace>,
-    ) {
+    fn submit_all(&mut self, taken: &[(ConnectionId, Entry)], engine: &mut Engine, mut trace: Option<&mut Trace>) {
         self.submissions += taken.len() as u64;
         for (id, entry) in taken {
-            self.submit((*id, entry), engine, quotas, trace.as_deref_mut());
+            self.submit((*id, entry), engine, trace.as_deref_mut());
         }
     }
 
-    fn submit(
-        &mut self,
-        (id, entry): (ConnectionId, &Entry),
-        engine: &mut Engine,
-        quotas: &Quotas,
-        trace: Option<&mut Trace>,
-    ) {
+    fn submit(&mut self, (id, entry): (ConnectionId, &Entry), engine: &mut Engine, trace: Option<&mut Trace>) {
         self.next_call += 1;
         let call_id = CallId(self.next_call);
-        let Some(job) = self.rank(id).map(|rank| rank.job) else { return };
-        let in_flight = self.requests.of(job);
         let Some(rank) = self.rank(id) else { return };
         let slot = entry.slot;
         if rank.busy.contains_key(&slot) {
@@ -90,7 +74,7 @@ impl Ranks {
             self.refused += 1;
             return;
         }
-        match quotas.request(in_flight).map_err(Refusal::from).and_then(|()| rank.admit(entry, engine)) {
+        match rank.admit(entry, engine) {
             Ok(Admitted { group, rank: me, footprint, deadline, buffers }) => {
                 let Footprint { signature, blocks, .. } = footprint;
                 let (in_place, blocks) = (entry.call.in_place, blocks.map(Arc::new));
@@ -108,10 +92,8 @@ impl Ranks {
                     place: (group, me),
                     kind: signature.kind,
                     bytes: buffers.received_bytes(),
-                    job,
                 };
                 self.calls.insert(call_id, in_flight);
-                self.requests.begin(job);
                 if let Some(trace) = trace {
                     trace.called(call_id, (group, instance, me), signature);
                 }
@@ -126,9 +108,7 @@ impl Ranks {
                 // The others wait for a call that will not come: they learn that this rank is out. It counts a
                 // collective that is refused, and so calls none again that would be the next.
                 let counted = !matches!(entry.call.kind, CallKind::Tagged(_));
-                let is_out = |membership: &&mut Membership| {
-                    matches!(membership.stage, Stage::Made { .. }) && (counted || matches!(refusal, Refusal::Quota(_)))
-                };
+                let is_out = |membership: &&mut Membership| counted && matches!(membership.stage, Stage::Made { .. });
                 let out = rank.groups.get_mut(&entry.group).filter(is_out);
                 out.into_iter().for_each(|membership| membership.end(engine));
                 self.refused += 1;
@@ -158,9 +138,7 @@ impl Attached {
 #[cfg(test)]
 mod tests {
     use outboard_call::{Call, Rank, Signature};
-    use outboard_proto::{
-        Account, CollectiveError, Config, Event, GroupHandle, GroupSpec, HostId, Member, OfferId, SpId,
-    };
+    use outboard_proto::{CollectiveError, Config, Event, GroupHandle, GroupSpec, HostId, Member, OfferId, SpId};
     use outboard_shm::attach::Channel;
     use outboard_shm::control::{RankSide, ServiceSide};
     use outboard_shm::memory::TieredMemory;
@@ -170,7 +148,6 @@ mod tests {
     use super::*;
     use crate::memory::Buffers;
     use crate::ranks::attach::Process;
-    use crate::settings::tests::parse;
 
     /// A rank that has no group: whatever it submits is refused.
     fn attach(ranks: &mut Ranks, id: ConnectionId) -> RankSide {
@@ -183,9 +160,9 @@ mod tests {
         std::fs::remove_file(&path).expect("ours");
         let side = ServiceSide::create().expect("memory");
         let [region, doorbell] = side.descriptors().map(|fd| fd.try_clone_to_owned().expect("a descriptor"));
-        let memory = TieredMemory::unreached(None);
-        let process = Process { user: 1, seen: None, pid: 1, pidfd: None, memory, seat: None };
-        let rank = Attached::new(channel, process, 1, side, None);
+        let memory = TieredMemory::default();
+        let process = Process { seen: None, pid: 1, pidfd: None, memory, seat: None };
+        let rank = Attached::new(channel, process, side, None);
         ranks.connections.insert(id, Connection::Attached(Box::new(rank)));
         RankSide::attach(region, doorbell).expect("a control region")
     }
@@ -194,14 +171,13 @@ mod tests {
     #[test]
     fn those_of_one_rank_are_taken_alone() {
         let (mut ranks, mut engine) = (Ranks::default(), Engine::new(SpId(1), Config::default(), 1, 0));
-        let quotas = Quotas::new(&parse(&["outboardd"]).0);
         let sides = [1, 2].map(|id| attach(&mut ranks, id));
         let call = Call::new(CallKind::Barrier);
         let post = |side: &RankSide| {
             (0..100).for_each(|slot| side.post(&Entry { group: 1, instance: 1, slot, call }).expect("room"));
         };
         sides.iter().for_each(post);
-        let mut take = |most| ranks.take_submissions_of(2, most, &mut engine, &quotas, None);
+        let mut take = |most| ranks.take_submissions_of(2, most, &mut engine, None);
         assert_eq!([take(64), take(64), take(64)], [64, 36, 0]);
         let left: Vec<usize> = [1, 2].map(|id| ranks.rank(id).map_or(0, |rank| rank.failures.len())).into();
         assert_eq!((left, ranks.submissions), (vec![0, 100], 100));
@@ -211,7 +187,7 @@ mod tests {
     #[test]
     fn a_collective_that_is_refused_takes_its_rank_out_of_the_group() {
         let (mut ranks, mut engine) = (Ranks::default(), Engine::new(SpId(1), Config::default(), 1, 0));
-        let (quotas, side) = (Quotas::new(&parse(&["outboardd"]).0), attach(&mut ranks, 3));
+        let side = attach(&mut ranks, 3);
         let member = |offer| Member {
             sp: SpId(1),
             host: HostId(1),
@@ -223,7 +199,7 @@ mod tests {
         };
         let handle = GroupHandle(7);
         let spec = GroupSpec { handle, key: [3, 4], job: 1, members: [1, 2].map(member).into() };
-        [0, 1].into_iter().for_each(|rank| engine.create_group(&spec, Rank(rank), Account::default()));
+        [0, 1].into_iter().for_each(|rank| engine.create_group(&spec, Rank(rank)));
         let stage = Stage::Made { recordings: [].into(), in_flight: 0 };
         ranks.join(3, Membership { handle, rank: Rank(0), ranks: 2, deadline: None, stage }, Vec::new());
         let waits = PostedCall {
@@ -236,34 +212,15 @@ mod tests {
             blocks: None,
             deadline: None,
         };
-        engine.call(waits, Buffers::new(Arc::new(TieredMemory::unreached(None)), (0, 0), (0, 0)));
+        engine.call(waits, Buffers::new(Arc::new(TieredMemory::default()), (0, 0), (0, 0)));
         let call = Call { table: 0x1000, ..Call::new(CallKind::Alltoallv) };
         side.post(&Entry { group: 1, instance: 1, slot: 5, call }).expect("room");
-        ranks.take_submissions_of(3, 1, &mut engine, &quotas, None);
+        ranks.take_submissions_of(3, 1, &mut engine, None);
         assert_eq!(side.result(5), Some(Status::Memory));
         let ended = std::iter::from_fn(|| engine.poll_event()).find_map(|event| match event {
             Event::Completed { call, result } => Some((call, result)),
             _ => None,
         });
         assert_eq!(ended, Some((CallId(100), Err(CollectiveError::RankLost(Rank(0))))));
-    }
-
-    /// Whoever is out of a group because of a quota holds nothing there that no quota counts.
-    #[test]
-    fn what_was_recorded_goes_with_a_call_beyond_the_quota() {
-        let (mut ranks, mut engine) = (Ranks::default(), Engine::new(SpId(1), Config::default(), 1, 0));
-        let quotas = Quotas::new(&parse(&["outboardd", "--job-requests", "1"]).0);
-        let side = attach(&mut ranks, 1);
-        let recordings = [(1, Arc::default())].into();
-        let stage = Stage::Made { recordings, in_flight: 0 };
-        let membership = Membership { handle: GroupHandle(7), rank: Rank(0), ranks: 1, deadline: None, stage };
-        ranks.join(1, membership, Vec::new());
-        let mut held_after = |slot| {
-            let call = Call::new(CallKind::Barrier);
-            side.post(&Entry { group: 1, instance: 1, slot, call }).expect("room");
-            ranks.take_submissions_of(1, 1, &mut engine, &quotas, None);
-            ranks.made(1, 1).map(|(.., recordings)| recordings.len())
-        };
-        assert_eq!([held_after(0), held_after(1)], [Some(1), Some(0)]);
     }
 }

@@ -15,7 +15,6 @@ use outboard_shm::status::Status;
 use super::{Attached, Membership, Stage};
 use crate::conductor::engine::Engine;
 use crate::memory::Buffers;
-use crate::ranks::quotas::QuotaError;
 
 /// A submission that a rank may not make.
 #[derive(Debug, thiserror::Error)]
@@ -42,9 +41,6 @@ pub enum Refusal {
     /// The call itself.
     #[error(transparent)]
     Call(#[from] CallError),
-    /// One too many.
-    #[error(transparent)]
-    Quota(#[from] QuotaError),
     /// Not known, or not any more.
     #[error("recording {0} of the group is not one of this rank's; call a recording between its end and its freeing")]
     Recording(u32),
@@ -55,7 +51,6 @@ impl Refusal {
     #[must_use]
     pub fn status(&self) -> Status {
         match self {
-            Refusal::Quota(_) => Status::Resource,
             Refusal::Table { .. } => Status::Memory,
             Refusal::Group(_) | Refusal::Instance { .. } | Refusal::Call(_) | Refusal::Recording(_) => Status::Argument,
         }

@@ -47,14 +47,6 @@ fn sp_5_fast_links_carry_more_at_once() {
 }
 
 #[test]
-fn modes_are_octal() {
-    assert_eq!((octal("600"), octal("0660")), (Ok(0o600), Ok(0o660)));
-    for wrong in ["", "8", "1777", "-1", "rw"] {
-        assert!(octal(wrong).is_err(), "{wrong} is accepted");
-    }
-}
-
-#[test]
 fn impossible_settings_are_refused_by_name() {
     let refused = |words: &[&str]| parse(words).0.resolve().expect_err("unusable").to_string();
     assert!(refused(&["outboardd", "--algorithm", "multicast"]).contains("--interface"));

@@ -129,8 +129,6 @@ pub struct TieredMemory {
     ranges: MemfdRanges,
     cross: Option<Marked>,
     descriptor: Option<MemoryDescriptor>,
-    /// Where nothing is reached by a descriptor: what tells of the end of the address space.
-    unreached: Option<MemoryDescriptor>,
     proof: Option<Proof>,
     /// In use for memory that is not registered, as [`Tier::code`].
     tier: AtomicU32,
@@ -159,11 +157,6 @@ impl TieredMemory {
             (None, _) => Tier::Staging,
         };
         TieredMemory { cross, descriptor, proof: Some(proof), tier: AtomicU32::new(tier.code()), ..Self::default() }
-    }
-
-    /// Memory of which only what is registered is reached: no access can meet a page fault of the rank.
-    pub fn unreached(descriptor: Option<MemoryDescriptor>) -> Self {
-        TieredMemory { unreached: descriptor, ..Self::default() }
     }
 
     /// The same memory with room for other numbers of memfd ranges; none is registered.
@@ -225,8 +218,7 @@ impl TieredMemory {
 
     /// Looks whether the address space is there, as far as the descriptor shows it. Touches no memory of the rank.
     pub fn look(&self) {
-        let descriptor = self.descriptor.as_ref().or(self.unreached.as_ref());
-        if descriptor.is_some_and(MemoryDescriptor::is_of_nobody) {
+        if self.descriptor.as_ref().is_some_and(MemoryDescriptor::is_of_nobody) {
             self.note_gone();
         }
     }
@@ -350,7 +342,6 @@ impl Default for TieredMemory {
             ranges: MemfdRanges::default(),
             cross: None,
             descriptor: None,
-            unreached: None,
             proof: None,
             tier: AtomicU32::new(Tier::Staging.code()),
             gone: AtomicU32::new(0),
@@ -527,10 +518,10 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let file = std::fs::File::options().read(true).write(true).open(format!("/proc/{}/mem", child.id())).unwrap();
         let descriptor = MemoryDescriptor::attach(std::os::fd::OwnedFd::from(file), child.id() as i32).unwrap();
-        let memory = TieredMemory::unreached(Some(descriptor));
+        let memory = TieredMemory { descriptor: Some(descriptor), ..TieredMemory::default() };
         memory.look();
         assert!(!memory.is_gone() && memory.tier() == Tier::Staging);
-        assert!(matches!(memory.read(4096, &mut [0]), Err(AccessError::Unreachable { .. })));
+        assert!(matches!(memory.read(4096, &mut [0]), Err(AccessError::Withdrawn { .. })));
         child.kill().unwrap();
         child.wait().unwrap();
         memory.look();

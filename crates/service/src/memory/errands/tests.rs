@@ -41,7 +41,7 @@ impl Host {
             let pair = |buffer: &[u8]| (buffer.as_ptr() as u64, buffer.len() as u64);
             // A number that is another's by now.
             let pid = if strangers.contains(&number) { rustix::process::getppid().expect("it has one") } else { pid };
-            let runner = Runner { id: number, user: 1, pid, errands: service.errands() };
+            let runner = Runner { id: number, pid, errands: service.errands() };
             let buffers = Buffers::new(Arc::new(reached), pair(&input), pair(&output));
             memory.insert(CallId(number), buffers.of(Some(Arc::new(runner))));
             let side = RankSide::attach(region, doorbell).expect("its layout");
