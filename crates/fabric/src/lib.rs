@@ -36,7 +36,7 @@ pub use probe::{Check, probe};
 pub use refusals::Refusals;
 pub use secured::{Identity, SharedKey};
 pub use tcp::{Tcp, TcpSettings};
-pub use ucx::{Ucx, UcxError, UcxSettings, UcxTransport, rdma_device, ucx_version};
+pub use ucx::{Ucx, UcxError, UcxSettings, UcxTransport, rdma_device, rdma_is_asked_for, ucx_version};
 
 use outboard_shm::memory::Residents;
 use std::fmt;

@@ -7,7 +7,7 @@ use crate::multicast::{
     IP_UDP_HEADERS, Interface, MulticastReceiver, MulticastSender, MulticastSettings, Reach, ReceiveBatch, Wake,
     channel_address,
 };
-use crate::{Identity, Limits, PeerId, SharedKey, Tcp, TcpSettings, Ucx, UcxSettings, rdma_device, ucx_version};
+use crate::{Identity, Limits, SharedKey, Tcp, TcpSettings, rdma_device, rdma_is_asked_for, ucx_version};
 
 /// One finding.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -92,20 +92,18 @@ fn mlx5_devices() -> Vec<String> {
 fn unicast(interface: &Interface) -> Check {
     let what = "unicast";
     let limits = Limits::default();
-    if let Some(device) = rdma_device(interface.name()) {
-        let settings = UcxSettings { devices: Some(device.clone()), limits, ..UcxSettings::default() };
-        return match Ucx::new(PeerId(0), &settings) {
-            Ok(_) => Check::good(what, format!("ucx: {} has the RDMA device {device}", interface.name())),
-            Err(error) => Check::bad(what, format!("{device}: {error}"), "mend UCX, or give outboardd --fabric tcp"),
-        };
-    }
-    let listening = interface.address().and_then(|at| {
+    let listening = interface.address().map_err(|error| error.to_string()).and_then(|at| {
         let (identity, cluster) = (Identity::generate(), SharedKey::default());
-        Tcp::new(TcpSettings { at, identity, cluster, encrypt: false, siblings: false, limits }).map(|_| at)
+        Tcp::new(TcpSettings { at, identity, cluster, encrypt: false, siblings: false, limits })
+            .map(|_| at)
+            .map_err(|error| error.to_string())
     });
     match listening {
-        Ok(at) => Check::good(what, format!("tcp at {at}: {} has no RDMA device", interface.name())),
-        Err(error) => Check::bad(what, error.to_string(), "name a network device that is up and has an IPv4 address"),
+        Ok(at) => match rdma_device(interface.name()) {
+            Some(device) => Check::good(what, rdma_is_asked_for(&device)),
+            None => Check::good(what, format!("tcp at {at}: {} has no RDMA device", interface.name())),
+        },
+        Err(error) => Check::bad(what, error, "name a network device that is up and has an IPv4 address"),
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 use outboard_fabric::multicast::{Interface, InterfaceError, MulticastSettings};
 use outboard_fabric::ofi::OfiError;
 use outboard_fabric::{
-    Fabric, Identity, Limits, LoopbackHub, Tcp, TcpSettings, Ucx, UcxError, UcxSettings, rdma_device,
+    Fabric, Identity, Limits, LoopbackHub, Tcp, TcpSettings, Ucx, UcxError, UcxSettings, rdma_device, rdma_is_asked_for,
 };
 use outboard_proto::SpId;
 use rustix::fs::Mode;
@@ -171,7 +171,7 @@ fn offload(settings: &Settings) -> Result<Option<Offload>, StartError> {
         return Ok(None);
     }
     let at = match &settings.interface {
-        Some(name) => Interface::named(name)?.address().map_err(kernel("find the interface's IPv4 address"))?,
+        Some(name) => Interface::named(name)?.address()?,
         None => Ipv4Addr::LOCALHOST,
     };
     Ok(Some(Offload::open(&settings.ofi_provider, at)?))
@@ -191,7 +191,12 @@ fn fabric(settings: &Settings) -> Result<Box<dyn Fabric>, StartError> {
             Box::new(endpoint.map_err(kernel("make the loopback fabric"))?)
         }
         FabricChoice::Tcp => {
-            let at = Interface::named(interface()?)?.address().map_err(kernel("find the interface's IPv4 address"))?;
+            if settings.fabric.is_none()
+                && let Some(device) = rdma_device(interface()?)
+            {
+                tracing::info!("{}", rdma_is_asked_for(&device));
+            }
+            let at = Interface::named(interface()?)?.address()?;
             let cluster = settings.read_cluster_key()?;
             let encrypt = settings.encrypt;
             let tcp = Tcp::new(TcpSettings { at, identity, cluster, encrypt, siblings: true, limits });

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, ValueEnum};
+use outboard_fabric::SharedKey;
 use outboard_fabric::multicast::{DEFAULT_PORT, IP_UDP_HEADERS, Interface, InterfaceError};
-use outboard_fabric::{SharedKey, rdma_device};
 use outboard_plan::selection::{Tuning, TuningError};
 use outboard_proto::Config;
 use outboard_proto::wire::DATAGRAM_HEADER_BYTES;
@@ -125,12 +125,12 @@ pub struct Settings {
     /// Network interface towards the other hosts; none means a single host
     #[arg(long, env = "OUTBOARD_INTERFACE")]
     pub interface: Option<String>,
-    /// What carries unicast; by default loopback without an interface, ucx where it has an RDMA device and neither
-    /// --cluster-key nor --encrypt is given, else tcp
+    /// What carries unicast; by default loopback without an interface, else tcp. `ucx` uses the RDMA device of the
+    /// interface and authenticates nobody
     #[arg(long, env = "OUTBOARD_FABRIC", value_enum)]
     pub fabric: Option<FabricChoice>,
-    /// Key file, the same for all daemons of the cluster and readable by its owner alone; who lacks it takes no part.
-    /// Unicast goes by TCP then, since RDMA authenticates nobody
+    /// Key file, the same for all daemons of the cluster and readable by its owner alone: a daemon without it takes no
+    /// part
     #[arg(long, env = "OUTBOARD_CLUSTER_KEY")]
     pub cluster_key: Option<PathBuf>,
     /// Encrypt all that goes to other service processes: by TCP, and without multicast; all daemons of a cluster do, or
@@ -329,11 +329,8 @@ impl Settings {
     /// What carries unicast.
     #[must_use]
     pub fn fabric(&self) -> FabricChoice {
-        self.fabric.unwrap_or_else(|| match &self.interface {
-            None => FabricChoice::Loopback,
-            Some(interface) if self.needs_tcp().is_none() && rdma_device(interface).is_some() => FabricChoice::Ucx,
-            Some(_) => FabricChoice::Tcp,
-        })
+        let default = if self.interface.is_some() { FabricChoice::Tcp } else { FabricChoice::Loopback };
+        self.fabric.unwrap_or(default)
     }
 
     /// The option that only TCP can keep to.

@@ -24,6 +24,9 @@ pub enum InterfaceError {
         /// What the kernel says.
         source: io::Error,
     },
+    /// The interface carries no IPv4.
+    #[error("interface {0} has no IPv4 address; give it one (`ip address add ADDRESS/BITS dev {0}`) or name another")]
+    NoIpv4(String),
     /// The kernel does not tell.
     #[error("cannot ask for network interfaces: {0}")]
     Kernel(#[from] io::Error),
@@ -61,9 +64,16 @@ impl Interface {
         usize::try_from(mtu).map_err(io::Error::other)
     }
 
-    /// Its first IPv4 address; an error where it has none.
-    pub fn address(&self) -> io::Result<Ipv4Addr> {
-        let answer = self.ask(libc::SIOCGIFADDR)?;
+    /// The first IPv4 address of the interface.
+    ///
+    /// # Errors
+    /// The interface has none, or is gone.
+    pub fn address(&self) -> Result<Ipv4Addr, InterfaceError> {
+        let answer = self.ask(libc::SIOCGIFADDR).map_err(|error| match error.raw_os_error() {
+            Some(libc::EADDRNOTAVAIL) => InterfaceError::NoIpv4(self.name.clone()),
+            Some(libc::ENODEV) => InterfaceError::Unknown { name: self.name.clone(), source: error },
+            _ => InterfaceError::Kernel(error),
+        })?;
         // SAFETY: the kernel has written this member, as an address of IPv4, for which the socket asks.
         let address = unsafe { *(&raw const answer.ifr_ifru.ifru_addr).cast::<libc::sockaddr_in>() };
         Ok(Ipv4Addr::from(address.sin_addr.s_addr.to_ne_bytes()))

@@ -34,7 +34,7 @@ use crate::{
 };
 use stream::{PREFIX, Place, Prefix, Streams};
 use wiring::Wiring;
-pub use wiring::{UcxError, UcxSettings, UcxTransport, rdma_device, ucx_version};
+pub use wiring::{UcxError, UcxSettings, UcxTransport, rdma_device, rdma_is_asked_for, ucx_version};
 
 /// Active message id of all our messages.
 const MESSAGE_ID: u32 = 0;

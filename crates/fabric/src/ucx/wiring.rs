@@ -79,6 +79,12 @@ pub(super) struct Wiring {
     event_fd: c_int,
 }
 
+/// Why an RDMA device is left alone.
+#[must_use]
+pub fn rdma_is_asked_for(device: &str) -> String {
+    format!("tcp; the RDMA device {device} is used with --fabric ucx, which authenticates nobody and is untried")
+}
+
 /// The RDMA device behind a network interface, as UCX names it (`mlx5_0:1`).
 #[must_use]
 pub fn rdma_device(interface: &str) -> Option<String> {

@@ -6,9 +6,11 @@ use crate::support::cluster::{Cluster, Layout, Test};
 use crate::support::exchanges::LANDING;
 use crate::support::refusable::Calls;
 use crate::support::{DAEMON, Daemon, Rank, all_say, kill_the_last, let_go};
+use outboard::Context;
 use outboard_lab::{Loss, LossOf};
 
 pub(crate) const TESTS: &[Test] = &[
+    ("a_host_whose_address_is_gone_or_changed_names_it", a_host_whose_address_is_gone_or_changed_names_it),
     ("multicast_moves_each_block_once", multicast_moves_each_block_once),
     ("ring_gathers_without_multicast", ring_gathers_without_multicast),
     ("encrypted_hosts_use_no_multicast", encrypted_hosts_use_no_multicast),
@@ -492,4 +494,28 @@ fn a_killed_sibling_is_named_and_others_are_unharmed() {
     let sibling = cluster.daemons.swap_remove(0);
     let rest = Cluster { daemons: vec![sibling], siblings: 1, lab: cluster.lab };
     rest.ranks("in-flight", 2).into_iter().for_each(Rank::finish);
+}
+
+/// Other hosts would dial an address where the service process is no more.
+fn a_host_whose_address_is_gone_or_changed_names_it() {
+    let cluster = Cluster::start(1, None, &[]);
+    let context = Context::attach(Some(&cluster.daemons[0].socket())).expect("it answers");
+    context.offer().expect("the address is there");
+    let ip = |words: &[&str]| {
+        let mut ip = cluster.lab.command("h1", "ip").expect("the host is up");
+        assert!(ip.args(words).status().expect("iproute2").success());
+    };
+    let refused = || context.offer().expect_err("the address is another").to_string();
+    ip(&["address", "flush", "dev", "eth0"]);
+    let said = refused();
+    assert!(said.contains("interface eth0 has no IPv4 address") && said.contains("restart"), "{said}");
+    let mut late = cluster.lab.command("h1", Path::new(DAEMON)).expect("the host is up");
+    let socket = cluster.daemons[0].socket().with_file_name("late");
+    let late = late.args(["--interface", "eth0", "--socket"]).arg(&socket).output().expect("it starts");
+    let said = String::from_utf8_lossy(&late.stderr).into_owned();
+    assert!(!late.status.success() && said.contains("interface eth0 has no IPv4 address"), "{said}");
+    assert!(!socket.exists());
+    ip(&["address", "add", "10.99.0.1/24", "dev", "eth0"]);
+    let said = refused();
+    assert!(said.contains("now 10.99.0.1") && said.contains("restart"), "{said}");
 }

@@ -8,7 +8,7 @@ use outboard_fabric::{Identity, SharedKey};
 
 use crate::support::conformance::{self, Moment, Service};
 use crate::support::refusable::Calls;
-use crate::support::{Daemon, Rank, SCENARIO, again, all_say, let_go, ranks, ranks_by};
+use crate::support::{Daemon, Rank, SCENARIO, again, all_say, let_go, ranks};
 
 /// An address where nobody listens.
 fn free_address() -> String {

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use outboard_fabric::multicast::Interface;
 use outboard_proto::{GroupHandle, HostId, OfferId, Refusal, SpId};
 use outboard_shm::attach::{Channel, ChannelError, Foreign, Hello, Received, Reply, Request, Welcome};
 use outboard_shm::control::{LAYOUT_VERSION, ServiceSide};
@@ -263,7 +264,24 @@ impl Desk<'_> {
         Ok((side, welcome, process))
     }
 
+    /// Others would look for this host where it is no more.
+    fn check_address(&self) -> Result<(), Refused> {
+        let (Some(before), Some(name)) = (self.host.sends_from, &self.host.settings.interface) else { return Ok(()) };
+        let now = Interface::named(name).and_then(|interface| interface.address());
+        let text = match now {
+            Ok(now) if now == before => return Ok(()),
+            Ok(now) => {
+                format!("interface {name} had the address {before} when this service process started, now {now}")
+            }
+            Err(error) => {
+                format!("interface {name} had the address {before} when this service process started: {error}")
+            }
+        };
+        refuse(Status::NoService, format!("{text}; restart the service process"))
+    }
+
     fn offer(&mut self, id: ConnectionId) -> Result<Reply, Refused> {
+        self.check_address()?;
         let drawn: [u64; 4] = random().map_err(|errno| kernel("draw random numbers", errno))?;
         let (handle, key) = (GroupHandle(drawn[0] as u32), [drawn[1], drawn[2]]);
         let host = self.host;
