@@ -1,7 +1,6 @@
 //! What the environment asks for.
 
 use std::ffi::CStr;
-use std::num::NonZeroU64;
 use std::str::FromStr;
 
 use outboard_units::{Size, UnitError};
@@ -12,18 +11,6 @@ const HEAP: &CStr = c"OUTBOARD_HEAP";
 const BYTES: &CStr = c"OUTBOARD_HEAP_BYTES";
 /// Less would serve next to nothing.
 const LEAST: u64 = 1 << 20;
-
-/// What launchers call the number of ranks on this host, the most certain first.
-const LOCAL_RANKS: [&CStr; 5] = [
-    c"OUTBOARD_LOCAL_SIZE",
-    c"LOCAL_WORLD_SIZE",
-    c"OMPI_COMM_WORLD_LOCAL_SIZE",
-    c"MPI_LOCALNRANKS",
-    c"SLURM_STEP_TASKS_PER_NODE",
-];
-/// What the ranks of a host may have together, unless it has more memory: half of what a service process maps of a job
-/// by default, since the arena rounds up.
-const TOGETHER: u64 = 512 << 30;
 
 /// Why a setting is none.
 #[derive(Debug, thiserror::Error)]
@@ -56,21 +43,13 @@ pub(crate) fn wanted() -> Result<Option<usize>, SettingError> {
     }
     let size = match variable(BYTES) {
         Some(text) => Size::from_str(&text)?,
-        None => Size(share()),
+        None => Size(memory().max(LEAST)),
     };
     let bytes = usize::try_from(size.0).ok().filter(|bytes| *bytes <= isize::MAX as usize / 4);
     match bytes {
         Some(bytes) if size.0 >= LEAST => Ok(Some(bytes)),
         _ => Err(SettingError::Range(size)),
     }
-}
-
-/// This machine's memory, or this rank's part of what all ranks may have, so that a service process can map them all.
-fn share() -> u64 {
-    // Slurm says `2(x3),1` for two on each of three hosts and one on the last.
-    let number = |name: &&CStr| variable(name)?.split(['(', ',']).next()?.trim().parse::<NonZeroU64>().ok();
-    let (memory, ranks) = (memory(), LOCAL_RANKS.iter().find_map(number).unwrap_or(NonZeroU64::MIN));
-    memory.min(memory.max(TOGETHER) / ranks).max(LEAST)
 }
 
 /// Memory of this machine. A cgroup may allow less; then a touch beyond it ends as that of plain memory does.

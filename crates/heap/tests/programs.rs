@@ -196,37 +196,6 @@ fn bad_settings_are_named_once() {
     }
 }
 
-/// However many there are, their heaps are no more than a service process maps.
-#[test]
-fn ranks_of_a_host_share_its_memory() {
-    let names = [
-        "OUTBOARD_LOCAL_SIZE",
-        "LOCAL_WORLD_SIZE",
-        "OMPI_COMM_WORLD_LOCAL_SIZE",
-        "MPI_LOCALNRANKS",
-        "SLURM_STEP_TASKS_PER_NODE",
-    ];
-    let program = compiled("gcc", "heap.c", "bytes");
-    let bytes = |settings: &[(&str, &str)]| -> u64 {
-        let mut command = on_heap(Command::new(&program));
-        for name in names {
-            command.env_remove(name);
-        }
-        text(&run(command.arg("bytes").envs(settings.iter().copied())).stdout).trim().parse().expect("bytes")
-    };
-    let (alone, most) = (bytes(&[]), 1 << 40);
-    for name in names {
-        let one = bytes(&[(name, "4096")]);
-        assert!(one < alone && one * 4096 <= (2 * alone).max(most), "{name}: {one} of {alone}");
-        assert_eq!(bytes(&[(name, "4096(x2),1")]), one, "{name}");
-        for other in ["", "0", "many", "1"] {
-            assert_eq!(bytes(&[(name, other)]), alone, "{name}={other}");
-        }
-    }
-    let asked = ("OUTBOARD_HEAP_BYTES", "64M");
-    assert_eq!(bytes(&[asked, (names[0], "4096")]), bytes(&[asked]));
-}
-
 /// Under limits that a range would break there is none; a bound that is reached leaves the rest to libc.
 #[test]
 fn limits_leave_plain_memory() {
