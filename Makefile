@@ -116,7 +116,9 @@ soak: build loom miri
 	$(OUTBOARD) sim mixed --seeds 20000
 	$(OUTBOARD) chaos --minutes $(CHAOS_MINUTES)
 	$(OUTBOARD) sim allgather --ranks 64 --loss 0.05 --seeds 200
-	$(CARGO) test -p outboard-nic -p outboard-sim --release --lib --test suite -- --ignored
+	$(CARGO) test -p outboard-nic -p outboard-proto -p outboard-sim --release --lib --test suite -- --ignored
+	$(CARGO) test -p outboard-lab --release --test lab -- --ignored
+	bindings/mpi/tests/run.sh --cost
 	$(MAKE) deps PACKAGES="python3-pytest python3-hypothesis lammps lammps-examples"
 	$(CARGO) test -p outboard-heap --release --test programs -- --ignored
 	$(CARGO) test -p outboardd --release --test daemon -- soak --ignored --test-threads 1

@@ -13,15 +13,17 @@
  *   choices mapped N        rank 0 prints how many of N blocks of 160 KiB malloc maps by themselves
  *   choices connections N   rank 0 prints how many TCP sockets each rank has after N allreduces
  *
- * CHOICES_PAUSE_US=N is what the program computes between two calls. CHOICES_RANKS_PER_HOST=N makes the MPI library say
- * that so many ranks are on each host, CHOICES_NATIVE_US=N makes its allgathers slow: both stand in for functions of
- * the MPI library by their PMPI_ names. Every result is checked; exits 1 when one was wrong.
+ * The clock of the MPI library is this program's, so a busy machine changes no choice: it goes on by CHOICES_PAUSE_US=N
+ * between two calls, by CHOICES_NATIVE_US=N (100) in an allgather of the MPI library, and by OUTBOARD_FAKE_DELAY_US in
+ * an offloaded call. CHOICES_RANKS_PER_HOST=N makes the MPI library say that so many ranks are on each host. Functions
+ * here stand in for those of the MPI library by their PMPI_ names. Every result is checked; exits 1 when one was wrong.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <malloc.h>
 #include <locale.h>
 #include <mpi.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,11 +41,25 @@ static long setting(const char *name)
     return value == NULL ? 0 : atol(value);
 }
 
-static void pass(long microseconds)
+static atomic_long clock_us;
+
+/* Called by the fake liboutboard, too. */
+void choices_pass(long microseconds)
 {
-    struct timespec time = {microseconds / 1000000, microseconds % 1000000 * 1000};
-    if (microseconds > 0)
-        nanosleep(&time, NULL);
+    atomic_fetch_add(&clock_us, microseconds);
+}
+
+double PMPI_Wtime(void)
+{
+    return (double)atomic_load(&clock_us) * 1e-6;
+}
+
+/* Lets other ranks go first, and is late by the clock, too. */
+static void linger(long microseconds)
+{
+    struct timespec time = {0, microseconds * 1000};
+    nanosleep(&time, NULL);
+    choices_pass(microseconds);
 }
 
 int PMPI_Get_processor_name(char *name, int *length)
@@ -64,7 +80,8 @@ int PMPI_Allgather(const void *from, int count, MPI_Datatype type, void *to, int
 {
     static int (*next)(const void *, int, MPI_Datatype, void *, int, MPI_Datatype, MPI_Comm);
     *(void **)&next = dlsym(RTLD_NEXT, "PMPI_Allgather");
-    pass(setting("CHOICES_NATIVE_US"));
+    long takes = setting("CHOICES_NATIVE_US");
+    choices_pass(takes > 0 ? takes : 100);
     return next(from, count, type, to, counts, types, comm);
 }
 
@@ -91,7 +108,7 @@ static void blocking(int calls)
 {
     for (int call = 0; call < calls; call++) {
         gather(MPI_COMM_WORLD, 1024, 1, call);
-        pass(setting("CHOICES_PAUSE_US"));
+        choices_pass(setting("CHOICES_PAUSE_US"));
     }
 }
 
@@ -109,7 +126,7 @@ static void nonblocking(int calls)
     for (int call = 0; call < calls; call++) {
         gather(MPI_COMM_WORLD, 1024, 0, call);
         MPI_Barrier(MPI_COMM_WORLD);
-        pass(setting("CHOICES_PAUSE_US"));
+        choices_pass(setting("CHOICES_PAUSE_US"));
     }
 }
 
@@ -136,7 +153,7 @@ static void mixed(int calls)
     for (int call = 0; call < calls; call++) {
         common = common * 1103515245u + 12345u; /* the same on all ranks */
         if (rand_r(&seed) % 4 == 0)
-            pass(rand_r(&seed) % 1500);
+            linger(rand_r(&seed) % 1500);
         gather(comms[common >> 16 & 3 ? 0 : 1 + (common >> 18 & 1)], 1 << (common >> 20 & 7), common >> 24 & 1, call);
         if (common >> 25 & 1)
             MPI_Barrier(MPI_COMM_WORLD);
@@ -165,7 +182,7 @@ static void reductions(int calls)
     for (int call = 0; call < calls; call++) {
         sent[0] = rank + call;
         MPI_Allreduce(sent, received, 1024, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
-        pass(setting("CHOICES_PAUSE_US"));
+        choices_pass(setting("CHOICES_PAUSE_US"));
         bad += received[0] != ranks * (ranks - 1) / 2 + ranks * call;
     }
 }

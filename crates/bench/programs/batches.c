@@ -4,10 +4,9 @@
  * by byte.
  *
  * A batch is so many calls, the same buffers each time, roots at rank 0. All ranks begin it behind a barrier, when the
- * token buckets of the links are full again; a rank's time of a call is its time of the batch less that of the same
- * computations alone, on all ranks, just before, divided by the calls: what the progress of a call takes from the
- * computation is the call's. How many calls make a batch the harness says, or leaves it to this program, which then
- * takes as many as last BATCH_NS, but CALLS_MAX at most.
+ * token buckets of the links are full again. Just before, all ranks make the computations of the batch alone; the
+ * harness takes their time off the time of the batch. How many calls make a batch the harness says, or leaves it to
+ * this program, which then takes as many as last BATCH_NS without computations, but CALLS_MAX at most.
  *
  * First batches without calls: what a phase takes by itself. Then a phase for each size. Rank 0 talks to the harness:
  * "begin" and "end" around each phase, then the samples as JSON.
@@ -36,7 +35,7 @@ enum { BYTES, CALLS, COMPUTE_NS };
 struct sample {
     double start_ns;
     double end_ns;
-    double cost_ns; /* from start to end less what the computations alone took just before */
+    double alone_ns; /* of the computations alone, just before */
     double cpu_s; /* processor time of all threads from start to end */
     double wrong; /* 1 when a byte of the last result was wrong */
 };
@@ -122,7 +121,7 @@ static struct sample run_batch(const struct options *options, const struct buffe
     return (struct sample){
         .start_ns = (double)start,
         .end_ns = (double)end,
-        .cost_ns = (double)(end - start - alone_ns),
+        .alone_ns = (double)alone_ns,
         .cpu_s = (double)(cpu_end - cpu) / 1e9,
         .wrong = batch->calls > 0 && call_wrong(&call, buffers),
     };
@@ -139,7 +138,8 @@ static double slowest_ns(const struct sample *all, int batches, int batch)
     double slowest = 0;
     for (uint32_t rank = 0; rank < transport_ranks(); rank++) {
         const struct sample *sample = &all[rank * (size_t)batches + (size_t)batch];
-        slowest = sample->cost_ns > slowest ? sample->cost_ns : slowest;
+        const double took_ns = sample->end_ns - sample->start_ns;
+        slowest = took_ns > slowest ? took_ns : slowest;
     }
     return slowest;
 }
@@ -197,17 +197,21 @@ static void report(const struct options *options, const struct batch *batch, con
     double cpu_s = 0;
     double wrong = 0;
     const int batches = options->common.repetitions;
+    const size_t samples = transport_ranks() * (size_t)batches;
     FILE *row = row_begin(&text, &length);
-    fprintf(row, "{\"bytes_per_rank\":%zu,\"calls\":%d,\"slowest_ms\":[", batch->bytes, batch->calls);
-    for (int at = 0; at < batches; at++) {
-        fprintf(row, "%s%.9f", at > 0 ? "," : "", slowest_ns(all, batches, at) / batch->calls / 1e6);
+    for (int at = 0; at < batches; at++)
         wrong += call_synchronises(options->what) ? ended_early(all, batches, at) : 0;
-    }
-    for (size_t at = 0; at < transport_ranks() * (size_t)batches; at++) {
+    for (size_t at = 0; at < samples; at++) {
         cpu_s += all[at].cpu_s;
         wrong += all[at].wrong;
     }
-    fprintf(row, "],\"cpu_s\":%.9f,\"wrong\":%.0f}", cpu_s, wrong);
+    fprintf(row, "{\"bytes_per_rank\":%zu,\"calls\":%d,", batch->bytes, batch->calls);
+    write_numbers(row, "start_ns", &all->start_ns, samples, SAMPLE_DOUBLES);
+    fputc(',', row);
+    write_numbers(row, "end_ns", &all->end_ns, samples, SAMPLE_DOUBLES);
+    fputc(',', row);
+    write_numbers(row, "alone_ns", &all->alone_ns, samples, SAMPLE_DOUBLES);
+    fprintf(row, ",\"cpu_s\":%.9f,\"wrong\":%.0f}", cpu_s, wrong);
     row_send(row, &text);
 }
 

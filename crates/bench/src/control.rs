@@ -248,10 +248,15 @@ mod tests {
             let directory = tempfile::tempdir().unwrap();
             let socket = ControlSocket::listen(directory.path(), "control").unwrap();
             let mut running = running(script, directory.path());
+            let began = Instant::now();
+            while script.contains("busy") && running.ranks[0].output_end() != "busy" {
+                assert!(began.elapsed() < LONG, "the shell says nothing");
+                std::thread::yield_now();
+            }
             socket.accept(&mut Watch::new("mpich", &mut running, limit)).unwrap_err()
         };
         let error_text = |script| error(script, LONG).to_string();
-        let late = error("echo busy; exec sleep 1000", Duration::from_millis(300));
+        let late = error("echo busy; exec sleep 1000", Duration::from_millis(10));
         let is_told = |system: &str, output: &str| system == "mpich" && output.contains("busy");
         assert!(matches!(&late, BenchError::TimedOut { system, output, .. } if is_told(system, output)), "{late}");
         let failed = error_text("echo no such fabric >&2; exit 7");

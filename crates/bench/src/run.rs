@@ -285,3 +285,65 @@ fn offloaded_calls(options: &BenchOptions, launches: &[Launch], services: Option
     let beyond = services?.completed as f64 - barriers as f64;
     Some(beyond / f64::from(options.setup.ranks() * options.setup.all_repetitions()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Collective, LateBy, Lateness, Peer};
+    use serde_json::json;
+
+    fn phase(slowest_ms: [f64; 2]) -> serde_json::Value {
+        json!({
+            "slowest_ms": slowest_ms, "late_call_ms": [20.0, 21.0], "late_own_ms": [3.0, 5.0],
+            "late_others_ms": [24.0, 19.0], "post_us": [1.0, 2.0], "ending_us": [3.0, 5.0], "loops_ms": [11.0, 13.0],
+            "cpu_s": 0.5, "wrong": 0,
+        })
+    }
+
+    /// The row of one launch with two repetitions.
+    fn made_up(comm_core: bool) -> Row {
+        let mut setup = Setup::new("2x1gbit".parse().unwrap(), 2);
+        setup.comm_core = comm_core;
+        let mut options = BenchOptions::new(setup, Collective::Allgather, vec![1 << 20]);
+        options.late = Some(Lateness { rank: 1, by: LateBy::PureTimes(2), silent: false });
+        let lateness = json!({ "by_ms": 20.0, "copy_ms": [0.25, 0.75], "punctual": phase([8.0, 8.0]) });
+        let read = |value| serde_json::from_value(value).unwrap();
+        let sample = SizeSamples {
+            lateness: Some(serde_json::from_value(lateness).unwrap()),
+            pure: read(phase([22.0, 26.0])),
+            overall: read(phase([28.0, 32.0])),
+            paired_alone_ms: vec![24.0, 24.0],
+            wire_bytes: 200,
+            services: None,
+            alone_ms: vec![17.0, 19.0],
+        };
+        let launch = Launch {
+            library: "a library".into(),
+            service_processes: 0,
+            barrier: read(phase([0.25, 0.25])),
+            barrier_services: None,
+            idle_cpu_s: None,
+            sizes: Vec::new(),
+        };
+        let system = InstalledPeer::new(Peer::Debian, Path::new("/nowhere"));
+        row(&options, &system, &[launch], 1 << 20, &[&sample])
+    }
+
+    #[test]
+    fn ranks_that_share_a_core_compute_one_after_another() {
+        let (shared, apart) = (made_up(true).overlap, made_up(false).overlap);
+        assert_eq!((shared.compute_ms, shared.overall_ms, shared.percent), (12.0, 30.0, 25.0));
+        assert_eq!((apart.compute_ms, apart.overall_ms, apart.percent), (18.0, 30.0, 50.0));
+        assert_eq!((apart.paired_alone_ms, apart.paired_ratio), (24.0, 1.25));
+    }
+
+    #[test]
+    fn the_others_times_are_told_from_the_start_and_from_the_late_call_on() {
+        let row = made_up(false);
+        assert_eq!((row.cost.time_ms.median, row.cost.host_cpu_s, row.cost.wire_bytes), (24.0, 0.25, 100.0));
+        let late = row.late.expect("a late rank");
+        assert_eq!((late.rank, late.ms, late.own_ms, late.copy_ms), (1, 20.0, 4.0, 0.5));
+        // 4 ms after the call in one repetition, 2 ms before it in the other.
+        assert_eq!((late.others_ms, late.others_after_call_ms, late.punctual_ms), (21.5, 1.0, 21.5));
+    }
+}

@@ -29,7 +29,8 @@ pub(crate) struct Sample<L> {
 /// A row as the program sends it.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Told<L> {
-    /// The slowest rank of each repetition.
+    /// The slowest rank of each repetition. Where a program sends the times of all ranks the harness finds it.
+    #[serde(default)]
     pub(crate) slowest_ms: Vec<f64>,
     /// Processor time of all ranks in all repetitions.
     pub(crate) cpu_s: f64,

@@ -15,6 +15,7 @@
  *   OUTBOARD_FAKE_LOG        where a process appends what it leaves behind when it detaches
  */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -202,10 +203,37 @@ static void deliver_combined(outboard_group *group, outboard_request *request)
     free(next);
 }
 
+static long delay_us(void)
+{
+    return setting("OUTBOARD_FAKE_DELAY_US", 500);
+}
+
+/* Where the program has a clock of its own (choices.c) no time passes but by that, and in the rank's own calls alone.
+ * Both with the lock held. */
+static void (*programs_clock(void))(long)
+{
+    static void (*pass)(long);
+    static bool known;
+    if (!known)
+        *(void **)&pass = dlsym(RTLD_DEFAULT, "choices_pass");
+    known = true;
+    return pass;
+}
+
+static void pass_once(outboard_request *request)
+{
+    if (programs_clock() != NULL && !request->passed)
+        programs_clock()(delay_us());
+    request->passed = true;
+}
+
 static void *carry_out(void *argument)
 {
     outboard_group *group = argument;
-    struct timespec delay = {0, setting("OUTBOARD_FAKE_DELAY_US", 500) * 1000};
+    struct timespec delay = {0, delay_us() * 1000};
+    pthread_mutex_lock(&lock);
+    bool sleeps = programs_clock() == NULL;
+    pthread_mutex_unlock(&lock);
     for (uint64_t instance = 1;; instance++) {
         pthread_mutex_lock(&lock);
         while (group->queue == NULL && !group->closing)
@@ -215,7 +243,8 @@ static void *carry_out(void *argument)
         if (request == NULL)
             return NULL;
         await_all(group, group->segment->contributed, instance);
-        nanosleep(&delay, NULL);
+        if (sleeps)
+            nanosleep(&delay, NULL);
         (request->blocks != NULL ? deliver_blocks : deliver_combined)(group, request);
         count(group, &group->segment->finished[group->rank]);
         await_all(group, group->segment->finished, instance);
@@ -341,6 +370,8 @@ int outboard_test(outboard_request *request, int *done)
 {
     pthread_mutex_lock(&lock);
     *done = request->done;
+    if (request->done)
+        pass_once(request);
     int outcome = outcome_of(request);
     pthread_mutex_unlock(&lock);
     return outcome;

@@ -27,7 +27,7 @@ struct outboard_request {
     struct combined combined;
     uint64_t *blocks;      /* of an alltoall: bytes by rank, then offsets by rank, of what arrives; else NULL */
     int outcome;
-    bool done, freed;
+    bool done, freed, passed;
     outboard_request *next;
 };
 

@@ -48,6 +48,10 @@ pub struct BatchRow {
     pub bytes_per_rank: u64,
     /// Calls in a row, from one common beginning to the next.
     pub batch_calls: u32,
+    /// What each rank computes between post and wait of a call: median, taken off the time of the call. 0 where calls
+    /// block.
+    #[serde(default)]
+    pub compute_ms: f64,
     /// Of a call, of a ping-pong half of one; repetitions are as many. The spread is that of the batches.
     #[serde(flatten)]
     pub cost: Cost,
@@ -76,6 +80,7 @@ fn row(options: &BenchOptions, subject: Subject, bytes_per_rank: u64, found: &Fo
         subject,
         bytes_per_rank,
         batch_calls,
+        compute_ms: found.spread(|line| &line.alone_ns).times(1e-6 / f64::from(batch_calls)).median,
         cost: Cost { time_ms: cost.time_ms.times(1.0 / f64::from(in_turn)), ..cost },
         round_medians_ms: found.told().map(of_round).collect(),
         offloaded_calls: found
@@ -96,6 +101,7 @@ pub(crate) mod tests {
             subject: subject(system),
             bytes_per_rank,
             batch_calls: 10,
+            compute_ms: 0.0,
             cost: Cost { time_ms, ..cost(1.0) },
             round_medians_ms: vec![us / 1e3],
             offloaded_calls: None,

@@ -30,9 +30,10 @@ fn main() -> ExitCode {
             Ok(())
         })
     };
-    let trials =
-        programs::TESTS.iter().chain(network::TESTS).chain(life::TESTS).chain(dpu::TESTS).copied().map(test).collect();
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    let tests = programs::TESTS.iter().chain(network::TESTS).chain(life::TESTS).chain(dpu::TESTS).copied().map(test);
+    // `make soak` runs them.
+    let soak = network::SOAK.iter().chain(dpu::SOAK).copied().map(test).map(|trial| trial.with_ignored_flag(true));
+    libtest_mimic::run(&Arguments::from_args(), tests.chain(soak).collect()).exit_code()
 }
 
 fn start(shape: &str) -> Lab {

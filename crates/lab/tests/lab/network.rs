@@ -10,14 +10,18 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("counters_count_wire_bytes", counters_count_wire_bytes),
     ("an_idle_lab_is_silent", an_idle_lab_is_silent),
     ("multicast_reaches_members_alone", multicast_reaches_members_alone),
-    ("links_keep_their_rate", links_keep_their_rate),
     ("multicast_loss_is_random_for_each_receiver", multicast_loss_is_random_for_each_receiver),
     ("loss_of_all_takes_unicast", loss_of_all_takes_unicast),
     ("lossy_labs_send_packet_by_packet", lossy_labs_send_packet_by_packet),
     ("links_have_the_mtu_asked_for", links_have_the_mtu_asked_for),
     ("hosts_segment_as_adapters_do", hosts_segment_as_adapters_do),
     ("a_lab_of_sixteen_counts_every_port", a_lab_of_sixteen_counts_every_port),
+    ("a_link_is_not_faster_than_its_rate", a_link_is_not_faster_than_its_rate),
 ];
+
+/// Tests that compare measured times.
+pub(crate) const SOAK: &[(&str, fn())] =
+    &[("a_link_of_a_quarter_of_the_rate_takes_four_times_as_long", a_quarter_of_the_rate_takes_four_times_as_long)];
 
 const GROUP: &str = "239.77.1.1";
 /// Ethernet, IPv4 and UDP headers.
@@ -155,14 +159,30 @@ fn multicast_reaches_members_alone() {
     assert!((wire..wire + noise).contains(&passed[0].tx.bytes), "sent once: {:?}", passed[0]);
 }
 
-fn links_keep_their_rate() {
-    let milliseconds = |shape| {
-        let lab = start(shape);
-        let receiver = Receiver::start(&lab, 2, "-");
-        send(&lab, &lab.address(2).to_string(), &Stream { count: 1024, size: 1400, burst: 16 }, &[2]);
-        receiver.finish().milliseconds
-    };
-    let (slow, fast) = (milliseconds("2x10mbit"), milliseconds("2x40mbit"));
+/// A stream whose time tells the rate of a link.
+pub(crate) const RATED: Stream = Stream { count: 1024, size: 1400, burst: 16 };
+/// Milliseconds that it takes at least at 10 Mbit/s: a half, as bursts may pass at once, and the first datagram may be
+/// read late.
+pub(crate) const LEAST_AT_10_MBIT: u64 = 1024 * 1400 * 8 / 10_000 / 2;
+
+fn rated(shape: &str) -> u64 {
+    let lab = start(shape);
+    let receiver = Receiver::start(&lab, 2, "-");
+    send(&lab, &lab.address(2).to_string(), &RATED, &[2]);
+    receiver.finish().milliseconds
+}
+
+/// A busy machine makes a stream slower, never faster.
+fn a_link_is_not_faster_than_its_rate() {
+    let took = rated("2x10mbit");
+    assert!(took > LEAST_AT_10_MBIT, "{took} ms");
+}
+
+fn a_quarter_of_the_rate_takes_four_times_as_long() {
+    assert_quarter(rated("2x10mbit"), rated("2x40mbit"));
+}
+
+pub(crate) fn assert_quarter(slow: u64, fast: u64) {
     let ratio = slow as f64 / fast as f64;
     assert!((3.0..5.0).contains(&ratio), "{slow} ms and {fast} ms");
 }

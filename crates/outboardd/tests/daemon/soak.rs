@@ -2,6 +2,8 @@
 //! and in bad, many groups at once, many jobs at once. The short versions run with all tests, the long ones by `make
 //! soak`.
 
+use std::time::{Duration, Instant};
+
 use outboard::{Context, Contribution, Group, Request};
 
 use crate::support::scenarios::LIMIT;
@@ -90,6 +92,20 @@ fn attachments_that_come_and_go_leave_nothing() {
 #[ignore = "takes minutes: run by make soak"]
 fn soak_100_000_attachments_that_come_and_go_leave_nothing() {
     cycles(100_000);
+}
+
+#[test]
+#[ignore = "sets measured times against each other: run by make soak"]
+fn soak_an_idle_daemon_takes_a_thousandth_of_a_processor() {
+    let daemon = Daemon::start(&["--poll", "auto"]);
+    let mut ranks = ranks("attached", &daemon, 4);
+    all_say(&mut ranks, "ready");
+    let (before, start) = (daemon.cpu_seconds(), Instant::now());
+    // The time over which idleness is measured, nothing is waited for.
+    std::thread::sleep(Duration::from_secs(3));
+    let share = (daemon.cpu_seconds() - before) / start.elapsed().as_secs_f64();
+    assert!(share < 0.001, "an idle daemon takes {share} of a processor");
+    let_go(ranks);
 }
 
 /// So many groups exist at once, with a call in flight in each.

@@ -24,11 +24,12 @@ use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use outboard::rendezvous::{TOKEN, Token};
 use outboard::{Context, Group};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 /// Names the scenario to a rank; see [`scenarios`].
 pub(crate) const SCENARIO: &str = "OUTBOARD_TEST_SCENARIO";
@@ -185,9 +186,11 @@ impl Daemon {
         kill_process(Pid::from_child(&self.child), Signal::TERM).expect("it lives");
     }
 
-    /// Whether it has ended.
-    pub(crate) fn has_ended(&mut self) -> bool {
-        self.child.try_wait().expect("it was ours").is_some()
+    /// Whether it ends within `limit`.
+    pub(crate) fn ends_within(&self, limit: Duration) -> bool {
+        let process = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty()).expect("it was ours");
+        let limit = Timespec::try_from(limit).expect("short");
+        poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&limit)).expect("poll") > 0
     }
 
     /// Waits for its end.
