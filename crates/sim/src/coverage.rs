@@ -66,11 +66,8 @@ kinds! {
         Restarted = "service process restarted",
         Misconfigured = "host misconfigured",
         Disputed = "ranks disagreed",
-        /// By a member of the group whose machine does what others want; the same of all below.
-        FrameDropped = "hostile: frame dropped",
-        FrameDoubled = "hostile: frame doubled",
+        /// By a member of the group, or a stranger, that sends what a script says; so are all below.
         FrameOverwritten = "hostile: frame overwritten",
-        MessageReplaced = "hostile: message replaced",
         MessageForged = "hostile: message forged",
         FrameForged = "hostile: frame forged",
         FrameTruncated = "hostile: any bytes as frame",
