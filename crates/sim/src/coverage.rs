@@ -121,7 +121,7 @@ const MESSAGES: [(u8, &str); 23] = [
     (52, "done"),
 ];
 const STEPS: [&str; 5] = ["known", "stood in", "entered", "ready", "ended"];
-const VERDICTS: [&str; 15] = [
+const VERDICTS: [&str; 16] = [
     "rank lost",
     "peer lost",
     "mismatch",
@@ -137,6 +137,7 @@ const VERDICTS: [&str; 15] = [
     "deadline",
     "invalid",
     "engine",
+    "stalled",
 ];
 
 /// What has been reached, how often.
@@ -215,6 +216,7 @@ impl Coverage {
             CollectiveError::Staging { .. } => VERDICTS[11],
             CollectiveError::Deadline(_) => VERDICTS[12],
             CollectiveError::Engine(_) => VERDICTS[14],
+            CollectiveError::Stalled { .. } => VERDICTS[15],
         };
         *self.verdicts.entry(name).or_insert(0) += 1;
     }

@@ -290,8 +290,7 @@ impl Group {
             GroupMessage::Waits { newest, oldest, .. } => self.handle_waits(node, from, newest, oldest),
             GroupMessage::Fails { after, cause, .. } => self.handle_fails(node, after, cause),
             GroupMessage::Abort { error, .. } => {
-                self.tell_the_lost(node, &error);
-                self.break_up(node, error, false);
+                self.handle_abort(node, error);
                 true
             }
             GroupMessage::Instance { instance, body } => {

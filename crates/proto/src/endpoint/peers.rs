@@ -2,13 +2,14 @@
 //!
 //! A peer that owes an acknowledgement for too long is lost, with all groups that it is in: what was lost with a
 //! silence stays lost. So is one that is heard and takes nothing of what is sent to it, after a longer time, by the
-//! same rules; an event says so. The link stays for groups that were just asked for; otherwise it is lost, too. When
-//! packets flow again a new link begins, which the first new group makes; an end that has not noticed the silence
-//! learns of it by the new number. Which groups go on `groups/anew.rs` says. Neighbours in the ring of a group are
-//! watched: when they are silent, they are sent something to acknowledge. Nobody has to know by whom it is watched. A
-//! peer that was never heard may not know of the group yet: it may be silent, until it is asked for the group by the
-//! offers of its ranks, with our address. The last peers without a group are remembered (`past.rs`); a forgotten one
-//! gets a new link.
+//! same rules; an event says so. A peer that is heard and acknowledges nothing new may be silent a second longer: the
+//! end of a one-way cut that hears nothing reports first. The link stays for groups that were just asked for; otherwise
+//! it is lost, too. When packets flow again a new link begins, which the first new group makes; an end that has not
+//! noticed the silence learns of it by the new number. Which groups go on `groups/anew.rs` says. Neighbours in the ring
+//! of a group are watched: when they are silent, they are sent something to acknowledge. Nobody has to know by whom it
+//! is watched. A peer that was never heard may not know of the group yet: it may be silent, until it is asked for the
+//! group by the offers of its ranks, with our address. The last peers without a group are remembered (`past.rs`); a
+//! forgotten one gets a new link.
 //!
 //! Invariant: what is asked of all peers together ([`Standing`]) is kept as each of them changes, so that no event
 //! costs more the more of them there are.

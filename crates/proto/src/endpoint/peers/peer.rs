@@ -14,6 +14,12 @@ use crate::wire::FrameHeader;
 /// behind much else, and be sent again and again.
 const DEAFNESS: u32 = 4;
 
+/// A peer that was heard for so long without a new acknowledgement may not hear us.
+const DEAF_FROM: Duration = Duration::from_millis(100);
+/// How much longer such a peer may be silent. The end of a one-way cut that hears nothing reports the other end first,
+/// so that all ranks that can hear of both name that one.
+const DEAF_SILENCE: Duration = Duration::from_secs(1);
+
 /// Another service process.
 #[derive(Debug)]
 pub(in crate::endpoint) struct Peer {
@@ -89,7 +95,8 @@ impl Peer {
 
     /// When it has owed an acknowledgement for too long.
     fn overdue_at(&self) -> Option<Instant> {
-        (self.link.backlog() > 0 && self.address.is_some()).then(|| self.link.last_owed() + self.dead_after)
+        let grace = if self.deaf_for < DEAF_FROM { Duration::ZERO } else { DEAF_SILENCE };
+        (self.link.backlog() > 0 && self.address.is_some()).then(|| self.link.last_owed() + self.dead_after + grace)
     }
 
     /// Takes a frame of it. The silence before counts to its deafness as far as it may last: we may have been stopped.
