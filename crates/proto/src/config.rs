@@ -56,7 +56,7 @@ pub struct Config {
     pub tables_quota: u64,
     /// Service processes that groups may be with.
     pub peers: usize,
-    /// Service processes without a group that are remembered: so many of the past, and as many strangers.
+    /// Service processes without a group that are remembered.
     pub past_peers: usize,
     /// Silence after which a neighbour is asked for a sign of life.
     pub heartbeat: Duration,

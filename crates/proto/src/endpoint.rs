@@ -34,6 +34,7 @@ mod offers;
 mod past;
 mod peers;
 mod sizes;
+mod stall;
 mod tagged;
 mod turns;
 mod uplink;
@@ -42,6 +43,7 @@ use early::Early;
 use groups::{FailedGroup, Group};
 use offers::{Offers, Withdrawn};
 use peers::{Loss, Peers};
+use stall::Stall;
 use turns::{Load, Turns};
 use uplink::Uplink;
 
@@ -90,6 +92,7 @@ struct Node {
     tagged_groups: usize,
     /// Groups that all local ranks may have left.
     left: Vec<GroupHandle>,
+    stall: Option<Stall>,
 }
 
 impl Node {
@@ -141,6 +144,7 @@ impl Endpoint {
                 messages: 0,
                 tagged_groups: 0,
                 left: Vec::new(),
+                stall: None,
                 config,
             },
         }
@@ -186,21 +190,21 @@ impl Endpoint {
     /// A local rank will not ask for a group by this offer any more, because it is gone or is refused, if it has not
     /// done so before: whoever makes the group hears of it.
     pub fn handle_offer_withdrawn(&mut self, now: Instant, offer: OfferId, refused: Option<Refusal>) {
-        self.node.out.now = now;
+        self.advance(now);
         self.withdraw_offer(offer, refused.map_or(Withdrawn::Gone, Withdrawn::Refused));
         self.settle();
     }
 
     /// The driver refuses a local rank this group: all members are told why.
     pub fn handle_refusal(&mut self, now: Instant, spec: &GroupSpec, rank: Rank, why: Refusal) {
-        self.node.out.now = now;
+        self.advance(now);
         self.refuse_group(spec, rank, why);
         self.settle();
     }
 
     /// A local rank asks for a group. Answered by [`Event::GroupReady`] for every local rank that asks.
     pub fn handle_create_group(&mut self, now: Instant, spec: &GroupSpec, rank: Rank) {
-        self.node.out.now = now;
+        self.advance(now);
         self.create_group(spec, rank);
         self.settle();
     }
@@ -208,7 +212,7 @@ impl Endpoint {
     /// A local rank leaves a group in order (it has no call in flight there) or because its process died. Its calls in
     /// flight end with an error on all ranks that need it; `Completed` is still reported for each of them.
     pub fn handle_leave(&mut self, now: Instant, group: GroupHandle, rank: Rank) {
-        self.node.out.now = now;
+        self.advance(now);
         self.leave_group(group, rank);
         self.settle();
     }
@@ -237,7 +241,7 @@ impl Endpoint {
 
     /// A local rank calls a collective, a recorded group or a message. Answered by exactly one [`Event::Completed`].
     pub fn handle_call(&mut self, now: Instant, call: PostedCall) {
-        self.node.out.now = now;
+        self.advance(now);
         self.route_call(call);
         self.settle();
     }
@@ -252,7 +256,7 @@ impl Endpoint {
 
     /// A frame has arrived: `header` without payload, and how many payload bytes came with it.
     pub fn handle_frame(&mut self, now: Instant, from: SpId, header: &[u8], payload_len: u32) {
-        self.node.out.now = now;
+        self.advance(now);
         let (frame, body) = match FrameHeader::decode(header, payload_len) {
             Ok(decoded) => decoded,
             Err(_) => return self.node.out.violation(Some(from), "a malformed frame"),
@@ -314,14 +318,14 @@ impl Endpoint {
 
     /// Datagrams have arrived. Allocates nothing per datagram.
     pub fn handle_datagrams(&mut self, now: Instant, batch: &[ReceivedDatagram<'_>]) {
-        self.node.out.now = now;
+        self.advance(now);
         self.route_datagrams(batch);
         self.settle();
     }
 
     /// The memory of a multicast batch has been read.
     pub fn handle_multicast_done(&mut self, now: Instant, token: u64) {
-        self.node.out.now = now;
+        self.advance(now);
         let b = self.batches.remove(&token).expect("the driver hands back tokens that it was given");
         let group = self.groups.get_mut(&b.group);
         let sent = group.and_then(|g| g.handle_sent(&mut self.node, b));
@@ -336,21 +340,21 @@ impl Endpoint {
         (group, instance, call): (GroupHandle, InstanceId, CallId),
         carried_out: bool,
     ) {
-        self.node.out.now = now;
+        self.advance(now);
         self.route_offloaded((group, instance, call), carried_out);
         self.settle();
     }
 
     /// The buffers of a call cannot be accessed.
     pub fn handle_memory_fault(&mut self, now: Instant, call: CallId) {
-        self.node.out.now = now;
+        self.advance(now);
         self.route_fault(call, CollectiveError::Memory);
         self.settle();
     }
 
     /// The driver has no memory for [`Order::Stage`]: the calls of this group alone fail, on all ranks.
     pub fn handle_no_memory(&mut self, now: Instant, group: GroupHandle, bytes: u64) {
-        self.node.out.now = now;
+        self.advance(now);
         if let Some(g) = self.groups.get_mut(&group) {
             let error = CollectiveError::Staging { rank: g.members.locals[0], bytes };
             // Orders that name what is not there were left undone since.
@@ -362,7 +366,7 @@ impl Endpoint {
 
     /// The buffers of a call cannot be accessed because the rank's process has ended; `handle_leave` follows.
     pub fn handle_rank_gone(&mut self, now: Instant, call: CallId) {
-        self.node.out.now = now;
+        self.advance(now);
         self.route_fault(call, CollectiveError::RankLost);
         self.settle();
     }
@@ -375,7 +379,7 @@ impl Endpoint {
 
     /// The fabric knows that a peer is gone.
     pub fn handle_peer_lost(&mut self, now: Instant, peer: SpId) {
-        self.node.out.now = now;
+        self.advance(now);
         self.lose_peer(peer, Loss::Reported);
         self.settle();
     }
@@ -388,7 +392,7 @@ impl Endpoint {
 
     /// Time has passed. Harmless when called early.
     pub fn handle_timeout(&mut self, now: Instant) {
-        self.node.out.now = now;
+        self.advance(now);
         self.time_peers();
         self.look_at_groups();
         if let Some(limit) = self.node.config.group_timeout {
@@ -427,7 +431,7 @@ impl Endpoint {
 
     /// The next thing to send at `now`. Not polled while the driver has no room for anything.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
-        self.node.out.now = now;
+        self.advance(now);
         let frame = self.poll_frame(false);
         let transmit = frame.or_else(|| {
             self.fill_links();

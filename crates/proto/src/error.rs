@@ -25,6 +25,19 @@ pub enum CollectiveError {
         /// The lowest of the ranks it served.
         rank: Rank,
     },
+    /// A service process was stopped, or one turn of it took so long, that others may have given it up.
+    #[error(
+        "{sp} (that of {rank}) did nothing for {ms} ms and was given up: its host is overloaded, was stopped, or a turn \
+         of it took too long (its log says what); restart the program"
+    )]
+    Stalled {
+        /// Who.
+        sp: SpId,
+        /// The lowest of the ranks that it serves.
+        rank: Rank,
+        /// For how long.
+        ms: u64,
+    },
     /// Two ranks called the same instance of the group differently.
     #[error(
         "ranks disagree: {a_rank} called {a}, {b_rank} called {b}; all ranks of a group must make the same calls in the same order"
@@ -153,6 +166,7 @@ impl CollectiveError {
             | CollectiveError::Deadline(_) => true,
             CollectiveError::RankLost(_)
             | CollectiveError::PeerLost { .. }
+            | CollectiveError::Stalled { .. }
             | CollectiveError::Protocol(_)
             | CollectiveError::Configuration { .. }
             | CollectiveError::NotAsked { .. }

@@ -304,15 +304,6 @@ impl Link {
         self.forget_if(|e| e.names(region))
     }
 
-    /// What was never sent is not sent any more; what was may have arrived, so that it keeps its number. The messages
-    /// are appended to `gone`.
-    pub fn forget_unsent(&mut self, gone: &mut Vec<Acked>) {
-        for e in self.entries.drain((self.highest_sent - self.una) as usize..) {
-            self.payload_bytes -= payload_bytes(&e.payload);
-            gone.push(e.acked());
-        }
-    }
-
     fn forget_if(&mut self, void: impl Fn(&Entry) -> bool) -> usize {
         let mut owned = 0;
         for e in self.entries.iter_mut().filter(|e| void(e)) {

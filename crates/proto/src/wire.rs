@@ -23,6 +23,6 @@ pub use transfer::{
 };
 
 /// Version of everything on the wire. Service processes of different versions refuse each other's groups.
-pub const VERSION: u8 = 16;
+pub const VERSION: u8 = 17;
 /// Largest frame without payload, bytes.
 pub const MAX_FRAME_HEADER: usize = 512;

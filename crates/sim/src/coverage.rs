@@ -66,11 +66,8 @@ kinds! {
         Restarted = "service process restarted",
         Misconfigured = "host misconfigured",
         Disputed = "ranks disagreed",
-        /// By a member of the group whose machine does what others want; the same of all below.
-        FrameDropped = "hostile: frame dropped",
-        FrameDoubled = "hostile: frame doubled",
+        /// By a member of the group, or a stranger, that sends what a script says; so are all below.
         FrameOverwritten = "hostile: frame overwritten",
-        MessageReplaced = "hostile: message replaced",
         MessageForged = "hostile: message forged",
         FrameForged = "hostile: frame forged",
         FrameTruncated = "hostile: any bytes as frame",
@@ -124,7 +121,7 @@ const MESSAGES: [(u8, &str); 23] = [
     (52, "done"),
 ];
 const STEPS: [&str; 5] = ["known", "stood in", "entered", "ready", "ended"];
-const VERDICTS: [&str; 15] = [
+const VERDICTS: [&str; 16] = [
     "rank lost",
     "peer lost",
     "mismatch",
@@ -140,6 +137,7 @@ const VERDICTS: [&str; 15] = [
     "deadline",
     "invalid",
     "engine",
+    "stalled",
 ];
 
 /// What has been reached, how often.
@@ -218,6 +216,7 @@ impl Coverage {
             CollectiveError::Staging { .. } => VERDICTS[11],
             CollectiveError::Deadline(_) => VERDICTS[12],
             CollectiveError::Engine(_) => VERDICTS[14],
+            CollectiveError::Stalled { .. } => VERDICTS[15],
         };
         *self.verdicts.entry(name).or_insert(0) += 1;
     }

@@ -1,13 +1,14 @@
-//! Hostile bytes from the network against service processes that also serve honest ranks: what a fuzzer plays.
+//! Hostile bytes from the network against service processes that also serve sound ranks: what a fuzzer plays.
 //!
-//! Service processes 0 and 1 are honest. 2 is a member of the second group; it runs the real machine, so that the
-//! protocol gets deep, but the script drops, doubles, overwrites and replaces what it sends. 3 is a member of nothing
-//! and sends what the script says. Datagrams may be forged with either group's key.
+//! Service processes 0 and 1 are sound. Service process 2 is a member of the second group. It runs the real machine, so
+//! that the protocol gets deep, but the script overwrites bytes of what 2 sends and sends spoiled messages beside.
+//! Service process 3 is a stranger: a member of nothing, whose frames the script alone writes. Datagrams may be forged
+//! with either group's key.
 //!
-//! What is demanded: nobody panics; references to memory stay within what was handed over; queues and staging keep
-//! their bounds; the traffic of one script ends; every call of an honest rank is answered once. In the first group,
-//! whose members are honest, calls succeed, with the right bytes unless datagrams were forged; in the second they
-//! succeed or fail with an error that names members of the group.
+//! The play demands: nothing panics; references to memory stay within what was handed over; queues and staging keep
+//! their bounds; the traffic of one script ends; every call of a sound rank is answered once, in time. In the first
+//! group, in which neither 2 nor 3 is, calls succeed, with the right bytes unless datagrams were forged. What the
+//! second group's calls come to is not judged: a member that lies harms its own job.
 //!
 //! Invariant: every string of bytes is a script, and decides everything.
 
@@ -19,10 +20,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use outboard_plan::{Element, Operator, Rank, Reduction};
-use outboard_proto::wire::{
-    DatagramHeader, FRAME_HEADER_BYTES, FrameHeader, FrameKind, Message, MulticastKey, PayloadHash,
-};
-use outboard_proto::{CallId, Channel, CollectiveError, Config, GroupSpec, InstanceId, Instant, SpId};
+use outboard_proto::wire::{DatagramHeader, FrameHeader, FrameKind, MulticastKey, PayloadHash};
+use outboard_proto::{CallId, Channel, Config, GroupSpec, InstanceId, Instant};
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -39,10 +38,12 @@ use crate::scenario::CallPlan;
 use crate::store::{Payload, StoreKind};
 use crate::tape::Tape;
 
-/// The hosts of the ranks of both groups: the first has honest ones alone.
+/// The hosts of the ranks of both groups: the first has sound ones alone.
 const GROUPS: [&[usize]; 2] = [&[0, 1, 0], &[0, 1, 2, 0]];
-const POSSESSED: usize = 2;
+const BROKEN: usize = 2;
 const STRANGER: usize = 3;
+/// Messages of 2, or for it, that are remembered to be spoiled.
+const MOST_SEEN: usize = 64;
 const CHUNK: u32 = 1000;
 const STAGING: u64 = 64 << 10;
 /// More than the calls of one play need, so that none fails for what the other group holds.
@@ -73,15 +74,6 @@ pub mod acts {
     pub const END: u8 = 11;
 }
 
-/// What becomes of the next frame of the possessed.
-#[derive(Debug, Clone)]
-enum Tamper {
-    Drop,
-    Double,
-    Overwrite { at: u8, with: u8 },
-    Replace(Message),
-}
-
 #[derive(Debug)]
 struct Group {
     spec: Rc<GroupSpec>,
@@ -103,8 +95,11 @@ struct Seat {
 struct Play {
     cluster: Cluster<u64>,
     groups: Vec<Group>,
-    tampers: VecDeque<Tamper>,
-    /// The number of the next message to host 0 or 1 as the stranger and the possessed would send it, and what they
+    /// By frame of the broken service process: which of its bytes is overwritten, and with what.
+    overwrites: VecDeque<(u8, u8)>,
+    /// Messages with how many bytes came along.
+    seen: VecDeque<(Vec<u8>, u32)>,
+    /// The number of the next message to host 0 or 1 as the stranger and the broken one would send it, and what they
     /// could acknowledge.
     next: [[u32; 2]; 2],
     heard: [[u32; 2]; 2],
@@ -166,7 +161,7 @@ pub fn script(seed: u64) -> Vec<u8> {
 /// Plays a script.
 ///
 /// # Errors
-/// What the hostile have broken.
+/// What the script has broken.
 pub fn play(script: &[u8]) -> Result<Played, Breach> {
     forge::decode(script);
     let mut tape = Tape::new(script);
@@ -187,7 +182,8 @@ pub fn play(script: &[u8]) -> Result<Played, Breach> {
     let mut play = Play {
         cluster: Cluster::new(plan, 1),
         groups: (0..GROUPS.len()).map(group).collect(),
-        tampers: VecDeque::new(),
+        overwrites: VecDeque::new(),
+        seen: VecDeque::new(),
         next: [[0; 2]; 2],
         heard: [[0; 2]; 2],
         silenced: false,
@@ -196,7 +192,7 @@ pub fn play(script: &[u8]) -> Result<Played, Breach> {
         well: 0,
         open: BTreeMap::new(),
     };
-    play.cluster.hijacked = Some(POSSESSED);
+    play.cluster.hijacked = Some(BROKEN);
     play.cluster.hosts.iter_mut().for_each(|host| host.expects_violations = true);
     (0..GROUPS.len()).for_each(|group| play.cluster.offer(&spec(group)));
     while !tape.ended() && play.act(&mut tape)? {
@@ -211,7 +207,7 @@ impl Player for Play {
         &mut self.cluster
     }
 
-    fn told(&mut self, host: usize, action: Action) -> Result<(), Breach> {
+    fn told(&mut self, _: usize, action: Action) -> Result<(), Breach> {
         match action {
             Action::GroupReady { group, rank, result } => {
                 let number = group_number(group).ok_or(Breach::UnaskedReady { group, rank })?;
@@ -227,9 +223,7 @@ impl Player for Play {
                 let plan = &self.groups[group].calls[instance as usize - 1];
                 let judged = match result {
                     Ok(()) if group == 0 && !self.forged => plan.misreceived(name, GROUPS[0].len(), &mut output),
-                    Err(error) if host != POSSESSED && (group == 0 || !names_members(&error)) => {
-                        Some(error.to_string())
-                    }
+                    Err(error) if group == 0 => Some(error.to_string()),
                     _ => None,
                 };
                 let (group, rank, instance) = (handle(group), Rank(member as u32), InstanceId(instance));
@@ -241,14 +235,15 @@ impl Player for Play {
     }
 
     fn shown(&mut self, frame: &Rc<Frame>) -> Result<(), Breach> {
-        if frame.from == POSSESSED {
-            return self.tampered(frame);
+        self.see(frame);
+        if frame.from == BROKEN {
+            return self.overwritten(frame);
         }
         if let Ok((header, _)) = FrameHeader::decode(&frame.header, frame.payload_len) {
-            let heard = &mut self.heard[usize::from(frame.to == POSSESSED)][frame.from];
+            let heard = &mut self.heard[usize::from(frame.to == BROKEN)][frame.from];
             *heard = (*heard).max(header.seq.wrapping_add(1));
         }
-        if frame.to == POSSESSED { self.handle(POSSESSED, Input::Frame(Rc::clone(frame))) } else { Ok(()) }
+        if frame.to == BROKEN { self.handle(BROKEN, Input::Frame(Rc::clone(frame))) } else { Ok(()) }
     }
 }
 
@@ -275,10 +270,10 @@ impl Play {
                     0xf0.. => 40,
                     _ => 1,
                 };
-                let (message, payload) = forge::message(tape);
+                let (body, payload) = self.message(tape);
                 self.reach(FaultKind::MessageForged);
                 for _ in 0..times {
-                    self.inject(from, to, &message, payload)?;
+                    self.inject(from, to, &body, payload)?;
                 }
             }
             acts::FRAME => {
@@ -300,22 +295,14 @@ impl Play {
                 self.frame(from, to, bytes, payload)?;
             }
             acts::DATAGRAM | acts::RAW_DATAGRAM => self.datagrams(tape)?,
-            acts::TAMPER => {
-                let tamper = match tape.below(4) {
-                    0 => Tamper::Drop,
-                    1 => Tamper::Double,
-                    2 => Tamper::Overwrite { at: tape.byte(), with: tape.byte() },
-                    _ => Tamper::Replace(forge::message(tape).0),
-                };
-                self.tampers.push_back(tamper);
-            }
+            acts::TAMPER => self.overwrites.push_back((tape.byte(), tape.byte())),
             acts::LEAVE => {
                 let rank = usize::from(tape.byte()) % self.groups[1].ranks.len();
                 self.leave(1, rank)?;
             }
             acts::LOSE => {
                 let at = usize::from(tape.below(2));
-                let lost = sp_id(if tape.flip() { POSSESSED } else { STRANGER });
+                let lost = sp_id(if tape.flip() { BROKEN } else { STRANGER });
                 self.handle(at, Input::PeerLost(lost))?;
             }
             _ => return Ok(false),
@@ -373,7 +360,7 @@ impl Play {
         self.handle(GROUPS[group][rank], Input::Leave { group: handle(group), rank: Rank(rank as u32) })
     }
 
-    /// The header that the link of an honest host would take next from the possessed or the stranger.
+    /// The header that the link of an honest host would take next from the broken one or the stranger.
     fn header(&self, from: bool, to: usize) -> FrameHeader {
         let (seq, ack) = (self.next[usize::from(from)][to], self.heard[usize::from(from)][to]);
         let clock = (self.cluster.now().0 / 1000) as u32;
@@ -381,17 +368,38 @@ impl Play {
         FrameHeader { kind, ack_now, link: 1, to: 0, seq, ack, payload_len, clock, echo, echo_age }
     }
 
-    fn inject(&mut self, from: bool, to: usize, message: &Message, payload: u32) -> Result<(), Breach> {
+    /// A message from rank to rank put together from the tape, or one that was sent before, spoiled.
+    fn message(&self, tape: &mut Tape<'_>) -> (Vec<u8>, u32) {
+        if tape.below(4) == 0 || self.seen.is_empty() {
+            let (message, payload) = forge::transfer(tape);
+            let mut body = Vec::new();
+            message.encode(&mut body);
+            return (body, payload);
+        }
+        let (mut body, payload) = self.seen[usize::from(tape.byte()) % self.seen.len()].clone();
+        (0..tape.below(4)).for_each(|_| forge::spoil(tape, &mut body));
+        (body, if tape.flip() { payload } else { forge::payload(tape) })
+    }
+
+    fn see(&mut self, frame: &Frame) {
+        let Ok((header, body)) = FrameHeader::decode(&frame.header, frame.payload_len) else { return };
+        if header.kind == FrameKind::Message {
+            self.seen.truncate(MOST_SEEN - 1);
+            self.seen.push_front((body.to_vec(), frame.payload_len));
+        }
+    }
+
+    fn inject(&mut self, from: bool, to: usize, body: &[u8], payload: u32) -> Result<(), Breach> {
         let mut bytes = Vec::new();
         FrameHeader { payload_len: payload, ..self.header(from, to) }.encode(&mut bytes);
-        message.encode(&mut bytes);
+        bytes.extend_from_slice(body);
         self.next[usize::from(from)][to] += 1;
         self.frame(from, to, bytes, payload)
     }
 
     fn frame(&mut self, from: bool, to: usize, header: Vec<u8>, payload_len: u32) -> Result<(), Breach> {
         let payload = Payload::Bytes(vec![0x5a; payload_len as usize]);
-        let from = if from { POSSESSED } else { STRANGER };
+        let from = if from { BROKEN } else { STRANGER };
         let frame = Frame { from, to, header: header.into(), payload, payload_len, wire_bytes: 0 };
         self.handle(to, Input::Frame(Rc::new(frame)))
     }
@@ -424,47 +432,30 @@ impl Play {
         Ok(())
     }
 
-    /// What the possessed sends arrives as the script wants it.
-    fn tampered(&mut self, frame: &Rc<Frame>) -> Result<(), Breach> {
-        let (to, mut header) = (frame.to, frame.header.to_vec());
-        let decoded = FrameHeader::decode(&header, frame.payload_len).ok();
-        let carries = decoded.as_ref().filter(|(frame, _)| frame.kind == FrameKind::Message);
-        if self.silenced || to >= POSSESSED {
+    /// What the broken one sends arrives as the script wants it.
+    fn overwritten(&mut self, frame: &Rc<Frame>) -> Result<(), Breach> {
+        let to = frame.to;
+        if self.silenced || to >= BROKEN {
             return Ok(());
         }
-        if let Some((carried, _)) = carries {
+        if let Ok((carried, _)) = FrameHeader::decode(&frame.header, frame.payload_len)
+            && carried.kind == FrameKind::Message
+        {
             self.next[1][to] = self.next[1][to].max(carried.seq.wrapping_add(1));
         }
-        let mut times = 1;
-        match self.tampers.pop_front() {
-            None => {}
-            Some(Tamper::Drop) => {
-                self.reach(FaultKind::FrameDropped);
-                times = 0;
-            }
-            Some(Tamper::Double) => {
-                self.reach(FaultKind::FrameDoubled);
-                times = 2;
-            }
-            Some(Tamper::Overwrite { at, with }) => {
-                self.reach(FaultKind::FrameOverwritten);
-                let at = usize::from(at) % header.len();
-                header[at] = with;
-            }
-            Some(Tamper::Replace(message)) if carries.is_some() => {
-                self.reach(FaultKind::MessageReplaced);
-                header.truncate(FRAME_HEADER_BYTES);
-                message.encode(&mut header);
-            }
-            Some(tamper @ Tamper::Replace(_)) => self.tampers.push_front(tamper),
-        }
-        let (from, payload_len, wire_bytes) = (POSSESSED, frame.payload_len, 0);
-        let payload = frame.payload.clone();
-        let frame = Rc::new(Frame { from, to, header: header.into(), payload, payload_len, wire_bytes });
-        (0..times).try_for_each(|_| self.handle(to, Input::Frame(Rc::clone(&frame))))
+        let Some((at, with)) = self.overwrites.pop_front() else {
+            return self.handle(to, Input::Frame(Rc::clone(frame)));
+        };
+        self.reach(FaultKind::FrameOverwritten);
+        let mut header = frame.header.to_vec();
+        let at = usize::from(at) % header.len();
+        header[at] = with;
+        let (payload_len, payload) = (frame.payload_len, frame.payload.clone());
+        let frame = Frame { from: BROKEN, to, header: header.into(), payload, payload_len, wire_bytes: 0 };
+        self.handle(to, Input::Frame(Rc::new(frame)))
     }
 
-    /// The hostile fall silent, the honest finish: everything is answered, and nothing is left.
+    /// The broken one falls silent, the sound ones finish: everything is answered, and nothing is left.
     fn end(&mut self) -> Result<(), Breach> {
         (0..GROUPS[0].len()).try_for_each(|rank| self.ask(0, rank))?;
         self.run_for(LONG)?;
@@ -475,7 +466,7 @@ impl Play {
         self.silenced = true;
         let seats = || (0..GROUPS.len()).flat_map(|group| (0..GROUPS[group].len()).map(move |rank| (group, rank)));
         // The ranks make the calls that others of their group have made.
-        for (group, rank) in seats().filter(|(group, rank)| GROUPS[*group][*rank] != POSSESSED) {
+        for (group, rank) in seats().filter(|(group, rank)| GROUPS[*group][*rank] != BROKEN) {
             let last = self.groups[group].calls.len();
             while let Seat { made: true, left: false, calls, .. } = self.groups[group].ranks[rank]
                 && calls < last
@@ -484,15 +475,15 @@ impl Play {
             }
         }
         self.run_for(LONG)?;
-        let honest = |name: &&CallName| GROUPS[name.group][name.member] != POSSESSED;
-        let open = self.open.values().filter(honest).count();
+        let sound = |name: &&CallName| GROUPS[name.group][name.member] != BROKEN;
+        let open = self.open.values().filter(sound).count();
         if open > 0 {
             return Err(Breach::NotLive { open, after: LONG });
         }
-        (0..POSSESSED).try_for_each(|host| self.handle(host, Input::PeerLost(sp_id(POSSESSED))))?;
+        (0..BROKEN).try_for_each(|host| self.handle(host, Input::PeerLost(sp_id(BROKEN))))?;
         seats().try_for_each(|(group, rank)| self.leave(group, rank))?;
         self.run_for(LONG)?;
-        let left = self.cluster.hosts[..POSSESSED].iter().find_map(|host| Some((host.sp.id(), host.left_over(false)?)));
+        let left = self.cluster.hosts[..BROKEN].iter().find_map(|host| Some((host.sp.id(), host.left_over(false)?)));
         left.map_or(Ok(()), |(sp, what)| Err(Breach::LeftOver { sp, what }))
     }
 
@@ -500,7 +491,7 @@ impl Play {
         let exceeds = |(groups, collectives, messages)| {
             groups > MOST_LOAD.0 || collectives > MOST_LOAD.1 || messages > MOST_LOAD.2
         };
-        match self.cluster.hosts[..POSSESSED].iter().find(|host| exceeds(host.sp.load())) {
+        match self.cluster.hosts[..BROKEN].iter().find(|host| exceeds(host.sp.load())) {
             Some(host) => Err(Breach::Backlog { sp: host.sp.id(), messages: host.sp.load().2, bound: MOST_LOAD.2 }),
             None => Ok(()),
         }
@@ -512,28 +503,4 @@ fn sender(header: &[u8]) -> Ipv4Addr {
     let named = DatagramHeader::parse(header).ok();
     let host = named.and_then(|named| GROUPS.get(group_number(named.group)?)?.get(usize::from(named.source)));
     host.map_or(Ipv4Addr::LOCALHOST, |host| address_of(*host))
-}
-
-/// Whether an error of the second group names nobody who is not in it.
-fn names_members(error: &CollectiveError) -> bool {
-    let member = |rank: &Rank| (rank.0 as usize) < GROUPS[1].len();
-    let server = |sp: &SpId| (0..=POSSESSED).any(|host| sp_id(host) == *sp);
-    match error {
-        CollectiveError::RankLost(rank)
-        | CollectiveError::Memory(rank)
-        | CollectiveError::Engine(rank)
-        | CollectiveError::NotAsked { rank, .. }
-        | CollectiveError::Refused { rank, .. }
-        | CollectiveError::Staging { rank, .. } => member(rank),
-        CollectiveError::PeerLost { sp, rank } => server(sp) && member(rank),
-        CollectiveError::Mismatch { a_rank: a, b_rank: b, .. }
-        | CollectiveError::Block { source_rank: a, destination: b, .. }
-        | CollectiveError::Message { source_rank: a, destination: b, .. } => member(a) && member(b),
-        CollectiveError::Protocol(sp) => server(sp),
-        CollectiveError::Configuration { a, b, .. } => server(a) && server(b),
-        CollectiveError::HandleTaken(_) => true,
-        CollectiveError::Deadline(missed) => {
-            missed.missing.named.iter().all(|one| member(&one.rank)) && missed.awaited.iter().all(member)
-        }
-    }
 }

@@ -52,7 +52,7 @@ pub(crate) struct Truth {
     /// (group, member, instance) that was called.
     called: BTreeSet<(usize, usize, u64)>,
     /// What members of a group were told first of its end.
-    told: BTreeMap<(usize, usize), CollectiveError>,
+    pub(crate) told: BTreeMap<(usize, usize), CollectiveError>,
 }
 
 impl Truth {
@@ -196,6 +196,13 @@ impl Truth {
                         let silent = faults.cuts.iter().any(cut) || faults.stalls.iter().any(stopped);
                         self.dead_hosts.contains(&host) || silent
                     })
+            }
+            CollectiveError::Stalled { sp, rank, ms } => {
+                let lowest = plan.members.iter().position(|r| sp_id(scenario.host_of[*r]) == *sp);
+                let stalls = scenario.faults.stalls.iter().filter(|stall| sp_id(stall.host) == *sp);
+                let (most, least) = (stalls.map(|stall| stall.lasting).sum(), scenario.config.dead_after);
+                let lasted = Duration::from_millis(*ms);
+                lowest == member(rank) && lasted <= most && lasted + Duration::from_millis(1) > least
             }
             CollectiveError::Mismatch { a_rank, a, b_rank, b } => (1..=plan.calls.len() as u64).any(|i| {
                 a != b && self.called_so(plan, group, i, a_rank, a) && self.called_so(plan, group, i, b_rank, b)

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use outboard_proto::{Counters, Overdue};
+use outboard_proto::{CollectiveError, Counters, Overdue};
 
 use crate::breach::Breach;
 use crate::coverage::Coverage;
@@ -20,6 +20,8 @@ pub struct Outcome {
     pub ends: BTreeMap<(usize, usize, u64), Duration>,
     /// Fingerprints of what the calls of reductions received, by (group, member, instance).
     pub bits: BTreeMap<(usize, usize, u64), u64>,
+    /// Why a group failed, as its members were told first, by (group, member).
+    pub told: BTreeMap<(usize, usize), CollectiveError>,
     /// Virtual time from the first call to the last completion.
     pub in_collectives: Duration,
     /// Bytes on the wire, by host.

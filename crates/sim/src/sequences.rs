@@ -3,14 +3,11 @@
 //! Four ranks on one, two or three service processes share two groups and do what the script says, sensible or not, on
 //! a network whose faults the script chooses. Then the faults end, and a reference judges: a call that has its other
 //! end ends well with the right bytes, a call that has none does not end well, a recording that no rank can make is
-//! refused and leaves nothing, errors are true, and when all ranks have left nothing is left of them. In some scripts
-//! one service process is not ours and says what the script says: then nothing panics, staging keeps its quota, every
-//! call still ends once, and groups without that service process notice nothing.
+//! refused and leaves nothing, errors are true, and when all ranks have left nothing is left of them.
 //!
 //! Invariant: every string of bytes is a script, and decides everything.
 
 mod judgement;
-mod possessed;
 mod recordings;
 mod reference;
 
@@ -29,13 +26,11 @@ use crate::cluster::{Cluster, ClusterPlan, Player, group_spec, handle};
 use crate::combined::contribution;
 use crate::faults::Faults;
 use crate::host::{Action, Input};
-use crate::network::{Frame, NetworkPlan};
+use crate::network::NetworkPlan;
 use crate::store::{Origin, StoreKind};
 use crate::tape::Tape;
-pub use possessed::transfer_message;
-use possessed::{Possessed, Said};
 pub use recordings::recording;
-use recordings::{size, tag};
+pub(crate) use recordings::{size, tag};
 use reference::{Posted, single};
 
 /// The acts of a script.
@@ -56,9 +51,7 @@ pub mod acts {
     pub const GRAPH: u8 = 9;
     /// A recording that all members call.
     pub const CALL_ALL: u8 = 10;
-    /// What the service process that is not ours says.
-    pub const HEAR: u8 = 11;
-    pub const ACTS: u8 = 12;
+    pub const ACTS: u8 = 11;
 }
 
 /// What a sequence came to.
@@ -75,9 +68,6 @@ pub struct Tally {
 
 /// The service process of each rank.
 const LAYOUTS: [[usize; 4]; 4] = [[0, 0, 1, 1], [0, 1, 0, 1], [0, 1, 2, 0], [0, 0, 0, 0]];
-/// So many of them are played with a last service process that is not ours, too. In the third it is in the first group
-/// alone.
-const POSSESSED: u8 = 3;
 /// The ranks of each group.
 const GROUPS: [&[usize]; 2] = [&[0, 1, 2, 3], &[3, 1, 0]];
 /// Virtual time within which everything ends that can.
@@ -117,7 +107,6 @@ struct Ended {
 struct Play {
     cluster: Cluster<u64>,
     host_of: [usize; 4],
-    possessed: Option<Possessed>,
     teams: Vec<Team>,
     /// Calls that had to be taken.
     posted: Vec<Posted>,
@@ -153,9 +142,7 @@ pub fn play(script: &[u8]) -> Result<Tally, Breach> {
 
 impl Play {
     fn new(tape: &mut Tape<'_>) -> Play {
-        let layout = usize::from(tape.below(LAYOUTS.len() as u8 + POSSESSED));
-        let host_of = LAYOUTS[layout % LAYOUTS.len()];
-        let possessed = layout >= LAYOUTS.len();
+        let host_of = LAYOUTS[usize::from(tape.below(LAYOUTS.len() as u8))];
         let config = Config {
             staging_quota: [0, 1000, 10_000, 1 << 20][usize::from(tape.below(4))],
             fragment_bytes: [512, 5000, 63 << 10][usize::from(tape.below(3))],
@@ -173,8 +160,8 @@ impl Play {
         let faults = Faults { frame_loss: rate, duplicate: rate, reorder: rate, jitter, ..Faults::none() };
         let last = *host_of.iter().max().expect("four ranks");
         let plan = ClusterPlan {
-            configs: vec![config; last + usize::from(!possessed)],
-            missing: usize::from(possessed),
+            configs: vec![config; last + 1],
+            missing: 0,
             network: &network,
             faults: &faults,
             store: StoreKind::Bytes,
@@ -182,7 +169,6 @@ impl Play {
             trace: false,
         };
         let mut cluster = Cluster::new(plan, tape.byte().into());
-        cluster.hosts.iter_mut().for_each(|host| host.expects_violations = possessed);
         let team = |(number, ranks): (usize, &&[usize])| {
             let hosts = ranks.iter().map(|rank| host_of[*rank]);
             let spec = group_spec(number, [number as u64, 5], hosts, (1, link_rate));
@@ -193,7 +179,6 @@ impl Play {
         Play {
             cluster,
             host_of,
-            possessed: possessed.then(|| Possessed::new(last)),
             teams,
             posted: Vec::new(),
             unsound: BTreeSet::new(),
@@ -205,30 +190,19 @@ impl Play {
         }
     }
 
-    /// The host of a member, if it is one of ours.
-    fn host(&self, group: usize, rank: usize) -> Option<usize> {
-        Some(self.host_of[GROUPS[group][rank]]).filter(|host| *host < self.cluster.hosts.len())
-    }
-
-    /// Whether all of the group's service processes are ours.
-    fn is_honest(&self, group: usize) -> bool {
-        (0..GROUPS[group].len()).all(|rank| self.host(group, rank).is_some())
+    /// The host of a member.
+    fn host(&self, group: usize, rank: usize) -> usize {
+        self.host_of[GROUPS[group][rank]]
     }
 
     fn make_groups(&mut self) -> Result<(), Breach> {
         let mut asked = 0;
         for (group, ranks) in GROUPS.iter().enumerate() {
             for rank in 0..ranks.len() {
-                let Some(host) = self.host(group, rank) else { continue };
+                let host = self.host(group, rank);
                 let spec = Rc::clone(&self.teams[group].spec);
                 self.handle(host, Input::CreateGroup { spec, rank: Rank(rank as u32) })?;
                 asked += 1;
-            }
-            if !self.is_honest(group) {
-                let spec = Rc::clone(&self.teams[group].spec);
-                let digest = self.cluster.hosts[0].sp.config().digest();
-                let all = self.possessed.iter().flat_map(|possessed| possessed.create(&spec, digest)).collect();
-                self.hear(all)?;
             }
         }
         if !self.run_until(PATIENCE, |play| play.ready == asked)? {
@@ -269,7 +243,7 @@ impl Play {
                 if tape.below(16) == 0 { self.leave(group, rank) } else { Ok(()) }
             }
             acts::GRAPH => self.graph(tape),
-            acts::CALL_ALL => {
+            _ => {
                 let group = usize::from(tape.below(2));
                 let (first, ranks) = (usize::from(tape.byte()), GROUPS[group].len());
                 let number = 1 + u32::from(tape.below(4));
@@ -280,31 +254,7 @@ impl Play {
                     self.call(group, rank, TaggedCall::Recorded { recording: number }, bytes)
                 })
             }
-            _ => self.hostile(tape),
         }
-    }
-
-    /// The service process that is not ours says something it was not asked, or answers, or does its ranks' part in
-    /// what ours have recorded.
-    fn hostile(&mut self, tape: &mut Tape<'_>) -> Result<(), Breach> {
-        let act = tape.below(4);
-        let (group, rank) = self.seat(tape);
-        let (host, host_of) = (self.host(group, rank), self.host_of);
-        let (Some(possessed), Some(host)) = (&mut self.possessed, host) else { return Ok(()) };
-        let said = match act {
-            0 => vec![possessed.any(tape, host)],
-            1 => possessed.answer(tape),
-            2 => {
-                let recordings = &self.teams[group].seats[rank].recordings;
-                let at = usize::from(tape.byte()) % recordings.len().max(1);
-                let Some((number, recording)) = recordings.iter().nth(at) else { return Ok(()) };
-                let at = possessed.at;
-                let theirs = |rank: Rank| host_of[GROUPS[group][rank.0 as usize]] == at;
-                possessed.take_part(tape, (host, handle(group)), (*number, recording), theirs)
-            }
-            _ => (0..8).flat_map(|_| possessed.answer(tape)).collect(),
-        };
-        self.hear(said)
     }
 
     fn seat(&self, tape: &mut Tape<'_>) -> (usize, usize) {
@@ -344,7 +294,10 @@ impl Play {
     }
 
     fn call(&mut self, group: usize, rank: usize, what: TaggedCall, bytes: u64) -> Result<(), Breach> {
-        let Some(host) = self.host(group, rank).filter(|_| bytes <= MOST_MEMORY) else { return Ok(()) };
+        if bytes > MOST_MEMORY {
+            return Ok(());
+        }
+        let host = self.host(group, rank);
         self.calls += 1;
         let (id, me, ranks) = (CallId(self.calls), Rank(rank as u32), GROUPS[group].len() as u32);
         let seat = &self.teams[group].seats[rank];
@@ -379,7 +332,7 @@ impl Play {
 
     fn free(&mut self, tape: &mut Tape<'_>) -> Result<(), Breach> {
         let (group, rank) = self.seat(tape);
-        let Some(host) = self.host(group, rank) else { return Ok(()) };
+        let host = self.host(group, rank);
         let seat = &mut self.teams[group].seats[rank];
         let at = usize::from(tape.byte());
         let number = seat.recordings.keys().copied().nth(at % (seat.recordings.len() + 1)).unwrap_or(at as u32);
@@ -401,7 +354,7 @@ impl Play {
     }
 
     fn leave(&mut self, group: usize, rank: usize) -> Result<(), Breach> {
-        let Some(host) = self.host(group, rank) else { return Ok(()) };
+        let host = self.host(group, rank);
         if std::mem::replace(&mut self.teams[group].seats[rank].left, true) {
             return Ok(());
         }
@@ -428,19 +381,7 @@ impl Play {
     }
 
     fn left_over(&self) -> Option<(outboard_proto::SpId, String)> {
-        // Nobody acknowledges what a service process that is not ours is sent.
-        let links = self.possessed.is_none();
-        self.cluster.hosts.iter().find_map(|host| Some((host.sp.id(), host.left_over(links)?)))
-    }
-
-    /// The service process that is not ours says all this.
-    fn hear(&mut self, said: Vec<Said>) -> Result<(), Breach> {
-        for said in said {
-            let Some(possessed) = &mut self.possessed else { return Ok(()) };
-            let frame = Rc::new(possessed.frame(&said));
-            self.handle(frame.to, Input::Frame(frame))?;
-        }
-        Ok(())
+        self.cluster.hosts.iter().find_map(|host| Some((host.sp.id(), host.left_over(true)?)))
     }
 }
 
@@ -463,13 +404,6 @@ impl Player for Play {
                 self.ended.insert(call, Ended { result, bytes, left });
             }
             _ => {}
-        }
-        Ok(())
-    }
-
-    fn shown(&mut self, frame: &Rc<Frame>) -> Result<(), Breach> {
-        if let Some(possessed) = &mut self.possessed {
-            possessed.heard(frame.from, &frame.header, frame.payload_len);
         }
         Ok(())
     }
@@ -554,37 +488,5 @@ mod tests {
             play.leave_all().unwrap_or_else(|breach| panic!("layout {layout}: {breach}"));
             assert_eq!(play.tally.completed, 3, "two small sends, one receive");
         }
-    }
-
-    /// GP-5: the script reaches what is asked for and filled, which comes with a recording's second call only.
-    #[test]
-    fn one_that_is_not_ours_can_do_its_part() {
-        let bytes = 40_000;
-        let mut play = Play::new(&mut Tape::new(&[LAYOUTS.len() as u8, 3, 2, 2, 2]));
-        play.make_groups().expect("nothing is wrong");
-        let mut builder = ProgramBuilder::new(Rank(0), 4);
-        builder.buffers(0, 2 * bytes, 0);
-        builder.recv(Rank(2), 1, Span::output(0, bytes), &[]);
-        builder.send(Rank(3), 1, Span::output(bytes, bytes), &[]);
-        let recording = Recording { program: builder.build().into(), reductions: Vec::new() };
-        play.hand_over(0, 0, 1, recording, true).expect("it can be recorded");
-        for call in 0..3 {
-            play.call(0, 0, TaggedCall::Recorded { recording: 1 }, 2 * bytes).expect("it is called");
-            if call == 0 {
-                // Posts what rank 0 receives.
-                play.hostile(&mut Tape::new(&[2])).expect("it may");
-            } else {
-                // Asks for what rank 0 sends.
-                play.hostile(&mut Tape::new(&[2, 0, 0, 0, call, 1])).expect("it may");
-            }
-            for _ in 0..4 {
-                play.run_for(WAITS[1]).expect("nothing is wrong");
-                play.hostile(&mut Tape::new(&[3])).expect("it may");
-            }
-            play.run_for(WAITS[1]).expect("nothing is wrong");
-            assert!(play.open.is_empty(), "call {call} ends");
-        }
-        play.leave_all().expect("nothing is left");
-        assert_eq!((play.tally.recorded_completed, play.tally.failed), (3, 0));
     }
 }

@@ -1,88 +1,75 @@
-//! What peers say about groups that no local rank has asked for yet.
+//! Messages about groups that no local rank has asked for yet.
 //!
-//! It is kept within a bound for each peer and one for all together, and for as long as a group may take to be asked
-//! for: one that floods us harms no other's groups. What is not kept is counted as a violation; steps of the barrier
-//! that makes a group are said again when we ask for them ([`GroupMessage::Ask`](crate::wire::GroupMessage)). Never
-//! looks at what the messages say.
+//! They are kept within a bound, and for as long as a group may take to be asked for. A message that is not kept is
+//! counted as a violation; steps of the barrier that makes a group are sent again on request
+//! ([`GroupMessage::Ask`](crate::wire::GroupMessage)). Never looks at what the messages say.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::ids::{GroupHandle, Instant, SpId};
 use crate::wire::Message;
 
-/// Bytes of one peer: some thousand steps of groups.
-const MOST_OF_ONE: usize = 1 << 20;
-/// Bytes of all peers.
-const MOST_OF_ALL: usize = 16 << 20;
+/// Bytes of all messages that are kept.
+const MOST: usize = 16 << 20;
 
-/// A message with when it came and how many bytes it takes.
-type Kept = (Instant, usize, Message);
+#[derive(Debug)]
+struct Kept {
+    at: Instant,
+    from: SpId,
+    bytes: usize,
+    message: Message,
+}
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Early {
-    by_sender: BTreeMap<SpId, (usize, VecDeque<Kept>)>,
+    kept: VecDeque<Kept>,
     bytes: usize,
 }
 
 impl Early {
-    /// Keeps a message behind those that its sender has said before; false if there is no room.
-    pub(super) fn keep(&mut self, now: Instant, from: SpId, message: Message) -> bool {
+    /// Keeps a message behind those that came before; false if there is no room.
+    pub(super) fn keep(&mut self, at: Instant, from: SpId, message: Message) -> bool {
         let mut encoded = Vec::new();
         message.encode(&mut encoded);
-        let size = size_of::<Kept>() + encoded.len();
-        let held = self.by_sender.get(&from).map_or(0, |(bytes, _)| *bytes);
-        if held + size > MOST_OF_ONE || self.bytes + size > MOST_OF_ALL {
-            return false;
+        let bytes = size_of::<Kept>() + encoded.len();
+        let fits = self.bytes + bytes <= MOST;
+        if fits {
+            self.bytes += bytes;
+            self.kept.push_back(Kept { at, from, bytes, message });
         }
-        let (bytes, kept) = self.by_sender.entry(from).or_default();
-        kept.push_back((now, size, message));
-        *bytes += size;
-        self.bytes += size;
-        true
+        fits
     }
 
-    /// What is about this group, in the order of each sender.
+    /// The messages about this group, in the order in which they came.
     pub(super) fn take(&mut self, handle: GroupHandle) -> Vec<(SpId, Message)> {
-        let mut taken = Vec::new();
-        self.retain(|from, (_, _, message)| {
-            let about = matches!(message, Message::Group { group, .. } if *group == handle);
-            if about {
-                taken.push((from, std::mem::replace(message, Message::Void)));
-            }
-            !about
-        });
-        taken
+        let about = |one: &Kept| matches!(one.message, Message::Group { group, .. } if group == handle);
+        self.remove(about).into_iter().map(|one| (one.from, one.message)).collect()
     }
 
-    /// A peer is lost, with all that it has said.
+    /// A peer is lost, with its messages.
     pub(super) fn forget(&mut self, peer: SpId) {
-        self.bytes -= self.by_sender.remove(&peer).map_or(0, |(bytes, _)| bytes);
+        self.remove(|one| one.from == peer);
     }
 
     /// Forgets what is older than `limit`.
     pub(super) fn age(&mut self, now: Instant, limit: Duration) {
-        if self.by_sender.values().any(|(_, kept)| kept.front().is_some_and(|(at, ..)| now.since(*at) > limit)) {
-            self.retain(|_, (at, ..)| now.since(*at) <= limit);
+        while self.kept.front().is_some_and(|one| now.since(one.at) > limit)
+            && let Some(old) = self.kept.pop_front()
+        {
+            self.bytes -= old.bytes;
         }
     }
 
-    fn retain(&mut self, mut stays: impl FnMut(SpId, &mut Kept) -> bool) {
-        let before = self.bytes;
-        let mut freed = 0;
-        self.by_sender.retain(|from, (bytes, kept)| {
-            kept.retain_mut(|one| {
-                let stays = stays(*from, one);
-                if !stays {
-                    *bytes -= one.1;
-                    freed += one.1;
-                }
-                stays
-            });
-            !kept.is_empty()
-        });
-        self.bytes = before - freed;
+    fn remove(&mut self, gone: impl Fn(&Kept) -> bool) -> VecDeque<Kept> {
+        if !self.kept.iter().any(&gone) {
+            return VecDeque::new();
+        }
+        let (removed, kept) = std::mem::take(&mut self.kept).into_iter().partition(gone);
+        self.kept = kept;
+        self.bytes = self.kept.iter().map(|one| one.bytes).sum();
+        removed
     }
 }
 
@@ -97,20 +84,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded_for_one_peer_and_for_all_and_ages() {
+    fn kept_messages_are_bounded_and_age() {
         let (mut early, second) = (Early::default(), Duration::from_secs(1));
-        let flood =
-            |early: &mut Early, from| (0..1_000_000).take_while(|_| early.keep(Instant(0), from, about(1))).count();
-        let most = flood(&mut early, SpId(1));
-        assert!(most > 1000 && most < 100_000, "{most}");
-        assert!(early.keep(Instant(0) + second, SpId(2), about(2)), "another has room");
-        let further = (3..1000).map(SpId).take_while(|from| flood(&mut early, *from) == most).count();
-        assert!(further < 16, "{further} peers have filled all");
+        assert!(early.keep(Instant(0), SpId(2), about(2)));
+        let most = (0..10_000_000).take_while(|_| early.keep(Instant(0) + second, SpId(1), about(1))).count();
+        assert!(most > 10_000 && most < 1_000_000, "{most}");
         assert_eq!(early.take(GroupHandle(2)), [(SpId(2), about(2))]);
-        early.age(Instant(0) + second * 2, second);
-        assert_eq!((early.bytes, early.by_sender.len()), (0, 0));
-        assert!(early.keep(Instant(0), SpId(1), about(1)));
-        early.forget(SpId(1));
-        assert_eq!((early.bytes, early.take(GroupHandle(1))), (0, Vec::new()));
+        assert!(early.keep(Instant(0) + second * 2, SpId(3), about(3)), "a message that is taken leaves room");
+        early.age(Instant(0) + second * 3, second);
+        assert_eq!(early.kept.len(), 1, "the last is young");
+        early.forget(SpId(3));
+        assert_eq!((early.bytes, early.take(GroupHandle(3))), (0, Vec::new()));
     }
 }

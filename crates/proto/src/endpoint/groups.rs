@@ -106,8 +106,6 @@ pub(super) struct Group {
     /// When it is looked at, and which were the oldest in flight when it last was.
     look_at: Option<Instant>,
     seen: (Option<InstanceId>, Option<CallId>),
-    /// The first member to be asked next of those of whom no call has come.
-    ask_next: usize,
     /// Members whose silence was forgiven once.
     forgiven: BTreeSet<SpId>,
     /// Members that hear of the group over another link: what they said over the one before may be lost.
@@ -159,7 +157,6 @@ impl Group {
             heard_calls: vec![false; staying.len()],
             look_at: None,
             seen: (None, None),
-            ask_next: 0,
             nearest: [1; 2],
             asked: BTreeSet::new(),
             left: BTreeSet::new(),
@@ -292,11 +289,8 @@ impl Group {
             GroupMessage::Lost { rank, after, cause } => self.handle_lost(node, from, rank, Lost { after, cause }),
             GroupMessage::Waits { newest, oldest, .. } => self.handle_waits(node, from, newest, oldest),
             GroupMessage::Fails { after, cause, .. } => self.handle_fails(node, after, cause),
-            // Who is to blame is taken from nobody outside.
-            GroupMessage::Abort { error, .. } if !self.members.names_members(&error) => false,
             GroupMessage::Abort { error, .. } => {
-                self.tell_the_lost(node, &error);
-                self.break_up(node, error, false);
+                self.handle_abort(node, error);
                 true
             }
             GroupMessage::Instance { instance, body } => {
@@ -322,7 +316,10 @@ impl Group {
     ) -> bool {
         match body {
             InstanceMessage::Inquire => self.handle_inquiry(&mut node.out, instance, from),
-            InstanceMessage::Absent(ranks) => self.handle_absent(&mut node.out, instance, from, &ranks),
+            InstanceMessage::Absent(ranks) => {
+                self.handle_absent(&mut node.out, instance, from, &ranks);
+                true
+            }
             InstanceMessage::Ready { step, signature, rank } => {
                 self.handle_ready(node, instance, (from_index, step), (signature, rank))
             }

@@ -61,7 +61,7 @@ pub(super) struct Offers {
     withdrawn: BTreeMap<OfferId, Withdrawn>,
     /// When offers were withdrawn, oldest first.
     since: VecDeque<(Instant, OfferId)>,
-    /// Groups that are known here and wait for local ranks, by the offers of these. An honest offer is of one group.
+    /// Groups that are known here and wait for local ranks, by the offers of these. An offer is of one group.
     awaited: BTreeSet<(OfferId, GroupHandle, Rank)>,
 }
 
@@ -118,7 +118,9 @@ impl Offers {
 
     /// Forgets what was withdrawn longer ago than `limit`.
     pub(super) fn age(&mut self, now: Instant, limit: Duration) {
-        while let Some((_, offer)) = self.since.pop_front_if(|(at, _)| now.since(*at) > limit) {
+        while self.since.front().is_some_and(|(at, _)| now.since(*at) > limit)
+            && let Some((_, offer)) = self.since.pop_front()
+        {
             self.withdrawn.remove(&offer);
         }
     }

@@ -2,13 +2,14 @@
 //!
 //! A peer that owes an acknowledgement for too long is lost, with all groups that it is in: what was lost with a
 //! silence stays lost. So is one that is heard and takes nothing of what is sent to it, after a longer time, by the
-//! same rules; an event says so. The link stays for groups that were just asked for; otherwise it is lost, too. When
-//! packets flow again a new link begins, which the first new group makes; an end that has not noticed the silence
-//! learns of it by the new number. Which groups go on `groups/anew.rs` says. Neighbours in the ring of a group are
-//! watched: when they are silent, they are sent something to acknowledge. Nobody has to know by whom it is watched. A
-//! peer that was never heard and shares no group with us is not dead but dormant: it may never have heard of us. One
-//! that was asked for a group by the offers of its ranks, with our address, has to answer. The last peers without a
-//! group are remembered (`past.rs`); a forgotten one gets a new link.
+//! same rules; an event says so. A peer that is heard and acknowledges nothing new may be silent a second longer: the
+//! end of a one-way cut that hears nothing reports first. The link stays for groups that were just asked for; otherwise
+//! it is lost, too. When packets flow again a new link begins, which the first new group makes; an end that has not
+//! noticed the silence learns of it by the new number. Which groups go on `groups/anew.rs` says. Neighbours in the ring
+//! of a group are watched: when they are silent, they are sent something to acknowledge. Nobody has to know by whom it
+//! is watched. A peer that was never heard may not know of the group yet: it may be silent, until it is asked for the
+//! group by the offers of its ranks, with our address. The last peers without a group are remembered (`past.rs`); a
+//! forgotten one gets a new link.
 //!
 //! Invariant: what is asked of all peers together ([`Standing`]) is kept as each of them changes, so that no event
 //! costs more the more of them there are.
@@ -39,8 +40,6 @@ mod peer;
 pub(super) use peer::Peer;
 use peer::Standing;
 
-/// Peers that were never heard and may stay silent; each keeps a connection.
-const MAX_DORMANT: usize = 64;
 /// Messages that may wait for the acknowledgement of one peer. Whoever asks for more and acknowledges nothing is lost.
 const MAX_BACKLOG: usize = 1 << 16;
 
@@ -62,7 +61,6 @@ pub(super) struct Peers {
     all: BTreeMap<SpId, Box<Peer>>,
     /// Links made so far.
     links: u32,
-    dormant: BTreeSet<SpId>,
     /// Whose backlog is too long.
     overfull: BTreeSet<SpId>,
     /// Whom the last frame went to.
@@ -101,12 +99,11 @@ impl Peers {
         self.all.len()
     }
 
-    /// A peer without a group that is to be forgotten. One that we have met goes only after a silence of `dead_after`:
-    /// had it waited for an answer, it would have asked again.
+    /// A peer without a group that is to be forgotten. It goes only after a silence of `dead_after`: had it waited for
+    /// an answer, it would have asked again.
     fn excess(&self, (now, config): (Instant, &Config)) -> Option<SpId> {
-        let [met, stranger] = self.past.excess(config.past_peers);
         let is_quiet = |peer: &SpId| self.all[peer].link.last_owed() + config.dead_after <= now;
-        met.filter(is_quiet).or(stranger)
+        self.past.excess(config.past_peers).filter(is_quiet)
     }
 
     /// Whether a group with these may be made: see [`Config::peers`].
@@ -151,11 +148,9 @@ impl Peers {
     }
 
     fn note(&mut self, id: SpId, before: Standing, after: Standing) {
-        let set = |all: &mut BTreeSet<SpId>, there| if there { all.insert(id) } else { all.remove(&id) };
         if before.message != after.message {
-            set(&mut self.messages, after.message);
+            _ = if after.message { self.messages.insert(id) } else { self.messages.remove(&id) };
         }
-        set(&mut self.dormant, after.dormant);
         self.acks.remove(&id);
         self.acks_due.change(id, before.ack, after.ack);
         self.beats_due.change(id, before.beat, after.beat);
@@ -313,7 +308,6 @@ impl Peers {
     pub(super) fn count_group(&mut self, now: Instant, peer: SpId, there: bool) {
         self.change(peer, |peer| {
             peer.groups = if there { peer.groups + 1 } else { peer.groups - 1 };
-            peer.dormant &= !there;
             peer.asks &= !there;
             peer.asked &= there || peer.groups > 0;
             if peer.groups == 0 {
@@ -347,20 +341,13 @@ impl Peers {
         let mut dead = Vec::new();
         let due: Vec<SpId> = std::iter::from_fn(|| self.timers.pop_due(now)).collect();
         for id in due {
-            let mut gone = Vec::new();
             let dies = self.change(id, |peer| {
                 peer.standing.timer = None;
-                if peer.dormant_at().is_some_and(|at| at <= now) {
-                    peer.dormant = true;
-                    peer.link.forget_unsent(&mut gone);
-                }
                 peer.link.handle_timeout(now);
                 peer.dies_at().is_some_and(|at| at <= now)
             });
             dead.extend(dies.filter(|dies| *dies).map(|_| id));
-            gone.iter().for_each(|gone| self.disown(gone.owner, id, 1));
         }
-        dead.extend(self.dormant.iter().skip(MAX_DORMANT));
         dead.extend(std::mem::take(&mut self.overfull));
         dead.sort_unstable();
         dead.dedup();

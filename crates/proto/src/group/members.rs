@@ -199,32 +199,6 @@ impl Members {
         CollectiveError::PeerLost { sp: self.sps[sp as usize], rank: self.lowest_rank(sp) }
     }
 
-    /// Whether everybody whom the error names is in the group: what another service process says may be anything.
-    pub(crate) fn names_members(&self, error: &CollectiveError) -> bool {
-        let serves = |sp: &SpId| self.index_of(*sp).is_some();
-        match error {
-            CollectiveError::RankLost(rank)
-            | CollectiveError::Memory(rank)
-            | CollectiveError::Engine(rank)
-            | CollectiveError::NotAsked { rank, .. }
-            | CollectiveError::Refused { rank, .. }
-            | CollectiveError::Staging { rank, .. } => self.has_rank(*rank),
-            CollectiveError::PeerLost { sp, rank } => self.has_rank(*rank) && self.sp_of(*rank) == *sp,
-            CollectiveError::Mismatch { a_rank, b_rank, .. } => self.has_rank(*a_rank) && self.has_rank(*b_rank),
-            CollectiveError::Block { source_rank, destination, .. }
-            | CollectiveError::Message { source_rank, destination, .. } => {
-                self.has_rank(*source_rank) && self.has_rank(*destination)
-            }
-            CollectiveError::Protocol(sp) => serves(sp),
-            CollectiveError::Configuration { a, b, .. } => serves(a) && serves(b),
-            CollectiveError::HandleTaken(group) => *group == self.handle,
-            CollectiveError::Deadline(missed) => {
-                let mut named = missed.missing.named.iter().map(|one| one.rank).chain(missed.awaited);
-                named.all(|rank| self.has_rank(rank))
-            }
-        }
-    }
-
     /// Asked for what is missing here.
     pub(crate) fn left(&self) -> SpId {
         let n = self.sps.len();

@@ -467,6 +467,7 @@ impl Fields for Writer<'_> {
             }
             CollectiveError::Staging { rank, bytes } => self.u8(10).u32(rank.0).u64(*bytes),
             CollectiveError::Engine(rank) => self.u8(13).u32(rank.0),
+            CollectiveError::Stalled { sp, rank, ms } => self.u8(14).u64(sp.0).u32(rank.0).u64(*ms),
             CollectiveError::NotAsked { rank, after_ms } => self.u8(11).u32(rank.0).u64(*after_ms),
             CollectiveError::Refused { rank, why } => {
                 let why = REFUSALS.iter().position(|one| one == why).expect("all of them are listed");
@@ -558,6 +559,7 @@ fn read_error(r: &mut Reader<'_>) -> Result<CollectiveError, DecodeError> {
             CollectiveError::Refused { rank, why }
         }
         13 => CollectiveError::Engine(Rank(r.u32()?)),
+        14 => CollectiveError::Stalled { sp: SpId(r.u64()?), rank: Rank(r.u32()?), ms: r.u64()? },
         48 => CollectiveError::Message {
             source_rank: Rank(r.u32()?),
             destination: Rank(r.u32()?),

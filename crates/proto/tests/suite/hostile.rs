@@ -12,8 +12,8 @@ use outboard_proto::wire::{
     Number, Origin, PayloadHash, Piece, Rts, TransferMessage,
 };
 use outboard_proto::{
-    Absentee, Absentees, CallId, CallKind, Config, Endpoint, Event, GroupSpec, InstanceId, Instant, PostedCall,
-    ReceivedDatagram, Signature, SpId, Transmit, sizes_digest,
+    Absentee, Absentees, CallId, CallKind, CollectiveError, Config, Endpoint, Event, GroupSpec, InstanceId, Instant,
+    OfferId, PostedCall, ReceivedDatagram, Signature, SpId, Transmit, sizes_digest,
 };
 use proptest::prelude::*;
 
@@ -74,6 +74,23 @@ fn of_groups() -> impl Strategy<Value = GroupMessage> {
         }),
         (0u64..3, rank()).prop_map(|(after, cause)| {
             GroupMessage::Fails { fingerprint: spec().fingerprint(), after: InstanceId(after), cause }
+        }),
+        (rank(), rank(), 10u64..14).prop_map(|(rank, awaited, sp)| GroupMessage::Abort {
+            fingerprint: spec().fingerprint(),
+            error: [
+                CollectiveError::PeerLost { sp: SpId(sp), rank },
+                CollectiveError::RankLost(rank),
+                CollectiveError::Memory(rank),
+                CollectiveError::Block { source_rank: rank, sent: 1, destination: awaited, expected: 2 },
+            ][sp as usize - 10]
+                .clone(),
+        }),
+        (rank(), any::<bool>()).prop_map(|(rank, ask)| {
+            let fingerprint = spec().fingerprint();
+            match ask {
+                true => GroupMessage::Ask { fingerprint, asker: [1].into(), offers: vec![(rank, OfferId(10))] },
+                false => GroupMessage::Refuse { fingerprint, error: CollectiveError::RankLost(rank) },
+            }
         }),
     ]
 }

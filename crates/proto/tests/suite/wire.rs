@@ -89,6 +89,11 @@ fn error() -> impl Strategy<Value = CollectiveError> {
         }),
         rank().prop_map(CollectiveError::Memory),
         rank().prop_map(CollectiveError::Engine),
+        (any::<u64>(), rank(), any::<u64>()).prop_map(|(sp, rank, ms)| CollectiveError::Stalled {
+            sp: SpId(sp),
+            rank,
+            ms
+        }),
         (rank(), any::<u64>()).prop_map(|(rank, bytes)| CollectiveError::Staging { rank, bytes }),
         (rank(), any::<u64>()).prop_map(|(rank, after_ms)| CollectiveError::NotAsked { rank, after_ms }),
         (

@@ -1,7 +1,6 @@
 //! What is to be held against a sequence that has been played.
 //!
-//! Groups that the service process which is not ours is in may break, and then must end. Pure but for the delivery of
-//! what is under way.
+//! Pure but for the delivery of what is under way.
 
 use outboard_plan::Rank;
 use outboard_proto::{CallId, CollectiveError, InstanceId, TaggedCall};
@@ -12,7 +11,7 @@ use crate::breach::Breach;
 use crate::cluster::{Player, handle};
 
 impl Play {
-    /// Calls that must end well, unless their group breaks.
+    /// Calls that must end well.
     pub(super) fn owed(&self) -> Vec<CallId> {
         let possible = Reference::of(&self.posted, Sends::AtOnce);
         let spoiled = |group: usize| {
@@ -20,7 +19,7 @@ impl Play {
                 || possible.misfits.iter().any(|misfit| misfit.recorded && misfit.group == group)
         };
         let must = Reference::of(&self.posted, Sends::Received);
-        let sound = self.posted.iter().filter(|posted| self.is_honest(posted.group) && !spoiled(posted.group));
+        let sound = self.posted.iter().filter(|posted| !spoiled(posted.group));
         sound.map(|posted| posted.id).filter(|id| must.ended.contains_key(id)).collect()
     }
 
@@ -73,9 +72,7 @@ impl Play {
             self.tally.completed += 1;
             self.tally.recorded_completed += u64::from(matches!(posted.call, TaggedCall::Recorded { .. }));
             let right = possible.ended.get(&posted.id);
-            // What depends on a service process that is not ours may come to anything.
-            let known = self.is_honest(posted.group) || right.is_some();
-            if known && right != Some(&ended.bytes) {
+            if right != Some(&ended.bytes) {
                 let what = match right {
                     None => "it could not end".into(),
                     Some(right) => {
@@ -97,9 +94,6 @@ impl Play {
             // Refused at once, for what it is or because its group is broken.
             return true;
         };
-        if !self.is_honest(posted.group) {
-            return true;
-        }
         match error {
             CollectiveError::RankLost(rank) => ended.left.contains(rank),
             CollectiveError::Message { source_rank, destination, tag, sent, expected } => {

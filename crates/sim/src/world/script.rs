@@ -229,6 +229,7 @@ impl World<'_> {
             finished: self.last_completion.since(Instant(0)),
             ends: self.ends.iter().map(|(n, at)| ((n.group, n.member, n.instance), *at)).collect(),
             bits: self.truth.bits.clone(),
+            told: self.truth.told.clone(),
             in_collectives: self.last_completion.since(self.first_call.unwrap_or_default()),
             links: self.cluster.bytes(),
             counters: self.cluster.hosts.iter().map(|h| h.sp.counters()).collect(),

@@ -1,8 +1,10 @@
 //! Partitions that last longer than any timer, and heal: what was lost stays lost, what begins afterwards works at
 //! once.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use outboard_proto::CollectiveError;
 use outboard_sim::{CallPlan, Cut, Faults, GivenUp, GroupPlan, HostPause, Outcome, Scenario, run};
 
 const AT: Duration = Duration::from_millis(1);
@@ -55,6 +57,41 @@ fn one_way_and_pairwise_partitions_end_what_crosses_them_and_heal() {
     }
 }
 
+/// Why the first group failed, as its members were told: the named host, and whether it named itself.
+fn named(outcome: &Outcome) -> BTreeMap<usize, (u32, bool)> {
+    let first = outcome.told.iter().filter(|((group, _), _)| *group == 0);
+    let named = first.map(|((_, member), error)| match error {
+        CollectiveError::PeerLost { rank, .. } => (*member, (rank.0, false)),
+        CollectiveError::Stalled { rank, .. } => (*member, (rank.0, true)),
+        other => panic!("{member} is told {other}"),
+    });
+    named.collect()
+}
+
+/// The end that hears nothing reports the other one first, at any time of the cut.
+#[test]
+fn all_ranks_name_the_end_of_a_one_way_cut_that_is_not_heard() {
+    let mut failed = 0;
+    for seed in 0..600 {
+        let hosts = 3 + seed as usize % 6;
+        let from = seed as usize / 6 % hosts;
+        let to = (from + 1 + seed as usize / 40 % (hosts - 1)) % hosts;
+        let at = Duration::from_secs(5) + Duration::from_millis(seed * 7 % 1000);
+        let mut scenario = story(hosts, vec![Cut { from, to, at, lasting: LASTING }]).ranks_per_host(1);
+        // The fabric sends again by itself, so that no end is heard because its link does.
+        scenario.config.retransmit_floor = Duration::from_secs(60);
+        scenario.groups[0].calls = (0..40).map(|_| CallPlan::new(10_000)).collect();
+        let calls = scenario.groups[0].calls.iter_mut();
+        calls.zip(0..).for_each(|(call, number)| call.at = Duration::from_millis(200) * number);
+        scenario.groups.truncate(1);
+        let named = named(&play(&scenario, seed));
+        let all_alike = named.values().all(|(rank, _)| *rank == from as u32);
+        assert!(all_alike, "seed {seed}: {from} does not reach {to}, {named:?}");
+        failed += usize::from(named.len() == hosts);
+    }
+    assert!(failed > 400, "{failed} of 600 groups failed on all ranks");
+}
+
 /// The hosts fall into two halves.
 #[test]
 fn two_halves_grow_together() {
@@ -76,6 +113,9 @@ fn a_service_process_that_was_stopped_is_welcome_again() {
         scenario.groups[1].create_spread = Duration::from_millis(seed % 7 * 5);
         let outcome = play(&scenario, seed);
         assert_eq!((outcome.calls, outcome.errors), (12, 4), "seed {seed}");
+        // Its own ranks are told that it was stopped, the others that they lost it.
+        let expected = (0..4).map(|member| (member, (3, member == 3))).collect();
+        assert_eq!(named(&outcome), expected, "seed {seed}");
     }
 }
 

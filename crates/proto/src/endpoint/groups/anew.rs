@@ -185,12 +185,32 @@ impl Group {
         if !self.is_concerned(at as usize) {
             return;
         }
-        let error = self.members.loss_of(at);
+        let error = self.loss_of(node, at);
         self.break_up(node, error, true);
     }
 
+    /// The error by which the loss of a member breaks the group. Behind a stall this service process names itself: others
+    /// have given it up, and name it, too.
+    fn loss_of(&self, node: &Node, at: u32) -> CollectiveError {
+        match node.stalled(self.since) {
+            Some(lasted) => {
+                let (sp, rank) = (node.id, self.members.lowest_rank(self.members.me));
+                CollectiveError::Stalled { sp, rank, ms: lasted.as_millis() as u64 }
+            }
+            None => self.members.loss_of(at),
+        }
+    }
+
+    /// A member reports why the group has broken.
+    pub(super) fn handle_abort(&mut self, node: &mut Node, error: CollectiveError) {
+        self.tell_the_lost(node, &error);
+        let names_us = matches!(error, CollectiveError::PeerLost { sp, .. } if sp == node.id);
+        let error = if names_us { self.loss_of(node, self.members.me) } else { error };
+        self.break_up(node, error, false);
+    }
+
     /// Whoever lost a service process could not tell it. It may live, with a link to us.
-    pub(super) fn tell_the_lost(&self, node: &mut Node, error: &CollectiveError) {
+    fn tell_the_lost(&self, node: &mut Node, error: &CollectiveError) {
         if let CollectiveError::PeerLost { sp, .. } = error
             && *sp != node.id
             && self.broken().is_none()

@@ -1,10 +1,10 @@
 //! Ranks that are lost: what fails with them, and who hears of it.
 //!
-//! The service process of a rank tells all members after which instance the rank takes part in nothing. On each link
-//! this news comes behind all that the rank owes. A service process that lies may tell members different things, so
-//! that one waits for another, whose calls have failed. Its first word about a rank counts. Whoever waits long asks
-//! those that serve a rank still, or owe something, whether the instance fails there ([`Group::look`]), and believes
-//! who says so. Never decides that a rank is lost.
+//! The service process of a rank notifies all members after which instance the rank takes part in nothing. On each link
+//! this news comes behind all that the rank owes. A link that is lost may lose the news, so that one member waits for
+//! another, whose calls have failed. A member that waits long requests from those that still serve a rank, or owe
+//! something, whether the instance fails there ([`Group::look`]), and fails it for the same rank. Never decides that a
+//! rank is lost.
 
 use outboard_plan::Rank;
 
@@ -25,7 +25,8 @@ pub(super) struct Lost {
 }
 
 impl Group {
-    /// A member says that a rank is lost. False unless it serves such a rank, and says the same if it says it again.
+    /// A member reports that a rank is lost. False unless it serves such a rank. Over another link it reports the same
+    /// once more.
     pub(super) fn handle_lost(&mut self, node: &mut Node, from: SpId, rank: Rank, lost: Lost) -> bool {
         let known = [rank, lost.cause].iter().all(|rank| self.members.has_rank(*rank));
         if !known || self.members.sp_of(rank) != from {
@@ -55,7 +56,7 @@ impl Group {
         self.with_tagged(node, |tagged, cx| tagged.lose(cx, rank));
     }
 
-    /// A member waits long: it hears why that fails here, in case it was told something else. What it calls is
+    /// A member waits long: it is sent why that fails here, since a lost link may have lost the news. What it calls is
     /// compared with what was called here, since some calls that disagree only wait for each other. False when it
     /// cannot call so.
     pub(super) fn handle_waits(

@@ -23,9 +23,7 @@ use crate::wire::{GroupMessage, MAX_ASKER, MAX_OFFERS, Message};
 const LOCAL_FIRST: Duration = Duration::from_millis(250);
 /// How long a group may be made before it is looked at first: longer than ranks that call together are apart.
 const FIRST_LOOK: Duration = Duration::from_millis(50);
-/// Members of whom no call has come that are asked at one look.
-const ASKED_PER_LOOK: usize = 64;
-/// How often a group is looked at, times its service processes: a look says one thing to each, and asks some.
+/// How often a group is looked at, times its service processes: a look says one thing to each.
 const LOOK_PER_PEER: Duration = Duration::from_millis(10);
 
 impl Endpoint {
@@ -42,7 +40,7 @@ impl Endpoint {
         }
         let offer = spec.members[rank.0 as usize].offer;
         if let Some(why) = self.lacks(spec.handle, &members) {
-            // Whoever is a member and not made up asks for the rank, and is told.
+            // Members ask for the rank, and are answered.
             let why = Withdrawn::Refused(why);
             self.withdraw_offer(offer, why);
             return Err(why.error(rank).into());
@@ -118,13 +116,11 @@ impl Endpoint {
         match self.groups.get_mut(&handle) {
             Some(g) if g.members.fingerprint == fingerprint => g.break_up(&mut self.node, error, true),
             // Another group has the handle, so that this one could not be made anyway.
-            Some(_) => _ = self.refuse(spec, &members, &error),
+            Some(_) => self.refuse(spec, &members, &error),
             None if FailedGroup::find(&self.failed_groups, handle, fingerprint).is_some() => {}
             None => {
-                let told = self.refuse(spec, &members, &error);
-                // Members for whom there is no room count to no quota either, so where they are is not kept.
-                let addresses = if told { addresses(spec) } else { Addresses::new() };
-                self.remember_failed(FailedGroup { handle, fingerprint, error, addresses });
+                self.refuse(spec, &members, &error);
+                self.remember_failed(FailedGroup { handle, fingerprint, error, addresses: addresses(spec) });
             }
         }
     }
@@ -142,7 +138,7 @@ impl Endpoint {
         for &(rank, offer) in offers {
             ours |= self.offers.note_asker(offer, Asker { rank, ..ask });
         }
-        // Whoever names none of our offers is a stranger, and cannot make us send anything anywhere.
+        // The offers may be forgotten here: nothing is known of their ranks then.
         if !ours || address.is_empty() {
             return;
         }
@@ -165,17 +161,12 @@ impl Endpoint {
         }
     }
 
-    /// The group cannot be made: all its service processes are told, so that nobody waits, if there is room to meet
-    /// them. Whether there was.
-    fn refuse(&mut self, spec: &GroupSpec, members: &Members, error: &CollectiveError) -> bool {
-        if !self.node.peers.has_room(members.others(), &self.node.config) {
-            return false;
-        }
+    /// The group cannot be made: all its service processes are notified, so that none of them waits.
+    fn refuse(&mut self, spec: &GroupSpec, members: &Members, error: &CollectiveError) {
         self.introduce(spec);
         let (group, fingerprint) = (members.handle, members.fingerprint);
         let message = Message::abort(group, fingerprint, error.clone());
         self.node.out.messages.extend(members.others().map(|sp| (sp, message.clone())));
-        true
     }
 
     /// Looks at the groups for which it is time.
@@ -229,7 +220,7 @@ impl Endpoint {
         if ended || matches!(body, GroupMessage::Refuse { .. } | GroupMessage::Fails { .. }) {
             return;
         }
-        // Payload is dropped: that of a call comes from whoever was lied to, or lies, and ends the group.
+        // Payload is dropped: no call precedes the barrier that makes the group, so a message of one ends the group.
         if !self.early.keep(self.node.out.now, from, Message::Group { group: handle, body }) {
             self.node.out.violation(Some(from), "a message for a group that is not known");
         }
@@ -335,19 +326,8 @@ impl Group {
                 });
                 let fingerprint = self.members.fingerprint;
                 self.tell_others(node, GroupMessage::Waits { fingerprint, newest, oldest });
-                self.ask_unheard(node);
             }
             State::Broken(_) => {}
-        }
-    }
-
-    /// Asks members of whom no call has come, some at each look in turn: a lie may have made the group without them.
-    fn ask_unheard(&mut self, node: &mut Node) {
-        let unheard: Vec<usize> = self.concerned().filter(|at| !self.heard_calls[*at]).collect();
-        let first = unheard.partition_point(|at| *at < self.ask_next);
-        for at in unheard.iter().cycle().skip(first).take(unheard.len().min(ASKED_PER_LOOK)) {
-            self.ask(node, *at as u32);
-            self.ask_next = at + 1;
         }
     }
 
@@ -376,8 +356,7 @@ impl Group {
         self.break_up(node, CollectiveError::NotAsked { rank, after_ms: after.as_millis() as u64 }, true);
     }
 
-    /// Asks a member for the ranks that it serves: its step does not come, there is another link with it, or nothing of
-    /// a call has come from it.
+    /// Asks a member for the ranks that it serves: its step does not come, or there is another link with it.
     pub(super) fn ask(&self, node: &mut Node, awaited: u32) {
         let (group, fingerprint, to) =
             (self.members.handle, self.members.fingerprint, self.members.sps[awaited as usize]);

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::Config;
-use crate::endpoint::past::Past;
 use crate::ids::{GroupHandle, Instant};
 use crate::link::{Acked, Link, Received};
 use crate::wire::FrameHeader;
@@ -14,6 +13,12 @@ use crate::wire::FrameHeader;
 /// So many times the silence after which a peer is dead it may be heard and take nothing: what is sent to it may wait
 /// behind much else, and be sent again and again.
 const DEAFNESS: u32 = 4;
+
+/// A peer that was heard for so long without a new acknowledgement may not hear us.
+const DEAF_FROM: Duration = Duration::from_millis(100);
+/// How much longer such a peer may be silent. The end of a one-way cut that hears nothing reports the other end first,
+/// so that all ranks that can hear of both name that one.
+const DEAF_SILENCE: Duration = Duration::from_secs(1);
 
 /// Another service process.
 #[derive(Debug)]
@@ -25,8 +30,6 @@ pub(in crate::endpoint) struct Peer {
     pub(super) watched_by: u32,
     /// Groups with it.
     pub(super) groups: u32,
-    /// Nothing is sent to it until it is heard or needed again.
-    pub(super) dormant: bool,
     /// The driver has no room for frames to it, and asks for none.
     pub(super) full: bool,
     pub(super) dead_after: Duration,
@@ -58,11 +61,10 @@ pub(super) struct Standing {
     pub(super) backlog: usize,
     /// Bytes of payload in them.
     pub(super) payload: u64,
-    pub(super) dormant: bool,
     /// Its address is known, and it may be sent something yet.
     pub(super) met: bool,
     /// It has no group with us, and nothing is on its way.
-    pub(super) past: Option<Past>,
+    pub(super) past: bool,
     pub(super) retransmissions: u64,
 }
 
@@ -74,7 +76,6 @@ impl Peer {
             address: None,
             watched_by: 0,
             groups: 0,
-            dormant: false,
             full: false,
             dead_after: config.dead_after,
             deaf_for: Duration::ZERO,
@@ -86,14 +87,16 @@ impl Peer {
         }
     }
 
-    /// Whoever was never heard may not have been asked for the group yet, and then cannot answer.
-    fn can_answer(&self) -> bool {
-        self.link.heard() || self.watched_by > 0 || self.knows_us || self.asked
+    /// Whether silence means that it is dead. A member of a group that was never heard may not have been asked for the
+    /// group yet; without a group nothing waits for it.
+    fn has_to_answer(&self) -> bool {
+        self.link.heard() || self.watched_by > 0 || self.knows_us || self.asked || self.groups == 0
     }
 
     /// When it has owed an acknowledgement for too long.
     fn overdue_at(&self) -> Option<Instant> {
-        (self.link.backlog() > 0 && self.is_reachable()).then(|| self.link.last_owed() + self.dead_after)
+        let grace = if self.deaf_for < DEAF_FROM { Duration::ZERO } else { DEAF_SILENCE };
+        (self.link.backlog() > 0 && self.address.is_some()).then(|| self.link.last_owed() + self.dead_after + grace)
     }
 
     /// Takes a frame of it. The silence before counts to its deafness as far as it may last: we may have been stopped.
@@ -103,7 +106,7 @@ impl Peer {
         (frame, body): (&FrameHeader, &'a [u8]),
         acked: &mut Vec<Acked>,
     ) -> Received<'a> {
-        (self.dormant, self.dead_after) = (false, config.dead_after);
+        self.dead_after = config.dead_after;
         let (silence, before) = (now.since(self.link.last_owed()).min(config.dead_after), acked.len());
         let owed = self.link.backlog() > 0;
         let received = self.link.handle(now, frame, body, acked);
@@ -117,40 +120,27 @@ impl Peer {
     }
 
     pub(super) fn dies_at(&self) -> Option<Instant> {
-        let overdue_at = self.overdue_at().filter(|_| self.can_answer());
+        let overdue_at = self.overdue_at().filter(|_| self.has_to_answer());
         if self.is_deaf() { overdue_at.map(|_| self.link.last_owed()) } else { overdue_at }
     }
 
-    /// When it is left alone: it need not answer, and no group is there for which it should. It is not dead for that: a
-    /// rank of ours may have named it in a group that its ranks know nothing of.
-    pub(super) fn dormant_at(&self) -> Option<Instant> {
-        self.overdue_at().filter(|_| !self.can_answer() && self.groups == 0)
-    }
-
-    /// Whether anything is to be sent to it.
-    fn is_reachable(&self) -> bool {
-        self.address.is_some() && !self.dormant
-    }
-
     pub(super) fn stands(&self) -> Standing {
-        let reachable = self.is_reachable();
+        let reachable = self.address.is_some();
         let link = &self.link;
         let has_room = reachable && !self.full;
         let ack = link.ack_due().filter(|_| reachable);
         let needed = self.groups > 0 || self.asks || link.backlog() > 0 || ack.is_some();
         let met = needed && reachable;
-        let past = if self.address.is_some() { Past::Met } else { Past::Stranger };
-        let timers = [link.poll_timeout().filter(|_| reachable), self.dies_at(), self.dormant_at()];
+        let timers = [link.poll_timeout().filter(|_| reachable), self.dies_at()];
         Standing {
             message: has_room && link.has_message(),
             ack: ack.filter(|_| has_room),
             beat: link.beat_at().filter(|_| has_room),
             timer: timers.into_iter().flatten().min(),
-            backlog: if self.dormant { 0 } else { link.backlog() },
+            backlog: link.backlog(),
             payload: link.payload_bytes(),
-            dormant: self.dormant,
             met,
-            past: (!needed).then_some(past),
+            past: !needed,
             retransmissions: link.retransmissions(),
         }
     }
