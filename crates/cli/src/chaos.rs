@@ -58,7 +58,7 @@ pub(crate) struct ChaosArgs {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=32))]
     jobs: u16,
     /// Users whose jobs they are, beside this one; only root may start others' programs
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(0..=100))]
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100))]
     users: u32,
     /// What jobs and faults are drawn by
     #[arg(long, default_value_t = 0)]
@@ -99,7 +99,7 @@ pub(crate) fn chaos(args: &ChaosArgs) -> Result<ExitCode, CliError> {
     work::end_on_signals()?;
     let rate = args.rate.in_bits_per_second();
     let spec = LabSpec::new(args.hosts, rate).map_err(|error| CliError::Lab(error.into()))?;
-    let more = ["--socket-mode", "666", "--group-timeout", "10"].map(str::to_owned).to_vec();
+    let more = ["--group-timeout", "10"].map(str::to_owned).to_vec();
     let trial = Trial::start(&spec, DaemonArgs { more, ..args.daemons.clone() })?;
     let lasting = Duration::try_from_secs_f64(args.minutes * 60.0)
         .map_err(|error| CliError::Failed(format!("--minutes {}: {error}", args.minutes)))?;

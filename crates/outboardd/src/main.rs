@@ -1,5 +1,6 @@
 //! `outboardd`, the daemon: command line, signals, log. It is a service process, or a relay to one on another machine.
 
+mod activation;
 mod background;
 mod ending;
 
@@ -9,7 +10,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser};
 use outboard_relay::Dock;
-use outboard_service::{Settings, settings};
+use outboard_service::{Settings, attach_socket, settings};
 use rustix::process::Signal;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
@@ -42,6 +43,10 @@ enum Failure {
     Log(String, tracing_subscriber::filter::ParseError),
     #[error("the daemon ended before ranks could attach: {0}")]
     Early(std::process::ExitStatus),
+    #[error("cannot take what the service manager passes: {0}")]
+    Passed(std::io::Error),
+    #[error("the service manager passes {0} descriptors; have its unit pass one")]
+    Several(usize),
     #[error("the daemon was not ready within {}s", background::READY_LIMIT.as_secs())]
     Slow,
 }
@@ -72,6 +77,7 @@ fn kernel<E: Into<std::io::Error>>(what: &'static str) -> impl FnOnce(E) -> Fail
 }
 
 fn serve(settings: &Settings) -> Result<(), Failure> {
+    let passed = activation::descriptor()?;
     let filter: Targets = settings.log.parse().map_err(|error| Failure::Log(settings.log.clone(), error))?;
     let terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
     // A log that cannot be written, on a full disk for instance, is no reason to end: complaining about it would panic.
@@ -113,15 +119,17 @@ fn serve(settings: &Settings) -> Result<(), Failure> {
             tracing::warn!(%error, "systemd does not hear that we are ready");
         }
     };
+    let socket = attach_socket(settings, passed).map_err(outboard_service::StartError::from)?;
     if let Some(service) = settings.relay {
-        return Ok(outboard_relay::serve(settings, service, signals.as_fd(), stopped, announce)?);
+        return Ok(outboard_relay::serve(settings, socket, service, signals.as_fd(), stopped, announce)?);
     }
+    let path = socket.path().to_owned();
     let ready = |docked: &_| {
-        let dock = settings.dock.map(|address| Dock::start(address, settings, docked)).transpose();
+        let dock = settings.dock.map(|address| Dock::start(address, (settings, &path), docked)).transpose();
         announce();
         dock
     };
-    Ok(outboard_service::run(settings, signals.as_fd(), stopped, ready)?)
+    Ok(outboard_service::run(settings, socket, signals.as_fd(), stopped, ready)?)
 }
 
 /// The descriptor that our parent left open for us; a standard stream stays open beside it.

@@ -26,6 +26,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -56,6 +57,8 @@ const NOWHERE: u64 = 64;
 #[derive(Debug)]
 struct Terms {
     settings: Settings,
+    /// Where the service process listens for ranks.
+    socket: PathBuf,
     key: SharedKey,
     docked: Arc<DockedRanks>,
     refusals: Mutex<Refusals>,
@@ -75,10 +78,15 @@ pub struct Dock {
 }
 
 impl Dock {
-    /// Listens for relays at `address` on behalf of the service process with these settings.
-    pub fn start(address: SocketAddr, settings: &Settings, docked: &Arc<DockedRanks>) -> Result<Dock, StartError> {
+    /// Listens for relays at `address` on behalf of the service process with these settings, at whose `socket` ranks
+    /// attach.
+    pub fn start(
+        address: SocketAddr,
+        (settings, socket): (&Settings, &Path),
+        docked: &Arc<DockedRanks>,
+    ) -> Result<Dock, StartError> {
         let key = settings.read_relay_key()?;
-        let (dock, local) = Dock::listen(address, settings, key, docked)
+        let (dock, local) = Dock::listen(address, (settings, socket), key, docked)
             .map_err(|source| StartError::Kernel { what: "listen for relays", source })?;
         if settings.relay_key.is_none() && !address.ip().is_loopback() {
             tracing::warn!(address = %local, "whoever reaches this address may attach; give both sides a --relay-key");
@@ -89,7 +97,7 @@ impl Dock {
 
     fn listen(
         address: SocketAddr,
-        settings: &Settings,
+        (settings, socket): (&Settings, &Path),
         key: SharedKey,
         docked: &Arc<DockedRanks>,
     ) -> io::Result<(Dock, SocketAddr)> {
@@ -97,8 +105,8 @@ impl Dock {
         let local = listener.local_addr()?;
         listener.set_nonblocking(true)?;
         let stop = eventfd(0, EventfdFlags::CLOEXEC)?;
-        let (settings, docked) = (settings.clone(), Arc::clone(docked));
-        let terms = Terms { settings, key, docked, refusals: Mutex::default() };
+        let (settings, socket, docked) = (settings.clone(), socket.to_owned(), Arc::clone(docked));
+        let terms = Terms { settings, socket, key, docked, refusals: Mutex::default() };
         let until = stop.try_clone()?;
         let thread = std::thread::Builder::new()
             .name("dock".into())
@@ -280,7 +288,7 @@ fn greet(wire: &Wire, decoder: &mut Decoder, terms: &Terms) -> Result<(Channel, 
 /// Attaches as a rank of this machine would; the nonce tells the service process whom for.
 fn attach(terms: &Terms, nonce: [u8; 16], job: u64) -> Result<(Channel, RankSide, Reply), End> {
     let failed = |error: &dyn std::fmt::Display| End::Refused(format!("the service process does not attach: {error}"));
-    let channel = Channel::connect(&terms.settings.socket).map_err(|errno| failed(&errno))?;
+    let channel = Channel::connect(&terms.socket).map_err(|errno| failed(&errno))?;
     let hello = Hello {
         layout_version: LAYOUT_VERSION,
         pid: std::process::id(),

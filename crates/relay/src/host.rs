@@ -38,9 +38,7 @@ use outboard_shm::attach::{Channel, ChannelError, Foreign, Hello, Received, Repl
 use outboard_shm::control::ServiceSide;
 use outboard_shm::status::Status;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::fs::Mode;
 use rustix::io::Errno;
-use rustix::net::SocketType;
 
 use self::relayed::Relayed;
 use crate::frame::{Decoder, Frame};
@@ -94,11 +92,12 @@ impl Flights {
     }
 }
 
-/// Serves this host's ranks in the place of the service process at `service` until `stopped` says so, as
+/// Serves this host's ranks, which attach at `socket`, in the place of the service process at `service` until `stopped` says so, as
 /// [`outboard_service::run`] does: then no other attaches, and calls in flight may end, for as long as the settings
 /// say.
 pub fn serve(
     settings: &Settings,
+    mut socket: NamedSocket,
     service: SocketAddr,
     stop: BorrowedFd<'_>,
     stopped: impl FnMut() -> bool,
@@ -106,9 +105,7 @@ pub fn serve(
 ) -> Result<(), StartError> {
     let key = settings.read_relay_key()?;
     raise_descriptor_limit();
-    let mode = Mode::from_raw_mode(settings.socket_mode);
-    let mut socket = NamedSocket::listen(&settings.socket, SocketType::SEQPACKET, mode)?;
-    tracing::info!(%service, socket = %settings.socket.display(), "relaying");
+    tracing::info!(%service, socket = %socket.path().display(), "relaying");
     ready();
     let (settings, node) = (settings.clone(), topology::node());
     let terms = Terms { settings, key, service, node, topology: Topology::detect() };
@@ -141,7 +138,7 @@ fn accept(
                 }
                 Token::Attach => match socket.accept() {
                     Ok(None) => {}
-                    Ok(Some(connection)) => strangers.take_in(connection.into(), &terms.settings),
+                    Ok(Some(connection)) => strangers.take_in(connection.into()),
                     Err(errno) => {
                         tracing::error!(%errno, "a rank is turned away; raise the limit on descriptors");
                         socket.turn_away(|connection| drop(Foreign::from(connection)));
@@ -175,13 +172,13 @@ impl Strangers {
     }
 
     /// One more of a user who may attach, for which another one may have to go.
-    fn take_in(&mut self, channel: Channel, settings: &Settings) {
+    fn take_in(&mut self, channel: Channel) {
         self.last += 1;
         let user = match channel.peer() {
             Ok(peer) => peer.uid,
             Err(errno) => return tracing::warn!(%errno, "a connection of nobody"),
         };
-        if let Err(text) = admit(settings, rustix::process::geteuid().as_raw(), user) {
+        if let Err(text) = admit(rustix::process::geteuid().as_raw(), user) {
             tracing::warn!(text, "a process may not attach");
             return tell(&channel, Status::NoService, text);
         }

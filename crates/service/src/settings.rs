@@ -130,16 +130,10 @@ pub enum Auto<T> {
 /// Everything `outboardd` is told. See the crate's `--help` for each field in the user's words.
 #[derive(Debug, Clone, Args)]
 pub struct Settings {
-    /// Socket at which ranks attach
-    #[arg(long, env = "OUTBOARD_SOCKET", default_value = outboard_shm::attach::DEFAULT_SOCKET)]
-    pub socket: PathBuf,
-    /// Who may attach, as the mode of the socket's file
-    #[arg(long, env = "OUTBOARD_SOCKET_MODE", default_value = "600", value_parser = octal)]
-    pub socket_mode: u32,
-    /// Users beside the daemon's own and root whose processes may attach, by number; by default all that the socket's
-    /// mode lets connect
-    #[arg(long, env = "OUTBOARD_ALLOW_UID", value_delimiter = ',')]
-    pub allow_uid: Vec<u32>,
+    /// Socket at which ranks of the daemon's own user attach; by default the one that a service manager passes, else
+    /// outboard/outboardd.sock in XDG_RUNTIME_DIR
+    #[arg(long, env = "OUTBOARD_SOCKET")]
+    pub socket: Option<PathBuf>,
     /// Network interface towards the other hosts; none means a single host
     #[arg(long, env = "OUTBOARD_INTERFACE")]
     pub interface: Option<String>,
@@ -359,9 +353,6 @@ pub enum SettingsError {
         /// Its bytes.
         length: usize,
     },
-    /// What ranks are told where there are several daemons.
-    #[error("`{}` names several sockets; give this daemon one of them by --socket", .0.display())]
-    SocketList(PathBuf),
     /// Multicast is not encrypted.
     #[error("--encrypt does not reach multicast; leave --algorithm multicast away, or give --algorithm ring")]
     MulticastInTheClear,
@@ -427,9 +418,6 @@ impl Settings {
 
     /// The protocol's configuration, completed from the interface.
     pub fn resolve(&self) -> Result<Config, SettingsError> {
-        if self.socket.as_os_str().as_encoded_bytes().contains(&b':') {
-            return Err(SettingsError::SocketList(self.socket.clone()));
-        }
         if self.encrypt && self.algorithm() == AlgorithmChoice::Multicast {
             return Err(SettingsError::MulticastInTheClear);
         }
@@ -506,12 +494,6 @@ fn read_key(path: &Path) -> Result<SharedKey, SettingsError> {
         return Err(SettingsError::Key { path: path.to_owned(), mode: mode & 0o777, length: content.len() });
     }
     Ok(SharedKey::of(&content))
-}
-
-/// A file's mode, such as `660`.
-fn octal(text: &str) -> Result<u32, String> {
-    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
-    mode.ok_or_else(|| format!("`{text}` is not a mode; write for instance 600 or 660"))
 }
 
 /// One line per setting: name, value and where it came from.

@@ -13,6 +13,7 @@ mod quotas;
 mod recorded;
 mod relay;
 mod soak;
+mod sockets;
 mod survivors;
 mod system_daemon;
 mod unserved;

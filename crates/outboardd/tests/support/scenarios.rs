@@ -4,9 +4,11 @@ mod churn;
 
 use std::io::Write;
 use std::net::TcpListener;
+use std::path::Path;
 use std::time::Duration;
 
 use outboard::{Context, Contribution, Error, Group, Request, Status};
+use outboard_shm::attach::{Channel, Reply};
 
 use super::errands::{self, Meanwhile};
 use super::exchanges::{self, check_exchange, post_uneven};
@@ -61,7 +63,7 @@ fn without_world(name: &str) -> Option<fn()> {
         "posting-threads" => recorded::posting_threads,
         "outlives" => outlives,
         "beyond" => beyond,
-        "thief" => thief,
+        "other-user" => other_user,
         "reattaches" => life::reattaches,
         "follower" => survivors::follower,
         _ => return None,
@@ -189,16 +191,16 @@ fn beyond() {
     say(&error.to_string());
 }
 
-/// Puts an offer of its own in either place of two that it has read, and says why that makes no group.
-fn thief() {
-    let context = Context::attach(None).expect("a daemon answers");
-    let stolen = std::fs::read(std::env::var("OUTBOARD_TEST_OFFERS").expect("set by the test")).expect("readable");
-    for rank in [0, 1] {
-        let own = context.offer().expect("an offer");
-        let mut offers = stolen.clone();
-        offers[rank * own.len()..][..own.len()].copy_from_slice(&own[..]);
-        say(&context.create_group(&offers, 2, rank as u32).expect_err("they are not ours").to_string());
+/// Connects without the library, which would refuse, and says how the daemon turns it away.
+fn other_user() {
+    let socket = std::env::var("OUTBOARD_SOCKET").expect("set by the test");
+    let channel = Channel::connect(Path::new(&socket)).expect("it listens");
+    assert!(channel.wait(LIMIT).expect("poll"), "no answer");
+    match channel.receive::<Reply>().expect("a reply").expect("it waits").message {
+        Reply::Error { text, .. } => say(&text),
+        other => panic!("{other:?}"),
     }
+    assert!(channel.wait(LIMIT).expect("poll") && channel.receive::<Reply>().is_err(), "the connection stays open");
 }
 
 /// Attaches and detaches again and again.

@@ -1,45 +1,62 @@
-//! Which users' ranks may attach.
+//! Which processes may attach: those of the service process's own user.
 //!
-//! The service process's own user and root may; others where the mode of the socket lets them connect, or where
-//! `--allow-uid` names users, those alone. The user of a process is the kernel's word (`SO_PEERCRED`), as it was when
-//! the process connected. Never asks what a rank says of itself.
+//! The user of a process is the kernel's word (`SO_PEERCRED`), as it was when the process connected. Never asks what a
+//! rank says of itself.
 
-use crate::settings::Settings;
+use std::sync::OnceLock;
 
-/// Bits of a socket's mode that let others than its owner connect.
-const OTHERS_CONNECT: u32 = 0o022;
+/// The user that the kernel reports for users that a user namespace does not know, where it is not set otherwise.
+const OVERFLOW_USER: u32 = 65_534;
 
 /// Whether a process of `user` may attach to a service process that runs as user `own`.
 ///
 /// # Errors
 /// Why not.
-pub fn admit(settings: &Settings, own: u32, user: u32) -> Result<(), String> {
-    let named = &settings.allow_uid;
-    let invited = if named.is_empty() { settings.socket_mode & OTHERS_CONNECT != 0 } else { named.contains(&user) };
-    if invited || user == own || user == 0 {
+pub fn admit(own: u32, user: u32) -> Result<(), String> {
+    static UNKNOWN: OnceLock<Option<u32>> = OnceLock::new();
+    allow(own, user, *UNKNOWN.get_or_init(unknown_user))
+}
+
+fn allow(own: u32, user: u32, unknown: Option<u32>) -> Result<(), String> {
+    if user == own && unknown != Some(user) {
         return Ok(());
     }
     Err(format!(
-        "user {user} may not attach to this service process of user {own}; its --allow-uid names who may, or its \
-         --socket-mode lets a group connect"
+        "user {user} may not attach to this service process, which serves user {own} alone; start your own by \
+         `systemctl --user start outboardd.socket` or `outboardd`, or unset OUTBOARD_SOCKET and the job starts one"
     ))
+}
+
+/// The number that stands for any user from outside of this process's user namespace. None where all are known.
+fn unknown_user() -> Option<u32> {
+    let known = std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| knows_all(&map));
+    let number = || std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok()?.trim().parse().ok();
+    (!known).then(|| number().unwrap_or(OVERFLOW_USER))
+}
+
+/// Whether a namespace with this map knows all users: all numbers but the one that means none.
+fn knows_all(map: &str) -> bool {
+    map.lines().filter_map(|line| line.split_whitespace().last()?.parse::<u64>().ok()).sum::<u64>()
+        >= u64::from(u32::MAX)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::tests::parse;
 
-    fn admitted(words: &[&str]) -> [bool; 4] {
-        let settings = parse(&[&["outboardd"], words].concat()).0;
-        [100, 0, 1000, 1001].map(|user| admit(&settings, 100, user).is_ok())
+    #[test]
+    fn the_own_user_is_admitted_and_root_and_others_are_not() {
+        let admitted = [100, 0, 1000].map(|user| allow(100, user, Some(65_534)).is_ok());
+        assert_eq!(admitted, [true, false, false]);
+        let refused = allow(100, 0, None).expect_err("another user");
+        assert!(refused.contains("user 0 ") && refused.contains("user 100 ") && refused.contains("outboardd.socket"));
     }
 
     #[test]
-    fn the_mode_of_the_socket_or_the_list_says_who_may_attach() {
-        assert_eq!(admitted(&[]), [true, true, false, false]);
-        assert_eq!(admitted(&["--socket-mode", "660"]), [true; 4]);
-        assert_eq!(admitted(&["--allow-uid", "1000,7"]), [true, true, true, false]);
-        assert_eq!(admitted(&["--socket-mode", "666", "--allow-uid", "1000"]), [true, true, true, false]);
+    fn a_user_that_the_namespace_does_not_know_is_no_user_of_that_number() {
+        assert!(allow(65_534, 65_534, Some(65_534)).is_err());
+        assert!(allow(65_534, 65_534, None).is_ok());
+        assert!(knows_all("         0          0 4294967295\n"));
+        assert!(!knows_all("         0       1000          1\n         1     100000      65536\n"));
     }
 }

