@@ -9,8 +9,9 @@ use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser};
-use outboard_relay::Dock;
-use outboard_service::{Settings, attach_socket, settings};
+use outboard_relay::{Dock, Relay};
+use outboard_service::settings::{self, DockAt};
+use outboard_service::{Settings, attach_socket};
 use rustix::process::Signal;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
@@ -45,6 +46,13 @@ enum Failure {
     Early(std::process::ExitStatus),
     #[error("cannot take what the service manager passes: {0}")]
     Passed(std::io::Error),
+    #[error(
+        "--dock passed serves the relay behind a connection that a service manager passes, and none is passed; have \
+             outboardd-dock.socket start it, or give --dock an address"
+    )]
+    NoConnection,
+    #[error(transparent)]
+    Relay(#[from] outboard_relay::RelayError),
     #[error("the service manager passes {0} descriptors; have its unit pass one")]
     Several(usize),
     #[error("the daemon was not ready within {}s", background::READY_LIMIT.as_secs())]
@@ -119,17 +127,33 @@ fn serve(settings: &Settings) -> Result<(), Failure> {
             tracing::warn!(%error, "systemd does not hear that we are ready");
         }
     };
+    let (relay, passed) = match (settings.dock, passed) {
+        (Some(DockAt::Passed), Some(connection)) => (Some(Relay::accept(connection, settings)?), None),
+        (Some(DockAt::Passed), None) => return Err(Failure::NoConnection),
+        (_, passed) => (None, passed),
+    };
     let socket = attach_socket(settings, passed).map_err(outboard_service::StartError::from)?;
     if let Some(service) = settings.relay {
         return Ok(outboard_relay::serve(settings, socket, service, signals.as_fd(), stopped, announce)?);
     }
     let path = socket.path().to_owned();
     let ready = |docked: &_| {
-        let dock = settings.dock.map(|address| Dock::start(address, (settings, &path), docked)).transpose();
+        let service = (settings, &*path);
+        let dock = match (relay, settings.dock) {
+            (Some(relay), _) => Some(Dock::serve(relay, service, docked, end)),
+            (None, Some(DockAt::Address(address))) => Some(Dock::listen(address, service, docked)),
+            (None, Some(DockAt::Passed) | None) => None,
+        };
         announce();
-        dock
+        dock.transpose()
     };
     Ok(outboard_service::run(settings, socket, signals.as_fd(), stopped, ready)?)
+}
+
+/// Ends this process in good order, as whoever started it would.
+fn end() {
+    // Fails for no process that may signal itself.
+    let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::TERM);
 }
 
 /// The descriptor that our parent left open for us; a standard stream stays open beside it.

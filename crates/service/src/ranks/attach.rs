@@ -250,10 +250,9 @@ impl Desk<'_> {
         }
         let mut process = pin(self.ranks.connections[&id].channel(), hello, descriptors, &self.host.settings)?;
         process.memory = process.memory.with_alarm(self.ranks.alarm());
-        if let Some(DockedRank { user, pid, seat, watch }) = self.host.docked.take(&hello.nonce) {
+        if let Some(DockedRank { pid, seat, watch }) = self.host.docked.take(&hello.nonce) {
             // Its process here is ours; the connection alone tells of its end.
             (process.pid, process.seen, process.pidfd, process.seat) = (pid, None, None, Some(seat));
-            process.user = user;
             process.memory = process.memory.with_watch(watch);
         }
         // Each user but the daemon's own leaves as many places as it takes, so that the next user finds some.
