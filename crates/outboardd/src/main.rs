@@ -12,7 +12,7 @@ use clap::{CommandFactory, FromArgMatches, Parser};
 use outboard_relay::{Dock, Relay};
 use outboard_service::settings::{self, DockAt};
 use outboard_service::{Settings, attach_socket};
-use rustix::process::Signal;
+use rustix::process::{DumpableBehavior, Signal};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -128,7 +128,12 @@ fn serve(settings: &Settings) -> Result<(), Failure> {
         }
     };
     let (relay, passed) = match (settings.dock, passed) {
-        (Some(DockAt::Passed), Some(connection)) => (Some(Relay::accept(connection, settings)?), None),
+        (Some(DockAt::Passed), Some(connection)) => {
+            // systemd gives all docks of a template one user, whose other processes have no business in this one.
+            let closed = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
+            closed.map_err(kernel("close this process's memory to others"))?;
+            (Some(Relay::accept(connection, settings)?), None)
+        }
         (Some(DockAt::Passed), None) => return Err(Failure::NoConnection),
         (_, passed) => (None, passed),
     };
