@@ -4,7 +4,7 @@
 #   make test   all tests
 #   make bench  ours beside the peers: the tables of README.md and docs/figures.json, and more (takes hours)
 #   make soak   long runs: 20,000 simulator seeds, an hour of chaos on an emulated cluster (CHAOS_MINUTES=n), loom,
-#               miri, a daemon's long life, fuzzing (10 or 20 minutes per target)
+#               miri, a daemon's long life, the systemd units, fuzzing (10 or 20 minutes per target)
 #   make lint   format, lints, documentation
 #   make cross  the daemon for the processors of DPUs (aarch64), tried under qemu-user where that is installed
 #   make clean  what was built here
@@ -42,7 +42,7 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 MISSING = $(shell for p in $(PACKAGES); do \
   dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done)
 
-.PHONY: demo test lint bench soak fuzz miri loom nightly cross clean build deps
+.PHONY: demo test lint bench soak units fuzz miri loom nightly cross clean build deps
 # All but the shared heap, which is off by default: its allocator alone takes two minutes to build. Linking
 # each program as one unit would take another half a minute.
 demo: export CARGO_PROFILE_RELEASE_LTO := false
@@ -122,7 +122,14 @@ soak: build loom miri
 	$(MAKE) deps PACKAGES="python3-pytest python3-hypothesis lammps lammps-examples"
 	$(CARGO) test -p outboard-heap --release --test programs -- --ignored
 	$(CARGO) test -p outboardd --release --test daemon -- soak --ignored --test-threads 1
+	$(MAKE) units
 	$(MAKE) fuzz
+
+# The units on a Debian with systemd, in a container.
+units: build
+	$(MAKE) deps PACKAGES="debootstrap systemd-container"
+	$(SUDO) packaging/systemd/test.sh target/release/outboardd "$$($(CARGO) test -p outboardd --release --test daemon \
+	  --no-run 2>&1 | sed -n 's/.*Executable.*(\(.*\))/\1/p')" || [ $$? = 77 ]
 
 loom:
 	RUSTFLAGS="--cfg loom" $(CARGO) test -p outboard-shm --release --target-dir target/loom loom

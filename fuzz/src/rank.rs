@@ -18,7 +18,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 use clap::{Args, Command, FromArgMatches};
-use outboard_service::{Settings, StartError};
+use outboard_service::{Settings, StartError, attach_socket};
 use outboard_shm::attach::{OFFER_BYTES, Reply, Request};
 use outboard_shm::region::seal_bytes;
 use outboard_sim::Tape;
@@ -67,13 +67,14 @@ impl Daemon {
     fn start() -> Daemon {
         let directory = tempfile::tempdir().expect("a directory");
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("a descriptor"));
-        let settings = Settings { socket: directory.path().join("socket"), ..settings() };
+        let settings = Settings { socket: Some(directory.path().join("socket")), ..settings() };
         let (ready, started) = std::sync::mpsc::channel();
         let thread = std::thread::spawn({
             let stop = Arc::clone(&stop);
             move || {
                 let stopped = || rustix::io::read(&stop, &mut [0; 8]).is_ok();
-                outboard_service::run(&settings, stop.as_fd(), stopped, |_| {
+                let attach = attach_socket(&settings, None)?;
+                outboard_service::run(&settings, attach, stop.as_fd(), stopped, |_| {
                     ready.send(()).expect("somebody waits");
                     Ok(())
                 })

@@ -27,7 +27,7 @@ use outboard_units::Rate;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rustix::process::Signal;
+use rustix::process::{Signal, geteuid};
 
 use crate::error::CliError;
 use crate::launch::DaemonArgs;
@@ -57,7 +57,7 @@ pub(crate) struct ChaosArgs {
     /// Jobs at once
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=32))]
     jobs: u16,
-    /// Users whose jobs they are, beside this one; only root may start others' programs
+    /// Users whose jobs and daemons there are, beside this one; only root may start others' programs
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(0..=100))]
     users: u32,
     /// What jobs and faults are drawn by
@@ -66,6 +66,9 @@ pub(crate) struct ChaosArgs {
     #[command(flatten)]
     daemons: DaemonArgs,
 }
+
+/// The first of the users.
+const FIRST_USER: u32 = 20_000;
 
 /// What has happened so far.
 #[derive(Debug, Default)]
@@ -100,7 +103,9 @@ pub(crate) fn chaos(args: &ChaosArgs) -> Result<ExitCode, CliError> {
     let rate = args.rate.in_bits_per_second();
     let spec = LabSpec::new(args.hosts, rate).map_err(|error| CliError::Lab(error.into()))?;
     let more = ["--group-timeout", "10"].map(str::to_owned).to_vec();
-    let trial = Trial::start(&spec, DaemonArgs { more, ..args.daemons.clone() })?;
+    let others = if geteuid().is_root() { args.users } else { 0 };
+    let users: Vec<u32> = (1..=others).map(|user| FIRST_USER + user).collect();
+    let trial = Trial::start_for(&spec, DaemonArgs { more, ..args.daemons.clone() }, users)?;
     let lasting = Duration::try_from_secs_f64(args.minutes * 60.0)
         .map_err(|error| CliError::Failed(format!("--minutes {}: {error}", args.minutes)))?;
     let chaos = Chaos {

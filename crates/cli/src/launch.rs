@@ -215,23 +215,53 @@ impl Daemons {
     }
 }
 
-/// The only daemon of a host of the lab, ready for ranks, and its statistics socket.
+/// The only daemon of a host of the lab and a user, none being our own, ready for ranks, and its statistics socket. The
+/// user has a directory of its own below that of all hosts' daemons, and in `directory`.
 pub(crate) fn start_daemon(
     lab: &Lab,
     host: u16,
+    user: Option<u32>,
     directory: &Path,
     args: &DaemonArgs,
 ) -> Result<(Process, PathBuf), LaunchError> {
-    let name = Node::Host(host).to_string();
-    let command = lab_daemon(lab, Node::Host(host), &host_socket(), directory, &name, args)?;
+    let node = Node::Host(host);
+    let name = user.map_or_else(|| node.to_string(), |user| format!("{node} of user {user}"));
+    let shell = match user {
+        None => enter(lab, node)?,
+        Some(_) => {
+            let shell = lab.command(&node.to_string(), "setpriv");
+            let mut shell = shell.map_err(|e| LaunchError::new(format!("entering {node}"), e))?;
+            become_user(&mut shell, user).arg("/bin/sh");
+            shell
+        }
+    };
+    let mut command = daemon_command(shell, &host_socket(user), directory, &name)?;
+    if let Some(user) = user {
+        std::os::unix::fs::chown(ready_fifo(directory, &name), Some(user), Some(user))
+            .map_err(|e| LaunchError::new(format!("the pipe of {name}"), e))?;
+    }
+    lab_flags(&mut command, lab, directory, &name, args);
     let process = Process::start(format!("outboardd on {name}"), command, directory)?;
     await_ready(&process, &ready_fifo(directory, &name))?;
     Ok((process, stats_socket(directory, &name)))
 }
 
-/// Where ranks find the only daemon of a host.
-pub(crate) fn host_socket() -> PathBuf {
-    socket_in(HOST_DIRECTORY.as_ref(), 0, 1)
+/// Has setpriv run what follows as this user, if not as our own.
+pub(crate) fn become_user(command: &mut Command, user: Option<u32>) -> &mut Command {
+    if let Some(user) = user.map(|user| user.to_string()) {
+        command.args(["--reuid", &user, "--regid", &user, "--clear-groups"]);
+    }
+    command.arg("--")
+}
+
+/// Where the daemon of a user, none being our own, has its files on a host.
+pub(crate) fn user_directory(user: Option<u32>) -> PathBuf {
+    user.map_or_else(|| HOST_DIRECTORY.into(), |user| Path::new(HOST_DIRECTORY).join(user.to_string()))
+}
+
+/// Where ranks of a user find the only daemon of a host.
+pub(crate) fn host_socket(user: Option<u32>) -> PathBuf {
+    socket_in(&user_directory(user), 0, 1)
 }
 
 /// The command of the daemon `name` on a host or DPU.
@@ -244,14 +274,19 @@ fn lab_daemon(
     args: &DaemonArgs,
 ) -> Result<Command, LaunchError> {
     let mut command = daemon_command(enter(lab, node)?, socket, directory, name)?;
+    lab_flags(&mut command, lab, directory, name, args);
+    Ok(command)
+}
+
+/// The flags of a daemon on a host or DPU.
+fn lab_flags(command: &mut Command, lab: &Lab, directory: &Path, name: &str, args: &DaemonArgs) {
     command.args(["--interface", "eth0"]);
     // Without limit the daemon asks the interface.
     if let Some(rate) = lab.spec().link().rate_bits_per_s() {
         command.arg("--link-rate").arg(rate.to_string());
     }
-    args.network(&mut command);
-    args.flags(&mut command, directory, name);
-    Ok(command)
+    args.network(command);
+    args.flags(command, directory, name);
 }
 
 /// A command that runs a shell inside a host or DPU.

@@ -2,7 +2,7 @@
 //! they are told.
 //!
 //! ```text
-//!  bench verdicts, chaos --Trial--> lab: hosts with one daemon each      signals by the process ids of this machine
+//!  bench verdicts, chaos --Trial--> lab: hosts with a daemon of each user     signals by the process ids of this machine
 //!                        --TrialRank, line of acts--> outboard __rank    links by ip and nft on the host
 //! ```
 //!
@@ -16,7 +16,7 @@ pub(crate) mod rank;
 use std::fs::Permissions;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -47,8 +47,10 @@ const CONNECTED_BY_ALL: u32 = 0o666;
 /// See the module. Fields end in their order: daemons before their hosts, these before their files.
 #[derive(Debug)]
 pub(crate) struct Trial {
-    /// Host by host.
-    daemons: Mutex<Vec<Daemon>>,
+    /// Host by host, of each user one.
+    daemons: Mutex<Vec<Vec<Daemon>>>,
+    /// None is our own.
+    users: Vec<Option<u32>>,
     lab: Lab,
     directory: TempDir,
     args: DaemonArgs,
@@ -61,6 +63,7 @@ pub(crate) struct Trial {
 #[derive(Debug)]
 struct Daemon {
     process: Process,
+    user: Option<u32>,
     stats: PathBuf,
     /// On this machine.
     id: Pid,
@@ -91,15 +94,33 @@ pub(crate) enum Silence {
 impl Trial {
     /// Starts the cluster with a daemon on each host.
     pub(crate) fn start(spec: &LabSpec, args: DaemonArgs) -> Result<Self, CliError> {
+        Trial::start_for(spec, args, Vec::new())
+    }
+
+    /// Starts the cluster with a daemon on each host of our own user and of each of these.
+    pub(crate) fn start_for(spec: &LabSpec, args: DaemonArgs, others: Vec<u32>) -> Result<Self, CliError> {
         let directory = work::directory()?;
         set_mode(directory.path(), FOR_ALL)?;
         let lab = Lab::start(spec)?;
-        let before = lab.host_pids().iter().map(|first| Inventory::of(*first)).collect();
-        let trial = Trial { daemons: Mutex::default(), lab, directory, args, before, ranks: AtomicU64::new(0) };
+        let users = std::iter::once(None).chain(others.into_iter().map(Some)).collect();
+        let (daemons, before, ranks) = (Mutex::default(), Vec::new(), AtomicU64::new(0));
+        let mut trial = Trial { daemons, users, lab, directory, args, before, ranks };
+        for user in trial.users.iter().flatten() {
+            let files = trial.files_of(Some(*user));
+            let made = std::fs::create_dir(&files).and_then(|()| chown(&files, Some(*user), Some(*user)));
+            made.map_err(CliError::system(format!("make {}", files.display())))?;
+        }
         for host in 1..=spec.hosts() {
             trial.within(host, "chmod", &[&format!("{FOR_ALL:o}"), launch::HOST_DIRECTORY])?;
-            let daemon = trial.start_daemon(host)?;
-            trial.daemons().push(daemon);
+            for user in trial.users.iter().flatten() {
+                let directory = launch::user_directory(Some(*user)).display().to_string();
+                trial.within(host, "install", &["-d", "-m", "700", "-o", &user.to_string(), &directory])?;
+            }
+        }
+        trial.before = trial.lab.host_pids().iter().map(|first| Inventory::of(*first)).collect();
+        for host in 1..=trial.hosts() {
+            let daemons = trial.start_daemons(host)?;
+            trial.daemons().push(daemons);
         }
         Ok(trial)
     }
@@ -109,15 +130,25 @@ impl Trial {
         self.lab.spec().hosts()
     }
 
-    fn daemons(&self) -> MutexGuard<'_, Vec<Daemon>> {
+    fn daemons(&self) -> MutexGuard<'_, Vec<Vec<Daemon>>> {
         self.daemons.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn start_daemon(&self, host: u16) -> Result<Daemon, CliError> {
-        let (process, stats) = launch::start_daemon(&self.lab, host, self.directory.path(), &self.args)?;
+    /// Where the daemons of a user have files outside of their hosts.
+    fn files_of(&self, user: Option<u32>) -> PathBuf {
+        let own = self.directory.path();
+        user.map_or_else(|| own.to_owned(), |user| own.join(format!("user-{user}")))
+    }
+
+    fn start_daemons(&self, host: u16) -> Result<Vec<Daemon>, CliError> {
+        self.users.iter().map(|user| self.start_daemon(host, *user)).collect()
+    }
+
+    fn start_daemon(&self, host: u16, user: Option<u32>) -> Result<Daemon, CliError> {
+        let (process, stats) = launch::start_daemon(&self.lab, host, user, &self.files_of(user), &self.args)?;
         let failed = || CliError::system(format!("find the process of {}", process.name()));
         let (id, pidfd) = UnixStream::connect(&stats).and_then(|line| behind(&line)).map_err(failed())?;
-        Ok(Daemon { process, stats, id, pidfd })
+        Ok(Daemon { process, user, stats, id, pidfd })
     }
 
     /// Runs a tool on a host to a good end.
@@ -126,10 +157,16 @@ impl Trial {
         places::run_tool(command.args(arguments), &format!("{tool} {} on h{host} failed", arguments.join(" ")))
     }
 
-    /// What the daemon of a host says of itself.
+    /// What the daemon of our own user on a host says of itself.
     pub(crate) fn statistics(&self, host: u16) -> Result<Report, CliError> {
-        let stats = self.daemons()[usize::from(host) - 1].stats.clone();
-        reports::ask(&stats).map_err(CliError::system(format!("ask the daemon of h{host}")))
+        self.reports(host).map(|mut reports| reports.swap_remove(0))
+    }
+
+    /// What the daemons of all users on a host say of themselves.
+    fn reports(&self, host: u16) -> Result<Vec<Report>, CliError> {
+        let stats: Vec<_> = self.daemons()[usize::from(host) - 1].iter().map(|daemon| daemon.stats.clone()).collect();
+        let ask = |stats: &PathBuf| reports::ask(stats).map_err(CliError::system(format!("ask a daemon of h{host}")));
+        stats.iter().map(ask).collect()
     }
 
     /// Starts a rank on each of these hosts, of this user where that is not our own.
@@ -159,7 +196,7 @@ impl Trial {
             None => self.lab.command(&node, own)?,
             Some(user) => self.as_user(&node, user, &own)?,
         };
-        command.arg("__rank").arg(&path).env("OUTBOARD_SOCKET", launch::host_socket());
+        command.arg("__rank").arg(&path).env("OUTBOARD_SOCKET", launch::host_socket(user));
         command.envs(environment.iter().cloned());
         let process = Process::start(format!("rank {number} on {node}"), command, self.directory.path())?;
         Ok(StartedRank { host, listener, path, process })
@@ -167,8 +204,7 @@ impl Trial {
 
     fn as_user(&self, node: &str, user: u32, program: &Path) -> Result<Command, CliError> {
         let mut command = self.lab.command(node, "setpriv")?;
-        let user = user.to_string();
-        command.args(["--reuid", &user, "--regid", &user, "--clear-groups", "--"]).arg(program);
+        launch::become_user(&mut command, Some(user)).arg(program);
         Ok(command)
     }
 }

@@ -57,10 +57,10 @@ int outboard_abi_version(void);
 
 /*
  * Attaches the calling process to the service process of its host. socket_path NULL means the environment variable
- * OUTBOARD_SOCKET, else the default path. Of several paths separated by colons it takes the one that serves this rank
- * by its place on the host: local rank (OUTBOARD_LOCAL_RANK, else as the launcher says) modulo their number. Where none
- * was named and none answers, the first rank of the job starts outboardd for the job (unless OUTBOARD_DAEMON=off),
- * which ends with the job's last rank; OUTBOARD_SERVICE_PROCESSES=N or auto makes it several. The program is that of
+ * OUTBOARD_SOCKET. Of several paths separated by colons it takes the one that serves this rank by its place on the
+ * host: local rank (OUTBOARD_LOCAL_RANK, else as the launcher says) modulo their number. Where none was named it takes
+ * the job's own, else the user's ($XDG_RUNTIME_DIR/outboard/outboardd.sock). Where neither answers, the first rank of
+ * the job starts outboardd for the job (unless OUTBOARD_DAEMON=off), which ends with the job's last rank; OUTBOARD_SERVICE_PROCESSES=N or auto makes it several. The program is that of
  * OUTBOARD_OUTBOARDD, else the one beside this library. A process may attach once; attaching again returns the same
  * context counted.
  */

@@ -41,7 +41,8 @@ struct Exchange {
 }
 
 impl Connection {
-    /// Connects; [`Error::NoService`] when nobody listens.
+    /// Connects; [`Error::NoService`] when nobody listens, or a process of another user does: it would get this
+    /// process's memory.
     pub(crate) fn open(path: &Path) -> Result<Connection, Error> {
         let failed = |errno| match errno {
             Errno::MFILE | Errno::NFILE => {
@@ -53,17 +54,17 @@ impl Connection {
             errno => Error::NoService { path: path.to_owned(), reason: errno.to_string() },
         };
         let channel = Channel::connect(path).map_err(failed)?;
+        let (own, theirs) = (rustix::process::geteuid().as_raw(), channel.peer().map_err(failed)?.uid);
+        if theirs != own {
+            let reason = format!("user {theirs} listens there, and a service process serves its own user alone");
+            return Err(Error::NoService { path: path.to_owned(), reason });
+        }
         Ok(Connection { path: path.to_owned(), channel, exchange: Mutex::default(), changed: Condvar::new() })
     }
 
     /// The process at the other end, if the kernel tells.
     pub(crate) fn service_pid(&self) -> Option<rustix::process::Pid> {
         self.channel.peer().ok()?.pid
-    }
-
-    /// Its user, if the kernel tells.
-    pub(crate) fn service_user(&self) -> Option<u32> {
-        Some(self.channel.peer().ok()?.uid)
     }
 
     pub(crate) fn lost(&self) -> Error {

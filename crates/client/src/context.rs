@@ -100,9 +100,9 @@ fn named_socket(socket: Option<&Path>) -> Option<PathBuf> {
 
 impl Context {
     /// Attaches to the service process at `socket`, else at that of `OUTBOARD_SOCKET`, of several separated by colons
-    /// to the one that serves this rank by its place on the host (GP-3, [`placement`]). Where neither names one: to
-    /// that at the default socket, else to the job's own, which is started if need be unless `OUTBOARD_DAEMON` is `off`
-    /// (SP-3).
+    /// to the one that serves this rank by its place on the host (GP-3, [`placement`]). Where neither names one: to the
+    /// job's own, else to the user's, else to one that is started for the job; unless `OUTBOARD_DAEMON` is `off`, then
+    /// to the user's alone (SP-3).
     ///
     /// # Errors
     /// [`Error::NoService`], [`Error::OwnDaemon`], [`Error::Environment`] where the place on the host is to be
@@ -111,11 +111,10 @@ impl Context {
         if let Some(named) = named_socket(socket) {
             return Context::attach_at(&placement::socket(&named)?);
         }
-        match Connection::open(attach::DEFAULT_SOCKET.as_ref()) {
-            Err(Error::NoService { .. }) if own_daemon::wanted()? => {
-                own_daemon::attach(|path| Context::greet(own_daemon::open(path)?))
-            }
-            connection => Context::greet(connection?),
+        if own_daemon::wanted()? {
+            own_daemon::attach(Context::attach_at)
+        } else {
+            Context::attach_at(&attach::user_socket())
         }
     }
 

@@ -1,4 +1,5 @@
-//! The embedded default: where no service process answers, the first rank starts one for its job on this host.
+//! The embedded default: where neither the job nor its user has a service process, the first rank starts one for its
+//! job on this host.
 //!
 //! Everything lies in one directory, `outboard-USER-JOB` below the directory of temporary files, or one for each where
 //! `OUTBOARD_SERVICE_PROCESSES` asks for several on the host (SP-8), with their numbers appended:
@@ -17,10 +18,9 @@
 //! and its death ends nothing but its own attachment.
 
 use crate::bootstrap::environment;
-use crate::connection::Connection;
 use crate::error::Error;
 use crate::placement;
-use outboard_shm::attach::Channel;
+use outboard_shm::attach::{Channel, user_socket};
 use outboard_shm::lock::LockError;
 use rustix::io::Errno;
 use std::ffi::{CStr, OsStr, c_void};
@@ -61,33 +61,26 @@ pub(crate) fn wanted() -> Result<bool, Error> {
     }
 }
 
-/// Attaches by `attach` to the job's own service process, which is started if there is none.
+/// Attaches by `attach` to the job's own service process, else to that of the user, else to one that is started for the
+/// job.
 pub(crate) fn attach<T>(attach: impl Fn(&Path) -> Result<T, Error>) -> Result<T, Error> {
     let home = Home::of_job(environment::job(&environment::process)?, placement::own()?);
     let deadline = Instant::now() + LIMIT;
     loop {
-        // Before anything is said: whoever listens there gets this process's memory.
         home.check()?;
         match attach(&home.socket()) {
             // There is none, or it is just ending.
             Err(Error::NoService { .. } | Error::ServiceLost { .. }) if Instant::now() < deadline => {}
             other => return other,
         }
+        match attach(&user_socket()) {
+            Err(Error::NoService { .. }) => {}
+            other => return other,
+        }
         if home.start(deadline)? == Step::Again {
             std::thread::sleep(PAUSE);
         }
     }
-}
-
-/// Connects to a service process of this user. The directory may have become somebody else's since it was looked at.
-pub(crate) fn open(socket: &Path) -> Result<Connection, Error> {
-    let connection = Connection::open(socket)?;
-    if connection.service_user() == Some(rustix::process::geteuid().as_raw()) {
-        return Ok(connection);
-    }
-    let reason =
-        format!("somebody else listens at {}; set TMPDIR to a directory of your own in all ranks", socket.display());
-    Err(Error::OwnDaemon { reason, log: socket.with_file_name(LOG) })
 }
 
 /// The log of the job's own service process that listened at `socket`, where it died without cleaning up.

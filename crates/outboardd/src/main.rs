@@ -1,5 +1,6 @@
 //! `outboardd`, the daemon: command line, signals, log. It is a service process, or a relay to one on another machine.
 
+mod activation;
 mod background;
 mod ending;
 
@@ -8,9 +9,10 @@ use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser};
-use outboard_relay::Dock;
-use outboard_service::{Settings, settings};
-use rustix::process::Signal;
+use outboard_relay::{Dock, Relay};
+use outboard_service::settings::{self, DockAt};
+use outboard_service::{Settings, attach_socket};
+use rustix::process::{DumpableBehavior, Signal};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -42,6 +44,17 @@ enum Failure {
     Log(String, tracing_subscriber::filter::ParseError),
     #[error("the daemon ended before ranks could attach: {0}")]
     Early(std::process::ExitStatus),
+    #[error("cannot take what the service manager passes: {0}")]
+    Passed(std::io::Error),
+    #[error(
+        "--dock passed serves the relay behind a connection that a service manager passes, and none is passed; have \
+             outboardd-dock.socket start it, or give --dock an address"
+    )]
+    NoConnection,
+    #[error(transparent)]
+    Relay(#[from] outboard_relay::RelayError),
+    #[error("the service manager passes {0} descriptors; have its unit pass one")]
+    Several(usize),
     #[error("the daemon was not ready within {}s", background::READY_LIMIT.as_secs())]
     Slow,
 }
@@ -72,6 +85,7 @@ fn kernel<E: Into<std::io::Error>>(what: &'static str) -> impl FnOnce(E) -> Fail
 }
 
 fn serve(settings: &Settings) -> Result<(), Failure> {
+    let passed = activation::descriptor()?;
     let filter: Targets = settings.log.parse().map_err(|error| Failure::Log(settings.log.clone(), error))?;
     let terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
     // A log that cannot be written, on a full disk for instance, is no reason to end: complaining about it would panic.
@@ -113,15 +127,38 @@ fn serve(settings: &Settings) -> Result<(), Failure> {
             tracing::warn!(%error, "systemd does not hear that we are ready");
         }
     };
-    if let Some(service) = settings.relay {
-        return Ok(outboard_relay::serve(settings, service, signals.as_fd(), stopped, announce)?);
-    }
-    let ready = |docked: &_| {
-        let dock = settings.dock.map(|address| Dock::start(address, settings, docked)).transpose();
-        announce();
-        dock
+    let (relay, passed) = match (settings.dock, passed) {
+        (Some(DockAt::Passed), Some(connection)) => {
+            // systemd gives all docks of a template one user, whose other processes have no business in this one.
+            let closed = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
+            closed.map_err(kernel("close this process's memory to others"))?;
+            (Some(Relay::accept(connection, settings)?), None)
+        }
+        (Some(DockAt::Passed), None) => return Err(Failure::NoConnection),
+        (_, passed) => (None, passed),
     };
-    Ok(outboard_service::run(settings, signals.as_fd(), stopped, ready)?)
+    let socket = attach_socket(settings, passed).map_err(outboard_service::StartError::from)?;
+    if let Some(service) = settings.relay {
+        return Ok(outboard_relay::serve(settings, socket, service, signals.as_fd(), stopped, announce)?);
+    }
+    let path = socket.path().to_owned();
+    let ready = |docked: &_| {
+        let service = (settings, &*path);
+        let dock = match (relay, settings.dock) {
+            (Some(relay), _) => Some(Dock::serve(relay, service, docked, end)),
+            (None, Some(DockAt::Address(address))) => Some(Dock::listen(address, service, docked)),
+            (None, Some(DockAt::Passed) | None) => None,
+        };
+        announce();
+        dock.transpose()
+    };
+    Ok(outboard_service::run(settings, socket, signals.as_fd(), stopped, ready)?)
+}
+
+/// Ends this process in good order, as whoever started it would.
+fn end() {
+    // Fails for no process that may signal itself.
+    let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::TERM);
 }
 
 /// The descriptor that our parent left open for us; a standard stream stays open beside it.

@@ -1,10 +1,22 @@
-//! The service process's side: ranks that attach through relays (SP-1, GP-9).
+//! The service process's side: ranks that attach through a relay (SP-1, GP-9).
 //!
-//! A connection goes through these states, on a thread of its own:
+//! A dock serves one relay, and so one user. A relay opens a control connection, by the relay key, and is answered with
+//! the port where its ranks connect and a secret; each rank has a connection of its own, by a key made of that secret.
+//! The end of the control connection is the relay's end, and that of its ranks. A relay goes through these states:
 //!
 //! | state | on | goes to |
 //! |---|---|---|
-//! | stranger | a handshake by the relay key | greeting |
+//! | stranger | a handshake by the relay key | opening |
+//! | stranger | anything else | closed, counted |
+//! | opening | [`Frame::Open`], and no other relay is served | served |
+//! | opening | anything else | refused |
+//! | served | the end of the control connection, or of the service process | gone, with its ranks |
+//!
+//! A rank's connection, on a thread of its own:
+//!
+//! | state | on | goes to |
+//! |---|---|---|
+//! | stranger | a handshake by the key of this relay's ranks | greeting |
 //! | stranger | anything else | closed, counted |
 //! | greeting | the right greeting, and the service process takes the rank | attached |
 //! | greeting | anything else | refused |
@@ -14,60 +26,150 @@
 //! A call is *filling* while its input comes, then *waiting* until those before it are posted and its arena is
 //! registered, then *posted* until its completion word says how it ended; a second thread sends output and completion.
 //!
-//! Invariants: at most [`STRANGERS`] connections have not proven that they hold the key; calls are posted in the order
-//! in which they came; the service process reaches shadows and nothing else, since the dock never proves access to its
-//! own memory.
+//! Invariants: no two relays are served at once; calls are posted in the order in which they came; the service process
+//! reaches shadows and nothing else, since the dock never proves access to its own memory.
 
 mod call;
 mod delivery;
+mod entrance;
+mod rank;
 mod session;
 
-use std::collections::{HashMap, VecDeque};
-use std::io;
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::fmt::Display;
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
 
 use outboard_fabric::{Refusals, SharedKey};
-use outboard_shm::attach::message::Message;
-use outboard_shm::attach::{Channel, Hello, Reply, Request};
-use outboard_shm::control::{LAYOUT_VERSION, RankSide};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use outboard_service::settings::SettingsError;
+use outboard_service::{DockedRanks, Settings, StartError, random};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::net::{AddressFamily, SocketType, sockopt};
 
-use self::delivery::{Books, Shared};
-use crate::frame::{Decoder, Frame};
-use crate::output::Output;
-use crate::shadow::Shadows;
-use crate::wire::{ANSWER_LIMIT, GREETING_LIMIT, Wire, WireError};
-use outboard_service::{DockedRank, DockedRanks, Settings, StartError, random};
+use self::entrance::Entrance;
+use self::rank::{End, refused};
+use crate::frame::{Decoder, Frame, SECRET_BYTES};
+use crate::wire::{GREETING_LIMIT, Wire, WireError};
 
-/// Connections that have not proven that they hold the key.
-const STRANGERS: usize = 128;
-/// How long nobody is taken in when no descriptor is left.
-const PAUSE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 /// Tokens from here on are the dock's own; ranks count from 1.
 const OWN_TOKENS: u64 = 1 << 63;
-/// An address where no shadow lies: what is read there fails the call.
-const NOWHERE: u64 = 64;
 
-/// What all connections are served by.
+/// What the dock works by.
 #[derive(Debug)]
 struct Terms {
     settings: Settings,
-    key: SharedKey,
+    /// Where the service process listens for ranks.
+    socket: PathBuf,
     docked: Arc<DockedRanks>,
     refusals: Mutex<Refusals>,
+    /// The relay that is served.
+    served: Mutex<Option<SocketAddr>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Terms {
-    fn closed(&self, from: SocketAddr, why: &dyn std::fmt::Display) {
-        self.refusals.lock().unwrap_or_else(PoisonError::into_inner).note(&from, None, why);
+    fn new((settings, socket): (&Settings, &Path), docked: &Arc<DockedRanks>) -> Arc<Terms> {
+        Arc::new(Terms {
+            settings: settings.clone(),
+            socket: socket.to_owned(),
+            docked: Arc::clone(docked),
+            refusals: Mutex::default(),
+            served: Mutex::default(),
+        })
+    }
+
+    fn closed(&self, from: SocketAddr, why: &dyn Display) {
+        lock(&self.refusals).note(&from, None, why);
+    }
+
+    /// Claims the dock for a relay.
+    fn claim(&self, from: SocketAddr) -> Result<(), String> {
+        let mut served = lock(&self.served);
+        if let Some(other) = *served {
+            return Err(format!("this dock serves the relay at {other} and no other beside it; start one more dock"));
+        }
+        *served = Some(from);
+        Ok(())
     }
 }
 
-/// The listening socket's thread; connections end with the service process.
+/// The relay that is served, as its ranks' threads see it.
+#[derive(Debug)]
+struct Relayed {
+    terms: Arc<Terms>,
+    /// Readable when the relay has ended.
+    over: OwnedFd,
+}
+
+/// Why no relay is served behind a connection that a service manager has passed.
+#[derive(Debug, thiserror::Error)]
+pub enum RelayError {
+    /// It is no connection.
+    #[error(
+        "the descriptor passed by the service manager is no connected TCP socket; have the .socket unit say \
+             ListenStream= and Accept=yes"
+    )]
+    NoConnection,
+    /// The key.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// It proves nothing, or opens nothing.
+    #[error("no relay is at {from}: {why}")]
+    NoRelay {
+        /// Where the connection comes from.
+        from: SocketAddr,
+        /// What it did instead.
+        why: String,
+    },
+}
+
+/// A relay that has proven that it holds the key and waits for an answer.
+#[derive(Debug)]
+pub struct Relay {
+    wire: Wire,
+    from: SocketAddr,
+}
+
+impl Relay {
+    /// The relay behind a connection that a service manager has accepted. Nothing is started for whoever is none.
+    ///
+    /// # Errors
+    /// [`RelayError`].
+    pub fn accept(passed: OwnedFd, settings: &Settings) -> Result<Relay, RelayError> {
+        let network = matches!(sockopt::socket_domain(&passed), Ok(AddressFamily::INET | AddressFamily::INET6));
+        let stream = sockopt::socket_type(&passed) == Ok(SocketType::STREAM);
+        let passed = TcpStream::from(passed);
+        let Ok(from) = passed.peer_addr() else { return Err(RelayError::NoConnection) };
+        if !network || !stream {
+            return Err(RelayError::NoConnection);
+        }
+        let key = settings.read_relay_key()?;
+        let no_relay = |why: String| RelayError::NoRelay { from, why };
+        let accepted = passed.set_nonblocking(false).map_err(WireError::from);
+        let wire = accepted.and_then(|()| Wire::accept(passed, &key)).map_err(|error| no_relay(error.to_string()))?;
+        match open(&wire) {
+            Ok(()) => Ok(Relay { wire, from }),
+            Err(End::Over) => Err(no_relay("it ended the connection".to_owned())),
+            Err(End::Refused(why)) => {
+                refuse(&wire, from, &why);
+                Err(no_relay(why))
+            }
+        }
+    }
+}
+
+/// Hears what a relay says first.
+fn open(wire: &Wire) -> Result<(), End> {
+    let first = wire.first(&mut Decoder::default(), GREETING_LIMIT, |frame| frame == Frame::Open)?;
+    if first { Ok(()) } else { refused("the first frame of a relay's control connection opens it") }
+}
+
+/// The threads of a dock; connections end with the service process.
 #[derive(Debug)]
 pub struct Dock {
     stop: OwnedFd,
@@ -75,35 +177,50 @@ pub struct Dock {
 }
 
 impl Dock {
-    /// Listens for relays at `address` on behalf of the service process with these settings.
-    pub fn start(address: SocketAddr, settings: &Settings, docked: &Arc<DockedRanks>) -> Result<Dock, StartError> {
-        let key = settings.read_relay_key()?;
-        let (dock, local) = Dock::listen(address, settings, key, docked)
-            .map_err(|source| StartError::Kernel { what: "listen for relays", source })?;
-        if settings.relay_key.is_none() && !address.ip().is_loopback() {
-            tracing::warn!(address = %local, "whoever reaches this address may attach; give both sides a --relay-key");
-        }
-        tracing::info!(address = %local, "relays may attach ranks");
-        Ok(dock)
+    /// Listens at `address` for relays, of which one is served at a time, on behalf of the service process with these
+    /// settings, at whose `socket` ranks attach.
+    ///
+    /// # Errors
+    /// [`StartError`], where the address is taken for instance.
+    pub fn listen(
+        address: SocketAddr,
+        service: (&Settings, &Path),
+        docked: &Arc<DockedRanks>,
+    ) -> Result<Dock, StartError> {
+        let failed = |source| StartError::Kernel { what: "listen for relays", source };
+        let key = service.0.read_relay_key()?;
+        let entrance = Entrance::listen(address, key, "dock-relay").map_err(failed)?;
+        let local = entrance.address().map_err(failed)?;
+        warn_of_anybody(service.0, local);
+        tracing::info!(address = %local, "a relay may attach ranks");
+        let terms = Terms::new(service, docked);
+        Dock::start(move |stop| listen(entrance, stop, &terms)).map_err(failed)
     }
 
-    fn listen(
-        address: SocketAddr,
-        settings: &Settings,
-        key: SharedKey,
+    /// Serves `relay` on behalf of the service process with these settings, at whose `socket` ranks attach. `ended` is
+    /// called when the relay has ended.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn serve(
+        relay: Relay,
+        service: (&Settings, &Path),
         docked: &Arc<DockedRanks>,
-    ) -> io::Result<(Dock, SocketAddr)> {
-        let listener = TcpListener::bind(address)?;
-        let local = listener.local_addr()?;
-        listener.set_nonblocking(true)?;
+        ended: impl FnOnce() + Send + 'static,
+    ) -> Result<Dock, StartError> {
+        let terms = Terms::new(service, docked);
+        let serve = move |stop: &Arc<OwnedFd>| {
+            serve(&relay, stop, &terms);
+            ended();
+        };
+        Dock::start(serve).map_err(|source| StartError::Kernel { what: "serve a relay", source })
+    }
+
+    fn start(run: impl FnOnce(&Arc<OwnedFd>) + Send + 'static) -> std::io::Result<Dock> {
         let stop = eventfd(0, EventfdFlags::CLOEXEC)?;
-        let (settings, docked) = (settings.clone(), Arc::clone(docked));
-        let terms = Terms { settings, key, docked, refusals: Mutex::default() };
-        let until = stop.try_clone()?;
-        let thread = std::thread::Builder::new()
-            .name("dock".into())
-            .spawn(move || listen(&listener, &until, &Arc::new(terms)))?;
-        Ok((Dock { stop, thread: Some(thread) }, local))
+        let until = Arc::new(stop.try_clone()?);
+        let thread = std::thread::Builder::new().name("dock".into()).spawn(move || run(&until))?;
+        Ok(Dock { stop, thread: Some(thread) })
     }
 }
 
@@ -119,70 +236,108 @@ impl Drop for Dock {
     }
 }
 
-fn listen(listener: &TcpListener, stop: &OwnedFd, terms: &Arc<Terms>) {
-    let (mut strangers, present) = (VecDeque::new(), Arc::new(()));
+fn warn_of_anybody(settings: &Settings, local: SocketAddr) {
+    if settings.relay_key.is_none() && !local.ip().is_loopback() {
+        tracing::warn!(address = %local, "whoever reaches this address may attach; give both sides a --relay-key");
+    }
+}
+
+fn listen(mut entrance: Entrance, stop: &Arc<OwnedFd>, terms: &Arc<Terms>) {
     loop {
-        let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
+        let mut fds = [PollFd::new(entrance.listener(), PollFlags::IN), PollFd::new(&**stop, PollFlags::IN)];
         if let Err(errno) = rustix::io::retry_on_intr(|| poll(&mut fds, None)) {
             return tracing::error!(%errno, "relays are not listened for any more");
         }
         if !fds[1].revents().is_empty() {
             return;
         }
-        match listener.accept() {
-            Ok((stream, from)) => take_in((stream, from), terms, &mut strangers, &present),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => {
-                tracing::warn!(%error, "a relay cannot connect");
-                // The connection may wait for a descriptor still: the listener stays readable.
-                let _ = poll(&mut [PollFd::new(stop, PollFlags::IN)], Some(&PAUSE));
+        let (to, until) = (Arc::clone(terms), Arc::clone(stop));
+        entrance.accept(terms, stop, move |wire, from| match open(&wire) {
+            Ok(()) => serve(&Relay { wire, from }, &until, &to),
+            Err(End::Refused(text)) => refuse(&wire, from, &text),
+            Err(End::Over) => {}
+        });
+    }
+}
+
+/// Serves a relay until it ends, or `stop` can be read; none where another one is served.
+fn serve(relay: &Relay, stop: &Arc<OwnedFd>, terms: &Arc<Terms>) {
+    let Relay { wire, from } = relay;
+    if let Err(text) = terms.claim(*from) {
+        return refuse(wire, *from, &text);
+    }
+    let relayed = eventfd(0, EventfdFlags::CLOEXEC).map(|over| Relayed { terms: Arc::clone(terms), over });
+    let served = match relayed.map(Arc::new) {
+        Ok(relayed) => {
+            let served = ranks(relay, stop, &relayed);
+            // A counter that is at its end wakes as well.
+            let _ = rustix::io::write(&relayed.over, &1u64.to_ne_bytes());
+            served
+        }
+        Err(errno) => refused(format!("the service process cannot make an eventfd: {errno}")),
+    };
+    // The next relay may come before this one has read why it is refused.
+    *lock(&terms.served) = None;
+    match served {
+        Err(End::Refused(text)) => refuse(wire, *from, &text),
+        Err(End::Over) | Ok(()) => tracing::info!(%from, "a relay has ended"),
+    }
+    wire.end();
+}
+
+/// Takes the ranks of a relay in for as long as its control connection lasts.
+fn ranks(Relay { wire, from }: &Relay, stop: &Arc<OwnedFd>, relayed: &Arc<Relayed>) -> Result<(), End> {
+    let no_port = |error: &dyn Display| End::Refused(format!("the service process cannot listen for ranks: {error}"));
+    let secret = secret().map_err(|errno| no_port(&errno))?;
+    let mut at = wire.stream().local_addr().map_err(|error| no_port(&error))?;
+    at.set_port(0);
+    let key = SharedKey::of(&secret);
+    let mut entrance = Entrance::listen(at, key, "dock-rank").map_err(|error| no_port(&error))?;
+    let port = entrance.address().map_err(|error| no_port(&error))?.port();
+    wire.send(&Frame::Opened { port, secret })?;
+    tracing::info!(%from, port, "a relay is served");
+    let (mut decoder, present) = (Decoder::default(), Arc::new(()));
+    loop {
+        let mut fds = [
+            PollFd::new(entrance.listener(), PollFlags::IN),
+            PollFd::new(wire.stream(), PollFlags::IN),
+            PollFd::new(&**stop, PollFlags::IN),
+        ];
+        if let Err(errno) = rustix::io::retry_on_intr(|| poll(&mut fds, None)) {
+            return refused(format!("the service process cannot wait: {errno}"));
+        }
+        let [rank, control, stopped] = [0, 1, 2].map(|at| !fds[at].revents().is_empty());
+        if stopped {
+            return Ok(());
+        }
+        if control {
+            wire.fill(&mut decoder)?;
+            if decoder.next().map_err(WireError::from)?.is_some() {
+                return refused("a control connection that is open carries nothing more");
             }
+        }
+        if rank {
+            let (relayed, present) = (Arc::clone(relayed), Arc::downgrade(&present));
+            let terms = Arc::clone(&relayed.terms);
+            entrance.accept(&terms, stop, move |wire, from| {
+                // The relay has ended meanwhile, otherwise.
+                let Some(present) = present.upgrade() else { return };
+                // The entrance holds one, and this thread.
+                let most = relayed.terms.settings.max_ranks;
+                if Arc::strong_count(&present) > most as usize + 1 {
+                    let text = format!("{most} ranks are attached through the relay already; raise --max-ranks");
+                    return refuse(&wire, from, &text);
+                }
+                rank::serve(wire, from, &relayed);
+                drop(present);
+            });
         }
     }
 }
 
-/// Serves a relay on a thread of its own, which counts as a stranger until it has proven its key, then as present. The
-/// oldest stranger makes way.
-fn take_in(
-    (stream, from): (TcpStream, SocketAddr),
-    terms: &Arc<Terms>,
-    strangers: &mut VecDeque<Weak<TcpStream>>,
-    present: &Arc<()>,
-) {
-    let stranger = match stream.try_clone() {
-        Ok(same) => Arc::new(same),
-        Err(error) => return tracing::warn!(%error, %from, "a relay cannot connect"),
-    };
-    strangers.retain(|stranger| stranger.strong_count() > 0);
-    if strangers.len() >= STRANGERS
-        && let Some(oldest) = strangers.pop_front().and_then(|oldest| oldest.upgrade())
-    {
-        // One that has ended needs no end.
-        let _ = oldest.shutdown(Shutdown::Both);
-    }
-    strangers.push_back(Arc::downgrade(&stranger));
-    let (terms, present) = (Arc::clone(terms), Arc::downgrade(present));
-    let serve = move || {
-        let accepted = stream.set_nonblocking(false).map_err(WireError::from);
-        let wire = match accepted.and_then(|()| Wire::accept(stream, &terms.key)) {
-            Ok(wire) => wire,
-            Err(error) => return terms.closed(from, &error),
-        };
-        drop(stranger);
-        // The service process ends meanwhile, otherwise.
-        let Some(present) = present.upgrade() else { return };
-        // The listener holds one, and this thread.
-        let most = terms.settings.max_ranks;
-        if Arc::strong_count(&present) > most as usize + 1 {
-            let text = format!("{most} ranks are attached through relays already; raise --max-ranks");
-            return refuse(&wire, from, &text);
-        }
-        serve(wire, from, &terms);
-        drop(present);
-    };
-    if let Err(error) = std::thread::Builder::new().name("dock-rank".into()).spawn(serve) {
-        tracing::warn!(%error, %from, "no thread for a relay");
-    }
+fn secret() -> Result<[u8; SECRET_BYTES], rustix::io::Errno> {
+    let words = random::<{ SECRET_BYTES / 8 }>()?;
+    Ok(std::array::from_fn(|at| words[at / 8].to_le_bytes()[at % 8]))
 }
 
 fn refuse(wire: &Wire, from: SocketAddr, text: &str) {
@@ -191,116 +346,4 @@ fn refuse(wire: &Wire, from: SocketAddr, text: &str) {
         tracing::debug!(%from, %error, "a relay does not hear why it is refused");
     }
     wire.end();
-}
-
-/// Why a session ends.
-#[derive(Debug)]
-enum End {
-    /// Relay or service process has ended it.
-    Over,
-    /// The relay is to blame, or to be told.
-    Refused(String),
-}
-
-impl From<WireError> for End {
-    fn from(error: WireError) -> Self {
-        match error {
-            WireError::Ended | WireError::Broken(_) => End::Over,
-            WireError::Frame(_) | WireError::Forged(_) | WireError::Handshake => End::Refused(error.to_string()),
-        }
-    }
-}
-
-impl From<io::Error> for End {
-    fn from(_: io::Error) -> Self {
-        // It has broken.
-        End::Over
-    }
-}
-
-fn refused<T>(text: impl ToString) -> Result<T, End> {
-    Err(End::Refused(text.to_string()))
-}
-
-/// Serves one relayed rank to its end.
-fn serve(wire: Wire, from: SocketAddr, terms: &Terms) {
-    let mut decoder = Decoder::default();
-    let (channel, side, output) = match greet(&wire, &mut decoder, terms) {
-        Ok(greeted) => greeted,
-        Err(End::Refused(text)) => return refuse(&wire, from, &text),
-        Err(End::Over) => return,
-    };
-    output.wake(&side);
-    let shadows = Shadows::new(terms.settings.relay_memory.0);
-    let books = Mutex::new(Books { posted: HashMap::new(), shadows, over: false });
-    let shared = Arc::new(Shared { side, output, wire, books, changed: Condvar::new() });
-    let ended = session::attached(&channel, &shared, &mut decoder);
-    // The service process lets go of the shadows first.
-    drop(channel);
-    if let Err(End::Refused(text)) = ended {
-        refuse(&shared.wire, from, &text);
-    }
-    shared.finish();
-}
-
-/// Hears the greeting, which has so much time however it comes, and attaches to the service process on behalf of the
-/// rank.
-fn greet(wire: &Wire, decoder: &mut Decoder, terms: &Terms) -> Result<(Channel, Arc<RankSide>, Arc<Output>), End> {
-    let until = Instant::now() + GREETING_LIMIT;
-    let output = Arc::<Output>::default();
-    let (docked_rank, job) = loop {
-        match decoder.next().map_err(WireError::from)? {
-            Some(Frame::Greeting { pid, user, job, seat }) => {
-                break (DockedRank { user, pid, seat, watch: Arc::<Output>::clone(&output) }, job);
-            }
-            Some(_) => return refused("the first frame of a connection is a greeting"),
-            None => {}
-        }
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(End::Over);
-        }
-        wire.stream().set_read_timeout(Some(left))?;
-        wire.fill(decoder)?;
-    };
-    wire.stream().set_read_timeout(None)?;
-    let nonce = match random::<2>() {
-        Ok(words) => std::array::from_fn(|at| words[at / 8].to_le_bytes()[at % 8]),
-        Err(errno) => return refused(format!("the service process cannot draw random numbers: {errno}")),
-    };
-    terms.docked.expect(nonce, docked_rank);
-    let attached = attach(terms, nonce, job);
-    // Taken by the service process already, unless it has refused.
-    terms.docked.take(&nonce);
-    let (channel, side, welcome) = attached?;
-    wire.send(&Frame::Reply(&welcome.encode(0)))?;
-    Ok((channel, Arc::new(side), output))
-}
-
-/// Attaches as a rank of this machine would; the nonce tells the service process whom for.
-fn attach(terms: &Terms, nonce: [u8; 16], job: u64) -> Result<(Channel, RankSide, Reply), End> {
-    let failed = |error: &dyn std::fmt::Display| End::Refused(format!("the service process does not attach: {error}"));
-    let channel = Channel::connect(&terms.settings.socket).map_err(|errno| failed(&errno))?;
-    let hello = Hello {
-        layout_version: LAYOUT_VERSION,
-        pid: std::process::id(),
-        // Nothing of ours is to be reached but what is registered.
-        probe_address: NOWHERE,
-        nonce,
-        descriptor: false,
-        job,
-    };
-    channel.send(OWN_TOKENS, &Request::Hello(hello), &[]).map_err(|error| failed(&error))?;
-    channel.wait(ANSWER_LIMIT).map_err(|error| failed(&error))?;
-    let Some(mut welcome) = channel.receive::<Reply>().map_err(|error| failed(&error))? else {
-        return refused("the service process does not answer");
-    };
-    if let Reply::Error { text, .. } = welcome.message {
-        return refused(text);
-    }
-    let (Some(doorbell), Some(region)) = (welcome.descriptors.pop(), welcome.descriptors.pop()) else {
-        return refused("the service process answers what was not asked");
-    };
-    let side = RankSide::attach(region, doorbell).map_err(|error| failed(&error))?;
-    Ok((channel, side, welcome.message))
 }

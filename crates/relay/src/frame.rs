@@ -1,8 +1,8 @@
 //! The stream between a host relay and a service process on another machine: frames and their codec.
 //!
 //! A frame is `length (u32), kind (u8), body`, little-endian; the length counts what follows it, [`MOST_BYTES`] at
-//! most. The first frame of a connection is [`Frame::Greeting`], which carries magic and version, the last one of the
-//! service process may be [`Frame::Refused`]. Requests and replies of the attach socket cross as that codec writes
+//! most. The first frame of a control connection is [`Frame::Open`], which carries magic and version, that of a rank's
+//! connection [`Frame::Greeting`]. The last one of the dock may be [`Frame::Refused`]. Requests and replies of the attach socket cross as that codec writes
 //! them, without descriptors: what those hold (control region, offers, recordings) crosses as frames of its own.
 //!
 //! Invariants: no input makes the decoder panic or hold more than one frame of the largest size; what decodes encodes
@@ -15,7 +15,7 @@ use outboard_shm::ring::{ENTRY_WORDS, Words};
 use outboard_shm::status::Status;
 
 /// Version of the frames; both ends must have the same.
-pub(crate) const VERSION: u16 = 4;
+pub(crate) const VERSION: u16 = 5;
 /// Longest piece of memory in one frame.
 pub(crate) const DATA_BYTES: usize = 256 << 10;
 /// Longest frame, its length not counted.
@@ -27,14 +27,20 @@ pub(crate) const READ: usize = 128 << 10;
 /// Longest sentence.
 const TEXT_BYTES: usize = 2048;
 const LENGTH_BYTES: usize = 4;
+/// Bytes of the secret of which the key of a relay's ranks is made.
+pub(crate) const SECRET_BYTES: usize = 32;
 const MAGIC: u32 = u32::from_le_bytes(*b"OBRL");
 
 /// One frame. Offsets and lengths are bytes; a `slot` is a completion word of the rank, which names its call in flight;
 /// a `token` is that of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Frame<'a> {
-    /// Relay, first: who the rank is on its host, and where it runs (SP-1).
-    Greeting { pid: u32, user: u32, job: u64, seat: Seat },
+    /// Relay, first on its control connection.
+    Open,
+    /// Dock, the answer to that: the port where ranks of this relay connect, and a secret that this relay alone has.
+    Opened { port: u16, secret: [u8; SECRET_BYTES] },
+    /// Relay, first on a rank's connection: who the rank is on its host, and where it runs (SP-1).
+    Greeting { pid: u32, job: u64, seat: Seat },
     /// Relay: a request of the attach socket that has no descriptors.
     Request(&'a [u8]),
     /// Relay: the request to make a group; its offers are handed over next, `ranks` of them.
@@ -78,8 +84,10 @@ impl Frame<'_> {
         let mut w = Writer::new(out);
         w.u32(0);
         match self {
-            Frame::Greeting { pid, user, job, seat } => {
-                seat.encode(w.u8(1).u32(MAGIC).u16(VERSION).u32(*pid).u32(*user).u64(*job));
+            Frame::Open => w.u8(1).u32(MAGIC).u16(VERSION),
+            Frame::Opened { port, secret } => w.u8(12).u16(*port).bytes(secret),
+            Frame::Greeting { pid, job, seat } => {
+                seat.encode(w.u8(13).u32(*pid).u64(*job));
                 &mut w
             }
             Frame::Request(bytes) => w.u8(2).bytes(bytes),
@@ -114,7 +122,7 @@ fn decode(frame: &[u8]) -> Result<Frame<'_>, FrameError> {
             if theirs != VERSION {
                 return Err(FrameError::Version { theirs });
             }
-            Frame::Greeting { pid: r.u32()?, user: r.u32()?, job: r.u64()?, seat: Seat::decode(&mut r)? }
+            Frame::Open
         }
         2 => Frame::Request(rest(&mut r, DATA_BYTES)?),
         3 => Frame::CreateGroup { token: r.u64()?, ranks: r.u32()?, rank: r.u32()? },
@@ -135,6 +143,8 @@ fn decode(frame: &[u8]) -> Result<Frame<'_>, FrameError> {
         }
         10 => Frame::Refused { text: r.text(TEXT_BYTES)? },
         11 => Frame::Record { token: r.u64()?, group: r.u64()?, recording: r.u32()?, bytes: r.u64()? },
+        12 => Frame::Opened { port: r.u16()?, secret: r.array()? },
+        13 => Frame::Greeting { pid: r.u32()?, job: r.u64()?, seat: Seat::decode(&mut r)? },
         _ => return Err(DecodeError::Value("kind").into()),
     };
     r.end()?;
@@ -209,7 +219,7 @@ mod tests {
     /// Content for any frame: numbers, bytes, a text.
     fn parts() -> impl Strategy<Value = (u8, [u64; 3], u32, Words, Vec<u8>, String)> {
         let bytes = proptest::collection::vec(any::<u8>(), 0..600);
-        (0..11u8, any::<[u64; 3]>(), any::<u32>(), any::<Words>(), bytes, text())
+        (0..13u8, any::<[u64; 3]>(), any::<u32>(), any::<Words>(), bytes, text())
     }
 
     fn frame<'a>(
@@ -219,7 +229,6 @@ mod tests {
         match kind {
             0 => Frame::Greeting {
                 pid: slot,
-                user: 9,
                 job: input,
                 seat: Seat { node: text.as_str().into(), place: Place { socket: None, core: Some(slot / 2) } },
             },
@@ -232,6 +241,8 @@ mod tests {
             7 => Frame::Reply(bytes),
             8 => Frame::Complete { slot, status: Status::RankLost },
             9 => Frame::Record { token: input, group: table, recording: slot, bytes: output },
+            10 => Frame::Open,
+            11 => Frame::Opened { port: slot as u16, secret: [table as u8; SECRET_BYTES] },
             _ => Frame::Refused { text },
         }
     }
@@ -290,9 +301,7 @@ mod tests {
     #[test]
     fn another_version_is_named() {
         let mut stream = Vec::new();
-        let seat = Seat { node: "h1".into(), place: Place::default() };
-        let greeting = Frame::Greeting { pid: 7, user: 1, job: 2, seat };
-        greeting.encode(&mut stream);
+        Frame::Open.encode(&mut stream);
         stream[9] = 9;
         assert_eq!(feed(&stream, &[64]), Err(FrameError::Version { theirs: 9 }));
         stream[5] = 0;

@@ -1,6 +1,7 @@
 //! The host's side: serves ranks in the place of a service process on another machine (SP-1, GP-9).
 //!
-//! Each rank has two threads and a connection. The first takes what the rank says and submits, reads its input and
+//! A relay has a control connection to the dock (`control`), which says where its ranks connect. Each rank has two
+//! threads and a connection. The first takes what the rank says and submits, reads its input and
 //! sends it all; the second takes what comes and writes output and completions. A rank goes through these states:
 //!
 //! | state | on | goes to |
@@ -17,17 +18,17 @@
 //! of the rank is written by it alone, before the completion that tells the rank so. Never does: ask the rank's
 //! processor.
 
+mod control;
 mod relayed;
 mod requests;
 
 use std::collections::HashMap;
 use std::io::{PipeReader, PipeWriter};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use outboard_fabric::SharedKey;
 use outboard_service::daemon::raise_descriptor_limit;
 use outboard_service::topology::{self, Place, Seat, Topology};
 use outboard_service::{
@@ -38,14 +39,13 @@ use outboard_shm::attach::{Channel, ChannelError, Foreign, Hello, Received, Repl
 use outboard_shm::control::ServiceSide;
 use outboard_shm::status::Status;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::fs::Mode;
 use rustix::io::Errno;
-use rustix::net::SocketType;
 
+use self::control::Control;
 use self::relayed::Relayed;
 use crate::frame::{Decoder, Frame};
 use crate::session::Session;
-use crate::wire::{ANSWER_LIMIT, Wire, WireError};
+use crate::wire::{ANSWER_LIMIT, Wire};
 
 /// The answer of a service process that does not keep to the protocol.
 const NONSENSE: &str = "it answers what was not asked";
@@ -54,8 +54,8 @@ const NONSENSE: &str = "it answers what was not asked";
 #[derive(Debug)]
 struct Terms {
     settings: Settings,
-    key: SharedKey,
     service: SocketAddr,
+    control: Control,
     /// This host's name.
     node: Arc<str>,
     topology: Topology,
@@ -94,11 +94,12 @@ impl Flights {
     }
 }
 
-/// Serves this host's ranks in the place of the service process at `service` until `stopped` says so, as
+/// Serves this host's ranks, which attach at `socket`, in the place of the service process at `service` until `stopped` says so, as
 /// [`outboard_service::run`] does: then no other attaches, and calls in flight may end, for as long as the settings
 /// say.
 pub fn serve(
     settings: &Settings,
+    mut socket: NamedSocket,
     service: SocketAddr,
     stop: BorrowedFd<'_>,
     stopped: impl FnMut() -> bool,
@@ -106,11 +107,10 @@ pub fn serve(
 ) -> Result<(), StartError> {
     let key = settings.read_relay_key()?;
     raise_descriptor_limit();
-    let mut socket = NamedSocket::listen(&settings.socket, SocketType::SEQPACKET, Mode::RUSR | Mode::WUSR)?;
-    tracing::info!(%service, socket = %settings.socket.display(), "relaying");
+    tracing::info!(%service, socket = %socket.path().display(), "relaying");
     ready();
     let (settings, node) = (settings.clone(), topology::node());
-    let terms = Terms { settings, key, service, node, topology: Topology::detect() };
+    let terms = Terms { settings, service, control: Control::new(service, key), node, topology: Topology::detect() };
     accept(&mut socket, terms, stop, stopped)
         .map_err(|errno| StartError::Kernel { what: "wait for ranks", source: errno.into() })
 }
@@ -173,10 +173,17 @@ impl Strangers {
         Ok(Strangers { poller: Poller::new()?, greetings, channels, last: 0 })
     }
 
-    /// Takes in a connection of a process that may attach, for which another one may have to go.
+    /// One more of a user who may attach, for which another one may have to go.
     fn take_in(&mut self, channel: Channel) {
         self.last += 1;
-        let Some(channel) = admit(channel) else { return };
+        let user = match channel.peer() {
+            Ok(peer) => peer.uid,
+            Err(errno) => return tracing::warn!(%errno, "a connection of nobody"),
+        };
+        if let Err(text) = admit(rustix::process::geteuid().as_raw(), user) {
+            tracing::warn!(text, "a process may not attach");
+            return tell(&channel, Status::NoService, text);
+        }
         if let Err(errno) = self.poller.watch(&channel, Token::Channel(self.last), Trigger::Level) {
             return tracing::error!(%errno, "a rank is turned away");
         }
@@ -306,11 +313,10 @@ fn attach(channel: &Channel, hello: &Hello, descriptors: Vec<Foreign>, terms: &T
         status: Status::NoService,
         text: format!("the service process at {} does not take ranks of this host: {why}", terms.service),
     };
-    let stream = TcpStream::connect_timeout(&terms.service, ANSWER_LIMIT).map_err(|error| unreachable(&error))?;
-    let wire = Wire::dial(stream, &terms.key).map_err(|error| unreachable(&error))?;
+    let wire = terms.control.dial().map_err(|error| unreachable(&error))?;
     let place = seen.map_or_else(Place::default, |pid| terms.topology.place_of(Some(pid)));
     let seat = Seat { node: Arc::clone(&terms.node), place };
-    let greeting = Frame::Greeting { pid, user: 0, job: hello.job, seat };
+    let greeting = Frame::Greeting { pid, job: hello.job, seat };
     let (decoder, mut welcome) = greet(&wire, &greeting).map_err(|error| unreachable(&error))?;
     (welcome.tier, welcome.most_ranges) = (memory.tier(), terms.settings.memory_ranges);
     let resource = |text: String| Refused { status: Status::Resource, text };
@@ -333,20 +339,15 @@ fn attach(channel: &Channel, hello: &Hello, descriptors: Vec<Foreign>, terms: &T
 /// The error says why the service process does not take a rank.
 fn greet(wire: &Wire, greeting: &Frame<'_>) -> Result<(Decoder, Welcome), Box<dyn std::error::Error>> {
     wire.send(greeting)?;
-    wire.stream().set_read_timeout(Some(ANSWER_LIMIT))?;
     let mut decoder = Decoder::default();
-    let welcome = loop {
-        match decoder.next().map_err(WireError::from)? {
-            // The codec refuses a tier that only a rank of the same host can have, and this one is replaced.
-            Some(Frame::Reply(bytes)) => match Reply::decode(bytes) {
-                Ok((_, Reply::Welcome(welcome))) => break welcome,
-                _ => return Err(NONSENSE.into()),
-            },
-            Some(Frame::Refused { text }) => return Err(text.to_owned().into()),
-            Some(_) => return Err(NONSENSE.into()),
-            None => wire.fill(&mut decoder)?,
-        }
-    };
-    wire.stream().set_read_timeout(None)?;
-    Ok((decoder, welcome))
+    let answer = wire.first(&mut decoder, ANSWER_LIMIT, |frame| match frame {
+        // The codec refuses a tier that only a rank of the same host can have, and this one is replaced.
+        Frame::Reply(bytes) => match Reply::decode(bytes) {
+            Ok((_, Reply::Welcome(welcome))) => Ok(welcome),
+            _ => Err(NONSENSE.to_owned()),
+        },
+        Frame::Refused { text } => Err(text.to_owned()),
+        _ => Err(NONSENSE.to_owned()),
+    })?;
+    Ok((decoder, answer?))
 }

@@ -3,7 +3,7 @@
 //! ```text
 //!   host                                         DPU
 //!   rank -- attach socket, ring, memory -- relay == dock -- attach socket, ring, shadows -- conductor
-//!                                              TCP, one connection per rank
+//!                                    TCP, one connection per rank and one of control
 //! ```
 //!
 //! The relay (`host`) serves ranks as a service process of their own host would, the dock (`dock`) attaches to the
@@ -14,6 +14,8 @@
 //!
 //! A recording crosses once (`recording`); each start of it is a call like others, whose input is what its program
 //! reads.
+//!
+//! A dock serves one relay, and a relay one user, so no process has memory of two users.
 //!
 //! Invariants: each rank has a connection of its own, so that its end is the rank's end and its flow control the rank's
 //! own; the relay always takes what comes without waiting for anything that the dock has to take, so the two never wait
@@ -34,5 +36,5 @@ mod spans;
 mod submission;
 mod wire;
 
-pub use dock::Dock;
+pub use dock::{Dock, Relay, RelayError};
 pub use host::serve;

@@ -186,7 +186,9 @@ impl Session {
                 Frame::Refused { text } => {
                     return Err(format!("the service process at {} gave this rank up: {text}", self.service));
                 }
-                Frame::Greeting { .. }
+                Frame::Open
+                | Frame::Opened { .. }
+                | Frame::Greeting { .. }
                 | Frame::Request(_)
                 | Frame::CreateGroup { .. }
                 | Frame::Record { .. }

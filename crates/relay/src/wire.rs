@@ -156,6 +156,29 @@ impl Wire {
         }
     }
 
+    /// Takes the first frame apart by `take`, which comes within `limit` however its bytes come.
+    pub(crate) fn first<T>(
+        &self,
+        decoder: &mut Decoder,
+        limit: Duration,
+        take: impl FnOnce(Frame<'_>) -> T,
+    ) -> Result<T, WireError> {
+        let until = Instant::now() + limit;
+        loop {
+            if let Some(frame) = decoder.next()? {
+                let taken = take(frame);
+                self.stream.set_read_timeout(None)?;
+                return Ok(taken);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::Error::from(ErrorKind::TimedOut).into());
+            }
+            self.stream.set_read_timeout(Some(left))?;
+            self.fill(decoder)?;
+        }
+    }
+
     /// Ends the connection, whoever uses it.
     pub(crate) fn end(&self) {
         // One that has ended needs no end.

@@ -11,7 +11,6 @@ use outboard_fabric::{
     Fabric, Identity, Limits, LoopbackHub, Tcp, TcpSettings, Ucx, UcxError, UcxSettings, rdma_device, rdma_is_asked_for,
 };
 use outboard_proto::SpId;
-use rustix::fs::Mode;
 use rustix::net::SocketType;
 
 use crate::conductor::Conductor;
@@ -71,17 +70,18 @@ fn kernel<E: Into<std::io::Error>>(what: &'static str) -> impl FnOnce(E) -> Star
     move |source| StartError::Kernel { what, source: source.into() }
 }
 
-/// Runs a service process on this thread. `ready` is called once ranks may attach, with the ranks that a dock is about
+/// Runs a service process on this thread, to which ranks attach at `attach`. `ready` is called once ranks may attach, with the ranks that a dock is about
 /// to attach; what it returns is kept until the last rank has gone. Whenever `stop` is readable `stopped`
 /// is called: it reads the descriptor and says whether to end; the first time calls in flight may end first, the second
 /// time not. Threads of this process must not have signals pending for `stop` that they would take themselves.
 pub fn run<Kept>(
     settings: &Settings,
+    attach: NamedSocket,
     stop: BorrowedFd<'_>,
     stopped: impl FnMut() -> bool,
     ready: impl FnOnce(&Arc<DockedRanks>) -> Result<Kept, StartError>,
 ) -> Result<(), StartError> {
-    let mut conductor = build(settings)?;
+    let mut conductor = build(settings, attach)?;
     conductor.watch(stop).map_err(kernel("watch the daemon's descriptors"))?;
     // Ends behind the conductor, with which the connections of relayed ranks end.
     let _kept = ready(&conductor.host.docked)?;
@@ -93,14 +93,12 @@ pub fn run<Kept>(
     ended.map_err(kernel("sleep"))
 }
 
-fn build(settings: &Settings) -> Result<Conductor, StartError> {
+fn build(settings: &Settings, attach: NamedSocket) -> Result<Conductor, StartError> {
     let config = settings.resolve()?;
     raise_descriptor_limit();
     let [seed] = random().map_err(kernel("draw random numbers"))?;
-    let own = Mode::RUSR | Mode::WUSR;
-    let attach = NamedSocket::listen(&settings.socket, SocketType::SEQPACKET, own)?;
     let stats = settings.stats.as_deref();
-    let statistics_socket = stats.map(|path| NamedSocket::listen(path, SocketType::STREAM, own)).transpose()?;
+    let statistics_socket = stats.map(|path| NamedSocket::listen(path, SocketType::STREAM)).transpose()?;
     let fabric = fabric(settings)?;
     let id = fabric.id().0;
     let receivers = settings.receivers(config.link_rate);
@@ -125,7 +123,7 @@ fn build(settings: &Settings) -> Result<Conductor, StartError> {
     let trace = trace.map_err(kernel("write the trace"))?;
     tracing::info!(
         service_process = format!("{id:016x}"),
-        socket = %settings.socket.display(),
+        socket = %attach.path().display(),
         fabric = ?settings.fabric(),
         engine = %settings.engine,
         encrypted = settings.encrypt,

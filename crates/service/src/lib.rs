@@ -17,6 +17,7 @@
 //!
 //! Nothing here decides what a collective does: that is `outboard-proto`.
 
+mod attach_socket;
 mod conductor;
 pub mod daemon;
 mod datapath;
@@ -27,6 +28,7 @@ mod socket;
 mod telemetry;
 pub mod topology;
 
+pub use attach_socket::attach_socket;
 pub use conductor::poller::{Poller, Token, Trigger};
 pub use conductor::tell;
 pub use daemon::{StartError, run};

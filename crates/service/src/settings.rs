@@ -107,6 +107,15 @@ pub enum Polling {
     Always,
 }
 
+/// Where a dock finds its relay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DockAt {
+    /// One at a time connects there.
+    Address(SocketAddr),
+    /// Behind a connection that a service manager passes.
+    Passed,
+}
+
 /// A number, or what the interface says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Auto<T> {
@@ -119,9 +128,10 @@ pub enum Auto<T> {
 /// Everything `outboardd` is told. See the crate's `--help` for each field in the user's words.
 #[derive(Debug, Clone, Args)]
 pub struct Settings {
-    /// Socket at which ranks attach
-    #[arg(long, env = "OUTBOARD_SOCKET", default_value = outboard_shm::attach::DEFAULT_SOCKET)]
-    pub socket: PathBuf,
+    /// Socket at which ranks of the daemon's own user attach; by default the one that a service manager passes, else
+    /// outboard/outboardd.sock in XDG_RUNTIME_DIR
+    #[arg(long, env = "OUTBOARD_SOCKET")]
+    pub socket: Option<PathBuf>,
     /// Network interface towards the other hosts; none means a single host
     #[arg(long, env = "OUTBOARD_INTERFACE")]
     pub interface: Option<String>,
@@ -238,9 +248,10 @@ pub struct Settings {
     /// Descriptor that gets one byte when ranks may attach
     #[arg(long, env = "OUTBOARD_READY_FD")]
     pub ready_fd: Option<i32>,
-    /// Address (HOST:PORT, numbers) at which relays of other hosts attach their ranks: this machine is a DPU
+    /// Address (HOST:PORT, numbers) at which a relay of another host attaches its ranks: this machine is a DPU.
+    /// `passed`: the relay is behind the connection that a service manager passes, and the daemon ends with it
     #[arg(long, env = "OUTBOARD_DOCK", conflicts_with = "relay")]
-    pub dock: Option<SocketAddr>,
+    pub dock: Option<DockAt>,
     /// Be a relay: serve this host's ranks in the place of the daemon on another machine that has this --dock
     #[arg(long, env = "OUTBOARD_RELAY")]
     pub relay: Option<SocketAddr>,
@@ -308,9 +319,6 @@ pub enum SettingsError {
         /// Its bytes.
         length: usize,
     },
-    /// What ranks are told where there are several daemons.
-    #[error("`{}` names several sockets; give this daemon one of them by --socket", .0.display())]
-    SocketList(PathBuf),
     /// Multicast is not encrypted.
     #[error("--encrypt does not reach multicast; leave --algorithm multicast away, or give --algorithm ring")]
     MulticastInTheClear,
@@ -373,9 +381,6 @@ impl Settings {
 
     /// The protocol's configuration, completed from the interface.
     pub fn resolve(&self) -> Result<Config, SettingsError> {
-        if self.socket.as_os_str().as_encoded_bytes().contains(&b':') {
-            return Err(SettingsError::SocketList(self.socket.clone()));
-        }
         if self.encrypt && self.algorithm() == AlgorithmChoice::Multicast {
             return Err(SettingsError::MulticastInTheClear);
         }
@@ -444,7 +449,9 @@ fn read_key(path: &Path) -> Result<SharedKey, SettingsError> {
     let mode = file.metadata().map_err(unread)?.mode();
     let mut content = Vec::new();
     file.read_to_end(&mut content).map_err(unread)?;
-    if mode & 0o077 != 0 || content.is_empty() {
+    // A credential of systemd may be given to its user by an access list, which shows as the group's bits.
+    let credential = std::env::var_os("CREDENTIALS_DIRECTORY").is_some_and(|directory| path.starts_with(directory));
+    if (mode & 0o077 != 0 && !credential) || content.is_empty() {
         return Err(SettingsError::Key { path: path.to_owned(), mode: mode & 0o777, length: content.len() });
     }
     Ok(SharedKey::of(&content))
@@ -482,6 +489,19 @@ fn interface_rate(interface: &str) -> Rate {
     let told = std::fs::read_to_string(Path::new("/sys/class/net").join(interface).join("speed")).ok();
     let mbit = told.and_then(|text| text.trim().parse::<u64>().ok()).filter(|&mbit| mbit > 0);
     mbit.map_or(FALLBACK_RATE, |mbit| Rate::bits_per_second(mbit.saturating_mul(1_000_000)))
+}
+
+impl FromStr for DockAt {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let address = || text.parse().map(DockAt::Address);
+        if text == "passed" {
+            Ok(DockAt::Passed)
+        } else {
+            address().map_err(|error| format!("{error}, and not `passed`"))
+        }
+    }
 }
 
 impl<T: FromStr> FromStr for Auto<T> {

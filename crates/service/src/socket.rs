@@ -4,17 +4,22 @@
 //! beside the socket (`NAME.lock`) that nobody but its user can open, and so nobody else can hold. It is there while a
 //! socket is made, and no longer.
 
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use outboard_shm::lock::LockError;
 use rustix::fs::Mode;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
+
+/// The longest path of a socket: what `sockaddr_un` holds before a zero.
+const MOST_BYTES: usize = 107;
 
 /// How long another daemon of this user may hold the lock.
 const LOCKED: Duration = Duration::from_secs(10);
@@ -23,8 +28,28 @@ const LOCKED: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// Another daemon answers there.
-    #[error("another daemon listens at {0}; stop it or give another path")]
-    Live(PathBuf),
+    #[error("{by} listens at {path} already; end it, or give another path by --socket")]
+    Live {
+        /// The path given.
+        path: PathBuf,
+        /// The process that listens.
+        by: String,
+    },
+    /// The kernel takes shorter paths alone.
+    #[error("the path {0} is too long for a socket, which takes {MOST_BYTES} bytes; give a shorter one by --socket")]
+    TooLong(PathBuf),
+    /// Ranks may be given several sockets, a service process has one.
+    #[error("`{0}` names several sockets; give this daemon one of them by --socket")]
+    List(PathBuf),
+    /// There is no place for the socket of a user.
+    #[error("{0}; set XDG_RUNTIME_DIR to a directory of this user alone, or give another path by --socket")]
+    NoRuntimeDirectory(String),
+    /// The service manager has passed something else.
+    #[error(
+        "the descriptor passed by the service manager is no listening Unix socket of type SEQPACKET; have the \
+             .socket unit say ListenSequentialPacket="
+    )]
+    Passed,
     /// Somebody has put a file in the lock's place.
     #[error("{0} is no file of this user alone; remove it, or give a path in a directory that nobody else writes to")]
     Occupied(PathBuf),
@@ -43,26 +68,30 @@ pub enum SocketError {
     },
 }
 
-/// A listening socket; its file goes with it.
+/// A listening socket; its file goes with it where we have made it.
 #[derive(Debug)]
 pub struct NamedSocket {
     fd: OwnedFd,
     path: PathBuf,
     /// Device and inode of the file that we made.
-    identity: (u64, u64),
+    made: Option<(u64, u64)>,
     /// Given up for a moment to take a connection when no other descriptor is left.
     spare: Option<OwnedFd>,
 }
 
 impl NamedSocket {
-    /// Listens at `path`; who may connect says the mode of its file.
-    pub fn listen(path: &Path, kind: SocketType, mode: Mode) -> Result<NamedSocket, SocketError> {
+    /// Listens at `path` for processes of this user.
+    pub fn listen(path: &Path, kind: SocketType) -> Result<NamedSocket, SocketError> {
         let kernel = |what| move |errno| SocketError::Kernel { what, path: path.to_owned(), errno };
+        let address = match SocketAddrUnix::new(path) {
+            Err(Errno::NAMETOOLONG) => return Err(SocketError::TooLong(path.to_owned())),
+            address => address.map_err(kernel("name"))?,
+        };
         let _lock = Lock::take(path)?;
-        let address = SocketAddrUnix::new(path).map_err(kernel("name"))?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = || rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None).map_err(kernel("open"));
-        match rustix::net::connect(&socket()?, &address) {
+        let probe = socket()?;
+        match rustix::net::connect(&probe, &address) {
             Err(Errno::NOENT) => {}
             Err(Errno::CONNREFUSED) => {
                 let file = rustix::fs::lstat(path).map_err(kernel("look at"))?;
@@ -71,16 +100,42 @@ impl NamedSocket {
                 }
                 rustix::fs::unlink(path).map_err(kernel("replace"))?;
             }
-            Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE) => return Err(SocketError::Live(path.to_owned())),
+            Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE) => {
+                return Err(SocketError::Live { path: path.to_owned(), by: listener(&probe) });
+            }
             Err(errno) => return Err(kernel("probe")(errno)),
         }
         let fd = socket()?;
         rustix::net::bind(&fd, &address).map_err(kernel("bind"))?;
         let made = rustix::fs::lstat(path).map_err(kernel("look at"))?;
-        let socket = NamedSocket { fd, path: path.to_owned(), identity: (made.st_dev, made.st_ino), spare: spare() };
-        rustix::fs::chmod(path, mode).map_err(kernel("set the mode of"))?;
+        let made = Some((made.st_dev, made.st_ino));
+        let socket = NamedSocket { fd, path: path.to_owned(), made, spare: spare() };
+        rustix::fs::chmod(path, Mode::RUSR | Mode::WUSR).map_err(kernel("set the mode of"))?;
         rustix::net::listen(&socket.fd, BACKLOG).map_err(kernel("listen at"))?;
         Ok(socket)
+    }
+
+    /// Takes a socket over that the service manager listens at for us. Its file stays when it is dropped.
+    pub fn passed(fd: OwnedFd) -> Result<NamedSocket, SocketError> {
+        let unix = sockopt::socket_domain(&fd) == Ok(AddressFamily::UNIX);
+        let kind = sockopt::socket_type(&fd) == Ok(SocketType::SEQPACKET);
+        if !unix || !kind || sockopt::socket_acceptconn(&fd) != Ok(true) {
+            return Err(SocketError::Passed);
+        }
+        let name = rustix::net::getsockname(&fd).ok().and_then(|name| SocketAddrUnix::try_from(name).ok());
+        let path = name.and_then(|name| Some(PathBuf::from(OsStr::from_bytes(name.path()?.to_bytes()))));
+        let path = path.unwrap_or_default();
+        rustix::io::ioctl_fionbio(&fd, true)
+            // Ranks see the process that has called this last as the one that listens.
+            .and_then(|()| rustix::net::listen(&fd, BACKLOG))
+            .map_err(|errno| SocketError::Kernel { what: "listen at", path: path.clone(), errno })?;
+        Ok(NamedSocket { fd, path, made: None, spare: spare() })
+    }
+
+    /// Where it listens; empty where a service manager has given it no path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// The next connection that waits, if any.
@@ -105,6 +160,16 @@ impl NamedSocket {
             Err(errno) => tracing::debug!(%errno, "no connection to turn away"),
         }
         self.spare = spare();
+    }
+}
+
+/// The process at the other end of a connection, in words.
+fn listener(probe: &OwnedFd) -> String {
+    let Ok(peer) = sockopt::socket_peercred(probe) else { return "another process".to_owned() };
+    let pid = peer.pid.as_raw_nonzero();
+    match std::fs::read_to_string(format!("/proc/{pid}/comm")) {
+        Ok(name) => format!("{} (process {pid} of user {})", name.trim(), peer.uid.as_raw()),
+        Err(_) => format!("process {pid} of user {}", peer.uid.as_raw()),
     }
 }
 
@@ -150,8 +215,10 @@ impl AsFd for NamedSocket {
 impl Drop for NamedSocket {
     fn drop(&mut self) {
         // Somebody may have replaced the file meanwhile: theirs stays.
-        let ours = rustix::fs::lstat(&self.path).is_ok_and(|file| (file.st_dev, file.st_ino) == self.identity);
-        if ours && let Err(errno) = rustix::fs::unlink(&self.path) {
+        let ours = |made| rustix::fs::lstat(&self.path).is_ok_and(|file| (file.st_dev, file.st_ino) == made);
+        if self.made.is_some_and(ours)
+            && let Err(errno) = rustix::fs::unlink(&self.path)
+        {
             tracing::warn!(path = %self.path.display(), %errno, "cannot remove the socket");
         }
     }
@@ -161,8 +228,10 @@ impl Drop for NamedSocket {
 mod tests {
     use super::*;
 
+    use std::os::unix::fs::PermissionsExt;
+
     fn listen(path: &Path, kind: SocketType) -> Result<NamedSocket, SocketError> {
-        NamedSocket::listen(path, kind, Mode::RUSR | Mode::WUSR)
+        NamedSocket::listen(path, kind)
     }
 
     #[test]
@@ -170,19 +239,22 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("socket");
         let first = listen(&path, SocketType::SEQPACKET).expect("free");
-        assert!(matches!(listen(&path, SocketType::SEQPACKET), Err(SocketError::Live(_))));
-        assert!(matches!(listen(&path, SocketType::STREAM), Err(SocketError::Live(_))));
+        let mode = std::fs::metadata(&path).expect("there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let refused = listen(&path, SocketType::SEQPACKET).expect_err("a live one").to_string();
+        assert!(refused.contains(&format!("process {} of user", std::process::id())), "{refused}");
+        assert!(matches!(listen(&path, SocketType::STREAM), Err(SocketError::Live { .. })));
         // What a killed daemon leaves: the file without a listener.
-        let (fd, identity) = (first.fd.try_clone().expect("descriptor"), first.identity);
+        let (fd, identity) = (first.fd.try_clone().expect("descriptor"), first.made);
         std::mem::forget(first);
         drop(fd);
-        assert!(matches!(listen(&path, SocketType::SEQPACKET), Err(SocketError::Live(_))));
+        assert!(matches!(listen(&path, SocketType::SEQPACKET), Err(SocketError::Live { .. })));
         std::fs::remove_file(&path).expect("there");
         let stale = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("socket");
         rustix::net::bind(&stale, &SocketAddrUnix::new(&path).expect("short")).expect("free");
         drop(stale);
         let second = listen(&path, SocketType::SEQPACKET).expect("the stale file is replaced");
-        assert_ne!(second.identity, identity);
+        assert_ne!(second.made, identity);
         drop(second);
         assert!(!path.exists());
     }
@@ -213,6 +285,32 @@ mod tests {
         std::fs::remove_file(&lock).expect("there");
         std::fs::create_dir(&lock).expect("fresh");
         occupied();
+    }
+
+    #[test]
+    fn a_path_too_long_for_a_socket_is_refused_and_leaves_nothing() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let refused = listen(&directory.path().join("s".repeat(120)), SocketType::SEQPACKET).expect_err("too long");
+        assert!(refused.to_string().contains("takes 107 bytes"), "{refused}");
+        assert_eq!(std::fs::read_dir(directory.path()).expect("a directory").count(), 0);
+    }
+
+    #[test]
+    fn a_passed_socket_keeps_its_file_and_other_descriptors_are_refused() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("socket");
+        let own = listen(&path, SocketType::SEQPACKET).expect("free");
+        let passed = NamedSocket::passed(own.fd.try_clone().expect("descriptor")).expect("it listens");
+        assert_eq!(passed.path(), path);
+        drop(passed);
+        assert!(path.exists());
+        let stream = listen(&directory.path().join("stream"), SocketType::STREAM).expect("free");
+        let deaf = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("socket");
+        let network = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").into();
+        let file = std::fs::File::open("/dev/null").expect("there").into();
+        for wrong in [stream.fd.try_clone().expect("descriptor"), deaf, network, file] {
+            assert!(matches!(NamedSocket::passed(wrong), Err(SocketError::Passed)));
+        }
     }
 
     #[test]

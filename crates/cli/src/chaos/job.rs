@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 use rustix::process::geteuid;
 
 use super::hits::{Hit, Kind};
-use super::{Chaos, lock};
+use super::{Chaos, FIRST_USER, lock};
 use crate::error::CliError;
 use crate::trial::rank::{Act, Answer, Verdict, WRONG, now_ns};
 use crate::trial::{Silence, TrialRank};
@@ -17,8 +17,6 @@ use crate::trial::{Silence, TrialRank};
 pub(super) const BOUND: Duration = Duration::from_secs(20);
 /// How often faults are looked at while an answer is awaited.
 const LOOK: Duration = Duration::from_millis(200);
-/// The first of the users.
-const FIRST_USER: u32 = 20_000;
 /// One job in so many writes a trace, where the host has files of its own.
 const TRACED: u64 = 4;
 const TRACES: &str = "/run/tmp";

@@ -1,12 +1,15 @@
 //! What goes wrong with the hosts of a trial, and how it is mended.
 
 use std::fs;
+use std::process::Command;
 
 use outboard_lab::Node;
-use rustix::process::{Resource, Rlimit, Signal, prlimit};
+use outboard_service::statistics::Present;
+use rustix::process::{Resource, Signal, getrlimit};
 
-use super::{Trial, signal};
+use super::{Daemon, Trial, signal};
 use crate::error::CliError;
+use crate::{launch, places};
 
 /// The rules of one-way cuts on a host that does not hear.
 const TABLE: &str = "trial";
@@ -16,23 +19,25 @@ const TRIES: usize = 10;
 const RUN: &str = "/run";
 
 impl Trial {
-    /// As `kill -9`.
+    /// As `kill -9` of all daemons of a host.
     pub(crate) fn kill_daemon(&self, host: u16) -> Result<(), CliError> {
-        let daemon = &mut self.daemons()[usize::from(host) - 1];
-        signal(&daemon.pidfd, Signal::KILL);
-        daemon.process.wait().map(drop).map_err(CliError::system(format!("wait for {}", daemon.process.name())))
+        self.daemons()[usize::from(host) - 1].iter_mut().try_for_each(|daemon| {
+            signal(&daemon.pidfd, Signal::KILL);
+            daemon.process.wait().map(drop).map_err(CliError::system(format!("wait for {}", daemon.process.name())))
+        })
     }
 
-    /// Starts a daemon in the place of one that has ended.
+    /// Starts daemons in the place of those that have ended.
     pub(crate) fn restart_daemon(&self, host: u16) -> Result<(), CliError> {
-        let daemon = self.start_daemon(host)?;
-        self.daemons()[usize::from(host) - 1] = daemon;
+        let daemons = self.start_daemons(host)?;
+        self.daemons()[usize::from(host) - 1] = daemons;
         Ok(())
     }
 
-    /// Stops a daemon, or lets it go on.
+    /// Stops the daemons of a host, or lets them go on.
     pub(crate) fn halt_daemon(&self, host: u16, halted: bool) {
-        signal(&self.daemons()[usize::from(host) - 1].pidfd, if halted { Signal::STOP } else { Signal::CONT });
+        let wanted = if halted { Signal::STOP } else { Signal::CONT };
+        self.daemons()[usize::from(host) - 1].iter().for_each(|daemon| signal(&daemon.pidfd, wanted));
     }
 
     /// Pulls the cable of a host.
@@ -89,16 +94,9 @@ impl Trial {
         self.within(host, "mount", &["-n", "-o", &size, RUN])
     }
 
-    /// Leaves a daemon no descriptor beyond those that it has open, or as many as there were.
+    /// Leaves the daemons of a host no descriptor beyond those that they have open, or as many as there were.
     pub(crate) fn take_descriptors(&self, host: u16, scarce: bool) -> Result<(), CliError> {
-        let id = self.daemons()[usize::from(host) - 1].id;
-        let failed = || CliError::system(format!("limit the descriptors of the daemon of h{host}"));
-        let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
-        let open = || fs::read_dir(format!("/proc/{}/fd", id.as_raw_nonzero())).map(|list| list.count() as u64);
-        let current = if scarce { Some(open().map_err(failed())?) } else { maximum };
-        prlimit(Some(id), Resource::Nofile, Rlimit { current, maximum })
-            .map(drop)
-            .map_err(|error| failed()(error.into()))
+        self.daemons()[usize::from(host) - 1].iter().try_for_each(|daemon| take_descriptors(daemon, scarce))
     }
 
     /// Removes the files of a directory of a host whose names begin so.
@@ -108,21 +106,18 @@ impl Trial {
         // One that another removes at this moment is gone as well.
         named.for_each(|file| drop(fs::remove_file(file.path())));
     }
-
     /// Waits until they serve nobody any more; what they still have.
     pub(crate) fn quiet(&self, patience: std::time::Duration) -> Result<Vec<String>, CliError> {
         let deadline = std::time::Instant::now() + patience;
         let mut left = Vec::new();
         for host in 1..=self.hosts() {
             loop {
-                let report = self.statistics(host)?;
-                let (ranks, calls) = (report.present.ranks, report.present.calls);
-                let busy = ranks != 0 || calls != 0 || report.present.memberships != 0;
-                if !busy {
-                    break;
-                }
+                let reports = self.reports(host)?;
+                let mut present = reports.iter().map(|report| &report.present);
+                let busy = |one: &&Present| one.ranks != 0 || one.calls != 0 || one.memberships != 0;
+                let Some(Present { ranks, calls, .. }) = present.find(busy) else { break };
                 if std::time::Instant::now() >= deadline {
-                    left.push(format!("the daemon of h{host} has {ranks} ranks and {calls} calls that nobody has"));
+                    left.push(format!("a daemon of h{host} has {ranks} ranks and {calls} calls that nobody has"));
                     break;
                 }
                 std::thread::sleep(std::time::Duration::from_millis(20));
@@ -130,4 +125,19 @@ impl Trial {
         }
         Ok(left)
     }
+}
+
+fn take_descriptors(daemon: &Daemon, scarce: bool) -> Result<(), CliError> {
+    let (id, name) = (daemon.id.as_raw_nonzero(), daemon.process.name());
+    let current = if scarce {
+        let open = fs::read_dir(format!("/proc/{id}/fd")).map(Iterator::count);
+        open.map_err(CliError::system(format!("look at the descriptors of {name}")))?.to_string()
+    } else {
+        // As many as the process may have.
+        getrlimit(Resource::Nofile).maximum.map_or_else(|| "unlimited".to_owned(), |most| most.to_string())
+    };
+    // A privilege would be needed to limit another user's.
+    let mut command = Command::new("setpriv");
+    launch::become_user(&mut command, daemon.user).args(["prlimit", "--pid", &id.to_string()]);
+    places::run_tool(command.arg(format!("--nofile={current}:")), &format!("limit the descriptors of {name}"))
 }

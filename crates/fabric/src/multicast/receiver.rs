@@ -237,6 +237,7 @@ impl Socket {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None)?;
         let fd = socket.as_fd();
+        // Service processes of all users of the host share the port; SO_REUSEPORT would ask for equal users.
         sockopt::set_socket_reuseaddr(fd, true)?;
         // A socket otherwise gets the groups that any other socket of the host joined.
         set_option(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, 0_i32)?;

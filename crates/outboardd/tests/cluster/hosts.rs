@@ -1,5 +1,7 @@
 //! Daemons on the hosts of an emulated cluster, one or several each: TCP between them, multicast through the switch.
 
+use std::cell::Cell;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use crate::support::cluster::{Cluster, Layout, Test};
@@ -12,6 +14,7 @@ use outboard_lab::{Loss, LossOf};
 pub(crate) const TESTS: &[Test] = &[
     ("a_host_whose_address_is_gone_or_changed_names_it", a_host_whose_address_is_gone_or_changed_names_it),
     ("multicast_moves_each_block_once", multicast_moves_each_block_once),
+    ("two_users_on_the_same_hosts_multicast_at_once", two_users_on_the_same_hosts_multicast_at_once),
     ("ring_gathers_without_multicast", ring_gathers_without_multicast),
     ("encrypted_hosts_use_no_multicast", encrypted_hosts_use_no_multicast),
     ("hosts_that_disagree_on_encryption_make_no_group", hosts_that_disagree_on_encryption_make_no_group),
@@ -58,6 +61,55 @@ fn multicast_moves_each_block_once() {
         cluster.run("allgather", 2);
         assert_eq!(cluster.count("multicast_bytes"), bytes_of_allgathers(small, u64::MAX));
     }
+}
+
+/// MC-10: each user's daemons share the port of multicast with the other's on both hosts, and receive their own groups.
+fn two_users_on_the_same_hosts_multicast_at_once() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root may start programs as other users");
+        return;
+    }
+    const USERS: [&str; 2] = ["12345", "23456"];
+    // Other users may not find the programs of this one.
+    let programs = tempfile::tempdir().expect("a directory");
+    let copied = |name: &str, program: &Path| {
+        let copy = programs.path().join(name);
+        std::fs::copy(program, &copy).expect("room");
+        copy
+    };
+    let daemon = copied("outboardd", Path::new(DAEMON));
+    let rank = copied("ranks", &std::env::current_exe().expect("a path"));
+    std::fs::set_permissions(programs.path(), std::fs::Permissions::from_mode(0o755)).expect("ours");
+    let started = Cell::new(0);
+    let cluster = Cluster::start_by((2, USERS.len()), None, &["--eager-bytes", "0"], |lab, host, flags| {
+        let user = USERS[started.replace(started.get() + 1) % USERS.len()];
+        let mut command = lab.command(host, Path::new("/bin/sh")).expect("the host is up");
+        // What follows is `--socket` and a path in a directory that is made for this daemon.
+        let script = "user=$1; shift; chown $user \"${2%/*}\" && \
+                      exec setpriv --reuid $user --regid $user --clear-groups \"$0\" \"$@\"";
+        command.arg("-c").arg(script).arg(&daemon).arg(user);
+        Daemon::start_by(command, flags)
+    });
+    let of = |user: usize| cluster.daemons.iter().skip(user).step_by(USERS.len()).collect::<Vec<_>>();
+    let mut ranks: Vec<Rank> = (0..USERS.len())
+        .flat_map(|user| {
+            let daemons: Vec<&Daemon> = of(user).into_iter().flat_map(|daemon| [daemon; 3]).collect();
+            cluster.ranks_of("allgather", &daemons, 7000 + user as u16, |at| {
+                let mut command = cluster.lab.command(&format!("h{}", at / 3 + 1), "setpriv").expect("the host is up");
+                command.args(["--reuid", USERS[user], "--regid", USERS[user], "--clear-groups"]).arg(&rank);
+                command
+            })
+        })
+        .collect();
+    all_say(&mut ranks, "done");
+    for user in 0..USERS.len() {
+        let count = |name: &str| -> u64 {
+            of(user).iter().map(|daemon| daemon.statistics()[name].as_u64().expect("a number")).sum()
+        };
+        assert_eq!((count("ranks"), count("failed"), count("violations")), (6, 0, 0));
+        assert_eq!(count("multicast_bytes"), bytes_of_allgathers(0, u64::MAX));
+    }
+    let_go(ranks);
 }
 
 /// What the allgathers of six ranks have in blocks that are larger, all of them together, than `small`, and up to

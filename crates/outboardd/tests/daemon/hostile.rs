@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
 
 use outboard::Status;
 use outboard_call::{Call, CallKind};

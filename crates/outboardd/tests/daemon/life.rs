@@ -4,7 +4,6 @@ use outboard::{Context, Status};
 use outboard_service::NamedSocket;
 use outboard_shm::attach::{ATTACH_VERSION, Channel};
 use rustix::event::{PollFd, PollFlags};
-use rustix::fs::Mode;
 use rustix::net::SocketType;
 
 use crate::support::scenarios::LIMIT;
@@ -32,7 +31,7 @@ fn a_daemon_that_is_told_to_end_lets_calls_end() {
 fn a_daemon_of_another_version_is_told_with_both() {
     let directory = tempfile::tempdir().expect("a directory");
     let socket = directory.path().join("socket");
-    let listener = NamedSocket::listen(&socket, SocketType::SEQPACKET, Mode::RUSR).expect("free");
+    let listener = NamedSocket::listen(&socket, SocketType::SEQPACKET).expect("free");
     let theirs = ATTACH_VERSION + 1;
     let daemon = std::thread::spawn(move || {
         let mut waiting = [PollFd::new(&listener, PollFlags::IN)];

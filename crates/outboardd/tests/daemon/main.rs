@@ -12,6 +12,7 @@ mod own_daemon;
 mod recorded;
 mod relay;
 mod soak;
+mod sockets;
 mod survivors;
 mod system_daemon;
 mod unserved;

@@ -122,6 +122,6 @@ fn a_second_daemon_at_the_same_socket_is_refused() {
     let second = Command::new(DAEMON).arg("--socket").arg(daemon.socket()).output().expect("it starts");
     assert!(!second.status.success());
     let text = String::from_utf8_lossy(&second.stderr).into_owned();
-    assert!(text.contains("another daemon listens"), "{text}");
+    assert!(text.contains(&format!("(process {} of user", daemon.id())), "{text}");
     assert!(daemon.socket().exists(), "the first one's socket stays");
 }

@@ -1,16 +1,15 @@
 //! The embedded default: ranks that find no daemon start one for their job, exactly one, and nothing stays behind.
 
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use outboard::rendezvous::TOKEN;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
-use crate::support::{DAEMON, Rank, SCENARIO, SECRET, again, all_say, let_go};
+use crate::support::{DAEMON, Daemon, Rank, SCENARIO, SECRET, activated, again, all_say, let_go, listening};
 
 /// Waits for the end of a daemon that has every reason to end.
 fn await_end(daemon: Pid) {
@@ -26,15 +25,16 @@ fn await_end(daemon: Pid) {
 struct Job {
     /// For temporary files.
     directory: tempfile::TempDir,
+    /// Where the user's daemon would be.
+    runtime: tempfile::TempDir,
     rendezvous: String,
 }
 
 impl Job {
     fn new() -> Job {
-        let system = outboard_shm::attach::DEFAULT_SOCKET;
-        assert!(!Path::new(system).exists(), "a daemon of the system's is at {system}; stop it for this test");
         let port = outboard_lab::free_port().expect("a port");
-        Job { directory: tempfile::tempdir().expect("a directory"), rendezvous: format!("127.0.0.1:{port}") }
+        let directory = || tempfile::tempdir().expect("a directory");
+        Job { directory: directory(), runtime: directory(), rendezvous: format!("127.0.0.1:{port}") }
     }
 
     fn command(&self, scenario: &str, rank: usize, ranks: usize) -> Command {
@@ -42,6 +42,7 @@ impl Job {
         command
             .env(SCENARIO, scenario)
             .env("TMPDIR", self.directory.path())
+            .env("XDG_RUNTIME_DIR", self.runtime.path())
             .env("OUTBOARD_OUTBOARDD", DAEMON)
             .env("OUTBOARD_RENDEZVOUS", &self.rendezvous)
             .env(TOKEN, SECRET)
@@ -109,6 +110,43 @@ fn eight_ranks_at_once_start_one_daemon_that_ends_with_them() {
     let daemon = job.daemon();
     let_go(ranks);
     job.assert_ends(daemon);
+}
+
+/// A daemon of the user that is started by the socket at its default place.
+fn of_the_user(job: &Job) -> Daemon {
+    let directory = job.runtime.path().join("outboard");
+    std::fs::DirBuilder::new().mode(0o700).create(&directory).expect("fresh");
+    let mut command = activated(listening(&directory.join("outboardd.sock")));
+    command.arg(DAEMON);
+    Daemon::start_by(command, &[])
+}
+
+#[test]
+fn ranks_attach_to_the_user_s_daemon_where_the_job_has_none() {
+    let job = Job::new();
+    let daemon = of_the_user(&job);
+    let mut ranks = job.ranks("attached", 2);
+    all_say(&mut ranks, "ready");
+    assert_eq!((daemon.statistics()["ranks"].as_u64(), job.daemons()), (Some(2), Vec::new()));
+    let_go(ranks);
+    job.assert_clean();
+}
+
+#[test]
+fn ranks_attach_to_the_job_s_daemon_before_the_user_s() {
+    let job = Job::new();
+    let mut first = Rank::spawn(&mut job.command("alone", 0, 2));
+    assert_eq!(first.line(), "ready");
+    let own = job.daemon();
+    let daemon = of_the_user(&job);
+    let mut second = Rank::spawn(&mut job.command("alone", 1, 2));
+    assert_eq!(second.line(), "ready");
+    assert_eq!(daemon.statistics()["ranks"], 0);
+    for mut rank in [first, second] {
+        rank.go_on();
+        rank.finish();
+    }
+    job.assert_ends(own);
 }
 
 /// SP-8, GP-3: one daemon for each remainder of the local rank, each with a directory of its own.
@@ -279,7 +317,7 @@ fn what_hinders_the_daemon_is_named_with_its_log() {
     let homeless = refused("OUTBOARD_SERVICE_PROCESSES", "2");
     assert!(homeless.contains("OUTBOARD_LOCAL_RANK"), "{homeless}");
     let off = refused("OUTBOARD_DAEMON", "off");
-    assert!(off.contains(outboard_shm::attach::DEFAULT_SOCKET), "{off}");
+    assert!(off.contains("/outboard/outboardd.sock"), "{off}");
     let wrong = refused("OUTBOARD_DAEMON", "perhaps");
     assert!(wrong.contains("OUTBOARD_DAEMON") && wrong.contains("auto or off"), "{wrong}");
     let named = refused("OUTBOARD_SOCKET", "/no/such/socket");
@@ -347,10 +385,7 @@ fn a_directory_that_is_not_this_user_s_alone_is_named_and_nobody_there_is_spoken
     let_go(first);
     await_end(daemon);
     std::fs::create_dir(&home).expect("the daemon took it away");
-    let listener = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket");
-    let address = SocketAddrUnix::new(home.join("socket")).expect("short");
-    rustix::net::bind(&listener, &address).expect("free");
-    rustix::net::listen(&listener, 8).expect("bound");
+    let listener = listening(&home.join("socket"));
     let refused = || {
         let mut rank = Rank::spawn(&mut job.command("refused", 0, 1));
         let said = rank.line();

@@ -1,14 +1,18 @@
 //! Ranks that attach through a relay: what they find with a daemon of their own, on one machine.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
+use std::process::Command;
+use std::time::Instant;
 
-use outboard_fabric::secured::{Greeting, Keys, Step, Terms, Unsealing};
+use outboard::Context;
+use outboard_fabric::secured::{Greeting, Keys, Sealer, Step, Terms, Unsealing};
 use outboard_fabric::{Identity, SharedKey};
 
 use crate::support::conformance::{self, Moment, Service};
 use crate::support::refusable::Calls;
-use crate::support::{Daemon, Rank, SCENARIO, again, all_say, let_go, ranks};
+use crate::support::scenarios::LIMIT;
+use crate::support::{DAEMON, Daemon, Rank, SCENARIO, activated, again, all_say, let_go, ranks};
 
 /// An address where nobody listens.
 fn free_address() -> String {
@@ -209,37 +213,96 @@ fn the_end_of_the_daemon_is_told_with_its_address() {
     rank.finish();
 }
 
-/// What a dock answers to a relay made by hand, which says these bytes behind its handshake.
-fn answered(address: &str, bytes: &[u8]) -> String {
-    let (own, key) = (Identity::generate(), SharedKey::default());
-    let terms = Terms { own: &own, shared: &key, purpose: b"outboard relay 1", encrypts: true };
-    let (mut greeting, hello) = Greeting::dial(&terms, Identity::of(&key).public()).expect("good keys");
-    let mut stream = TcpStream::connect(address).expect("it listens");
-    stream.write_all(&hello).expect("it reads");
-    let Keys { mut sealer, opener } = loop {
-        let taken = stream.read(greeting.room()).expect("it answers");
-        greeting = match greeting.advance(taken).expect("it holds the key") {
-            Step::Wait(greeting) => greeting,
-            Step::Say(greeting, message) => {
-                stream.write_all(&message).expect("it reads");
-                greeting
-            }
-            Step::Welcome(keys) => break keys,
-            Step::Proven { .. } => unreachable!("we have dialled"),
+/// A relay, or a rank behind one, made by hand.
+struct HandMade {
+    stream: TcpStream,
+    sealer: Sealer,
+    unsealing: Unsealing,
+    /// What came and was not looked at.
+    plain: Vec<u8>,
+}
+
+impl HandMade {
+    fn dial(address: &str, key: SharedKey) -> HandMade {
+        HandMade::try_dial(address, key).expect("the same key")
+    }
+
+    /// None where nobody with this key answers.
+    fn try_dial(address: &str, key: SharedKey) -> Option<HandMade> {
+        let own = Identity::generate();
+        let terms = Terms { own: &own, shared: &key, purpose: b"outboard relay 1", encrypts: true };
+        let (mut greeting, hello) = Greeting::dial(&terms, Identity::of(&key).public()).expect("good keys");
+        let mut stream = TcpStream::connect(address).expect("it listens");
+        stream.write_all(&hello).expect("it reads");
+        let Keys { sealer, opener } = loop {
+            let taken = stream.read(greeting.room()).ok().filter(|taken| *taken > 0)?;
+            greeting = match greeting.advance(taken).expect("it holds the key") {
+                Step::Wait(greeting) => greeting,
+                Step::Say(greeting, message) => {
+                    stream.write_all(&message).expect("it reads");
+                    greeting
+                }
+                Step::Welcome(keys) => break keys,
+                Step::Proven { .. } => unreachable!("we have dialled"),
+            };
         };
-    };
-    let (mut sealed, mut answer, mut plain) = (Vec::new(), Vec::new(), Vec::new());
-    sealer.seal([bytes], &mut Vec::new(), &mut sealed);
-    stream.write_all(&sealed).expect("it reads");
-    // A connection that is cut off may have lost the answer.
-    let _ = stream.read_to_end(&mut answer);
-    let opened = Unsealing::new(opener).take(&answer, |record| {
-        let start = plain.len();
-        plain.resize(start + record.len(), 0);
-        record.open(&mut plain[start..])
-    });
-    opened.expect("it is the dock's");
-    String::from_utf8_lossy(&plain).into_owned()
+        Some(HandMade { stream, sealer, unsealing: Unsealing::new(opener), plain: Vec::new() })
+    }
+
+    fn say(&mut self, bytes: &[u8]) {
+        let mut sealed = Vec::new();
+        self.sealer.seal([bytes], &mut Vec::new(), &mut sealed);
+        self.stream.write_all(&sealed).expect("it reads");
+    }
+
+    /// Takes more of what comes; false at the end. A connection that is cut off may have lost the rest.
+    fn more(&mut self) -> bool {
+        let mut bytes = [0; 4096];
+        let taken = self.stream.read(&mut bytes).unwrap_or(0);
+        let plain = &mut self.plain;
+        let opened = self.unsealing.take(&bytes[..taken], |record| {
+            let start = plain.len();
+            plain.resize(start + record.len(), 0);
+            record.open(&mut plain[start..])
+        });
+        opened.expect("it is the dock's");
+        taken > 0
+    }
+
+    /// The next frame, its length not counted.
+    fn frame(&mut self) -> Vec<u8> {
+        loop {
+            if let Some((length, rest)) = self.plain.split_first_chunk() {
+                let length = u32::from_le_bytes(*length) as usize;
+                if rest.len() >= length {
+                    let frame = rest[..length].to_vec();
+                    self.plain.drain(..4 + length);
+                    return frame;
+                }
+            }
+            assert!(self.more(), "the connection ends");
+        }
+    }
+
+    /// All that comes until the end.
+    fn rest(mut self) -> String {
+        while self.more() {}
+        String::from_utf8_lossy(&self.plain).into_owned()
+    }
+}
+
+fn open(version: u16) -> Vec<u8> {
+    [&[7, 0, 0, 0, 1][..], b"OBRL", &version.to_le_bytes()].concat()
+}
+
+/// A relay that a dock serves, and where and by which key its ranks connect.
+fn served(address: &str) -> (HandMade, String, SharedKey) {
+    let mut relay = HandMade::dial(address, SharedKey::default());
+    relay.say(&open(5));
+    let opened = relay.frame();
+    assert_eq!((opened[0], opened.len()), (12, 35), "{:?}", String::from_utf8_lossy(&opened));
+    let port = u16::from_le_bytes([opened[1], opened[2]]);
+    (relay, format!("127.0.0.1:{port}"), SharedKey::of(&opened[3..]))
 }
 
 /// A relay that holds the key and says what cannot be is told so, and costs nobody else anything.
@@ -247,14 +310,111 @@ fn answered(address: &str, bytes: &[u8]) -> String {
 fn garbage_at_the_dock_is_refused() {
     let address = free_address();
     let daemon = Daemon::start(&["--dock", &address, "--log", "error"]);
-    let said = |bytes: &[u8]| answered(&address, bytes);
-    // Process 7 of host `h`, bound nowhere, of user and job 0.
-    let rank = [&[7, 0, 0, 0][..], &[0; 12], &[0xff; 8], &[1, 0, b'h']].concat();
-    let greeting = |version: u16| [&[34, 0, 0, 0, 1][..], b"OBRL", &version.to_le_bytes(), &rank].concat();
-    assert!(said(&greeting(77)).contains("version 77"));
+    let said = |bytes: &[u8]| {
+        let mut relay = HandMade::dial(&address, SharedKey::default());
+        relay.say(bytes);
+        relay.rest()
+    };
+    assert!(said(&open(77)).contains("version 77"));
     assert!(said(&[0xff; 64]).contains("bad value in field length"));
+    // Process 7 of host `h`, bound nowhere, of job 0.
+    let greeting = [&[24, 0, 0, 0, 13][..], &[7, 0, 0, 0], &[0; 8], &[0xff; 8], &[1, 0, b'h']].concat();
+    assert!(said(&greeting).contains("control connection opens it"));
+    let (relay, at, key) = served(&address);
     // Attached, and then a call of a group that it has not.
     let call = [&[145u8, 0, 0, 0, 5], &[0xee; 144][..]].concat();
-    assert!(said(&[greeting(4), call].concat()).contains("bad call"));
+    let mut rank = HandMade::dial(&at, key);
+    rank.say(&[greeting, call].concat());
+    assert!(rank.rest().contains("bad call"));
+    drop(relay);
     assert_eq!(daemon.statistics()["failed"], 0);
+}
+
+#[test]
+fn a_second_relay_at_a_busy_dock_is_refused_until_the_first_has_ended() {
+    let address = free_address();
+    let _daemon = Daemon::start(&["--dock", &address, "--log", "error"]);
+    let (first, at, key) = served(&address);
+    let from = first.stream.local_addr().expect("connected").to_string();
+    let said = refused(&[&address]);
+    assert!(said.contains(&format!("serves the relay at {from}")) && said.contains("start one more dock"), "{said}");
+    // The key of one relay's ranks lets nobody in who has it from elsewhere, the relay key included.
+    assert!(HandMade::try_dial(&at, SharedKey::default()).is_none(), "a rank of nobody's is let in");
+    drop(HandMade::dial(&at, key));
+    drop(first);
+    let relay = Daemon::start_refusable(again(), &["--log", "error", "--relay", &address]);
+    // The dock may not have seen the first relay's end yet.
+    let deadline = Instant::now() + LIMIT;
+    while let Err(error) = Context::attach(Some(&relay.socket())) {
+        assert!(error.to_string().contains("serves the relay") && Instant::now() < deadline, "{error}");
+    }
+}
+
+/// The dock of a relay, as a service manager starts it for a connection that it has accepted.
+fn dock_of(connection: TcpStream) -> Command {
+    let mut command = activated(std::os::fd::OwnedFd::from(connection));
+    command.args([DAEMON, "--dock", "passed"]);
+    command
+}
+
+/// Each relay has a process of its own, which ends with it.
+#[test]
+fn a_dock_of_a_passed_connection_serves_its_relay_and_ends_with_it() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("bound").to_string();
+    let accept = || Daemon::start_by(dock_of(listener.accept().expect("a relay").0), &["--log", "error"]);
+    let serve = || {
+        let mut relay = Daemon::start(&["--relay", &address, "--log", "error"]);
+        let (mut ranks, mut dock) = std::thread::scope(|scope| {
+            let dock = scope.spawn(accept);
+            (ranks("allgather", &relay, 2), dock.join().expect("it starts"))
+        });
+        all_say(&mut ranks, "done");
+        assert_eq!((dock.statistics()["ranks"].as_u64(), dock.statistics()["failed"].as_u64()), (Some(2), Some(0)));
+        let_go(ranks);
+        relay.tell_to_end();
+        assert!(relay.wait().success());
+        assert!(dock.wait().success());
+        assert!(!dock.socket().exists());
+    };
+    // Two users' relays at once, and another one behind them.
+    serve();
+    let mut first = Daemon::start(&["--relay", &address, "--log", "error"]);
+    let mut rank = Rank::spawn(again().env(SCENARIO, "outlives").env("OUTBOARD_SOCKET", first.socket()));
+    let mut dock = accept();
+    assert_eq!(rank.line(), "ready");
+    serve();
+    first.kill();
+    rank.go_on();
+    rank.line();
+    rank.finish();
+    assert!(dock.wait().success(), "it ends with its relay, whatever the ranks do");
+}
+
+#[test]
+fn a_dock_without_a_relay_behind_it_says_so_and_ends() {
+    let refused = |command: &mut Command| {
+        let directory = tempfile::tempdir().expect("a directory");
+        let socket = directory.path().join("socket");
+        let ended = command.arg("--socket").arg(&socket).output().expect("it starts");
+        let said = String::from_utf8(ended.stderr).expect("text");
+        assert!(!ended.status.success() && said.matches("outboardd: ").count() == 1, "{said}");
+        assert_eq!(std::fs::read_dir(directory.path()).expect("there").count(), 0);
+        said
+    };
+    let none = refused(Command::new(DAEMON).args(["--dock", "passed"]));
+    assert!(none.contains("none is passed") && none.contains("outboardd-dock.socket"), "{none}");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let listens = std::os::fd::OwnedFd::from(listener.try_clone().expect("descriptors"));
+    let pair = std::os::unix::net::UnixStream::pair().expect("sockets");
+    for wrong in [listens, pair.0.into(), std::fs::File::open("/dev/null").expect("there").into()] {
+        let said = refused(activated(wrong).args([DAEMON, "--dock", "passed"]));
+        assert!(said.contains("no connected TCP socket") && said.contains("Accept=yes"), "{said}");
+    }
+    let mut stranger = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
+    stranger.write_all(&[7; 4096]).expect("room");
+    let said = refused(&mut dock_of(listener.accept().expect("connected").0));
+    assert!(said.contains("no relay is at 127.0.0.1:"), "{said}");
+    let wrong = Command::new(DAEMON).args(["--dock", "nowhere"]).output().expect("it starts");
+    assert!(!wrong.status.success() && String::from_utf8_lossy(&wrong.stderr).contains("`passed`"));
 }

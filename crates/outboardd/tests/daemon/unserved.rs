@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsRawFd, FromRawFd};
-use std::time::Duration;
 
 use outboard::{Contribution, Group, Request, Status};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};

@@ -1,51 +1,91 @@
-//! Other users at a daemon: they get no further than a refusal. Root only; skipped with a printed reason for others.
+//! Other users at the socket of a daemon or relay: each gets no further than a refusal.
+//! Root only; skipped with a printed reason for others.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
-use crate::support::{AGAIN, Daemon, Rank, SCENARIO};
+use crate::support::{AGAIN, DAEMON, Daemon, Rank, SCENARIO, again};
 
-const NOBODY: &str = "65534";
+const OTHER: &str = "12345";
 
 fn is_root() -> bool {
     let root = std::fs::metadata("/proc/self").expect("there").uid() == 0;
     if !root {
-        eprintln!("skipped: only root may start ranks as another user");
+        eprintln!("skipped: only root may start programs as another user");
     }
     root
 }
 
-/// A daemon whose socket somebody has opened to all, and a copy of this program beside the socket.
-fn open_daemon(flags: &[&str]) -> (Daemon, PathBuf) {
-    let daemon = Daemon::start(flags);
+/// A rank of another user, who finds the socket and may open it.
+fn of_another_user(scenario: &str, daemon: &Daemon) -> Rank {
     let directory = daemon.socket().parent().expect("a directory").to_owned();
+    let program: PathBuf = directory.join("ranks");
     for (path, mode) in [(&directory, 0o755), (&daemon.socket(), 0o666)] {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("ours");
     }
-    let program = directory.join("ranks");
     std::fs::copy(std::env::current_exe().expect("a path"), &program).expect("room");
-    (daemon, program)
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", OTHER, "--regid", OTHER, "--clear-groups"]).arg(&program).args(AGAIN);
+    let rank = Rank::spawn(command.env(SCENARIO, scenario).env("OUTBOARD_SOCKET", daemon.socket()));
+    std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755)).expect("ours");
+    rank
 }
 
-/// A rank of another user.
-fn of_nobody(scenario: &str, daemon: &Daemon, program: &Path) -> Command {
-    let mut command = Command::new("setpriv");
-    command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]).arg(program);
-    command.args(AGAIN);
-    command.env(SCENARIO, scenario).env("OUTBOARD_SOCKET", daemon.socket());
-    command
+/// What a connection that does not come from the library is told there.
+fn turned_away(mut stranger: Rank) -> String {
+    let why = stranger.line();
+    stranger.finish();
+    why
 }
 
 #[test]
-fn another_user_is_refused_although_the_socket_is_open() {
+fn another_user_is_refused_and_the_daemon_s_own_is_served() {
     if !is_root() {
         return;
     }
-    let (daemon, program) = open_daemon(&[]);
-    let mut rank = Rank::spawn(&mut of_nobody("refused", &daemon, &program));
-    let why = rank.line();
-    assert!(why.contains("serves user 0 alone") && why.contains("start one as user 65534"), "{why}");
-    rank.finish();
-    assert_eq!(daemon.statistics()["ranks"], 0);
+    let dock = format!("127.0.0.1:{}", outboard_lab::free_port().expect("a port"));
+    let daemon = Daemon::start(&["--dock", &dock, "--log", "error"]);
+    let relay = Daemon::start(&["--relay", &dock, "--log", "error"]);
+    for served in [&daemon, &relay] {
+        let why = turned_away(of_another_user("other-user", served));
+        assert!(why.contains("user 12345 may not attach") && why.contains("serves user 0 alone"), "{why}");
+        assert!(why.contains("systemctl --user start outboardd.socket"), "{why}");
+        let why = turned_away(of_another_user("refused", served));
+        assert!(why.contains("user 0 listens there"), "the library gives nothing away: {why}");
+        let mut rank = Rank::spawn(again().env(SCENARIO, "alone").env("OUTBOARD_SOCKET", served.socket()));
+        assert_eq!(rank.line(), "ready");
+        rank.go_on();
+        rank.finish();
+    }
+}
+
+#[test]
+fn root_is_refused_by_the_daemon_of_another_user() {
+    if !is_root() {
+        return;
+    }
+    let mut command = Command::new("setpriv");
+    // A capability opens the directory that is root's.
+    let more = ["--inh-caps", "+dac_override", "--ambient-caps", "+dac_override"];
+    command.args(["--reuid", OTHER, "--regid", OTHER, "--clear-groups"]).args(more).arg(DAEMON);
+    let daemon = Daemon::start_by(command, &["--log", "error"]);
+    let stranger = Rank::spawn(again().env(SCENARIO, "other-user").env("OUTBOARD_SOCKET", daemon.socket()));
+    let why = turned_away(stranger);
+    assert!(why.contains("user 0 may not attach") && why.contains("serves user 12345 alone"), "{why}");
+}
+
+/// The kernel reports users that a namespace does not know under one number, which may be the daemon's own.
+#[test]
+fn a_user_unknown_to_the_daemon_s_namespace_is_refused() {
+    if !is_root() {
+        return;
+    }
+    for map in [&[][..], &["--map-root-user"]] {
+        let mut command = Command::new("unshare");
+        command.arg("--user").args(map).arg(DAEMON);
+        let daemon = Daemon::start_by(command, &["--log", "error"]);
+        let why = turned_away(of_another_user("other-user", &daemon));
+        assert!(why.contains("user 65534 may not attach"), "{map:?}: {why}");
+    }
 }

@@ -116,8 +116,19 @@ impl Cluster {
     pub(crate) fn ranks_at(&self, scenario: &str, places: &[(usize, usize)]) -> Vec<Rank> {
         let daemon = |(host, local): &_| &self.daemons[host * self.siblings + local % self.siblings];
         let daemons: Vec<&Daemon> = places.iter().map(daemon).collect();
+        self.ranks_of(scenario, &daemons, PORT, |rank| self.again(places[rank].0))
+    }
+
+    /// A rank at each of these daemons, started by `again`, that find one another at a port of the first host.
+    pub(crate) fn ranks_of(
+        &self,
+        scenario: &str,
+        daemons: &[&Daemon],
+        port: u16,
+        again: impl Fn(usize) -> Command,
+    ) -> Vec<Rank> {
         let address: Ipv4Addr = self.lab.address(1);
-        let rendezvous = format!("{address}:{PORT}");
+        let rendezvous = format!("{address}:{port}");
         let mut server = Rank::spawn(
             self.again(0)
                 .env(SCENARIO, "rendezvous")
@@ -125,7 +136,7 @@ impl Cluster {
                 .env("OUTBOARD_WORLD_SIZE", daemons.len().to_string()),
         );
         assert_eq!(server.line(), "ready");
-        let ranks = start_ranks(scenario, &daemons, &rendezvous, |rank| self.again(places[rank].0));
+        let ranks = start_ranks(scenario, daemons, &rendezvous, again);
         server.finish();
         ranks
     }

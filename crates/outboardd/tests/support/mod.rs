@@ -21,6 +21,7 @@ mod survivors;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
@@ -29,6 +30,7 @@ use std::time::{Duration, Instant};
 use outboard::rendezvous::{TOKEN, Token};
 use outboard::{Context, Group};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 /// Names the scenario to a rank; see [`scenarios`].
@@ -43,6 +45,22 @@ pub(crate) fn again() -> Command {
 
 /// What makes a program with tests run that one alone.
 pub(crate) const AGAIN: [&str; 5] = ["--exact", "another_process", "--nocapture", "--test-threads", "1"];
+
+/// A socket that listens for ranks, as a service manager makes it.
+pub(crate) fn listening(path: &Path) -> OwnedFd {
+    let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket");
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path).expect("short")).expect("free");
+    rustix::net::listen(&socket, 8).expect("bound");
+    socket
+}
+
+/// As a service manager starts a program to which it passes a descriptor: its arguments begin with the program.
+pub(crate) fn activated(passed: impl Into<Stdio>) -> Command {
+    let mut command = Command::new("/bin/sh");
+    let script = "LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=a exec \"$0\" \"$@\" 3<&0 0</dev/null";
+    command.args(["-c", script]).stdin(passed);
+    command
+}
 
 /// Runs the scenario of the environment, as one of the ranks and daemons of a test. False if there is none.
 pub(crate) fn run_scenario() -> bool {

@@ -89,10 +89,12 @@ pub(crate) fn serve() {
         say("ready");
     };
     let (settings, stop) = (&line.settings, stop.as_fd());
+    let attach = outboard_service::attach_socket(settings, None).expect("a socket");
     let served = match settings.relay {
-        Some(service) => outboard_relay::serve(settings, service, stop, || true, ready),
+        Some(service) => outboard_relay::serve(settings, attach, service, stop, || true, ready),
         None => outboard_service::run(
             settings,
+            attach,
             stop,
             || true,
             |_| {

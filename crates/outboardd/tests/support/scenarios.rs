@@ -4,9 +4,11 @@ mod churn;
 
 use std::io::Write;
 use std::net::TcpListener;
+use std::path::Path;
 use std::time::Duration;
 
 use outboard::{Context, Contribution, Error, Group, Request, Status};
+use outboard_shm::attach::{Channel, Reply};
 
 use super::errands::{self, Meanwhile};
 use super::exchanges::{self, check_exchange, post_uneven};
@@ -61,6 +63,7 @@ fn without_world(name: &str) -> Option<fn()> {
         "posting-threads" => recorded::posting_threads,
         "outlives" => outlives,
         "beyond" => beyond,
+        "other-user" => other_user,
         "reattaches" => life::reattaches,
         "follower" => survivors::follower,
         _ => return None,
@@ -185,6 +188,18 @@ fn beyond() {
     let error = ended.expect_err("there is no room for it");
     assert_eq!(error.status(), Status::ServiceLost, "{error}");
     say(&error.to_string());
+}
+
+/// Connects without the library, which would refuse, and says how the daemon turns it away.
+fn other_user() {
+    let socket = std::env::var("OUTBOARD_SOCKET").expect("set by the test");
+    let channel = Channel::connect(Path::new(&socket)).expect("it listens");
+    assert!(channel.wait(LIMIT).expect("poll"), "no answer");
+    match channel.receive::<Reply>().expect("a reply").expect("it waits").message {
+        Reply::Error { text, .. } => say(&text),
+        other => panic!("{other:?}"),
+    }
+    assert!(channel.wait(LIMIT).expect("poll") && channel.receive::<Reply>().is_err(), "the connection stays open");
 }
 
 /// Attaches and detaches again and again.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use outboard_call::{Call, CallKind, TaggedCall};
 use outboard_shm::entry::Entry;
 
-use super::NOWHERE;
+use super::rank::NOWHERE;
 use outboard_service::Pieces;
 
 use crate::recording::Recorded;

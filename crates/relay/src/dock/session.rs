@@ -1,7 +1,7 @@
 //! The reading side of an attached rank: what its relay sends goes to the service process, replies go back.
 
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use outboard_shm::attach::message::Message;
@@ -19,8 +19,13 @@ use crate::shadow::{ShadowError, Taken};
 use crate::wire::WireError;
 use outboard_service::MOST_RECORDED;
 
-/// Serves an attached rank until it is over.
-pub(super) fn attached(channel: &Channel, shared: &Arc<Shared>, decoder: &mut Decoder) -> Result<(), End> {
+/// Serves an attached rank until it is over, or `relay_over` can be read: its relay has ended.
+pub(super) fn attached(
+    channel: &Channel,
+    shared: &Arc<Shared>,
+    decoder: &mut Decoder,
+    relay_over: &OwnedFd,
+) -> Result<(), End> {
     let delivering = Arc::clone(shared);
     let started = std::thread::Builder::new().name("dock-deliver".into()).spawn(move || delivering.deliver());
     if let Err(error) = started {
@@ -45,11 +50,15 @@ pub(super) fn attached(channel: &Channel, shared: &Arc<Shared>, decoder: &mut De
         let mut fds = [
             PollFd::new(shared.wire.stream(), PollFlags::IN),
             PollFd::from_borrowed_fd(channel.as_fd(), PollFlags::IN),
+            PollFd::new(relay_over, PollFlags::IN),
         ];
         if let Err(errno) = rustix::io::retry_on_intr(|| poll(&mut fds, None)) {
             return refused(format!("the service process cannot wait: {errno}"));
         }
-        let [from_relay, from_service] = [0, 1].map(|at| !fds[at].revents().is_empty());
+        let [from_relay, from_service, relay_over] = [0, 1, 2].map(|at| !fds[at].revents().is_empty());
+        if relay_over {
+            return Err(End::Over);
+        }
         if from_service {
             session.replies()?;
         }
@@ -136,9 +145,12 @@ impl Session<'_> {
                     None => Ok(()),
                 }
             }
-            Frame::Greeting { .. } | Frame::Reply(_) | Frame::Complete { .. } | Frame::Refused { .. } => {
-                refused("malformed relay frame: not a relay's")
-            }
+            Frame::Open
+            | Frame::Opened { .. }
+            | Frame::Greeting { .. }
+            | Frame::Reply(_)
+            | Frame::Complete { .. }
+            | Frame::Refused { .. } => refused("malformed relay frame: not an attached rank's"),
         }
     }
 

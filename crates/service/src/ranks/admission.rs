@@ -1,34 +1,43 @@
-//! The user whose ranks may attach: the service process's own.
+//! Which processes may attach: those of the service process's own user.
 //!
-//! The kernel names the user of a process (`SO_PEERCRED`), as it was when the process connected. Any other user is
-//! refused before the service process reads a byte of the connection.
+//! The user of a process is the kernel's word (`SO_PEERCRED`), as it was when the process connected. Never asks what a
+//! rank says of itself.
 
-use outboard_shm::attach::Channel;
-use outboard_shm::status::Status;
+use std::sync::OnceLock;
 
-use crate::conductor::tell;
+/// The user that the kernel reports for users that a user namespace does not know, where it is not set otherwise.
+const OVERFLOW_USER: u32 = 65_534;
 
-/// Returns the connection if its process belongs to the user of this process; refuses and closes any other.
-#[must_use]
-pub fn admit(channel: Channel) -> Option<Channel> {
-    let refused = match channel.peer() {
-        Ok(peer) => refusal(rustix::process::geteuid().as_raw(), peer.uid),
-        Err(errno) => Some(format!("the kernel does not name the process that connects: {errno}")),
-    };
-    let Some(text) = refused else { return Some(channel) };
-    tracing::debug!(text, "a process may not attach");
-    tell(&channel, Status::NoService, text);
-    None
+/// Whether a process of `user` may attach to a service process that runs as user `own`.
+///
+/// # Errors
+/// Why not.
+pub fn admit(own: u32, user: u32) -> Result<(), String> {
+    static UNKNOWN: OnceLock<Option<u32>> = OnceLock::new();
+    allow(own, user, *UNKNOWN.get_or_init(unknown_user))
 }
 
-/// The sentence that refuses a process of `user` at a service process of user `own`.
-fn refusal(own: u32, user: u32) -> Option<String> {
-    (user != own).then(|| {
-        format!(
-            "this service process serves user {own} alone, and user {user} has asked; start one as user {user} \\
-             (`outboardd --socket PATH`, and OUTBOARD_SOCKET=PATH for its ranks), or leave OUTBOARD_SOCKET unset"
-        )
-    })
+fn allow(own: u32, user: u32, unknown: Option<u32>) -> Result<(), String> {
+    if user == own && unknown != Some(user) {
+        return Ok(());
+    }
+    Err(format!(
+        "user {user} may not attach to this service process, which serves user {own} alone; start your own by \
+         `systemctl --user start outboardd.socket` or `outboardd`, or unset OUTBOARD_SOCKET and the job starts one"
+    ))
+}
+
+/// The number that stands for any user from outside of this process's user namespace. None where all are known.
+fn unknown_user() -> Option<u32> {
+    let known = std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| knows_all(&map));
+    let number = || std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok()?.trim().parse().ok();
+    (!known).then(|| number().unwrap_or(OVERFLOW_USER))
+}
+
+/// Whether a namespace with this map knows all users: all numbers but the one that means none.
+fn knows_all(map: &str) -> bool {
+    map.lines().filter_map(|line| line.split_whitespace().last()?.parse::<u64>().ok()).sum::<u64>()
+        >= u64::from(u32::MAX)
 }
 
 #[cfg(test)]
@@ -36,12 +45,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_user_is_refused_and_root_is_one() {
-        assert_eq!(refusal(1000, 1000), None);
-        for user in [0, 1001, 65_534] {
-            let refused = refusal(1000, user).expect("another user");
-            assert!(refused.contains(&format!("start one as user {user}")), "{refused}");
-        }
-        assert!(refusal(0, 1000).is_some());
+    fn the_own_user_is_admitted_and_root_and_others_are_not() {
+        let admitted = [100, 0, 1000].map(|user| allow(100, user, Some(65_534)).is_ok());
+        assert_eq!(admitted, [true, false, false]);
+        let refused = allow(100, 0, None).expect_err("another user");
+        assert!(refused.contains("user 0 ") && refused.contains("user 100 ") && refused.contains("outboardd.socket"));
+    }
+
+    #[test]
+    fn a_user_that_the_namespace_does_not_know_is_no_user_of_that_number() {
+        assert!(allow(65_534, 65_534, Some(65_534)).is_err());
+        assert!(allow(65_534, 65_534, None).is_ok());
+        assert!(knows_all("         0          0 4294967295\n"));
+        assert!(!knows_all("         0       1000          1\n         1     100000      65536\n"));
     }
 }

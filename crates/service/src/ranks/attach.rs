@@ -238,7 +238,7 @@ impl Desk<'_> {
         }
         let mut process = pin(self.ranks.connections[&id].channel(), hello, descriptors, &self.host.settings)?;
         process.memory = process.memory.with_alarm(self.ranks.alarm());
-        if let Some(DockedRank { pid, seat, watch, .. }) = self.host.docked.take(&hello.nonce) {
+        if let Some(DockedRank { pid, seat, watch }) = self.host.docked.take(&hello.nonce) {
             // Its process here is ours; the connection alone tells of its end.
             (process.pid, process.seen, process.pidfd, process.seat) = (pid, None, None, Some(seat));
             process.memory = process.memory.with_watch(watch);

@@ -10,8 +10,6 @@ use crate::topology::Seat;
 /// A rank of another machine.
 #[derive(Debug, Clone)]
 pub struct DockedRank {
-    /// Its user there, who has quotas and offers as one of that number here has: all are the dock's to the kernel.
-    pub user: u32,
     /// Its process there.
     pub pid: u32,
     /// Where it runs (SP-1).

@@ -9,7 +9,7 @@ use crate::ranks::offers::OfferError;
 pub(crate) fn collective(error: &CollectiveError) -> Status {
     match error {
         CollectiveError::RankLost(_) => Status::RankLost,
-        CollectiveError::PeerLost { .. } => Status::PeerLost,
+        CollectiveError::PeerLost { .. } | CollectiveError::Stalled { .. } => Status::PeerLost,
         // The handle comes from a member's own offer: two groups disagree on what it names.
         CollectiveError::Mismatch { .. }
         | CollectiveError::Block { .. }

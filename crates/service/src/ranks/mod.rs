@@ -30,8 +30,10 @@ use rustix::process::Pid;
 
 use crate::conductor::engine::Engine;
 use crate::conductor::poller::{Poller, Token, Trigger};
+use crate::conductor::tell;
 use crate::memory::Pieces;
 use crate::memory::errands::Runner;
+use crate::ranks::admission::admit;
 use crate::ranks::attach::Process;
 use crate::ranks::greeting::Greetings;
 use crate::ranks::lengthy::{Lengthy, Waiting};
@@ -198,7 +200,7 @@ pub(crate) struct Ranks {
 }
 
 impl Ranks {
-    /// Takes a new connection in, for which another one may have to go.
+    /// Takes a new connection of our own user in, for which another one may have to go.
     pub(crate) fn greet(
         &mut self,
         now: Instant,
@@ -206,10 +208,13 @@ impl Ranks {
         poller: &Poller,
         engine: &mut Engine,
     ) -> Result<(), Errno> {
-        let Some(channel) = admission::admit(channel) else {
+        let user = channel.peer()?.uid;
+        if let Err(text) = admit(rustix::process::geteuid().as_raw(), user) {
+            tracing::warn!(text, "a process is turned away");
             self.refused += 1;
+            tell(&channel, Status::NoService, text);
             return Ok(());
-        };
+        }
         let id = self.next_connection + 1;
         poller.watch(&channel, Token::Channel(id), Trigger::Level)?;
         self.next_connection = id;

@@ -7,6 +7,8 @@
 //!
 //! [`message`] holds the messages and their codec, [`channel`] carries them and their descriptors.
 
+use std::path::{Path, PathBuf};
+
 pub mod channel;
 mod foreign;
 pub mod message;
@@ -18,7 +20,21 @@ pub use message::{
     ATTACH_VERSION, DecodeError, GroupReady, Hello, OFFER_BYTES, Reply, Request, Restaged, TEXT_BYTES, Welcome,
 };
 
-/// The socket where the service process listens unless told otherwise.
-pub const DEFAULT_SOCKET: &str = "/run/outboard/outboardd.sock";
-/// The environment variable that names another socket.
+/// The environment variable that names a socket.
 pub const SOCKET_VARIABLE: &str = "OUTBOARD_SOCKET";
+/// The environment variable that names the runtime directory of a user, by the XDG base directory specification.
+pub const RUNTIME_VARIABLE: &str = "XDG_RUNTIME_DIR";
+
+/// The runtime directory of the user of this process: `XDG_RUNTIME_DIR`, else `/run/user/UID`. Nothing is looked at.
+#[must_use]
+pub fn runtime_directory() -> PathBuf {
+    // The specification has relative paths ignored.
+    let named = std::env::var_os(RUNTIME_VARIABLE).map(PathBuf::from).filter(|path| path.is_absolute());
+    named.unwrap_or_else(|| Path::new("/run/user").join(rustix::process::geteuid().as_raw().to_string()))
+}
+
+/// The socket of the service process of this user, where no other path is given.
+#[must_use]
+pub fn user_socket() -> PathBuf {
+    runtime_directory().join("outboard/outboardd.sock")
+}

@@ -1,0 +1,125 @@
+//! One relayed rank: its greeting, and its life.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Condvar, Mutex};
+
+use outboard_service::{DockedRank, random};
+use outboard_shm::attach::message::Message;
+use outboard_shm::attach::{Channel, Hello, Reply, Request};
+use outboard_shm::control::{LAYOUT_VERSION, RankSide};
+
+use super::delivery::{Books, Shared};
+use super::{OWN_TOKENS, Relayed, Terms, refuse, session};
+use crate::frame::{Decoder, Frame};
+use crate::output::Output;
+use crate::shadow::Shadows;
+use crate::wire::{ANSWER_LIMIT, GREETING_LIMIT, Wire, WireError};
+
+/// An address where no shadow lies: what is read there fails the call.
+pub(super) const NOWHERE: u64 = 64;
+
+/// Why a session ends.
+#[derive(Debug)]
+pub(super) enum End {
+    /// Relay or service process has ended it.
+    Over,
+    /// The relay is to blame, or to be told.
+    Refused(String),
+}
+
+impl From<WireError> for End {
+    fn from(error: WireError) -> Self {
+        match error {
+            WireError::Ended | WireError::Broken(_) => End::Over,
+            WireError::Frame(_) | WireError::Forged(_) | WireError::Handshake => End::Refused(error.to_string()),
+        }
+    }
+}
+
+impl From<io::Error> for End {
+    fn from(_: io::Error) -> Self {
+        // It has broken.
+        End::Over
+    }
+}
+
+pub(super) fn refused<T>(text: impl ToString) -> Result<T, End> {
+    Err(End::Refused(text.to_string()))
+}
+
+/// Serves one relayed rank to its end.
+pub(super) fn serve(wire: Wire, from: SocketAddr, relay: &Relayed) {
+    let terms = &*relay.terms;
+    let mut decoder = Decoder::default();
+    let (channel, side, output) = match greet(&wire, &mut decoder, terms) {
+        Ok(greeted) => greeted,
+        Err(End::Refused(text)) => return refuse(&wire, from, &text),
+        Err(End::Over) => return,
+    };
+    output.wake(&side);
+    let shadows = Shadows::new(terms.settings.relay_memory.0);
+    let books = Mutex::new(Books { posted: HashMap::new(), shadows, over: false });
+    let shared = Arc::new(Shared { side, output, wire, books, changed: Condvar::new() });
+    let ended = session::attached(&channel, &shared, &mut decoder, &relay.over);
+    // The service process lets go of the shadows first.
+    drop(channel);
+    if let Err(End::Refused(text)) = ended {
+        refuse(&shared.wire, from, &text);
+    }
+    shared.finish();
+}
+
+/// Hears the greeting, which has so much time however it comes, and attaches to the service process on behalf of the
+/// rank.
+fn greet(wire: &Wire, decoder: &mut Decoder, terms: &Terms) -> Result<(Channel, Arc<RankSide>, Arc<Output>), End> {
+    let output = Arc::<Output>::default();
+    let greeting = wire.first(decoder, GREETING_LIMIT, |frame| match frame {
+        Frame::Greeting { pid, job, seat } => Ok((DockedRank { pid, seat, watch: Arc::<Output>::clone(&output) }, job)),
+        _ => Err("the first frame of a rank's connection is its greeting"),
+    });
+    let (docked_rank, job) = match greeting? {
+        Ok(greeting) => greeting,
+        Err(text) => return refused(text),
+    };
+    let nonce = match random::<2>() {
+        Ok(words) => std::array::from_fn(|at| words[at / 8].to_le_bytes()[at % 8]),
+        Err(errno) => return refused(format!("the service process cannot draw random numbers: {errno}")),
+    };
+    terms.docked.expect(nonce, docked_rank);
+    let attached = attach(terms, nonce, job);
+    // Taken by the service process already, unless it has refused.
+    terms.docked.take(&nonce);
+    let (channel, side, welcome) = attached?;
+    wire.send(&Frame::Reply(&welcome.encode(0)))?;
+    Ok((channel, Arc::new(side), output))
+}
+
+/// Attaches as a rank of this machine would; the nonce tells the service process whom for.
+fn attach(terms: &Terms, nonce: [u8; 16], job: u64) -> Result<(Channel, RankSide, Reply), End> {
+    let failed = |error: &dyn std::fmt::Display| End::Refused(format!("the service process does not attach: {error}"));
+    let channel = Channel::connect(&terms.socket).map_err(|errno| failed(&errno))?;
+    let hello = Hello {
+        layout_version: LAYOUT_VERSION,
+        pid: std::process::id(),
+        // Nothing of ours is to be reached but what is registered.
+        probe_address: NOWHERE,
+        nonce,
+        descriptor: false,
+        job,
+    };
+    channel.send(OWN_TOKENS, &Request::Hello(hello), &[]).map_err(|error| failed(&error))?;
+    channel.wait(ANSWER_LIMIT).map_err(|error| failed(&error))?;
+    let Some(mut welcome) = channel.receive::<Reply>().map_err(|error| failed(&error))? else {
+        return refused("the service process does not answer");
+    };
+    if let Reply::Error { text, .. } = welcome.message {
+        return refused(text);
+    }
+    let (Some(doorbell), Some(region)) = (welcome.descriptors.pop(), welcome.descriptors.pop()) else {
+        return refused("the service process answers what was not asked");
+    };
+    let side = RankSide::attach(region, doorbell).map_err(|error| failed(&error))?;
+    Ok((channel, side, welcome.message))
+}

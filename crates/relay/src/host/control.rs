@@ -1,0 +1,76 @@
+//! The relay's control connection to the dock, which says where and how its ranks connect.
+//!
+//! It is opened for the first rank, and again for the next rank after it has ended. Never closed while ranks are
+//! attached, since its end ends them.
+
+use std::error::Error;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::{Mutex, PoisonError};
+
+use outboard_fabric::SharedKey;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::frame::{Decoder, Frame};
+use crate::host::NONSENSE;
+use crate::wire::{ANSWER_LIMIT, Wire};
+
+/// Where the dock is, and the connection to it.
+#[derive(Debug)]
+pub(super) struct Control {
+    service: SocketAddr,
+    key: SharedKey,
+    opened: Mutex<Option<Opened>>,
+}
+
+#[derive(Debug)]
+struct Opened {
+    wire: Wire,
+    /// Where ranks connect, and by which key.
+    ranks: (SocketAddr, SharedKey),
+}
+
+impl Control {
+    pub(super) fn new(service: SocketAddr, key: SharedKey) -> Control {
+        Control { service, key, opened: Mutex::default() }
+    }
+
+    /// A connection for one more rank.
+    pub(super) fn dial(&self) -> Result<Wire, Box<dyn Error>> {
+        let (at, key) = self.ranks()?;
+        Ok(Wire::dial(TcpStream::connect_timeout(&at, ANSWER_LIMIT)?, &key)?)
+    }
+
+    fn ranks(&self) -> Result<(SocketAddr, SharedKey), Box<dyn Error>> {
+        // Ranks that come meanwhile need the answer as well.
+        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(Opened { ranks, .. }) = opened.as_ref().filter(|opened| !opened.has_ended()) {
+            return Ok(*ranks);
+        }
+        // The dock serves no other connection before the end of this one.
+        *opened = None;
+        let now = self.open()?;
+        Ok(opened.insert(now).ranks)
+    }
+
+    fn open(&self) -> Result<Opened, Box<dyn Error>> {
+        let wire = Wire::dial(TcpStream::connect_timeout(&self.service, ANSWER_LIMIT)?, &self.key)?;
+        wire.send(&Frame::Open)?;
+        let answer = wire.first(&mut Decoder::default(), ANSWER_LIMIT, |frame| match frame {
+            Frame::Opened { port, secret } => Ok((port, SharedKey::of(&secret))),
+            Frame::Refused { text } => Err(text.to_owned()),
+            _ => Err(NONSENSE.to_owned()),
+        })?;
+        let (port, key) = answer?;
+        let mut at = self.service;
+        at.set_port(port);
+        Ok(Opened { wire, ranks: (at, key) })
+    }
+}
+
+impl Opened {
+    /// The dock says nothing more, so there is something to read at the end alone.
+    fn has_ended(&self) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::new(self.wire.stream(), PollFlags::IN | PollFlags::RDHUP)], Some(&now)) != Ok(0)
+    }
+}
