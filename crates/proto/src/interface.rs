@@ -142,8 +142,9 @@ pub fn staging_size(bytes: u64) -> Option<u64> {
 /// before it takes the next and before it gives up what it passed in (the payload of a frame, the batch of datagrams).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// Provide [`staging_size`] of `bytes` of memory under this name. Contents are undefined. A driver that has none
-    /// left says so ([`crate::Endpoint::handle_no_memory`]) and leaves undone what names it.
+    /// Provide [`staging_size`] of `bytes` of memory under this name. The order promises nothing about contents, so
+    /// the driver clears nothing. A driver without memory reports that ([`crate::Endpoint::handle_no_memory`]) and
+    /// leaves orders undone that name it.
     Stage {
         /// The name.
         id: StagingId,
