@@ -1,14 +1,20 @@
-//! A daemon that is told to end, and ranks that outlive theirs.
+//! A daemon that is told to end or whose log nobody reads, and ranks that outlive theirs.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::process::Command;
 
 use outboard::{Context, Status};
 use outboard_service::NamedSocket;
 use outboard_shm::attach::{ATTACH_VERSION, Channel};
 use rustix::event::{PollFd, PollFlags};
-use rustix::fs::Mode;
+use rustix::fs::{Mode, OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::net::SocketType;
+use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::support::scenarios::LIMIT;
-use crate::support::{Daemon, Rank, SCENARIO, again, conformance};
+use crate::support::{DAEMON, Daemon, Rank, SCENARIO, again, conformance, let_go, ranks};
 
 #[test]
 fn a_rank_attaches_again_when_its_daemon_is_back() {
@@ -56,4 +62,59 @@ fn a_daemon_of_another_version_is_told_with_both() {
 fn calls_that_do_not_end_are_given_up_with_the_reason() {
     let why = conformance::calls_are_given_up(Daemon::start(&["--drain", "1"]).into());
     assert!(why.contains("told to end before the call had ended"), "{why}");
+}
+
+/// A pipe that takes no byte more, and how many it has.
+fn full_pipe() -> (File, OwnedFd, usize) {
+    let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).expect("descriptors");
+    let flags = fcntl_getfl(&writer).expect("open");
+    fcntl_setfl(&writer, flags | OFlags::NONBLOCK).expect("open");
+    let mut writer = File::from(writer);
+    let mut bytes = 0;
+    for size in [4096, 1] {
+        while writer.write(&[b'.'; 4096][..size]).inspect(|written| bytes += written).is_ok() {}
+    }
+    fcntl_setfl(&writer, flags).expect("open");
+    (reader.into(), writer.into(), bytes)
+}
+
+fn with_stderr(stderr: OwnedFd) -> Command {
+    let mut command = Command::new(DAEMON);
+    command.stderr(stderr);
+    command
+}
+
+#[test]
+fn a_daemon_whose_log_nobody_reads_serves_and_ends_when_told_to() {
+    let (_unread, writer, _) = full_pipe();
+    let mut daemon = Daemon::start_by(with_stderr(writer), &["--log", "trace"]);
+    let_go(ranks("in-flight", &daemon, 3));
+    let status = daemon.stop();
+    assert!(status.success(), "{status}");
+}
+
+#[test]
+fn a_log_that_is_read_late_has_all_lines_that_the_queue_had_room_for() {
+    let (mut log, writer, before) = full_pipe();
+    let mut daemon = Daemon::start_by(with_stderr(writer), &["--log", "info"]);
+    let_go(ranks("in-flight", &daemon, 2));
+    assert_eq!(daemon.statistics()["log_lines_lost"], 0);
+    log.read_exact(&mut vec![0; before]).expect("what filled it");
+    let status = daemon.stop();
+    assert!(status.success(), "{status}");
+    let mut text = String::new();
+    log.read_to_string(&mut text).expect("text");
+    for words in ["serving", "a rank attached", "told to end"] {
+        assert!(text.contains(words), "{words} is missing: {text}");
+    }
+}
+
+#[test]
+fn why_a_daemon_does_not_start_is_the_last_line_of_its_log() {
+    let failed =
+        Command::new(DAEMON).args(["--socket", "/nowhere/socket", "--log", "trace"]).output().expect("it runs");
+    assert!(!failed.status.success());
+    let text = String::from_utf8(failed.stderr).expect("text");
+    let last = text.lines().last().unwrap_or_default();
+    assert!(last.starts_with("outboardd: ") && last.contains("/nowhere"), "{text}");
 }

@@ -3,6 +3,7 @@
 //! Counts only, never payload, never blocks: a reader that does not take its line at once loses it.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use outboard_plan::Rank;
@@ -12,6 +13,9 @@ use outboard_shm::memory::Tier;
 use serde::{Deserialize, Serialize};
 
 use crate::topology::Place;
+
+/// Lines of this process's log that nobody could take in time. Whoever writes the log counts.
+pub static LOST_LINES: AtomicU64 = AtomicU64::new(0);
 
 /// Ranks and kinds of collectives whose lateness is kept; more are summed in the counters alone.
 const MOST_LATE: usize = 4096;
@@ -254,6 +258,8 @@ pub struct Report {
     pub cpu_user_s: f64,
     /// Processor seconds in the kernel, all threads.
     pub cpu_system_s: f64,
+    /// Lines of the log that are lost, since they could not be written in time.
+    pub log_lines_lost: u64,
     /// What the machine has counted.
     #[serde(flatten)]
     pub counters: Counters,
@@ -367,6 +373,7 @@ impl Statistics {
             uptime_s: self.started.elapsed().as_secs_f64(),
             cpu_user_s: user.as_secs_f64(),
             cpu_system_s: system.as_secs_f64(),
+            log_lines_lost: LOST_LINES.load(Ordering::Relaxed),
             counters: *counters,
             peers: peers as u64,
             present,
