@@ -30,6 +30,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use outboard_fabric::limited;
 use outboard_fabric::{Refusals, SharedKey};
 use outboard_shm::attach::message::Message;
 use outboard_shm::attach::{Channel, Hello, Reply, Request};
@@ -133,7 +134,7 @@ fn listen(listener: &TcpListener, stop: &OwnedFd, terms: &Arc<Terms>) {
             Ok((stream, from)) => take_in((stream, from), terms, &mut strangers, &present),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {
-                tracing::warn!(%error, "a relay cannot connect");
+                limited!(warn, %error, "a relay cannot connect");
                 // The connection may wait for a descriptor still: the listener stays readable.
                 let _ = poll(&mut [PollFd::new(stop, PollFlags::IN)], Some(&PAUSE));
             }
@@ -151,7 +152,7 @@ fn take_in(
 ) {
     let stranger = match stream.try_clone() {
         Ok(same) => Arc::new(same),
-        Err(error) => return tracing::warn!(%error, %from, "a relay cannot connect"),
+        Err(error) => return limited!(warn, %error, %from, "a relay cannot connect"),
     };
     strangers.retain(|stranger| stranger.strong_count() > 0);
     if strangers.len() >= STRANGERS
@@ -181,12 +182,12 @@ fn take_in(
         drop(present);
     };
     if let Err(error) = std::thread::Builder::new().name("dock-rank".into()).spawn(serve) {
-        tracing::warn!(%error, %from, "no thread for a relay");
+        limited!(warn, %error, %from, "no thread for a relay");
     }
 }
 
 fn refuse(wire: &Wire, from: SocketAddr, text: &str) {
-    tracing::warn!(%from, text, "a relay is refused");
+    limited!(warn, %from, text, "a relay is refused");
     if let Err(error) = wire.send(&Frame::Refused { text }) {
         tracing::debug!(%from, %error, "a relay does not hear why it is refused");
     }

@@ -28,6 +28,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use outboard_fabric::SharedKey;
+use outboard_fabric::limited;
 use outboard_service::daemon::raise_descriptor_limit;
 use outboard_service::topology::{self, Place, Seat, Topology};
 use outboard_service::{
@@ -143,7 +144,7 @@ fn accept(
                     Ok(None) => {}
                     Ok(Some(connection)) => strangers.take_in(connection.into(), &terms.settings),
                     Err(errno) => {
-                        tracing::error!(%errno, "a rank is turned away; raise the limit on descriptors");
+                        limited!(error, %errno, "a rank is turned away; raise the limit on descriptors");
                         socket.turn_away(|connection| drop(Foreign::from(connection)));
                     }
                 },
@@ -179,14 +180,14 @@ impl Strangers {
         self.last += 1;
         let user = match channel.peer() {
             Ok(peer) => peer.uid,
-            Err(errno) => return tracing::warn!(%errno, "a connection of nobody"),
+            Err(errno) => return limited!(warn, %errno, "a connection of nobody"),
         };
         if let Err(text) = admit(settings, rustix::process::geteuid().as_raw(), user) {
-            tracing::warn!(text, "a process may not attach");
+            limited!(warn, text, "a process may not attach");
             return tell(&channel, Status::NoService, text);
         }
         if let Err(errno) = self.poller.watch(&channel, Token::Channel(self.last), Trigger::Level) {
-            return tracing::error!(%errno, "a rank is turned away");
+            return limited!(error, %errno, "a rank is turned away");
         }
         self.channels.insert(self.last, channel);
         let crowded_out = self.greetings.add(Instant::now(), self.last, user);
@@ -262,7 +263,7 @@ fn take_in(channel: Channel, greeting: Greeting, terms: &Arc<Terms>, present: &A
     let most = terms.settings.max_ranks;
     if Arc::strong_count(present) > most as usize {
         let text = format!("{most} ranks are attached through this relay already; raise its --max-ranks");
-        tracing::warn!(text, "a rank is turned away");
+        limited!(warn, text, "a rank is turned away");
         return tell(&channel, Status::Resource, text);
     }
     let (terms, present, flights) = (Arc::clone(terms), Arc::clone(present), Arc::clone(flights));
@@ -271,7 +272,7 @@ fn take_in(channel: Channel, greeting: Greeting, terms: &Arc<Terms>, present: &A
         drop(present);
     };
     if let Err(error) = std::thread::Builder::new().name("relay-rank".into()).spawn(serve) {
-        tracing::error!(%error, "no thread for a rank");
+        limited!(error, %error, "no thread for a rank");
     }
 }
 
@@ -285,7 +286,7 @@ fn serve_rank(channel: Channel, (token, hello, descriptors): Greeting, terms: &T
             }
         }
         Err(Refused { status, text }) => {
-            tracing::warn!(pid = hello.pid, text, "a process may not attach");
+            limited!(warn, pid = hello.pid, text, "a process may not attach");
             // It may have gone meanwhile.
             let _ = channel.send(token, &Reply::Error { status, text }, &[]);
         }

@@ -35,6 +35,7 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use outboard_fabric::Armed;
+use outboard_fabric::limited;
 use outboard_fabric::multicast::Datagram;
 use outboard_proto::wire::PayloadHash;
 use outboard_proto::{Event, ReceivedDatagram};
@@ -272,7 +273,7 @@ impl Conductor {
                 }
                 Report::Failed { receiver, batch, error } => {
                     counts.receive_failures += 1;
-                    tracing::warn!(receiver, %error, "multicast cannot be received; unicast repairs it until it can");
+                    limited!(warn, receiver, %error, "multicast cannot be received; unicast repairs it until it can");
                     self.give_back(receiver, batch);
                 }
                 Report::Gone { receiver } => {
@@ -297,7 +298,7 @@ impl Conductor {
             match event {
                 Event::Connect { peer, address } => {
                     if let Err(error) = self.outbox.connect(peer, &address) {
-                        tracing::warn!(%peer, %error, "a service process cannot be reached");
+                        limited!(warn, %peer, %error, "a service process cannot be reached");
                         self.engine.peer_lost(peer);
                     }
                 }
@@ -305,12 +306,12 @@ impl Conductor {
                 Event::Join { channel, group, key } => {
                     if let Some(Err(error)) = self.datapath.as_mut().map(|datapath| datapath.join(channel, group, key))
                     {
-                        tracing::warn!(%error, "a multicast address cannot be joined; unicast repairs all of it");
+                        limited!(warn, %error, "a multicast address cannot be joined; unicast repairs all of it");
                     }
                 }
                 Event::Leave { channel, group } => {
                     if let Some(Err(error)) = self.datapath.as_mut().map(|datapath| datapath.leave(channel, group)) {
-                        tracing::warn!(%error, "a multicast address cannot be left");
+                        limited!(warn, %error, "a multicast address cannot be left");
                     }
                 }
                 Event::GroupReady { group, rank, result } => {
@@ -440,7 +441,7 @@ impl Conductor {
                     let channel = Channel::from(connection);
                     if phase == Phase::Serving {
                         if let Err(errno) = self.ranks.greet(now, channel, &self.poller, &mut self.engine) {
-                            tracing::warn!(%errno, "cannot watch a new connection");
+                            limited!(warn, %errno, "cannot watch a new connection");
                         }
                         continue;
                     }
@@ -450,7 +451,7 @@ impl Conductor {
                     tell(&channel, Status::NoService, why.to_owned());
                 }
                 Err(errno) => {
-                    tracing::error!(%errno, "a rank is turned away; raise the limit on descriptors");
+                    limited!(error, %errno, "a rank is turned away; raise the limit on descriptors");
                     self.ranks.refused += 1;
                     return self.attach.turn_away(|connection| refuse(connection.into(), errno));
                 }
@@ -464,7 +465,7 @@ impl Conductor {
             Ok(Some(connection)) => Foreign::from(connection),
             Ok(None) => return,
             Err(errno) => {
-                tracing::warn!(%errno, "cannot answer for statistics");
+                limited!(warn, %errno, "cannot answer for statistics");
                 return socket.turn_away(|connection| drop(Foreign::from(connection)));
             }
         };

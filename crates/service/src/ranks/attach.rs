@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outboard_fabric::PeerId;
+use outboard_fabric::limited;
 use outboard_proto::{GroupHandle, HostId, OfferId, Refusal, SpId};
 use outboard_shm::attach::{Channel, ChannelError, Foreign, Hello, Peer, Received, Reply, Request, Welcome};
 use outboard_shm::control::{LAYOUT_VERSION, ServiceSide};
@@ -157,7 +158,7 @@ impl Desk<'_> {
 
     pub(crate) fn drop_connection(&mut self, id: ConnectionId, error: &ChannelError) {
         if !matches!(error, ChannelError::Closed) {
-            tracing::warn!(connection = id, %error, "a connection is given up");
+            limited!(warn, connection = id, %error, "a connection is given up");
             self.ranks.refused += 1;
         }
         self.ranks.remove(id, self.poller, self.engine);
@@ -217,7 +218,7 @@ impl Desk<'_> {
         let (side, welcome, rank) = match attached {
             Ok(attached) => attached,
             Err(refused) => {
-                tracing::warn!(pid = hello.pid, text = refused.text, "a process may not attach");
+                limited!(warn, pid = hello.pid, text = refused.text, "a process may not attach");
                 self.ranks.reply(id, token, &refused.reply())?;
                 return Ok(Next::Close);
             }

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use outboard_fabric::limited;
 use outboard_plan::Rank;
 use outboard_proto::{CallKind, Counters, GroupHandle, InFlight, SpId};
 use outboard_shm::attach::Foreign;
@@ -390,14 +391,14 @@ pub(crate) fn answer(connection: &Foreign, report: &Report) {
     let mut line = match serde_json::to_vec(report) {
         Ok(line) => line,
         Err(error) => {
-            tracing::warn!(%error, "cannot write the statistics as JSON");
+            limited!(warn, %error, "cannot write the statistics as JSON");
             return;
         }
     };
     line.push(b'\n');
     match rustix::io::write(connection, &line) {
         Ok(written) if written == line.len() => {}
-        other => tracing::warn!(?other, bytes = line.len(), "the reader of the statistics did not take them"),
+        other => limited!(warn, ?other, bytes = line.len(), "the reader of the statistics did not take them"),
     }
 }
 
