@@ -41,4 +41,4 @@ pub use ranks::quotas::QuotaError;
 pub use ranks::submission::{Refusal, footprint};
 pub use settings::Settings;
 pub use socket::{NamedSocket, SocketError};
-pub use telemetry::statistics;
+pub use telemetry::{statistics, turns};

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::process::Command;
+use std::time::Duration;
 
 use outboard::{Context, Status};
 use outboard_service::NamedSocket;
@@ -12,9 +13,10 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{Mode, OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::net::SocketType;
 use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::scenarios::LIMIT;
-use crate::support::{DAEMON, Daemon, Rank, SCENARIO, again, conformance, let_go, ranks};
+use crate::support::{DAEMON, Daemon, Rank, SCENARIO, again, all_say, conformance, let_go, ranks};
 
 #[test]
 fn a_rank_attaches_again_when_its_daemon_is_back() {
@@ -117,4 +119,31 @@ fn why_a_daemon_does_not_start_is_the_last_line_of_its_log() {
     let text = String::from_utf8(failed.stderr).expect("text");
     let last = text.lines().last().unwrap_or_default();
     assert!(last.starts_with("outboardd: ") && last.contains("/nowhere"), "{text}");
+}
+
+/// Longer than a silent host is believed in.
+const STOPPED: Duration = Duration::from_secs(4);
+
+#[test]
+fn a_daemon_that_was_stopped_for_too_long_says_so_once_and_why() {
+    let (mut log, writer) = std::io::pipe().expect("descriptors");
+    let mut daemon = Daemon::start_by(with_stderr(writer.into()), &["--log", "error", "--poll", "always"]);
+    let mut ranks = ranks("attached", &daemon, 1);
+    all_say(&mut ranks, "ready");
+    let pid = Pid::from_raw(daemon.id().cast_signed()).expect("it lives");
+    kill_process(pid, Signal::STOP).expect("it lives");
+    // The time that it is stopped for, nothing is waited for.
+    std::thread::sleep(STOPPED);
+    kill_process(pid, Signal::CONT).expect("it lives");
+    let turns = daemon.statistics()["turns"].take();
+    let longest = |name: &str| turns["longest"][name].as_f64().expect("a number") / 1e9;
+    assert!(longest("ns") > 3.5 && longest("off_processor_ns") > 3.0, "{turns}");
+    let long = &turns["counts"].as_array().expect("counts")[22..];
+    assert!(long.iter().any(|count| count.as_u64() > Some(0)), "none of 2 s or more: {turns}");
+    let_go(ranks);
+    daemon.stop();
+    drop(daemon);
+    let mut text = String::new();
+    log.read_to_string(&mut text).expect("text");
+    assert_eq!(text.matches("this service process stalled for").count(), 1, "{text}");
 }

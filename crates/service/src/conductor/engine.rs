@@ -17,6 +17,7 @@ use crate::memory::backlog::Backlog;
 use crate::memory::{Buffers, Cause, Fault, Memory, Payloads, Place};
 use crate::ranks::ConnectionId;
 use crate::telemetry::statistics::Copies;
+use crate::telemetry::turns::TurnLength;
 
 /// Faults are reported in rounds, since the report of one may order work that meets another.
 const FAULT_ROUNDS: u32 = 64;
@@ -284,6 +285,13 @@ impl Engine {
     /// This rank is gone, behind the memory of all its calls.
     pub(crate) fn forget_runner(&mut self, id: ConnectionId) {
         self.memory.errands.forget_runner(id);
+    }
+
+    /// A turn of this process has outlasted the silence after which peers count it as dead; its timers are not called
+    /// yet. Called once for each such turn.
+    pub(crate) fn stalled(&mut self, turn: TurnLength) {
+        let limit = self.machine.config().dead_after;
+        tracing::error!(?limit, "this service process stalled for {turn}; other hosts may count it as dead");
     }
 
     /// A read failed: reported to the machine at once.

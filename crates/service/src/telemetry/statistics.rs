@@ -13,6 +13,7 @@ use outboard_shm::attach::Foreign;
 use outboard_shm::memory::Tier;
 use serde::{Deserialize, Serialize};
 
+use crate::telemetry::turns::TurnLengths;
 use crate::topology::Place;
 
 /// Lines of this process's log that nobody could take in time. Whoever writes the log counts.
@@ -273,6 +274,8 @@ pub struct Report {
     pub kinds: Vec<Kind>,
     /// Datapath counts.
     pub datapath: Datapath,
+    /// Turns of the conductor by length.
+    pub turns: TurnLengths,
     /// Lateness by rank and kind, most time first.
     pub late: Vec<Lateness>,
     /// Collectives in flight, the oldest first.
@@ -313,6 +316,7 @@ pub struct Present {
 pub(crate) struct Statistics {
     started: Instant,
     pub(crate) datapath: Datapath,
+    pub(crate) turns: TurnLengths,
     late: HashMap<(GroupHandle, Rank, &'static str), Lateness>,
     kinds: BTreeMap<&'static str, Kind>,
 }
@@ -322,6 +326,7 @@ impl Statistics {
         Statistics {
             started: Instant::now(),
             datapath: Datapath::default(),
+            turns: TurnLengths::default(),
             late: HashMap::new(),
             kinds: BTreeMap::new(),
         }
@@ -380,6 +385,7 @@ impl Statistics {
             present,
             kinds: self.kinds.values().cloned().collect(),
             datapath: self.datapath,
+            turns: self.turns,
             late: late.into_iter().cloned().collect(),
             in_flight: in_flight.iter().map(|flight| Waiting::new(flight, seat)).collect(),
         }
