@@ -4,7 +4,7 @@
 //! ([`crate::memory::backlog`]), and no memory fault unreported; a call's end is not told before its bytes are in
 //! place.
 
-use std::time::Instant as WallInstant;
+use std::time::{Duration, Instant as WallInstant};
 
 use outboard_plan::Rank;
 use outboard_proto::{
@@ -290,8 +290,13 @@ impl Engine {
     /// A turn of this process has outlasted the silence after which peers count it as dead; its timers are not called
     /// yet. Called once for each such turn.
     pub(crate) fn stalled(&mut self, turn: TurnLength) {
-        let limit = self.machine.config().dead_after;
-        tracing::error!(?limit, "this service process stalled for {turn}; other hosts may count it as dead");
+        let (limit, seconds) = (self.machine.config().dead_after, turn.ns as f64 / 1e9);
+        let off_processor = Duration::from_nanos(turn.off_processor_ns);
+        tracing::error!(
+            ?off_processor,
+            "this service process stalled for {seconds:.1} s in {}; other hosts count it as dead after {limit:?}",
+            turn.part
+        );
     }
 
     /// A read failed: reported to the machine at once.

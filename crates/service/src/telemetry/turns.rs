@@ -221,7 +221,11 @@ impl Stopwatch {
     /// The turn until the end of the last part.
     fn so_far(&self) -> TurnLength {
         let (&part_ns, (part, _)) = self.parts.iter().zip(PARTS).max_by_key(|(ns, _)| **ns).expect("there are parts");
-        TurnLength { ns: self.total, off_processor_ns: 0, part, part_ns }
+        let off_processor_ns = match self.is_long() {
+            true => self.total.saturating_sub(nanoseconds(processor_time().saturating_sub(self.sample.1))),
+            false => 0,
+        };
+        TurnLength { ns: self.total, off_processor_ns, part, part_ns }
     }
 
     /// This turn, if it has outlasted `limit` by the end of the last part; once.
@@ -233,22 +237,21 @@ impl Stopwatch {
         Some(self.so_far())
     }
 
+    /// Whether this turn is compared with the thread's processor time.
+    fn is_long(&self) -> bool {
+        self.total >= nanoseconds(SAMPLE)
+    }
+
     /// The turn has ended with its last part.
     pub(crate) fn end(&mut self) {
-        let mut turn = TurnLength { ns: self.total, ..TurnLength::default() };
-        self.lengths.add(turn.ns);
-        let long = turn.ns >= nanoseconds(SAMPLE);
-        if long || self.at.saturating_duration_since(self.sample.0) >= SAMPLE {
-            let (_, before) = std::mem::replace(&mut self.sample, (self.at, processor_time()));
-            if long {
-                let used = nanoseconds(self.sample.1.saturating_sub(before));
-                turn.off_processor_ns = turn.ns.saturating_sub(used);
-            }
+        self.lengths.add(self.total);
+        let TurnLengths { longest, busiest, .. } = self.lengths;
+        if self.total > longest.ns.min(busiest.busy_ns()) {
+            let turn = self.so_far();
+            (self.lengths.longest, self.lengths.busiest) = (longest.longer(turn), busiest.busier(turn));
         }
-        if turn.ns > self.lengths.longest.ns || turn.busy_ns() > self.lengths.busiest.busy_ns() {
-            turn = TurnLength { off_processor_ns: turn.off_processor_ns, ..self.so_far() };
-            self.lengths.longest = self.lengths.longest.longer(turn);
-            self.lengths.busiest = self.lengths.busiest.busier(turn);
+        if self.is_long() || self.at.saturating_duration_since(self.sample.0) >= SAMPLE {
+            self.sample = (self.at, processor_time());
         }
     }
 }
