@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use outboard_lab::LabSpec;
+use outboard_service::turns::{TurnLength, TurnLengths};
 use outboard_units::Rate;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
@@ -77,6 +78,9 @@ struct Tally {
     calls: u64,
     verdicts: BTreeMap<String, u64>,
     faults: BTreeMap<Kind, u64>,
+    /// The longest turn of all service processes, and the one that took most of a processor.
+    longest: TurnLength,
+    busiest: TurnLength,
     /// What must not be.
     breaches: Vec<String>,
 }
@@ -125,6 +129,9 @@ pub(crate) fn chaos(args: &ChaosArgs) -> Result<ExitCode, CliError> {
         chaos.inject()
     });
     injected?;
+    for host in 1..=trial.hosts() {
+        chaos.note_turns(host);
+    }
     let tally = chaos.tally.into_inner().unwrap_or_else(PoisonError::into_inner);
     let mut leftovers = trial.quiet(QUIET)?;
     leftovers.extend(trial.end());
@@ -142,6 +149,7 @@ fn print(args: &ChaosArgs, tally: &Tally, leftovers: &[String]) {
     for (status, count) in &tally.verdicts {
         println!("{status:<20} {count:>8}");
     }
+    println!("\nlongest turn of a service process: {}\nbusiest: {}", tally.longest, tally.busiest);
     println!("\nleftovers {}, breaches {}", leftovers.len(), tally.breaches.len());
     leftovers.iter().take(TOLD).for_each(|one| println!("LEFT OVER: {one}"));
     tally.breaches.iter().take(TOLD).for_each(|breach| println!("BREACH: {breach}"));
@@ -238,7 +246,10 @@ impl Chaos<'_> {
         match (kind, place) {
             (Kind::KilledRank, Place::Rank { job, rank }) => self.signal_rank((job, rank), Signal::KILL),
             (Kind::StoppedRank, Place::Rank { job, rank }) => self.signal_rank((job, rank), Signal::STOP),
-            (Kind::KilledDaemon, Place::Host(host)) => self.trial.kill_daemon(host)?,
+            (Kind::KilledDaemon, Place::Host(host)) => {
+                self.note_turns(host);
+                self.trial.kill_daemon(host)?;
+            }
             (Kind::StoppedDaemon, Place::Host(host)) => self.trial.halt_daemon(host, true),
             (Kind::CutLink, Place::Host(host)) => self.trial.cut(host)?,
             (Kind::OneWayCut, Place::Way { from, to }) => self.trial.cut_one_way(from, to)?,
@@ -262,6 +273,16 @@ impl Chaos<'_> {
         }
         lock(&self.hits).end(broken.hit, now_ns());
         Ok(())
+    }
+
+    /// Keeps the longest turn of a service process so far, which it takes along with its end.
+    fn note_turns(&self, host: u16) {
+        // One that has no descriptor for an answer is asked again at the end.
+        if let Ok(report) = self.trial.statistics(host) {
+            let TurnLengths { longest, busiest, .. } = report.turns;
+            let tally = &mut *lock(&self.tally);
+            (tally.longest, tally.busiest) = (tally.longest.longer(longest), tally.busiest.busier(busiest));
+        }
     }
 
     fn signal_rank(&self, rank: (u64, usize), what: Signal) {

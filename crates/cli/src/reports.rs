@@ -9,6 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use outboard_service::statistics::{Copies, Kind, Lateness, Moved, Report, Tiers};
+use outboard_service::turns::TurnLengths;
 
 /// A daemon answers at once, or is stuck.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -98,6 +99,15 @@ pub(crate) fn copies(copies: impl Iterator<Item = Copies>) -> Option<String> {
             sum.failed
         )
     })
+}
+
+/// How long the turns of a service process last.
+pub(crate) fn turns(turns: &TurnLengths) -> String {
+    let [median, most] = [500, 999].map(|share| turns.bound_us(share));
+    format!(
+        "turns: half below {median} us, 99.9 % below {most} us; the longest {}; the busiest {}",
+        turns.longest, turns.busiest
+    )
 }
 
 /// The end of a job: what its daemons did together, in a few lines.

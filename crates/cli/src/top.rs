@@ -171,6 +171,10 @@ fn table(report: &Report, before: &HashMap<String, Sample>) -> String {
     );
     let _ = writeln!(text, "  {}", reports::moved(std::iter::once(report.present.moved)));
     reports::copies(std::iter::once(report.datapath.copies)).iter().for_each(|line| text += &format!("  {line}\n"));
+    let _ = writeln!(text, "  {}", reports::turns(&report.turns));
+    if report.log_lines_lost > 0 {
+        let _ = writeln!(text, "  {} lines of the log are lost, which nobody took in time", report.log_lines_lost);
+    }
     text += &seats(report);
     if report.present.tiers_withdrawn > 0 {
         let _ = writeln!(text, "  {}", withdrawn(report));

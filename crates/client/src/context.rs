@@ -1,6 +1,6 @@
 //! The attachment of a process to the service process of its host.
 
-use crate::bootstrap::{self, environment};
+use crate::bootstrap;
 use crate::connection::Connection;
 use crate::errands::Errands;
 use crate::error::Error;
@@ -139,7 +139,6 @@ impl Context {
             probe_address: &raw mut *probe as u64,
             nonce: probe.nonce(),
             descriptor: own_memory.is_some(),
-            job: environment::job(&environment::process)?,
         });
         let descriptors: Vec<_> = own_memory.iter().map(AsFd::as_fd).collect();
         let reply = connection.call(&hello, &descriptors, Some(ATTACH_LIMIT))?;

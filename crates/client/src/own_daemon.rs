@@ -101,7 +101,6 @@ enum Step {
 /// Where the job's own service process lives.
 struct Home {
     directory: PathBuf,
-    job: u64,
     /// Service processes of the job on this host.
     siblings: u32,
 }
@@ -112,7 +111,7 @@ impl Home {
         let user = rustix::process::geteuid().as_raw();
         let which = if siblings > 1 { format!(".{number}") } else { String::new() };
         let directory = std::env::temp_dir().join(format!("outboard-{user}-{job:016x}{which}"));
-        Home { directory, job, siblings }
+        Home { directory, siblings }
     }
 
     fn socket(&self) -> PathBuf {
@@ -170,7 +169,7 @@ impl Home {
             command.args(placement::SINGLE_HOST);
         }
         let ended = command
-            .args(["--background", "--exit-when-idle", "--job", &self.job.to_string()])
+            .args(["--background", "--exit-when-idle"])
             .arg("--socket")
             .arg(self.socket())
             .arg("--job-directory")

@@ -33,7 +33,7 @@ mod ucx;
 pub use buffer::SendBuffer;
 pub use loopback::{Loopback, LoopbackHub};
 pub use probe::{Check, probe};
-pub use refusals::Refusals;
+pub use refusals::{Limit, Refusals};
 pub use secured::{Identity, SharedKey};
 pub use tcp::{Tcp, TcpSettings};
 pub use ucx::{Ucx, UcxError, UcxSettings, UcxTransport, rdma_device, rdma_is_asked_for, ucx_version};

@@ -1,28 +1,71 @@
-//! Whoever was not let in, or was and said what cannot be: counted, and named in the log once a second at most.
+//! Lines of the log that strangers, peers and ranks can provoke again and again: each place writes one a second at
+//! most, with how many were left out. Among them are refused connections, which are counted too.
 
 use std::fmt::Display;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::PeerId;
 
-/// How often refusals are told.
-const TOLD: Duration = Duration::from_secs(1);
+/// Between two lines of one place.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Bounds the lines of one place; see [`limited`](crate::limited).
+#[derive(Debug, Default)]
+pub struct Limit(Mutex<Written>);
+
+#[derive(Debug, Default)]
+struct Written {
+    last: Option<Instant>,
+    left_out: u64,
+}
+
+impl Limit {
+    /// No line is written yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Limit(Mutex::new(Written { last: None, left_out: 0 }))
+    }
+
+    /// Whether a line may be written now, and how many were left out since the last one.
+    #[must_use]
+    pub fn pass(&self, now: Instant) -> Option<u64> {
+        let mut written = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if written.last.is_some_and(|last| now.saturating_duration_since(last) < PAUSE) {
+            written.left_out += 1;
+            return None;
+        }
+        written.last = Some(now);
+        Some(std::mem::take(&mut written.left_out))
+    }
+}
+
+/// As `tracing::warn!` or another level, which comes first, at most once a second; the line says how many were left
+/// out before it.
+#[macro_export]
+macro_rules! limited {
+    ($level:ident, $($line:tt)+) => {{
+        static LIMIT: $crate::Limit = $crate::Limit::new();
+        if let Some(left_out) = LIMIT.pass(std::time::Instant::now()) {
+            tracing::$level!(left_out, $($line)+);
+        }
+    }};
+}
 
 /// Connections that were refused at one door.
 #[derive(Debug, Default)]
 pub struct Refusals {
     count: u64,
-    told: Option<Instant>,
+    limit: Limit,
 }
 
 impl Refusals {
     /// One more: where from, of whom where that is known, and why.
     pub fn note(&mut self, from: &dyn Display, peer: Option<PeerId>, why: &dyn Display) {
         self.count += 1;
-        if self.told.is_none_or(|told| told.elapsed() >= TOLD) {
-            self.told = Some(Instant::now());
+        if let Some(left_out) = self.limit.pass(Instant::now()) {
             let peer = peer.map(tracing::field::display);
-            tracing::warn!(%from, peer, %why, refused = self.count, "a connection is refused");
+            tracing::warn!(left_out, %from, peer, %why, refused = self.count, "a connection is refused");
         }
     }
 
@@ -30,5 +73,18 @@ impl Refusals {
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_a_second_passes_and_says_how_many_did_not() {
+        let (limit, start) = (Limit::new(), Instant::now());
+        let passes = |milliseconds| limit.pass(start + Duration::from_millis(milliseconds));
+        assert_eq!([0, 1, 999].map(passes), [Some(0), None, None]);
+        assert_eq!([1000, 1001, 5000, 6000].map(passes), [Some(2), None, Some(1), Some(0)]);
     }
 }

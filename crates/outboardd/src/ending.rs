@@ -3,7 +3,7 @@
 //! Who drives the daemon takes an order to end within milliseconds, unless it hangs: the kernel lets nothing but the
 //! end of the process interrupt an access to a rank's memory whose page faults nobody serves, of a file system that
 //! blocks for instance. A thread here ends the process when an order has been left lying. It sleeps until there is one,
-//! and touches nothing that the others have.
+//! and touches nothing that the others have but the queue of the log.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -36,6 +36,7 @@ fn watch(orders: &OwnedFd) {
                 "the daemon has not heard for {LIMIT:?} that it is to end: it hangs, perhaps in memory of a rank whose \
                  page faults nobody serves; it ends at once"
             );
+            crate::log::finish();
             // SAFETY: ends the process; what others at exit would do could wait for the thread that hangs.
             unsafe { libc::_exit(1) };
         }

@@ -3,6 +3,7 @@
 mod activation;
 mod background;
 mod ending;
+mod log;
 
 use std::io::Write;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
@@ -68,16 +69,17 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let ended = if line.background { background::start() } else { serve(&line.settings) };
-    match ended {
+    let code = match ended {
         Ok(()) => ExitCode::SUCCESS,
         // It has said itself why.
         Err(Failure::Early(status)) if status.code().is_some() => ExitCode::FAILURE,
         Err(failure) => {
-            // Nobody is left to tell where even that fails.
-            let _ = writeln!(std::io::stderr(), "outboardd: {failure}");
+            log::last_words(&failure.to_string());
             ExitCode::FAILURE
         }
-    }
+    };
+    log::finish();
+    code
 }
 
 fn kernel<E: Into<std::io::Error>>(what: &'static str) -> impl FnOnce(E) -> Failure {
@@ -88,9 +90,11 @@ fn serve(settings: &Settings) -> Result<(), Failure> {
     let passed = activation::descriptor()?;
     let filter: Targets = settings.log.parse().map_err(|error| Failure::Log(settings.log.clone(), error))?;
     let terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
-    // A log that cannot be written, on a full disk for instance, is no reason to end: complaining about it would panic.
-    let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(terminal);
-    tracing_subscriber::registry().with(log.log_internal_errors(false)).with(filter).init();
+    // Before any thread is started, which would take signals else.
+    let signals = signals().map_err(kernel("take signals"))?;
+    log::start().map_err(kernel("start the thread of the log"))?;
+    let lines = tracing_subscriber::fmt::layer().with_writer(|| log::Line).with_ansi(terminal);
+    tracing_subscriber::registry().with(lines).with(filter).init();
     if settings.die_with_parent {
         let parent = rustix::process::getppid();
         let asked = rustix::process::set_parent_process_death_signal(Some(Signal::TERM));
@@ -105,12 +109,11 @@ fn serve(settings: &Settings) -> Result<(), Failure> {
             return Err(kernel("pin to that processor")(std::io::ErrorKind::InvalidInput));
         }
         cores.set(core);
-        // Threads started later inherit it.
+        // Threads started later inherit it; the log's stays where it is.
         let pinned = rustix::thread::sched_setaffinity(None, &cores);
         pinned.map_err(kernel("pin to that processor"))?;
     }
     let ready = settings.ready_fd.map(descriptor).transpose().map_err(kernel("use the ready descriptor"))?;
-    let signals = signals().map_err(kernel("take signals"))?;
     signals.try_clone().and_then(ending::insist).map_err(kernel("watch for signals"))?;
     let stopped = || {
         let mut record = [0; size_of::<libc::signalfd_siginfo>()];

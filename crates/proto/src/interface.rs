@@ -73,8 +73,6 @@ pub struct GroupSpec {
     pub handle: GroupHandle,
     /// The secret that the keys of datagrams follow from.
     pub key: [u64; 2],
-    /// The job, part of the names of multicast channels.
-    pub job: u64,
     /// By rank.
     pub members: Vec<Member>,
 }
@@ -84,7 +82,6 @@ impl GroupSpec {
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
         let mut h = SipHasher13::new_with_keys(self.key[0], self.key[1]);
-        h.write_u64(self.job);
         for m in &self.members {
             h.write_u64(m.sp.0);
             h.write_u64(m.host.0);
@@ -133,8 +130,9 @@ pub fn staging_size(bytes: u64) -> Option<u64> {
 /// before it takes the next and before it gives up what it passed in (the payload of a frame, the batch of datagrams).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// Provide [`staging_size`] of `bytes` of memory under this name. Contents are undefined. A driver that has none
-    /// left says so ([`crate::Endpoint::handle_no_memory`]) and leaves undone what names it.
+    /// Provide [`staging_size`] of `bytes` of memory under this name. The order promises nothing about contents, so
+    /// the driver clears nothing. A driver without memory reports that ([`crate::Endpoint::handle_no_memory`]) and
+    /// leaves orders undone that name it.
     Stage {
         /// The name.
         id: StagingId,

@@ -316,7 +316,7 @@ mod tests {
         let none: [u8; 0] = [];
         let (address, engine, offer) = (none.into(), none.into(), OfferId(0));
         let member = Member { sp: SpId(1), host: HostId(1), address, sends_from: None, link_rate: 0, engine, offer };
-        let spec = GroupSpec { handle: GroupHandle(1), key: [2, 3], job: 4, members: vec![member] };
+        let spec = GroupSpec { handle: GroupHandle(1), key: [2, 3], members: vec![member] };
         Members::new(&spec, SpId(1), &Config::default()).expect("a group of one")
     }
 

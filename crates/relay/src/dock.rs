@@ -42,6 +42,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
+use outboard_fabric::limited;
 use outboard_fabric::{Refusals, SharedKey};
 use outboard_service::settings::SettingsError;
 use outboard_service::{DockedRanks, Settings, StartError, random};
@@ -341,7 +342,7 @@ fn secret() -> Result<[u8; SECRET_BYTES], rustix::io::Errno> {
 }
 
 fn refuse(wire: &Wire, from: SocketAddr, text: &str) {
-    tracing::warn!(%from, text, "a relay is refused");
+    limited!(warn, %from, text, "a relay is refused");
     if let Err(error) = wire.send(&Frame::Refused { text }) {
         tracing::debug!(%from, %error, "a relay does not hear why it is refused");
     }

@@ -40,7 +40,7 @@ pub(crate) enum Frame<'a> {
     /// Dock, the answer to that: the port where ranks of this relay connect, and a secret that this relay alone has.
     Opened { port: u16, secret: [u8; SECRET_BYTES] },
     /// Relay, first on a rank's connection: who the rank is on its host, and where it runs (SP-1).
-    Greeting { pid: u32, job: u64, seat: Seat },
+    Greeting { pid: u32, seat: Seat },
     /// Relay: a request of the attach socket that has no descriptors.
     Request(&'a [u8]),
     /// Relay: the request to make a group; its offers are handed over next, `ranks` of them.
@@ -86,8 +86,8 @@ impl Frame<'_> {
         match self {
             Frame::Open => w.u8(1).u32(MAGIC).u16(VERSION),
             Frame::Opened { port, secret } => w.u8(12).u16(*port).bytes(secret),
-            Frame::Greeting { pid, job, seat } => {
-                seat.encode(w.u8(13).u32(*pid).u64(*job));
+            Frame::Greeting { pid, seat } => {
+                seat.encode(w.u8(13).u32(*pid));
                 &mut w
             }
             Frame::Request(bytes) => w.u8(2).bytes(bytes),
@@ -144,7 +144,7 @@ fn decode(frame: &[u8]) -> Result<Frame<'_>, FrameError> {
         10 => Frame::Refused { text: r.text(TEXT_BYTES)? },
         11 => Frame::Record { token: r.u64()?, group: r.u64()?, recording: r.u32()?, bytes: r.u64()? },
         12 => Frame::Opened { port: r.u16()?, secret: r.array()? },
-        13 => Frame::Greeting { pid: r.u32()?, job: r.u64()?, seat: Seat::decode(&mut r)? },
+        13 => Frame::Greeting { pid: r.u32()?, seat: Seat::decode(&mut r)? },
         _ => return Err(DecodeError::Value("kind").into()),
     };
     r.end()?;
@@ -229,7 +229,6 @@ mod tests {
         match kind {
             0 => Frame::Greeting {
                 pid: slot,
-                job: input,
                 seat: Seat { node: text.as_str().into(), place: Place { socket: None, core: Some(slot / 2) } },
             },
             1 => Frame::Request(bytes),

@@ -29,6 +29,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use outboard_fabric::limited;
 use outboard_service::daemon::raise_descriptor_limit;
 use outboard_service::topology::{self, Place, Seat, Topology};
 use outboard_service::{
@@ -142,7 +143,7 @@ fn accept(
                     Ok(None) => {}
                     Ok(Some(connection)) => strangers.take_in(connection.into()),
                     Err(errno) => {
-                        tracing::error!(%errno, "a rank is turned away; raise the limit on descriptors");
+                        limited!(error, %errno, "a rank is turned away; raise the limit on descriptors");
                         socket.turn_away(|connection| drop(Foreign::from(connection)));
                     }
                 },
@@ -178,14 +179,14 @@ impl Strangers {
         self.last += 1;
         let user = match channel.peer() {
             Ok(peer) => peer.uid,
-            Err(errno) => return tracing::warn!(%errno, "a connection of nobody"),
+            Err(errno) => return limited!(warn, %errno, "a connection of nobody"),
         };
         if let Err(text) = admit(rustix::process::geteuid().as_raw(), user) {
-            tracing::warn!(text, "a process may not attach");
+            limited!(warn, text, "a process may not attach");
             return tell(&channel, Status::NoService, text);
         }
         if let Err(errno) = self.poller.watch(&channel, Token::Channel(self.last), Trigger::Level) {
-            return tracing::error!(%errno, "a rank is turned away");
+            return limited!(error, %errno, "a rank is turned away");
         }
         self.channels.insert(self.last, channel);
         let crowded_out = self.greetings.add(Instant::now(), self.last);
@@ -261,7 +262,7 @@ fn take_in(channel: Channel, greeting: Greeting, terms: &Arc<Terms>, present: &A
     let most = terms.settings.max_ranks;
     if Arc::strong_count(present) > most as usize {
         let text = format!("{most} ranks are attached through this relay already; raise its --max-ranks");
-        tracing::warn!(text, "a rank is turned away");
+        limited!(warn, text, "a rank is turned away");
         return tell(&channel, Status::Resource, text);
     }
     let (terms, present, flights) = (Arc::clone(terms), Arc::clone(present), Arc::clone(flights));
@@ -270,7 +271,7 @@ fn take_in(channel: Channel, greeting: Greeting, terms: &Arc<Terms>, present: &A
         drop(present);
     };
     if let Err(error) = std::thread::Builder::new().name("relay-rank".into()).spawn(serve) {
-        tracing::error!(%error, "no thread for a rank");
+        limited!(error, %error, "no thread for a rank");
     }
 }
 
@@ -284,7 +285,7 @@ fn serve_rank(channel: Channel, (token, hello, descriptors): Greeting, terms: &T
             }
         }
         Err(Refused { status, text }) => {
-            tracing::warn!(pid = hello.pid, text, "a process may not attach");
+            limited!(warn, pid = hello.pid, text, "a process may not attach");
             // It may have gone meanwhile.
             let _ = channel.send(token, &Reply::Error { status, text }, &[]);
         }
@@ -316,7 +317,7 @@ fn attach(channel: &Channel, hello: &Hello, descriptors: Vec<Foreign>, terms: &T
     let wire = terms.control.dial().map_err(|error| unreachable(&error))?;
     let place = seen.map_or_else(Place::default, |pid| terms.topology.place_of(Some(pid)));
     let seat = Seat { node: Arc::clone(&terms.node), place };
-    let greeting = Frame::Greeting { pid, job: hello.job, seat };
+    let greeting = Frame::Greeting { pid, seat };
     let (decoder, mut welcome) = greet(&wire, &greeting).map_err(|error| unreachable(&error))?;
     (welcome.tier, welcome.most_ranges) = (memory.tier(), terms.settings.memory_ranges);
     let resource = |text: String| Refused { status: Status::Resource, text };

@@ -30,6 +30,7 @@ use crate::settings::{EngineChoice, FabricChoice, Settings, SettingsError};
 use crate::socket::{NamedSocket, SocketError};
 use crate::telemetry::statistics::Statistics;
 use crate::telemetry::trace::Trace;
+use crate::telemetry::turns::Stopwatch;
 use crate::topology::{self, Topology};
 
 /// Why a service process does not start, or had to end.
@@ -147,6 +148,7 @@ fn build(settings: &Settings, attach: NamedSocket) -> Result<Conductor, StartErr
         lifetime: Lifetime::new(settings.exit_when_idle),
         looking: Looking::new(settings.poll, Instant::now()),
         processor: Processor::of_this_thread(),
+        stopwatch: Stopwatch::start(Instant::now()),
     })
 }
 

@@ -42,4 +42,4 @@ pub use ranks::offers;
 pub use ranks::submission::{Refusal, footprint};
 pub use settings::Settings;
 pub use socket::{NamedSocket, SocketError};
-pub use telemetry::statistics;
+pub use telemetry::{statistics, turns};

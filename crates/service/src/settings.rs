@@ -161,9 +161,6 @@ pub struct Settings {
     /// daemons of a cluster alike
     #[arg(long, env = "OUTBOARD_MULTICAST_AUTH", value_enum, default_value_t = MulticastAuth::On)]
     pub multicast_auth: MulticastAuth,
-    /// Number of the job: daemons of different jobs never share a group or a multicast address
-    #[arg(long, env = "OUTBOARD_JOB", default_value_t = 0)]
-    pub job: u64,
     /// What carries out collectives between hosts; all daemons of a cluster alike
     #[arg(long, env = "OUTBOARD_ENGINE", value_enum, default_value_t = EngineChoice::ServiceProcess)]
     pub engine: EngineChoice,
@@ -246,7 +243,7 @@ pub struct Settings {
     #[arg(long, env = "OUTBOARD_STATS")]
     pub stats: Option<PathBuf>,
     /// Descriptor that gets one byte when ranks may attach
-    #[arg(long, env = "OUTBOARD_READY_FD")]
+    #[arg(long, env = "OUTBOARD_READY_FD", hide = true)]
     pub ready_fd: Option<i32>,
     /// Address (HOST:PORT, numbers) at which a relay of another host attaches its ranks: this machine is a DPU.
     /// `passed`: the relay is behind the connection that a service manager passes, and the daemon ends with it
@@ -265,13 +262,13 @@ pub struct Settings {
     #[arg(long, env = "OUTBOARD_DRAIN", default_value_t = 5)]
     pub drain: u32,
     /// End when the process that started the daemon ends
-    #[arg(long, env = "OUTBOARD_DIE_WITH_PARENT")]
+    #[arg(long, env = "OUTBOARD_DIE_WITH_PARENT", hide = true)]
     pub die_with_parent: bool,
     /// End when the last rank has gone, or when none comes
-    #[arg(long)]
+    #[arg(long, hide = true)]
     pub exit_when_idle: bool,
     /// Directory of a job's own daemon, removed with the lock and the log in it at the end
-    #[arg(long)]
+    #[arg(long, hide = true)]
     pub job_directory: Option<PathBuf>,
 }
 

@@ -66,7 +66,7 @@ pub(crate) fn group_spec(
         offer: OfferId((number as u64) << 32 | rank as u64),
     };
     let members = hosts.into_iter().enumerate().map(member).collect();
-    Rc::new(GroupSpec { handle: handle(number), key, job: 1, members })
+    Rc::new(GroupSpec { handle: handle(number), key, members })
 }
 
 /// Something that happens at an instant.

@@ -38,7 +38,7 @@ impl Honest {
         let mut probe = Box::new(Probe::new().expect("random bytes"));
         let probe_address = (&raw const *probe).addr() as u64;
         let (layout_version, nonce) = (LAYOUT_VERSION, probe.nonce());
-        let hello = Hello { layout_version, pid: std::process::id(), probe_address, nonce, descriptor: true, job: 0 };
+        let hello = Hello { layout_version, pid: std::process::id(), probe_address, nonce, descriptor: true };
         let memory = MemoryDescriptor::of_this_process().expect("our own");
         channel.send(1, &Request::Hello(hello), &[memory.as_fd()]).expect("sent");
         assert!(channel.wait(LIMIT).expect("poll"), "an honest rank is welcomed");

@@ -72,7 +72,6 @@ impl Hostile {
             probe_address: tape.number(),
             nonce,
             descriptor: tape.flip(),
-            job: tape.number(),
         }
     }
 

@@ -42,6 +42,7 @@ use rustix::io::Errno;
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
 
 use crate::buffer::BufferPool;
+use crate::limited;
 use crate::outstanding::Load;
 use crate::secured::{Greeting, HandshakeError, Identity, Keys, SharedKey, Terms};
 use crate::tcp::address::Address;
@@ -277,12 +278,12 @@ impl Tcp {
             match self.doors[door].accept() {
                 Ok(socket) => {
                     if let Err(error) = self.admit(socket) {
-                        tracing::warn!(%error, "a connection cannot be taken in");
+                        limited!(warn, %error, "a connection cannot be taken in");
                     }
                 }
                 Err(Errno::AGAIN) => return taken,
                 Err(errno @ (Errno::MFILE | Errno::NFILE)) => {
-                    tracing::error!(%errno, "service processes cannot connect; raise the limit on descriptors");
+                    limited!(error, %errno, "service processes cannot connect; raise the limit on descriptors");
                     // The timer listens again.
                     for door in &self.doors {
                         let _ = epoll::delete(&self.epoll, door);

@@ -27,6 +27,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use crate::buffer::BufferPool;
+use crate::limited;
 use crate::outstanding::{self, Load};
 use crate::{
     Armed, ConnectError, Fabric, FabricEvent, Limits, MAX_HEADER, MAX_PAYLOAD, Payload, PeerId, PeerLoss, SendBuffer,
@@ -184,7 +185,7 @@ impl Shared {
     /// Checks the prefix of an arriving message and hands it to the sink.
     fn accept(&self, message: &[u8], payload: &[u8], rendezvous: bool) {
         let Some((prefix, header)) = Prefix::split(message) else {
-            tracing::warn!(length = message.len(), "dropped a message without a prefix");
+            limited!(warn, length = message.len(), "dropped a message without a prefix");
             return;
         };
         let from = prefix.from;
@@ -199,7 +200,7 @@ impl Shared {
     }
 
     fn break_stream(&self, peer: PeerId, why: String) {
-        tracing::warn!(%peer, why, "an arriving stream broke");
+        limited!(warn, %peer, why, "an arriving stream broke");
         self.streams.borrow_mut().forget(peer);
         self.lost.borrow_mut().push(Failure { peer, connection: None, why: PeerLoss::Protocol(why) });
     }

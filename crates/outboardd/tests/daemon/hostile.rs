@@ -72,7 +72,7 @@ impl Stranger {
 }
 
 fn hello(layout_version: u32) -> Hello {
-    Hello { layout_version, pid: 1, probe_address: 8, nonce: [1; 16], descriptor: false, job: 0 }
+    Hello { layout_version, pid: 1, probe_address: 8, nonce: [1; 16], descriptor: false }
 }
 
 fn entry(group: u64, instance: u64, slot: u32) -> Entry {

@@ -1,13 +1,22 @@
-//! A daemon that is told to end, and ranks that outlive theirs.
+//! A daemon that is told to end or whose log nobody reads, and ranks that outlive theirs.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::process::Command;
+use std::time::Duration;
 
 use outboard::{Context, Status};
 use outboard_service::NamedSocket;
 use outboard_shm::attach::{ATTACH_VERSION, Channel};
 use rustix::event::{PollFd, PollFlags};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::net::SocketType;
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::scenarios::LIMIT;
-use crate::support::{Daemon, Rank, SCENARIO, again, conformance};
+use crate::support::{DAEMON, Daemon, Rank, SCENARIO, again, all_say, conformance, let_go, ranks};
 
 #[test]
 fn a_rank_attaches_again_when_its_daemon_is_back() {
@@ -55,4 +64,86 @@ fn a_daemon_of_another_version_is_told_with_both() {
 fn calls_that_do_not_end_are_given_up_with_the_reason() {
     let why = conformance::calls_are_given_up(Daemon::start(&["--drain", "1"]).into());
     assert!(why.contains("told to end before the call had ended"), "{why}");
+}
+
+/// A pipe that takes no byte more, and how many it has.
+fn full_pipe() -> (File, OwnedFd, usize) {
+    let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).expect("descriptors");
+    let flags = fcntl_getfl(&writer).expect("open");
+    fcntl_setfl(&writer, flags | OFlags::NONBLOCK).expect("open");
+    let mut writer = File::from(writer);
+    let mut bytes = 0;
+    for size in [4096, 1] {
+        while writer.write(&[b'.'; 4096][..size]).inspect(|written| bytes += written).is_ok() {}
+    }
+    fcntl_setfl(&writer, flags).expect("open");
+    (reader.into(), writer.into(), bytes)
+}
+
+fn with_stderr(stderr: OwnedFd) -> Command {
+    let mut command = Command::new(DAEMON);
+    command.stderr(stderr);
+    command
+}
+
+#[test]
+fn a_daemon_whose_log_nobody_reads_serves_and_ends_when_told_to() {
+    let (_unread, writer, _) = full_pipe();
+    let mut daemon = Daemon::start_by(with_stderr(writer), &["--log", "trace"]);
+    let_go(ranks("in-flight", &daemon, 3));
+    let status = daemon.stop();
+    assert!(status.success(), "{status}");
+}
+
+#[test]
+fn a_log_that_is_read_late_has_all_lines_that_the_queue_had_room_for() {
+    let (mut log, writer, before) = full_pipe();
+    let mut daemon = Daemon::start_by(with_stderr(writer), &["--log", "info"]);
+    let_go(ranks("in-flight", &daemon, 2));
+    assert_eq!(daemon.statistics()["log_lines_lost"], 0);
+    log.read_exact(&mut vec![0; before]).expect("what filled it");
+    let status = daemon.stop();
+    assert!(status.success(), "{status}");
+    let mut text = String::new();
+    log.read_to_string(&mut text).expect("text");
+    for words in ["serving", "a rank attached", "told to end"] {
+        assert!(text.contains(words), "{words} is missing: {text}");
+    }
+}
+
+#[test]
+fn why_a_daemon_does_not_start_is_the_last_line_of_its_log() {
+    let failed =
+        Command::new(DAEMON).args(["--socket", "/nowhere/socket", "--log", "trace"]).output().expect("it runs");
+    assert!(!failed.status.success());
+    let text = String::from_utf8(failed.stderr).expect("text");
+    let last = text.lines().last().unwrap_or_default();
+    assert!(last.starts_with("outboardd: ") && last.contains("/nowhere"), "{text}");
+}
+
+/// Longer than a silent host is believed in.
+const STOPPED: Duration = Duration::from_secs(4);
+
+#[test]
+fn a_daemon_that_was_stopped_for_too_long_says_so_once_and_why() {
+    let (mut log, writer) = std::io::pipe().expect("descriptors");
+    let mut daemon = Daemon::start_by(with_stderr(writer.into()), &["--log", "error", "--poll", "always"]);
+    let mut ranks = ranks("attached", &daemon, 1);
+    all_say(&mut ranks, "ready");
+    let pid = Pid::from_raw(daemon.id().cast_signed()).expect("it lives");
+    kill_process(pid, Signal::STOP).expect("it lives");
+    // The time that it is stopped for, nothing is waited for.
+    std::thread::sleep(STOPPED);
+    kill_process(pid, Signal::CONT).expect("it lives");
+    let turns = daemon.statistics()["turns"].take();
+    let longest = |name: &str| turns["longest"][name].as_f64().expect("a number") / 1e9;
+    assert!(longest("ns") > 3.5 && longest("off_processor_ns") > 3.0, "{turns}");
+    let long = &turns["counts"].as_array().expect("counts")[22..];
+    assert!(long.iter().any(|count| count.as_u64() > Some(0)), "none of 2 s or more: {turns}");
+    let_go(ranks);
+    daemon.stop();
+    drop(daemon);
+    let mut text = String::new();
+    log.read_to_string(&mut text).expect("text");
+    assert_eq!(text.matches("this service process stalled for").count(), 1, "{text}");
 }

@@ -104,11 +104,8 @@ impl Members {
         let sends_from = lowest.iter().map(|rank| spec.members[rank.0 as usize].sends_from).collect();
         let slowest = spec.members.iter().map(|member| member.link_rate).min().unwrap_or_default();
         let locals = (0..of_rank.len() as u32).map(Rank).filter(of).collect();
-        let channels = if sps.len() > 1 {
-            (0..config.subgroups).map(|s| channel(spec.job, &sps, s)).collect()
-        } else {
-            Vec::new()
-        };
+        let channels =
+            if sps.len() > 1 { (0..config.subgroups).map(|s| channel(&sps, s)).collect() } else { Vec::new() };
         Ok(Members {
             handle: spec.handle,
             key: MulticastKey::new(spec.key, config.multicast_auth),
@@ -236,12 +233,12 @@ fn by_host(spec: &GroupSpec) -> Vec<Vec<SpId>> {
     hosts
 }
 
-/// Equal for equal (job, set of service processes, subgroup).
-fn channel(job: u64, sps: &[SpId], subgroup: u16) -> Channel {
+/// Equal for equal (set of service processes, subgroup).
+fn channel(sps: &[SpId], subgroup: u16) -> Channel {
     use std::hash::Hasher;
     let mut sorted = sps.to_vec();
     sorted.sort_unstable();
-    let mut h = siphasher::sip::SipHasher13::new_with_keys(job, u64::from(subgroup));
+    let mut h = siphasher::sip::SipHasher13::new_with_keys(0, u64::from(subgroup));
     sorted.iter().for_each(|s| h.write_u64(s.0));
     Channel(h.finish())
 }
@@ -258,7 +255,7 @@ mod tests {
     }
 
     fn of(members: Vec<Member>, me: u64) -> Result<Members, &'static str> {
-        Members::new(&GroupSpec { handle: GroupHandle(1), key: [2, 3], job: 4, members }, SpId(me), &Config::default())
+        Members::new(&GroupSpec { handle: GroupHandle(1), key: [2, 3], members }, SpId(me), &Config::default())
     }
 
     fn member(sp: u64, host: u64) -> Member {

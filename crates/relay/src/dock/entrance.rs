@@ -8,7 +8,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
-use outboard_fabric::SharedKey;
+use outboard_fabric::{SharedKey, limited};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Terms;
@@ -55,7 +55,7 @@ impl Entrance {
             Ok((stream, from)) => self.take_in(stream, from, terms, serve),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {
-                tracing::warn!(%error, "a relay cannot connect");
+                limited!(warn, %error, "a relay cannot connect");
                 // The connection may wait for a descriptor still: the listener stays readable.
                 let _ = poll(&mut [PollFd::new(stop, PollFlags::IN)], Some(&PAUSE));
             }
@@ -71,7 +71,7 @@ impl Entrance {
     ) {
         let stranger = match stream.try_clone() {
             Ok(same) => Arc::new(same),
-            Err(error) => return tracing::warn!(%error, %from, "a relay cannot connect"),
+            Err(error) => return limited!(warn, %error, %from, "a relay cannot connect"),
         };
         self.strangers.retain(|stranger| stranger.strong_count() > 0);
         if self.strangers.len() >= STRANGERS
@@ -92,7 +92,7 @@ impl Entrance {
             serve(wire, from);
         };
         if let Err(error) = std::thread::Builder::new().name(self.thread.into()).spawn(serve) {
-            tracing::warn!(%error, %from, "no thread for a relay");
+            limited!(warn, %error, %from, "no thread for a relay");
         }
     }
 }

@@ -76,10 +76,10 @@ pub(super) fn serve(wire: Wire, from: SocketAddr, relay: &Relayed) {
 fn greet(wire: &Wire, decoder: &mut Decoder, terms: &Terms) -> Result<(Channel, Arc<RankSide>, Arc<Output>), End> {
     let output = Arc::<Output>::default();
     let greeting = wire.first(decoder, GREETING_LIMIT, |frame| match frame {
-        Frame::Greeting { pid, job, seat } => Ok((DockedRank { pid, seat, watch: Arc::<Output>::clone(&output) }, job)),
+        Frame::Greeting { pid, seat } => Ok(DockedRank { pid, seat, watch: Arc::<Output>::clone(&output) }),
         _ => Err("the first frame of a rank's connection is its greeting"),
     });
-    let (docked_rank, job) = match greeting? {
+    let docked_rank = match greeting? {
         Ok(greeting) => greeting,
         Err(text) => return refused(text),
     };
@@ -88,7 +88,7 @@ fn greet(wire: &Wire, decoder: &mut Decoder, terms: &Terms) -> Result<(Channel, 
         Err(errno) => return refused(format!("the service process cannot draw random numbers: {errno}")),
     };
     terms.docked.expect(nonce, docked_rank);
-    let attached = attach(terms, nonce, job);
+    let attached = attach(terms, nonce);
     // Taken by the service process already, unless it has refused.
     terms.docked.take(&nonce);
     let (channel, side, welcome) = attached?;
@@ -97,7 +97,7 @@ fn greet(wire: &Wire, decoder: &mut Decoder, terms: &Terms) -> Result<(Channel, 
 }
 
 /// Attaches as a rank of this machine would; the nonce tells the service process whom for.
-fn attach(terms: &Terms, nonce: [u8; 16], job: u64) -> Result<(Channel, RankSide, Reply), End> {
+fn attach(terms: &Terms, nonce: [u8; 16]) -> Result<(Channel, RankSide, Reply), End> {
     let failed = |error: &dyn std::fmt::Display| End::Refused(format!("the service process does not attach: {error}"));
     let channel = Channel::connect(&terms.socket).map_err(|errno| failed(&errno))?;
     let hello = Hello {
@@ -107,7 +107,6 @@ fn attach(terms: &Terms, nonce: [u8; 16], job: u64) -> Result<(Channel, RankSide
         probe_address: NOWHERE,
         nonce,
         descriptor: false,
-        job,
     };
     channel.send(OWN_TOKENS, &Request::Hello(hello), &[]).map_err(|error| failed(&error))?;
     channel.wait(ANSWER_LIMIT).map_err(|error| failed(&error))?;

@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use outboard_fabric::limited;
 use outboard_shm::attach::{Channel, Reply};
 use outboard_shm::control::ServiceSide;
 use outboard_shm::entry::Entry;
@@ -66,7 +67,7 @@ impl Relayed {
             std::thread::Builder::new().name("relay-receive".into()).spawn(move || own.receive(&to, decoder));
         let receiving = match receiving {
             Ok(thread) => thread,
-            Err(error) => return tracing::error!(%error, "no thread for a rank"),
+            Err(error) => return limited!(error, %error, "no thread for a rank"),
         };
         let pid = session.pid;
         match Poller::new() {
@@ -88,7 +89,7 @@ impl Relayed {
             }
             Err(errno) => {
                 session.wire.end();
-                tracing::error!(%errno, pid, "no descriptor for a rank");
+                limited!(error, %errno, pid, "no descriptor for a rank");
             }
         }
     }
@@ -107,7 +108,7 @@ impl Relayed {
         let pid = self.session.pid;
         match gone {
             Gone::Rank => tracing::info!(pid, "a rank is gone"),
-            Gone::Kernel(errno) => tracing::error!(%errno, pid, "a rank is given up"),
+            Gone::Kernel(errno) => limited!(error, %errno, pid, "a rank is given up"),
         }
         // The service process sees the rank leave.
         self.session.wire.end();
@@ -152,7 +153,7 @@ impl Relayed {
     fn announce(&mut self) {
         let now = self.session.memory.tier();
         if now != self.tier {
-            tracing::warn!(pid = self.session.pid, before = %self.tier, %now, "access to a rank's memory is withdrawn");
+            limited!(warn, pid = self.session.pid, before = %self.tier, %now, "access to a rank's memory is withdrawn");
             self.tier = now;
             self.side.announce_tier(now);
         }
@@ -164,7 +165,7 @@ impl Relayed {
         let Some(why) = books.lost.clone() else { return };
         (self.lost, self.stalled) = (true, None);
         self.outgoing.clear();
-        tracing::warn!(pid = self.session.pid, why, "a rank is without its service process");
+        limited!(warn, pid = self.session.pid, why, "a rank is without its service process");
         books.recordings.clear();
         let calls: Vec<(u32, InFlight)> = books.in_flight.drain().collect();
         let asked: Vec<u64> = books.asked.drain().map(|(token, _)| token).collect();
@@ -276,7 +277,7 @@ impl Relayed {
                 Err(AccessError::Gone { .. }) => return Ok(()),
                 Err(error) => {
                     // The service process blames the rank, to all others too.
-                    tracing::warn!(pid = session.pid, %error, "a rank's buffer cannot be read");
+                    limited!(warn, pid = session.pid, %error, "a rank's buffer cannot be read");
                     return session.wire.send(&Frame::Unreadable { slot });
                 }
             }

@@ -1,5 +1,6 @@
 //! What a rank asks through its attach socket: answered here as far as it is about the rank's memory, else passed on.
 
+use outboard_fabric::limited;
 use outboard_service::{Refused, register, sealed, sealed_recording};
 use outboard_shm::attach::message::Message;
 use outboard_shm::attach::{ChannelError, Foreign, OFFER_BYTES, Received, Reply, Request};
@@ -20,7 +21,7 @@ impl Relayed {
             }
             Err(ChannelError::Closed) => Err(Gone::Rank),
             Err(error) => {
-                tracing::warn!(pid = self.session.pid, %error, "a connection is given up");
+                limited!(warn, pid = self.session.pid, %error, "a connection is given up");
                 Err(Gone::Rank)
             }
         }

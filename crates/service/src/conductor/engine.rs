@@ -4,7 +4,7 @@
 //! ([`crate::memory::backlog`]), and no memory fault unreported; a call's end is not told before its bytes are in
 //! place.
 
-use std::time::Instant as WallInstant;
+use std::time::{Duration, Instant as WallInstant};
 
 use outboard_plan::Rank;
 use outboard_proto::{
@@ -17,6 +17,7 @@ use crate::memory::backlog::Backlog;
 use crate::memory::{Buffers, Cause, Fault, Memory, Payloads, Place};
 use crate::ranks::ConnectionId;
 use crate::telemetry::statistics::Copies;
+use crate::telemetry::turns::TurnLength;
 
 /// Faults are reported in rounds, since the report of one may order work that meets another.
 const FAULT_ROUNDS: u32 = 64;
@@ -283,6 +284,18 @@ impl Engine {
     /// This rank is gone, behind the memory of all its calls.
     pub(crate) fn forget_runner(&mut self, id: ConnectionId) {
         self.memory.errands.forget_runner(id);
+    }
+
+    /// A turn of this process has outlasted the silence after which peers count it as dead; its timers are not called
+    /// yet. Called once for each such turn.
+    pub(crate) fn stalled(&mut self, turn: TurnLength) {
+        let (limit, seconds) = (self.machine.config().dead_after, turn.ns as f64 / 1e9);
+        let off_processor = Duration::from_nanos(turn.off_processor_ns);
+        tracing::error!(
+            ?off_processor,
+            "this service process stalled for {seconds:.1} s in {}; other hosts count it as dead after {limit:?}",
+            turn.part
+        );
     }
 
     /// A read failed: reported to the machine at once.

@@ -35,6 +35,7 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use outboard_fabric::Armed;
+use outboard_fabric::limited;
 use outboard_fabric::multicast::Datagram;
 use outboard_proto::wire::PayloadHash;
 use outboard_proto::{Event, ReceivedDatagram};
@@ -59,6 +60,7 @@ use crate::socket::NamedSocket;
 use crate::telemetry::overdue;
 use crate::telemetry::statistics::{Statistics, answer};
 use crate::telemetry::trace::Trace;
+use crate::telemetry::turns::{Part, Stopwatch};
 
 /// Reports taken from the datapath per turn.
 const REPORTS: usize = 16;
@@ -91,6 +93,7 @@ pub(crate) struct Conductor {
     pub(crate) lifetime: Lifetime,
     pub(crate) looking: Looking,
     pub(crate) processor: Processor,
+    pub(crate) stopwatch: Stopwatch,
 }
 
 /// What one look at everything came to.
@@ -136,6 +139,7 @@ impl Conductor {
     /// the kernel refuses to let us sleep.
     pub(crate) fn run(&mut self, mut stopped: impl FnMut() -> bool) -> Result<(), Errno> {
         let mut phase = Phase::Serving;
+        self.stopwatch = Stopwatch::start(Instant::now());
         while phase != Phase::Ended {
             let turn = self.turn();
             // Behind a turn, so that a call that was posted before the order to end is in flight by now.
@@ -145,9 +149,11 @@ impl Conductor {
             }
             for token in self.sleep(phase, turn)? {
                 self.wake(token, &mut phase, &mut stopped);
+                Part::of(token).into_iter().for_each(|part| self.stopwatch.lap(part));
             }
         }
         self.farewell();
+        tracing::info!(longest_turn = %self.stopwatch.lengths.longest, "ended");
         Ok(())
     }
 
@@ -181,26 +187,61 @@ impl Conductor {
     /// Looks at everything once.
     fn turn(&mut self) -> Turn {
         let heard = std::mem::take(&mut self.fabric_calls) && self.progress_fabric();
-        if self.given_up().is_some_and(|at| at <= Instant::now()) {
+        let now = Instant::now();
+        self.stopwatch.lap_at(Part::Fabric, now);
+        if self.given_up().is_some_and(|at| at <= now) {
             self.take_offloaded();
+            self.stopwatch.lap(Part::Reports);
         }
-        let reported = self.take_reports();
+        let reported = self.take_reports(now);
+        self.lap_if(reported, Part::Reports);
         let asked = self.ranks.take_submissions(&mut self.engine, self.trace.as_mut());
+        self.lap_if(asked, Part::Submissions);
         let copied = self.engine.attend_errands();
+        self.lap_if(copied, Part::RankCopies);
+        let requests = !self.ranks.waiting.is_empty();
         self.desk().go_on();
-        self.engine.timeout();
+        self.lap_if(requests, Part::Requests);
+        // Before the timers, which take a stall of this process for the silence of others.
+        self.note_stall();
+        let due = self.engine.timeout();
+        self.lap_if(due, Part::Timers);
         // What was sent may end calls, and what has ended may send.
-        let unfinished = (0..ANSWERS).all(|_| {
-            self.take_events() | self.outbox.pump(&mut self.engine, self.datapath.as_mut(), self.trace.as_mut())
-        });
+        let unfinished = (0..ANSWERS).all(|_| self.answer());
         self.offload.iter_mut().for_each(Offload::count_wake);
         self.trace.take_if(|trace| trace.is_over());
         let at = Instant::now();
+        self.stopwatch.lap_at(Part::Rest, at);
         self.ranks.close_silent(at, &self.poller, &mut self.engine);
         let gone = self.ranks.mind_memory(at, &self.poller, &mut self.engine);
         self.review_landings();
+        self.stopwatch.lap(Part::Memory);
         let unfinished = gone || unfinished || !self.ranks.waiting.is_empty();
         Turn { unfinished, found: heard || reported || asked || copied, at }
+    }
+
+    /// One round of events and transmissions; whether there were any.
+    fn answer(&mut self) -> bool {
+        let happened = self.take_events();
+        self.lap_if(happened, Part::Events);
+        let moved = self.outbox.pump(&mut self.engine, self.datapath.as_mut(), self.trace.as_mut());
+        self.lap_if(moved, Part::Transmissions);
+        happened | moved
+    }
+
+    /// A part of the turn has ended. One that had nothing to do costs no look at the clock.
+    fn lap_if(&mut self, worked: bool, part: Part) {
+        if worked {
+            self.stopwatch.lap(part);
+        }
+    }
+
+    /// Peers count a service process as dead after `dead_after` without a sign of life, and so long this one has given
+    /// none.
+    fn note_stall(&mut self) {
+        if let Some(turn) = self.stopwatch.stall(self.engine.machine().config().dead_after) {
+            self.engine.stalled(turn);
+        }
     }
 
     fn desk(&mut self) -> Desk<'_> {
@@ -242,8 +283,7 @@ impl Conductor {
     }
 
     /// Whether the datapath had anything.
-    fn take_reports(&mut self) -> bool {
-        let now = Instant::now();
+    fn take_reports(&mut self, now: Instant) -> bool {
         for taken in 0..REPORTS {
             let own = || self.datapath.as_mut()?.report(now);
             let Some(report) = self.mailbox.take().or_else(own) else { return taken > 0 };
@@ -272,7 +312,7 @@ impl Conductor {
                 }
                 Report::Failed { receiver, batch, error } => {
                     counts.receive_failures += 1;
-                    tracing::warn!(receiver, %error, "multicast cannot be received; unicast repairs it until it can");
+                    limited!(warn, receiver, %error, "multicast cannot be received; unicast repairs it until it can");
                     self.give_back(receiver, batch);
                 }
                 Report::Gone { receiver } => {
@@ -297,7 +337,7 @@ impl Conductor {
             match event {
                 Event::Connect { peer, address } => {
                     if let Err(error) = self.outbox.connect(peer, &address) {
-                        tracing::warn!(%peer, %error, "a service process cannot be reached");
+                        limited!(warn, %peer, %error, "a service process cannot be reached");
                         self.engine.peer_lost(peer);
                     }
                 }
@@ -305,12 +345,12 @@ impl Conductor {
                 Event::Join { channel, group, key } => {
                     if let Some(Err(error)) = self.datapath.as_mut().map(|datapath| datapath.join(channel, group, key))
                     {
-                        tracing::warn!(%error, "a multicast address cannot be joined; unicast repairs all of it");
+                        limited!(warn, %error, "a multicast address cannot be joined; unicast repairs all of it");
                     }
                 }
                 Event::Leave { channel, group } => {
                     if let Some(Err(error)) = self.datapath.as_mut().map(|datapath| datapath.leave(channel, group)) {
-                        tracing::warn!(%error, "a multicast address cannot be left");
+                        limited!(warn, %error, "a multicast address cannot be left");
                     }
                 }
                 Event::GroupReady { group, rank, result } => {
@@ -375,7 +415,14 @@ impl Conductor {
         self.statistics.datapath.sleeps += u64::from(limit != Some(Duration::ZERO));
         let since = self.trace.as_ref().filter(|_| limit != Some(Duration::ZERO)).map(|_| Trace::now());
         self.offload.iter_mut().filter(|_| limit != Some(Duration::ZERO)).for_each(Offload::note_sleep);
+        let slept = Instant::now();
+        self.stopwatch.lap_at(Part::Rest, slept);
+        self.note_stall();
+        self.stopwatch.end();
         let woken = self.poller.sleep(limit);
+        let now = Instant::now();
+        let late = limit.map_or(Duration::ZERO, |limit| (now - slept).saturating_sub(limit));
+        self.stopwatch.begin(now, late);
         if let (Some(trace), Some(since)) = (&mut self.trace, since) {
             trace.did("wait", since, Value::Null);
         }
@@ -440,7 +487,7 @@ impl Conductor {
                     let channel = Channel::from(connection);
                     if phase == Phase::Serving {
                         if let Err(errno) = self.ranks.greet(now, channel, &self.poller, &mut self.engine) {
-                            tracing::warn!(%errno, "cannot watch a new connection");
+                            limited!(warn, %errno, "cannot watch a new connection");
                         }
                         continue;
                     }
@@ -450,7 +497,7 @@ impl Conductor {
                     tell(&channel, Status::NoService, why.to_owned());
                 }
                 Err(errno) => {
-                    tracing::error!(%errno, "a rank is turned away; raise the limit on descriptors");
+                    limited!(error, %errno, "a rank is turned away; raise the limit on descriptors");
                     self.ranks.refused += 1;
                     return self.attach.turn_away(|connection| refuse(connection.into(), errno));
                 }
@@ -464,7 +511,7 @@ impl Conductor {
             Ok(Some(connection)) => Foreign::from(connection),
             Ok(None) => return,
             Err(errno) => {
-                tracing::warn!(%errno, "cannot answer for statistics");
+                limited!(warn, %errno, "cannot answer for statistics");
                 return socket.turn_away(|connection| drop(Foreign::from(connection)));
             }
         };
@@ -476,6 +523,7 @@ impl Conductor {
         self.statistics.datapath.copies = self.engine.copies();
         self.statistics.datapath.offloaded = self.offload.as_ref().map(|offload| offload.counts).unwrap_or_default();
         self.statistics.datapath.bytes_landed = self.engine.bytes_landed();
+        self.statistics.turns = self.stopwatch.lengths;
         let seat = |group, rank| Some(self.ranks.seat(group, rank)?.to_string());
         let (machine, in_flight) = (self.engine.machine(), self.engine.in_flight());
         let report =

@@ -8,6 +8,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
+use outboard_fabric::limited;
 use outboard_fabric::ofi::{Message, Ofi, OfiError};
 use outboard_proto::{CallId, EngineMessage, GroupHandle, InstanceId, MemRef};
 use outboard_shm::memory::Resident;
@@ -92,7 +93,7 @@ impl Offload {
                 true
             }
             Err(error) => {
-                tracing::error!(%group, %error, "the engine does not take a call");
+                limited!(error, %group, %error, "the engine does not take a call");
                 false
             }
         }
@@ -121,7 +122,7 @@ impl Offload {
             match result {
                 Ok(()) => ended.push((place, true)),
                 Err(error) => {
-                    tracing::error!(group = %place.0, %error, "the engine gives a call up");
+                    limited!(error, group = %place.0, %error, "the engine gives a call up");
                     self.given_up.push_back((now + GRACE, place));
                 }
             }

@@ -294,7 +294,7 @@ mod tests {
             offer: OfferId(end.id().0),
         };
         let members = [&here, &deaf, &other].map(member).into();
-        let spec = GroupSpec { handle: GroupHandle(7), key: [3, 4], job: 1, members };
+        let spec = GroupSpec { handle: GroupHandle(7), key: [3, 4], members };
         let mut engine = Engine::new(SpId(1), Config::default(), 1, 0);
         let mut outbox = Outbox::new(Box::new(here));
         engine.create_group(&spec, Rank(0));

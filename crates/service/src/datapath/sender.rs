@@ -6,6 +6,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use outboard_fabric::limited;
 use outboard_fabric::multicast::{MulticastSender, MulticastSettings, channel_address};
 use outboard_proto::wire::{DATAGRAM_HEADER_BYTES, DatagramHeader};
 
@@ -88,7 +89,7 @@ impl Worker {
             }));
         }
         if let Err(error) = self.socket.set_reach(batch.reach) {
-            tracing::warn!(%error, reach = ?batch.reach, "multicast may not reach all; unicast repairs the rest");
+            limited!(warn, %error, reach = ?batch.reach, "multicast may not reach all; unicast repairs the rest");
         }
         let before = self.current.replace(Current { job, read, length, sent: 0, congested: 0 });
         assert!(before.is_none(), "one job at a time");
@@ -109,7 +110,7 @@ impl Worker {
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(%error, %to, "multicast datagrams cannot be sent; unicast repairs them");
+                    limited!(warn, %error, %to, "multicast datagrams cannot be sent; unicast repairs them");
                     return None;
                 }
             }

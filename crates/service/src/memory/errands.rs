@@ -20,6 +20,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use outboard_fabric::limited;
 use outboard_proto::{CallId, MemRef};
 use outboard_shm::control;
 use outboard_shm::errand::{ERRANDS, Errand, Report};
@@ -391,7 +392,7 @@ impl Memory {
                     return false;
                 }
                 held.wanted = None;
-                tracing::warn!(pid = ?held.runner.pid, "a rank that has stopped in a copy holds others up");
+                limited!(warn, pid = ?held.runner.pid, "a rank that has stopped in a copy holds others up");
                 let receiver = self.backlog.entries()[at].work.calls()[1].expect("errands go to ranks");
                 self.faults.push((receiver, Cause::Buffer));
             }

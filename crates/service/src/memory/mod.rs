@@ -16,6 +16,7 @@ pub(crate) mod staging;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use outboard_fabric::limited;
 use outboard_proto::{CallId, Endpoint, GroupHandle, MemRef, Order, Payload, Region, StagingId};
 use outboard_shm::memory::{
     AccessError, RankMemory, Resident, Residents, Side, TieredMemory, WritePiece, copy_between,
@@ -303,7 +304,7 @@ impl Memory {
                         self.backlog.await_copy(call);
                     }
                 } else if !self.faults.iter().any(|(known, _)| *known == call) {
-                    tracing::warn!(call = call.0, %error, "a rank's buffer cannot be accessed");
+                    limited!(warn, call = call.0, %error, "a rank's buffer cannot be accessed");
                     let gone = matches!(error, AccessError::Gone { .. });
                     self.faults.push((call, if gone { Cause::RankGone } else { Cause::Buffer }));
                 }
@@ -356,7 +357,7 @@ impl Memory {
                 Order::Stage { id, bytes, group } => {
                     let buffer = self.pool.take(bytes);
                     if buffer.is_none() {
-                        tracing::error!(%group, bytes, "no memory is left for a group; lower --staging-quota or --scratch-quota");
+                        limited!(error, %group, bytes, "no memory is left for a group; lower --staging-quota or --scratch-quota");
                         self.unmet.push((group, bytes));
                     }
                     let taken = self.staging.insert(id, buffer);
@@ -508,7 +509,7 @@ impl Memory {
 
     fn put_off(&mut self, at: usize, work: Work, state: State) {
         if let Some(receiver) = work.calls()[1].filter(|_| !self.backlog.has_room(&work)) {
-            tracing::warn!(call = receiver.0, "no more can be held for a rank that does not copy");
+            limited!(warn, call = receiver.0, "no more can be held for a rank that does not copy");
             self.faults.push((receiver, Cause::Buffer));
             return self.errands.forget(state);
         }

@@ -5,24 +5,32 @@
 //! different parts of it at once; what the machine names is never read beyond its length. As much is allocated as the
 //! machine counts ([`staging_size`]). Freed buffers are kept for the next use up to [`KEPT_BYTES`], so that a repeated
 //! collective does not fault its pages in again.
+//!
+//! Never waits for large memory: the kernel zeroes a page of a mapping when the page is touched, and another thread
+//! gives the pages back.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use outboard_proto::staging_size;
+use outboard_shm::attach::drop_elsewhere;
 use outboard_shm::memory::Resident;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 /// Freed bytes kept for reuse.
 const KEPT_BYTES: usize = 64 << 20;
 /// Buffers start on cache lines.
 const ALIGN: usize = 64;
+/// From this size on a buffer is a mapping of its own. The allocator clears an aligned buffer at once, which takes 10 us
+/// for this size; a mapping takes a system call and a fault for each page.
+const MAPPED_BYTES: usize = 256 << 10;
 
 /// A buffer that threads share.
 #[derive(Debug)]
 pub(crate) struct Staging {
     start: NonNull<u8>,
-    layout: Layout,
+    size: usize,
 }
 
 // SAFETY: the allocation belongs to no thread, and it is reached through raw copies only.
@@ -30,24 +38,33 @@ unsafe impl Send for Staging {}
 // SAFETY: as above; who writes while who reads is the protocol's order (a batch is done before its memory changes).
 unsafe impl Sync for Staging {}
 
+fn layout(size: usize) -> Option<Layout> {
+    Layout::from_size_align(size, ALIGN).ok()
+}
+
 impl Staging {
     fn allocate(size: usize) -> Option<Staging> {
-        let layout = Layout::from_size_align(size, ALIGN).ok()?;
-        // SAFETY: the layout has a size above zero.
-        let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        Some(Staging { start, layout })
+        let start = if size < MAPPED_BYTES {
+            // SAFETY: the layout has a size above zero.
+            unsafe { alloc_zeroed(layout(size)?) }
+        } else {
+            let rights = ProtFlags::READ | ProtFlags::WRITE;
+            // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory that Rust knows of.
+            unsafe { mmap_anonymous(std::ptr::null_mut(), size, rights, MapFlags::PRIVATE) }.ok()?.cast()
+        };
+        Some(Staging { start: NonNull::new(start)?, size })
     }
 
     /// Bytes that may be used: what was asked for, rounded up.
     pub(crate) fn len(&self) -> u64 {
-        self.layout.size() as u64
+        self.size as u64
     }
 
     /// Where `len` bytes at `offset` lie, which they do within.
     fn at(&self, offset: u64, len: usize) -> *mut u8 {
         let start = usize::try_from(offset).expect("offset within memory");
         let end = start.checked_add(len);
-        assert!(end.is_some_and(|end| end <= self.layout.size()), "{len} bytes at {offset} of {}", self.layout.size());
+        assert!(end.is_some_and(|end| end <= self.size), "{len} bytes at {offset} of {}", self.size);
         // SAFETY: `start` is within the allocation.
         unsafe { self.start.as_ptr().add(start) }
     }
@@ -87,8 +104,28 @@ impl Staging {
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout and freed once; borrowers hold the `Arc`.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+        match layout(self.size).filter(|_| self.size < MAPPED_BYTES) {
+            // SAFETY: allocated with this layout and freed once; borrowers hold the `Arc`.
+            Some(layout) => unsafe { dealloc(self.start.as_ptr(), layout) },
+            None => drop_elsewhere(Mapping { start: self.start, size: self.size }),
+        }
+    }
+}
+
+/// A mapping without borrowers.
+struct Mapping {
+    start: NonNull<u8>,
+    size: usize,
+}
+
+// SAFETY: the mapping belongs to no thread.
+unsafe impl Send for Mapping {}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the whole of a mapping of ours, which nobody borrows any more.
+        let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.size) };
+        debug_assert_eq!(unmapped, Ok(()), "{} bytes at {:?}", self.size, self.start);
     }
 }
 
@@ -103,7 +140,7 @@ impl StagingPool {
     /// A buffer of at least `bytes` bytes with arbitrary content; none when memory is exhausted.
     pub(crate) fn take(&mut self, bytes: u64) -> Option<Arc<Staging>> {
         let size = usize::try_from(staging_size(bytes)?).ok()?;
-        if let Some(at) = self.free.iter().position(|buffer| buffer.layout.size() == size) {
+        if let Some(at) = self.free.iter().position(|buffer| buffer.size == size) {
             self.kept -= size;
             return Some(self.free.swap_remove(at));
         }
@@ -113,7 +150,7 @@ impl StagingPool {
     /// Takes a buffer back. One that a datapath thread still reads, or a payload is on its way to, is not reused: it
     /// goes when that is over.
     pub(crate) fn give_back(&mut self, buffer: Arc<Staging>) {
-        let size = buffer.layout.size();
+        let size = buffer.size;
         if Arc::strong_count(&buffer) == 1 && self.kept + size <= KEPT_BYTES {
             self.kept += size;
             self.free.push(buffer);
@@ -123,6 +160,8 @@ impl StagingPool {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
 
     #[test]
@@ -142,5 +181,46 @@ mod tests {
         pool.give_back(again);
         assert_ne!(pool.take(970).expect("memory").start, reader.start, "a buffer that is read is not reused");
         assert!(pool.take(u64::MAX).is_none());
+    }
+    /// Pages of this process that have memory.
+    fn resident_pages() -> u64 {
+        let text = std::fs::read_to_string("/proc/self/statm").expect("Linux counts them");
+        text.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("a count")
+    }
+
+    #[test]
+    fn large_memory_is_taken_without_touching_its_pages_and_reads_as_zeros() {
+        const BYTES: u64 = 4 << 30;
+        let pages = BYTES / 4096;
+        let before = resident_pages();
+        let buffer = StagingPool::default().take(BYTES).expect("address space");
+        let (mut first, mut last) = ([7; 64], [7; 64]);
+        buffer.copy_out(0, &mut first);
+        buffer.copy_out(BYTES - 64, &mut last);
+        assert_eq!((first, last), ([0; 64], [0; 64]));
+        let more = resident_pages().saturating_sub(before);
+        assert!(more < pages / 64, "{more} of {pages} pages have memory");
+    }
+
+    #[test]
+    fn large_memory_is_given_back_after_its_last_drop() {
+        let buffer = StagingPool::default().take(MAPPED_BYTES as u64).expect("memory");
+        buffer.copy_in(0, &[7; 64]);
+        let (start, size) = (buffer.start.as_ptr() as usize, buffer.size);
+        let mapped = || {
+            let maps = std::fs::read_to_string("/proc/self/maps").expect("Linux lists mappings");
+            maps.lines().any(|line| {
+                let (from, to) = line.split(' ').next().and_then(|range| range.split_once('-')).expect("a range");
+                let address = |text| usize::from_str_radix(text, 16).expect("hexadecimal");
+                address(from) <= start && start + size <= address(to)
+            })
+        };
+        assert!(mapped());
+        drop(buffer);
+        let limit = Instant::now() + Duration::from_secs(60);
+        while mapped() {
+            assert!(Instant::now() < limit, "nobody has given {size} bytes back");
+            std::thread::yield_now();
+        }
     }
 }

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use outboard_fabric::limited;
 use outboard_fabric::multicast::Interface;
 use outboard_proto::{GroupHandle, HostId, OfferId, Refusal, SpId};
 use outboard_shm::attach::{Channel, ChannelError, Foreign, Hello, Received, Reply, Request, Welcome};
@@ -145,7 +146,7 @@ impl Desk<'_> {
 
     pub(crate) fn drop_connection(&mut self, id: ConnectionId, error: &ChannelError) {
         if !matches!(error, ChannelError::Closed) {
-            tracing::warn!(connection = id, %error, "a connection is given up");
+            limited!(warn, connection = id, %error, "a connection is given up");
             self.ranks.refused += 1;
         }
         self.ranks.remove(id, self.poller, self.engine);
@@ -205,7 +206,7 @@ impl Desk<'_> {
         let (side, welcome, rank) = match attached {
             Ok(attached) => attached,
             Err(refused) => {
-                tracing::warn!(pid = hello.pid, text = refused.text, "a process may not attach");
+                limited!(warn, pid = hello.pid, text = refused.text, "a process may not attach");
                 self.ranks.reply(id, token, &refused.reply())?;
                 return Ok(Next::Close);
             }
@@ -289,11 +290,10 @@ impl Desk<'_> {
         let seat = rank.seat.clone();
         let here = || Seat { node: Arc::clone(&host.node), place: rank.place(&host.topology) };
         let seat = seat.unwrap_or_else(here);
-        let (&Host { id: sp, place, digest, sends_from, link_rate, .. }, job) = (host, host.settings.job);
+        let &Host { id: sp, place, digest, sends_from, link_rate, .. } = host;
         let (address, engine) = (Arc::clone(&host.address), Arc::clone(&host.engine));
         let id = OfferId(drawn[3]);
-        let offer =
-            Offer { sp, host: place, job, handle, key, digest, address, engine, sends_from, link_rate, seat, id };
+        let offer = Offer { sp, host: place, handle, key, digest, address, engine, sends_from, link_rate, seat, id };
         let forgotten = if rank.offers.len() >= MOST_OFFERS { rank.offers.pop_front() } else { None };
         rank.offers.push_back(id);
         self.engine.offer(id);

@@ -52,6 +52,6 @@ pub(crate) fn offer(error: &OfferError) -> Status {
         | OfferError::Stale { .. }
         | OfferError::NotOurs { .. } => Status::Argument,
         OfferError::Version { .. } => Status::Version,
-        OfferError::Job { .. } | OfferError::Configuration { .. } => Status::Mismatch,
+        OfferError::Configuration { .. } => Status::Mismatch,
     }
 }

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use outboard_call::{CallKind, MOST_BYTES, Rank};
+use outboard_fabric::limited;
 use outboard_proto::{CallId, CollectiveError, Config, GroupError, GroupHandle, OfferId};
 use outboard_shm::attach::{Channel, ChannelError, GroupReady, Reply};
 use outboard_shm::control::{Completions, ServiceSide};
@@ -210,7 +211,7 @@ impl Ranks {
     ) -> Result<(), Errno> {
         let user = channel.peer()?.uid;
         if let Err(text) = admit(rustix::process::geteuid().as_raw(), user) {
-            tracing::warn!(text, "a process is turned away");
+            limited!(warn, text, "a process is turned away");
             self.refused += 1;
             tell(&channel, Status::NoService, text);
             return Ok(());
@@ -481,7 +482,7 @@ impl Ranks {
                 })
             }
             Err(error) => {
-                tracing::warn!(pid = rank.pid, group = %handle, rank = me.0, %error, "a group cannot be made");
+                limited!(warn, pid = rank.pid, group = %handle, rank = me.0, %error, "a group cannot be made");
                 rank.groups.remove(&group);
                 self.forget_member(handle, me);
                 Reply::Error { status: failure::group(&error), text: error.to_string() }
@@ -530,7 +531,7 @@ impl Attached {
         }
         self.tier = now;
         self.side.announce_tier(now);
-        tracing::warn!(pid = self.pid, %before, %now, "the kernel has withdrawn access to a rank's memory; nothing is lost");
+        limited!(warn, pid = self.pid, %before, %now, "the kernel has withdrawn access to a rank's memory; nothing is lost");
         true
     }
 }

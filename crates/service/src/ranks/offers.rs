@@ -24,7 +24,7 @@ use crate::topology::Seat;
 pub const MAX_ADDRESS: usize = outboard_fabric::MAX_ADDRESS;
 const MAGIC: [u8; 8] = *b"outboard";
 /// Layout of the offer itself; the wire version is carried beside it.
-const LAYOUT: u8 = 7;
+const LAYOUT: u8 = 8;
 const CHECKSUM_AT: usize = OFFER_BYTES - 8;
 
 /// One rank's offer.
@@ -34,8 +34,6 @@ pub struct Offer {
     pub sp: SpId,
     /// Where.
     pub host: HostId,
-    /// Its job.
-    pub job: u64,
     /// Drawn for the group.
     pub handle: GroupHandle,
     /// Drawn for the keys of the group's datagrams.
@@ -101,16 +99,6 @@ pub enum OfferError {
         /// The rank given.
         rank: u32,
     },
-    /// Two service processes of different jobs.
-    #[error("rank {rank} belongs to job {found}, this rank to job {ours}; start all daemons with the same --job")]
-    Job {
-        /// Whose.
-        rank: u32,
-        /// Its job.
-        found: u64,
-        /// Ours.
-        ours: u64,
-    },
     /// One service process gives two addresses or two hosts.
     #[error("rank {rank} gives another {what} for {sp} than a lower rank; one of both offers is stale")]
     Stale {
@@ -153,7 +141,6 @@ impl Offer {
         let mut w = Writer::new(&mut bytes);
         w.bytes(&MAGIC).u8(LAYOUT).u8(wire::VERSION).u32(self.handle.0);
         w.u64(self.sp.0)
-            .u64(self.job)
             .u64(self.key[0])
             .u64(self.key[1])
             .u64(self.digest)
@@ -190,7 +177,7 @@ impl Offer {
     /// What follows the versions, up to the padding.
     fn fields(r: &mut Reader<'_>) -> Result<Offer, DecodeError> {
         let handle = GroupHandle(r.u32()?);
-        let (sp, job, key) = (SpId(r.u64()?), r.u64()?, [r.u64()?, r.u64()?]);
+        let (sp, key) = (SpId(r.u64()?), [r.u64()?, r.u64()?]);
         let (digest, host, id) = (r.u64()?, HostId(r.u64()?), OfferId(r.u64()?));
         let sends_from = Some(Ipv4Addr::from(r.u32()?)).filter(|address| !address.is_unspecified());
         let link_rate = r.u64()?;
@@ -200,7 +187,7 @@ impl Offer {
         };
         let (address, engine) = (address(MAX_ADDRESS)?, address(MAX_OFI_ADDRESS)?);
         let seat = Seat::decode(r)?;
-        Ok(Offer { sp, host, job, handle, key, digest, address, engine, sends_from, link_rate, seat, id })
+        Ok(Offer { sp, host, handle, key, digest, address, engine, sends_from, link_rate, seat, id })
     }
 }
 
@@ -213,9 +200,6 @@ pub(crate) fn group_spec(parsed: &[Offer]) -> Result<(GroupSpec, Vec<Seat>), Off
     let first = &parsed[0];
     let mut known = std::collections::HashMap::new();
     for (r, offer) in (0..).zip(parsed) {
-        if offer.job != first.job {
-            return Err(OfferError::Job { rank: r, found: offer.job, ours: first.job });
-        }
         if offer.digest != first.digest {
             let [here, there] = [first, offer].map(|offer| Arc::clone(&offer.seat.node));
             return Err(OfferError::Configuration { here, there, rank: r, ours: first.digest, found: offer.digest });
@@ -238,7 +222,7 @@ pub(crate) fn group_spec(parsed: &[Offer]) -> Result<(GroupSpec, Vec<Seat>), Off
         Member { sp: offer.sp, host: offer.host, address, sends_from, link_rate, engine, offer: offer.id }
     };
     let members = parsed.iter().map(member).collect();
-    let spec = GroupSpec { handle: first.handle, key: common_key(parsed), job: first.job, members };
+    let spec = GroupSpec { handle: first.handle, key: common_key(parsed), members };
     // One copy of each name, however many ranks a host has.
     let mut nodes = std::collections::HashSet::new();
     let seats = parsed.iter().map(|offer| {
@@ -280,7 +264,6 @@ mod tests {
         Offer {
             sp: SpId(sp),
             host: HostId(sp % 2),
-            job: 3,
             handle: GroupHandle(100 + sp as u32),
             key: [sp, 7],
             digest: 9,
@@ -319,7 +302,7 @@ mod tests {
         let all = [offer(5), offer(6), offer(5)];
         let (spec, seats) = group_spec(&blob(&all), 3, 1, |o| o.sp == SpId(6)).expect("they fit");
         assert_eq!(seats.iter().map(Seat::to_string).collect::<Vec<_>>()[1], "h\u{f6}st, socket 6, any core");
-        assert_eq!((spec.handle, spec.job), (GroupHandle(105), 3));
+        assert_eq!(spec.handle, GroupHandle(105));
         assert_eq!(spec.members.iter().map(|m| m.sp.0).collect::<Vec<_>>(), [5, 6, 5]);
         assert_eq!(spec.members.iter().map(|m| m.host.0).collect::<Vec<_>>(), [1, 0, 1]);
     }
@@ -332,8 +315,6 @@ mod tests {
         assert!(matches!(group(&[], 0, 0), OfferError::Length { .. }));
         assert!(matches!(group(&good, 2, 2), OfferError::Rank { .. }));
         assert!(matches!(spec_of(&good, 2, 0, false), Err(OfferError::NotOurs { rank: 0 })));
-        let other_job = blob(&[offer(1), Offer { job: 4, ..offer(2) }]);
-        assert!(matches!(group(&other_job, 2, 0), OfferError::Job { rank: 1, .. }));
         let other_settings = blob(&[offer(1), Offer { digest: 4, ..offer(2) }]);
         assert!(matches!(group(&other_settings, 2, 0), OfferError::Configuration { rank: 1, .. }));
         let told = group(&other_settings, 2, 0).to_string();

@@ -198,7 +198,7 @@ mod tests {
             offer: OfferId(offer),
         };
         let handle = GroupHandle(7);
-        let spec = GroupSpec { handle, key: [3, 4], job: 1, members: [1, 2].map(member).into() };
+        let spec = GroupSpec { handle, key: [3, 4], members: [1, 2].map(member).into() };
         [0, 1].into_iter().for_each(|rank| engine.create_group(&spec, Rank(rank)));
         let stage = Stage::Made { recordings: [].into(), in_flight: 0 };
         ranks.join(3, Membership { handle, rank: Rank(0), ranks: 2, deadline: None, stage }, Vec::new());

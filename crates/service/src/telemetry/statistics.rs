@@ -3,15 +3,21 @@
 //! Counts only, never payload, never blocks: a reader that does not take its line at once loses it.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use outboard_fabric::limited;
 use outboard_plan::Rank;
 use outboard_proto::{CallKind, Counters, GroupHandle, InFlight, SpId};
 use outboard_shm::attach::Foreign;
 use outboard_shm::memory::Tier;
 use serde::{Deserialize, Serialize};
 
+use crate::telemetry::turns::TurnLengths;
 use crate::topology::Place;
+
+/// Lines of this process's log that nobody could take in time. Whoever writes the log counts.
+pub static LOST_LINES: AtomicU64 = AtomicU64::new(0);
 
 /// Ranks and kinds of collectives whose lateness is kept; more are summed in the counters alone.
 const MOST_LATE: usize = 4096;
@@ -254,6 +260,8 @@ pub struct Report {
     pub cpu_user_s: f64,
     /// Processor seconds in the kernel, all threads.
     pub cpu_system_s: f64,
+    /// Lines of the log that are lost, since they could not be written in time.
+    pub log_lines_lost: u64,
     /// What the machine has counted.
     #[serde(flatten)]
     pub counters: Counters,
@@ -266,6 +274,8 @@ pub struct Report {
     pub kinds: Vec<Kind>,
     /// Datapath counts.
     pub datapath: Datapath,
+    /// Turns of the conductor by length.
+    pub turns: TurnLengths,
     /// Lateness by rank and kind, most time first.
     pub late: Vec<Lateness>,
     /// Collectives in flight, the oldest first.
@@ -306,6 +316,7 @@ pub struct Present {
 pub(crate) struct Statistics {
     started: Instant,
     pub(crate) datapath: Datapath,
+    pub(crate) turns: TurnLengths,
     late: HashMap<(GroupHandle, Rank, &'static str), Lateness>,
     kinds: BTreeMap<&'static str, Kind>,
 }
@@ -315,6 +326,7 @@ impl Statistics {
         Statistics {
             started: Instant::now(),
             datapath: Datapath::default(),
+            turns: TurnLengths::default(),
             late: HashMap::new(),
             kinds: BTreeMap::new(),
         }
@@ -367,11 +379,13 @@ impl Statistics {
             uptime_s: self.started.elapsed().as_secs_f64(),
             cpu_user_s: user.as_secs_f64(),
             cpu_system_s: system.as_secs_f64(),
+            log_lines_lost: LOST_LINES.load(Ordering::Relaxed),
             counters: *counters,
             peers: peers as u64,
             present,
             kinds: self.kinds.values().cloned().collect(),
             datapath: self.datapath,
+            turns: self.turns,
             late: late.into_iter().cloned().collect(),
             in_flight: in_flight.iter().map(|flight| Waiting::new(flight, seat)).collect(),
         }
@@ -383,14 +397,14 @@ pub(crate) fn answer(connection: &Foreign, report: &Report) {
     let mut line = match serde_json::to_vec(report) {
         Ok(line) => line,
         Err(error) => {
-            tracing::warn!(%error, "cannot write the statistics as JSON");
+            limited!(warn, %error, "cannot write the statistics as JSON");
             return;
         }
     };
     line.push(b'\n');
     match rustix::io::write(connection, &line) {
         Ok(written) if written == line.len() => {}
-        other => tracing::warn!(?other, bytes = line.len(), "the reader of the statistics did not take them"),
+        other => limited!(warn, ?other, bytes = line.len(), "the reader of the statistics did not take them"),
     }
 }
 

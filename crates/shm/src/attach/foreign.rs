@@ -74,7 +74,7 @@ impl Drop for Foreign {
 }
 
 /// Drops what takes the kernel a while, such as memory whose pages it takes back, in a thread beside this one.
-pub(crate) fn drop_elsewhere<T: Send + 'static>(what: T) {
+pub fn drop_elsewhere<T: Send + 'static>(what: T) {
     BOUNDED.put(Box::new(move || drop(what)));
 }
 

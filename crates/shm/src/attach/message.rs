@@ -11,7 +11,7 @@ use crate::memory::{Probe, Tier};
 use crate::status::Status;
 
 /// Version of the messages; both ends must have the same.
-pub const ATTACH_VERSION: u16 = 6;
+pub const ATTACH_VERSION: u16 = 7;
 /// Bytes of a group offer, as in `outboard.h`.
 pub const OFFER_BYTES: usize = 1024;
 /// Longest text in a message; longer ones are cut.
@@ -105,8 +105,6 @@ pub struct Hello {
     pub nonce: [u8; Probe::NONCE],
     /// A descriptor of the rank's memory goes along.
     pub descriptor: bool,
-    /// The job, by a number that all its ranks on this host have: they share its quotas.
-    pub job: u64,
 }
 
 /// Where the buffers of a call in flight lie from now on, as many bytes as before: in registered memory.
@@ -257,8 +255,7 @@ impl Message for Request {
                 .u32(hello.pid)
                 .u64(hello.probe_address)
                 .bytes(&hello.nonce)
-                .u32(hello.descriptor.into())
-                .u64(hello.job),
+                .u32(hello.descriptor.into()),
             Request::Offer => start(w, 2, token),
             Request::CreateGroup { ranks, rank } => start(w, 3, token).u32(*ranks).u32(*rank),
             Request::DestroyGroup { group } => start(w, 4, token).u64(*group),
@@ -292,7 +289,6 @@ impl Message for Request {
                     1 => true,
                     _ => return Err(bad("descriptor")),
                 },
-                job: reader.u64()?,
             }),
             2 => Request::Offer,
             3 => {
@@ -413,7 +409,6 @@ mod tests {
                 probe_address: 1 << 46,
                 nonce: [9; 16],
                 descriptor: true,
-                job: 1 << 63,
             }),
             Request::Offer,
             Request::CreateGroup { ranks: 4096, rank: 4095 },

@@ -24,7 +24,7 @@ pub(crate) fn spec(at: &[u64]) -> GroupSpec {
         engine: [].into(),
         offer: OfferId(*sp),
     };
-    GroupSpec { handle: GROUP, key: KEY, job: 1, members: at.iter().map(member).collect() }
+    GroupSpec { handle: GROUP, key: KEY, members: at.iter().map(member).collect() }
 }
 
 /// A call in the group, without blocks of its own and without end.

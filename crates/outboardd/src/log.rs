@@ -1,0 +1,204 @@
+//! The daemon's log: a thread takes lines from a bounded queue and writes them to standard error.
+//!
+//! Invariants: no thread that logs waits for standard error; lines that the queue has no room for are lost and counted
+//! ([`LOST_LINES`]). The end of the daemon waits for its last lines only while standard error takes bytes, so a pipe
+//! that nobody reads does not keep the process.
+//!
+//! tracing-appender, which has such a queue, blocks at the end: its guard waits for more than a second where nobody
+//! reads, and prints to standard output, where a rank's pipe may be full or closed.
+
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use outboard_service::statistics::LOST_LINES;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::stdio::stderr;
+
+/// Lines that wait to be written.
+const MOST_LINES: usize = 4096;
+/// How long the last lines may take while standard error takes bytes.
+const LAST_LINES: Duration = Duration::from_secs(2);
+/// Between looks at whether it does.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Lines on their way to standard error.
+struct Log {
+    queue: Mutex<Queue>,
+    /// A line has come, or the last one is written.
+    changed: Condvar,
+}
+
+struct Queue {
+    lines: VecDeque<Vec<u8>>,
+    /// Whether there is a thread.
+    started: bool,
+    /// Whether the thread writes a line.
+    writing: bool,
+    /// Lines lost since the log last reported a loss.
+    lost: u64,
+}
+
+static LOG: Log = Log::new();
+
+/// Starts the thread. Signals that the daemon takes must be blocked already.
+pub(crate) fn start() -> io::Result<()> {
+    std::thread::Builder::new().name("log".into()).spawn(|| LOG.write_lines(stderr()))?;
+    LOG.queue().started = true;
+    Ok(())
+}
+
+/// One line of the log.
+pub(crate) struct Line;
+
+impl Write for Line {
+    /// Never fails, so that a full disk or queue is no event to log.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        LOG.put(line.to_vec());
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Says why the daemon ends, behind all lines so far.
+pub(crate) fn last_words(text: &str) {
+    let line = format!("outboardd: {text}\n").into_bytes();
+    if LOG.queue().started {
+        LOG.put(line);
+    } else {
+        // Nobody is left to tell where even that fails.
+        let _ = io::stderr().write_all(&line);
+    }
+}
+
+/// Waits until all lines are written, or standard error takes no more.
+pub(crate) fn finish() {
+    let until = Instant::now() + LAST_LINES;
+    let mut queue = LOG.queue();
+    while queue.started && (queue.writing || !queue.lines.is_empty()) && takes_bytes() && Instant::now() < until {
+        queue = LOG.changed.wait_timeout(queue, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+    }
+}
+
+impl Log {
+    const fn new() -> Self {
+        let queue = Queue { lines: VecDeque::new(), started: false, writing: false, lost: 0 };
+        Log { queue: Mutex::new(queue), changed: Condvar::new() }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn put(&self, line: Vec<u8>) {
+        let mut queue = self.queue();
+        if queue.lines.len() < MOST_LINES {
+            queue.lines.push_back(line);
+            self.changed.notify_all();
+        } else {
+            queue.lose();
+        }
+    }
+
+    fn write_lines(&self, output: BorrowedFd<'_>) -> ! {
+        let mut queue = self.queue();
+        loop {
+            let Some(line) = queue.lines.pop_front() else {
+                self.changed.notify_all();
+                queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            queue.writing = true;
+            drop(queue);
+            let written = write_all(output, &line);
+            queue = self.queue();
+            queue.writing = false;
+            match written {
+                Ok(()) => queue.report_loss(),
+                Err(_) => queue.lose(),
+            }
+        }
+    }
+}
+
+impl Queue {
+    fn lose(&mut self) {
+        self.lost += 1;
+        LOST_LINES.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Says once that lines are lost, when those before them are written.
+    fn report_loss(&mut self) {
+        if self.lost > 0 && self.lines.is_empty() {
+            let lost = std::mem::take(&mut self.lost);
+            let text = format!("outboardd: lost {lost} lines of the log, which standard error did not take in time\n");
+            self.lines.push_back(text.into_bytes());
+        }
+    }
+}
+
+/// Waits for a reader also where others have made standard error non-blocking.
+fn write_all(output: BorrowedFd<'_>, mut line: &[u8]) -> Result<(), Errno> {
+    while !line.is_empty() {
+        match rustix::io::write(output, line) {
+            Ok(written) => line = &line[written..],
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => {
+                let _ = poll(&mut [PollFd::from_borrowed_fd(output, PollFlags::OUT)], None);
+            }
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// Whether standard error takes bytes at once.
+fn takes_bytes() -> bool {
+    let now = Timespec::default();
+    poll(&mut [PollFd::from_borrowed_fd(stderr(), PollFlags::OUT)], Some(&now)) != Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::{BufRead, BufReader};
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    /// Fills the pipe by itself, whatever the pipe's size is.
+    #[test]
+    fn lines_beyond_the_queue_are_lost_and_counted_once_the_others_are_written() {
+        let (reader, writer) = io::pipe().expect("descriptors");
+        let (log, writer): (&'static Log, &'static File) =
+            (Box::leak(Box::new(Log::new())), Box::leak(Box::new(File::from(std::os::fd::OwnedFd::from(writer)))));
+        let long = [&[b'x'; 1 << 17][..], b"\n"].concat();
+        std::thread::spawn(|| log.write_lines(writer.as_fd()));
+        log.put(long);
+        let lines = 2 * MOST_LINES;
+        (0..lines).for_each(|_| log.put(b"short\n".to_vec()));
+        let mut written = 0;
+        for line in BufReader::new(reader).lines().map(|line| line.expect("text")).skip(1) {
+            if line == "short" {
+                written += 1;
+                continue;
+            }
+            assert_eq!(
+                line,
+                format!(
+                    "outboardd: lost {} lines of the log, which standard error did not take in time",
+                    lines - written
+                )
+            );
+            break;
+        }
+        assert!((MOST_LINES - 1..=MOST_LINES).contains(&written), "{written}");
+    }
+}

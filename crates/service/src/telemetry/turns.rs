@@ -1,0 +1,318 @@
+//! How long the conductor's turns last, and which part of the longest took most.
+//!
+//! A turn lasts from the moment at which a sleep was to end until the next sleep, so a conductor that wakes late has a
+//! long turn. The clock is read behind each part that had something to do: three times where nothing had, some ten times
+//! at most, of 25 ns each. The processor time of the thread, a system call, is read once in [`SAMPLE`].
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+use crate::conductor::poller::Token;
+
+/// Classes of lengths: the last begins at 4.2 s.
+const CLASSES: usize = 24;
+/// How old a sample of the thread's processor time becomes, and from which length on turns are compared with it.
+const SAMPLE: Duration = Duration::from_millis(10);
+
+/// What a part of a turn is spent with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Part {
+    /// The conductor ran later than it was to be woken: it was stopped, or others had the processor.
+    Waking,
+    /// New connections.
+    Attaching,
+    /// Requests of ranks, and their ends.
+    Requests,
+    /// Statistics that somebody asked for.
+    Statistics,
+    /// Frames of other service processes.
+    Fabric,
+    /// What datapath threads and the engine have reported.
+    Reports,
+    /// Calls that ranks have submitted.
+    Submissions,
+    /// Copies that ranks have done.
+    RankCopies,
+    /// Timers of the machine.
+    Timers,
+    /// Events of the machine.
+    Events,
+    /// Frames and datagrams to send.
+    Transmissions,
+    /// Whether ranks' memory is still reached.
+    Memory,
+    /// All else.
+    #[default]
+    Rest,
+}
+
+const PARTS: [(Part, &str); 13] = [
+    (Part::Waking, "waking late"),
+    (Part::Attaching, "new connections"),
+    (Part::Requests, "requests of ranks"),
+    (Part::Statistics, "statistics"),
+    (Part::Fabric, "frames of other service processes"),
+    (Part::Reports, "reports of the datapath"),
+    (Part::Submissions, "submissions"),
+    (Part::RankCopies, "copies of ranks"),
+    (Part::Timers, "timers"),
+    (Part::Events, "events"),
+    (Part::Transmissions, "transmissions"),
+    (Part::Memory, "ranks' memory"),
+    (Part::Rest, "all else"),
+];
+
+impl Part {
+    /// What a wake-up is about, where it is not left to the next turn.
+    pub(crate) fn of(token: Token) -> Option<Part> {
+        match token {
+            Token::Attach => Some(Part::Attaching),
+            Token::Statistics => Some(Part::Statistics),
+            Token::Channel(_) | Token::Process(_) => Some(Part::Requests),
+            Token::Engine => Some(Part::Reports),
+            Token::Stop | Token::Fabric | Token::Mailbox | Token::Datapath | Token::Doorbell(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(PARTS[*self as usize].1)
+    }
+}
+
+/// One turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct TurnLength {
+    /// How long it lasted, nanoseconds.
+    pub ns: u64,
+    /// Nanoseconds of these, at least, that the thread had no processor: stopped, preempted or blocked in the kernel.
+    pub off_processor_ns: u64,
+    /// The part that took most.
+    pub part: Part,
+    /// How long that part took, nanoseconds.
+    pub part_ns: u64,
+}
+
+impl TurnLength {
+    fn busy_ns(&self) -> u64 {
+        self.ns.saturating_sub(self.off_processor_ns)
+    }
+
+    /// The longer of two.
+    #[must_use]
+    pub fn longer(self, other: TurnLength) -> TurnLength {
+        if other.ns > self.ns { other } else { self }
+    }
+
+    /// The one of two that took more of the processor.
+    #[must_use]
+    pub fn busier(self, other: TurnLength) -> TurnLength {
+        if other.busy_ns() > self.busy_ns() { other } else { self }
+    }
+}
+
+impl fmt::Display for TurnLength {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let milliseconds = |ns: u64| ns as f64 / 1e6;
+        write!(f, "{:.3} ms, of which {:.3} ms in {}", milliseconds(self.ns), milliseconds(self.part_ns), self.part)?;
+        match self.off_processor_ns {
+            0 => Ok(()),
+            off => write!(f, " and {:.3} ms without the processor", milliseconds(off)),
+        }
+    }
+}
+
+/// The turns so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct TurnLengths {
+    /// Turns by length: entry `i` counts turns below 2^i microseconds that no entry before counts; the last entry
+    /// counts all that are longer, too.
+    pub counts: [u64; CLASSES],
+    /// The longest turn.
+    pub longest: TurnLength,
+    /// The turn that took most of the processor.
+    pub busiest: TurnLength,
+}
+
+impl TurnLengths {
+    fn add(&mut self, ns: u64) {
+        let class = u64::BITS - (ns / 1000).leading_zeros();
+        self.counts[(class as usize).min(CLASSES - 1)] += 1;
+    }
+
+    /// Microseconds below which so many of a thousand turns are; a power of two.
+    #[must_use]
+    pub fn bound_us(&self, per_mille: u64) -> u64 {
+        let wanted = (self.counts.iter().sum::<u64>() * per_mille).div_ceil(1000);
+        let mut seen = 0;
+        let class = self.counts.iter().position(|count| {
+            seen += count;
+            seen >= wanted
+        });
+        1 << class.expect("the last entry reaches the sum")
+    }
+}
+
+/// Measures the conductor's turns; of its thread alone.
+#[derive(Debug)]
+pub(crate) struct Stopwatch {
+    pub(crate) lengths: TurnLengths,
+    /// The end of the last part.
+    at: Instant,
+    /// Nanoseconds of each part of this turn, and of all together.
+    parts: [u64; PARTS.len()],
+    total: u64,
+    /// This turn is known to be a stall.
+    stalled: bool,
+    /// The thread's processor time, and when it was read.
+    sample: (Instant, Duration),
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Processor time of this thread.
+fn processor_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
+}
+
+impl Stopwatch {
+    /// A first turn begins.
+    pub(crate) fn start(now: Instant) -> Self {
+        let lengths = TurnLengths::default();
+        Stopwatch {
+            lengths,
+            at: now,
+            parts: [0; PARTS.len()],
+            total: 0,
+            stalled: false,
+            sample: (now, processor_time()),
+        }
+    }
+
+    /// A turn begins behind a sleep that was to end `late` before now.
+    pub(crate) fn begin(&mut self, now: Instant, late: Duration) {
+        self.at = now;
+        self.parts = [0; PARTS.len()];
+        self.total = nanoseconds(late);
+        self.parts[Part::Waking as usize] = self.total;
+        self.stalled = false;
+    }
+
+    /// A part ends.
+    pub(crate) fn lap(&mut self, part: Part) {
+        self.lap_at(part, Instant::now());
+    }
+
+    /// A part has ended then.
+    pub(crate) fn lap_at(&mut self, part: Part, now: Instant) {
+        let took = nanoseconds(now.saturating_duration_since(self.at));
+        self.parts[part as usize] += took;
+        self.total += took;
+        self.at = now;
+    }
+
+    /// The turn until the end of the last part.
+    fn so_far(&self) -> TurnLength {
+        let (&part_ns, (part, _)) = self.parts.iter().zip(PARTS).max_by_key(|(ns, _)| **ns).expect("there are parts");
+        let off_processor_ns = match self.is_long() {
+            true => self.total.saturating_sub(nanoseconds(processor_time().saturating_sub(self.sample.1))),
+            false => 0,
+        };
+        TurnLength { ns: self.total, off_processor_ns, part, part_ns }
+    }
+
+    /// This turn, if it has outlasted `limit` by the end of the last part; once.
+    pub(crate) fn stall(&mut self, limit: Duration) -> Option<TurnLength> {
+        if self.stalled || self.total < nanoseconds(limit) {
+            return None;
+        }
+        self.stalled = true;
+        Some(self.so_far())
+    }
+
+    /// Whether this turn is compared with the thread's processor time.
+    fn is_long(&self) -> bool {
+        self.total >= nanoseconds(SAMPLE)
+    }
+
+    /// The turn has ended with its last part.
+    pub(crate) fn end(&mut self) {
+        self.lengths.add(self.total);
+        let TurnLengths { longest, busiest, .. } = self.lengths;
+        if self.total > longest.ns.min(busiest.busy_ns()) {
+            let turn = self.so_far();
+            (self.lengths.longest, self.lengths.busiest) = (longest.longer(turn), busiest.busier(turn));
+        }
+        if self.is_long() || self.at.saturating_duration_since(self.sample.0) >= SAMPLE {
+            self.sample = (self.at, processor_time());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const US: Duration = Duration::from_micros(1);
+
+    #[test]
+    fn parts_have_their_names() {
+        assert!(PARTS.iter().enumerate().all(|(at, (part, _))| *part as usize == at));
+    }
+
+    #[test]
+    fn turns_are_counted_by_length_and_the_longest_is_kept_with_its_cause() {
+        let now = Instant::now();
+        let mut watch = Stopwatch::start(now);
+        for (late, events, rest) in [(0, 0, 0), (0, 1, 0), (2, 1, 0), (300, 700, 100), (4, 0, 1)] {
+            watch.begin(now, US * late);
+            watch.lap_at(Part::Events, now + US * events);
+            watch.lap_at(Part::Rest, now + US * (events + rest));
+            watch.end();
+        }
+        let counts = &watch.lengths.counts;
+        assert_eq!((counts[..4].to_vec(), counts[11], counts.iter().sum::<u64>()), (vec![1, 1, 1, 1], 1, 5));
+        let longest = TurnLength { ns: 1_100_000, off_processor_ns: 0, part: Part::Events, part_ns: 700_000 };
+        assert_eq!((watch.lengths.longest, watch.lengths.busiest), (longest, longest));
+        assert_eq!(
+            [0, 200, 201, 600, 800, 801, 1000].map(|share| watch.lengths.bound_us(share)),
+            [1, 1, 2, 4, 8, 2048, 2048]
+        );
+        assert_eq!(longest.to_string(), "1.100 ms, of which 0.700 ms in events");
+    }
+
+    #[test]
+    fn a_turn_without_the_processor_is_the_longest_and_not_the_busiest() {
+        let now = Instant::now();
+        let mut watch = Stopwatch::start(now);
+        watch.lap_at(Part::Fabric, now + US * 100);
+        watch.end();
+        watch.begin(now, Duration::from_secs(7));
+        watch.end();
+        let TurnLengths { longest, busiest, .. } = watch.lengths;
+        assert_eq!((longest.part, busiest.part), (Part::Waking, Part::Fabric));
+        assert!(longest.off_processor_ns > 6_000_000_000, "{longest}");
+        assert_eq!(watch.lengths.counts[CLASSES - 1], 1);
+    }
+
+    #[test]
+    fn a_stall_is_told_once_with_its_cause() {
+        let (now, limit) = (Instant::now(), Duration::from_secs(3));
+        let mut watch = Stopwatch::start(now);
+        watch.lap_at(Part::Fabric, now + US);
+        assert_eq!(watch.stall(limit), None);
+        watch.lap_at(Part::Submissions, now + limit);
+        let stall = watch.stall(limit).expect("as long as the limit");
+        assert_eq!((stall.ns, stall.part), (3_000_000_000, Part::Submissions));
+        assert_eq!(watch.stall(limit), None, "once");
+        watch.begin(now, limit);
+        assert_eq!(watch.stall(limit).map(|stall| stall.part), Some(Part::Waking));
+    }
+}
