@@ -70,8 +70,8 @@ lint: deps
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
-	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
-	$(CARGO) clippy --manifest-path fuzz/Cargo.toml --target-dir target/fuzz --all-targets -- -D warnings
+	$(CARGO) fmt --manifest-path fuzz/libfuzzer/Cargo.toml --check
+	$(CARGO) clippy --manifest-path fuzz/libfuzzer/Cargo.toml --target-dir target/fuzz --all-targets -- -D warnings
 	$(MAKE) -s -C bindings/mpi MPICC=/usr/bin/mpicc.openmpi OUT=$(CURDIR)/target/mpi-lint
 
 # The reports in target/bench are those that the tables of README.md and docs/grid.md are made of.
@@ -139,13 +139,15 @@ loom:
 miri: nightly
 	MIRIFLAGS="-Zmiri-many-seeds=0..8" $(CARGO) +nightly miri test -p outboard-shm --lib --target-dir target/miri
 
-# Each target starts from seeds made by code and what earlier runs found worth keeping (fuzz/corpus).
+# Each target starts from seeds made by code, what earlier runs found worth keeping (fuzz/corpus), and the committed
+# inputs (fuzz/seeds), which `make test` plays, too.
 fuzz: nightly
 	@command -v cargo-fuzz >/dev/null || $(CARGO) +nightly install cargo-fuzz --locked
 	@set -e; $(foreach target,$(FUZZ_TARGETS), \
-	  $(CARGO) +nightly run -q --manifest-path fuzz/Cargo.toml --target-dir target/fuzz --example seeds -- \
+	  $(CARGO) +nightly run -q --manifest-path fuzz/libfuzzer/Cargo.toml --target-dir target/fuzz --example seeds -- \
 	    $(target) fuzz/corpus/$(target); \
-	  $(CARGO) +nightly fuzz run --sanitizer $($(target)_SANITIZER) --target-dir target/fuzz $(target) -- \
+	  $(CARGO) +nightly fuzz run --fuzz-dir fuzz/libfuzzer --sanitizer $($(target)_SANITIZER) --target-dir target/fuzz \
+	    $(target) fuzz/corpus/$(target) fuzz/seeds/$(target) -- \
 	    -max_total_time=$(or $(FUZZ_SECONDS),$($(target)_SECONDS)) -max_len=2048 -timeout=60 \
 	    -rss_limit_mb=4096 -print_final_stats=1;)
 

@@ -16,6 +16,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use clap::{Args, Command, FromArgMatches};
 use outboard_service::{Settings, StartError, attach_socket};
@@ -44,6 +45,9 @@ pub mod acts {
     pub const RECORD: u8 = 11;
     pub const END: u8 = 12;
 }
+
+/// More than any machine takes to close the descriptors of a daemon that has ended.
+const CLOSED_WITHIN: Duration = Duration::from_secs(15);
 
 /// A daemon on a thread of its own.
 struct Daemon {
@@ -155,6 +159,11 @@ pub fn play(script: &[u8]) {
     one.detach();
     drop(other);
     daemon.end();
+    // Threads that outlive the daemon close the last descriptors.
+    let started = Instant::now();
+    while descriptors() > before && started.elapsed() < CLOSED_WITHIN {
+        std::thread::sleep(Duration::from_millis(1));
+    }
     assert_eq!(descriptors(), before, "descriptors stay behind");
 }
 

@@ -1,4 +1,4 @@
-//! Scripts that the simulator plays and judges itself; its tests play others.
+//! Scripts that the simulator or the fabric plays and judges itself.
 
 use std::fmt::Display;
 
@@ -16,6 +16,14 @@ fn refute<T>(played: Result<T, impl Display>) {
 /// When the simulator has something against what came of it.
 pub fn sequence(script: &[u8]) {
     refute(sequences::play(script));
+}
+
+/// Hostile bytes on a TCP connection, before and behind its handshake.
+///
+/// # Panics
+/// When the connection takes for the other end's what is not, or its bookkeeping breaks.
+pub fn connection(script: &[u8]) {
+    outboard_fabric::hostile::play(script);
 }
 
 /// Hostile bytes from the network.

@@ -1,0 +1,152 @@
+//! Every fuzz target over the committed inputs (`seeds`), the seeds that code makes, and inputs of a fixed seed.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::LazyLock;
+
+use outboard_fuzz::TARGETS;
+use rand::seq::IndexedRandom;
+use rand::{Rng, RngCore, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// The seed of all inputs that are made here.
+const SEED: u64 = 51;
+/// Bytes of the longest input of random bytes.
+const LONGEST: usize = 700;
+/// An input that is longer grows no further.
+const GROWN: usize = 8192;
+
+type Inputs = Vec<Vec<u8>>;
+
+/// The committed inputs of each target. `hostile_rank` counts the descriptors of this process, so no test opens a file
+/// once a target plays.
+static COMMITTED: LazyLock<BTreeMap<String, Inputs>> = LazyLock::new(|| {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folders = list(&here.join("seeds")).into_iter().map(|folder| {
+        let inputs = list(&folder).iter().map(|path| std::fs::read(path).expect("a readable input")).collect();
+        (stem(&folder), inputs)
+    });
+    let committed: BTreeMap<String, Inputs> = folders.collect();
+    let programs: Vec<String> = list(&here.join("libfuzzer/fuzz_targets")).iter().map(|path| stem(path)).collect();
+    assert!(committed.keys().eq(&programs), "a folder for each of {programs:?}: {:?}", committed.keys());
+    assert!(TARGETS.iter().map(|one| one.name).eq(&programs), "a target for each of {programs:?}");
+    committed
+});
+
+/// The paths in a folder, in order.
+fn list(folder: &Path) -> Vec<std::path::PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let mut paths: Vec<_> = entries.map(|entry| entry.expect("a readable folder").path()).collect();
+    paths.sort();
+    paths
+}
+
+fn stem(path: &Path) -> String {
+    path.file_stem().expect("a name").to_string_lossy().into_owned()
+}
+
+/// Plays the committed inputs of a target, its seeds, and `count` inputs that are random or made from those.
+fn fuzz(name: &str, count: usize) {
+    let target = TARGETS.iter().find(|one| one.name == name).expect("a target");
+    let mut seeds = COMMITTED[name].clone();
+    assert!(!seeds.is_empty(), "fuzz/seeds/{name} has no inputs");
+    seeds.extend((target.seeds)());
+    let mut rng = ChaCha8Rng::seed_from_u64(SEED);
+    let made = (0..count).map(|_| make(&seeds, &mut rng));
+    for input in seeds.iter().cloned().chain(made) {
+        if catch_unwind(AssertUnwindSafe(|| (target.play)(&input))).is_err() {
+            let mut file = tempfile::NamedTempFile::with_prefix(format!("{name}-")).expect("a file");
+            file.write_all(&input).expect("room for the input");
+            let (_, path) = file.keep().expect("the file stays");
+            panic!(
+                "{name} panics over an input of {} bytes. To replay it, and to keep it as a test:\n  \
+                 cp {} {}/seeds/{name}/ && cargo test -p outboard-fuzz --test targets {name}",
+                input.len(),
+                path.display(),
+                env!("CARGO_MANIFEST_DIR"),
+            );
+        }
+    }
+}
+
+/// One in eight inputs is random bytes; the others are seeds with a few changes.
+fn make(seeds: &[Vec<u8>], rng: &mut ChaCha8Rng) -> Vec<u8> {
+    if rng.random_ratio(1, 8) {
+        let mut input = vec![0; rng.random_range(0..LONGEST)];
+        rng.fill_bytes(&mut input);
+        return input;
+    }
+    let mut input = seeds.choose(rng).expect("seeds").clone();
+    for _ in 0..rng.random_range(1..=8) {
+        change(&mut input, seeds, rng);
+    }
+    input
+}
+
+/// Flips a bit, sets a byte, truncates, splices with another seed, or duplicates or removes some bytes.
+fn change(input: &mut Vec<u8>, seeds: &[Vec<u8>], rng: &mut ChaCha8Rng) {
+    let at = rng.random_range(0..=input.len());
+    let range = at..input.len().min(at + rng.random_range(1..32));
+    match rng.random_range(0..16) {
+        0..5 => input[range].iter_mut().take(1).for_each(|byte| *byte ^= 1 << rng.random_range(0..8)),
+        5..9 => input[range].iter_mut().take(1).for_each(|byte| *byte = rng.random()),
+        9 => input.truncate(at),
+        10 | 11 => {
+            let other = seeds.choose(rng).expect("seeds");
+            input.truncate(at);
+            input.extend(&other[rng.random_range(0..=other.len())..]);
+        }
+        12 | 13 if input.len() < GROWN => {
+            let again = input[range].to_vec();
+            input.splice(at..at, again);
+        }
+        _ => drop(input.drain(range)),
+    }
+}
+
+#[test]
+fn goal_import_refuses_texts_with_a_line_or_imports_what_can_be_exported() {
+    fuzz("goal_import", 20_000);
+}
+
+#[test]
+fn hostile_connection_takes_nothing_for_the_other_ends_that_is_not() {
+    fuzz("hostile_connection", 4_000);
+}
+
+#[test]
+fn hostile_datagrams_harm_no_honest_rank() {
+    fuzz("hostile_datagrams", 4_000);
+}
+
+#[test]
+fn hostile_rank_harms_no_honest_rank_and_leaves_no_descriptor() {
+    fuzz("hostile_rank", 100);
+}
+
+#[test]
+fn nic_descriptors_are_refused_or_read_and_written_again() {
+    fuzz("nic_descriptors", 20_000);
+}
+
+#[test]
+fn nic_packets_harm_no_honest_job() {
+    fuzz("nic_packets", 4_000);
+}
+
+#[test]
+fn plan_text_is_refused_with_a_line_or_read_and_written_again() {
+    fuzz("plan_text", 20_000);
+}
+
+#[test]
+fn profile_text_is_refused_with_a_line_or_has_sound_costs() {
+    fuzz("profile_text", 20_000);
+}
+
+#[test]
+fn recording_sequences_come_to_what_their_reference_says() {
+    fuzz("recording_sequences", 3_000);
+}
