@@ -66,13 +66,7 @@ impl Hostile {
         // Never what lies at an address of this process, which the daemon would then write to.
         let mut nonce = [0xa5; 16];
         nonce[15] ^= tape.byte() & 1;
-        Hello {
-            layout_version,
-            pid: tape.number32(),
-            probe_address: tape.number(),
-            nonce,
-            descriptor: tape.flip(),
-        }
+        Hello { layout_version, pid: tape.number32(), probe_address: tape.number(), nonce, descriptor: tape.flip() }
     }
 
     /// Greets as a rank should whose memory cannot be reached.
