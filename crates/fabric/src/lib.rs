@@ -177,6 +177,9 @@ pub enum PeerLoss {
     /// A message was missing or repeated, or its prefix was malformed.
     #[error("the stream of messages broke: {0}; both ends must run the same version")]
     Protocol(String),
+    /// This process has no descriptor left for a connection.
+    #[error("no descriptor is left here; raise the limit on descriptors (`ulimit -n`, LimitNOFILE in the unit)")]
+    Descriptors,
     /// Anything else that the transport says.
     #[error("the transport failed: {0}")]
     Transport(String),

@@ -384,6 +384,18 @@ impl Endpoint {
         self.settle();
     }
 
+    /// The driver has no descriptor for a connection to this peer: the groups with the peer fail, and the error names
+    /// this end.
+    pub fn handle_no_descriptors(&mut self, now: Instant, peer: SpId) {
+        self.advance(now);
+        for g in self.groups.values_mut().filter(|g| g.members.index_of(peer).is_some()) {
+            let error = CollectiveError::Refused { rank: g.members.locals[0], why: Refusal::Descriptors };
+            g.break_up(&mut self.node, error, true);
+        }
+        self.lose_peer(peer, Loss::Reported);
+        self.settle();
+    }
+
     /// The driver is `full` of frames to this peer, or has room again. It is given no more of them while it is full, so
     /// that frames to others do not wait for a peer that takes none.
     pub fn handle_full(&mut self, peer: SpId, full: bool) {

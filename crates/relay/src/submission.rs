@@ -53,6 +53,13 @@ impl Submission {
         Submission::within_space(entry, [input, output], table, bases, None)
     }
 
+    /// A collective that moves nothing and that no service process takes, since it is never its turn.
+    pub(super) fn out_of_turn(entry: &Entry) -> Submission {
+        let entry = Entry { instance: u64::MAX, call: Call::new(CallKind::Barrier), ..*entry };
+        let (input, output) = (Arc::default(), Arc::default());
+        Submission { entry, input, output, table: Vec::new(), bases: (0, 0), recorded: None }
+    }
+
     /// A submission whose pieces, address and bytes of each, all lie in the address space, input and output together.
     fn within_space(
         entry: Entry,

@@ -106,6 +106,7 @@ impl From<Broken> for PeerLoss {
             Broken::Closed | Broken::Kernel(Errno::CONNRESET | Errno::PIPE) => PeerLoss::Reset,
             Broken::Kernel(Errno::CONNREFUSED | Errno::HOSTUNREACH | Errno::NETUNREACH) => PeerLoss::Unreachable,
             Broken::Slow | Broken::Kernel(Errno::TIMEDOUT) => PeerLoss::TimedOut,
+            Broken::Kernel(Errno::MFILE | Errno::NFILE) => PeerLoss::Descriptors,
             Broken::Kernel(errno) => PeerLoss::Transport(errno.to_string()),
             Broken::Handshake(error) => PeerLoss::Handshake(error.to_string()),
             Broken::Malformed(error) => PeerLoss::Protocol(error.to_string()),

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 
-use outboard::Status;
+use outboard::{Context, Contribution, Status};
 use outboard_call::{Call, CallKind};
 use outboard_shm::attach::{Channel, ChannelError, Hello, OFFER_BYTES, Received, Reply, Request, Restaged};
 use outboard_shm::control::{LAYOUT_VERSION, RankSide};
@@ -254,6 +254,34 @@ fn a_relay_passes_on_so_much_of_a_rank_at_once() {
     }
     let again = stranger.refused(&create, &[offers.as_fd()]);
     assert_eq!(again, Status::Argument, "there is room again, and the group is as it was");
+}
+
+/// The relay refuses a collective whose table nobody can read: the rank that waits at the service process is sent why.
+#[test]
+fn a_collective_that_a_relay_refuses_fails_at_the_others() {
+    let address = format!("127.0.0.1:{}", outboard_lab::free_port().expect("a port"));
+    let (daemon, relay) = (Daemon::start(&["--dock", &address]), Daemon::start(&["--relay", &address]));
+    let context = Context::attach(Some(&daemon.socket())).expect("it answers");
+    let (stranger, side) = Stranger::attach(&relay);
+    let Reply::Offer(offer) = stranger.ask(&Request::Offer, &[]) else { panic!("no offer") };
+    let all = [&context.offer().expect("an offer")[..], &offer[..]].concat();
+    let offers = seal_bytes("offers", &all).expect("memory");
+    let (group, made) = std::thread::scope(|scope| {
+        let making = scope.spawn(|| context.create_group(&all, 2, 0).expect("it is made"));
+        let Reply::GroupReady(made) = stranger.ask(&Request::CreateGroup { ranks: 2, rank: 1 }, &[offers.as_fd()])
+        else {
+            panic!("no group")
+        };
+        (making.join().expect("no panic"), made)
+    });
+    let (send, mut receive) = ([7u8; 16], [0u8; 32]);
+    // SAFETY: both buffers outlive the wait for the request's end.
+    let mut waits =
+        unsafe { group.iallgather(Contribution::At(send.as_ptr()), receive.as_mut_ptr(), 16) }.expect("posted");
+    let call = Call { table: 0x1000, ..Call::new(CallKind::Alltoallv) };
+    assert_eq!(result(&side, Entry { group: made.group, instance: 1, slot: 3, call }), Status::Memory);
+    let error = waits.wait(Some(LIMIT)).expect("within the limit").expect_err("rank 1 has not called");
+    assert!(error.status() == Status::RankLost && error.to_string().contains("rank 1"), "{error}");
 }
 
 /// Nothing is read of the offers of others for whoever has none of its own.

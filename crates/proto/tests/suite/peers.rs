@@ -186,6 +186,20 @@ fn a_group_beyond_the_limit_of_peers_is_refused() {
     assert!(meets(&mut here, now, 4, &[100, 103]), "peers that are known take no more room");
 }
 
+#[test]
+fn without_a_descriptor_for_a_peer_this_end_is_named_to_all() {
+    let mut here = Endpoint::new(SpId(HERE), Config::default(), 1);
+    let (now, spec) = (Instant(1), support::spec(&[11, HERE, 12]));
+    here.handle_create_group(now, &spec, Rank(1));
+    here.handle_no_descriptors(now, SpId(12));
+    let error = CollectiveError::Refused { rank: Rank(1), why: Refusal::Descriptors };
+    let (sent, events) = drive(&mut here, now);
+    let abort = of(&spec, GroupMessage::Abort { fingerprint: spec.fingerprint(), error: error.clone() });
+    assert!(sent.contains(&(SpId(11), abort)), "{sent:?}");
+    let refused = Event::GroupReady { group: spec.handle, rank: Rank(1), result: Err(GroupError::Failed(error)) };
+    assert!(events.contains(&refused), "{events:?}");
+}
+
 /// Service processes of the past, and those that nobody needs any more, take no room.
 #[test]
 fn members_of_groups_that_were_left_leave_room() {

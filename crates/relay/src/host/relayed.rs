@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use outboard_call::CallKind;
 use outboard_fabric::limited;
 use outboard_shm::attach::{Channel, Reply};
 use outboard_shm::control::ServiceSide;
@@ -207,6 +208,7 @@ impl Relayed {
         let name = started(entry);
         let recorded = name.and_then(|name| books.recordings.get(&name)).map(|kept| Arc::clone(&kept.recorded));
         drop(books);
+        let place_known = place.is_ok();
         match place.and_then(|place| Submission::of(entry, place, recorded, &session.memory)) {
             Ok(submission) => {
                 let (input, output) = (submission.input.total(), submission.output.total());
@@ -225,8 +227,24 @@ impl Relayed {
                 self.outgoing.push_back(outgoing);
                 self.send_outgoing();
             }
+            Err(refusal) if place_known && !matches!(entry.call.kind, CallKind::Tagged(_)) => {
+                self.refuse_collective(entry, &refusal);
+            }
             Err(refusal) => session.fail(slot, refusal.status(), refusal.to_string()),
         }
+    }
+
+    /// The service process refuses a call in the place of this one, so that the other ranks do not wait for this rank.
+    fn refuse_collective(&mut self, entry: &Entry, refusal: &Refusal) {
+        let submission = Submission::out_of_turn(entry);
+        let outgoing = Outgoing { entry: submission.entry, input: 0, output: 0, table: Vec::new() };
+        let call = InFlight::new(entry, None, submission, self.flights.one_more());
+        let mut books = self.session.books();
+        books.failures.insert(entry.slot, (refusal.status(), refusal.to_string()));
+        books.in_flight.insert(entry.slot, call);
+        drop(books);
+        self.outgoing.push_back(outgoing);
+        self.send_outgoing();
     }
 
     /// Sends the starts of recordings whose last start has ended.

@@ -1,6 +1,6 @@
 //! What comes over the unicast fabric: frames go to the machine, payloads to where it says that they belong.
 
-use outboard_fabric::{FabricEvent, PeerId, Receiver};
+use outboard_fabric::{FabricEvent, PeerId, PeerLoss, Receiver};
 use outboard_proto::SpId;
 use outboard_shm::memory::Residents;
 use serde_json::json;
@@ -14,8 +14,8 @@ pub(super) struct Arrivals<'a> {
     pub(super) engine: &'a mut Engine,
     pub(super) statistics: &'a mut Statistics,
     pub(super) trace: &'a mut Option<Trace>,
-    /// Service processes that were lost.
-    pub(super) lost: Vec<SpId>,
+    /// Service processes that were lost, and why.
+    pub(super) lost: Vec<(SpId, PeerLoss)>,
 }
 
 impl Arrivals<'_> {
@@ -38,7 +38,7 @@ impl Receiver for Arrivals<'_> {
             }
             FabricEvent::PeerLost { peer, why } => {
                 tracing::info!(%peer, %why, "a service process is lost");
-                self.lost.push(SpId(peer.0));
+                self.lost.push((SpId(peer.0), why));
             }
             // What waits is tried again each turn.
             FabricEvent::Room => {}

@@ -6,6 +6,7 @@
 
 use std::time::{Duration, Instant as WallInstant};
 
+use outboard_fabric::PeerLoss;
 use outboard_plan::Rank;
 use outboard_proto::{
     CallId, CollectiveError, Config, Endpoint, Event, GroupHandle, GroupSpec, InFlight, InstanceId, Instant, MemRef,
@@ -195,6 +196,14 @@ impl Engine {
 
     pub(crate) fn peer_lost(&mut self, peer: SpId) {
         self.tell(|machine, now| machine.handle_peer_lost(now, peer));
+    }
+
+    /// The fabric has lost a peer. Without a descriptor for a connection this service process is to blame.
+    pub(crate) fn lose(&mut self, peer: SpId, why: &PeerLoss) {
+        match why {
+            PeerLoss::Descriptors => self.tell(|machine, now| machine.handle_no_descriptors(now, peer)),
+            _ => self.peer_lost(peer),
+        }
     }
 
     /// The outbox is full of frames to this peer, or has room again.

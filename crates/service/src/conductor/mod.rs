@@ -34,9 +34,9 @@ pub(crate) mod processor;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use outboard_fabric::Armed;
 use outboard_fabric::limited;
 use outboard_fabric::multicast::Datagram;
+use outboard_fabric::{Armed, ConnectError};
 use outboard_proto::wire::PayloadHash;
 use outboard_proto::{Event, ReceivedDatagram};
 use outboard_shm::attach::{Channel, Foreign, Reply};
@@ -267,9 +267,9 @@ impl Conductor {
         let Conductor { engine, outbox, statistics, trace, .. } = self;
         let mut arrivals = Arrivals { engine, statistics, trace, lost: Vec::new() };
         let done = outbox.fabric().progress_into(&mut arrivals);
-        for peer in arrivals.lost {
+        for (peer, why) in arrivals.lost {
             outbox.forget(engine, peer);
-            engine.peer_lost(peer);
+            engine.lose(peer, &why);
         }
         done > 0
     }
@@ -338,7 +338,10 @@ impl Conductor {
                 Event::Connect { peer, address } => {
                     if let Err(error) = self.outbox.connect(peer, &address) {
                         limited!(warn, %peer, %error, "a service process cannot be reached");
-                        self.engine.peer_lost(peer);
+                        match &error {
+                            ConnectError::Transport { why, .. } => self.engine.lose(peer, why),
+                            _ => self.engine.peer_lost(peer),
+                        }
                     }
                 }
                 Event::Disconnect { peer } => self.outbox.disconnect(&mut self.engine, peer),
