@@ -317,8 +317,8 @@ fn garbage_at_the_dock_is_refused() {
     };
     assert!(said(&open(77)).contains("version 77"));
     assert!(said(&[0xff; 64]).contains("bad value in field length"));
-    // Process 7 of host `h`, bound nowhere, of job 0.
-    let greeting = [&[24, 0, 0, 0, 13][..], &[7, 0, 0, 0], &[0; 8], &[0xff; 8], &[1, 0, b'h']].concat();
+    // Process 7 of host `h`, bound nowhere.
+    let greeting = [&[16, 0, 0, 0, 13][..], &[7, 0, 0, 0], &[0xff; 8], &[1, 0, b'h']].concat();
     assert!(said(&greeting).contains("control connection opens it"));
     let (relay, at, key) = served(&address);
     // Attached, and then a call of a group that it has not.
