@@ -35,7 +35,9 @@ impl Greetings {
 
     /// A connection whose time is over.
     pub fn pop_due(&mut self, now: Instant) -> Option<ConnectionId> {
-        self.waiting.pop_front_if(|(_, until)| *until <= now).map(|(id, _)| id)
+        let (id, until) = *self.waiting.front()?;
+        (until <= now).then(|| self.waiting.pop_front())?;
+        Some(id)
     }
 
     /// When the next connection's time is over.
