@@ -9,7 +9,8 @@
 //!
 //! Invariants: an error is right only if a fault has touched the job, and what it names; every act of a rank ends
 //! within [`job::BOUND`] of the last fault that touches its job; a host has one fault at a time, and few hosts have
-//! one. At the end all is mended, and nothing may be left: no process, file, socket or address.
+//! one. Each user has a daemon on each host: a fault of a daemon touches jobs of the daemon's user alone. At the end
+//! all is mended, and nothing may be left of any user: no process, file, socket or address.
 
 mod hits;
 mod job;
@@ -33,7 +34,7 @@ use rustix::process::{Signal, geteuid};
 use crate::error::CliError;
 use crate::launch::DaemonArgs;
 use crate::trial::rank::now_ns;
-use crate::trial::{Trial, signal};
+use crate::trial::{Trial, User, signal};
 use crate::work;
 use hits::{Hit, Hits, Kind, Place};
 
@@ -58,7 +59,7 @@ pub(crate) struct ChaosArgs {
     /// Jobs at once
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=32))]
     jobs: u16,
-    /// Users whose jobs and daemons there are, beside this one; only root may start others' programs
+    /// Users beside this one, each with a daemon on every host; only root may start others' programs
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(0..=100))]
     users: u32,
     /// What jobs and faults are drawn by
@@ -85,13 +86,20 @@ struct Tally {
     breaches: Vec<String>,
 }
 
+/// A rank of a job that runs.
+struct Living {
+    handle: Arc<OwnedFd>,
+    host: u16,
+    user: User,
+}
+
 /// What jobs and faults share.
 struct Chaos<'a> {
     trial: &'a Trial,
     args: &'a ChaosArgs,
     hits: Mutex<Hits>,
     /// The living ranks of the jobs that run.
-    ranks: Mutex<BTreeMap<(u64, usize), Arc<OwnedFd>>>,
+    ranks: Mutex<BTreeMap<(u64, usize), Living>>,
     tally: Mutex<Tally>,
     until: Instant,
     /// Faults cannot be injected or mended any more.
@@ -130,17 +138,19 @@ pub(crate) fn chaos(args: &ChaosArgs) -> Result<ExitCode, CliError> {
     });
     injected?;
     for host in 1..=trial.hosts() {
-        chaos.note_turns(host);
+        trial.users().iter().for_each(|user| chaos.note_turns(host, *user));
     }
     let tally = chaos.tally.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let users = trial.users().len();
     let mut leftovers = trial.quiet(QUIET)?;
     leftovers.extend(trial.end());
-    print(args, &tally, &leftovers);
+    print(args, users, &tally, &leftovers);
     Ok(if tally.breaches.is_empty() && leftovers.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn print(args: &ChaosArgs, tally: &Tally, leftovers: &[String]) {
-    println!("seed {}: {} jobs on {} hosts, {} calls ended well", args.seed, tally.jobs, args.hosts, tally.calls);
+fn print(args: &ChaosArgs, users: usize, tally: &Tally, leftovers: &[String]) {
+    let ChaosArgs { seed, hosts, .. } = args;
+    println!("seed {seed}: {} jobs of {users} users on {hosts} hosts, {} calls ended well", tally.jobs, tally.calls);
     println!("\n{:<20} {:>8}", "fault", "injected");
     for kind in Kind::ALL {
         println!("{:<20} {:>8}", kind.name(), tally.faults.get(&kind).copied().unwrap_or(0));
@@ -206,28 +216,7 @@ impl Chaos<'_> {
     /// Does one thing wrong, where there is something to do it to; what is to be mended.
     fn strike(&self, rng: &mut ChaCha8Rng, broken: &[Broken]) -> Result<Option<Broken>, CliError> {
         let kind = *Kind::ALL.choose(rng).expect("there are some");
-        let place = if kind.is_of_ranks() {
-            let ranks: Vec<(u64, usize)> = lock(&self.ranks).keys().copied().collect();
-            let Some((job, rank)) = ranks.choose(rng).copied() else { return Ok(None) };
-            Place::Rank { job, rank }
-        } else {
-            let taken: BTreeSet<u16> = broken.iter().flat_map(|one| one.place.hosts()).collect();
-            let free: Vec<u16> = (1..=self.trial.hosts()).filter(|host| !taken.contains(host)).collect();
-            let room = usize::from(self.trial.hosts()).div_ceil(HOSTS_PER_FAULT);
-            let wanted = if kind == Kind::OneWayCut { 2 } else { 1 };
-            if taken.len() + wanted > room.max(wanted) {
-                return Ok(None);
-            }
-            let Some(host) = free.choose(rng).copied() else { return Ok(None) };
-            match kind {
-                Kind::OneWayCut => {
-                    let others: Vec<u16> = free.into_iter().filter(|other| *other != host).collect();
-                    let Some(to) = others.choose(rng).copied() else { return Ok(None) };
-                    Place::Way { from: host, to }
-                }
-                _ => Place::Host(host),
-            }
-        };
+        let Some(place) = self.place(kind, rng, broken) else { return Ok(None) };
         // Shorter and longer than any silence that counts as death.
         let most = *[300, 3_000, 10_000].choose(rng).expect("there are some");
         let lasting = Duration::from_millis(rng.random_range(50..most));
@@ -242,19 +231,46 @@ impl Chaos<'_> {
         Ok(Some(broken))
     }
 
+    /// Where this can happen now.
+    fn place(&self, kind: Kind, rng: &mut ChaCha8Rng, broken: &[Broken]) -> Option<Place> {
+        if kind.is_of_ranks() {
+            let ranks: Vec<(u64, usize)> = lock(&self.ranks).keys().copied().collect();
+            return ranks.choose(rng).map(|(job, rank)| Place::Rank { job: *job, rank: *rank });
+        }
+        let taken: BTreeSet<u16> = broken.iter().flat_map(|one| one.place.hosts()).collect();
+        let room = usize::from(self.trial.hosts()).div_ceil(HOSTS_PER_FAULT);
+        let wanted = if kind == Kind::OneWayCut { 2 } else { 1 };
+        if taken.len() + wanted > room.max(wanted) {
+            return None;
+        }
+        if kind.is_of_daemons() {
+            // One that serves a rank.
+            let serving = lock(&self.ranks).values().map(|rank| (rank.host, rank.user)).collect::<Vec<_>>();
+            let free: Vec<_> = serving.into_iter().filter(|(host, _)| !taken.contains(host)).collect();
+            return free.choose(rng).map(|(host, user)| Place::Daemon { host: *host, user: *user });
+        }
+        let free: Vec<u16> = (1..=self.trial.hosts()).filter(|host| !taken.contains(host)).collect();
+        let host = *free.choose(rng)?;
+        if kind != Kind::OneWayCut {
+            return Some(Place::Host(host));
+        }
+        let others: Vec<u16> = free.into_iter().filter(|other| *other != host).collect();
+        others.choose(rng).map(|to| Place::Way { from: host, to: *to })
+    }
+
     fn act(&self, kind: Kind, place: Place) -> Result<(), CliError> {
         match (kind, place) {
             (Kind::KilledRank, Place::Rank { job, rank }) => self.signal_rank((job, rank), Signal::KILL),
             (Kind::StoppedRank, Place::Rank { job, rank }) => self.signal_rank((job, rank), Signal::STOP),
-            (Kind::KilledDaemon, Place::Host(host)) => {
-                self.note_turns(host);
-                self.trial.kill_daemon(host)?;
+            (Kind::KilledDaemon, Place::Daemon { host, user }) => {
+                self.note_turns(host, user);
+                self.trial.kill_daemon(host, user)?;
             }
-            (Kind::StoppedDaemon, Place::Host(host)) => self.trial.halt_daemon(host, true),
+            (Kind::StoppedDaemon, Place::Daemon { host, user }) => self.trial.halt_daemon(host, user, true),
             (Kind::CutLink, Place::Host(host)) => self.trial.cut(host)?,
             (Kind::OneWayCut, Place::Way { from, to }) => self.trial.cut_one_way(from, to)?,
             (Kind::FullDisk, Place::Host(host)) => self.trial.fill_disk(host, true)?,
-            (Kind::FewDescriptors, Place::Host(host)) => self.trial.take_descriptors(host, true)?,
+            (Kind::FewDescriptors, Place::Daemon { host, user }) => self.trial.take_descriptors(host, user, true)?,
             _ => unreachable!("{kind:?} happens elsewhere than at {place:?}"),
         }
         Ok(())
@@ -263,12 +279,12 @@ impl Chaos<'_> {
     fn mend(&self, broken: &Broken) -> Result<(), CliError> {
         match (broken.kind, broken.place) {
             (Kind::StoppedRank, Place::Rank { job, rank }) => self.signal_rank((job, rank), Signal::CONT),
-            (Kind::KilledDaemon, Place::Host(host)) => self.trial.restart_daemon(host)?,
-            (Kind::StoppedDaemon, Place::Host(host)) => self.trial.halt_daemon(host, false),
+            (Kind::KilledDaemon, Place::Daemon { host, user }) => self.trial.restart_daemon(host, user)?,
+            (Kind::StoppedDaemon, Place::Daemon { host, user }) => self.trial.halt_daemon(host, user, false),
             (Kind::CutLink, Place::Host(host)) => self.trial.mend(host)?,
             (Kind::OneWayCut, Place::Way { to, .. }) => self.trial.mend_one_way(to)?,
             (Kind::FullDisk, Place::Host(host)) => self.trial.fill_disk(host, false)?,
-            (Kind::FewDescriptors, Place::Host(host)) => self.trial.take_descriptors(host, false)?,
+            (Kind::FewDescriptors, Place::Daemon { host, user }) => self.trial.take_descriptors(host, user, false)?,
             (kind, place) => unreachable!("{kind:?} at {place:?} needs no mending"),
         }
         lock(&self.hits).end(broken.hit, now_ns());
@@ -276,9 +292,9 @@ impl Chaos<'_> {
     }
 
     /// Keeps the longest turn of a service process so far, which it takes along with its end.
-    fn note_turns(&self, host: u16) {
+    fn note_turns(&self, host: u16, user: User) {
         // One that has no descriptor for an answer is asked again at the end.
-        if let Ok(report) = self.trial.statistics(host) {
+        if let Ok(report) = self.trial.statistics(host, user) {
             let TurnLengths { longest, busiest, .. } = report.turns;
             let tally = &mut *lock(&self.tally);
             (tally.longest, tally.busiest) = (tally.longest.longer(longest), tally.busiest.busier(busiest));
@@ -287,6 +303,6 @@ impl Chaos<'_> {
 
     fn signal_rank(&self, rank: (u64, usize), what: Signal) {
         // One whose job is over by now needs no signal.
-        lock(&self.ranks).get(&rank).into_iter().for_each(|pidfd| signal(pidfd, what));
+        lock(&self.ranks).get(&rank).into_iter().for_each(|rank| signal(&rank.handle, what));
     }
 }

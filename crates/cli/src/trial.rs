@@ -13,6 +13,7 @@ mod faults;
 mod leftovers;
 pub(crate) mod rank;
 
+use std::collections::BTreeMap;
 use std::fs::Permissions;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -44,13 +45,15 @@ const END_LIMIT: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
 const FOR_ALL: u32 = 0o755;
 const CONNECTED_BY_ALL: u32 = 0o666;
 
+/// A user by number; none is our own.
+pub(crate) type User = Option<u32>;
+
 /// See the module. Fields end in their order: daemons before their hosts, these before their files.
 #[derive(Debug)]
 pub(crate) struct Trial {
-    /// Host by host, of each user one.
-    daemons: Mutex<Vec<Vec<Daemon>>>,
-    /// None is our own.
-    users: Vec<Option<u32>>,
+    /// By host and user.
+    daemons: Mutex<BTreeMap<(u16, User), Daemon>>,
+    users: Vec<User>,
     lab: Lab,
     directory: TempDir,
     args: DaemonArgs,
@@ -63,7 +66,7 @@ pub(crate) struct Trial {
 #[derive(Debug)]
 struct Daemon {
     process: Process,
-    user: Option<u32>,
+    user: User,
     stats: PathBuf,
     /// On this machine.
     id: Pid,
@@ -119,8 +122,7 @@ impl Trial {
         }
         trial.before = trial.lab.host_pids().iter().map(|first| Inventory::of(*first)).collect();
         for host in 1..=trial.hosts() {
-            let daemons = trial.start_daemons(host)?;
-            trial.daemons().push(daemons);
+            trial.users.iter().try_for_each(|user| trial.restart_daemon(host, *user))?;
         }
         Ok(trial)
     }
@@ -130,21 +132,22 @@ impl Trial {
         self.lab.spec().hosts()
     }
 
-    fn daemons(&self) -> MutexGuard<'_, Vec<Vec<Daemon>>> {
+    /// Whose daemons each host has.
+    pub(crate) fn users(&self) -> &[User] {
+        &self.users
+    }
+
+    fn daemons(&self) -> MutexGuard<'_, BTreeMap<(u16, User), Daemon>> {
         self.daemons.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Where the daemons of a user have files outside of their hosts.
-    fn files_of(&self, user: Option<u32>) -> PathBuf {
+    fn files_of(&self, user: User) -> PathBuf {
         let own = self.directory.path();
         user.map_or_else(|| own.to_owned(), |user| own.join(format!("user-{user}")))
     }
 
-    fn start_daemons(&self, host: u16) -> Result<Vec<Daemon>, CliError> {
-        self.users.iter().map(|user| self.start_daemon(host, *user)).collect()
-    }
-
-    fn start_daemon(&self, host: u16, user: Option<u32>) -> Result<Daemon, CliError> {
+    fn start_daemon(&self, host: u16, user: User) -> Result<Daemon, CliError> {
         let (process, stats) = launch::start_daemon(&self.lab, host, user, &self.files_of(user), &self.args)?;
         let failed = || CliError::system(format!("find the process of {}", process.name()));
         let (id, pidfd) = UnixStream::connect(&stats).and_then(|line| behind(&line)).map_err(failed())?;
@@ -157,35 +160,24 @@ impl Trial {
         places::run_tool(command.args(arguments), &format!("{tool} {} on h{host} failed", arguments.join(" ")))
     }
 
-    /// What the daemon of our own user on a host says of itself.
-    pub(crate) fn statistics(&self, host: u16) -> Result<Report, CliError> {
-        self.reports(host).map(|mut reports| reports.swap_remove(0))
-    }
-
-    /// What the daemons of all users on a host say of themselves.
-    fn reports(&self, host: u16) -> Result<Vec<Report>, CliError> {
-        let stats: Vec<_> = self.daemons()[usize::from(host) - 1].iter().map(|daemon| daemon.stats.clone()).collect();
-        let ask = |stats: &PathBuf| reports::ask(stats).map_err(CliError::system(format!("ask a daemon of h{host}")));
-        stats.iter().map(ask).collect()
+    /// What the daemon of a user on a host says of itself.
+    pub(crate) fn statistics(&self, host: u16, user: User) -> Result<Report, CliError> {
+        let stats = self.daemons()[&(host, user)].stats.clone();
+        reports::ask(&stats).map_err(CliError::system(format!("ask the daemon at {}", stats.display())))
     }
 
     /// Starts a rank on each of these hosts, of this user where that is not our own.
     pub(crate) fn start_ranks(
         &self,
         hosts: &[u16],
-        user: Option<u32>,
+        user: User,
         environment: &[(String, String)],
     ) -> Result<Vec<TrialRank>, CliError> {
         let started: Vec<_> = hosts.iter().map(|host| self.start_rank(*host, user, environment)).collect();
         started.into_iter().map(|started| started.and_then(StartedRank::await_line)).collect()
     }
 
-    fn start_rank(
-        &self,
-        host: u16,
-        user: Option<u32>,
-        environment: &[(String, String)],
-    ) -> Result<StartedRank, CliError> {
+    fn start_rank(&self, host: u16, user: User, environment: &[(String, String)]) -> Result<StartedRank, CliError> {
         let number = self.ranks.fetch_add(1, Ordering::Relaxed);
         let path = self.directory.path().join(format!("line-{number}"));
         let listener = UnixListener::bind(&path).map_err(CliError::system(format!("listen at {}", path.display())))?;

@@ -255,7 +255,8 @@ impl Scene<'_> {
     ) -> Result<(), CliError> {
         let deadline = Instant::now() + LIMIT;
         loop {
-            let reports: Result<Vec<_>, _> = (1..=self.trial.hosts()).map(|host| self.trial.statistics(host)).collect();
+            let reports: Result<Vec<_>, _> =
+                (1..=self.trial.hosts()).map(|host| self.trial.statistics(host, None)).collect();
             let found: u32 = reports?.iter().map(count).sum();
             match found >= wanted {
                 true => return Ok(()),
@@ -281,11 +282,11 @@ impl Scene<'_> {
         self.await_statistics(|report| report.present.calls, victim as u32)?;
         let since = now_ns();
         match self.fault {
-            Fault::KilledDaemon => trial.kill_daemon(last)?,
+            Fault::KilledDaemon => trial.kill_daemon(last, None)?,
             Fault::KilledHost => trial.crash(last)?,
             Fault::CutLink => trial.cut(last)?,
             Fault::OneWayCut => trial.cut_one_way(1, last)?,
-            Fault::StoppedDaemon => trial.halt_daemon(last, true),
+            Fault::StoppedDaemon => trial.halt_daemon(last, None, true),
             Fault::KilledRank => self.ranks[victim].kill(),
             Fault::DeadBefore | Fault::DeadDuring | Fault::DeadAfter | Fault::RefusedMember => {
                 unreachable!("they come before the group, or before the call")
@@ -306,7 +307,7 @@ impl Scene<'_> {
             // Nobody else is there to tell its ranks.
             Fault::StoppedDaemon => {
                 std::thread::sleep(REST);
-                self.trial.halt_daemon(last, false);
+                self.trial.halt_daemon(last, None, false);
                 self.side(&there, now_ns(), &mut run)?;
             }
             Fault::KilledDaemon | Fault::CutLink => self.side(&there, since, &mut run)?,
@@ -329,7 +330,7 @@ impl Scene<'_> {
 
     fn mend(&mut self, host: u16) -> Result<(), CliError> {
         match self.fault {
-            Fault::KilledDaemon => self.trial.restart_daemon(host),
+            Fault::KilledDaemon => self.trial.restart_daemon(host, None),
             Fault::CutLink => self.trial.mend(host),
             Fault::OneWayCut => self.trial.mend_one_way(host),
             _ => Ok(()),

@@ -1,5 +1,7 @@
 //! The faults of a run: what happened where and when, and which of them excuse what a rank was told.
 
+use crate::trial::User;
+
 /// What goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
@@ -21,12 +23,26 @@ pub(super) enum Place {
         job: u64,
         rank: usize,
     },
+    /// The daemon of one user on a host.
+    Daemon {
+        host: u16,
+        user: User,
+    },
     Host(u16),
     /// From one host to another.
     Way {
         from: u16,
         to: u16,
     },
+}
+
+/// The ranks of a job: whose they are, and where.
+#[derive(Debug, Clone)]
+pub(super) struct Crew {
+    pub(super) job: u64,
+    pub(super) user: User,
+    /// Rank by rank.
+    pub(super) hosts: Vec<u16>,
 }
 
 /// One fault.
@@ -77,6 +93,10 @@ impl Kind {
         matches!(self, Kind::KilledRank | Kind::StoppedRank)
     }
 
+    pub(super) fn is_of_daemons(self) -> bool {
+        matches!(self, Kind::KilledDaemon | Kind::StoppedDaemon | Kind::FewDescriptors)
+    }
+
     /// Whether service processes stop hearing of each other, and each may find that the other is gone.
     pub(super) fn is_silence(self) -> bool {
         matches!(self, Kind::StoppedDaemon | Kind::CutLink | Kind::OneWayCut)
@@ -92,7 +112,7 @@ impl Place {
     pub(super) fn hosts(self) -> impl Iterator<Item = u16> {
         let hosts = match self {
             Place::Rank { .. } => [None, None],
-            Place::Host(host) => [Some(host), None],
+            Place::Daemon { host, .. } | Place::Host(host) => [Some(host), None],
             Place::Way { from, to } => [Some(from), Some(to)],
         };
         hosts.into_iter().flatten()
@@ -100,9 +120,13 @@ impl Place {
 }
 
 impl Hit {
-    /// Whether it is about this rank, which is on this host.
-    pub(super) fn touches(&self, job: u64, rank: usize, host: u16) -> bool {
-        self.place == Place::Rank { job, rank } || self.place.hosts().any(|one| one == host)
+    /// Whether it is about this rank of a job. What happens to a daemon is about ranks of the daemon's user alone.
+    pub(super) fn touches(&self, crew: &Crew, rank: usize) -> bool {
+        match self.place {
+            Place::Rank { job, rank: one } => (job, one) == (crew.job, rank),
+            Place::Daemon { host, user } => (host, user) == (crew.hosts[rank], crew.user),
+            Place::Host(_) | Place::Way { .. } => self.place.hosts().any(|one| one == crew.hosts[rank]),
+        }
     }
 }
 
@@ -118,10 +142,10 @@ impl Hits {
         self.0[number].to = Some(at);
     }
 
-    /// Those that may have had an effect on a job, whose ranks are on these hosts, from one time to another.
-    pub(super) fn excusing(&self, job: u64, hosts: &[u16], since: u64, until: u64) -> Vec<Hit> {
+    /// Those that may have had an effect on a job from one time to another.
+    pub(super) fn excusing(&self, crew: &Crew, since: u64, until: u64) -> Vec<Hit> {
         let then = |hit: &&Hit| hit.from <= until && hit.to.is_none_or(|to| to + SETTLING_NS >= since);
-        let touches = |hit: &&Hit| (0..hosts.len()).any(|rank| hit.touches(job, rank, hosts[rank]));
+        let touches = |hit: &&Hit| (0..crew.hosts.len()).any(|rank| hit.touches(crew, rank));
         self.0.iter().filter(|hit| hit.kind.excuses()).filter(then).filter(touches).copied().collect()
     }
 }
@@ -130,6 +154,10 @@ impl Hits {
 mod tests {
     use super::*;
 
+    fn crew(job: u64, hosts: &[u16]) -> Crew {
+        Crew { job, user: Some(1), hosts: hosts.to_vec() }
+    }
+
     #[test]
     fn a_fault_excuses_those_whom_it_touches_while_it_lasts_and_a_moment_longer() {
         let mut hits = Hits::default();
@@ -137,7 +165,7 @@ mod tests {
         let killed = Place::Rank { job: 7, rank: 1 };
         hits.begin(Hit { kind: Kind::KilledRank, place: killed, from: 20, to: Some(20) });
         hits.begin(Hit { kind: Kind::FullDisk, place: Place::Host(3), from: 0, to: None });
-        let found = |hits: &Hits, job, hosts: &[u16], since| hits.excusing(job, hosts, since, since + 5).len();
+        let found = |hits: &Hits, job, hosts: &[u16], since| hits.excusing(&crew(job, hosts), since, since + 5).len();
         assert_eq!(found(&hits, 1, &[1, 2], 0), 0);
         assert_eq!(found(&hits, 1, &[1, 2], 10), 1);
         assert_eq!(found(&hits, 7, &[1, 3], 16), 1);
@@ -145,5 +173,20 @@ mod tests {
         hits.end(cut, 100);
         assert_eq!(found(&hits, 1, &[2], 100 + SETTLING_NS), 1);
         assert_eq!(found(&hits, 1, &[2], 101 + SETTLING_NS), 0);
+    }
+
+    #[test]
+    fn what_happens_to_the_daemon_of_one_user_excuses_no_job_of_another() {
+        let mut hits = Hits::default();
+        hits.begin(Hit {
+            kind: Kind::KilledDaemon,
+            place: Place::Daemon { host: 2, user: Some(1) },
+            from: 0,
+            to: None,
+        });
+        let found = |crew: &Crew| hits.excusing(crew, 0, 5).len();
+        assert_eq!(found(&crew(1, &[1, 2])), 1);
+        assert_eq!(found(&crew(1, &[1, 3])), 0);
+        assert_eq!(found(&Crew { user: None, ..crew(1, &[1, 2]) }), 0);
     }
 }

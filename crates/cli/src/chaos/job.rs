@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use rand::Rng;
+use rand::seq::IndexedRandom;
 use rand_chacha::ChaCha8Rng;
-use rustix::process::geteuid;
 
-use super::hits::{Hit, Kind};
-use super::{Chaos, FIRST_USER, lock};
+use super::hits::{Crew, Hit, Kind};
+use super::{Chaos, Living, lock};
 use crate::error::CliError;
 use crate::trial::rank::{Act, Answer, Verdict, WRONG, now_ns};
 use crate::trial::{Silence, TrialRank};
@@ -24,8 +24,7 @@ const TRACES: &str = "/run/tmp";
 /// A job that runs.
 struct Job<'a, 'c> {
     chaos: &'c Chaos<'a>,
-    number: u64,
-    hosts: Vec<u16>,
+    crew: Crew,
     ranks: Vec<TrialRank>,
     /// Whether the rank has been found dead.
     dead: Vec<bool>,
@@ -35,8 +34,7 @@ struct Job<'a, 'c> {
 /// Plays a job to its end.
 pub(super) fn play(chaos: &Chaos<'_>, number: u64, rng: &mut ChaCha8Rng) -> Result<(), CliError> {
     let hosts: Vec<u16> = (0..rng.random_range(2..=6)).map(|_| rng.random_range(1..=chaos.trial.hosts())).collect();
-    let others = if geteuid().is_root() { chaos.args.users } else { 0 };
-    let user = Some(rng.random_range(0..=others)).filter(|user| *user > 0).map(|user| FIRST_USER + user);
+    let user = *chaos.trial.users().choose(rng).expect("our own at least");
     let mut environment = vec![("OUTBOARD_JOB".to_owned(), (number + 1).to_string())];
     let traced = number.is_multiple_of(TRACED);
     environment.extend(traced.then(|| ("OUTBOARD_TRACE".to_owned(), TRACES.to_owned())));
@@ -44,16 +42,17 @@ pub(super) fn play(chaos: &Chaos<'_>, number: u64, rng: &mut ChaCha8Rng) -> Resu
     let since = now_ns();
     let ranks = chaos.trial.start_ranks(&hosts, user, &environment)?;
     for (rank, one) in ranks.iter().enumerate() {
-        lock(&chaos.ranks).insert((number, rank), one.handle());
+        let living = Living { handle: one.handle(), host: one.host, user };
+        lock(&chaos.ranks).insert((number, rank), living);
     }
     let dead = vec![false; ranks.len()];
-    let mut job = Job { chaos, number, hosts, ranks, dead, since };
+    let mut job = Job { chaos, crew: Crew { job: number, user, hosts }, ranks, dead, since };
     if job.all(|_| Act::Attach).is_some() {
         job.groups(rounds);
     }
     job.end();
     if traced {
-        job.hosts.iter().for_each(|host| chaos.trial.remove_files(*host, TRACES, "rank-"));
+        job.crew.hosts.iter().for_each(|host| chaos.trial.remove_files(*host, TRACES, "rank-"));
     }
     Ok(())
 }
@@ -64,7 +63,7 @@ impl Job<'_, '_> {
         for round in 0..rounds {
             if round % 4 == 0 {
                 let offers = self.all(|_| Act::Offer)?.concat();
-                let ranks = self.hosts.len() as u32;
+                let ranks = self.crew.hosts.len() as u32;
                 self.all(|rank| Act::Make { offers: offers.clone(), ranks, rank: rank as u32 })?;
             }
             self.all(|_| Act::Calls { first: round * 10, count: 10 })?;
@@ -124,16 +123,15 @@ impl Job<'_, '_> {
 
     /// The faults that may have had an effect until then.
     fn hits(&self, until: u64) -> Vec<Hit> {
-        lock(&self.chaos.hits).excusing(self.number, &self.hosts, self.since, until)
+        lock(&self.chaos.hits).excusing(&self.crew, self.since, until)
     }
 
     fn touches(&self, hit: &Hit, rank: usize) -> bool {
-        hit.touches(self.number, rank, self.hosts[rank])
+        hit.touches(&self.crew, rank)
     }
 
     fn breach(&self, what: &str) {
-        let text = format!("job {} on hosts {:?}: {what}", self.number, self.hosts);
-        lock(&self.chaos.tally).breaches.push(text);
+        lock(&self.chaos.tally).breaches.push(format!("{:?}: {what}", self.crew));
     }
 
     /// Judges what ranks were told of one act.
@@ -170,8 +168,8 @@ impl Job<'_, '_> {
         // What is told without a name is about the service process of the rank itself.
         let named = named_rank(&verdict.text).unwrap_or(rank);
         // Who has not heard of a group is named by the lowest rank that its service process has there.
-        let beside = |rank: &usize| self.hosts.get(named).is_some_and(|host| self.hosts[*rank] == *host);
-        let suspects = || (0..self.hosts.len()).filter(beside);
+        let beside = |rank: &usize| self.crew.hosts.get(named).is_some_and(|host| self.crew.hosts[*rank] == *host);
+        let suspects = || (0..self.crew.hosts.len()).filter(beside);
         // Who is cut off hears nothing of all others, and may be the first to say so. Who has no descriptor to connect
         // with names whom it cannot reach.
         let parts = |hit: &Hit| hit.kind.is_silence() || hit.kind == Kind::FewDescriptors;
@@ -187,7 +185,7 @@ impl Job<'_, '_> {
             self.ranks.iter_mut().for_each(|rank| rank.tell(&act));
             (0..self.ranks.len()).for_each(|rank| drop(self.hear(rank, told, "the end")));
         }
-        lock(&self.chaos.ranks).retain(|(job, _), _| *job != self.number);
+        lock(&self.chaos.ranks).retain(|(job, _), _| *job != self.crew.job);
         for (rank, one) in std::mem::take(&mut self.ranks).into_iter().enumerate() {
             if self.dead[rank] {
                 continue;

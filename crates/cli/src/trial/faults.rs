@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use outboard_lab::Node;
 use outboard_service::statistics::Present;
 use rustix::process::{Resource, Signal, getrlimit};
 
-use super::{Daemon, Trial, signal};
+use super::{Daemon, Trial, User, signal};
 use crate::error::CliError;
 use crate::{launch, places};
 
@@ -19,25 +20,29 @@ const TRIES: usize = 10;
 const RUN: &str = "/run";
 
 impl Trial {
-    /// As `kill -9` of all daemons of a host.
-    pub(crate) fn kill_daemon(&self, host: u16) -> Result<(), CliError> {
-        self.daemons()[usize::from(host) - 1].iter_mut().try_for_each(|daemon| {
+    /// As `kill -9` of the daemon of a user on a host.
+    pub(crate) fn kill_daemon(&self, host: u16, user: User) -> Result<(), CliError> {
+        self.at_daemon(host, user, |daemon| {
             signal(&daemon.pidfd, Signal::KILL);
             daemon.process.wait().map(drop).map_err(CliError::system(format!("wait for {}", daemon.process.name())))
         })
     }
 
-    /// Starts daemons in the place of those that have ended.
-    pub(crate) fn restart_daemon(&self, host: u16) -> Result<(), CliError> {
-        let daemons = self.start_daemons(host)?;
-        self.daemons()[usize::from(host) - 1] = daemons;
+    /// Starts a daemon, in the place of the one that has ended if there was one.
+    pub(crate) fn restart_daemon(&self, host: u16, user: User) -> Result<(), CliError> {
+        let daemon = self.start_daemon(host, user)?;
+        self.daemons().insert((host, user), daemon);
         Ok(())
     }
 
-    /// Stops the daemons of a host, or lets them go on.
-    pub(crate) fn halt_daemon(&self, host: u16, halted: bool) {
+    /// Stops a daemon, or lets it go on.
+    pub(crate) fn halt_daemon(&self, host: u16, user: User, halted: bool) {
         let wanted = if halted { Signal::STOP } else { Signal::CONT };
-        self.daemons()[usize::from(host) - 1].iter().for_each(|daemon| signal(&daemon.pidfd, wanted));
+        self.at_daemon(host, user, |daemon| signal(&daemon.pidfd, wanted));
+    }
+
+    fn at_daemon<T>(&self, host: u16, user: User, act: impl FnOnce(&mut Daemon) -> T) -> T {
+        act(self.daemons().get_mut(&(host, user)).expect("each host has one of each user"))
     }
 
     /// Pulls the cable of a host.
@@ -94,9 +99,9 @@ impl Trial {
         self.within(host, "mount", &["-n", "-o", &size, RUN])
     }
 
-    /// Leaves the daemons of a host no descriptor beyond those that they have open, or as many as there were.
-    pub(crate) fn take_descriptors(&self, host: u16, scarce: bool) -> Result<(), CliError> {
-        self.daemons()[usize::from(host) - 1].iter().try_for_each(|daemon| take_descriptors(daemon, scarce))
+    /// Leaves a daemon no descriptor beyond those that it has open, or as many as there were.
+    pub(crate) fn take_descriptors(&self, host: u16, user: User, scarce: bool) -> Result<(), CliError> {
+        self.at_daemon(host, user, |daemon| take_descriptors(daemon, scarce))
     }
 
     /// Removes the files of a directory of a host whose names begin so.
@@ -106,21 +111,24 @@ impl Trial {
         // One that another removes at this moment is gone as well.
         named.for_each(|file| drop(fs::remove_file(file.path())));
     }
-    /// Waits until they serve nobody any more; what they still have.
-    pub(crate) fn quiet(&self, patience: std::time::Duration) -> Result<Vec<String>, CliError> {
-        let deadline = std::time::Instant::now() + patience;
+
+    /// Waits until the daemons serve nobody any more; what they still have.
+    pub(crate) fn quiet(&self, patience: Duration) -> Result<Vec<String>, CliError> {
+        let deadline = Instant::now() + patience;
         let mut left = Vec::new();
-        for host in 1..=self.hosts() {
+        let daemons: Vec<_> = self.daemons().keys().copied().collect();
+        for (host, user) in daemons {
             loop {
-                let reports = self.reports(host)?;
-                let mut present = reports.iter().map(|report| &report.present);
-                let busy = |one: &&Present| one.ranks != 0 || one.calls != 0 || one.memberships != 0;
-                let Some(Present { ranks, calls, .. }) = present.find(busy) else { break };
-                if std::time::Instant::now() >= deadline {
-                    left.push(format!("a daemon of h{host} has {ranks} ranks and {calls} calls that nobody has"));
+                let Present { ranks, calls, memberships, .. } = self.statistics(host, user)?.present;
+                if (ranks, calls, memberships) == (0, 0, 0) {
                     break;
                 }
-                std::thread::sleep(std::time::Duration::from_millis(20));
+                if Instant::now() >= deadline {
+                    let name = self.at_daemon(host, user, |daemon| daemon.process.name().to_owned());
+                    left.push(format!("{name} has {ranks} ranks and {calls} calls that nobody has"));
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(20));
             }
         }
         Ok(left)
