@@ -33,7 +33,7 @@ use outboard_fabric::limited;
 use outboard_service::daemon::raise_descriptor_limit;
 use outboard_service::topology::{self, Place, Seat, Topology};
 use outboard_service::{
-    Greetings, NamedSocket, Poller, Process, Refused, Settings, StartError, Token, Trigger, admit, pin, tell,
+    Greetings, NamedSocket, Poller, Process, Refused, Settings, StartError, Token, Trigger, admit, dismiss, pin, tell,
 };
 use outboard_shm::attach::message::Message;
 use outboard_shm::attach::{Channel, ChannelError, Foreign, Hello, Received, Reply, Request, Welcome};
@@ -183,7 +183,7 @@ impl Strangers {
         };
         if let Err(text) = admit(rustix::process::geteuid().as_raw(), user) {
             limited!(warn, text, "a process may not attach");
-            return tell(&channel, Status::NoService, text);
+            return dismiss(channel, text);
         }
         if let Err(errno) = self.poller.watch(&channel, Token::Channel(self.last), Trigger::Level) {
             return limited!(error, %errno, "a rank is turned away");

@@ -30,7 +30,7 @@ pub mod topology;
 
 pub use attach_socket::attach_socket;
 pub use conductor::poller::{Poller, Token, Trigger};
-pub use conductor::tell;
+pub use conductor::{dismiss, tell};
 pub use daemon::{StartError, run};
 pub use memory::pieces::Pieces;
 pub use ranks::LOOK;

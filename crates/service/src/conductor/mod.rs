@@ -39,7 +39,7 @@ use outboard_fabric::multicast::Datagram;
 use outboard_fabric::{Armed, ConnectError};
 use outboard_proto::wire::PayloadHash;
 use outboard_proto::{Event, ReceivedDatagram};
-use outboard_shm::attach::{Channel, Foreign, Reply};
+use outboard_shm::attach::{Channel, Foreign, Reply, elsewhere};
 use outboard_shm::status::Status;
 use rustix::io::Errno;
 use serde_json::{Value, json};
@@ -565,6 +565,12 @@ pub fn tell(channel: &Channel, status: Status, text: String) {
     if let Err(error) = channel.send(0, &Reply::Error { status, text }, &[]) {
         tracing::debug!(%error, "a process does not hear why it is turned away");
     }
+}
+
+/// Tells a process of another user why it cannot attach, in a thread beside this one: the kernel wakes all that wait at
+/// the other end before a reply is sent, and there may be millions.
+pub fn dismiss(channel: Channel, text: String) {
+    elsewhere(move || tell(&channel, Status::NoService, text));
 }
 
 fn received((Datagram { from, bytes }, payload): (Datagram<'_>, PayloadHash)) -> ReceivedDatagram<'_> {

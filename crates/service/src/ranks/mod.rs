@@ -29,9 +29,9 @@ use outboard_shm::status::Status;
 use rustix::io::Errno;
 use rustix::process::Pid;
 
+use crate::conductor::dismiss;
 use crate::conductor::engine::Engine;
 use crate::conductor::poller::{Poller, Token, Trigger};
-use crate::conductor::tell;
 use crate::memory::Pieces;
 use crate::memory::errands::Runner;
 use crate::ranks::admission::admit;
@@ -213,7 +213,7 @@ impl Ranks {
         if let Err(text) = admit(rustix::process::geteuid().as_raw(), user) {
             limited!(warn, text, "a process is turned away");
             self.refused += 1;
-            tell(&channel, Status::NoService, text);
+            dismiss(channel, text);
             return Ok(());
         }
         let id = self.next_connection + 1;

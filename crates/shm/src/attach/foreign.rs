@@ -75,7 +75,12 @@ impl Drop for Foreign {
 
 /// Drops what takes the kernel a while, such as memory whose pages it takes back, in a thread beside this one.
 pub fn drop_elsewhere<T: Send + 'static>(what: T) {
-    BOUNDED.put(Box::new(move || drop(what)));
+    elsewhere(move || drop(what));
+}
+
+/// Does what takes the kernel a while and ends by itself in a thread beside this one.
+pub fn elsewhere(act: impl FnOnce() + Send + 'static) {
+    BOUNDED.put(Box::new(act));
 }
 
 /// Takes out what has been sent along a connection and not been received: the kernel would close that with it.
@@ -119,7 +124,7 @@ struct State {
     idle: usize,
 }
 
-/// What ends by itself: connections, once they are empty, and memory.
+/// What ends by itself: connections, once they are empty, refusals, and memory.
 static BOUNDED: Threads = Threads::new();
 /// What may wait for as long as somebody else likes, as a file in user space may whose server does not answer. Whoever
 /// keeps all of these threads waiting keeps descriptors open that were sent here, and no connection.
