@@ -5,6 +5,7 @@ mod churn;
 mod errands;
 mod exhaustion;
 mod hostile;
+mod intruders;
 mod life;
 mod making;
 mod one_host;

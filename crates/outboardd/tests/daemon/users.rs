@@ -9,7 +9,7 @@ use crate::support::{AGAIN, DAEMON, Daemon, Rank, SCENARIO, again};
 
 const OTHER: &str = "12345";
 
-fn is_root() -> bool {
+pub(super) fn is_root() -> bool {
     let root = std::fs::metadata("/proc/self").expect("there").uid() == 0;
     if !root {
         eprintln!("skipped: only root may start programs as another user");
@@ -17,19 +17,22 @@ fn is_root() -> bool {
     root
 }
 
-/// A rank of another user, who finds the socket and may open it.
-fn of_another_user(scenario: &str, daemon: &Daemon) -> Rank {
+/// Lets all users open the socket of a daemon, and returns the directory of the socket.
+pub(super) fn open_to_all(daemon: &Daemon) -> PathBuf {
     let directory = daemon.socket().parent().expect("a directory").to_owned();
-    let program: PathBuf = directory.join("ranks");
     for (path, mode) in [(&directory, 0o755), (&daemon.socket(), 0o666)] {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("ours");
     }
+    directory
+}
+
+/// A rank of another user, who finds the socket and may open it.
+fn of_another_user(scenario: &str, daemon: &Daemon) -> Rank {
+    let program = open_to_all(daemon).join("ranks");
     std::fs::copy(std::env::current_exe().expect("a path"), &program).expect("room");
     let mut command = Command::new("setpriv");
     command.args(["--reuid", OTHER, "--regid", OTHER, "--clear-groups"]).arg(&program).args(AGAIN);
-    let rank = Rank::spawn(command.env(SCENARIO, scenario).env("OUTBOARD_SOCKET", daemon.socket()));
-    std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755)).expect("ours");
-    rank
+    Rank::spawn(command.env(SCENARIO, scenario).env("OUTBOARD_SOCKET", daemon.socket()))
 }
 
 /// What a connection that does not come from the library is told there.

@@ -291,7 +291,7 @@ pub(super) fn block(rank: usize, call: usize, bytes: usize) -> Vec<u8> {
 }
 
 /// A posted call with its buffers.
-pub(super) struct Posted {
+pub(crate) struct Posted {
     _send: Vec<u8>,
     receive: Vec<u8>,
     pub(super) request: Request,
@@ -299,7 +299,7 @@ pub(super) struct Posted {
     bytes: usize,
 }
 
-pub(super) fn post(group: &Group, call: usize, bytes: usize, in_place: bool) -> Posted {
+pub(crate) fn post(group: &Group, call: usize, bytes: usize, in_place: bool) -> Posted {
     let (rank, ranks) = me(group);
     let send = block(rank, call, bytes);
     let mut receive = vec![0xee; bytes * ranks];
@@ -314,7 +314,7 @@ pub(super) fn post(group: &Group, call: usize, bytes: usize, in_place: bool) -> 
     Posted { _send: send, receive, request, call, bytes }
 }
 
-pub(super) fn check(mut posted: Posted, ranks: usize) {
+pub(crate) fn check(mut posted: Posted, ranks: usize) {
     posted.request.wait(Some(LIMIT)).expect("within the limit").expect("success");
     for rank in 0..ranks {
         let expected = block(rank, posted.call, posted.bytes);

@@ -1,0 +1,248 @@
+//! Another user at a socket that somebody has opened to all: nothing that this user sends, asks for or waits for gets
+//! further than a refusal, and a job of the daemon's own user on two hosts makes its calls meanwhile.
+//! Root only; skipped with a printed reason for others.
+//!
+//! Two daemons as of two hosts; the ranks of both are in this process, and another user is a thread of this process.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use outboard::{Context, Group, Status};
+use outboard_shm::attach::{Channel, ChannelError, Hello, Reply, Request, Restaged};
+use outboard_shm::control::LAYOUT_VERSION;
+use rustix::event::epoll;
+use rustix::fs::{FallocateFlags, Gid, MemfdFlags, SealFlags, Uid};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::geteuid;
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+
+use super::users::{is_root, open_to_all};
+use crate::support::Daemon;
+use crate::support::scenarios::{LIMIT, check, post};
+
+const OTHER: u32 = 12_345;
+/// Calls that the job makes at least while others are there.
+const CALLS: u64 = 100;
+/// What a rank of the job contributes to a call.
+const BYTES: usize = 100_000;
+const FLAGS: [&str; 6] = ["--interface", "lo", "--algorithm", "ring", "--log", "error"];
+
+/// Does something as another user, by a thread that has the user's rights to its end.
+fn as_user<T: Send>(user: u32, act: impl FnOnce() -> T + Send) -> T {
+    let become_user_and_act = || {
+        let (group, user) = (Gid::from_raw(user), Uid::from_raw(user));
+        set_thread_groups(&[]).expect("we are root");
+        set_thread_res_gid(group, group, group).expect("we are root");
+        set_thread_res_uid(user, user, user).expect("we are root");
+        act()
+    };
+    thread::scope(|scope| scope.spawn(become_user_and_act).join().expect("no panic"))
+}
+
+/// Waits until the service process has refused this user and closed the connection.
+fn turned_away(channel: &Channel) {
+    let sentence = format!("user {} may not attach", geteuid().as_raw());
+    let mut refusals = 0;
+    // The kernel reports first that what was sent has not been read, if something was sent.
+    let ends = (0..3).map(|_| {
+        assert!(channel.wait(LIMIT).expect("poll"), "the connection stays open");
+        match channel.receive() {
+            Ok(Some(received)) => match received.message {
+                Reply::Error { status: Status::NoService, text } => refusals += u32::from(text.contains(&sentence)),
+                other => panic!("{other:?}"),
+            },
+            Err(ChannelError::Closed) => return true,
+            other => panic!("{other:?}"),
+        }
+        false
+    });
+    assert_eq!((ends.last(), refusals), (Some(true), 1));
+}
+
+/// Asks for something on a connection of its own, and returns the connection when it is refused.
+fn ask_in_vain(daemon: &Daemon, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Channel {
+    let channel = Channel::connect(&daemon.socket()).expect("the daemon listens");
+    match channel.send(7, request, descriptors) {
+        // Refused before it was sent.
+        Ok(()) | Err(ChannelError::Closed) => {}
+        Err(error) => panic!("{request:?}: {error}"),
+    }
+    turned_away(&channel);
+    channel
+}
+
+fn hello(descriptor: bool) -> Request {
+    Request::Hello(Hello { layout_version: LAYOUT_VERSION, pid: 1, probe_address: 8, nonce: [1; 16], descriptor })
+}
+
+/// Memory of a size that it does not have.
+fn sparse(bytes: u64) -> OwnedFd {
+    let memory = rustix::fs::memfd_create("sparse", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING);
+    let memory = memory.expect("memory");
+    rustix::fs::ftruncate(&memory, bytes).expect("no byte is taken");
+    memory
+}
+
+/// Has a job call until this is dropped.
+struct Calling<'a>(&'a AtomicBool);
+
+impl Drop for Calling<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Calls allgathers and checks every byte, for as long as rank 0 says so by a call behind each.
+fn call_while(calling: &AtomicBool, calls: &AtomicU64, group: &Group) {
+    for number in 0.. {
+        check(post(group, number, BYTES, false), 2);
+        calls.fetch_add(1, Ordering::Relaxed);
+        let mut go_on = [0; 2];
+        let own = [u8::from(calling.load(Ordering::Relaxed))];
+        group.allgather(&own, &mut go_on).expect("nothing is wrong with this job");
+        if go_on[0] == 0 {
+            return;
+        }
+    }
+}
+
+/// What the daemon has of ranks.
+fn of_ranks(daemon: &Daemon) -> Vec<serde_json::Value> {
+    let told = daemon.statistics();
+    let names = ["ranks", "memberships", "memory_tiers", "tiers_withdrawn", "registered_ranges", "mapped_ranges"];
+    names.iter().map(|name| told[name].clone()).collect()
+}
+
+fn refused(daemon: &Daemon) -> u64 {
+    daemon.statistics()["datapath"]["refused"].as_u64().expect("a number")
+}
+
+/// Has others do something at a daemon with these flags, again and again, while ranks of the daemon and of another one
+/// call. `intrude` returns how many connections have been refused.
+fn beside_a_job(flags: &[&str], intrude: impl Fn(&Daemon) -> u64) {
+    let [here, there] = [flags, &[]].map(|flags| Daemon::start(&[&FLAGS, flags].concat()));
+    open_to_all(&here);
+    let contexts = [&here, &there].map(|daemon| Context::attach(Some(&daemon.socket())).expect("room"));
+    let groups = make_group(&contexts);
+    let (before, refused_before, descriptors) = (of_ranks(&here), refused(&here), here.descriptors());
+    let (calling, calls) = (AtomicBool::new(true), AtomicU64::new(0));
+    let tried = thread::scope(|scope| {
+        let _calling = Calling(&calling);
+        let callers = groups.each_ref().map(|group| scope.spawn(|| call_while(&calling, &calls, group)));
+        let mut tried = 0;
+        while calls.load(Ordering::Relaxed) < 2 * CALLS {
+            assert!(callers.iter().all(|caller| !caller.is_finished()), "a call has failed");
+            tried += intrude(&here);
+        }
+        tried
+    });
+    assert_eq!((of_ranks(&here), refused(&here)), (before, refused_before + tried));
+    here.await_descriptors(descriptors);
+    groups.into_iter().for_each(|group| group.destroy().expect("no request is in flight"));
+}
+
+fn make_group(contexts: &[Context; 2]) -> [Group; 2] {
+    let offers: Vec<u8> = contexts.iter().flat_map(|context| *context.offer().expect("an offer")).collect();
+    thread::scope(|scope| {
+        let [first, second] = contexts;
+        let other = scope.spawn(|| second.create_group(&offers, 2, 1).expect("the group is made"));
+        [first.create_group(&offers, 2, 0).expect("the group is made"), other.join().expect("no panic")]
+    })
+}
+
+/// Memory that takes as long to look into as its owner likes, if anybody looks.
+#[test]
+fn memory_with_holes_of_another_user_is_not_looked_into() {
+    const MEMORY: u64 = 16 << 20;
+    if !is_root() {
+        return;
+    }
+    beside_a_job(&[], |daemon| {
+        as_user(OTHER, || {
+            let punched = |seals: SealFlags| {
+                let memory = sparse(MEMORY);
+                rustix::fs::fallocate(&memory, FallocateFlags::empty(), 0, MEMORY).expect("room");
+                rustix::fs::fcntl_add_seals(&memory, seals).expect("it may be sealed");
+                let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                rustix::fs::fallocate(&memory, hole, 0, MEMORY).expect("it may be written");
+                memory
+            };
+            let seals = [SealFlags::empty(), SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL];
+            let tried = seals.map(|seals| drop(ask_in_vain(daemon, &hello(true), &[punched(seals).as_fd()])));
+            tried.len() as u64
+        })
+    });
+}
+
+/// The kernel wakes each entry of those that wait for a socket when something is sent to it.
+#[test]
+fn a_refusal_that_many_entries_wait_for_holds_up_nobody() {
+    /// Descriptors of one socket, and epoll instances that have an entry for each of these: 100,000 entries.
+    const EACH: usize = 317;
+    if !is_root() {
+        return;
+    }
+    beside_a_job(&[], |daemon| {
+        as_user(OTHER, || {
+            let kind = (AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+            let socket = rustix::net::socket_with(kind.0, kind.1, kind.2, None).expect("a socket");
+            let again: Vec<OwnedFd> = (0..EACH).map(|_| socket.try_clone().expect("a descriptor")).collect();
+            let waiting: Vec<OwnedFd> =
+                (0..EACH).map(|_| epoll::create(epoll::CreateFlags::CLOEXEC).expect("a descriptor")).collect();
+            for (epoll, socket) in waiting.iter().flat_map(|epoll| again.iter().map(move |socket| (epoll, socket))) {
+                epoll::add(epoll, socket, epoll::EventData::new_u64(0), epoll::EventFlags::IN).expect("an entry");
+            }
+            let address = SocketAddrUnix::new(daemon.socket()).expect("short enough");
+            rustix::net::connect(&socket, &address).expect("the daemon listens");
+            turned_away(&Channel::from(socket));
+        });
+        1
+    });
+}
+
+/// Nobody has rings, groups, ranges of memory or scratch without an attachment, and another user has no attachment.
+#[test]
+fn whatever_another_user_asks_for_is_refused_before_it_is_read() {
+    const HUGE: u64 = 1 << 40;
+    if !is_root() {
+        return;
+    }
+    let memory = sparse(HUGE);
+    let restaged = Restaged { group: 1, instance: 1, slot: 0, send: 0x5000, receive: 0x6000 };
+    let requests = [
+        (hello(false), &[][..]),
+        (Request::Offer, &[]),
+        (Request::Restage(restaged), &[]),
+        (Request::RegisterMemory { address: 0x10_0000, bytes: HUGE }, &[memory.as_fd()]),
+        (Request::CreateGroup { ranks: 1, rank: 0 }, &[memory.as_fd()]),
+        (Request::Record { group: 1, recording: 1, bytes: HUGE }, &[memory.as_fd()]),
+    ];
+    beside_a_job(&[], |daemon| {
+        let ever = || daemon.statistics()["memory_tiers_ever"].clone();
+        let before = ever();
+        as_user(OTHER, || requests.iter().for_each(|(request, with)| drop(ask_in_vain(daemon, request, with))));
+        assert_eq!(ever(), before, "nobody has attached");
+        requests.len() as u64
+    });
+}
+
+#[test]
+fn ten_users_take_no_place_of_the_own_ranks() {
+    const USERS: u32 = 10;
+    const EACH: usize = 20;
+    if !is_root() {
+        return;
+    }
+    beside_a_job(&["--max-ranks", "4"], |daemon| {
+        let stay = |user| as_user(OTHER + user, || [(); EACH].map(|()| ask_in_vain(daemon, &hello(false), &[])));
+        let others: Vec<_> = (0..USERS).map(stay).collect();
+        let attach = || Context::attach(Some(&daemon.socket()));
+        let own = [(); 3].map(|()| attach().expect("a place beside the rank of the job"));
+        assert_eq!(attach().expect_err("four have attached").status(), Status::Resource);
+        drop(others);
+        own.into_iter().for_each(|context| context.detach().expect("it is in no group"));
+        daemon.await_statistics(|told| told["ranks"] == 1);
+        u64::from(USERS) * EACH as u64
+    });
+}
