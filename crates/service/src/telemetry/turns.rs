@@ -2,7 +2,7 @@
 //!
 //! A turn lasts from the moment at which a sleep was to end until the next sleep, so a conductor that wakes late has a
 //! long turn. The clock is read behind each part that had something to do: three times where nothing had, some ten times
-//! at most, of 25 ns each. The processor time of the thread, a system call, is read once in [`SAMPLE`].
+//! at most, of 25 ns each. The processor time of the thread, a system call, is read once in `SAMPLE`.
 
 use std::fmt;
 use std::time::{Duration, Instant};
