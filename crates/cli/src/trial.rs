@@ -2,7 +2,7 @@
 //! they are told.
 //!
 //! ```text
-//!  bench verdicts, chaos --Trial--> lab: hosts with a daemon of each user     signals by the process ids of this machine
+//!  bench verdicts, chaos --Trial--> lab: hosts with a daemon of each user   signals by the process ids of this machine
 //!                        --TrialRank, line of acts--> outboard __rank    links by ip and nft on the host
 //! ```
 //!
