@@ -132,7 +132,7 @@ impl Trial {
         self.lab.spec().hosts()
     }
 
-    /// Whose daemons each host has.
+    /// The users that have a daemon on each host.
     pub(crate) fn users(&self) -> &[User] {
         &self.users
     }

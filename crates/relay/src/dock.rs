@@ -57,11 +57,11 @@ use crate::wire::{GREETING_LIMIT, Wire, WireError};
 /// Tokens from here on are the dock's own; ranks count from 1.
 const OWN_TOKENS: u64 = 1 << 63;
 
-/// What the dock works by.
+/// The state that all connections of a dock share.
 #[derive(Debug)]
 struct Terms {
     settings: Settings,
-    /// Where the service process listens for ranks.
+    /// The socket at which the service process listens for ranks.
     socket: PathBuf,
     docked: Arc<DockedRanks>,
     refusals: Mutex<Refusals>,

@@ -23,7 +23,7 @@ pub(super) struct SizeLine {
 }
 
 impl SizeLine {
-    /// What a call of the slowest rank adds to the computations, in each of so many batches.
+    /// Time that a call of the slowest rank adds to the computations, batch by batch.
     fn slowest_ms(&self, batches: u32) -> Vec<f64> {
         let ranks = self.start_ns.iter().zip(&self.end_ns).zip(&self.alone_ns);
         let added: Vec<f64> = ranks.map(|((start, end), alone)| end - start - alone).collect();

@@ -59,8 +59,8 @@ const PURPOSE: &[u8] = b"outboard tcp 3";
 const GREETING: Duration = Duration::from_secs(2);
 /// How long a dialled peer may take to answer: a few losses of TCP's first packet.
 const DIALING: Duration = Duration::from_secs(10);
-/// How long what was sent may be unacknowledged: more than the silence after which a service process is lost, also at the
-/// end of a one-way cut that still hears its peer and waits a second longer.
+/// TCP gives a connection up after sent bytes were unacknowledged for this long. The protocol's own silence limit is
+/// shorter, also at the end of a one-way cut that still hears its peer and waits a second longer.
 const SILENCE: Duration = Duration::from_secs(5);
 /// How often unfinished connections are looked at, and how long a pause between two dials is at most.
 const LOOK: Duration = Duration::from_millis(250);

@@ -539,9 +539,7 @@ int main(int count, char **arguments)
         return 0;
     }
     CHECK(there);
-    if (strcmp(part, "bytes") == 0)
-        printf("%" PRIu64 "\n", heap_bytes);
-    else if (strcmp(part, "sizes") == 0)
+    if (strcmp(part, "sizes") == 0)
         sizes();
     else if (strcmp(part, "threads") == 0)
         in_threads(count > 2 ? (unsigned)atoi(arguments[2]) : 20000);

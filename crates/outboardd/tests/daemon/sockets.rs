@@ -193,7 +193,7 @@ fn a_passed_descriptor_that_is_no_socket_for_ranks_is_refused() {
     assert!(why.contains("passes 2 descriptors"), "{why}");
 }
 
-/// What is meant for another process does not concern the daemon.
+/// The daemon ignores descriptors that were passed to another process.
 #[test]
 fn descriptors_passed_to_another_process_are_left_alone() {
     let mut command = Command::new("/bin/sh");

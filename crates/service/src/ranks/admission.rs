@@ -1,4 +1,4 @@
-//! Which processes may attach: those of the service process's own user.
+//! Admission: only processes of the service process's own user may attach.
 //!
 //! The user of a process is the kernel's word (`SO_PEERCRED`), as it was when the process connected. Never asks what a
 //! rank says of itself.

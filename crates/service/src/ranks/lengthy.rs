@@ -67,7 +67,7 @@ enum Progress {
 pub(crate) struct Waiting {
     left: usize,
     line: VecDeque<ConnectionId>,
-    /// What was left was too little for a request that cannot be divided.
+    /// A request that cannot be divided needs more than the turn has left.
     refused: bool,
 }
 
