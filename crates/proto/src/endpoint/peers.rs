@@ -1,9 +1,8 @@
 //! The links to other service processes, and the evidence that one of them is dead.
 //!
 //! A peer that owes an acknowledgement for too long is lost, with all groups that it is in: what was lost with a
-//! silence stays lost. So is one that is heard and takes nothing of what is sent to it, after a longer time, by the
-//! same rules; an event says so. A peer that is heard and acknowledges nothing new may be silent a second longer: the
-//! end of a one-way cut that hears nothing reports first. The link stays for groups that were just asked for; otherwise
+//! silence stays lost. A peer that is heard and acknowledges nothing new may be silent a second longer: the end of a
+//! one-way cut that hears nothing reports first. The link stays for groups that were just asked for; otherwise
 //! it is lost, too. When packets flow again a new link begins, which the first new group makes; an end that has not
 //! noticed the silence learns of it by the new number. Which groups go on `groups/anew.rs` says. Neighbours in the ring
 //! of a group are watched: when they are silent, they are sent something to acknowledge. Nobody has to know by whom it
@@ -354,11 +353,6 @@ impl Peers {
         dead
     }
 
-    /// Whether a peer has taken nothing for too long, although it is heard.
-    fn is_deaf(&self, peer: SpId) -> bool {
-        self.all.get(&peer).is_some_and(|peer| peer.is_deaf())
-    }
-
     /// The peer is lost, with its link.
     pub(super) fn lose(&mut self, peer: SpId) -> Option<Peer> {
         let lost = *self.all.remove(&peer)?;
@@ -430,9 +424,6 @@ impl Node {
 impl Endpoint {
     pub(super) fn time_peers(&mut self) {
         for peer in self.node.peers.handle_timeout(self.node.out.now) {
-            if self.node.peers.is_deaf(peer) {
-                self.node.out.violation(Some(peer), "it is heard and takes nothing of what is sent to it: it is lost");
-            }
             self.lose_peer(peer, Loss::Silent);
         }
     }

@@ -3,7 +3,6 @@
 mod allocations;
 mod documentation;
 mod exchange;
-mod hostile;
 mod peers;
 mod regressions;
 mod support;

@@ -13,8 +13,6 @@ use outboard_proto::{
 
 use crate::support::{self, frame};
 
-mod deaf;
-
 const HERE: u64 = 10;
 /// Where in a frame the number of the end lies that it is for.
 const TO: std::ops::Range<usize> = 8..12;
@@ -503,4 +501,20 @@ fn who_waits_for_a_message_asks_while_collectives_go_on() {
         said.contains(&(SpId(11), of(&spec, GroupMessage::Waits { fingerprint, newest, oldest })))
     });
     assert!(asked.is_some_and(|number| number > 1), "{asked:?}");
+}
+
+/// The driver has no room for one peer: it is given nothing for that one, and not woken for it, and all for the others.
+#[test]
+fn nothing_is_given_for_a_peer_that_the_driver_is_full_of() {
+    let (mut here, spec, mut seq) = three_have_met();
+    let (full_of, now) = (SpId(11), Instant(1) + here.config().heartbeat);
+    here.handle_full(full_of, true);
+    here.handle_frame(Instant(1), full_of, &frame(seq.next().expect("many"), &Message::Void, 0), 0);
+    here.handle_leave(Instant(1), spec.handle, Rank(0));
+    let left = of(&spec, GroupMessage::Lost { rank: Rank(0), after: InstanceId(0), cause: Rank(0) });
+    let said = drive(&mut here, now).0;
+    assert!(said.contains(&(SpId(12), left.clone())) && said.iter().all(|(to, _)| *to != full_of), "{said:?}");
+    assert!(here.next_transmit().is_none_or(|at| at > now));
+    here.handle_full(full_of, false);
+    assert_eq!(drive(&mut here, now).0, [(full_of, left)]);
 }

@@ -10,10 +10,6 @@ use crate::ids::{GroupHandle, Instant};
 use crate::link::{Acked, Link, Received};
 use crate::wire::FrameHeader;
 
-/// So many times the silence after which a peer is dead it may be heard and take nothing: what is sent to it may wait
-/// behind much else, and be sent again and again.
-const DEAFNESS: u32 = 4;
-
 /// A peer that was heard for so long without a new acknowledgement may not hear us.
 const DEAF_FROM: Duration = Duration::from_millis(100);
 /// How much longer such a peer may be silent. The end of a one-way cut that hears nothing reports the other end first,
@@ -94,9 +90,10 @@ impl Peer {
     }
 
     /// When it has owed an acknowledgement for too long.
-    fn overdue_at(&self) -> Option<Instant> {
+    pub(super) fn dies_at(&self) -> Option<Instant> {
         let grace = if self.deaf_for < DEAF_FROM { Duration::ZERO } else { DEAF_SILENCE };
-        (self.link.backlog() > 0 && self.address.is_some()).then(|| self.link.last_owed() + self.dead_after + grace)
+        (self.link.backlog() > 0 && self.address.is_some() && self.has_to_answer())
+            .then(|| self.link.last_owed() + self.dead_after + grace)
     }
 
     /// Takes a frame of it. The silence before counts to its deafness as far as it may last: we may have been stopped.
@@ -112,16 +109,6 @@ impl Peer {
         let received = self.link.handle(now, frame, body, acked);
         self.deaf_for = if owed && acked.len() == before { self.deaf_for + silence } else { Duration::ZERO };
         received
-    }
-
-    /// Whether it has taken nothing for too long, although it is heard.
-    pub(super) fn is_deaf(&self) -> bool {
-        self.deaf_for >= self.dead_after.saturating_mul(DEAFNESS)
-    }
-
-    pub(super) fn dies_at(&self) -> Option<Instant> {
-        let overdue_at = self.overdue_at().filter(|_| self.has_to_answer());
-        if self.is_deaf() { overdue_at.map(|_| self.link.last_owed()) } else { overdue_at }
     }
 
     pub(super) fn stands(&self) -> Standing {
