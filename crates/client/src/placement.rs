@@ -35,7 +35,6 @@ pub enum ServiceProcesses {
 
 impl ServiceProcesses {
     /// How many on a host with `ranks` ranks of the job and `cores` processors.
-    #[must_use]
     pub fn count(self, ranks: u32, cores: u32) -> u32 {
         match self {
             ServiceProcesses::Auto => automatic(ranks, cores),
@@ -75,20 +74,17 @@ impl fmt::Display for ServiceProcesses {
 
 /// Service processes for `ranks` ranks on `cores` processors of one host: 4 for every 32 ranks (SP-8), but no more than
 /// the ranks leave processors free, and at least one.
-#[must_use]
 pub fn automatic(ranks: u32, cores: u32) -> u32 {
     let spare = cores.saturating_sub(ranks);
     ranks.div_ceil(RANKS_EACH).min(spare).clamp(1, MOST)
 }
 
 /// Which of `number` service processes serves the rank that is the `local`th of its host, from 0 (GP-3).
-#[must_use]
 pub fn serving(local: u32, number: u32) -> u32 {
     local % number.max(1)
 }
 
 /// Processors of this host, whatever this process is bound to.
-#[must_use]
 pub fn cores() -> u32 {
     // SAFETY: asks for a number and touches no memory of ours.
     let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };

@@ -21,7 +21,6 @@ const SETTINGS_SHIFT: u32 = 34;
 const ENGINE_SHIFT: u32 = 33;
 const AUTH_SHIFT: u32 = 32;
 
-/// Settings of one service process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// Link rate in bit/s on the wire; senders are paced so that the receive links of the group stay just full.
@@ -100,7 +99,6 @@ impl Config {
     /// much is sent and asked for at once: an all-to-all of 4 MiB among four hosts on links without limit takes 0.72 of
     /// the time by that, and 0.75 of the processors. No more, since switch ports do not queue more because they are
     /// faster: when sixteen hosts call apart, 2 MiB wait before one port of 10 Gbit/s, and 3 with fragments of 128 KiB.
-    #[must_use]
     pub fn on_links(link_rate: u64) -> Self {
         let times = if link_rate < 2_000_000_000 { 1 } else { 2 };
         Config {
@@ -137,7 +135,6 @@ impl Config {
 
     /// Fingerprint of the agreed fields and of the protocol version: that of the settings above the bits for the engine
     /// and for authenticated multicast, and that of the tuning, which is 0 where there is none.
-    #[must_use]
     pub fn digest(&self) -> u64 {
         let tuning = self.tuning.as_ref().map_or(0, |tuning| tuning.digest());
         let auth = self.multicast_auth && self.multicast;
@@ -147,7 +144,6 @@ impl Config {
 
     /// The most bytes of a vector that so many ranks can combine, `here` of them served by this service process, whose
     /// scratch their programs share.
-    #[must_use]
     pub fn reduction_most(&self, ranks: u32, here: u32) -> u64 {
         // What is taken may be an eighth more than what is needed ([`crate::staging_size`]).
         let needed = (self.scratch_quota / 9 * 8).saturating_sub(ALIGN * u64::from(here));
@@ -172,9 +168,7 @@ impl Config {
 /// In what two configurations differ, told from their digests. Shown as the end of a sentence that names who has them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Difference {
-    /// [`Config::digest`] of the one.
     pub a: u64,
-    /// That of the other.
     pub b: u64,
 }
 

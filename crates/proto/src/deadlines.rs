@@ -25,7 +25,6 @@ impl<K: Copy + Ord> Deadlines<K> {
         }
     }
 
-    /// The next time.
     pub fn first(&self) -> Option<Instant> {
         self.0.first().map(|(at, _)| *at)
     }

@@ -96,7 +96,6 @@ struct Node {
 }
 
 impl Node {
-    /// A collective gets its turns from now on.
     fn begin(&mut self, group: GroupHandle, instance: InstanceId) {
         self.turns.insert(group, instance);
         self.out.touch(group, instance);
@@ -110,7 +109,6 @@ impl Node {
     }
 }
 
-/// A multicast batch in the hands of the driver.
 #[derive(Debug)]
 struct SentBatch {
     group: GroupHandle,
@@ -121,7 +119,6 @@ struct SentBatch {
 
 impl Endpoint {
     /// A service process without groups. `seed` makes its timers differ from those of others.
-    #[must_use]
     pub fn new(id: SpId, config: Config, seed: u64) -> Self {
         Endpoint {
             groups: BTreeMap::new(),
@@ -150,26 +147,19 @@ impl Endpoint {
         }
     }
 
-    /// Who this is.
-    #[must_use]
     pub fn id(&self) -> SpId {
         self.node.id
     }
 
-    /// What it was told at its start.
-    #[must_use]
     pub fn config(&self) -> &Config {
         &self.node.config
     }
 
-    /// What it has counted.
-    #[must_use]
     pub fn counters(&self) -> Counters {
         Counters { link_retransmissions: self.node.peers.retransmissions(), ..self.node.out.counters }
     }
 
     /// Groups, collectives in flight, and messages queued on links: what a test of bounds looks at.
-    #[must_use]
     pub fn load(&self) -> (usize, usize, usize) {
         // The messages of a group, while there are any, are one of those in turn.
         let collectives = self.node.turns.len() - self.node.tagged_groups + self.node.messages;
@@ -177,7 +167,6 @@ impl Endpoint {
     }
 
     /// Other service processes that are remembered.
-    #[must_use]
     pub fn peers(&self) -> usize {
         self.node.peers.known()
     }
@@ -248,7 +237,6 @@ impl Endpoint {
 
     /// The number that a local rank's next collective bears; none of a group that is not known (any more). Calls of
     /// messages and recordings are not counted.
-    #[must_use]
     pub fn next_instance(&self, group: GroupHandle, rank: Rank) -> Option<InstanceId> {
         let g = self.groups.get(&group)?;
         Some(InstanceId(g.calls[g.members.local(rank)?].0 + 1))
@@ -323,7 +311,6 @@ impl Endpoint {
         self.settle();
     }
 
-    /// The memory of a multicast batch has been read.
     pub fn handle_multicast_done(&mut self, now: Instant, token: u64) {
         self.advance(now);
         let b = self.batches.remove(&token).expect("the driver hands back tokens that it was given");
@@ -345,7 +332,6 @@ impl Endpoint {
         self.settle();
     }
 
-    /// The buffers of a call cannot be accessed.
     pub fn handle_memory_fault(&mut self, now: Instant, call: CallId) {
         self.advance(now);
         self.route_fault(call, CollectiveError::Memory);
@@ -377,7 +363,6 @@ impl Endpoint {
         self.node.out.cut_off(call, error);
     }
 
-    /// The fabric knows that a peer is gone.
     pub fn handle_peer_lost(&mut self, now: Instant, peer: SpId) {
         self.advance(now);
         self.lose_peer(peer, Loss::Reported);
@@ -435,8 +420,6 @@ impl Endpoint {
         self.node.out.orders.pop_front()
     }
 
-    /// Whether there is work on memory.
-    #[must_use]
     pub fn has_orders(&self) -> bool {
         !self.node.out.orders.is_empty()
     }
@@ -467,7 +450,6 @@ impl Endpoint {
     }
 
     /// When [`Self::handle_timeout`] (followed by the polls) is due. To be asked again after every other call.
-    #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         debug_assert!(self.keeps_count(), "what is kept of all instances is what a look at each gives");
         let at_once = self.node.out.unfinished.front().map(|_| self.node.out.now);
@@ -488,7 +470,6 @@ impl Endpoint {
 
     /// When [`Self::poll_transmit`] has something that it does not have yet. Of no interest while the driver has no
     /// room for anything.
-    #[must_use]
     pub fn next_transmit(&self) -> Option<Instant> {
         let pacer = self.wants_to_multicast().then(|| self.pacer.next());
         [self.node.peers.next_poll(), self.uplink.poll_timeout(), pacer].into_iter().flatten().min()

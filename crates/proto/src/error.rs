@@ -19,76 +19,34 @@ pub enum CollectiveError {
     #[error(
         "{sp} (that of {rank}) died, stopped answering or refuses us: logs say which; restart it and the ranks it served"
     )]
-    PeerLost {
-        /// Who.
-        sp: SpId,
-        /// The lowest of the ranks it served.
-        rank: Rank,
-    },
+    PeerLost { sp: SpId, rank: Rank },
     /// A service process was stopped, or one turn of it took so long, that others may have given it up.
     #[error(
         "{sp} (that of {rank}) did nothing for {ms} ms and was given up: its host is overloaded, was stopped, or a turn \
          of it took too long (its log says what); restart the program"
     )]
-    Stalled {
-        /// Who.
-        sp: SpId,
-        /// The lowest of the ranks that it serves.
-        rank: Rank,
-        /// For how long.
-        ms: u64,
-    },
+    Stalled { sp: SpId, rank: Rank, ms: u64 },
     /// Two ranks called the same instance of the group differently.
     #[error(
         "ranks disagree: {a_rank} called {a}, {b_rank} called {b}; all ranks of a group must make the same calls in the same order"
     )]
-    Mismatch {
-        /// One rank.
-        a_rank: Rank,
-        /// What it called.
-        a: Signature,
-        /// The other.
-        b_rank: Rank,
-        /// What that called.
-        b: Signature,
-    },
+    Mismatch { a_rank: Rank, a: Signature, b_rank: Rank, b: Signature },
     /// Two ranks of an all-to-all do not agree on the bytes of their block.
     #[error(
         "{source_rank} sends {sent} bytes to {destination}, which expects {expected} from it; both must name the same count"
     )]
-    Block {
-        /// Who sends.
-        source_rank: Rank,
-        /// How much.
-        sent: u64,
-        /// To whom.
-        destination: Rank,
-        /// How much that expects.
-        expected: u64,
-    },
+    Block { source_rank: Rank, sent: u64, destination: Rank, expected: u64 },
     /// The two ends of a tagged message do not agree on its bytes: a receive of a recorded group must expect what is
     /// sent, a single one may expect more (GP-1).
     #[error(
         "{source_rank} sends {sent} bytes with tag {tag} to {destination}, whose receive takes {expected}; both must name the same count"
     )]
-    Message {
-        /// Who sends.
-        source_rank: Rank,
-        /// To whom.
-        destination: Rank,
-        /// The tag.
-        tag: u32,
-        /// Bytes sent.
-        sent: u64,
-        /// Bytes that the receive takes.
-        expected: u64,
-    },
+    Message { source_rank: Rank, destination: Rank, tag: u32, sent: u64, expected: u64 },
     /// A buffer that a rank handed over cannot be read or written.
     #[error(
         "a buffer of {0} cannot be accessed; it must stay mapped, writable where received, until the request completes"
     )]
     Memory(Rank),
-    /// A service process broke the protocol.
     #[error("{0} sent what the protocol does not allow; check that all hosts run the same version")]
     Protocol(SpId),
     /// Two service processes are configured differently.
@@ -96,16 +54,7 @@ pub enum CollectiveError {
         "{a} and {b} are configured differently: {}",
         Difference { a: *a_digest, b: *b_digest }
     )]
-    Configuration {
-        /// One service process.
-        a: SpId,
-        /// Its digest.
-        a_digest: u64,
-        /// The other.
-        b: SpId,
-        /// Its digest.
-        b_digest: u64,
-    },
+    Configuration { a: SpId, a_digest: u64, b: SpId, b_digest: u64 },
     /// The group's handle is in use by another group on a host of it.
     #[error(
         "{0} exists already with other members on a host of the group; make the group again, it draws a new handle"
@@ -118,17 +67,11 @@ pub enum CollectiveError {
     NotAsked {
         /// The rank; the lowest of its service process where that does not know of the group.
         rank: Rank,
-        /// How long the others have waited.
         after_ms: u64,
     },
     /// The service process of a rank refuses it the group.
     #[error("{rank} cannot be in the group: {why}")]
-    Refused {
-        /// The rank.
-        rank: Rank,
-        /// Why.
-        why: Refusal,
-    },
+    Refused { rank: Rank, why: Refusal },
     /// A call needs more memory of the service process than the quotas or the host have left: a reduction for its
     /// bytes, a multicast for the bitmap of its chunks. Waiting for other groups could last for ever, since they may
     /// wait for this call on another host.
@@ -139,7 +82,6 @@ pub enum CollectiveError {
     Staging {
         /// The lowest of the group's ranks that it serves.
         rank: Rank,
-        /// How much.
         bytes: u64,
     },
     /// The engine beside a service process failed in a call, or has nothing left for it.
@@ -206,10 +148,8 @@ pub enum Refusal {
     Forgotten,
 }
 
-/// Why a group could not be made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GroupError {
-    /// The specification is unusable.
     #[error("group refused: {0}")]
     Invalid(&'static str),
     /// The members could not agree, or one was lost on the way.

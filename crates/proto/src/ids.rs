@@ -13,7 +13,6 @@ pub struct Instant(pub u64);
 
 impl Instant {
     /// Time since `earlier`, zero when `earlier` is later.
-    #[must_use]
     pub fn since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }

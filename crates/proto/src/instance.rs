@@ -113,7 +113,6 @@ enum Phase {
     Ended,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct Instance {
     id: InstanceId,

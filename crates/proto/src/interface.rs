@@ -22,18 +22,15 @@ use crate::group::lateness::Overdue;
 use crate::ids::{CallId, Channel, GroupHandle, HostId, InstanceId, OfferId, SpId, StagingId};
 use crate::wire::{MulticastKey, PayloadHash};
 
-/// One rank's call, as the driver hands it in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PostedCall {
     /// The driver's name of the call and of its buffers.
     pub id: CallId,
-    /// The group.
     pub group: GroupHandle,
     /// The caller's rank in the group.
     pub rank: Rank,
     /// The caller's count of its calls on this group, from 1; 0 of tagged messages, which are none of its instances.
     pub instance: InstanceId,
-    /// What is called.
     pub signature: Signature,
     /// The contribution lies in the output already: of an allgather in its place, of a reduction from the start (of a
     /// reduce on its root alone); of the root of a gather or scatter of even blocks: its own block stays where it is.
@@ -50,9 +47,7 @@ pub struct PostedCall {
 /// One rank of a group and who serves it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// The service process of the rank.
     pub sp: SpId,
-    /// Where it runs.
     pub host: HostId,
     /// Its unicast address, opaque.
     pub address: Arc<[u8]>,
@@ -66,7 +61,6 @@ pub struct Member {
     pub offer: OfferId,
 }
 
-/// A group to be made. Equal on all members.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupSpec {
     /// The handle that the lowest rank drew.
@@ -79,7 +73,6 @@ pub struct GroupSpec {
 
 impl GroupSpec {
     /// Tells two groups apart whose handles collide.
-    #[must_use]
     pub fn fingerprint(&self) -> u64 {
         let mut h = SipHasher13::new_with_keys(self.key[0], self.key[1]);
         for m in &self.members {
@@ -92,7 +85,6 @@ impl GroupSpec {
     }
 }
 
-/// A buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Region {
     /// The send buffer of a call.
@@ -103,14 +95,11 @@ pub enum Region {
     Staging(StagingId),
 }
 
-/// A piece of a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MemRef {
-    /// The buffer.
     pub region: Region,
     /// Bytes from its start.
     pub offset: u64,
-    /// Bytes.
     pub len: u64,
 }
 
@@ -120,7 +109,6 @@ const LEAST_STAGING: u64 = 256;
 /// What is allocated, and counts to quotas, where `bytes` of staging are asked for: an eighth more at most, in eight
 /// steps from one power of two to the next, so that what is given back serves others of about its size. None beyond
 /// all memory.
-#[must_use]
 pub fn staging_size(bytes: u64) -> Option<u64> {
     let bytes = bytes.max(LEAST_STAGING);
     bytes.checked_next_multiple_of(bytes.checked_next_power_of_two()? / 16)
@@ -134,23 +122,17 @@ pub enum Order {
     /// the driver clears nothing. A driver without memory reports that ([`crate::Endpoint::handle_no_memory`]) and
     /// leaves orders undone that name it.
     Stage {
-        /// The name.
         id: StagingId,
         /// Bytes that are used.
         bytes: u64,
-        /// For whose calls.
         group: GroupHandle,
     },
-    /// The memory is not needed any more.
     Unstage {
-        /// The name.
         id: StagingId,
     },
     /// Copy `from` to `to` (equal lengths, never overlapping).
     Copy {
-        /// Source.
         from: MemRef,
-        /// Destination.
         to: MemRef,
     },
     /// Combine `from` into `into` element by element (equal lengths, whole elements, never overlapping).
@@ -159,7 +141,6 @@ pub enum Order {
         from: MemRef,
         /// The operand that becomes the result.
         into: MemRef,
-        /// How.
         reduction: Reduction,
         /// `from` is the left operand.
         from_left: bool,
@@ -171,12 +152,10 @@ pub enum Order {
         payload: u32,
         /// Bytes from the start of that payload.
         offset: u32,
-        /// Destination.
         to: MemRef,
     },
 }
 
-/// How far datagrams go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reach {
     /// To the other hosts; nobody else here wants them.
@@ -193,7 +172,6 @@ pub enum Reach {
 pub struct MulticastBatch {
     /// To be handed back in [`crate::Endpoint::handle_multicast_done`] when the memory has been read.
     pub token: u64,
-    /// Where to.
     pub channel: Channel,
     /// And how far. The sender itself never gets them back.
     pub reach: Reach,
@@ -201,13 +179,11 @@ pub struct MulticastBatch {
     pub header: crate::wire::DatagramHeader,
     /// Which its epoch stands for.
     pub instance: InstanceId,
-    /// The key of the tags.
     pub key: MulticastKey,
     /// Datagrams, at least 1. A block of no bytes is never multicast.
     pub chunks: u32,
     /// Payload bytes of each but the last.
     pub chunk_bytes: u32,
-    /// The payload.
     pub memory: MemRef,
 }
 
@@ -217,10 +193,8 @@ pub type FrameBytes = SmallVec<[u8; 96]>;
 /// The pieces of memory that a frame carries. A copy of them costs nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Payload {
-    /// None.
     #[default]
     Empty,
-    /// One.
     Piece(MemRef),
     /// Piece after piece.
     Pieces(Arc<[MemRef]>),
@@ -259,13 +233,11 @@ impl From<&[MemRef]> for Payload {
     }
 }
 
-/// Something to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Transmit {
     /// A frame to a service process over the unicast fabric. The driver reads `payload` before its next call into the
     /// machine. The machine copes with a lossy fabric; over a reliable one its retransmissions stay silent.
     Frame {
-        /// To whom.
         to: SpId,
         /// The frame without payload.
         header: FrameBytes,
@@ -276,69 +248,32 @@ pub enum Transmit {
     Multicast(MulticastBatch),
 }
 
-/// Something the driver acts on or reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A peer will be sent to: have a connection.
-    Connect {
-        /// Who.
-        peer: SpId,
-        /// Where.
-        address: Arc<[u8]>,
-    },
+    Connect { peer: SpId, address: Arc<[u8]> },
     /// No group with this peer is left.
-    Disconnect {
-        /// Who.
-        peer: SpId,
-    },
+    Disconnect { peer: SpId },
     /// Have the engine beside the service process carry this out ([`crate::Config::deferred`]), until
     /// [`crate::Endpoint::handle_offloaded`]. When its call ends with an error before, it is to be withdrawn, and its
     /// memory stays the engine's as long as that may touch it.
     Offload(Box<Offload>),
     /// Receive this channel for this group, and hash the payload of its datagrams by this key. Several groups may have
     /// one channel.
-    Join {
-        /// The channel.
-        channel: Channel,
-        /// The group.
-        group: GroupHandle,
-        /// Its key.
-        key: MulticastKey,
-    },
+    Join { channel: Channel, group: GroupHandle, key: MulticastKey },
     /// This group receives this channel no more.
-    Leave {
-        /// The channel.
-        channel: Channel,
-        /// The group.
-        group: GroupHandle,
-    },
+    Leave { channel: Channel, group: GroupHandle },
     /// The group that a local rank asked for is made, or cannot be. A rank that is told an error is not in the group
     /// and has nothing to leave.
-    GroupReady {
-        /// The group.
-        group: GroupHandle,
-        /// The local rank that asked.
-        rank: Rank,
-        /// How it ended.
-        result: Result<(), GroupError>,
-    },
+    GroupReady { group: GroupHandle, rank: Rank, result: Result<(), GroupError> },
     /// A call has ended; its buffers belong to the rank again and the machine names them no more.
-    Completed {
-        /// The call.
-        call: CallId,
-        /// How it ended.
-        result: Result<(), CollectiveError>,
-    },
+    Completed { call: CallId, result: Result<(), CollectiveError> },
     /// A local rank called `by_ns` after the first news of the instance here, and longer after it than ranks are waited
     /// for ([`crate::Config::stand_in_after`]) (SP-9).
     Late {
-        /// The group.
         group: GroupHandle,
-        /// The rank.
         rank: Rank,
-        /// The instance.
         instance: InstanceId,
-        /// What it called.
         kind: CallKind,
         /// How late, in nanoseconds.
         by_ns: u64,
@@ -346,39 +281,22 @@ pub enum Event {
     /// A collective that a local rank waits for takes longer than the watchdog's time (SP-9). Nothing follows from it.
     Overdue(Box<Overdue>),
     /// A collective has come further. Only with [`crate::Config::narrate`].
-    Step {
-        /// The group.
-        group: GroupHandle,
-        /// The instance.
-        instance: InstanceId,
-        /// How far.
-        step: Step,
-    },
+    Step { group: GroupHandle, instance: InstanceId, step: Step },
     /// Somebody sent what the protocol does not allow. Already counted.
-    Violation {
-        /// Who, when known.
-        peer: Option<SpId>,
-        /// What.
-        what: &'static str,
-    },
+    Violation { peer: Option<SpId>, what: &'static str },
 }
 
 /// The task list of one call, for the engine beside the service process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Offload {
-    /// The call.
     pub call: CallId,
-    /// Its group.
     pub group: GroupHandle,
-    /// Its number there.
     pub instance: InstanceId,
-    /// What is to be done.
     pub list: List,
     /// For each task the message that it sends or receives; `None` for tasks that only add to a counter.
     pub messages: Vec<Option<EngineMessage>>,
 }
 
-/// A message between engines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineMessage {
     /// Where the peer's engine is reached ([`Member::engine`]).
@@ -392,7 +310,6 @@ pub struct EngineMessage {
 /// A step in the life of a collective at one service process, for a timeline of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// The first news of it.
     Known(Signature),
     /// This local rank has not called and is stood in for (SP-6).
     StoodIn(Rank),
@@ -400,22 +317,17 @@ pub enum Step {
     Entered,
     /// All service processes are ready: blocks may move.
     Ready,
-    /// Over here.
     Ended,
 }
 
 /// A collective in flight at one service process, for people who ask what it waits for (SP-9).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InFlight {
-    /// The group.
     pub group: GroupHandle,
-    /// The instance.
     pub instance: InstanceId,
-    /// What is called.
     pub signature: Signature,
     /// Nanoseconds since the first news of it here.
     pub age_ns: u64,
-    /// Local ranks that have not called.
     pub absent: Vec<Rank>,
     /// Ranks of other hosts that are waited for here: the lowest of the host whose step of the ready barrier is
     /// missing, and behind the barrier those whose bytes are.
@@ -431,7 +343,6 @@ pub struct ReceivedDatagram<'a> {
     pub payload_len: u32,
     /// Their hash by the key of the group that the header names ([`Event::Join`]); any where there is none.
     pub payload: PayloadHash,
-    /// Where it came from.
     pub from: Ipv4Addr,
 }
 

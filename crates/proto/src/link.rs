@@ -41,7 +41,6 @@ use crate::link::round_trip::{RoundTrip, micros};
 use crate::link::serial::{compare32, expand32};
 use crate::wire::{FrameHeader, FrameKind, Message};
 
-/// Most messages in flight.
 pub const WINDOW: usize = 128;
 const ACK_EVERY: u32 = 16;
 const ACK_DELAY: Duration = Duration::from_millis(20);
@@ -53,11 +52,8 @@ const MAX_RTO: Duration = Duration::from_millis(500);
 /// What is told when a message has been acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tag {
-    /// The group.
     pub group: GroupHandle,
-    /// The collective.
     pub instance: InstanceId,
-    /// What the message was to the collective.
     pub what: Tagged,
     /// The acknowledgement is asked for without delay; else it comes with that of a message that follows.
     pub urgent: bool,
@@ -66,7 +62,6 @@ pub struct Tag {
 /// Messages whose acknowledgement a collective waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tagged {
-    /// A NAK.
     Nak,
     /// The last bytes of messages from rank to rank.
     Message {
@@ -78,18 +73,14 @@ pub enum Tagged {
 /// Whose end makes a message void.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Owner {
-    /// A collective.
     Instance(GroupHandle, InstanceId),
-    /// A call of a tagged message or of a recording.
     Call(CallId),
 }
 
 /// A message that needs nothing of its sender any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Acked {
-    /// Whose it was.
     pub owner: Option<Owner>,
-    /// What is told of it.
     pub tag: Option<Tag>,
 }
 
@@ -111,7 +102,6 @@ impl Entry {
     }
 }
 
-/// What a received frame turned out to be.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Received<'a> {
     /// The next message, encoded.
@@ -125,13 +115,11 @@ pub enum Received<'a> {
 pub(crate) enum Place {
     /// It is of a link that one of the two has given up.
     Before,
-    /// It is of this one.
     This,
     /// The sender has given this one up and made another.
     After,
 }
 
-/// One end of a link.
 #[derive(Debug)]
 pub struct Link {
     /// Number of this end, and of the other; 0: not heard yet.
@@ -170,7 +158,6 @@ pub struct Link {
 impl Link {
     /// A fresh end of a link, with a number greater than those before. `rto_floor` bounds the retransmission timer from
     /// below.
-    #[must_use]
     pub fn new(number: u32, now: Instant, rto_floor: Duration) -> Self {
         Link {
             number,
@@ -205,30 +192,23 @@ impl Link {
     }
 
     /// Whether bulk messages may be queued: there is room in both windows, that of messages and that of bytes.
-    #[must_use]
     pub fn has_room(&self) -> bool {
         self.entries.len() < WINDOW && self.payload_bytes < self.window
     }
 
-    /// Bytes of payload queued and in flight.
     pub(crate) fn payload_bytes(&self) -> u64 {
         self.payload_bytes
     }
 
-    /// Messages queued or in flight.
-    #[must_use]
     pub fn backlog(&self) -> usize {
         self.entries.len()
     }
 
     /// The shortest round trip measured: what the path takes with nothing queued.
-    #[must_use]
     pub fn least_round_trip(&self) -> Option<Duration> {
         self.round_trip.least()
     }
 
-    /// Messages sent again so far.
-    #[must_use]
     pub fn retransmissions(&self) -> u64 {
         self.retransmissions
     }
@@ -244,14 +224,11 @@ impl Link {
         self.owed_since = now;
     }
 
-    /// Whether the other end was ever heard.
-    #[must_use]
     pub fn heard(&self) -> bool {
         self.round_trip.heard()
     }
 
     /// Since when the other end has been silent although it owed a sign of life.
-    #[must_use]
     pub fn last_owed(&self) -> Instant {
         self.last_heard.max(self.owed_since)
     }
@@ -262,7 +239,6 @@ impl Link {
     }
 
     /// When a sign of life is to be asked for: not while the other end owes an acknowledgement anyway.
-    #[must_use]
     pub fn beat_at(&self) -> Option<Instant> {
         self.heartbeat.filter(|_| self.entries.is_empty()).map(|period| self.last_owed() + period)
     }
@@ -317,7 +293,6 @@ impl Link {
         owned
     }
 
-    /// Which link a frame is of.
     pub(crate) fn place(&self, header: &FrameHeader) -> Place {
         match compare32(header.link, self.other) {
             Ordering::Greater if self.other != 0 => Place::After,
@@ -410,7 +385,6 @@ impl Link {
         (self.round_trip.timeout(self.rto_floor) * (1 << self.backoff.min(6))).min(MAX_RTO.max(self.rto_floor))
     }
 
-    /// Time has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.timer.is_some_and(|t| t <= now) {
             self.retransmissions += self.cursor - self.una;
@@ -457,7 +431,6 @@ impl Link {
     }
 
     /// Whether [`Self::poll_message`] has something at any time.
-    #[must_use]
     pub fn has_message(&self) -> bool {
         self.in_flight() < self.entries.len().min(WINDOW) || self.stuck()
     }
@@ -506,13 +479,11 @@ impl Link {
     }
 
     /// When [`Self::handle_timeout`] is due.
-    #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.timer
     }
 
     /// When [`Self::poll`] has an acknowledgement to send by itself.
-    #[must_use]
     pub fn ack_due(&self) -> Option<Instant> {
         self.ack_due
     }

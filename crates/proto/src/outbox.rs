@@ -19,7 +19,6 @@ use crate::wire::Message;
 /// What a step of a recording copies or combines at once, in bytes.
 pub(crate) const PIECE: u64 = 4 << 20;
 
-/// Collected wishes of one service process.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     pub(crate) now: Instant,
@@ -126,7 +125,6 @@ impl Outbox {
         }
     }
 
-    /// Combines two pieces that lie apart.
     pub(crate) fn reduce(&mut self, reduction: Reduction, (from, into): (MemRef, MemRef), from_left: bool) {
         assert_eq!(from.len, into.len, "operands have one length");
         assert!(from.len.is_multiple_of(reduction.element().bytes()), "operands are whole elements");
@@ -172,7 +170,6 @@ impl Outbox {
         self.events.push_back(Event::Late { group, rank, instance, kind, by_ns });
     }
 
-    /// A collective has come further.
     pub(crate) fn step(&mut self, group: GroupHandle, instance: InstanceId, step: Step) {
         if self.narrates {
             self.events.push_back(Event::Step { group, instance, step });
@@ -263,13 +260,11 @@ impl Allowance {
         self.steps > 0 && self.bytes > 0
     }
 
-    /// So many bytes are moved, by whomever.
     fn note(&mut self, bytes: u64) {
         self.bytes = self.bytes.saturating_sub(bytes);
     }
 }
 
-/// A call that has ended.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Completion {
     pub(crate) call: CallId,
@@ -294,7 +289,6 @@ pub(crate) enum Quota {
 pub(crate) struct Staging {
     pub(crate) id: StagingId,
     pub(crate) bytes: u64,
-    /// What is allocated for them.
     size: u64,
     pub(crate) quota: Quota,
 }

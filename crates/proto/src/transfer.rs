@@ -49,19 +49,19 @@ const MAX_WAITING: usize = 1 << 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Owner {
     /// A local rank's part in a collective; `local` is its position among the local ranks.
-    Instance { instance: InstanceId, local: usize },
-    /// A tagged call.
+    Instance {
+        instance: InstanceId,
+        local: usize,
+    },
     Call(CallId),
 }
 
-/// A step of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct StepOf {
     pub(crate) owner: Owner,
     pub(crate) op: OpId,
 }
 
-/// A message of a local rank.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Outbound {
     pub(crate) step: StepOf,
@@ -71,7 +71,6 @@ pub(crate) struct Outbound {
     pub(crate) signal: bool,
 }
 
-/// A receive of a local rank.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Posting {
     pub(crate) step: StepOf,
@@ -81,7 +80,6 @@ pub(crate) struct Posting {
 /// A step that has ended, and how.
 pub(crate) type Ended = (StepOf, Result<(), CollectiveError>);
 
-/// What transfers work with.
 pub(crate) struct Site<'a> {
     pub(crate) config: &'a Config,
     pub(crate) members: &'a Members,
@@ -94,7 +92,6 @@ impl Site<'_> {
     }
 }
 
-/// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Transfer {
     outgoing: Outgoing,
@@ -105,7 +102,6 @@ pub(crate) struct Transfer {
 }
 
 impl Transfer {
-    /// The next step that has ended.
     pub(crate) fn poll_ended(&mut self) -> Option<Ended> {
         self.ended.pop_front()
     }
@@ -145,7 +141,6 @@ impl Transfer {
         self.end(posting.step, Ok(()));
     }
 
-    /// Sends a tagged message.
     pub(crate) fn send_tagged(&mut self, site: &mut Site<'_>, message: Outbound) {
         let name = message.name;
         if self.lost.contains(&name.destination) {
@@ -179,7 +174,6 @@ impl Transfer {
         }
     }
 
-    /// Receives a tagged message.
     pub(crate) fn receive_tagged(&mut self, site: &mut Site<'_>, name: Name, posting: Posting) {
         if self.incoming.matching.has_message(&name) {
             self.receive(site, name, posting);
@@ -215,7 +209,6 @@ impl Transfer {
         if fits { Ok(Posting { to, ..posting }) } else { Err(name.mismatch(sent, posting.to.len)) }
     }
 
-    /// A message and its receive.
     fn meet(&mut self, site: &mut Site<'_>, name: Name, message: Unexpected, posting: Posting) {
         let posting = match Self::fit(&name, message.bytes(), posting) {
             Ok(posting) => posting,
@@ -255,7 +248,6 @@ impl Transfer {
         }
     }
 
-    /// All ranks of this collective send to all.
     pub(crate) fn is_all_to_all(&mut self, instance: InstanceId) {
         self.incoming.is_all_to_all(instance);
     }
@@ -469,14 +461,12 @@ impl Transfer {
         self.incoming.matching.keep_message(name, message);
     }
 
-    /// A frame has been acknowledged.
     pub(crate) fn handle_acked(&mut self, number: u64) {
         for message in self.outgoing.acknowledged(number) {
             self.end(message.step, Ok(()));
         }
     }
 
-    /// Whether there is bulk for anybody.
     pub(crate) fn has_bulk(&self) -> bool {
         self.outgoing.has_bulk()
     }

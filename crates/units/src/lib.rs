@@ -142,7 +142,6 @@ impl Units {
 
 impl Duration {
     /// Of so many nanoseconds.
-    #[must_use]
     pub const fn nanoseconds(nanoseconds: u64) -> Self {
         Self(nanoseconds)
     }
@@ -163,7 +162,6 @@ impl Duration {
     }
 
     /// How many nanoseconds.
-    #[must_use]
     pub const fn in_nanoseconds(self) -> u64 {
         self.0
     }
@@ -171,13 +169,11 @@ impl Duration {
 
 impl Rate {
     /// Of so many bits per second; 0 counts as 1.
-    #[must_use]
     pub const fn bits_per_second(bits: u64) -> Self {
         Self(if bits == 0 { 1 } else { bits })
     }
 
     /// How many bits per second.
-    #[must_use]
     pub const fn in_bits_per_second(self) -> u64 {
         self.0
     }

@@ -42,7 +42,6 @@ impl fmt::Debug for Token {
 
 impl Token {
     /// That of the job called `job` by this secret.
-    #[must_use]
     pub fn new(secret: &[u8], job: &str) -> Token {
         let mut hash = Blake2s256::new();
         hash.update(b"outboard rendezvous");

@@ -14,7 +14,6 @@ impl Endpoint {
     /// Where the payload of a frame belongs of which only `header` is here, piece after piece. Empty where there is no
     /// place for it yet, or the frame is not the next of its link: then the driver keeps the payload until all of it
     /// has come. The answer holds until the machine is called again.
-    #[must_use]
     pub fn destination(&self, from: SpId, header: &[u8], payload_len: u32) -> Payload {
         let found = || {
             let (frame, body) = FrameHeader::decode(header, payload_len).ok()?;

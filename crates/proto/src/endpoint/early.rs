@@ -13,7 +13,6 @@ use crate::wire::Message;
 /// Most messages that are kept.
 const MOST: usize = 1 << 16;
 
-/// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Early(VecDeque<(Instant, SpId, Message)>);
 
@@ -34,12 +33,10 @@ impl Early {
         taken.into_iter().map(|(_, from, message)| (from, message)).collect()
     }
 
-    /// A peer is lost, with its messages.
     pub(super) fn forget(&mut self, peer: SpId) {
         self.0.retain(|(_, from, _)| *from != peer);
     }
 
-    /// Forgets what is older than `limit`.
     pub(super) fn age(&mut self, now: Instant, limit: Duration) {
         let old = self.0.iter().take_while(|(at, ..)| now.since(*at) > limit).count();
         self.0.drain(..old);

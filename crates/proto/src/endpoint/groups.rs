@@ -70,10 +70,8 @@ pub(super) struct FailedGroup {
     addresses: Addresses,
 }
 
-/// Where service processes are.
 type Addresses = BTreeMap<SpId, Arc<[u8]>>;
 
-/// One group at one of its service processes.
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) members: Members,
@@ -425,7 +423,6 @@ impl Group {
         self.with_instance(node, batch.instance, |i, cx| i.handle_sent(cx, batch.source, batch.run))
     }
 
-    /// A local rank leaves.
     fn leave(&mut self, node: &mut Node, rank: Rank) {
         let Some(local) = self.members.local(rank) else { return };
         if !self.asked.contains(&rank) || !self.left.insert(rank) {
@@ -498,7 +495,6 @@ impl Group {
         node.left.push(group);
     }
 
-    /// Clears away a collective that has ended.
     pub(super) fn end_collective(&mut self, node: &mut Node, instance: InstanceId) {
         let i = self.instances.remove(&instance).expect("a collective ends once");
         self.watches.remove(&instance);

@@ -33,14 +33,12 @@ impl Group {
         self.watches.get(&instance)?.poll_timeout()
     }
 
-    /// Somebody asks which ranks here have not called.
     pub(super) fn handle_inquiry(&self, out: &mut Outbox, instance: InstanceId, from: SpId) -> bool {
         let (group, ranks) = (self.members.handle, self.absent(instance));
         out.messages.push_back((from, Message::instance(group, instance, InstanceMessage::Absent(ranks))));
         true
     }
 
-    /// The answer.
     pub(super) fn handle_absent(&mut self, out: &mut Outbox, instance: InstanceId, from: SpId, ranks: &Absentees) {
         if let Some(watch) = self.watches.get_mut(&instance) {
             watch.answer(out.now, from, ranks);

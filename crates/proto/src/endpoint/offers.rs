@@ -39,7 +39,6 @@ pub(super) struct Asker {
 /// Why a rank does not ask for its group any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Withdrawn {
-    /// It is gone.
     Gone,
     Refused(Refusal),
 }
@@ -53,7 +52,6 @@ impl Withdrawn {
     }
 }
 
-/// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Offers {
     /// Open offers, with those that have asked for their ranks.

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 
 use crate::ids::SpId;
 
-/// See the module.
 #[derive(Debug, Default)]
 pub(super) struct PastPeers {
     /// By when they came to be without a group.

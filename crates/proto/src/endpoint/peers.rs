@@ -42,7 +42,6 @@ use peer::Standing;
 /// Messages that may wait for the acknowledgement of one peer. Whoever asks for more and acknowledges nothing is lost.
 const MAX_BACKLOG: usize = 1 << 16;
 
-/// How a peer was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Loss {
     /// It owed an acknowledgement for too long, heard or not.
@@ -93,7 +92,6 @@ impl Peers {
         self.backlog
     }
 
-    /// How many are remembered.
     pub(super) fn known(&self) -> usize {
         self.all.len()
     }
@@ -116,7 +114,6 @@ impl Peers {
         self.change(peer, |peer| peer.asks = asks);
     }
 
-    /// Messages sent again so far.
     pub(super) fn retransmissions(&self) -> u64 {
         self.retransmissions
     }
@@ -134,7 +131,6 @@ impl Peers {
         [waiting, self.acks_due.first(), self.beats_due.first()].into_iter().flatten().min()
     }
 
-    /// Lets something change about a peer.
     fn change<T>(&mut self, id: SpId, change: impl FnOnce(&mut Peer) -> T) -> Option<T> {
         let peer = self.all.get_mut(&id)?;
         let result = change(peer);
@@ -184,7 +180,6 @@ impl Peers {
         });
     }
 
-    /// Whether there is a link with a peer.
     pub(super) fn has_link(&self, id: SpId) -> bool {
         self.all.contains_key(&id)
     }
@@ -303,7 +298,6 @@ impl Peers {
         self.change(peer, |peer| peer.full = full);
     }
 
-    /// A group with `peer` is there, or is gone.
     pub(super) fn count_group(&mut self, now: Instant, peer: SpId, there: bool) {
         self.change(peer, |peer| {
             peer.groups = if there { peer.groups + 1 } else { peer.groups - 1 };
@@ -353,7 +347,6 @@ impl Peers {
         dead
     }
 
-    /// The peer is lost, with its link.
     pub(super) fn lose(&mut self, peer: SpId) -> Option<Peer> {
         let lost = *self.all.remove(&peer)?;
         let retransmissions = lost.standing.retransmissions;

@@ -12,10 +12,8 @@ use crate::ids::Instant;
 /// Others may take so many times their silence limit until they have shown that they gave this service process up.
 const SHOWN_WITHIN: u32 = 2;
 
-/// See the module.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stall {
-    /// When it was over.
     over: Instant,
     lasted: Duration,
 }
@@ -30,7 +28,6 @@ impl Node {
 }
 
 impl Endpoint {
-    /// Something happens at `now`.
     pub(super) fn advance(&mut self, now: Instant) {
         let (before, limit) = (self.node.out.now, self.node.config.dead_after);
         if now.since(before) > limit {

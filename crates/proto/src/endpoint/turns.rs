@@ -106,7 +106,6 @@ struct InFlight {
     moved: Option<Moved>,
 }
 
-/// What a group has in flight.
 #[derive(Debug, Default)]
 struct Group {
     instances: usize,
@@ -226,7 +225,6 @@ impl Turns {
         }
     }
 
-    /// Something has changed about an instance.
     pub(super) fn note(&mut self, group: GroupHandle, instance: InstanceId, standing: Standing) {
         let Some(found) = self.instances.get_mut(&(group, instance)) else { return };
         let before = std::mem::replace(&mut found.standing, standing);
@@ -278,7 +276,6 @@ impl Turns {
         self.instances.keys().copied()
     }
 
-    /// How many there are.
     pub(super) fn len(&self) -> usize {
         self.instances.len()
     }
@@ -317,7 +314,6 @@ impl Turns {
         groups
     }
 
-    /// Whether some collective may multicast.
     pub(super) fn multicasts(&self) -> bool {
         !self.multicasting.is_empty()
     }

@@ -21,7 +21,6 @@ const QUEUED: Duration = Duration::from_micros(1500);
 /// acknowledgements, which are queued behind it. With 1.5 ms a ring of four hosts takes 5 % longer.
 const QUEUED_IN_A_RING: Duration = Duration::from_millis(1);
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Uplink {
     /// In bit/s.

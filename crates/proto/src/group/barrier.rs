@@ -39,7 +39,6 @@ impl Barrier {
     }
 
     /// Whether all members have entered.
-    #[must_use]
     pub fn done(&self) -> bool {
         self.state == State::Done
     }
@@ -61,7 +60,6 @@ impl Barrier {
     }
 
     /// The round in which `from` sends a message to `to`, of `n` members, if there is one.
-    #[must_use]
     pub fn round_between(n: u32, from: u32, to: u32) -> Option<u8> {
         let distance = (to + n - from) % n;
         distance.is_power_of_two().then(|| distance.ilog2() as u8)

@@ -30,7 +30,6 @@ const ANSWERS: Duration = Duration::from_millis(500);
 /// A rank that has not called, and the last call that it made in the group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Absentee {
-    /// Who.
     pub rank: Rank,
     /// Which call, and what; none if it has made none.
     pub last: Option<(InstanceId, Signature)>,
@@ -45,18 +44,14 @@ impl fmt::Display for Absentee {
     }
 }
 
-/// Ranks that have not called.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Absentees {
     /// At most [`MAX_ABSENT`].
     pub named: Vec<Absentee>,
-    /// How many more there are.
     pub more: u32,
 }
 
 impl Absentees {
-    /// Whether there are none.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.named.is_empty() && self.more == 0
     }
@@ -91,9 +86,7 @@ impl fmt::Display for Absentees {
 /// A collective that takes longer than the watchdog's time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Overdue {
-    /// The collective, and what is waited for here.
     pub flight: InFlight,
-    /// Ranks of all hosts that have not called it.
     pub missing: Absentees,
     /// The lowest rank of each service process that did not tell.
     pub silent: Vec<Rank>,
@@ -102,13 +95,10 @@ pub struct Overdue {
 /// A collective that did not end within the deadline that a rank had set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadlineMissed {
-    /// The collective.
     pub instance: InstanceId,
-    /// What was called.
     pub signature: Signature,
     /// The deadline, milliseconds after the rank's call.
     pub after_ms: u64,
-    /// Ranks that had not called it.
     pub missing: Absentees,
     /// A rank whose bytes or readiness were waited for.
     pub awaited: Option<Rank>,
@@ -127,7 +117,6 @@ impl fmt::Display for DeadlineMissed {
     }
 }
 
-/// What was found about a collective.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) missing: Absentees,
@@ -139,9 +128,7 @@ pub(crate) struct Found {
 /// What is to be done when time has passed.
 #[derive(Debug)]
 pub(crate) enum Turn {
-    /// Ask the others: [`Watch::ask`].
     Ask,
-    /// Tell what was found.
     Tell(Found),
 }
 

@@ -22,7 +22,6 @@ use crate::ids::{Channel, GroupHandle, HostId, InstanceId, SpId};
 use crate::interface::{GroupSpec, Reach, Signature};
 use crate::wire::MulticastKey;
 
-/// The members of a group.
 #[derive(Debug)]
 pub(crate) struct Members {
     pub(crate) handle: GroupHandle,
@@ -34,7 +33,6 @@ pub(crate) struct Members {
     places: Vec<(SpId, u32)>,
     /// Which of `sps` serves each rank.
     pub(crate) of_rank: Vec<u32>,
-    /// The lowest rank that each of `sps` serves.
     lowest: Vec<Rank>,
     /// This service process among `sps`.
     pub(crate) me: u32,
@@ -186,12 +184,10 @@ impl Members {
         self.places.binary_search_by_key(&sp, |(name, _)| *name).ok().map(|at| self.places[at].1)
     }
 
-    /// The lowest rank that `sp` serves.
     pub(crate) fn lowest_rank(&self, sp: u32) -> Rank {
         self.lowest[sp as usize]
     }
 
-    /// That this service process is lost.
     pub(crate) fn loss_of(&self, sp: u32) -> CollectiveError {
         CollectiveError::PeerLost { sp: self.sps[sp as usize], rank: self.lowest_rank(sp) }
     }

@@ -5,7 +5,6 @@
 
 use outboard_plan::Rank;
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct ByRank<T> {
     ranks: Vec<Rank>,

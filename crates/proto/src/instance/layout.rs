@@ -56,14 +56,12 @@ impl<'a> Terrain<'a> {
     }
 }
 
-/// How a call is carried out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Layout {
     choice: Choice,
     topology: Topology,
     /// No message is worth a barrier.
     small: bool,
-    /// Engines carry it out.
     offloaded: bool,
 }
 

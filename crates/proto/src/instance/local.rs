@@ -20,7 +20,6 @@ pub(super) enum Presence {
     Ended,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Local {
     pub(super) rank: Rank,

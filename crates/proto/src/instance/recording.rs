@@ -21,7 +21,6 @@ pub(crate) const MAX_RECORDINGS: usize = 4096;
 /// Dependencies that a step may have on average.
 const MAX_FOLLOWED: usize = 32;
 
-/// A recorded group of operations of one rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recording {
     /// What is done in which order. The index of a send or receive is its tag; every span lies in `Output`.
@@ -34,38 +33,28 @@ pub struct Recording {
 const RECORDING_BYTES: u64 = 512;
 
 impl Recording {
-    /// Bytes that are kept of it, about.
     pub(crate) fn bytes(&self) -> u64 {
         RECORDING_BYTES + run::kept(&self.program)
     }
 }
 
-/// Why a recording is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
-    /// A step cannot be done.
     #[error("step {step} of the recording {problem}")]
     Step {
         /// Which, from 0.
         step: usize,
-        /// What is wrong with it.
         problem: &'static str,
     },
-    /// The whole cannot be.
     #[error("the recording {0}")]
     Whole(&'static str),
-    /// One recording is too large.
     #[error("the recording has {steps} steps, and one has {MAX_STEPS} at most; record less at once")]
-    Size {
-        /// As many as it has.
-        steps: usize,
-    },
+    Size { steps: usize },
     /// The rank holds more than it may.
     #[error(
         "{held} {what} recorded on one group exceed the limit of {limit}; free recordings that are not used any more"
     )]
     Limit {
-        /// Steps or recordings.
         what: &'static str,
         /// As many as there would be.
         held: usize,
@@ -85,12 +74,7 @@ pub enum RecordError {
     #[error(
         "recording {found} came after recording {last}; a rank's recordings on a group are numbered upwards from 1"
     )]
-    Number {
-        /// As it came.
-        found: u32,
-        /// The last before.
-        last: u32,
-    },
+    Number { found: u32, last: u32 },
 }
 
 impl Recording {

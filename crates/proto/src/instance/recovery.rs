@@ -24,7 +24,6 @@ const MAX_PATIENCE: Duration = Duration::from_millis(64);
 /// Most NAKs of one instance that the links have not delivered.
 const MAX_ASKS: u32 = 32;
 
-/// A run of chunks to multicast.
 pub(crate) struct Batch {
     pub(crate) source: Rank,
     pub(crate) run: Range<u64>,
@@ -77,7 +76,6 @@ impl Multicasts {
         }
     }
 
-    /// Bytes that are kept of it, about.
     pub(super) fn kept(cx: &Context<'_>, run: &Run) -> u64 {
         roots(cx, run).map(|(_, bytes, here)| Block::kept(bytes, cx.config.chunk_bytes, here)).sum()
     }
@@ -183,7 +181,6 @@ impl Instance {
         None
     }
 
-    /// A batch is on the wire.
     pub(crate) fn handle_sent(&mut self, cx: &mut Context<'_>, source: Rank, run: Range<u64>) {
         self.multicast.outstanding -= 1;
         if self.running() {
@@ -351,7 +348,6 @@ impl Instance {
         }
     }
 
-    /// The link has delivered a NAK.
     pub(crate) fn handle_asked(&mut self) {
         self.multicast.asks_unanswered -= 1;
     }
@@ -473,7 +469,6 @@ impl Instance {
         true
     }
 
-    /// Whether there may be repairs for the right neighbour.
     pub(crate) fn has_repair(&self) -> bool {
         self.running() && !self.multicast.serving.is_empty()
     }

@@ -88,7 +88,6 @@ pub struct Run {
 }
 
 impl Run {
-    /// Nothing has started.
     pub fn new(program: impl Into<Arc<Program>>) -> Self {
         Run::of(Arc::new(Graph::new(program.into())))
     }
@@ -100,14 +99,10 @@ impl Run {
         Run { done: vec![false; waits.len()], ready, remaining: waits.len(), waits, graph }
     }
 
-    /// What is run.
-    #[must_use]
     pub fn program(&self) -> &Program {
         &self.graph.program
     }
 
-    /// What a step does.
-    #[must_use]
     pub fn op(&self, id: OpId) -> Op {
         self.graph.program.steps[id.0 as usize].op
     }
@@ -144,8 +139,6 @@ impl Run {
         }
     }
 
-    /// Whether a step is done.
-    #[must_use]
     pub fn is_done(&self, id: OpId) -> bool {
         self.done[id.0 as usize]
     }
@@ -159,8 +152,6 @@ impl Run {
         })
     }
 
-    /// Whether all steps are.
-    #[must_use]
     pub fn finished(&self) -> bool {
         self.remaining == 0
     }
@@ -190,7 +181,6 @@ impl Run {
         own.into_iter().chain(self.graph.multicasts.iter().map(|(root, (_, span))| (root, span.len)))
     }
 
-    /// What this rank multicasts.
     pub fn own_multicast(&self) -> Option<Span> {
         self.graph.own
     }

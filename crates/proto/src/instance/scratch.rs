@@ -22,7 +22,6 @@ use crate::outbox::{Quota, Staging};
 /// Scratch begins where any element may lie.
 pub(crate) const ALIGN: u64 = 64;
 
-/// See the module.
 #[derive(Debug)]
 pub(super) enum Scratch {
     /// No program uses any, or it has been given back.

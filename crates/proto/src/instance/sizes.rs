@@ -22,7 +22,6 @@ use crate::ids::{Instant, SpId};
 use crate::interface::sizes_digest;
 use crate::wire::{InstanceMessage, Message};
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Unsized {
     ask_at: Instant,

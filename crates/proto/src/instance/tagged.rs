@@ -41,7 +41,6 @@ use super::recording::{self, MAX_HELD_STEPS, MAX_RECORDINGS, RecordError, Record
 /// What stands for the messages of a group where its instances are counted: the number of none of them.
 pub(crate) const TAGGED: InstanceId = InstanceId(0);
 
-/// A recording of a local rank.
 #[derive(Debug)]
 struct Recorded {
     recording: Arc<Recording>,
@@ -56,7 +55,6 @@ struct Recorded {
     behind: VecDeque<PostedCall>,
 }
 
-/// A call that runs.
 #[derive(Debug)]
 struct Active {
     call: PostedCall,
@@ -85,7 +83,6 @@ struct RecordedRun {
     begun: Option<(OpId, u64)>,
 }
 
-/// The messages of one group at one service process.
 #[derive(Debug, Default)]
 pub(crate) struct TaggedCalls {
     recordings: BTreeMap<(Rank, u32), Recorded>,
@@ -101,12 +98,10 @@ pub(crate) struct TaggedCalls {
 }
 
 impl TaggedCalls {
-    /// Calls that have not ended.
     pub(crate) fn in_flight(&self) -> usize {
         self.calls.len() + self.behind
     }
 
-    /// The rank whose call this is.
     pub(crate) fn has_call(&self, id: CallId) -> Option<Rank> {
         let behind = || self.recordings.values().flat_map(|recorded| &recorded.behind);
         let waiting = || behind().find(|call| call.id == id).map(|call| call.rank);
@@ -316,7 +311,6 @@ impl TaggedCalls {
         transfer.lose(&mut site, rank);
     }
 
-    /// All calls of a local rank end.
     fn end_all_of(&mut self, cx: &mut Context<'_>, rank: Rank, error: &CollectiveError) {
         let mut behind = VecDeque::new();
         for (_, recorded) in self.recordings.range_mut((rank, 0)..=(rank, u32::MAX)) {

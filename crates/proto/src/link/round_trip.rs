@@ -9,7 +9,6 @@ use crate::wire::FrameHeader;
 /// Longest round trip that is believed, in microseconds.
 const MOST: u32 = 60_000_000;
 
-/// What is known of the round trip.
 #[derive(Debug, Default)]
 pub(super) struct RoundTrip {
     /// The clock of the last frame heard, and when that was.
@@ -20,7 +19,6 @@ pub(super) struct RoundTrip {
 }
 
 impl RoundTrip {
-    /// A frame was heard.
     pub(super) fn measure(&mut self, now: Instant, header: &FrameHeader) {
         self.heard = Some((header.clock, now));
         if header.echo_age == u32::MAX {
@@ -50,7 +48,6 @@ impl RoundTrip {
         }
     }
 
-    /// Whether the other end was ever heard.
     pub(super) fn heard(&self) -> bool {
         self.heard.is_some()
     }

@@ -6,13 +6,11 @@
 use std::cmp::Ordering;
 
 /// The 64-bit value whose low 16 bits are `low` that is nearest to `near`.
-#[must_use]
 pub(crate) fn expand16(low: u16, near: u64) -> u64 {
     expand(u64::from(low), near, 16)
 }
 
 /// The 64-bit value whose low 32 bits are `low` that is nearest to `near`.
-#[must_use]
 pub(crate) fn expand32(low: u32, near: u64) -> u64 {
     expand(u64::from(low), near, 32)
 }

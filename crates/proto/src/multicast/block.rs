@@ -53,20 +53,16 @@ enum Role {
     Leaf(Leaf),
 }
 
-/// The sending side.
 #[derive(Debug)]
 struct Root {
-    /// The contribution may be read.
     started: bool,
     /// Chunks `0 .. cursor` have been handed out.
     cursor: u64,
     /// Who reported a chunk missing at two neighbours, counted.
     reports: BTreeMap<u64, u32>,
-    /// Chunks to multicast again.
     again: ChunkSet,
 }
 
-/// The receiving side.
 #[derive(Debug)]
 struct Leaf {
     /// One past the highest chunk heard by multicast.
@@ -74,11 +70,9 @@ struct Leaf {
     heard: Option<Instant>,
     asked: Option<Box<ChunkSet>>,
     left_has: bool,
-    /// When it is to be checked.
     check: Option<Instant>,
 }
 
-/// What the right neighbour lacks.
 #[derive(Debug)]
 struct Serving {
     wanted: ChunkSet,
@@ -93,11 +87,9 @@ pub struct Patience {
     pub middle: Duration,
     /// Within [`Self::last`] chunks of the end, or when the left neighbour has the block: for all chunks.
     pub end: Duration,
-    /// Chunks of one batch.
     pub last: u64,
 }
 
-/// What a check of a block found.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Asking {
     /// To be asked of the left neighbour, as (first, count).
@@ -129,12 +121,10 @@ impl Block {
         size_of::<Block>() as u64 + SETS * chunks.div_ceil(8) + REPORT_BYTES * reports
     }
 
-    /// Chunks that it is cut into.
     pub fn chunks(&self) -> u64 {
         self.have.len()
     }
 
-    /// Whether it is multicast from here.
     pub fn is_root(&self) -> bool {
         matches!(self.role, Role::Root(_))
     }
@@ -171,7 +161,6 @@ impl Block {
         }
     }
 
-    /// Whether something is to be multicast.
     pub fn has_batch(&self) -> bool {
         match &self.role {
             Role::Root(root) => root.started && (root.cursor < self.have.len() || !root.again.is_empty()),

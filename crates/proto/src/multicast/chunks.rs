@@ -21,7 +21,6 @@ enum Words {
 
 impl ChunkSet {
     /// The empty set over `len` chunks.
-    #[must_use]
     pub(crate) fn new(len: u64) -> Self {
         let few = u32::try_from(len).expect("a block has fewer than 2^32 chunks");
         let words = if len <= 64 { Words::One(0) } else { Words::Many(vec![0; len.div_ceil(64) as usize].into()) };
@@ -42,32 +41,23 @@ impl ChunkSet {
         }
     }
 
-    /// How many chunks are in the set.
-    #[must_use]
     pub(crate) fn count(&self) -> u64 {
         self.count.into()
     }
 
     /// Chunks the set ranges over.
-    #[must_use]
     pub(crate) fn len(&self) -> u64 {
         self.len.into()
     }
 
-    /// Whether no chunk is in the set.
-    #[must_use]
     pub(crate) fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Whether every chunk is in the set.
-    #[must_use]
     pub(crate) fn is_full(&self) -> bool {
         self.count == self.len
     }
 
-    /// Whether `chunk` is in the set.
-    #[must_use]
     pub(crate) fn contains(&self, chunk: u64) -> bool {
         chunk < self.len() && self.word(chunk) >> (chunk % 64) & 1 == 1
     }
@@ -108,7 +98,6 @@ impl ChunkSet {
     }
 
     /// The first run of chunks within `range` whose membership is `present`.
-    #[must_use]
     pub(crate) fn next_run(&self, range: Range<u64>, present: bool) -> Option<Range<u64>> {
         let end = range.end.min(self.len());
         let first = self.find(range.start, end, present)?;

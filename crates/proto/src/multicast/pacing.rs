@@ -39,7 +39,6 @@ impl Pacer {
         self.next = self.next.max(now - credit) + transfer_time(wire_bytes, rate);
     }
 
-    /// There is nothing to send.
     pub(crate) fn rest(&mut self) {
         self.rested = true;
     }
@@ -151,7 +150,6 @@ const ON_MANY: u64 = 3;
 /// What other groups have in flight at a service process beside one (MC-13).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Contention {
-    /// Nothing.
     None,
     /// Calls, none of them small beside the others: who moves much itself does not wait for others' large pieces much
     /// longer than for its share of the link.
@@ -307,7 +305,6 @@ impl Quantum {
     }
 }
 
-/// How much is asked for of one block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pull {
     /// Bytes asked for, and not here, at most: two pieces at least, so that the next is asked for while one comes.
@@ -315,7 +312,6 @@ pub(crate) struct Pull {
     /// More is asked for when no more than this is under way: half of it, or of a long message all but one piece, so
     /// that its source always has something to send.
     pub(crate) again: u64,
-    /// Bytes asked for at once.
     pub(crate) at_once: u64,
     /// Bytes for which there must be room, all blocks together, before more is asked for.
     pub(crate) room: u64,

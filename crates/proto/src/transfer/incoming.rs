@@ -42,14 +42,12 @@ use crate::wire::{Cts, EarlyCts, Few, Fragment, MAX_CTS, MAX_DONE, Message, Numb
 /// time, as sources have other destinations, too.
 const CLEARED_EARLY: u64 = 8;
 
-/// A message of another service process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
     pub(super) from: SpId,
     pub(super) number: Number,
 }
 
-/// A message that waits for its receive.
 #[derive(Debug)]
 pub(super) enum Unexpected {
     /// Of another local rank, in whose memory it lies.
@@ -161,7 +159,6 @@ impl Credit {
     }
 }
 
-/// A receive behind a ready barrier.
 #[derive(Debug)]
 struct Expected {
     posting: Posting,
@@ -171,7 +168,6 @@ struct Expected {
 /// Whose receives are cleared together: the service process, who receives, the recording, its call.
 type Asking = (SpId, Rank, u32, u64);
 
-/// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Incoming {
     pub(super) matching: Matching<Unexpected, Posting>,
@@ -201,7 +197,6 @@ impl Incoming {
         fresh(self.last.entry(from).or_insert(0), first, count)
     }
 
-    /// Posts a receive behind a ready barrier.
     pub(super) fn expect(&mut self, name: Name, posting: Posting) {
         self.expected.insert(name, Expected { posting, got: 0 });
     }
@@ -343,7 +338,6 @@ impl Incoming {
         credit.queue.insert((0, order, key));
     }
 
-    /// All ranks of this collective send to all.
     pub(super) fn is_all_to_all(&mut self, instance: InstanceId) {
         self.credits.entry(Some(instance)).or_default().all_to_all = true;
     }
@@ -435,7 +429,6 @@ impl Incoming {
         Some(ended)
     }
 
-    /// A message has come whole.
     fn is_here(&mut self, site: &mut Site<'_>, key: Key) -> Option<Ended> {
         let coming = self.forget_coming(key)?;
         match (coming.staging, coming.receive) {
@@ -452,7 +445,6 @@ impl Incoming {
         }
     }
 
-    /// Nothing more comes of a message.
     pub(super) fn forget_coming(&mut self, key: Key) -> Option<Coming> {
         let coming = self.coming.remove(&key)?;
         self.early.remove(&coming.name);
@@ -542,7 +534,6 @@ pub(super) fn stage(site: &mut Site<'_>, bytes: u64) -> Option<Option<Staging>> 
 }
 
 impl Staging {
-    /// All of it.
     pub(crate) fn whole(&self) -> MemRef {
         MemRef { region: Region::Staging(self.id), offset: 0, len: self.bytes }
     }

@@ -107,32 +107,26 @@ impl<M, R> Matching<M, R> {
         self.receives.first_mut(name)
     }
 
-    /// Whether a message of this name waits.
     pub(crate) fn has_message(&self, name: &Name) -> bool {
         self.messages.has(name)
     }
 
-    /// Whether a receive of this name waits.
     pub(crate) fn has_receive(&self, name: &Name) -> bool {
         self.receives.has(name)
     }
 
-    /// The messages of a scope that wait.
     pub(crate) fn messages_of(&self, scope: Scope) -> impl Iterator<Item = (&Name, &M)> {
         self.messages.range(Name::all_of(scope))
     }
 
-    /// The receives of a scope that wait.
     pub(crate) fn receives_of(&self, scope: Scope) -> impl Iterator<Item = (&Name, &R)> {
         self.receives.range(Name::all_of(scope))
     }
 
-    /// Messages that wait, however many have one name.
     pub(crate) fn messages(&self) -> usize {
         self.waiting
     }
 
-    /// Receives that wait.
     pub(crate) fn receives(&self) -> impl Iterator<Item = (&Name, &R)> {
         self.receives.iter()
     }

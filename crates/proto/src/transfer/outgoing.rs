@@ -148,10 +148,8 @@ struct Flow {
 /// Messages whose last bytes are in one frame: mostly one.
 type Sent = SmallVec<[Outbound; 1]>;
 
-/// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Outgoing {
-    /// To be offered.
     offers: Queues<SpId, (Origin, Outbound)>,
     /// Offered, queued or waiting for a CTS. The number of an RTS is that of its flow.
     flows: BTreeMap<u64, Flow>,
@@ -161,7 +159,6 @@ pub(crate) struct Outgoing {
     crossing: BTreeMap<Name, u64>,
     held: BTreeMap<Name, Outbound>,
     cleared: BTreeMap<Name, Cleared>,
-    /// Queued flows.
     queues: Queues<SpId, u64>,
     /// Sent, by the number under which the frame with their last bytes is acknowledged.
     unacknowledged: BTreeMap<u64, Sent>,
@@ -288,7 +285,6 @@ impl Outgoing {
         }
     }
 
-    /// Early CTS for messages that are not sent yet.
     pub(super) fn cleared(&self) -> usize {
         self.cleared.len()
     }
@@ -334,7 +330,6 @@ impl Outgoing {
         self.unacknowledged.remove(&number).unwrap_or_default()
     }
 
-    /// Whether there is bulk for anybody.
     pub(super) fn has_bulk(&self) -> bool {
         !self.offers.is_empty() || !self.queues.is_empty()
     }

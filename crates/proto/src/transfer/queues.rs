@@ -33,12 +33,10 @@ impl<K: Copy + Ord, T> Queues<K, T> {
         self.queues.contains_key(key)
     }
 
-    /// Keys with entries.
     pub(super) fn keys(&self) -> impl Iterator<Item = &K> {
         self.queues.keys()
     }
 
-    /// The first entry of each key.
     pub(super) fn firsts(&self) -> impl Iterator<Item = (&K, &T)> {
         self.queues.iter().filter_map(|(key, queue)| Some((key, queue.front()?)))
     }
@@ -83,22 +81,18 @@ impl<K: Copy + Ord, T> Queues<K, T> {
         }
     }
 
-    /// The entries of a key, first to last.
     pub(super) fn of(&self, key: &K) -> impl Iterator<Item = &T> {
         self.queues.get(key).into_iter().flatten()
     }
 
-    /// All entries with their keys.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&K, &T)> {
         self.queues.iter().flat_map(|(key, queue)| queue.iter().map(move |entry| (key, entry)))
     }
 
-    /// The entries of these keys.
     pub(super) fn range(&self, keys: RangeInclusive<K>) -> impl Iterator<Item = (&K, &T)> {
         self.queues.range(keys).flat_map(|(key, queue)| queue.iter().map(move |entry| (key, entry)))
     }
 
-    /// Takes entries out of the queue of a key.
     pub(super) fn remove(&mut self, key: &K, gone: impl Fn(&T) -> bool) {
         let Some(queue) = self.queues.get_mut(key) else { return };
         queue.retain(|entry| !gone(entry));
@@ -107,7 +101,6 @@ impl<K: Copy + Ord, T> Queues<K, T> {
         }
     }
 
-    /// Takes entries out of all queues.
     pub(super) fn extract(&mut self, mut gone: impl FnMut(&K, &T) -> bool) -> Vec<(K, T)> {
         let mut extracted = Vec::new();
         self.queues.retain(|key, queue| {

@@ -17,7 +17,6 @@ use siphasher::sip128::{self, Hasher128};
 
 use crate::ids::{GroupHandle, InstanceId};
 
-/// Bytes of a datagram header.
 pub const DATAGRAM_HEADER_BYTES: usize = 24;
 /// Bytes of it before the tag.
 const UNTAGGED: usize = 16;
@@ -27,7 +26,6 @@ const KIND_CHUNK: u8 = 1;
 /// What a datagram carries: one chunk of one block of one collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DatagramHeader {
-    /// The group.
     pub group: GroupHandle,
     /// The low 16 bits of the instance.
     pub epoch: u16,
@@ -53,23 +51,19 @@ pub struct PayloadHash([u8; 16]);
 #[derive(Debug, Clone)]
 pub struct PayloadHasher(Option<Aegis128LMac<16>>);
 
-/// Why a datagram is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DatagramError {
-    /// Fewer bytes than a header.
     #[error("datagram shorter than its header")]
     Short,
     /// Not one of ours, or of another version.
     #[error("datagram of another protocol or version")]
     Foreign,
-    /// The tag does not match the key.
     #[error("datagram with a wrong tag")]
     Tag,
 }
 
 impl MulticastKey {
     /// The keys that follow from a group's secret. Tags cover the payload if `covers_payload`.
-    #[must_use]
     pub fn new(secret: [u64; 2], covers_payload: bool) -> Self {
         let derived = |purpose| {
             let mut h = sip128::SipHasher24::new_with_keys(secret[0], secret[1]);
@@ -81,7 +75,6 @@ impl MulticastKey {
     }
 
     /// What hashes payloads by this key.
-    #[must_use]
     pub fn hasher(&self) -> PayloadHasher {
         PayloadHasher(self.payload.map(|key| Aegis128LMac::new(&key)))
     }
@@ -103,8 +96,6 @@ impl std::fmt::Debug for MulticastKey {
 }
 
 impl PayloadHasher {
-    /// The hash of a whole payload.
-    #[must_use]
     pub fn hash(&self, payload: &[u8]) -> PayloadHash {
         let Some(mut hash) = self.0.clone() else { return PayloadHash::default() };
         hash.update(payload);
@@ -114,7 +105,6 @@ impl PayloadHasher {
 
 impl DatagramHeader {
     /// The bytes that precede a payload of this hash in this instance, whose low bits are the epoch.
-    #[must_use]
     pub fn encode(
         &self,
         key: &MulticastKey,

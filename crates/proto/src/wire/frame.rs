@@ -4,7 +4,6 @@ use outboard_call::codec::{DecodeError, Reader};
 
 use crate::interface::FrameBytes;
 
-/// Bytes of a frame header.
 pub const FRAME_HEADER_BYTES: usize = 36;
 const MAGIC: u8 = 0x6f;
 const ACK_NOW: u8 = 1;
@@ -21,7 +20,6 @@ pub enum FrameKind {
 /// What precedes every message between two service processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// Whether a message follows.
     pub kind: FrameKind,
     /// The sender wants the acknowledgement without delay.
     pub ack_now: bool,
@@ -44,7 +42,6 @@ pub struct FrameHeader {
 }
 
 impl FrameHeader {
-    /// Appends the header to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.to_bytes());
     }

@@ -24,27 +24,21 @@ pub const MAX_OFFERS: usize = 12;
 /// Longest address in one [`GroupMessage::Ask`].
 pub const MAX_ASKER: usize = 256;
 
-/// A message between service processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message {
     /// Nothing: takes the place of a message whose collective has ended before the link delivered it, and is sent for
     /// the sake of its acknowledgement.
     Void,
-    /// About a group.
     Group {
-        /// Which.
         group: GroupHandle,
-        /// What.
         body: GroupMessage,
     },
 }
 
-/// A message about a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GroupMessage {
     /// One step of the barrier by which the group is made.
     Create {
-        /// Step of the barrier.
         step: u8,
         /// Fingerprint of the sender's configuration.
         digest: u64,
@@ -53,18 +47,15 @@ pub enum GroupMessage {
     },
     /// A rank takes part in nothing after instance `after`: it left or died.
     Lost {
-        /// Who.
         rank: Rank,
         /// The last instance it completed.
         after: InstanceId,
         /// Whose loss fails what follows: itself, unless another's was known.
         cause: Rank,
     },
-    /// The group is broken.
     Abort {
         /// Which group of that handle, see [`crate::GroupSpec::fingerprint`].
         fingerprint: u64,
-        /// Why.
         error: CollectiveError,
     },
     /// The receiver's step of the barrier by which the group is made has not come: it may not be one any more.
@@ -81,7 +72,6 @@ pub enum GroupMessage {
     Refuse {
         /// As in the question.
         fingerprint: u64,
-        /// Why.
         error: CollectiveError,
     },
     /// The sender waits long for instances, or for messages from rank to rank: do they fail at the receiver?
@@ -102,36 +92,27 @@ pub enum GroupMessage {
         /// The rank whose loss failed them.
         cause: Rank,
     },
-    /// About one of its collectives.
     Instance {
-        /// Which.
         instance: InstanceId,
-        /// What.
         body: InstanceMessage,
     },
-    /// About messages from rank to rank.
     Transfer(TransferMessage),
 }
 
-/// A message about a collective.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InstanceMessage {
     /// One step of the ready barrier (MC-4). Carries the whole call signature.
     Ready {
-        /// Step of the barrier.
         step: u8,
-        /// What is called.
         signature: Signature,
         /// A rank that called it so.
         rank: Rank,
     },
-    /// About its multicast blocks.
     Multicast(MulticastMessage),
     /// Asks for the sizes of an allgatherv's blocks.
     AskSizes,
     /// Sizes of an allgatherv's blocks, in the order of ranks.
     Sizes {
-        /// The first rank.
         first: u32,
         /// Bytes of its block and of those that follow; 1 to [`MAX_BLOCKS`] entries.
         sizes: Vec<u64>,
@@ -147,27 +128,12 @@ pub enum InstanceMessage {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MulticastMessage {
     /// Right to left neighbour: chunks of `source`'s block that are missing (MC-6).
-    Nak {
-        /// Whose block.
-        source: Rank,
-        /// Which chunks.
-        ranges: Vec<(u32, u32)>,
-    },
+    Nak { source: Rank, ranges: Vec<(u32, u32)> },
     /// To the service process of `source`: these chunks are missing here and at the right neighbour too, so that
     /// multicasting them again may be cheaper.
-    NakRoot {
-        /// Whose block.
-        source: Rank,
-        /// Which chunks.
-        ranges: Vec<(u32, u32)>,
-    },
+    NakRoot { source: Rank, ranges: Vec<(u32, u32)> },
     /// Left to right neighbour: chunks that a NAK named (MC-6). Payload follows, run after run.
-    Repair {
-        /// Whose block.
-        source: Rank,
-        /// Which chunks.
-        ranges: Vec<(u32, u32)>,
-    },
+    Repair { source: Rank, ranges: Vec<(u32, u32)> },
     /// Left to right neighbour: these blocks lie here whole; what is missing of them can be had.
     Whole {
         /// Whose blocks, at most [`MAX_SOURCES`].
@@ -191,7 +157,6 @@ impl GroupMessage {
         }
     }
 
-    /// Whether payload may follow.
     pub(crate) fn carries(&self) -> bool {
         match self {
             GroupMessage::Transfer(transfer) => transfer.carries(),
@@ -217,19 +182,14 @@ impl InstanceMessage {
 }
 
 impl Message {
-    /// About a collective.
-    #[must_use]
     pub fn instance(group: GroupHandle, instance: InstanceId, body: InstanceMessage) -> Message {
         Message::Group { group, body: GroupMessage::Instance { instance, body } }
     }
 
-    /// A group has broken.
     pub(crate) fn abort(group: GroupHandle, fingerprint: u64, error: CollectiveError) -> Message {
         Message::Group { group, body: GroupMessage::Abort { fingerprint, error } }
     }
 
-    /// About messages from rank to rank.
-    #[must_use]
     pub fn transfer(group: GroupHandle, body: TransferMessage) -> Message {
         Message::Group { group, body: GroupMessage::Transfer(body) }
     }
@@ -251,7 +211,6 @@ impl Message {
 
     /// What is still to be said where the payload cannot be read any more: nothing, but for tagged messages, whose
     /// place among those of their name no later one may take.
-    #[must_use]
     pub fn without_payload(self) -> Message {
         match self {
             Message::Group { group, body: GroupMessage::Transfer(transfer) } => {
@@ -374,7 +333,6 @@ impl GroupMessage {
 }
 
 impl InstanceMessage {
-    /// The code of the message's kind on the wire.
     fn code(&self) -> u8 {
         match self {
             InstanceMessage::Ready { .. } => 16,

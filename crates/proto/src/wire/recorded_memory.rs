@@ -17,7 +17,6 @@ pub const MAX_PIECES: usize = MAX_STEPS;
 /// A recording with the memory that its spans lie in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordedMemory {
-    /// What is done.
     pub recording: Recording,
     /// Address and bytes of each piece of the rank's memory. In the recording they lie one behind the other in
     /// `Output`.
@@ -35,7 +34,6 @@ impl RecordedMemory {
     ///
     /// # Panics
     /// When the recording multicasts or names other buffers than `Output`, which [`Recording::check`] refuses.
-    #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let program = &self.recording.program;
         let mut out = Vec::with_capacity(64 + 16 * self.pieces.len() + 40 * program.steps.len());

@@ -33,27 +33,21 @@ pub enum Scope {
         /// Which call of it.
         call: u64,
     },
-    /// Calls of a collective.
     Instance(InstanceId),
 }
 
 /// The scope of an offer; of a collective with what is called, since the offer may be the first news of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
-    /// Single tagged messages.
     Single,
-    /// A call of a recording.
     Recorded {
         /// Which of the group's recordings, from 1.
         recording: u32,
         /// Which call of it, from 1.
         call: u64,
     },
-    /// A call of a collective.
     Instance {
-        /// The instance.
         instance: InstanceId,
-        /// What is called.
         signature: Signature,
         /// Somebody who called it so: the rank of the offer may be stood in for, and pass on what others have called.
         signer: Rank,
@@ -62,7 +56,6 @@ pub enum Origin {
 
 impl Origin {
     /// Without what is called.
-    #[must_use]
     pub fn scope(self) -> Scope {
         match self {
             Origin::Single => Scope::Single,
@@ -80,7 +73,6 @@ impl Origin {
     }
 
     /// Whether one offer takes so many entries.
-    #[must_use]
     pub fn fits(self, ready: usize, early: usize) -> bool {
         let (one_ready, one_early) = self.entry_bytes();
         ready * one_ready + early * one_early <= MAX_OFFER
@@ -90,13 +82,11 @@ impl Origin {
 /// Ready to send: one message that the rank of an offer has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rts {
-    /// For whom.
     pub destination: Rank,
     /// The tag that both ends give it.
     pub tag: u32,
     /// How many messages of the same scope, pair and tag precede it; 0 of single messages.
     pub occurrence: u32,
-    /// Its bytes.
     pub bytes: u64,
     /// They follow in the payload, behind those of the messages before it.
     pub eager: bool,
@@ -112,7 +102,6 @@ impl Rts {
 /// Clear to send, ahead of the RTS: one message that the rank of an offer receives, whose bytes it knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EarlyCts {
-    /// Of whom.
     pub source: Rank,
     /// The tag that both ends give it.
     pub tag: u32,
@@ -133,21 +122,16 @@ pub enum Number {
     Early(u64),
 }
 
-/// More of a message may come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cts {
-    /// The message.
     pub number: Number,
     /// Up to which of its bytes, more than before.
     pub up_to: u64,
 }
 
-/// Some bytes of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
-    /// The message.
     pub number: Number,
-    /// Where they lie in it.
     pub offset: u64,
     /// How many, at least 1. They follow in the payload, behind those before.
     pub bytes: u32,
@@ -156,40 +140,30 @@ pub struct Piece {
 /// The name of a message whose receive is posted behind a ready barrier, and where a fragment of it lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fragment {
-    /// The collective.
     pub instance: InstanceId,
-    /// Sender.
     pub source: Rank,
-    /// Receiver.
     pub destination: Rank,
     /// Its tag: the index in the plan.
     pub index: u32,
-    /// Bytes of the whole message.
     pub total: u64,
-    /// Where this fragment lies in it.
     pub offset: u64,
 }
 
 /// Entries of a message that mostly has one: a small message is said and heard without allocating.
 pub type Few<T> = SmallVec<[T; 1]>;
 
-/// What is said of messages from rank to rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TransferMessage {
     /// What one call of `rank` has for ranks of the receiver, and what of theirs may come already. Payload follows if
     /// any message is eager. Not both lists are empty.
     Offer {
-        /// Which call.
         origin: Origin,
-        /// Whose.
         rank: Rank,
         /// Number of the first of `ready`; the others follow.
         first_ready: u64,
-        /// What it has.
         ready: Few<Rts>,
         /// Number of the first of `early`; the others follow.
         first_early: u64,
-        /// What it may be sent.
         early: Vec<EarlyCts>,
     },
     /// More may come: 1 to [`MAX_CTS`] entries.
@@ -204,7 +178,6 @@ pub enum TransferMessage {
 }
 
 impl TransferMessage {
-    /// Whether payload may follow.
     pub(crate) fn carries(&self) -> bool {
         match self {
             TransferMessage::Offer { .. } | TransferMessage::Data(_) | TransferMessage::Expected(_) => true,
@@ -262,7 +235,6 @@ impl TransferMessage {
         }
     }
 
-    /// The code of the message's kind on the wire.
     pub(super) fn code(&self) -> u8 {
         match self {
             TransferMessage::Offer { .. } => 48,

@@ -15,7 +15,6 @@ use crate::ids::{InstanceId, SpId};
 use crate::interface::Signature;
 use crate::wire::{GroupMessage, Message};
 
-/// How a rank left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Lost {
     /// Its calls up to this one ended well.

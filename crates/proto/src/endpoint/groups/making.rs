@@ -267,7 +267,6 @@ impl Endpoint {
     }
 }
 
-/// Where the members are.
 pub(super) fn addresses(spec: &GroupSpec) -> Addresses {
     spec.members.iter().map(|member| (member.sp, Arc::clone(&member.address))).collect()
 }

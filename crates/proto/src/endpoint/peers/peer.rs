@@ -16,7 +16,6 @@ const DEAF_FROM: Duration = Duration::from_millis(100);
 /// so that all ranks that can hear of both name that one.
 const DEAF_SILENCE: Duration = Duration::from_secs(1);
 
-/// Another service process.
 #[derive(Debug)]
 pub(in crate::endpoint) struct Peer {
     pub(in crate::endpoint) link: Link,
@@ -24,7 +23,6 @@ pub(in crate::endpoint) struct Peer {
     pub(in crate::endpoint) address: Option<Arc<[u8]>>,
     /// Groups in whose ring it is a neighbour.
     pub(super) watched_by: u32,
-    /// Groups with it.
     pub(super) groups: u32,
     /// The driver has no room for frames to it, and asks for none.
     pub(super) full: bool,
