@@ -58,7 +58,6 @@ impl Group {
     }
 }
 
-/// Sleeps until the request has ended.
 fn end(mut request: Request) -> Result<(), Error> {
     loop {
         if let Some(result) = request.wait(None) {

@@ -173,7 +173,6 @@ impl Connection {
         None
     }
 
-    /// The error for a reply of the wrong kind.
     pub(crate) fn unexpected(reply: &Reply) -> Error {
         Error::Protocol(format!("unexpected reply {reply:?}"))
     }

@@ -122,7 +122,6 @@ impl Context {
         Context::greet(Connection::open(path)?)
     }
 
-    /// Says hello.
     fn greet(connection: Connection) -> Result<Context, Error> {
         let kernel = |what: &str, errno| Error::Resource(format!("cannot {what}: {errno}"));
         let guard = ForkGuard::new().map_err(|errno| kernel("guard against forks", errno))?;
@@ -499,7 +498,6 @@ impl Parts {
         outcome
     }
 
-    /// Gives the program its buffers back.
     fn hand_back(&self, (slot, instance): (u32, u64), delivered: bool) -> Result<(), Error> {
         if !delivered {
             self.errands.end();

@@ -8,56 +8,30 @@ use outboard_shm::status::Status;
 use std::path::{Path, PathBuf};
 
 /// Why a call or a collective failed. [`Error::status`] gives the code of the C interface.
+#[allow(missing_docs, reason = "the messages are the documentation")]
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The caller's argument.
     #[error("argument `{argument}` {problem}")]
-    Argument {
-        /// Its name in `outboard.h`.
-        argument: &'static str,
-        /// What is wrong with it.
-        problem: String,
-    },
+    Argument { argument: &'static str, problem: String },
     /// The environment does not say what is needed.
     #[error("environment variable {variable} {problem}")]
-    Environment {
-        /// Its name.
-        variable: String,
-        /// What is wrong with it, and what to set.
-        problem: String,
-    },
+    Environment { variable: String, problem: String },
     /// The process is a child of the one that attached.
     #[error("this handle belongs to the parent process; a child attaches anew")]
     Forked,
     /// Something still uses the object.
     #[error("cannot {action}: {count} {what}")]
-    Busy {
-        /// What was asked for.
-        action: &'static str,
-        /// How many uses there are.
-        count: usize,
-        /// Of which kind, and what to do about them.
-        what: &'static str,
-    },
+    Busy { action: &'static str, count: usize, what: &'static str },
     /// Nobody answers at the socket.
     #[error("no service process answers at {}: {reason}; start outboardd, or name its socket in OUTBOARD_SOCKET", path.display())]
-    NoService {
-        /// The socket.
-        path: PathBuf,
-        /// The kernel's reason, or ours.
-        reason: String,
-    },
+    NoService { path: PathBuf, reason: String },
     /// The job's own service process cannot be started.
     #[error(
         "cannot start a service process for this job: {reason}; its log is {}; start outboardd by hand and name its socket \
          in OUTBOARD_SOCKET, or mend the cause", log.display()
     )]
-    OwnDaemon {
-        /// What went wrong.
-        reason: String,
-        /// What it said, if anything.
-        log: PathBuf,
-    },
+    OwnDaemon { reason: String, log: PathBuf },
     /// Releases differ.
     #[error("{0}")]
     Version(String),
@@ -66,34 +40,19 @@ pub enum Error {
         "the service process of this host (socket {}) ended or closed the connection; its requests cannot complete{}",
         path.display(), last_words(log.as_deref())
     )]
-    ServiceLost {
-        /// The socket.
-        path: PathBuf,
-        /// What it said, where it was the job's own and left it.
-        log: Option<PathBuf>,
-    },
+    ServiceLost { path: PathBuf, log: Option<PathBuf> },
     /// Something is exhausted.
     #[error("{0}")]
     Resource(String),
     /// What the service process said, about a request to it or a collective.
     #[error("{text}")]
-    Service {
-        /// The kind of failure.
-        status: Status,
-        /// Its sentence.
-        text: String,
-    },
+    Service { status: Status, text: String },
     /// The service process broke the protocol.
     #[error("the service process broke the attach protocol: {0}")]
     Protocol(String),
     /// The ranks did not find each other.
     #[error("{text}")]
-    Bootstrap {
-        /// The kind of failure.
-        status: Status,
-        /// The sentence.
-        text: String,
-    },
+    Bootstrap { status: Status, text: String },
     /// A defect of ours.
     #[error("defect in Outboard, please report it: {0}")]
     Internal(String),

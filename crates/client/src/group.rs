@@ -293,7 +293,6 @@ pub(crate) fn deadline(argument: &'static str, seconds: f64) -> Result<Option<Du
     Duration::try_from_secs_f64(seconds).map(|after| Some(after).filter(|after| !after.is_zero())).map_err(wrong)
 }
 
-/// The deadline of new groups.
 pub(crate) fn deadline_of_environment() -> Result<Option<Duration>, Error> {
     let Some(text) = environment::process(DEADLINE) else { return Ok(None) };
     let seconds = text.trim().parse().ok().and_then(|seconds| deadline("seconds", seconds).ok());

@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 /// How long a wait looks: a round trip of small messages between hosts of an Ethernet, a few wake-ups long.
 const LOOK: Duration = Duration::from_micros(200);
 
-/// What the last wait has taught.
 #[derive(Debug, Default)]
 pub(crate) struct Looking {
     worth: AtomicBool,

@@ -35,7 +35,6 @@ use std::time::{Duration, Instant};
 
 /// Whether ranks start service processes: `auto` or `off`.
 const CHOICE: &str = "OUTBOARD_DAEMON";
-/// The program to start.
 const PROGRAM: &str = "OUTBOARD_OUTBOARDD";
 const LOCK: &str = "lock";
 const SOCKET: &str = "socket";
@@ -89,19 +88,15 @@ pub(crate) fn log_beside(socket: &Path) -> Option<PathBuf> {
     (socket.ends_with(SOCKET) && log.exists()).then_some(log)
 }
 
-/// What came of looking for a service process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
-    /// Started, by us.
     Started,
     /// Somebody else is starting or ending one: look again.
     Again,
 }
 
-/// Where the job's own service process lives.
 struct Home {
     directory: PathBuf,
-    /// Service processes of the job on this host.
     siblings: u32,
 }
 
@@ -145,7 +140,6 @@ impl Home {
         let _ = std::fs::remove_dir(&self.directory);
     }
 
-    /// Starts the service process unless somebody else is about it.
     fn start(&self, deadline: Instant) -> Result<Step, Error> {
         self.make_directory()?;
         let Some(_lock) = self.lock(deadline)? else { return Ok(Step::Again) };

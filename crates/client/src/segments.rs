@@ -30,7 +30,6 @@ fn exhausted(most: usize) -> Error {
     ))
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct Segments {
     /// Not in use; the one used longest ago first.

@@ -31,15 +31,12 @@ pub(crate) enum Lent {
 /// Whether this rank has done what it does at the end of a request: copy what came, or combine it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Delivery {
-    /// Nobody has begun.
     Due,
-    /// A thread is about it.
     UnderWay,
     /// The program's buffers are its own again.
     Done(Result<(), Error>),
 }
 
-/// A word in use.
 #[derive(Debug)]
 struct Owned {
     group: u64,
@@ -59,7 +56,6 @@ pub(crate) struct InPlace {
     pub(crate) buffers: Buffers,
 }
 
-/// The words of one attachment.
 #[derive(Debug)]
 pub(crate) struct Slots {
     free: Vec<u32>,
@@ -77,12 +73,10 @@ impl Slots {
         Slots { free: (0..count).rev().collect(), owners, orphans: Vec::new(), direct: 0, awaiting: 0 }
     }
 
-    /// How many requests can be in flight.
     pub(crate) fn count(&self) -> usize {
         self.owners.len()
     }
 
-    /// A word for this call of the group.
     pub(crate) fn take(&mut self, group: u64, instance: u64) -> Option<u32> {
         let slot = self.free.pop()?;
         self.owners[slot as usize] =

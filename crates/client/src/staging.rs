@@ -16,7 +16,6 @@ use outboard_call::{Blocks, Footprint, Span};
 use outboard_shm::region::Region;
 use std::sync::{Arc, Mutex};
 
-/// Bytes that one rank stages at most.
 const MOST_STAGED: usize = 1 << 30;
 const LEAST_SEGMENT: usize = 64 << 10;
 const LEAST_TABLE: usize = 512;
@@ -73,7 +72,6 @@ pub(crate) struct RecordedPieces {
     pub(crate) written: Vec<(usize, usize, usize)>,
 }
 
-/// Offset and length of a block.
 fn placed(span: &Span) -> (usize, usize) {
     (span.offset as usize, span.len as usize)
 }

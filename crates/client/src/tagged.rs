@@ -51,7 +51,6 @@ impl Tagged {
     }
 }
 
-/// Address and length of memory of the program.
 type Piece = (usize, usize);
 
 /// Checks a buffer and makes its address known to whoever copies it.

@@ -20,7 +20,6 @@ const DIRECTORY: &str = "OUTBOARD_TRACE";
 /// Events of one file; about 100 MB.
 const MOST_EVENTS: u64 = 1 << 20;
 
-/// A trace that is being written.
 #[derive(Debug)]
 pub(crate) struct Trace(Mutex<State>);
 

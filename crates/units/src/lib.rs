@@ -25,41 +25,24 @@ pub struct Rate(u64);
 pub struct Size(pub u64);
 
 /// Why a text is no such quantity.
+#[allow(missing_docs, reason = "the messages are the documentation")]
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum UnitError {
-    /// No number, or no unit that is known.
     #[error("`{text}` is no {what}; write for instance `{example}`")]
-    Form {
-        /// What was given.
-        text: String,
-        /// What was expected.
-        what: &'static str,
-        /// One that is right.
-        example: &'static str,
-    },
-    /// Less than one of the smallest unit, or more than 64 bits of it.
+    Form { text: String, what: &'static str, example: &'static str },
     #[error("`{text}` is no whole number of {smallest} below 2^64")]
-    Range {
-        /// What was given.
-        text: String,
-        /// The unit in which it is kept.
-        smallest: &'static str,
-    },
-    /// A rate of nothing.
+    Range { text: String, smallest: &'static str },
     #[error("a rate of 0 bit/s carries nothing; give that of the slowest link")]
     Nothing,
 }
 
-/// Units of one quantity.
 struct Units {
     what: &'static str,
     example: &'static str,
     smallest: &'static str,
     /// Name, short name and factor, the largest first; the last has factor 1.
     names: &'static [(&'static str, &'static str, u64)],
-    /// What a number without a unit counts in.
     without: Option<&'static str>,
-    /// Whether there may be nothing of it.
     zero: bool,
     /// Decimals that are shown behind a unit; powers of two have none.
     decimals: bool,

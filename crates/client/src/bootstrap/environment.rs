@@ -10,15 +10,10 @@ use crate::error::Error;
 /// Reads one variable; those that are set to nothing count as unset.
 pub(crate) type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// This rank.
 pub(super) const RANK: &str = "OUTBOARD_RANK";
-/// All ranks.
 pub(super) const WORLD_SIZE: &str = "OUTBOARD_WORLD_SIZE";
-/// Where ranks meet.
 pub(super) const RENDEZVOUS: &str = "OUTBOARD_RENDEZVOUS";
-/// This rank among those on its host, from 0.
 const LOCAL_RANK: &str = "OUTBOARD_LOCAL_RANK";
-/// Ranks on its host.
 const LOCAL_SIZE: &str = "OUTBOARD_LOCAL_SIZE";
 /// The job's number, which its service processes bear too.
 pub(crate) const JOB: &str = "OUTBOARD_JOB";
@@ -81,14 +76,12 @@ const LAUNCHERS: [Launcher; 4] = [
 /// Ports that ranks of a Slurm step meet at: below those that Linux hands out of its own accord (32768).
 const SLURM_PORTS: std::ops::Range<u64> = 16_384..32_768;
 
-/// A rank's place in its job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) rank: u32,
     pub(super) ranks: u32,
 }
 
-/// The process's environment.
 pub(crate) fn process(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
@@ -97,7 +90,6 @@ fn wrong(variable: &str, problem: impl Into<String>) -> Error {
     Error::Environment { variable: variable.to_owned(), problem: problem.into() }
 }
 
-/// Rank and size.
 pub(super) fn place(lookup: Lookup<'_>) -> Result<Place, Error> {
     let (rank_name, ranks_name) = if lookup(RANK).is_some() || lookup(WORLD_SIZE).is_some() {
         (RANK, WORLD_SIZE)
@@ -135,7 +127,6 @@ pub(crate) fn local_rank(lookup: Lookup<'_>, sharing: u32) -> Result<u32, Error>
     value.trim().parse().map_err(|_| wrong(name, format!("is `{value}`; {remedy}")))
 }
 
-/// Ranks of the job on this host.
 pub(crate) fn local_ranks(lookup: Lookup<'_>) -> Result<u32, Error> {
     let of_launcher = || lookup(nearest(lookup)?.local_ranks?);
     let remedy = format!("set {LOCAL_SIZE} to the number of ranks on this host");
@@ -161,7 +152,6 @@ fn slurm_tasks_here(lookup: Lookup<'_>) -> Option<String> {
     None
 }
 
-/// The error where nobody says which rank this is.
 fn nobody() -> Error {
     let known: Vec<_> = LAUNCHERS.iter().map(|launcher| format!("{} ({})", launcher.rank, launcher.name)).collect();
     let known = known.join(", ");

@@ -27,7 +27,6 @@ use crate::error::Error;
 use crate::rendezvous::{MOST_BYTES, Token};
 use environment::{Lookup, RANK, RENDEZVOUS, WORLD_SIZE};
 
-/// Chooses the implementation.
 const CHOICE: &str = "OUTBOARD_BOOTSTRAP";
 
 /// The ranks of a job, as one of them reaches the others.

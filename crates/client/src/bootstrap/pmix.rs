@@ -75,7 +75,6 @@ const _: () = assert!(size_of::<Process>() == 260 && size_of::<Value>() == 32 &&
 /// Exchanges of this process, so that no key is published twice: the library remembers what it has read.
 static EXCHANGES: Mutex<u32> = Mutex::new(0);
 
-/// The functions used, as libpmix declares them.
 #[derive(Clone, Copy)]
 struct Functions {
     init: unsafe extern "C" fn(*mut Process, *mut Info, usize) -> c_int,
@@ -88,26 +87,17 @@ struct Functions {
 }
 
 /// Why PMIx does not bring the ranks together.
+#[allow(missing_docs, reason = "the messages are the documentation")]
 #[derive(Debug, thiserror::Error)]
 pub enum PmixError {
-    /// It is not here, or not whole.
     #[error(
         "the launcher speaks PMIx, but its library cannot be used: {0}; install libpmix2, or set OUTBOARD_RENDEZVOUS=HOST:PORT of rank 0"
     )]
     Library(String),
-    /// A call failed.
     #[error(
         "PMIx cannot {what}: {reason} ({code}); is the program started by mpirun or `srun --mpi=pmix`? Else set OUTBOARD_RENDEZVOUS=HOST:PORT of rank 0"
     )]
-    Call {
-        /// What was wanted.
-        what: String,
-        /// In the library's words.
-        reason: String,
-        /// The library's number.
-        code: i32,
-    },
-    /// An answer of another kind than asked for.
+    Call { what: String, reason: String, code: i32 },
     #[error("PMIx answers with nonsense when asked to {0}")]
     Nonsense(String),
 }
@@ -188,7 +178,6 @@ impl Pmix {
         Ok(pmix)
     }
 
-    /// What `rank` published under `key`.
     fn get(&self, rank: u32, key: &CStr, what: &str) -> Result<Answer, PmixError> {
         let process = Process { rank, ..self.own };
         let mut value = std::ptr::null_mut();
@@ -281,7 +270,6 @@ impl Drop for Pmix {
     }
 }
 
-/// A value that the library allocated.
 struct Answer(*mut Value);
 
 impl std::ops::Deref for Answer {

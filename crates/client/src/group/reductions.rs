@@ -92,7 +92,6 @@ impl Group {
         unsafe { self.gather_and_fold(outcome, operator, &buffers, &table) }
     }
 
-    /// The call and its table.
     fn call(&self, outcome: Outcome<'_>, reduction: Reduction, element: u64) -> Result<(Call, Vec<u64>), Error> {
         let mut table = Vec::new();
         let (kind, count) = match outcome {

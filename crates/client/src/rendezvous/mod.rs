@@ -40,7 +40,6 @@ pub const LIMIT: Duration = Duration::from_secs(30);
 
 const MAGIC: u32 = u32::from_le_bytes(*b"OBRV");
 const VERSION: u32 = 4;
-/// What a visitor says in the clear.
 const HEADER: usize = 16;
 /// First words of the server.
 const ANOTHER: u32 = 1;
@@ -49,57 +48,26 @@ const HANDSHAKE: u32 = 2;
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 
 /// Why the ranks did not find each other.
+#[allow(missing_docs, reason = "the messages are the documentation")]
 #[derive(Debug, thiserror::Error)]
 pub enum RendezvousError {
-    /// Nobody listens.
     #[error("rank {rank} cannot reach the rendezvous at {address} within {}s: {reason}; is rank 0 alive, and does OUTBOARD_RENDEZVOUS name its host?", LIMIT.as_secs())]
-    Unreachable {
-        /// The rank that tried.
-        rank: u32,
-        /// Where.
-        address: String,
-        /// The last reason.
-        reason: io::Error,
-    },
-    /// Not all ranks came.
+    Unreachable { rank: u32, address: String, reason: io::Error },
     #[error("ranks {} of {ranks} did not come to the rendezvous in time", list(missing))]
-    Missing {
-        /// Those that did not.
-        missing: Vec<u32>,
-        /// How many should have.
-        ranks: u32,
-    },
-    /// The server says so.
+    Missing { missing: Vec<u32>, ranks: u32 },
     #[error("{0}")]
     Refused(String),
-    /// Who serves has not the job's token.
     #[error(
         "what serves the rendezvous at {address} does not know this job's token: another job meets there, or ranks \
          have different ones; give all ranks the same OUTBOARD_TOKEN, or set OUTBOARD_RENDEZVOUS to another port"
     )]
-    Stranger {
-        /// Where.
-        address: String,
-    },
-    /// The connection broke or carried nonsense.
+    Stranger { address: String },
     #[error("rendezvous of rank {rank}: {reason}")]
-    Broken {
-        /// The rank.
-        rank: u32,
-        /// What happened.
-        reason: io::Error,
-    },
-    /// The server's own socket.
+    Broken { rank: u32, reason: io::Error },
     #[error("rendezvous server: {0}")]
     Server(io::Error),
-    /// Rank 0 may not listen there.
     #[error("rank 0 cannot serve the rendezvous at {address}: {reason}; set OUTBOARD_RENDEZVOUS to a port above 1023")]
-    Listen {
-        /// Where.
-        address: String,
-        /// The kernel's reason.
-        reason: io::Error,
-    },
+    Listen { address: String, reason: io::Error },
 }
 
 impl RendezvousError {
@@ -126,13 +94,10 @@ fn list(ranks: &[u32]) -> String {
 /// A rank that somebody else serves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Visitor {
-    /// Where the server listens: host and port.
     pub(crate) address: String,
     /// Equal on all ranks of the job.
     pub(crate) token: Token,
-    /// This rank.
     pub(crate) rank: u32,
-    /// All ranks.
     pub(crate) ranks: u32,
 }
 

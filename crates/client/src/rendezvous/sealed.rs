@@ -17,7 +17,6 @@ pub(super) const TAG: usize = 16;
 /// Bytes of either message of the handshake: a key that serves once, and a tag.
 pub(super) const GREETING: usize = 32 + TAG;
 
-/// A message of the handshake.
 pub(super) type Greeting = [u8; GREETING];
 
 /// The visitor's end, which waits for the answer.

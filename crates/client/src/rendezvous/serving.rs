@@ -17,14 +17,12 @@ use std::time::{Duration, Instant};
 const MOST_RANKS: u32 = 1 << 20;
 /// Connections beyond the ranks' own that the server holds at a time.
 const STRANGERS: usize = 64;
-/// Connections that the server takes in before it hears those it has.
 const TURN: usize = 64;
 /// How long a visitor may take to say everything.
 const GREETING_LIMIT: Duration = Duration::from_secs(5);
 /// How long those are told who come last, when the others have taken all the time.
 const LAST_WORD: Duration = Duration::from_millis(100);
 
-/// A connection that has not yet said everything.
 struct Arriving {
     stream: TcpStream,
     bytes: Vec<u8>,
@@ -33,14 +31,12 @@ struct Arriving {
     until: Instant,
 }
 
-/// A rank that has come.
 struct Member {
     /// None for the rank that serves.
     connection: Option<(TcpStream, Sealed)>,
     blob: Vec<u8>,
 }
 
-/// What a rank says of itself.
 #[derive(Clone, Copy)]
 struct Arrival {
     rank: u32,
@@ -180,13 +176,9 @@ fn accept(listener: &TcpListener, arriving: &mut Vec<Arriving>) -> io::Result<()
     Ok(())
 }
 
-/// How far a connection has come.
 enum Progress {
-    /// More has to come.
     More,
-    /// A rank of the job, with its blob.
     Whole(Arrival, Box<Sealed>, Vec<u8>),
-    /// It has not the job's token.
     Another,
 }
 
@@ -267,7 +259,6 @@ fn dismiss(members: Vec<Option<Member>>) -> RendezvousError {
     error
 }
 
-/// Everybody's blob to everybody.
 fn answer_all(connections: Vec<Option<(TcpStream, Sealed)>>, blobs: &[Vec<u8>]) -> Result<(), RendezvousError> {
     let until = Instant::now() + LIMIT;
     let answer = |(stream, mut sealed): (TcpStream, Sealed)| {

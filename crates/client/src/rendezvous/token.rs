@@ -21,11 +21,8 @@ use crate::error::Error;
 
 /// The secret itself.
 pub const TOKEN: &str = "OUTBOARD_TOKEN";
-/// The file that holds it.
 const FILE: &str = "OUTBOARD_TOKEN_FILE";
-/// Bytes that are drawn for a new one.
 const DRAWN: usize = 32;
-/// Longest file that is read.
 const MOST: u64 = 4096;
 const REMEDY: &str = "set OUTBOARD_TOKEN to the same secret in all ranks of the job, or OUTBOARD_TOKEN_FILE to a file that \
                       only you can read (head -c 32 /dev/urandom > FILE; chmod 600 FILE)";
@@ -83,7 +80,6 @@ fn random() -> io::Result<[u8; DRAWN]> {
     Ok(bytes)
 }
 
-/// What a file holds, or what is wrong with it.
 fn read(path: &Path) -> Result<Vec<u8>, String> {
     let unread = |error: io::Error| format!("cannot be read: {error}");
     let mut options = std::fs::File::options();
