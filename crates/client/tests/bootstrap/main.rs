@@ -9,7 +9,7 @@ use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Set in ranks: the implementation that they are to find.
 const EXPECTED: &str = "OUTBOARD_TEST_BOOTSTRAP";
@@ -198,7 +198,7 @@ fn ranks_of_two_jobs_at_one_address_do_not_mix() {
 fn nobody_serves_without_the_token() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let [own, other] = ["ours", "theirs"].map(|secret| Token::new(secret.as_bytes(), "job"));
+    let own = Token::new(b"ours", "job");
     std::thread::scope(|scope| {
         let secret = b"what only the job may know";
         let rank = scope.spawn(|| bootstrap::Tcp::new(1, 2, &address, own).unwrap().exchange(secret));
@@ -213,11 +213,5 @@ fn nobody_serves_without_the_token() {
         let mut rest = Vec::new();
         stream.read_to_end(&mut rest).unwrap();
         assert!(rest.is_empty(), "{} bytes are told to a stranger", rest.len());
-        let serving = scope.spawn(|| rendezvous::serve(&listener, 1, &other, Instant::now() + Duration::from_secs(60)));
-        let refused = bootstrap::Tcp::new(1, 2, &address, own).unwrap().exchange(secret).unwrap_err().to_string();
-        assert!(refused.contains("another job") && refused.contains(TOKEN), "{refused}");
-        // Its own ranks meet there all the same.
-        bootstrap::Tcp::new(0, 1, &address, other).unwrap().exchange(b"").unwrap();
-        serving.join().unwrap().unwrap();
     });
 }

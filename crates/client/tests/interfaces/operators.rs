@@ -2,7 +2,10 @@
 
 use crate::rank::world;
 use crate::service::{Behaviour, FakeService, Reach};
-use outboard::{Context, Contribution, Error, Group, Outcome, Request, Status, UserOperator};
+use outboard::{
+    Combination, Context, Contribution, Element, Error, Group, Operator, Outcome, Reduction, Request, Status,
+    UserOperator,
+};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -50,13 +53,22 @@ fn vector(rank: usize, length: usize) -> Vec<Matrix> {
     (0..length).map(|at| matrix(rank, at)).collect()
 }
 
+/// What combines matrices, how many of its elements a matrix has, and the reference.
+type Combines = (Combination, u64, fn(Matrix, Matrix) -> Matrix);
+
+/// An operator that the service process knows, on each cell.
+pub(crate) fn sums() -> Combines {
+    let sum = Reduction::new(Operator::Sum, Element::U32).unwrap();
+    (sum.into(), 4, |left, right| std::array::from_fn(|at| left[at].wrapping_add(right[at])))
+}
+
 /// Posts every outcome on all ranks, in place where that can be and not, and compares.
-fn all_outcomes(world: &[(Context, Group)], count: usize) {
+pub(crate) fn all_outcomes(world: &[(Context, Group)], count: usize, (combination, elements, combine): &Combines) {
     let ranks = world.len();
-    let operator = products();
-    let counts: Vec<u64> = (0..ranks).map(|rank| (rank % 3 * count) as u64).collect();
-    let start = |rank: usize| counts[..rank].iter().sum::<u64>() as usize;
-    let (root, some) = (ranks / 2, count as u64);
+    let lengths: Vec<usize> = (0..ranks).map(|rank| rank % 3 * count).collect();
+    let counts: Vec<u64> = lengths.iter().map(|length| *length as u64 * elements).collect();
+    let start = |rank: usize| lengths[..rank].iter().sum::<usize>();
+    let (root, some) = (ranks / 2, count as u64 * elements);
     let outcomes = [
         Outcome::Reduce { root: root as u32, count: some },
         Outcome::Allreduce { count: some },
@@ -71,12 +83,12 @@ fn all_outcomes(world: &[(Context, Group)], count: usize) {
             let (length, part, members) = match outcome {
                 Outcome::Reduce { .. } => (count, 0..if me == root { count } else { 0 }, ranks),
                 Outcome::Allreduce { .. } => (count, 0..count, ranks),
-                Outcome::ReduceScatter { .. } => (start(ranks), start(me)..start(me) + counts[me] as usize, ranks),
+                Outcome::ReduceScatter { .. } => (start(ranks), start(me)..start(me) + lengths[me], ranks),
                 Outcome::ReduceScatterBlock { .. } => (count * ranks, me * count..(me + 1) * count, ranks),
                 Outcome::Scan { inclusive: true, .. } => (count, 0..count, me + 1),
                 Outcome::Scan { inclusive: false, .. } => (count, 0..if me == 0 { 0 } else { count }, me),
             };
-            let combined = |at| (1..members).fold(matrix(0, at), |left, rank| product(left, matrix(rank, at)));
+            let combined = |at| (1..members).fold(matrix(0, at), |left, rank| combine(left, matrix(rank, at)));
             let mut expected: Vec<Matrix> = part.map(combined).collect();
             let send = vector(me, length);
             let in_place = in_place && !(matches!(outcome, Outcome::Reduce { .. }) && me != root);
@@ -84,7 +96,8 @@ fn all_outcomes(world: &[(Context, Group)], count: usize) {
             expected.extend_from_slice(&receive[expected.len()..]);
             let from = if in_place { Contribution::InPlace } else { Contribution::At(send.as_ptr().cast()) };
             // SAFETY: the buffers are kept until the requests have ended.
-            let request = unsafe { group.ireduction(outcome, &operator, from, receive.as_mut_ptr().cast()) }.unwrap();
+            let request =
+                unsafe { group.ireduction(outcome, combination.clone(), from, receive.as_mut_ptr().cast()) }.unwrap();
             posted.push((request, send, receive, expected));
         }
         for (me, (mut request, send, receive, expected)) in posted.into_iter().enumerate() {
@@ -104,7 +117,8 @@ fn products_of_matrices_keep_the_order_of_ranks() {
         let service = FakeService::start(Behaviour { reach, ..Behaviour::default() });
         for ranks in 1..=6 {
             let world = world(&service, ranks);
-            [0, 1, 100, 5000].into_iter().for_each(|count| all_outcomes(&world, count));
+            let combines = (Combination::from(&products()), 1, product as fn(_, _) -> _);
+            [0, 1, 100, 5000].into_iter().for_each(|count| all_outcomes(&world, count, &combines));
         }
     }
 }

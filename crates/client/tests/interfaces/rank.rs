@@ -1,11 +1,9 @@
 //! The Rust interface against a service process that carries allgathers out among the ranks of this test process.
 
-use crate::rooted::gathers_and_scatters;
+use crate::operators::{all_outcomes, sums};
+use crate::rooted::{GAP, Lists, UNTOUCHED, gathers_and_scatters};
 use crate::service::{Behaviour, FakeService, Reach};
-use outboard::{
-    BlockList, Context, Contribution, Element, Error, Group, Operator, Outcome, Reduction, Request, Status, Tier,
-    wait_some,
-};
+use outboard::{BlockList, Context, Contribution, Error, Group, Request, Status, Tier, wait_some};
 use std::time::{Duration, Instant};
 
 /// Attaches `ranks` ranks and makes one group of them.
@@ -64,7 +62,7 @@ fn allgather(world: &[(Context, Group)], bytes: usize) {
     }
 }
 
-/// Posts a broadcast from `root` on all ranks and compares.
+/// Posts a broadcast from `root` and a barrier on all ranks and compares.
 fn broadcast(world: &[(Context, Group)], root: u32, bytes: usize) {
     let sent = contribution(root, bytes);
     let mut buffers: Vec<_> = (0..world.len()).map(|_| vec![0xee; bytes]).collect();
@@ -73,6 +71,7 @@ fn broadcast(world: &[(Context, Group)], root: u32, bytes: usize) {
     for ((_, group), buffer) in world.iter().zip(&mut buffers) {
         // SAFETY: the buffers outlive the loop below.
         requests.push(unsafe { group.ibroadcast(root, buffer.as_mut_ptr(), bytes as u64) }.unwrap());
+        requests.push(group.ibarrier().unwrap());
     }
     for request in &mut requests {
         assert_eq!(request.wait(None), Some(Ok(())));
@@ -84,124 +83,57 @@ fn broadcast(world: &[(Context, Group)], root: u32, bytes: usize) {
 /// Posts an allgather of blocks of different sizes on all ranks, in place on the odd, and looks at what lies between
 /// them.
 fn allgatherv(world: &[(Context, Group)], bytes: usize) {
-    let gap = 5;
-    let sizes: Vec<u64> = (0..world.len()).map(|rank| (rank % 3 * bytes) as u64).collect();
-    let offsets: Vec<u64> = (0..world.len()).map(|at| sizes[..at].iter().map(|bytes| bytes + gap).sum()).collect();
-    let list = BlockList { bytes: &sizes, offsets: &offsets };
-    let sends: Vec<_> = (0..).zip(&sizes).map(|(rank, bytes)| contribution(rank, *bytes as usize)).collect();
-    let block = |send: &Vec<u8>| [&send[..], &[0xee; 5]].concat();
-    let expected: Vec<u8> = sends.iter().flat_map(block).collect();
-    let mut receives = vec![vec![0xee; expected.len()]; world.len()];
+    let lists = Lists::new((0..world.len()).map(|rank| (rank % 3 * bytes) as u64).collect(), GAP);
+    let sends: Vec<_> = (0..).zip(&lists.bytes).map(|(rank, bytes)| contribution(rank, *bytes as usize)).collect();
+    let mut receives = vec![lists.laid_out(|_, bytes| vec![UNTOUCHED; bytes]); world.len()];
     let mut requests = Vec::new();
     for ((at, (_, group)), receive) in world.iter().enumerate().zip(&mut receives) {
         let from = if at % 2 == 1 {
-            receive[offsets[at] as usize..][..sends[at].len()].copy_from_slice(&sends[at]);
+            lists.block(receive, at).copy_from_slice(&sends[at]);
             Contribution::InPlace
         } else {
             Contribution::At(sends[at].as_ptr())
         };
         // SAFETY: the buffers outlive the loop below.
-        requests.push(unsafe { group.iallgatherv(from, receive.as_mut_ptr(), list) }.unwrap());
+        requests.push(unsafe { group.iallgatherv(from, receive.as_mut_ptr(), lists.list()) }.unwrap());
     }
     for request in &mut requests {
         assert_eq!(request.wait(None), Some(Ok(())));
     }
+    let expected = lists.laid_out(contribution);
     assert!(receives.iter().all(|receive| *receive == expected), "blocks of up to {} bytes", 2 * bytes);
-}
-
-/// Posts a barrier and reductions of all kinds on all ranks, in place where that can be, and compares.
-fn reductions(world: &[(Context, Group)], count: usize) {
-    let ranks = world.len();
-    let sum = Reduction::new(Operator::Sum, Element::U32).unwrap();
-    let numbers = |rank: usize, count: usize| (0..count).map(move |at| (rank * 1000 + at * 7) as u32);
-    let summed = |ranks: std::ops::Range<usize>, at: usize| ranks.map(|rank| (rank * 1000 + at * 7) as u32).sum();
-    let counts: Vec<u64> = (0..ranks).map(|rank| (rank % 3 * count) as u64).collect();
-    let start = |rank: usize| counts[..rank].iter().sum::<u64>() as usize;
-    for in_place in [false, true] {
-        let (mut buffers, mut requests, mut expected) = (Vec::new(), Vec::new(), Vec::new());
-        for (me, (_, group)) in world.iter().enumerate() {
-            let mut one = |length: usize, sums: Vec<u32>, kind: usize| {
-                let send: Vec<u32> = numbers(me, length).collect();
-                let in_place = in_place && (kind > 0 || me == 1 % ranks);
-                let mut receive = if in_place { send.clone() } else { vec![0; sums.len()] };
-                let from = match in_place {
-                    true => Contribution::InPlace,
-                    false => Contribution::At(send.as_ptr().cast()),
-                };
-                let (to, some) = (receive.as_mut_ptr().cast(), count as u64);
-                let outcome = match kind {
-                    0 => Outcome::Reduce { root: 1 % ranks as u32, count: some },
-                    1 => Outcome::Allreduce { count: some },
-                    2 => Outcome::ReduceScatter { counts: &counts },
-                    3 => Outcome::ReduceScatterBlock { count: some },
-                    4 => Outcome::Scan { count: some, inclusive: true },
-                    _ => Outcome::Scan { count: some, inclusive: false },
-                };
-                // SAFETY: the buffers are kept until the requests have ended.
-                let posted = unsafe { group.ireduction(outcome, sum, from, to) };
-                requests.push(posted.unwrap());
-                buffers.push((send, receive));
-                expected.push(sums);
-            };
-            let sums = |members: std::ops::Range<usize>, part: std::ops::Range<usize>| -> Vec<u32> {
-                part.map(|at| summed(members.clone(), at)).collect()
-            };
-            let root = if me == 1 % ranks { count } else { 0 };
-            one(count, sums(0..ranks, 0..root), 0);
-            one(count, sums(0..ranks, 0..count), 1);
-            one(start(ranks), sums(0..ranks, start(me)..start(me) + counts[me] as usize), 2);
-            one(count * ranks, sums(0..ranks, me * count..(me + 1) * count), 3);
-            one(count, sums(0..me + 1, 0..count), 4);
-            one(count, sums(0..me, 0..if me == 0 { 0 } else { count }), 5);
-            requests.push(group.ibarrier().unwrap());
-        }
-        for request in &mut requests {
-            assert_eq!(request.wait(None), Some(Ok(())));
-        }
-        for (at, ((_, receive), sums)) in buffers.iter().zip(expected).enumerate() {
-            assert!(receive[..sums.len()] == sums, "reduction {} of rank {}, {count} elements", at % 6, at / 6);
-        }
-    }
 }
 
 /// Posts an even and an uneven exchange on all ranks, compares, and looks at what lies between the blocks.
 fn exchange(world: &[(Context, Group)], bytes: usize) {
     let ranks = world.len();
-    let length = |from: usize, to: usize| (from + 2 * to) % 3 * bytes;
     let content = |from: usize, to: usize, length: usize| contribution((from * 16 + to) as u32, length);
-    let gap = 5;
-    let lists = |length: &dyn Fn(usize) -> usize| {
-        let bytes: Vec<u64> = (0..ranks).map(|other| length(other) as u64).collect();
-        let offsets: Vec<u64> = (0..ranks).map(|at| bytes[..at].iter().map(|bytes| bytes + gap).sum()).collect();
-        (bytes, offsets)
-    };
-    let (mut buffers, mut requests) = (Vec::new(), Vec::new());
-    for (me, (_, group)) in world.iter().enumerate() {
-        let even: Vec<u8> = (0..ranks).flat_map(|to| content(me, to, bytes)).collect();
-        let mut even_receive = vec![0xee; even.len()];
-        let (sent, received) = (lists(&|to| length(me, to)), lists(&|from| length(from, me)));
-        let send: Vec<u8> = (0..ranks).flat_map(|to| [content(me, to, length(me, to)), vec![0; 5]].concat()).collect();
-        let mut receive = vec![0xee; received.0.iter().map(|bytes| bytes + gap).sum::<u64>() as usize];
-        let list = |lists| {
-            let (bytes, offsets): &(Vec<u64>, Vec<u64>) = lists;
-            BlockList { bytes, offsets }
-        };
-        // SAFETY: the buffers are kept until the requests have ended.
-        requests.push(unsafe { group.ialltoall(even.as_ptr(), even_receive.as_mut_ptr(), bytes as u64) }.unwrap());
-        // SAFETY: as above.
-        let posted = unsafe { group.ialltoallv((send.as_ptr(), list(&sent)), (receive.as_mut_ptr(), list(&received))) };
-        requests.push(posted.unwrap());
-        buffers.push((even, even_receive, send, receive));
-    }
-    for request in &mut requests {
-        assert_eq!(request.wait(None), Some(Ok(())));
-    }
-    for (me, (_, even, _, uneven)) in buffers.into_iter().enumerate() {
-        let expected: Vec<u8> = (0..ranks).flat_map(|from| content(from, me, bytes)).collect();
-        assert!(even == expected, "{bytes} bytes per pair");
-        let block = |from| [content(from, me, length(from, me)), vec![0xee; gap as usize]].concat();
-        let expected: Vec<u8> = (0..ranks).flat_map(block).collect();
-        assert!(uneven == expected, "up to {} bytes per pair", 2 * bytes);
+    for (lengths, gap) in [([1, 1, 1], 0), ([0, 1, 2], GAP)] {
+        let length = |from: usize, to: usize| (lengths[(from + 2 * to) % 3] * bytes) as u64;
+        let (mut buffers, mut requests) = (Vec::new(), Vec::new());
+        for (me, (_, group)) in world.iter().enumerate() {
+            let sent = Lists::new((0..ranks).map(|to| length(me, to)).collect(), gap);
+            let received = Lists::new((0..ranks).map(|from| length(from, me)).collect(), gap);
+            let send = sent.laid_out(|to, length| content(me, to as usize, length));
+            let mut receive = received.laid_out(|_, length| vec![UNTOUCHED; length]);
+            let (from, to) = (send.as_ptr(), receive.as_mut_ptr());
+            // SAFETY: the buffers are kept until the requests have ended.
+            let posted = unsafe {
+                match gap {
+                    0 => group.ialltoall(from, to, bytes as u64),
+                    _ => group.ialltoallv((from, sent.list()), (to, received.list())),
+                }
+            };
+            requests.push(posted.unwrap());
+            buffers.push((send, receive, received));
+        }
+        for request in &mut requests {
+            assert_eq!(request.wait(None), Some(Ok(())));
+        }
+        for (me, (_, receive, received)) in buffers.into_iter().enumerate() {
+            let expected = received.laid_out(|from, length| content(from as usize, me, length));
+            assert!(receive == expected, "{bytes} bytes per pair, times {lengths:?}");
+        }
     }
 }
 
@@ -217,7 +149,7 @@ fn ranks_gather_by_cross_memory_attach() {
         allgather(&world, bytes);
         broadcast(&world, bytes as u32 % 4, bytes);
         exchange(&world, bytes);
-        reductions(&world, bytes);
+        all_outcomes(&world, bytes / 4, &sums());
         allgatherv(&world, bytes);
         gathers_and_scatters(&world, bytes as u32 % 3, bytes);
     }
@@ -245,7 +177,7 @@ fn ranks_gather_by_staging() {
         allgather(&world, bytes);
         broadcast(&world, bytes as u32 % 3, bytes);
         exchange(&world, bytes);
-        reductions(&world, bytes);
+        all_outcomes(&world, bytes / 4, &sums());
         allgatherv(&world, bytes);
         gathers_and_scatters(&world, bytes as u32 % 3, bytes);
     }

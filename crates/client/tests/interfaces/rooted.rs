@@ -4,23 +4,23 @@ use crate::rank::{contribution, world};
 use crate::service::{Behaviour, FakeService};
 use outboard::{BlockList, Context, Contribution, Destination, Group, Request, Status};
 
-const GAP: u64 = 5;
-const UNTOUCHED: u8 = 0xee;
+pub(crate) const GAP: u64 = 5;
+pub(crate) const UNTOUCHED: u8 = 0xee;
 
 /// The blocks of all ranks at the root: bytes and offsets, with a gap behind each.
-struct Lists {
-    bytes: Vec<u64>,
+pub(crate) struct Lists {
+    pub(crate) bytes: Vec<u64>,
     offsets: Vec<u64>,
 }
 
 impl Lists {
-    fn new(bytes: Vec<u64>, gap: u64) -> Lists {
+    pub(crate) fn new(bytes: Vec<u64>, gap: u64) -> Lists {
         let offsets = (0..bytes.len()).map(|at| bytes[..at].iter().map(|bytes| bytes + gap).sum()).collect();
         Lists { bytes, offsets }
     }
 
     /// These blocks, with what nobody may touch between them.
-    fn laid_out(&self, block: impl Fn(u32, usize) -> Vec<u8>) -> Vec<u8> {
+    pub(crate) fn laid_out(&self, block: impl Fn(u32, usize) -> Vec<u8>) -> Vec<u8> {
         let end = self.offsets.last().unwrap() + self.bytes.last().unwrap() + GAP;
         let mut all = vec![UNTOUCHED; end as usize];
         for ((rank, &bytes), &offset) in (0..).zip(&self.bytes).zip(&self.offsets) {
@@ -29,12 +29,12 @@ impl Lists {
         all
     }
 
-    fn block<'a>(&self, all: &'a mut [u8], rank: usize) -> &'a mut [u8] {
+    pub(crate) fn block<'a>(&self, all: &'a mut [u8], rank: usize) -> &'a mut [u8] {
         &mut all[self.offsets[rank] as usize..][..self.bytes[rank] as usize]
     }
 
-    fn list(&self) -> Option<BlockList<'_>> {
-        Some(BlockList { bytes: &self.bytes, offsets: &self.offsets })
+    pub(crate) fn list(&self) -> BlockList<'_> {
+        BlockList { bytes: &self.bytes, offsets: &self.offsets }
     }
 }
 
@@ -51,7 +51,7 @@ pub(crate) fn gathers_and_scatters(world: &[(Context, Group)], root: u32, bytes:
         gather(world, (root, in_place), &uneven, |group, from, receive| {
             let bytes = uneven.bytes[group.rank()? as usize];
             // SAFETY: as above.
-            unsafe { group.igatherv(root, (from, bytes), (receive, uneven.list())) }
+            unsafe { group.igatherv(root, (from, bytes), (receive, Some(uneven.list()))) }
         });
         scatter(world, (root, in_place), &even, |group, send, to| {
             // SAFETY: as above.
@@ -60,7 +60,7 @@ pub(crate) fn gathers_and_scatters(world: &[(Context, Group)], root: u32, bytes:
         scatter(world, (root, in_place), &uneven, |group, send, to| {
             let bytes = uneven.bytes[group.rank()? as usize];
             // SAFETY: as above.
-            unsafe { group.iscatterv(root, (send, uneven.list()), (to, bytes)) }
+            unsafe { group.iscatterv(root, (send, Some(uneven.list())), (to, bytes)) }
         });
     }
 }
