@@ -33,7 +33,6 @@ mod lateness;
 mod offers;
 mod past;
 mod peers;
-mod sizes;
 mod stall;
 mod tagged;
 mod turns;

@@ -364,13 +364,11 @@ impl Transfer {
         payload_len: u32,
     ) -> bool {
         let here = |rts: &Rts| site.members.local(rts.destination).is_some();
-        let twice = |(i, rts): (usize, &Rts)| ready[..i].iter().any(|before| before.name() == rts.name());
         let eager = ready.iter().filter(|rts| rts.eager).try_fold(0u64, |sum, rts| sum.checked_add(rts.bytes));
         let tagged = !matches!(scope, Scope::Instance(_));
         if !site.members.has_rank(source)
             || site.members.sp_of(source) != from
             || !ready.iter().all(here)
-            || (scope != Scope::Single && ready.iter().enumerate().any(twice))
             || eager != Some(payload_len.into())
             || self.incoming.matching.messages() + ready.len() > MAX_WAITING
             || !self.incoming.numbered(from, first, ready.len())

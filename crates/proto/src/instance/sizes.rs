@@ -67,38 +67,35 @@ impl Instance {
         }
     }
 
-    /// The next of the sizes that were asked for, from rank `first` on. All of them once all have come, none when a
-    /// rank has brought them meanwhile; an error when they cannot be.
+    /// The next of the sizes that were asked for, from rank `first` on. `Some` of all of them once all have come, and
+    /// while some are missing or where a rank has brought them meanwhile `Some(None)`; `None` when they cannot be.
     pub(crate) fn handle_sizes(
         &mut self,
         ranks: u32,
         (from, first): (SpId, u32),
         more: &[u64],
-    ) -> Result<Option<Extents>, &'static str> {
-        let Phase::Unsized(call) = &mut self.phase else { return Ok(None) };
-        let Some(sizes) = &mut call.asked else { return Err("sizes that nobody asked for") };
-        let ranks = ranks as usize;
+    ) -> Option<Option<Extents>> {
+        let Phase::Unsized(call) = &mut self.phase else { return Some(None) };
+        let (sizes, ranks) = (call.asked.as_mut()?, ranks as usize);
         if call.knows != Some(from) || first as usize != sizes.len() || more.len() > ranks - sizes.len() {
-            return Err("sizes that do not follow");
+            return None;
         }
         sizes.extend_from_slice(more);
         if sizes.len() < ranks {
-            return Ok(None);
+            return Some(None);
         }
-        let digest = sizes_digest(sizes.iter().copied());
+        let is_called = self.signature.kind.sizes() == Some(sizes_digest(sizes.iter().copied()));
         let extents = Extents::uneven(sizes.iter().copied()).filter(|extents| extents.total() == self.signature.bytes);
-        match extents {
-            Some(extents) if self.signature.kind.sizes() == Some(digest) => Ok(Some(extents)),
-            Some(_) | None => Err("sizes other than those that were called"),
-        }
+        extents.filter(|_| is_called).map(Some)
     }
 
-    /// The sizes are known now. Nothing is to be done where they were before. Returns who has sent a step of a barrier
-    /// that there is not.
-    pub(crate) fn set_sizes(&mut self, cx: &mut Context<'_>, sizes: Extents) -> Result<Option<u32>, Unplanned> {
-        let Phase::Unsized(call) = &mut self.phase else { return Ok(None) };
+    /// The sizes are known now. Nothing is to be done where they were before.
+    pub(crate) fn set_sizes(&mut self, cx: &mut Context<'_>, sizes: Extents) -> Result<(), Unplanned> {
+        let Phase::Unsized(call) = &mut self.phase else { return Ok(()) };
         let readies = std::mem::take(&mut call.readies);
         self.plan(cx, sizes)?;
-        Ok(readies.into_iter().find(|(from, step)| !self.handle_ready(cx, *from, *step)).map(|(from, _)| from))
+        // All choose alike whether there is a barrier.
+        readies.into_iter().for_each(|(from, step)| _ = self.handle_ready(cx, from, step));
+        Ok(())
     }
 }

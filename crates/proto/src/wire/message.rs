@@ -163,13 +163,7 @@ impl GroupMessage {
             GroupMessage::Instance { body, .. } => {
                 matches!(body, InstanceMessage::Multicast(MulticastMessage::Repair { .. }))
             }
-            GroupMessage::Create { .. }
-            | GroupMessage::Lost { .. }
-            | GroupMessage::Abort { .. }
-            | GroupMessage::Ask { .. }
-            | GroupMessage::Refuse { .. }
-            | GroupMessage::Waits { .. }
-            | GroupMessage::Fails { .. } => false,
+            _ => false,
         }
     }
 }
@@ -197,16 +191,7 @@ impl Message {
     /// Whether one that is still on its way says all that another would: it names the group by its fingerprint, and
     /// asks or tells what does not pass.
     pub(crate) fn may_be_said_twice(&self) -> bool {
-        let Message::Group { body, .. } = self else { return false };
-        match body {
-            GroupMessage::Create { .. }
-            | GroupMessage::Abort { .. }
-            | GroupMessage::Ask { .. }
-            | GroupMessage::Refuse { .. }
-            | GroupMessage::Waits { .. }
-            | GroupMessage::Fails { .. } => true,
-            GroupMessage::Lost { .. } | GroupMessage::Instance { .. } | GroupMessage::Transfer(_) => false,
-        }
+        matches!(self, Message::Group { body, .. } if body.fingerprint().is_some())
     }
 
     /// What is still to be said where the payload cannot be read any more: nothing, but for tagged messages, whose

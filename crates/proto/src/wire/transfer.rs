@@ -92,13 +92,6 @@ pub struct Rts {
     pub eager: bool,
 }
 
-impl Rts {
-    /// What tells it from the others of its offer.
-    pub(crate) fn name(&self) -> (Rank, u32, u32) {
-        (self.destination, self.tag, self.occurrence)
-    }
-}
-
 /// Clear to send, ahead of the RTS: one message that the rank of an offer receives, whose bytes it knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EarlyCts {
@@ -179,10 +172,7 @@ pub enum TransferMessage {
 
 impl TransferMessage {
     pub(crate) fn carries(&self) -> bool {
-        match self {
-            TransferMessage::Offer { .. } | TransferMessage::Data(_) | TransferMessage::Expected(_) => true,
-            TransferMessage::Cts(_) | TransferMessage::Done(_) => false,
-        }
+        !matches!(self, TransferMessage::Cts(_) | TransferMessage::Done(_))
     }
 
     /// What is still said where the payload cannot be read any more: messages are offered in their order, since single

@@ -181,13 +181,36 @@ impl Group {
         }
     }
 
-    /// What `teller` tells of cannot be carried out: the group breaks.
-    pub(in crate::endpoint) fn refuse_instance(
+    /// The sizes of an instance are known now, by `teller`. An error broke the group.
+    fn size_instance(
         &mut self,
         node: &mut Node,
         teller: SpId,
-        why: Unplanned,
-    ) -> CollectiveError {
+        id: InstanceId,
+        sizes: Extents,
+    ) -> Result<(), CollectiveError> {
+        let (mut cx, Some(instance)) = self.parts((&node.config, &mut node.out), id) else { return Ok(()) };
+        match instance.set_sizes(&mut cx, sizes) {
+            Ok(()) => Ok(()),
+            Err(why) => Err(self.refuse_instance(node, teller, why)),
+        }
+    }
+
+    /// Sizes that were asked for. False when they cannot be.
+    pub(super) fn handle_sizes(&mut self, node: &mut Node, id: InstanceId, from: (SpId, u32), sizes: &[u64]) -> bool {
+        let (cx, instance) = self.parts((&node.config, &mut node.out), id);
+        // A local rank may have called meanwhile, and ended.
+        let Some(instance) = instance else { return true };
+        let known = instance.handle_sizes(cx.members.ranks(), from, sizes);
+        if let Some(Some(sizes)) = &known {
+            // Told to all; nobody here has called.
+            drop(self.size_instance(node, from.0, id, sizes.clone()));
+        }
+        known.is_some()
+    }
+
+    /// What `teller` tells of cannot be carried out: the group breaks.
+    fn refuse_instance(&mut self, node: &mut Node, teller: SpId, why: Unplanned) -> CollectiveError {
         let error = match why {
             Unplanned::Unsound(what) => {
                 node.out.violation(Some(teller), what);
