@@ -207,9 +207,6 @@ impl Endpoint {
 
     /// A local rank has recorded a group of operations under a number greater than any before (GP-2). All ranks
     /// that call it know it by the same.
-    ///
-    /// # Errors
-    /// Why it is refused. Nothing is kept then.
     pub fn handle_record(
         &mut self,
         group: GroupHandle,

@@ -62,26 +62,16 @@ impl Endpoint {
             .map_err(|_| "a datagram with a wrong tag")?;
         let ended = group.has_ended(instance);
         let (mut cx, found) = group.parts((&self.node.config, &mut self.node.out), instance);
-        let Some(found) = found else {
-            if ended {
-                cx.out.counters.datagrams_stale += 1;
-                return Ok(None);
-            }
-            cx.out.counters.datagrams_early += 1;
-            return Err(EARLY);
-        };
-        if !found.alive() {
+        if found.as_ref().map_or(ended, |found| !found.alive()) {
             cx.out.counters.datagrams_stale += 1;
             return Ok(None);
         }
-        if !found.has_entered() {
-            // Nobody passes the barrier before this service process has entered it (MC-4).
+        // Nobody passes the barrier before this service process has entered it (MC-4).
+        let Some(found) = found.filter(|found| found.has_entered()) else {
             cx.out.counters.datagrams_early += 1;
-            return Err(EARLY);
-        }
+            return Err("a datagram before the ready barrier");
+        };
         let known = found.handle_datagram(&mut cx, source, header.chunk.into(), (payload, datagram.payload_len));
         if known { Ok(Some(header.group)) } else { Err("a datagram that cannot belong to its collective") }
     }
 }
-
-const EARLY: &str = "a datagram before the ready barrier";

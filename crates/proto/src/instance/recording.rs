@@ -80,9 +80,6 @@ pub enum RecordError {
 impl Recording {
     /// Whether rank `rank` of `ranks` can have recorded this. What it leaves to the rank: that operations which nothing
     /// orders leave each other's bytes alone, and that somebody receives what is sent.
-    ///
-    /// # Errors
-    /// The first thing that cannot be.
     pub fn check(&self, rank: Rank, ranks: u32) -> Result<(), RecordError> {
         let program = &self.program;
         if (program.rank, program.ranks) != (rank, ranks) {

@@ -126,9 +126,6 @@ impl DatagramHeader {
     }
 
     /// Reads the header without looking at the tag: the group named there says which key to check it with.
-    ///
-    /// # Errors
-    /// `Short` and `Foreign`.
     pub fn parse(bytes: &[u8]) -> Result<DatagramHeader, DatagramError> {
         let b: &[u8; DATAGRAM_HEADER_BYTES] = bytes.first_chunk().ok_or(DatagramError::Short)?;
         if b[0] != MAGIC || b[1] != super::VERSION || b[2] != KIND_CHUNK || b[3] != 0 {
@@ -143,9 +140,6 @@ impl DatagramHeader {
     }
 
     /// Checks the tag of a header that [`Self::parse`] accepted, before a payload of this hash, in this instance.
-    ///
-    /// # Errors
-    /// `Tag`, and `Short` for fewer bytes than a header.
     pub fn check(
         bytes: &[u8],
         key: &MulticastKey,

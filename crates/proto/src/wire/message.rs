@@ -262,9 +262,6 @@ impl Message {
     }
 
     /// Reads one message that fills `bytes`.
-    ///
-    /// # Errors
-    /// Whatever is wrong with the bytes.
     pub fn decode(bytes: &[u8]) -> Result<Message, DecodeError> {
         let mut r = Reader::new(bytes);
         let message = match r.u8()? {

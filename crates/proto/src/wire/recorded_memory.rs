@@ -67,9 +67,6 @@ impl RecordedMemory {
     }
 
     /// Reads what fills `bytes`.
-    ///
-    /// # Errors
-    /// Whatever is wrong with the bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut r = Reader::new(bytes);
         let (rank, ranks) = (Rank(r.u32()?), r.u32()?);
