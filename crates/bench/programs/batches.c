@@ -17,6 +17,7 @@
 #include "repetitions.h"
 #include "transport.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 enum { WARM_UP = 2, WARM_UP_CALLS = 8, TRIES = 3, CALLS_MAX = 1000, BATCH_NS = 2 * 1000 * 1000,
@@ -35,6 +36,7 @@ enum { BYTES, CALLS, COMPUTE_NS };
 struct sample {
     double start_ns;
     double end_ns;
+    double took_ns;  /* from start to end */
     double alone_ns; /* of the computations alone, just before */
     double cpu_s; /* processor time of all threads from start to end */
     double wrong; /* 1 when a byte of the last result was wrong */
@@ -76,7 +78,7 @@ static uint64_t units_of(int64_t compute_ns)
         double *all = gather_doubles(&mine, 1);
         unit_ns = all[0];
         for (uint32_t rank = 1; rank < transport_ranks(); rank++)
-            unit_ns = all[rank] < unit_ns ? all[rank] : unit_ns;
+            unit_ns = fmin(unit_ns, all[rank]);
         free(all);
     }
     return (uint64_t)((double)compute_ns / unit_ns);
@@ -121,27 +123,16 @@ static struct sample run_batch(const struct options *options, const struct buffe
     return (struct sample){
         .start_ns = (double)start,
         .end_ns = (double)end,
+        .took_ns = (double)(end - start),
         .alone_ns = (double)alone_ns,
         .cpu_s = (double)(cpu_end - cpu) / 1e9,
         .wrong = batch->calls > 0 && call_wrong(&call, buffers),
     };
 }
 
-/* All ranks' samples: batch after batch within rank after rank. */
-static struct sample *gathered(const struct sample *mine, int batches)
+static struct field field_of(const double *first, int batches)
 {
-    return gather_doubles(mine, batches * SAMPLE_DOUBLES);
-}
-
-static double slowest_ns(const struct sample *all, int batches, int batch)
-{
-    double slowest = 0;
-    for (uint32_t rank = 0; rank < transport_ranks(); rank++) {
-        const struct sample *sample = &all[rank * (size_t)batches + (size_t)batch];
-        const double took_ns = sample->end_ns - sample->start_ns;
-        slowest = took_ns > slowest ? took_ns : slowest;
-    }
-    return slowest;
+    return (struct field){first, SAMPLE_DOUBLES, batches};
 }
 
 /* The shortest of some batches, of their slowest ranks; the same on all ranks, which have the same samples. */
@@ -150,12 +141,11 @@ static double shortest_ns(const struct options *options, const struct buffers *b
     struct sample mine[TRIES];
     for (int at = 0; at < TRIES; at++)
         mine[at] = run_batch(options, buffers, batch);
-    struct sample *all = gathered(mine, TRIES);
-    double shortest = slowest_ns(all, TRIES, 0);
-    for (int at = 1; at < TRIES; at++) {
-        const double next = slowest_ns(all, TRIES, at);
-        shortest = next < shortest ? next : shortest;
-    }
+    struct sample *all = gather_doubles(mine, TRIES * SAMPLE_DOUBLES);
+    const struct field took_ns = field_of(&all->took_ns, TRIES);
+    double shortest = largest_but(&took_ns, 0, -1);
+    for (int at = 1; at < TRIES; at++)
+        shortest = fmin(shortest, largest_but(&took_ns, at, -1));
     free(all);
     return shortest;
 }
@@ -176,43 +166,20 @@ static void size_batch(const struct options *options, const struct buffers *buff
     batch->calls = wanted < 1 ? 1 : wanted < CALLS_MAX ? (int)wanted : CALLS_MAX;
 }
 
-/* Nobody may leave a call that synchronises before all have entered it; hosts share the clock. */
-static double ended_early(const struct sample *all, int batches, int batch)
+static void report(const struct options *options, const struct batch *batch, struct sample *all)
 {
-    double last_start = 0;
-    double early = 0;
-    for (uint32_t rank = 0; rank < transport_ranks(); rank++) {
-        const double start = all[rank * (size_t)batches + (size_t)batch].start_ns;
-        last_start = start > last_start ? start : last_start;
-    }
-    for (uint32_t rank = 0; rank < transport_ranks(); rank++)
-        early += all[rank * (size_t)batches + (size_t)batch].end_ns < last_start;
-    return early;
-}
-
-static void report(const struct options *options, const struct batch *batch, const struct sample *all)
-{
-    char *text = NULL;
-    size_t length = 0;
-    double cpu_s = 0;
-    double wrong = 0;
     const int batches = options->common.repetitions;
     const size_t samples = transport_ranks() * (size_t)batches;
-    FILE *row = row_begin(&text, &length);
-    for (int at = 0; at < batches; at++)
-        wrong += call_synchronises(options->what) ? ended_early(all, batches, at) : 0;
-    for (size_t at = 0; at < samples; at++) {
-        cpu_s += all[at].cpu_s;
-        wrong += all[at].wrong;
-    }
+    FILE *row = row_begin();
+    if (call_synchronises(options->what))
+        mark_early(field_of(&all->start_ns, batches), field_of(&all->end_ns, batches), &all->wrong);
     fprintf(row, "{\"bytes_per_rank\":%zu,\"calls\":%d,", batch->bytes, batch->calls);
     write_numbers(row, "start_ns", &all->start_ns, samples, SAMPLE_DOUBLES);
-    fputc(',', row);
     write_numbers(row, "end_ns", &all->end_ns, samples, SAMPLE_DOUBLES);
-    fputc(',', row);
     write_numbers(row, "alone_ns", &all->alone_ns, samples, SAMPLE_DOUBLES);
-    fprintf(row, ",\"cpu_s\":%.9f,\"wrong\":%.0f}", cpu_s, wrong);
-    row_send(row, &text);
+    write_costs(row, field_of(&all->cpu_s, batches), field_of(&all->wrong, batches));
+    fputc('}', row);
+    row_send(row);
 }
 
 /* A phase; without calls nothing of it is told. */
@@ -227,7 +194,7 @@ static void measure(const struct options *options, const struct buffers *buffers
         mine[at] = run_batch(options, buffers, batch);
     harness_mark("end");
     mine[0].wrong += wrong_warm_up;
-    struct sample *all = gathered(mine, options->common.repetitions);
+    struct sample *all = gather_doubles(mine, options->common.repetitions * SAMPLE_DOUBLES);
     if (batch->calls > 0)
         report(options, batch, all);
     free(mine);

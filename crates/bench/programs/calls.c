@@ -19,6 +19,9 @@ enum result {
     SUM_UP_TO_ME /* the sum over the ranks up to this one */
 };
 
+enum kind { ALLGATHER, ALLGATHERV, ALLTOALL, ALLTOALLV, BROADCAST, GATHER, GATHERV, SCATTER, SCATTERV, REDUCE, ALLREDUCE,
+            REDUCE_SCATTER, SCAN, BARRIER, PING_PONG };
+
 struct collective {
     const char *name;
     enum ranks givers;
@@ -27,7 +30,7 @@ struct collective {
     bool block_of_each;   /* a result has a block of every rank, not one */
     enum result result;
     bool whole_is_cut;    /* the bytes of a call are those of all blocks together */
-    void (*post)(const struct call *call, const struct buffers *buffers, size_t block);
+    enum kind kind;
 };
 
 static bool is_among(enum ranks ranks, uint32_t rank)
@@ -78,118 +81,34 @@ static const struct transport_blocks *even_blocks(const struct call *call, size_
     return &blocks;
 }
 
-static void post_allgather(const struct call *call, const struct buffers *buffers, size_t block)
-{
-    (void)call;
-    transport_allgather(buffers->send, buffers->receive, block);
-}
-
-static void post_allgatherv(const struct call *call, const struct buffers *buffers, size_t block)
-{
-    transport_allgatherv(buffers->send, buffers->receive, even_blocks(call, block));
-}
-
-static void post_alltoall(const struct call *call, const struct buffers *buffers, size_t block)
-{
-    (void)call;
-    transport_alltoall(buffers->send, buffers->receive, block);
-}
-
-static void post_alltoallv(const struct call *call, const struct buffers *buffers, size_t block)
-{
-    const struct transport_blocks *blocks = even_blocks(call, block);
-    transport_alltoallv(buffers->send, blocks, buffers->receive, blocks);
-}
-
-static void post_broadcast(const struct call *call, const struct buffers *buffers, size_t block)
-{
-    (void)call;
-    transport_broadcast(transport_rank() == ROOT_RANK ? buffers->send : buffers->receive, block, ROOT_RANK);
-}
-
-static void post_gather(const struct call *call, const struct buffers *buffers, size_t block)
-{
-    (void)call;
-    transport_gather(buffers->send, buffers->receive, block, ROOT_RANK);
-}
-
-static void post_gatherv(const struct call *call, const struct buffers *buffers, size_t block)
-{
-    transport_gatherv(buffers->send, buffers->receive, even_blocks(call, block), ROOT_RANK);
-}
-
-static void post_scatter(const struct call *call, const struct buffers *buffers, size_t block)
-{
-    (void)call;
-    transport_scatter(buffers->send, buffers->receive, block, ROOT_RANK);
-}
-
-static void post_scatterv(const struct call *call, const struct buffers *buffers, size_t block)
-{
-    transport_scatterv(buffers->send, even_blocks(call, block), buffers->receive, ROOT_RANK);
-}
-
-static void post_reduce(const struct call *call, const struct buffers *buffers, size_t block)
-{
-    (void)call;
-    transport_reduce(buffers->send, buffers->receive, block / WORD, ROOT_RANK);
-}
-
-static void post_allreduce(const struct call *call, const struct buffers *buffers, size_t block)
-{
-    (void)call;
-    transport_allreduce(buffers->send, buffers->receive, block / WORD);
-}
-
-static void post_reduce_scatter(const struct call *call, const struct buffers *buffers, size_t block)
-{
-    (void)call;
-    transport_reduce_scatter_block(buffers->send, buffers->receive, block / WORD);
-}
-
-static void post_scan(const struct call *call, const struct buffers *buffers, size_t block)
-{
-    (void)call;
-    transport_scan(buffers->send, buffers->receive, block / WORD);
-}
-
-static void post_barrier(const struct call *call, const struct buffers *buffers, size_t block)
-{
-    (void)call;
-    (void)buffers;
-    (void)block;
-    transport_ibarrier();
-}
-
-static void post_ping_pong(const struct call *call, const struct buffers *buffers, size_t block)
+static void ping_pong(const struct buffers *buffers, size_t bytes)
 {
     const uint32_t last = transport_ranks() - 1;
-    (void)call;
     if (transport_rank() == ROOT_RANK) {
-        transport_send(last, buffers->send, block);
-        transport_receive(last, buffers->receive, block);
+        transport_send(last, buffers->send, bytes);
+        transport_receive(last, buffers->receive, bytes);
     } else if (transport_rank() == last) {
-        transport_receive(ROOT_RANK, buffers->receive, block);
-        transport_send(ROOT_RANK, buffers->receive, block);
+        transport_receive(ROOT_RANK, buffers->receive, bytes);
+        transport_send(ROOT_RANK, buffers->receive, bytes);
     }
 }
 
 static const struct collective collectives[] = {
-    {"allgather", EVERYBODY, false, EVERYBODY, true, BLOCKS, false, post_allgather},
-    {"allgatherv", EVERYBODY, false, EVERYBODY, true, BLOCKS, false, post_allgatherv},
-    {"alltoall", EVERYBODY, true, EVERYBODY, true, BLOCKS, false, post_alltoall},
-    {"alltoallv", EVERYBODY, true, EVERYBODY, true, BLOCKS, false, post_alltoallv},
-    {"broadcast", ROOT, false, ALL_BUT_ROOT, false, BLOCKS, false, post_broadcast},
-    {"gather", EVERYBODY, false, ROOT, true, BLOCKS, false, post_gather},
-    {"gatherv", EVERYBODY, false, ROOT, true, BLOCKS, false, post_gatherv},
-    {"scatter", ROOT, true, EVERYBODY, false, BLOCKS, false, post_scatter},
-    {"scatterv", ROOT, true, EVERYBODY, false, BLOCKS, false, post_scatterv},
-    {"reduce", EVERYBODY, false, ROOT, false, SUM_OF_ALL, false, post_reduce},
-    {"allreduce", EVERYBODY, false, EVERYBODY, false, SUM_OF_ALL, false, post_allreduce},
-    {"reduce-scatter", EVERYBODY, true, EVERYBODY, false, SUM_OF_ALL, true, post_reduce_scatter},
-    {"scan", EVERYBODY, false, EVERYBODY, false, SUM_UP_TO_ME, false, post_scan},
-    {"barrier", NOBODY, false, NOBODY, false, BLOCKS, false, post_barrier},
-    {"ping-pong", ROOT, false, BOTH_ENDS, false, BLOCKS, false, post_ping_pong},
+    {"allgather", EVERYBODY, false, EVERYBODY, true, BLOCKS, false, ALLGATHER},
+    {"allgatherv", EVERYBODY, false, EVERYBODY, true, BLOCKS, false, ALLGATHERV},
+    {"alltoall", EVERYBODY, true, EVERYBODY, true, BLOCKS, false, ALLTOALL},
+    {"alltoallv", EVERYBODY, true, EVERYBODY, true, BLOCKS, false, ALLTOALLV},
+    {"broadcast", ROOT, false, ALL_BUT_ROOT, false, BLOCKS, false, BROADCAST},
+    {"gather", EVERYBODY, false, ROOT, true, BLOCKS, false, GATHER},
+    {"gatherv", EVERYBODY, false, ROOT, true, BLOCKS, false, GATHERV},
+    {"scatter", ROOT, true, EVERYBODY, false, BLOCKS, false, SCATTER},
+    {"scatterv", ROOT, true, EVERYBODY, false, BLOCKS, false, SCATTERV},
+    {"reduce", EVERYBODY, false, ROOT, false, SUM_OF_ALL, false, REDUCE},
+    {"allreduce", EVERYBODY, false, EVERYBODY, false, SUM_OF_ALL, false, ALLREDUCE},
+    {"reduce-scatter", EVERYBODY, true, EVERYBODY, false, SUM_OF_ALL, true, REDUCE_SCATTER},
+    {"scan", EVERYBODY, false, EVERYBODY, false, SUM_UP_TO_ME, false, SCAN},
+    {"barrier", NOBODY, false, NOBODY, false, BLOCKS, false, BARRIER},
+    {"ping-pong", ROOT, false, BOTH_ENDS, false, BLOCKS, false, PING_PONG},
 };
 
 /* ---- what is sent, and what must arrive -------------------------------------------------------------------------- */
@@ -280,7 +199,40 @@ void call_fill(const struct call *call, const struct buffers *buffers)
 
 void call_post(const struct call *call, const struct buffers *buffers)
 {
-    call->what->post(call, buffers, block_bytes(call->what, call->bytes));
+    const size_t block = block_bytes(call->what, call->bytes);
+    void *const send = buffers->send, *const receive = buffers->receive;
+    switch (call->what->kind) {
+    case ALLGATHER:
+        return transport_allgather(send, receive, block);
+    case ALLGATHERV:
+        return transport_allgatherv(send, receive, even_blocks(call, block));
+    case ALLTOALL:
+        return transport_alltoall(send, receive, block);
+    case ALLTOALLV:
+        return transport_alltoallv(send, even_blocks(call, block), receive, even_blocks(call, block));
+    case BROADCAST:
+        return transport_broadcast(transport_rank() == ROOT_RANK ? send : receive, block, ROOT_RANK);
+    case GATHER:
+        return transport_gather(send, receive, block, ROOT_RANK);
+    case GATHERV:
+        return transport_gatherv(send, receive, even_blocks(call, block), ROOT_RANK);
+    case SCATTER:
+        return transport_scatter(send, receive, block, ROOT_RANK);
+    case SCATTERV:
+        return transport_scatterv(send, even_blocks(call, block), receive, ROOT_RANK);
+    case REDUCE:
+        return transport_reduce(send, receive, block / WORD, ROOT_RANK);
+    case ALLREDUCE:
+        return transport_allreduce(send, receive, block / WORD);
+    case REDUCE_SCATTER:
+        return transport_reduce_scatter_block(send, receive, block / WORD);
+    case SCAN:
+        return transport_scan(send, receive, block / WORD);
+    case BARRIER:
+        return transport_ibarrier();
+    case PING_PONG:
+        return ping_pong(buffers, block);
+    }
 }
 
 bool call_wrong(const struct call *call, const struct buffers *buffers)
@@ -299,5 +251,5 @@ bool call_wrong(const struct call *call, const struct buffers *buffers)
 
 bool call_synchronises(const struct collective *what)
 {
-    return what->post == post_barrier;
+    return what->kind == BARRIER;
 }

@@ -1,11 +1,11 @@
 /*
  * collective.c: measures a nonblocking collective (see calls.h), with every byte of every result checked.
  *
- * Phases, in the manner of the OSU overlap benchmarks: barriers; if asked for, nothing for a while; then for each size
- * pure communication (post and wait) and overall (post, compute loop, wait), in pairs with the compute loop alone;
- * where a rank is late, before these pure communication with that rank on time. A repetition begins at an instant that
- * all ranks agree on, far enough ahead for the token buckets of the links to be full again. Samples are exchanged after
- * a phase, never within one.
+ * Phases, in the manner of the OSU overlap benchmarks: barriers; then for each size pure communication
+ * (post and wait) and overall (post, compute loop, wait), in pairs with the compute loop alone; where a rank is late,
+ * before these pure communication with that rank on time. A repetition begins at an instant that all ranks agree on,
+ * far enough ahead for the token buckets of the links to be full again. Samples are exchanged after a phase, never
+ * within one.
  *
  * Rank 0 talks to the harness: "begin" and "end" around each phase, each answered when the counters have been read;
  * then the samples, as JSON on one line.
@@ -27,7 +27,6 @@ enum { WARM_UP = 2, OTHERS_POST_NS = 100 * 1000 };
 struct options {
     struct common common;
     const struct collective *what;
-    int64_t idle_ns;             /* of doing nothing; 0: no such phase */
     int late_rank;               /* -1: none */
     int64_t late_ns;
     int late_times;              /* 0: by late_ns; else late by so many pure times, measured with that rank on time */
@@ -40,9 +39,11 @@ enum { BYTES, UNITS, MISSED };
 
 /* One repetition on one rank. Doubles only: samples travel by transport_exchange. */
 struct sample {
-    double start_ns;   /* the agreed instant, as soon as the rank was awake */
     double post_ns;    /* its own post */
     double end_ns;     /* its result */
+    double elapsed_ms; /* from the agreed instant, as soon as the rank was awake, to the result */
+    double called_ms;  /* from that instant to its own post */
+    double own_ms;     /* from its own post to the result */
     double cpu_s;      /* processor time of all threads from start to end */
     double wrong;      /* 1 when a byte of the result was wrong */
     double post_us;    /* processor time of the rank's own thread to post */
@@ -57,7 +58,6 @@ static struct options read_options(int argc, char **argv)
     const char *what = "";
     const struct option own[] = {
         {"collective", .text = &what},
-        {"idle-ns", .long_number = &options.idle_ns},
         {"late-rank", .number = &options.late_rank},
         {"late-ns", .long_number = &options.late_ns},
         {"late-times", .number = &options.late_times},
@@ -112,9 +112,11 @@ static struct sample repeat(const struct options *options, const struct buffers 
     /* Checking takes milliseconds of a core that another rank may still need to notice its own end. */
     transport_barrier();
     return (struct sample){
-        .start_ns = (double)start,
         .post_ns = (double)posted,
         .end_ns = (double)end,
+        .elapsed_ms = (double)(end - start) / 1e6,
+        .called_ms = (double)(posted - start) / 1e6,
+        .own_ms = (double)(end - posted) / 1e6,
         .cpu_s = (double)(cpu_end - cpu) / 1e9,
         .wrong = calls && call_wrong(&call, buffers),
         .post_us = (double)(thread_posted - thread) / 1e3,
@@ -131,35 +133,18 @@ static struct sample repeat_barrier(const struct options *options)
     transport_barrier();
     const int64_t end = clock_now_ns();
     return (struct sample){
-        .start_ns = (double)start,
         .post_ns = (double)start,
         .end_ns = (double)end,
+        .elapsed_ms = (double)(end - start) / 1e6,
         .cpu_s = (double)(process_cpu_ns() - cpu) / 1e9,
     };
 }
 
 /* ---- phases and their report ------------------------------------------------------------------------------------- */
 
-/* Marks the samples in which a rank ended before another one had posted. Hosts share the clock. */
-static void judge_order(const struct options *options, struct sample *all)
+static struct field field_of(const struct options *options, const double *first)
 {
-    for (int at = 0; at < options->common.repetitions; at++) {
-        double last_post_ns = 0;
-        for (uint32_t rank = 0; rank < transport_ranks(); rank++) {
-            const double post_ns = all[rank * (size_t)options->common.repetitions + (size_t)at].post_ns;
-            last_post_ns = post_ns > last_post_ns ? post_ns : last_post_ns;
-        }
-        for (uint32_t rank = 0; rank < transport_ranks(); rank++) {
-            struct sample *sample = &all[rank * (size_t)options->common.repetitions + (size_t)at];
-            sample->wrong += sample->end_ns < last_post_ns;
-        }
-    }
-}
-
-/* All ranks' samples: repetition after repetition within rank after rank. */
-static struct sample *gathered(const struct options *options, const struct sample *mine)
-{
-    return gather_doubles(mine, options->common.repetitions * SAMPLE_DOUBLES);
+    return (struct field){first, SAMPLE_DOUBLES, options->common.repetitions};
 }
 
 /* The samples of a phase; `buffers` NULL stands for the barrier phase. Where `alone` has a place for them, each
@@ -184,87 +169,43 @@ static struct sample *run_phase(const struct options *options, const struct buff
     }
     harness_mark("end");
     mine[0].wrong += wrong_warm_up;
-    struct sample *all = gathered(options, mine);
+    struct sample *all = gather_doubles(mine, repetitions * SAMPLE_DOUBLES);
     if (alone != NULL)
-        *alone = gathered(options, mine_alone);
+        *alone = gather_doubles(mine_alone, repetitions * SAMPLE_DOUBLES);
     free(mine);
     free(mine_alone);
     if (buffers == NULL || call_synchronises(options->what))
-        judge_order(options, all);
+        mark_early(field_of(options, &all->post_ns), field_of(options, &all->end_ns), &all->wrong);
     return all;
-}
-
-/* What every rank took of its own thread in each repetition. */
-static void report_thread(FILE *row, const struct options *options, const struct sample *all)
-{
-    const size_t samples = transport_ranks() * (size_t)options->common.repetitions;
-    fputc(',', row);
-    write_numbers(row, "post_us", &all->post_us, samples, SAMPLE_DOUBLES);
-    fputc(',', row);
-    write_numbers(row, "ending_us", &all->ending_us, samples, SAMPLE_DOUBLES);
-    fprintf(row, ",\"loops_ms\":[");
-    for (int at = 0; at < options->common.repetitions; at++) {
-        double loops_ms = 0;
-        for (uint32_t rank = 0; rank < transport_ranks(); rank++)
-            loops_ms += all[rank * (size_t)options->common.repetitions + (size_t)at].loop_ms;
-        fprintf(row, "%s%.6f", at > 0 ? "," : "", loops_ms);
-    }
-    fputc(']', row);
-}
-
-/* The slowest rank of a repetition but `without`; -1 leaves nobody out. */
-static double slowest_ms(const struct options *options, const struct sample *all, int repetition, int without)
-{
-    double slowest = 0;
-    for (uint32_t rank = 0; rank < transport_ranks(); rank++) {
-        const struct sample *sample = &all[rank * (size_t)options->common.repetitions + (size_t)repetition];
-        const double elapsed_ms = (sample->end_ns - sample->start_ns) / 1e6;
-        slowest = (int)rank != without && elapsed_ms > slowest ? elapsed_ms : slowest;
-    }
-    return slowest;
-}
-
-/* Writes `"NAME":[...]`: the slowest rank but `without` of each of so many repetitions. */
-static void report_slowest(FILE *row, const char *name, const struct options *options, const struct sample *all,
-                           int repetitions, int without)
-{
-    fprintf(row, "\"%s\":[", name);
-    for (int at = 0; at < repetitions; at++)
-        fprintf(row, "%s%.6f", at > 0 ? "," : "", slowest_ms(options, all, at, without));
-    fputc(']', row);
 }
 
 /* What the late rank and the others took in each repetition; empty where no rank is late. */
 static void report_late(FILE *row, const struct options *options, const struct sample *all)
 {
-    const int repetitions = options->late_rank >= 0 ? options->common.repetitions : 0;
-    const struct sample *late = all + (options->late_rank >= 0 ? options->late_rank : 0) * (ptrdiff_t)repetitions;
-    fprintf(row, ",\"late_call_ms\":[");
+    const int rank = options->late_rank, repetitions = rank >= 0 ? options->common.repetitions : 0;
+    const struct sample *late = all + rank * (ptrdiff_t)repetitions;
+    const struct field elapsed_ms = field_of(options, &all->elapsed_ms);
+    write_numbers(row, "late_call_ms", &late->called_ms, (size_t)repetitions, SAMPLE_DOUBLES);
+    write_numbers(row, "late_own_ms", &late->own_ms, (size_t)repetitions, SAMPLE_DOUBLES);
+    fprintf(row, "\"late_others_ms\":[");
     for (int at = 0; at < repetitions; at++)
-        fprintf(row, "%s%.6f", at > 0 ? "," : "", (late[at].post_ns - late[at].start_ns) / 1e6);
-    fprintf(row, "],\"late_own_ms\":[");
-    for (int at = 0; at < repetitions; at++)
-        fprintf(row, "%s%.6f", at > 0 ? "," : "", (late[at].end_ns - late[at].post_ns) / 1e6);
-    fprintf(row, "],");
-    report_slowest(row, "late_others_ms", options, all, repetitions, options->late_rank);
+        fprintf(row, "%s%.6f", at > 0 ? "," : "", largest_but(&elapsed_ms, at, rank));
+    fputs("],", row);
 }
 
-/* Writes `"PHASE":{...}`: the slowest rank of each repetition, what a late rank did to it, and the sums of processor
- * time and of wrong results. */
+/* Writes `"PHASE":{...}`: the slowest rank of each repetition, what a late rank did to it, what ranks took of their own
+ * threads, and the sums of processor time and of wrong results. */
 static void report_phase(FILE *row, const char *phase, const struct options *options, const struct sample *all)
 {
-    const int repetitions = options->common.repetitions;
-    double cpu_s = 0;
-    double wrongs = 0;
+    const size_t samples = transport_ranks() * (size_t)options->common.repetitions;
     fprintf(row, "\"%s\":{", phase);
-    report_slowest(row, "slowest_ms", options, all, repetitions, -1);
-    for (size_t at = 0; at < transport_ranks() * (size_t)repetitions; at++) {
-        cpu_s += all[at].cpu_s;
-        wrongs += all[at].wrong;
-    }
+    write_field(row, "slowest_ms", LARGEST, field_of(options, &all->elapsed_ms));
     report_late(row, options, all);
-    report_thread(row, options, all);
-    fprintf(row, ",\"cpu_s\":%.9f,\"wrong\":%.0f}", cpu_s, wrongs);
+    write_numbers(row, "post_us", &all->post_us, samples, SAMPLE_DOUBLES);
+    write_numbers(row, "ending_us", &all->ending_us, samples, SAMPLE_DOUBLES);
+    write_field(row, "loops_ms", SUM, field_of(options, &all->loop_ms));
+    write_costs(row, field_of(options, &all->cpu_s), field_of(options, &all->wrong));
+    fputc('}', row);
 }
 
 /* Least time in which memory can be copied, in each repetition: what the late rank has no part of in its result. By the
@@ -302,9 +243,10 @@ static int ascending(const void *left, const void *right)
 /* The same on all ranks, which have the same samples. */
 static double median_slowest_ms(const struct options *options, const struct sample *all)
 {
+    const struct field elapsed_ms = field_of(options, &all->elapsed_ms);
     double *slowest = allocate(sizeof *slowest * (size_t)options->common.repetitions);
     for (int at = 0; at < options->common.repetitions; at++)
-        slowest[at] = slowest_ms(options, all, at, -1);
+        slowest[at] = largest_but(&elapsed_ms, at, -1);
     qsort(slowest, (size_t)options->common.repetitions, sizeof *slowest, ascending);
     const double median = slowest[options->common.repetitions / 2];
     free(slowest);
@@ -317,38 +259,24 @@ static void report_lateness(FILE *row, const struct options *options, const stru
 {
     fprintf(row, "\"lateness\":{\"by_ms\":%.6f,", (double)options->late_ns / 1e6);
     write_numbers(row, "copy_ms", copy_ms, (size_t)options->common.repetitions, 1);
-    fputc(',', row);
     report_phase(row, "punctual", options, punctual);
     fprintf(row, "},");
 }
 
 static void measure_barrier(const struct options *options)
 {
-    char *text = NULL;
-    size_t length = 0;
     struct sample *barriers = run_phase(options, NULL, 0, 0, NULL);
-    FILE *row = row_begin(&text, &length);
+    FILE *row = row_begin();
     fputc('{', row);
     report_phase(row, "barrier", options, barriers);
     fputc('}', row);
-    row_send(row, &text);
+    row_send(row);
     free(barriers);
-}
-
-/* Nobody calls anything: the harness reads what the service processes take all the same. */
-static void measure_idle(const struct options *options)
-{
-    harness_mark("begin");
-    clock_sleep_until_ns(clock_now_ns() + options->idle_ns);
-    harness_mark("end");
-    harness_say("idle");
 }
 
 static void measure_size(const struct options *given, const struct buffers *buffers, const int64_t *size)
 {
     const size_t bytes = (size_t)size[BYTES];
-    char *text = NULL;
-    size_t length = 0;
     struct options of_size = *given;
     const struct options *const options = &of_size;
     struct sample *punctual = NULL;
@@ -364,17 +292,16 @@ static void measure_size(const struct options *given, const struct buffers *buff
     struct sample *alone = NULL;
     struct sample *pure = run_phase(options, buffers, bytes, 0, NULL);
     struct sample *overall = run_phase(options, buffers, bytes, (uint64_t)size[UNITS], &alone);
-    FILE *row = row_begin(&text, &length);
+    FILE *row = row_begin();
     fprintf(row, "{\"bytes_per_rank\":%zu,", bytes);
     if (punctual != NULL)
         report_lateness(row, options, punctual, copy_ms);
     report_phase(row, "pure", options, pure);
     fputc(',', row);
+    write_field(row, "paired_alone_ms", LARGEST, field_of(options, &alone->elapsed_ms));
     report_phase(row, "overall", options, overall);
-    fputc(',', row);
-    report_slowest(row, "paired_alone_ms", options, alone, options->common.repetitions, -1);
     fputc('}', row);
-    row_send(row, &text);
+    row_send(row);
     free(punctual);
     free(copy_ms);
     free(pure);
@@ -389,8 +316,6 @@ int main(int argc, char **argv)
     const struct buffers buffers = call_buffers(options.what, (size_t)largest_size(&options.common));
     begin_measuring(&options.common);
     measure_barrier(&options);
-    if (options.idle_ns > 0)
-        measure_idle(&options);
     for (int at = 0; at < options.common.sizes; at++)
         measure_size(&options, &buffers, size_at(&options.common, at));
     transport_stop();

@@ -63,7 +63,7 @@ void write_numbers(FILE *row, const char *name, const double *first, size_t coun
     fprintf(row, "\"%s\":[", name);
     for (size_t at = 0; at < count; at++)
         fprintf(row, "%s%.6f", at > 0 ? "," : "", first[at * stride]);
-    fputc(']', row);
+    fputs("],", row);
 }
 
 void complain(uint32_t rank, const char *format, va_list arguments)

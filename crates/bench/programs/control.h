@@ -19,7 +19,7 @@ int control_send(int line, const char *format, ...) __attribute__((format(printf
 /* Waits for a line of the harness, its newline removed; 0, or -1 when the harness is gone or the line too long. */
 int control_receive(int line, char *text, size_t capacity);
 
-/* Writes "NAME":[...], a list of JSON, of so many numbers, each `stride` after the one before. */
+/* Writes "NAME":[...], of so many numbers, each `stride` after the one before, and a comma. */
 void write_numbers(FILE *row, const char *name, const double *first, size_t count, size_t stride);
 /* Prints "rank R: ", and a sentence made as vprintf does. */
 void complain(uint32_t rank, const char *format, va_list arguments);

@@ -509,34 +509,19 @@ static struct sample repeat(struct transform *t, uint64_t *checksum)
     return (struct sample){(double)sum.elapsed_ns / 1e6, (double)t->in_mpi_ns / 1e6, (double)sum.cpu_ns / 1e9, !right};
 }
 
-/* `all` holds the repetitions of rank after rank. */
 static void send_row(const struct transform *t, const struct sample *all, int repetitions, uint64_t checksum)
 {
-    char *text = NULL;
-    size_t length = 0;
-    const int ranks = (int)transport_ranks();
-    double *slowest_ms = allocate(sizeof(double) * (size_t)repetitions);
-    double *mpi_ms = allocate(sizeof(double) * (size_t)repetitions);
-    double cpu_s = 0;
-    double wrong = 0;
-    for (int rank = 0; rank < ranks; rank++)
-        for (int at = 0; at < repetitions; at++) {
-            const struct sample *sample = &all[rank * repetitions + at];
-            slowest_ms[at] = fmax(slowest_ms[at], sample->elapsed_ms);
-            mpi_ms[at] += sample->mpi_ms / ranks;
-            cpu_s += sample->cpu_s;
-            wrong += sample->wrong;
-        }
-    FILE *row = row_begin(&text, &length);
-    fprintf(row, "{\"grid\":%d,\"checksum\":\"%016" PRIx64 "\",\"cpu_s\":%.9f,\"wrong\":%.0f,", t->n, checksum, cpu_s,
-            wrong);
-    write_numbers(row, "slowest_ms", slowest_ms, (size_t)repetitions, 1);
-    fputc(',', row);
-    write_numbers(row, "mpi_ms", mpi_ms, (size_t)repetitions, 1);
+    const struct field elapsed_ms = {&all->elapsed_ms, SAMPLE_DOUBLES, repetitions};
+    const struct field mpi_ms = {&all->mpi_ms, SAMPLE_DOUBLES, repetitions};
+    const struct field cpu_s = {&all->cpu_s, SAMPLE_DOUBLES, repetitions};
+    const struct field wrong = {&all->wrong, SAMPLE_DOUBLES, repetitions};
+    FILE *row = row_begin();
+    fprintf(row, "{\"grid\":%d,\"checksum\":\"%016" PRIx64 "\",", t->n, checksum);
+    write_field(row, "slowest_ms", LARGEST, elapsed_ms);
+    write_field(row, "mpi_ms", MEAN, mpi_ms);
+    write_costs(row, cpu_s, wrong);
     fputc('}', row);
-    row_send(row, &text);
-    free(slowest_ms);
-    free(mpi_ms);
+    row_send(row);
 }
 
 static void measure(const struct options *options, int n)

@@ -100,12 +100,6 @@ static struct sample repeat(const struct pattern *pattern, int64_t refill_ns)
     };
 }
 
-/* All ranks' samples: repetition after repetition within rank after rank. */
-static struct sample *gathered(const struct sample *mine, int repetitions)
-{
-    return gather_doubles(mine, repetitions * SAMPLE_DOUBLES);
-}
-
 static struct sample *run_timed(const struct common *common, const struct pattern *pattern)
 {
     struct sample *mine = allocate(sizeof *mine * (size_t)common->repetitions);
@@ -115,7 +109,7 @@ static struct sample *run_timed(const struct common *common, const struct patter
     for (int at = 0; at < common->repetitions; at++)
         mine[at] = repeat(pattern, common->refill_ns);
     mine[0].wrong += wrong;
-    struct sample *all = gathered(mine, common->repetitions);
+    struct sample *all = gather_doubles(mine, common->repetitions * SAMPLE_DOUBLES);
     free(mine);
     return all;
 }
@@ -127,48 +121,30 @@ static struct sample *run_counted(const struct common *common, const struct patt
     for (int at = 0; at < common->repetitions; at++)
         mine[at] = repeat(pattern, 0);
     harness_mark("end");
-    struct sample *all = gathered(mine, common->repetitions);
+    struct sample *all = gather_doubles(mine, common->repetitions * SAMPLE_DOUBLES);
     free(mine);
     return all;
 }
 
-static double sum(const struct sample *all, size_t samples, size_t field)
+static struct field field_of(const struct common *common, const double *first)
 {
-    double sum = 0;
-    for (size_t at = 0; at < samples; at++)
-        sum += ((const double *)&all[at])[field];
-    return sum;
-}
-
-static double slowest_ms(const struct sample *all, int repetitions, int repetition)
-{
-    double slowest = 0;
-    for (uint32_t rank = 0; rank < transport_ranks(); rank++) {
-        const double elapsed = all[rank * (size_t)repetitions + (size_t)repetition].elapsed_ms;
-        slowest = elapsed > slowest ? elapsed : slowest;
-    }
-    return slowest;
+    return (struct field){first, SAMPLE_DOUBLES, common->repetitions};
 }
 
 static void report(const struct common *common, const struct pattern *pattern, const struct sample *timed,
-                   const struct sample *counted)
+                   struct sample *counted)
 {
-    char *text = NULL;
-    size_t length = 0;
     const size_t samples = transport_ranks() * (size_t)common->repetitions;
-    const size_t cpu = offsetof(struct sample, cpu_s) / sizeof(double);
-    const size_t wrong = offsetof(struct sample, wrong) / sizeof(double);
-    FILE *row = row_begin(&text, &length);
-    fprintf(row, "{\"way\":\"%s\",\"bytes\":%zu,\"slowest_ms\":[", way_names[pattern->way], pattern->bytes);
-    for (int at = 0; at < common->repetitions; at++)
-        fprintf(row, "%s%.6f", at > 0 ? "," : "", slowest_ms(timed, common->repetitions, at));
-    fprintf(row, "],");
+    const struct field wrong = field_of(common, &timed->wrong);
+    FILE *row = row_begin();
+    fprintf(row, "{\"way\":\"%s\",\"bytes\":%zu,", way_names[pattern->way], pattern->bytes);
+    write_field(row, "slowest_ms", LARGEST, field_of(common, &timed->elapsed_ms));
     write_numbers(row, "post_us", &timed->post_us, samples, SAMPLE_DOUBLES);
-    fputc(',', row);
     write_numbers(row, "ending_us", &timed->ending_us, samples, SAMPLE_DOUBLES);
-    fprintf(row, ",\"cpu_s\":%.9f,\"wrong\":%.0f}", sum(counted, samples, cpu),
-            sum(timed, samples, wrong) + sum(counted, samples, wrong));
-    row_send(row, &text);
+    counted->wrong += total_of(&wrong);
+    write_costs(row, field_of(common, &counted->cpu_s), field_of(common, &counted->wrong));
+    fputc('}', row);
+    row_send(row);
 }
 
 static void measure(const struct common *common, struct pattern *pattern)

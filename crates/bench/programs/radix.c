@@ -19,7 +19,6 @@
 #include "repetitions.h"
 #include "transport.h"
 
-#include <math.h>
 #include <mpi.h>
 #include <stdlib.h>
 #include <string.h>
@@ -245,37 +244,22 @@ static void free_sort(struct sort *s)
 
 /* ---- repetitions ---- */
 
-/* `all` holds the sorts of rank after rank, both kinds in turn. The slowest rank's time, the means of the others. */
+/* `all` holds the sorts of rank after rank, both kinds in turn. */
 static void send_row(const struct sort *s, const struct sample *all, int repetitions)
 {
-    enum { TIME, TURN, EXCHANGE, MOVING, BOTH, LISTS };
-    static const char *const names[LISTS] = {"slowest_ms", "in_turn_ms", "exchange_ms", "moving_ms", "both_ms"};
-    const uint32_t ranks = transport_ranks();
-    double *lists[LISTS], cpu_s = 0, wrong = 0;
-    for (int list = 0; list < LISTS; list++)
-        lists[list] = allocate(sizeof(double) * (size_t)repetitions);
-    for (uint32_t rank = 0; rank < ranks; rank++)
-        for (int at = 0; at < repetitions; at++) {
-            const struct sample *kinds = &all[(rank * (uint32_t)repetitions + (uint32_t)at) * KINDS];
-            lists[TIME][at] = fmax(lists[TIME][at], kinds[OVERLAPPED].elapsed_ms);
-            lists[TURN][at] = fmax(lists[TURN][at], kinds[IN_TURN].elapsed_ms);
-            lists[EXCHANGE][at] += kinds[IN_TURN].exchange_ms / ranks;
-            lists[MOVING][at] += kinds[IN_TURN].moving_ms / ranks;
-            lists[BOTH][at] += kinds[OVERLAPPED].both_ms / ranks;
-            cpu_s += kinds[OVERLAPPED].cpu_s + kinds[IN_TURN].cpu_s;
-            wrong += kinds[OVERLAPPED].wrong + kinds[IN_TURN].wrong;
-        }
-    char *text = NULL;
-    size_t length = 0;
-    FILE *row = row_begin(&text, &length);
-    fprintf(row, "{\"buckets\":%u,\"keys\":%zu,\"cpu_s\":%.9f,\"wrong\":%.0f", s->buckets, s->keys, cpu_s, wrong);
-    for (int list = 0; list < LISTS; list++) {
-        fputc(',', row);
-        write_numbers(row, names[list], lists[list], (size_t)repetitions, 1);
-        free(lists[list]);
-    }
+    const struct sample *turn = all + IN_TURN, *both = all + OVERLAPPED;
+    enum { OF_KIND = SAMPLE_DOUBLES * KINDS };
+    FILE *row = row_begin();
+    fprintf(row, "{\"buckets\":%u,\"keys\":%zu,", s->buckets, s->keys);
+    write_field(row, "slowest_ms", LARGEST, (struct field){&both->elapsed_ms, OF_KIND, repetitions});
+    write_field(row, "in_turn_ms", LARGEST, (struct field){&turn->elapsed_ms, OF_KIND, repetitions});
+    write_field(row, "exchange_ms", MEAN, (struct field){&turn->exchange_ms, OF_KIND, repetitions});
+    write_field(row, "moving_ms", MEAN, (struct field){&turn->moving_ms, OF_KIND, repetitions});
+    write_field(row, "both_ms", MEAN, (struct field){&both->both_ms, OF_KIND, repetitions});
+    write_costs(row, (struct field){&all->cpu_s, SAMPLE_DOUBLES, KINDS * repetitions},
+                (struct field){&all->wrong, SAMPLE_DOUBLES, KINDS * repetitions});
     fputc('}', row);
-    row_send(row, &text);
+    row_send(row);
 }
 
 static void measure(const struct common *common, const int64_t *size)

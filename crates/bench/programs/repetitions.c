@@ -18,6 +18,61 @@ void *allocate(size_t bytes)
     return memory;
 }
 
+/* The decimal number at the beginning of a text, and what follows it. 0, or -1 where there is none; prints the reason. */
+static int number_read(const char *text, int64_t *value, const char **rest)
+{
+    char *end = NULL;
+    *value = strtoll(text, &end, 10);
+    *rest = end;
+    if (end == text)
+        fprintf(stderr, "not a number: %s\n", text);
+    return end == text ? -1 : 0;
+}
+
+static int option_read(const struct option *option, const char *text)
+{
+    const char *rest = "";
+    int64_t value = 0;
+    if (option->text != NULL) {
+        *option->text = text;
+        return 0;
+    }
+    if (number_read(text, &value, &rest) != 0)
+        return -1;
+    if (option->number != NULL)
+        *option->number = (int)value;
+    else
+        *option->long_number = value;
+    return 0;
+}
+
+/* The option whose name is so long a part of the word, or the nameless one at the end. */
+static const struct option *option_named(const struct option *list, const char *word, size_t length)
+{
+    while (list->name != NULL && (strlen(list->name) != length || strncmp(list->name, word, length) != 0))
+        list++;
+    return list;
+}
+
+/* Puts the value of each word in its place; options that are not named leave theirs as it is. 0, or -1 for a word that is
+ * in neither list; prints the reason. */
+static int options_read(int argc, char **argv, const struct option *common, const struct option *own)
+{
+    for (int at = 1; at < argc; at++) {
+        const size_t length = strcspn(argv[at], "=");
+        const struct option *option = option_named(common, argv[at], length);
+        if (option->name == NULL)
+            option = option_named(own, argv[at], length);
+        if (option->name == NULL || argv[at][length] == '\0') {
+            fprintf(stderr, "no option NAME=VALUE: %s\n", argv[at]);
+            return -1;
+        }
+        if (option_read(option, argv[at] + length + 1) != 0)
+            return -1;
+    }
+    return 0;
+}
+
 static int count_of(const char *text, char wanted)
 {
     int count = 0;
@@ -110,26 +165,81 @@ void harness_mark(const char *what)
     transport_wait();
 }
 
-void harness_say(const char *line)
-{
-    if (harness >= 0 && control_send(harness, "%s\n", line) != 0)
-        transport_fail("the harness is gone");
-}
+static char *row_text;
+static size_t row_length;
 
-FILE *row_begin(char **text, size_t *length)
+FILE *row_begin(void)
 {
-    FILE *row = open_memstream(text, length);
+    FILE *row = open_memstream(&row_text, &row_length);
     if (row == NULL)
         transport_fail("no memory for the report");
     return row;
 }
 
-void row_send(FILE *row, char **text)
+void row_send(FILE *row)
 {
     fclose(row);
-    if (harness >= 0 && control_send(harness, "row %s\n", *text) != 0)
+    if (harness >= 0 && control_send(harness, "row %s\n", row_text) != 0)
         transport_fail("the harness is gone");
-    free(*text);
+    free(row_text);
+}
+
+/* The value of one rank and repetition. */
+static const double *value_of(const struct field *field, uint32_t rank, int repetition)
+{
+    return field->first + (rank * (size_t)field->repetitions + (size_t)repetition) * field->stride;
+}
+
+double largest_but(const struct field *field, int repetition, int without)
+{
+    double largest = 0;
+    for (uint32_t rank = 0; rank < transport_ranks(); rank++) {
+        const double value = *value_of(field, rank, repetition);
+        largest = (int)rank != without && value > largest ? value : largest;
+    }
+    return largest;
+}
+
+static double sum_of(const struct field *field, int repetition)
+{
+    double sum = 0;
+    for (uint32_t rank = 0; rank < transport_ranks(); rank++)
+        sum += *value_of(field, rank, repetition);
+    return sum;
+}
+
+double total_of(const struct field *field)
+{
+    double total = 0;
+    for (int at = 0; at < field->repetitions; at++)
+        total += sum_of(field, at);
+    return total;
+}
+
+void write_field(FILE *row, const char *name, enum over_ranks over, struct field field)
+{
+    fprintf(row, "\"%s\":[", name);
+    for (int at = 0; at < field.repetitions; at++) {
+        const double value = over == LARGEST ? largest_but(&field, at, -1) : sum_of(&field, at);
+        fprintf(row, "%s%.6f", at > 0 ? "," : "", over == MEAN ? value / transport_ranks() : value);
+    }
+    fputs("],", row);
+}
+
+void write_costs(FILE *row, struct field cpu_s, struct field wrong)
+{
+    fprintf(row, "\"cpu_s\":%.9f,\"wrong\":%.0f", total_of(&cpu_s), total_of(&wrong));
+}
+
+void mark_early(struct field began_ns, struct field ended_ns, double *wrong)
+{
+    for (int at = 0; at < began_ns.repetitions; at++) {
+        const double last_ns = largest_but(&began_ns, at, -1);
+        for (uint32_t rank = 0; rank < transport_ranks(); rank++) {
+            const double *ended = value_of(&ended_ns, rank, at);
+            wrong[ended - ended_ns.first] += *ended < last_ns;
+        }
+    }
 }
 
 void *gather_doubles(const void *mine, int count)

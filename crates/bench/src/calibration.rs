@@ -10,7 +10,7 @@
 use crate::compile::Workshop;
 use crate::control::{ControlLine, ControlSocket, Watch};
 use crate::job::{Process, Running};
-use crate::limit::raw_limit_ms;
+use crate::limit::{COMPUTE_WORTH, raw_limit_ms};
 use crate::{BenchError, BenchOptions};
 use rustix::time::ClockId;
 use std::process::Command;
@@ -74,7 +74,7 @@ impl Calibrator {
         let per_ms = units as f64 / elapsed_ms;
         // A short loop would tell less: where its processes happen to be placed decides how long the slowest takes.
         let of_size = |bytes: &u64| {
-            to_units(per_ms * raw_limit_ms(&options.call(*bytes), &options.setup.lab.link()) * options.compute_worth)
+            to_units(per_ms * raw_limit_ms(&options.call(*bytes), &options.setup.lab.link()) * COMPUTE_WORTH)
         };
         Ok(options.sizes.iter().map(of_size).collect())
     }

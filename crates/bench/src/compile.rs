@@ -2,7 +2,7 @@
 //! names no library; only the library differs.
 
 use crate::BenchError;
-use crate::job::run_tool;
+use crate::job::{System, run_tool};
 use rustix::fs::FlockOperation;
 use rustix::time::Timespec;
 use std::ffi::OsString;
@@ -15,14 +15,13 @@ use tempfile::TempDir;
 macro_rules! sources {
     ($($name:literal)+) => { [$(($name, include_str!(concat!("../programs/", $name)))),+] };
 }
-const SOURCES: [(&str, &str); 24] = sources! {
+const SOURCES: [(&str, &str); 22] = sources! {
     "batches.c" "calls.c" "calls.h" "cg.c" "collective.c" "calibrate.c" "compute.c" "compute.h" "control.c" "control.h"
-    "fft3d.c" "fluid.lammps" "messages.c" "../../../examples/pagerank.c" "panel.c" "options.c" "options.h" "radix.c"
-    "repetitions.c" "repetitions.h" "transport.h" "transport_mpi.c" "transport_outboard.c"
-    "transport_sockets.c"
+    "fft3d.c" "fluid.lammps" "messages.c" "../../../examples/pagerank.c" "panel.c" "radix.c" "repetitions.c"
+    "repetitions.h" "transport.h" "transport_mpi.c" "transport_outboard.c" "transport_sockets.c"
 };
 /// What names no library, and is compiled once.
-const PLAIN_SOURCES: [&str; 5] = ["compute.c", "control.c", "options.c", "repetitions.c", "calls.c"];
+const PLAIN_SOURCES: [&str; 4] = ["compute.c", "control.c", "repetitions.c", "calls.c"];
 const FLAGS: [&str; 4] = ["-std=gnu11", "-O2", "-Wall", "-Wextra"];
 const PLAIN_COMPILER: &str = "cc";
 const COMPILE_LIMIT: Timespec = Timespec { tv_sec: 300, tv_nsec: 0 };
@@ -106,44 +105,22 @@ impl Workshop {
         Ok(self.path().join("calibrate"))
     }
 
-    /// The measuring program of collectives for one system, called `name` in the error.
-    pub(crate) fn measuring_program(&self, name: &str, toolchain: &Toolchain) -> Result<PathBuf, BenchError> {
-        self.on_transport("collective", name, toolchain)
+    /// A program on transport.h for one system; its main is in the source of the same name.
+    pub(crate) fn on_transport(&self, main: &str, system: &dyn System) -> Result<PathBuf, BenchError> {
+        let objects = PLAIN_SOURCES.map(|source| source.replace(".c", ".o"));
+        let source = format!("{main}.c");
+        let words = [source.as_str(), system.toolchain().transport];
+        self.program(main, &[&words[..], &objects.each_ref().map(String::as_str)].concat(), system)
     }
 
-    /// The measuring program of messages for one system.
-    pub(crate) fn messages_program(&self, name: &str, toolchain: &Toolchain) -> Result<PathBuf, BenchError> {
-        self.on_transport("messages", name, toolchain)
-    }
-
-    /// The measuring program of calls in a row for one system.
-    pub(crate) fn batches_program(&self, name: &str, toolchain: &Toolchain) -> Result<PathBuf, BenchError> {
-        self.on_transport("batches", name, toolchain)
-    }
-
-    /// A program whose main is in the source of the same name.
-    fn on_transport(&self, main: &str, name: &str, t: &Toolchain) -> Result<PathBuf, BenchError> {
-        let (program, source) = (format!("{main}-{}", name.replace([' ', '/'], "-")), format!("{main}.c"));
-        let objects = PLAIN_SOURCES.map(|source| Path::new(source).with_extension("o").into_os_string());
-        let words = [&source, t.transport, "-o", &program].map(OsString::from).into_iter().chain(objects);
-        let arguments: Vec<OsString> = words.chain(t.library.iter().cloned()).collect();
-        self.compile(name, &t.compiler, &arguments)?;
-        Ok(self.path().join(program))
-    }
-
-    /// A program of these `words` for the compiler, sources and libraries, for one system, which is an MPI library.
-    pub(crate) fn mpi_program(
-        &self,
-        main: &str,
-        words: &[&str],
-        name: &str,
-        t: &Toolchain,
-    ) -> Result<PathBuf, BenchError> {
+    /// A program of these `words` for the compiler, sources and libraries, for one system.
+    pub(crate) fn program(&self, main: &str, words: &[&str], system: &dyn System) -> Result<PathBuf, BenchError> {
+        let (name, toolchain) = (system.name(), system.toolchain());
         let program = format!("{main}-{}", name.replace([' ', '/'], "-"));
         let output = ["-o", &program];
         let words = words.iter().chain(&output).map(OsString::from);
-        let arguments: Vec<OsString> = words.chain(t.library.iter().cloned()).collect();
-        self.compile(name, &t.compiler, &arguments)?;
+        let arguments: Vec<OsString> = words.chain(toolchain.library).collect();
+        self.compile(&name, &toolchain.compiler, &arguments)?;
         Ok(self.path().join(program))
     }
 
@@ -181,6 +158,8 @@ fn try_lock(lock: &File) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Peer;
+    use crate::peers::InstalledPeer;
 
     #[test]
     fn sources_compile_without_warnings() {
@@ -230,8 +209,8 @@ mod tests {
     #[test]
     fn a_missing_compiler_is_named() {
         let workshop = Workshop::open().unwrap();
-        let toolchain = Toolchain::mpi_wrapper("/nowhere/mpicc".into());
-        let error = workshop.measuring_program("mpich", &toolchain).unwrap_err().to_string();
-        assert!(error.contains("mpich") && error.contains("/nowhere/mpicc"), "{error}");
+        let mpich = InstalledPeer::new(Peer::Mpich, Path::new("/nowhere"));
+        let error = workshop.on_transport("collective", &mpich).unwrap_err().to_string();
+        assert!(error.contains("built for mpich") && error.contains("/nowhere/mpich"), "{error}");
     }
 }

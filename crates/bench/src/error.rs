@@ -36,8 +36,6 @@ pub enum BenchError {
     Protocol { system: String, line: String },
     #[error("the table of figures at '{text}' has no end, or a row with other columns than its first")]
     Readme { text: String },
-    #[error("chart {}: {reason}", path.display())]
-    Plot { path: PathBuf, reason: String },
     #[error("cannot {what}: {source}")]
     System { what: String, source: io::Error },
 }

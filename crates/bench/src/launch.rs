@@ -5,7 +5,6 @@
 //!  library TEXT          tells what the library says that it is
 //!  begin                 reads all counters, then answers ok
 //!  end                   reads all counters again, then answers ok: one more phase is done
-//!  idle                  tells that in the phase before nobody called anything
 //!  row JSON              tells the samples of the phases since the last row
 //!  (closed)              waits for all ranks to end with success
 //! ```
@@ -67,7 +66,6 @@ impl Counted {
 pub(crate) enum Said {
     Library(String),
     Phase(Counted),
-    Idle,
     /// As JSON.
     Row(String),
 }
@@ -172,7 +170,6 @@ impl Talk<'_, '_> {
         match text.split_once(' ').unwrap_or((&text, "")) {
             ("library", library) => Ok(Said::Library(library.to_owned())),
             ("begin", "") => self.phase(during).map(Said::Phase),
-            ("idle", "") => Ok(Said::Idle),
             ("row", json) => Ok(Said::Row(json.to_owned())),
             _ => Err(self.nonsense(&text)),
         }
@@ -232,10 +229,5 @@ impl Talk<'_, '_> {
     /// What was said makes no sense.
     pub(crate) fn nonsense(&self, text: &str) -> BenchError {
         self.watch.nonsense(text)
-    }
-
-    /// How many processes must outlive the ranks.
-    pub(crate) fn service_processes(&mut self) -> usize {
-        self.watch.running().services.len()
     }
 }

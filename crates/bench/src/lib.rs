@@ -6,7 +6,7 @@
 //!                                                   |
 //!     emulated cluster (outboard-lab) <-- launch of each system in turn, `rounds` times
 //!            | wire counters                        | samples, by the control line
-//!            +----------------> report <------------+-- rows (JSON), table, charts
+//!            +----------------> report <------------+-- rows (JSON), table
 //! ```
 //!
 //! Invariants:
@@ -40,7 +40,6 @@ mod named;
 mod options;
 mod ours;
 mod peers;
-mod plot;
 mod processor_time;
 mod programs;
 mod radix;
@@ -63,7 +62,7 @@ pub use grid::{Cell, GridReport, Place, Verdict, grid_runs, render_grid, render_
 pub use install::ensure as ensure_peer;
 pub use job::{Job, LaunchError, Process, Running, ServiceCounters, ServiceStats, System};
 pub use layout::Layout;
-pub use limit::{COMPUTE_WORTH, Call, limit_ms, multicast_minimum_bytes, raw_limit_ms};
+pub use limit::{Call, limit_ms, multicast_minimum_bytes, raw_limit_ms};
 pub(crate) use options::format_size;
 pub use options::{BenchOptions, LateBy, Lateness, OptionError, parse_sizes};
 pub use ours::{Choosing, Outboard, Services};

@@ -23,8 +23,8 @@ use crate::Collective;
 use outboard_lab::LinkLimits;
 use std::time::Duration;
 
-/// The compute loop takes this much of the raw limit unless told otherwise, for every system alike.
-pub const COMPUTE_WORTH: f64 = 1.15;
+/// The compute loop takes this much of the raw limit, for every system alike.
+pub(crate) const COMPUTE_WORTH: f64 = 1.15;
 /// Ratios to the limit are judged from this size; below, the limit and three measured barriers.
 pub(crate) const JUDGED_FROM_BYTES: u64 = 1 << 20;
 /// Time that a rank may take to wake up and to leave the exchange that sets the start, before buckets count as full.

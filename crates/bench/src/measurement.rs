@@ -10,13 +10,9 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub(crate) struct Launch {
     pub(crate) library: String,
-    /// Processes that must outlive the ranks.
-    pub(crate) service_processes: usize,
     pub(crate) barrier: Phase,
     /// Counters of the services over all repetitions of the barrier: the share of starting a repetition.
     pub(crate) barrier_services: Option<ServiceCounters>,
-    /// Processor time of the services while nobody called anything, in seconds; `None` where that is not known.
-    pub(crate) idle_cpu_s: Option<f64>,
     /// In the order of the options' sizes.
     pub(crate) sizes: Vec<SizeSamples>,
 }
@@ -100,7 +96,7 @@ pub(crate) fn measure(
 
 fn listen(options: &BenchOptions, talk: &mut Talk<'_, '_>, tick: &dyn Fn()) -> Result<Launch, BenchError> {
     let mut library = String::new();
-    let (mut barrier, mut barrier_services, mut idle_cpu_s) = (None, None, None);
+    let (mut barrier, mut barrier_services) = (None, None);
     let mut sizes = Vec::new();
     let mut phases: Vec<Counted> = Vec::new();
     while let Some(bytes) = options.sizes.get(sizes.len()) {
@@ -110,7 +106,6 @@ fn listen(options: &BenchOptions, talk: &mut Talk<'_, '_>, tick: &dyn Fn()) -> R
                 phases.push(counted);
                 tick();
             }
-            Said::Idle => idle_cpu_s = phases.pop().and_then(|phase| Some(phase.services?.cpu_s)),
             Said::Row(text) if barrier.is_none() => {
                 barrier = Some(talk.parse::<BarrierLine>(&text)?.barrier);
                 barrier_services = phases.pop().and_then(|phase| phase.services);
@@ -123,8 +118,7 @@ fn listen(options: &BenchOptions, talk: &mut Talk<'_, '_>, tick: &dyn Fn()) -> R
         }
     }
     let barrier = barrier.ok_or_else(|| talk.nonsense("no barriers"))?;
-    let service_processes = talk.service_processes();
-    Ok(Launch { library, service_processes, barrier, barrier_services, idle_cpu_s, sizes })
+    Ok(Launch { library, barrier, barrier_services, sizes })
 }
 
 fn size_samples(bytes: u64, text: &str, phases: &[Counted], talk: &Talk<'_, '_>) -> Result<SizeSamples, BenchError> {
@@ -148,9 +142,6 @@ fn arguments(options: &BenchOptions, units: &[u64]) -> Vec<String> {
     let sizes: Vec<String> =
         options.sizes.iter().zip(units).map(|(bytes, units)| format!("{bytes}:{units}:{}", missed(*bytes))).collect();
     let mut arguments = vec![format!("collective={}", options.collective.name()), format!("sizes={}", sizes.join(","))];
-    if let Some(idle) = options.idle {
-        arguments.push(format!("idle-ns={}", idle.as_nanos()));
-    }
     if let Some(late) = options.late {
         arguments.push(format!("late-rank={}", late.rank));
         arguments.push(match late.by {
@@ -173,6 +164,5 @@ fn time_limit(options: &BenchOptions, repetitions: u32) -> Duration {
     let own_s = |call: Call| times * EVERY_REPETITION_S + launch::checking_s(call.ranks(), call.bytes) + late_s;
     let (links_s, own_s): (f64, f64) = (options.calls().map(links_s).sum(), options.calls().map(own_s).sum());
     let phases = 4.0 * f64::from(repetitions + 2);
-    let idle_s = options.idle.map_or(0.0, |idle| idle.as_secs_f64());
-    launch::time_limit(phases * links_s, idle_s + phases * (own_s + EVERY_REPETITION_S))
+    launch::time_limit(phases * links_s, phases * (own_s + EVERY_REPETITION_S))
 }

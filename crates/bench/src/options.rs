@@ -1,6 +1,6 @@
 //! What to measure: sizes, peers, faults, and how often. Parsing of the texts a person gives.
 
-use crate::{COMPUTE_WORTH, Call, Collective, Setup};
+use crate::{Call, Collective, Setup};
 use outboard_units::Size;
 use std::str::FromStr;
 use std::time::Duration;
@@ -8,8 +8,6 @@ use thiserror::Error;
 
 /// The largest number of sizes in one run; the measuring program has room for as many.
 pub(crate) const MAX_SIZES: usize = 32;
-/// The longest compute loop in raw limits: a launch is given time for it.
-const MOST_WORTH: f64 = 20.0;
 /// One run of the benchmark.
 #[derive(Clone, Debug)]
 pub struct BenchOptions {
@@ -21,16 +19,12 @@ pub struct BenchOptions {
     pub sizes: Vec<u64>,
     /// A rank that posts late in every repetition (SP-9).
     pub late: Option<Lateness>,
-    /// How long nobody calls anything while the service processes' processor time is read; `None` for no such phase.
-    pub idle: Option<Duration>,
-    /// What the compute loop takes, in raw limits; above zero. Small calls end within it only where it is several.
-    pub compute_worth: f64,
 }
 
 impl BenchOptions {
-    /// Nobody late, nothing idle, [`COMPUTE_WORTH`].
+    /// Nobody late.
     pub fn new(setup: Setup, collective: Collective, sizes: Vec<u64>) -> Self {
-        Self { setup, collective, sizes, late: None, idle: None, compute_worth: COMPUTE_WORTH }
+        Self { setup, collective, sizes, late: None }
     }
 
     /// The calls that are measured, in the order of the sizes.
@@ -40,21 +34,13 @@ impl BenchOptions {
 
     /// The call that is measured for one of the sizes.
     pub(crate) fn call(&self, bytes: u64) -> Call {
-        Call {
-            collective: self.collective,
-            hosts: u32::from(self.setup.lab.hosts()),
-            ranks_per_host: self.setup.ranks_per_host,
-            silent_rank: self.late.is_some_and(|late| late.silent),
-            bytes,
-        }
+        let silent_rank = self.late.is_some_and(|late| late.silent);
+        Call { silent_rank, ..self.setup.call(self.collective, bytes) }
     }
 
     pub(crate) fn check(&self) -> Result<(), OptionError> {
         self.setup.check()?;
         check_sizes(&self.sizes)?;
-        if !(self.compute_worth > 0.0 && self.compute_worth <= MOST_WORTH) {
-            return Err(OptionError::Compute { worth: self.compute_worth.to_string() });
-        }
         let multiple = self.collective.bytes_multiple(self.setup.ranks());
         if let Some(bytes) = self.sizes.iter().find(|bytes| !bytes.is_multiple_of(multiple)) {
             return Err(OptionError::Elements { collective: self.collective.name(), bytes: *bytes, multiple });
@@ -134,8 +120,6 @@ impl FromStr for Lateness {
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages are the documentation")]
 pub enum OptionError {
-    #[error("a compute loop takes above 0 and up to {MOST_WORTH} raw limits, not {worth}")]
-    Compute { worth: String },
     #[error("{what}: 1 to {most} can be had, not {given}")]
     Count { what: &'static str, most: u64, given: u64 },
     #[error("'{text}' is not {wanted}")]
@@ -212,10 +196,6 @@ mod tests {
             options.check().unwrap_err()
         };
         assert_eq!(bad(|o| o.sizes.clear()), OptionError::Count { what: "sizes", most: 32, given: 0 });
-        for (worth, text) in [(0.0, "0"), (-1.0, "-1"), (f64::NAN, "NaN"), (21.0, "21")] {
-            let options = BenchOptions { compute_worth: worth, ..good.clone() };
-            assert_eq!(options.check(), Err(OptionError::Compute { worth: text.to_owned() }));
-        }
         assert_eq!(bad(|o| o.setup.rounds = 0), OptionError::Count { what: "rounds", most: 100_000, given: 0 });
         assert_eq!(bad(|o| o.collective = Collective::Barrier), OptionError::NoBytes { collective: "barrier" });
         let cut = bad(|o| (o.collective, o.sizes[0]) = (Collective::ReduceScatter, 1000));

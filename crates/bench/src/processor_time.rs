@@ -1,37 +1,34 @@
 //! What calls take of the processors, ranks and service processes together, as a table for people: an offload that
 //! takes more than what it replaces costs a program whose cores all compute.
 
-use crate::table::table;
+use crate::table::{Column, or_none, table};
 use crate::{Peer, Row, format_size};
 
-const HEADINGS: [&str; 7] =
-    ["system", "collective", "bytes/rank", "ranks ms", "services ms", "together ms", "of Open MPI 5.0's"];
+/// A row beside the processor time of Open MPI 5.0's call, if that was measured, too.
+type Beside = (Row, Option<f64>);
+
+const COLUMNS: [Column<Beside>; 7] = [
+    ("system", |(row, _)| if row.cost.verified { row.label() } else { format!("{}!", row.label()) }),
+    ("collective", |(row, _)| row.collective.clone()),
+    ("bytes/rank", |(row, _)| format_size(row.bytes_per_rank)),
+    ("ranks ms", |(row, _)| format!("{:.2}", row.cost.host_cpu_s * 1e3)),
+    ("services ms", |(row, _)| or_none(row.cost.service_cpu_s.map(|seconds| seconds * 1e3))),
+    ("together ms", |(row, _)| format!("{:.2}", row.cost.cpu_ms())),
+    ("of Open MPI 5.0's", |(row, open_mpi)| or_none(open_mpi.map(|open_mpi| row.cost.cpu_ms() / open_mpi))),
+];
 
 /// Renders rows as lines of text, those of one call together, least processor time first. Figures are for one call.
 ///
 /// A `!` behind the system's name says that it delivered wrong bytes.
 pub fn render(rows: &[Row]) -> String {
-    let mut sorted: Vec<&Row> = rows.iter().collect();
-    sorted.sort_by(|a, b| {
-        let call = |row: &Row| (row.collective.clone(), row.bytes_per_rank);
-        call(a).cmp(&call(b)).then(a.cost.cpu_ms().total_cmp(&b.cost.cpu_ms()))
-    });
-    table(HEADINGS, sorted, |row| cells(row, rows))
-}
-
-fn cells(row: &Row, rows: &[Row]) -> [String; HEADINGS.len()] {
-    let same_call = |other: &&Row| (&other.collective, other.bytes_per_rank) == (&row.collective, row.bytes_per_rank);
-    let open_mpi = rows.iter().filter(same_call).find(|other| other.subject.system == Peer::OpenMpi.name());
-    let or_none = |figure: Option<f64>| figure.map_or_else(|| "-".to_owned(), |figure| format!("{figure:.2}"));
-    [
-        if row.cost.verified { row.label() } else { format!("{}!", row.label()) },
-        row.collective.clone(),
-        format_size(row.bytes_per_rank),
-        format!("{:.2}", row.cost.host_cpu_s * 1e3),
-        or_none(row.cost.service_cpu_s.map(|seconds| seconds * 1e3)),
-        format!("{:.2}", row.cost.cpu_ms()),
-        or_none(open_mpi.map(|open_mpi| row.cost.cpu_ms() / open_mpi.cost.cpu_ms())),
-    ]
+    let call = |row: &Row| (row.collective.clone(), row.bytes_per_rank);
+    let open_mpi = |row: &Row| {
+        let same = |other: &&Row| other.subject.system == Peer::OpenMpi.name() && call(other) == call(row);
+        rows.iter().find(same).map(|other| other.cost.cpu_ms())
+    };
+    let mut sorted: Vec<Beside> = rows.iter().map(|row| (row.clone(), open_mpi(row))).collect();
+    sorted.sort_by(|(a, _), (b, _)| call(a).cmp(&call(b)).then(a.cost.cpu_ms().total_cmp(&b.cost.cpu_ms())));
+    table(&COLUMNS, &sorted)
 }
 
 #[cfg(test)]

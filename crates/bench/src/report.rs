@@ -1,8 +1,7 @@
 //! The rows of a run, as they go into the JSON file.
 
 use crate::job::{ServiceCounters, System};
-use crate::plot::{Figure, Point, Scale};
-use crate::{BenchError, Call, Setup, format_size, limit};
+use crate::{BenchError, Call, Setup, limit};
 use outboard_lab::{LinkLimits, Loss};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -26,51 +25,15 @@ pub struct Report<R = Row> {
 }
 
 impl<R: Serialize> Report<R> {
+    /// Whether this holds for every row.
+    pub fn all(&self, holds: impl Fn(&R) -> bool) -> bool {
+        self.rows.iter().all(holds)
+    }
+
     /// Writes the report as JSON: an object with `rows`.
     pub fn write_json(&self, path: &Path) -> Result<(), BenchError> {
         let text = serde_json::to_string_pretty(self).expect("rows are plain data");
         fs::write(path, text + "\n").map_err(BenchError::system(format!("write {}", path.display())))
-    }
-}
-
-impl Report {
-    pub(crate) fn figures(&self) -> [Figure; 4] {
-        let points = |value: fn(&Row) -> f64| {
-            let point = |row: &Row| Point { system: row.label(), x: row.bytes_per_rank, value: value(row) };
-            self.rows.iter().map(point).collect()
-        };
-        let figure = |file, title, unit, reference, points| Figure {
-            file,
-            title,
-            unit,
-            scale: Scale::Linear,
-            reference: Some(reference),
-            x_title: "bytes per rank",
-            x_label: format_size,
-            points,
-        };
-        let latency = points(|row| row.cost.time_ms.median);
-        let time =
-            points(
-                |row| {
-                    if row.limits.raw_limit_ms > 0.0 { row.cost.time_ms.median / row.limits.raw_limit_ms } else { 0.0 }
-                },
-            );
-        let wire = points(|row| match row.multicast_minimum_bytes {
-            0 => 0.0,
-            minimum => row.cost.wire_bytes / minimum as f64,
-        });
-        let overlap = points(|row| row.overlap.percent);
-        [
-            Figure {
-                scale: Scale::Logarithmic,
-                reference: None,
-                ..figure("latency.svg", "Time of a call", "milliseconds", 0.0, latency)
-            },
-            figure("time.svg", "Time of a call over the limit of the links", "time / limit", 1.0, time),
-            figure("wire.svg", "Bytes over all switch ports, over what is needed", "wire bytes / minimum", 1.0, wire),
-            figure("overlap.svg", "Communication hidden behind computing", "overlap in %", 100.0, overlap),
-        ]
     }
 }
 
@@ -221,9 +184,6 @@ pub struct Row {
     pub thread_cpu_waiting: ThreadCpu,
     /// The same while computing hides the call: what the call takes from the program (post and completion).
     pub thread_cpu_computing: ThreadCpu,
-    /// What a service process takes of a core while nobody calls anything, in percent: the mean of all; `None` where
-    /// that was not measured or the system has none.
-    pub idle_service_cpu_percent: Option<f64>,
     /// Calls that service processes carried out, per repetition: 1 where the call was offloaded, 0 where it passed
     /// through. What starting a repetition offloads by itself is taken off. `None` where there are no service
     /// processes.
@@ -239,7 +199,7 @@ impl Row {
         self.offloaded_calls.is_some_and(|calls| passed_through(calls, 1))
     }
 
-    /// The system's name in tables and charts, which never shows another library's figures as ours.
+    /// The system's name in tables, which never shows another library's figures as ours.
     pub fn label(&self) -> String {
         if self.passed_through() {
             format!("{} (NOT OFFLOADED)", self.subject.system)
@@ -480,7 +440,6 @@ pub(crate) mod tests {
             overlap: Overlap::new(28.9, 30.0, ms, 25.0),
             thread_cpu_waiting: ThreadCpu::of(&[4.0], &[250.0]),
             thread_cpu_computing: ThreadCpu::of(&[4.0], &[3.0]),
-            idle_service_cpu_percent: None,
             offloaded_calls: None,
             late: None,
         }

@@ -8,7 +8,7 @@ use crate::measurement::{self, LatenessSamples, Launch, Phase, SizeSamples};
 use crate::peers::InstalledPeer;
 use crate::report::{Cost, LateRow, Limits, Overlap, Report, Row, Spread, Subject, Sums, ThreadCpu, Throughput};
 use crate::samples::sum_services;
-use crate::{BenchError, BenchOptions, Call, Setup, install, limit, plot};
+use crate::{BenchError, BenchOptions, Call, Setup, install, limit};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use outboard_lab::Lab;
 use std::path::{Path, PathBuf};
@@ -35,8 +35,7 @@ pub fn run(options: &BenchOptions, ours: &[&dyn System]) -> Result<Report, Bench
     let bar = bar(&options.setup, ours.len(), steps);
     let peers = installed(&options.setup, &bar)?;
     let workshop = Workshop::open()?;
-    let build = |system: &dyn System| workshop.measuring_program(&system.name(), &system.toolchain());
-    let entrants = entrants(ours, &peers, &bar, build)?;
+    let entrants = entrants(ours, &peers, &bar, |system| workshop.on_transport("collective", system))?;
     bar.set_message("calibrating the compute loop");
     let mut calibrator = Calibrator::start(options, &workshop)?;
     let units = calibrator.units(options)?;
@@ -55,9 +54,7 @@ pub fn run(options: &BenchOptions, ours: &[&dyn System]) -> Result<Report, Bench
     })?;
     bar.finish_and_clear();
     let rows = entrants.iter().zip(&launches).flat_map(|(entrant, launches)| rows(options, entrant.system, launches));
-    let report = Report { rows: rows.collect() };
-    plot::draw(&report.figures(), options.setup.plot.as_deref())?;
-    Ok(report)
+    Ok(Report { rows: rows.collect() })
 }
 
 /// A system that takes part, and the program built for it.
@@ -81,7 +78,7 @@ pub(crate) fn side_by_side<L, R>(
     before: impl FnMut(&Launching<'_>) -> Result<(), BenchError>,
     measure: impl Fn(&Launching<'_>) -> Result<L, BenchError>,
     rows: impl Fn(&dyn System, &[L]) -> Vec<R>,
-) -> Result<Vec<R>, BenchError> {
+) -> Result<Report<R>, BenchError> {
     let bar = bar(setup, ours.len(), 1);
     let peers = installed(setup, &bar)?;
     let workshop = Workshop::open()?;
@@ -92,7 +89,8 @@ pub(crate) fn side_by_side<L, R>(
         Ok(launch)
     })?;
     bar.finish_and_clear();
-    Ok(entrants.iter().zip(&launches).flat_map(|(entrant, launches)| rows(entrant.system, launches)).collect())
+    let rows = entrants.iter().zip(&launches).flat_map(|(entrant, launches)| rows(entrant.system, launches));
+    Ok(Report { rows: rows.collect() })
 }
 
 /// The peers, installed if need be.
@@ -235,7 +233,6 @@ fn row(
         thread_cpu_waiting: thread_cpu(samples, |sample| &sample.pure),
         thread_cpu_computing: thread_cpu(samples, |sample| &sample.overall),
         offloaded_calls: offloaded_calls(options, launches, services),
-        idle_service_cpu_percent: idle_percent(options, launches),
         late: late_row(options, &call, samples),
     }
 }
@@ -269,14 +266,6 @@ fn late_row(options: &BenchOptions, call: &Call, samples: &[&SizeSamples]) -> Op
         contribution_ms: limit::contribution_ms(call, late.rank, &options.setup.lab.link()),
         punctual_ms: all(|late| &late.punctual.late_others_ms),
     })
-}
-
-/// What one service process takes of a core while nobody calls anything: the mean over all of them and all rounds.
-fn idle_percent(options: &BenchOptions, launches: &[Launch]) -> Option<f64> {
-    let processes: usize = launches.iter().map(|launch| launch.service_processes).sum();
-    let seconds = options.idle?.as_secs_f64() * processes as f64;
-    let taken: f64 = launches.iter().map(|launch| launch.idle_cpu_s).sum::<Option<f64>>()?;
-    Some(taken / seconds * 100.0)
 }
 
 /// Calls per repetition that the services completed, beyond those of a repetition that only has a barrier.
@@ -319,10 +308,8 @@ mod tests {
         };
         let launch = Launch {
             library: "a library".into(),
-            service_processes: 0,
             barrier: read(phase([0.25, 0.25])),
             barrier_services: None,
-            idle_cpu_s: None,
             sizes: Vec::new(),
         };
         let system = InstalledPeer::new(Peer::Debian, Path::new("/nowhere"));

@@ -1,7 +1,7 @@
 //! What every kind of run has: the cluster, the ranks' places on it, the systems that are compared, the repetitions.
 
 use crate::options::check_count;
-use crate::{Layout, OptionError, Peer};
+use crate::{Call, Collective, Layout, OptionError, Peer};
 use outboard_lab::LabSpec;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -37,8 +37,6 @@ pub struct Setup {
     pub one_sided: bool,
     /// Where the peers are installed.
     pub peers_dir: PathBuf,
-    /// Where to write the charts; `None` for no charts.
-    pub plot: Option<PathBuf>,
     /// Longest time one launch may take; `None` for a bound computed from what is to be done.
     pub launch_timeout: Option<Duration>,
     /// Show a progress bar on standard error, where that is a terminal.
@@ -60,7 +58,6 @@ impl Setup {
             blocking: false,
             one_sided: false,
             peers_dir: default_peers_dir(),
-            plot: None,
             launch_timeout: None,
             progress: true,
         }
@@ -69,6 +66,12 @@ impl Setup {
     /// Number of ranks.
     pub fn ranks(&self) -> u32 {
         u32::from(self.lab.hosts()) * self.ranks_per_host
+    }
+
+    /// A call of all ranks.
+    pub(crate) fn call(&self, collective: Collective, bytes: u64) -> Call {
+        let (hosts, ranks_per_host) = (u32::from(self.lab.hosts()), self.ranks_per_host);
+        Call { collective, hosts, ranks_per_host, bytes, silent_rank: false }
     }
 
     /// Measured repetitions of all rounds together.

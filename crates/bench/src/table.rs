@@ -1,26 +1,33 @@
 //! The report as a table for people.
 
-use crate::plot::distinct;
-use crate::{Cost, Row, Subject, format_size};
+use crate::{Cost, Overlap, Row, Subject, format_size};
 
-const HEADINGS: [&str; 13] = [
-    "system",
-    "algorithm",
-    "ranks",
-    "bytes/rank",
-    "time ms [min..max]",
-    "limit ms",
-    "ratio",
-    "wire MB/call",
-    "overlap %",
-    "overall ms (compute)",
-    "with/alone",
-    "cpu ms/call",
-    "rank cpu us/call (waiting)",
+/// A heading, and what stands below it.
+pub(crate) type Column<R> = (&'static str, fn(&R) -> String);
+
+const FIRST: [Column<Row>; 5] = [
+    ("system", |row| if row.cost.verified { row.label() } else { format!("{}!", row.label()) }),
+    ("algorithm", |row| if row.passed_through() { "-".into() } else { row.subject.algorithm.clone() }),
+    ("ranks", |row| ranks_cell(&row.subject)),
+    ("bytes/rank", |row| format_size(row.bytes_per_rank)),
+    ("time ms [min..max]", |row| row.cost.time_ms.to_string()),
 ];
-/// Where the limits stand, and what stands there where links have none.
-const OF_LIMITS: std::ops::Range<usize> = 5..7;
-const OF_THROUGHPUT: [&str; 2] = ["Gbit/s", "cpu s/GB"];
+const OF_LIMITS: [Column<Row>; 2] = [("limit ms", limit_cell), ("ratio", |row| or_none(row.limits.ratio_to_limit))];
+/// In the place of limits where links have none.
+const OF_THROUGHPUT: [Column<Row>; 2] = [
+    ("Gbit/s", |row| or_none(row.throughput.map(|throughput| throughput.gbit_per_s))),
+    ("cpu s/GB", |row| or_none(row.throughput.map(|throughput| throughput.cpu_s_per_gb))),
+];
+const LAST: [Column<Row>; 6] = [
+    ("wire MB/call", |row| format!("{:.3}", row.cost.wire_bytes / 1e6)),
+    ("overlap %", |row| hidden(row, |overlap| format!("{:.0}", overlap.percent))),
+    ("overall ms (compute)", |row| {
+        hidden(row, |overlap| format!("{:.2} ({:.2})", overlap.overall_ms, overlap.compute_ms))
+    }),
+    ("with/alone", |row| hidden(row, |overlap| format!("{:.2}", overlap.paired_ratio))),
+    ("cpu ms/call", |row| cpu_cell(&row.cost)),
+    ("rank cpu us/call (waiting)", thread_cell),
+];
 /// So many columns hold names, the others numbers.
 pub(crate) const LEFT_ALIGNED: usize = 2;
 
@@ -28,27 +35,20 @@ pub(crate) const LEFT_ALIGNED: usize = 2;
 ///
 /// A `!` behind the system's name says that it delivered wrong bytes.
 pub fn render(rows: &[Row]) -> String {
-    let mut sorted: Vec<&Row> = rows.iter().collect();
-    sorted.sort_by(|a, b| {
-        (a.bytes_per_rank, a.cost.time_ms.median)
-            .partial_cmp(&(b.bytes_per_rank, b.cost.time_ms.median))
-            .expect("times are numbers")
-    });
-    let mut headings = HEADINGS;
     let unlimited = rows.iter().any(|row| row.throughput.is_some());
-    if unlimited {
-        headings[OF_LIMITS].copy_from_slice(&OF_THROUGHPUT);
-    }
-    let mut lines = vec![headings.map(str::to_owned)];
-    lines.extend(sorted.into_iter().map(|row| cells(row, unlimited)));
-    lay_out(&lines, LEFT_ALIGNED) + &native_lines(rows) + &idle_lines(rows) + &late_lines(rows)
+    let columns = [&FIRST[..], if unlimited { &OF_THROUGHPUT } else { &OF_LIMITS }, &LAST].concat();
+    table(&columns, by_time(rows, |row| row.bytes_per_rank, |row| &row.cost)) + &native_lines(rows) + &late_lines(rows)
 }
 
-/// Renders times alone: a line for each size, a column for each system in the order of the rows. This is the table of
-/// [`Report`](crate::Report)'s chart of latencies, for comparing systems that differ in one setting (SP-8).
+/// Renders times alone: a line for each size, a column for each system in the order of the rows.
+/// Compares systems that differ in one setting (SP-8).
 pub fn render_by_size(rows: &[Row]) -> String {
-    let labels: Vec<String> = rows.iter().map(Row::label).collect();
-    let systems = distinct(labels.iter().map(String::as_str));
+    let mut systems: Vec<String> = Vec::new();
+    for label in rows.iter().map(Row::label) {
+        if !systems.contains(&label) {
+            systems.push(label);
+        }
+    }
     let mut sizes: Vec<u64> = rows.iter().map(|row| row.bytes_per_rank).collect();
     sizes.sort_unstable();
     sizes.dedup();
@@ -56,8 +56,7 @@ pub fn render_by_size(rows: &[Row]) -> String {
         let row = rows.iter().find(|row| row.bytes_per_rank == bytes && row.label() == system);
         row.map_or_else(|| "-".to_owned(), |row| format!("{:.2}", row.cost.time_ms.median))
     };
-    let headings =
-        std::iter::once("bytes/rank, ms".to_owned()).chain(systems.iter().map(|system| (*system).to_owned()));
+    let headings = std::iter::once("bytes/rank, ms".to_owned()).chain(systems.iter().cloned());
     let line = |bytes: u64| {
         std::iter::once(format_size(bytes)).chain(systems.iter().map(|system| time(bytes, system))).collect::<Vec<_>>()
     };
@@ -94,16 +93,6 @@ fn late_lines(rows: &[Row]) -> String {
     rows.iter().filter_map(line).collect()
 }
 
-/// A line for each system with an idle phase.
-fn idle_lines(rows: &[Row]) -> String {
-    let mut idle: Vec<(&str, f64)> =
-        rows.iter().filter_map(|row| Some((row.subject.system.as_str(), row.idle_service_cpu_percent?))).collect();
-    idle.dedup_by_key(|(system, _)| *system);
-    idle.iter()
-        .map(|(system, percent)| format!("{system}: idle, a service process takes {percent:.3} % of a core\n"))
-        .collect()
-}
-
 /// Lines of as many cells each, in columns that line up: the first `left_aligned` to the left, the others to the right.
 pub(crate) fn lay_out(lines: &[impl AsRef<[String]>], left_aligned: usize) -> String {
     let columns = lines.first().map_or(0, |line| line.as_ref().len());
@@ -112,13 +101,11 @@ pub(crate) fn lay_out(lines: &[impl AsRef<[String]>], left_aligned: usize) -> St
     lines.iter().map(|line| render_line(line.as_ref(), &widths, left_aligned)).collect()
 }
 
-/// The same as a table of Markdown; the first line has the headings.
-pub(crate) fn markdown(lines: &[impl AsRef<[String]>], left_aligned: usize) -> String {
-    let mut rows: Vec<_> = lines.iter().map(|line| format!("| {} |\n", line.as_ref().join(" | "))).collect();
-    let columns = lines.first().map_or(0, |line| line.as_ref().len());
-    let ruler = format!("|{}{}\n", "---|".repeat(left_aligned), "---:|".repeat(columns - left_aligned));
-    rows.insert(1, ruler);
-    rows.concat()
+/// Rows as a table of Markdown, below their headings.
+pub(crate) fn markdown<'a, R: 'a>(columns: &[Column<R>], rows: impl IntoIterator<Item = &'a R>) -> String {
+    let mut lines: Vec<_> = cells(columns, rows).iter().map(|line| format!("| {} |\n", line.join(" | "))).collect();
+    lines.insert(1, format!("|{}{}\n", "---|".repeat(LEFT_ALIGNED), "---:|".repeat(columns.len() - LEFT_ALIGNED)));
+    lines.concat()
 }
 
 fn render_line(cells: &[String], widths: &[usize], left_aligned: usize) -> String {
@@ -137,14 +124,28 @@ pub(crate) fn system_cell(subject: &Subject, cost: &Cost) -> String {
     format!("{}{}", subject.system, if cost.verified { "" } else { "!" })
 }
 
-/// Rows of such cells as lines of text, below their headings.
-pub(crate) fn table<'a, R: 'a, const COLUMNS: usize>(
-    headings: [&str; COLUMNS],
-    rows: impl IntoIterator<Item = &'a R>,
-    cells: impl Fn(&R) -> [String; COLUMNS],
-) -> String {
-    let lines: Vec<_> = std::iter::once(headings.map(str::to_owned)).chain(rows.into_iter().map(cells)).collect();
-    lay_out(&lines, LEFT_ALIGNED)
+/// Rows as lines of text, below their headings.
+pub(crate) fn table<'a, R: 'a>(columns: &[Column<R>], rows: impl IntoIterator<Item = &'a R>) -> String {
+    lay_out(&cells(columns, rows), LEFT_ALIGNED)
+}
+
+/// The headings, then the cells of each row.
+pub(crate) fn cells<'a, R: 'a>(columns: &[Column<R>], rows: impl IntoIterator<Item = &'a R>) -> Vec<Vec<String>> {
+    let headings = columns.iter().map(|(heading, _)| (*heading).to_owned()).collect();
+    let rows = rows.into_iter().map(|row| columns.iter().map(|(_, cell)| cell(row)).collect());
+    std::iter::once(headings).chain(rows).collect()
+}
+
+/// Rows grouped by a key, fastest first.
+pub(crate) fn by_time<'a, R, K: Ord>(rows: &'a [R], key: impl Fn(&R) -> K, cost: impl Fn(&R) -> &Cost) -> Vec<&'a R> {
+    let mut sorted: Vec<&R> = rows.iter().collect();
+    sorted.sort_by(|a, b| key(a).cmp(&key(b)).then(cost(a).time_ms.median.total_cmp(&cost(b).time_ms.median)));
+    sorted
+}
+
+/// A figure with two digits behind the point, if there is one.
+pub(crate) fn or_none(figure: Option<f64>) -> String {
+    figure.map_or_else(|| "-".to_owned(), |figure| format!("{figure:.2}"))
 }
 
 pub(crate) fn ranks_cell(subject: &Subject) -> String {
@@ -152,11 +153,6 @@ pub(crate) fn ranks_cell(subject: &Subject) -> String {
         1 => subject.ranks.to_string(),
         several => format!("{} ({several} a host, {})", subject.ranks, subject.layout),
     }
-}
-
-/// Calls that service processes carried out, per call.
-pub(crate) fn offloaded_cell(calls: Option<f64>) -> String {
-    calls.map_or_else(|| "-".to_owned(), |calls| format!("{calls:.2}"))
 }
 
 pub(crate) fn cpu_cell(cost: &Cost) -> String {
@@ -172,50 +168,14 @@ fn thread_cell(row: &Row) -> String {
     format!("{:.1} + {:.1} ({:.1} + {:.1})", computing.post_us, computing.ending_us, waiting.post_us, waiting.ending_us)
 }
 
-/// The limit and the ratio to it, or what stands in their place where links have none.
-fn judged_by(row: &Row, unlimited: bool) -> [String; OF_THROUGHPUT.len()] {
-    let or_none = |figure: Option<f64>| figure.map_or_else(|| "-".to_owned(), |figure| format!("{figure:.2}"));
-    if unlimited {
-        let throughput = row.throughput;
-        return [throughput.map(|of| of.gbit_per_s), throughput.map(|of| of.cpu_s_per_gb)].map(or_none);
-    }
-    let limit = match row.limits.limit_and_barriers_ms {
-        Some(with_barriers) => format!("{:.2} ({with_barriers:.2} with barriers)", row.limits.limit_ms),
-        None => format!("{:.2}", row.limits.limit_ms),
-    };
-    [limit, or_none(row.limits.ratio_to_limit)]
+fn limit_cell(row: &Row) -> String {
+    let with_barriers = row.limits.limit_and_barriers_ms.map(|ms| format!(" ({ms:.2} with barriers)"));
+    format!("{:.2}{}", row.limits.limit_ms, with_barriers.unwrap_or_default())
 }
 
 /// What computing hides; nothing where the links need no time that a computation could be as long as.
-fn hidden(row: &Row) -> [String; 3] {
-    let overlap = &row.overlap;
-    if row.limits.raw_limit_ms <= 0.0 {
-        return ["-", "-", "-"].map(str::to_owned);
-    }
-    [
-        format!("{:.0}", overlap.percent),
-        format!("{:.2} ({:.2})", overlap.overall_ms, overlap.compute_ms),
-        format!("{:.2}", overlap.paired_ratio),
-    ]
-}
-
-fn cells(row: &Row, unlimited: bool) -> [String; HEADINGS.len()] {
-    let ([limit, ratio], [overlap, overall, with_over_alone]) = (judged_by(row, unlimited), hidden(row));
-    [
-        if row.cost.verified { row.label() } else { format!("{}!", row.label()) },
-        if row.passed_through() { "-".into() } else { row.subject.algorithm.clone() },
-        ranks_cell(&row.subject),
-        format_size(row.bytes_per_rank),
-        row.cost.time_ms.to_string(),
-        limit,
-        ratio,
-        format!("{:.3}", row.cost.wire_bytes / 1e6),
-        overlap,
-        overall,
-        with_over_alone,
-        cpu_cell(&row.cost),
-        thread_cell(row),
-    ]
+fn hidden(row: &Row, cell: impl Fn(&Overlap) -> String) -> String {
+    if row.limits.raw_limit_ms > 0.0 { cell(&row.overlap) } else { "-".to_owned() }
 }
 
 #[cfg(test)]
@@ -232,15 +192,6 @@ mod tests {
             render(&[row("mpich", 4 << 20, 110.0), row("slow", 1 << 20, 40.0), wrong, row("fast", 1 << 20, 26.0)]);
         let systems: Vec<&str> = text.lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
         assert_eq!(systems, ["broken!", "fast", "slow", "mpich"]);
-    }
-
-    #[test]
-    fn layout_is_told_where_hosts_have_several_ranks() {
-        let mut strided = row("outboard", 1 << 20, 52.0);
-        strided.subject.layout = "strided".into();
-        (strided.subject.ranks, strided.subject.ranks_per_host) = (8, 2);
-        let text = render(&[row("mpich", 1 << 20, 26.0), strided]);
-        assert_eq!(text.matches("8 (2 a host, strided)").count(), 1, "{text}");
     }
 
     #[test]
@@ -266,17 +217,6 @@ mod tests {
                 "            4K                   1.50                      -",
                 "           64K                  20.00                  10.25"
             ]
-        );
-    }
-
-    #[test]
-    fn idleness_is_told_once_per_system() {
-        let mut rows = [row("outboard", 1 << 20, 26.0), row("outboard", 4 << 20, 105.0), row("mpich", 1 << 20, 40.0)];
-        rows[..2].iter_mut().for_each(|row| row.idle_service_cpu_percent = Some(0.0123));
-        let text = render(&rows);
-        assert_eq!(
-            text.lines().skip(4).collect::<Vec<_>>(),
-            ["outboard: idle, a service process takes 0.012 % of a core"]
         );
     }
 
@@ -321,11 +261,6 @@ mod tests {
     }
 
     #[test]
-    fn time_of_the_own_thread_is_shown_for_computing_and_waiting() {
-        assert!(render(&[row("outboard", 1024, 0.3)]).contains("4.0 + 3.0 (4.0 + 250.0)"));
-    }
-
-    #[test]
     fn links_without_limit_are_judged_by_rate_and_cost() {
         let mut rows = [row("outboard", 8 << 20, 40.0), row("outboard", 0, 0.5)];
         rows.iter_mut().for_each(|row| row.limits.raw_limit_ms = 0.0);
@@ -339,9 +274,14 @@ mod tests {
     }
 
     #[test]
-    fn service_time_is_shown_beside_the_ranks() {
-        let mut ours = row("outboard", 1 << 20, 26.0);
-        ours.cost.service_cpu_s = Some(0.025);
-        assert!(render(&[ours]).contains("1.00 + 25.00 service"));
+    fn layout_service_processes_and_the_own_thread_are_told() {
+        let mut strided = row("outboard", 1 << 20, 52.0);
+        strided.subject.layout = "strided".into();
+        (strided.subject.ranks, strided.subject.ranks_per_host) = (8, 2);
+        strided.cost.service_cpu_s = Some(0.025);
+        let text = render(&[row("mpich", 1 << 20, 26.0), strided]);
+        assert_eq!(text.matches("8 (2 a host, strided)").count(), 1, "{text}");
+        assert_eq!(text.matches("1.00 + 25.00 service").count(), 1, "{text}");
+        assert_eq!(text.matches("4.0 + 3.0 (4.0 + 250.0)").count(), 2, "computing and waiting: {text}");
     }
 }

@@ -9,22 +9,10 @@ fn file(path: &str) -> String {
 }
 
 #[test]
-fn the_readme_has_the_last_figures() {
+fn documents_have_the_last_figures() {
     shows("README.md", "docs/figures.json");
-}
-
-#[test]
-fn the_grid_has_the_last_figures() {
     shows("docs/grid.md", "docs/grid.json");
-}
-
-#[test]
-fn processor_time_has_the_last_figures() {
     shows("docs/processor-time.md", "docs/processor-time.json");
-}
-
-#[test]
-fn the_promise_has_the_last_figures() {
     shows("docs/promise.md", "docs/promise.json");
 }
 
@@ -34,7 +22,7 @@ fn shows(text: &str, figures: &str) {
     let last: Vec<Table> = serde_json::from_str(&file(figures)).expect("tables");
     let columns =
         |tables: &[Table]| tables.iter().map(|table| (table.name.clone(), table.columns.clone())).collect::<Vec<_>>();
-    assert_eq!(columns(&shown), columns(&last));
+    assert_eq!(columns(&shown), columns(&last), "{text}");
     for (shown, last) in shown.iter().zip(&last) {
         for row in &shown.rows {
             let same_name = last.rows.iter().filter(|last| last.name == row.name).collect::<Vec<_>>();
@@ -42,5 +30,5 @@ fn shows(text: &str, figures: &str) {
         }
         assert_eq!(shown.rows.len(), last.rows.len(), "{}: rows that {text} has not", last.name);
     }
-    assert_eq!(write_tables(&readme, &last).expect("tables"), readme, "as the program writes them");
+    assert_eq!(write_tables(&readme, &last).expect("tables"), readme, "{text} as the program writes it");
 }

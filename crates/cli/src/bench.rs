@@ -1,28 +1,20 @@
 //! `outboard bench`: our ways in beside the peers, on one emulated cluster, in one run.
 
 mod clusters;
-mod fft;
-mod grid;
-mod ping_pong;
-mod processor_time;
-mod programs;
-mod radix;
+mod one_cluster;
 mod readme;
-mod recorded;
 mod verdicts;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use outboard::placement::ServiceProcesses;
 use outboard_bench::{
-    BenchOptions, COMPUTE_WORTH, Call, Choosing, Collective, Lateness, Layout, Outboard, Peer, Report, Services, Setup,
-    System, default_peers_dir, parse_sizes, render_batches, render_by_size, render_table, run_batches,
+    BenchOptions, Call, Choosing, Collective, Lateness, Layout, Outboard, Peer, Report, Services, Setup, System,
+    default_peers_dir, parse_sizes, render_batches, render_by_size, render_table, run_batches,
 };
 use outboard_lab::LabSpec;
-use outboard_service::settings::MulticastAuth;
 use serde::Serialize;
 
 use crate::algorithm::Algorithms;
@@ -68,20 +60,20 @@ pub(crate) enum BenchCommand {
     /// Nonblocking barrier
     Barrier(BenchArgs),
     /// A three-dimensional FFT in pencils, several fields in a pipeline, its transposes by MPI_Ialltoallv
-    Fft(fft::FftArgs),
+    Fft(one_cluster::FftArgs),
     /// A parallel radix sort: histograms by MPI_Iallgather while keys are moved, then one-sided calls
-    Radix(radix::RadixArgs),
+    Radix(one_cluster::RadixArgs),
     /// Half a round trip of a tagged message between the first rank and the last, by blocking calls
-    PingPong(ping_pong::PingPongArgs),
+    PingPong(one_cluster::PingPongArgs),
     /// A scatter-destination all-to-all by messages: one by one, and as a recorded group called again and again
-    Recorded(recorded::RecordedArgs),
+    Recorded(one_cluster::RecordedArgs),
     /// An MPI library natively beside the same library below the preloaded shim: collectives, sizes, clusters
-    Grid(grid::GridArgs),
+    Grid(clusters::GridArgs),
     /// Processor time of alltoallv and allgather below the preloaded shim, with and without the shared heap
-    ProcessorTime(processor_time::ProcessorTimeArgs),
+    ProcessorTime(one_cluster::ProcessorTimeArgs),
     /// Whole programs natively and below the preloaded shim in turn: conjugate gradients, LU factorisation, PageRank,
     /// LAMMPS
-    Programs(programs::ProgramsArgs),
+    Programs(clusters::ProgramsArgs),
     /// How long it takes from a fault until every surviving rank is told the same
     Verdicts(verdicts::VerdictsArgs),
     /// Puts what was measured into the tables of README.md
@@ -130,9 +122,6 @@ struct SetupArgs {
     /// Where the rows go
     #[arg(long)]
     json: Option<PathBuf>,
-    /// Where charts go
-    #[arg(long)]
-    plot: Option<PathBuf>,
     #[command(flatten)]
     daemons: DaemonArgs,
 }
@@ -145,7 +134,6 @@ impl SetupArgs {
         setup.peers.clone_from(&self.peers);
         setup.comm_core = self.comm_core;
         setup.rounds = self.rounds;
-        setup.plot.clone_from(&self.plot);
         Ok(setup)
     }
 
@@ -168,7 +156,7 @@ pub(crate) struct BenchArgs {
     #[arg(long)]
     sizes: Option<String>,
     /// Blocking calls (of the C interface post and wait), small ones many in a row; nothing is overlapped with them
-    #[arg(long, conflicts_with_all = ["late", "idle", "compute"])]
+    #[arg(long, conflicts_with = "late")]
     blocking: bool,
     /// Which way into Outboard
     #[arg(long, value_enum, default_value = "c")]
@@ -179,23 +167,12 @@ pub(crate) struct BenchArgs {
     /// The late rank has no blocks (alltoallv only), so that the others need not wait for any
     #[arg(long, requires = "late")]
     late_silent: bool,
-    /// Seconds in which nobody calls anything, to see what service processes take of a core
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
-    idle: Option<u64>,
-    /// What the compute loop takes, in times that the links need at their rate; small calls end within it only at
-    /// several
-    #[arg(long, default_value_t = COMPUTE_WORTH)]
-    compute: f64,
     /// Repetitions of each phase
     #[arg(long, default_value_t = 20)]
     repetitions: u32,
     /// Daemons on each host, which share its ranks: numbers or auto, separated by commas, each measured as a system
     #[arg(long, value_delimiter = ',', default_value = "1")]
     service_processes: Vec<ServiceProcesses>,
-    /// Whether daemons authenticate what they multicast: on, off or both, separated by commas, each measured as a
-    /// system
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "on")]
-    multicast_auth: Vec<MulticastAuth>,
 }
 
 pub(crate) fn bench(command: BenchCommand) -> Result<ExitCode, CliError> {
@@ -214,13 +191,13 @@ pub(crate) fn bench(command: BenchCommand) -> Result<ExitCode, CliError> {
         BenchCommand::ReduceScatter(args) => (Collective::ReduceScatter, args),
         BenchCommand::Scan(args) => (Collective::Scan, args),
         BenchCommand::Barrier(args) => (Collective::Barrier, args),
-        BenchCommand::Fft(args) => return fft::fft(&args),
-        BenchCommand::Radix(args) => return radix::radix(&args),
-        BenchCommand::PingPong(args) => return ping_pong::ping_pong(&args),
-        BenchCommand::Recorded(args) => return recorded::recorded(&args),
-        BenchCommand::Grid(args) => return grid::grid(&args),
-        BenchCommand::ProcessorTime(args) => return processor_time::processor_time(&args),
-        BenchCommand::Programs(args) => return programs::programs(&args),
+        BenchCommand::Fft(args) => return one_cluster::fft(&args),
+        BenchCommand::Radix(args) => return one_cluster::radix(&args),
+        BenchCommand::PingPong(args) => return one_cluster::ping_pong(&args),
+        BenchCommand::Recorded(args) => return one_cluster::recorded(&args),
+        BenchCommand::Grid(args) => return clusters::grid(&args),
+        BenchCommand::ProcessorTime(args) => return one_cluster::processor_time(&args),
+        BenchCommand::Programs(args) => return clusters::programs(&args),
         BenchCommand::Verdicts(args) => return verdicts::verdicts(&args),
         BenchCommand::Readme(args) => return readme::readme(&args),
     };
@@ -237,18 +214,12 @@ fn collectives(collective: Collective, args: BenchArgs) -> Result<ExitCode, CliE
     let setup = Setup { blocking: args.blocking, ..args.setup.setup(args.repetitions)? };
     let mut options = BenchOptions::new(setup, collective, sizes);
     options.late = args.late.map(|late| Lateness { silent: args.late_silent, ..late });
-    options.idle = args.idle.map(Duration::from_secs);
-    options.compute_worth = args.compute;
     let mut ours = Vec::new();
-    let each_way =
-        args.multicast_auth.iter().flat_map(|auth| args.service_processes.iter().map(move |sp| (*auth, *sp)));
-    for (auth, each) in each_way {
-        let daemons = DaemonArgs { multicast_auth: Some(auth), ..args.setup.daemons(each) };
+    for each in &args.service_processes {
+        let daemons = args.setup.daemons(*each);
         // One alone is what everybody expects.
-        let told = args.service_processes.len() > 1 || each != ServiceProcesses::default();
-        let sharing = told.then(|| format!("{each} to a host"));
-        let auth = (args.multicast_auth != [MulticastAuth::On]).then(|| format!("multicast-auth {auth}"));
-        let variant = [sharing, auth].into_iter().flatten().reduce(|one, other| format!("{one}, {other}"));
+        let told = args.service_processes.len() > 1 || *each != ServiceProcesses::default();
+        let variant = told.then(|| format!("{each} to a host"));
         let algorithms = Algorithms::of(collective, &daemons, &args.setup.lab)?;
         options.calls().try_for_each(|call| algorithms.check(&call))?;
         let mut start = |system: Outboard| ours.push(system.with_variant(variant.as_deref()));
@@ -256,23 +227,20 @@ fn collectives(collective: Collective, args: BenchArgs) -> Result<ExitCode, CliE
             start(by_c_interface(algorithms.clone(), daemons.clone())?);
         }
         if matches!(args.via, Via::Mpi | Via::Both) {
-            start(below_mpi(args.setup.mpi, algorithms, daemons, &Choosing::default())?);
+            start(below_mpi(Heap::asked_for()?, args.setup.mpi, algorithms, daemons, &Choosing::default())?);
         }
     }
+    let ours: Vec<&dyn System> = ours.iter().map(|system| system as &dyn System).collect();
     if args.blocking {
-        let report = run_batches(&options, &systems(&ours))?;
-        return finish(&args.setup, &report, &render_batches(&report), report.verified());
+        let report = run_batches(&options, &ours)?;
+        return finish(&args.setup, &report, &render_batches(&report), report.all(|row| row.cost.verified));
     }
-    let report = outboard_bench::run(&options, &systems(&ours))?;
+    let report = outboard_bench::run(&options, &ours)?;
     let mut text = render_table(&report.rows);
-    if args.service_processes.len() > 1 || args.multicast_auth.len() > 1 {
+    if args.service_processes.len() > 1 {
         text += &format!("\n{}", render_by_size(&report.rows));
     }
-    finish(&args.setup, &report, &text, report.rows.iter().all(|row| row.cost.verified))
-}
-
-fn systems(ours: &[Outboard]) -> Vec<&dyn System> {
-    ours.iter().map(|system| system as &dyn System).collect()
+    finish(&args.setup, &report, &text, report.all(|row| row.cost.verified))
 }
 
 /// Prints the table and writes the rows where they are wanted; a failure unless all was right.
@@ -295,18 +263,8 @@ fn by_c_interface(algorithms: Algorithms, daemons: DaemonArgs) -> Result<Outboar
     Ok(Outboard::by_c_interface(algorithm, &include, &library, launch))
 }
 
-/// Our way in below an unmodified MPI program, with its large allocations where the environment wants them.
+/// Our way in below an unmodified MPI program, with its large allocations in `heap`.
 fn below_mpi(
-    mpi: Peer,
-    algorithms: Algorithms,
-    daemons: DaemonArgs,
-    choosing: &Choosing,
-) -> Result<Outboard, CliError> {
-    below_mpi_in(Heap::asked_for()?, mpi, algorithms, daemons, choosing)
-}
-
-/// The same with these in `heap`.
-fn below_mpi_in(
     heap: Heap,
     mpi: Peer,
     algorithms: Algorithms,
@@ -325,20 +283,6 @@ fn below_mpi_in(
     };
     let outboard = Outboard::below_mpi(algorithm, mpi, &default_peers_dir(), choosing, start)?;
     Ok(outboard.with_variant(variant))
-}
-
-/// The library below the shim, or none beside the peers where they are all that is wanted.
-fn unless_peers_only(
-    peers_only: bool,
-    setup: &SetupArgs,
-    collective: Collective,
-    daemons: DaemonArgs,
-) -> Result<Vec<Outboard>, CliError> {
-    if peers_only {
-        return Ok(Vec::new());
-    }
-    let algorithms = Algorithms::of(collective, &daemons, &setup.lab)?;
-    Ok(vec![below_mpi(setup.mpi, algorithms, daemons, &Choosing::default())?])
 }
 
 /// The launcher of an installed Open MPI, for ranks on this machine.

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use outboard_lab::LabSpec;
 use outboard_service::turns::{TurnLength, TurnLengths};
 use outboard_units::Rate;
@@ -117,7 +117,7 @@ pub(crate) fn chaos(args: &ChaosArgs) -> Result<ExitCode, CliError> {
     let more = ["--group-timeout", "10"].map(str::to_owned).to_vec();
     let others = if geteuid().is_root() { args.users } else { 0 };
     let users: Vec<u32> = (1..=others).map(|user| FIRST_USER + user).collect();
-    let trial = Trial::start_for(&spec, DaemonArgs { more, ..args.daemons.clone() }, users)?;
+    let trial = Trial::start(&spec, DaemonArgs { more, ..args.daemons.clone() }, users)?;
     let lasting = Duration::try_from_secs_f64(args.minutes * 60.0)
         .map_err(|error| CliError::Failed(format!("--minutes {}: {error}", args.minutes)))?;
     let chaos = Chaos {
@@ -152,8 +152,8 @@ fn print(args: &ChaosArgs, users: usize, tally: &Tally, leftovers: &[String]) {
     let ChaosArgs { seed, hosts, .. } = args;
     println!("seed {seed}: {} jobs of {users} users on {hosts} hosts, {} calls ended well", tally.jobs, tally.calls);
     println!("\n{:<20} {:>8}", "fault", "injected");
-    for kind in Kind::ALL {
-        println!("{:<20} {:>8}", kind.name(), tally.faults.get(&kind).copied().unwrap_or(0));
+    for kind in Kind::value_variants() {
+        println!("{:<20} {:>8}", kind.name(), tally.faults.get(kind).copied().unwrap_or(0));
     }
     println!("\n{:<20} {:>8}", "verdict", "ranks");
     for (status, count) in &tally.verdicts {
@@ -215,7 +215,7 @@ impl Chaos<'_> {
 
     /// Does one thing wrong, where there is something to do it to; what is to be mended.
     fn strike(&self, rng: &mut ChaCha8Rng, broken: &[Broken]) -> Result<Option<Broken>, CliError> {
-        let kind = *Kind::ALL.choose(rng).expect("there are some");
+        let kind = *Kind::value_variants().choose(rng).expect("there are some");
         let Some(place) = self.place(kind, rng, broken) else { return Ok(None) };
         // Shorter and longer than any silence that counts as death.
         let most = *[300, 3_000, 10_000].choose(rng).expect("there are some");

@@ -10,7 +10,6 @@ use outboard_fabric::ofi::Ofi;
 use outboard_service::Settings;
 use outboard_service::topology::Topology;
 use outboard_shm::memory::{MemoryDescriptor, Probe, ProbeOutcome};
-use serde::Serialize;
 
 use crate::error::CliError;
 use crate::places;
@@ -24,13 +23,10 @@ pub(crate) struct DoctorArgs {
     /// Statistics sockets of daemons to ask too; those of running jobs of `outboard run` are asked anyway
     #[arg(long)]
     stats: Vec<PathBuf>,
-    /// Findings as JSON
-    #[arg(long)]
-    json: bool,
 }
 
 /// One finding.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 struct Finding {
     what: String,
     ok: bool,
@@ -69,15 +65,9 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode, CliError> {
         let (remedy, detail) = ((!c.ok).then_some(c.remedy), String::new());
         findings.push(Finding { what: c.what, ok: c.ok, essential: false, detail, remedy });
     }
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&findings).expect("findings are plain data"));
-    } else {
-        for f in &findings {
-            println!("{} {:<34} {}", if f.ok { "ok " } else { "no " }, f.what, f.detail);
-            if let Some(remedy) = &f.remedy {
-                println!("      -> {remedy}");
-            }
-        }
+    for f in &findings {
+        println!("{} {:<34} {}", if f.ok { "ok " } else { "no " }, f.what, f.detail);
+        f.remedy.iter().for_each(|remedy| println!("      -> {remedy}"));
     }
     let broken = findings.iter().any(|f| f.essential && !f.ok);
     Ok(if broken { ExitCode::FAILURE } else { ExitCode::SUCCESS })

@@ -1,6 +1,7 @@
 //! `outboard lab`: emulated clusters that stay up between commands.
 
 use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -95,8 +96,9 @@ pub(crate) fn lab(command: LabCommand) -> Result<ExitCode, CliError> {
         }
         LabCommand::Down(name) => Lab::down(name.get())?,
         LabCommand::Exec { name, host, command } => {
-            let lab = Lab::attach(name.get())?;
-            outboard_lab::exit_like(lab.exec(&host, &command)?);
+            let mut inside = Lab::attach(name.get())?.command(&host, &command[0])?;
+            // The client of the host's agent takes the place of this process.
+            return Err(CliError::system(format!("enter {host}"))(inside.args(&command[1..]).exec()));
         }
         LabCommand::Counters(name) => {
             println!("host    sent bytes  packets  dropped    received bytes  packets  dropped");

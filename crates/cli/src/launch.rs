@@ -4,6 +4,7 @@
 //! Invariant: everything started here ends with its [`Process`], daemons after ranks.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -20,7 +21,6 @@ use outboard_lab::{Lab, Node};
 use rustix::event::{PollFd, PollFlags};
 use rustix::time::Timespec;
 
-use outboard_service::settings::MulticastAuth;
 use outboard_service::statistics::Report;
 
 use crate::error::CliError;
@@ -53,9 +53,6 @@ pub(crate) struct DaemonArgs {
     /// Daemons encrypt all that goes between hosts, without multicast
     #[arg(long, env = "OUTBOARD_ENCRYPT", value_parser = clap::builder::BoolishValueParser::new())]
     pub(crate) encrypt: bool,
-    /// Whether the daemons authenticate what they multicast; as they do by default.
-    #[arg(skip)]
-    pub(crate) multicast_auth: Option<MulticastAuth>,
     /// Processor that the daemons run on; any by default
     #[arg(long)]
     pub(crate) service_core: Option<usize>,
@@ -89,9 +86,6 @@ impl DaemonArgs {
         command.args(["--algorithm", algorithm]).args(self.encrypt.then_some("--encrypt"));
         command.arg("--chains").arg(self.chains.to_string());
         command.arg("--subgroups").arg(self.subgroups.to_string());
-        if let Some(auth) = self.multicast_auth {
-            command.arg("--multicast-auth").arg(auth.to_string());
-        }
     }
 
     /// The flags that all daemons share; `name` names this daemon's files in `directory`.
@@ -149,7 +143,8 @@ impl Daemons {
         for (host, (number, socket)) in each {
             let node = if key.is_some() { Node::Dpu(host) } else { Node::Host(host) };
             let name = daemon_name(&node.to_string(), number, siblings);
-            let mut command = lab_daemon(lab, node, socket, directory, &name, args)?;
+            let mut command = daemon_command(enter(lab, node, None, "/bin/sh")?, socket, directory, &name)?;
+            lab_flags(&mut command, lab, directory, &name, args);
             let dock = dock_address(host, number);
             if let Some(key) = &key {
                 command.arg("--dock").arg(dock.to_string()).env(RELAY_KEY, key);
@@ -160,7 +155,7 @@ impl Daemons {
             if let Some(key) = &key {
                 let node = Node::Host(host);
                 let name = daemon_name(&node.to_string(), number, siblings);
-                let mut command = daemon_command(enter(lab, node)?, socket, directory, &name)?;
+                let mut command = daemon_command(enter(lab, node, None, "/bin/sh")?, socket, directory, &name)?;
                 command.arg("--relay").arg(dock.to_string()).env(RELAY_KEY, key);
                 daemons.processes.push(Process::start(format!("relay on {name}"), command, directory)?);
                 ready.push(ready_fifo(directory, &name));
@@ -226,16 +221,7 @@ pub(crate) fn start_daemon(
 ) -> Result<(Process, PathBuf), LaunchError> {
     let node = Node::Host(host);
     let name = user.map_or_else(|| node.to_string(), |user| format!("{node} of user {user}"));
-    let shell = match user {
-        None => enter(lab, node)?,
-        Some(_) => {
-            let shell = lab.command(&node.to_string(), "setpriv");
-            let mut shell = shell.map_err(|e| LaunchError::new(format!("entering {node}"), e))?;
-            become_user(&mut shell, user).arg("/bin/sh");
-            shell
-        }
-    };
-    let mut command = daemon_command(shell, &host_socket(user), directory, &name)?;
+    let mut command = daemon_command(enter(lab, node, user, "/bin/sh")?, &host_socket(user), directory, &name)?;
     if let Some(user) = user {
         std::os::unix::fs::chown(ready_fifo(directory, &name), Some(user), Some(user))
             .map_err(|e| LaunchError::new(format!("the pipe of {name}"), e))?;
@@ -264,20 +250,6 @@ pub(crate) fn host_socket(user: Option<u32>) -> PathBuf {
     socket_in(&user_directory(user), 0, 1)
 }
 
-/// The command of the daemon `name` on a host or DPU.
-fn lab_daemon(
-    lab: &Lab,
-    node: Node,
-    socket: &Path,
-    directory: &Path,
-    name: &str,
-    args: &DaemonArgs,
-) -> Result<Command, LaunchError> {
-    let mut command = daemon_command(enter(lab, node)?, socket, directory, name)?;
-    lab_flags(&mut command, lab, directory, name, args);
-    Ok(command)
-}
-
 /// The flags of a daemon on a host or DPU.
 fn lab_flags(command: &mut Command, lab: &Lab, directory: &Path, name: &str, args: &DaemonArgs) {
     command.args(["--interface", "eth0"]);
@@ -289,10 +261,22 @@ fn lab_flags(command: &mut Command, lab: &Lab, directory: &Path, name: &str, arg
     args.flags(command, directory, name);
 }
 
-/// A command that runs a shell inside a host or DPU.
-fn enter(lab: &Lab, node: Node) -> Result<Command, LaunchError> {
+/// A command that runs a program inside a host or DPU, as a user if not as our own.
+pub(crate) fn enter(
+    lab: &Lab,
+    node: Node,
+    user: Option<u32>,
+    program: impl AsRef<OsStr>,
+) -> Result<Command, LaunchError> {
     let name = node.to_string();
-    lab.command(&name, "/bin/sh").map_err(|e| LaunchError::new(format!("entering {name}"), e))
+    let command = match user {
+        None => lab.command(&name, program),
+        Some(_) => lab.command(&name, "setpriv").map(|mut command| {
+            become_user(&mut command, user).arg(program);
+            command
+        }),
+    };
+    command.map_err(|e| LaunchError::new(format!("entering {name}"), e))
 }
 
 /// Where the daemon `number` on the DPU of `host` takes relays.

@@ -20,7 +20,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -95,13 +94,8 @@ pub(crate) enum Silence {
 }
 
 impl Trial {
-    /// Starts the cluster with a daemon on each host.
-    pub(crate) fn start(spec: &LabSpec, args: DaemonArgs) -> Result<Self, CliError> {
-        Trial::start_for(spec, args, Vec::new())
-    }
-
     /// Starts the cluster with a daemon on each host of our own user and of each of these.
-    pub(crate) fn start_for(spec: &LabSpec, args: DaemonArgs, others: Vec<u32>) -> Result<Self, CliError> {
+    pub(crate) fn start(spec: &LabSpec, args: DaemonArgs, others: Vec<u32>) -> Result<Self, CliError> {
         let directory = work::directory()?;
         set_mode(directory.path(), FOR_ALL)?;
         let lab = Lab::start(spec)?;
@@ -183,21 +177,12 @@ impl Trial {
         let listener = UnixListener::bind(&path).map_err(CliError::system(format!("listen at {}", path.display())))?;
         set_mode(&path, CONNECTED_BY_ALL)?;
         let own = std::env::current_exe().map_err(CliError::system("find this program"))?;
-        let node = Node::Host(host).to_string();
-        let mut command = match user {
-            None => self.lab.command(&node, own)?,
-            Some(user) => self.as_user(&node, user, &own)?,
-        };
+        let node = Node::Host(host);
+        let mut command = launch::enter(&self.lab, node, user, own)?;
         command.arg("__rank").arg(&path).env("OUTBOARD_SOCKET", launch::host_socket(user));
         command.envs(environment.iter().cloned());
         let process = Process::start(format!("rank {number} on {node}"), command, self.directory.path())?;
         Ok(StartedRank { host, listener, path, process })
-    }
-
-    fn as_user(&self, node: &str, user: u32, program: &Path) -> Result<Command, CliError> {
-        let mut command = self.lab.command(node, "setpriv")?;
-        launch::become_user(&mut command, Some(user)).arg(program);
-        Ok(command)
     }
 }
 

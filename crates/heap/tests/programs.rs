@@ -66,19 +66,23 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-#[test]
-fn sizes_alignments_and_chains_are_as_in_c() {
-    silent("sizes");
+macro_rules! silent {
+    ($($test:ident: $part:literal,)+) => {
+        $(#[test]
+        fn $test() {
+            silent($part);
+        })+
+    };
 }
 
-#[test]
-fn threads_free_what_others_allocate() {
-    silent("threads");
-}
-
-#[test]
-fn threads_that_end_allocate_and_free() {
-    silent("ends");
+silent! {
+    sizes_alignments_and_chains_are_as_in_c: "sizes",
+    threads_free_what_others_allocate: "threads",
+    threads_that_end_allocate_and_free: "ends",
+    children_see_the_memory_of_the_fork_while_other_threads_allocate: "forks",
+    children_that_become_programs_cost_nothing: "spawns",
+    freed_memory_goes_back_to_the_system: "given-back",
+    core_dumps_have_what_was_allocated_and_no_more: "dumps",
 }
 
 /// While the loader is busy a growth waits for nothing that the loader has.
@@ -113,26 +117,6 @@ fn numpys_own_tests_do_the_same() {
     };
     let python = || Command::new("/usr/bin/python3");
     assert_eq!(verdict(on_heap(python())), verdict(python()));
-}
-
-#[test]
-fn children_see_the_memory_of_the_fork_while_other_threads_allocate() {
-    silent("forks");
-}
-
-#[test]
-fn children_that_become_programs_cost_nothing() {
-    silent("spawns");
-}
-
-#[test]
-fn freed_memory_goes_back_to_the_system() {
-    silent("given-back");
-}
-
-#[test]
-fn core_dumps_have_what_was_allocated_and_no_more() {
-    silent("dumps");
 }
 
 #[test]

@@ -5,8 +5,7 @@
 
 use crate::holder::{EXEC_VERB, SHELL_VERB};
 use crate::message::{self, AgentReply, AgentRequest, ExecRequest};
-use crate::node::Node;
-use crate::{Lab, LabError, host, switch};
+use crate::{Lab, LabError, host};
 use rustix::fs::MemfdFlags;
 use rustix::process::{Resource, Rlimit};
 use std::ffi::{OsStr, OsString};
@@ -63,7 +62,7 @@ fn wait(connection: &OwnedFd, signals: &OwnedFd) -> io::Result<AgentReply> {
 }
 
 /// Ends this process the way `status` says: with its exit code or by its signal.
-pub fn exit_like(status: ExitStatus) -> ! {
+fn exit_like(status: ExitStatus) -> ! {
     if let Some(signal) = status.signal() {
         // The program wrote a core file if one was wanted.
         let _ = rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
@@ -104,21 +103,9 @@ pub(crate) fn shell_main(args: &[OsString]) -> ! {
     let name = host.rsplit_once('@').map_or(host, |(_, name)| name);
     let line = words.join(OsStr::new(" "));
     let argv = vec![OsString::from("/bin/sh"), OsString::from("-c"), line];
-    finish(agent_socket(name).and_then(|(place, socket)| run(&place, &socket, argv)))
-}
-
-/// The agent of host `name`, of the lab that this process is in or, outside any, of the default detached lab.
-fn agent_socket(name: &str) -> Result<(String, PathBuf), LabError> {
-    if !switch::inside() {
-        return Lab::attach(None)?.agent(name);
-    }
-    match Node::called(name).map(|node| node.to_string()) {
-        Some(place) => {
-            let socket = Path::new(switch::SHARED_DIR).join(format!("{place}.sock"));
-            Ok((place, socket))
-        }
-        None => Lab::attach(None)?.agent(name),
-    }
+    // Of the lab that this process is in or, outside any, of the default detached lab.
+    let agent = Lab::attach(None).and_then(|lab| lab.agent(name));
+    finish(agent.and_then(|(place, socket)| run(&place, &socket, argv)))
 }
 
 fn finish(outcome: Result<ExitStatus, LabError>) -> ! {

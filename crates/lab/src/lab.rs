@@ -3,7 +3,7 @@
 use crate::holder::{self, EXEC_VERB, SHELL_VERB, SWITCH_VERB};
 use crate::message::{self, LinkCounters, SwitchReply, SwitchRequest};
 use crate::state::{Registry, State};
-use crate::{LabError, LabSpec, PortCounters, exec, switch};
+use crate::{LabError, LabSpec, PortCounters, switch};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use std::ffi::{OsStr, OsString};
@@ -11,7 +11,7 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
 const DEFAULT_NAME: &str = "default";
@@ -247,15 +247,6 @@ impl Lab {
         let mut command = Command::new(&self.program);
         command.arg(EXEC_VERB).arg(socket).arg(program);
         Ok(command)
-    }
-
-    /// Runs `argv` inside `host` with this process's streams, environment and directory until it ends.
-    ///
-    /// Blocks the signals that [`Lab::command`] passes on in the calling thread, for good: meant for a process that
-    /// does nothing else.
-    pub fn exec(&self, host: &str, argv: &[OsString]) -> Result<ExitStatus, LabError> {
-        let (place, socket) = self.agent(host)?;
-        exec::run(&place, &socket, argv.to_vec())
     }
 
     /// The words of a command that stands in for ssh inside the lab: called with a host and a command line.

@@ -54,7 +54,6 @@ mod tools;
 
 pub use counters::{PortCounters, Traffic};
 pub use error::{LabError, SetupFailure};
-pub use exec::exit_like;
 pub use holder::holder_main_if_requested;
 pub use lab::{Lab, LabSummary, list};
 pub use node::Node;

@@ -1,26 +1,36 @@
-//! How benches that compare a library natively and below the shim go through clusters. What was found so far is in the
-//! files after every run.
+//! Benches that compare a library natively and below the shim on one cluster after another: collectives, whole
+//! programs. What was found so far is in the files after every run. Losses are told, never an error.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
-use outboard_bench::{Choosing, Place, Report};
+use clap::Args;
+use outboard_bench::{
+    BenchOptions, Cell, Choosing, Collective, Peer, Place, Program, Report, Setup, grid_runs, parse_sizes, render_grid,
+    render_grid_markdown, render_programs, render_programs_markdown, run_batches, run_program, slower_again,
+};
 use serde::Serialize;
 
+use super::{BLOCKING_SIZES, below_mpi};
+use crate::algorithm::Algorithms;
 use crate::error::CliError;
+use crate::lab::LinkArgs;
+use crate::launch::DaemonArgs;
+use crate::places::Heap;
 
 /// The clusters, what the shim learns on them, and where reports go.
-pub(super) struct Clusters<'a> {
-    pub(super) labs: &'a [Place],
-    pub(super) choosing: Choosing,
+struct Clusters<'a> {
+    labs: &'a [Place],
+    choosing: Choosing,
     /// Runs for learning before each that counts.
-    pub(super) learn: u32,
-    pub(super) json: Option<&'a Path>,
-    pub(super) markdown: Option<&'a Path>,
+    learn: u32,
+    json: Option<&'a Path>,
+    markdown: Option<&'a Path>,
 }
 
 impl Clusters<'_> {
     /// The rows of every run on every cluster: what `measure` finds in each of `runs`.
-    pub(super) fn go_through<W, R: Serialize>(
+    fn go_through<W, R: Serialize>(
         &self,
         runs: impl Fn(&Place) -> Result<Vec<W>, CliError>,
         measure: impl Fn(&Place, &Choosing, &W) -> Result<Vec<R>, CliError>,
@@ -50,4 +60,152 @@ impl Clusters<'_> {
         let Some(path) = self.markdown else { return Ok(()) };
         std::fs::write(path, markdown(report)).map_err(CliError::system(format!("write {}", path.display())))
     }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GridArgs {
+    /// Collectives, separated by commas
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "barrier,broadcast,reduce,allreduce,allgather,alltoall,reduce-scatter"
+    )]
+    collectives: Vec<Collective>,
+    /// Bytes as of the collectives' own benches, separated by commas; a collective leaves out those that it cannot have
+    #[arg(long, default_value = BLOCKING_SIZES)]
+    sizes: String,
+    /// Clusters: HOSTSxRATE with one rank on a host, or HOSTSxRATE:RANKS, separated by commas
+    #[arg(long, value_delimiter = ',', default_value = "1x1gbit:4,2x1gbit,4x1gbit")]
+    labs: Vec<Place>,
+    /// The blocking forms; otherwise the nonblocking ones, which compute as long as a call takes; the time of the
+    /// computation alone does not count
+    #[arg(long)]
+    blocking: bool,
+    /// Runs below the shim that are not measured come first, to leave what they learn; with OUTBOARD_CHOICE=adaptive or
+    /// learn. It is kept in OUTBOARD_CHOICE_FILE, with the name of the cluster behind it, or until the grid ends
+    #[arg(long, default_value_t = 0)]
+    learn: u32,
+    #[command(flatten)]
+    links: LinkArgs,
+    /// The Open MPI: debian or open-mpi
+    #[arg(long, default_value = "debian")]
+    mpi: Peer,
+    /// How often both are gone through
+    #[arg(long, default_value_t = 3)]
+    rounds: u32,
+    /// Rounds that measure the cells again that came out slower below the shim, and replace them: launches of an MPI
+    /// library differ by more than a few rounds show; 0 for none
+    #[arg(long, default_value_t = 15)]
+    again: u32,
+    /// Repetitions in each round
+    #[arg(long, default_value_t = 10)]
+    repetitions: u32,
+    /// Where the cells go
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Where the tables go, in Markdown
+    #[arg(long)]
+    markdown: Option<PathBuf>,
+    #[command(flatten)]
+    daemons: DaemonArgs,
+}
+
+pub(super) fn grid(args: &GridArgs) -> Result<ExitCode, CliError> {
+    let sizes = parse_sizes(&args.sizes).map_err(CliError::said)?;
+    let clusters = Clusters {
+        labs: &args.labs,
+        choosing: Choosing::default(),
+        learn: args.learn,
+        json: args.json.as_deref(),
+        markdown: args.markdown.as_deref(),
+    };
+    let runs = |place: &Place| Ok(grid_runs(&setup_of_grid(args, place)?, &args.collectives, &sizes));
+    let measure = |place: &Place, choosing: &Choosing, options: &BenchOptions| {
+        let algorithms = Algorithms::of(options.collective, &args.daemons, &place.lab)?;
+        options.calls().try_for_each(|call| algorithms.check(&call))?;
+        let below = below_mpi(Heap::asked_for()?, args.mpi, algorithms, args.daemons.clone(), choosing)?;
+        let cells = |options: &BenchOptions| {
+            let rows = run_batches(options, &[&below])?.rows;
+            Ok::<_, CliError>(Cell::of_run(place, &options.setup, choosing, &rows))
+        };
+        let mut found = cells(options)?;
+        if let Some(slower) = slower_again(options, &found, args.again) {
+            for cell in cells(&slower)? {
+                let stood = found.iter_mut().find(|stood| stood.bytes_per_rank == cell.bytes_per_rank);
+                *stood.expect("its size was measured before") = cell;
+            }
+        }
+        Ok(found)
+    };
+    let report = clusters.go_through(runs, measure, render_grid_markdown)?;
+    print!("{}", render_grid(&report));
+    Ok(if report.all(|cell| cell.verified) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn setup_of_grid(args: &GridArgs, place: &Place) -> Result<Setup, CliError> {
+    let mut setup = Setup::new(args.links.apply(place.lab.clone())?, args.repetitions);
+    setup.ranks_per_host = place.ranks_per_host;
+    setup.peers = vec![args.mpi];
+    setup.rounds = args.rounds;
+    setup.learn = args.learn;
+    setup.blocking = args.blocking;
+    Ok(setup)
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ProgramsArgs {
+    /// cg, panel, pagerank, lammps, separated by commas; all by default
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<Program>,
+    /// Clusters: HOSTSxRATE with one rank on a host, or HOSTSxRATE:RANKS, separated by commas
+    #[arg(long, value_delimiter = ',', default_value = "2x1gbit,4x1gbit")]
+    labs: Vec<Place>,
+    /// Runs of each program, natively and below the shim in turn
+    #[arg(long, default_value_t = 10)]
+    pairs: u32,
+    /// Longer runs below the shim that are not measured come first, to leave what they learn. It is kept in
+    /// OUTBOARD_CHOICE_FILE, with the name of the cluster behind it, or until the bench ends
+    #[arg(long, default_value_t = 1)]
+    learn: u32,
+    /// How much a run has to do, in about half a second each
+    #[arg(long, default_value_t = 4)]
+    repetitions: u32,
+    /// Where the rows go
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Where the table goes, in Markdown
+    #[arg(long)]
+    markdown: Option<PathBuf>,
+    #[command(flatten)]
+    daemons: DaemonArgs,
+}
+
+pub(super) fn programs(args: &ProgramsArgs) -> Result<ExitCode, CliError> {
+    let clusters = Clusters {
+        labs: &args.labs,
+        // As a program that somebody preloads.
+        choosing: Choosing::or("adaptive"),
+        learn: args.learn,
+        json: args.json.as_deref(),
+        markdown: args.markdown.as_deref(),
+    };
+    let programs = if args.only.is_empty() { Program::ALL } else { &args.only };
+    let measure = |place: &Place, choosing: &Choosing, program: &Program| {
+        let algorithms = Algorithms::of(Collective::Allreduce, &args.daemons, &place.lab)?;
+        let below = below_mpi(Heap::asked_for()?, Peer::Debian, algorithms, args.daemons.clone(), choosing)?;
+        Ok(vec![run_program(*program, place, &setup_of_program(args, place), choosing, &below)?])
+    };
+    let report = clusters.go_through(|_| Ok(programs.to_vec()), measure, render_programs_markdown)?;
+    print!("{}", render_programs(&report));
+    Ok(if report.all(|row| row.verified) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Debian's Open MPI: that is what Debian's programs are linked to.
+fn setup_of_program(args: &ProgramsArgs, place: &Place) -> Setup {
+    let mut setup = Setup::new(place.lab.clone(), args.repetitions);
+    setup.ranks_per_host = place.ranks_per_host;
+    setup.peers = vec![Peer::Debian];
+    setup.rounds = args.pairs;
+    setup.learn = args.learn;
+    setup
 }

@@ -105,7 +105,7 @@ pub(super) fn verdicts(args: &VerdictsArgs) -> Result<ExitCode, CliError> {
         for _ in 0..args.repetitions {
             let cluster = match trial.take() {
                 Some(trial) => trial,
-                None => Trial::start(&args.lab, daemons.clone())?,
+                None => Trial::start(&args.lab, daemons.clone(), Vec::new())?,
             };
             runs.push(run(&cluster, args, *fault)?);
             trial = (*fault != Fault::KilledHost).then_some(cluster);
@@ -116,8 +116,7 @@ pub(super) fn verdicts(args: &VerdictsArgs) -> Result<ExitCode, CliError> {
             report.write_json(path)?;
         }
     }
-    let right = report.rows.iter().all(VerdictRow::holds);
-    Ok(if right { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if report.all(VerdictRow::holds) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// What became of one run.

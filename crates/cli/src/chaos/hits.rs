@@ -1,9 +1,11 @@
 //! The faults of a run: what happened where and when, and which of them excuse what a rank was told.
 
+use clap::ValueEnum;
+
 use crate::trial::User;
 
 /// What goes wrong.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(super) enum Kind {
     KilledRank,
     StoppedRank,
@@ -65,28 +67,8 @@ pub(super) struct Hits(Vec<Hit>);
 const SETTLING_NS: u64 = 6_000_000_000;
 
 impl Kind {
-    pub(super) const ALL: [Kind; 8] = [
-        Kind::KilledRank,
-        Kind::StoppedRank,
-        Kind::KilledDaemon,
-        Kind::StoppedDaemon,
-        Kind::CutLink,
-        Kind::OneWayCut,
-        Kind::FullDisk,
-        Kind::FewDescriptors,
-    ];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Kind::KilledRank => "killed rank",
-            Kind::StoppedRank => "stopped rank",
-            Kind::KilledDaemon => "killed daemon",
-            Kind::StoppedDaemon => "stopped daemon",
-            Kind::CutLink => "cut link",
-            Kind::OneWayCut => "one-way cut",
-            Kind::FullDisk => "full disk",
-            Kind::FewDescriptors => "few descriptors",
-        }
+    pub(super) fn name(self) -> String {
+        self.to_possible_value().expect("none is hidden").get_name().replace('-', " ")
     }
 
     pub(super) fn is_of_ranks(self) -> bool {

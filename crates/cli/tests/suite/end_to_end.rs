@@ -3,14 +3,12 @@
 //!
 //! Needs the daemon and the C library beside the command: `cargo build --workspace` first. Nothing is skipped.
 
-use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::Signal;
 
 use crate::job::{Job, Outcome, left_of};
-use crate::program::{OUTBOARD, home};
+use crate::program::compiled;
 use crate::timeline;
 
 /// Within this every other rank hears of a killed rank or daemon (requirement of the C interface).
@@ -23,104 +21,55 @@ const MISMATCH: i32 = -41;
 const PEER_LOST: i32 = -60;
 
 /// Runs the `verify` part with these options of `outboard run` and checks that all of it was offloaded.
-fn verify(ranks: u32, options: &[&str]) -> Outcome {
-    let options = [options, &["--report"]].concat();
+fn verify(ranks: u32, options: &str) -> Outcome {
+    let options: Vec<&str> = options.split_whitespace().chain(["--report"]).collect();
     let outcome = Job::start(ranks, &options, "verify").finish();
     outcome.assert_success();
     for rank in 0..ranks {
-        assert!(outcome.says(&format!("@verified rank {rank} of {ranks}: 48 calls")), "rank {rank}: {outcome:?}");
+        let line = format!("@verified rank {rank} of {ranks}: 48 calls");
+        assert!(outcome.says(&line), "{options:?}: rank {rank}: {outcome:?}");
     }
-    assert!(outcome.counted("collectives completed") > 0, "the calls were offloaded: {outcome:?}");
-    assert_eq!(outcome.counted("failed"), 0, "{outcome:?}");
+    assert!(outcome.counted("collectives completed") > 0, "{options:?}: the calls were offloaded: {outcome:?}");
+    assert_eq!(outcome.counted("failed"), 0, "{options:?}: {outcome:?}");
     outcome
 }
 
+/// Without multicast, with chains and subgroups (MC-8, MC-10), with hosts of unequal numbers of ranks and of neighbours in
+/// rank (SP-7).
 #[test]
-fn two_hosts_verify() {
-    verify(2, &["--lab", "2x1gbit"]);
-}
-
-#[test]
-fn four_hosts_verify_by_ring() {
-    verify(4, &["--lab", "4x1gbit", "--algorithm", "ring"]);
-}
-
-/// MC-8, MC-10.
-#[test]
-fn four_hosts_verify_by_chains_and_subgroups() {
-    verify(4, &["--lab", "4x1gbit", "--chains", "2", "--subgroups", "2"]);
-}
-
-#[test]
-fn one_machine_verifies() {
-    verify(3, &[]);
-}
-
-#[test]
-fn hosts_with_unequal_numbers_of_ranks_verify() {
-    verify(6, &["--lab", "4x1gbit"]);
-}
-
-/// SP-7: neighbours in rank share a host.
-#[test]
-fn a_contiguous_layout_verifies() {
-    verify(6, &["--lab", "3x1gbit", "--layout", "contiguous"]);
+fn ranks_of_several_hosts_verify() {
+    verify(2, "--lab 2x1gbit");
+    verify(4, "--lab 4x1gbit --algorithm ring");
+    verify(4, "--lab 4x1gbit --chains 2 --subgroups 2");
+    verify(6, "--lab 4x1gbit");
+    verify(6, "--lab 3x1gbit --layout contiguous");
 }
 
 /// SP-8, GP-3.
 #[test]
-fn several_service_processes_on_each_host_verify() {
-    verify(6, &["--lab", "2x1gbit", "--service-processes", "2"]);
-    verify(6, &["--lab", "2x1gbit", "--service-processes", "3", "--layout", "contiguous", "--algorithm", "ring"]);
+fn ranks_of_several_service_processes_on_each_host_verify() {
+    verify(6, "--lab 2x1gbit --service-processes 2");
+    verify(6, "--lab 2x1gbit --service-processes 3 --layout contiguous --algorithm ring");
+    verify(6, "--lab 2x1gbit+dpu --service-processes 2");
 }
 
 #[test]
-fn several_service_processes_on_one_machine_verify() {
-    verify(5, &["--service-processes", "2"]);
-    verify(3, &["--service-processes", "auto"]);
-}
-
-/// SP-8: each number of service processes is measured as a system of its own, and a link carries the same by all.
-#[test]
-fn bench_compares_numbers_of_service_processes() {
-    const REPETITIONS: f64 = 2.0;
-    let directory = tempfile::tempdir().expect("a directory");
-    let (rows, charts) = (directory.path().join("rows"), directory.path().join("charts"));
-    let output = Command::new(OUTBOARD)
-        .args(["bench", "allgather", "--lab", "2x1gbit", "--ranks-per-host", "4", "--service-processes", "1,2"])
-        .args(["--sizes", "256K", "--repetitions", &REPETITIONS.to_string(), "--json"])
-        .arg(&rows)
-        .arg("--plot")
-        .arg(&charts)
-        .output()
-        .expect("the command starts");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let report = std::fs::read(&rows).expect("rows");
-    let report: serde_json::Value = serde_json::from_slice(&report).expect("JSON");
-    let wire = |system: &str| {
-        let mut rows = report["rows"].as_array().expect("rows").iter();
-        let row = rows.find(|row| row["system"] == system).unwrap_or_else(|| panic!("{system} in {report}"));
-        // A busy machine loses multicasts. What is sent again, in both repetitions together, enters and leaves the
-        // switch.
-        let resent = row["retransmitted_bytes"].as_f64().expect("a number") / REPETITIONS * 2.0;
-        row["wire_bytes"].as_f64().expect("a number") - resent
-    };
-    let (one, two) = (wire("outboard, 1 to a host"), wire("outboard, 2 to a host"));
-    assert!((one - two).abs() < one / 10.0, "{one} and {two} bytes");
-    let chart = std::fs::read_to_string(charts.join("time.svg")).expect("a chart");
-    assert!(chart.contains("2 to a host"));
+fn ranks_of_one_machine_verify() {
+    verify(3, "");
+    verify(5, "--service-processes 2");
+    verify(3, "--service-processes auto");
 }
 
 /// MC-6: what the network loses is sent again.
 #[test]
 fn heavy_loss_of_multicast_is_repaired() {
-    let outcome = verify(4, &["--lab", "4x1gbit", "--loss", "30%", "--of", "multicast"]);
+    let outcome = verify(4, "--lab 4x1gbit --loss 30% --of multicast");
     assert!(outcome.counted("bytes sent again") > 0, "the network loses: {outcome:?}");
 }
 
 #[test]
 fn loss_of_everything_is_repaired() {
-    verify(4, &["--lab", "4x1gbit", "--loss", "1%", "--of", "all"]);
+    verify(4, "--lab 4x1gbit --loss 1% --of all");
 }
 
 /// Checks that ranks that disagree are told so, all of them, with both calls named.
@@ -137,12 +86,9 @@ fn mismatch(ranks: u32, options: &[&str]) {
 }
 
 #[test]
-fn a_mismatch_between_hosts_names_both_calls_on_all_ranks() {
+fn a_mismatch_names_both_calls_on_all_ranks() {
     mismatch(4, &["--lab", "4x1gbit"]);
-}
-
-#[test]
-fn a_mismatch_on_one_machine_names_both_calls_on_all_ranks() {
+    mismatch(4, &["--lab", "4x1gbit+dpu"]);
     mismatch(3, &[]);
 }
 
@@ -171,21 +117,13 @@ fn lose_rank(ranks: u32, options: &[&str], place: &str) {
     }
 }
 
+/// Alone on its host, beside another rank of it, and with a service process for each of the pair.
 #[test]
-fn a_rank_killed_on_another_host_is_named() {
+fn a_killed_rank_is_named_on_all_hosts() {
     lose_rank(4, &["--lab", "4x1gbit"], "h3");
-}
-
-/// Ranks 2 and 6 share a host, as do the others in pairs.
-#[test]
-fn a_rank_killed_beside_others_is_named() {
     lose_rank(8, &["--lab", "4x1gbit"], "h3");
-}
-
-/// As above, with a service process for each of the pair.
-#[test]
-fn a_rank_killed_beside_others_of_siblings_is_named() {
     lose_rank(8, &["--lab", "4x1gbit", "--service-processes", "2"], "h3");
+    lose_rank(4, &["--lab", "4x1gbit+dpu"], "h3");
 }
 
 #[test]
@@ -223,22 +161,15 @@ fn stop(ranks: u32, options: &[&str], part: &str, signal: Signal) -> Job {
     job
 }
 
-fn interrupt(part: &str) {
-    for options in [["--lab", "2x1gbit"].as_slice(), &[]] {
-        let job = stop(2, options, part, Signal::INT);
-        assert_eq!(job.work_directories(), Vec::<String>::new(), "with {options:?}");
+/// Amid collectives, and between them, where no rank hears of another's end.
+#[test]
+fn an_interrupt_leaves_nothing() {
+    for part in ["forever", "idle"] {
+        for options in [&["--lab", "2x1gbit"][..], &["--lab", "2x1gbit+dpu"], &[]] {
+            let job = stop(2, options, part, Signal::INT);
+            assert_eq!(job.work_directories(), Vec::<String>::new(), "{part} with {options:?}");
+        }
     }
-}
-
-#[test]
-fn an_interrupt_amid_collectives_leaves_nothing() {
-    interrupt("forever");
-}
-
-/// No rank hears of another's end here.
-#[test]
-fn an_interrupt_between_collectives_leaves_nothing() {
-    interrupt("idle");
 }
 
 /// SP-9: while the others wait, the one that has not called is named on all hosts.
@@ -287,12 +218,8 @@ fn late(ranks: u32, options: &[&str]) {
 }
 
 #[test]
-fn sp_9_a_late_rank_of_another_host_is_named_and_reported() {
+fn sp_9_a_late_rank_is_named_and_reported() {
     late(4, &["--lab", "4x1gbit"]);
-}
-
-#[test]
-fn sp_9_a_late_rank_of_this_machine_is_named_and_reported() {
     late(3, &[]);
 }
 
@@ -312,12 +239,8 @@ fn deadline(ranks: u32, options: &[&str]) {
 }
 
 #[test]
-fn sp_9_a_deadline_between_hosts_names_the_missing_rank_on_all() {
+fn sp_9_a_deadline_names_the_missing_rank_on_all() {
     deadline(4, &["--lab", "4x1gbit"]);
-}
-
-#[test]
-fn sp_9_a_deadline_on_one_machine_names_the_missing_rank_on_all() {
     deadline(3, &[]);
 }
 
@@ -368,22 +291,15 @@ fn sp_9_a_trace_shows_all_ranks_and_service_processes_on_one_axis() {
 }
 
 /// The work directory of a killed run goes with the next run.
-fn kill(ranks: u32, options: &[&str]) {
-    let job = stop(ranks, options, "forever", Signal::KILL);
-    assert_eq!(job.work_directories().len(), 1, "the killed run's own, with {options:?}");
-    let next = job.next(&["--native"], &["/bin/true"]).finish();
-    next.assert_success();
-    assert_eq!(job.work_directories(), Vec::<String>::new(), "with {options:?}");
-}
-
 #[test]
-fn a_killed_run_on_hosts_leaves_nothing() {
-    kill(2, &["--lab", "2x1gbit"]);
-}
-
-#[test]
-fn a_killed_run_on_one_machine_leaves_nothing() {
-    kill(2, &[]);
+fn a_killed_run_leaves_nothing() {
+    for options in [&["--lab", "2x1gbit"][..], &[]] {
+        let job = stop(2, options, "forever", Signal::KILL);
+        assert_eq!(job.work_directories().len(), 1, "the killed run's own, with {options:?}");
+        let next = job.next(&["--native"], &["/bin/true"]).finish();
+        next.assert_success();
+        assert_eq!(job.work_directories(), Vec::<String>::new(), "with {options:?}");
+    }
 }
 
 #[test]
@@ -395,33 +311,21 @@ fn the_exit_code_of_a_failed_rank_is_the_jobs() {
 /// GP-9: daemons on DPUs, ranks attached through relays; the collectives of `ranks.c`, whatever the network loses.
 #[test]
 fn ranks_of_hosts_with_dpus_verify() {
-    verify(4, &["--lab", "4x1gbit+dpu"]);
-    verify(4, &["--lab", "2x1gbit+dpu", "--pcie", "500mbit", "--algorithm", "ring"]);
+    verify(4, "--lab 4x1gbit+dpu");
+    verify(4, "--lab 2x1gbit+dpu --pcie 500mbit --algorithm ring");
 }
 
 #[test]
 fn loss_between_dpus_is_repaired() {
-    let outcome = verify(4, &["--lab", "4x1gbit+dpu", "--loss", "20%", "--of", "multicast"]);
+    let outcome = verify(4, "--lab 4x1gbit+dpu --loss 20% --of multicast");
     assert!(outcome.counted("bytes sent again") > 0, "the network loses: {outcome:?}");
-    verify(4, &["--lab", "4x1gbit+dpu", "--loss", "1%", "--of", "all"]);
+    verify(4, "--lab 4x1gbit+dpu --loss 1% --of all");
 }
 
 /// GP-5, GP-9: an MPI program that records its patterns, as its user starts it; it compares every byte with MPI's.
 #[test]
 fn recorded_groups_of_hosts_with_dpus_move_every_byte() {
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("recorded");
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let output = Command::new("mpicc.openmpi")
-        .args(["-O2", "-Wall", "-Wextra", "-Werror", "-I"])
-        .arg(sources.join("../client/include"))
-        .arg(sources.join("../../examples/recorded.c"))
-        .arg("-L")
-        .arg(home())
-        .args(["-loutboard", "-o"])
-        .arg(&program)
-        .output()
-        .expect("Open MPI is installed");
-    assert!(output.status.success(), "mpicc: {}", String::from_utf8_lossy(&output.stderr));
+    let program = compiled("mpicc.openmpi", "../../examples/recorded.c", &["-loutboard"]);
     for lab in ["2x1gbit", "2x1gbit+dpu"] {
         let command = [program.to_str().expect("a path of text"), "10000", "4"];
         let outcome = Job::start_command(&["-n", "4", "--lab", lab, "--report"], &command).finish();
@@ -434,12 +338,7 @@ fn recorded_groups_of_hosts_with_dpus_move_every_byte() {
 /// SP-4: buffers of malloc are moved where they lie, on the hosts and beyond, and what a forked child has is its own.
 #[test]
 fn an_mpi_program_on_the_shared_heap_is_moved_in_shared_memory_alone() {
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("buffers");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/buffers.c");
-    let mut mpicc = Command::new("mpicc.openmpi");
-    mpicc.args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror"]).arg(source).arg("-o").arg(&program);
-    let output = mpicc.output().expect("Open MPI is installed");
-    assert!(output.status.success(), "mpicc: {}", String::from_utf8_lossy(&output.stderr));
+    let program = compiled("mpicc.openmpi", "tests/programs/buffers.c", &[]);
     let command = [program.to_str().expect("a path of text")];
     let run = |heap: &str, options: &[&str]| {
         let settings = [("OUTBOARD_HEAP", heap), ("OUTBOARD_CHOICE", "offload")];
@@ -471,22 +370,6 @@ fn a_heap_that_is_neither_on_nor_off_is_refused() {
     );
 }
 
-/// SP-8.
-#[test]
-fn several_service_processes_on_each_dpu_verify() {
-    verify(6, &["--lab", "2x1gbit+dpu", "--service-processes", "2"]);
-}
-
-#[test]
-fn a_mismatch_between_hosts_with_dpus_names_both_calls_on_all_ranks() {
-    mismatch(4, &["--lab", "4x1gbit+dpu"]);
-}
-
-#[test]
-fn a_rank_killed_on_a_host_with_a_dpu_is_named() {
-    lose_rank(4, &["--lab", "4x1gbit+dpu"], "h3");
-}
-
 /// The only outboardd that the victim's host shows is its relay: for the service process its rank is gone.
 #[test]
 fn a_killed_relay_is_its_rank_s_service_process_and_takes_the_rank_with_it() {
@@ -511,10 +394,4 @@ fn a_killed_daemon_of_a_dpu_is_named_to_its_own_rank_and_to_the_others() {
         assert_eq!(end.code, code, "rank {rank}: {outcome:?}");
         assert!(end.sentence.contains(named), "rank {rank} is told of {named}: {outcome:?}");
     }
-}
-
-#[test]
-fn an_interrupt_leaves_nothing_on_hosts_and_dpus() {
-    let job = stop(2, &["--lab", "2x1gbit+dpu"], "forever", Signal::INT);
-    assert_eq!(job.work_directories(), Vec::<String>::new());
 }

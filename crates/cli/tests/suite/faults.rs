@@ -3,14 +3,7 @@
 //!
 //! Needs the daemon beside the command: `cargo build --workspace` first.
 
-use std::path::Path;
-use std::process::{Command, Output};
-
-use crate::program::{OUTBOARD, home};
-
-fn outboard(words: &[&str], home: &Path) -> Output {
-    Command::new(OUTBOARD).args(words).env("OUTBOARD_HOME", home).output().expect("it starts")
-}
+use crate::program::outboard;
 
 /// How long it takes is for the bench to say, on a machine that has nothing else to do.
 #[test]
@@ -20,7 +13,7 @@ fn survivors_are_told_the_same() {
     let faults = "killed-rank,killed-daemon,dead-before,dead-during,dead-after,refused-member,one-way-cut";
     let path = json.display().to_string();
     let words = ["bench", "verdicts", "--lab", "3x1gbit", "--repetitions", "1", "--only", faults, "--json", &path];
-    let output = outboard(&words, home());
+    let output = outboard(&words);
     let text = std::fs::read_to_string(&json).unwrap_or_else(|_| panic!("{output:?}"));
     let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     let rows = report["rows"].as_array().expect("rows");
@@ -33,7 +26,7 @@ fn survivors_are_told_the_same() {
 #[test]
 fn chaos_leaves_nothing_and_every_verdict_is_right() {
     let words = ["chaos", "--hosts", "6", "--minutes", "0.25", "--seed", "1"];
-    let output = outboard(&words, home());
+    let output = outboard(&words);
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && said.contains("leftovers 0, breaches 0"), "{output:?}");
     assert!(!said.contains(" 0 calls ended well"), "{said}");

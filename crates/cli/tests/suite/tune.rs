@@ -5,16 +5,10 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
 
 use outboard_plan::selection::{Collective, Tuning};
 
-use crate::program::OUTBOARD;
-
-fn outboard(arguments: &[&str]) -> Output {
-    let mut command = Command::new(OUTBOARD);
-    command.args(arguments).env_remove("OUTBOARD_TUNING").output().expect("the command starts")
-}
+use crate::program::{OUTBOARD, outboard};
 
 fn read(path: &Path) -> Tuning {
     fs::read_to_string(path).expect("a file").parse().unwrap_or_else(|error| panic!("{}: {error}", path.display()))
@@ -27,19 +21,8 @@ fn a_cluster_is_measured_and_choices_by_hand_are_kept() {
     let path = file.to_str().expect("ASCII");
     let by_hand = "[cost]\nlatency = \"1 s\"\n[[choice.allreduce]]\nup-to = \"4 KiB\"\nalgorithm = \"rabenseifner\"\n";
     fs::write(&file, by_hand).expect("written");
-    let measured = outboard(&[
-        "tune",
-        "--lab",
-        "2x1gbit",
-        "--ranks-per-host",
-        "1,2",
-        "--sizes",
-        "64,64K",
-        "--repetitions",
-        "2",
-        "--output",
-        path,
-    ]);
+    let cluster = ["tune", "--lab", "2x1gbit", "--ranks-per-host", "1,2", "--sizes", "64,64K", "--repetitions", "2"];
+    let measured = outboard(&[&cluster[..], &["--output", path]].concat());
     let (said, complained) = (String::from_utf8_lossy(&measured.stdout), String::from_utf8_lossy(&measured.stderr));
     assert!(measured.status.success(), "{complained}");
     let tuning = read(&file);

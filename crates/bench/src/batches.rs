@@ -1,0 +1,292 @@
+//! Calls of a collective in a row (programs/batches.c), in which small calls and calls among ranks of one host show
+//! what they cost: the blocking form, `MPI_Bcast`, `MPI_Allreduce` and so on of an MPI library, natively and below the
+//! preloaded shim, and post and wait of Outboard's C interface; or the nonblocking form with a computation in it.
+//!
+//! A batch is so many calls, with roots at rank 0. All ranks begin it behind a barrier on links whose token buckets are
+//! full; a rank's time of a call is its time of the batch divided by the calls, and the slowest rank's is what counts.
+//! Before anything is measured each system finds out how many calls of each size it makes in about 2 ms, 1,000 at most;
+//! what the fastest makes is a batch for all. So a large call is timed alone.
+//!
+//! Between post and wait of a nonblocking call each rank computes as long as the fastest system's blocking call takes.
+//! What counts is what the call adds to the time of the computation alone: the time inside the
+//! library, and the processor time that its progress takes from the computation.
+//!
+//! Other benchmarks: the root stays as in OSU's, and the spread of batches stands in the place of means over all calls;
+//! of the slowest rank are IMB's `t_max` and OSU's `Max Latency`. IMB has two barriers before the calls as well, and
+//! one between them with `-sync`; OSU's programs have one behind each call and leave it out of the time. Where every
+//! rank waits for every other one (barrier, allreduce, allgather, alltoall, reduce-scatter) that changes little. Of
+//! broadcasts and of reductions to a root some ranks run ahead within a batch, so that its time is how fast small calls
+//! follow one another, which is less than what a single one takes.
+//!
+//! Invariants: the same calls in the same batches for every system; the last result of every batch is checked byte by
+//! byte, and each batch has bytes of its own; counters are those of the calls, without what starting a batch takes.
+//!
+//! Never does: giving an MPI library a progress thread for blocking calls, where it would only be in the way.
+
+use crate::job::System;
+use crate::launch::{self, Launching};
+use crate::limit::raw_limit_ms;
+use crate::report::{Cost, Report, Spread, Subject};
+use crate::samples::{self, Found, Launch, Sample, Told};
+use crate::table::{Column, by_time, or_none, ranks_cell, system_cell, table};
+use crate::{BenchError, BenchOptions, Setup, format_size, run};
+use serde::{Deserialize, Serialize};
+use std::cell::RefCell;
+use std::time::Duration;
+
+/// Everything that one run found.
+pub type BatchReport = Report<BatchRow>;
+
+/// Calls in a row of one system at one size.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BatchRow {
+    /// Name of the [`Collective`](crate::Collective).
+    pub collective: String,
+    /// Who and where.
+    #[serde(flatten)]
+    pub subject: Subject,
+    /// Bytes of a call ([`Call::bytes`](crate::Call::bytes)).
+    pub bytes_per_rank: u64,
+    /// Calls in a row, from one common beginning to the next.
+    pub batch_calls: u32,
+    /// What each rank computes between post and wait of a call: median, taken off the time of the call. 0 where calls
+    /// block.
+    #[serde(default)]
+    pub compute_ms: f64,
+    /// Of a call, of a ping-pong half of one; repetitions are as many. The spread is that of the batches.
+    #[serde(flatten)]
+    pub cost: Cost,
+    /// Median of each round, of a call as above.
+    pub round_medians_ms: Vec<f64>,
+    /// Calls that service processes carried out, per call: 1 where it was offloaded, 0 where it passed through. `None`
+    /// where there are no service processes.
+    pub offloaded_calls: Option<f64>,
+}
+
+/// Measures calls of `ours` and of the peers of `options`, beside one another: the blocking form where the setup says
+/// so ([`Setup::blocking`]). Nobody is late, whatever `options` say.
+///
+/// The calling program's `main` must begin with [`outboard_lab::holder_main_if_requested`].
+///
+/// # Errors
+/// If anything fails: a comparison with a system missing is none. Wrong bytes are no error here; their row says so.
+pub fn run_batches(options: &BenchOptions, ours: &[&dyn System]) -> Result<BatchReport, BenchError> {
+    let options = &BenchOptions::new(options.setup.clone(), options.collective, options.sizes.clone());
+    options.check()?;
+    let batches = RefCell::new(vec![Batch::default(); options.sizes.len()]);
+    run::side_by_side(
+        &options.setup,
+        ours,
+        |workshop, system| workshop.on_transport("batches", system),
+        |launching| {
+            let found = found_batches(options, launching)?;
+            batches.borrow_mut().iter_mut().zip(found).for_each(|(batch, found)| *batch = batch.of_fastest(found));
+            Ok(())
+        },
+        |launching| measure(options, launching, &batches.borrow()),
+        |system, launches| {
+            let calls = options.calls().map(|call| (call.bytes, call));
+            samples::rows((&options.setup, system), launches, calls, |subject, bytes, found| {
+                row(options, subject, bytes, found)
+            })
+        },
+    )
+}
+
+/// What batches of small calls are made to last.
+const BATCH_S: f64 = 2e-3;
+
+/// What the program sends of one size besides: instants and times of every batch, batch after batch within rank after
+/// rank.
+#[derive(Clone, Debug, Deserialize)]
+struct SizeLine {
+    bytes_per_rank: u64,
+    /// Calls of a batch.
+    calls: u32,
+    start_ns: Vec<f64>,
+    end_ns: Vec<f64>,
+    /// What the computations of the batch took alone.
+    alone_ns: Vec<f64>,
+}
+
+impl SizeLine {
+    /// Time that a call of the slowest rank adds to the computations, batch by batch.
+    fn slowest_ms(&self, batches: u32) -> Vec<f64> {
+        let ranks = self.start_ns.iter().zip(&self.end_ns).zip(&self.alone_ns);
+        let added: Vec<f64> = ranks.map(|((start, end), alone)| end - start - alone).collect();
+        let batches = batches as usize;
+        let slowest = |batch| added.iter().skip(batch).step_by(batches).copied().fold(0.0, f64::max);
+        (0..batches).map(|batch| slowest(batch) / f64::from(self.calls) / 1e6).collect()
+    }
+}
+
+/// Calls of one size in a row; without any of them the program finds out how many.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Batch {
+    calls: u32,
+    /// Between post and wait of each.
+    compute: Duration,
+}
+
+impl Batch {
+    /// A batch of as many calls as were found; a nonblocking call has as much to compute as the shortest blocking one
+    /// took.
+    fn found(told: &Told<SizeLine>, blocking: bool) -> Self {
+        let call_s = told.slowest_ms.iter().copied().fold(f64::INFINITY, f64::min) / 1e3;
+        let compute = if blocking { Duration::ZERO } else { Duration::from_secs_f64(call_s) };
+        Self { calls: told.own.calls, compute }
+    }
+
+    /// What suits the faster of two systems, as it was found for each.
+    fn of_fastest(self, other: Self) -> Self {
+        match self.calls {
+            0 => other,
+            calls => Self { calls: calls.max(other.calls), compute: self.compute.min(other.compute) },
+        }
+    }
+}
+
+/// Launches the program to find out how many blocking calls of each size the system makes in the time of a batch, and
+/// how long each takes. A system that learns thereby learns nothing of nonblocking ones.
+fn found_batches(options: &BenchOptions, launching: &Launching<'_>) -> Result<Vec<Batch>, BenchError> {
+    let setup = &Setup { repetitions: 1, blocking: true, ..launching.setup.clone() };
+    let unknown = vec![Batch::default(); options.sizes.len()];
+    let launch = measure(options, &Launching { setup, ..*launching }, &unknown)?;
+    let blocking = launching.setup.blocking;
+    Ok(launch.samples.iter().map(|sample| Batch::found(&sample.told, blocking)).collect())
+}
+
+/// Launches the program and measures all sizes.
+fn measure(
+    options: &BenchOptions,
+    launching: &Launching<'_>,
+    batches: &[Batch],
+) -> Result<Launch<SizeLine>, BenchError> {
+    let setup = launching.setup;
+    let size = |(bytes, batch): (&u64, &Batch)| format!("{bytes}:{}:{}", batch.calls, batch.compute.as_nanos());
+    let sizes = options.sizes.iter().zip(batches).map(size);
+    let own =
+        vec![format!("collective={}", options.collective.name()), format!("blocking={}", u8::from(setup.blocking))];
+    let called = options.sizes.iter().map(|bytes| (*bytes, true));
+    let key = |line: &SizeLine| (line.bytes_per_rank, line.calls > 0);
+    let mut launch = launching.measure(sizes, own, time_limit(options, setup.repetitions), called, key)?;
+    for Sample { told, .. } in &mut launch.samples {
+        told.slowest_ms = told.own.slowest_ms(setup.repetitions);
+    }
+    Ok(launch)
+}
+
+fn time_limit(options: &BenchOptions, repetitions: u32) -> Duration {
+    /// For the phase without calls, warming up and finding out how many calls make a batch.
+    const MORE_BATCHES: u32 = 30;
+    const EVERY_BATCH_S: f64 = 0.2;
+    let link = options.setup.lab.link();
+    let links_s: f64 = options.calls().map(|call| (raw_limit_ms(&call, &link) / 1e3).max(BATCH_S)).sum();
+    let own_s: f64 = options.calls().map(|call| EVERY_BATCH_S + launch::checking_s(call.ranks(), call.bytes)).sum();
+    let batches = f64::from(2 * repetitions + MORE_BATCHES);
+    launch::time_limit(batches * links_s, batches * own_s)
+}
+
+fn row(options: &BenchOptions, subject: Subject, bytes_per_rank: u64, found: &Found<'_, SizeLine>) -> BatchRow {
+    let batch_calls = found.told().next().map_or(0, |told| told.own.calls);
+    let in_turn = options.collective.messages_in_turn();
+    let calls = options.setup.all_repetitions() * batch_calls * in_turn;
+    let cost = found.cost(calls);
+    let of_round = |told: &Told<SizeLine>| Spread::of(&told.slowest_ms).median / f64::from(in_turn);
+    BatchRow {
+        collective: options.collective.name().to_owned(),
+        subject,
+        bytes_per_rank,
+        batch_calls,
+        compute_ms: found.spread(|line| &line.alone_ns).times(1e-6 / f64::from(batch_calls)).median,
+        cost: Cost { time_ms: cost.time_ms.times(1.0 / f64::from(in_turn)), ..cost },
+        round_medians_ms: found.told().map(of_round).collect(),
+        offloaded_calls: found
+            .services()
+            .map(|counters| counters.completed as f64 / (f64::from(options.setup.ranks()) * f64::from(calls))),
+    }
+}
+
+const COLUMNS: [Column<BatchRow>; 9] = [
+    ("system", |row| system_cell(&row.subject, &row.cost)),
+    ("collective", |row| row.collective.clone()),
+    ("ranks", |row| ranks_cell(&row.subject)),
+    ("bytes/rank", |row| format_size(row.bytes_per_rank)),
+    ("calls", |row| row.batch_calls.to_string()),
+    ("time us [min..max]", |row| row.cost.time_ms.times(1e3).to_string()),
+    ("offloaded", |row| or_none(row.offloaded_calls)),
+    ("cpu us/call", |row| format!("{:.1}", row.cost.cpu_ms() * 1e3)),
+    ("wire bytes", |row| format!("{:.0}", row.cost.wire_bytes)),
+];
+
+/// Renders rows as lines of text, grouped by size, fastest first. Times and all else are of one call.
+///
+/// A `!` behind the system's name says that it delivered wrong bytes.
+pub fn render_batches(report: &BatchReport) -> String {
+    table(&COLUMNS, by_time(&report.rows, |row| row.bytes_per_rank, |row| &row.cost))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::report::tests::{cost, subject, through_json};
+
+    /// Two ranks and two batches of ten calls.
+    fn told() -> Told<SizeLine> {
+        let text = r#"{"bytes_per_rank":8,"calls":10,"cpu_s":1.0,"wrong":0,
+            "start_ns":[0.0,100e6,1e6,101e6],"end_ns":[50e6,170e6,61e6,161e6],"alone_ns":[30e6,30e6,20e6,35e6]}"#;
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn the_computation_does_not_count_in_the_time_of_a_call() {
+        // Batches of 20 and 40, 40 and 25 ms beyond the computations.
+        assert_eq!(told().own.slowest_ms(2), [4.0, 4.0]);
+        let blocking = SizeLine { alone_ns: vec![0.0; 4], ..told().own };
+        assert_eq!(blocking.slowest_ms(2), [6.0, 7.0]);
+    }
+
+    #[test]
+    fn a_nonblocking_call_computes_as_long_as_the_fastest_systems_blocking_one_takes() {
+        let slower = Told { slowest_ms: vec![7.0, 5.0], ..told() };
+        let faster = Told { slowest_ms: vec![3.0], own: SizeLine { calls: 12, ..told().own }, ..told() };
+        let [slower, faster] = [slower, faster].map(|told| Batch::found(&told, false));
+        let (both, compute) = (Batch::default().of_fastest(slower).of_fastest(faster), Duration::from_millis(3));
+        assert_eq!(both, Batch { calls: 12, compute });
+        assert_eq!(faster.of_fastest(slower), both);
+        let none = Batch::found(&Told { slowest_ms: vec![3.0], ..told() }, true).compute;
+        assert_eq!(none, Duration::ZERO);
+    }
+
+    pub(crate) fn row(system: &str, bytes_per_rank: u64, us: f64) -> BatchRow {
+        let time_ms = Spread { median: us / 1e3, min: us / 2e3, max: us / 5e2 };
+        BatchRow {
+            collective: "broadcast".into(),
+            subject: subject(system),
+            bytes_per_rank,
+            batch_calls: 10,
+            compute_ms: 0.0,
+            cost: Cost { time_ms, ..cost(1.0) },
+            round_medians_ms: vec![us / 1e3],
+            offloaded_calls: None,
+        }
+    }
+
+    #[test]
+    fn rows_survive_json() {
+        let row = through_json(row("outboard", 8, 120.0));
+        assert_eq!((row["batch_calls"].as_u64(), row["time_ms"]["median"].as_f64()), (Some(10), Some(0.12)));
+    }
+
+    #[test]
+    fn rows_are_grouped_by_size_and_told_in_microseconds() {
+        let mut ours = row("outboard", 8, 120.0);
+        ours.offloaded_calls = Some(0.998);
+        let rows = vec![row("debian", 1024, 90.0), ours, row("debian", 8, 60.5)];
+        let text = render_batches(&BatchReport { rows });
+        let lines: Vec<Vec<&str>> = text.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines[0][..8], ["debian", "broadcast", "4", "8", "10", "60.50", "[30.25..121.00]", "-"]);
+        assert_eq!(lines[1][..8], ["outboard", "broadcast", "4", "8", "10", "120.00", "[60.00..240.00]", "1.00"]);
+        assert_eq!(lines[2][3], "1K");
+    }
+}
