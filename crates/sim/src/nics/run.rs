@@ -2,12 +2,12 @@
 
 use std::borrow::Borrow;
 
-use outboard_nic::{Completion, Engine, Failure, Node, Port};
+use outboard_nic::{Completion, Failure, Node, Port};
 use outboard_plan::Rank;
 use outboard_plan::selection::Collective;
 
 use super::net::Net;
-use super::{Chooser, Kind, NicBreach, Played, Prepared};
+use super::{Chooser, Kind, NicBreach, Played, Prepared, refused};
 
 /// What a rank has done so far.
 #[derive(Debug, Clone, Copy, Default)]
@@ -17,14 +17,11 @@ struct Progress {
     failed: bool,
 }
 
-/// See the module.
 pub(super) struct Run<'a, S: Kind> {
     prepared: &'a Prepared<'a, S>,
     net: Net<S::Engine>,
     progress: Vec<Vec<Progress>>,
     late: Vec<Vec<bool>>,
-    /// The job that has a hostile member: it may end as it likes.
-    possessed: Option<usize>,
     /// Nodes that have yet to hear of the death.
     untold: Vec<Node>,
     died: bool,
@@ -33,31 +30,11 @@ pub(super) struct Run<'a, S: Kind> {
 
 impl<'a, S: Kind> Run<'a, S> {
     pub(super) fn new(prepared: &'a Prepared<'a, S>, late: Vec<Vec<bool>>) -> Result<Self, NicBreach> {
-        let settings = &prepared.plan.settings;
-        let nodes = prepared.plan.jobs.iter().flat_map(|job| &job.nodes).max().map_or(0, |most| most + 1);
-        let engines = (0..nodes).map(|node| settings.engine(Node(node))).collect();
-        let mut net = Net::new(engines, settings.memory_bytes());
-        for (number, job) in prepared.jobs.iter().enumerate() {
-            for (rank, (node, port)) in job.members.iter().enumerate() {
-                let engine = net.engine(*node).expect("nobody has died");
-                S::open(engine, number as u8, *port, &job.members).map_err(refused)?;
-                let memory = net.host(*node, *port);
-                job.calls.iter().for_each(|call| call.fill(rank, memory));
-            }
-        }
+        let (engines, memory) = prepared.machines()?;
+        let net = Net::new(engines, memory);
         let progress = prepared.jobs.iter().map(|job| vec![Progress::default(); job.members.len()]).collect();
         let (untold, died, played) = (Vec::new(), false, Played::default());
-        Ok(Run { prepared, net, progress, late, possessed: None, untold, died, played })
-    }
-
-    /// The same, where one job may end as it likes.
-    pub(super) fn possessed(self, job: usize) -> Self {
-        Run { possessed: Some(job), ..self }
-    }
-
-    /// Somebody sends a packet that is not an engine's.
-    pub(super) fn forge(&mut self, from: Node, to: Node, packet: <S::Engine as Engine>::Packet, payload: Vec<u8>) {
-        self.net.forge(from, to, packet, payload);
+        Ok(Run { prepared, net, progress, late, untold, died, played })
     }
 
     pub(super) fn play(
@@ -80,7 +57,7 @@ impl<'a, S: Kind> Run<'a, S> {
     }
 
     /// The next event. False when there is none any more.
-    pub(super) fn step(&mut self, choose: &mut Chooser<'_>) -> Result<bool, NicBreach> {
+    fn step(&mut self, choose: &mut Chooser<'_>) -> Result<bool, NicBreach> {
         let posts = self.posts(false);
         let behind = posts.len() + self.untold.len();
         let packets = behind + self.net.flying();
@@ -170,9 +147,6 @@ impl<'a, S: Kind> Run<'a, S> {
         let prepared = &self.prepared.jobs[job];
         let call = self.progress[job][rank].ended;
         self.progress[job][rank].ended += 1;
-        if self.possessed == Some(job) {
-            return Ok(());
-        }
         if let Err(failure) = result {
             self.progress[job][rank].failed = true;
             self.played.failed += 1;
@@ -198,20 +172,19 @@ impl<'a, S: Kind> Run<'a, S> {
         }
     }
 
-    /// Whether all calls have ended, and everything was given back, but for what the hostile have spoilt.
-    pub(super) fn judge(mut self) -> Result<Played, NicBreach> {
+    /// Whether all calls have ended, and everything was given back.
+    fn judge(mut self) -> Result<Played, NicBreach> {
         let mut failed = false;
         for (job, (prepared, progress)) in self.prepared.jobs.iter().zip(&self.progress).enumerate() {
             for (rank, (member, progress)) in prepared.members.iter().zip(progress).enumerate() {
                 let (ended, calls) = (progress.ended, prepared.calls.len());
-                if ended < calls && !self.is_dead(*member) && self.possessed != Some(job) {
+                if ended < calls && !self.is_dead(*member) {
                     return Err(NicBreach::Endless { job, rank: Rank(rank as u32), ended, calls });
                 }
                 failed |= progress.failed;
             }
         }
-        let honest = self.net.engines().filter(|_| self.possessed.is_none());
-        for (Node(node), engine) in honest {
+        for (Node(node), engine) in self.net.engines() {
             if !S::is_idle(engine) {
                 return Err(NicBreach::Kept { node });
             }
@@ -222,8 +195,4 @@ impl<'a, S: Kind> Run<'a, S> {
         self.played.packets = self.net.delivered();
         Ok(self.played)
     }
-}
-
-fn refused(refusal: impl std::fmt::Display) -> NicBreach {
-    NicBreach::Refused { why: refusal.to_string() }
 }
