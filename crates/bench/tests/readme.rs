@@ -1,5 +1,5 @@
-//! README.md, docs/grid.md and docs/promise.md show the figures of the last `make bench`, docs/figures.json,
-//! docs/grid.json and docs/promise.json, row by row.
+//! The tables of docs/performance and docs/promise.md show the figures of the last `make bench`, row by row. The rows by
+//! name are in docs/figures.json, docs/promise.json and the JSON files of docs/performance.
 
 use outboard_bench::{Table, read_tables, write_tables};
 use std::fs;
@@ -9,18 +9,18 @@ fn file(path: &str) -> String {
 }
 
 #[test]
-fn the_readme_has_the_last_figures() {
-    shows("README.md", "docs/figures.json");
+fn the_collectives_have_the_last_figures() {
+    shows("docs/performance/collectives.md", "docs/figures.json");
 }
 
 #[test]
 fn the_grid_has_the_last_figures() {
-    shows("docs/grid.md", "docs/grid.json");
+    shows("docs/performance/grid.md", "docs/performance/grid.json");
 }
 
 #[test]
 fn processor_time_has_the_last_figures() {
-    shows("docs/processor-time.md", "docs/processor-time.json");
+    shows("docs/performance/processor-time.md", "docs/performance/processor-time.json");
 }
 
 #[test]
@@ -29,8 +29,8 @@ fn the_promise_has_the_last_figures() {
 }
 
 fn shows(text: &str, figures: &str) {
-    let readme = file(text);
-    let shown = read_tables(&readme).expect("tables");
+    let page = file(text);
+    let shown = read_tables(&page).expect("tables");
     let last: Vec<Table> = serde_json::from_str(&file(figures)).expect("tables");
     let columns =
         |tables: &[Table]| tables.iter().map(|table| (table.name.clone(), table.columns.clone())).collect::<Vec<_>>();
@@ -42,5 +42,5 @@ fn shows(text: &str, figures: &str) {
         }
         assert_eq!(shown.rows.len(), last.rows.len(), "{}: rows that {text} has not", last.name);
     }
-    assert_eq!(write_tables(&readme, &last).expect("tables"), readme, "as the program writes them");
+    assert_eq!(write_tables(&page, &last).expect("tables"), page, "as the program writes them");
 }

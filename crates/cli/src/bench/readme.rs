@@ -1,5 +1,5 @@
-//! `outboard bench readme`: what reports found, into the tables of README.md or of a file in docs and, by name, into
-//! one JSON file.
+//! `outboard bench readme`: writes the figures of reports into the tables of a page of docs and, by name, into one JSON
+//! file.
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,8 +15,8 @@ pub(crate) struct ReadmeArgs {
     /// JSON files of benches of nonblocking collectives, programs, grids and verdicts; the last one that has a figure
     /// counts
     reports: Vec<PathBuf>,
-    /// The file with the tables
-    #[arg(long, default_value = "README.md")]
+    /// The page with the tables
+    #[arg(long, default_value = "docs/performance/collectives.md")]
     readme: PathBuf,
     /// Where the rows of all tables go
     #[arg(long, default_value = "docs/figures.json")]
