@@ -2,7 +2,7 @@
 #
 #   make demo   build, then run a real MPI program natively and offloaded on an emulated cluster
 #   make test   all tests
-#   make bench  ours beside the peers: the tables of README.md and docs/figures.json, and more (takes hours)
+#   make bench  ours beside the peers: the tables of docs/performance and docs/figures.json, and more (takes hours)
 #   make soak   long runs: 20,000 simulator seeds, an hour of chaos on an emulated cluster (CHAOS_MINUTES=n), loom,
 #               miri, a daemon's long life, the systemd units, fuzzing (10 or 20 minutes per target)
 #   make lint   format, lints, documentation
@@ -70,7 +70,7 @@ lint: deps
 	$(CARGO) clippy --manifest-path fuzz/libfuzzer/Cargo.toml --target-dir target/fuzz --all-targets -- -D warnings
 	$(MAKE) -s -C bindings/mpi MPICC=/usr/bin/mpicc.openmpi OUT=$(CURDIR)/target/mpi-lint
 
-# The reports in target/bench are those that the tables of README.md and docs/grid.md are made of.
+# The reports in target/bench are those that the tables of docs/performance are made of.
 bench: build
 	mkdir -p target/bench
 	for c in allgather alltoallv broadcast allreduce reduce reduce-scatter; do $(OUTBOARD) bench $$c --lab 4x1gbit \
@@ -90,14 +90,14 @@ bench: build
 	  --json target/bench/small-barrier-$$lab.json || exit 1; \
 	  for c in broadcast allgather allreduce reduce; do $(OUTBOARD) bench $$c --blocking --lab $$lab --peers debian \
 	  --sizes 8,4K,16K,64K --json target/bench/small-$$c-$$lab.json || exit 1; done; done
-	$(OUTBOARD) bench readme target/bench/*.json
-	$(OUTBOARD) bench readme --readme docs/grid.md --json docs/grid.json target/bench/{grid,grid-5,igrid}.json \
-	  target/bench/small-*.json
+	$(OUTBOARD) bench readme --excerpt README.md --chart docs/figures.svg target/bench/*.json
+	$(OUTBOARD) bench readme --readme docs/performance/grid.md --json docs/performance/grid.json \
+	  target/bench/{grid,grid-5,igrid}.json target/bench/small-*.json
 	$(OUTBOARD) bench verdicts --json target/bench-verdicts.json
 	$(OUTBOARD) bench readme --readme docs/promise.md --json docs/promise.json target/bench-verdicts.json
 	$(OUTBOARD) bench processor-time --lab 4x1gbit --peers open-mpi,mpich,intel-mpi --repetitions 60 \
 	  --json target/bench-processor-time.json
-	$(OUTBOARD) bench readme --readme docs/processor-time.md --json docs/processor-time.json \
+	$(OUTBOARD) bench readme --readme docs/performance/processor-time.md --json docs/performance/processor-time.json \
 	  target/bench-processor-time.json
 	for layout in contiguous strided; do $(OUTBOARD) bench allgather --lab 4x1gbit --ranks-per-host 4 --layout $$layout \
 	  --sizes 1M --peers open-mpi,mpich,intel-mpi --json target/bench-$$layout.json || exit 1; done

@@ -24,6 +24,7 @@
 
 mod batches;
 mod calibration;
+mod chart;
 mod collective;
 mod compile;
 mod control;
@@ -54,6 +55,7 @@ mod table;
 mod verdicts;
 
 pub use batches::{BatchReport, BatchRow, render_batches, run_batches};
+pub use chart::chart;
 pub use collective::Collective;
 pub use compile::Toolchain;
 pub use error::BenchError;
@@ -70,7 +72,7 @@ pub use peers::{Peer, open_mpi_compiler, open_mpi_launcher};
 pub use processor_time::render as render_processor_time;
 pub use programs::{Program, ProgramRow, ProgramsReport, render_programs, render_programs_markdown, run_program};
 pub use radix::{Histogram, RadixOptions, RadixReport, RadixRow, render_radix_table, run_radix};
-pub use readme::{Table, TableRow, fill_tables, read_tables, write_tables};
+pub use readme::{Table, TableRow, excerpt, fill_tables, read_tables, write_tables};
 pub use recorded::{
     HandedOver, RecordedOptions, RecordedReport, RecordedRow, Way, render_recorded_table, run_recorded,
 };

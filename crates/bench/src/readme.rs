@@ -1,5 +1,4 @@
-//! The tables of measurements in README.md and docs: what stands in them comes out of reports, by the names of rows and
-//! columns.
+//! The tables of measurements in docs: reports have their figures, by the names of rows and columns.
 //!
 //! ```text
 //!  <!-- figures: NAME -->
@@ -9,8 +8,8 @@
 //!  <!-- end -->
 //! ```
 //!
-//! Invariants: the README says which figures it has, reports say what they are; a figure that no report has stays as it
-//! is; a wrong result is never a figure, nor what passed through to another library one of ours.
+//! Invariants: the page says which figures it has, reports say what the figures are. A figure that no report has stays
+//! as it is. A wrong result is never a figure. A call that passed through to another library is no figure of ours.
 //!
 //! Never does: measuring.
 
@@ -32,7 +31,7 @@ pub struct Table {
     pub name: String,
     /// What the names of rows are, then the columns of figures.
     pub columns: Vec<String>,
-    /// In the order of the README.
+    /// In the order of the page.
     pub rows: Vec<TableRow>,
 }
 
@@ -64,7 +63,7 @@ struct Figure {
     text: String,
 }
 
-/// The tables of a README, in its order.
+/// The tables of a page, in the page's order.
 ///
 /// # Errors
 /// If markers have no end, or a line between them is no row of as many cells as the first.
@@ -91,7 +90,7 @@ fn cells(line: &str) -> Option<Vec<String>> {
     Some(cells.split('|').map(|cell| cell.trim().to_owned()).collect())
 }
 
-/// The README with these tables in the place of its own.
+/// The page with these tables in the place of its own.
 ///
 /// # Errors
 /// As [`read_tables`].
@@ -150,6 +149,23 @@ pub fn fill_tables(tables: &mut [Table], reports: &[impl AsRef<Path>]) -> Result
         figures.extend(report.rows.iter().flat_map(Measured::figures));
     }
     Ok(tables.iter_mut().flat_map(|table| table.fill(&figures)).collect())
+}
+
+/// Gives the rows of `tables` the figures that the rows of those names have in `all`.
+///
+/// # Errors
+/// [`BenchError::Readme`] with the table or the row that `all` lacks.
+pub fn excerpt(tables: &mut [Table], all: &[Table]) -> Result<(), BenchError> {
+    for table in tables {
+        let lacks = |text: &str| BenchError::Readme { text: text.to_owned() };
+        let same = |other: &&Table| other.name == table.name && other.columns == table.columns;
+        let whole = all.iter().find(same).ok_or_else(|| lacks(&table.name))?;
+        for row in &mut table.rows {
+            let found = whole.rows.iter().find(|other| other.name == row.name);
+            row.figures.clone_from(&found.ok_or_else(|| lacks(&row.name))?.figures);
+        }
+    }
+    Ok(())
 }
 
 impl Measured {

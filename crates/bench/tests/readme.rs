@@ -1,7 +1,7 @@
-//! README.md, docs/grid.md and docs/promise.md show the figures of the last `make bench`, docs/figures.json,
-//! docs/grid.json and docs/promise.json, row by row.
+//! The tables of docs/performance and docs/promise.md show the figures of the last `make bench`, row by row: those of
+//! docs/figures.json, docs/promise.json and the JSON files of docs/performance.
 
-use outboard_bench::{Table, read_tables, write_tables};
+use outboard_bench::{Table, chart, excerpt, read_tables, write_tables};
 use std::fs;
 
 fn file(path: &str) -> String {
@@ -10,16 +10,29 @@ fn file(path: &str) -> String {
 
 #[test]
 fn documents_have_the_last_figures() {
-    shows("README.md", "docs/figures.json");
-    shows("docs/grid.md", "docs/grid.json");
-    shows("docs/processor-time.md", "docs/processor-time.json");
+    shows("docs/performance/collectives.md", "docs/figures.json");
+    shows("docs/performance/grid.md", "docs/performance/grid.json");
+    shows("docs/performance/processor-time.md", "docs/performance/processor-time.json");
     shows("docs/promise.md", "docs/promise.json");
 }
 
+#[test]
+fn the_readme_and_its_chart_show_rows_of_the_last_figures() {
+    let readme = file("README.md");
+    let mut shown = read_tables(&readme).expect("tables");
+    excerpt(&mut shown, &tables("docs/figures.json")).expect("rows of the figures");
+    assert_eq!(write_tables(&readme, &shown).expect("tables"), readme, "outboard bench readme writes them");
+    assert_eq!(chart(&shown[0]), file("docs/figures.svg"));
+}
+
+fn tables(figures: &str) -> Vec<Table> {
+    serde_json::from_str(&file(figures)).expect("tables")
+}
+
 fn shows(text: &str, figures: &str) {
-    let readme = file(text);
-    let shown = read_tables(&readme).expect("tables");
-    let last: Vec<Table> = serde_json::from_str(&file(figures)).expect("tables");
+    let page = file(text);
+    let shown = read_tables(&page).expect("tables");
+    let last = tables(figures);
     let columns =
         |tables: &[Table]| tables.iter().map(|table| (table.name.clone(), table.columns.clone())).collect::<Vec<_>>();
     assert_eq!(columns(&shown), columns(&last), "{text}");
@@ -30,5 +43,5 @@ fn shows(text: &str, figures: &str) {
         }
         assert_eq!(shown.rows.len(), last.rows.len(), "{}: rows that {text} has not", last.name);
     }
-    assert_eq!(write_tables(&readme, &last).expect("tables"), readme, "{text} as the program writes it");
+    assert_eq!(write_tables(&page, &last).expect("tables"), page, "{text} as the program writes it");
 }

@@ -76,7 +76,7 @@ pub(crate) enum BenchCommand {
     Programs(clusters::ProgramsArgs),
     /// How long it takes from a fault until every surviving rank is told the same
     Verdicts(verdicts::VerdictsArgs),
-    /// Puts what was measured into the tables of README.md
+    /// Writes the figures of reports into the tables of docs/performance
     Readme(readme::ReadmeArgs),
 }
 

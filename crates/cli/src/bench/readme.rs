@@ -1,12 +1,12 @@
-//! `outboard bench readme`: what reports found, into the tables of README.md or of a file in docs and, by name, into
-//! one JSON file.
+//! `outboard bench readme`: writes the figures of reports into the tables of a page of docs and, by name, into one JSON
+//! file.
 
 use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use outboard_bench::{fill_tables, read_tables, write_tables};
+use outboard_bench::{chart, excerpt, fill_tables, read_tables, write_tables};
 
 use crate::error::CliError;
 
@@ -15,17 +15,24 @@ pub(crate) struct ReadmeArgs {
     /// JSON files of benches of nonblocking collectives, programs, grids and verdicts; the last one that has a figure
     /// counts
     reports: Vec<PathBuf>,
-    /// The file with the tables
-    #[arg(long, default_value = "README.md")]
+    /// The page with the tables
+    #[arg(long, default_value = "docs/performance/collectives.md")]
     readme: PathBuf,
     /// Where the rows of all tables go
     #[arg(long, default_value = "docs/figures.json")]
     json: PathBuf,
+    /// A page that shows some rows of these tables
+    #[arg(long)]
+    excerpt: Option<PathBuf>,
+    /// Where a chart of the first table of the excerpt goes, as SVG
+    #[arg(long, requires = "excerpt")]
+    chart: Option<PathBuf>,
 }
 
 pub(super) fn readme(args: &ReadmeArgs) -> Result<ExitCode, CliError> {
     let path = &args.readme;
-    let text = fs::read_to_string(path).map_err(CliError::system(format!("read {}", path.display())))?;
+    let read = |path: &PathBuf| fs::read_to_string(path).map_err(CliError::system(format!("read {}", path.display())));
+    let text = read(path)?;
     let mut tables = read_tables(&text)?;
     for row in fill_tables(&mut tables, &args.reports)? {
         eprintln!("outboard: {row}: not measured, left as it was");
@@ -35,5 +42,14 @@ pub(super) fn readme(args: &ReadmeArgs) -> Result<ExitCode, CliError> {
     write(path, write_tables(&text, &tables)?)?;
     let json = serde_json::to_string_pretty(&tables).expect("tables are plain data");
     write(&args.json, json + "\n")?;
+    if let Some(page) = &args.excerpt {
+        let text = read(page)?;
+        let mut some = read_tables(&text)?;
+        excerpt(&mut some, &tables)?;
+        write(page, write_tables(&text, &some)?)?;
+        if let (Some(path), Some(table)) = (&args.chart, some.first()) {
+            write(path, chart(table))?;
+        }
+    }
     Ok(ExitCode::SUCCESS)
 }

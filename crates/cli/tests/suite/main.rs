@@ -9,6 +9,7 @@ mod job;
 mod lab;
 mod launchers;
 mod program;
+mod requirements;
 mod sim;
 mod timeline;
 mod tune;
