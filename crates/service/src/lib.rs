@@ -37,7 +37,6 @@ pub use ranks::LOOK;
 pub use ranks::admission::admit;
 pub use ranks::attach::{MOST_RECORDED, Process, Refused, pin, random, register, sealed, sealed_recording};
 pub use ranks::docked::{DockedRank, DockedRanks};
-pub use ranks::greeting::Greetings;
 pub use ranks::offers;
 pub use ranks::submission::{Refusal, footprint};
 pub use settings::Settings;

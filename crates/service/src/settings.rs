@@ -227,12 +227,6 @@ pub struct Settings {
     /// Other service processes that groups may be with at once
     #[arg(long, env = "OUTBOARD_MAX_PEERS", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(2..=65_535))]
     pub max_peers: u32,
-    /// Pieces of memory that one rank may share with the daemon; each takes a descriptor
-    #[arg(long, env = "OUTBOARD_MEMORY_RANGES", default_value_t = outboard_shm::memory::MOST_RANGES, value_parser = clap::value_parser!(u32).range(1..))]
-    pub memory_ranges: u32,
-    /// How many of these are mapped at once, those used last
-    #[arg(long, env = "OUTBOARD_MAPPED_RANGES", default_value_t = outboard_shm::memory::MOST_MAPPED, value_parser = clap::value_parser!(u32).range(1..))]
-    pub mapped_ranges: u32,
     /// What is logged: a level or a filter such as `outboard_service=debug`
     #[arg(long, env = "OUTBOARD_LOG", default_value = "info")]
     pub log: String,

@@ -19,7 +19,6 @@
 use outboard_call::MOST_IN_FLIGHT;
 use outboard_call::codec::DecodeError;
 
-use crate::attach::Foreign;
 use crate::completion::{Board, Epoch, Word};
 use crate::entry::Entry;
 use crate::errand::{self, ERRANDS, Errand, Report, Table};
@@ -169,24 +168,12 @@ impl Control {
     }
 }
 
-/// The eventfd that wakes a sleeping service process, at the rank.
-#[derive(Debug)]
-struct Doorbell(OwnedFd);
-
-impl Doorbell {
-    fn ring(&self) {
-        // Fails only when the counter is at its end, and then the bell is ringing.
-        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
-    }
-}
-
 /// The service process's end of a rank's control region. One owner: it holds the ring's position.
 #[derive(Debug)]
 pub struct ServiceSide {
     control: Arc<Control>,
-    /// The rank holds it too and may do with it whatever an eventfd allows. So it is watched edge-triggered (`EPOLLET`)
-    /// and never read or written, since a read could be made to block; so can a close.
-    doorbell: Foreign,
+    /// The rank holds it too. It is watched edge-triggered (`EPOLLET`) and never read, which spares a system call.
+    doorbell: OwnedFd,
     head: u64,
 }
 
@@ -208,7 +195,7 @@ impl ServiceSide {
         header[16..].copy_from_slice(&COMPLETION_WORDS.to_le_bytes());
         region.write(0, &header);
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
-        let doorbell = rustix::event::eventfd(0, flags).map_err(ControlError::Doorbell)?.into();
+        let doorbell = rustix::event::eventfd(0, flags).map_err(ControlError::Doorbell)?;
         let control = Arc::new(Control { region, capacity: RING_CAPACITY, words: COMPLETION_WORDS });
         Ok(ServiceSide { control, doorbell, head: 0 })
     }
@@ -219,7 +206,7 @@ impl ServiceSide {
     }
 
     /// To be watched edge-triggered; never to be read.
-    pub fn doorbell(&self) -> &Foreign {
+    pub fn doorbell(&self) -> &OwnedFd {
         &self.doorbell
     }
 
@@ -262,32 +249,16 @@ impl ServiceSide {
 pub struct Errands(Arc<Control>);
 
 impl Errands {
-    /// Whether the rank waits, as far as it says.
-    pub fn waited_for(&self) -> bool {
-        self.0.table().waited_for()
-    }
-
-    /// Writes an errand to a free place, below [`ERRANDS`].
-    pub fn write(&self, place: u32, errand: &Errand) {
-        self.0.table().write(place, errand);
+    /// The rank's table.
+    pub fn table(&self) -> Table<'_> {
+        self.0.table()
     }
 
     /// Offers what was written to these places, one bit each, and wakes the rank if it sleeps. Behind that
-    /// [`Self::waited_for`] is to be asked.
+    /// [`Table::waited_for`] is to be asked.
     pub fn offer(&self, places: u64) {
         self.0.table().offer(places);
         self.0.board().announce();
-    }
-
-    /// Takes an offer back; false when the rank has taken it, and will report.
-    #[must_use]
-    pub fn withdraw(&self, place: u32) -> bool {
-        self.0.table().withdraw(place)
-    }
-
-    /// The report on an errand that the rank has taken.
-    pub fn reported(&self, place: u32) -> Option<Report> {
-        self.0.table().reported(place)
     }
 }
 
@@ -306,7 +277,8 @@ impl Completions {
 #[derive(Debug)]
 pub struct RankSide {
     control: Control,
-    doorbell: Doorbell,
+    /// The eventfd that wakes a sleeping service process.
+    doorbell: OwnedFd,
 }
 
 impl RankSide {
@@ -315,8 +287,7 @@ impl RankSide {
     /// # Errors
     /// [`ControlError::Version`] when the two come from different releases, [`ControlError::Malformed`] or
     /// [`ControlError::Region`] when the descriptor is not what it should be.
-    pub fn attach(region: impl Into<OwnedFd>, doorbell: impl Into<OwnedFd>) -> Result<RankSide, ControlError> {
-        let (region, doorbell) = (region.into(), doorbell.into());
+    pub fn attach(region: OwnedFd, doorbell: OwnedFd) -> Result<RankSide, ControlError> {
         let size = rustix::fs::fstat(&region).map_err(|_| ControlError::Malformed("size"))?.st_size;
         let size = usize::try_from(size).map_err(|_| ControlError::Malformed("size"))?;
         if size < SLOTS_AT {
@@ -344,7 +315,7 @@ impl RankSide {
         if words == 0 || words > MOST_SLOTS || region_bytes(capacity, words) != size {
             return Err(ControlError::Malformed("number of completion words"));
         }
-        Ok(RankSide { control: Control { region, capacity, words }, doorbell: Doorbell(doorbell) })
+        Ok(RankSide { control: Control { region, capacity, words }, doorbell })
     }
 
     /// Number of completion words: requests that can be in flight.
@@ -365,7 +336,8 @@ impl RankSide {
 
     fn ring_if(&self, wake: Wake) {
         if wake == Wake::Ring {
-            self.doorbell.ring();
+            // Fails only when the counter is at its end, and then the bell is ringing.
+            let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
         }
     }
 

@@ -9,6 +9,7 @@
 //! - [`memory`]: reading and writing a rank's memory without its CPU (SP-4), in tiers.
 //! - [`attach`]: the messages of the attach socket, their codec and their transport.
 //! - [`lock`]: files that processes of one user lock.
+//! - [`closer`]: threads that close large memory.
 //! - [`status`]: the result codes shared by the C interface, completion words and attach replies.
 //!
 //! This is the only crate with atomics; their protocols are checked by loom (`cfg(loom)`), the rest by unit tests.
@@ -23,6 +24,8 @@ mod sync;
 
 #[cfg(not(loom))]
 pub mod attach;
+#[cfg(not(loom))]
+pub mod closer;
 #[cfg(not(loom))]
 pub mod control;
 #[cfg(not(loom))]

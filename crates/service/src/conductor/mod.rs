@@ -39,7 +39,8 @@ use outboard_fabric::multicast::Datagram;
 use outboard_fabric::{Armed, ConnectError};
 use outboard_proto::wire::PayloadHash;
 use outboard_proto::{Event, ReceivedDatagram};
-use outboard_shm::attach::{Channel, Foreign, Reply, elsewhere};
+use outboard_shm::attach::{Channel, Reply};
+use outboard_shm::closer::REFUSALS;
 use outboard_shm::status::Status;
 use rustix::io::Errno;
 use serde_json::{Value, json};
@@ -212,7 +213,6 @@ impl Conductor {
         self.trace.take_if(|trace| trace.is_over());
         let at = Instant::now();
         self.stopwatch.lap_at(Part::Rest, at);
-        self.ranks.close_silent(at, &self.poller, &mut self.engine);
         let gone = self.ranks.mind_memory(at, &self.poller, &mut self.engine);
         self.review_landings();
         self.stopwatch.lap(Part::Memory);
@@ -482,14 +482,13 @@ impl Conductor {
     }
 
     fn accept(&mut self, phase: Phase) {
-        let now = Instant::now();
         for _ in 0..CONNECTIONS {
             match self.attach.accept() {
                 Ok(None) => return,
                 Ok(Some(connection)) => {
                     let channel = Channel::from(connection);
                     if phase == Phase::Serving {
-                        if let Err(errno) = self.ranks.greet(now, channel, &self.poller, &mut self.engine) {
+                        if let Err(errno) = self.ranks.greet(channel, &self.poller) {
                             limited!(warn, %errno, "cannot watch a new connection");
                         }
                         continue;
@@ -502,7 +501,7 @@ impl Conductor {
                 Err(errno) => {
                     limited!(error, %errno, "a rank is turned away; raise the limit on descriptors");
                     self.ranks.refused += 1;
-                    return self.attach.turn_away(|connection| refuse(connection.into(), errno));
+                    return self.attach.turn_away(|connection| REFUSALS.act(move || refuse(connection.into(), errno)));
                 }
             }
         }
@@ -511,11 +510,11 @@ impl Conductor {
     fn report(&mut self) {
         let Some(socket) = &mut self.statistics_socket else { return };
         let connection = match socket.accept() {
-            Ok(Some(connection)) => Foreign::from(connection),
+            Ok(Some(connection)) => connection,
             Ok(None) => return,
             Err(errno) => {
                 limited!(warn, %errno, "cannot answer for statistics");
-                return socket.turn_away(|connection| drop(Foreign::from(connection)));
+                return socket.turn_away(drop);
             }
         };
         let present = self.ranks.present(&self.host.topology);
@@ -570,7 +569,7 @@ pub fn tell(channel: &Channel, status: Status, text: String) {
 /// Tells a process of another user why it cannot attach, in a thread beside this one: the kernel wakes all that wait at
 /// the other end before a reply is sent, and there may be millions.
 pub fn dismiss(channel: Channel, text: String) {
-    elsewhere(move || tell(&channel, Status::NoService, text));
+    REFUSALS.act(move || tell(&channel, Status::NoService, text));
 }
 
 fn received((Datagram { from, bytes }, payload): (Datagram<'_>, PayloadHash)) -> ReceivedDatagram<'_> {

@@ -25,7 +25,6 @@
 //! held.
 
 use std::collections::{HashMap, HashSet};
-use std::time::Instant;
 
 use outboard_proto::{CallId, MemRef, Region, StagingId};
 
@@ -256,15 +255,6 @@ impl Backlog {
         }
         needed.reverse();
         needed
-    }
-
-    /// Work that touches this waits, and others with it: ranks that keep it waiting have their time.
-    pub(super) fn want(&mut self, extents: &Touched<Extent>) {
-        for at in self.needed(|entry| entry.precedes(extents)) {
-            if let State::Held(held) = self.state(at) {
-                held.wanted.get_or_insert_with(Instant::now);
-            }
-        }
     }
 
     /// The buffers of a call cannot be reached until its rank copies them.

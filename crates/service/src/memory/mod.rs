@@ -466,12 +466,7 @@ impl Memory {
             return false;
         }
         self.do_now(|entry| entry.precedes(&extents));
-        let waits = self.backlog.precedes(&extents);
-        // Whoever reads keeps a call of its own waiting, perhaps another rank's.
-        if waits && extents[0].is_some() {
-            self.backlog.want(&extents);
-        }
-        waits
+        self.backlog.precedes(&extents)
     }
 
     /// Does work whose turn it is.

@@ -3,13 +3,13 @@
 //! Counts only, never payload, never blocks: a reader that does not take its line at once loses it.
 
 use std::collections::{BTreeMap, HashMap};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use outboard_fabric::limited;
 use outboard_plan::Rank;
 use outboard_proto::{CallKind, Counters, GroupHandle, InFlight, SpId};
-use outboard_shm::attach::Foreign;
 use outboard_shm::memory::Tier;
 use serde::{Deserialize, Serialize};
 
@@ -393,7 +393,7 @@ impl Statistics {
 }
 
 /// Answers one connection to the statistics socket.
-pub(crate) fn answer(connection: &Foreign, report: &Report) {
+pub(crate) fn answer(connection: &OwnedFd, report: &Report) {
     let mut line = match serde_json::to_vec(report) {
         Ok(line) => line,
         Err(error) => {
@@ -473,7 +473,7 @@ mod tests {
     #[test]
     fn a_report_crosses_the_socket_as_one_line_of_json() {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("sockets");
-        answer(&std::os::fd::OwnedFd::from(ours).into(), &report(&Statistics::new()));
+        answer(&OwnedFd::from(ours), &report(&Statistics::new()));
         let text = std::io::read_to_string(theirs).expect("text");
         let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!(value["ranks"], 2);
