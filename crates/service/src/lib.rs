@@ -17,6 +17,8 @@
 //!
 //! Nothing here decides what a collective does: that is `outboard-proto`.
 
+#![allow(missing_docs, reason = "names speak for themselves inside; programs are written against the client crate")]
+
 mod attach_socket;
 mod conductor;
 pub mod daemon;

@@ -17,7 +17,6 @@ pub static REFUSALS: Closer = Closer::new(64);
 
 type Act = Box<dyn FnOnce() + Send>;
 
-/// See the module.
 pub struct Closer {
     most: usize,
     state: Mutex<State>,
@@ -36,7 +35,6 @@ impl Closer {
         Closer { most, state: Mutex::new(state), wake: Condvar::new() }
     }
 
-    /// Has another thread do this.
     pub fn act(&'static self, act: impl FnOnce() + Send + 'static) {
         let mut state = self.state();
         state.waiting.push_back(Box::new(act));

@@ -48,24 +48,16 @@ const ERRANDS_AT: usize = ERRAND_STATE_AT + size_of::<errand::State>();
 const SLOTS_AT: usize = ERRANDS_AT + ERRANDS * size_of::<errand::Place>();
 const MOST_SLOTS: u32 = 1 << 16;
 
-/// Why a control region cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// The memory itself.
     #[error(transparent)]
     Region(#[from] RegionError),
-    /// The other side speaks another layout.
     #[error(
         "the service process shares memory in layout {theirs}, this library in layout {LAYOUT_VERSION}; install both from one release"
     )]
-    Version {
-        /// The layout version of the region.
-        theirs: u32,
-    },
-    /// Not a control region.
+    Version { theirs: u32 },
     #[error("the control region's {0} cannot be")]
     Malformed(&'static str),
-    /// No doorbell.
     #[error("cannot make an eventfd: {0}; check the limit on descriptors")]
     Doorbell(rustix::io::Errno),
 }
@@ -133,7 +125,6 @@ impl Parts {
     }
 }
 
-/// The mapped region with its sizes.
 #[derive(Debug)]
 struct Control {
     region: Region,
@@ -249,7 +240,6 @@ impl ServiceSide {
 pub struct Errands(Arc<Control>);
 
 impl Errands {
-    /// The rank's table.
     pub fn table(&self) -> Table<'_> {
         self.0.table()
     }
@@ -353,7 +343,6 @@ impl RankSide {
         }
     }
 
-    /// Whether an errand is offered.
     pub fn has_errands(&self) -> bool {
         self.control.table().has_offers()
     }

@@ -16,6 +16,8 @@
 //! A rank may write anything into memory that it shares: the service process copies out before it looks, keeps its own
 //! position, and never reads back what it wrote. Nothing here knows what a collective does.
 
+#![allow(missing_docs, reason = "names speak for themselves inside; programs are written against the client crate")]
+
 pub mod completion;
 pub mod errand;
 pub mod ring;

@@ -19,32 +19,16 @@ fn size_seals() -> SealFlags {
     SealFlags::SHRINK | SealFlags::GROW
 }
 
-/// Why a region could not be made or mapped.
 #[derive(Debug, thiserror::Error)]
 pub enum RegionError {
-    /// The kernel refused.
     #[error("cannot {what} a shared memory region of {bytes} bytes: {errno}; check limits on memory and descriptors")]
-    Kernel {
-        /// The step that failed.
-        what: &'static str,
-        /// The size asked for.
-        bytes: u64,
-        /// The kernel's reason.
-        errno: Errno,
-    },
-    /// The other side's descriptor is not a memfd with both size seals.
+    Kernel { what: &'static str, bytes: u64, errno: Errno },
     #[error(
         "the descriptor received is not a memory region that we can trust ({0}); it must be a memfd sealed against shrinking and growing"
     )]
     Untrusted(&'static str),
-    /// The size differs from what the other side said.
     #[error("the region has {actual} bytes where {expected} were announced")]
-    Size {
-        /// Bytes announced.
-        expected: u64,
-        /// Bytes of the file.
-        actual: u64,
-    },
+    Size { expected: u64, actual: u64 },
 }
 
 /// A mapped, sealed memfd.
@@ -121,7 +105,6 @@ impl Region {
         self.start
     }
 
-    /// Bytes mapped.
     pub fn bytes(&self) -> usize {
         self.len
     }
@@ -131,14 +114,12 @@ impl Region {
         self.fd.as_fd()
     }
 
-    /// Copies out of the region, from `offset`.
     pub fn read(&self, offset: usize, into: &mut [u8]) {
         let from = self.at(offset, into.len());
         // SAFETY: the range was checked to be mapped; `into` is ours alone, so the two cannot overlap.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), into.as_mut_ptr(), into.len()) }
     }
 
-    /// Copies into the region, at `offset`.
     pub fn write(&self, offset: usize, from: &[u8]) {
         let to = self.at(offset, from.len());
         // SAFETY: the range was checked to be mapped. `from` may lie in a mapping of the same file only if it was made
@@ -146,7 +127,6 @@ impl Region {
         unsafe { std::ptr::copy(from.as_ptr(), to.as_ptr(), from.len()) }
     }
 
-    /// The address of `len` bytes at `offset`.
     pub(crate) fn at(&self, offset: usize, len: usize) -> NonNull<u8> {
         let end = offset.checked_add(len).expect("range within the address space");
         assert!(end <= self.len, "bytes {offset}..{end} of a region of {}", self.len);

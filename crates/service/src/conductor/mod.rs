@@ -74,11 +74,9 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How long the farewell to other service processes may take.
 const FAREWELL: Duration = Duration::from_millis(200);
 
-/// Everything that the loop works on.
 pub(crate) struct Conductor {
     pub(crate) engine: Engine,
     pub(crate) outbox: Outbox,
-    /// The fabric has something to do.
     pub(crate) fabric_calls: bool,
     pub(crate) ranks: Ranks,
     pub(crate) host: Host,
@@ -104,11 +102,9 @@ struct Turn {
     unfinished: bool,
     /// A rank, another service process or a datapath thread had left something.
     found: bool,
-    /// When it ended.
     at: Instant,
 }
 
-/// What the caller wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Serving,
@@ -118,7 +114,6 @@ enum Phase {
 }
 
 impl Conductor {
-    /// Watches everything that exists from the start.
     pub(crate) fn watch(&mut self, stop: BorrowedFd<'_>) -> Result<(), Errno> {
         self.poller.watch(stop, Token::Stop, Trigger::Level)?;
         self.poller.watch(self.outbox.fabric().event_fd(), Token::Fabric, Trigger::Level)?;
@@ -185,7 +180,6 @@ impl Conductor {
         self.ranks.connections.is_empty()
     }
 
-    /// Looks at everything once.
     fn turn(&mut self) -> Turn {
         let heard = std::mem::take(&mut self.fabric_calls) && self.progress_fabric();
         let now = Instant::now();
@@ -254,7 +248,6 @@ impl Conductor {
         self.offload.as_ref().and_then(Offload::due)
     }
 
-    /// Lists that the engine has carried out.
     fn take_offloaded(&mut self) {
         let now = Instant::now();
         for (place, carried_out) in self.offload.iter_mut().flat_map(|offload| offload.take_ended(now)) {
@@ -434,7 +427,6 @@ impl Conductor {
         woken
     }
 
-    /// Time until the next timer.
     fn limit(&self, phase: Phase, now: Instant) -> Option<Duration> {
         let timer = self.engine.next_call(self.outbox.has_room()).map(|at| at.since(self.engine.now()));
         let due = [self.datapath.as_ref().and_then(|datapath| datapath.due(now)), self.given_up()];
@@ -553,13 +545,11 @@ impl Conductor {
     }
 }
 
-/// Turns a process away.
 fn refuse(channel: Channel, errno: Errno) {
     let text = format!("the service process of this host cannot take another rank: {errno}{MORE_DESCRIPTORS}");
     tell(&channel, Status::Resource, text);
 }
 
-/// Tells a process why it cannot attach.
 pub fn tell(channel: &Channel, status: Status, text: String) {
     if let Err(error) = channel.send(0, &Reply::Error { status, text }, &[]) {
         tracing::debug!(%error, "a process does not hear why it is turned away");

@@ -37,7 +37,6 @@ mod tests;
 /// Payload held for ranks that are not in our library.
 const MOST_BYTES: usize = 256 << 20;
 
-/// One piece of work.
 #[derive(Debug)]
 pub(crate) enum Work {
     /// As the machine ordered it.
@@ -98,7 +97,6 @@ impl Work {
     }
 }
 
-/// The call that has this buffer.
 pub(super) fn call_of(region: Region) -> Option<CallId> {
     match region {
         Region::Input(call) | Region::Output(call) => Some(call),
@@ -111,7 +109,6 @@ pub(super) fn call_of(region: Region) -> Option<CallId> {
 pub(super) enum Holder {
     /// The rank whose memory is described at this address here: it is held as long as the rank has calls in flight.
     Rank(usize),
-    /// This process.
     Staging(StagingId),
 }
 
@@ -169,7 +166,6 @@ impl Entry {
     }
 }
 
-/// All work that is not done.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
     awaited: HashSet<CallId>,

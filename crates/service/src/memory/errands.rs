@@ -114,8 +114,9 @@ impl State {
     fn taken_by(&self) -> Option<(Arc<Runner>, u32)> {
         match self {
             State::Waiting | State::Planned(_) => None,
-            State::Offered(Offered { task: Task { runner, .. }, place, .. })
-            | State::Held(Held { runner, place }) => Some((Arc::clone(runner), *place)),
+            State::Offered(Offered { task: Task { runner, .. }, place, .. }) | State::Held(Held { runner, place }) => {
+                Some((Arc::clone(runner), *place))
+            }
         }
     }
 

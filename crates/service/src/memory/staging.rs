@@ -69,7 +69,6 @@ impl Staging {
         unsafe { self.start.as_ptr().add(start) }
     }
 
-    /// Copies out.
     pub(crate) fn copy_out(&self, offset: u64, into: &mut [u8]) {
         // SAFETY: `at` checked the source; `into` is a unique borrow, which no raw allocation of ours is.
         unsafe { std::ptr::copy_nonoverlapping(self.at(offset, into.len()), into.as_mut_ptr(), into.len()) }

@@ -44,9 +44,7 @@ pub(crate) const MORE_DESCRIPTORS: &str = "; raise its limit on descriptors (`ul
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) id: SpId,
-    /// The host itself.
     pub(crate) place: HostId,
-    /// Its name.
     pub(crate) node: Arc<str>,
     pub(crate) topology: Topology,
     pub(crate) settings: Settings,
@@ -59,16 +57,13 @@ pub(crate) struct Host {
     pub(crate) sends_from: Option<Ipv4Addr>,
     /// What the link carries, in bit/s.
     pub(crate) link_rate: u64,
-    /// Ranks that the dock attaches.
     pub(crate) docked: Arc<DockedRanks>,
 }
 
 /// A request that was refused: the reply, in words.
 #[derive(Debug)]
 pub struct Refused {
-    /// What kind of failure.
     pub status: Status,
-    /// The sentence.
     pub text: String,
 }
 
@@ -83,7 +78,6 @@ impl Refused {
         self.reply()
     }
 
-    /// What the rank is told.
     #[must_use]
     pub fn reply(self) -> Reply {
         Reply::Error { status: self.status, text: self.text }
@@ -101,7 +95,6 @@ pub(crate) enum Next {
     Close,
 }
 
-/// What the request handlers work on.
 pub(crate) struct Desk<'a> {
     pub(crate) ranks: &'a mut Ranks,
     pub(crate) engine: &'a mut Engine,
@@ -111,7 +104,6 @@ pub(crate) struct Desk<'a> {
 }
 
 impl Desk<'_> {
-    /// Takes the messages of one connection.
     pub(crate) fn serve(&mut self, id: ConnectionId) {
         for _ in 0..MESSAGES {
             let Some(connection) = self.ranks.connections.get(&id).filter(|one| !one.waits()) else { return };
@@ -127,7 +119,9 @@ impl Desk<'_> {
                 }
                 Err(error) => {
                     let farewell = match &error {
-                        ChannelError::Decode(decode) => Some(Refused { status: Status::Version, text: decode.to_string() }),
+                        ChannelError::Decode(decode) => {
+                            Some(Refused { status: Status::Version, text: decode.to_string() })
+                        }
                         ChannelError::Descriptors => {
                             self.ranks.withdraw(id, Some(Refusal::Descriptors), self.engine);
                             Some(kernel("take the descriptors of a request", Errno::MFILE))
@@ -180,9 +174,7 @@ impl Desk<'_> {
                 Err(refused) => Err(refused),
             },
             Request::DestroyGroup { group } => self.destroy_group(id, group),
-            Request::Record { group, recording, bytes } => {
-                self.record(id, descriptors, (group, recording), bytes)
-            }
+            Request::Record { group, recording, bytes } => self.record(id, descriptors, (group, recording), bytes),
             Request::FreeRecording { group, recording } => self.free_recording(id, group, recording),
             Request::SetDeadline { group, milliseconds } => self.set_deadline(id, group, milliseconds),
             Request::RegisterMemory { address, bytes } => self.register(id, descriptors, address, bytes),
@@ -404,7 +396,6 @@ pub fn register(memory: &TieredMemory, descriptors: Vec<OwnedFd>, address: u64, 
     }
 }
 
-/// The process of a rank.
 #[derive(Debug)]
 pub struct Process {
     /// Its number here; none where it is in a process namespace that we do not see.
@@ -413,7 +404,6 @@ pub struct Process {
     pub pid: u32,
     /// Tells of its end; none where the kernel cannot ([`Channel::peer_pidfd`]).
     pub pidfd: Option<OwnedFd>,
-    /// How its memory is reached.
     pub memory: TieredMemory,
     /// Where it runs, if on another machine.
     pub seat: Option<Seat>,
@@ -454,7 +444,6 @@ fn kernel(what: &'static str, errno: Errno) -> Refused {
     Refused { status: Status::Resource, text: format!("the service process cannot {what}: {errno}{remedy}") }
 }
 
-/// Random words from the kernel.
 pub fn random<const N: usize>() -> Result<[u64; N], Errno> {
     let mut words = [0; N];
     for word in &mut words {

@@ -64,11 +64,9 @@ pub(crate) type Recordings = BTreeMap<u32, Arc<Pieces>>;
 pub(crate) enum Stage {
     /// Asked for; the request with this token waits for its reply.
     Making { token: u64 },
-    /// Usable.
     Made {
         /// What has been recorded (GP-5).
         recordings: Recordings,
-        /// Calls that have not ended.
         in_flight: u32,
     },
 }
@@ -95,7 +93,6 @@ impl Membership {
     }
 }
 
-/// An attached rank.
 #[derive(Debug)]
 pub(crate) struct Attached {
     pub(crate) channel: Channel,
@@ -126,12 +123,10 @@ pub(crate) struct Attached {
     pub(crate) waits: Option<Received<Request>>,
 }
 
-/// One connection of the attach socket.
 #[derive(Debug)]
 pub(crate) enum Connection {
     /// Has not said who it is.
     Greeting(Channel),
-    /// A rank.
     Attached(Box<Attached>),
 }
 
@@ -149,7 +144,6 @@ impl Connection {
     }
 }
 
-/// A call in flight.
 #[derive(Debug)]
 struct InFlight {
     connection: ConnectionId,
@@ -182,7 +176,6 @@ pub(crate) struct Ranks {
     alarm: Arc<Alarm>,
     /// Requests that wait for a later turn.
     pub(crate) waiting: Waiting,
-    /// Whether a rank ever attached.
     pub(crate) attached_once: bool,
     /// Submissions taken from rings, refused ones included (GP-5).
     pub(crate) submissions: u64,
@@ -211,7 +204,6 @@ impl Ranks {
         Ok(())
     }
 
-    /// Attached ranks.
     pub(crate) fn attached(&self) -> impl Iterator<Item = &Attached> {
         self.connections.values().filter_map(|connection| match connection {
             Connection::Greeting(_) => None,
@@ -279,7 +271,6 @@ impl Ranks {
         }
     }
 
-    /// Where a rank of a group runs.
     pub(crate) fn seat(&self, handle: GroupHandle, rank: Rank) -> Option<&Seat> {
         self.seats.get(&handle)?.1.get(rank.0 as usize)
     }

@@ -27,12 +27,9 @@ const MAGIC: [u8; 8] = *b"outboard";
 const LAYOUT: u8 = 8;
 const CHECKSUM_AT: usize = OFFER_BYTES - 8;
 
-/// One rank's offer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Offer {
-    /// Who serves the rank.
     pub sp: SpId,
-    /// Where.
     pub host: HostId,
     /// Drawn for the group.
     pub handle: GroupHandle,
@@ -48,66 +45,26 @@ pub struct Offer {
     pub sends_from: Option<Ipv4Addr>,
     /// What its link carries, in bit/s.
     pub link_rate: u64,
-    /// Where the rank runs.
     pub seat: Seat,
     /// Drawn for this offer: its name among service processes.
     pub id: OfferId,
 }
 
-/// Why offers do not make a group.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OfferError {
-    /// One offer is damaged.
     #[error("the offer of rank {rank} is damaged ({what}); pass offers on byte by byte")]
-    Damaged {
-        /// Whose.
-        rank: u32,
-        /// What is wrong.
-        what: &'static str,
-    },
-    /// One offer comes from another version.
+    Damaged { rank: u32, what: &'static str },
     #[error("the offer of rank {rank} is of version {found}, ours is {ours}; install the same version on all hosts")]
-    Version {
-        /// Whose.
-        rank: u32,
-        /// Its version.
-        found: u8,
-        /// Ours.
-        ours: u8,
-    },
-    /// The offer at the caller's rank is not the caller's.
+    Version { rank: u32, found: u8, ours: u8 },
     #[error("the offer at rank {rank} was not made by this process; bring offers in rank order and use each once")]
-    NotOurs {
-        /// The rank given.
-        rank: u32,
-    },
-    /// One service process gives two addresses or two hosts.
+    NotOurs { rank: u32 },
     #[error("rank {rank} gives another {what} for {sp} than a lower rank; one of both offers is stale")]
-    Stale {
-        /// Whose.
-        rank: u32,
-        /// What differs.
-        what: &'static str,
-        /// The service process.
-        sp: SpId,
-    },
-    /// Two service processes are configured differently.
+    Stale { rank: u32, what: &'static str, sp: SpId },
     #[error(
         "rank 0 on {here} and rank {rank} on {there} are served by daemons that are configured differently: {}",
         Difference { a: *ours, b: *found }
     )]
-    Configuration {
-        /// The host of rank 0.
-        here: Arc<str>,
-        /// The host of that rank.
-        there: Arc<str>,
-        /// The first rank that differs.
-        rank: u32,
-        /// Digest of rank 0's.
-        ours: u64,
-        /// Digest of that rank's.
-        found: u64,
-    },
+    Configuration { here: Arc<str>, there: Arc<str>, rank: u32, ours: u64, found: u64 },
 }
 
 impl Offer {

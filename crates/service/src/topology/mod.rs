@@ -43,7 +43,6 @@ impl fmt::Display for Place {
 /// Where a rank runs, as the other members of its groups are told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seat {
-    /// The host's name.
     pub node: Arc<str>,
     /// What its process was bound to when it offered itself for the group.
     pub place: Place,
@@ -88,7 +87,6 @@ pub fn node() -> Arc<str> {
     name.nodename().to_string_lossy().chars().filter(|c| !c.is_control()).collect::<String>().into()
 }
 
-/// The processors of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topology {
     /// By the operating system's number of a processor.
@@ -119,7 +117,6 @@ impl Topology {
         }
     }
 
-    /// Whether hwloc described the machine.
     #[must_use]
     pub fn by_hwloc(&self) -> bool {
         matches!(self.source, Source::Hwloc(_))

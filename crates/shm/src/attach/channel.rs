@@ -19,24 +19,18 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-/// Why a message was not sent or not received.
 #[derive(Debug, thiserror::Error)]
 pub enum ChannelError {
-    /// The other process closed the connection or ended.
     #[error("the other process closed the attach socket or ended")]
     Closed,
-    /// Descriptors that came with a message could not be taken.
     #[error(
         "descriptors that came with an attach message could not be taken; raise this process's limit on them (`ulimit -n`)"
     )]
     Descriptors,
-    /// The other process does not read.
     #[error("the other process does not read the attach socket")]
     Backlogged,
-    /// What came makes no sense.
     #[error(transparent)]
     Decode(#[from] DecodeError),
-    /// The kernel.
     #[error("attach socket: {0}")]
     Kernel(Errno),
 }
@@ -56,16 +50,12 @@ impl From<Errno> for ChannelError {
 pub struct Peer {
     /// The process; `None` if it lives in a process namespace that this one does not see.
     pub pid: Option<Pid>,
-    /// Its user.
     pub uid: u32,
 }
 
-/// A message that came.
 #[derive(Debug)]
 pub struct Received<M> {
-    /// The token that a reply repeats.
     pub token: u64,
-    /// The message.
     pub message: M,
     /// As many descriptors as the message's kind has.
     pub descriptors: Vec<OwnedFd>,
@@ -211,11 +201,7 @@ impl Channel {
 }
 
 /// The token and message in `bytes`, with which so many descriptors came.
-fn understand<M: Message>(
-    bytes: &[u8],
-    flags: ReturnFlags,
-    actual: usize,
-) -> Result<(u64, M), ChannelError> {
+fn understand<M: Message>(bytes: &[u8], flags: ReturnFlags, actual: usize) -> Result<(u64, M), ChannelError> {
     if flags.contains(ReturnFlags::TRUNC) {
         return Err(DecodeError::from(codec::DecodeError::Trailing).into());
     }

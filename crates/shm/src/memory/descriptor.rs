@@ -212,7 +212,9 @@ mod tests {
         let (behind, bytes) = (start + 2 * PAGE as u64, [7; 64]);
         let batch = [start, behind, start + 64].map(|address| WritePiece { local: &bytes, address });
         assert_eq!(memory.writev(&batch), Err(AccessError::Fault { address: behind, bytes: 64 }));
-        assert!(matches!(memory.write(behind - 32, &bytes), Err(AccessError::Fault { address, .. }) if address == behind));
+        assert!(
+            matches!(memory.write(behind - 32, &bytes), Err(AccessError::Fault { address, .. }) if address == behind)
+        );
         let mut back = [0; 64];
         memory.read(start, &mut back).unwrap();
         assert_eq!(back, bytes);

@@ -29,29 +29,16 @@ pub const MOST_RANGES: u32 = 256;
 /// have 65,530 (`vm.max_map_count`).
 const MOST_MAPPED: u32 = 48;
 
-/// Why a range was not registered or not unregistered.
 #[derive(Debug, thiserror::Error)]
 pub enum RangeError {
-    /// The descriptor.
     #[error(transparent)]
     Region(#[from] RegionError),
-    /// Empty, wrapping round the address space, or overlapping another.
     #[error("the range of {bytes} bytes at {address:#x} is empty, wraps round or overlaps a registered one")]
-    Range {
-        /// First address.
-        address: u64,
-        /// Length.
-        bytes: u64,
-    },
-    /// Too many.
+    Range { address: u64, bytes: u64 },
     #[error("{0} memory ranges are registered already; free some with outboard_dealloc")]
     TooMany(u32),
-    /// Nothing starts there.
     #[error("no registered range starts at {address:#x}")]
-    Unknown {
-        /// The address given.
-        address: u64,
-    },
+    Unknown { address: u64 },
 }
 
 /// Bytes that lie in this process, of a rank or in the place of a rank's, kept there.
@@ -76,7 +63,6 @@ impl Resident {
         Resident { start, len, _keeper: keeper }
     }
 
-    /// How many they are.
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -124,7 +110,6 @@ impl Resident {
     }
 }
 
-/// One registered range.
 #[derive(Debug)]
 struct Range {
     bytes: u64,
@@ -193,12 +178,6 @@ impl MemfdRanges {
         let range = self.table().remove(&address).ok_or(RangeError::Unknown { address })?;
         MEMORY.act(|| drop(range));
         Ok(())
-    }
-
-    /// Bytes of all ranges registered.
-    pub fn bytes(&self) -> u64 {
-        let by_start = self.by_start.read().unwrap_or_else(PoisonError::into_inner);
-        by_start.values().map(|range| range.bytes).fold(0, u64::saturating_add)
     }
 
     /// Ranges registered, and how many of them are mapped.

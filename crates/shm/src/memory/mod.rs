@@ -46,7 +46,6 @@ pub enum Tier {
 }
 
 impl Tier {
-    /// The name that users see.
     pub const fn name(self) -> &'static str {
         match self {
             Tier::Memfd => "memfd",
@@ -77,82 +76,44 @@ impl fmt::Display for Tier {
 /// Why memory of a rank could not be read or written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AccessError {
-    /// The rank has no such memory, or not with this right.
     #[error(
         "the rank's {bytes} bytes at {address:#x} cannot be accessed (EFAULT): not mapped, or read-only where a result goes"
     )]
-    Fault {
-        /// First address of the piece that failed.
-        address: u64,
-        /// Its length.
-        bytes: u64,
-    },
-    /// The kernel does not let this process reach into that one.
+    Fault { address: u64, bytes: u64 },
     #[error("the kernel refuses access to the rank's memory at {address:#x} (EPERM); staging does in its place")]
-    Refused {
-        /// First address of the piece that failed.
-        address: u64,
-    },
-    /// The process has ended, or runs another program.
+    Refused { address: u64 },
     #[error("the rank's process {pid} has ended or runs another program")]
-    Gone {
-        /// Its process identifier.
-        pid: i32,
-    },
-    /// No tier reaches the range.
+    Gone { pid: i32 },
     #[error(
         "the rank's {bytes} bytes at {address:#x} lie outside the memory shared with the service process, which can reach no other"
     )]
-    Unreachable {
-        /// First address.
-        address: u64,
-        /// Length.
-        bytes: u64,
-    },
-    /// The kernel has withdrawn every tier that once reached the range: only the rank can copy it now.
+    Unreachable { address: u64, bytes: u64 },
     #[error(
         "the kernel has withdrawn access to the rank's {bytes} bytes at {address:#x}; its copy of them is waited for"
     )]
-    Withdrawn {
-        /// First address.
-        address: u64,
-        /// Length.
-        bytes: u64,
-    },
-    /// Anything else the kernel says.
+    Withdrawn { address: u64, bytes: u64 },
     #[error("access to the rank's memory at {address:#x} failed: {errno}")]
-    Kernel {
-        /// First address of the piece that failed.
-        address: u64,
-        /// The kernel's reason.
-        errno: rustix::io::Errno,
-    },
+    Kernel { address: u64, errno: rustix::io::Errno },
 }
 
 /// One piece of a batch to be read: from `address` in the rank into `local`.
 #[derive(Debug)]
 pub struct ReadPiece<'a> {
-    /// Where the bytes go.
     pub local: &'a mut [u8],
-    /// Where they lie in the rank.
     pub address: u64,
 }
 
 /// One piece of a batch to be written: from `local` to `address` in the rank.
 #[derive(Debug, Clone, Copy)]
 pub struct WritePiece<'a> {
-    /// The bytes.
     pub local: &'a [u8],
-    /// Where they go in the rank.
     pub address: u64,
 }
 
 /// Memory of a rank. A batch that fails may have been carried out in part.
 pub trait RankMemory: Send + Sync {
-    /// Reads a batch of pieces.
     fn readv(&self, batch: &mut [ReadPiece<'_>]) -> Result<(), AccessError>;
 
-    /// Writes a batch of pieces.
     fn writev(&self, batch: &[WritePiece<'_>]) -> Result<(), AccessError>;
 
     /// The range in this process's address space, if it is mapped here: spares a copy. Its bytes count as moved.
@@ -160,12 +121,10 @@ pub trait RankMemory: Send + Sync {
         None
     }
 
-    /// Reads `into.len()` bytes at `address`.
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), AccessError> {
         self.readv(&mut [ReadPiece { local: into, address }])
     }
 
-    /// Writes `from` to `address`.
     fn write(&self, address: u64, from: &[u8]) -> Result<(), AccessError> {
         self.writev(&[WritePiece { local: from, address }])
     }
@@ -203,11 +162,8 @@ pub fn copy_between(
     Ok(())
 }
 
-/// Which of two memories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// Bytes come from there.
     Source,
-    /// Bytes go there.
     Target,
 }

@@ -77,7 +77,6 @@ pub fn probe(memory: &dyn RankMemory, address: u64, nonce: [u8; Probe::NONCE]) -
 pub struct Proof {
     /// Address of the buffer in the rank.
     pub address: u64,
-    /// The nonce that it holds.
     pub nonce: [u8; Probe::NONCE],
 }
 
