@@ -12,7 +12,7 @@
 SHELL := /bin/bash
 CARGO ?= cargo
 OUTBOARD := target/release/outboard
-PACKAGES := gcc g++ gfortran make pkg-config iproute2 nftables libucx0 libucx-dev libhwloc15 libhwloc-dev openmpi-bin \
+PACKAGES := gcc g++ gfortran make pkg-config iproute2 nftables libucx0 libucx-dev openmpi-bin \
   libfabric1 libfabric-dev libopenmpi-dev python3-mpi4py python3-numpy python3-venv python3-dev libfftw3-dev
 # The fuzz targets, the seconds of each (FUZZ_SECONDS=n for all), and its sanitizer: plans and protocol have no unsafe
 # code to watch.

@@ -15,7 +15,6 @@ use crate::rank::{MAX_RANKS, Rank};
 pub enum Buffer {
     /// What the rank contributes. Absent (length 0) when the call is in place.
     Input,
-    /// What the rank receives.
     Output,
     /// Working memory of the engine, not of the program.
     Scratch,
@@ -24,9 +23,7 @@ pub enum Buffer {
 /// `len` bytes from `offset` of a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Span {
-    /// The buffer.
     pub buffer: Buffer,
-    /// Bytes from the start of the buffer.
     pub offset: u64,
     /// Bytes. May be 0: a message of no bytes is a signal.
     pub len: u64,
@@ -53,7 +50,6 @@ impl Span {
         Self::scratch(0, 0)
     }
 
-    /// Whether the span has no bytes.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -114,7 +110,6 @@ impl Extents {
         (starts.len() <= MAX_RANKS as usize + 1).then(|| Extents(Sizes::Uneven(starts.into())))
     }
 
-    /// How many blocks there are.
     #[must_use]
     pub fn ranks(&self) -> u32 {
         match &self.0 {
@@ -150,7 +145,6 @@ impl Extents {
         }
     }
 
-    /// Bytes of all blocks together.
     #[must_use]
     pub fn total(&self) -> u64 {
         match &self.0 {
@@ -174,45 +168,16 @@ pub struct Blocks {
     pub receive: Vec<Span>,
 }
 
-/// Why blocks cannot be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum BlocksError {
-    /// A group of 0, or of more than [`MAX_RANKS`], or without the rank.
     #[error("blocks of {rank} among {ranks} ranks: a group has 1 to {MAX_RANKS} ranks, which count from 0")]
-    Ranks {
-        /// The rank asked for.
-        rank: Rank,
-        /// The ranks asked for.
-        ranks: u32,
-    },
-    /// One block for each rank is needed both ways.
+    Ranks { rank: Rank, ranks: u32 },
     #[error("{send} blocks to send and {receive} to receive among {ranks} ranks: give one of each for every rank")]
-    Count {
-        /// Blocks to send.
-        send: usize,
-        /// Blocks to receive.
-        receive: usize,
-        /// Ranks of the group.
-        ranks: u32,
-    },
-    /// What a rank sends itself is not what it receives from itself.
+    Count { send: usize, receive: usize, ranks: u32 },
     #[error("{rank} sends itself {send} bytes and receives {receive} from itself: make both equal")]
-    Own {
-        /// The rank.
-        rank: Rank,
-        /// Bytes it sends itself.
-        send: u64,
-        /// Bytes it expects.
-        receive: u64,
-    },
-    /// A block reaches beyond 64 bits.
+    Own { rank: Rank, send: u64, receive: u64 },
     #[error("a block of {len} bytes at {offset} exceeds the address space")]
-    Range {
-        /// Where it begins.
-        offset: u64,
-        /// Its bytes.
-        len: u64,
-    },
+    Range { offset: u64, len: u64 },
 }
 
 impl Blocks {

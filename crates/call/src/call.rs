@@ -3,7 +3,6 @@
 use crate::codec::DecodeError;
 use crate::kind::{CallKind, Codes};
 
-/// Words of an encoded call.
 pub const CALL_WORDS: usize = 6;
 
 const IN_PLACE: u64 = 1;

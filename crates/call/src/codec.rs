@@ -3,19 +3,14 @@
 //! What a [`Writer`] has written a [`Reader`] reads back. Never panics on input, and never allocates more than the
 //! input's own size allows.
 
-/// Why bytes from somebody else are refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// Fewer bytes than the fields need.
     #[error("truncated")]
     Truncated,
-    /// Bytes behind the last field.
     #[error("trailing bytes")]
     Trailing,
-    /// Not one of ours, or of another version.
     #[error("another protocol or version")]
     Foreign,
-    /// A field has a value that the protocol does not allow.
     #[error("bad value in field {0}")]
     Value(&'static str),
 }
@@ -94,7 +89,6 @@ impl<'a> Reader<'a> {
         if self.rest.is_empty() { Ok(()) } else { Err(DecodeError::Trailing) }
     }
 
-    /// All that is left.
     pub fn rest(self) -> &'a [u8] {
         self.rest
     }

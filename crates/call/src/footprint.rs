@@ -21,7 +21,6 @@ pub const MOST_BYTES: u64 = i64::MAX as u64;
 /// Bytes of a rank's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Side {
-    /// The first address.
     pub address: u64,
     /// From there to the end of the last block.
     pub bytes: u64,
@@ -30,7 +29,6 @@ pub struct Side {
 /// What a call reads and writes in its rank's memory, and what all ranks of the call agree on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Footprint {
-    /// What is called.
     pub signature: Signature,
     /// Where the rank's contribution lies, in place or not.
     pub reads: Side,
@@ -43,64 +41,24 @@ pub struct Footprint {
     pub blocks: Option<Blocks>,
 }
 
-/// Why there is no such call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum CallError {
-    /// Lengths or addresses.
     #[error("{bytes} bytes at {send:#x} and {receive:#x} are more than the address space holds")]
-    Range {
-        /// Bytes of the larger side, or of one block.
-        bytes: u64,
-        /// Where sending begins.
-        send: u64,
-        /// Where receiving begins.
-        receive: u64,
-    },
-    /// The blocks of different sizes.
+    Range { bytes: u64, send: u64, receive: u64 },
     #[error(transparent)]
     Blocks(#[from] BlocksError),
-    /// Not whole elements of a reduction.
     #[error("{bytes} bytes are not whole elements of {element} bytes")]
-    Element {
-        /// Bytes of a vector or block.
-        bytes: u64,
-        /// Bytes of an element.
-        element: u64,
-    },
-    /// No such root.
+    Element { bytes: u64, element: u64 },
     #[error("{root} cannot be the root among {ranks} ranks; they count from 0")]
-    Root {
-        /// Who was named.
-        root: Rank,
-        /// Ranks of the group.
-        ranks: u32,
-    },
-    /// No such other end of a message.
+    Root { root: Rank, ranks: u32 },
     #[error("{peer} cannot be the other end of a message among {ranks} ranks; they count from 0")]
-    Peer {
-        /// Who was named.
-        peer: Rank,
-        /// Ranks of the group.
-        ranks: u32,
-    },
-    /// In place where nothing can be.
+    Peer { peer: Rank, ranks: u32 },
     #[error("{rank} calls {kind} in place, which cannot be; of a gather, scatter or reduce the root alone can")]
-    InPlace {
-        /// What is called.
-        kind: &'static str,
-        /// By whom.
-        rank: Rank,
-    },
-    /// A table of another size.
+    InPlace { kind: &'static str, rank: Rank },
     #[error(
         "{found} numbers in the table of blocks instead of {expected}; list bytes and offsets of each rank's block"
     )]
-    Table {
-        /// As many as there are.
-        found: usize,
-        /// As many as the call has.
-        expected: usize,
-    },
+    Table { found: usize, expected: usize },
 }
 
 /// The blocks that a rank has on one side of its call.
@@ -109,7 +67,6 @@ enum Holds {
     Nothing,
     /// Its own, or its one with the root.
     One,
-    /// One for each rank.
     All,
 }
 

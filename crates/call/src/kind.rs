@@ -6,16 +6,12 @@ use crate::reduction::Reduction;
 #[cfg(doc)]
 use crate::signature::sizes_digest;
 
-/// Which collective is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CallKind {
     /// Every rank contributes a block and receives all blocks.
     Allgather,
     /// One rank contributes, all others receive. The root has no receive buffer, the others no send buffer.
-    Broadcast {
-        /// Who contributes.
-        root: Rank,
-    },
+    Broadcast { root: Rank },
     /// Every rank contributes a block of its own size, which all know, and receives all blocks.
     Allgatherv {
         /// Fingerprint of the sizes, [`sizes_digest`]; 0 in a [`Call`](crate::Call), whose table has them.
@@ -26,55 +22,30 @@ pub enum CallKind {
     /// Every rank has a block for every rank; how large, only the two know.
     Alltoallv,
     /// Every rank has a block of the same size for the root.
-    Gather {
-        /// Who receives.
-        root: Rank,
-    },
+    Gather { root: Rank },
     /// Every rank has a block for the root; how large, only the two know.
-    Gatherv {
-        /// Who receives.
-        root: Rank,
-    },
+    Gatherv { root: Rank },
     /// The root has a block of the same size for every rank.
-    Scatter {
-        /// Who contributes.
-        root: Rank,
-    },
+    Scatter { root: Rank },
     /// The root has a block for every rank; how large, only the two know.
-    Scatterv {
-        /// Who contributes.
-        root: Rank,
-    },
+    Scatterv { root: Rank },
     /// Nothing moves; nobody ends before all have called.
     Barrier,
     /// The vectors of all ranks are combined, element by element; the root receives the result.
-    Reduce {
-        /// Who receives.
-        root: Rank,
-        /// How.
-        reduction: Reduction,
-    },
+    Reduce { root: Rank, reduction: Reduction },
     /// The same; every rank receives the result.
-    Allreduce {
-        /// How.
-        reduction: Reduction,
-    },
+    Allreduce { reduction: Reduction },
     /// The same; every rank receives a block of the result, of a size of its own, which all know.
     ReduceScatter {
-        /// How.
         reduction: Reduction,
         /// Fingerprint of the sizes, [`sizes_digest`]; 0 in a [`Call`](crate::Call), whose table has them.
         sizes: u64,
     },
     /// The same; the blocks have one size.
-    ReduceScatterBlock {
-        /// How.
-        reduction: Reduction,
-    },
+    ReduceScatterBlock { reduction: Reduction },
     /// Every rank receives the combined vectors of all before it and, of an inclusive scan, its own among them. The
     /// first rank of an exclusive scan (exscan) receives nothing.
     Scan {
-        /// How.
         reduction: Reduction,
         /// A rank's own vector is part of what it receives.
         inclusive: bool,
@@ -86,9 +57,7 @@ pub enum CallKind {
 /// What a kind of call is, apart from who receives what of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Class {
-    /// What goes where.
     pub moves: Moves,
-    /// Who knows how large.
     pub sizes: Sizes,
 }
 
@@ -97,11 +66,8 @@ pub struct Class {
 pub enum Moves {
     /// What every rank, or the root, contributes goes to all others as it is.
     ToAll,
-    /// Ranks have a block for each other.
     Blocks(Pairs),
-    /// Vectors are combined.
     Combined(Reduction),
-    /// Nothing does.
     Nothing,
     /// What the call says of messages.
     Messages(TaggedCall),
@@ -110,11 +76,8 @@ pub enum Moves {
 /// Which ranks have a block for each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pairs {
-    /// All.
     All,
-    /// All for one.
     To(Rank),
-    /// One for all.
     From(Rank),
 }
 
@@ -135,20 +98,15 @@ pub enum Sizes {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TaggedCall {
     /// What the rank has recorded on the group under this number (GP-2).
-    Recorded {
-        /// Which of its recordings, from 1.
-        recording: u32,
-    },
+    Recorded { recording: u32 },
     /// A single message (GP-1).
     Send {
-        /// For whom.
         to: Rank,
         /// What a receive must name.
         tag: u32,
     },
     /// The next message of this tag from a rank (GP-1).
     Receive {
-        /// From whom.
         from: Rank,
         /// What its send has named.
         tag: u32,
@@ -220,7 +178,6 @@ impl CallKind {
         }
     }
 
-    /// It in numbers.
     #[must_use]
     pub fn codes(self) -> Codes {
         let (kind, _, moves, _) = self.row();
@@ -265,7 +222,6 @@ impl CallKind {
         if kind.codes() == codes { Ok(kind) } else { Err(DecodeError::Value("spare field of a call")) }
     }
 
-    /// In the words of reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.row().1
@@ -275,11 +231,9 @@ impl CallKind {
 /// A kind of call in numbers that never change meaning; what a kind does not have is 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Codes {
-    /// Which kind.
     pub kind: u8,
     /// The root, the other end of a message, or the number of a recording.
     pub rank: u32,
-    /// Of a message.
     pub tag: u32,
     /// [`Reduction::code`].
     pub reduction: u16,

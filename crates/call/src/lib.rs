@@ -9,6 +9,7 @@
 //! Invariants: codes never change meaning; whatever decodes encodes to the same numbers; no address, size or table
 //! makes anything here panic. Never does IO, never sees payload.
 
+#![allow(missing_docs, reason = "names speak for themselves inside; programs are written against the client crate")]
 #![forbid(unsafe_code)]
 
 mod blocks;

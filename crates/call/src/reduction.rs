@@ -69,21 +69,13 @@ numbered! {
 numbered! {
     /// What a buffer is an array of, in the byte order of the machine.
     pub enum Element {
-        /// 8 bits, signed.
         I8 = 1, "i8";
-        /// 16 bits, signed.
         I16 = 2, "i16";
-        /// 32 bits, signed.
         I32 = 3, "i32";
-        /// 64 bits, signed.
         I64 = 4, "i64";
-        /// 8 bits, unsigned.
         U8 = 5, "u8";
-        /// 16 bits, unsigned.
         U16 = 6, "u16";
-        /// 32 bits, unsigned.
         U32 = 7, "u32";
-        /// 64 bits, unsigned.
         U64 = 8, "u64";
         /// IEEE 754 binary16.
         F16 = 9, "f16";
@@ -110,30 +102,18 @@ numbered! {
     }
 }
 
-/// What is combined, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Reduction {
     operator: Operator,
     element: Element,
 }
 
-/// Why there is no such reduction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ReductionError {
-    /// The operator means nothing for such elements.
     #[error("no {operator} of {element}: MPI defines it for other types")]
-    Undefined {
-        /// The operator.
-        operator: Operator,
-        /// The element.
-        element: Element,
-    },
-    /// A number that stands for nothing.
+    Undefined { operator: Operator, element: Element },
     #[error("no reduction has code {code:#06x}")]
-    Code {
-        /// The number.
-        code: u16,
-    },
+    Code { code: u16 },
 }
 
 /// The kinds of elements for which MPI's operators are defined (MPI 4.1, section 6.9.2).
@@ -204,13 +184,11 @@ impl Reduction {
         if defined { Ok(Self { operator, element }) } else { Err(ReductionError::Undefined { operator, element }) }
     }
 
-    /// How.
     #[must_use]
     pub const fn operator(self) -> Operator {
         self.operator
     }
 
-    /// What.
     #[must_use]
     pub const fn element(self) -> Element {
         self.element
@@ -232,7 +210,6 @@ impl Reduction {
         }
     }
 
-    /// Every reduction that there is.
     pub fn all() -> impl Iterator<Item = Reduction> {
         let of = |operator: &Operator| {
             let operator = *operator;

@@ -19,7 +19,6 @@ pub fn sizes_digest(sizes: impl Iterator<Item = u64>) -> u64 {
 /// What all ranks of a call must agree on; carried by the first control message of an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Signature {
-    /// Which collective.
     pub kind: CallKind,
     /// Bytes that each rank contributes, or the root, or that each block of an alltoall, gather, scatter or even
     /// reduce-scatter has; of an allgatherv or uneven reduce-scatter the bytes of all blocks together, of an alltoallv,

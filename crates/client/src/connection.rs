@@ -154,7 +154,7 @@ impl Connection {
         match error {
             ChannelError::Closed => self.farewell().unwrap_or_else(|| self.lost()),
             ChannelError::Decode(DecodeError::Version { .. }) => Error::Version(error.to_string()),
-            ChannelError::Decode(_) | ChannelError::Foreign { .. } => Error::Protocol(error.to_string()),
+            ChannelError::Decode(_) => Error::Protocol(error.to_string()),
             ChannelError::Backlogged | ChannelError::Descriptors | ChannelError::Kernel(_) => {
                 Error::Resource(error.to_string())
             }

@@ -61,22 +61,22 @@ mod tests {
             mark: &raw const *probe as u64,
             nonce: probe.nonce(),
         };
-        offers.write(0, &errand);
-        offers.write(1, &Errand { nonce: [0; 16], ..errand });
-        offers.write(2, &errand);
+        offers.table().write(0, &errand);
+        offers.table().write(1, &Errand { nonce: [0; 16], ..errand });
+        offers.table().write(2, &errand);
         offers.offer(1);
         assert!(errands.run(&control, &mut || true), "the request has ended");
-        assert_eq!(offers.reported(0), None);
+        assert_eq!(offers.table().reported(0), None);
         assert!(!errands.run(&control, &mut || false));
-        assert_eq!(offers.reported(0), Some(Report::Done));
+        assert_eq!(offers.table().reported(0), Some(Report::Done));
         assert!(std::hint::black_box(&target) == &source);
         offers.offer(2);
         assert!(!errands.run(&control, &mut || false));
-        assert_eq!(offers.reported(1), Some(Report::Failed), "it is not the process that was meant");
+        assert_eq!(offers.table().reported(1), Some(Report::Failed), "it is not the process that was meant");
         errands.end();
         offers.offer(4);
         errands.give_up(&control);
         assert!(!errands.run(&control, &mut || false));
-        assert_eq!(offers.reported(2), None);
+        assert_eq!(offers.table().reported(2), None);
     }
 }

@@ -26,7 +26,7 @@ const RESERVED: usize = 4;
 
 fn exhausted(most: usize) -> Error {
     Error::Resource(format!(
-        "{most} pieces of memory are shared with the service process, the limit; see --memory-ranges"
+        "{most} pieces of memory are shared with the service process, the limit; free some with outboard_dealloc"
     ))
 }
 

@@ -1,7 +1,8 @@
 //! Lines of the log that strangers, peers and ranks can provoke again and again: each place writes one a second at
-//! most, with how many were left out. Among them are refused connections, which are counted too.
+//! most, with how many were left out, if any were. Among them are refused connections, which are counted too.
 
 use std::fmt::Display;
+use std::num::NonZeroU64;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -27,16 +28,16 @@ impl Limit {
         Limit(Mutex::new(Written { last: None, left_out: 0 }))
     }
 
-    /// Whether a line may be written now, and how many were left out since the last one.
+    /// Whether a line may be written now, and how many were left out since the last one, if any were.
     #[must_use]
-    pub fn pass(&self, now: Instant) -> Option<u64> {
+    pub fn pass(&self, now: Instant) -> Option<Option<NonZeroU64>> {
         let mut written = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if written.last.is_some_and(|last| now.saturating_duration_since(last) < PAUSE) {
             written.left_out += 1;
             return None;
         }
         written.last = Some(now);
-        Some(std::mem::take(&mut written.left_out))
+        Some(NonZeroU64::new(std::mem::take(&mut written.left_out)))
     }
 }
 
@@ -83,8 +84,9 @@ mod tests {
     #[test]
     fn one_line_a_second_passes_and_says_how_many_did_not() {
         let (limit, start) = (Limit::new(), Instant::now());
-        let passes = |milliseconds| limit.pass(start + Duration::from_millis(milliseconds));
-        assert_eq!([0, 1, 999].map(passes), [Some(0), None, None]);
-        assert_eq!([1000, 1001, 5000, 6000].map(passes), [Some(2), None, Some(1), Some(0)]);
+        let left_out = |milliseconds| limit.pass(start + Duration::from_millis(milliseconds));
+        let passes = |milliseconds| left_out(milliseconds).map(|lines| lines.map(NonZeroU64::get));
+        assert_eq!([0, 1, 999].map(passes), [Some(None), None, None]);
+        assert_eq!([1000, 1001, 5000, 6000].map(passes), [Some(Some(2)), None, Some(Some(1)), Some(None)]);
     }
 }

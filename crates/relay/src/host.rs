@@ -7,7 +7,7 @@
 //! | state | on | goes to |
 //! |---|---|---|
 //! | greeting, without threads | `Hello`, and a place is free | attaching |
-//! | greeting | anything else, silence ([`Greetings`]) | gone |
+//! | greeting | anything else | gone |
 //! | attaching | the service process takes the rank | attached |
 //! | attaching | anything else | gone, with the reason as reply |
 //! | attached | the end of the connection | lost: every call in flight, and every one to come, ends with the reason |
@@ -33,11 +33,12 @@ use outboard_fabric::limited;
 use outboard_service::daemon::raise_descriptor_limit;
 use outboard_service::topology::{self, Place, Seat, Topology};
 use outboard_service::{
-    Greetings, NamedSocket, Poller, Process, Refused, Settings, StartError, Token, Trigger, admit, dismiss, pin, tell,
+    NamedSocket, Poller, Process, Refused, Settings, StartError, Token, Trigger, admit, dismiss, pin, tell,
 };
 use outboard_shm::attach::message::Message;
-use outboard_shm::attach::{Channel, ChannelError, Foreign, Hello, Received, Reply, Request, Welcome};
+use outboard_shm::attach::{Channel, ChannelError, Hello, Received, Reply, Request, Welcome};
 use outboard_shm::control::ServiceSide;
+use outboard_shm::memory::MOST_RANGES;
 use outboard_shm::status::Status;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
@@ -130,7 +131,7 @@ fn accept(
     strangers.poller.watch(&*socket, Token::Attach, Trigger::Level)?;
     strangers.poller.watch(stop, Token::Stop, Trigger::Level)?;
     loop {
-        for token in strangers.sleep()? {
+        for token in strangers.poller.sleep(None)? {
             match token {
                 Token::Stop if stopped() => {
                     flights.look_for_more();
@@ -144,7 +145,7 @@ fn accept(
                     Ok(Some(connection)) => strangers.take_in(connection.into()),
                     Err(errno) => {
                         limited!(error, %errno, "a rank is turned away; raise the limit on descriptors");
-                        socket.turn_away(|connection| drop(Foreign::from(connection)));
+                        socket.turn_away(drop);
                     }
                 },
                 Token::Channel(id) => {
@@ -163,18 +164,16 @@ fn accept(
 /// Connections that have not said who they are.
 struct Strangers {
     poller: Poller,
-    greetings: Greetings,
     channels: HashMap<u64, Channel>,
     last: u64,
 }
 
 impl Strangers {
     fn new() -> Result<Strangers, Errno> {
-        let (greetings, channels) = (Greetings::default(), HashMap::new());
-        Ok(Strangers { poller: Poller::new()?, greetings, channels, last: 0 })
+        Ok(Strangers { poller: Poller::new()?, channels: HashMap::new(), last: 0 })
     }
 
-    /// One more of a user who may attach, for which another one may have to go.
+    /// One more of a user who may attach.
     fn take_in(&mut self, channel: Channel) {
         self.last += 1;
         let user = match channel.peer() {
@@ -189,24 +188,13 @@ impl Strangers {
             return limited!(error, %errno, "a rank is turned away");
         }
         self.channels.insert(self.last, channel);
-        let crowded_out = self.greetings.add(Instant::now(), self.last);
-        drop(crowded_out.and_then(|id| self.remove(id)));
     }
 
-    /// It has said something, or its time is over.
+    /// It has said something, or has gone.
     fn remove(&mut self, id: u64) -> Option<Channel> {
-        self.greetings.remove(id);
         let channel = self.channels.remove(&id)?;
         self.poller.unwatch(&channel);
         Some(channel)
-    }
-
-    /// Waits for something to happen; closes those that have said nothing for too long.
-    fn sleep(&mut self) -> Result<Vec<Token>, Errno> {
-        while let Some(silent) = self.greetings.pop_due(Instant::now()) {
-            self.remove(silent);
-        }
-        self.poller.sleep(self.greetings.until().map(|until| until.saturating_duration_since(Instant::now())))
     }
 }
 
@@ -248,14 +236,14 @@ fn drain(
         }
         match rank.then(|| socket.accept()) {
             Some(Ok(Some(connection))) => farewell(&connection.into()),
-            Some(Err(_)) => socket.turn_away(|connection| drop(Foreign::from(connection))),
+            Some(Err(_)) => socket.turn_away(drop),
             Some(Ok(None)) | None => {}
         }
     }
 }
 
 /// What a process says of itself first: token, greeting, descriptors.
-type Greeting = (u64, Hello, Vec<Foreign>);
+type Greeting = (u64, Hello, Vec<OwnedFd>);
 
 /// Serves a rank on a thread of its own, which holds `present`.
 fn take_in(channel: Channel, greeting: Greeting, terms: &Arc<Terms>, present: &Arc<()>, flights: &Arc<Flights>) {
@@ -308,8 +296,8 @@ fn greeted(channel: &Channel) -> Result<Greeting, ChannelError> {
 type Attached = (Session, ServiceSide, Welcome, Decoder, Option<OwnedFd>);
 
 /// Finds out how the rank's memory is reached, and attaches it to the service process.
-fn attach(channel: &Channel, hello: &Hello, descriptors: Vec<Foreign>, terms: &Terms) -> Result<Attached, Refused> {
-    let Process { pid, seen, pidfd, memory, .. } = pin(channel, hello, descriptors, &terms.settings)?;
+fn attach(channel: &Channel, hello: &Hello, descriptors: Vec<OwnedFd>, terms: &Terms) -> Result<Attached, Refused> {
+    let Process { pid, seen, pidfd, memory, .. } = pin(channel, hello, descriptors)?;
     let unreachable = |why: &dyn std::fmt::Display| Refused {
         status: Status::NoService,
         text: format!("the service process at {} does not take ranks of this host: {why}", terms.service),
@@ -319,7 +307,7 @@ fn attach(channel: &Channel, hello: &Hello, descriptors: Vec<Foreign>, terms: &T
     let seat = Seat { node: Arc::clone(&terms.node), place };
     let greeting = Frame::Greeting { pid, seat };
     let (decoder, mut welcome) = greet(&wire, &greeting).map_err(|error| unreachable(&error))?;
-    (welcome.tier, welcome.most_ranges) = (memory.tier(), terms.settings.memory_ranges);
+    (welcome.tier, welcome.most_ranges) = (memory.tier(), MOST_RANGES);
     let resource = |text: String| Refused { status: Status::Resource, text };
     let side = ServiceSide::create().map_err(|error| resource(error.to_string()))?;
     let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);

@@ -335,14 +335,13 @@ fn scatter(memory: &dyn RankMemory, pieces: &Pieces, offset: u64, bytes: &[u8]) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use outboard_shm::memory::MemfdRanges;
     use outboard_shm::region::Region;
 
     #[test]
     fn output_goes_to_its_pieces_and_nowhere_else() {
         let region = Region::create("test", 4096).expect("memory");
-        let memory = MemfdRanges::default();
-        memory.register(0x1000, 4096, region.fd().try_clone_to_owned().expect("a descriptor")).expect("free");
+        let memory = TieredMemory::default();
+        memory.ranges().register(0x1000, 4096, region.fd().try_clone_to_owned().expect("a descriptor")).expect("free");
         let pieces = Pieces::new([(0x1010, 3), (0x1020, 4), (0x1001, 2)]);
         for (offset, bytes) in [(2, &b"cdefgh"[..]), (0, b"ab"), (8, b"i-beyond"), (100, b"far")] {
             scatter(&memory, &pieces, offset, bytes).expect("mapped");

@@ -98,15 +98,15 @@ impl Submission {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use outboard_shm::memory::MemfdRanges;
+    use outboard_shm::memory::TieredMemory;
     use outboard_shm::region::Region;
 
-    fn memory(numbers: &[u64]) -> MemfdRanges {
+    fn memory(numbers: &[u64]) -> TieredMemory {
         let region = Region::create("test", 4096).expect("memory");
         region.write(0, &numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>());
-        let ranges = MemfdRanges::default();
-        ranges.register(0x1000, 4096, region.fd().try_clone_to_owned().expect("a descriptor")).expect("free");
-        ranges
+        let memory = TieredMemory::default();
+        memory.ranges().register(0x1000, 4096, region.fd().try_clone_to_owned().expect("a descriptor")).expect("free");
+        memory
     }
 
     fn of(kind: CallKind, in_place: bool, table: u64, numbers: &[u64]) -> Result<Submission, Refusal> {

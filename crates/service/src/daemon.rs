@@ -36,35 +36,22 @@ use crate::topology::{self, Topology};
 /// Why a service process does not start, or had to end.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The settings.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// A socket with a name.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// UCX.
     #[error(transparent)]
     Ucx(#[from] UcxError),
-    /// The engine of deferred work.
     #[error(transparent)]
     Ofi(#[from] OfiError),
-    /// The network interface.
     #[error(transparent)]
     Interface(#[from] InterfaceError),
-    /// Nothing leads to other hosts.
     #[error("--fabric {0:?} needs a network interface; give --interface, or leave --fabric away")]
     NoInterface(FabricChoice),
-    /// UCX is there for RDMA alone.
     #[error("interface {0} has no RDMA device for UCX; leave --fabric ucx away, and TCP is used")]
     NoRdma(String),
-    /// Anything else that the kernel refuses.
     #[error("cannot {what}: {source}")]
-    Kernel {
-        /// The step that failed.
-        what: &'static str,
-        /// The kernel's reason.
-        source: std::io::Error,
-    },
+    Kernel { what: &'static str, source: std::io::Error },
 }
 
 fn kernel<E: Into<std::io::Error>>(what: &'static str) -> impl FnOnce(E) -> StartError {

@@ -17,6 +17,8 @@
 //!
 //! Nothing here decides what a collective does: that is `outboard-proto`.
 
+#![allow(missing_docs, reason = "names speak for themselves inside; programs are written against the client crate")]
+
 mod attach_socket;
 mod conductor;
 pub mod daemon;
@@ -37,7 +39,6 @@ pub use ranks::LOOK;
 pub use ranks::admission::admit;
 pub use ranks::attach::{MOST_RECORDED, Process, Refused, pin, random, register, sealed, sealed_recording};
 pub use ranks::docked::{DockedRank, DockedRanks};
-pub use ranks::greeting::Greetings;
 pub use ranks::offers;
 pub use ranks::submission::{Refusal, footprint};
 pub use settings::Settings;

@@ -51,7 +51,6 @@ pub enum FabricChoice {
 /// What carries out collectives between hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum EngineChoice {
-    /// The service process itself.
     ServiceProcess,
     /// Deferred work of a libfabric provider, for the calls that it can carry out. Its endpoints are not authenticated:
     /// for closed networks alone.
@@ -99,7 +98,6 @@ impl fmt::Display for MulticastAuth {
 /// Whether the conductor looks for what comes next instead of sleeping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Polling {
-    /// It sleeps at once.
     Off,
     /// For a moment, where something has just come soon after something else, and nobody keeps the processor meanwhile.
     Auto,
@@ -119,9 +117,7 @@ pub enum DockAt {
 /// A number, or what the interface says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Auto<T> {
-    /// Ask the interface.
     Auto,
-    /// As given.
     Given(T),
 }
 
@@ -227,12 +223,6 @@ pub struct Settings {
     /// Other service processes that groups may be with at once
     #[arg(long, env = "OUTBOARD_MAX_PEERS", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(2..=65_535))]
     pub max_peers: u32,
-    /// Pieces of memory that one rank may share with the daemon; each takes a descriptor
-    #[arg(long, env = "OUTBOARD_MEMORY_RANGES", default_value_t = outboard_shm::memory::MOST_RANGES, value_parser = clap::value_parser!(u32).range(1..))]
-    pub memory_ranges: u32,
-    /// How many of these are mapped at once, those used last
-    #[arg(long, env = "OUTBOARD_MAPPED_RANGES", default_value_t = outboard_shm::memory::MOST_MAPPED, value_parser = clap::value_parser!(u32).range(1..))]
-    pub mapped_ranges: u32,
     /// What is logged: a level or a filter such as `outboard_service=debug`
     #[arg(long, env = "OUTBOARD_LOG", default_value = "info")]
     pub log: String,
@@ -275,57 +265,25 @@ pub struct Settings {
 /// Why settings cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
-    /// The interface does not exist or hides its MTU.
     #[error(transparent)]
     Interface(#[from] InterfaceError),
-    /// The MTU is out of range.
     #[error("an MTU of {0} bytes is not one of {SMALLEST_MTU} to {LARGEST_MTU}")]
     Mtu(u32),
-    /// The tuning file cannot be read.
     #[error("tuning file {}: {source}; give one that the daemon may read, or none", path.display())]
-    TuningFile {
-        /// The name given.
-        path: PathBuf,
-        /// What the kernel said.
-        source: std::io::Error,
-    },
-    /// The tuning file says nothing that can be used.
+    TuningFile { path: PathBuf, source: std::io::Error },
     #[error("tuning file {}, {source}", path.display())]
-    Tuning {
-        /// The name given.
-        path: PathBuf,
-        /// What is wrong, and where.
-        source: TuningError,
-    },
-    /// A key cannot be read.
+    Tuning { path: PathBuf, source: TuningError },
     #[error("key {}: {source}; give a file that the daemon may read", path.display())]
-    KeyFile {
-        /// The name given.
-        path: PathBuf,
-        /// What the kernel said.
-        source: std::io::Error,
-    },
-    /// A key is no secret.
+    KeyFile { path: PathBuf, source: std::io::Error },
     #[error("key {} has {length} bytes and mode {mode:o}; give at least one byte that only its owner may read \
              (head -c 32 /dev/urandom > FILE; chmod 600 FILE)", path.display())]
-    Key {
-        /// The name given.
-        path: PathBuf,
-        /// Who may read it.
-        mode: u32,
-        /// Its bytes.
-        length: usize,
-    },
-    /// Multicast is not encrypted.
+    Key { path: PathBuf, mode: u32, length: usize },
     #[error("--encrypt does not reach multicast; leave --algorithm multicast away, or give --algorithm ring")]
     MulticastInTheClear,
-    /// UCX encrypts nothing and authenticates nobody.
     #[error("{0} needs TCP; leave --fabric ucx away, and TCP is used")]
     NotByUcx(&'static str),
-    /// Deferred work encrypts nothing.
     #[error("--encrypt does not reach --engine ofi-triggered, whose messages are in the clear; leave one of both away")]
     EngineInTheClear,
-    /// Multicast needs a network interface.
     #[error("the multicast algorithm needs --interface; give it, or use --algorithm ring")]
     MulticastNowhere,
 }

@@ -24,48 +24,27 @@ const MOST_BYTES: usize = 107;
 /// How long another daemon of this user may hold the lock.
 const LOCKED: Duration = Duration::from_secs(10);
 
-/// Why a socket cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// Another daemon answers there.
     #[error("{by} listens at {path} already; end it, or give another path by --socket")]
-    Live {
-        /// The path given.
-        path: PathBuf,
-        /// The process that listens.
-        by: String,
-    },
-    /// The kernel takes shorter paths alone.
+    Live { path: PathBuf, by: String },
     #[error("the path {0} is too long for a socket, which takes {MOST_BYTES} bytes; give a shorter one by --socket")]
     TooLong(PathBuf),
-    /// Ranks may be given several sockets, a service process has one.
     #[error("`{0}` names several sockets; give this daemon one of them by --socket")]
     List(PathBuf),
-    /// There is no place for the socket of a user.
     #[error("{0}; set XDG_RUNTIME_DIR to a directory of this user alone, or give another path by --socket")]
     NoRuntimeDirectory(String),
-    /// The service manager has passed something else.
     #[error(
         "the descriptor passed by the service manager is no listening Unix socket of type SEQPACKET; have the \
              .socket unit say ListenSequentialPacket="
     )]
     Passed,
-    /// Somebody has put a file in the lock's place.
     #[error("{0} is no file of this user alone; remove it, or give a path in a directory that nobody else writes to")]
     Occupied(PathBuf),
-    /// A daemon of this user makes its socket there and does not come to an end.
     #[error("another daemon holds {0}; end it, or give another path")]
     Locked(PathBuf),
-    /// The kernel refused.
     #[error("cannot {what} {path}: {errno}; give a path in a directory that exists and that you may write to")]
-    Kernel {
-        /// The step that failed.
-        what: &'static str,
-        /// The path given.
-        path: PathBuf,
-        /// The kernel's reason.
-        errno: Errno,
-    },
+    Kernel { what: &'static str, path: PathBuf, errno: Errno },
 }
 
 /// A listening socket; its file goes with it where we have made it.

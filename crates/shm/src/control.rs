@@ -19,7 +19,6 @@
 use outboard_call::MOST_IN_FLIGHT;
 use outboard_call::codec::DecodeError;
 
-use crate::attach::Foreign;
 use crate::completion::{Board, Epoch, Word};
 use crate::entry::Entry;
 use crate::errand::{self, ERRANDS, Errand, Report, Table};
@@ -49,24 +48,16 @@ const ERRANDS_AT: usize = ERRAND_STATE_AT + size_of::<errand::State>();
 const SLOTS_AT: usize = ERRANDS_AT + ERRANDS * size_of::<errand::Place>();
 const MOST_SLOTS: u32 = 1 << 16;
 
-/// Why a control region cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// The memory itself.
     #[error(transparent)]
     Region(#[from] RegionError),
-    /// The other side speaks another layout.
     #[error(
         "the service process shares memory in layout {theirs}, this library in layout {LAYOUT_VERSION}; install both from one release"
     )]
-    Version {
-        /// The layout version of the region.
-        theirs: u32,
-    },
-    /// Not a control region.
+    Version { theirs: u32 },
     #[error("the control region's {0} cannot be")]
     Malformed(&'static str),
-    /// No doorbell.
     #[error("cannot make an eventfd: {0}; check the limit on descriptors")]
     Doorbell(rustix::io::Errno),
 }
@@ -134,7 +125,6 @@ impl Parts {
     }
 }
 
-/// The mapped region with its sizes.
 #[derive(Debug)]
 struct Control {
     region: Region,
@@ -169,24 +159,12 @@ impl Control {
     }
 }
 
-/// The eventfd that wakes a sleeping service process, at the rank.
-#[derive(Debug)]
-struct Doorbell(OwnedFd);
-
-impl Doorbell {
-    fn ring(&self) {
-        // Fails only when the counter is at its end, and then the bell is ringing.
-        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
-    }
-}
-
 /// The service process's end of a rank's control region. One owner: it holds the ring's position.
 #[derive(Debug)]
 pub struct ServiceSide {
     control: Arc<Control>,
-    /// The rank holds it too and may do with it whatever an eventfd allows. So it is watched edge-triggered (`EPOLLET`)
-    /// and never read or written, since a read could be made to block; so can a close.
-    doorbell: Foreign,
+    /// The rank holds it too. It is watched edge-triggered (`EPOLLET`) and never read, which spares a system call.
+    doorbell: OwnedFd,
     head: u64,
 }
 
@@ -208,7 +186,7 @@ impl ServiceSide {
         header[16..].copy_from_slice(&COMPLETION_WORDS.to_le_bytes());
         region.write(0, &header);
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
-        let doorbell = rustix::event::eventfd(0, flags).map_err(ControlError::Doorbell)?.into();
+        let doorbell = rustix::event::eventfd(0, flags).map_err(ControlError::Doorbell)?;
         let control = Arc::new(Control { region, capacity: RING_CAPACITY, words: COMPLETION_WORDS });
         Ok(ServiceSide { control, doorbell, head: 0 })
     }
@@ -219,7 +197,7 @@ impl ServiceSide {
     }
 
     /// To be watched edge-triggered; never to be read.
-    pub fn doorbell(&self) -> &Foreign {
+    pub fn doorbell(&self) -> &OwnedFd {
         &self.doorbell
     }
 
@@ -262,32 +240,15 @@ impl ServiceSide {
 pub struct Errands(Arc<Control>);
 
 impl Errands {
-    /// Whether the rank waits, as far as it says.
-    pub fn waited_for(&self) -> bool {
-        self.0.table().waited_for()
-    }
-
-    /// Writes an errand to a free place, below [`ERRANDS`].
-    pub fn write(&self, place: u32, errand: &Errand) {
-        self.0.table().write(place, errand);
+    pub fn table(&self) -> Table<'_> {
+        self.0.table()
     }
 
     /// Offers what was written to these places, one bit each, and wakes the rank if it sleeps. Behind that
-    /// [`Self::waited_for`] is to be asked.
+    /// [`Table::waited_for`] is to be asked.
     pub fn offer(&self, places: u64) {
         self.0.table().offer(places);
         self.0.board().announce();
-    }
-
-    /// Takes an offer back; false when the rank has taken it, and will report.
-    #[must_use]
-    pub fn withdraw(&self, place: u32) -> bool {
-        self.0.table().withdraw(place)
-    }
-
-    /// The report on an errand that the rank has taken.
-    pub fn reported(&self, place: u32) -> Option<Report> {
-        self.0.table().reported(place)
     }
 }
 
@@ -306,7 +267,8 @@ impl Completions {
 #[derive(Debug)]
 pub struct RankSide {
     control: Control,
-    doorbell: Doorbell,
+    /// The eventfd that wakes a sleeping service process.
+    doorbell: OwnedFd,
 }
 
 impl RankSide {
@@ -315,8 +277,7 @@ impl RankSide {
     /// # Errors
     /// [`ControlError::Version`] when the two come from different releases, [`ControlError::Malformed`] or
     /// [`ControlError::Region`] when the descriptor is not what it should be.
-    pub fn attach(region: impl Into<OwnedFd>, doorbell: impl Into<OwnedFd>) -> Result<RankSide, ControlError> {
-        let (region, doorbell) = (region.into(), doorbell.into());
+    pub fn attach(region: OwnedFd, doorbell: OwnedFd) -> Result<RankSide, ControlError> {
         let size = rustix::fs::fstat(&region).map_err(|_| ControlError::Malformed("size"))?.st_size;
         let size = usize::try_from(size).map_err(|_| ControlError::Malformed("size"))?;
         if size < SLOTS_AT {
@@ -344,7 +305,7 @@ impl RankSide {
         if words == 0 || words > MOST_SLOTS || region_bytes(capacity, words) != size {
             return Err(ControlError::Malformed("number of completion words"));
         }
-        Ok(RankSide { control: Control { region, capacity, words }, doorbell: Doorbell(doorbell) })
+        Ok(RankSide { control: Control { region, capacity, words }, doorbell })
     }
 
     /// Number of completion words: requests that can be in flight.
@@ -365,7 +326,8 @@ impl RankSide {
 
     fn ring_if(&self, wake: Wake) {
         if wake == Wake::Ring {
-            self.doorbell.ring();
+            // Fails only when the counter is at its end, and then the bell is ringing.
+            let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
         }
     }
 
@@ -381,7 +343,6 @@ impl RankSide {
         }
     }
 
-    /// Whether an errand is offered.
     pub fn has_errands(&self) -> bool {
         self.control.table().has_offers()
     }

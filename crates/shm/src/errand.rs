@@ -28,11 +28,8 @@ pub const ERRANDS: usize = if cfg!(loom) { 2 } else { 64 };
 pub struct Errand {
     /// The process that has the bytes, by the number that the service process knows.
     pub pid: u32,
-    /// Where they lie there.
     pub source: u64,
-    /// Where they go in the rank.
     pub target: u64,
-    /// How many.
     pub bytes: u64,
     /// Where the process that is meant has `nonce`.
     pub mark: u64,
@@ -43,10 +40,8 @@ pub struct Errand {
 /// Words of an errand; one shows loom what seven would.
 const WORDS: usize = if cfg!(loom) { 1 } else { 7 };
 
-/// How an errand has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Report {
-    /// The bytes are in place.
     Done,
     /// They are not, for whatever reason.
     Failed,
@@ -147,7 +142,6 @@ impl<'a> Table<'a> {
         self.has_offers()
     }
 
-    /// Rank: whether something is offered.
     pub fn has_offers(&self) -> bool {
         self.state.offered.0.load(Ordering::Relaxed) != 0
     }

@@ -9,11 +9,14 @@
 //! - [`memory`]: reading and writing a rank's memory without its CPU (SP-4), in tiers.
 //! - [`attach`]: the messages of the attach socket, their codec and their transport.
 //! - [`lock`]: files that processes of one user lock.
+//! - [`closer`]: threads that close large memory.
 //! - [`status`]: the result codes shared by the C interface, completion words and attach replies.
 //!
 //! This is the only crate with atomics; their protocols are checked by loom (`cfg(loom)`), the rest by unit tests.
 //! A rank may write anything into memory that it shares: the service process copies out before it looks, keeps its own
 //! position, and never reads back what it wrote. Nothing here knows what a collective does.
+
+#![allow(missing_docs, reason = "names speak for themselves inside; programs are written against the client crate")]
 
 pub mod completion;
 pub mod errand;
@@ -23,6 +26,8 @@ mod sync;
 
 #[cfg(not(loom))]
 pub mod attach;
+#[cfg(not(loom))]
+pub mod closer;
 #[cfg(not(loom))]
 pub mod control;
 #[cfg(not(loom))]

@@ -11,16 +11,12 @@ use std::time::{Duration, Instant};
 /// How often a lock is looked at that somebody holds: a holder that is stopped must not stop others for ever.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Why a lock was not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LockError {
-    /// Somebody has put something else in its place.
     #[error("it is no file of this user alone")]
     Occupied,
-    /// Another process holds it, and did until the time was over.
     #[error("another process holds it")]
     Held,
-    /// The kernel refused.
     #[error(transparent)]
     Kernel(#[from] Errno),
 }

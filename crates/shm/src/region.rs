@@ -4,7 +4,6 @@
 //! kernel's own tmpfs, so no access to the mapping raises SIGBUS. Its bytes may change at any moment by another
 //! process's hand: they are reached through raw pointers, never as references, except for atomics.
 
-use crate::attach::Foreign;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -20,32 +19,16 @@ fn size_seals() -> SealFlags {
     SealFlags::SHRINK | SealFlags::GROW
 }
 
-/// Why a region could not be made or mapped.
 #[derive(Debug, thiserror::Error)]
 pub enum RegionError {
-    /// The kernel refused.
     #[error("cannot {what} a shared memory region of {bytes} bytes: {errno}; check limits on memory and descriptors")]
-    Kernel {
-        /// The step that failed.
-        what: &'static str,
-        /// The size asked for.
-        bytes: u64,
-        /// The kernel's reason.
-        errno: Errno,
-    },
-    /// The other side's descriptor is not a memfd with both size seals.
+    Kernel { what: &'static str, bytes: u64, errno: Errno },
     #[error(
         "the descriptor received is not a memory region that we can trust ({0}); it must be a memfd sealed against shrinking and growing"
     )]
     Untrusted(&'static str),
-    /// The size differs from what the other side said.
     #[error("the region has {actual} bytes where {expected} were announced")]
-    Size {
-        /// Bytes announced.
-        expected: u64,
-        /// Bytes of the file.
-        actual: u64,
-    },
+    Size { expected: u64, actual: u64 },
 }
 
 /// A mapped, sealed memfd.
@@ -74,8 +57,7 @@ impl Region {
     /// dumps leave it out: they would have what is the other's, and give memory to all of it that has none.
     ///
     /// # Errors
-    /// [`RegionError::Untrusted`] or [`RegionError::Size`] when the other side cheats, [`RegionError::Kernel`]
-    /// as above.
+    /// [`RegionError::Untrusted`] or [`RegionError::Size`] when it is something else, [`RegionError::Kernel`] as above.
     pub fn attach(fd: OwnedFd, len: usize) -> Result<Region, RegionError> {
         Region::check(&fd, len as u64)?;
         let region = Region::map(fd, len)?;
@@ -123,7 +105,6 @@ impl Region {
         self.start
     }
 
-    /// Bytes mapped.
     pub fn bytes(&self) -> usize {
         self.len
     }
@@ -133,14 +114,12 @@ impl Region {
         self.fd.as_fd()
     }
 
-    /// Copies out of the region, from `offset`.
     pub fn read(&self, offset: usize, into: &mut [u8]) {
         let from = self.at(offset, into.len());
         // SAFETY: the range was checked to be mapped; `into` is ours alone, so the two cannot overlap.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), into.as_mut_ptr(), into.len()) }
     }
 
-    /// Copies into the region, at `offset`.
     pub fn write(&self, offset: usize, from: &[u8]) {
         let to = self.at(offset, from.len());
         // SAFETY: the range was checked to be mapped. `from` may lie in a mapping of the same file only if it was made
@@ -148,7 +127,6 @@ impl Region {
         unsafe { std::ptr::copy(from.as_ptr(), to.as_ptr(), from.len()) }
     }
 
-    /// The address of `len` bytes at `offset`.
     pub(crate) fn at(&self, offset: usize, len: usize) -> NonNull<u8> {
         let end = offset.checked_add(len).expect("range within the address space");
         assert!(end <= self.len, "bytes {offset}..{end} of a region of {}", self.len);
@@ -206,47 +184,17 @@ pub fn seal_bytes(name: &str, content: &[u8]) -> Result<OwnedFd, RegionError> {
     Ok(file.into())
 }
 
-/// What [`seal_bytes`] made in another process: its bytes stay as they are. It may have more memory than it has bytes.
-#[derive(Debug)]
-pub struct Sealed {
-    memory: Foreign,
-    len: usize,
-}
-
-impl Sealed {
-    /// Checks that it has `len` bytes and that nobody can change them any more.
-    ///
-    /// # Errors
-    /// [`RegionError::Untrusted`] or [`RegionError::Size`] when the other side cheats.
-    pub fn check(fd: impl Into<Foreign>, len: usize) -> Result<Sealed, RegionError> {
-        let memory = fd.into();
-        check_seals(memory.as_fd(), len as u64, size_seals() | SealFlags::WRITE)?;
-        Ok(Sealed { memory, len })
-    }
-
-    /// Bytes of the whole.
-    pub fn bytes(&self) -> usize {
-        self.len
-    }
-
-    /// Reads `len` bytes from `offset` on.
-    ///
-    /// # Errors
-    /// [`RegionError::Kernel`], also where it has not as many.
-    pub fn read(&self, offset: usize, len: usize) -> Result<Vec<u8>, RegionError> {
-        let mut content = vec![0; len];
-        let failed = |errno| RegionError::Kernel { what: "read", bytes: len as u64, errno };
-        let mut read = 0;
-        while read < len {
-            match rustix::io::pread(&self.memory, &mut content[read..], (offset + read) as u64) {
-                Ok(0) => return Err(failed(Errno::IO)),
-                Ok(more) => read += more,
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(failed(errno)),
-            }
-        }
-        Ok(content)
-    }
+/// The content of what [`seal_bytes`] made in another process of `len` bytes.
+///
+/// # Errors
+/// [`RegionError::Untrusted`] or [`RegionError::Size`] when it is something else, [`RegionError::Kernel`] when it cannot
+/// be read.
+pub fn unseal(fd: OwnedFd, len: usize) -> Result<Vec<u8>, RegionError> {
+    check_seals(fd.as_fd(), len as u64, size_seals() | SealFlags::WRITE)?;
+    let mut content = vec![0; len];
+    let failed = |error: std::io::Error| RegionError::Kernel { what: "read", bytes: len as u64, errno: errno(&error) };
+    File::from(fd).read_exact_at(&mut content, 0).map_err(failed)?;
+    Ok(content)
 }
 
 fn errno(error: &std::io::Error) -> Errno {
@@ -321,10 +269,9 @@ mod tests {
         let content: Vec<u8> = (0..10_000u32).map(|at| at as u8).collect();
         let fd = seal_bytes("test", &content).unwrap();
         assert!(rustix::io::pwrite(&fd, b"x", 0).is_err());
-        let sealed = Sealed::check(fd.try_clone().unwrap(), content.len()).unwrap();
-        assert_eq!(sealed.read(0, content.len()).unwrap(), content);
-        assert!(matches!(Sealed::check(fd, 9_999), Err(RegionError::Size { .. })));
+        assert_eq!(unseal(fd.try_clone().unwrap(), content.len()).unwrap(), content);
+        assert!(matches!(unseal(fd, 9_999), Err(RegionError::Size { .. })));
         let writable = Region::create("test", 4096).unwrap().fd().try_clone_to_owned().unwrap();
-        assert!(matches!(Sealed::check(writable, 4096), Err(RegionError::Untrusted(_))));
+        assert!(matches!(unseal(writable, 4096), Err(RegionError::Untrusted(_))));
     }
 }

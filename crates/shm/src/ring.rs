@@ -44,7 +44,6 @@ pub struct RingState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("submission ring full: the service process has not taken its {capacity} entries; test or wait for requests")]
 pub struct Full {
-    /// Entries that the ring holds.
     pub capacity: usize,
 }
 

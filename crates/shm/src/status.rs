@@ -3,39 +3,23 @@
 //! Negative codes are grouped by what failed, as `outboard.h` documents them; a test of the client crate compares the
 //! two. As a completion word a status is never 0, which means pending.
 
-/// How a call or a collective ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(i32)]
 pub enum Status {
-    /// Success.
     Ok = 0,
-    /// An argument is out of range or NULL.
     Argument = -1,
-    /// The handle belongs to the parent process.
     Forked = -2,
-    /// The object still has requests in flight.
     Busy = -3,
-    /// No service process answers at the socket.
     NoService = -20,
-    /// Service process and library speak different versions.
     Version = -21,
-    /// The own service process died.
     ServiceLost = -22,
-    /// Memory, descriptors or quota exhausted.
     Resource = -23,
-    /// A buffer cannot be accessed.
     Memory = -24,
-    /// A rank of the group died or left.
     RankLost = -40,
-    /// Ranks disagree on kind, size or configuration.
     Mismatch = -41,
-    /// A deadline, of calls or of making a group, has passed.
     Deadline = -42,
-    /// A service process of the group died or its host stopped answering.
     PeerLost = -60,
-    /// A peer sent what the protocol does not allow.
     Protocol = -80,
-    /// A defect of Outboard.
     Internal = -99,
 }
 

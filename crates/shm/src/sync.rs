@@ -38,7 +38,6 @@ impl Futex {
         }
     }
 
-    /// Wakes every sleeper.
     pub(crate) fn wake_all(&self) {
         // The word is mapped and aligned, the only reasons for which a wake can fail.
         #[cfg(not(miri))]

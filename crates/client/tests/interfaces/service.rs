@@ -7,7 +7,7 @@ use outboard_shm::attach::{Channel, ChannelError, GroupReady, OFFER_BYTES, Recei
 use outboard_shm::control::{Completions, ServiceSide};
 use outboard_shm::entry::Entry;
 use outboard_shm::memory::{CrossMemory, MemoryDescriptor, Proof, RankMemory, TieredMemory, copy_between};
-use outboard_shm::region::Sealed;
+use outboard_shm::region::unseal;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::collections::HashMap;
@@ -198,7 +198,7 @@ impl Service {
             }
             Request::CreateGroup { ranks, rank } => {
                 let bytes = ranks as usize * OFFER_BYTES;
-                let offers = Sealed::check(descriptors.remove(0), bytes).unwrap().read(0, bytes).unwrap();
+                let offers = unseal(descriptors.remove(0), bytes).unwrap();
                 self.join(offers, ranks, Member { connection, rank, token });
                 return;
             }

@@ -1,10 +1,8 @@
-//! Ranks and strangers that do all they may: whoever comes, asks or dies meanwhile is served.
+//! Ranks that do all they may: others that come, ask or die meanwhile are served.
 
 use std::time::{Duration, Instant};
 
 use outboard::{Context, Contribution};
-use outboard_shm::attach::Channel;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::support::scenarios::LIMIT;
 use crate::support::{Daemon, all_say, group, ranks};
@@ -80,27 +78,4 @@ fn long_copies_hold_up_nobody() {
     assert!(amid_copies, "nobody attaches and leaves while {BLOCK} bytes are copied four times");
     drop(groups);
     assert!(daemon.stop().success());
-}
-
-fn is_closed(channel: &Channel, limit: Duration) -> bool {
-    let limit = Timespec::try_from(limit).expect("short");
-    poll(&mut [PollFd::new(channel, PollFlags::RDHUP)], Some(&limit)).expect("poll") > 0
-}
-
-/// More connections than daemon and relay have ranks, none of which says anything.
-#[test]
-fn connections_that_do_not_greet_hold_up_nobody_and_are_closed() {
-    let dock = format!("127.0.0.1:{}", outboard_lab::free_port().expect("a port"));
-    let daemon = Daemon::start(&["--max-ranks", "2", "--dock", &dock]);
-    let relay = Daemon::start(&["--max-ranks", "2", "--relay", &dock]);
-    for served in [&daemon, &relay] {
-        let silent: Vec<_> = (0..600).map(|_| Channel::connect(&served.socket()).expect("it listens")).collect();
-        visit(served);
-        // By the limit on silent connections some have made way, the others stay until their time is over.
-        assert!(is_closed(&silent[0], PROMISED), "the oldest makes way");
-        assert!(!is_closed(&silent[599], Duration::ZERO), "the others have their time");
-        assert!(silent.iter().all(|one| is_closed(one, PROMISED * 3)), "their time is over");
-        assert_eq!(daemon.statistics()["ranks"], 0);
-        visit(served);
-    }
 }

@@ -4,13 +4,10 @@ use crate::support::refusable::Calls;
 use crate::support::{Daemon, again, let_go, ranks};
 
 const RANKS: usize = 3;
-const MOST_RANGES: usize = 4;
-const MOST_MAPPED: usize = 2;
 
 /// Ranks use buffers of all kinds while the kernel refuses `refused` to their daemon.
 fn churn(refused: &[Calls], tier: &str) {
-    let (ranges, mapped) = (MOST_RANGES.to_string(), MOST_MAPPED.to_string());
-    let mut daemon = Daemon::start_refusable(again(), &["--memory-ranges", &ranges, "--mapped-ranges", &mapped]);
+    let mut daemon = Daemon::start_refusable(again(), &[]);
     refused.iter().for_each(|&calls| daemon.refuse(calls, libc::EPERM));
     let mut ranks = ranks("churn", &daemon, RANKS);
     for rank in &mut ranks {
@@ -21,9 +18,9 @@ fn churn(refused: &[Calls], tier: &str) {
     }
     let statistics = daemon.statistics();
     assert_eq!(statistics["failed"], 0, "{statistics}");
-    let count = |name: &str| statistics[name].as_u64().expect("a number") as usize;
-    assert!((1..=MOST_RANGES * RANKS).contains(&count("registered_ranges")), "{statistics}");
-    assert!((1..=MOST_MAPPED * RANKS).contains(&count("mapped_ranges")), "{statistics}");
+    for name in ["registered_ranges", "mapped_ranges"] {
+        assert!(statistics[name].as_u64() >= Some(1), "{statistics}");
+    }
     let_go(ranks);
 }
 

@@ -1,9 +1,11 @@
 //! What a rank asks through its attach socket: answered here as far as it is about the rank's memory, else passed on.
 
+use std::os::fd::OwnedFd;
+
 use outboard_fabric::limited;
 use outboard_service::{Refused, register, sealed, sealed_recording};
 use outboard_shm::attach::message::Message;
-use outboard_shm::attach::{ChannelError, Foreign, OFFER_BYTES, Received, Reply, Request};
+use outboard_shm::attach::{ChannelError, OFFER_BYTES, Received, Reply, Request};
 use outboard_shm::status::Status;
 
 use super::relayed::{Gone, Relayed};
@@ -93,7 +95,7 @@ impl Relayed {
         self.note(self.session.wire.send(&Frame::Request(&request.encode(token))));
     }
 
-    fn create_group(&self, token: u64, (ranks, rank): (u32, u32), descriptors: Vec<Foreign>) {
+    fn create_group(&self, token: u64, (ranks, rank): (u32, u32), descriptors: Vec<OwnedFd>) {
         let most = u32::from(u16::MAX);
         if ranks > most {
             let text = format!("{ranks} ranks exceed the {most} of a group");
@@ -119,7 +121,7 @@ impl Relayed {
     }
 
     /// A recording crosses once; what its starts move follows from it on both sides (GP-5).
-    fn record(&self, token: u64, name: RecordingName, bytes: u64, descriptors: Vec<Foreign>) {
+    fn record(&self, token: u64, name: RecordingName, bytes: u64, descriptors: Vec<OwnedFd>) {
         if !self.session.books().may_hand(usize::try_from(bytes).unwrap_or(MOST_HANDED)) {
             return self.session.answer(&self.channel, token, &too_much());
         }

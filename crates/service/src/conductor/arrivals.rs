@@ -9,12 +9,10 @@ use crate::conductor::engine::Engine;
 use crate::telemetry::statistics::Statistics;
 use crate::telemetry::trace::Trace;
 
-/// Takes what arrives in one turn.
 pub(super) struct Arrivals<'a> {
     pub(super) engine: &'a mut Engine,
     pub(super) statistics: &'a mut Statistics,
     pub(super) trace: &'a mut Option<Trace>,
-    /// Service processes that were lost, and why.
     pub(super) lost: Vec<(SpId, PeerLoss)>,
 }
 

@@ -23,7 +23,6 @@ use crate::telemetry::turns::TurnLength;
 /// Faults are reported in rounds, since the report of one may order work that meets another.
 const FAULT_ROUNDS: u32 = 64;
 
-/// The machine, its memory and its clock.
 #[derive(Debug)]
 pub(crate) struct Engine {
     machine: Endpoint,
@@ -44,7 +43,6 @@ impl Engine {
         Instant(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// The machine, to be looked at.
     pub(crate) fn machine(&self) -> &Endpoint {
         &self.machine
     }
@@ -82,7 +80,6 @@ impl Engine {
         self.settle(&[]);
     }
 
-    /// A rank has been given an offer.
     pub(crate) fn offer(&mut self, offer: OfferId) {
         self.machine.handle_offer(offer);
     }
@@ -92,7 +89,6 @@ impl Engine {
         self.tell(|machine, now| machine.handle_offer_withdrawn(now, offer, refused));
     }
 
-    /// A rank is refused a group.
     pub(crate) fn refuse_group(&mut self, spec: &GroupSpec, rank: Rank, why: Refusal) {
         self.tell(|machine, now| machine.handle_refusal(now, spec, rank, why));
     }
@@ -110,7 +106,6 @@ impl Engine {
         self.tell(|machine, now| machine.handle_call(now, call));
     }
 
-    /// A rank has recorded something.
     pub(crate) fn record(
         &mut self,
         group: GroupHandle,
@@ -266,7 +261,6 @@ impl Engine {
         self.settle(&[]);
     }
 
-    /// Where a piece lies, for reading.
     pub(crate) fn place(&mut self, piece: MemRef) -> Result<Place, Fault> {
         self.memory.place_to_read(piece)
     }
@@ -285,7 +279,6 @@ impl Engine {
         &self.memory.backlog
     }
 
-    /// Copies between ranks so far.
     pub(crate) fn copies(&self) -> Copies {
         self.memory.errands.copies
     }

@@ -42,7 +42,6 @@ enum State {
     },
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct Looking {
     polling: Polling,

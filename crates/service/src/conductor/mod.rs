@@ -39,7 +39,8 @@ use outboard_fabric::multicast::Datagram;
 use outboard_fabric::{Armed, ConnectError};
 use outboard_proto::wire::PayloadHash;
 use outboard_proto::{Event, ReceivedDatagram};
-use outboard_shm::attach::{Channel, Foreign, Reply, elsewhere};
+use outboard_shm::attach::{Channel, Reply};
+use outboard_shm::closer::REFUSALS;
 use outboard_shm::status::Status;
 use rustix::io::Errno;
 use serde_json::{Value, json};
@@ -73,11 +74,9 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How long the farewell to other service processes may take.
 const FAREWELL: Duration = Duration::from_millis(200);
 
-/// Everything that the loop works on.
 pub(crate) struct Conductor {
     pub(crate) engine: Engine,
     pub(crate) outbox: Outbox,
-    /// The fabric has something to do.
     pub(crate) fabric_calls: bool,
     pub(crate) ranks: Ranks,
     pub(crate) host: Host,
@@ -103,11 +102,9 @@ struct Turn {
     unfinished: bool,
     /// A rank, another service process or a datapath thread had left something.
     found: bool,
-    /// When it ended.
     at: Instant,
 }
 
-/// What the caller wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Serving,
@@ -117,7 +114,6 @@ enum Phase {
 }
 
 impl Conductor {
-    /// Watches everything that exists from the start.
     pub(crate) fn watch(&mut self, stop: BorrowedFd<'_>) -> Result<(), Errno> {
         self.poller.watch(stop, Token::Stop, Trigger::Level)?;
         self.poller.watch(self.outbox.fabric().event_fd(), Token::Fabric, Trigger::Level)?;
@@ -184,7 +180,6 @@ impl Conductor {
         self.ranks.connections.is_empty()
     }
 
-    /// Looks at everything once.
     fn turn(&mut self) -> Turn {
         let heard = std::mem::take(&mut self.fabric_calls) && self.progress_fabric();
         let now = Instant::now();
@@ -212,7 +207,6 @@ impl Conductor {
         self.trace.take_if(|trace| trace.is_over());
         let at = Instant::now();
         self.stopwatch.lap_at(Part::Rest, at);
-        self.ranks.close_silent(at, &self.poller, &mut self.engine);
         let gone = self.ranks.mind_memory(at, &self.poller, &mut self.engine);
         self.review_landings();
         self.stopwatch.lap(Part::Memory);
@@ -254,7 +248,6 @@ impl Conductor {
         self.offload.as_ref().and_then(Offload::due)
     }
 
-    /// Lists that the engine has carried out.
     fn take_offloaded(&mut self) {
         let now = Instant::now();
         for (place, carried_out) in self.offload.iter_mut().flat_map(|offload| offload.take_ended(now)) {
@@ -434,7 +427,6 @@ impl Conductor {
         woken
     }
 
-    /// Time until the next timer.
     fn limit(&self, phase: Phase, now: Instant) -> Option<Duration> {
         let timer = self.engine.next_call(self.outbox.has_room()).map(|at| at.since(self.engine.now()));
         let due = [self.datapath.as_ref().and_then(|datapath| datapath.due(now)), self.given_up()];
@@ -482,14 +474,13 @@ impl Conductor {
     }
 
     fn accept(&mut self, phase: Phase) {
-        let now = Instant::now();
         for _ in 0..CONNECTIONS {
             match self.attach.accept() {
                 Ok(None) => return,
                 Ok(Some(connection)) => {
                     let channel = Channel::from(connection);
                     if phase == Phase::Serving {
-                        if let Err(errno) = self.ranks.greet(now, channel, &self.poller, &mut self.engine) {
+                        if let Err(errno) = self.ranks.greet(channel, &self.poller) {
                             limited!(warn, %errno, "cannot watch a new connection");
                         }
                         continue;
@@ -502,7 +493,7 @@ impl Conductor {
                 Err(errno) => {
                     limited!(error, %errno, "a rank is turned away; raise the limit on descriptors");
                     self.ranks.refused += 1;
-                    return self.attach.turn_away(|connection| refuse(connection.into(), errno));
+                    return self.attach.turn_away(|connection| REFUSALS.act(move || refuse(connection.into(), errno)));
                 }
             }
         }
@@ -511,11 +502,11 @@ impl Conductor {
     fn report(&mut self) {
         let Some(socket) = &mut self.statistics_socket else { return };
         let connection = match socket.accept() {
-            Ok(Some(connection)) => Foreign::from(connection),
+            Ok(Some(connection)) => connection,
             Ok(None) => return,
             Err(errno) => {
                 limited!(warn, %errno, "cannot answer for statistics");
-                return socket.turn_away(|connection| drop(Foreign::from(connection)));
+                return socket.turn_away(drop);
             }
         };
         let present = self.ranks.present(&self.host.topology);
@@ -554,13 +545,11 @@ impl Conductor {
     }
 }
 
-/// Turns a process away.
 fn refuse(channel: Channel, errno: Errno) {
     let text = format!("the service process of this host cannot take another rank: {errno}{MORE_DESCRIPTORS}");
     tell(&channel, Status::Resource, text);
 }
 
-/// Tells a process why it cannot attach.
 pub fn tell(channel: &Channel, status: Status, text: String) {
     if let Err(error) = channel.send(0, &Reply::Error { status, text }, &[]) {
         tracing::debug!(%error, "a process does not hear why it is turned away");
@@ -570,7 +559,7 @@ pub fn tell(channel: &Channel, status: Status, text: String) {
 /// Tells a process of another user why it cannot attach, in a thread beside this one: the kernel wakes all that wait at
 /// the other end before a reply is sent, and there may be millions.
 pub fn dismiss(channel: Channel, text: String) {
-    elsewhere(move || tell(&channel, Status::NoService, text));
+    REFUSALS.act(move || tell(&channel, Status::NoService, text));
 }
 
 fn received((Datagram { from, bytes }, payload): (Datagram<'_>, PayloadHash)) -> ReceivedDatagram<'_> {

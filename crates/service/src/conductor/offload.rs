@@ -23,7 +23,6 @@ const GRACE: Duration = Duration::from_secs(1);
 /// Which call a list is of.
 type Place = (GroupHandle, InstanceId, CallId);
 
-/// See the module.
 pub(crate) struct Offload {
     ofi: Ofi,
     next: u64,

@@ -199,7 +199,6 @@ impl Outbox {
     }
 }
 
-/// A piece of a frame's payload.
 struct Piece {
     place: Place,
     length: usize,

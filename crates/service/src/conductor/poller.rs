@@ -14,11 +14,9 @@ const BATCH: usize = 64;
 pub enum Token {
     /// The caller wants the daemon to end.
     Stop,
-    /// The unicast fabric.
     Fabric,
     /// The mailbox of the datapath threads.
     Mailbox,
-    /// Datagrams wait for the conductor.
     Datapath,
     /// The engine beside the service process has something to tell.
     Engine,
@@ -28,7 +26,6 @@ pub enum Token {
     Statistics,
     /// A rank's message, or its end.
     Channel(u64),
-    /// A rank's process has ended.
     Process(u64),
     /// A rank submitted while we slept.
     Doorbell(u64),
@@ -65,7 +62,6 @@ impl Token {
 pub enum Trigger {
     /// As long as it is readable or hung up.
     Level,
-    /// When it becomes readable.
     Edge,
 }
 
@@ -76,7 +72,6 @@ pub struct Poller {
 }
 
 impl Poller {
-    /// Watches nothing yet.
     pub fn new() -> Result<Self, Errno> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         Ok(Poller { epoll, woken: Vec::with_capacity(BATCH) })

@@ -54,7 +54,6 @@ impl<T> Mailbox<T> {
         Poster { post: self.post.clone(), waker: Arc::clone(&self.waker) }
     }
 
-    /// The oldest item.
     pub(crate) fn take(&mut self) -> Option<T> {
         self.next.take().or_else(|| self.queue.try_recv().ok())
     }

@@ -63,7 +63,6 @@ pub(crate) enum Report {
     Gone { receiver: usize },
 }
 
-/// What sends and receives.
 #[derive(Debug)]
 enum Hands {
     /// Threads of their own (MC-9), as a link wants whose datagrams keep more than one processor busy.
@@ -173,7 +172,6 @@ impl Datapath {
         self.tell(address, Interest::Ends { group, leave: last.then_some(address) })
     }
 
-    /// Gives a batch back to its receiver.
     pub(crate) fn give_back(&mut self, receiver: usize, batch: Batch) {
         match self.hands() {
             Hands::Conductor(own) => own.give_back(batch),
@@ -190,7 +188,6 @@ impl Datapath {
     }
 }
 
-/// Header and payload of a datagram.
 pub(crate) fn split(datagram: &[u8]) -> (&[u8], &[u8]) {
     datagram.split_at(datagram.len().min(DATAGRAM_HEADER_BYTES))
 }

@@ -21,7 +21,6 @@ use outboard_fabric::multicast::MulticastSettings;
 use super::receiver::{Batch, Intake, Interest};
 use super::{BURSTS, Report, SEND_JOBS, SendJob, sender};
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Own {
     sender: sender::Worker,

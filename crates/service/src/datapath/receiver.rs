@@ -60,14 +60,10 @@ pub(super) enum Interest {
     Ends { group: GroupHandle, leave: Option<Ipv4Addr> },
 }
 
-/// What the conductor tells a receiver.
 #[derive(Debug)]
 enum Command {
-    /// A batch comes back.
     Return(Batch),
-    /// Answered.
     Interest { interest: Interest, answer: SyncSender<io::Result<()>> },
-    /// End.
     Stop,
 }
 
@@ -131,7 +127,6 @@ impl Drop for Receiver {
     }
 }
 
-/// Whether a thread goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
     GoOn,

@@ -42,12 +42,10 @@ pub(super) fn start(
     Ok((sender, thread))
 }
 
-/// A job that is being carried out.
 #[derive(Debug)]
 struct Current {
     job: SendJob,
     read: Result<(), Fault>,
-    /// Bytes of payload.
     length: usize,
     /// Datagrams sent, and times that a full queue was met.
     sent: usize,

@@ -25,7 +25,6 @@
 //! held.
 
 use std::collections::{HashMap, HashSet};
-use std::time::Instant;
 
 use outboard_proto::{CallId, MemRef, Region, StagingId};
 
@@ -38,7 +37,6 @@ mod tests;
 /// Payload held for ranks that are not in our library.
 const MOST_BYTES: usize = 256 << 20;
 
-/// One piece of work.
 #[derive(Debug)]
 pub(crate) enum Work {
     /// As the machine ordered it.
@@ -99,7 +97,6 @@ impl Work {
     }
 }
 
-/// The call that has this buffer.
 pub(super) fn call_of(region: Region) -> Option<CallId> {
     match region {
         Region::Input(call) | Region::Output(call) => Some(call),
@@ -112,7 +109,6 @@ pub(super) fn call_of(region: Region) -> Option<CallId> {
 pub(super) enum Holder {
     /// The rank whose memory is described at this address here: it is held as long as the rank has calls in flight.
     Rank(usize),
-    /// This process.
     Staging(StagingId),
 }
 
@@ -170,7 +166,6 @@ impl Entry {
     }
 }
 
-/// All work that is not done.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
     awaited: HashSet<CallId>,
@@ -256,15 +251,6 @@ impl Backlog {
         }
         needed.reverse();
         needed
-    }
-
-    /// Work that touches this waits, and others with it: ranks that keep it waiting have their time.
-    pub(super) fn want(&mut self, extents: &Touched<Extent>) {
-        for at in self.needed(|entry| entry.precedes(extents)) {
-            if let State::Held(held) = self.state(at) {
-                held.wanted.get_or_insert_with(Instant::now);
-            }
-        }
     }
 
     /// The buffers of a call cannot be reached until its rank copies them.

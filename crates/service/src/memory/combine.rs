@@ -21,7 +21,6 @@ pub(crate) struct Combination {
     pub(crate) from: MemRef,
     /// The operand that becomes the result.
     pub(crate) into: MemRef,
-    /// How.
     pub(crate) reduction: Reduction,
     /// `from` is the left operand.
     pub(crate) from_left: bool,
@@ -37,9 +36,7 @@ pub(crate) struct Bounces {
 /// What stopped a reduction.
 #[derive(Debug)]
 pub(crate) struct Unfinished {
-    /// Why.
     pub(crate) fault: Fault,
-    /// What is left to do, in order.
     pub(crate) left: Vec<Work>,
 }
 

@@ -9,18 +9,16 @@
 //! | planned, or offered | a rank has copied elsewhere what it names (GP-9) | planned, for the conductor |
 //! | offered, and taken | no report within [`STALL`] | held: its bytes are copied to here, its source is free |
 //! | held | the rank's report | done: delivered again from here, with all that waited for it |
-//! | held | others need what it delivers for [`LIMIT`] | the rank's call fails by name |
 //! | any | the end of its call | forgotten; a place that is taken is free with its report |
 //!
 //! The machine believes a copy done that it has ordered. So a copy stands in the [`backlog`](crate::memory::backlog)
 //! until its bytes are in place, where work that comes behind it finds it. Nothing that a rank writes is believed
-//! beyond its own buffers: a report that lies, or none, harms the rank's call alone.
+//! beyond its own buffers. Who needs what a stopped rank copies waits until that rank goes on or dies.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use outboard_fabric::limited;
 use outboard_proto::{CallId, MemRef};
 use outboard_shm::control;
 use outboard_shm::errand::{ERRANDS, Errand, Report};
@@ -28,7 +26,7 @@ use outboard_shm::memory::{Tier, TieredMemory};
 use rustix::process::Pid;
 
 use crate::memory::backlog::{Backlog, Entry, Holder, Work};
-use crate::memory::{Buffers, Cause, Fault, Memory, Place};
+use crate::memory::{Buffers, Fault, Memory, Place};
 use crate::ranks::ConnectionId;
 use crate::telemetry::statistics::Copies;
 
@@ -41,8 +39,6 @@ const PATIENCE: Duration = Duration::from_millis(5);
 const STALL: Duration = Duration::from_millis(100);
 /// How long the conductor waits for an errand whose bytes it needs: most take less.
 const MOMENT: Duration = Duration::from_millis(1);
-/// How long a rank that was stopped in the middle of an errand may hold others up.
-const LIMIT: Duration = Duration::from_secs(10);
 
 /// A rank that can do errands.
 #[derive(Debug)]
@@ -86,8 +82,6 @@ pub(super) struct Offered {
 pub(super) struct Held {
     runner: Arc<Runner>,
     place: u32,
-    /// Since when somebody needs what it delivers.
-    pub(super) wanted: Option<Instant>,
 }
 
 /// Places that were written and are to be offered, one bit each.
@@ -120,15 +114,16 @@ impl State {
     fn taken_by(&self) -> Option<(Arc<Runner>, u32)> {
         match self {
             State::Waiting | State::Planned(_) => None,
-            State::Offered(Offered { task: Task { runner, .. }, place, .. })
-            | State::Held(Held { runner, place, .. }) => Some((Arc::clone(runner), *place)),
+            State::Offered(Offered { task: Task { runner, .. }, place, .. }) | State::Held(Held { runner, place }) => {
+                Some((Arc::clone(runner), *place))
+            }
         }
     }
 
     /// What the rank says of an errand.
     fn report(&self) -> Option<Report> {
         let (runner, place) = self.taken_by()?;
-        runner.errands.reported(place)
+        runner.errands.table().reported(place)
     }
 }
 
@@ -152,7 +147,7 @@ impl Errands {
     pub(super) fn write(&mut self, state: &mut State, fresh: &mut Fresh) {
         let State::Planned(Some(task)) = state else { return };
         let Task { runner, reads, errand } = task;
-        if self.refused.contains(&(*reads, runner.id)) || !runner.errands.waited_for() {
+        if self.refused.contains(&(*reads, runner.id)) || !runner.errands.table().waited_for() {
             return;
         }
         let used = self.used.entry(runner.id).or_default();
@@ -161,7 +156,7 @@ impl Errands {
             return;
         }
         *used |= 1 << place;
-        runner.errands.write(place, errand);
+        runner.errands.table().write(place, errand);
         fresh.entry(runner.id).or_insert_with(|| (Arc::clone(runner), 0)).1 |= 1 << place;
         *state = State::Offered(Offered { task: task.clone(), place, since: Instant::now(), taken: false });
     }
@@ -169,7 +164,7 @@ impl Errands {
     /// Takes an offer back, so that it is planned as before; false when the rank has taken it.
     fn withdraw(&mut self, state: &mut State) -> bool {
         let State::Offered(Offered { task, place, taken, .. }) = state else { return true };
-        *taken |= !task.runner.errands.withdraw(*place);
+        *taken |= !task.runner.errands.table().withdraw(*place);
         if *taken {
             return false;
         }
@@ -210,7 +205,7 @@ impl Backlog {
     pub(crate) fn has_news(&self) -> bool {
         self.entries().iter().any(|entry| {
             let left = match &entry.state {
-                State::Offered(offered) => !offered.taken && !offered.task.runner.errands.waited_for(),
+                State::Offered(offered) => !offered.taken && !offered.task.runner.errands.table().waited_for(),
                 State::Waiting | State::Planned(_) | State::Held(_) => false,
             };
             left || entry.state.report().is_some()
@@ -220,10 +215,9 @@ impl Backlog {
     /// Until something is to be done about what is planned or an errand; none where nothing is.
     pub(crate) fn timer(&self) -> Option<Duration> {
         let due = |state: &State| match state {
-            State::Waiting => None,
+            State::Waiting | State::Held(_) => None,
             State::Planned(_) => Some(Duration::ZERO),
             State::Offered(offered) => Some(offered.due().saturating_sub(offered.since.elapsed())),
-            State::Held(held) => held.wanted.map(|since| LIMIT.saturating_sub(since.elapsed())),
         };
         self.entries().iter().filter_map(|entry| due(&entry.state)).min()
     }
@@ -329,7 +323,7 @@ impl Memory {
         let Work::Copy { from, to } = work else { unreachable!("errands are copies") };
         let (runner, place) = state.taken_by().expect("it was taken");
         tracing::debug!(pid = ?runner.pid, "a rank does not end an errand");
-        let held = State::Held(Held { runner, place, wanted: None });
+        let held = State::Held(Held { runner, place });
         let mut bytes = vec![0; usize::try_from(from.len).expect("a piece")];
         // The source may have been copied elsewhere since.
         match self.place(from).and_then(|source| source.read(&mut bytes)) {
@@ -354,7 +348,7 @@ impl Memory {
         }
         let errands = &mut self.errands;
         for (runner, place) in std::mem::take(&mut errands.forgotten) {
-            match runner.errands.reported(place) {
+            match runner.errands.table().reported(place) {
                 Some(_) => errands.free_place(&runner, place),
                 None => errands.forgotten.push((runner, place)),
             }
@@ -367,12 +361,12 @@ impl Memory {
         let state = self.backlog.state(at);
         let report = state.report();
         match (state, report) {
-            (State::Waiting | State::Planned(_), _) => return false,
+            (State::Waiting | State::Planned(_), _) | (State::Held(_), None) => return false,
             (State::Offered(_), Some(report)) => {
                 self.finish(at, report);
             }
             (State::Offered(offered), None) => {
-                let (waits, age) = (offered.task.runner.errands.waited_for(), offered.since.elapsed());
+                let (waits, age) = (offered.task.runner.errands.table().waited_for(), offered.since.elapsed());
                 if offered.taken && age >= offered.due() {
                     self.hold(at);
                 } else if offered.taken || (waits && age < PATIENCE) || !self.errands.withdraw(self.backlog.state(at)) {
@@ -386,15 +380,6 @@ impl Memory {
                 let (runner, place) = state.taken_by().expect("it is held for a rank");
                 *state = State::Waiting;
                 self.errands.free_place(&runner, place);
-            }
-            (State::Held(held), None) => {
-                if held.wanted.is_none_or(|since| since.elapsed() < LIMIT) {
-                    return false;
-                }
-                held.wanted = None;
-                limited!(warn, pid = ?held.runner.pid, "a rank that has stopped in a copy holds others up");
-                let receiver = self.backlog.entries()[at].work.calls()[1].expect("errands go to ranks");
-                self.faults.push((receiver, Cause::Buffer));
             }
         }
         true

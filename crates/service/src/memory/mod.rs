@@ -108,13 +108,10 @@ impl Buffers {
 /// Why a piece of memory could not be read or written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Fault {
-    /// The buffers of this call cannot be accessed.
     #[error("{error}")]
     Call { call: CallId, error: AccessError },
-    /// The rank is gone, or there was no memory; the machine knows.
     #[error("the rank has gone, or memory has")]
     Gone,
-    /// The kernel has withdrawn access: the rank's own copy is awaited.
     #[error("the rank's copy is awaited")]
     Awaited,
 }
@@ -138,7 +135,6 @@ pub(crate) enum Place {
 }
 
 impl Place {
-    /// Copies out.
     pub(crate) fn read(&self, into: &mut [u8]) -> Result<(), Fault> {
         match self {
             Place::Rank { call, memory, address } => {
@@ -466,12 +462,7 @@ impl Memory {
             return false;
         }
         self.do_now(|entry| entry.precedes(&extents));
-        let waits = self.backlog.precedes(&extents);
-        // Whoever reads keeps a call of its own waiting, perhaps another rank's.
-        if waits && extents[0].is_some() {
-            self.backlog.want(&extents);
-        }
-        waits
+        self.backlog.precedes(&extents)
     }
 
     /// Does work whose turn it is.

@@ -14,7 +14,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use outboard_proto::staging_size;
-use outboard_shm::attach::drop_elsewhere;
+use outboard_shm::closer::MEMORY;
 use outboard_shm::memory::Resident;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
@@ -69,7 +69,6 @@ impl Staging {
         unsafe { self.start.as_ptr().add(start) }
     }
 
-    /// Copies out.
     pub(crate) fn copy_out(&self, offset: u64, into: &mut [u8]) {
         // SAFETY: `at` checked the source; `into` is a unique borrow, which no raw allocation of ours is.
         unsafe { std::ptr::copy_nonoverlapping(self.at(offset, into.len()), into.as_mut_ptr(), into.len()) }
@@ -107,7 +106,10 @@ impl Drop for Staging {
         match layout(self.size).filter(|_| self.size < MAPPED_BYTES) {
             // SAFETY: allocated with this layout and freed once; borrowers hold the `Arc`.
             Some(layout) => unsafe { dealloc(self.start.as_ptr(), layout) },
-            None => drop_elsewhere(Mapping { start: self.start, size: self.size }),
+            None => {
+                let mapping = Mapping { start: self.start, size: self.size };
+                MEMORY.act(|| drop(mapping));
+            }
         }
     }
 }

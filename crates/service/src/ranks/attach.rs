@@ -1,8 +1,8 @@
 //! Requests at the attach socket: who a rank is, its groups, its memory (SP-3).
 //!
-//! Ranks are taken as hostile-capable: identity comes from the kernel (socket credentials, pidfd), access to memory is
-//! proven by a real read and write, every number is bounded. A rank that breaks the protocol loses its connection, and
-//! with it no more than itself.
+//! A rank may have a bug: identity comes from the kernel (socket credentials, pidfd), access to memory is proven by a real
+//! read and write, every number is checked. A rank that breaks the protocol loses its connection, and no other rank
+//! does.
 
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,10 +12,10 @@ use std::time::Duration;
 use outboard_fabric::limited;
 use outboard_fabric::multicast::Interface;
 use outboard_proto::{GroupHandle, HostId, OfferId, Refusal, SpId};
-use outboard_shm::attach::{Channel, ChannelError, Foreign, Hello, Received, Reply, Request, Welcome};
+use outboard_shm::attach::{Channel, ChannelError, Hello, Received, Reply, Request, Welcome};
 use outboard_shm::control::{LAYOUT_VERSION, ServiceSide};
-use outboard_shm::memory::{CrossMemory, MemfdRanges, MemoryDescriptor, Proof, RangeError, TieredMemory};
-use outboard_shm::region::Sealed;
+use outboard_shm::memory::{CrossMemory, MOST_RANGES, MemoryDescriptor, Proof, RangeError, TieredMemory};
+use outboard_shm::region::unseal;
 use outboard_shm::status::Status;
 use rustix::io::Errno;
 use rustix::process::Pid;
@@ -24,7 +24,6 @@ use crate::conductor::engine::Engine;
 use crate::conductor::poller::{Poller, Token, Trigger};
 use crate::memory::errands::Runner;
 use crate::ranks::docked::{DockedRank, DockedRanks};
-use crate::ranks::lengthy::{Behind, Lengthy};
 use crate::ranks::offers::Offer;
 use crate::ranks::{Attached, Connection, ConnectionId, Membership, Ranks, Stage};
 use crate::settings::Settings;
@@ -45,9 +44,7 @@ pub(crate) const MORE_DESCRIPTORS: &str = "; raise its limit on descriptors (`ul
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) id: SpId,
-    /// The host itself.
     pub(crate) place: HostId,
-    /// Its name.
     pub(crate) node: Arc<str>,
     pub(crate) topology: Topology,
     pub(crate) settings: Settings,
@@ -60,16 +57,13 @@ pub(crate) struct Host {
     pub(crate) sends_from: Option<Ipv4Addr>,
     /// What the link carries, in bit/s.
     pub(crate) link_rate: u64,
-    /// Ranks that the dock attaches.
     pub(crate) docked: Arc<DockedRanks>,
 }
 
 /// A request that was refused: the reply, in words.
 #[derive(Debug)]
 pub struct Refused {
-    /// What kind of failure.
     pub status: Status,
-    /// The sentence.
     pub text: String,
 }
 
@@ -84,7 +78,6 @@ impl Refused {
         self.reply()
     }
 
-    /// What the rank is told.
     #[must_use]
     pub fn reply(self) -> Reply {
         Reply::Error { status: self.status, text: self.text }
@@ -102,7 +95,6 @@ pub(crate) enum Next {
     Close,
 }
 
-/// What the request handlers work on.
 pub(crate) struct Desk<'a> {
     pub(crate) ranks: &'a mut Ranks,
     pub(crate) engine: &'a mut Engine,
@@ -112,35 +104,46 @@ pub(crate) struct Desk<'a> {
 }
 
 impl Desk<'_> {
-    /// Takes the messages of one connection.
     pub(crate) fn serve(&mut self, id: ConnectionId) {
         for _ in 0..MESSAGES {
             let Some(connection) = self.ranks.connections.get(&id).filter(|one| !one.waits()) else { return };
             match connection.channel().receive::<Request>() {
                 Ok(None) => return,
-                Ok(Some(received)) => match self.answer(id, received) {
-                    Ok(Next::Stay) => {}
-                    Ok(Next::Close) => return self.ranks.remove(id, self.poller, self.engine),
-                    Err(error) => return self.drop_connection(id, &error),
-                },
+                Ok(Some(received)) => {
+                    let attached = self.ranks.rank(id).is_some();
+                    if !attached || self.ranks.waiting.admits(id, &received.message) {
+                        self.settle(id, received);
+                    } else if let Some(rank) = self.ranks.rank(id) {
+                        rank.waits = Some(received);
+                    }
+                }
                 Err(error) => {
                     let farewell = match &error {
-                        ChannelError::Decode(decode) => Some((0, Status::Version, decode.to_string())),
-                        ChannelError::Foreign { token } => Some((*token, Status::Argument, error.to_string())),
+                        ChannelError::Decode(decode) => {
+                            Some(Refused { status: Status::Version, text: decode.to_string() })
+                        }
                         ChannelError::Descriptors => {
                             self.ranks.withdraw(id, Some(Refusal::Descriptors), self.engine);
-                            let refused = kernel("take the descriptors of a request", Errno::MFILE);
-                            Some((0, refused.status, refused.text))
+                            Some(kernel("take the descriptors of a request", Errno::MFILE))
                         }
                         ChannelError::Closed | ChannelError::Backlogged | ChannelError::Kernel(_) => None,
                     };
-                    if let Some((token, status, text)) = farewell {
+                    if let Some(refused) = farewell {
                         // The connection goes either way.
-                        let _ = self.ranks.reply(id, token, &Reply::Error { status, text });
+                        let _ = self.ranks.reply(id, 0, &refused.reply());
                     }
                     return self.drop_connection(id, &error);
                 }
             }
+        }
+    }
+
+    /// Answers a request, and closes the connection where it is over.
+    pub(crate) fn settle(&mut self, id: ConnectionId, received: Received<Request>) {
+        match self.answer(id, received) {
+            Ok(Next::Stay) => {}
+            Ok(Next::Close) => self.ranks.remove(id, self.poller, self.engine),
+            Err(error) => self.drop_connection(id, &error),
         }
     }
 
@@ -166,23 +169,17 @@ impl Desk<'_> {
         let outcome = match message {
             Request::Hello(_) => unreachable!("answered above"),
             Request::Offer => self.offer(id),
-            Request::CreateGroup { ranks, rank } => {
-                let group = self.group(id, descriptors, (ranks, rank));
-                return self.begin(id, token, group);
-            }
+            Request::CreateGroup { ranks, rank } => match self.create_group(id, token, descriptors, (ranks, rank)) {
+                Ok(()) => return Ok(Next::Stay),
+                Err(refused) => Err(refused),
+            },
             Request::DestroyGroup { group } => self.destroy_group(id, group),
-            Request::Record { group, recording, bytes } => {
-                return self.begin(id, token, Lengthy::recording(descriptors, (group, recording), bytes));
-            }
-            Request::FreeRecording { group, recording: number } => {
-                return self.begin(id, token, Ok(Lengthy::behind(Behind::FreeRecording { group, number })));
-            }
+            Request::Record { group, recording, bytes } => self.record(id, descriptors, (group, recording), bytes),
+            Request::FreeRecording { group, recording } => self.free_recording(id, group, recording),
             Request::SetDeadline { group, milliseconds } => self.set_deadline(id, group, milliseconds),
             Request::RegisterMemory { address, bytes } => self.register(id, descriptors, address, bytes),
             Request::UnregisterMemory { address } => self.unregister(id, address),
-            Request::Restage(restaged) => {
-                return self.begin(id, token, Ok(Lengthy::behind(Behind::Restage(restaged))));
-            }
+            Request::Restage(restaged) => self.restage(id, &restaged),
             Request::ErrorText { slot } => self.error_text(id, slot),
             Request::Detach => self.detach(id),
         };
@@ -197,7 +194,7 @@ impl Desk<'_> {
         id: ConnectionId,
         token: u64,
         hello: &Hello,
-        descriptors: Vec<Foreign>,
+        descriptors: Vec<OwnedFd>,
     ) -> Result<Next, ChannelError> {
         let attached = match self.ranks.connections.get(&id) {
             Some(Connection::Greeting(_)) => self.attach(id, hello, descriptors),
@@ -211,7 +208,6 @@ impl Desk<'_> {
                 return Ok(Next::Close);
             }
         };
-        self.ranks.greetings.remove(id);
         let Some(Connection::Greeting(channel)) = self.ranks.connections.remove(&id) else {
             unreachable!("it was greeting a moment ago")
         };
@@ -231,13 +227,13 @@ impl Desk<'_> {
         &self,
         id: ConnectionId,
         hello: &Hello,
-        descriptors: Vec<Foreign>,
+        descriptors: Vec<OwnedFd>,
     ) -> Result<(ServiceSide, Welcome, Process), Refused> {
         let most = self.host.settings.max_ranks;
         if self.ranks.attached().count() >= most as usize {
             return refuse(Status::Resource, format!("{most} ranks are attached already; raise --max-ranks"));
         }
-        let mut process = pin(self.ranks.connections[&id].channel(), hello, descriptors, &self.host.settings)?;
+        let mut process = pin(self.ranks.connections[&id].channel(), hello, descriptors)?;
         process.memory = process.memory.with_alarm(self.ranks.alarm());
         if let Some(DockedRank { pid, seat, watch }) = self.host.docked.take(&hello.nonce) {
             // Its process here is ours; the connection alone tells of its end.
@@ -259,7 +255,7 @@ impl Desk<'_> {
         let welcome = Welcome {
             tier: process.memory.tier(),
             config_digest: self.host.digest,
-            most_ranges: self.host.settings.memory_ranges,
+            most_ranges: MOST_RANGES,
             link_rate: self.host.link_rate,
         };
         Ok((side, welcome, process))
@@ -320,7 +316,7 @@ impl Desk<'_> {
     fn register(
         &mut self,
         id: ConnectionId,
-        descriptors: Vec<Foreign>,
+        descriptors: Vec<OwnedFd>,
         address: u64,
         bytes: u64,
     ) -> Result<Reply, Refused> {
@@ -364,45 +360,35 @@ pub(crate) fn no_group(group: u64) -> Refused {
 }
 
 /// The one descriptor that the codec gives a request.
-pub(crate) fn descriptor(descriptors: Vec<Foreign>) -> Result<Foreign, Refused> {
+fn descriptor(descriptors: Vec<OwnedFd>) -> Result<OwnedFd, Refused> {
     descriptors.into_iter().next().ok_or_else(|| Refused::argument("the request has no descriptor"))
-}
-
-/// What a request hands over, `bytes` bytes, to be read.
-pub(crate) fn handed(descriptors: Vec<Foreign>, bytes: usize) -> Result<Sealed, Refused> {
-    Sealed::check(descriptor(descriptors)?, bytes).map_err(Refused::argument)
 }
 
 /// What a request hands over, `bytes` bytes.
 ///
 /// # Errors
 /// The reply to a rank that has not sealed it, or that gives another length.
-pub fn sealed(descriptors: Vec<Foreign>, bytes: usize) -> Result<Vec<u8>, Refused> {
-    handed(descriptors, bytes)?.read(0, bytes).map_err(Refused::argument)
-}
-
-/// The bytes of an encoded recording, if it is not too large.
-pub(crate) fn recorded_bytes(bytes: u64) -> Result<usize, Refused> {
-    if bytes > MOST_RECORDED {
-        let text = format!("a recording of {bytes} bytes exceeds the limit of {MOST_RECORDED}; record less at once");
-        return refuse(Status::Resource, text);
-    }
-    Ok(bytes as usize)
+pub fn sealed(descriptors: Vec<OwnedFd>, bytes: usize) -> Result<Vec<u8>, Refused> {
+    unseal(descriptor(descriptors)?, bytes).map_err(Refused::argument)
 }
 
 /// As [`sealed`], of an encoded recording, which may be too large.
 ///
 /// # Errors
 /// The reply.
-pub fn sealed_recording(descriptors: Vec<Foreign>, bytes: u64) -> Result<Vec<u8>, Refused> {
-    sealed(descriptors, recorded_bytes(bytes)?)
+pub fn sealed_recording(descriptors: Vec<OwnedFd>, bytes: u64) -> Result<Vec<u8>, Refused> {
+    if bytes > MOST_RECORDED {
+        let text = format!("a recording of {bytes} bytes exceeds the limit of {MOST_RECORDED}; record less at once");
+        return refuse(Status::Resource, text);
+    }
+    sealed(descriptors, bytes as usize)
 }
 
 /// Registers the range of a rank's memory that its request hands over.
 ///
 /// # Errors
 /// The reply to a rank whose range cannot be.
-pub fn register(memory: &TieredMemory, descriptors: Vec<Foreign>, address: u64, bytes: u64) -> Result<Reply, Refused> {
+pub fn register(memory: &TieredMemory, descriptors: Vec<OwnedFd>, address: u64, bytes: u64) -> Result<Reply, Refused> {
     match memory.ranges().register(address, bytes, descriptor(descriptors)?) {
         Ok(()) => Ok(Reply::Done),
         Err(error @ RangeError::TooMany(_)) => refuse(Status::Resource, error),
@@ -410,7 +396,6 @@ pub fn register(memory: &TieredMemory, descriptors: Vec<Foreign>, address: u64, 
     }
 }
 
-/// The process of a rank.
 #[derive(Debug)]
 pub struct Process {
     /// Its number here; none where it is in a process namespace that we do not see.
@@ -419,23 +404,16 @@ pub struct Process {
     pub pid: u32,
     /// Tells of its end; none where the kernel cannot ([`Channel::peer_pidfd`]).
     pub pidfd: Option<OwnedFd>,
-    /// How its memory is reached.
     pub memory: TieredMemory,
     /// Where it runs, if on another machine.
     pub seat: Option<Seat>,
 }
 
-/// Finds out by the kernel's word who greets, pins the process and probes its memory, which may register as many ranges
-/// as the settings allow.
+/// Finds out by the kernel's word who greets, pins the process and probes its memory.
 ///
 /// # Errors
 /// The reply to a process that may not attach.
-pub fn pin(
-    channel: &Channel,
-    hello: &Hello,
-    descriptors: Vec<Foreign>,
-    settings: &Settings,
-) -> Result<Process, Refused> {
+pub fn pin(channel: &Channel, hello: &Hello, descriptors: Vec<OwnedFd>) -> Result<Process, Refused> {
     if hello.layout_version != LAYOUT_VERSION {
         let text = format!(
             "the library shares memory in layout {}, the daemon in layout {LAYOUT_VERSION}; install both from one release",
@@ -457,8 +435,7 @@ pub fn pin(
     let descriptor = descriptor.transpose().map_err(Refused::argument)?;
     let cross = seen.map(CrossMemory::of);
     let proof = Proof { address: hello.probe_address, nonce: hello.nonce };
-    let ranges = MemfdRanges::bounded(settings.memory_ranges, settings.mapped_ranges);
-    let memory = TieredMemory::proven(cross, descriptor, proof).with_ranges(ranges);
+    let memory = TieredMemory::proven(cross, descriptor, proof);
     Ok(Process { seen, pid, pidfd, memory, seat: None })
 }
 
@@ -467,7 +444,6 @@ fn kernel(what: &'static str, errno: Errno) -> Refused {
     Refused { status: Status::Resource, text: format!("the service process cannot {what}: {errno}{remedy}") }
 }
 
-/// Random words from the kernel.
 pub fn random<const N: usize>() -> Result<[u64; N], Errno> {
     let mut words = [0; N];
     for word in &mut words {

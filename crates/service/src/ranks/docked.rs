@@ -7,10 +7,8 @@ use outboard_shm::memory::Watch;
 
 use crate::topology::Seat;
 
-/// A rank of another machine.
 #[derive(Debug, Clone)]
 pub struct DockedRank {
-    /// Its process there.
     pub pid: u32,
     /// Where it runs (SP-1).
     pub seat: Seat,

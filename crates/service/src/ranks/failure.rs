@@ -46,11 +46,7 @@ pub(crate) fn recording(error: &RecordError) -> Status {
 /// The code of offers that do not make a group.
 pub(crate) fn offer(error: &OfferError) -> Status {
     match error {
-        OfferError::Length { .. }
-        | OfferError::Rank { .. }
-        | OfferError::Damaged { .. }
-        | OfferError::Stale { .. }
-        | OfferError::NotOurs { .. } => Status::Argument,
+        OfferError::Damaged { .. } | OfferError::Stale { .. } | OfferError::NotOurs { .. } => Status::Argument,
         OfferError::Version { .. } => Status::Version,
         OfferError::Configuration { .. } => Status::Mismatch,
     }

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use outboard_call::{CallKind, MOST_BYTES, Rank};
 use outboard_fabric::limited;
 use outboard_proto::{CallId, CollectiveError, Config, GroupError, GroupHandle, OfferId};
-use outboard_shm::attach::{Channel, ChannelError, GroupReady, Reply};
+use outboard_shm::attach::{Channel, ChannelError, GroupReady, Received, Reply, Request};
 use outboard_shm::control::{Completions, ServiceSide};
 use outboard_shm::memory::{Alarm, Tier, TieredMemory};
 use outboard_shm::status::Status;
@@ -36,8 +36,7 @@ use crate::memory::Pieces;
 use crate::memory::errands::Runner;
 use crate::ranks::admission::admit;
 use crate::ranks::attach::Process;
-use crate::ranks::greeting::Greetings;
-use crate::ranks::lengthy::{Lengthy, Waiting};
+use crate::ranks::lengthy::Waiting;
 use crate::telemetry::statistics::{Ended, Moved, Tiers};
 use crate::topology::{Place, Seat, Topology};
 
@@ -45,8 +44,6 @@ pub(crate) mod admission;
 pub(crate) mod attach;
 pub(crate) mod docked;
 pub(crate) mod failure;
-pub(crate) mod gathering;
-pub(crate) mod greeting;
 pub(crate) mod lengthy;
 pub mod offers;
 mod present;
@@ -67,11 +64,9 @@ pub(crate) type Recordings = BTreeMap<u32, Arc<Pieces>>;
 pub(crate) enum Stage {
     /// Asked for; the request with this token waits for its reply.
     Making { token: u64 },
-    /// Usable.
     Made {
         /// What has been recorded (GP-5).
         recordings: Recordings,
-        /// Calls that have not ended.
         in_flight: u32,
     },
 }
@@ -98,7 +93,6 @@ impl Membership {
     }
 }
 
-/// An attached rank.
 #[derive(Debug)]
 pub(crate) struct Attached {
     pub(crate) channel: Channel,
@@ -125,16 +119,14 @@ pub(crate) struct Attached {
     pub(crate) failures: HashMap<u32, (Status, String)>,
     /// Completion words that requests in flight own.
     pub(crate) busy: HashMap<u32, CallId>,
-    /// A request that waits, with its token.
-    pub(crate) lengthy: Option<(u64, Lengthy)>,
+    /// A large request that waits for a later turn.
+    pub(crate) waits: Option<Received<Request>>,
 }
 
-/// One connection of the attach socket.
 #[derive(Debug)]
 pub(crate) enum Connection {
     /// Has not said who it is.
     Greeting(Channel),
-    /// A rank.
     Attached(Box<Attached>),
 }
 
@@ -148,11 +140,10 @@ impl Connection {
 
     /// Whether a request of it waits.
     pub(crate) fn waits(&self) -> bool {
-        matches!(self, Connection::Attached(rank) if rank.lengthy.is_some())
+        matches!(self, Connection::Attached(rank) if rank.waits.is_some())
     }
 }
 
-/// A call in flight.
 #[derive(Debug)]
 struct InFlight {
     connection: ConnectionId,
@@ -183,12 +174,8 @@ pub(crate) struct Ranks {
     look_at: Option<Instant>,
     /// An access has found that memory of some rank is not what it was.
     alarm: Arc<Alarm>,
-    pub(crate) greetings: Greetings,
     /// Requests that wait for a later turn.
     pub(crate) waiting: Waiting,
-    /// Whose submissions were taken last, where there were too many for one turn.
-    taken_last: ConnectionId,
-    /// Whether a rank ever attached.
     pub(crate) attached_once: bool,
     /// Submissions taken from rings, refused ones included (GP-5).
     pub(crate) submissions: u64,
@@ -201,14 +188,8 @@ pub(crate) struct Ranks {
 }
 
 impl Ranks {
-    /// Takes a new connection of our own user in, for which another one may have to go.
-    pub(crate) fn greet(
-        &mut self,
-        now: Instant,
-        channel: Channel,
-        poller: &Poller,
-        engine: &mut Engine,
-    ) -> Result<(), Errno> {
+    /// Takes a new connection in, if it is of our own user.
+    pub(crate) fn greet(&mut self, channel: Channel, poller: &Poller) -> Result<(), Errno> {
         let user = channel.peer()?.uid;
         if let Err(text) = admit(rustix::process::geteuid().as_raw(), user) {
             limited!(warn, text, "a process is turned away");
@@ -220,26 +201,9 @@ impl Ranks {
         poller.watch(&channel, Token::Channel(id), Trigger::Level)?;
         self.next_connection = id;
         self.connections.insert(id, Connection::Greeting(channel));
-        if let Some(crowded_out) = self.greetings.add(now, id) {
-            self.turn_away(crowded_out, poller, engine);
-        }
         Ok(())
     }
 
-    /// Closes connections that have not greeted in time.
-    pub(crate) fn close_silent(&mut self, now: Instant, poller: &Poller, engine: &mut Engine) {
-        while let Some(id) = self.greetings.pop_due(now) {
-            self.turn_away(id, poller, engine);
-        }
-    }
-
-    fn turn_away(&mut self, id: ConnectionId, poller: &Poller, engine: &mut Engine) {
-        tracing::debug!(connection = id, "a connection that has not greeted is closed");
-        self.refused += 1;
-        self.remove(id, poller, engine);
-    }
-
-    /// Attached ranks.
     pub(crate) fn attached(&self) -> impl Iterator<Item = &Attached> {
         self.connections.values().filter_map(|connection| match connection {
             Connection::Greeting(_) => None,
@@ -307,7 +271,6 @@ impl Ranks {
         }
     }
 
-    /// Where a rank of a group runs.
     pub(crate) fn seat(&self, handle: GroupHandle, rank: Rank) -> Option<&Seat> {
         self.seats.get(&handle)?.1.get(rank.0 as usize)
     }
@@ -331,7 +294,6 @@ impl Ranks {
             engine.forget_memory(call, in_flight.place.1);
         }
         self.withdraw(id, None, engine);
-        self.greetings.remove(id);
         engine.forget_runner(id);
         let Some(connection) = self.connections.get(&id) else { return };
         poller.unwatch(connection.channel());
@@ -387,10 +349,9 @@ impl Ranks {
         !gone.is_empty()
     }
 
-    /// When something is due here: memory of ranks is looked at, a connection has not greeted in time.
+    /// When memory of ranks is looked at next.
     pub(crate) fn due(&self) -> Option<Instant> {
-        let look = self.look_at.filter(|_| self.attached().next().is_some());
-        look.into_iter().chain(self.greetings.until()).min()
+        self.look_at.filter(|_| self.attached().next().is_some())
     }
 
     /// Raises the sleeping flags of all submission rings; false when one has an entry.
@@ -511,7 +472,7 @@ impl Attached {
             offers: VecDeque::new(),
             failures: HashMap::new(),
             busy: HashMap::new(),
-            lengthy: None,
+            waits: None,
         }
     }
 

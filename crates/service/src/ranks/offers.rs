@@ -27,12 +27,9 @@ const MAGIC: [u8; 8] = *b"outboard";
 const LAYOUT: u8 = 8;
 const CHECKSUM_AT: usize = OFFER_BYTES - 8;
 
-/// One rank's offer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Offer {
-    /// Who serves the rank.
     pub sp: SpId,
-    /// Where.
     pub host: HostId,
     /// Drawn for the group.
     pub handle: GroupHandle,
@@ -48,84 +45,26 @@ pub struct Offer {
     pub sends_from: Option<Ipv4Addr>,
     /// What its link carries, in bit/s.
     pub link_rate: u64,
-    /// Where the rank runs.
     pub seat: Seat,
     /// Drawn for this offer: its name among service processes.
     pub id: OfferId,
 }
 
-/// Why offers do not make a group.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OfferError {
-    /// The blob is not as long as ranks times [`OFFER_BYTES`], or there are no ranks.
-    #[error(
-        "offers of {bytes} bytes do not fit {ranks} ranks of {OFFER_BYTES} bytes each; bring all offers in rank order"
-    )]
-    Length {
-        /// Bytes given.
-        bytes: usize,
-        /// Ranks named.
-        ranks: u32,
-    },
-    /// The rank is not one of the group.
-    #[error("rank {rank} is not one of {ranks} ranks")]
-    Rank {
-        /// The rank given.
-        rank: u32,
-        /// Ranks named.
-        ranks: u32,
-    },
-    /// One offer is damaged.
     #[error("the offer of rank {rank} is damaged ({what}); pass offers on byte by byte")]
-    Damaged {
-        /// Whose.
-        rank: u32,
-        /// What is wrong.
-        what: &'static str,
-    },
-    /// One offer comes from another version.
+    Damaged { rank: u32, what: &'static str },
     #[error("the offer of rank {rank} is of version {found}, ours is {ours}; install the same version on all hosts")]
-    Version {
-        /// Whose.
-        rank: u32,
-        /// Its version.
-        found: u8,
-        /// Ours.
-        ours: u8,
-    },
-    /// The offer at the caller's rank is not the caller's.
+    Version { rank: u32, found: u8, ours: u8 },
     #[error("the offer at rank {rank} was not made by this process; bring offers in rank order and use each once")]
-    NotOurs {
-        /// The rank given.
-        rank: u32,
-    },
-    /// One service process gives two addresses or two hosts.
+    NotOurs { rank: u32 },
     #[error("rank {rank} gives another {what} for {sp} than a lower rank; one of both offers is stale")]
-    Stale {
-        /// Whose.
-        rank: u32,
-        /// What differs.
-        what: &'static str,
-        /// The service process.
-        sp: SpId,
-    },
-    /// Two service processes are configured differently.
+    Stale { rank: u32, what: &'static str, sp: SpId },
     #[error(
         "rank 0 on {here} and rank {rank} on {there} are served by daemons that are configured differently: {}",
         Difference { a: *ours, b: *found }
     )]
-    Configuration {
-        /// The host of rank 0.
-        here: Arc<str>,
-        /// The host of that rank.
-        there: Arc<str>,
-        /// The first rank that differs.
-        rank: u32,
-        /// Digest of rank 0's.
-        ours: u64,
-        /// Digest of that rank's.
-        found: u64,
-    },
+    Configuration { here: Arc<str>, there: Arc<str>, rank: u32, ours: u64, found: u64 },
 }
 
 impl Offer {
@@ -157,8 +96,13 @@ impl Offer {
         bytes.try_into().expect("the longest address and name fit")
     }
 
+    /// Reads the offers of all ranks in rank order.
+    pub(crate) fn decode_all(offers: &[u8]) -> Result<Vec<Offer>, OfferError> {
+        offers.chunks(OFFER_BYTES).zip(0..).map(|(offer, rank)| Offer::decode(offer, rank)).collect()
+    }
+
     /// Reads one offer of exactly [`OFFER_BYTES`] bytes; `rank` is for the error.
-    pub(crate) fn decode(b: &[u8], rank: u32) -> Result<Offer, OfferError> {
+    fn decode(b: &[u8], rank: u32) -> Result<Offer, OfferError> {
         let damaged = |what| OfferError::Damaged { rank, what };
         if b.len() != OFFER_BYTES || b[..8] != MAGIC {
             return Err(damaged("not an offer"));
@@ -256,7 +200,6 @@ fn checksum(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ranks::gathering::Gathering;
     use crate::topology::Place;
     use proptest::prelude::*;
 
@@ -276,21 +219,8 @@ mod tests {
         }
     }
 
-    fn group_spec(
-        bytes: &[u8],
-        ranks: u32,
-        rank: u32,
-        ours: impl FnOnce(&Offer) -> bool,
-    ) -> Result<(GroupSpec, Vec<Seat>), OfferError> {
-        let mut gathering = Gathering::new(bytes.len(), ranks, rank)?;
-        gathering.check_own(&bytes[rank as usize * OFFER_BYTES..][..OFFER_BYTES], ours)?;
-        bytes.chunks(2 * OFFER_BYTES).try_for_each(|some| gathering.push(some))?;
-        assert_eq!(gathering.missing(), 0);
-        super::group_spec(gathering.offers())
-    }
-
-    fn spec_of(bytes: &[u8], ranks: u32, rank: u32, ours: bool) -> Result<GroupSpec, OfferError> {
-        group_spec(bytes, ranks, rank, |_| ours).map(|(spec, _)| spec)
+    fn spec_of(bytes: &[u8]) -> Result<GroupSpec, OfferError> {
+        group_spec(&Offer::decode_all(bytes)?).map(|(spec, _)| spec)
     }
 
     fn blob(offers: &[Offer]) -> Vec<u8> {
@@ -300,7 +230,7 @@ mod tests {
     #[test]
     fn the_lowest_rank_names_the_group() {
         let all = [offer(5), offer(6), offer(5)];
-        let (spec, seats) = group_spec(&blob(&all), 3, 1, |o| o.sp == SpId(6)).expect("they fit");
+        let (spec, seats) = group_spec(&Offer::decode_all(&blob(&all)).expect("whole")).expect("they fit");
         assert_eq!(seats.iter().map(Seat::to_string).collect::<Vec<_>>()[1], "h\u{f6}st, socket 6, any core");
         assert_eq!(spec.handle, GroupHandle(105));
         assert_eq!(spec.members.iter().map(|m| m.sp.0).collect::<Vec<_>>(), [5, 6, 5]);
@@ -310,33 +240,30 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_refused_by_rank() {
         let good = blob(&[offer(1), offer(2)]);
-        let group = |bytes: &[u8], ranks, rank| spec_of(bytes, ranks, rank, true).expect_err("refused");
-        assert!(matches!(group(&good, 3, 0), OfferError::Length { .. }));
-        assert!(matches!(group(&[], 0, 0), OfferError::Length { .. }));
-        assert!(matches!(group(&good, 2, 2), OfferError::Rank { .. }));
-        assert!(matches!(spec_of(&good, 2, 0, false), Err(OfferError::NotOurs { rank: 0 })));
+        let group = |bytes: &[u8]| spec_of(bytes).expect_err("refused");
+        assert!(matches!(group(&good[..OFFER_BYTES + 1]), OfferError::Damaged { rank: 1, .. }));
         let other_settings = blob(&[offer(1), Offer { digest: 4, ..offer(2) }]);
-        assert!(matches!(group(&other_settings, 2, 0), OfferError::Configuration { rank: 1, .. }));
-        let told = group(&other_settings, 2, 0).to_string();
+        assert!(matches!(group(&other_settings), OfferError::Configuration { rank: 1, .. }));
+        let told = group(&other_settings).to_string();
         assert_eq!(told.matches("h\u{f6}st").count(), 2, "both hosts are named: {told}");
         assert!(told.contains("tuning file") && told.contains("OUTBOARD_TUNING"), "{told}");
         let two_addresses = blob(&[offer(1), Offer { address: [1u8].as_slice().into(), ..offer(1) }]);
-        assert!(matches!(group(&two_addresses, 2, 0), OfferError::Stale { rank: 1, what: "address", .. }));
+        assert!(matches!(group(&two_addresses), OfferError::Stale { rank: 1, what: "address", .. }));
         let two_rates = blob(&[offer(1), Offer { link_rate: 1, ..offer(1) }]);
-        assert!(matches!(group(&two_rates, 2, 0), OfferError::Stale { rank: 1, what: "link rate", .. }));
+        assert!(matches!(group(&two_rates), OfferError::Stale { rank: 1, what: "link rate", .. }));
         let two_senders = blob(&[offer(1), Offer { sends_from: None, ..offer(1) }]);
-        assert!(matches!(group(&two_senders, 2, 0), OfferError::Stale { rank: 1, what: "address", .. }));
+        assert!(matches!(group(&two_senders), OfferError::Stale { rank: 1, what: "address", .. }));
         let two_hosts = blob(&[offer(1), Offer { host: HostId(7), ..offer(1) }]);
-        assert!(matches!(group(&two_hosts, 2, 0), OfferError::Stale { rank: 1, what: "host", .. }));
+        assert!(matches!(group(&two_hosts), OfferError::Stale { rank: 1, what: "host", .. }));
         let mut old = good.clone();
         old[OFFER_BYTES + 9] = 0;
-        assert!(matches!(group(&old, 2, 0), OfferError::Version { rank: 1, found: 0, .. }));
+        assert!(matches!(group(&old), OfferError::Version { rank: 1, found: 0, .. }));
     }
 
     #[test]
     fn a_group_follows_from_every_offer() {
         let all = [offer(5), offer(6), offer(5)];
-        let fingerprint = |offers: &[Offer]| spec_of(&blob(offers), 3, 0, true).expect("they fit").fingerprint();
+        let fingerprint = |offers: &[Offer]| spec_of(&blob(offers)).expect("they fit").fingerprint();
         assert_eq!(fingerprint(&all), fingerprint(&all));
         for rank in 0..3 {
             let mut other = all.clone();
@@ -358,12 +285,12 @@ mod tests {
         fn every_damaged_byte_is_noticed(at in 0..OFFER_BYTES, flip in 1u8..) {
             let mut bytes = blob(&[offer(1)]);
             bytes[at] ^= flip;
-            prop_assert!(spec_of(&bytes, 1, 0, true).is_err());
+            prop_assert!(spec_of(&bytes).is_err());
         }
 
         #[test]
-        fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..3000), ranks in 0u32..4) {
-            prop_assert!(spec_of(&bytes, ranks, 0, true).is_err());
+        fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 1..3000)) {
+            prop_assert!(spec_of(&bytes).is_err());
         }
     }
 }

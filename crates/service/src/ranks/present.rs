@@ -7,7 +7,6 @@ use crate::telemetry::statistics::{Present, Seated};
 use crate::topology::Topology;
 
 impl Ranks {
-    /// What is reported of the ranks.
     pub(crate) fn present(&self, topology: &Topology) -> Present {
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         let mut present = Present {

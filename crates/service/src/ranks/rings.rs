@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use outboard_call::{CallKind, Footprint};
 use outboard_proto::{CallId, InstanceId, PostedCall};
+use outboard_shm::control::RING_CAPACITY;
 use outboard_shm::entry::Entry;
 
 use super::submission::Admitted;
@@ -13,48 +14,26 @@ use crate::conductor::engine::Engine;
 use crate::telemetry::trace::Trace;
 
 /// Submissions taken from one rank per turn, so that one rank does not starve the others.
-pub(crate) const SUBMISSIONS: usize = 64;
-/// Submissions taken from all ranks per turn, so that whoever attaches, dies or asks waits for no more.
-const SUBMISSIONS_OF_ALL: usize = 256;
+const SUBMISSIONS: usize = 64;
 
 impl Ranks {
-    /// Takes what ranks have submitted, and looks whether they are reached as before; returns whether there was
-    /// anything.
+    /// Takes what ranks have submitted; returns whether there was anything.
     pub(crate) fn take_submissions(&mut self, engine: &mut Engine, trace: Option<&mut Trace>) -> bool {
         let mut taken = Vec::new();
-        // Behind whoever came last the last time, so that all have their turn however many there are.
-        let last = std::mem::take(&mut self.taken_last);
-        let ids = [last + 1..ConnectionId::MAX, 0..last + 1];
-        for ids in ids {
-            for (&id, connection) in self.connections.range_mut(ids) {
-                let Connection::Attached(rank) = connection else { continue };
-                if taken.len() >= SUBMISSIONS_OF_ALL {
-                    break;
-                }
-                self.refused += rank.take(SUBMISSIONS, |entry| taken.push((id, entry)));
-                self.taken_last = id;
-            }
-        }
-        if taken.len() < SUBMISSIONS_OF_ALL {
-            self.taken_last = 0;
+        for (&id, connection) in &mut self.connections {
+            let Connection::Attached(rank) = connection else { continue };
+            self.refused += rank.take(SUBMISSIONS, |entry| taken.push((id, entry)));
         }
         self.submit_all(&taken, engine, trace);
         !taken.is_empty()
     }
 
-    /// Takes up to `most` of what one rank has submitted; how much there was.
-    pub(crate) fn take_submissions_of(
-        &mut self,
-        id: ConnectionId,
-        most: usize,
-        engine: &mut Engine,
-        trace: Option<&mut Trace>,
-    ) -> usize {
+    /// Takes all that one rank has submitted.
+    pub(crate) fn take_submissions_of(&mut self, id: ConnectionId, engine: &mut Engine, trace: Option<&mut Trace>) {
         let mut taken = Vec::new();
-        let refused = self.rank(id).map_or(0, |rank| rank.take(most, |entry| taken.push((id, entry))));
-        self.refused += refused;
+        let most = RING_CAPACITY as usize;
+        self.refused += self.rank(id).map_or(0, |rank| rank.take(most, |entry| taken.push((id, entry))));
         self.submit_all(&taken, engine, trace);
-        taken.len() + refused as usize
     }
 
     fn submit_all(&mut self, taken: &[(ConnectionId, Entry)], engine: &mut Engine, mut trace: Option<&mut Trace>) {
@@ -177,8 +156,7 @@ mod tests {
             (0..100).for_each(|slot| side.post(&Entry { group: 1, instance: 1, slot, call }).expect("room"));
         };
         sides.iter().for_each(post);
-        let mut take = |most| ranks.take_submissions_of(2, most, &mut engine, None);
-        assert_eq!([take(64), take(64), take(64)], [64, 36, 0]);
+        ranks.take_submissions_of(2, &mut engine, None);
         let left: Vec<usize> = [1, 2].map(|id| ranks.rank(id).map_or(0, |rank| rank.failures.len())).into();
         assert_eq!((left, ranks.submissions), (vec![0, 100], 100));
     }
@@ -215,7 +193,7 @@ mod tests {
         engine.call(waits, Buffers::new(Arc::new(TieredMemory::default()), (0, 0), (0, 0)));
         let call = Call { table: 0x1000, ..Call::new(CallKind::Alltoallv) };
         side.post(&Entry { group: 1, instance: 1, slot: 5, call }).expect("room");
-        ranks.take_submissions_of(3, 1, &mut engine, None);
+        ranks.take_submissions_of(3, &mut engine, None);
         assert_eq!(side.result(5), Some(Status::Memory));
         let ended = std::iter::from_fn(|| engine.poll_event()).find_map(|event| match event {
             Event::Completed { call, result } => Some((call, result)),

@@ -19,35 +19,19 @@ use crate::memory::Buffers;
 /// A submission that a rank may not make.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// Not known, or not any more.
     #[error("group {0} is not one of this rank's; use a group between its creation and its destruction")]
     Group(u64),
-    /// Not the one that is due.
     #[error("call {found} of the group came where {expected} was due; a group's calls are posted in order")]
-    Instance {
-        /// Its number.
-        found: u64,
-        /// What was due.
-        expected: u64,
-    },
-    /// The table of blocks.
+    Instance { found: u64, expected: u64 },
     #[error("the table of blocks at {address:#x} cannot be read: {error}")]
-    Table {
-        /// Where it should be.
-        address: u64,
-        /// What the kernel said.
-        error: AccessError,
-    },
-    /// The call itself.
+    Table { address: u64, error: AccessError },
     #[error(transparent)]
     Call(#[from] CallError),
-    /// Not known, or not any more.
     #[error("recording {0} of the group is not one of this rank's; call a recording between its end and its freeing")]
     Recording(u32),
 }
 
 impl Refusal {
-    /// The code that the rank sees.
     #[must_use]
     pub fn status(&self) -> Status {
         match self {
@@ -57,7 +41,6 @@ impl Refusal {
     }
 }
 
-/// A submission that has passed the checks.
 pub(super) struct Admitted {
     pub(super) group: GroupHandle,
     pub(super) rank: Rank,

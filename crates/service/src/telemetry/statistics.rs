@@ -3,13 +3,13 @@
 //! Counts only, never payload, never blocks: a reader that does not take its line at once loses it.
 
 use std::collections::{BTreeMap, HashMap};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use outboard_fabric::limited;
 use outboard_plan::Rank;
 use outboard_proto::{CallKind, Counters, GroupHandle, InFlight, SpId};
-use outboard_shm::attach::Foreign;
 use outboard_shm::memory::Tier;
 use serde::{Deserialize, Serialize};
 
@@ -35,7 +35,6 @@ const REPORTED_SEATS: usize = 128;
 /// A collective in flight, and whom it waits for (SP-9).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Waiting {
-    /// Group handle.
     pub group: u32,
     /// Which call of the group.
     pub instance: u64,
@@ -71,11 +70,9 @@ impl Waiting {
 /// Where an attached rank runs now (SP-1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seated {
-    /// Its process.
     pub pid: u32,
     /// The first group that it is in, as a rule that of all ranks.
     pub group: Option<u32>,
-    /// Its rank there.
     pub rank: Option<u32>,
     /// What it is bound to.
     pub place: Place,
@@ -84,13 +81,9 @@ pub struct Seated {
 /// How late one rank of a group was for one kind of collective (SP-9).
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Lateness {
-    /// Group handle.
     pub group: u32,
-    /// Rank in the group.
     pub rank: u32,
-    /// Kind of the collective.
     pub kind: String,
-    /// Late calls.
     pub calls: u64,
     /// Sum of how late, nanoseconds.
     pub total_ns: u64,
@@ -101,11 +94,9 @@ pub struct Lateness {
 /// Calls of one kind that have ended on local ranks.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Kind {
-    /// Kind of the collective.
     pub kind: String,
     /// Calls that ended, with or without an error.
     pub calls: u64,
-    /// Those with an error.
     pub failed: u64,
     /// Sum of their receive buffers, bytes.
     pub bytes: u64,
@@ -115,7 +106,6 @@ pub struct Kind {
     pub most_ns: u64,
 }
 
-/// A call that has ended.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ended {
     pub(crate) place: (GroupHandle, Rank),
@@ -130,7 +120,6 @@ pub(crate) struct Ended {
 pub struct Tiers {
     /// Only memory that we share.
     pub memfd: u32,
-    /// Cross-memory attach.
     pub cross_memory_attach: u32,
     /// A descriptor of its memory that the rank handed over.
     pub memory_descriptor: u32,
@@ -154,7 +143,6 @@ impl Tiers {
 pub struct Moved {
     /// In memory that we share: what a rank allocated through us, the shared heap, and staging.
     pub memfd: u64,
-    /// By cross-memory attach.
     pub cross_memory_attach: u64,
     /// By a descriptor of its memory that the rank handed over.
     pub memory_descriptor: u64,
@@ -189,11 +177,8 @@ pub struct Looks {
 pub struct Copies {
     /// Those that ranks did themselves while they waited (SP-6).
     pub by_ranks: u64,
-    /// Their bytes.
     pub bytes_by_ranks: u64,
-    /// Those of the service process.
     pub by_service: u64,
-    /// Their bytes.
     pub bytes_by_service: u64,
     /// Those that were offered to a rank, which did not begin them in time.
     pub taken_back: u64,
@@ -204,7 +189,6 @@ pub struct Copies {
 /// Calls of local ranks that an engine beside the service process was given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Offloaded {
-    /// Lists handed over, one for each call of a rank.
     pub calls: u64,
     /// Times the conductor woke to hand lists over, or while any was in flight.
     pub wakeups: u64,
@@ -213,11 +197,9 @@ pub struct Offloaded {
 /// What the datapath threads and the conductor saw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Datapath {
-    /// Datagrams handed to the kernel.
     pub datagrams_sent: u64,
     /// Bytes of these, with our header, without UDP and IP.
     pub bytes_sent: u64,
-    /// Datagrams received.
     pub datagrams_received: u64,
     /// Bursts that socket buffers had no room for.
     pub overflowed: u64,
@@ -227,34 +209,25 @@ pub struct Datapath {
     pub receive_failures: u64,
     /// Receivers that have ended by a mistake of ours.
     pub receivers_gone: u64,
-    /// Frames sent over unicast.
     pub frames_sent: u64,
-    /// Frames received over unicast.
     pub frames_received: u64,
     /// Bytes received over unicast that the kernel put where they belong, so that nobody copied them here.
     pub bytes_landed: u64,
-    /// Times the conductor slept.
     pub sleeps: u64,
-    /// Times it looked instead.
     pub looks: Looks,
     /// Submissions or messages of ranks that were refused.
     pub refused: u64,
     /// Connections that were refused: of strangers, and of service processes that broke the protocol.
     pub connections_refused: u64,
-    /// Copies between ranks here.
     pub copies: Copies,
     /// Calls that the engine beside the service process carried out.
     pub offloaded: Offloaded,
 }
 
-/// Everything, as reported.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Report {
-    /// Process.
     pub pid: u32,
-    /// Name among the service processes.
     pub service_process: String,
-    /// Seconds since the start.
     pub uptime_s: f64,
     /// Processor seconds in user mode, all threads.
     pub cpu_user_s: f64,
@@ -262,34 +235,25 @@ pub struct Report {
     pub cpu_system_s: f64,
     /// Lines of the log that are lost, since they could not be written in time.
     pub log_lines_lost: u64,
-    /// What the machine has counted.
     #[serde(flatten)]
     pub counters: Counters,
     /// Other service processes that are remembered: those of its groups, and the last of the past.
     pub peers: u64,
-    /// The ranks and their calls.
     #[serde(flatten)]
     pub present: Present,
-    /// Calls that have ended, by kind.
     pub kinds: Vec<Kind>,
-    /// Datapath counts.
     pub datapath: Datapath,
-    /// Turns of the conductor by length.
     pub turns: TurnLengths,
-    /// Lateness by rank and kind, most time first.
     pub late: Vec<Lateness>,
-    /// Collectives in flight, the oldest first.
     pub in_flight: Vec<Waiting>,
 }
 
 /// The attached ranks, their calls and their memory.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Present {
-    /// Ranks attached now.
     pub ranks: u32,
     /// Memberships of these ranks in groups.
     pub memberships: u32,
-    /// Calls in flight.
     pub calls: u32,
     /// What ranks have put into their rings so far: one entry for each call (GP-5).
     pub submissions: u64,
@@ -332,7 +296,6 @@ impl Statistics {
         }
     }
 
-    /// A call has ended.
     pub(crate) fn ended(&mut self, ended: &Ended, failed: bool) {
         let took = u64::try_from(ended.took.as_nanos()).unwrap_or(u64::MAX);
         let name = ended.kind.name();
@@ -392,8 +355,7 @@ impl Statistics {
     }
 }
 
-/// Answers one connection to the statistics socket.
-pub(crate) fn answer(connection: &Foreign, report: &Report) {
+pub(crate) fn answer(connection: &OwnedFd, report: &Report) {
     let mut line = match serde_json::to_vec(report) {
         Ok(line) => line,
         Err(error) => {
@@ -473,7 +435,7 @@ mod tests {
     #[test]
     fn a_report_crosses_the_socket_as_one_line_of_json() {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("sockets");
-        answer(&std::os::fd::OwnedFd::from(ours).into(), &report(&Statistics::new()));
+        answer(&OwnedFd::from(ours), &report(&Statistics::new()));
         let text = std::io::read_to_string(theirs).expect("text");
         let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!(value["ranks"], 2);

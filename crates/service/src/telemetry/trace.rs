@@ -45,7 +45,6 @@ struct Entry<'a> {
     args: Value,
 }
 
-/// A trace that is being written.
 #[derive(Debug)]
 pub(crate) struct Trace {
     file: Option<BufWriter<File>>,
@@ -150,7 +149,6 @@ impl Trace {
         self.edge('b', ("call", signature.kind.name()), (row, call.0.to_string()), args);
     }
 
-    /// It has ended.
     pub(crate) fn ended(&mut self, call: CallId, place: (GroupHandle, Rank), kind: &str, failed: bool) {
         let row = self.row(place.0, place.1);
         self.edge('e', ("call", kind), (row, call.0.to_string()), json!({ "failed": failed }));
@@ -208,7 +206,6 @@ impl Trace {
         self.edge('b', ("multicast", "multicast"), (SERVICE, format!("{:x}", batch.token)), args);
     }
 
-    /// It has been sent.
     pub(crate) fn multicast_done(&mut self, token: u64) {
         self.edge('e', ("multicast", "multicast"), (SERVICE, format!("{token:x}")), Value::Null);
     }

@@ -23,29 +23,17 @@ const SAMPLE: Duration = Duration::from_millis(10);
 pub enum Part {
     /// The conductor ran later than it was to be woken: it was stopped, or others had the processor.
     Waking,
-    /// New connections.
     Attaching,
-    /// Requests of ranks, and their ends.
     Requests,
-    /// Statistics that somebody asked for.
     Statistics,
-    /// Frames of other service processes.
     Fabric,
-    /// What datapath threads and the engine have reported.
     Reports,
-    /// Calls that ranks have submitted.
     Submissions,
-    /// Copies that ranks have done.
     RankCopies,
-    /// Timers of the machine.
     Timers,
-    /// Events of the machine.
     Events,
-    /// Frames and datagrams to send.
     Transmissions,
-    /// Whether ranks' memory is still reached.
     Memory,
-    /// All else.
     #[default]
     Rest,
 }
@@ -85,7 +73,6 @@ impl fmt::Display for Part {
     }
 }
 
-/// One turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TurnLength {
     /// How long it lasted, nanoseconds.
@@ -103,7 +90,6 @@ impl TurnLength {
         self.ns.saturating_sub(self.off_processor_ns)
     }
 
-    /// The longer of two.
     #[must_use]
     pub fn longer(self, other: TurnLength) -> TurnLength {
         if other.ns > self.ns { other } else { self }
@@ -127,13 +113,11 @@ impl fmt::Display for TurnLength {
     }
 }
 
-/// The turns so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TurnLengths {
     /// Turns by length: entry `i` counts turns below 2^i microseconds that no entry before counts; the last entry
     /// counts all that are longer, too.
     pub counts: [u64; CLASSES],
-    /// The longest turn.
     pub longest: TurnLength,
     /// The turn that took most of the processor.
     pub busiest: TurnLength,
@@ -162,7 +146,6 @@ impl TurnLengths {
 #[derive(Debug)]
 pub(crate) struct Stopwatch {
     pub(crate) lengths: TurnLengths,
-    /// The end of the last part.
     at: Instant,
     /// Nanoseconds of each part of this turn, and of all together.
     parts: [u64; PARTS.len()],
@@ -177,13 +160,11 @@ fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Processor time of this thread.
 fn processor_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
 impl Stopwatch {
-    /// A first turn begins.
     pub(crate) fn start(now: Instant) -> Self {
         let lengths = TurnLengths::default();
         Stopwatch {
@@ -205,7 +186,6 @@ impl Stopwatch {
         self.stalled = false;
     }
 
-    /// A part ends.
     pub(crate) fn lap(&mut self, part: Part) {
         self.lap_at(part, Instant::now());
     }

@@ -1,12 +1,10 @@
 //! Where ranks run (SP-1): node, socket and core, by what a rank's process is bound to.
 //!
-//! The machine's layout comes from hwloc, loaded at run time and only here, never in a rank; where it is missing, from
-//! `/sys`. Sockets and cores are numbered from 0 over the whole machine, as hwloc's logical indices. Read once, at the
-//! start; what a process is bound to is asked each time, since programs bind themselves late. Nothing depends on it but
+//! The machine's layout comes from `/sys`. Sockets and cores are numbered from 0 over the whole machine, as hwloc's
+//! logical indices. Read once, at the start; what a process is bound to is asked each time, since programs bind themselves late. Nothing depends on it but
 //! what people are shown: which service process serves a rank follows from its place on the host alone (GP-3).
 
 pub(crate) mod host;
-mod hwloc;
 mod sysfs;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,7 +41,6 @@ impl fmt::Display for Place {
 /// Where a rank runs, as the other members of its groups are told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seat {
-    /// The host's name.
     pub node: Arc<str>,
     /// What its process was bound to when it offered itself for the group.
     pub place: Place,
@@ -88,41 +85,23 @@ pub fn node() -> Arc<str> {
     name.nodename().to_string_lossy().chars().filter(|c| !c.is_control()).collect::<String>().into()
 }
 
-/// The processors of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topology {
     /// By the operating system's number of a processor.
     positions: BTreeMap<u32, Position>,
-    source: Source,
-}
-
-/// Who described the machine.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Source {
-    /// With its version.
-    Hwloc(String),
-    /// With the reason why not hwloc.
-    Sys(String),
 }
 
 impl Topology {
-    /// Asks hwloc, else `/sys`; where neither tells, no place is known.
+    /// Asks `/sys`; where it does not tell, no place is known.
     #[must_use]
     pub fn detect() -> Topology {
-        match hwloc::read() {
-            Ok((positions, version)) => Topology { positions, source: Source::Hwloc(version) },
-            Err(error) => {
-                tracing::info!(%error, "without hwloc the processors' layout comes from /sys");
-                let positions = sysfs::read(sysfs::PROCESSORS.as_ref());
-                Topology { positions, source: Source::Sys(error.to_string()) }
-            }
-        }
+        Topology { positions: sysfs::read(sysfs::PROCESSORS.as_ref()) }
     }
 
-    /// Whether hwloc described the machine.
+    /// Whether the layout of the processors is known.
     #[must_use]
-    pub fn by_hwloc(&self) -> bool {
-        matches!(self.source, Source::Hwloc(_))
+    pub fn is_known(&self) -> bool {
+        !self.positions.is_empty()
     }
 
     /// Where a process of this machine may run now.
@@ -149,11 +128,7 @@ impl fmt::Display for Topology {
         let count = |of: fn(&Position) -> u32| self.positions.values().map(of).collect::<BTreeSet<_>>().len();
         let (sockets, cores) = (count(|position| position.0), count(|position| position.1));
         let processors = self.positions.len();
-        write!(f, "{sockets} sockets, {cores} cores, {processors} processors, ")?;
-        match &self.source {
-            Source::Hwloc(version) => write!(f, "by hwloc (interface {version})"),
-            Source::Sys(reason) => write!(f, "by /sys, as {reason}"),
-        }
+        write!(f, "{sockets} sockets, {cores} cores, {processors} processors")
     }
 }
 
@@ -164,7 +139,7 @@ mod tests {
     /// Two sockets with two cores of two processors each.
     fn machine() -> Topology {
         let positions = (0..8).map(|cpu| (cpu, (cpu / 4, cpu / 2))).collect();
-        Topology { positions, source: Source::Sys("a test".to_owned()) }
+        Topology { positions }
     }
 
     #[test]
@@ -176,26 +151,21 @@ mod tests {
         assert_eq!(place(&[2, 99]), Place { socket: Some(0), core: Some(1) });
         assert_eq!(place(&[]), Place::default());
         assert_eq!(place(&[6, 7]).to_string(), "socket 1 core 3");
-        assert!(machine().to_string().starts_with("2 sockets, 4 cores, 8 processors"));
+        assert_eq!(machine().to_string(), "2 sockets, 4 cores, 8 processors");
     }
 
-    /// This thread bound to one processor is on one core, whoever describes the machine.
     #[test]
-    fn sp_1_hwloc_and_sys_agree_on_this_machine() {
-        let by_sys =
-            Topology { positions: sysfs::read(sysfs::PROCESSORS.as_ref()), source: Source::Sys(String::new()) };
+    fn sp_1_a_thread_bound_to_one_processor_is_on_one_core() {
         let topology = Topology::detect();
         let allowed = rustix::thread::sched_getaffinity(None).expect("a few processors");
         let first = (0..CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu)).expect("one at least");
         let mut one = CpuSet::new();
         one.set(first);
-        let (placed, expected) = std::thread::spawn(move || {
+        let bound = move || {
             rustix::thread::sched_setaffinity(None, &one).expect("allowed");
-            (topology.place_of(None), by_sys.place_of(None))
-        })
-        .join()
-        .expect("no panic");
-        assert_eq!(placed, expected);
+            topology.place_of(None)
+        };
+        let placed = std::thread::spawn(bound).join().expect("no panic");
         assert!(placed.socket.is_some() && placed.core.is_some(), "{placed}");
     }
 }

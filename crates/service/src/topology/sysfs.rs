@@ -1,4 +1,4 @@
-//! The kernel's own description of the processors, for hosts without hwloc.
+//! The kernel's description of the processors.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

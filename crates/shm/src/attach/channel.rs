@@ -1,11 +1,8 @@
 //! One connection of the attach socket: whole messages with their descriptors, either way.
 //!
 //! Invariants: sending never blocks, a peer that does not read is an error; a received message carries exactly the
-//! descriptors that its kind has, others are closed on arrival; all are close-on-exec. Whoever drops a channel that was
-//! accepted, gets what is no message of ours from it, or refuses what a message asks for, does not wait for files of the
-//! other end ([`Foreign`]).
+//! descriptors that its kind has, others are closed on arrival; all are close-on-exec.
 
-use super::foreign::{self, Foreign, MOST_DESCRIPTORS};
 use super::message::{DecodeError, MESSAGE_BYTES, Message};
 use outboard_call::codec;
 use rustix::cmsg_space;
@@ -22,30 +19,18 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-/// Why a message was not sent or not received.
 #[derive(Debug, thiserror::Error)]
 pub enum ChannelError {
-    /// The other process closed the connection or ended.
     #[error("the other process closed the attach socket or ended")]
     Closed,
-    /// Descriptors that came with a message could not be taken.
     #[error(
         "descriptors that came with an attach message could not be taken; raise this process's limit on them (`ulimit -n`)"
     )]
     Descriptors,
-    /// A descriptor that came is none that ranks and service processes give each other.
-    #[error("a descriptor that came with an attach message is of no kind that belongs there")]
-    Foreign {
-        /// That of the message.
-        token: u64,
-    },
-    /// The other process does not read.
     #[error("the other process does not read the attach socket")]
     Backlogged,
-    /// What came makes no sense.
     #[error(transparent)]
     Decode(#[from] DecodeError),
-    /// The kernel.
     #[error("attach socket: {0}")]
     Kernel(Errno),
 }
@@ -65,40 +50,20 @@ impl From<Errno> for ChannelError {
 pub struct Peer {
     /// The process; `None` if it lives in a process namespace that this one does not see.
     pub pid: Option<Pid>,
-    /// Its user.
     pub uid: u32,
 }
 
-/// A message that came.
 #[derive(Debug)]
 pub struct Received<M> {
-    /// The token that a reply repeats.
     pub token: u64,
-    /// The message.
     pub message: M,
-    /// As many descriptors as the message's kind has: whatever becomes of the message, nobody waits for their close.
-    pub descriptors: Vec<Foreign>,
+    /// As many descriptors as the message's kind has.
+    pub descriptors: Vec<OwnedFd>,
 }
 
 /// A connected attach socket.
 #[derive(Debug)]
-pub struct Channel(Socket);
-
-#[derive(Debug)]
-enum Socket {
-    Connected(OwnedFd),
-    /// What the other end has sent and nobody has received is closed with it.
-    Accepted(Foreign),
-}
-
-impl AsFd for Socket {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Socket::Connected(socket) => socket.as_fd(),
-            Socket::Accepted(socket) => socket.as_fd(),
-        }
-    }
-}
+pub struct Channel(OwnedFd);
 
 impl Channel {
     /// Connects to the service process that listens at `path`.
@@ -108,7 +73,7 @@ impl Channel {
     pub fn connect(path: &Path) -> Result<Channel, Errno> {
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-        Ok(Channel(Socket::Connected(socket)))
+        Ok(Channel(socket))
     }
 
     /// The process at the other end as the kernel knows it: who connected, or who listens.
@@ -194,8 +159,7 @@ impl Channel {
     /// [`ChannelError`]; after any of them the connection is of no more use.
     pub fn receive<M: Message>(&self) -> Result<Option<Received<M>>, ChannelError> {
         let mut bytes = [0; MESSAGE_BYTES];
-        // All of them, since the kernel closes what finds no room, in this thread.
-        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(2))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let mut into = [IoSliceMut::new(&mut bytes)];
@@ -210,24 +174,11 @@ impl Channel {
                 descriptors.extend(rights);
             }
         }
-        let accepted = matches!(self.0, Socket::Accepted(_));
-        let understood = match received.bytes {
-            0 => Err(ChannelError::Closed),
-            length => understand(&bytes[..length], received.flags, &descriptors, accepted),
-        };
-        match understood {
-            Ok((token, message)) => {
-                let descriptors = descriptors.into_iter().map(Foreign::from).collect();
-                Ok(Some(Received { token, message, descriptors }))
-            }
-            Err(error) => {
-                // A rank waits: it has no thread to spare, and chose its service process itself.
-                if accepted {
-                    descriptors.into_iter().map(Foreign::from).for_each(drop);
-                }
-                Err(error)
-            }
+        if received.bytes == 0 {
+            return Err(ChannelError::Closed);
         }
+        let (token, message) = understand(&bytes[..received.bytes], received.flags, descriptors.len())?;
+        Ok(Some(Received { token, message, descriptors }))
     }
 
     /// Sleeps until a message or the end of the connection is there to be received, at most `limit`.
@@ -249,13 +200,8 @@ impl Channel {
     }
 }
 
-/// The token and message in `bytes`, with which exactly these descriptors came.
-fn understand<M: Message>(
-    bytes: &[u8],
-    flags: ReturnFlags,
-    descriptors: &[OwnedFd],
-    of_rank: bool,
-) -> Result<(u64, M), ChannelError> {
+/// The token and message in `bytes`, with which so many descriptors came.
+fn understand<M: Message>(bytes: &[u8], flags: ReturnFlags, actual: usize) -> Result<(u64, M), ChannelError> {
     if flags.contains(ReturnFlags::TRUNC) {
         return Err(DecodeError::from(codec::DecodeError::Trailing).into());
     }
@@ -264,12 +210,9 @@ fn understand<M: Message>(
         return Err(ChannelError::Descriptors);
     }
     let (token, message) = M::decode(bytes)?;
-    let (expected, actual) = (message.descriptors(), descriptors.len());
+    let expected = message.descriptors();
     if expected != actual {
         return Err(DecodeError::Descriptors { expected, actual }.into());
-    }
-    if !descriptors.iter().all(|descriptor| foreign::is_known(descriptor.as_fd(), of_rank)) {
-        return Err(ChannelError::Foreign { token });
     }
     Ok((token, message))
 }
@@ -277,7 +220,7 @@ fn understand<M: Message>(
 /// An end of a connection that was accepted elsewhere.
 impl From<OwnedFd> for Channel {
     fn from(socket: OwnedFd) -> Self {
-        Channel(Socket::Accepted(socket.into()))
+        Channel(socket)
     }
 }
 
@@ -297,7 +240,7 @@ mod tests {
     fn pair() -> (Channel, Channel) {
         let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
         let (one, two) = rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
-        (Channel(Socket::Connected(one)), Channel(Socket::Connected(two)))
+        (Channel(one), Channel(two))
     }
 
     #[test]

@@ -16,12 +16,11 @@ pub const ATTACH_VERSION: u16 = 7;
 pub const OFFER_BYTES: usize = 1024;
 /// Longest text in a message; longer ones are cut.
 pub const TEXT_BYTES: usize = 2048;
-/// Longest message.
 pub(super) const MESSAGE_BYTES: usize = 4096;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"OBAT");
 
-/// From rank to service process.
+/// From rank to service process. Groups have the identifiers in [`GroupReady`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     /// First message of a connection. One descriptor if the rank hands its memory over
@@ -32,20 +31,15 @@ pub enum Request {
     /// Make a group; collective, so the reply may take long. One descriptor: the offers of all ranks in rank order,
     /// as [`crate::region::seal_bytes`] makes it. Reply: [`Reply::GroupReady`].
     CreateGroup {
-        /// Ranks in the group.
         ranks: u32,
         /// This rank's number, less than `ranks`.
         rank: u32,
     },
     /// Forget a group, which has no requests in flight. Reply: [`Reply::Done`].
-    DestroyGroup {
-        /// The identifier in [`GroupReady`].
-        group: u64,
-    },
+    DestroyGroup { group: u64 },
     /// Calls of this rank in the group that are taken up from now on fail, on all ranks, when they have not ended in
     /// time (SP-9). Reply: [`Reply::Done`].
     SetDeadline {
-        /// The identifier in [`GroupReady`].
         group: u64,
         /// From taking up the call; 0 for no deadline.
         milliseconds: u64,
@@ -53,41 +47,22 @@ pub enum Request {
     /// Keep what the rank has recorded on a group, under a number greater than any before, from 1 (GP-5). One
     /// descriptor: the recording as `outboard_proto::wire` encodes it, as [`crate::region::seal_bytes`] makes it.
     /// Reply: [`Reply::Done`].
-    Record {
-        /// The identifier in [`GroupReady`].
-        group: u64,
-        /// The number.
-        recording: u32,
-        /// Bytes of the recording.
-        bytes: u64,
-    },
+    Record { group: u64, recording: u32, bytes: u64 },
     /// Forget a recording, of which no call is in flight. Reply: [`Reply::Done`].
-    FreeRecording {
-        /// The identifier in [`GroupReady`].
-        group: u64,
-        /// Its number.
-        recording: u32,
-    },
+    FreeRecording { group: u64, recording: u32 },
     /// A range of the rank's memory lies in a memfd. One descriptor: the memfd, sealed. Reply: [`Reply::Done`].
     RegisterMemory {
-        /// First address in the rank.
         address: u64,
         /// Bytes, all of the memfd.
         bytes: u64,
     },
     /// Forget a range. Reply: [`Reply::Done`].
-    UnregisterMemory {
-        /// First address in the rank.
-        address: u64,
-    },
+    UnregisterMemory { address: u64 },
     /// The kernel has withdrawn access to the rank's memory, and the rank has copied the buffers of a call in flight.
     /// Reply: [`Reply::Done`]; an error when the call has ended and the copy is not used.
     Restage(Restaged),
     /// The sentence to the failed request whose result lies in `slot`. Reply: [`Reply::ErrorText`].
-    ErrorText {
-        /// The completion word.
-        slot: u32,
-    },
+    ErrorText { slot: u32 },
     /// Last message of a connection that ends in good order. Reply: [`Reply::Done`].
     Detach,
 }
@@ -101,7 +76,6 @@ pub struct Hello {
     pub pid: u32,
     /// Address of a [`Probe`], which stays there while the rank is attached.
     pub probe_address: u64,
-    /// The nonce in it.
     pub nonce: [u8; Probe::NONCE],
     /// A descriptor of the rank's memory goes along.
     pub descriptor: bool,
@@ -110,11 +84,8 @@ pub struct Hello {
 /// Where the buffers of a call in flight lie from now on, as many bytes as before: in registered memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Restaged {
-    /// The group, as in the call's entry.
     pub group: u64,
-    /// Which of the group's calls.
     pub instance: u64,
-    /// Its completion word.
     pub slot: u32,
     /// Address of what the rank sends, also where it is in place.
     pub send: u64,
@@ -129,22 +100,16 @@ pub enum Reply {
     Welcome(Welcome),
     /// The rank's contribution to making a group; opaque to it.
     Offer(Box<[u8; OFFER_BYTES]>),
-    /// The group is made.
     GroupReady(GroupReady),
-    /// The request was carried out.
     Done,
     /// Why a collective failed.
     ErrorText {
-        /// The result that the sentence belongs to.
         status: Status,
-        /// The sentence.
         text: String,
     },
-    /// The request failed.
     Error {
         /// The kind of failure; never [`Status::Ok`].
         status: Status,
-        /// The sentence.
         text: String,
     },
 }
@@ -180,25 +145,14 @@ pub struct GroupReady {
 /// A message that no release of ours of this version writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// Another version.
     #[error(
         "the other side speaks version {theirs} of the attach protocol, this side {ATTACH_VERSION}; install both from one release"
     )]
-    Version {
-        /// The version of the message.
-        theirs: u16,
-    },
-    /// A field out of range, cut off, or bytes left over.
+    Version { theirs: u16 },
     #[error("malformed attach message: {0}")]
     Malformed(#[from] codec::DecodeError),
-    /// Descriptors missing or too many.
     #[error("attach message came with {actual} descriptors instead of {expected}")]
-    Descriptors {
-        /// As many as the kind has.
-        expected: usize,
-        /// As many as came.
-        actual: usize,
-    },
+    Descriptors { expected: usize, actual: usize },
 }
 
 fn bad(field: &'static str) -> DecodeError {
@@ -235,10 +189,8 @@ fn read_failure(reader: &mut Reader<'_>) -> Result<Status, DecodeError> {
 
 /// A message of one direction: what a [`super::Channel`] carries.
 pub trait Message: Sized {
-    /// The message as bytes.
     fn encode(&self, token: u64) -> Vec<u8>;
 
-    /// Token and message.
     fn decode(bytes: &[u8]) -> Result<(u64, Self), DecodeError>;
 
     /// Number of descriptors that go with the message.

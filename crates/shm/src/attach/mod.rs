@@ -10,11 +10,9 @@
 use std::path::{Path, PathBuf};
 
 pub mod channel;
-mod foreign;
 pub mod message;
 
 pub use channel::{Channel, ChannelError, Peer, Received};
-pub use foreign::{Foreign, drop_elsewhere, elsewhere};
 pub use message::{
     ATTACH_VERSION, DecodeError, GroupReady, Hello, OFFER_BYTES, Reply, Request, Restaged, TEXT_BYTES, Welcome,
 };

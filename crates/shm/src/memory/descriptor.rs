@@ -11,12 +11,10 @@
 //! read-only, so a result that goes there is no error here but lands in the rank's private copy.
 
 use super::{AccessError, RankMemory, ReadPiece, WritePiece};
-use crate::attach::Foreign;
-use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags, statx};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap};
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 /// Of most kernels; a wrong one costs time and nothing else.
 const PAGE: u64 = 4096;
@@ -32,23 +30,6 @@ const PROCFS_MAGIC: i64 = 0x9fa0;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the descriptor handed over is not a process's memory, open for reading and writing: {0}")]
 pub struct NotMemory(&'static str);
-
-/// Whether this is a regular file of procfs. Only the kernel is asked, so a file system whose server is somebody's
-/// process holds nobody up: all that have one let their regular files be mapped, which the kernel looks at before it
-/// refuses a mapping that grows as no file's may.
-pub(crate) fn is_of_procfs(fd: impl AsFd) -> bool {
-    // SAFETY: nothing is mapped, and nothing would be replaced.
-    let mapped = unsafe {
-        let (anywhere, flags) = (std::ptr::null_mut(), MapFlags::PRIVATE | MapFlags::GROWSDOWN);
-        mmap(anywhere, PAGE as usize, ProtFlags::empty(), flags, &fd, 0)
-    };
-    // What is no regular file cannot be mapped either, whatever file system it has.
-    let found = || statx(&fd, "", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE);
-    let regular = || found().is_ok_and(|found| FileType::from_raw_mode(found.stx_mode.into()).is_file());
-    #[allow(clippy::unnecessary_cast, reason = "the field's type differs between architectures")]
-    let of_procfs = || rustix::fs::fstatfs(&fd).is_ok_and(|found| found.f_type as i64 == PROCFS_MAGIC);
-    mapped.is_err_and(|errno| errno == Errno::NODEV) && regular() && of_procfs()
-}
 
 /// Memory of the process that opened the descriptor.
 #[derive(Debug)]
@@ -68,13 +49,14 @@ impl MemoryDescriptor {
 
     /// Service process: takes what a rank handed over, after checking that it can be nothing else, such as a pipe that
     /// blocks. Whose memory it is, a probe tells. `pid` is for messages.
-    pub fn attach(fd: impl Into<Foreign>, pid: i32) -> Result<MemoryDescriptor, NotMemory> {
-        let fd = fd.into();
-        if !is_of_procfs(&fd) {
+    pub fn attach(fd: OwnedFd, pid: i32) -> Result<MemoryDescriptor, NotMemory> {
+        #[allow(clippy::unnecessary_cast, reason = "the field's type differs between architectures")]
+        let of_procfs = rustix::fs::fstatfs(&fd).is_ok_and(|found| found.f_type as i64 == PROCFS_MAGIC);
+        if !of_procfs {
             return Err(NotMemory("it is not in procfs"));
         }
         // A process cannot rename what lies in procfs; a foreign namespace may show it elsewhere, the end is the same.
-        let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()));
+        let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
         let path = link.map_err(|_| NotMemory("it has no path here; mount /proc where the service process runs"))?;
         let of_process = path.parent().and_then(|parent| parent.file_name()).and_then(|name| name.to_str());
         let numbered = of_process.is_some_and(|name| name.parse::<u32>().is_ok());
@@ -85,7 +67,7 @@ impl MemoryDescriptor {
         if flags & OFlags::ACCMODE != OFlags::RDWR {
             return Err(NotMemory("it is open for one way only"));
         }
-        Ok(MemoryDescriptor { fd: fd.into(), pid })
+        Ok(MemoryDescriptor { fd, pid })
     }
 
     /// What a call that moved something or not means for the piece at `address`.
@@ -191,27 +173,69 @@ impl RankMemory for MemoryDescriptor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::tests::{batches_arrive_whole, faults_are_named, the_end_is_noticed};
     use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
 
     fn own() -> MemoryDescriptor {
         MemoryDescriptor::attach(MemoryDescriptor::of_this_process().unwrap(), 1).unwrap()
     }
 
+    /// SP-4: more pieces than one call takes, neighbours and not, empty ones among them.
     #[test]
     #[cfg_attr(miri, ignore = "needs /proc/self/mem")]
-    fn it_does_what_every_tier_does() {
+    fn batches_arrive_whole() {
+        let (memory, target) = (own(), vec![0u8; 20_000]);
+        let start = target.as_ptr() as u64;
+        let chunks: Vec<Vec<u8>> = (0..3000usize).map(|at| vec![at as u8; if at % 7 == 0 { 0 } else { 5 }]).collect();
+        // Gaps of one byte after every hundredth piece, and backwards from the middle on.
+        let address = |at: usize| start + if at < 2000 { 5 * at + at / 100 } else { 19_000 - 5 * (at - 2000) } as u64;
+        let piece = |(at, chunk)| WritePiece { local: Vec::as_slice(chunk), address: address(at) };
+        memory.writev(&chunks.iter().enumerate().map(piece).collect::<Vec<_>>()).unwrap();
+        let mut back = vec![vec![0u8; 5]; 3000];
+        let piece = |(at, local): (usize, _)| ReadPiece { local: Vec::as_mut_slice(local), address: address(at) };
+        memory.readv(&mut back.iter_mut().enumerate().map(piece).collect::<Vec<_>>()).unwrap();
+        for (at, bytes) in back.iter().enumerate() {
+            assert_eq!(bytes, &[if at % 7 == 0 { 0 } else { at as u8 }; 5], "piece {at}");
+        }
+    }
+
+    /// What lies before the piece that is at fault is moved.
+    #[test]
+    #[cfg_attr(miri, ignore = "needs /proc/self/mem")]
+    fn faults_are_named() {
+        const PAGE: usize = 4096;
         let memory = own();
-        batches_arrive_whole(&memory);
-        let (behind, fault) = faults_are_named(&memory);
-        assert!(matches!(fault, AccessError::Fault { address, .. } if address == behind), "{fault}");
+        let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE);
+        // An address that the kernel gives nobody who does not ask: nobody else maps memory behind it meanwhile.
+        let place = std::ptr::without_provenance_mut(1 << 40);
+        // SAFETY: a fresh mapping, of which only addresses are used; left mapped until the test process ends.
+        let start = unsafe { mmap_anonymous(place, 2 * PAGE, rights, flags) }.unwrap() as u64;
+        let (behind, bytes) = (start + 2 * PAGE as u64, [7; 64]);
+        let batch = [start, behind, start + 64].map(|address| WritePiece { local: &bytes, address });
+        assert_eq!(memory.writev(&batch), Err(AccessError::Fault { address: behind, bytes: 64 }));
+        assert!(
+            matches!(memory.write(behind - 32, &bytes), Err(AccessError::Fault { address, .. }) if address == behind)
+        );
+        let mut back = [0; 64];
+        memory.read(start, &mut back).unwrap();
+        assert_eq!(back, bytes);
+        memory.read(behind - 32, &mut back[..32]).unwrap();
+        assert_eq!(back[..32], bytes[..32]);
         for address in [0, behind, u64::MAX - 3, 1 << 63] {
             assert!(matches!(memory.read(address, &mut [0; 8]), Err(AccessError::Fault { .. })), "{address:#x}");
         }
-        the_end_is_noticed(|child| {
-            let file = File::options().read(true).write(true).open(format!("/proc/{}/mem", child.id())).unwrap();
-            MemoryDescriptor::attach(OwnedFd::from(file), child.id() as i32).unwrap()
-        });
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "needs /proc/PID/mem")]
+    fn the_memory_of_a_process_that_has_ended_is_gone() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let file = File::options().read(true).write(true).open(format!("/proc/{}/mem", child.id())).unwrap();
+        let pid = child.id() as i32;
+        let memory = MemoryDescriptor::attach(OwnedFd::from(file), pid).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(memory.read(4096, &mut [0; 8]), Err(AccessError::Gone { pid }));
+        assert_eq!(memory.write(4096, &[0; 8]), Err(AccessError::Gone { pid }));
     }
 
     /// Of pieces that overlap the last counts, in whichever order their addresses are.

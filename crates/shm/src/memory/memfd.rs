@@ -14,8 +14,7 @@
 //! meanwhile. A range is never found for memory that came after it at the same address: the rank keeps its own mapping
 //! in place until this side has forgotten the range.
 
-use super::{AccessError, RankMemory, ReadPiece, WritePiece};
-use crate::attach::{Foreign, drop_elsewhere};
+use crate::closer::MEMORY;
 use crate::region::{Region, RegionError};
 use crate::sync::{AtomicU64, Ordering};
 use std::any::Any;
@@ -24,35 +23,22 @@ use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 
-/// Ranges that one rank may register unless told otherwise; each holds a descriptor.
+/// Ranges that one rank may register; each holds a descriptor.
 pub const MOST_RANGES: u32 = 256;
-/// Ranges of one rank that are mapped at once unless told otherwise; each takes one of the process's mappings, of
-/// which a thousand ranks may have 65,530 (`vm.max_map_count`).
-pub const MOST_MAPPED: u32 = 48;
+/// Ranges of one rank that are mapped at once; each takes one of the process's mappings, of which a thousand ranks may
+/// have 65,530 (`vm.max_map_count`).
+const MOST_MAPPED: u32 = 48;
 
-/// Why a range was not registered or not unregistered.
 #[derive(Debug, thiserror::Error)]
 pub enum RangeError {
-    /// The descriptor.
     #[error(transparent)]
     Region(#[from] RegionError),
-    /// Empty, wrapping round the address space, or overlapping another.
     #[error("the range of {bytes} bytes at {address:#x} is empty, wraps round or overlaps a registered one")]
-    Range {
-        /// First address.
-        address: u64,
-        /// Length.
-        bytes: u64,
-    },
-    /// Too many.
-    #[error("{0} memory ranges are registered already; free some with outboard_dealloc, or raise --memory-ranges")]
+    Range { address: u64, bytes: u64 },
+    #[error("{0} memory ranges are registered already; free some with outboard_dealloc")]
     TooMany(u32),
-    /// Nothing starts there.
     #[error("no registered range starts at {address:#x}")]
-    Unknown {
-        /// The address given.
-        address: u64,
-    },
+    Unknown { address: u64 },
 }
 
 /// Bytes that lie in this process, of a rank or in the place of a rank's, kept there.
@@ -77,7 +63,6 @@ impl Resident {
         Resident { start, len, _keeper: keeper }
     }
 
-    /// How many they are.
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -125,7 +110,6 @@ impl Resident {
     }
 }
 
-/// One registered range.
 #[derive(Debug)]
 struct Range {
     bytes: u64,
@@ -136,12 +120,12 @@ struct Range {
     used: AtomicU64,
 }
 
-/// The kernel takes the pages back in the thread that closes a memfd last: a second for some ten gigabytes.
+/// The kernel takes the pages back in the thread that closes a memfd last.
 impl Drop for MemfdRanges {
     fn drop(&mut self) {
         let ranges = std::mem::take(&mut *self.table());
         if !ranges.is_empty() {
-            drop_elsewhere(ranges);
+            MEMORY.act(|| drop(ranges));
         }
     }
 }
@@ -163,20 +147,15 @@ impl Default for MemfdRanges {
 
 impl MemfdRanges {
     /// No ranges, and room for `most`, of which `most_mapped` are mapped at once.
-    ///
-    /// # Panics
-    /// If there is no room for a mapping.
-    pub fn bounded(most: u32, most_mapped: u32) -> Self {
-        assert!(most_mapped > 0, "no range could ever be used");
+    fn bounded(most: u32, most_mapped: u32) -> Self {
         MemfdRanges { by_start: RwLock::default(), ticks: AtomicU64::new(0), most, most_mapped }
     }
 
     /// Takes note of the memfd that backs `bytes` bytes at `address` of the rank.
     ///
     /// # Errors
-    /// [`RangeError`]; nothing is registered then, and the memfd is closed elsewhere.
-    pub fn register(&self, address: u64, bytes: u64, memfd: impl Into<Foreign>) -> Result<(), RangeError> {
-        let memfd = memfd.into();
+    /// [`RangeError`]; nothing is registered then.
+    pub fn register(&self, address: u64, bytes: u64, memfd: OwnedFd) -> Result<(), RangeError> {
         let range = RangeError::Range { address, bytes };
         let Some(end) = address.checked_add(bytes).filter(|_| bytes > 0 && usize::try_from(bytes).is_ok()) else {
             return Err(range);
@@ -190,19 +169,15 @@ impl MemfdRanges {
             return Err(range);
         }
         Region::check(&memfd, bytes)?;
-        by_start.insert(address, Range { bytes, memfd: memfd.into(), mapping: None, used: AtomicU64::new(0) });
+        by_start.insert(address, Range { bytes, memfd, mapping: None, used: AtomicU64::new(0) });
         Ok(())
     }
 
     /// Forgets the range that starts at `address`.
     pub fn unregister(&self, address: u64) -> Result<(), RangeError> {
-        self.table().remove(&address).map(drop_elsewhere).ok_or(RangeError::Unknown { address })
-    }
-
-    /// Bytes of all ranges registered.
-    pub fn bytes(&self) -> u64 {
-        let by_start = self.by_start.read().unwrap_or_else(PoisonError::into_inner);
-        by_start.values().map(|range| range.bytes).fold(0, u64::saturating_add)
+        let range = self.table().remove(&address).ok_or(RangeError::Unknown { address })?;
+        MEMORY.act(|| drop(range));
+        Ok(())
     }
 
     /// Ranges registered, and how many of them are mapped.
@@ -255,31 +230,6 @@ impl MemfdRanges {
     fn table(&self) -> RwLockWriteGuard<'_, BTreeMap<u64, Range>> {
         self.by_start.write().unwrap_or_else(PoisonError::into_inner)
     }
-
-    fn find_or_fail(&self, address: u64, bytes: usize) -> Result<Resident, AccessError> {
-        let bytes = bytes as u64;
-        self.find(address, bytes).ok_or(AccessError::Unreachable { address, bytes })
-    }
-}
-
-impl RankMemory for MemfdRanges {
-    fn readv(&self, batch: &mut [ReadPiece<'_>]) -> Result<(), AccessError> {
-        for piece in batch {
-            self.find_or_fail(piece.address, piece.local.len())?.copy_out(piece.local);
-        }
-        Ok(())
-    }
-
-    fn writev(&self, batch: &[WritePiece<'_>]) -> Result<(), AccessError> {
-        for piece in batch {
-            self.find_or_fail(piece.address, piece.local.len())?.copy_in(piece.local);
-        }
-        Ok(())
-    }
-
-    fn resident(&self, address: u64, bytes: u64) -> Option<Resident> {
-        self.find(address, bytes)
-    }
 }
 
 #[cfg(test)]
@@ -298,15 +248,15 @@ mod tests {
         let ranges = MemfdRanges::default();
         let (rank, fd) = memfd(8192);
         ranges.register(0x10_0000, 8192, fd).unwrap();
-        ranges.write(0x10_0010, b"down").unwrap();
+        ranges.find(0x10_0010, 4).unwrap().copy_in(b"down");
         let mut bytes = [0; 4];
         rank.read(0x10, &mut bytes);
         assert_eq!(&bytes, b"down");
         rank.write(8188, b"last");
-        ranges.read(0x10_0000 + 8188, &mut bytes).unwrap();
+        ranges.find(0x10_0000 + 8188, 4).unwrap().copy_out(&mut bytes);
         assert_eq!(&bytes, b"last");
         for address in [0x10_0000 - 1, 0x10_0000 + 8189, u64::MAX, 0] {
-            assert_eq!(ranges.read(address, &mut bytes), Err(AccessError::Unreachable { address, bytes: 4 }));
+            assert!(ranges.find(address, 4).is_none(), "{address:#x}");
         }
     }
 
@@ -339,7 +289,7 @@ mod tests {
             .collect();
         assert_eq!(ranges.counts(), (4, 0));
         assert!(matches!(ranges.register(0x1000, 4096, memfd(4096).1), Err(RangeError::TooMany(4))));
-        let write = |at: u64, bytes: &[u8; 4]| ranges.write(0x10_0000 + 0x1000 * at, bytes).unwrap();
+        let write = |at: u64, bytes: &[u8; 4]| ranges.find(0x10_0000 + 0x1000 * at, 4).unwrap().copy_in(bytes);
         for round in 0..3u8 {
             for at in 0..4 {
                 write(at, &[round + at as u8; 4]);

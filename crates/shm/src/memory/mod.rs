@@ -23,9 +23,8 @@ mod residents;
 mod tiered;
 
 pub use cross::CrossMemory;
-pub(crate) use descriptor::is_of_procfs;
 pub use descriptor::{MemoryDescriptor, NotMemory};
-pub use memfd::{MOST_MAPPED, MOST_RANGES, MemfdRanges, RangeError, Resident};
+pub use memfd::{MOST_RANGES, MemfdRanges, RangeError, Resident};
 pub use page::ProbePage;
 pub use residents::{Gathered, Residents};
 pub use tiered::{Alarm, Probe, ProbeOutcome, Proof, TieredMemory, Watch, probe};
@@ -47,7 +46,6 @@ pub enum Tier {
 }
 
 impl Tier {
-    /// The name that users see.
     pub const fn name(self) -> &'static str {
         match self {
             Tier::Memfd => "memfd",
@@ -78,82 +76,44 @@ impl fmt::Display for Tier {
 /// Why memory of a rank could not be read or written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AccessError {
-    /// The rank has no such memory, or not with this right.
     #[error(
         "the rank's {bytes} bytes at {address:#x} cannot be accessed (EFAULT): not mapped, or read-only where a result goes"
     )]
-    Fault {
-        /// First address of the piece that failed.
-        address: u64,
-        /// Its length.
-        bytes: u64,
-    },
-    /// The kernel does not let this process reach into that one.
+    Fault { address: u64, bytes: u64 },
     #[error("the kernel refuses access to the rank's memory at {address:#x} (EPERM); staging does in its place")]
-    Refused {
-        /// First address of the piece that failed.
-        address: u64,
-    },
-    /// The process has ended, or runs another program.
+    Refused { address: u64 },
     #[error("the rank's process {pid} has ended or runs another program")]
-    Gone {
-        /// Its process identifier.
-        pid: i32,
-    },
-    /// No tier reaches the range.
+    Gone { pid: i32 },
     #[error(
         "the rank's {bytes} bytes at {address:#x} lie outside the memory shared with the service process, which can reach no other"
     )]
-    Unreachable {
-        /// First address.
-        address: u64,
-        /// Length.
-        bytes: u64,
-    },
-    /// The kernel has withdrawn every tier that once reached the range: only the rank can copy it now.
+    Unreachable { address: u64, bytes: u64 },
     #[error(
         "the kernel has withdrawn access to the rank's {bytes} bytes at {address:#x}; its copy of them is waited for"
     )]
-    Withdrawn {
-        /// First address.
-        address: u64,
-        /// Length.
-        bytes: u64,
-    },
-    /// Anything else the kernel says.
+    Withdrawn { address: u64, bytes: u64 },
     #[error("access to the rank's memory at {address:#x} failed: {errno}")]
-    Kernel {
-        /// First address of the piece that failed.
-        address: u64,
-        /// The kernel's reason.
-        errno: rustix::io::Errno,
-    },
+    Kernel { address: u64, errno: rustix::io::Errno },
 }
 
 /// One piece of a batch to be read: from `address` in the rank into `local`.
 #[derive(Debug)]
 pub struct ReadPiece<'a> {
-    /// Where the bytes go.
     pub local: &'a mut [u8],
-    /// Where they lie in the rank.
     pub address: u64,
 }
 
 /// One piece of a batch to be written: from `local` to `address` in the rank.
 #[derive(Debug, Clone, Copy)]
 pub struct WritePiece<'a> {
-    /// The bytes.
     pub local: &'a [u8],
-    /// Where they go in the rank.
     pub address: u64,
 }
 
 /// Memory of a rank. A batch that fails may have been carried out in part.
 pub trait RankMemory: Send + Sync {
-    /// Reads a batch of pieces.
     fn readv(&self, batch: &mut [ReadPiece<'_>]) -> Result<(), AccessError>;
 
-    /// Writes a batch of pieces.
     fn writev(&self, batch: &[WritePiece<'_>]) -> Result<(), AccessError>;
 
     /// The range in this process's address space, if it is mapped here: spares a copy. Its bytes count as moved.
@@ -161,12 +121,10 @@ pub trait RankMemory: Send + Sync {
         None
     }
 
-    /// Reads `into.len()` bytes at `address`.
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), AccessError> {
         self.readv(&mut [ReadPiece { local: into, address }])
     }
 
-    /// Writes `from` to `address`.
     fn write(&self, address: u64, from: &[u8]) -> Result<(), AccessError> {
         self.writev(&[WritePiece { local: from, address }])
     }
@@ -204,71 +162,8 @@ pub fn copy_between(
     Ok(())
 }
 
-/// Which of two memories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// Bytes come from there.
     Source,
-    /// Bytes go there.
     Target,
-}
-
-/// What every tier that takes any address must do.
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
-    use std::process::{Child, Command};
-
-    /// SP-4: more pieces than one call takes, neighbours and not, empty ones among them.
-    pub(super) fn batches_arrive_whole(memory: &dyn RankMemory) {
-        let target = vec![0u8; 20_000];
-        let start = target.as_ptr() as u64;
-        let chunks: Vec<Vec<u8>> = (0..3000usize).map(|at| vec![at as u8; if at % 7 == 0 { 0 } else { 5 }]).collect();
-        // Gaps of one byte after every hundredth piece, and backwards from the middle on.
-        let address = |at: usize| start + if at < 2000 { 5 * at + at / 100 } else { 19_000 - 5 * (at - 2000) } as u64;
-        let piece = |(at, chunk)| WritePiece { local: Vec::as_slice(chunk), address: address(at) };
-        memory.writev(&chunks.iter().enumerate().map(piece).collect::<Vec<_>>()).unwrap();
-        let mut back = vec![vec![0u8; 5]; 3000];
-        let piece = |(at, local): (usize, _)| ReadPiece { local: Vec::as_mut_slice(local), address: address(at) };
-        memory.readv(&mut back.iter_mut().enumerate().map(piece).collect::<Vec<_>>()).unwrap();
-        for (at, bytes) in back.iter().enumerate() {
-            assert_eq!(bytes, &[if at % 7 == 0 { 0 } else { at as u8 }; 5], "piece {at}");
-        }
-    }
-
-    /// A fault names the piece, and what lies before it is moved. Returns the first address that is not there, and the
-    /// fault of a piece that runs into it.
-    pub(super) fn faults_are_named(memory: &dyn RankMemory) -> (u64, AccessError) {
-        const PAGE: usize = 4096;
-        /// Addresses that the kernel gives nobody who does not ask for them: other threads map memory meanwhile, and
-        /// what lies behind ours has to stay nothing that even a memory descriptor could write to.
-        static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(1 << 40);
-        let place = NEXT.fetch_add(1 << 20, std::sync::atomic::Ordering::Relaxed);
-        let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE);
-        // SAFETY: a fresh mapping, of which only addresses are used; left mapped until the test process ends.
-        let start =
-            unsafe { mmap_anonymous(std::ptr::without_provenance_mut(place), 2 * PAGE, rights, flags) }.unwrap() as u64;
-        let (behind, bytes) = (start + 2 * PAGE as u64, [7; 64]);
-        let batch = [start, behind, start + 64].map(|address| WritePiece { local: &bytes, address });
-        assert_eq!(memory.writev(&batch), Err(AccessError::Fault { address: behind, bytes: 64 }));
-        let across = memory.write(behind - 32, &bytes).unwrap_err();
-        let mut back = [0; 64];
-        memory.read(start, &mut back).unwrap();
-        assert_eq!(back, bytes);
-        memory.read(behind - 32, &mut back[..32]).unwrap();
-        assert_eq!(back[..32], bytes[..32]);
-        (behind, across)
-    }
-
-    /// The memory of a process that has ended is gone, and not its successor's.
-    pub(super) fn the_end_is_noticed<M: RankMemory>(open: impl FnOnce(&Child) -> M) {
-        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
-        let memory = open(&child);
-        child.kill().unwrap();
-        child.wait().unwrap();
-        let pid = child.id() as i32;
-        assert_eq!(memory.read(4096, &mut [0; 8]), Err(AccessError::Gone { pid }));
-        assert_eq!(memory.write(4096, &[0; 8]), Err(AccessError::Gone { pid }));
-    }
 }

@@ -77,7 +77,6 @@ pub fn probe(memory: &dyn RankMemory, address: u64, nonce: [u8; Probe::NONCE]) -
 pub struct Proof {
     /// Address of the buffer in the rank.
     pub address: u64,
-    /// The nonce that it holds.
     pub nonce: [u8; Probe::NONCE],
 }
 
@@ -157,12 +156,6 @@ impl TieredMemory {
             (None, _) => Tier::Staging,
         };
         TieredMemory { cross, descriptor, proof: Some(proof), tier: AtomicU32::new(tier.code()), ..Self::default() }
-    }
-
-    /// The same memory with room for other numbers of memfd ranges; none is registered.
-    #[must_use]
-    pub fn with_ranges(self, ranges: MemfdRanges) -> Self {
-        TieredMemory { ranges, ..self }
     }
 
     /// The same memory, which raises this alarm when its tier falls or it is found gone.
@@ -557,11 +550,11 @@ mod tests {
         assert!(seen == source);
 
         let region = Region::create("test", source.len()).unwrap();
-        let ranges = MemfdRanges::default();
-        ranges.register(0x7000, bytes, region.fd().try_clone_to_owned().unwrap()).unwrap();
-        copy_between((&own, at(&source)), (&ranges, 0x7000), bytes, bounce).unwrap();
+        let shared = TieredMemory::default();
+        shared.ranges().register(0x7000, bytes, region.fd().try_clone_to_owned().unwrap()).unwrap();
+        copy_between((&own, at(&source)), (&shared, 0x7000), bytes, bounce).unwrap();
         let back = vec![0u8; source.len()];
-        copy_between((&ranges, 0x7000), (&own, at(&back)), bytes, bounce).unwrap();
+        copy_between((&shared, 0x7000), (&own, at(&back)), bytes, bounce).unwrap();
         own.read(back.as_ptr() as u64, &mut seen).unwrap();
         assert!(seen == source);
     }

@@ -103,9 +103,7 @@ enum Act {
     Combine((u64, u64), (u64, u64)),
     Deliver(u64, (u64, u64)),
     Read(u64, (u64, u64)),
-    /// The orders end.
     SetOut,
-    /// Another turn begins.
     Turn,
 }
 

@@ -1,0 +1,71 @@
+//! Threads for acts that take the kernel long, such as giving the pages of large memory back.
+//!
+//! Invariants: [`Closer::act`] does not wait for the act; a closer has at most `most` threads, and further acts wait
+//! for these threads. A thread ends after [`REST`] without an act.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long a thread waits for the next act.
+const REST: Duration = Duration::from_secs(1);
+
+/// Closes large memory. The kernel takes a second for some ten gigabytes.
+pub static MEMORY: Closer = Closer::new(4);
+/// Refuses connections of other users. An end that another user shares can take as long as that user likes to close.
+pub static REFUSALS: Closer = Closer::new(64);
+
+type Act = Box<dyn FnOnce() + Send>;
+
+pub struct Closer {
+    most: usize,
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+struct State {
+    waiting: VecDeque<Act>,
+    threads: usize,
+    idle: usize,
+}
+
+impl Closer {
+    const fn new(most: usize) -> Self {
+        let state = State { waiting: VecDeque::new(), threads: 0, idle: 0 };
+        Closer { most, state: Mutex::new(state), wake: Condvar::new() }
+    }
+
+    pub fn act(&'static self, act: impl FnOnce() + Send + 'static) {
+        let mut state = self.state();
+        state.waiting.push_back(Box::new(act));
+        if state.waiting.len() > state.idle && state.threads < self.most {
+            let thread = std::thread::Builder::new().name("closer".to_owned()).spawn(|| self.work());
+            state.threads += usize::from(thread.is_ok());
+        }
+        self.wake.notify_one();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn work(&self) {
+        let mut state = self.state();
+        loop {
+            if let Some(act) = state.waiting.pop_front() {
+                drop(state);
+                act();
+                state = self.state();
+                continue;
+            }
+            state.idle += 1;
+            let (guard, rest) = self.wake.wait_timeout(state, REST).unwrap_or_else(PoisonError::into_inner);
+            state = guard;
+            state.idle -= 1;
+            if rest.timed_out() && state.waiting.is_empty() {
+                state.threads -= 1;
+                return;
+            }
+        }
+    }
+}
