@@ -546,7 +546,7 @@ mod tests {
         let missing = (1..=12).find(|ranks| !all.iter().any(|s| s.host_of.len() == *ranks));
         assert_eq!(missing, None, "a number of ranks is drawn too seldom");
         type Trait = (&'static str, fn(&Scenario) -> bool);
-        let traits: [Trait; 13] = [
+        let traits: [Trait; 10] = [
             ("several service processes on a machine", |s| s.network.siblings > 1 && s.hosts() > s.network.siblings),
             ("ring", |s| !s.config.multicast),
             ("several ranks on a host", |s| s.hosts() < s.host_of.len()),
@@ -555,9 +555,6 @@ mod tests {
                 some_call(s, |c| matches!(c.pattern, Pattern::Gather { .. }) && !c.in_place.is_empty())
             }),
             ("an uneven scatter", |s| some_call(s, |c| matches!(c.pattern, Pattern::Scatterv { .. }))),
-            ("a dead rank", |s| !s.faults.dead_ranks.is_empty()),
-            ("a host that dies in silence", |s| s.faults.dead_hosts.iter().any(|h| h.reported_after.is_none())),
-            ("a host whose death is reported", |s| s.faults.dead_hosts.iter().any(|h| h.reported_after.is_some())),
             ("a dispute", |s| some_call(s, CallPlan::is_disputed)),
             ("faults without end", |s| s.faults.until.is_none() && s.faults.datagram_loss > 0.0),
             ("a large block", |s| some_call(s, |c| c.bytes > 100_000)),

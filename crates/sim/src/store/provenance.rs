@@ -111,6 +111,16 @@ impl IntervalMap {
             return;
         }
         let end = start + piece.len;
+        let is_free = |(at, after): (&u64, &Piece)| end < *at || end == *at && !after.continues(&piece);
+        if self.0.range(start..).next().is_none_or(is_free)
+            && let Some((at, before)) = self.0.range_mut(..start).next_back()
+            && at + before.len == start
+            && piece.continues(before)
+        {
+            // As a rule blocks grow.
+            before.len += piece.len;
+            return;
+        }
         self.cut(start);
         self.cut(end);
         let covered: Vec<u64> = self.0.range(start..end).map(|(at, _)| *at).collect();

@@ -4,13 +4,9 @@ use std::time::Duration;
 
 use outboard_sim::Pattern;
 
-use crate::{one_call, play};
+use crate::{crosses_each_link_once, one_call, play};
 
 const LATE: Duration = Duration::from_secs(1);
-/// Headers of datagrams and the control messages of barrier and ring, beside the payload.
-const MOST_WIRE_PERCENT: u64 = 110;
-/// Of what one link needs for the payload: headers take 5 %, the barrier and the last acknowledgements the rest.
-const MOST_TIME: f64 = 1.10;
 /// Half of the window of instances, which is not used up to the last one while completions are on their way.
 const LEAST_AHEAD: usize = 512;
 
@@ -19,13 +15,7 @@ fn mc_1_the_root_sends_once_and_the_time_does_not_depend_on_the_ranks() {
     let bytes = 4 << 20;
     for ranks in [2u64, 8] {
         let scenario = one_call(ranks as usize, Pattern::Broadcast { root: 1 }, bytes);
-        let outcome = play(&scenario, 1);
-        let minimum = bytes + (ranks - 1) * bytes;
-        assert!(outcome.wire_bytes() < minimum * MOST_WIRE_PERCENT / 100, "{} bytes on the wire", outcome.wire_bytes());
-        let limit = (bytes * 8) as f64 / scenario.network.rate as f64;
-        let ratio = outcome.in_collectives.as_secs_f64() / limit;
-        assert!(ratio < MOST_TIME, "{ranks} ranks: {ratio} of the raw limit");
-        assert_eq!(outcome.retransmitted_bytes(), 0, "nothing is lost by its own pace");
+        crosses_each_link_once(&scenario, bytes + (ranks - 1) * bytes, bytes);
     }
 }
 

@@ -6,8 +6,10 @@ use std::ops::Range;
 use outboard_nic::ordered::{Settings, Sharing};
 use outboard_nic::{Node, datapath, host, triggered};
 use outboard_plan::selection::{Choice, Collective};
-use outboard_plan::{Element, Operator, Reduction};
+use outboard_plan::{Element, Reduction};
 use outboard_sim::nics::{Call, EngineKind, JobPlan, Kind, NicPlan, Played, Prepared, Values, conformance};
+
+use crate::sum;
 
 /// What TH-6 names, and the trees of messages without rounds.
 const CHOICES: [(Collective, &str); 7] = [
@@ -19,10 +21,6 @@ const CHOICES: [(Collective, &str); 7] = [
     (Collective::ReduceScatter, "recursive-halving"),
     (Collective::Barrier, "dissemination"),
 ];
-
-fn sum(element: Element) -> Reduction {
-    Reduction::new(Operator::Sum, element).expect("defined by MPI")
-}
 
 fn call((collective, algorithm): (Collective, &str), bytes: u64, reduction: Reduction) -> Call {
     let combines = matches!(collective, Collective::Reduce | Collective::Allreduce | Collective::ReduceScatter);
