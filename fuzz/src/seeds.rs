@@ -9,7 +9,6 @@ use outboard_plan_tools::text;
 use outboard_sim::hostile::acts;
 
 /// Scripts for `hostile_datagrams`: some collectives of both groups carried out, with a hostile act in between.
-#[must_use]
 pub fn datagrams() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     for ring in 0..2 {
@@ -35,7 +34,6 @@ pub fn datagrams() -> Vec<Vec<u8>> {
 }
 
 /// Scripts for `hostile_rank`: a group with the honest, calls that are owed and paid, and requests of every kind.
-#[must_use]
 pub fn rank() -> Vec<Vec<u8>> {
     use crate::rank::acts::{
         BYTES, CONNECT, ENTRY, HONEST, OWED, PAID, READ, RECORD, REQUEST, RING, SCRIBBLE, SHARED_GROUP,
@@ -59,7 +57,6 @@ pub fn rank() -> Vec<Vec<u8>> {
 }
 
 /// Scripts for `recording_sequences`: graphs that all call, messages of all sizes, and what goes wrong in between.
-#[must_use]
 pub fn sequences() -> Vec<Vec<u8>> {
     use outboard_sim::sequences::acts::{CALL, CALL_ALL, FREE, GO_ON, GRAPH, LEAVE, MESSAGE, RECORD, WAIT};
     let mut seeds = Vec::new();
@@ -109,19 +106,16 @@ fn small_plans() -> Vec<Vec<Program>> {
 }
 
 /// Texts for `profile_text`: those that are built in, as far as the fuzzer's inputs go.
-#[must_use]
 pub fn profiles() -> Vec<Vec<u8>> {
     Profile::built_in_texts().map(|text| text.as_bytes().to_vec()).collect()
 }
 
 /// Texts for `plan_text`.
-#[must_use]
 pub fn plans() -> Vec<Vec<u8>> {
     small_plans().iter().map(|programs| text::print(programs).into_bytes()).collect()
 }
 
 /// Texts for `goal_import`, one of them with all that the dialect has.
-#[must_use]
 pub fn schedules() -> Vec<Vec<u8>> {
     let costs = Costs::default();
     let export = |programs: &Vec<Program>| goal::export(programs, costs).expect("few messages").into_bytes();

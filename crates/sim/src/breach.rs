@@ -10,7 +10,6 @@ use outboard_proto::{CallId, Channel, GroupHandle, InstanceId, MemRef, SpId, Sta
 
 /// A broken promise of the machine, found by an oracle.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages are the documentation")]
 pub enum Breach {
     #[error("names {at:?}, but that call is unknown or completed: its buffers belong to the rank")]
     RegionGone { at: MemRef },

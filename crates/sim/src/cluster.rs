@@ -29,12 +29,10 @@ pub(crate) fn sp_id(host: usize) -> SpId {
     SpId(0x5e00 + host as u64)
 }
 
-/// The host of a service process.
 pub(crate) fn host_of(sp: SpId) -> usize {
     (sp.0 - sp_id(0).0) as usize
 }
 
-/// The address of a machine.
 pub(crate) fn address_of(machine: usize) -> Ipv4Addr {
     Ipv4Addr::from_bits(0x0a00_0001 + machine as u32)
 }
@@ -44,7 +42,6 @@ pub(crate) fn handle(group: usize) -> GroupHandle {
     GroupHandle(0x6000 + group as u32)
 }
 
-/// The number of a group.
 pub(crate) fn group_number(group: GroupHandle) -> Option<usize> {
     Some(group.0.checked_sub(handle(0).0)? as usize)
 }
@@ -72,12 +69,10 @@ pub(crate) fn group_spec(
 /// Something that happens at an instant.
 #[derive(Debug)]
 enum Happening<P> {
-    /// What the player has put in.
     Own(P),
     Timer {
         host: usize,
     },
-    /// Reaches a service process.
     Input {
         host: usize,
         input: Input,
@@ -110,7 +105,6 @@ enum Happening<P> {
     },
 }
 
-/// What one step was.
 #[derive(Debug)]
 pub(crate) enum Step<P> {
     /// Something of the player's own is due.
@@ -121,7 +115,6 @@ pub(crate) enum Step<P> {
     Done,
 }
 
-/// What a cluster is made of.
 #[derive(Debug)]
 pub(crate) struct ClusterPlan<'a> {
     /// What the service process of each host is told.
@@ -166,9 +159,6 @@ pub(crate) struct Cluster<P> {
     steps: u64,
 }
 
-/// Of each host: what leaves it, what is on its way from it, and what is on its way to it.
-const LANES: usize = 3;
-/// Lines of trace that are kept.
 const TRACE_LINES: usize = 300;
 
 impl<P: std::fmt::Debug> Cluster<P> {
@@ -184,10 +174,10 @@ impl<P: std::fmt::Debug> Cluster<P> {
             (pause.host, Instant(0) + pause.at, Instant(0) + pause.at + pause.lasting)
         };
         Cluster {
-            inboxes: hosts.iter().map(|_| Inbox::new()).collect(),
+            inboxes: hosts.iter().map(|_| Inbox::default()).collect(),
             hosts,
             hijacked: None,
-            queue: EventQueue::new(LANES * count),
+            queue: EventQueue::new(),
             network: Network::new(plan.network, count),
             plan: plan.network.clone(),
             blackouts: plan.faults.blackouts.iter().map(pause).collect(),
@@ -205,7 +195,6 @@ impl<P: std::fmt::Debug> Cluster<P> {
         }
     }
 
-    /// Virtual time.
     pub(crate) fn now(&self) -> Instant {
         self.queue.now()
     }
@@ -243,10 +232,7 @@ impl<P: std::fmt::Debug> Cluster<P> {
             Happening::Input { input: Input::Frame(frame), .. } if self.is_shown(&frame) => {
                 return Ok(Some(Step::Frame(frame)));
             }
-            Happening::Input { host, input } => {
-                self.deliver(host, input)?;
-                self.gather(host);
-            }
+            Happening::Input { host, input } => self.deliver(host, input)?,
             Happening::Timer { host } => {
                 let h = &mut self.hosts[host];
                 if h.timer == Some(now) && !h.dead {
@@ -284,7 +270,6 @@ impl<P: std::fmt::Debug> Cluster<P> {
             Happening::FrameHeld { frame, connection } => {
                 if connection == self.connection(&frame) {
                     self.deliver(frame.to, Input::Frame(Rc::clone(&frame)))?;
-                    self.gather(frame.to);
                 } else {
                     self.note_loss(frame.from, frame.to, || trace::frame(&frame.header, frame.payload_len));
                 }
@@ -322,19 +307,6 @@ impl<P: std::fmt::Debug> Cluster<P> {
         h.handle(now, input)?;
         self.acts(host);
         Ok(())
-    }
-
-    /// What arrives before a host wakes only joins what waits there, so it need not be an event for each datagram.
-    fn gather(&mut self, host: usize) {
-        let (lane, inbox) = (self.down_lane(host), &mut self.inboxes[host]);
-        if self.trace.is_some() || inbox.is_empty() {
-            return;
-        }
-        while let Some((due, happening)) = self.queue.take_ahead(lane, inbox.wakes) {
-            if let Happening::Input { input, .. } = happening {
-                inbox.enqueue(due, input);
-            }
-        }
     }
 
     /// What a host does, until it tells its ranks something or nothing is left. Asked until then after every step, and
@@ -391,7 +363,6 @@ impl<P: std::fmt::Debug> Cluster<P> {
         self.queue.put(until, Happening::Wake { host });
     }
 
-    /// A service process dies.
     pub(crate) fn kill(&mut self, host: usize) {
         self.hosts[host].dead = true;
         for (channel, _) in std::mem::take(&mut self.hosts[host].joined) {

@@ -35,7 +35,6 @@ pub enum Combined {
 
 impl Combined {
     /// One of each.
-    #[must_use]
     pub fn all(root: usize, seed: u64) -> [Combined; 6] {
         use Combined::{Allreduce, Exscan, Reduce, ReduceScatter, ReduceScatterBlock, Scan};
         [Reduce { root }, Allreduce, ReduceScatter { seed }, ReduceScatterBlock, Scan, Exscan]

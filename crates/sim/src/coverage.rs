@@ -22,7 +22,6 @@ macro_rules! kinds {
             pub const ALL: &[$kind] = &[$($kind::$one,)+];
 
             /// For people.
-            #[must_use]
             pub fn name(self) -> &'static str {
                 match self { $($kind::$one => $name,)+ }
             }
@@ -31,7 +30,6 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// What goes wrong.
     FaultKind {
         DatagramLost = "datagram lost",
         FrameLost = "frame lost",
@@ -45,7 +43,6 @@ kinds! {
         Cut = "cut off",
         /// A connection goes on some time after a cut.
         FrameHeld = "frame held up by a cut",
-        /// Nothing reaches a host.
         Blackout = "blackout",
         /// A service process handles nothing, for less than means death.
         Stalled = "service process stalled",
@@ -151,14 +148,11 @@ const UNNAMED: &str = "unnamed";
 pub struct Coverage(BTreeMap<(&'static str, &'static str), u64>);
 
 impl Coverage {
-    /// How often this has gone wrong.
-    #[must_use]
     pub fn faults(&self, kind: FaultKind) -> u64 {
         self.times(FAULTS, kind.name()).unwrap_or(0)
     }
 
     /// Messages of kinds that have no name.
-    #[must_use]
     pub fn unnamed(&self) -> u64 {
         self.times(HANDLED, UNNAMED).unwrap_or(0)
     }
@@ -181,7 +175,6 @@ impl Coverage {
         self.count(WAYS, way.name(), 1);
     }
 
-    /// A frame is handled.
     pub(crate) fn frame(&mut self, header: &[u8], payload_len: u32) {
         let Ok((frame, body)) = FrameHeader::decode(header, payload_len) else { return };
         if let (FrameKind::Message, Some(code)) = (frame.kind, body.first()) {
@@ -229,7 +222,6 @@ impl Coverage {
         self.count(VERDICT, name, 1);
     }
 
-    /// Adds what another run has reached.
     pub(crate) fn add(&mut self, other: &Coverage) {
         other.0.iter().for_each(|((table, row), times)| self.count(table, row, *times));
     }

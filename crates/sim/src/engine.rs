@@ -21,7 +21,6 @@ pub(crate) struct Letter {
     payload: Option<Payload>,
 }
 
-/// A list in flight.
 #[derive(Debug)]
 struct Running {
     offload: Offload,
@@ -36,9 +35,7 @@ pub(crate) struct Engine {
     /// Letters that no receive has met, by tag.
     letters: BTreeMap<u64, Letter>,
     pub(crate) outbox: VecDeque<Letter>,
-    /// Lists that have ended.
     pub(crate) ended: VecDeque<(GroupHandle, InstanceId, CallId)>,
-    /// Lists that were taken so far.
     pub(crate) taken: u64,
 }
 
@@ -48,12 +45,10 @@ pub(crate) fn engine_of(host: usize) -> Arc<[u8]> {
 }
 
 impl Engine {
-    /// Lists in flight.
     pub(crate) fn lists(&self) -> usize {
         self.lists.len()
     }
 
-    /// Takes a list.
     pub(crate) fn begin(&mut self, memory: &mut Memory, offload: Offload) -> Result<(), Breach> {
         let (counters, done) = (vec![0; offload.list.counters as usize], vec![false; offload.list.tasks.len()]);
         self.lists.push(Running { offload, counters, done });
@@ -61,7 +56,6 @@ impl Engine {
         self.go_on(memory)
     }
 
-    /// A letter has come.
     pub(crate) fn receive(&mut self, memory: &mut Memory, letter: Letter) -> Result<(), Breach> {
         let before = self.letters.insert(letter.tag, letter);
         assert!(before.is_none(), "two letters of one tag: {before:?}");

@@ -20,7 +20,6 @@ pub struct Faults {
     pub datagram_loss: f64,
     /// Chance that a datagram is lost before the switch, for all receivers alike.
     pub uplink_loss: f64,
-    /// Chance that a frame is lost.
     pub frame_loss: f64,
     /// Chance that a datagram or a frame arrives twice.
     pub duplicate: f64,
@@ -58,7 +57,6 @@ pub struct Faults {
     pub refused: Option<(usize, usize)>,
     /// Ranks whose buffers cannot be accessed any more.
     pub bad_memory: Vec<RankFault>,
-    /// Service processes that die.
     pub dead_hosts: Vec<HostDeath>,
     /// How many hosts, the last ones, stand for service processes that are started in the place of dead ones.
     pub restarted: usize,
@@ -72,7 +70,6 @@ pub(crate) const REPLAY: Duration = Duration::from_secs(8);
 /// How long a kernel tries before it gives up a connection.
 pub(crate) const GIVEN_UP: Duration = Duration::from_secs(4);
 
-/// A span of time of one host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostPause {
     pub host: usize,
@@ -90,7 +87,6 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// When it is over.
     pub(crate) fn end(&self) -> Duration {
         self.at + self.lasting
     }
@@ -128,7 +124,6 @@ pub struct HostDeath {
 
 impl Faults {
     /// Nothing goes wrong.
-    #[must_use]
     pub fn none() -> Self {
         Faults::default()
     }
@@ -158,17 +153,13 @@ impl Faults {
     }
 }
 
+/// What chances are compared in.
+const ONE: u32 = 1 << 16;
+
 /// A chance in 65,536ths.
-#[derive(Debug, Clone, Copy)]
-struct Chance(u32);
-
-impl Chance {
-    const ONE: u32 = 1 << 16;
-
-    fn new(p: f64) -> Self {
-        assert!((0.0..=1.0).contains(&p), "a chance lies between 0 and 1");
-        Chance((p * f64::from(Self::ONE)).round() as u32)
-    }
+fn in_parts(chance: f64) -> u32 {
+    assert!((0.0..=1.0).contains(&chance), "a chance lies between 0 and 1");
+    (chance * f64::from(ONE)).round() as u32
 }
 
 /// What the dice decide about one delivery of up to 64 datagrams, as sets of them.
@@ -194,17 +185,8 @@ pub(crate) struct Dice {
     rng: ChaCha8Rng,
     /// A stream of its own, so that whoever forges changes nothing else.
     forger: ChaCha8Rng,
-    forgery: Chance,
-    until: Option<Instant>,
-    datagram_loss: Chance,
-    uplink_loss: Chance,
-    frame_loss: Chance,
-    duplicate: Chance,
-    reorder: Chance,
-    replay: Chance,
-    slow: Duration,
-    jitter: u64,
-    drop: Vec<u64>,
+    /// With the numbers of lost deliveries in order.
+    faults: Faults,
     deliveries: u64,
     dropped: u64,
     /// What has gone wrong.
@@ -213,22 +195,12 @@ pub(crate) struct Dice {
 
 impl Dice {
     pub(crate) fn new(faults: &Faults, seed: u64) -> Self {
-        let mut drop = faults.drop.clone();
-        drop.sort_unstable();
+        let mut faults = faults.clone();
+        faults.drop.sort_unstable();
         Dice {
             rng: ChaCha8Rng::seed_from_u64(seed),
             forger: ChaCha8Rng::seed_from_u64(seed ^ 0x666f_7267_6572),
-            forgery: Chance::new(faults.forgery),
-            until: faults.until.map(|d| Instant(0) + d),
-            datagram_loss: Chance::new(faults.datagram_loss),
-            uplink_loss: Chance::new(faults.uplink_loss),
-            frame_loss: Chance::new(faults.frame_loss),
-            duplicate: Chance::new(faults.duplicate),
-            reorder: Chance::new(faults.reorder),
-            replay: Chance::new(faults.replay),
-            slow: faults.slow,
-            jitter: faults.jitter.as_nanos() as u64,
-            drop,
+            faults,
             deliveries: 0,
             dropped: 0,
             coverage: Coverage::default(),
@@ -242,12 +214,12 @@ impl Dice {
 
     /// Nothing goes wrong by chance from `now` on.
     pub(crate) fn end(&mut self, now: Instant) {
-        self.until = Some(now);
+        self.faults.until = Some(now.since(Instant(0)));
     }
 
     /// Whether one thing may take longer on its way than another.
     pub(crate) fn jitters(&self) -> bool {
-        self.jitter > 0
+        !self.faults.jitter.is_zero()
     }
 
     /// A number for purposes that are no faults.
@@ -265,8 +237,8 @@ impl Dice {
 
     /// What somebody forges after a train, if anything: by this generator.
     pub(crate) fn forges(&mut self, now: Instant) -> Option<&mut ChaCha8Rng> {
-        let chance = self.forgery.0;
-        if chance == 0 || !self.raging(now) || self.forger.random_range(0..Chance::ONE) >= chance {
+        let chance = in_parts(self.faults.forgery);
+        if chance == 0 || !self.raging(now) || self.forger.random_range(0..ONE) >= chance {
             return None;
         }
         self.coverage.fault(FaultKind::DatagramAltered, 1);
@@ -275,24 +247,24 @@ impl Dice {
 
     /// How late somebody is to say that something is done.
     pub(crate) fn slowness(&mut self, now: Instant) -> Duration {
-        if self.slow.is_zero() || !self.raging(now) {
+        if self.faults.slow.is_zero() || !self.raging(now) {
             return Duration::ZERO;
         }
         self.coverage.fault(FaultKind::SlowDriver, 1);
-        self.up_to(self.slow)
+        self.up_to(self.faults.slow)
     }
 
     /// Which of `among` get past the sender's uplink.
     pub(crate) fn past_uplink(&mut self, now: Instant, among: u64) -> u64 {
-        if self.raging(now) { among & !self.mask(self.uplink_loss) } else { among }
+        if self.raging(now) { among & !self.mask(self.faults.uplink_loss) } else { among }
     }
 
     /// What becomes of the datagrams `among` on the way to one receiver.
     pub(crate) fn datagrams(&mut self, now: Instant, among: u64) -> Fate {
-        let mut fate = self.decide(now, among, self.datagram_loss);
+        let mut fate = self.decide(now, among, self.faults.datagram_loss);
         self.coverage.fault(FaultKind::DatagramLost, missing(among, &fate));
         if self.raging(now) {
-            let again = fate.pass & self.mask(self.replay);
+            let again = fate.pass & self.mask(self.faults.replay);
             if again != 0 {
                 fate.replayed = (again, self.up_to(REPLAY));
                 self.coverage.fault(FaultKind::DatagramReplayed, again.count_ones().into());
@@ -303,27 +275,27 @@ impl Dice {
 
     /// What becomes of a frame: as of one datagram, bit 0.
     pub(crate) fn frame(&mut self, now: Instant) -> Fate {
-        let fate = self.decide(now, 1, self.frame_loss);
+        let fate = self.decide(now, 1, self.faults.frame_loss);
         self.coverage.fault(FaultKind::FrameLost, missing(1, &fate));
         fate
     }
 
     fn raging(&self, now: Instant) -> bool {
-        self.until.is_none_or(|until| now < until)
+        self.faults.until.is_none_or(|until| now.since(Instant(0)) < until)
     }
 
-    fn decide(&mut self, now: Instant, among: u64, loss: Chance) -> Fate {
+    fn decide(&mut self, now: Instant, among: u64, loss: f64) -> Fate {
         let mut pass = among & !self.scripted(among);
         let none = Duration::ZERO;
         let mut fate = Fate { pass, late: 0, again: 0, jitter: none, late_by: none, replayed: (0, none) };
         if self.raging(now) {
             pass &= !self.mask(loss);
-            fate.late = pass & self.mask(self.reorder);
-            fate.again = pass & self.mask(self.duplicate);
+            fate.late = pass & self.mask(self.faults.reorder);
+            fate.again = pass & self.mask(self.faults.duplicate);
             fate.pass = pass & !fate.late;
-            fate.jitter = self.up_to(Duration::from_nanos(self.jitter));
+            fate.jitter = self.up_to(self.faults.jitter);
             if fate.late | fate.again != 0 {
-                fate.late_by = self.up_to(Duration::from_nanos(2 * self.jitter + 300_000));
+                fate.late_by = self.up_to(2 * self.faults.jitter + Duration::from_micros(300));
             }
         }
         self.dropped += u64::from((among & !pass).count_ones());
@@ -336,9 +308,9 @@ impl Dice {
     fn scripted(&mut self, among: u64) -> u64 {
         let first = self.deliveries;
         self.deliveries += u64::from(among.count_ones());
-        let from = self.drop.partition_point(|n| *n < first);
+        let from = self.faults.drop.partition_point(|n| *n < first);
         let mut hit = 0;
-        for n in self.drop[from..].iter().take_while(|n| **n < self.deliveries) {
+        for n in self.faults.drop[from..].iter().take_while(|n| **n < self.deliveries) {
             let mut rest = among;
             for _ in 0..n - first {
                 rest &= rest - 1;
@@ -350,10 +322,11 @@ impl Dice {
 
     /// 64 throws at once: each bit is set with the chance, in integers only. From the lowest digit of the chance
     /// upwards, a digit 1 makes a half plus half of what was, a digit 0 half of what was.
-    fn mask(&mut self, Chance(chance): Chance) -> u64 {
+    fn mask(&mut self, chance: f64) -> u64 {
+        let chance = in_parts(chance);
         match chance {
             0 => return 0,
-            Chance::ONE.. => return u64::MAX,
+            ONE.. => return u64::MAX,
             _ => {}
         }
         let mut mask = 0;

@@ -21,7 +21,6 @@ pub(crate) struct Graph {
     pub(crate) recordings: Vec<Arc<Recording>>,
     /// What the buffer of each member holds in the end.
     pub(crate) parts: Vec<Vec<Part>>,
-    /// Bytes of all messages.
     pub(crate) moved: u64,
 }
 

@@ -24,7 +24,6 @@ use crate::network::{Frame, NetworkPlan, Train};
 use crate::sabotage::{Sabotage, Saboteur};
 use crate::store::{Access, CallOutput, Memory, StoreKind};
 
-/// Something that reaches a service process.
 #[derive(Debug, Clone)]
 pub(crate) enum Input {
     CreateGroup {
@@ -57,7 +56,6 @@ pub(crate) enum Input {
     Timeout,
 }
 
-/// Something that leaves a service process.
 #[derive(Debug)]
 pub(crate) enum Action {
     Frame(Rc<Frame>),
@@ -74,24 +72,16 @@ pub(crate) enum Action {
 
 /// What has come to a host and is not handled yet. All are looked at together, for every datagram: they lie apart from
 /// the hosts.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Inbox {
-    waiting: Vec<(Due, Input)>,
+    pub(crate) waiting: Vec<(Due, Input)>,
     /// When what waits is handled, if nothing keeps it from that.
     pub(crate) wakes: Due,
 }
 
 impl Inbox {
-    pub(crate) fn new() -> Self {
-        Inbox { waiting: Vec::new(), wakes: (Instant(0), 0) }
-    }
-
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.waiting.len()
     }
 
     /// Puts what comes in at this time to what waits. A timer does not wait: it is looked at again when all else has
@@ -112,7 +102,6 @@ pub(crate) struct Host {
     pub(crate) sp: Endpoint,
     pub(crate) memory: Memory,
     pub(crate) engine: Engine,
-    /// Set when the service process has died.
     pub(crate) dead: bool,
     /// The service process handles nothing before.
     pub(crate) stalled_until: Instant,

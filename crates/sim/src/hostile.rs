@@ -49,14 +49,12 @@ const SCRATCH: u64 = 64 << 20;
 const MOST_LOAD: (usize, usize, usize) = (2, 2 * 1024, 16_384);
 /// A rank that may go on for ever says little more than one that stops.
 const MOST_CALLS: usize = 600;
-/// Frames of one flood.
 const FLOOD: usize = 5000;
 /// Bytes of the longest script by seed behind the making of its groups.
 const LONGEST: usize = 600;
 /// By then a silent service process has been declared dead and everything that needs it has failed.
 const LONG: Duration = Duration::from_secs(30);
 
-/// The acts of a script.
 pub mod acts {
     pub const CALL: u8 = 0;
     pub const WAIT: u8 = 1;
@@ -78,7 +76,6 @@ struct Group {
     ranks: Vec<Seat>,
 }
 
-/// A rank of a group.
 #[derive(Debug, Clone, Copy, Default)]
 struct Seat {
     made: bool,
@@ -86,7 +83,6 @@ struct Seat {
     calls: usize,
 }
 
-/// A script that is being played.
 #[derive(Debug)]
 struct Play {
     cluster: Cluster<u64>,
@@ -101,7 +97,6 @@ struct Play {
     silenced: bool,
     forged: bool,
     calls: u64,
-    /// How many of them have ended well.
     well: u64,
     open: BTreeMap<CallId, CallName>,
 }
@@ -118,17 +113,14 @@ fn config(ring: bool) -> Config {
     }
 }
 
-/// What a script came to.
 #[derive(Debug)]
 pub struct Played {
     /// Calls that have ended well.
     pub well: u64,
-    /// What the script has done.
     pub coverage: Coverage,
 }
 
 /// A script by seed: both groups made, by a ring or by multicast, and a call of each carried out; then anything.
-#[must_use]
 pub fn script(seed: u64) -> Vec<u8> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut script: Vec<u8> = vec![seed as u8, acts::WAIT, 4];
@@ -143,7 +135,6 @@ pub fn script(seed: u64) -> Vec<u8> {
     script
 }
 
-/// Plays a script.
 pub fn play(script: &[u8]) -> Result<Played, Breach> {
     let mut tape = Tape::new(script);
     let plan = ClusterPlan {
@@ -218,13 +209,13 @@ impl Player for Play {
                     return Err(Breach::UnaskedReady { group, rank });
                 }
             }
-            Action::Completed { call, result, mut output } => {
+            Action::Completed { call, result, output } => {
                 let name = self.open.remove(&call).ok_or(Breach::CompletedTwice(call))?;
                 let CallName { group, member, instance } = name;
                 self.well += u64::from(result.is_ok());
                 let plan = &self.groups[group].calls[instance as usize - 1];
                 let judged = match result {
-                    Ok(()) if group == 0 && !self.forged => plan.misreceived(name, GROUPS[0].len(), &mut output),
+                    Ok(()) if group == 0 && !self.forged => plan.misreceived(name, GROUPS[0].len(), &output),
                     Err(error) if group == 0 => Some(error.to_string()),
                     _ => None,
                 };

@@ -41,8 +41,8 @@ pub use combined::Combined;
 pub use coverage::{Coverage, FaultKind, Way};
 pub use faults::{Cut, Faults, GivenUp, HostDeath, HostPause, RankFault};
 pub use mixed::{
-    mixed_allgathers, mixed_calls, mixed_choices, mixed_exchanges, mixed_faults, mixed_hardships, mixed_makings,
-    mixed_messages, mixed_recorded, mixed_reductions, mixed_rooted, mixed_sizes,
+    mixed_allgathers, mixed_calls, mixed_choices, mixed_exchanges, mixed_hardships, mixed_messages, mixed_recorded,
+    mixed_sizes,
 };
 pub use network::{LinkBytes, NetworkPlan};
 pub use pattern::Pattern;

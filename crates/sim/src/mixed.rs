@@ -21,7 +21,6 @@ use crate::scenario::{CallPlan, GroupPlan, Scenario};
 use crate::store::StoreKind;
 
 /// [`mixed_reductions`], of which half have a tuning that sets algorithms by hand, where a group may choose.
-#[must_use]
 pub fn mixed_choices(seed: u64) -> Scenario {
     let mut scenario = mixed_reductions(seed);
     let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x6368_6f69_6365) };
@@ -32,8 +31,7 @@ pub fn mixed_choices(seed: u64) -> Scenario {
 }
 
 /// [`mixed_faults`], of which some calls are barriers and half of the scenarios have reductions.
-#[must_use]
-pub fn mixed_reductions(seed: u64) -> Scenario {
+fn mixed_reductions(seed: u64) -> Scenario {
     let mut scenario = mixed_faults(seed);
     let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x636f_6d62_6900) };
     let reduces = draw.one_in(2);
@@ -55,8 +53,7 @@ pub fn mixed_reductions(seed: u64) -> Scenario {
 }
 
 /// [`mixed_sizes`], of which some broadcasts are gathers and scatters, even and uneven, some of them in place.
-#[must_use]
-pub fn mixed_faults(seed: u64) -> Scenario {
+fn mixed_faults(seed: u64) -> Scenario {
     let mut scenario = mixed_sizes(seed);
     let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x626c_6f63_6b73) };
     for call in scenario.groups.iter_mut().flat_map(|group| &mut group.calls) {
@@ -76,7 +73,6 @@ pub fn mixed_faults(seed: u64) -> Scenario {
 }
 
 /// [`mixed_exchanges`], of which some allgathers have blocks of different sizes.
-#[must_use]
 pub fn mixed_sizes(seed: u64) -> Scenario {
     let mut scenario = mixed_exchanges(seed);
     let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x7369_7a65_7300) };
@@ -89,7 +85,6 @@ pub fn mixed_sizes(seed: u64) -> Scenario {
 }
 
 /// [`mixed_recorded`], whose groups with recordings send each other messages, too, some longer than their receive.
-#[must_use]
 pub fn mixed_messages(seed: u64) -> Scenario {
     let mut scenario = mixed_recorded(seed);
     let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x6d65_7373_6167) };
@@ -119,16 +114,13 @@ pub fn mixed_messages(seed: u64) -> Scenario {
     scenario
 }
 
-/// [`mixed_choices`], or [`mixed_messages`].
-#[must_use]
 pub fn mixed_calls(seed: u64) -> Scenario {
     let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x6361_6c6c_7300) };
     if draw.one_in(3) { mixed_messages(seed) } else { mixed_choices(seed) }
 }
 
 /// [`mixed_calls`], of which some groups are not made, because a rank is gone or is refused the group before it asks.
-#[must_use]
-pub fn mixed_makings(seed: u64) -> Scenario {
+fn mixed_makings(seed: u64) -> Scenario {
     let mut scenario = mixed_calls(seed);
     let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x6d61_6b69_6e67) };
     if draw.one_in(8) {
@@ -151,7 +143,6 @@ pub fn mixed_makings(seed: u64) -> Scenario {
 /// [`mixed_makings`], of which some have what is rarer: service processes that are stopped for longer than any timer or
 /// started anew, partitions into halves, groups that are asked for meanwhile, datagrams that come again after seconds,
 /// drivers slow to answer.
-#[must_use]
 pub fn mixed_hardships(seed: u64) -> Scenario {
     let mut scenario = mixed_makings(seed);
     let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x6861_7264_7368) };
@@ -203,28 +194,30 @@ fn draw_backoff(scenario: &mut Scenario, seed: u64) {
     }
 }
 
-/// [`mixed_rooted`], of which some calls are all-to-alls, even and uneven.
-#[must_use]
+/// [`mixed_allgathers`], of which some calls are broadcasts, and some all-to-alls, even and uneven.
 pub fn mixed_exchanges(seed: u64) -> Scenario {
-    let mut scenario = mixed_rooted(seed);
+    let mut scenario = mixed_allgathers(seed);
+    // Streams of their own, so that seeds that found something once keep their meaning.
+    let mut rooted = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x726f_6f74_7300) };
     let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x7061_6972_7300) };
-    let calls = scenario.groups.iter_mut().flat_map(|group| &mut group.calls);
-    for call in calls.filter(|call| call.pattern == Pattern::Allgather) {
-        let pattern = draw.of(&[Pattern::Allgather, Pattern::Alltoall, Pattern::Alltoallv { seed: 0 }]);
-        if pattern == Pattern::Allgather {
-            continue;
+    for group in &mut scenario.groups {
+        for call in &mut group.calls {
+            if rooted.one_in(3) {
+                call.pattern = Pattern::Broadcast { root: rooted.rng.random_range(0..group.members.len()) };
+            } else {
+                call.pattern = match draw.of(&[Pattern::Allgather, Pattern::Alltoall, Pattern::Alltoallv { seed: 0 }]) {
+                    Pattern::Allgather => continue,
+                    Pattern::Alltoallv { .. } => Pattern::Alltoallv { seed: draw.rng.random() },
+                    even => even,
+                };
+            }
+            call.in_place.clear();
         }
-        call.in_place.clear();
-        call.pattern = match pattern {
-            Pattern::Alltoallv { .. } => Pattern::Alltoallv { seed: draw.rng.random() },
-            even => even,
-        };
     }
     scenario
 }
 
 /// [`mixed_faults`], of which most groups call recordings instead, each member in an order of its own.
-#[must_use]
 pub fn mixed_recorded(seed: u64) -> Scenario {
     let mut scenario = mixed_faults(seed);
     let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x7265_636f_7264) };
@@ -252,28 +245,8 @@ pub fn mixed_recorded(seed: u64) -> Scenario {
     scenario
 }
 
-/// [`mixed_allgathers`], of which some calls are broadcasts.
-#[must_use]
-pub fn mixed_rooted(seed: u64) -> Scenario {
-    let mut scenario = mixed_allgathers(seed);
-    // A stream of its own, so that seeds that found something once keep their meaning.
-    let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x726f_6f74_7300) };
-    for group in &mut scenario.groups {
-        let members = group.members.len();
-        for call in &mut group.calls {
-            if !draw.one_in(3) {
-                continue;
-            }
-            call.pattern = Pattern::Broadcast { root: draw.rng.random_range(0..members) };
-            call.in_place.clear();
-        }
-    }
-    scenario
-}
-
 /// Draws everything from the seed: 1 to 12 ranks, 1 to 3 on a host, several groups with several calls in flight, blocks
 /// of 0 bytes to about 200 KB, ring or multicast, loss up to 30 %, and who dies, stalls or disagrees.
-#[must_use]
 pub fn mixed_allgathers(seed: u64) -> Scenario {
     let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x6d69_7865_6400) };
     let host_of = draw.hosts();
@@ -319,7 +292,6 @@ impl Draw {
         *choices.choose(&mut self.rng).expect("there is a choice")
     }
 
-    /// Makes a reduction of the call.
     fn reduction(&mut self, call: &mut CallPlan, members: usize) {
         let (root, seed) = (self.rng.random_range(0..members), u64::from(self.rng.random::<u32>()));
         let all = Combined::all(root, seed);
@@ -574,7 +546,7 @@ mod tests {
         let missing = (1..=12).find(|ranks| !all.iter().any(|s| s.host_of.len() == *ranks));
         assert_eq!(missing, None, "a number of ranks is drawn too seldom");
         type Trait = (&'static str, fn(&Scenario) -> bool);
-        let traits: [Trait; 13] = [
+        let traits: [Trait; 10] = [
             ("several service processes on a machine", |s| s.network.siblings > 1 && s.hosts() > s.network.siblings),
             ("ring", |s| !s.config.multicast),
             ("several ranks on a host", |s| s.hosts() < s.host_of.len()),
@@ -583,9 +555,6 @@ mod tests {
                 some_call(s, |c| matches!(c.pattern, Pattern::Gather { .. }) && !c.in_place.is_empty())
             }),
             ("an uneven scatter", |s| some_call(s, |c| matches!(c.pattern, Pattern::Scatterv { .. }))),
-            ("a dead rank", |s| !s.faults.dead_ranks.is_empty()),
-            ("a host that dies in silence", |s| s.faults.dead_hosts.iter().any(|h| h.reported_after.is_none())),
-            ("a host whose death is reported", |s| s.faults.dead_hosts.iter().any(|h| h.reported_after.is_some())),
             ("a dispute", |s| some_call(s, CallPlan::is_disputed)),
             ("faults without end", |s| s.faults.until.is_none() && s.faults.datagram_loss > 0.0),
             ("a large block", |s| some_call(s, |c| c.bytes > 100_000)),

@@ -65,7 +65,6 @@ impl Default for NetworkPlan {
     }
 }
 
-/// When something goes over a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Passage {
     pub(crate) start: Instant,
@@ -95,7 +94,6 @@ impl Link {
         Link { rate: plan.rate, queue_bytes: plan.queue_bytes, free_at: Instant(0), wire_bytes: 0, dropped_bytes: 0 }
     }
 
-    /// Time that `bytes` take.
     pub(crate) fn duration(&self, bytes: u64) -> Duration {
         Duration::from_nanos(scaled(bytes, 8_000_000_000, self.rate))
     }
@@ -123,9 +121,7 @@ impl Link {
 /// What went over the links of one host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LinkBytes {
-    /// Bytes from the host to the switch.
     pub up: u64,
-    /// Bytes from the switch to the host.
     pub down: u64,
     /// Bytes that did not fit into a queue, both ways.
     pub dropped: u64,
@@ -137,7 +133,6 @@ pub(crate) struct Train {
     pub(crate) from: usize,
     pub(crate) channel: Channel,
     pub(crate) headers: Vec<[u8; DATAGRAM_HEADER_BYTES]>,
-    /// The hashes of their payloads.
     pub(crate) hashes: Vec<PayloadHash>,
     /// By which key and for which instance they were made.
     pub(crate) key: MulticastKey,
@@ -154,12 +149,10 @@ pub(crate) struct Train {
 }
 
 impl Train {
-    /// All of its datagrams.
     pub(crate) fn all(&self) -> u64 {
         u64::MAX >> (64 - self.headers.len())
     }
 
-    /// Payload bytes of one datagram.
     pub(crate) fn len_of(&self, datagram: u32) -> u32 {
         let start = u64::from(datagram) * u64::from(self.chunk_bytes);
         (self.payload_len - start).min(u64::from(self.chunk_bytes)) as u32
@@ -174,7 +167,6 @@ impl Train {
     }
 }
 
-/// A frame of the unicast fabric.
 #[derive(Debug)]
 pub(crate) struct Frame {
     pub(crate) from: usize,
@@ -185,7 +177,6 @@ pub(crate) struct Frame {
     pub(crate) wire_bytes: u64,
 }
 
-/// All links and the switch.
 #[derive(Debug)]
 pub(crate) struct Network {
     up: Vec<Link>,
@@ -202,7 +193,6 @@ impl Network {
         Network { up: links.clone(), down: links, joined: BTreeMap::new(), siblings: plan.siblings }
     }
 
-    /// The links of `host`.
     pub(crate) fn link_of(&self, host: usize) -> usize {
         host / self.siblings
     }

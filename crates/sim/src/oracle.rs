@@ -21,7 +21,6 @@ use crate::pattern::Pattern;
 use crate::scenario::{CallPlan, GroupPlan, Scenario};
 use crate::store::{CallOutput, Origin};
 
-/// One rank's call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CallName {
     pub(crate) group: usize,
@@ -30,7 +29,6 @@ pub(crate) struct CallName {
 }
 
 impl CallName {
-    /// The contribution of this call.
     pub(crate) fn origin(&self) -> Origin {
         Origin { group: self.group as u32, instance: self.instance as u32, rank: self.member as u32 }
     }
@@ -56,18 +54,16 @@ pub(crate) struct Truth {
 }
 
 impl Truth {
-    /// A rank calls.
     pub(crate) fn call(&mut self, name: CallName) {
         self.called.insert((name.group, name.member, name.instance));
     }
 
-    /// Judges the end of a call.
     pub(crate) fn judge(
         &mut self,
         scenario: &Scenario,
         name: CallName,
         result: &Result<(), CollectiveError>,
-        mut output: CallOutput,
+        output: CallOutput,
     ) -> Result<(), Breach> {
         let plan = &scenario.groups[name.group];
         let call = &plan.calls[name.instance as usize - 1];
@@ -81,7 +77,7 @@ impl Truth {
                 if call.is_barrier() && !(0..plan.members.len()).all(called) {
                     return Err(Breach::PassedBarrier { group, rank, instance });
                 }
-                let wrong = call.misreceived(name, plan.members.len(), &mut output);
+                let wrong = call.misreceived(name, plan.members.len(), &output);
                 if let Some(what) = wrong.or_else(|| self.compare_bits(scenario, name, &output)) {
                     return Err(Breach::WrongBytes { group, rank, instance, what });
                 }

@@ -15,39 +15,59 @@ use crate::oracle::CallName;
 use crate::scenario::CallPlan;
 use crate::store::{CallOutput, Memory};
 
-/// A kind of collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pattern {
-    /// Every member's bytes to all.
     Allgather,
-    /// One member's bytes to all.
-    Broadcast { root: usize },
+    Broadcast {
+        root: usize,
+    },
     /// Every member's bytes to all, of 0 to `bytes` each, which lie with gaps where they are received, drawn by this
     /// seed.
-    Allgatherv { seed: u64 },
+    Allgatherv {
+        seed: u64,
+    },
     /// A block of every member for every member.
     Alltoall,
     /// The same with counts of 0 to `bytes`, and displacements with gaps, drawn by this seed.
-    Alltoallv { seed: u64 },
+    Alltoallv {
+        seed: u64,
+    },
     /// A block of every member for one.
-    Gather { root: usize },
+    Gather {
+        root: usize,
+    },
     /// The same with counts as of an alltoallv.
-    Gatherv { root: usize, seed: u64 },
+    Gatherv {
+        root: usize,
+        seed: u64,
+    },
     /// A block of one member for every one.
-    Scatter { root: usize },
+    Scatter {
+        root: usize,
+    },
     /// The same with counts as of an alltoallv.
-    Scatterv { root: usize, seed: u64 },
-    /// Nothing but that all have called.
+    Scatterv {
+        root: usize,
+        seed: u64,
+    },
     Barrier,
-    /// The vectors of all members are combined.
-    Reduction { result: Combined, reduction: Reduction },
+    Reduction {
+        result: Combined,
+        reduction: Reduction,
+    },
     /// A recording of the group, numbered from 1, with messages of up to `bytes`, drawn by this seed.
-    Recorded { number: u32, seed: u64 },
+    Recorded {
+        number: u32,
+        seed: u64,
+    },
     /// A tagged message, which nobody else calls (GP-1). The member that disagrees sends or receives another size.
-    Message { from: usize, to: usize, tag: u32 },
+    Message {
+        from: usize,
+        to: usize,
+        tag: u32,
+    },
 }
 
-/// Who receives what of whom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Moves {
     /// All members what every one of them contributes.
@@ -61,19 +81,17 @@ pub(crate) enum Moves {
     /// What a recording drawn by this seed says.
     Recorded(u64),
     /// A member what another one sends it.
-    Message { from: usize, to: usize },
-    /// Nobody anything.
+    Message {
+        from: usize,
+        to: usize,
+    },
     Nothing,
 }
 
-/// Between whom blocks go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pairs {
-    /// Every member and every one.
     All,
-    /// Every member and this one.
     To(usize),
-    /// This member and every one.
     From(usize),
 }
 
@@ -129,7 +147,6 @@ impl Pattern {
         matches!(self.class().moves, Moves::Recorded(_) | Moves::Message { .. })
     }
 
-    /// Whether `member` calls it.
     pub(crate) fn is_called_by(self, member: usize) -> bool {
         match self {
             Pattern::Message { from, to, .. } => from == member || to == member,
@@ -167,21 +184,16 @@ impl Pattern {
     }
 }
 
-/// A part of a receive buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Part {
-    /// Where it begins.
     pub(crate) at: u64,
     pub(crate) len: u64,
-    /// The member that contributes it.
     pub(crate) source: usize,
     /// Where it lies in what that contributes.
     pub(crate) from: u64,
 }
 
 impl CallPlan {
-    /// What `member` of `members` calls.
-    #[must_use]
     pub fn signature_of(&self, member: usize, members: usize) -> Signature {
         let bytes = self.bytes_of(member);
         match self.pattern {
@@ -330,7 +342,6 @@ impl CallPlan {
 
     /// Bytes that `seen_by` believes `from` to send to `to`. Whoever disagrees does so about how many bytes, not about
     /// whether there are any: nobody can tell ranks of which one sends nothing and the other waits for something.
-    #[must_use]
     pub fn sent(&self, from: usize, to: usize, seen_by: usize) -> u64 {
         let class = self.pattern.class();
         match (class.moves, class.uneven) {
@@ -406,7 +417,7 @@ impl CallPlan {
     }
 
     /// What is wrong with what a call has received.
-    pub(crate) fn misreceived(&self, name: CallName, members: usize, output: &mut CallOutput) -> Option<String> {
+    pub(crate) fn misreceived(&self, name: CallName, members: usize, output: &CallOutput) -> Option<String> {
         let origin = |member| CallName { member, ..name }.origin();
         let parts = self.parts(name.member, members).into_iter();
         if let Some(what) = output.difference(parts.map(|part| (part, origin(part.source)))) {

@@ -14,8 +14,6 @@ use crate::scenario::Scenario;
 /// The numbers of a run in which no oracle found anything.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
-    /// Virtual time of the last completion.
-    pub finished: Duration,
     /// Virtual time at which each call ended, by (group, member, instance).
     pub ends: BTreeMap<(usize, usize, u64), Duration>,
     /// Fingerprints of what the calls of reductions received, by (group, member, instance).
@@ -24,9 +22,7 @@ pub struct Outcome {
     pub told: BTreeMap<(usize, usize), CollectiveError>,
     /// Virtual time from the first call to the last completion.
     pub in_collectives: Duration,
-    /// Bytes on the wire, by host.
     pub links: Vec<LinkBytes>,
-    /// What each service process has counted.
     pub counters: Vec<Counters>,
     /// Altered datagrams that each service process was sent.
     pub forged: Vec<u64>,
@@ -34,7 +30,6 @@ pub struct Outcome {
     pub deliveries: u64,
     /// How many of them were lost to chance or script.
     pub dropped: u64,
-    /// Calls made by all ranks.
     pub calls: u64,
     /// How many of them ended with an error (rightly, or there would be no outcome).
     pub errors: u64,
@@ -50,13 +45,10 @@ pub struct Outcome {
 
 impl Outcome {
     /// Payload bytes sent again, by all service processes.
-    #[must_use]
     pub fn retransmitted_bytes(&self) -> u64 {
         self.counters.iter().map(|c| c.retransmitted_bytes).sum()
     }
 
-    /// Bytes on all links, both ways.
-    #[must_use]
     pub fn wire_bytes(&self) -> u64 {
         self.links.iter().map(|l| l.up + l.down).sum()
     }

@@ -7,23 +7,34 @@ use outboard_proto::{CollectiveError, Order};
 /// What the driver does wrong; `nth` counts from 0 on each host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sabotage {
-    /// Skips a `Deliver`.
-    SkipDeliver { nth: u64 },
+    SkipDeliver {
+        nth: u64,
+    },
     /// Delivers to a place one byte too low, or too high at the start of a buffer.
-    ShiftDeliver { nth: u64 },
-    /// Skips a `Copy`.
-    SkipCopy { nth: u64 },
-    /// Skips a `Reduce`.
-    SkipReduce { nth: u64 },
+    ShiftDeliver {
+        nth: u64,
+    },
+    SkipCopy {
+        nth: u64,
+    },
+    SkipReduce {
+        nth: u64,
+    },
     /// Keeps staging that was to be given back.
-    KeepStaging { nth: u64 },
+    KeepStaging {
+        nth: u64,
+    },
     /// Does not tell a rank that its call has ended.
-    LoseCompletion { nth: u64 },
+    LoseCompletion {
+        nth: u64,
+    },
     /// Tells a rank that its call has failed although it has not.
-    InventError { nth: u64, rank: outboard_plan::Rank },
+    InventError {
+        nth: u64,
+        rank: outboard_plan::Rank,
+    },
 }
 
-/// Does the one thing wrong.
 #[derive(Debug)]
 pub(crate) struct Saboteur {
     sabotage: Option<Sabotage>,

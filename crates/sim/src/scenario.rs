@@ -17,20 +17,14 @@ use crate::network::NetworkPlan;
 use crate::pattern::{Moves, Pairs, Pattern};
 use crate::store::StoreKind;
 
-/// A whole run, but for its seed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scenario {
     /// The host of each rank of the job.
     pub host_of: Vec<usize>,
-    /// The links.
     pub network: NetworkPlan,
-    /// What all service processes are told.
     pub config: Config,
-    /// The groups and their calls.
     pub groups: Vec<GroupPlan>,
-    /// What goes wrong.
     pub faults: Faults,
-    /// What the buffers hold.
     pub store: StoreKind,
 }
 
@@ -39,7 +33,6 @@ pub struct Scenario {
 pub struct GroupPlan {
     /// The ranks of the job that are its members, in the order of their ranks in the group.
     pub members: Vec<usize>,
-    /// When its members ask for it.
     pub create: Duration,
     /// Most by which a member asks later, drawn by seed.
     pub create_spread: Duration,
@@ -52,10 +45,8 @@ pub struct GroupPlan {
     pub calls: Vec<CallPlan>,
 }
 
-/// One collective of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallPlan {
-    /// What is called.
     pub pattern: Pattern,
     /// Bytes that each rank contributes, or the root, or of the largest block of an all-to-all or a reduce-scatter.
     pub bytes: u64,
@@ -73,20 +64,16 @@ pub struct CallPlan {
 
 impl CallPlan {
     /// An allgather that all members call at the same time.
-    #[must_use]
     pub fn new(bytes: u64) -> Self {
         CallPlan::of(Pattern::Allgather, bytes)
     }
 
     /// A collective that all members call at the same time.
-    #[must_use]
     pub fn of(pattern: Pattern, bytes: u64) -> Self {
         let (at, late, in_place) = (Duration::ZERO, Vec::new(), Vec::new());
         CallPlan { pattern, bytes, at, late, in_place, deadline: None, disagrees: None }
     }
 
-    /// The bytes that `member` says.
-    #[must_use]
     pub fn bytes_of(&self, member: usize) -> u64 {
         match self.disagrees {
             Some((rank, bytes)) if rank == member => bytes,
@@ -94,14 +81,10 @@ impl CallPlan {
         }
     }
 
-    /// Whether the members disagree.
-    #[must_use]
     pub fn is_disputed(&self) -> bool {
         self.disagrees.is_some_and(|(_, bytes)| bytes != self.bytes)
     }
 
-    /// When `member` calls.
-    #[must_use]
     pub fn due(&self, member: usize) -> Duration {
         self.at + self.late.iter().filter(|(m, _)| *m == member).map(|(_, by)| *by).sum::<Duration>()
     }
@@ -109,7 +92,6 @@ impl CallPlan {
 
 impl GroupPlan {
     /// A group of these members without calls, made at the start.
-    #[must_use]
     pub fn new(members: impl Into<Vec<usize>>) -> Self {
         GroupPlan {
             members: members.into(),
@@ -134,8 +116,6 @@ impl GroupPlan {
         first.map(|(at, _)| at).nth(before).expect("as many as there are")
     }
 
-    /// How many recordings the group has.
-    #[must_use]
     pub fn recordings(&self) -> usize {
         self.recorded().len()
     }
@@ -148,27 +128,11 @@ impl GroupPlan {
         };
         self.calls.iter().filter_map(recorded).collect()
     }
-
-    /// The group with one call more.
-    #[must_use]
-    pub fn calling(mut self, call: CallPlan) -> Self {
-        self.calls.push(call);
-        self
-    }
 }
 
 impl Scenario {
-    /// One broadcast of `bytes` from rank `root` among `ranks`, otherwise as [`Scenario::allgather`].
-    #[must_use]
-    pub fn broadcast(ranks: usize, root: usize, bytes: u64) -> Self {
-        let mut scenario = Scenario::allgather(ranks, bytes);
-        scenario.groups[0].calls = vec![CallPlan::of(Pattern::Broadcast { root }, bytes)];
-        scenario
-    }
-
     /// One allgather of `bytes` per rank among `ranks`, one on each host, without faults; real bytes up to 1 MiB of
     /// receive buffers altogether, provenance beyond.
-    #[must_use]
     pub fn allgather(ranks: usize, bytes: u64) -> Self {
         let small = bytes.saturating_mul((ranks * ranks) as u64) <= 1 << 20;
         let network = NetworkPlan::default();
@@ -177,7 +141,10 @@ impl Scenario {
             host_of: (0..ranks).collect(),
             network,
             config,
-            groups: vec![GroupPlan::new((0..ranks).collect::<Vec<_>>()).calling(CallPlan::new(bytes))],
+            groups: vec![GroupPlan {
+                calls: vec![CallPlan::new(bytes)],
+                ..GroupPlan::new((0..ranks).collect::<Vec<_>>())
+            }],
             faults: Faults::none(),
             store: if small { StoreKind::Bytes } else { StoreKind::Provenance },
         }
@@ -185,7 +152,6 @@ impl Scenario {
 
     /// The same on links of so many bit/s, with the defaults for such in the place of all settings; ports that are
     /// faster than 1 Gbit/s queue 2 MiB.
-    #[must_use]
     pub fn on_links(mut self, rate: u64) -> Self {
         self.network.rate = rate;
         if rate > 1_000_000_000 {
@@ -195,15 +161,12 @@ impl Scenario {
         self
     }
 
-    /// The same with multicast or without.
-    #[must_use]
     pub fn multicast(mut self, multicast: bool) -> Self {
         self.config.multicast = multicast;
         self
     }
 
     /// The same with `per_host` neighbouring ranks on each host.
-    #[must_use]
     pub fn ranks_per_host(mut self, per_host: usize) -> Self {
         for (rank, host) in self.host_of.iter_mut().enumerate() {
             *host = rank / per_host;
@@ -212,27 +175,21 @@ impl Scenario {
     }
 
     /// The same with `siblings` neighbouring service processes on each machine (SP-8).
-    #[must_use]
     pub fn siblings(mut self, siblings: usize) -> Self {
         self.network.siblings = siblings;
         self
     }
 
-    /// The same with other faults.
-    #[must_use]
     pub fn with_faults(mut self, faults: Faults) -> Self {
         self.faults = faults;
         self
     }
 
-    /// How many hosts there are.
-    #[must_use]
     pub fn hosts(&self) -> usize {
         self.host_of.iter().max().map_or(0, |h| h + 1)
     }
 
     /// Payload bytes that all ranks together receive at most.
-    #[must_use]
     pub fn received_bytes(&self) -> u64 {
         let calls = self.groups.iter().flat_map(|g| g.calls.iter().map(move |c| (g.members.len() as u64, c)));
         let each = |(p, c): (u64, &CallPlan)| match c.pattern.class().moves {

@@ -33,7 +33,6 @@ pub use recordings::recording;
 use recordings::{size, tag};
 use reference::{Posted, single};
 
-/// The acts of a script.
 pub mod acts {
     pub const RECORD: u8 = 0;
     pub const CALL: u8 = 1;
@@ -53,7 +52,6 @@ pub mod acts {
     pub const ACTS: u8 = 11;
 }
 
-/// What a sequence came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tally {
     pub recorded: u64,
@@ -70,12 +68,10 @@ const LAYOUTS: [[usize; 4]; 4] = [[0, 0, 1, 1], [0, 1, 0, 1], [0, 1, 2, 0], [0, 
 const GROUPS: [&[usize]; 2] = [&[0, 1, 2, 3], &[3, 1, 0]];
 /// Virtual time within which everything ends that can.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How long a script waits.
 const WAITS: [Duration; 4] =
     [Duration::from_micros(20), Duration::from_millis(1), Duration::from_millis(20), Duration::from_secs(1)];
 /// Largest memory of one call: more can be recorded where no step names it, and is not called here.
 const MOST_MEMORY: u64 = 1 << 20;
-/// Most acts of one script.
 const MOST_ACTS: usize = 300;
 
 #[derive(Debug, Default)]
@@ -100,7 +96,6 @@ struct Ended {
     left: BTreeSet<Rank>,
 }
 
-/// A sequence that is being played.
 #[derive(Debug)]
 struct Play {
     cluster: Cluster<u64>,
@@ -118,7 +113,6 @@ struct Play {
     tally: Tally,
 }
 
-/// Plays a script.
 pub fn play(script: &[u8]) -> Result<Tally, Breach> {
     let mut tape = Tape::new(script);
     let mut play = Play::new(&mut tape);
@@ -185,7 +179,6 @@ impl Play {
         }
     }
 
-    /// The host of a member.
     fn host(&self, group: usize, rank: usize) -> usize {
         self.host_of[GROUPS[group][rank]]
     }

@@ -19,16 +19,13 @@ use crate::pattern::Part;
 use provenance::IntervalMap;
 pub(crate) use provenance::{Origin, Piece};
 
-/// Which contents a run keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreKind {
-    /// Every byte.
     Bytes,
     /// Intervals with their sources; finds reads of memory that nobody wrote, too.
     Provenance,
 }
 
-/// Bytes on their way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Payload {
     Bytes(Vec<u8>),
@@ -48,7 +45,6 @@ impl Payload {
         }
     }
 
-    /// As much of something else.
     pub(crate) fn another(self) -> Payload {
         match self {
             Payload::Bytes(bytes) => Payload::Bytes(bytes.into_iter().map(|byte| !byte).collect()),
@@ -72,7 +68,6 @@ impl Payload {
     }
 }
 
-/// What lies in one buffer.
 #[derive(Debug)]
 enum Contents {
     Bytes(Vec<u8>),
@@ -124,7 +119,7 @@ impl Contents {
         }
     }
 
-    fn read(&mut self, start: u64, len: u64) -> Payload {
+    fn read(&self, start: u64, len: u64) -> Payload {
         match self {
             Contents::Bytes(b) => Payload::Bytes(b[start as usize..(start + len) as usize].to_vec()),
             Contents::Provenance { map, .. } => Payload::Provenance(map.read(start, len)),
@@ -140,7 +135,6 @@ struct CallBuffers {
     faulty: bool,
 }
 
-/// The buffers of one host.
 #[derive(Debug)]
 pub(crate) struct Memory {
     kind: StoreKind,
@@ -234,7 +228,6 @@ impl Memory {
         Ok(Access::Done(payload))
     }
 
-    /// Reads piece after piece.
     pub(crate) fn gather(&mut self, pieces: &[MemRef]) -> Result<Access<Payload>, Breach> {
         let mut all = match self.kind {
             StoreKind::Bytes => Payload::Bytes(Vec::new()),
@@ -332,7 +325,7 @@ impl CallOutput {
     }
 
     /// Where the buffer differs from parts of contributions.
-    pub(crate) fn difference(&mut self, parts: impl Iterator<Item = (Part, Origin)>) -> Option<String> {
+    pub(crate) fn difference(&self, parts: impl Iterator<Item = (Part, Origin)>) -> Option<String> {
         for (Part { at, len, source, from }, origin) in parts {
             let wrong = match self.output.read(at, len) {
                 Payload::Bytes(b) => b
@@ -387,12 +380,12 @@ mod tests {
                 for first in [5, 0] {
                     assert_eq!(m.write(output(10 + first, 5), &payload, first), Ok(Access::Done(())));
                 }
-                let mut end = m.end_call(CALL).expect("is there");
+                let end = m.end_call(CALL).expect("is there");
                 assert_eq!(end.difference(blocks()), None);
             }
             let mut m = Memory::new(kind, 100);
             m.add_call(CALL, (origin(0), Element::U8), 10, 20, Some(0));
-            let mut end = m.end_call(CALL).expect("is there");
+            let end = m.end_call(CALL).expect("is there");
             assert!(end.difference(blocks()).is_some());
         }
     }

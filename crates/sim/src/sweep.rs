@@ -18,7 +18,6 @@ use crate::scenario::Scenario;
 /// Failures of which the whole account is kept.
 const KEPT: usize = 16;
 
-/// How far a sweep is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
     pub done: u64,
@@ -26,7 +25,6 @@ pub struct Progress {
     pub failed: u64,
 }
 
-/// Smallest, middle and largest of many values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Spread<T> {
     pub min: T,
@@ -45,7 +43,6 @@ impl<T: Copy + Ord + Default> Spread<T> {
     }
 }
 
-/// What a sweep came to.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Summary {
     pub runs: u64,
@@ -63,13 +60,11 @@ pub struct Summary {
     pub deliveries: u64,
     /// How many of them were lost to chance or script.
     pub dropped: u64,
-    /// Calls in all runs.
     pub calls: u64,
     /// How many of them ended with an error, rightly.
     pub errors: u64,
     /// Calls reported as late (SP-9).
     pub late: u64,
-    /// What all runs together have reached.
     pub coverage: Coverage,
 }
 
@@ -161,7 +156,6 @@ pub struct AllgatherSweep {
     pub threads: usize,
 }
 
-/// Plays [`AllgatherSweep`].
 pub fn allgather(plan: &AllgatherSweep, progress: impl FnMut(Progress)) -> Summary {
     let faults = Faults { datagram_loss: plan.loss, ..Faults::none() };
     let mut scenario = Scenario::allgather(plan.ranks, plan.bytes)

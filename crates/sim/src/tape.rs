@@ -4,14 +4,10 @@
 pub struct Tape<'a>(&'a [u8]);
 
 impl<'a> Tape<'a> {
-    /// A tape at its start.
-    #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
         Tape(bytes)
     }
 
-    /// Whether nothing is left.
-    #[must_use]
     pub fn ended(&self) -> bool {
         self.0.is_empty()
     }
@@ -23,22 +19,18 @@ impl<'a> Tape<'a> {
         taken
     }
 
-    /// One byte.
     pub fn byte(&mut self) -> u8 {
         self.bytes(1).first().copied().unwrap_or(0)
     }
 
-    /// A number below `end`.
     pub fn below(&mut self, end: u8) -> u8 {
         self.byte() % end
     }
 
-    /// Whether a coin fell so.
     pub fn flip(&mut self) -> bool {
         self.byte() & 1 == 1
     }
 
-    /// Any word.
     pub fn word(&mut self) -> u64 {
         let mut word = [0; 8];
         let bytes = self.bytes(8);
@@ -59,7 +51,6 @@ impl<'a> Tape<'a> {
         }
     }
 
-    /// As [`Self::number`], cut to 32 bits.
     pub fn number32(&mut self) -> u32 {
         self.number() as u32
     }

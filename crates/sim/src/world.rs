@@ -40,19 +40,19 @@ enum Happening {
 /// How far one member of a group is with its script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Progress {
-    /// Has not asked for the group.
     Before,
-    /// Has asked.
     Asked,
     /// Calls; `next` is the instance to call next, `open` counts the calls in flight.
-    Calling { next: u64, open: usize, failed: bool },
+    Calling {
+        next: u64,
+        open: usize,
+        failed: bool,
+    },
     /// Was refused the group and has yet to leave what was made of it.
     Refused,
-    /// Has left.
     Over,
 }
 
-/// The state of one run.
 #[derive(Debug)]
 pub(crate) struct World<'a> {
     scenario: &'a Scenario,
@@ -60,13 +60,11 @@ pub(crate) struct World<'a> {
     truth: Truth,
     specs: Vec<Rc<GroupSpec>>,
     progress: Vec<Vec<Progress>>,
-    /// When each member asks for its group.
     create_at: Vec<Vec<Instant>>,
     open: BTreeMap<CallId, CallName>,
     calls_made: u64,
     first_call: Option<Instant>,
     last_completion: Instant,
-    /// Ends of calls, in their order.
     ends: Vec<(CallName, Duration)>,
     late_events: u64,
     overdue: Vec<(usize, Duration, Overdue)>,

@@ -15,7 +15,6 @@ const MOST_STEPS: u64 = 4 << 20;
 pub(crate) trait Player {
     fn cluster(&mut self) -> &mut Cluster<u64>;
 
-    /// A service process tells its ranks something.
     fn told(&mut self, host: usize, action: Action) -> Result<(), Breach>;
 
     /// A frame is shown to the player: see [`Cluster::hijacked`].
@@ -69,7 +68,6 @@ pub(crate) trait Player {
         Ok(true)
     }
 
-    /// Goes on for so long.
     fn run_for(&mut self, time: Duration) -> Result<(), Breach>
     where
         Self: Sized,

@@ -22,7 +22,6 @@ pub(super) fn happening<P: std::fmt::Debug>(happening: &Happening<P>) -> Option<
     }
 }
 
-/// What a service process does.
 pub(super) fn action(host: usize, action: &Action) -> Option<String> {
     Some(match action {
         Action::Frame(f) => format!("host {host} -> host {}: {}", f.to, frame(&f.header, f.payload_len)),
@@ -36,7 +35,6 @@ pub(super) fn action(host: usize, action: &Action) -> Option<String> {
     })
 }
 
-/// Some datagrams of a train.
 pub(super) fn train(train: &Train, among: u64) -> String {
     let header = DatagramHeader::parse(&train.headers[0]);
     let Ok(DatagramHeader { group, epoch, source, chunk }) = header else { return "foreign datagrams".into() };
@@ -48,7 +46,6 @@ pub(super) fn train(train: &Train, among: u64) -> String {
     format!("{group} source {source} epoch {epoch} chunks {which}")
 }
 
-/// A frame of the fabric.
 pub(super) fn frame(header: &[u8], payload_len: u32) -> String {
     let Ok((h, body)) = FrameHeader::decode(header, payload_len) else { return format!("bytes {header:02x?}") };
     let message = match h.kind {

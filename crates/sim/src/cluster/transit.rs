@@ -8,7 +8,7 @@ use std::rc::Rc;
 use outboard_proto::wire::{DatagramHeader, PayloadHash};
 use outboard_proto::{Instant, MulticastBatch, Reach};
 
-use super::{Cluster, Happening, LANES, address_of, trace};
+use super::{Cluster, Happening, address_of, trace};
 use crate::breach::Breach;
 use crate::coverage::FaultKind;
 use crate::faults::{Cut, Fate, GIVEN_UP};
@@ -30,14 +30,9 @@ impl<P: std::fmt::Debug> Cluster<P> {
             link.drop_tail(frame.wire_bytes);
         } else {
             end = link.pass(now, frame.wire_bytes, now).end;
-            self.queue.put_in_lane(self.up_lane(host), end + latency, Happening::FrameAtSwitch(frame));
+            self.queue.put(end + latency, Happening::FrameAtSwitch(frame));
         }
-        let slowness = self.dice.slowness(now);
-        if slowness.is_zero() {
-            self.queue.put_in_lane(LANES * host, end, Happening::FrameLeft { host });
-        } else {
-            self.queue.put(end + slowness, Happening::FrameLeft { host });
-        }
+        self.queue.put(end + self.dice.slowness(now), Happening::FrameLeft { host });
     }
 
     /// Puts a batch on the uplink, cut into trains.
@@ -124,7 +119,7 @@ impl<P: std::fmt::Debug> Cluster<P> {
         }
         if batch.reach != Reach::Host {
             let at = now + one + self.plan.latency;
-            self.queue.put_in_lane(self.up_lane(host), at, Happening::TrainAtSwitch(train));
+            self.queue.put(at, Happening::TrainAtSwitch(train));
         }
         Ok(())
     }
@@ -182,7 +177,7 @@ impl<P: std::fmt::Debug> Cluster<P> {
         if self.trace.is_none() && !inbox.is_empty() && at < inbox.wakes.0 {
             inbox.enqueue(self.queue.pass(at), input);
         } else {
-            self.queue.put_in_lane(self.down_lane(host), at, Happening::Input { host, input });
+            self.queue.put(at, Happening::Input { host, input });
         }
     }
 
@@ -207,12 +202,11 @@ impl<P: std::fmt::Debug> Cluster<P> {
         for (mask, at) in [(fate.pass, at), (fate.late, later), (fate.again, later)] {
             if mask != 0 {
                 let (frame, connection) = (Rc::clone(frame), self.connection(frame));
-                let lane = self.down_lane(frame.to);
                 let happening = match held {
                     Some(_) => Happening::FrameHeld { frame, connection },
                     None => Happening::Input { host: frame.to, input: Input::Frame(frame) },
                 };
-                self.queue.put_in_lane(lane, at, happening);
+                self.queue.put(at, happening);
             }
         }
     }
@@ -220,16 +214,6 @@ impl<P: std::fmt::Debug> Cluster<P> {
     /// The connection by which a frame would leave now.
     pub(super) fn connection(&self, frame: &Frame) -> u32 {
         self.connections.get(&(frame.from, frame.to)).copied().unwrap_or(0)
-    }
-
-    /// The lane of what a host sends on its way to the switch.
-    fn up_lane(&self, host: usize) -> usize {
-        LANES * host + 1
-    }
-
-    /// The lane of what is on its way from the switch to a host.
-    pub(super) fn down_lane(&self, host: usize) -> usize {
-        LANES * host + 2
     }
 
     /// When the connection of a host to another goes on behind a cut, if it waits for that.

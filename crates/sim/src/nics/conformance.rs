@@ -20,7 +20,6 @@ pub enum EngineKind {
     Triggered,
     Ordered,
     Datapath,
-    /// Processes themselves.
     Host,
     /// Deferred work of libfabric beside the service process: `outboardd --engine ofi-triggered`.
     OfiTriggered,
@@ -87,38 +86,27 @@ impl EngineKind {
                 Ok(false) => Err("other bits than those of the plan".to_owned()),
                 Err(failure) => Err(failure.to_string()),
             },
-            EngineKind::Triggered => play(hosts, call, triggered::Settings::default(), 0..2),
-            EngineKind::Ordered => play(hosts, call, ordered::Settings::default(), 0..2),
+            EngineKind::Triggered => play(hosts, call, triggered::Settings::default(), 0, 0..2),
+            EngineKind::Ordered => play(hosts, call, ordered::Settings::default(), 0, 0..2),
             EngineKind::Datapath => {
                 let settings = datapath::Settings::default();
                 let writes = datapath::Settings { transport: Transport::Writes { packets: 4 }, ..settings };
-                play(hosts, call, settings, 0..1)?;
-                play_losing(hosts, call, settings, 200, 1..2)?;
-                play_losing(hosts, call, writes, 200, 2..3)
+                play(hosts, call, settings, 0, 0..1)?;
+                play(hosts, call, settings, 200, 1..2)?;
+                play(hosts, call, writes, 200, 2..3)
             }
             EngineKind::Host => {
                 let settings = host::Settings::default();
-                play(hosts, call, settings, 0..1)?;
-                play(hosts, call, host::Settings { progress: host::Progress::Thread, ..settings }, 1..2)
+                play(hosts, call, settings, 0, 0..1)?;
+                play(hosts, call, host::Settings { progress: host::Progress::Thread, ..settings }, 0, 1..2)
             }
             EngineKind::OfiTriggered => on_lists(hosts, &call),
         }
     }
 }
 
-/// Plays a call by these seeds.
-fn play<S: Kind>(hosts: &[u32], call: Call, settings: S, seeds: Range<u64>) -> Result<(), String> {
-    play_losing(hosts, call, settings, 0, seeds)
-}
-
-/// The same where so many of a thousand packets that are multicast are lost.
-fn play_losing<S: Kind>(
-    hosts: &[u32],
-    call: Call,
-    settings: S,
-    loss: usize,
-    mut seeds: Range<u64>,
-) -> Result<(), String> {
+/// Plays a call by these seeds where so many of a thousand packets that are multicast are lost.
+fn play<S: Kind>(hosts: &[u32], call: Call, settings: S, loss: usize, mut seeds: Range<u64>) -> Result<(), String> {
     let jobs = vec![JobPlan { nodes: hosts.to_vec(), calls: vec![call] }];
     let plan = NicPlan { jobs, settings, death: None };
     let prepared = Prepared::new(&plan).map_err(|error| error.to_string())?.losing(loss);
@@ -139,7 +127,6 @@ impl fmt::Display for EngineKind {
 }
 
 /// The call of `bytes` bytes by `choice` among so many ranks; sums of doubles, in whole elements and even blocks.
-#[must_use]
 pub fn call_of(choice: Choice, ranks: u32, bytes: u64) -> Call {
     let collective = choice.collective();
     let combines =

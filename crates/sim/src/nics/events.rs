@@ -7,7 +7,6 @@ use outboard_nic::{Node, Worker};
 
 use super::trace::{Cause, Row};
 
-/// A packet on its way.
 pub(super) struct Flight<P> {
     pub(super) by: Worker,
     pub(super) from: Node,
@@ -15,7 +14,6 @@ pub(super) struct Flight<P> {
     pub(super) packet: P,
     pub(super) payload: Vec<u8>,
     pub(super) bytes: u64,
-    /// Whether its payload comes over the bus.
     pub(super) over_bus: bool,
     /// What the NIC waited for that sends it.
     pub(super) cause: Option<Cause>,
@@ -58,7 +56,6 @@ impl<P> Events<P> {
         self.coming.insert((at.to_bits(), self.pushed), what);
     }
 
-    /// What happens next, and when.
     pub(super) fn pop(&mut self) -> Option<(f64, What<P>)> {
         self.coming.pop_first().map(|((at, _), what)| (f64::from_bits(at), what))
     }

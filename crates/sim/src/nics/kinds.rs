@@ -34,20 +34,15 @@ type Posts<P> = Vec<Vec<P>>;
 
 /// A kind of engine, by its settings.
 pub trait Kind: Copy + Debug {
-    /// The machine.
     type Engine: Engine<Refusal: Error> + Debug;
-    /// What a rank posts.
     type Post: Borrow<<Self::Engine as Engine>::Post> + Debug;
-    /// Why a call is not carried out.
     type LowerError: Error + From<PlanError>;
 
-    /// The engine of a node.
     fn engine(&self, node: Node) -> Self::Engine;
 
     /// Bytes of a NIC's own memory, and of what its host has registered.
     fn memory_bytes(&self) -> [u64; 2];
 
-    /// What ranks post.
     fn lower(&self, job: &Job<'_>) -> Result<Posts<Self::Post>, Self::LowerError>;
 
     /// Makes a port a member of a job.

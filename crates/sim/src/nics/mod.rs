@@ -34,10 +34,9 @@ pub use conformance::{EngineKind, call_of, conformance};
 pub use kinds::{Job, Kind};
 use memory::Memory;
 use run::Run;
-pub use service::service_process;
+use service::service_process;
 pub use timed::{Clock, Timing};
 
-/// What ranks contribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Values {
     /// What the simulator's scripts contribute.
@@ -46,18 +45,14 @@ pub enum Values {
     Cancelling,
 }
 
-/// One call of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Call {
-    /// How it is carried out.
     pub choice: Choice,
     /// The root, where there is one.
     pub root: Rank,
     /// Bytes, as collectives count them.
     pub bytes: u64,
-    /// What is combined.
     pub reduction: Option<Reduction>,
-    /// What ranks contribute.
     pub values: Values,
     /// Blocks of an allgather that differ, none among them, as drawn from this; their mean has [`Call::bytes`] at most.
     pub uneven: Option<u64>,
@@ -65,7 +60,6 @@ pub struct Call {
 
 impl Call {
     /// From or to rank 0.
-    #[must_use]
     pub const fn new(choice: Choice, bytes: u64, reduction: Option<Reduction>) -> Self {
         Call { choice, root: Rank(0), bytes, reduction, values: Values::Scripted, uneven: None }
     }
@@ -85,16 +79,13 @@ impl Call {
     }
 }
 
-/// Ranks that call together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobPlan {
-    /// The node of each rank.
     pub nodes: Vec<u32>,
     /// What all of them call, one after the other, without waiting between.
     pub calls: Vec<Call>,
 }
 
-/// What is played.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NicPlan<S> {
     /// The jobs, up to 256.
@@ -108,7 +99,6 @@ pub struct NicPlan<S> {
 /// The numbers of a run in which nothing was found wrong.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Played {
-    /// Packets that arrived.
     pub packets: u64,
     /// Calls that ended with their result, on all ranks together.
     pub right: u64,
@@ -118,9 +108,7 @@ pub struct Played {
     pub occupancy: usize,
 }
 
-/// What was found wrong.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[allow(missing_docs, reason = "the messages are the documentation")]
 pub enum NicBreach {
     #[error("a NIC does not take what it is to carry out: {why}")]
     Refused { why: String },
@@ -213,9 +201,9 @@ impl<'a, S: Kind> Prepared<'a, S> {
         let nodes = self.plan.jobs.iter().flat_map(|job| &job.nodes).max().map_or(0, |most| most + 1);
         let mut engines: Vec<S::Engine> = (0..nodes).map(|node| settings.engine(Node(node))).collect();
         let mut memory = Memory::new(nodes as usize, settings.memory_bytes());
-        for (number, job) in (0..).zip(&self.jobs) {
+        for (number, job) in self.jobs.iter().enumerate() {
             for (rank, (node, port)) in job.members.iter().enumerate() {
-                S::open(&mut engines[node.0 as usize], number, *port, &job.members).map_err(refused)?;
+                S::open(&mut engines[node.0 as usize], number as u8, *port, &job.members).map_err(refused)?;
                 let filled = job.calls.iter().filter(|call| !call.inputs.is_empty());
                 filled.for_each(|call| call.fill(rank, memory.host(*node, *port)));
             }
@@ -239,7 +227,6 @@ impl<'a, S: Kind> Prepared<'a, S> {
     }
 
     /// The same on a network that loses, of a thousand packets that are multicast, so many on their way to each node.
-    #[must_use]
     pub fn losing(self, thousandths: usize) -> Self {
         Prepared { loss: thousandths, ..self }
     }

@@ -14,7 +14,6 @@ struct Flying<P> {
     to: Node,
     packet: P,
     payload: Vec<u8>,
-    /// Whether it may be lost.
     multicast: bool,
 }
 
@@ -69,7 +68,6 @@ impl<E: Engine> Net<E> {
         self.flying.len()
     }
 
-    /// Packets that have arrived.
     pub(super) fn delivered(&self) -> u64 {
         self.delivered
     }
@@ -93,7 +91,6 @@ impl<E: Engine> Net<E> {
         self.flying[index].multicast
     }
 
-    /// A packet on its way is lost.
     pub(super) fn lose(&mut self, index: usize) {
         assert!(self.flying.swap_remove(index).multicast, "nothing else is lost");
     }
@@ -151,7 +148,6 @@ impl<E: Engine> Net<E> {
         true
     }
 
-    /// Does what an engine asks for.
     fn drain(&mut self, node: Node, payload: &[u8]) {
         while let Some(output) = self.engine(node).and_then(E::poll) {
             match output {

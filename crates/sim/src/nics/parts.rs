@@ -22,7 +22,6 @@ impl Part {
     }
 }
 
-/// What the nodes of one machine share.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     /// From memory to NIC, and back.

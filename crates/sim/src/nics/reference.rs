@@ -27,7 +27,6 @@ impl Call {
     }
 }
 
-/// The buffers of a rank.
 struct Buffers([Vec<u8>; 3]);
 
 impl Buffers {

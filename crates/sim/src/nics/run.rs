@@ -9,7 +9,6 @@ use outboard_plan::selection::Collective;
 use super::net::Net;
 use super::{Chooser, Kind, NicBreach, Played, Prepared, refused};
 
-/// What a rank has done so far.
 #[derive(Debug, Clone, Copy, Default)]
 struct Progress {
     called: usize,
@@ -78,7 +77,6 @@ impl<'a, S: Kind> Run<'a, S> {
         Ok(true)
     }
 
-    /// A packet arrives, or is lost.
     fn deliver(&mut self, index: usize, choose: &mut Chooser<'_>) {
         let loss = self.prepared.loss;
         if loss > 0 && self.net.may_lose(index) && choose(1_000) < loss {

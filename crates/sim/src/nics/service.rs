@@ -20,7 +20,7 @@ const LATE: Duration = Duration::from_millis(2);
 
 /// Plays `call`, the first of a group with ranks on these hosts, on service processes; whether all ranks that receive
 /// something combined end with the bits of the plan. What only moves is judged by the oracle of the run.
-pub fn service_process(hosts: &[u32], call: &Call) -> Result<bool, Box<Failure>> {
+pub(super) fn service_process(hosts: &[u32], call: &Call) -> Result<bool, Box<Failure>> {
     let bits = crate::run(&scenario(hosts, call), 1).map_err(Box::new)?.bits;
     if bits.is_empty() {
         return Ok(true);

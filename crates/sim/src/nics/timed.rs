@@ -29,7 +29,6 @@ use super::{Kind, NicBreach, Prepared, refused};
 /// What things take, and what processes do beside their calls.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock<C> {
-    /// What machines take.
     pub machine: Machine,
     /// What the NICs of the engine take beside that.
     pub costs: C,
@@ -39,27 +38,23 @@ pub struct Clock<C> {
     pub compute: f64,
 }
 
-/// When calls have ended.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Timing {
     /// By job and rank, nanoseconds from the start of the last call, which all ranks begin together, to its end.
     pub calls: Vec<Vec<f64>>,
     /// By node, the bytes of the NIC's own memory in which packets have lain; none counts twice.
     pub used: Vec<u64>,
-    /// Packets that arrived.
     pub packets: u64,
 }
 
 impl Timing {
     /// The mean over all ranks, in nanoseconds, as benchmarks of MPI report it.
-    #[must_use]
     pub fn mean(&self) -> f64 {
         let all: Vec<f64> = self.calls.iter().flatten().copied().collect();
         all.iter().sum::<f64>() / all.len().max(1) as f64
     }
 
     /// Until all ranks of all jobs have ended (TH Sec. 2.1).
-    #[must_use]
     pub fn slowest(&self) -> f64 {
         self.calls.iter().flatten().copied().fold(0.0, f64::max)
     }
@@ -92,7 +87,6 @@ impl<S: Kind> Prepared<'_, S> {
     }
 }
 
-/// What a rank has done.
 #[derive(Debug, Clone, Copy, Default)]
 struct Progress {
     called: usize,

@@ -22,7 +22,6 @@ pub enum Direction {
 pub enum Component {
     /// A part of the NIC that sends, and works on memory, by its number.
     Sender(u16),
-    /// What receives.
     Receiver,
     /// Between memory and NIC.
     Bus(Direction),
@@ -30,7 +29,6 @@ pub enum Component {
     Link(u32, Direction),
 }
 
-/// Who does something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Row {
     /// The process behind a port of a node.
@@ -39,10 +37,8 @@ pub enum Row {
     Shared(usize, Component),
 }
 
-/// What something waits for.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cause {
-    /// Who brings it about.
     pub by: Row,
     /// For a packet, who was busy with sending it, and from when on: nobody if that took no time.
     pub sent: Option<(Row, f64)>,
@@ -54,12 +50,10 @@ impl From<Row> for Cause {
     }
 }
 
-/// What is done in a span.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Doing {
     /// Nothing, until this came.
     Wait(Cause),
-    /// Work, in a word.
     Work(&'static str),
 }
 
@@ -72,7 +66,6 @@ pub struct Span {
     pub doing: Doing,
 }
 
-/// What everyone did.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Trace {
     /// By row in the order of time.

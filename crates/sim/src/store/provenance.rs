@@ -1,9 +1,9 @@
 //! Where bytes come from, without the bytes: intervals of a buffer, each with its source.
 //!
 //! Invariants: the intervals of a map are disjoint and no two neighbours could be one; what nobody wrote has no
-//! interval. A write that an interval goes on with is put there at once; others are gathered, and merged when they are
-//! many or somebody reads, because a receive buffer is written a thousand times for each read.
+//! interval.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// A contribution: the send buffer of one rank in one collective.
@@ -101,142 +101,79 @@ pub(super) fn difference(pieces: &[Piece], len: u64, origin: Origin, from: u64) 
     None
 }
 
-/// Writes that are gathered at least before they are merged.
-const GATHERED: usize = 512;
-
-/// What lies where in one buffer.
+/// What lies where in one buffer, by where the intervals start.
 #[derive(Debug, Default)]
-pub(super) struct IntervalMap {
-    /// By where they start.
-    merged: Vec<(u64, Piece)>,
-    gathered: Vec<(u64, Piece)>,
-    /// The interval that grew last: as a rule blocks grow in turn.
-    grown: usize,
-}
+pub(super) struct IntervalMap(BTreeMap<u64, Piece>);
 
 impl IntervalMap {
     pub(super) fn write(&mut self, start: u64, piece: Piece) {
         if piece.len == 0 {
             return;
         }
-        if let Some((last_start, last)) = self.gathered.last_mut()
-            && *last_start + last.len == start
-            && piece.continues(last)
-        {
-            last.len += piece.len;
-            return;
-        }
-        // What was gathered before would be written over this.
-        if self.gathered.is_empty() && self.grow(start, piece) {
-            return;
-        }
-        // A merge moves all intervals: so many writes pay for it.
-        if self.gathered.len() >= GATHERED.max(self.merged.len() / 2) {
-            self.merge();
-        }
-        self.gathered.push((start, piece));
-    }
-
-    /// Lets the interval that ends at `start` grow by a piece, if it can and reaches no other that it would be one
-    /// with.
-    fn grow(&mut self, start: u64, piece: Piece) -> bool {
-        let ends_there = |(s, before): &(u64, Piece)| s + before.len == start;
-        let next = [self.grown + 1, self.grown].into_iter().find(|at| self.merged.get(*at).is_some_and(ends_there));
-        let at = next.or_else(|| self.starting_before(start).checked_sub(1)).unwrap_or(0);
         let end = start + piece.len;
-        let is_free =
-            self.merged.get(at + 1).is_none_or(|(s, after)| end < *s || end == *s && !after.continues(&piece));
-        match self.merged.get_mut(at).filter(|before| ends_there(before)) {
-            Some((_, before)) if is_free && piece.continues(before) => before.len += piece.len,
-            _ => return false,
+        let is_free = |(at, after): (&u64, &Piece)| end < *at || end == *at && !after.continues(&piece);
+        if self.0.range(start..).next().is_none_or(is_free)
+            && let Some((at, before)) = self.0.range_mut(..start).next_back()
+            && at + before.len == start
+            && piece.continues(before)
+        {
+            // As a rule blocks grow.
+            before.len += piece.len;
+            return;
         }
-        self.grown = at;
-        true
+        self.cut(start);
+        self.cut(end);
+        let covered: Vec<u64> = self.0.range(start..end).map(|(at, _)| *at).collect();
+        covered.iter().for_each(|at| _ = self.0.remove(at));
+        let (at, written) = match self.0.range_mut(..start).next_back() {
+            Some((at, before)) if at + before.len == start && piece.continues(before) => {
+                before.len += piece.len;
+                (*at, *before)
+            }
+            _ => {
+                self.0.insert(start, piece);
+                (start, piece)
+            }
+        };
+        if let Some(after) = self.0.get(&end).copied().filter(|after| after.continues(&written)) {
+            self.0.remove(&end);
+            self.0.insert(at, Piece { len: written.len + after.len, ..written });
+        }
     }
 
-    /// How many intervals start before `at`.
-    fn starting_before(&self, at: u64) -> usize {
-        self.merged.partition_point(|(s, _)| *s < at)
+    /// Makes two of an interval that reaches from before `at` to behind it.
+    fn cut(&mut self, at: u64) {
+        let Some((start, piece)) = self.0.range_mut(..at).next_back() else { return };
+        let (before, end) = (at - start, start + piece.len);
+        if end > at {
+            let rest = piece.part(before, end - at);
+            piece.len = before;
+            self.0.insert(at, rest);
+        }
     }
 
     /// What lies in `len` bytes from `start`, holes included.
-    pub(super) fn read(&mut self, start: u64, len: u64) -> Vec<Piece> {
-        self.merge();
+    pub(super) fn read(&self, start: u64, len: u64) -> Vec<Piece> {
         let end = start + len;
         let mut out: Vec<Piece> = Vec::with_capacity(1);
-        let mut push = |piece: Piece| match out.last_mut() {
-            Some(last) if piece.continues(last) => last.len += piece.len,
-            _ => out.push(piece),
-        };
-        let first = self.starting_before(start).saturating_sub(1);
+        let hole = |len| Piece { len, origin: Origin::UNDEFINED, offset: 0 };
+        let first = self.0.range(..=start).next_back().map_or(start, |(at, _)| *at);
         let mut at = start;
-        for (s, piece) in self.merged[first..].iter().take_while(|(s, _)| *s < end) {
+        for (s, piece) in self.0.range(first..end) {
             let piece_end = s + piece.len;
             if piece_end <= at {
                 continue;
             }
             if *s > at {
-                push(Piece { len: s - at, origin: Origin::UNDEFINED, offset: 0 });
+                out.push(hole(s - at));
                 at = *s;
             }
             let until = piece_end.min(end);
-            push(piece.part(at - s, until - at));
+            out.push(piece.part(at - s, until - at));
             at = until;
         }
-        if at < end {
-            push(Piece { len: end - at, origin: Origin::UNDEFINED, offset: 0 });
-        }
+        out.extend((at < end).then(|| hole(end - at)));
         out
-    }
-
-    fn merge(&mut self) {
-        let mut gathered = std::mem::take(&mut self.gathered);
-        let disjoint = (gathered.len() >= GATHERED).then(|| self.with_disjoint(&gathered)).flatten();
-        match disjoint {
-            Some(merged) => self.merged = merged,
-            None => gathered.iter().for_each(|(start, piece)| self.insert(*start, *piece)),
-        }
-        gathered.clear();
-        self.gathered = gathered;
-    }
-
-    /// All intervals and what was gathered, if none of it lies over another.
-    fn with_disjoint(&self, gathered: &[(u64, Piece)]) -> Option<Vec<(u64, Piece)>> {
-        let mut sorted = gathered.to_vec();
-        sorted.sort_by_key(|(start, _)| *start);
-        let mut all: Vec<(u64, Piece)> = Vec::with_capacity(self.merged.len() + sorted.len());
-        let (mut old, mut new) = (self.merged.iter().peekable(), sorted.iter().peekable());
-        while let Some((start, piece)) =
-            old.next_if(|(s, _)| new.peek().is_none_or(|(n, _)| s < n)).or_else(|| new.next())
-        {
-            match all.last_mut() {
-                Some((s, last)) if *s + last.len > *start => return None,
-                Some((s, last)) if *s + last.len == *start && piece.continues(last) => last.len += piece.len,
-                _ => all.push((*start, *piece)),
-            }
-        }
-        Some(all)
-    }
-
-    fn insert(&mut self, start: u64, piece: Piece) {
-        let end = start + piece.len;
-        let touched = self.merged.partition_point(|(s, p)| s + p.len < start)..self.starting_before(end + 1);
-        let mut new: Vec<(u64, Piece)> = Vec::with_capacity(3);
-        let mut push = |start, piece: Piece| match new.last_mut() {
-            Some((_, last)) if piece.continues(last) => last.len += piece.len,
-            _ => new.push((start, piece)),
-        };
-        let around = &self.merged[touched.clone()];
-        around
-            .first()
-            .filter(|(s, _)| *s < start)
-            .into_iter()
-            .for_each(|(s, before)| push(*s, before.part(0, start - s)));
-        push(start, piece);
-        if let Some((s, after)) = around.last().filter(|(s, after)| s + after.len > end) {
-            push(end, after.part(end - s, s + after.len - end));
-        }
-        self.merged.splice(touched, new);
     }
 }
 

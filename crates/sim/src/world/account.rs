@@ -24,7 +24,7 @@ impl World<'_> {
                 [host.sp.poll_timeout(), host.sp.next_transmit()].map(|at| at.map(|t| t.0 as i128 - now.0 as i128)),
                 host.memory.staged(),
                 host.batches.len(),
-                self.cluster.inboxes[number].len(),
+                self.cluster.inboxes[number].waiting.len(),
                 host.sp.counters(),
             );
         }

@@ -188,7 +188,6 @@ impl World<'_> {
         self.open.values().filter(lives).count()
     }
 
-    /// Everything that had to end has ended.
     pub(super) fn is_over(&self) -> bool {
         self.unfinished() == 0
     }
@@ -226,7 +225,6 @@ impl World<'_> {
     pub(crate) fn outcome(&self) -> Outcome {
         let (deliveries, dropped) = self.cluster.dice.counted();
         Outcome {
-            finished: self.last_completion.since(Instant(0)),
             ends: self.ends.iter().map(|(n, at)| ((n.group, n.member, n.instance), *at)).collect(),
             bits: self.truth.bits.clone(),
             told: self.truth.told.clone(),

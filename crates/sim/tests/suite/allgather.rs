@@ -4,15 +4,10 @@ use std::time::Duration;
 
 use outboard_sim::{AllgatherSweep, Scenario, allgather};
 
-use crate::{last_end, play};
+use crate::{crosses_each_link_once, last_end, play};
 
-/// Headers of datagrams and the control messages of barrier and ring, beside the payload.
-const MOST_WIRE_PERCENT: u64 = 110;
-/// The same, and 5 % of the datagrams once more with their requests.
+/// Headers, control messages, and 5 % of the datagrams once more with their requests, beside the payload.
 const MOST_WIRE_PERCENT_REPAIRED: u64 = 120;
-/// Of what the receive links need for the payload: headers take 5 %, the barrier and the last acknowledgements the
-/// rest.
-const MOST_TIME: f64 = 1.10;
 /// Of what one block needs: the barrier and the pace of a batch are a larger share of a short transfer.
 const MOST_TIME_OF_LATE_BLOCK: f64 = 1.3;
 
@@ -20,13 +15,7 @@ const MOST_TIME_OF_LATE_BLOCK: f64 = 1.3;
 fn mc_r_multicast_sends_each_block_once_and_keeps_the_receive_links_full() {
     let (ranks, bytes) = (8u64, 1 << 20);
     let scenario = Scenario::allgather(ranks as usize, bytes);
-    let outcome = play(&scenario, 1);
-    let minimum = ranks * bytes + ranks * (ranks - 1) * bytes;
-    assert!(outcome.wire_bytes() < minimum * MOST_WIRE_PERCENT / 100, "{} bytes on the wire", outcome.wire_bytes());
-    let limit = ((ranks - 1) * bytes * 8) as f64 / scenario.network.rate as f64;
-    let ratio = outcome.in_collectives.as_secs_f64() / limit;
-    assert!(ratio < MOST_TIME, "{ratio} of the raw limit");
-    assert_eq!(outcome.retransmitted_bytes(), 0, "nothing is lost by its own pace");
+    crosses_each_link_once(&scenario, ranks * bytes + ranks * (ranks - 1) * bytes, (ranks - 1) * bytes);
 }
 
 /// SP-7, SP-8: four machines with two service processes each carry each block once over each link, at the pace of the
@@ -41,12 +30,7 @@ fn sp_8_siblings_share_the_links() {
     let minimum = ranks * bytes + (machines - 1) * ranks * bytes;
     for scenario in [contiguous, strided] {
         assert_eq!(scenario.hosts() as u64, sps);
-        let outcome = play(&scenario, 1);
-        assert!(outcome.wire_bytes() < minimum * MOST_WIRE_PERCENT / 100, "{} bytes on the wire", outcome.wire_bytes());
-        let limit = (ranks * bytes * 8 * (machines - 1) / machines) as f64 / scenario.network.rate as f64;
-        let ratio = outcome.in_collectives.as_secs_f64() / limit;
-        assert!(ratio < MOST_TIME, "{ratio} of the raw limit");
-        assert_eq!(outcome.retransmitted_bytes(), 0, "nothing is lost by its own pace");
+        crosses_each_link_once(&scenario, minimum, ranks * bytes * (machines - 1) / machines);
         let mut lossy = scenario;
         lossy.faults.datagram_loss = 0.05;
         let outcome = play(&lossy, 1);

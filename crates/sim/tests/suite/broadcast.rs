@@ -2,15 +2,11 @@
 
 use std::time::Duration;
 
-use outboard_sim::Scenario;
+use outboard_sim::Pattern;
 
-use crate::play;
+use crate::{crosses_each_link_once, one_call, play};
 
 const LATE: Duration = Duration::from_secs(1);
-/// Headers of datagrams and the control messages of barrier and ring, beside the payload.
-const MOST_WIRE_PERCENT: u64 = 110;
-/// Of what one link needs for the payload: headers take 5 %, the barrier and the last acknowledgements the rest.
-const MOST_TIME: f64 = 1.10;
 /// Half of the window of instances, which is not used up to the last one while completions are on their way.
 const LEAST_AHEAD: usize = 512;
 
@@ -18,14 +14,8 @@ const LEAST_AHEAD: usize = 512;
 fn mc_1_the_root_sends_once_and_the_time_does_not_depend_on_the_ranks() {
     let bytes = 4 << 20;
     for ranks in [2u64, 8] {
-        let scenario = Scenario::broadcast(ranks as usize, 1, bytes);
-        let outcome = play(&scenario, 1);
-        let minimum = bytes + (ranks - 1) * bytes;
-        assert!(outcome.wire_bytes() < minimum * MOST_WIRE_PERCENT / 100, "{} bytes on the wire", outcome.wire_bytes());
-        let limit = (bytes * 8) as f64 / scenario.network.rate as f64;
-        let ratio = outcome.in_collectives.as_secs_f64() / limit;
-        assert!(ratio < MOST_TIME, "{ranks} ranks: {ratio} of the raw limit");
-        assert_eq!(outcome.retransmitted_bytes(), 0, "nothing is lost by its own pace");
+        let scenario = one_call(ranks as usize, Pattern::Broadcast { root: 1 }, bytes);
+        crosses_each_link_once(&scenario, bytes + (ranks - 1) * bytes, bytes);
     }
 }
 
@@ -34,7 +24,8 @@ fn mc_1_the_root_sends_once_and_the_time_does_not_depend_on_the_ranks() {
 fn sp_6_a_late_leaf_delays_nobody() {
     for multicast in [true, false] {
         for (ranks_per_host, late) in [(1, 2), (2, 2), (2, 3), (4, 1)] {
-            let mut scenario = Scenario::broadcast(8, 0, 300_000).multicast(multicast).ranks_per_host(ranks_per_host);
+            let scenario = one_call(8, Pattern::Broadcast { root: 0 }, 300_000);
+            let mut scenario = scenario.multicast(multicast).ranks_per_host(ranks_per_host);
             scenario.groups[0].calls[0].late.push((late, LATE));
             let outcome = play(&scenario, 1);
             for ((_, member, _), end) in &outcome.ends {
@@ -50,7 +41,7 @@ fn sp_6_a_late_leaf_delays_nobody() {
 #[test]
 fn sp_6_a_late_leaf_bounds_how_far_others_get_ahead() {
     for (bytes, eager_bytes, calls, window) in [(10, 0, 1300, 1300), (10, 16 << 10, 3500, 8), (0, 16 << 10, 3500, 8)] {
-        let mut scenario = Scenario::broadcast(3, 0, bytes);
+        let mut scenario = one_call(3, Pattern::Broadcast { root: 0 }, bytes);
         scenario.config.eager_bytes = eager_bytes;
         let call = scenario.groups[0].calls[0].clone();
         scenario.groups[0].calls = vec![call; calls];

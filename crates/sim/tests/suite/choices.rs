@@ -4,11 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use outboard_plan::Element;
 use outboard_plan::selection::{Choice, Collective, Rule, Tuning};
-use outboard_plan::{Element, Operator, Reduction};
 use outboard_sim::{CallPlan, Combined, Faults, Pattern, Scenario, StoreKind, run};
 
-use crate::one_call;
+use crate::{one_call, sum};
 
 /// A tuning by which each collective is carried out by `choice`, where it is one of its own.
 fn forced(collective: Collective, choice: Choice) -> Tuning {
@@ -17,8 +17,7 @@ fn forced(collective: Collective, choice: Choice) -> Tuning {
 }
 
 fn calls(collective: Collective, ranks: usize, bytes: u64) -> Vec<CallPlan> {
-    let reduction = Reduction::new(Operator::Sum, Element::I32).expect("defined by MPI");
-    let combined = |result| CallPlan::of(Pattern::Reduction { result, reduction }, bytes);
+    let combined = |result| CallPlan::of(Pattern::Reduction { result, reduction: sum(Element::I32) }, bytes);
     match collective {
         Collective::Allgather => {
             vec![CallPlan::of(Pattern::Allgather, bytes), CallPlan::of(Pattern::Allgatherv { seed: 1 }, bytes)]

@@ -24,6 +24,7 @@ mod triggered;
 
 use std::time::Duration;
 
+use outboard_plan::{Element, Operator, Reduction};
 use outboard_sim::{CallPlan, Outcome, Pattern, Scenario, run};
 
 /// Plays a scenario from a seed; no oracle finds anything.
@@ -41,4 +42,25 @@ fn one_call(ranks: usize, pattern: Pattern, bytes: u64) -> Scenario {
 /// When the last rank has ended its last call.
 fn last_end(outcome: &Outcome) -> Duration {
     *outcome.ends.values().max().expect("somebody calls")
+}
+
+fn sum(element: Element) -> Reduction {
+    Reduction::new(Operator::Sum, element).expect("defined by MPI")
+}
+
+/// Headers of datagrams and the control messages of barrier and ring, beside the payload.
+const MOST_WIRE_PERCENT: u64 = 110;
+/// Of what the receive links need for the payload: headers take 5 %, the barrier and the last acknowledgements the
+/// rest.
+const MOST_TIME: f64 = 1.10;
+
+/// Plays a call whose payload is so many bytes on all links together, and `received` bytes on each receive link: it
+/// crosses each link once, at the pace of the links.
+fn crosses_each_link_once(scenario: &Scenario, payload: u64, received: u64) {
+    let outcome = play(scenario, 1);
+    assert!(outcome.wire_bytes() < payload * MOST_WIRE_PERCENT / 100, "{} bytes on the wire", outcome.wire_bytes());
+    let limit = (received * 8) as f64 / scenario.network.rate as f64;
+    let ratio = outcome.in_collectives.as_secs_f64() / limit;
+    assert!(ratio < MOST_TIME, "{ratio} of the raw limit");
+    assert_eq!(outcome.retransmitted_bytes(), 0, "nothing is lost by its own pace");
 }

@@ -6,10 +6,10 @@ use std::ops::Range;
 use outboard_nic::ordered::{Settings, Sharing};
 use outboard_nic::{Node, datapath, host, triggered};
 use outboard_plan::selection::{Choice, Collective};
-use outboard_plan::{Element, Operator, Reduction};
-use outboard_sim::nics::{
-    Call, EngineKind, JobPlan, Kind, NicPlan, Played, Prepared, Values, conformance, service_process,
-};
+use outboard_plan::{Element, Reduction};
+use outboard_sim::nics::{Call, EngineKind, JobPlan, Kind, NicPlan, Played, Prepared, Values, conformance};
+
+use crate::sum;
 
 /// What TH-6 names, and the trees of messages without rounds.
 const CHOICES: [(Collective, &str); 7] = [
@@ -21,10 +21,6 @@ const CHOICES: [(Collective, &str); 7] = [
     (Collective::ReduceScatter, "recursive-halving"),
     (Collective::Barrier, "dissemination"),
 ];
-
-fn sum(element: Element) -> Reduction {
-    Reduction::new(Operator::Sum, element).expect("defined by MPI")
-}
 
 fn call((collective, algorithm): (Collective, &str), bytes: u64, reduction: Reduction) -> Call {
     let combines = matches!(collective, Collective::Reduce | Collective::Allreduce | Collective::ReduceScatter);
@@ -154,20 +150,6 @@ fn th_2_jobs_side_by_side_and_calls_in_a_row_keep_their_bits() {
         let plan = NicPlan { jobs: jobs.clone().collect(), settings, death: None };
         let played = play(&plan, 0..10);
         assert!(played.iter().all(|played| played.failed == 0 && played.right == 9 * (3 + 4 + 5 + 6 + 7 + 8)));
-    }
-}
-
-/// The service process ends the same calls with the same bits.
-#[test]
-fn service_processes_and_nics_agree_to_the_bit() {
-    for algorithm in CHOICES {
-        for (ranks, per_host, bytes) in [(2, 1, 8), (5, 2, 16_000), (8, 1, 70_000), (13, 4, 5_200)] {
-            let call = call(algorithm, bytes * u64::from(ranks), sum(Element::F64));
-            let plan = one_job(ranks, per_host, vec![call], Settings::default());
-            play(&plan, 0..2);
-            let agrees = service_process(&plan.jobs[0].nodes, &call).unwrap_or_else(|failure| panic!("{failure}"));
-            assert!(agrees, "{algorithm:?} among {ranks} ranks, {bytes} bytes");
-        }
     }
 }
 

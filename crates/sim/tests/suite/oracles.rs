@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use outboard_plan::{Element, Operator, Rank, Reduction};
+use outboard_plan::{Element, Rank};
 use outboard_sim::{Breach, CallPlan, Combined, Pattern, Sabotage, Scenario, StoreKind, run, run_sabotaged};
+
+use crate::sum;
 
 /// Two hosts with two ranks each, one of which comes late, so that staging is used.
 fn scenario(multicast: bool, store: StoreKind) -> Scenario {
@@ -45,10 +47,10 @@ fn each_sabotage_is_found_out_by_what_it_does() {
 
 #[test]
 fn a_skipped_reduction_is_found() {
-    let sum = Reduction::new(Operator::Sum, Element::F32).expect("defined by MPI");
     for result in [Combined::Allreduce, Combined::ReduceScatterBlock, Combined::Scan] {
         let mut scenario = scenario(false, StoreKind::Bytes);
-        scenario.groups[0].calls = vec![CallPlan::of(Pattern::Reduction { result, reduction: sum }, 4000)];
+        scenario.groups[0].calls =
+            vec![CallPlan::of(Pattern::Reduction { result, reduction: sum(Element::F32) }, 4000)];
         let found = breach(&scenario, Sabotage::SkipReduce { nth: 0 });
         assert!(matches!(found, Breach::WrongBytes { .. }), "{found}");
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use outboard_sim::{CallPlan, Pattern, Scenario};
 
-use crate::play;
+use crate::{one_call, play};
 
 const LATE: Duration = Duration::from_secs(10);
 /// Bytes of the first and the second call.
@@ -47,13 +47,6 @@ fn sp_9_the_watchdog_names_the_missing_ranks_and_their_last_calls_on_all_hosts()
     }
 }
 
-#[test]
-fn sp_9_nothing_is_reported_that_ends_in_time() {
-    let mut scenario = two_late();
-    scenario.config.watchdog = Some(LATE * 3);
-    assert_eq!(play(&scenario, 1).overdue, []);
-}
-
 /// The oracle knows that the named ranks are late by more than the deadline, on every rank that is told.
 #[test]
 fn sp_9_a_deadline_ends_the_call_on_all_ranks_with_the_names_of_the_missing() {
@@ -73,17 +66,19 @@ fn sp_9_a_deadline_ends_the_call_on_all_ranks_with_the_names_of_the_missing() {
 }
 
 #[test]
-fn sp_9_a_deadline_that_is_met_is_forgotten() {
+fn sp_9_nothing_is_reported_and_no_deadline_missed_that_ends_in_time() {
     let mut scenario = two_late();
+    scenario.config.watchdog = Some(LATE * 3);
     scenario.groups[0].calls[1].deadline = Some(LATE * 3);
     let outcome = play(&scenario, 1);
     assert_eq!((outcome.errors, outcome.ends.len()), (0, 16));
+    assert_eq!(outcome.overdue, []);
 }
 
 /// A leaf of a broadcast that comes late holds nobody up, so no deadline of the others is missed.
 #[test]
 fn sp_9_a_deadline_concerns_those_who_wait() {
-    let mut scenario = Scenario::broadcast(4, 0, 10_000);
+    let mut scenario = one_call(4, Pattern::Broadcast { root: 0 }, 10_000);
     let call = &mut scenario.groups[0].calls[0];
     (call.deadline, call.late) = (Some(Duration::from_secs(1)), vec![(2, LATE)]);
     assert_eq!(play(&scenario, 1).errors, 0);

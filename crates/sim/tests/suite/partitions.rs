@@ -174,7 +174,7 @@ fn a_connection_that_is_given_up_late_costs_no_group() {
 #[test]
 fn who_left_unheard_is_heard_when_packets_flow_again() {
     for seed in 0..60 {
-        let mut scenario = Scenario::allgather(2, 1000).with_faults(Faults::none());
+        let mut scenario = Scenario::allgather(2, 1000);
         scenario.groups[0].calls.clear();
         scenario.groups[0].create_spread = Duration::from_millis(seed % 3);
         let lasting = Duration::from_millis(3000 + seed * 30);

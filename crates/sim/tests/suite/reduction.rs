@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outboard_plan::{Element, Operator, Reduction};
+use outboard_plan::Element;
 use outboard_sim::{Combined, Faults, Pattern, Scenario};
 
-use crate::{last_end, one_call, play};
+use crate::{last_end, one_call, play, sum};
 
 const LATE: Duration = Duration::from_secs(1);
 /// Scratch of a few of the calls that are made at once.
@@ -22,10 +22,6 @@ const MOST_REDUCE_TIME: f64 = 1.15;
 
 fn results() -> [Combined; 6] {
     Combined::all(1, 5)
-}
-
-fn sum(element: Element) -> Reduction {
-    Reduction::new(Operator::Sum, element).expect("defined by MPI")
 }
 
 fn reduction(ranks: usize, result: Combined, element: Element, bytes: u64) -> Scenario {

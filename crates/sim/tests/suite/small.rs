@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use outboard_plan::{Element, Operator, Reduction};
+use outboard_plan::Element;
 use outboard_sim::{CallPlan, Combined, Faults, Pattern, Scenario};
 
-use crate::play;
+use crate::{play, sum};
 
 const LATE: Duration = Duration::from_secs(1);
 /// Mean time of small calls, of the same behind a barrier. Each ends when its last messages are acknowledged, so
@@ -14,7 +14,7 @@ const LATE: Duration = Duration::from_secs(1);
 const MOST_TIME: f64 = 0.8;
 
 fn reduction(result: Combined) -> Pattern {
-    Pattern::Reduction { result, reduction: Reduction::new(Operator::Sum, Element::F64).expect("defined by MPI") }
+    Pattern::Reduction { result, reduction: sum(Element::F64) }
 }
 
 fn patterns() -> [Pattern; 7] {

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use outboard_nic::triggered::{Readiness, Settings};
 use outboard_nic::{Node, Port, host};
 use outboard_plan::selection::{Choice, Collective};
-use outboard_plan::{Arguments, Element, Operator, Reduction, Topology};
+use outboard_plan::{Arguments, Element, Topology};
 use outboard_plan_tools::triggered::Communicator;
 use outboard_sim::nics::Call;
 
 use crate::nics::{one_job, play, prepared, watch};
+use crate::sum;
 
 fn call(collective: Collective, algorithm: &str, bytes: u64) -> Call {
     Call::new(Choice::read(collective, algorithm).expect("an algorithm"), bytes, None)
@@ -154,11 +155,10 @@ fn what_a_nic_has_no_room_for_is_refused_with_numbers() {
 /// Processes that find no staging, or ask for everything first, end with the same bytes.
 #[test]
 fn hosts_without_staging_end_right() {
-    let sum = Reduction::new(Operator::Sum, Element::F64).expect("defined by MPI");
     for (eager_bytes, staging_bytes) in [(0, 0), (16 << 10, 0), (16 << 10, 900)] {
         let settings = host::Settings { eager_bytes, staging_bytes, ..host::Settings::default() };
         let reduce = Choice::read(Collective::Allreduce, "rabenseifner").expect("an algorithm");
-        let mut calls = vec![Call::new(reduce, 4_000, Some(sum)); 2];
+        let mut calls = vec![Call::new(reduce, 4_000, Some(sum(Element::F64))); 2];
         calls.extend(AHEAD.map(|(collective, algorithm)| call(collective, algorithm, 333)));
         play(&one_job(7, 2, calls, settings), 0..10);
     }

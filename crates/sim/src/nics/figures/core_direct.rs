@@ -27,7 +27,6 @@ impl Cluster {
     pub const B_3_PORTS: Cluster = Cluster { ports: [3, 2], ..Cluster::B };
 }
 
-/// One allgather.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Allgather {
     /// Nanoseconds, the mean over the ranks.
@@ -38,7 +37,6 @@ pub struct Allgather {
     pub queue_pairs: usize,
 }
 
-/// The machine and NIC of a profile.
 pub fn costs_of(profile: &Profile) -> Result<(Machine, Costs), FigureError> {
     let lacks = |table| FigureError::Lacks { profile: profile.name.clone(), table };
     Ok((profile.machine.ok_or_else(|| lacks("machine"))?, profile.triggered.ok_or_else(|| lacks("triggered"))?))

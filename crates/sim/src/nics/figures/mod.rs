@@ -9,9 +9,7 @@ use thiserror::Error;
 
 use super::NicBreach;
 
-/// Why there is no figure.
 #[derive(Debug, Error)]
-#[allow(missing_docs, reason = "the messages are the documentation")]
 pub enum FigureError {
     #[error("profile {profile} has no [{table}]: name one that does")]
     Lacks { profile: String, table: &'static str },

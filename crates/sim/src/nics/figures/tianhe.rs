@@ -12,12 +12,10 @@ use outboard_plan::{Element, Operator, Reduction};
 use super::FigureError;
 use crate::nics::{Call, Clock, JobPlan, Kind, NicPlan, Prepared, Timing};
 
-/// Nodes of the paper.
 const NODES: u32 = 32;
 /// Bytes of the segments of a broadcast by hosts (ours).
 const SEGMENT: &str = "double-tree:segment=32768";
 
-/// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     /// Double trees.
@@ -40,7 +38,6 @@ pub struct Compared {
 
 impl Compared {
     /// How many times as fast it is by NIC.
-    #[must_use]
     pub fn speed_up(&self) -> f64 {
         self.times[1] / self.times[0]
     }
