@@ -41,8 +41,7 @@ struct Exchange {
 }
 
 impl Connection {
-    /// Connects; [`Error::NoService`] when nobody listens, or a process of another user does: it would get this
-    /// process's memory.
+    /// Connects; [`Error::NoService`] when nobody listens, or another user, who would get this process's memory.
     pub(crate) fn open(path: &Path) -> Result<Connection, Error> {
         let failed = |errno| match errno {
             Errno::MFILE | Errno::NFILE => {

@@ -49,8 +49,7 @@ pub(crate) struct Buffers {
     pub(crate) receive_bytes: usize,
     /// Where in the receive buffer the contribution lies if it is in place.
     pub(crate) in_place_at: Option<usize>,
-    /// What of the buffers is ours, where that is not all of them: what lies between belongs to the program all the
-    /// time.
+    /// What of the buffers is ours, where that is not all: the rest stays the program's.
     pub(crate) pieces: Option<Arc<Pieces>>,
 }
 
@@ -86,8 +85,7 @@ impl RecordedPieces {
 /// the tier. The service process has read a table when the request completes.
 #[derive(Debug, Default)]
 pub(crate) struct Tables {
-    /// The last is in use; a table for larger groups needs a larger region, and earlier submissions may lie in the
-    /// others.
+    /// The last is in use; earlier submissions, of smaller groups, may lie in the others.
     regions: Vec<Region>,
     bytes_per_word: usize,
 }
