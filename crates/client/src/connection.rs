@@ -79,8 +79,7 @@ impl Connection {
         self.exchange.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends a request and waits for its reply, for ever or until `limit`, when the result is [`Error::NoService`].
-    /// A reply that says what failed is an error.
+    /// Sends a request and waits for its reply, until `limit` at most. A reply that says what failed is an error.
     pub(crate) fn call(
         &self,
         request: &Request,

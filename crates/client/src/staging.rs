@@ -29,8 +29,7 @@ pub(crate) struct StagingPool {
     recorded: Vec<Arc<Staged>>,
 }
 
-/// A segment that stands in for the buffers of one request, or of the starts of one recording that are in flight
-/// together. Shared and let go of under the pool's lock alone.
+/// Stands in for the buffers of a request, or of all starts of one recording. Shared under the pool's lock alone.
 #[derive(Debug)]
 pub(crate) struct Staged {
     segment: Region,
