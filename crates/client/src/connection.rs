@@ -41,8 +41,7 @@ struct Exchange {
 }
 
 impl Connection {
-    /// Connects; [`Error::NoService`] when nobody listens, or a process of another user does: it would get this
-    /// process's memory.
+    /// Connects; [`Error::NoService`] when nobody listens, or another user, who would get this process's memory.
     pub(crate) fn open(path: &Path) -> Result<Connection, Error> {
         let failed = |errno| match errno {
             Errno::MFILE | Errno::NFILE => {
@@ -80,8 +79,7 @@ impl Connection {
         self.exchange.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends a request and waits for its reply, for ever or until `limit`, when the result is [`Error::NoService`].
-    /// A reply that says what failed is an error.
+    /// Sends a request and waits for its reply, until `limit` at most. A reply that says what failed is an error.
     pub(crate) fn call(
         &self,
         request: &Request,

@@ -454,8 +454,7 @@ impl Parts {
         outcome
     }
 
-    /// Has these calls of a group, which have completed or never will, leave the program's buffers alone from now on.
-    /// Their results stay for whoever holds the requests.
+    /// Has calls of a group, which have ended or never will, leave the program's buffers alone. Their results stay.
     pub(crate) fn settle(&self, group: u64, calls: &[(u32, u64)]) {
         for &(slot, instance) in calls {
             if let Some(status) = self.control.result(slot) {

@@ -12,12 +12,10 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Bytes that are combined at a time, of all contributions one after the other, so that what was just written is still
-/// in a cache.
+/// Bytes of each contribution that are combined at a time, so that what was just written is still in a cache.
 const PIECE: usize = 64 << 10;
 
-/// Combines equally many elements of both, pair by pair: the first is the left operand, the second the right one, which
-/// takes the result.
+/// Combines equally many left and right operands, pair by pair, into the right ones.
 type Function = dyn Fn(&[u8], &mut [u8]) + Send + Sync;
 
 /// An operator of the program's own on elements of its own. Must be associative; need not commute. Clones are the same.

@@ -60,8 +60,7 @@ pub(crate) fn wanted() -> Result<bool, Error> {
     }
 }
 
-/// Attaches by `attach` to the job's own service process, else to that of the user, else to one that is started for the
-/// job.
+/// Attaches by `attach` to the job's service process, else to the user's, else to one that is started for the job.
 pub(crate) fn attach<T>(attach: impl Fn(&Path) -> Result<T, Error>) -> Result<T, Error> {
     let home = Home::of_job(environment::job(&environment::process)?, placement::own()?);
     let deadline = Instant::now() + LIMIT;

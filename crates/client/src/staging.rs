@@ -29,8 +29,7 @@ pub(crate) struct StagingPool {
     recorded: Vec<Arc<Staged>>,
 }
 
-/// A segment that stands in for the buffers of one request, or of the starts of one recording that are in flight
-/// together. Shared and let go of under the pool's lock alone.
+/// Stands in for the buffers of a request, or of all starts of one recording. Shared under the pool's lock alone.
 #[derive(Debug)]
 pub(crate) struct Staged {
     segment: Region,
@@ -49,8 +48,7 @@ pub(crate) struct Buffers {
     pub(crate) receive_bytes: usize,
     /// Where in the receive buffer the contribution lies if it is in place.
     pub(crate) in_place_at: Option<usize>,
-    /// What of the buffers is ours, where that is not all of them: what lies between belongs to the program all the
-    /// time.
+    /// What of the buffers is ours, where that is not all: the rest stays the program's.
     pub(crate) pieces: Option<Arc<Pieces>>,
 }
 
@@ -86,8 +84,7 @@ impl RecordedPieces {
 /// the tier. The service process has read a table when the request completes.
 #[derive(Debug, Default)]
 pub(crate) struct Tables {
-    /// The last is in use; a table for larger groups needs a larger region, and earlier submissions may lie in the
-    /// others.
+    /// The last is in use; earlier submissions, of smaller groups, may lie in the others.
     regions: Vec<Region>,
     bytes_per_word: usize,
 }

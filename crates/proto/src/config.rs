@@ -15,8 +15,7 @@ use siphasher::sip::SipHasher13;
 
 use crate::instance::ALIGN;
 
-/// Where in a digest that of the settings lies; below it bits for the engine and for authenticated multicast, and that
-/// of the tuning.
+/// Bits of a digest: the settings lie above the bits for the engine and for authenticated multicast, the tuning below.
 const SETTINGS_SHIFT: u32 = 34;
 const ENGINE_SHIFT: u32 = 33;
 const AUTH_SHIFT: u32 = 32;
@@ -39,8 +38,7 @@ pub struct Config {
     pub multicast_auth: bool,
     /// Smallest block (bytes per rank) that is offloaded. Agreed.
     pub offload_from: u64,
-    /// Calls that move at most so many bytes, all ranks together, take no barrier: each of their messages carries its
-    /// bytes. 0 for none. Agreed.
+    /// Calls that move at most so many bytes, all ranks together, take no barrier (MC-9). 0 for none. Agreed.
     pub eager_bytes: u64,
     /// What algorithms are chosen by; `None` where no tuning file was given. Agreed.
     pub tuning: Option<Arc<Tuning>>,
@@ -82,8 +80,7 @@ pub struct Config {
     /// sixteen hosts that call apart can overflow the queue of a switch port. Blocks of a power of two are whole pieces
     /// of those that [`Config::on_links`] gives.
     pub fragment_bytes: u32,
-    /// Bytes of one collective that a service process has asked for and that have not come (SP-5); three quarters as
-    /// many more of an all-to-all.
+    /// Bytes of one collective that are asked for and have not come (SP-5); of an all-to-all three quarters more.
     pub pull_bytes: u64,
 }
 
@@ -142,8 +139,7 @@ impl Config {
         self.settings_digest() << SETTINGS_SHIFT | bits | u64::from(tuning)
     }
 
-    /// The most bytes of a vector that so many ranks can combine, `here` of them served by this service process, whose
-    /// scratch their programs share.
+    /// The most bytes of a vector that `ranks` can combine where `here` of them share this scratch.
     pub fn reduction_most(&self, ranks: u32, here: u32) -> u64 {
         // What is taken may be an eighth more than what is needed ([`crate::staging_size`]).
         let needed = (self.scratch_quota / 9 * 8).saturating_sub(ALIGN * u64::from(here));

@@ -170,6 +170,13 @@ impl Endpoint {
         self.node.peers.known()
     }
 
+    /// Something happens at `now`.
+    fn input(&mut self, now: Instant, handle: impl FnOnce(&mut Self)) {
+        self.advance(now);
+        handle(self);
+        self.settle();
+    }
+
     /// A local rank has been given an offer, which it may hand to others from now on.
     pub fn handle_offer(&mut self, offer: OfferId) {
         self.offers.open(offer);
@@ -178,35 +185,26 @@ impl Endpoint {
     /// A local rank will not ask for a group by this offer any more, because it is gone or is refused, if it has not
     /// done so before: whoever makes the group hears of it.
     pub fn handle_offer_withdrawn(&mut self, now: Instant, offer: OfferId, refused: Option<Refusal>) {
-        self.advance(now);
-        self.withdraw_offer(offer, refused.map_or(Withdrawn::Gone, Withdrawn::Refused));
-        self.settle();
+        self.input(now, |sp| sp.withdraw_offer(offer, refused.map_or(Withdrawn::Gone, Withdrawn::Refused)));
     }
 
     /// The driver refuses a local rank this group: all members are told why.
     pub fn handle_refusal(&mut self, now: Instant, spec: &GroupSpec, rank: Rank, why: Refusal) {
-        self.advance(now);
-        self.refuse_group(spec, rank, why);
-        self.settle();
+        self.input(now, |sp| sp.refuse_group(spec, rank, why));
     }
 
     /// A local rank asks for a group. Answered by [`Event::GroupReady`] for every local rank that asks.
     pub fn handle_create_group(&mut self, now: Instant, spec: &GroupSpec, rank: Rank) {
-        self.advance(now);
-        self.create_group(spec, rank);
-        self.settle();
+        self.input(now, |sp| sp.create_group(spec, rank));
     }
 
     /// A local rank leaves a group in order (it has no call in flight there) or because its process died. Its calls in
     /// flight end with an error on all ranks that need it; `Completed` is still reported for each of them.
     pub fn handle_leave(&mut self, now: Instant, group: GroupHandle, rank: Rank) {
-        self.advance(now);
-        self.leave_group(group, rank);
-        self.settle();
+        self.input(now, |sp| sp.leave_group(group, rank));
     }
 
-    /// A local rank has recorded a group of operations under a number greater than any before (GP-2). All ranks
-    /// that call it know it by the same.
+    /// A local rank has recorded operations under a number greater than any before (GP-2), equal on all ranks.
     pub fn handle_record(
         &mut self,
         group: GroupHandle,
@@ -226,13 +224,10 @@ impl Endpoint {
 
     /// A local rank calls a collective, a recorded group or a message. Answered by exactly one [`Event::Completed`].
     pub fn handle_call(&mut self, now: Instant, call: PostedCall) {
-        self.advance(now);
-        self.route_call(call);
-        self.settle();
+        self.input(now, |sp| sp.route_call(call));
     }
 
-    /// The number that a local rank's next collective bears; none of a group that is not known (any more). Calls of
-    /// messages and recordings are not counted.
+    /// The number of a local rank's next collective, without messages and recordings. None of an unknown group.
     pub fn next_instance(&self, group: GroupHandle, rank: Rank) -> Option<InstanceId> {
         let g = self.groups.get(&group)?;
         Some(InstanceId(g.calls[g.members.local(rank)?].0 + 1))
@@ -302,9 +297,7 @@ impl Endpoint {
 
     /// Datagrams have arrived. Allocates nothing per datagram.
     pub fn handle_datagrams(&mut self, now: Instant, batch: &[ReceivedDatagram<'_>]) {
-        self.advance(now);
-        self.route_datagrams(batch);
-        self.settle();
+        self.input(now, |sp| sp.route_datagrams(batch));
     }
 
     pub fn handle_multicast_done(&mut self, now: Instant, token: u64) {
@@ -323,15 +316,11 @@ impl Endpoint {
         (group, instance, call): (GroupHandle, InstanceId, CallId),
         carried_out: bool,
     ) {
-        self.advance(now);
-        self.route_offloaded((group, instance, call), carried_out);
-        self.settle();
+        self.input(now, |sp| sp.route_offloaded((group, instance, call), carried_out));
     }
 
     pub fn handle_memory_fault(&mut self, now: Instant, call: CallId) {
-        self.advance(now);
-        self.route_fault(call, CollectiveError::Memory);
-        self.settle();
+        self.input(now, |sp| sp.route_fault(call, CollectiveError::Memory));
     }
 
     /// The driver has no memory for [`Order::Stage`]: the calls of this group alone fail, on all ranks.
@@ -348,25 +337,19 @@ impl Endpoint {
 
     /// The buffers of a call cannot be accessed because the rank's process has ended; `handle_leave` follows.
     pub fn handle_rank_gone(&mut self, now: Instant, call: CallId) {
-        self.advance(now);
-        self.route_fault(call, CollectiveError::RankLost);
-        self.settle();
+        self.input(now, |sp| sp.route_fault(call, CollectiveError::RankLost));
     }
 
-    /// Bytes that a call in flight was to have are lost with a rank that alone could copy them: the call ends with this
-    /// error.
+    /// A rank that alone could copy bytes of a call in flight is gone: the call ends with this error.
     pub fn handle_cut_off(&mut self, call: CallId, error: CollectiveError) {
         self.node.out.cut_off(call, error);
     }
 
     pub fn handle_peer_lost(&mut self, now: Instant, peer: SpId) {
-        self.advance(now);
-        self.lose_peer(peer, Loss::Reported);
-        self.settle();
+        self.input(now, |sp| sp.lose_peer(peer, Loss::Reported));
     }
 
-    /// The driver has no descriptor for a connection to this peer: the groups with the peer fail, and the error names
-    /// this end.
+    /// The driver has no descriptor for this peer: the groups with the peer fail, and the error names this end.
     pub fn handle_no_descriptors(&mut self, now: Instant, peer: SpId) {
         self.advance(now);
         for g in self.groups.values_mut().filter(|g| g.members.index_of(peer).is_some()) {
@@ -464,8 +447,7 @@ impl Endpoint {
             && messages == self.node.messages
     }
 
-    /// When [`Self::poll_transmit`] has something that it does not have yet. Of no interest while the driver has no
-    /// room for anything.
+    /// When [`Self::poll_transmit`] has more than now, if the driver has room.
     pub fn next_transmit(&self) -> Option<Instant> {
         let pacer = self.wants_to_multicast().then(|| self.pacer.next());
         [self.node.peers.next_poll(), self.uplink.poll_timeout(), pacer].into_iter().flatten().min()

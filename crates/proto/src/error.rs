@@ -36,8 +36,7 @@ pub enum CollectiveError {
         "{source_rank} sends {sent} bytes to {destination}, which expects {expected} from it; both must name the same count"
     )]
     Block { source_rank: Rank, sent: u64, destination: Rank, expected: u64 },
-    /// The two ends of a tagged message do not agree on its bytes: a receive of a recorded group must expect what is
-    /// sent, a single one may expect more (GP-1).
+    /// The ends of a tagged message disagree on its bytes; only a single receive may expect more than is sent (GP-1).
     #[error(
         "{source_rank} sends {sent} bytes with tag {tag} to {destination}, whose receive takes {expected}; both must name the same count"
     )]

@@ -94,8 +94,7 @@ impl Context<'_> {
 enum Policy {
     /// All are ready before anything leaves for another host, and all know the sizes (MC-4).
     Barrier,
-    /// All know the sizes, which are small: every message carries its bytes, and is kept where its receiver is late
-    /// (MC-9).
+    /// All know the small sizes: every message carries its bytes, and is kept where its receiver is late (MC-9).
     Eager,
     /// Whoever calls tells those it exchanges with (SP-5).
     Pairs,
@@ -272,8 +271,7 @@ impl Instance {
         self.policy != Policy::Barrier
     }
 
-    /// Why it cannot end well: a rank of another host needs nothing of it any more, has left, and still owes it
-    /// something.
+    /// Why it cannot end well: `gone` has left, needs nothing of it any more, and still owes it something.
     pub(crate) fn contradiction(&self, cx: &Context<'_>, gone: Rank) -> Option<CollectiveError> {
         match self.policy {
             _ if !self.alive() => None,
@@ -358,8 +356,7 @@ impl Instance {
         Ok(())
     }
 
-    /// The window of the group has moved, or more is at hand here: goes on where that was waited for. An error breaks
-    /// the group.
+    /// Goes on where the group's window, or something at hand here, was waited for. An error breaks the group.
     pub(crate) fn try_enter(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
         self.equip_at = None;
         let open = self.id.0 <= cx.members.window_end;
@@ -387,8 +384,7 @@ impl Instance {
         StepOf { owner: Owner::Instance { instance: self.id, local }, op }
     }
 
-    /// `rank` has called what takes no barrier, and has messages for local ranks. False when it cannot; an error breaks
-    /// the group.
+    /// Messages of a call without a barrier for local ranks. False when they cannot be; an error breaks the group.
     pub(crate) fn handle_offer(
         &mut self,
         cx: &mut Context<'_>,

@@ -39,8 +39,7 @@ pub struct PostedCall {
     /// reduce-scatter receives one and sends those of all ranks, one after the other. A block that the root of a
     /// gatherv or scatterv leaves where it is counts as empty.
     pub blocks: Option<Arc<Blocks>>,
-    /// Time after which the collective fails on all ranks, and the group with it, if this call has not ended: opt-in
-    /// (SP-9).
+    /// Opt-in: the collective and its group fail on all ranks if this call lasts longer (SP-9).
     pub deadline: Option<Duration>,
 }
 
@@ -258,13 +257,11 @@ pub enum Event {
     /// [`crate::Endpoint::handle_offloaded`]. When its call ends with an error before, it is to be withdrawn, and its
     /// memory stays the engine's as long as that may touch it.
     Offload(Box<Offload>),
-    /// Receive this channel for this group, and hash the payload of its datagrams by this key. Several groups may have
-    /// one channel.
+    /// Receive this channel for this group, and hash payloads by its key. Several groups may have one channel.
     Join { channel: Channel, group: GroupHandle, key: MulticastKey },
     /// This group receives this channel no more.
     Leave { channel: Channel, group: GroupHandle },
-    /// The group that a local rank asked for is made, or cannot be. A rank that is told an error is not in the group
-    /// and has nothing to leave.
+    /// The group that a local rank asked for is made, or cannot be: then the rank is not in it.
     GroupReady { group: GroupHandle, rank: Rank, result: Result<(), GroupError> },
     /// A call has ended; its buffers belong to the rank again and the machine names them no more.
     Completed { call: CallId, result: Result<(), CollectiveError> },

@@ -156,8 +156,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// A fresh end of a link, with a number greater than those before. `rto_floor` bounds the retransmission timer from
-    /// below.
+    /// A fresh end, with a number greater than those before. `rto_floor` bounds the retransmission timer from below.
     pub fn new(number: u32, now: Instant, rto_floor: Duration) -> Self {
         Link {
             number,
@@ -309,8 +308,7 @@ impl Link {
         self.place(header) == Place::This && header.kind == FrameKind::Message && expected
     }
 
-    /// The other end has made another. This one stays if it was not named: then it begins to hear, and says all again.
-    /// Returns whether it does.
+    /// The other end has made another. If not named, this one stays and says all again. Returns whether it stays.
     pub(crate) fn follow(&mut self) -> bool {
         if !self.named {
             (self.expected, self.unacked_frames, self.ack_due) = (0, 0, None);
@@ -394,8 +392,7 @@ impl Link {
         }
     }
 
-    /// The next frame to send at `now`, as header with message, and payload: a message, or else an acknowledgement that
-    /// is due.
+    /// The next frame to send at `now`, header and payload: a message, else an acknowledgement that is due.
     pub fn poll(&mut self, now: Instant) -> Option<(FrameBytes, Payload)> {
         self.poll_message(now).or_else(|| self.poll_bare(now))
     }
@@ -435,8 +432,7 @@ impl Link {
         self.in_flight() < self.entries.len().min(WINDOW) || self.stuck()
     }
 
-    /// The window has become smaller than what is in flight, and no message with bytes follows that could ask for an
-    /// acknowledgement.
+    /// More is in flight than the window allows, and no message follows that could ask for an acknowledgement.
     fn stuck(&self) -> bool {
         self.payload_bytes > 0 && !self.has_room() && self.all_sent() && self.asked <= self.una
     }

@@ -238,8 +238,7 @@ impl Outbox {
     }
 }
 
-/// What recordings and collectives may do at once, so that all else has its turn: for steps and bytes about a
-/// millisecond each.
+/// What recordings and collectives may do at once: steps and bytes of about a millisecond each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Allowance {
     steps: u32,

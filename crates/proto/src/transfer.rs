@@ -34,7 +34,6 @@ mod incoming;
 mod matching;
 mod offering;
 mod outgoing;
-mod places;
 mod queues;
 
 use incoming::{Incoming, Key, Unexpected, stage};
@@ -201,8 +200,7 @@ impl Transfer {
         }
     }
 
-    /// Where the bytes of a message go, or why they do not fit: of a single message as much is received as was sent
-    /// (GP-1).
+    /// Where the bytes of a message go, or why they do not fit: a single receive may expect more (GP-1).
     fn fit(name: &Name, sent: u64, posting: Posting) -> Result<Posting, CollectiveError> {
         let fits = if name.scope == Scope::Single { sent <= posting.to.len } else { sent == posting.to.len };
         let to = MemRef { len: sent, ..posting.to };
@@ -252,8 +250,7 @@ impl Transfer {
         self.incoming.is_all_to_all(instance);
     }
 
-    /// A local rank sends a message of a small call, whose bytes go along with its RTS (MC-9): whoever receives it has
-    /// called the same, will, or is stood in for.
+    /// A local rank sends a message of a small call, whose bytes go along with its RTS (MC-9).
     pub(crate) fn send_small(&mut self, site: &mut Site<'_>, origin: Origin, message: Outbound) {
         let to = message.name.destination;
         if site.members.local(to).is_some() {
@@ -281,8 +278,7 @@ impl Transfer {
         }
     }
 
-    /// Stands in for the ranks that messages of a collective wait for: they go to staging, as far as the quota allows
-    /// it (SP-6). True when some wait still.
+    /// Stages messages of a collective that wait for late ranks, within the quota (SP-6). True when some wait still.
     pub(crate) fn stand_in(&mut self, site: &mut Site<'_>, instance: InstanceId) -> bool {
         let scope = Scope::Instance(instance);
         let of_scope = self.incoming.matching.messages_of(scope);
@@ -301,6 +297,23 @@ impl Transfer {
         }
         self.settle_instance(site, scope);
         self.incoming.matching.messages_of(scope).any(|(_, message)| message.waits())
+    }
+
+    /// Where the bytes of a fragment belong, as [`Self::handle`] orders it.
+    pub(crate) fn place_of_fragment(&self, fragment: &Fragment, payload_len: u32) -> Option<MemRef> {
+        self.incoming.place_of_fragment(&Name::of(fragment), fragment, payload_len.into())
+    }
+
+    /// Where the bytes of each piece belong; none if one has no place, or several are of one message.
+    pub(crate) fn places_of_data(&self, from: SpId, pieces: &[Piece], payload_len: u32) -> Option<Vec<MemRef>> {
+        let numbers: BTreeSet<Number> = pieces.iter().map(|piece| piece.number).collect();
+        let all: u64 = pieces.iter().map(|piece| u64::from(piece.bytes)).sum();
+        let place = |piece: &Piece| {
+            let key = Key { from, number: piece.number };
+            self.incoming.place_of_bytes(key, (piece.offset, piece.bytes.into()))
+        };
+        let sound = numbers.len() == pieces.len() && all == payload_len.into();
+        pieces.iter().map(place).collect::<Option<_>>().filter(|_| sound)
     }
 
     /// What another service process says. False when it cannot say so now; an error breaks the group.

@@ -208,8 +208,7 @@ impl Pmix {
         let options = [info(c"pmix.collect", BOOL, collect), info(c"pmix.timeout", INT, limit)];
         // SAFETY: no processes means all of the job; the options live through the call.
         let fence = || unsafe { (self.functions.fence)(std::ptr::null(), 0, options.as_ptr(), options.len()) };
-        // Where ranks meet again, one may still be saying goodbye: the server ends the fence for those who wait
-        // already.
+        // One of the ranks may still say goodbye to the last exchange, which ends the fence for those who wait.
         let mut codes = (0..=self.ranks).map(|_| fence());
         let code = codes.find(|code| *code != PARTIAL_SUCCESS).unwrap_or(PARTIAL_SUCCESS);
         self.functions.check(|| format!("bring the {} ranks together", self.ranks), code)

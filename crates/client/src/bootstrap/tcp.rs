@@ -59,8 +59,7 @@ fn listen(address: &str) -> Result<Option<TcpListener>, RendezvousError> {
     }
 }
 
-/// Debian gives a host's own name the address 127.0.1.1, where other hosts cannot reach it: such a name stands for all
-/// addresses of the host.
+/// Debian gives a host's own name the address 127.0.1.1: such a name stands for all addresses of the host.
 fn reachable(address: &str) -> String {
     let Some((host, port)) = address.rsplit_once(':') else { return address.to_owned() };
     let named = host != "localhost" && host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_err();

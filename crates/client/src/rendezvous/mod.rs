@@ -102,8 +102,7 @@ pub(crate) struct Visitor {
 }
 
 impl Visitor {
-    /// Brings `blob` to all ranks and all ranks' blobs here, in rank order. Collective; ends after three times
-    /// [`LIMIT`] at most.
+    /// Brings all ranks' blobs to all, in rank order. Collective; ends after three times [`LIMIT`] at most.
     pub(crate) fn exchange(&self, blob: &[u8]) -> Result<Vec<Vec<u8>>, RendezvousError> {
         self.exchange_within(LIMIT, blob)
     }

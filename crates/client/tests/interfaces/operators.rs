@@ -109,8 +109,7 @@ pub(crate) fn all_outcomes(world: &[(Context, Group)], count: usize, (combinatio
     }
 }
 
-/// TH-2: an operator that does not commute, on groups of every size, where the service process reaches memory and where
-/// not.
+/// TH-2: an operator that does not commute, on groups of every size, with memory within reach and without.
 #[test]
 fn products_of_matrices_keep_the_order_of_ranks() {
     for reach in [Reach::All, Reach::None] {

@@ -80,8 +80,7 @@ fn broadcast(world: &[(Context, Group)], root: u32, bytes: usize) {
     assert!(buffers.iter().all(|buffer| *buffer == sent), "{bytes} bytes from rank {root}");
 }
 
-/// Posts an allgather of blocks of different sizes on all ranks, in place on the odd, and looks at what lies between
-/// them.
+/// Posts an allgather of uneven blocks on all ranks, in place on the odd, and looks at what lies between them.
 fn allgatherv(world: &[(Context, Group)], bytes: usize) {
     let lists = Lists::new((0..world.len()).map(|rank| (rank % 3 * bytes) as u64).collect(), GAP);
     let sends: Vec<_> = (0..).zip(&lists.bytes).map(|(rank, bytes)| contribution(rank, *bytes as usize)).collect();
@@ -137,50 +136,38 @@ fn exchange(world: &[(Context, Group)], bytes: usize) {
     }
 }
 
-/// SP-4: buffers wherever they are, of any size, in place and not.
-#[test]
-fn ranks_gather_by_cross_memory_attach() {
-    let service = FakeService::start(Behaviour::default());
-    let world = world(&service, 4);
-    assert_eq!(world[0].0.memory_tier(), Tier::CrossMemory);
-    assert_eq!((world[2].1.rank(), world[2].1.size()), (Ok(2), Ok(4)));
-    assert_eq!(world[0].0.config_digest(), Ok(5));
-    for bytes in [0, 1, 1000, 300_000] {
+/// All collectives on buffers of any size, in place and not, which the service process reaches by this tier.
+fn all_collectives(reach: Reach, tier: Tier, ranks: u32) {
+    let service = FakeService::start(Behaviour { reach, ..Behaviour::default() });
+    let world = world(&service, ranks);
+    assert_eq!((world[0].0.memory_tier(), world[0].0.config_digest()), (tier, Ok(5)));
+    assert_eq!((world[2].1.rank(), world[2].1.size()), (Ok(2), Ok(ranks)));
+    for bytes in [0, 1, 1000, 300_000, 1000] {
         allgather(&world, bytes);
-        broadcast(&world, bytes as u32 % 4, bytes);
+        broadcast(&world, bytes as u32 % ranks, bytes);
         exchange(&world, bytes);
         all_outcomes(&world, bytes / 4, &sums());
         allgatherv(&world, bytes);
         gathers_and_scatters(&world, bytes as u32 % 3, bytes);
     }
+}
+
+/// SP-4: buffers wherever they are.
+#[test]
+fn ranks_gather_by_cross_memory_attach() {
+    all_collectives(Reach::All, Tier::CrossMemory, 4);
 }
 
 /// SP-4: the same where the kernel allows no tracing, by the memory that the rank hands over.
 #[test]
 fn ranks_gather_by_memory_descriptor() {
-    let service = FakeService::start(Behaviour { reach: Reach::Descriptor, ..Behaviour::default() });
-    let world = world(&service, 3);
-    assert_eq!(world[0].0.memory_tier(), Tier::MemoryDescriptor);
-    for bytes in [0, 1, 1000, 300_000] {
-        allgather(&world, bytes);
-        broadcast(&world, bytes as u32 % 3, bytes);
-    }
+    all_collectives(Reach::Descriptor, Tier::MemoryDescriptor, 3);
 }
 
 /// GP-9: the same where the service process reaches nothing.
 #[test]
 fn ranks_gather_by_staging() {
-    let service = FakeService::start(Behaviour { reach: Reach::None, ..Behaviour::default() });
-    let world = world(&service, 3);
-    assert_eq!(world[0].0.memory_tier(), Tier::Staging);
-    for bytes in [0, 1, 1000, 300_000, 1000] {
-        allgather(&world, bytes);
-        broadcast(&world, bytes as u32 % 3, bytes);
-        exchange(&world, bytes);
-        all_outcomes(&world, bytes / 4, &sums());
-        allgatherv(&world, bytes);
-        gathers_and_scatters(&world, bytes as u32 % 3, bytes);
-    }
+    all_collectives(Reach::None, Tier::Staging, 3);
 }
 
 #[test]

@@ -38,8 +38,7 @@ impl Lists {
     }
 }
 
-/// Each kind from and at `root`, in place there and not, with blocks of one size and of several; compares, and looks at
-/// what lies between the blocks.
+/// Each kind from and at `root`, in place and not, even and uneven; looks at what lies between the blocks, too.
 pub(crate) fn gathers_and_scatters(world: &[(Context, Group)], root: u32, bytes: usize) {
     let even = Lists::new(vec![bytes as u64; world.len()], 0);
     let uneven = Lists::new((0..world.len()).map(|rank| (rank % 3 * bytes) as u64).collect(), GAP);

@@ -27,9 +27,9 @@ impl Early {
     /// The messages about this group, in the order in which they came.
     pub(super) fn take(&mut self, handle: GroupHandle) -> Vec<(SpId, Message)> {
         let about = |message: &Message| matches!(message, Message::Group { group, .. } if *group == handle);
-        let (taken, kept) = std::mem::take(&mut self.0).into_iter().partition(|(.., message)| about(message));
+        let all = std::mem::take(&mut self.0).into_iter();
+        let (taken, kept): (VecDeque<_>, _) = all.partition(|(.., message)| about(message));
         self.0 = kept;
-        let taken: VecDeque<_> = taken;
         taken.into_iter().map(|(_, from, message)| (from, message)).collect()
     }
 

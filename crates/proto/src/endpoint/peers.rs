@@ -96,8 +96,7 @@ impl Peers {
         self.all.len()
     }
 
-    /// A peer without a group that is to be forgotten. It goes only after a silence of `dead_after`: had it waited for
-    /// an answer, it would have asked again.
+    /// The oldest peer without a group beyond the limit, once `dead_after` silent: it would have asked again.
     fn excess(&self, (now, config): (Instant, &Config)) -> Option<SpId> {
         let is_quiet = |peer: &SpId| self.all[peer].link.last_owed() + config.dead_after <= now;
         self.past.excess(config.past_peers).filter(is_quiet)
@@ -234,8 +233,7 @@ impl Peers {
         self.all.get(&from).is_some_and(|peer| peer.link.is_next(frame))
     }
 
-    /// A frame of a peer, whose end of the link is made if there is none. Messages that it acknowledges are appended to
-    /// `acked`.
+    /// A frame of a peer, whose link is made if there is none. Appends acknowledged messages to `acked`.
     pub(super) fn handle_frame<'a>(
         &mut self,
         (now, config): (Instant, &Config),
@@ -364,8 +362,7 @@ impl Peers {
     fn poll_frame(&mut self, now: Instant, bare: bool) -> Option<Transmit> {
         loop {
             self.take_due(now);
-            // In turns that everybody begins with another: sent to in one order by all, peers would wait for each
-            // other's bytes.
+            // Everybody begins with another: sent to in one order by all, peers would wait for each other's bytes.
             let last = self.sent_to;
             let next = |ids: &BTreeSet<SpId>| {
                 let later = last.and_then(|last| ids.range((Bound::Excluded(last), Bound::Unbounded)).next());

@@ -38,8 +38,7 @@ pub(super) enum Load {
 }
 
 impl Load {
-    /// That of a call in a group of `ranks`. Sizes are those of the call or an estimate: only how large they are
-    /// counts.
+    /// The load of a call in a group of `ranks`, or an estimate of about its size.
     pub(super) fn of(call: &PostedCall, ranks: u32) -> Self {
         let bytes = call.signature.bytes;
         let others = bytes.saturating_mul(u64::from(ranks) - 1);
@@ -251,8 +250,7 @@ impl Turns {
         Some(due)
     }
 
-    /// Whether some group has a call that is small beside those of another. Many that are alike wait for each other
-    /// however their turns are cut.
+    /// Whether some group has a call that is small beside those of another: alike ones wait for each other anyhow.
     fn has_small(&self) -> bool {
         let mut largest = self.by_all.iter().rev();
         let (Some(&(most, top)), Some(&(next, _))) = (largest.next(), largest.next()) else { return false };

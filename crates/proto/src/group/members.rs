@@ -59,8 +59,7 @@ pub(crate) struct Members {
     /// The last instance that may begin now. None before the group is made: what was said before goes on over another
     /// link, if that of a member breaks, and nothing of an instance does.
     pub(crate) window_end: u64,
-    /// Instances that are to take scratch and have not: they take it in their order, so that no two wait for each
-    /// other.
+    /// Instances without their scratch, which take it in this order, so that no two wait for each other.
     pub(crate) unequipped: BTreeSet<InstanceId>,
     /// How many hold scratch that counts to the calls of the owner.
     pub(crate) equipped: u32,
@@ -160,8 +159,7 @@ impl Members {
         &self.engines[self.of_rank[rank.0 as usize] as usize]
     }
 
-    /// What a message between engines is called: nobody outside the group can tell, and calls that differ in anything
-    /// have other messages.
+    /// The name of a message between engines: secret, and different for calls that differ in anything.
     pub(crate) fn engine_tag(
         &self,
         (instance, signature): (InstanceId, &Signature),

@@ -22,8 +22,7 @@ impl Instance {
         Ok(())
     }
 
-    /// A step of the barrier at another service process. The caller has compared the signatures. False when no such
-    /// step can be.
+    /// A step of the barrier elsewhere, of the same signature. False when no such step can be.
     pub(crate) fn handle_ready(&mut self, cx: &mut Context<'_>, from: u32, step: u8) -> bool {
         if !self.alive() {
             return true;
@@ -63,8 +62,7 @@ impl Instance {
         }
     }
 
-    /// `to` asks how large the blocks are, so that it can stand in for its ranks. False when they are nothing that all
-    /// know.
+    /// Sends `to` the sizes of the blocks, so that it can stand in for its ranks. False when not all know them.
     pub(crate) fn tell_sizes(&self, cx: &mut Context<'_>, to: SpId) -> bool {
         let Some(extents) = &self.extents else { return false };
         let sizes: Vec<u64> = extents.sizes().collect();

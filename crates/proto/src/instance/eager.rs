@@ -31,8 +31,7 @@ impl Instance {
         Ok(())
     }
 
-    /// What `gone` has called otherwise. Algorithms put several blocks in a message, or parts of one; ranks have called
-    /// with what the signature says.
+    /// What `gone` has called otherwise, by the bytes of the signature: a message may have several blocks, or a part.
     pub(super) fn unanswered_small(&self, cx: &Context<'_>, gone: Rank) -> Option<CollectiveError> {
         let mut error = cx.transfer.unanswered(self.id, gone)?;
         if let CollectiveError::Block { sent, expected, .. } = &mut error

@@ -137,8 +137,7 @@ fn case(signature: Signature, terrain: Terrain<'_>, multicast: bool) -> Case {
     Case { collective, ranks: terrain.ranks, hosts: terrain.hosts, bytes, multicast, links: terrain.links }
 }
 
-/// The choice with what the settings say about multicast: addresses, and chains where the choice leaves them open
-/// (MC-8, MC-10).
+/// The choice with the addresses of the settings, and their chains where it leaves them open (MC-8, MC-10).
 fn settled(choice: Choice, terrain: Terrain<'_>, config: &Config) -> Choice {
     let asked = match choice.algorithm() {
         Algorithm::Multicast { chains, .. } if chains > 0 => chains,

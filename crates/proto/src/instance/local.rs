@@ -104,8 +104,7 @@ impl Local {
     }
 }
 
-/// Whether a call in place leaves the rank's own block in its input, as the root of a scatter does, and not in its
-/// output.
+/// Whether a call in place leaves the rank's own block in its input, as the root of a scatter does.
 fn keeps_input(call: &PostedCall) -> bool {
     matches!(call.signature.kind.class().moves, Moves::Blocks(Pairs::From(_)))
 }

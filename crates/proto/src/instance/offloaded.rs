@@ -152,8 +152,7 @@ impl Instance {
         self.locals.iter().position(handed)
     }
 
-    /// Where a call takes long, tells the others of it: they may have called something else, and then do not wait for
-    /// its messages.
+    /// Tells the others of a long call: who has called something else does not wait for its messages.
     pub(super) fn tell_offloaded(&mut self, cx: &mut Context<'_>) {
         if self.tell_at.is_none_or(|at| at > cx.out.now) {
             return;

@@ -37,8 +37,7 @@ fn even_blocks(call: &PostedCall, ranks: u32) -> Option<Blocks> {
 }
 
 impl Instance {
-    /// The window of the group is open: the messages of all that have called are handed over. An error breaks the
-    /// group.
+    /// The window is open: hands over the messages of all that have called. An error breaks the group.
     pub(super) fn begin(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
         self.phase = Phase::Running;
         for i in (0..self.locals.len()).filter(|i| self.locals[*i].call().is_some()).collect::<Vec<_>>() {
@@ -113,8 +112,7 @@ impl Instance {
         self.advance(cx);
     }
 
-    /// `rank` has called: its blocks for local ranks, and what may come of theirs. False when they cannot be; an error
-    /// breaks the group.
+    /// What `rank` has for local ranks, and may get of theirs. False when that cannot be; an error breaks the group.
     pub(super) fn handle_offer_of_pairs(
         &mut self,
         cx: &mut Context<'_>,

@@ -139,8 +139,7 @@ fn apart(one: Span, other: Span) -> bool {
     one.len == other.len && (disjoint || one.len == 0)
 }
 
-/// By step: the occurrence of a send or receive among those of its peer and tag, the place of a reduction among the
-/// reductions; 0 of other steps.
+/// By step: the occurrence of a send or receive with its peer and tag, the place of a reduction, else 0.
 pub(crate) fn ordinals(program: &Program) -> Vec<u32> {
     let messages = program.steps.iter().filter(|step| matches!(step.op, Op::Send { .. } | Op::Recv { .. }));
     let mut counts: HashMap<(bool, Rank, u32), u32> = HashMap::with_capacity(messages.count());

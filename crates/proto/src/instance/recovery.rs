@@ -81,8 +81,7 @@ impl Multicasts {
     }
 }
 
-/// Who multicasts between hosts, how many bytes, and whether from here. Within one service process what is multicast is
-/// copied.
+/// Who multicasts between hosts, how many bytes, and whether from here. One service process copies instead.
 fn roots<'a>(cx: &'a Context<'_>, run: &'a Run) -> impl Iterator<Item = (Rank, u64, bool)> + 'a {
     let here = |r: Rank| cx.members.sp_of(r) == cx.members.sps[cx.members.me as usize];
     run.multicast_roots().filter(|_| cx.members.sps.len() > 1).map(move |(r, bytes)| (r, bytes, here(r)))

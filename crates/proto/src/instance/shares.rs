@@ -11,12 +11,10 @@ use crate::group::members::Members;
 use crate::interface::CallKind;
 use crate::multicast::pacing::{Pace, Share};
 
-/// A service process with little to send gets this part of an even share at least: its few datagrams must not hold up
-/// what it multicasts for others.
+/// The least part of an even share: the few datagrams of one source do not hold up what it multicasts for others.
 const LEAST: u64 = 16;
 
-/// The share of each service process and how it multicasts alone with it; one of all, where they are alike; none, where
-/// nothing is multicast.
+/// Share and pace of each service process; one entry where all are alike, none where nothing is multicast.
 #[derive(Debug, Default)]
 pub(super) struct Shares(Vec<(Share, Pace)>);
 

@@ -67,26 +67,26 @@ impl Instance {
         }
     }
 
-    /// The next of the sizes that were asked for, from rank `first` on. `Some` of all of them once all have come, and
-    /// while some are missing or where a rank has brought them meanwhile `Some(None)`; `None` when they cannot be.
+    /// The next of the sizes that were asked for, from rank `first` on. All of them once all have come, none when a
+    /// rank has brought them meanwhile; an error when they cannot be.
     pub(crate) fn handle_sizes(
         &mut self,
         ranks: u32,
         (from, first): (SpId, u32),
         more: &[u64],
-    ) -> Option<Option<Extents>> {
-        let Phase::Unsized(call) = &mut self.phase else { return Some(None) };
-        let (sizes, ranks) = (call.asked.as_mut()?, ranks as usize);
+    ) -> Result<Option<Extents>, ()> {
+        let Phase::Unsized(call) = &mut self.phase else { return Ok(None) };
+        let (sizes, ranks) = (call.asked.as_mut().ok_or(())?, ranks as usize);
         if call.knows != Some(from) || first as usize != sizes.len() || more.len() > ranks - sizes.len() {
-            return None;
+            return Err(());
         }
         sizes.extend_from_slice(more);
         if sizes.len() < ranks {
-            return Some(None);
+            return Ok(None);
         }
         let is_called = self.signature.kind.sizes() == Some(sizes_digest(sizes.iter().copied()));
         let extents = Extents::uneven(sizes.iter().copied()).filter(|extents| extents.total() == self.signature.bytes);
-        extents.filter(|_| is_called).map(Some)
+        extents.filter(|_| is_called).map(Some).ok_or(())
     }
 
     /// The sizes are known now. Nothing is to be done where they were before.

@@ -335,8 +335,7 @@ impl TaggedCalls {
         cx.out.release(Quota::Tables, kept);
     }
 
-    /// The group is broken: every call ends. What was recorded counts until its rank frees it or leaves, since the
-    /// driver keeps it as long.
+    /// The group is broken: every call ends. Recordings count until their rank frees them or leaves, as in the driver.
     pub(crate) fn fail_all(&mut self, cx: &mut Context<'_>, error: &CollectiveError) {
         for rank in cx.members.locals.clone() {
             self.end_all_of(cx, rank, error);
@@ -352,8 +351,7 @@ impl RecordedRun {
         self.begun.is_some() || self.run.has_ready()
     }
 
-    /// Of a step on memory what is done next: a piece of its spans, whose bytes are whole `element`s. The step is done
-    /// with the last.
+    /// The next piece of a step on memory, of whole `element`s. The step is done with the last.
     fn piece(&mut self, op: OpId, done: u64, spans: [Span; 2], element: u64) -> [Span; 2] {
         let len = (spans[0].len - done).min(PIECE / element * element);
         match done + len == spans[0].len {

@@ -111,8 +111,7 @@ impl Block {
         Block { bytes, chunk_bytes, have: ChunkSet::new(chunks), role, serving: None }
     }
 
-    /// Bytes that are kept of a block of `bytes` bytes at most, about: a bit of each chunk in as many sets as either
-    /// end has, and what a root counts.
+    /// Bytes that are kept of a block, about: a bit of each chunk in each set, and what a root counts.
     pub(crate) fn kept(bytes: u64, chunk_bytes: u32, root: bool) -> u64 {
         const SETS: u64 = 5;
         const REPORT_BYTES: u64 = 16;
@@ -273,8 +272,7 @@ impl Block {
         (before, leaf.check)
     }
 
-    /// What counts as lost now and was not asked for yet, at most a bounded number of ranges. Its check is over; the
-    /// next one is as it says.
+    /// What counts as lost now and was not asked for, in a bounded number of ranges, and when to look again.
     pub fn ask(&mut self, now: Instant, patience: Patience) -> Asking {
         let (chunks, here) = (self.have.len(), self.have.count());
         let mut asking = Asking { ranges: Vec::new(), next: None };

@@ -10,8 +10,7 @@ use std::time::Duration;
 use crate::config::Config;
 use crate::ids::Instant;
 
-/// What of the credit a stream begins with: what it puts into the queues of a switch at its start stays there until it
-/// ends, and everybody else waits behind it.
+/// A stream begins with this part of the credit: what it queues at its start stays queued until its end.
 const AFTER_REST: u32 = 8;
 
 /// When the next datagrams may go out.
@@ -130,11 +129,9 @@ const LONGEST_TRIP: Duration = Duration::from_micros(250);
 const LEAST_PIECE: u64 = 8 << 10;
 /// Datagrams likewise.
 const LEAST_BATCH: u64 = 4;
-/// A piece that takes longer keeps whoever calls last waiting: several are queued on each link that was there before
-/// it. 64 KiB at 1 Gbit/s.
+/// A longer piece keeps the last caller waiting, behind several on each link. 64 KiB at 1 Gbit/s.
 const LONGEST_PIECE: Duration = Duration::from_nanos(524_288);
-/// The pieces of long messages take no more than twice that time, and have no more bytes: twice as many would take an
-/// all-to-all at 10 Gbit/s a tenth longer.
+/// Most bytes of a piece, which takes twice that time at most. Twice as many slow 10 Gbit/s by a tenth.
 const LONG_PIECE: u64 = 128 << 10;
 /// A long message has so many of them at least: what the first of them delays evens out later.
 const LONG_PIECES: u64 = 8;
@@ -151,8 +148,7 @@ const ON_MANY: u64 = 3;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Contention {
     None,
-    /// Calls, none of them small beside the others: who moves much itself does not wait for others' large pieces much
-    /// longer than for its share of the link.
+    /// Calls, none of them small: each waits for large pieces of others not much longer than for its share of the link.
     Large,
     /// Some call is small, or was a moment ago: it is to wait for small pieces only.
     Small,
@@ -232,8 +228,7 @@ impl Quantum {
             Contention::None | Contention::Large => {
                 let queued = bytes_in(UNHURRIED, config.link_rate).max(fragment * 4);
                 let pulled = config.pull_bytes;
-                // As whole pieces, so that they come as such; small ones together, or requests would queue by the
-                // hundred.
+                // Whole pieces; small ones together, or requests would queue by the hundred.
                 let pull = fragment.max(LEAST_PIECE);
                 Quantum {
                     piece: fragment,
@@ -249,8 +244,7 @@ impl Quantum {
         }
     }
 
-    /// Bytes asked for, and not here: more where all ranks send to all, so that a part of a source's link is all that
-    /// can arrive at a time.
+    /// Bytes asked for, and not here: more in an all-to-all, where only a part of a source's link arrives at a time.
     pub(crate) fn under_way(&self, all_to_all: bool) -> u64 {
         if all_to_all { self.pulled * 7 / 4 } else { self.pulled }
     }
@@ -260,8 +254,7 @@ impl Quantum {
         self.piece_of(self.share(self.under_way(true), links), bytes)
     }
 
-    /// Bytes of one fragment of a message that has a `share` of what may be under way. Two pieces fit into it, so that
-    /// one is asked for while the other comes.
+    /// Bytes of one fragment where `share` bytes may be under way: two fit, so that one is asked for while one comes.
     fn piece_of(&self, share: u64, bytes: u64) -> u64 {
         let most = self.long_piece.min(share / 2).min(bytes / LONG_PIECES);
         let mut piece = self.piece;
@@ -288,8 +281,7 @@ impl Quantum {
         Pull { under_way, again, at_once, room: at_once * self.pulls_together }
     }
 
-    /// Bytes that each of so many ranks asks for before anything is known of their sources, in all and of each of so
-    /// many blocks.
+    /// Bytes that each of so many ranks asks for ahead of all news, in all and of each of so many blocks.
     pub(crate) fn ahead(&self, ranks: usize, blocks: usize) -> (u64, u64) {
         let all = self.pulled / 4 / ranks.max(1) as u64;
         (all, (all / blocks.max(1) as u64).max(LEAST_PIECE))

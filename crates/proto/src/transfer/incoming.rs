@@ -292,8 +292,7 @@ impl Incoming {
         }
     }
 
-    /// The message of this receive may come up to a byte before it is announced: the number of its early CTS, which
-    /// follows the one before.
+    /// Lets the message of this receive come up to a byte before it is announced. Returns the number of its early CTS.
     pub(super) fn clear(&mut self, from: SpId, name: Name, receive: Posting, up_to: u64) -> u64 {
         self.last_early += 1;
         let key = Key { from, number: Number::Early(self.last_early) };
@@ -311,8 +310,7 @@ impl Incoming {
         self.early.contains_key(name)
     }
 
-    /// The source has told of a message that was cleared early: its receive. None if it was not, or this is not the
-    /// first word.
+    /// The first word of the source about a message that was cleared early: its receive.
     pub(super) fn begin(&mut self, site: &Site<'_>, name: &Name) -> Option<Posting> {
         let key = self.early.remove(name)?;
         let coming = self.coming.get_mut(&key)?;
@@ -393,8 +391,7 @@ impl Incoming {
         self.coming.get(&key)?.place(offset, len)
     }
 
-    /// Bytes of a message, which lie at `at` of the payload; they are dropped behind a gap. None when no such bytes can
-    /// come; else what has ended.
+    /// Bytes of a message, at `at` of the payload, dropped behind a gap: what has ended, or none when they cannot come.
     pub(super) fn handle_bytes(
         &mut self,
         site: &mut Site<'_>,
@@ -503,8 +500,7 @@ impl Incoming {
         self.matching.receives().map(|(name, _)| name).chain(coming).chain(self.expected.keys())
     }
 
-    /// Forgets everything of a collective of which no message is on its way. What lies here of messages that nobody
-    /// has received.
+    /// Forgets a collective without messages on their way. Returns what is staged and nobody has received.
     pub(super) fn end(&mut self, instance: InstanceId) -> impl Iterator<Item = Staging> + use<> {
         let staged = |name: &Name, message: &Unexpected| {
             name.scope == Scope::Instance(instance) && matches!(message, Unexpected::Staged(_))

@@ -56,8 +56,7 @@ impl Transfer {
         self.settle_instance(site, origin.scope());
     }
 
-    /// The first bytes of each of these receives that waits: as much as fits the queue of a switch when all sources
-    /// send at once.
+    /// The first bytes of each receive that waits: together as much as the queue of a switch holds.
     fn clear_early(&self, site: &Site<'_>, receives: Vec<(Name, Posting)>) -> Vec<(SpId, (Name, u64))> {
         let waits = |(name, _): &(Name, Posting)| {
             site.members.local(name.source).is_none() && self.incoming.matching.has_receive(name)

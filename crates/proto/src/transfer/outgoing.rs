@@ -394,8 +394,7 @@ impl Outgoing {
         })
     }
 
-    /// Pieces of the messages of one owner; tagged ones, which may leave whole, in frames of one size, so that none is
-    /// sent for a little rest.
+    /// Pieces of the messages of one owner; tagged ones in frames of one size, so that none is sent for a little rest.
     fn next_data(&mut self, group: GroupHandle, to: SpId, head: &Outbound, most: u64) -> Bulk {
         let (owner, instance) = (head.step.owner, head.name.instance());
         let of_owner = |flow: &&Flow| flow.message.step.owner == owner && flow.number.is_some();

@@ -42,8 +42,7 @@ pub struct MulticastKey {
     payload: Option<[u8; 16]>,
 }
 
-/// What the payload of a datagram comes to under the group's key; the same for all payloads where tags do not cover
-/// them.
+/// The keyed hash of a datagram's payload; the same for all payloads where tags do not cover them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PayloadHash([u8; 16]);
 

@@ -26,8 +26,7 @@ pub const MAX_ASKER: usize = 256;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message {
-    /// Nothing: takes the place of a message whose collective has ended before the link delivered it, and is sent for
-    /// the sake of its acknowledgement.
+    /// Nothing: in the place of a message whose collective has ended, or to be acknowledged.
     Void,
     Group {
         group: GroupHandle,
@@ -62,8 +61,7 @@ pub enum GroupMessage {
     Ask {
         /// [`GroupSpec::fingerprint`](crate::GroupSpec::fingerprint) of the group that the sender makes.
         fingerprint: u64,
-        /// Where the sender is, so that a receiver that has not heard of the group can answer; empty where that is
-        /// longer than [`MAX_ASKER`].
+        /// Where the sender is, for an answer before the group is known there; empty if longer than [`MAX_ASKER`].
         asker: Arc<[u8]>,
         /// Ranks that the receiver serves, with their offers; 1 to [`MAX_OFFERS`] entries.
         offers: Vec<(Rank, OfferId)>,
@@ -129,8 +127,7 @@ pub enum InstanceMessage {
 pub enum MulticastMessage {
     /// Right to left neighbour: chunks of `source`'s block that are missing (MC-6).
     Nak { source: Rank, ranges: Vec<(u32, u32)> },
-    /// To the service process of `source`: these chunks are missing here and at the right neighbour too, so that
-    /// multicasting them again may be cheaper.
+    /// To the root: these chunks are missing here and at the right neighbour, so multicasting again may be cheaper.
     NakRoot { source: Rank, ranges: Vec<(u32, u32)> },
     /// Left to right neighbour: chunks that a NAK named (MC-6). Payload follows, run after run.
     Repair { source: Rank, ranges: Vec<(u32, u32)> },
@@ -188,8 +185,7 @@ impl Message {
         Message::Group { group, body: GroupMessage::Transfer(body) }
     }
 
-    /// Whether one that is still on its way says all that another would: it names the group by its fingerprint, and
-    /// asks or tells what does not pass.
+    /// Whether one that is still on its way says the same: it names the group by its fingerprint.
     pub(crate) fn may_be_said_twice(&self) -> bool {
         matches!(self, Message::Group { body, .. } if body.fingerprint().is_some())
     }

@@ -18,8 +18,7 @@ pub const MAX_PIECES: usize = MAX_STEPS;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordedMemory {
     pub recording: Recording,
-    /// Address and bytes of each piece of the rank's memory. In the recording they lie one behind the other in
-    /// `Output`.
+    /// Address and bytes of each piece of memory; in the recording's `Output` they lie one behind the other.
     pub pieces: Vec<(u64, u64)>,
 }
 

@@ -165,8 +165,7 @@ pub enum TransferMessage {
     Data(Vec<Piece>),
     /// A fragment of a message behind a ready barrier. Payload follows.
     Expected(Fragment),
-    /// The RTS with these numbers are settled: their bytes have been taken, or nobody wants them. 1 to [`MAX_DONE`]
-    /// entries.
+    /// These RTS are settled: their bytes have come, or nobody wants them. 1 to [`MAX_DONE`] entries.
     Done(Few<u64>),
 }
 

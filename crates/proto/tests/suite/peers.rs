@@ -348,8 +348,7 @@ fn fails_after(spec: &GroupSpec, after: u64, cause: Rank) -> Message {
     of(spec, GroupMessage::Fails { fingerprint: spec.fingerprint(), after: InstanceId(after), cause })
 }
 
-/// A lost link loses the news that a rank has left, or that the group has ended. A member that waits long requests why
-/// from the others.
+/// A lost link loses the news of a loss, or of the group's end. A member that waits long asks the others why.
 #[test]
 fn a_member_that_waits_for_a_call_that_failed_elsewhere_is_sent_why() {
     let (mut here, spec, mut seq) = three_have_met();

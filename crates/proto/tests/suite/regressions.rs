@@ -144,8 +144,7 @@ fn a_group_is_made_by_its_own_members_alone() {
     assert_eq!(victim.ready(), [Ok(())]);
 }
 
-/// A group is left before one of its service processes was heard. Nothing waits for that one any more; it is forgotten,
-/// and a later group with it is made.
+/// Nothing waits for a peer that was never heard before its group was left. A later group with it is made.
 #[test]
 fn a_peer_that_was_never_heard_is_forgotten_behind_its_group() {
     let mut victim = Victim::new();

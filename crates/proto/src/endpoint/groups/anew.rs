@@ -178,8 +178,7 @@ impl Group {
         }
     }
 
-    /// A member is lost, or has given up the group with its end of the link: that breaks the group, unless all its
-    /// ranks have left and it owes nothing.
+    /// A member is lost, or gave the group up: that breaks it, unless the member's ranks have left and it owes nothing.
     fn miss(&mut self, node: &mut Node, peer: SpId) {
         let Some(at) = self.members.index_of(peer) else { return };
         if !self.is_concerned(at as usize) {
@@ -189,8 +188,7 @@ impl Group {
         self.break_up(node, error, true);
     }
 
-    /// The error by which the loss of a member breaks the group. Behind a stall this service process names itself: others
-    /// have given it up, and name it, too.
+    /// The error for a lost member. Behind a stall this service process names itself, as the others do.
     fn loss_of(&self, node: &Node, at: u32) -> CollectiveError {
         match node.stalled(self.since) {
             Some(lasted) => {

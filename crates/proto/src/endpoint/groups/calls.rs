@@ -201,12 +201,10 @@ impl Group {
         let (cx, instance) = self.parts((&node.config, &mut node.out), id);
         // A local rank may have called meanwhile, and ended.
         let Some(instance) = instance else { return true };
-        let known = instance.handle_sizes(cx.members.ranks(), from, sizes);
-        if let Some(Some(sizes)) = &known {
-            // Told to all; nobody here has called.
-            drop(self.size_instance(node, from.0, id, sizes.clone()));
-        }
-        known.is_some()
+        let Ok(whole) = instance.handle_sizes(cx.members.ranks(), from, sizes) else { return false };
+        // An error is told to all; nobody here has called.
+        whole.into_iter().for_each(|sizes| _ = self.size_instance(node, from.0, id, sizes));
+        true
     }
 
     /// What `teller` tells of cannot be carried out: the group breaks.
@@ -329,8 +327,7 @@ impl Group {
         })
     }
 
-    /// Somebody calls an instance that is known here, or has ended here: well, if it is the same. Only exchanges end
-    /// without all ranks.
+    /// Compares a call with a known instance, or with one that has ended: only exchanges end without all ranks.
     pub(super) fn compare_with_known(
         &mut self,
         node: &mut Node,
@@ -362,8 +359,7 @@ impl Group {
         }
     }
 
-    /// Whoever has left is owed nothing and owes nothing for its calls, which ended well: an instance that still needs
-    /// something of it disagrees with it.
+    /// A rank that has left owes nothing: an instance that still needs something of it disagrees with it.
     pub(super) fn compare_with_left(&mut self, node: &mut Node, id: InstanceId) {
         let left = self.lost.iter().filter(|(_, lost)| lost.after >= id).map(|(rank, _)| *rank);
         let left: Vec<Rank> = left.collect();

@@ -24,8 +24,7 @@ pub(super) struct Lost {
 }
 
 impl Group {
-    /// A member reports that a rank is lost. False unless it serves such a rank. Over another link it reports the same
-    /// once more.
+    /// A member reports that a rank is lost, once more over another link. False unless it serves such a rank.
     pub(super) fn handle_lost(&mut self, node: &mut Node, from: SpId, rank: Rank, lost: Lost) -> bool {
         let known = [rank, lost.cause].iter().all(|rank| self.members.has_rank(*rank));
         if !known || self.members.sp_of(rank) != from {

@@ -391,8 +391,7 @@ impl Group {
         }
     }
 
-    /// A member answers that a rank which it serves cannot ask for the group any more. Nobody else knows yet. False if
-    /// it cannot say so.
+    /// A member reports that its rank cannot ask for the group any more. False if it cannot say so.
     pub(super) fn handle_refuse(&mut self, node: &mut Node, from: SpId, error: CollectiveError) -> bool {
         let (CollectiveError::RankLost(rank) | CollectiveError::Refused { rank, .. }) = error else { return false };
         if !self.members.has_rank(rank) || self.members.sp_of(rank) != from {
