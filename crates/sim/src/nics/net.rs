@@ -89,11 +89,6 @@ impl<E: Engine> Net<E> {
         Some(posted)
     }
 
-    /// Somebody sends a packet that is not an engine's.
-    pub(super) fn forge(&mut self, from: Node, to: Node, packet: E::Packet, payload: Vec<u8>) {
-        self.fly(Flying { from, to, packet, payload, multicast: false });
-    }
-
     /// Whether a packet on its way may be lost.
     pub(super) fn may_lose(&self, index: usize) -> bool {
         self.flying[index].multicast

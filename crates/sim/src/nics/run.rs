@@ -2,7 +2,7 @@
 
 use std::borrow::Borrow;
 
-use outboard_nic::{Completion, Engine, Failure, Node, Port};
+use outboard_nic::{Completion, Failure, Node, Port};
 use outboard_plan::Rank;
 use outboard_plan::selection::Collective;
 
@@ -14,7 +14,6 @@ use super::{Chooser, Kind, NicBreach, Played, Prepared};
 struct Progress {
     called: usize,
     ended: usize,
-    failed: bool,
 }
 
 /// See the module.
@@ -23,8 +22,6 @@ pub(super) struct Run<'a, S: Kind> {
     net: Net<S::Engine>,
     progress: Vec<Vec<Progress>>,
     late: Vec<Vec<bool>>,
-    /// The job that has a hostile member: it may end as it likes.
-    possessed: Option<usize>,
     /// Nodes that have yet to hear of the death.
     untold: Vec<Node>,
     died: bool,
@@ -47,17 +44,7 @@ impl<'a, S: Kind> Run<'a, S> {
         }
         let progress = prepared.jobs.iter().map(|job| vec![Progress::default(); job.members.len()]).collect();
         let (untold, died, played) = (Vec::new(), false, Played::default());
-        Ok(Run { prepared, net, progress, late, possessed: None, untold, died, played })
-    }
-
-    /// The same, where one job may end as it likes.
-    pub(super) fn possessed(self, job: usize) -> Self {
-        Run { possessed: Some(job), ..self }
-    }
-
-    /// Somebody sends a packet that is not an engine's.
-    pub(super) fn forge(&mut self, from: Node, to: Node, packet: <S::Engine as Engine>::Packet, payload: Vec<u8>) {
-        self.net.forge(from, to, packet, payload);
+        Ok(Run { prepared, net, progress, late, untold, died, played })
     }
 
     pub(super) fn play(
@@ -170,11 +157,7 @@ impl<'a, S: Kind> Run<'a, S> {
         let prepared = &self.prepared.jobs[job];
         let call = self.progress[job][rank].ended;
         self.progress[job][rank].ended += 1;
-        if self.possessed == Some(job) {
-            return Ok(());
-        }
         if let Err(failure) = result {
-            self.progress[job][rank].failed = true;
             self.played.failed += 1;
             let dead = prepared.members.iter().find(|member| self.is_dead(**member));
             let is_so = match failure {
@@ -198,25 +181,19 @@ impl<'a, S: Kind> Run<'a, S> {
         }
     }
 
-    /// Whether all calls have ended, and everything was given back, but for what the hostile have spoilt.
+    /// Whether all calls have ended, and everything was given back.
     pub(super) fn judge(mut self) -> Result<Played, NicBreach> {
-        let mut failed = false;
         for (job, (prepared, progress)) in self.prepared.jobs.iter().zip(&self.progress).enumerate() {
             for (rank, (member, progress)) in prepared.members.iter().zip(progress).enumerate() {
                 let (ended, calls) = (progress.ended, prepared.calls.len());
-                if ended < calls && !self.is_dead(*member) && self.possessed != Some(job) {
+                if ended < calls && !self.is_dead(*member) {
                     return Err(NicBreach::Endless { job, rank: Rank(rank as u32), ended, calls });
                 }
-                failed |= progress.failed;
             }
         }
-        let honest = self.net.engines().filter(|_| self.possessed.is_none());
-        for (Node(node), engine) in honest {
+        for (Node(node), engine) in self.net.engines() {
             if !S::is_idle(engine) {
                 return Err(NicBreach::Kept { node });
-            }
-            if let Some(what) = S::dropped(engine).filter(|_| !failed && !self.died) {
-                return Err(NicBreach::Dropped { node, what });
             }
         }
         self.played.packets = self.net.delivered();
