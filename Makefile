@@ -17,15 +17,13 @@ PACKAGES := gcc g++ gfortran make pkg-config iproute2 nftables libucx0 libucx-de
 # The fuzz targets, the seconds of each (FUZZ_SECONDS=n for all), and its sanitizer: plans and protocol have no unsafe
 # code to watch.
 FUZZ_TARGETS := hostile_connection hostile_datagrams hostile_rank plan_text goal_import recording_sequences \
-  nic_packets nic_descriptors profile_text
+  profile_text
 hostile_connection_SECONDS := 600
 hostile_datagrams_SECONDS := 1200
 hostile_rank_SECONDS := 1200
 plan_text_SECONDS := 600
 goal_import_SECONDS := 600
 recording_sequences_SECONDS := 600
-nic_packets_SECONDS := 600
-nic_descriptors_SECONDS := 600
 profile_text_SECONDS := 600
 hostile_connection_SANITIZER := none
 hostile_datagrams_SANITIZER := none
@@ -33,8 +31,6 @@ hostile_rank_SANITIZER := address
 plan_text_SANITIZER := none
 goal_import_SANITIZER := none
 recording_sequences_SANITIZER := none
-nic_packets_SANITIZER := none
-nic_descriptors_SANITIZER := none
 profile_text_SANITIZER := none
 CHAOS_MINUTES := 60
 GRID_LABS := 1x1gbit:4,2x1gbit,4x1gbit,4x1gbit:2,8x1gbit

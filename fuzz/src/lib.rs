@@ -1,15 +1,16 @@
 //! The fuzz targets. Most take the fuzzer's bytes as a script of hostile acts, play it against code that also serves
-//! honest ranks, and panic when the honest ranks are harmed; `texts` takes the bytes as a text, `descriptors` as words.
+//! honest ranks, and panic when the honest ranks are harmed; `texts` takes the bytes as a text.
 //!
-//! `scripts` play in virtual time and are deterministic, but for the fresh keys of `scripts::connection`; `rank` runs a
-//! whole daemon and depends on the scheduler only in how far the daemon has got when the next act comes. `make test`
-//! plays every target over seeded inputs, `make fuzz` lets libFuzzer search. Nothing here is shipped.
+//! Scripts of the simulator and the fabric play in virtual time and are deterministic, but for the fresh keys of
+//! `hostile_connection`; `rank` runs a whole daemon and depends on the scheduler only in how far the daemon has got when
+//! the next act comes. `make test` plays every target over seeded inputs, `make fuzz` lets libFuzzer search. Nothing here
+//! is shipped.
 
-pub mod descriptors;
 pub mod rank;
-pub mod scripts;
 pub mod seeds;
 pub mod texts;
+
+use std::fmt::Display;
 
 /// A function that takes any bytes and panics when they did harm.
 #[derive(Debug, Clone, Copy)]
@@ -23,14 +24,36 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 9] = [
+pub const TARGETS: [Target; 7] = [
     Target { name: "goal_import", play: texts::schedule, seeds: seeds::schedules },
-    Target { name: "hostile_connection", play: scripts::connection, seeds: outboard_fabric::hostile::scripts },
-    Target { name: "hostile_datagrams", play: scripts::datagrams, seeds: seeds::datagrams },
+    Target {
+        name: "hostile_connection",
+        play: outboard_fabric::hostile::play,
+        seeds: outboard_fabric::hostile::scripts,
+    },
+    Target { name: "hostile_datagrams", play: datagrams, seeds: seeds::datagrams },
     Target { name: "hostile_rank", play: rank::play, seeds: seeds::rank },
-    Target { name: "nic_descriptors", play: descriptors::play, seeds: descriptors::seeds },
-    Target { name: "nic_packets", play: scripts::packets, seeds: seeds::packets },
     Target { name: "plan_text", play: texts::plan, seeds: seeds::plans },
     Target { name: "profile_text", play: texts::profile, seeds: seeds::profiles },
-    Target { name: "recording_sequences", play: scripts::sequence, seeds: seeds::sequences },
+    Target { name: "recording_sequences", play: sequence, seeds: seeds::sequences },
 ];
+
+/// Plays an input of the target of this name.
+pub fn play(name: &str, input: &[u8]) {
+    let target = TARGETS.iter().find(|target| target.name == name).expect("a target");
+    (target.play)(input);
+}
+
+fn datagrams(script: &[u8]) {
+    refute(outboard_sim::hostile::play(script));
+}
+
+fn sequence(script: &[u8]) {
+    refute(outboard_sim::sequences::play(script));
+}
+
+fn refute<T>(played: Result<T, impl Display>) {
+    if let Err(breach) = played {
+        panic!("{breach}");
+    }
+}

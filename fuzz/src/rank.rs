@@ -103,9 +103,6 @@ fn descriptors() -> usize {
 }
 
 /// Plays a script.
-///
-/// # Panics
-/// When the hostile rank did harm.
 pub fn play(script: &[u8]) {
     let before = descriptors();
     let daemon = Daemon::start();

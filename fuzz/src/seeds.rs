@@ -8,32 +8,29 @@ use outboard_plan_tools::text;
 
 use outboard_sim::hostile::acts;
 
-/// Scripts for `hostile_datagrams`: both groups made, some collectives carried out, with a hostile act in between.
+/// Scripts for `hostile_datagrams`: some collectives of both groups carried out, with a hostile act in between.
 #[must_use]
 pub fn datagrams() -> Vec<Vec<u8>> {
-    let ask = (0..2).flat_map(|group| (0..4).flat_map(move |rank| [acts::ASK, group, rank]));
-    let made: Vec<u8> = ask.chain([acts::WAIT, 4]).collect();
     let mut seeds = Vec::new();
     for ring in 0..2 {
         for size in [2, 4, 5, 6] {
             for kind in 0..5 {
-                let mut seed = vec![ring];
-                seed.extend(&made);
+                let mut seed = vec![ring, acts::WAIT, 4];
                 for group in 0..2 {
                     // The first to call says what; then come the others, and the time that it takes.
                     seed.extend([acts::CALL, group, 0, size, 1, kind]);
                     seed.extend([acts::CALL, group, 1, acts::WAIT, 2, acts::CALL, group, 2, acts::CALL, group, 3]);
-                    seed.extend([acts::TAMPER, 5 * size, 9, acts::WAIT, 4]);
+                    seed.extend([acts::OVERWRITE, 5 * size, 9, acts::WAIT, 4]);
                 }
-                seed.extend([acts::LEAVE, 2, acts::WAIT, 3]);
+                seed.extend([acts::FRAME, 1, 0, kind, 1, 0, 1, acts::LEAVE, 2, acts::WAIT, 3]);
                 seeds.push(seed);
             }
         }
     }
     // A reduction that needs more scratch than there is staging.
-    seeds.push([&[1][..], &made, &[acts::CALL, 0, 0, 6, 0, 11]].concat());
-    // A stranger floods before anybody has asked.
-    seeds.push([&[0, acts::MESSAGE, 0, 0, 0xff, 1, 0, 0, 0, 0, 0, 0, 0][..], &made].concat());
+    seeds.push(vec![1, acts::WAIT, 4, acts::CALL, 0, 0, 6, 0, 11]);
+    // A stranger floods before the groups are made.
+    seeds.push(vec![0, acts::FRAME, 0, 0xff, 0, 1, 0, 0, 1, 0, 1, acts::WAIT, 4]);
     seeds
 }
 
@@ -86,17 +83,6 @@ pub fn sequences() -> Vec<Vec<u8>> {
         }
     }
     seeds
-}
-
-/// Scripts for `nic_packets`: each kind of engine, with next to nothing hostile, and packets of each kind in between.
-#[must_use]
-pub fn packets() -> Vec<Vec<u8>> {
-    let calm = |engine: u8| [&[engine][..], &[0, 3, 0, 9, 0, 17, 0, 5].repeat(6)].concat();
-    let forged = |engine: u8, kind: u8| {
-        let one = [1, 1, kind % 2, 1, kind, 2, 1, 0, 0, kind, 0, 2, 0, 1, 0, 7, 0, 11];
-        [&[engine][..], &one.repeat(8)].concat()
-    };
-    (0..5).flat_map(|engine| [calm(engine)].into_iter().chain((0..12).map(move |kind| forged(engine, kind)))).collect()
 }
 
 /// Small plans with every kind of step.

@@ -131,16 +131,6 @@ fn hostile_rank_harms_no_honest_rank_and_leaves_no_descriptor() {
 }
 
 #[test]
-fn nic_descriptors_are_refused_or_read_and_written_again() {
-    fuzz("nic_descriptors", 100_000);
-}
-
-#[test]
-fn nic_packets_harm_no_honest_job() {
-    fuzz("nic_packets", 4_000);
-}
-
-#[test]
 fn plan_text_is_refused_with_a_line_or_read_and_written_again() {
     fuzz("plan_text", 100_000);
 }

@@ -136,7 +136,6 @@ pub(crate) struct ClusterPlan<'a> {
     pub(crate) trace: bool,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct Cluster<P> {
     pub(crate) hosts: Vec<Host>,

@@ -18,7 +18,6 @@ use crate::store::Origin;
 
 /// Who receives what of the combined vectors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names are the documentation")]
 pub enum Combined {
     /// One member all.
     Reduce { root: usize },

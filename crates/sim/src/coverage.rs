@@ -15,7 +15,6 @@ macro_rules! kinds {
     ($(#[$about:meta])* $kind:ident { $($(#[$of:meta])* $one:ident = $name:literal,)+ }) => {
         $(#[$about])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-        #[allow(missing_docs, reason = "the names are the documentation")]
         pub enum $kind { $($(#[$of])* $one,)+ }
 
         impl $kind {
@@ -66,11 +65,9 @@ kinds! {
         Restarted = "service process restarted",
         Misconfigured = "host misconfigured",
         Disputed = "ranks disagreed",
-        /// By a member of the group, or a stranger, that sends what a script says; so are all below.
+        /// By a script of [`crate::hostile`], as are those below.
         FrameOverwritten = "hostile: frame overwritten",
-        MessageForged = "hostile: message forged",
         FrameForged = "hostile: frame forged",
-        FrameTruncated = "hostile: any bytes as frame",
         DatagramForged = "hostile: datagram forged",
     }
 }
@@ -140,45 +137,56 @@ const VERDICTS: [&str; 16] = [
     "stalled",
 ];
 
-/// What has been reached, how often.
+/// The tables, by their titles.
+const FAULTS: &str = "fault";
+const HANDLED: &str = "message handled";
+const STEP: &str = "step of a collective";
+const WAYS: &str = "way of a rank";
+const VERDICT: &str = "verdict";
+/// Messages of kinds that [`MESSAGES`] lacks.
+const UNNAMED: &str = "unnamed";
+
+/// What has been reached, how often: by table and row.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Coverage {
-    faults: BTreeMap<FaultKind, u64>,
-    ways: BTreeMap<Way, u64>,
-    /// By code.
-    messages: BTreeMap<u8, u64>,
-    steps: BTreeMap<&'static str, u64>,
-    verdicts: BTreeMap<&'static str, u64>,
-}
+pub struct Coverage(BTreeMap<(&'static str, &'static str), u64>);
 
 impl Coverage {
     /// How often this has gone wrong.
     #[must_use]
     pub fn faults(&self, kind: FaultKind) -> u64 {
-        self.faults.get(&kind).copied().unwrap_or(0)
+        self.times(FAULTS, kind.name()).unwrap_or(0)
     }
 
     /// Messages of kinds that have no name.
     #[must_use]
-    pub fn unnamed(&self) -> Vec<u8> {
-        self.messages.keys().copied().filter(|code| MESSAGES.iter().all(|(known, _)| known != code)).collect()
+    pub fn unnamed(&self) -> u64 {
+        self.times(HANDLED, UNNAMED).unwrap_or(0)
+    }
+
+    fn times(&self, table: &'static str, row: &'static str) -> Option<u64> {
+        self.0.get(&(table, row)).copied()
+    }
+
+    fn count(&mut self, table: &'static str, row: &'static str, times: u64) {
+        *self.0.entry((table, row)).or_insert(0) += times;
     }
 
     pub(crate) fn fault(&mut self, kind: FaultKind, times: u64) {
         if times > 0 {
-            *self.faults.entry(kind).or_insert(0) += times;
+            self.count(FAULTS, kind.name(), times);
         }
     }
 
     pub(crate) fn way(&mut self, way: Way) {
-        *self.ways.entry(way).or_insert(0) += 1;
+        self.count(WAYS, way.name(), 1);
     }
 
     /// A frame is handled.
     pub(crate) fn frame(&mut self, header: &[u8], payload_len: u32) {
         let Ok((frame, body)) = FrameHeader::decode(header, payload_len) else { return };
         if let (FrameKind::Message, Some(code)) = (frame.kind, body.first()) {
-            *self.messages.entry(*code).or_insert(0) += 1;
+            let name = MESSAGES.iter().find(|(known, _)| known == code).map_or(UNNAMED, |(_, name)| *name);
+            self.count(HANDLED, name, 1);
         }
     }
 
@@ -190,13 +198,13 @@ impl Coverage {
             Step::Ready => STEPS[3],
             Step::Ended => STEPS[4],
         };
-        *self.steps.entry(name).or_insert(0) += 1;
+        self.count(STEP, name, 1);
     }
 
     pub(crate) fn group_verdict(&mut self, error: &GroupError) {
         match error {
             GroupError::Failed(error) => self.verdict(error),
-            GroupError::Invalid(_) => *self.verdicts.entry(VERDICTS[13]).or_insert(0) += 1,
+            GroupError::Invalid(_) => self.count(VERDICT, VERDICTS[13], 1),
         }
     }
 
@@ -218,41 +226,32 @@ impl Coverage {
             CollectiveError::Engine(_) => VERDICTS[14],
             CollectiveError::Stalled { .. } => VERDICTS[15],
         };
-        *self.verdicts.entry(name).or_insert(0) += 1;
+        self.count(VERDICT, name, 1);
     }
 
     /// Adds what another run has reached.
     pub(crate) fn add(&mut self, other: &Coverage) {
-        fn sum<K: Copy + Ord>(all: &mut BTreeMap<K, u64>, more: &BTreeMap<K, u64>) {
-            more.iter().for_each(|(kind, times)| *all.entry(*kind).or_insert(0) += times);
-        }
-        sum(&mut self.faults, &other.faults);
-        sum(&mut self.ways, &other.ways);
-        sum(&mut self.messages, &other.messages);
-        sum(&mut self.steps, &other.steps);
-        sum(&mut self.verdicts, &other.verdicts);
+        other.0.iter().for_each(|((table, row), times)| self.count(table, row, *times));
     }
 }
 
 impl fmt::Display for Coverage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fn table<'a>(
-            f: &mut fmt::Formatter<'_>,
-            title: &str,
-            rows: impl Iterator<Item = (&'a str, Option<u64>)>,
-        ) -> fmt::Result {
-            writeln!(f, "\n{title:<32} {:>12}", "times")?;
-            for (name, times) in rows {
+        let tables = [
+            (FAULTS, FaultKind::ALL.iter().map(|kind| kind.name()).collect::<Vec<_>>()),
+            (HANDLED, MESSAGES.iter().map(|(_, name)| *name).collect()),
+            (STEP, STEPS.to_vec()),
+            (WAYS, Way::ALL.iter().map(|way| way.name()).collect()),
+            (VERDICT, VERDICTS.to_vec()),
+        ];
+        for (table, rows) in tables {
+            writeln!(f, "\n{table:<32} {:>12}", "times")?;
+            for row in rows {
+                let times = self.times(table, row);
                 let missed = if times.is_none() { "  NOT REACHED" } else { "" };
-                writeln!(f, "{name:<32} {:>12}{missed}", times.unwrap_or(0))?;
+                writeln!(f, "{row:<32} {:>12}{missed}", times.unwrap_or(0))?;
             }
-            Ok(())
         }
-        let found = |times: Option<&u64>| times.copied();
-        table(f, "fault", FaultKind::ALL.iter().map(|kind| (kind.name(), found(self.faults.get(kind)))))?;
-        table(f, "message handled", MESSAGES.iter().map(|(code, name)| (*name, found(self.messages.get(code)))))?;
-        table(f, "step of a collective", STEPS.iter().map(|step| (*step, found(self.steps.get(step)))))?;
-        table(f, "way of a rank", Way::ALL.iter().map(|way| (way.name(), found(self.ways.get(way)))))?;
-        table(f, "verdict", VERDICTS.iter().map(|name| (*name, found(self.verdicts.get(name)))))
+        Ok(())
     }
 }

@@ -30,7 +30,6 @@ struct Running {
     done: Vec<bool>,
 }
 
-/// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Engine {
     lists: Vec<Running>,

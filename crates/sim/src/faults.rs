@@ -74,7 +74,6 @@ pub(crate) const GIVEN_UP: Duration = Duration::from_secs(4);
 
 /// A span of time of one host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names are the documentation")]
 pub struct HostPause {
     pub host: usize,
     pub at: Duration,
@@ -83,7 +82,6 @@ pub struct HostPause {
 
 /// A span of time in which nothing gets from one host to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names are the documentation")]
 pub struct Cut {
     pub from: usize,
     pub to: usize,
@@ -106,7 +104,6 @@ impl Cut {
 
 /// The fabric of a host tells it that another is gone, which lives: it had tried to connect while they were cut off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names are the documentation")]
 pub struct GivenUp {
     pub host: usize,
     pub peer: usize,
@@ -115,7 +112,6 @@ pub struct GivenUp {
 
 /// Something that happens to one rank (counted over all hosts).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names are the documentation")]
 pub struct RankFault {
     pub rank: usize,
     pub at: Duration,
@@ -124,9 +120,7 @@ pub struct RankFault {
 /// The end of one service process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostDeath {
-    /// The host.
     pub host: usize,
-    /// When.
     pub at: Duration,
     /// How long after it the fabric of the others reports it; `None`: silence.
     pub reported_after: Option<Duration>,

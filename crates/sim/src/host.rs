@@ -334,8 +334,11 @@ impl Host {
     }
 
     fn drain(&mut self, now: Instant, payloads: &Payloads<'_>) -> Result<(), Breach> {
+        // Whether the machine had nothing to send, and nothing has happened since.
+        let mut settled = false;
         loop {
             while let Some(order) = self.sp.poll_order() {
+                settled = false;
                 self.obey(order, payloads)?;
             }
             // Before the events: the machine may have a `Completed` at hand that is not true any more.
@@ -344,6 +347,7 @@ impl Host {
                 continue;
             }
             if let Some(event) = self.sp.poll_event() {
+                settled = false;
                 self.note(event)?;
                 continue;
             }
@@ -352,11 +356,13 @@ impl Host {
                 self.sp.handle_offloaded(now, ended, true);
                 continue;
             }
+            if settled {
+                return Ok(());
+            }
             let transmit = if self.is_full() { None } else { self.sp.poll_transmit(now) };
             match transmit {
                 Some(transmit) => self.accept(transmit)?,
-                None if self.settled(payloads)? => return Ok(()),
-                None => {}
+                None => settled = true,
             }
         }
     }
@@ -369,19 +375,6 @@ impl Host {
     pub(crate) fn due(&self, now: Instant) -> Option<Instant> {
         let transmit = self.sp.next_transmit().filter(|_| !self.is_full());
         self.sp.poll_timeout().into_iter().chain(transmit).min().map(|due| due.max(now))
-    }
-
-    /// Whether the last `poll_transmit` has brought up nothing more to do.
-    fn settled(&mut self, payloads: &Payloads<'_>) -> Result<bool, Breach> {
-        if let Some(order) = self.sp.poll_order() {
-            self.obey(order, payloads)?;
-            return Ok(false);
-        }
-        if let Some(event) = self.sp.poll_event() {
-            self.note(event)?;
-            return Ok(false);
-        }
-        Ok(true)
     }
 
     fn obey(&mut self, order: Order, payloads: &Payloads<'_>) -> Result<(), Breach> {

@@ -17,7 +17,6 @@ use crate::store::{CallOutput, Memory};
 
 /// A kind of collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names are the documentation")]
 pub enum Pattern {
     /// Every member's bytes to all.
     Allgather,
@@ -62,12 +61,7 @@ pub(crate) enum Moves {
     /// What a recording drawn by this seed says.
     Recorded(u64),
     /// A member what another one sends it.
-    Message {
-        /// That one.
-        from: usize,
-        /// The member.
-        to: usize,
-    },
+    Message { from: usize, to: usize },
     /// Nobody anything.
     Nothing,
 }
@@ -158,12 +152,7 @@ impl Pattern {
             Moves::FromOne(root)
             | Moves::Blocks(Pairs::To(root) | Pairs::From(root))
             | Moves::Combined(Combined::Reduce { root }, _) => Some(root),
-            Moves::FromEach
-            | Moves::Blocks(Pairs::All)
-            | Moves::Combined(..)
-            | Moves::Recorded(_)
-            | Moves::Message { .. }
-            | Moves::Nothing => None,
+            _ => None,
         }
     }
 
@@ -173,11 +162,7 @@ impl Pattern {
             Moves::FromEach | Moves::Combined(..) | Moves::Blocks(Pairs::To(_) | Pairs::From(_)) => {
                 self.root().is_none_or(|root| root == member)
             }
-            Moves::FromOne(_)
-            | Moves::Blocks(Pairs::All)
-            | Moves::Recorded(_)
-            | Moves::Message { .. }
-            | Moves::Nothing => false,
+            _ => false,
         }
     }
 }

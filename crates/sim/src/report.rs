@@ -64,7 +64,6 @@ impl Outcome {
 
 /// A run in which an oracle found something.
 #[derive(Debug, Clone, PartialEq)]
-#[allow(missing_docs, reason = "the names are the documentation")]
 pub struct Failure {
     pub seed: u64,
     pub breach: Breach,

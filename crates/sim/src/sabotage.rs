@@ -6,7 +6,6 @@ use outboard_proto::{CollectiveError, Order};
 
 /// What the driver does wrong; `nth` counts from 0 on each host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names are the documentation")]
 pub enum Sabotage {
     /// Skips a `Deliver`.
     SkipDeliver { nth: u64 },

@@ -49,7 +49,6 @@ pub struct GroupPlan {
     pub leave_on_error: bool,
     /// Each member makes its calls in an order of its own, drawn by this seed; those of one recording stay in order.
     pub shuffled: Option<u64>,
-    /// The calls.
     pub calls: Vec<CallPlan>,
 }
 

@@ -30,12 +30,11 @@ use crate::network::NetworkPlan;
 use crate::store::{Origin, StoreKind};
 use crate::tape::Tape;
 pub use recordings::recording;
-pub(crate) use recordings::{size, tag};
+use recordings::{size, tag};
 use reference::{Posted, single};
 
 /// The acts of a script.
 pub mod acts {
-    #![allow(missing_docs, reason = "the names are the documentation")]
     pub const RECORD: u8 = 0;
     pub const CALL: u8 = 1;
     pub const SEND: u8 = 2;
@@ -56,7 +55,6 @@ pub mod acts {
 
 /// What a sequence came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[allow(missing_docs, reason = "the names are the documentation")]
 pub struct Tally {
     pub recorded: u64,
     pub refused: u64,
@@ -121,9 +119,6 @@ struct Play {
 }
 
 /// Plays a script.
-///
-/// # Errors
-/// What the first oracle that failed has found.
 pub fn play(script: &[u8]) -> Result<Tally, Breach> {
     let mut tape = Tape::new(script);
     let mut play = Play::new(&mut tape);

@@ -20,7 +20,6 @@ const KEPT: usize = 16;
 
 /// How far a sweep is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names are the documentation")]
 pub struct Progress {
     pub done: u64,
     pub total: u64,
@@ -29,7 +28,6 @@ pub struct Progress {
 
 /// Smallest, middle and largest of many values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[allow(missing_docs, reason = "the names are the documentation")]
 pub struct Spread<T> {
     pub min: T,
     pub median: T,
@@ -50,7 +48,6 @@ impl<T: Copy + Ord + Default> Spread<T> {
 /// What a sweep came to.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Summary {
-    /// Runs.
     pub runs: u64,
     /// Seeds that failed, ascending.
     pub failed_seeds: Vec<u64>,
@@ -153,7 +150,6 @@ fn sweep_by(
 
 /// One allgather, played from many seeds: `outboard sim allgather`.
 #[derive(Debug, Clone, PartialEq)]
-#[allow(missing_docs, reason = "the names are the documentation")]
 pub struct AllgatherSweep {
     pub ranks: usize,
     pub ranks_per_host: usize,

@@ -1,6 +1,5 @@
 //! The fuzzer's bytes as a tape of decisions: an input that ends answers zero, so every prefix of an input is an input.
 
-/// See the module.
 #[derive(Debug, Clone)]
 pub struct Tape<'a>(&'a [u8]);
 

@@ -15,6 +15,7 @@ use outboard_proto::{CallId, Config, GroupHandle, GroupSpec, Instant, Overdue, R
 use crate::breach::Breach;
 use crate::cluster::{Cluster, ClusterPlan, Step, group_number, group_spec, handle, host_of, sp_id};
 use crate::coverage::{FaultKind, Way};
+use crate::faults::{HostDeath, HostPause};
 use crate::host::{Action, Input};
 use crate::oracle::{CallName, Truth};
 use crate::report::Outcome;
@@ -29,23 +30,11 @@ enum Happening {
         group: usize,
         member: usize,
     },
-    RankDies {
-        rank: usize,
-    },
-    RankDiesEarly {
-        rank: usize,
-    },
-    MemoryTurnsBad {
-        rank: usize,
-    },
-    HostDies {
-        host: usize,
-        reported_after: Option<Duration>,
-    },
-    HostStalls {
-        host: usize,
-        lasting: Duration,
-    },
+    RankDies(usize),
+    RankDiesEarly(usize),
+    MemoryTurnsBad(usize),
+    HostDies(HostDeath),
+    HostStalls(HostPause),
 }
 
 /// How far one member of a group is with its script.
@@ -163,23 +152,22 @@ impl<'a> World<'a> {
         }
         let faults = &scenario.faults;
         for death in &faults.dead_ranks {
-            self.cluster.put(start + death.at, Happening::RankDies { rank: death.rank });
+            self.cluster.put(start + death.at, Happening::RankDies(death.rank));
         }
         for death in &faults.early_deaths {
-            self.cluster.put(start + death.at, Happening::RankDiesEarly { rank: death.rank });
+            self.cluster.put(start + death.at, Happening::RankDiesEarly(death.rank));
         }
         for fault in &faults.bad_memory {
-            self.cluster.put(start + fault.at, Happening::MemoryTurnsBad { rank: fault.rank });
+            self.cluster.put(start + fault.at, Happening::MemoryTurnsBad(fault.rank));
         }
         for death in &faults.dead_hosts {
-            let dies = Happening::HostDies { host: death.host, reported_after: death.reported_after };
-            self.cluster.put(start + death.at, dies);
+            self.cluster.put(start + death.at, Happening::HostDies(*death));
         }
         for one in &faults.given_up {
             self.cluster.deliver_at(start + one.at, one.host, Input::PeerLost(sp_id(one.peer)));
         }
         for stall in &faults.stalls {
-            self.cluster.put(start + stall.at, Happening::HostStalls { host: stall.host, lasting: stall.lasting });
+            self.cluster.put(start + stall.at, Happening::HostStalls(*stall));
         }
     }
 
@@ -249,12 +237,12 @@ impl<'a> World<'a> {
     fn happen(&mut self, now: Instant, happening: Happening) -> Result<(), Breach> {
         match happening {
             Happening::Script { group, member } => self.pump(now, group, member)?,
-            Happening::RankDies { rank } => self.rank_dies(now, rank)?,
-            Happening::RankDiesEarly { rank } => {
+            Happening::RankDies(rank) => self.rank_dies(now, rank)?,
+            Happening::RankDiesEarly(rank) => {
                 self.cluster.dice.coverage.fault(FaultKind::RankDiedEarly, 1);
                 self.rank_ends(now, rank)?;
             }
-            Happening::MemoryTurnsBad { rank } => {
+            Happening::MemoryTurnsBad(rank) => {
                 self.cluster.dice.coverage.fault(FaultKind::MemoryBad, 1);
                 self.truth.bad_memory.insert(rank);
                 for (id, name) in &self.open {
@@ -263,14 +251,14 @@ impl<'a> World<'a> {
                     }
                 }
             }
-            Happening::HostDies { host, reported_after } => {
+            Happening::HostDies(HostDeath { host, reported_after, .. }) => {
                 let silent = reported_after.is_none();
                 let kind = if silent { FaultKind::HostDiedSilently } else { FaultKind::HostDeathReported };
                 self.cluster.dice.coverage.fault(kind, 1);
                 self.host_deaths.push((host, reported_after));
                 self.host_dies(now, host, reported_after);
             }
-            Happening::HostStalls { host, lasting } => {
+            Happening::HostStalls(HostPause { host, lasting, .. }) => {
                 let stopped = lasting >= self.scenario.config.dead_after;
                 let kind = if stopped { FaultKind::Stopped } else { FaultKind::Stalled };
                 self.cluster.dice.coverage.fault(kind, 1);

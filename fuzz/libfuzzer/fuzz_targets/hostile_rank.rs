@@ -1,4 +1,4 @@
 //! A hostile rank against a daemon that also serves honest ones.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|script: &[u8]| outboard_fuzz::rank::play(script));
+libfuzzer_sys::fuzz_target!(|script: &[u8]| outboard_fuzz::play("hostile_rank", script));

@@ -13,16 +13,12 @@ use outboard_plan_tools as tools;
 use super::service::on_lists;
 use super::{Call, JobPlan, Kind, NicPlan, Prepared, service_process};
 
-/// What carries out plans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EngineKind {
     /// The service process: `outboardd`.
     ServiceProcess,
-    /// The triggered NIC.
     Triggered,
-    /// The order-triggered NIC.
     Ordered,
-    /// The datapath accelerator.
     Datapath,
     /// Processes themselves.
     Host,
@@ -31,7 +27,6 @@ pub enum EngineKind {
 }
 
 impl EngineKind {
-    /// All of them.
     pub const ALL: [EngineKind; 6] = [
         EngineKind::ServiceProcess,
         EngineKind::Triggered,
@@ -42,12 +37,6 @@ impl EngineKind {
     ];
 
     /// How the engine carries out a call, in words, where there is more to say than that it does; or why it does not.
-    ///
-    /// # Errors
-    /// The reason, in words.
-    ///
-    /// # Panics
-    /// For more hosts than a group has ranks.
     pub fn takes(self, hosts: &[u32], call: &Call) -> Result<String, String> {
         let topology = Topology::of_hosts(hosts.iter().copied()).expect("at most as many as a group has");
         call.with_arguments(&topology, |arguments| self.takes_with(call.choice, arguments))
@@ -150,9 +139,6 @@ impl fmt::Display for EngineKind {
 }
 
 /// The call of `bytes` bytes by `choice` among so many ranks; sums of doubles, in whole elements and even blocks.
-///
-/// # Panics
-/// Never: doubles are added.
 #[must_use]
 pub fn call_of(choice: Choice, ranks: u32, bytes: u64) -> Call {
     let collective = choice.collective();
@@ -169,9 +155,6 @@ pub fn call_of(choice: Choice, ranks: u32, bytes: u64) -> Call {
 }
 
 /// Has `engine` carry out, among ranks on these hosts, every algorithm of every collective that it takes; how many.
-///
-/// # Errors
-/// The first call that went wrong, and how.
 pub fn conformance(engine: EngineKind, hosts: &[u32], bytes: u64) -> Result<usize, String> {
     let mut carried_out = 0;
     for choice in Collective::ALL.into_iter().flat_map(Collective::algorithms) {

@@ -1,8 +1,7 @@
 //! What is going to happen on the clock of NICs: the earliest first, and what is due at the same time in the order in
 //! which it was put in.
 
-use std::cmp::Ordering;
-use std::collections::BinaryHeap;
+use std::collections::BTreeMap;
 
 use outboard_nic::{Node, Worker};
 
@@ -40,53 +39,27 @@ pub(super) enum What<P> {
     End(usize, usize),
 }
 
-struct Event<P> {
-    at: f64,
-    number: u64,
-    what: What<P>,
-}
-
-impl<P> Ord for Event<P> {
-    /// The earliest is the greatest.
-    fn cmp(&self, other: &Self) -> Ordering {
-        other.at.total_cmp(&self.at).then(other.number.cmp(&self.number))
-    }
-}
-
-impl<P> PartialOrd for Event<P> {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl<P> PartialEq for Event<P> {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl<P> Eq for Event<P> {}
-
-/// See the module.
+/// By time, which is not negative, so that its bits are in the same order, and by number.
 pub(super) struct Events<P> {
-    heap: BinaryHeap<Event<P>>,
+    coming: BTreeMap<(u64, u64), What<P>>,
     pushed: u64,
 }
 
 impl<P> Default for Events<P> {
     fn default() -> Self {
-        Events { heap: BinaryHeap::new(), pushed: 0 }
+        Events { coming: BTreeMap::new(), pushed: 0 }
     }
 }
 
 impl<P> Events<P> {
     pub(super) fn push(&mut self, at: f64, what: What<P>) {
+        debug_assert!(at.is_sign_positive(), "{at}");
         self.pushed += 1;
-        self.heap.push(Event { at, number: self.pushed, what });
+        self.coming.insert((at.to_bits(), self.pushed), what);
     }
 
     /// What happens next, and when.
     pub(super) fn pop(&mut self) -> Option<(f64, What<P>)> {
-        self.heap.pop().map(|event| (event.at, event.what))
+        self.coming.pop_first().map(|((at, _), what)| (f64::from_bits(at), what))
     }
 }

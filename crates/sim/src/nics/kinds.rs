@@ -18,7 +18,6 @@ use super::Call;
 
 /// A job whose calls are to be lowered.
 #[derive(Debug, Clone, Copy)]
-#[allow(missing_docs, reason = "the names are the documentation")]
 pub struct Job<'a> {
     pub number: u8,
     pub members: &'a [(Node, Port)],
@@ -40,7 +39,7 @@ pub trait Kind: Copy + Debug {
     /// What a rank posts.
     type Post: Borrow<<Self::Engine as Engine>::Post> + Debug;
     /// Why a call is not carried out.
-    type LowerError: Error;
+    type LowerError: Error + From<PlanError>;
 
     /// The engine of a node.
     fn engine(&self, node: Node) -> Self::Engine;
@@ -49,18 +48,9 @@ pub trait Kind: Copy + Debug {
     fn memory_bytes(&self) -> [u64; 2];
 
     /// What ranks post.
-    ///
-    /// # Errors
-    /// When a call does not fit.
     fn lower(&self, job: &Job<'_>) -> Result<Posts<Self::Post>, Self::LowerError>;
 
-    /// There is no such plan.
-    fn no_plan(error: PlanError) -> Self::LowerError;
-
     /// Makes a port a member of a job.
-    ///
-    /// # Errors
-    /// When the engine does not take it.
     fn open(
         engine: &mut Self::Engine,
         job: u8,
@@ -122,10 +112,6 @@ impl Kind for ordered::Settings {
         (0..job.calls.len()).map(&mut one).collect()
     }
 
-    fn no_plan(error: PlanError) -> Self::LowerError {
-        error.into()
-    }
-
     fn open(engine: &mut Ordered, job: u8, port: Port, members: &[(Node, Port)]) -> Result<(), ordered::Refusal> {
         engine.open(job, port, sources(members))
     }
@@ -173,10 +159,6 @@ impl Kind for triggered::Settings {
         job.calls.iter().zip(job.memory).map(&mut one).collect()
     }
 
-    fn no_plan(error: PlanError) -> Self::LowerError {
-        error.into()
-    }
-
     fn open(engine: &mut Triggered, job: u8, port: Port, members: &[(Node, Port)]) -> Result<(), triggered::Refusal> {
         engine.open(job, port, members.to_vec());
         Ok(())
@@ -206,10 +188,6 @@ impl Kind for host::Settings {
 
     fn lower(&self, job: &Job<'_>) -> Result<Posts<host::Post>, Self::LowerError> {
         programs(job, |call, arguments| tools::host::lower(call.choice, arguments))
-    }
-
-    fn no_plan(error: PlanError) -> Self::LowerError {
-        error.into()
     }
 
     fn open(engine: &mut host::Host, job: u8, port: Port, members: &[(Node, Port)]) -> Result<(), JobError> {
@@ -257,10 +235,6 @@ impl Kind for datapath::Settings {
 
     fn lower(&self, job: &Job<'_>) -> Result<Posts<datapath::Post>, Self::LowerError> {
         programs(job, |call, arguments| tools::datapath::lower(call.choice, arguments, self))
-    }
-
-    fn no_plan(error: PlanError) -> Self::LowerError {
-        error.into()
     }
 
     fn open(engine: &mut Datapath, job: u8, port: Port, members: &[(Node, Port)]) -> Result<(), datapath::Refusal> {

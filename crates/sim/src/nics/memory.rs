@@ -10,7 +10,6 @@ use outboard_nic::{Node, Order, Place, Port, Region};
 /// What fills memory that nobody has written.
 const POISON: u8 = 0xa5;
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Memory {
     /// By node, the memory of its NIC and what its host has registered, as far as they were used; and how long both

@@ -31,6 +31,7 @@ use thiserror::Error;
 
 pub use conformance::{EngineKind, call_of, conformance};
 pub use kinds::{Job, Kind};
+use memory::Memory;
 use run::Run;
 pub use service::service_process;
 pub use timed::{Clock, Timing};
@@ -186,17 +187,11 @@ impl<P> PreparedCall<P> {
 
 impl<'a, S: Kind> Prepared<'a, S> {
     /// Lowers all calls and finds out what they end with.
-    ///
-    /// # Errors
-    /// When a call does not fit the NIC.
     pub fn new(plan: &'a NicPlan<S>) -> Result<Self, S::LowerError> {
         Self::prepare(plan, true)
     }
 
     /// The same without bytes, for [`Prepared::time`] alone.
-    ///
-    /// # Errors
-    /// When a call does not fit the NIC.
     pub fn without_bytes(plan: &'a NicPlan<S>) -> Result<Self, S::LowerError> {
         Self::prepare(plan, false)
     }
@@ -207,6 +202,22 @@ impl<'a, S: Kind> Prepared<'a, S> {
             (0..).zip(job.members.clone()).map(move |(rank, (node, port))| (number, Rank(rank), node, port))
         };
         self.jobs.iter().enumerate().flat_map(of)
+    }
+
+    /// The engines of all nodes, with a port for every member, and the memory before the first call.
+    fn machines(&self) -> Result<(Vec<S::Engine>, Memory), NicBreach> {
+        let settings = &self.plan.settings;
+        let nodes = self.plan.jobs.iter().flat_map(|job| &job.nodes).max().map_or(0, |most| most + 1);
+        let mut engines: Vec<S::Engine> = (0..nodes).map(|node| settings.engine(Node(node))).collect();
+        let mut memory = Memory::new(nodes as usize, settings.memory_bytes());
+        for (number, job) in (0..).zip(&self.jobs) {
+            for (rank, (node, port)) in job.members.iter().enumerate() {
+                S::open(&mut engines[node.0 as usize], number, *port, &job.members).map_err(refused)?;
+                let filled = job.calls.iter().filter(|call| !call.inputs.is_empty());
+                filled.for_each(|call| call.fill(rank, memory.host(*node, *port)));
+            }
+        }
+        Ok((engines, memory))
     }
 
     fn prepare(plan: &'a NicPlan<S>, filled: bool) -> Result<Self, S::LowerError> {
@@ -231,17 +242,11 @@ impl<'a, S: Kind> Prepared<'a, S> {
     }
 
     /// Plays it with the events that this seed draws.
-    ///
-    /// # Errors
-    /// What was found wrong.
     pub fn play(&self, seed: u64) -> Result<Played, NicBreach> {
         self.watch(seed, |_, _| ())
     }
 
     /// The same; in the end, `watch` sees the engines of all nodes that live.
-    ///
-    /// # Errors
-    /// What was found wrong.
     pub fn watch(&self, seed: u64, watch: impl FnMut(Node, &S::Engine)) -> Result<Played, NicBreach> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         // Of every fourth rank, nothing is heard until nothing else happens.
@@ -250,9 +255,6 @@ impl<'a, S: Kind> Prepared<'a, S> {
     }
 
     /// Plays it in every order of events; how many there are, unless there are more than `most`.
-    ///
-    /// # Errors
-    /// The first order in which something was found wrong.
     pub fn exhaust(&self, most: u64) -> Result<Option<u64>, NicBreach> {
         let late: Vec<Vec<bool>> = self.jobs.iter().map(|job| vec![false; job.members.len()]).collect();
         let mut path: Vec<(usize, usize)> = Vec::new();
@@ -278,6 +280,10 @@ impl<'a, S: Kind> Prepared<'a, S> {
     }
 }
 
+fn refused(refusal: impl std::fmt::Display) -> NicBreach {
+    NicBreach::Refused { why: refusal.to_string() }
+}
+
 /// Lowers the calls of a job, lays out the memory of its processes, and finds out what it holds in the end.
 fn prepare<S: Kind>(
     number: u8,
@@ -300,8 +306,7 @@ fn prepare<S: Kind>(
         };
         for rank in ranks.clone() {
             let program =
-                call.with_arguments(&topology, |arguments| outboard_plan::program(call.choice, arguments, rank));
-            let program = program.map_err(S::no_plan)?;
+                call.with_arguments(&topology, |arguments| outboard_plan::program(call.choice, arguments, rank))?;
             let input = ends[rank.0 as usize];
             let (output, scratch) = (input + program.input_bytes, input + program.input_bytes + program.output_bytes);
             ends[rank.0 as usize] = scratch + program.scratch_bytes;

@@ -24,7 +24,6 @@ pub(super) type Ended = (Node, Port, Completion);
 /// Packets of one number, from a node to a node, which keep their order.
 type Flow = (Node, Node, u64);
 
-/// See the module.
 pub(super) struct Net<E: Engine> {
     /// By node; the dead are none.
     engines: Vec<Option<E>>,
@@ -39,9 +38,9 @@ pub(super) struct Net<E: Engine> {
 }
 
 impl<E: Engine> Net<E> {
-    pub(super) fn new(engines: Vec<E>, memory_bytes: [u64; 2]) -> Self {
+    pub(super) fn new(engines: Vec<E>, memory: Memory) -> Self {
         Net {
-            memory: Memory::new(engines.len(), memory_bytes),
+            memory,
             engines: engines.into_iter().map(Some).collect(),
             flying: Vec::new(),
             behind: BTreeMap::new(),
@@ -56,7 +55,7 @@ impl<E: Engine> Net<E> {
         (0..).map(Node).zip(&self.engines).filter_map(|(node, engine)| Some((node, engine.as_ref()?)))
     }
 
-    pub(super) fn engine(&mut self, node: Node) -> Option<&mut E> {
+    fn engine(&mut self, node: Node) -> Option<&mut E> {
         self.engines[node.0 as usize].as_mut()
     }
 

@@ -7,7 +7,7 @@ use outboard_plan::Rank;
 use outboard_plan::selection::Collective;
 
 use super::net::Net;
-use super::{Chooser, Kind, NicBreach, Played, Prepared};
+use super::{Chooser, Kind, NicBreach, Played, Prepared, refused};
 
 /// What a rank has done so far.
 #[derive(Debug, Clone, Copy, Default)]
@@ -16,7 +16,6 @@ struct Progress {
     ended: usize,
 }
 
-/// See the module.
 pub(super) struct Run<'a, S: Kind> {
     prepared: &'a Prepared<'a, S>,
     net: Net<S::Engine>,
@@ -30,18 +29,8 @@ pub(super) struct Run<'a, S: Kind> {
 
 impl<'a, S: Kind> Run<'a, S> {
     pub(super) fn new(prepared: &'a Prepared<'a, S>, late: Vec<Vec<bool>>) -> Result<Self, NicBreach> {
-        let settings = &prepared.plan.settings;
-        let nodes = prepared.plan.jobs.iter().flat_map(|job| &job.nodes).max().map_or(0, |most| most + 1);
-        let engines = (0..nodes).map(|node| settings.engine(Node(node))).collect();
-        let mut net = Net::new(engines, settings.memory_bytes());
-        for (number, job) in prepared.jobs.iter().enumerate() {
-            for (rank, (node, port)) in job.members.iter().enumerate() {
-                let engine = net.engine(*node).expect("nobody has died");
-                S::open(engine, number as u8, *port, &job.members).map_err(refused)?;
-                let memory = net.host(*node, *port);
-                job.calls.iter().for_each(|call| call.fill(rank, memory));
-            }
-        }
+        let (engines, memory) = prepared.machines()?;
+        let net = Net::new(engines, memory);
         let progress = prepared.jobs.iter().map(|job| vec![Progress::default(); job.members.len()]).collect();
         let (untold, died, played) = (Vec::new(), false, Played::default());
         Ok(Run { prepared, net, progress, late, untold, died, played })
@@ -67,7 +56,7 @@ impl<'a, S: Kind> Run<'a, S> {
     }
 
     /// The next event. False when there is none any more.
-    pub(super) fn step(&mut self, choose: &mut Chooser<'_>) -> Result<bool, NicBreach> {
+    fn step(&mut self, choose: &mut Chooser<'_>) -> Result<bool, NicBreach> {
         let posts = self.posts(false);
         let behind = posts.len() + self.untold.len();
         let packets = behind + self.net.flying();
@@ -182,7 +171,7 @@ impl<'a, S: Kind> Run<'a, S> {
     }
 
     /// Whether all calls have ended, and everything was given back.
-    pub(super) fn judge(mut self) -> Result<Played, NicBreach> {
+    fn judge(mut self) -> Result<Played, NicBreach> {
         for (job, (prepared, progress)) in self.prepared.jobs.iter().zip(&self.progress).enumerate() {
             for (rank, (member, progress)) in prepared.members.iter().zip(progress).enumerate() {
                 let (ended, calls) = (progress.ended, prepared.calls.len());
@@ -199,8 +188,4 @@ impl<'a, S: Kind> Run<'a, S> {
         self.played.packets = self.net.delivered();
         Ok(self.played)
     }
-}
-
-fn refused(refusal: impl std::fmt::Display) -> NicBreach {
-    NicBreach::Refused { why: refusal.to_string() }
 }

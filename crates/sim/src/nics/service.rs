@@ -20,12 +20,6 @@ const LATE: Duration = Duration::from_millis(2);
 
 /// Plays `call`, the first of a group with ranks on these hosts, on service processes; whether all ranks that receive
 /// something combined end with the bits of the plan. What only moves is judged by the oracle of the run.
-///
-/// # Errors
-/// What the oracles of the run found wrong.
-///
-/// # Panics
-/// When a reduction has none, or there are more hosts than a group has ranks.
 pub fn service_process(hosts: &[u32], call: &Call) -> Result<bool, Box<Failure>> {
     let bits = crate::run(&scenario(hosts, call), 1).map_err(Box::new)?.bits;
     if bits.is_empty() {
@@ -44,9 +38,6 @@ pub fn service_process(hosts: &[u32], call: &Call) -> Result<bool, Box<Failure>>
 
 /// Plays `call` on service processes that leave it to engines of deferred work, in time and with a rank that is late.
 /// The oracle of the run judges it, and every rank whose list does anything has to have handed it over.
-///
-/// # Errors
-/// What was found wrong, in words.
 pub(super) fn on_lists(hosts: &[u32], call: &Call) -> Result<(), String> {
     let topology = Topology::flat(hosts.len() as u32);
     let works = |rank| {

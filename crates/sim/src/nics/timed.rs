@@ -24,7 +24,7 @@ use super::events::{Events, Flight, What};
 use super::memory::Memory;
 use super::parts::{Shared, Written, behind_bus};
 use super::trace::{Cause, Component, Direction, Row, Trace};
-use super::{Kind, NicBreach, Prepared};
+use super::{Kind, NicBreach, Prepared, refused};
 
 /// What things take, and what processes do beside their calls.
 #[derive(Debug, Clone, Copy)]
@@ -68,17 +68,11 @@ impl Timing {
 impl<S: Kind> Prepared<'_, S> {
     /// Plays the calls of all jobs on a clock; a call begins when all ranks of its job have ended the one before. Bytes
     /// are judged if there are some.
-    ///
-    /// # Errors
-    /// What was found wrong.
     pub fn time<C: Costs<S::Engine>>(&self, clock: &Clock<C>) -> Result<Timing, NicBreach> {
         self.time_and_watch(clock, |_, _| ())
     }
 
     /// The same; in the end, `watch` sees the engines of all nodes.
-    ///
-    /// # Errors
-    /// What was found wrong.
     pub fn time_and_watch<C: Costs<S::Engine>>(
         &self,
         clock: &Clock<C>,
@@ -91,9 +85,6 @@ impl<S: Kind> Prepared<'_, S> {
     }
 
     /// The same with what everyone did meanwhile.
-    ///
-    /// # Errors
-    /// What was found wrong.
     pub fn time_and_trace<C: Costs<S::Engine>>(&self, clock: &Clock<C>) -> Result<(Timing, Trace), NicBreach> {
         let mut player = Player { trace: Some(Trace::default()), ..Player::new(self, clock)? };
         let timing = player.time()?;
@@ -133,26 +124,14 @@ struct Player<'a, S: Kind, C> {
 
 impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
     fn new(prepared: &'a Prepared<'a, S>, clock: &'a Clock<C>) -> Result<Self, NicBreach> {
-        let settings = &prepared.plan.settings;
-        let nodes = prepared.plan.jobs.iter().flat_map(|job| &job.nodes).max().map_or(0, |most| most + 1);
-        let mut engines: Vec<S::Engine> = (0..nodes).map(|node| settings.engine(Node(node))).collect();
+        let (engines, memory) = prepared.machines()?;
         let filled = prepared.jobs.iter().flat_map(|job| &job.calls).all(|call| !call.inputs.is_empty());
-        let mut memory = filled.then(|| Memory::new(nodes as usize, settings.memory_bytes()));
-        let machines = nodes.div_ceil(clock.nodes_per_machine) as usize;
-        for (number, job) in prepared.jobs.iter().enumerate() {
-            for (rank, (node, port)) in job.members.iter().enumerate() {
-                S::open(&mut engines[node.0 as usize], number as u8, *port, &job.members)
-                    .map_err(|refusal| NicBreach::Refused { why: refusal.to_string() })?;
-                if let Some(memory) = &mut memory {
-                    job.calls.iter().for_each(|call| call.fill(rank, memory.host(*node, *port)));
-                }
-            }
-        }
+        let machines = engines.len().div_ceil(clock.nodes_per_machine as usize);
         let of_ranks = |job: &super::PreparedJob<S::Post>| vec![Progress::default(); job.members.len()];
         Ok(Player {
             prepared,
             clock,
-            memory,
+            memory: filled.then_some(memory),
             machines: (0..machines).map(|_| Shared::default()).collect(),
             written: engines.iter().map(|_| Written::default()).collect(),
             events: Events::default(),
@@ -258,9 +237,7 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
         let progress = &mut self.progress[job][rank];
         let post = prepared.calls[progress.called].posts[rank].borrow();
         progress.called += 1;
-        self.engines[node.0 as usize]
-            .post(now as u64, port, post)
-            .map_err(|refusal| NicBreach::Refused { why: refusal.to_string() })?;
+        self.engines[node.0 as usize].post(now as u64, port, post).map_err(refused)?;
         self.causes[node.0 as usize] = Some(Row::Process(node, port).into());
         self.drain(now, node, Some(port), &[]);
         self.process((node, port), (now, self.clock.compute), "compute", None);

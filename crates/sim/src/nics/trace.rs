@@ -12,7 +12,6 @@ const MOST_SPANS: usize = 1 << 20;
 
 /// In which direction, seen from the memory of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[allow(missing_docs, reason = "the names are the documentation")]
 pub enum Direction {
     Out,
     In,
@@ -66,7 +65,6 @@ pub enum Doing {
 
 /// What someone did; times are in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
-#[allow(missing_docs, reason = "the names are the documentation")]
 pub struct Span {
     pub row: Row,
     pub from: f64,

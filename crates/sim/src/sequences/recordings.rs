@@ -32,7 +32,7 @@ struct Draft {
 }
 
 /// Sizes around what goes along with its announcement.
-pub(crate) fn size(tape: &mut Tape<'_>) -> u64 {
+pub(super) fn size(tape: &mut Tape<'_>) -> u64 {
     match tape.byte() {
         small @ 0..=0x7f => u64::from(small),
         edge @ 0x80..=0xbf => [8 << 10, (8 << 10) + 1, 32 << 10, (32 << 10) + 1][usize::from(edge % 4)],
@@ -41,7 +41,7 @@ pub(crate) fn size(tape: &mut Tape<'_>) -> u64 {
     }
 }
 
-pub(crate) fn tag(tape: &mut Tape<'_>) -> u32 {
+pub(super) fn tag(tape: &mut Tape<'_>) -> u32 {
     match tape.byte() {
         few @ 0..=0xef => u32::from(few % 3),
         _ => tape.number32(),

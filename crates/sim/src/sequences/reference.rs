@@ -48,7 +48,6 @@ pub(super) struct Misfit {
     pub(super) recorded: bool,
 }
 
-/// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Reference {
     /// What the buffers of the calls that end hold.

@@ -28,7 +28,7 @@ impl World<'_> {
                     self.deliver(now, host, Input::CreateGroup { spec, rank: place })?;
                 }
                 if self.dying[rank] {
-                    self.cluster.put(now, Happening::RankDies { rank });
+                    self.cluster.put(now, Happening::RankDies(rank));
                 }
                 Ok(())
             }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use outboard_sim::{AllgatherSweep, Scenario, allgather, run};
+use outboard_sim::{AllgatherSweep, Scenario, allgather};
+
+use crate::{last_end, play};
 
 /// Headers of datagrams and the control messages of barrier and ring, beside the payload.
 const MOST_WIRE_PERCENT: u64 = 110;
@@ -18,7 +20,7 @@ const MOST_TIME_OF_LATE_BLOCK: f64 = 1.3;
 fn mc_r_multicast_sends_each_block_once_and_keeps_the_receive_links_full() {
     let (ranks, bytes) = (8u64, 1 << 20);
     let scenario = Scenario::allgather(ranks as usize, bytes);
-    let outcome = run(&scenario, 1).unwrap_or_else(|failure| panic!("{failure}"));
+    let outcome = play(&scenario, 1);
     let minimum = ranks * bytes + ranks * (ranks - 1) * bytes;
     assert!(outcome.wire_bytes() < minimum * MOST_WIRE_PERCENT / 100, "{} bytes on the wire", outcome.wire_bytes());
     let limit = ((ranks - 1) * bytes * 8) as f64 / scenario.network.rate as f64;
@@ -39,7 +41,7 @@ fn sp_8_siblings_share_the_links() {
     let minimum = ranks * bytes + (machines - 1) * ranks * bytes;
     for scenario in [contiguous, strided] {
         assert_eq!(scenario.hosts() as u64, sps);
-        let outcome = run(&scenario, 1).unwrap_or_else(|failure| panic!("{failure}"));
+        let outcome = play(&scenario, 1);
         assert!(outcome.wire_bytes() < minimum * MOST_WIRE_PERCENT / 100, "{} bytes on the wire", outcome.wire_bytes());
         let limit = (ranks * bytes * 8 * (machines - 1) / machines) as f64 / scenario.network.rate as f64;
         let ratio = outcome.in_collectives.as_secs_f64() / limit;
@@ -47,7 +49,7 @@ fn sp_8_siblings_share_the_links() {
         assert_eq!(outcome.retransmitted_bytes(), 0, "nothing is lost by its own pace");
         let mut lossy = scenario;
         lossy.faults.datagram_loss = 0.05;
-        let outcome = run(&lossy, 1).unwrap_or_else(|failure| panic!("{failure}"));
+        let outcome = play(&lossy, 1);
         let repaired = minimum * MOST_WIRE_PERCENT_REPAIRED / 100;
         assert!(outcome.wire_bytes() < repaired, "{} bytes on the wire with loss", outcome.wire_bytes());
     }
@@ -61,9 +63,9 @@ fn sp_6_the_block_of_a_late_rank_has_the_links_for_itself() {
     for per_host in [1, 2] {
         let mut scenario = Scenario::allgather(8, bytes).ranks_per_host(per_host);
         scenario.groups[0].calls[0].late = vec![(7, late)];
-        let outcome = run(&scenario, 1).unwrap_or_else(|failure| panic!("{failure}"));
+        let outcome = play(&scenario, 1);
         let block = Duration::from_secs_f64((bytes * 8) as f64 / scenario.network.rate as f64);
-        let ended = *outcome.ends.values().max().expect("eight calls");
+        let ended = last_end(&outcome);
         assert!(ended < late + block.mul_f64(MOST_TIME_OF_LATE_BLOCK), "{per_host} a host: ended after {ended:?}");
     }
 }
@@ -81,9 +83,7 @@ fn mc_6_many_ranks_survive_loss_on_the_provenance_store() {
             threads: 2,
         };
         let summary = allgather(&plan, |_| {});
-        if let Some(failure) = summary.failures.first() {
-            panic!("{failure}");
-        }
+        assert!(summary.failures.is_empty(), "{}", summary.failures[0]);
         assert_eq!(summary.retransmitted_bytes.min > 0, multicast, "datagrams alone are lost");
     }
 }

@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use outboard_sim::{CallPlan, Pattern, Scenario, StoreKind, run};
+use outboard_sim::{Pattern, StoreKind};
+
+use crate::{one_call, play};
 
 const LATE: Duration = Duration::from_millis(50);
 /// Bytes received from which the barrier is a small part of the time.
@@ -21,17 +23,16 @@ fn mc_8_uneven_blocks_keep_the_receive_links_full() {
     let mut tried = 0;
     for seed in 0..40 {
         for ranks in [3, 6] {
-            let mut scenario = Scenario::allgather(ranks, 0);
-            let call = CallPlan::of(Pattern::Allgatherv { seed }, 3_000_000);
+            let mut scenario = one_call(ranks, Pattern::Allgatherv { seed }, 3_000_000);
+            let call = &scenario.groups[0].calls[0];
             let sizes: Vec<u64> = (0..ranks).map(|from| call.sent(from, 0, 0)).collect();
             let received = sizes.iter().sum::<u64>() - sizes.iter().min().expect("ranks");
             if received < LONG {
                 continue;
             }
             tried += 1;
-            scenario.groups[0].calls = vec![call];
             scenario.store = StoreKind::Provenance;
-            let outcome = run(&scenario, seed).unwrap_or_else(|failure| panic!("{failure}"));
+            let outcome = play(&scenario, seed);
             let limit = received as f64 * 8.0 / scenario.network.rate as f64;
             let ratio = outcome.in_collectives.as_secs_f64() / limit;
             assert!(ratio < MOST_TIME, "{sizes:?}: {ratio} of the raw limit");
@@ -48,12 +49,11 @@ fn sp_6_a_late_rank_holds_up_only_those_who_need_its_block() {
     for multicast in [true, false] {
         for seed in 0..30 {
             for per_host in [1, 2] {
-                let mut scenario = Scenario::allgather(40, 0).multicast(multicast).ranks_per_host(per_host);
-                let pattern = Pattern::Allgatherv { seed };
-                scenario.groups[0].calls = vec![CallPlan { late: vec![(39, LATE)], ..CallPlan::of(pattern, 3000) }];
-                let call = scenario.groups[0].calls[0].clone();
-                let outcome = run(&scenario, seed).unwrap_or_else(|failure| panic!("{failure}"));
-                let needed = call.sent(39, 0, 0) > 0;
+                let scenario = one_call(40, Pattern::Allgatherv { seed }, 3000);
+                let mut scenario = scenario.multicast(multicast).ranks_per_host(per_host);
+                scenario.groups[0].calls[0].late = vec![(39, LATE)];
+                let outcome = play(&scenario, seed);
+                let needed = scenario.groups[0].calls[0].sent(39, 0, 0) > 0;
                 for member in 0..39 {
                     let ended = outcome.ends[&(0, member, 1)];
                     assert_eq!(ended >= LATE, needed, "member {member} with seed {seed}, multicast {multicast}");

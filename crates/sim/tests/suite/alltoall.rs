@@ -3,9 +3,11 @@
 
 use std::time::Duration;
 
-use outboard_sim::{CallPlan, Pattern, Scenario, StoreKind, run};
+use outboard_sim::{CallPlan, Pattern, Scenario};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+
+use crate::{last_end, one_call, play};
 
 const LATE: Duration = Duration::from_millis(50);
 /// Of 240 ends, a quarter of which needs nothing of the late rank.
@@ -36,32 +38,39 @@ const FIRST_OF_TWO: f64 = 0.8;
 
 /// Four ranks, of which the last is late.
 fn with_a_late_rank(per_host: usize, pattern: Pattern, bytes: u64) -> Scenario {
-    let mut scenario = Scenario::allgather(4, bytes).ranks_per_host(per_host);
-    scenario.groups[0].calls = vec![CallPlan { late: vec![(3, LATE)], ..CallPlan::of(pattern, bytes) }];
-    scenario.store = StoreKind::Bytes;
+    let mut scenario = one_call(4, pattern, bytes).ranks_per_host(per_host);
+    scenario.groups[0].calls[0].late = vec![(3, LATE)];
     scenario
+}
+
+/// Time that the blocks of an all-to-all take on the link of a host.
+fn limit(hosts: usize, bytes: u64, rate: u64) -> Duration {
+    Duration::from_secs_f64((hosts as u64 - 1) as f64 * bytes as f64 * 8.0 / rate as f64)
+}
+
+/// Plays [`with_a_late_rank`]: members end before the late one calls if they need nothing of it. How many do, and how
+/// many do not.
+fn early_and_late(per_host: usize, pattern: Pattern, bytes: u64, seed: u64) -> [usize; 2] {
+    let scenario = with_a_late_rank(per_host, pattern, bytes);
+    let outcome = play(&scenario, seed);
+    let mut seen = [0; 2];
+    for member in 0..3 {
+        let ended = outcome.ends[&(0, member, 1)];
+        let needs = scenario.groups[0].calls[0].sent(3, member, member) > 0;
+        assert_eq!(ended >= LATE, needs, "member {member} of {pattern:?}, {per_host} per host, seed {seed}");
+        seen[usize::from(needs)] += 1;
+    }
+    seen
 }
 
 /// Whoever expects nothing from the late rank ends without it, though the late rank's own blocks wait for it: no source
 /// is held by a rank that stays away (SP-6).
 #[test]
 fn sp_5_a_late_rank_holds_up_only_those_who_need_its_bytes() {
-    let (mut early, mut late) = (0, 0);
-    for seed in 0..40 {
-        for per_host in [1, 2] {
-            let pattern = Pattern::Alltoallv { seed };
-            let scenario = with_a_late_rank(per_host, pattern, 20_000);
-            let call = scenario.groups[0].calls[0].clone();
-            let outcome = run(&scenario, seed).unwrap_or_else(|failure| panic!("{failure}"));
-            for member in 0..3 {
-                let ended = outcome.ends[&(0, member, 1)];
-                let needs = call.sent(3, member, member) > 0;
-                assert_eq!(ended >= LATE, needs, "member {member} with seed {seed}");
-                if needs { late += 1 } else { early += 1 }
-            }
-        }
-    }
-    assert!(early > LEAST_SEEN && late > LEAST_SEEN, "both kinds were seen: {early}, {late}");
+    let runs = (0..40).flat_map(|seed| [1, 2].map(|per_host| (seed, per_host)));
+    let all = runs.map(|(seed, per_host)| early_and_late(per_host, Pattern::Alltoallv { seed }, 20_000, seed));
+    let seen = all.fold([0; 2], |sum, seen| [sum[0] + seen[0], sum[1] + seen[1]]);
+    assert!(seen.iter().all(|seen| *seen > LEAST_SEEN), "both kinds were seen: {seen:?}");
 }
 
 /// Nobody waits for a rank with which it has no block: of a gather for none but the root, which need not have called,
@@ -71,17 +80,9 @@ fn sp_5_only_the_root_of_a_gather_waits_and_only_the_root_of_a_scatter_is_waited
     for (per_host, bytes) in [(1, 20_000), (2, 20_000), (4, 20_000), (2, 1)] {
         for root in [0, 3] {
             let even = [Pattern::Gather { root }, Pattern::Scatter { root }];
-            for pattern in
-                even.into_iter().chain([Pattern::Gatherv { root, seed: 1 }, Pattern::Scatterv { root, seed: 1 }])
-            {
-                let scenario = with_a_late_rank(per_host, pattern, bytes);
-                let call = scenario.groups[0].calls[0].clone();
-                let outcome = run(&scenario, 1).unwrap_or_else(|failure| panic!("{failure}"));
-                for member in 0..3 {
-                    let ended = outcome.ends[&(0, member, 1)];
-                    let needs = call.sent(3, member, member) > 0;
-                    assert_eq!(ended >= LATE, needs, "member {member} of {pattern:?}, {per_host} per host");
-                }
+            let uneven = [Pattern::Gatherv { root, seed: 1 }, Pattern::Scatterv { root, seed: 1 }];
+            for pattern in [even, uneven].concat() {
+                early_and_late(per_host, pattern, bytes, 1);
             }
         }
     }
@@ -91,12 +92,12 @@ fn sp_5_only_the_root_of_a_gather_waits_and_only_the_root_of_a_scatter_is_waited
 #[test]
 fn sp_5_when_the_late_rank_calls_only_its_own_blocks_move() {
     let bytes = 200_000;
-    let outcome = run(&with_a_late_rank(1, Pattern::Alltoall, bytes), 1).expect("ends well");
-    let ended = outcome.ends.values().max().expect("four calls");
+    let outcome = play(&with_a_late_rank(1, Pattern::Alltoall, bytes), 1);
+    let ended = last_end(&outcome);
     // Three blocks leave on its link; without staging three more would have to arrive meanwhile, which full duplex
     // hides, so what shows is that nobody waits longer than these take.
     let blocks = Duration::from_secs_f64(3.0 * bytes as f64 * 8.0 / 1e9);
-    assert!(*ended < LATE + blocks * MOST_TIMES_OF_LATE_BLOCKS, "ended after {ended:?}");
+    assert!(ended < LATE + blocks * MOST_TIMES_OF_LATE_BLOCKS, "ended after {ended:?}");
     assert_eq!(outcome.late, 1, "SP-9: the late arrival is counted");
 }
 
@@ -106,7 +107,7 @@ fn sp_6_without_staging_the_late_rank_gets_everything_all_the_same() {
     for per_host in [1, 2] {
         let mut scenario = with_a_late_rank(per_host, Pattern::Alltoall, 10_000);
         scenario.config.staging_quota = 5_000;
-        let outcome = run(&scenario, 1).unwrap_or_else(|failure| panic!("{failure}"));
+        let outcome = play(&scenario, 1);
         assert_eq!(outcome.errors, 0);
     }
 }
@@ -115,13 +116,12 @@ fn sp_6_without_staging_the_late_rank_gets_everything_all_the_same() {
 #[test]
 fn sp_5_many_sources_do_not_overflow_the_queue_of_one_port() {
     for pattern in [Pattern::Alltoall, Pattern::Gather { root: 0 }] {
-        let mut scenario = Scenario::allgather(12, 0);
-        scenario.groups[0].calls = vec![CallPlan::of(pattern, 100_000)];
+        let mut scenario = one_call(12, pattern, 100_000);
         scenario.network.queue_bytes = 512 << 10;
         scenario.config.pull_bytes = 256 << 10;
         // A fabric does not take more than its own queue holds.
         scenario.network.outstanding_frames = 4;
-        let outcome = run(&scenario, 1).unwrap_or_else(|failure| panic!("{failure}"));
+        let outcome = play(&scenario, 1);
         assert!(outcome.counters.iter().all(|c| c.link_retransmissions == 0), "nothing was dropped of {pattern:?}");
     }
 }
@@ -139,13 +139,11 @@ fn sp_5_every_link_is_kept_busy() {
         (4, 10_000_000_000, 4 << 20),
         (16, 10_000_000_000, 1 << 20),
     ] {
-        let mut scenario = Scenario::allgather(hosts, 0).on_links(rate);
-        scenario.groups[0].calls = vec![CallPlan::of(Pattern::Alltoall, bytes)];
+        let mut scenario = one_call(hosts, Pattern::Alltoall, bytes).on_links(rate);
         // A fabric does not take more than its own queue holds.
         scenario.network.outstanding_frames = 16;
-        let outcome = run(&scenario, 1).unwrap_or_else(|failure| panic!("{failure}"));
-        let limit = Duration::from_secs_f64((hosts as u64 - 1) as f64 * bytes as f64 * 8.0 / rate as f64);
-        let ended = *outcome.ends.values().max().expect("a call for each rank");
+        let outcome = play(&scenario, 1);
+        let (limit, ended) = (limit(hosts, bytes, rate), last_end(&outcome));
         let (frames, control) = outcome.counters.iter().fold((0, 0), |(f, c), n| (f + n.frames, c + n.control_frames));
         let moved = (hosts * (hosts - 1)) as u64 * bytes;
         let fragment = u64::from(scenario.config.fragment_bytes).min((PIECE.as_micros() as u64) * rate / 8_000_000);
@@ -166,9 +164,8 @@ fn sp_5_every_link_is_kept_busy() {
 #[test]
 fn sp_5_long_messages_come_in_long_pieces() {
     for (hosts, bytes, long) in [(4, 1u64 << 20, true), (4, 256 << 10, false), (16, 1 << 20, false)] {
-        let mut scenario = Scenario::allgather(hosts, 0);
-        scenario.groups[0].calls = vec![CallPlan::of(Pattern::Alltoall, bytes)];
-        let outcome = run(&scenario, 1).unwrap_or_else(|failure| panic!("{failure}"));
+        let scenario = one_call(hosts, Pattern::Alltoall, bytes);
+        let outcome = play(&scenario, 1);
         let data: u64 = outcome.counters.iter().map(|c| c.frames - c.control_frames).sum();
         let fragments = (hosts * (hosts - 1)) as u64 * bytes / u64::from(scenario.config.fragment_bytes);
         assert_eq!(data < fragments * 3 / 4, long, "{hosts} hosts, {bytes} bytes: {data} frames");
@@ -201,11 +198,10 @@ fn sp_5_links_stay_busy_when_ranks_call_apart() {
             let late: Vec<_> =
                 (0..hosts).map(|rank| (rank, Duration::from_micros(random.random_range(0..micros)))).collect();
             let last = late.iter().map(|(_, by)| *by).max().expect("some hosts");
-            let mut scenario = Scenario::allgather(hosts, 0).on_links(rate);
-            scenario.groups[0].calls = vec![CallPlan { late, ..CallPlan::of(Pattern::Alltoall, bytes) }];
-            let outcome = run(&scenario, 1).unwrap_or_else(|failure| panic!("{failure}"));
-            let limit = Duration::from_secs_f64((hosts as u64 - 1) as f64 * bytes as f64 * 8.0 / rate as f64);
-            let took = *outcome.ends.values().max().expect("a call for each rank") - last;
+            let mut scenario = one_call(hosts, Pattern::Alltoall, bytes).on_links(rate);
+            scenario.groups[0].calls[0].late = late;
+            let outcome = play(&scenario, 1);
+            let (limit, took) = (limit(hosts, bytes, rate), last_end(&outcome) - last);
             let case = format!("{hosts} hosts, {bytes} bytes at {rate} bit/s, seed {seed}");
             assert!(outcome.counters.iter().all(|c| c.link_retransmissions == 0), "{case}: a queue overflowed");
             assert!(took < limit.mul_f64(most), "{case}: {took:?} from the last call on where {limit:?} is the limit");
@@ -218,24 +214,21 @@ fn sp_5_links_stay_busy_when_ranks_call_apart() {
 #[test]
 fn sp_5_a_link_may_be_faster_than_it_is_said_to_be() {
     for hosts in [2, 4] {
-        let mut scenario = Scenario::allgather(hosts, 0).on_links(1_000_000_000);
+        let mut scenario = one_call(hosts, Pattern::Alltoall, 4 << 20).on_links(1_000_000_000);
         scenario.network.rate *= 10;
         scenario.network.queue_bytes *= 4;
-        scenario.groups[0].calls = vec![CallPlan::of(Pattern::Alltoall, 4 << 20)];
-        let outcome = run(&scenario, 1).unwrap_or_else(|failure| panic!("{failure}"));
-        let limit = Duration::from_secs_f64((hosts as f64 - 1.0) * (4u64 << 20) as f64 * 8.0 / 10e9);
-        let ended = *outcome.ends.values().max().expect("a call for each rank");
+        let outcome = play(&scenario, 1);
+        let (limit, ended) = (limit(hosts, 4 << 20, scenario.network.rate), last_end(&outcome));
         assert!(ended < limit * 2, "{hosts} hosts: {ended:?} where {limit:?} is the limit");
     }
 }
 
 /// When each of two calls ends that are in flight at once: the second is made `apart` after the first.
 fn ends_of_two(hosts: usize, bytes: [u64; 2], apart: Duration) -> [Duration; 2] {
-    let mut scenario = Scenario::allgather(hosts, 0).on_links(1_000_000_000);
+    let mut scenario = one_call(hosts, Pattern::Alltoall, bytes[0]).on_links(1_000_000_000);
     scenario.groups[0].window = 2;
-    let [first, second] = bytes.map(|bytes| CallPlan::of(Pattern::Alltoall, bytes));
-    scenario.groups[0].calls = vec![first, CallPlan { at: apart, ..second }];
-    let outcome = run(&scenario, 1).unwrap_or_else(|failure| panic!("{failure}"));
+    scenario.groups[0].calls.push(CallPlan { at: apart, ..CallPlan::of(Pattern::Alltoall, bytes[1]) });
+    let outcome = play(&scenario, 1);
     [1, 2].map(|instance| (0..hosts).map(|rank| outcome.ends[&(0, rank, instance)]).max().expect("some hosts"))
 }
 

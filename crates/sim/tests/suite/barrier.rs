@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use outboard_sim::{CallPlan, Faults, Pattern, Scenario, run};
+use outboard_sim::{CallPlan, Faults, Pattern, Scenario};
+
+use crate::{one_call, play};
 
 const LATE: Duration = Duration::from_secs(1);
 
 fn barrier(ranks: usize) -> Scenario {
-    let mut scenario = Scenario::allgather(ranks, 0);
-    scenario.groups[0].calls = vec![CallPlan::of(Pattern::Barrier, 0)];
-    scenario
+    one_call(ranks, Pattern::Barrier, 0)
 }
 
 #[test]
@@ -17,7 +17,7 @@ fn groups_of_any_size_pass() {
     for ranks in 1..=17 {
         for (ranks_per_host, siblings) in [(1, 1), (3, 1), (2, 2)] {
             let scenario = barrier(ranks).ranks_per_host(ranks_per_host).siblings(siblings);
-            let outcome = run(&scenario, 1).unwrap_or_else(|failure| panic!("{failure}"));
+            let outcome = play(&scenario, 1);
             assert_eq!((outcome.calls, outcome.errors), (ranks as u64, 0));
         }
     }
@@ -31,7 +31,7 @@ fn sp_6_nobody_passes_before_the_late_rank() {
             let mut scenario = barrier(8).ranks_per_host(ranks_per_host);
             scenario.groups[0].calls[0].late.push((late, LATE));
             scenario.groups[0].calls.push(CallPlan::new(1000));
-            let outcome = run(&scenario, 1).unwrap_or_else(|failure| panic!("{failure}"));
+            let outcome = play(&scenario, 1);
             assert!(outcome.ends.iter().all(|(_, end)| *end >= LATE), "{:?}", outcome.ends);
             assert_eq!(outcome.late, 1);
         }
@@ -46,9 +46,7 @@ fn lost_frames_hold_nobody_for_ever() {
         let mut scenario = barrier(7).ranks_per_host(2).with_faults(faults);
         scenario.groups[0].calls = vec![CallPlan::of(Pattern::Barrier, 0); 4];
         scenario.groups[0].window = 4;
-        if let Err(failure) = run(&scenario, seed) {
-            panic!("{failure}");
-        }
+        play(&scenario, seed);
     }
 }
 
@@ -69,7 +67,7 @@ fn mc_4_a_barrier_takes_as_many_one_way_times_as_hosts_double() {
             scenario.groups[0].calls.push(CallPlan { at, late, ..CallPlan::of(Pattern::Barrier, 0) });
         }
         scenario.groups[0].calls.remove(0);
-        let outcome = run(&scenario, 1).unwrap_or_else(|failure| panic!("{failure}"));
+        let outcome = play(&scenario, 1);
         let ends = |instance: u64| outcome.ends.iter().filter(move |((.., n), _)| *n == instance).map(|(_, end)| *end);
         for (instance, since) in [(1, last), (2, last + LATE)] {
             assert_eq!(ends(instance).count(), hosts);

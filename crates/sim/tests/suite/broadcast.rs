@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use outboard_sim::{Scenario, run};
+use outboard_sim::Scenario;
+
+use crate::play;
 
 const LATE: Duration = Duration::from_secs(1);
 /// Headers of datagrams and the control messages of barrier and ring, beside the payload.
@@ -17,7 +19,7 @@ fn mc_1_the_root_sends_once_and_the_time_does_not_depend_on_the_ranks() {
     let bytes = 4 << 20;
     for ranks in [2u64, 8] {
         let scenario = Scenario::broadcast(ranks as usize, 1, bytes);
-        let outcome = run(&scenario, 1).unwrap_or_else(|failure| panic!("{failure}"));
+        let outcome = play(&scenario, 1);
         let minimum = bytes + (ranks - 1) * bytes;
         assert!(outcome.wire_bytes() < minimum * MOST_WIRE_PERCENT / 100, "{} bytes on the wire", outcome.wire_bytes());
         let limit = (bytes * 8) as f64 / scenario.network.rate as f64;
@@ -34,7 +36,7 @@ fn sp_6_a_late_leaf_delays_nobody() {
         for (ranks_per_host, late) in [(1, 2), (2, 2), (2, 3), (4, 1)] {
             let mut scenario = Scenario::broadcast(8, 0, 300_000).multicast(multicast).ranks_per_host(ranks_per_host);
             scenario.groups[0].calls[0].late.push((late, LATE));
-            let outcome = run(&scenario, 1).unwrap_or_else(|failure| panic!("{failure}"));
+            let outcome = play(&scenario, 1);
             for ((_, member, _), end) in &outcome.ends {
                 assert_eq!(*end >= LATE, *member == late, "multicast {multicast}: rank {member} ends at {end:?}");
             }
@@ -54,7 +56,7 @@ fn sp_6_a_late_leaf_bounds_how_far_others_get_ahead() {
         scenario.groups[0].calls = vec![call; calls];
         scenario.groups[0].calls[0].late.push((2, LATE));
         scenario.groups[0].window = window;
-        let outcome = run(&scenario, 1).unwrap_or_else(|failure| panic!("{failure}"));
+        let outcome = play(&scenario, 1);
         let before = |member| outcome.ends.iter().filter(|((_, m, _), end)| *m == member && **end < LATE).count();
         let ahead = LEAST_AHEAD..LEAST_AHEAD * 2 + window;
         assert!(ahead.contains(&before(0)), "the root ended {} calls ahead of the leaf", before(0));

@@ -8,6 +8,8 @@ use outboard_plan::selection::{Choice, Collective, Rule, Tuning};
 use outboard_plan::{Element, Operator, Reduction};
 use outboard_sim::{CallPlan, Combined, Faults, Pattern, Scenario, StoreKind, run};
 
+use crate::one_call;
+
 /// A tuning by which each collective is carried out by `choice`, where it is one of its own.
 fn forced(collective: Collective, choice: Choice) -> Tuning {
     let rule = Rule { up_to: None, ranks: None, choice };
@@ -77,16 +79,21 @@ fn all_that_may_be_chosen_outlives_loss() {
 }
 
 #[test]
-fn exchanges_that_people_set_are_carried_out() {
-    for algorithm in ["pairwise", "scatter-destination:batch=2"] {
+fn algorithms_that_people_set_are_carried_out() {
+    let exchanges = ["pairwise", "scatter-destination:batch=2"].map(|name| (Collective::Alltoall, name, 3_000));
+    let allgathers = [
+        "hierarchical:leaders=2,between=neighbour-exchange",
+        "hierarchical:leaders=2,between=standard-exchange,ports=2",
+        "bruck:ports=4",
+        "multicast:chains=2",
+    ];
+    for (collective, name, bytes) in
+        exchanges.into_iter().chain(allgathers.map(|name| (Collective::Allgather, name, 30_000)))
+    {
         for ranks in [2, 8, 9] {
-            play_named(Collective::Alltoall, algorithm, ranks, 3_000);
+            play(collective, collective.read(name).expect("an algorithm"), ranks, bytes, Faults::none());
         }
     }
-}
-
-fn play_named(collective: Collective, algorithm: &str, ranks: usize, bytes: u64) {
-    play(collective, collective.read(algorithm).expect("an algorithm"), ranks, bytes, Faults::none());
 }
 
 /// Whoever calls an all-to-all of other blocks than the rest is found, whatever algorithms either means.
@@ -95,24 +102,9 @@ fn ranks_that_disagree_about_what_is_pulled_are_told() {
     let text =
         "[[choice.alltoall]]\nup-to = \"1 KiB\"\nalgorithm = \"bruck\"\n[[choice.alltoall]]\nalgorithm = \"pull\"\n";
     for (bytes, disagrees) in [(64, (3, 4096)), (4096, (3, 64)), (64, (0, 65))] {
-        let mut scenario = Scenario::allgather(5, 0);
+        let mut scenario = one_call(5, Pattern::Alltoall, bytes);
         scenario.config.tuning = Some(Arc::new(text.parse().expect("valid")));
-        let call = CallPlan { disagrees: Some(disagrees), ..CallPlan::of(Pattern::Alltoall, bytes) };
-        scenario.groups[0].calls = vec![call];
-        assert_eq!(run(&scenario, 1).unwrap_or_else(|failure| panic!("{failure}")).errors, 5);
-    }
-}
-
-#[test]
-fn leaders_and_ports_that_people_set_are_carried_out() {
-    for algorithm in [
-        "hierarchical:leaders=2,between=neighbour-exchange",
-        "hierarchical:leaders=2,between=standard-exchange,ports=2",
-        "bruck:ports=4",
-        "multicast:chains=2",
-    ] {
-        for ranks in [2, 9] {
-            play_named(Collective::Allgather, algorithm, ranks, 30_000);
-        }
+        scenario.groups[0].calls[0].disagrees = Some(disagrees);
+        assert_eq!(crate::play(&scenario, 1).errors, 5);
     }
 }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use outboard_sim::{CallPlan, GroupPlan, Outcome, Pattern, Scenario, StoreKind, run};
+use outboard_sim::{CallPlan, GroupPlan, Outcome, Pattern, Scenario, StoreKind};
+
+use crate::play;
 
 const SMALL: u64 = 4 << 10;
 const LARGE: u64 = 4 << 20;
@@ -47,10 +49,6 @@ fn beside(pattern: Pattern, multicast: bool, members: &[usize], both: (bool, boo
     scenario
 }
 
-fn outcome(scenario: &Scenario) -> Outcome {
-    run(scenario, 1).unwrap_or_else(|failure| panic!("{failure}"))
-}
-
 /// How long each call of a group took, from when it was made.
 fn times(scenario: &Scenario, outcome: &Outcome, group: usize) -> Vec<Duration> {
     let plan = &scenario.groups[group];
@@ -74,9 +72,9 @@ fn a_stream_lets_small_calls_through(pattern: Pattern, multicast: bool) {
         let kind = format!("multicast {multicast} {pattern:?} {members:?}");
         let [quiet, stream, both] =
             [(false, true), (true, false), (true, true)].map(|which| beside(pattern, multicast, members, which));
-        let alone = mean(&times(&quiet, &outcome(&quiet), OTHER));
-        let undisturbed = times(&stream, &outcome(&stream), STREAM);
-        let together = outcome(&both);
+        let alone = mean(&times(&quiet, &play(&quiet, 1), OTHER));
+        let undisturbed = times(&stream, &play(&stream, 1), STREAM);
+        let together = play(&both, 1);
         let small = times(&both, &together, OTHER);
         let (average, first) = (mean(&small), small[0]);
         let longest = small[1..].iter().max().expect("there are more");
@@ -136,7 +134,7 @@ fn fragments(outcome: &Outcome) -> u64 {
 #[test]
 fn mc_13_groups_of_large_calls_alone_move_large_pieces() {
     let scenario = grid(false);
-    let outcome = outcome(&scenario);
+    let outcome = play(&scenario, 1);
     let sent_by_each = 2 * GRID_CALLS * BLOCK;
     let in_large_pieces = 4 * sent_by_each / u64::from(scenario.config.fragment_bytes) * MOST_FRAGMENTS_PERCENT / 100;
     let limit = Duration::from_secs_f64(sent_by_each as f64 * 8.0 / scenario.network.rate as f64);
@@ -152,8 +150,8 @@ fn mc_13_groups_of_large_calls_alone_move_large_pieces() {
 fn mc_13_small_calls_pass_groups_of_large_calls() {
     let quiet = beside(Pattern::Alltoall, true, &[0, 1, 2, 3], (false, true));
     let [large, both] = [false, true].map(grid);
-    let alone = mean(&times(&quiet, &outcome(&quiet), OTHER));
-    let together = outcome(&both);
+    let alone = mean(&times(&quiet, &play(&quiet, 1), OTHER));
+    let together = play(&both, 1);
     let small = times(&both, &together, both.groups.len() - 1);
     let (average, longest) = (mean(&small[1..]), small[1..].iter().max().expect("there are more"));
     assert!(
@@ -167,7 +165,7 @@ fn mc_13_small_calls_pass_groups_of_large_calls() {
         small[0]
     );
     assert!(
-        fragments(&together) > fragments(&outcome(&large)) * LEAST_MORE_FRAGMENTS_PERCENT / 100,
+        fragments(&together) > fragments(&play(&large, 1)) * LEAST_MORE_FRAGMENTS_PERCENT / 100,
         "what comes later is in small pieces"
     );
 }

@@ -4,172 +4,135 @@ use std::time::Duration;
 
 use outboard_sim::{
     FaultKind, HostDeath, Scenario, mixed, mixed_allgathers, mixed_calls, mixed_choices, mixed_exchanges,
-    mixed_hardships, mixed_sizes, run,
+    mixed_hardships, mixed_messages, mixed_sizes, run,
 };
 
-/// Seeds of the sweep; `outboard sim mixed` plays more.
-fn seeds() -> u64 {
-    std::env::var("OUTBOARD_SIM_SEEDS").ok().map_or(1000, |n| n.parse().expect("OUTBOARD_SIM_SEEDS is a number"))
+/// Seeds of a sweep; `outboard sim mixed` plays more.
+pub(crate) fn seeds(by_default: u64) -> u64 {
+    std::env::var("OUTBOARD_SIM_SEEDS").ok().map_or(by_default, |n| n.parse().expect("OUTBOARD_SIM_SEEDS is a number"))
+}
+
+pub(crate) fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
 #[test]
 fn mixed_faults_end_right_or_name_the_culprit() {
-    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let summary = mixed(0..seeds(), threads, |_| {});
-    assert_eq!(summary.runs, seeds());
+    let seeds = seeds(1000);
+    let summary = mixed(0..seeds, threads(), |_| {});
+    assert_eq!(summary.runs, seeds);
     if let Some(failure) = summary.failures.first() {
         panic!("seeds {:?} fail; the first:\n{failure}", summary.failed_seeds);
     }
     assert!(summary.errors > 0 && summary.late > 0 && summary.dropped > 0, "the faults reach the machines");
     let coverage = &summary.coverage;
     let missed: Vec<_> = FaultKind::ALL.iter().filter(|kind| coverage.faults(**kind) == 0).collect();
-    assert!(missed.is_empty(), "{missed:?} never happen in {} seeds:\n{coverage}", seeds());
-    assert_eq!(coverage.unnamed(), [], "messages that the table of coverage does not know");
+    assert!(missed.is_empty(), "{missed:?} never happen in {seeds} seeds:\n{coverage}");
+    assert_eq!(coverage.unnamed(), 0, "messages that the table of coverage does not know");
 }
 
 #[test]
 fn a_run_is_a_function_of_scenario_and_seed() {
-    for seed in 0..20 {
-        let once = run(&mixed_choices(seed), seed).map_err(|f| f.to_string());
-        assert_eq!(once, run(&mixed_choices(seed), seed).map_err(|f| f.to_string()), "seed {seed}");
-    }
-}
-
-fn stay_quiet(seeds: &[u64], scenario: fn(u64) -> Scenario) {
-    for &seed in seeds {
-        if let Err(failure) = run(&scenario(seed), seed) {
-            panic!("{failure}");
+    for scenario in [mixed_choices, mixed_messages] {
+        for seed in 0..20 {
+            let once = run(&scenario(seed), seed).map_err(|f| f.to_string());
+            assert_eq!(once, run(&scenario(seed), seed).map_err(|f| f.to_string()), "seed {seed}");
         }
     }
 }
 
-/// Seeds that found something once.
-#[test]
-fn seeds_that_found_something_stay_quiet() {
-    let storms = [66, 126, 158];
-    let living_declared_dead = [131, 340, 446, 722, 751, 838, 877];
-    let faults_told_late = [94, 141, 678, 910, 1026, 1071, 1213, 1407, 1575, 1832];
-    let asking_without_end = [19, 61, 109, 217, 243, 273, 368, 391, 395, 452, 468];
-    let innocent_blamed = [13, 54, 291, 351, 363, 400, 403, 448, 467, 894];
-    let never_idle_again = [5, 99, 165, 221, 240, 272, 299, 361, 406];
-    let local_sends_stuck = [285, 396, 1495, 1567];
-    let slow_but_alive = [755, 1515];
-    let all = [
-        &storms[..],
-        &living_declared_dead,
-        &faults_told_late,
-        &asking_without_end,
-        &innocent_blamed,
-        &never_idle_again,
-        &local_sends_stuck,
-        &slow_but_alive,
-    ];
-    stay_quiet(&all.concat(), mixed_allgathers);
+/// Seeds that found something once, by what they found.
+fn stay_quiet(scenario: fn(u64) -> Scenario, seeds: &[(&str, &[u64])]) {
+    for (found, seeds) in seeds {
+        for &seed in *seeds {
+            run(&scenario(seed), seed).unwrap_or_else(|failure| panic!("{found}, again: {failure}"));
+        }
+    }
 }
 
-/// The same, of scenarios with all-to-alls.
 #[test]
-fn seeds_of_exchanges_that_found_something_stay_quiet() {
-    let waiting_for_one_that_left = [652, 1717];
-    let ended_without_the_late = [2533];
-    let blamed_who_failed_too = [4212, 4323, 4502, 4907, 9667, 9825];
+fn seeds_that_found_something_stay_quiet() {
     stay_quiet(
-        &[&waiting_for_one_that_left[..], &ended_without_the_late, &blamed_who_failed_too].concat(),
-        mixed_exchanges,
+        mixed_allgathers,
+        &[
+            ("storms", &[66, 126, 158]),
+            ("living processes are declared dead", &[131, 340, 446, 722, 751, 838, 877]),
+            ("faults are reported late", &[94, 141, 678, 910, 1026, 1071, 1213, 1407, 1575, 1832]),
+            ("a member asks without end", &[19, 61, 109, 217, 243, 273, 368, 391, 395, 452, 468]),
+            ("an innocent rank is blamed", &[13, 54, 291, 351, 363, 400, 403, 448, 467, 894]),
+            ("a machine is never idle again", &[5, 99, 165, 221, 240, 272, 299, 361, 406]),
+            ("local sends are stuck", &[285, 396, 1495, 1567]),
+            ("a slow process counts as dead", &[755, 1515]),
+        ],
     );
 }
 
-/// The same, of scenarios with allgathervs.
 #[test]
-fn seeds_of_uneven_allgathers_that_found_something_stay_quiet() {
-    let signals_of_who_had_ended = [1587, 3494, 3908, 4986];
-    let no_dispute_at_all = [634];
-    stay_quiet(&[&signals_of_who_had_ended[..], &no_dispute_at_all].concat(), mixed_sizes);
+fn seeds_of_exchanges_that_found_something_stay_quiet() {
+    stay_quiet(
+        mixed_exchanges,
+        &[
+            ("a rank waits for one that left", &[652, 1717]),
+            ("a call ends without the late rank", &[2533]),
+            ("a rank that failed, too, is blamed", &[4212, 4323, 4502, 4907, 9667, 9825]),
+        ],
+    );
+    stay_quiet(
+        mixed_sizes,
+        &[("signals of a rank that had ended", &[1587, 3494, 3908, 4986]), ("a dispute that is none", &[634])],
+    );
 }
 
-/// The same, of scenarios with all collectives and algorithms: more requests for pieces of 256 bytes were queued than
-/// may be.
 #[test]
-fn seeds_of_choices_that_found_something_stay_quiet() {
-    let requests_by_the_hundred = [9288];
-    stay_quiet(&requests_by_the_hundred, mixed_choices);
+fn seeds_of_calls_that_found_something_stay_quiet() {
+    stay_quiet(mixed_choices, &[("requests for pieces of 256 bytes queue by the hundred", &[9288])]);
+    stay_quiet(
+        mixed_calls,
+        &[
+            ("a rank disagrees with one that had ended another size and left", &[1347, 1374]),
+            ("a call ends in silence", &[4208]),
+            ("an acknowledgement for a peer that was forgotten stays due", &[5604]),
+            ("partitions hold calls for ever", &[2818, 2980]),
+            ("a rank leaves after a disputed call", &[19_993]),
+        ],
+    );
+    stay_quiet(
+        mixed_messages,
+        &[
+            ("a message of bad memory is sent as nothing, and the next one of its name takes its receive", &[2295]),
+            ("an acknowledgement lets a receive be posted, so the payload of its frame belongs elsewhere", &[29_521]),
+        ],
+    );
 }
 
-/// The same, of all scenarios: whoever called another size waited for ranks that had ended theirs without it, and left;
-/// an acknowledgement for a peer that was forgotten stayed due.
-#[test]
-fn seeds_of_small_calls_that_found_something_stay_quiet() {
-    let disagreed_with_who_had_left = [1347, 1374];
-    let ended_in_silence = [4208];
-    let owed_an_acknowledgement_to_who_was_forgotten = [5604];
-    let partitions_that_held_calls_for_ever = [2818, 2980];
-    let left_after_a_disputed_call = [19_993];
-    let all = [
-        &disagreed_with_who_had_left[..],
-        &ended_in_silence,
-        &owed_an_acknowledgement_to_who_was_forgotten,
-        &partitions_that_held_calls_for_ever,
-        &left_after_a_disputed_call,
-    ];
-    stay_quiet(&all.concat(), mixed_calls);
-}
-
-/// The same, of all hardships: two ends of a link gave each other up in turn behind a cut, and a new group failed; the
-/// silence of a cut was counted against groups behind it; a rank that was stood in for was named for what it had passed
-/// on; tiny fragments, a tenth of them lost, sent more than their headers had been counted for; bytes for a dead rank
-/// were taken for those of the next message in a frame; a stranger was forgotten between its frames; ranks that called
-/// after a dispute were told of different ones that had left; calls that had come over a link before its other end was
-/// given up broke a group behind a cut; a question about a call came with what ended it; the bytes of several blocks
-/// were told for those of one; messages were kept for a peer whose last frames came after the news of its death; a rank
-/// ended a disputed call and left before others had heard that the group is made; two sizes of one call had different
-/// algorithms, and a rank waited for one that sends it nothing, or sent to one that expects nothing; a repair named the
-/// staging of a rank whose call had ended; what had waited behind a cut for a connection came before what was said when
-/// its peer was met again; a rank was blamed for what was lost with a link; bytes that were sent before a call failed
-/// came behind others that were sent again as nothing; ranks that disagreed waited for each other, and neither said
-/// what it called.
 #[test]
 fn seeds_of_hardships_that_found_something_stay_quiet() {
-    let given_up_in_turn = [5006];
     let silence_of_before = [508, 897, 1013, 2127, 2471, 2652, 2658, 4887, 5358, 6303, 6706, 6770, 7346, 7555];
-    let named_who_had_not_called = [21_369];
-    let headers_of_tiny_fragments = [27_250];
-    let bytes_of_a_dead_rank = [1_215_744];
     let forgotten_between_frames = [1_207_463, 1_210_563, 1_214_739, 1_214_963, 1_216_519, 1_220_099, 1_221_183];
-    let left_after_a_dispute = [1_213_654];
-    let heard_over_a_link_given_up = [1_249_639, 1_301_537];
-    let asked_about_what_ends = [1_411_951];
-    let blocks_of_one_message = [1_265_796];
-    let queued_for_who_spoke_after_death = [3_566_836, 3_995_530];
-    let left_a_dispute_before_others_heard_of_the_group = [3_543_123, 3_845_662];
-    let noticed_in_two_ways = [8_692_377];
-    let sent_another_way = [3_260_576, 4_022_033, 4_278_616];
-    let staging_of_a_rank_that_went_on = [4_253_833];
-    let waited_in_disputes = [3_287_640, 3_382_572, 3_392_753, 7_527_953, 10_020_751];
-    let lost_with_the_link_of_before = [3_521_716];
-    let waited_for_the_next_connection = [3_773_693, 3_245_465, 3_781_997];
-    let behind_what_was_given_up = [6_283_329];
-    let all = [
-        &given_up_in_turn[..],
-        &silence_of_before,
-        &named_who_had_not_called,
-        &headers_of_tiny_fragments,
-        &bytes_of_a_dead_rank,
-        &forgotten_between_frames,
-        &left_after_a_dispute,
-        &heard_over_a_link_given_up,
-        &asked_about_what_ends,
-        &blocks_of_one_message,
-        &queued_for_who_spoke_after_death,
-        &left_a_dispute_before_others_heard_of_the_group,
-        &noticed_in_two_ways,
-        &sent_another_way,
-        &staging_of_a_rank_that_went_on,
-        &waited_in_disputes,
-        &lost_with_the_link_of_before,
-        &waited_for_the_next_connection,
-        &behind_what_was_given_up,
-    ];
-    stay_quiet(&all.concat(), mixed_hardships);
+    stay_quiet(
+        mixed_hardships,
+        &[
+            ("both ends of a link give each other up in turn behind a cut, and a new group fails", &[5006]),
+            ("the silence of a cut counts against groups behind it", &silence_of_before),
+            ("a rank that is stood in for is named for what it has passed on", &[21_369]),
+            ("tiny fragments, a tenth of them lost, send more than their headers are counted for", &[27_250]),
+            ("bytes for a dead rank are taken for those of the next message in a frame", &[1_215_744]),
+            ("a stranger is forgotten between its frames", &forgotten_between_frames),
+            ("ranks that call after a dispute are told of different ones that left", &[1_213_654]),
+            ("calls of a link before its other end is given up break a group", &[1_249_639, 1_301_537]),
+            ("a question about a call comes with what ends it", &[1_411_951]),
+            ("the bytes of several blocks are told for those of one", &[1_265_796]),
+            ("messages are kept for a peer that speaks after the news of its death", &[3_566_836, 3_995_530]),
+            ("a rank leaves a disputed call before others know that the group is made", &[3_543_123, 3_845_662]),
+            ("a dispute is noticed in two ways", &[8_692_377]),
+            ("two sizes of one call have different algorithms", &[3_260_576, 4_022_033, 4_278_616]),
+            ("a repair names the staging of a rank whose call has ended", &[4_253_833]),
+            ("ranks that disagree wait for each other", &[3_287_640, 3_382_572, 3_392_753, 7_527_953, 10_020_751]),
+            ("a rank is blamed for what is lost with a link", &[3_521_716]),
+            ("what waits for a connection comes before what is newer", &[3_773_693, 3_245_465, 3_781_997]),
+            ("bytes sent before a call failed come behind others that are sent again as nothing", &[6_283_329]),
+        ],
+    );
 }
 
 /// The ring heals over those who have left. A host dies before it can repeat a lost step of the barrier, and all hosts
@@ -183,9 +146,7 @@ fn a_dead_host_is_noticed_when_its_neighbours_have_left() {
             let at = Duration::from_millis(320);
             scenario.faults.dead_hosts.push(HostDeath { host: 3, at, reported_after: None });
             scenario.faults.drop.push(lost);
-            if let Err(failure) = run(&scenario, 1) {
-                panic!("without delivery {lost}: {failure}");
-            }
+            run(&scenario, 1).unwrap_or_else(|failure| panic!("without delivery {lost}: {failure}"));
         }
     }
 }

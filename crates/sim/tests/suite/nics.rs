@@ -1,10 +1,15 @@
 //! Engines carry out the plans that service processes do: same bits, whatever arrives first. Most of this is about
 //! order-triggered NICs.
 
+use std::ops::Range;
+
 use outboard_nic::ordered::{Settings, Sharing};
+use outboard_nic::{Node, datapath, host, triggered};
 use outboard_plan::selection::{Choice, Collective};
 use outboard_plan::{Element, Operator, Reduction};
-use outboard_sim::nics::{Call, EngineKind, JobPlan, NicPlan, Played, Prepared, Values, conformance, service_process};
+use outboard_sim::nics::{
+    Call, EngineKind, JobPlan, Kind, NicPlan, Played, Prepared, Values, conformance, service_process,
+};
 
 /// What TH-6 names, and the trees of messages without rounds.
 const CHOICES: [(Collective, &str); 7] = [
@@ -32,19 +37,35 @@ fn call((collective, algorithm): (Collective, &str), bytes: u64, reduction: Redu
     Call::new(choice, bytes, combines.then_some(reduction))
 }
 
-fn one_job(ranks: u32, per_host: u32, calls: Vec<Call>) -> NicPlan<Settings> {
+pub(crate) fn one_job<S>(ranks: u32, per_host: u32, calls: Vec<Call>, settings: S) -> NicPlan<S> {
     let nodes = (0..ranks).map(|rank| rank / per_host).collect();
-    NicPlan { jobs: vec![JobPlan { nodes, calls }], settings: Settings::default(), death: None }
+    NicPlan { jobs: vec![JobPlan { nodes, calls }], settings, death: None }
 }
 
-fn prepared(plan: &NicPlan<Settings>) -> Prepared<'_, Settings> {
+pub(crate) fn prepared<S: Kind>(plan: &NicPlan<S>) -> Prepared<'_, S> {
     Prepared::new(plan).unwrap_or_else(|error| panic!("{plan:?}: {error}"))
 }
 
-fn play(plan: &NicPlan<Settings>, seeds: std::ops::Range<u64>) -> Vec<Played> {
-    let prepared = prepared(plan);
-    let one = |seed| prepared.play(seed).unwrap_or_else(|breach| panic!("{plan:?}, seed {seed}: {breach}"));
+/// Plays a plan where so many of a thousand packets that are multicast are lost; in the end, `watch` sees all engines.
+pub(crate) fn watch<S: Kind>(
+    plan: &NicPlan<S>,
+    loss: usize,
+    seeds: Range<u64>,
+    mut watch: impl FnMut(Node, &S::Engine),
+) -> Vec<Played> {
+    let prepared = prepared(plan).losing(loss);
+    let one =
+        |seed| prepared.watch(seed, &mut watch).unwrap_or_else(|breach| panic!("{plan:?}, seed {seed}: {breach}"));
     seeds.map(one).collect()
+}
+
+pub(crate) fn play<S: Kind>(plan: &NicPlan<S>, seeds: Range<u64>) -> Vec<Played> {
+    watch(plan, 0, seeds, |_, _| ())
+}
+
+/// Why an engine does not take a plan.
+pub(crate) fn refusal<S: Kind>(plan: &NicPlan<S>) -> String {
+    Prepared::new(plan).expect_err("it does not fit").to_string()
 }
 
 /// Algorithms that an engine takes of every group, at least.
@@ -95,7 +116,7 @@ fn every_order_is_right(algorithm: (Collective, &str), ranks: u32, least: u64) {
     let call = Call { values: Values::Cancelling, ..call(algorithm, 64, sum(Element::F64)) };
     let settings = Settings { units: 1, tasks: 1, counters: 1, buffer_bytes: 8 << 10, ..Settings::default() };
     let settings = Settings { pulses: 1, packet_bytes: 64, ..settings };
-    let orders = prepared(&NicPlan { settings, ..one_job(ranks, 1, vec![call]) }).exhaust(2_000_000);
+    let orders = prepared(&one_job(ranks, 1, vec![call], settings)).exhaust(2_000_000);
     let orders = orders.unwrap_or_else(|breach| panic!("{algorithm:?} among {ranks}: {breach}"));
     assert!(orders.is_some_and(|orders| orders >= least), "{algorithm:?} among {ranks}: {orders:?} orders");
 }
@@ -113,7 +134,7 @@ fn th_2_every_order_of_few_packets_has_the_same_bits() {
 fn th_2_every_order_of_8_packets_and_many_seeds_have_the_same_bits() {
     every_order_is_right((Collective::Allreduce, "recursive-doubling"), 4, 200_000);
     let cancelling = |algorithm| Call { values: Values::Cancelling, ..call(algorithm, 20_000, sum(Element::F64)) };
-    play(&one_job(6, 2, CHOICES.map(cancelling).into()), 0..10_000);
+    play(&one_job(6, 2, CHOICES.map(cancelling).into(), Settings::default()), 0..10_000);
 }
 
 /// The same for calls in a row and jobs side by side, by seed.
@@ -142,7 +163,7 @@ fn service_processes_and_nics_agree_to_the_bit() {
     for algorithm in CHOICES {
         for (ranks, per_host, bytes) in [(2, 1, 8), (5, 2, 16_000), (8, 1, 70_000), (13, 4, 5_200)] {
             let call = call(algorithm, bytes * u64::from(ranks), sum(Element::F64));
-            let plan = one_job(ranks, per_host, vec![call]);
+            let plan = one_job(ranks, per_host, vec![call], Settings::default());
             play(&plan, 0..2);
             let agrees = service_process(&plan.jobs[0].nodes, &call).unwrap_or_else(|failure| panic!("{failure}"));
             assert!(agrees, "{algorithm:?} among {ranks} ranks, {bytes} bytes");
@@ -166,27 +187,43 @@ fn th_1_what_follows_nothing_goes_from_point_to_point_where_buffers_have_no_room
             assert_eq!(told.as_deref(), Ok("from point to point"), "{algorithm} of {ranks} ranks, {bytes} bytes");
             calls.extend([call, self::call((Collective::Allreduce, "rabenseifner"), 4_000, sum(Element::F64))]);
         }
-        let played = play(&one_job(ranks, 3, calls.clone()), 0..3);
+        let played = play(&one_job(ranks, 3, calls.clone(), Settings::default()), 0..3);
         assert!(played.iter().all(|played| played.right == u64::from(ranks) * calls.len() as u64));
     }
 }
 
-/// A dead node ends the calls of its jobs with its name, and no others; nothing is kept.
-#[test]
-fn a_dead_node_ends_the_calls_of_its_jobs_by_name() {
-    let call = call((Collective::Allreduce, "rabenseifner"), 40_000, sum(Element::F64));
+fn a_dead_node_is_named<S: Kind>(settings: S, calls: [Call; 3], loss: usize) {
     let jobs = [vec![0, 1, 2, 3, 4], vec![0, 1, 2, 4], vec![3, 2, 2, 3]];
-    let direct = self::call((Collective::Alltoall, "pull"), 20_000, sum(Element::F64));
-    let jobs: Vec<JobPlan> = jobs.map(|nodes| JobPlan { nodes, calls: vec![call, direct, call] }).into();
+    let jobs: Vec<JobPlan> = jobs.map(|nodes| JobPlan { nodes, calls: calls.to_vec() }).into();
     let mut failed = 0;
-    for behind in [0, 5, 40, 200, 800] {
-        let plan = NicPlan { jobs: jobs.clone(), settings: Settings::default(), death: Some((3, behind)) };
-        for played in play(&plan, 0..20) {
+    for behind in [0, 5, 40, 120, 200, 400, 800] {
+        let plan = NicPlan { jobs: jobs.clone(), settings, death: Some((3, behind)) };
+        for played in watch(&plan, loss, 0..10, |_, _| ()) {
             assert!(played.right >= 3 * 4, "the job without the dead node ends right");
             failed += played.failed;
         }
     }
     assert!(failed > 0);
+}
+
+/// A dead node ends the calls of its jobs with its name, and no others; nothing is kept.
+#[test]
+fn a_dead_node_ends_the_calls_of_its_jobs_by_name() {
+    let call = |collective, algorithm, bytes| call((collective, algorithm), bytes, sum(Element::F64));
+    let reduce = call(Collective::Allreduce, "rabenseifner", 40_000);
+    a_dead_node_is_named(Settings::default(), [reduce, call(Collective::Alltoall, "pull", 20_000), reduce], 0);
+    let hierarchical = |bytes| call(Collective::Allgather, "hierarchical:leaders=1,between=ring", bytes);
+    let hierarchical = [20_000, 9, 20_000].map(hierarchical);
+    a_dead_node_is_named(triggered::Settings::default(), hierarchical, 0);
+    a_dead_node_is_named(host::Settings::default(), hierarchical, 0);
+    let thread = host::Settings { progress: host::Progress::Thread, ..host::Settings::default() };
+    a_dead_node_is_named(thread, hierarchical, 0);
+    let multicast = [
+        call(Collective::Allgather, "multicast:chains=1,subgroups=4", 20_000),
+        call(Collective::Broadcast, "multicast:subgroups=3", 40_000),
+        call(Collective::Allgather, "multicast:chains=2,subgroups=20", 10_000),
+    ];
+    a_dead_node_is_named(datapath::Settings::default(), multicast, 200);
 }
 
 /// TH-5: a task that finds no DMA counter looks again, and in the end its calls end with an error, on all ranks.
@@ -206,9 +243,8 @@ fn what_does_not_fit_is_refused_by_step_or_number() {
     // One pulse at a time, of 115 packets.
     let settings = Settings { pulses: 1, ..Settings::default() };
     let said = |algorithm: (Collective, &str), ranks, bytes, expected: &str| {
-        let plan = NicPlan { settings, ..one_job(ranks, 1, vec![call(algorithm, bytes, sum(Element::F64))]) };
-        let said = Prepared::new(&plan).map(|_| ()).map_err(|error| error.to_string());
-        assert!(said.as_ref().is_err_and(|said| said.contains(expected)), "{algorithm:?}: {said:?}");
+        let said = refusal(&one_job(ranks, 1, vec![call(algorithm, bytes, sum(Element::F64))], settings));
+        assert!(said.contains(expected), "{algorithm:?}: {said}");
     };
     said((Collective::Broadcast, "multicast"), 4, 100, "rank 0 step 0 (multicast input[0..100])");
     said((Collective::Allreduce, "ring"), 40, 4_000, "78 messages in one direction: a pulse has 32 steps");

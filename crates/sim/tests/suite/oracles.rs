@@ -17,41 +17,30 @@ fn breach(scenario: &Scenario, sabotage: Sabotage) -> Breach {
     run_sabotaged(scenario, 1, Some(sabotage)).expect_err("the sabotage is found out").breach
 }
 
-fn everywhere(check: impl Fn(&Scenario)) {
-    for multicast in [false, true] {
-        for store in [StoreKind::Bytes, StoreKind::Provenance] {
-            let scenario = scenario(multicast, store);
-            run(&scenario, 1).unwrap_or_else(|failure| panic!("without sabotage all is well: {failure}"));
-            check(&scenario);
+#[test]
+fn each_sabotage_is_found_out_by_what_it_does() {
+    type Found = fn(&Breach) -> bool;
+    let lost: Found = |found| matches!(found, Breach::WrongBytes { .. } | Breach::ReadsUndefined { .. });
+    let misplaced: Found =
+        |found| matches!(found, Breach::WrongBytes { .. } | Breach::ReadsUndefined { .. } | Breach::OutOfBounds { .. });
+    let cases: [(Sabotage, Found); 6] = [
+        (Sabotage::SkipDeliver { nth: 1 }, lost),
+        (Sabotage::ShiftDeliver { nth: 0 }, misplaced),
+        (Sabotage::SkipCopy { nth: 0 }, lost),
+        (Sabotage::KeepStaging { nth: 0 }, |found| matches!(found, Breach::LeftOver { .. })),
+        (Sabotage::LoseCompletion { nth: 0 }, |found| matches!(found, Breach::NotLive { .. })),
+        (Sabotage::InventError { nth: 0, rank: Rank(2) }, |found| matches!(found, Breach::FalseError { .. })),
+    ];
+    for (multicast, store) in
+        [false, true].into_iter().flat_map(|m| [StoreKind::Bytes, StoreKind::Provenance].map(|s| (m, s)))
+    {
+        let scenario = scenario(multicast, store);
+        run(&scenario, 1).unwrap_or_else(|failure| panic!("without sabotage all is well: {failure}"));
+        for (sabotage, is_it) in cases {
+            let found = breach(&scenario, sabotage);
+            assert!(is_it(&found), "{sabotage:?}, multicast {multicast}, {store:?}: {found}");
         }
     }
-}
-
-#[test]
-fn a_skipped_delivery_is_found() {
-    everywhere(|s| {
-        let found = breach(s, Sabotage::SkipDeliver { nth: 1 });
-        assert!(matches!(found, Breach::WrongBytes { .. } | Breach::ReadsUndefined { .. }), "{found}");
-    });
-}
-
-#[test]
-fn a_misplaced_delivery_is_found() {
-    everywhere(|s| {
-        let found = breach(s, Sabotage::ShiftDeliver { nth: 0 });
-        assert!(
-            matches!(found, Breach::WrongBytes { .. } | Breach::ReadsUndefined { .. } | Breach::OutOfBounds { .. }),
-            "{found}"
-        );
-    });
-}
-
-#[test]
-fn a_skipped_copy_is_found() {
-    everywhere(|s| {
-        let found = breach(s, Sabotage::SkipCopy { nth: 0 });
-        assert!(matches!(found, Breach::WrongBytes { .. } | Breach::ReadsUndefined { .. }), "{found}");
-    });
 }
 
 #[test]
@@ -63,28 +52,4 @@ fn a_skipped_reduction_is_found() {
         let found = breach(&scenario, Sabotage::SkipReduce { nth: 0 });
         assert!(matches!(found, Breach::WrongBytes { .. }), "{found}");
     }
-}
-
-#[test]
-fn kept_staging_is_found() {
-    everywhere(|s| {
-        let found = breach(s, Sabotage::KeepStaging { nth: 0 });
-        assert!(matches!(found, Breach::LeftOver { .. }), "{found}");
-    });
-}
-
-#[test]
-fn a_lost_completion_is_found() {
-    everywhere(|s| {
-        let found = breach(s, Sabotage::LoseCompletion { nth: 0 });
-        assert!(matches!(found, Breach::NotLive { .. }), "{found}");
-    });
-}
-
-#[test]
-fn a_wrong_culprit_is_found() {
-    everywhere(|s| {
-        let found = breach(s, Sabotage::InventError { nth: 0, rank: Rank(2) });
-        assert!(matches!(found, Breach::FalseError { .. }), "{found}");
-    });
 }

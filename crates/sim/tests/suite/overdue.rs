@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use outboard_sim::{CallPlan, Outcome, Pattern, Scenario, run};
+use outboard_sim::{CallPlan, Pattern, Scenario};
+
+use crate::play;
 
 const LATE: Duration = Duration::from_secs(10);
 /// Bytes of the first and the second call.
@@ -22,15 +24,11 @@ fn two_late() -> Scenario {
     scenario
 }
 
-fn play(scenario: &Scenario) -> Outcome {
-    run(scenario, 1).unwrap_or_else(|failure| panic!("{failure}"))
-}
-
 #[test]
 fn sp_9_the_watchdog_names_the_missing_ranks_and_their_last_calls_on_all_hosts() {
     let mut scenario = two_late();
     scenario.config.watchdog = Some(Duration::from_secs(3));
-    let outcome = play(&scenario);
+    let outcome = play(&scenario, 1);
     assert_eq!(outcome.errors, 0, "lateness is no error");
     for host in 0..4 {
         let mine: Vec<_> = outcome.overdue.iter().filter(|(at, ..)| *at == host).collect();
@@ -53,7 +51,7 @@ fn sp_9_the_watchdog_names_the_missing_ranks_and_their_last_calls_on_all_hosts()
 fn sp_9_nothing_is_reported_that_ends_in_time() {
     let mut scenario = two_late();
     scenario.config.watchdog = Some(LATE * 3);
-    assert_eq!(play(&scenario).overdue, []);
+    assert_eq!(play(&scenario, 1).overdue, []);
 }
 
 /// The oracle knows that the named ranks are late by more than the deadline, on every rank that is told.
@@ -64,7 +62,7 @@ fn sp_9_a_deadline_ends_the_call_on_all_ranks_with_the_names_of_the_missing() {
         let mut scenario = two_late().ranks_per_host(ranks_per_host);
         scenario.groups[0].calls[1].pattern = pattern;
         scenario.groups[0].calls[1].deadline = Some(Duration::from_secs(2));
-        let outcome = play(&scenario);
+        let outcome = play(&scenario, 1);
         assert_eq!(outcome.errors, 8, "with {ranks_per_host} ranks on each host");
         for ((_, member, call), at) in &outcome.ends {
             let late = [2, 7].contains(member) && *call == 2;
@@ -78,7 +76,7 @@ fn sp_9_a_deadline_ends_the_call_on_all_ranks_with_the_names_of_the_missing() {
 fn sp_9_a_deadline_that_is_met_is_forgotten() {
     let mut scenario = two_late();
     scenario.groups[0].calls[1].deadline = Some(LATE * 3);
-    let outcome = play(&scenario);
+    let outcome = play(&scenario, 1);
     assert_eq!((outcome.errors, outcome.ends.len()), (0, 16));
 }
 
@@ -88,5 +86,5 @@ fn sp_9_a_deadline_concerns_those_who_wait() {
     let mut scenario = Scenario::broadcast(4, 0, 10_000);
     let call = &mut scenario.groups[0].calls[0];
     (call.deadline, call.late) = (Some(Duration::from_secs(1)), vec![(2, LATE)]);
-    assert_eq!(play(&scenario).errors, 0);
+    assert_eq!(play(&scenario, 1).errors, 0);
 }

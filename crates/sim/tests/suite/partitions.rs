@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use outboard_proto::CollectiveError;
-use outboard_sim::{CallPlan, Cut, Faults, GivenUp, GroupPlan, HostPause, Outcome, Scenario, run};
+use outboard_sim::{CallPlan, Cut, Faults, GivenUp, GroupPlan, HostPause, Outcome, Scenario};
+
+use crate::play;
 
 const AT: Duration = Duration::from_millis(1);
 const LASTING: Duration = Duration::from_secs(10);
@@ -24,10 +26,6 @@ fn story(hosts: usize, cuts: Vec<Cut>) -> Scenario {
     };
     scenario.groups.push(after);
     scenario
-}
-
-fn play(scenario: &Scenario, seed: u64) -> Outcome {
-    run(scenario, seed).unwrap_or_else(|failure| panic!("{failure}"))
 }
 
 /// Whoever was cut off from all loses the group; the next one is made, though nothing was restarted.

@@ -3,7 +3,12 @@
 
 use std::time::Duration;
 
-use outboard_sim::{CallPlan, HostDeath, Pattern, RankFault, Scenario, mixed_messages, mixed_recorded, run, sweep};
+use outboard_sim::{
+    CallPlan, GroupPlan, HostDeath, Pattern, RankFault, Scenario, mixed_messages, mixed_recorded, sweep,
+};
+
+use crate::mixed::{seeds, threads};
+use crate::play;
 
 /// Graphs of a scenario, on average: most of its groups have up to three.
 const LEAST_GRAPHS: u64 = 2;
@@ -14,61 +19,33 @@ const LEAST_LARGE: u64 = 10;
 /// The scale of those messages.
 const LARGE: u64 = 40_000;
 
-/// Seeds of the sweeps; `outboard sim mixed` plays more.
-fn seeds() -> u64 {
-    std::env::var("OUTBOARD_SIM_SEEDS").ok().map_or(500, |n| n.parse().expect("OUTBOARD_SIM_SEEDS is a number"))
-}
-
-/// Every seed's scenario ends as it should, and some of them with faults.
-fn sweep_all(scenario: fn(u64) -> Scenario) {
-    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let summary = sweep(0..seeds(), threads, scenario, |_| {});
+/// Every seed's scenario ends as it should, and some of them with faults; the groups of all.
+fn sweep_all(seeds: u64, scenario: fn(u64) -> Scenario) -> impl Iterator<Item = GroupPlan> {
+    let summary = sweep(0..seeds, threads(), scenario, |_| {});
     if let Some(failure) = summary.failures.first() {
         panic!("seeds {:?} fail; the first:\n{failure}", summary.failed_seeds);
     }
     assert!(summary.errors > 0 && summary.dropped > 0, "the faults reach the machines");
+    (0..seeds).flat_map(move |seed| scenario(seed).groups)
 }
 
 /// Every scenario has several graphs; 500 of them have more than 1,000.
 #[test]
 fn gp_2_random_graphs_agree_with_their_reference() {
-    sweep_all(mixed_recorded);
-    let graphs: usize = (0..seeds()).flat_map(|seed| mixed_recorded(seed).groups).map(|g| g.recordings()).sum();
-    assert!(graphs as u64 >= LEAST_GRAPHS * seeds(), "{graphs} graphs");
+    let seeds = seeds(500);
+    let graphs: usize = sweep_all(seeds, mixed_recorded).map(|group| group.recordings()).sum();
+    assert!(graphs as u64 >= LEAST_GRAPHS * seeds, "{graphs} graphs");
 }
 
 /// Beside recordings of the same groups; of every size, some with two messages of one name under way, some too long.
 #[test]
 fn gp_1_messages_arrive_in_order_or_fail_alone() {
-    sweep_all(mixed_messages);
-    let calls = (0..seeds()).flat_map(|seed| mixed_messages(seed).groups).flat_map(|group| group.calls);
+    let seeds = seeds(500);
+    let calls = sweep_all(seeds, mixed_messages).flat_map(|group| group.calls);
     let messages: Vec<_> = calls.filter(|call| matches!(call.pattern, Pattern::Message { .. })).collect();
-    let too_long = messages.iter().filter(|call| call.is_disputed()).count();
-    assert!(
-        messages.len() as u64 > LEAST_MESSAGES * seeds() && too_long as u64 > seeds(),
-        "{} {too_long}",
-        messages.len()
-    );
-}
-
-/// A message whose memory had gone bad was sent as nothing, and the next one of its name took its receive (GP-1); what
-/// a frame acknowledged let a receive be posted, so that the payload of the frame belonged elsewhere than had been
-/// said.
-#[test]
-fn seeds_of_messages_that_found_something_stay_quiet() {
-    for seed in [2295, 29_521] {
-        if let Err(failure) = run(&mixed_messages(seed), seed) {
-            panic!("{failure}");
-        }
-    }
-}
-
-#[test]
-fn a_run_is_a_function_of_scenario_and_seed() {
-    for seed in 0..20 {
-        let once = run(&mixed_messages(seed), seed).map_err(|f| f.to_string());
-        assert_eq!(once, run(&mixed_messages(seed), seed).map_err(|f| f.to_string()), "seed {seed}");
-    }
+    let too_long = messages.iter().filter(|call| call.is_disputed()).count() as u64;
+    let messages = messages.len() as u64;
+    assert!(messages > LEAST_MESSAGES * seeds && too_long > seeds, "{messages} {too_long}");
 }
 
 /// GP-9: what has no room here waits where it is, and is pulled when it is received.
@@ -79,11 +56,8 @@ fn messages_without_room_wait_with_their_sources() {
         scenario.config.staging_quota = 1000;
         // Standing in for late ranks of other collectives is not what this is about.
         scenario.groups.retain(|group| group.recordings() > 0);
-        if scenario.groups.is_empty() {
-            continue;
-        }
-        if let Err(failure) = run(&scenario, seed) {
-            panic!("{failure}");
+        if !scenario.groups.is_empty() {
+            play(&scenario, seed);
         }
     }
 }
@@ -96,9 +70,7 @@ fn large_messages_beyond_what_is_asked_for_at_once_are_announced() {
         let mut scenario = mixed_recorded(seed);
         scenario.config.pull_bytes = 2000;
         large += u64::from(scenario.groups.iter().any(|group| group.recordings() > 0 && group.calls[0].bytes == LARGE));
-        if let Err(failure) = run(&scenario, seed) {
-            panic!("{failure}");
-        }
+        play(&scenario, seed);
     }
     assert!(large > LEAST_LARGE, "{large}");
 }
@@ -109,24 +81,21 @@ fn large_messages_beyond_what_is_asked_for_at_once_are_announced() {
 fn gp_1_a_receive_ends_when_its_source_dies() {
     let (dies, never) = (Duration::from_secs(1), Duration::from_secs(1000));
     let message = |from, to, tag| CallPlan::of(Pattern::Message { from, to, tag }, 20_000);
-    for ranks_per_host in [1, 2, 6] {
-        for source in [1, 3, 5] {
-            for reported_after in [None, Some(Duration::from_millis(10))] {
-                let mut scenario = Scenario::allgather(6, 1000).ranks_per_host(ranks_per_host);
-                scenario.groups[0].calls = vec![CallPlan { late: vec![(source, never)], ..message(source, 0, 1) }];
-                let mut rank_dies = scenario.clone();
-                rank_dies.groups[0].calls.push(CallPlan { at: dies * 2, ..message(2, 4, 1) });
-                rank_dies.faults.dead_ranks.push(RankFault { rank: source, at: dies });
-                let outcome = run(&rank_dies, 1).unwrap_or_else(|failure| panic!("{failure}"));
-                assert_eq!(outcome.errors, 1, "{source} of {ranks_per_host} ranks on each host");
-                let host = source / ranks_per_host;
-                if host == 0 {
-                    continue;
-                }
-                scenario.faults.dead_hosts.push(HostDeath { host, at: dies, reported_after });
-                let outcome = run(&scenario, 1).unwrap_or_else(|failure| panic!("{failure}"));
-                assert_eq!(outcome.errors, 1, "{source} of {ranks_per_host} ranks on each host");
-            }
+    for (ranks_per_host, source) in [1, 2, 6].into_iter().flat_map(|hosts| [1, 3, 5].map(|source| (hosts, source))) {
+        let mut scenario = Scenario::allgather(6, 1000).ranks_per_host(ranks_per_host);
+        scenario.groups[0].calls = vec![CallPlan { late: vec![(source, never)], ..message(source, 0, 1) }];
+        let mut rank_dies = scenario.clone();
+        rank_dies.groups[0].calls.push(CallPlan { at: dies * 2, ..message(2, 4, 1) });
+        rank_dies.faults.dead_ranks.push(RankFault { rank: source, at: dies });
+        let host = source / ranks_per_host;
+        let host_dies = [None, Some(Duration::from_millis(10))].map(|reported_after| {
+            let mut scenario = scenario.clone();
+            scenario.faults.dead_hosts.push(HostDeath { host, at: dies, reported_after });
+            scenario
+        });
+        // Host 0 is the receiver's.
+        for scenario in [rank_dies].into_iter().chain(host_dies.into_iter().filter(|_| host > 0)) {
+            assert_eq!(play(&scenario, 1).errors, 1, "{source} of {ranks_per_host} ranks on each host");
         }
     }
 }

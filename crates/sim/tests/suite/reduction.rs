@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outboard_plan::{Element, Operator, Reduction};
-use outboard_sim::{CallPlan, Combined, Faults, Outcome, Pattern, Scenario, StoreKind, run};
+use outboard_sim::{Combined, Faults, Pattern, Scenario};
+
+use crate::{last_end, one_call, play};
 
 const LATE: Duration = Duration::from_secs(1);
 /// Scratch of a few of the calls that are made at once.
@@ -17,32 +19,17 @@ const MOST_SCATTER_TIME: f64 = 1.35;
 const MOST_ALLREDUCE_TIME: f64 = 1.3;
 /// The same of a reduce along a chain, whose links carry segments one behind the other.
 const MOST_REDUCE_TIME: f64 = 1.15;
-const RESULTS: [Combined; 6] = [
-    Combined::Reduce { root: 1 },
-    Combined::Allreduce,
-    Combined::ReduceScatter { seed: 5 },
-    Combined::ReduceScatterBlock,
-    Combined::Scan,
-    Combined::Exscan,
-];
+
+fn results() -> [Combined; 6] {
+    Combined::all(1, 5)
+}
 
 fn sum(element: Element) -> Reduction {
     Reduction::new(Operator::Sum, element).expect("defined by MPI")
 }
 
-fn call(result: Combined, element: Element, bytes: u64) -> CallPlan {
-    CallPlan::of(Pattern::Reduction { result, reduction: sum(element) }, bytes)
-}
-
 fn reduction(ranks: usize, result: Combined, element: Element, bytes: u64) -> Scenario {
-    let mut scenario = Scenario::allgather(ranks, 0);
-    scenario.groups[0].calls = vec![call(result, element, bytes)];
-    scenario.store = StoreKind::Bytes;
-    scenario
-}
-
-fn play(scenario: &Scenario, seed: u64) -> Outcome {
-    run(scenario, seed).unwrap_or_else(|failure| panic!("{failure}"))
+    one_call(ranks, Pattern::Reduction { result, reduction: sum(element) }, bytes)
 }
 
 /// Members that may call in place.
@@ -55,7 +42,7 @@ fn in_place(result: Combined, ranks: usize) -> Vec<usize> {
 
 #[test]
 fn groups_of_any_size_agree_with_the_reference() {
-    for result in RESULTS {
+    for result in results() {
         for ranks in 2..=13 {
             for (ranks_per_host, siblings, bytes) in [(1, 1, 8), (3, 1, 4000), (2, 2, 40_000), (1, 1, 100_000)] {
                 let mut scenario = reduction(ranks, result, Element::I32, bytes);
@@ -68,19 +55,17 @@ fn groups_of_any_size_agree_with_the_reference() {
 
 #[test]
 fn one_rank_alone_and_empty_vectors_end() {
-    for result in RESULTS.into_iter().filter(|result| !matches!(result, Combined::Reduce { .. })) {
+    for result in Combined::all(0, 5) {
         play(&reduction(1, result, Element::F64, 800), 1);
         play(&reduction(5, result, Element::F64, 0), 1);
     }
-    play(&reduction(1, Combined::Reduce { root: 0 }, Element::F64, 800), 1);
-    play(&reduction(5, Combined::Reduce { root: 1 }, Element::F64, 0), 1);
 }
 
 /// TH-2: the plan alone decides in which order contributions meet, so that loss, jitter, lateness and who is first
 /// change no bit. The contributions are such that another order gives others.
 #[test]
 fn th_2_the_bits_of_a_result_are_the_same_from_run_to_run() {
-    for result in RESULTS {
+    for result in results() {
         for bytes in [800, 60_000] {
             for multicast in [true, false] {
                 bits_stay(&reduction(7, result, Element::F32, bytes).multicast(multicast), result);
@@ -114,29 +99,20 @@ fn th_2_by_hosts_the_bits_are_the_same_from_run_to_run() {
 fn bits_stay(scenario: &Scenario, result: Combined) {
     let bits = play(scenario, 0).bits;
     for seed in 1..12u64 {
-        let faults = Faults {
-            datagram_loss: 0.1,
-            frame_loss: 0.1,
-            reorder: 0.1,
-            jitter: Duration::from_millis(2),
-            ..Faults::none()
-        };
+        let jitter = Duration::from_millis(2);
+        let faults = Faults { datagram_loss: 0.1, frame_loss: 0.1, reorder: 0.1, jitter, ..Faults::none() };
         let mut other = scenario.clone().with_faults(faults);
         other.groups[0].calls[0].late = vec![(seed as usize % 7, Duration::from_millis(5 * seed))];
         other.groups[0].calls[0].in_place = in_place(result, 7);
-        assert_eq!(
-            play(&other, seed).bits,
-            bits,
-            "{result:?} of {} bytes, seed {seed}",
-            other.groups[0].calls[0].bytes
-        );
+        let bytes = other.groups[0].calls[0].bytes;
+        assert_eq!(play(&other, seed).bits, bits, "{result:?} of {bytes} bytes, seed {seed}");
     }
 }
 
 /// SP-6: the service process receives for a rank that has not called, and combines nothing of its own.
 #[test]
 fn sp_6_a_late_rank_finds_its_result_when_it_comes() {
-    for result in RESULTS {
+    for result in results() {
         for (ranks_per_host, bytes) in [(1, 800), (2, 800), (4, 80_000), (2, 80_000)] {
             for late in 0..8 {
                 let mut scenario = reduction(8, result, Element::F64, bytes).ranks_per_host(ranks_per_host);
@@ -165,7 +141,7 @@ fn sp_6_a_scan_delays_only_those_behind_the_late_rank() {
 #[test]
 fn calls_that_do_not_fit_the_staging_together_follow_each_other() {
     let mut scenario = reduction(6, Combined::Allreduce, Element::F64, 40_000).ranks_per_host(2);
-    scenario.groups[0].calls = vec![call(Combined::Allreduce, Element::F64, 40_000); 6];
+    scenario.groups[0].calls = vec![scenario.groups[0].calls[0].clone(); 6];
     scenario.groups[0].window = 6;
     (scenario.config.staging_quota, scenario.config.scratch_quota) = (0, SCRATCH);
     let outcome = play(&scenario, 1);
@@ -220,7 +196,7 @@ fn groups_that_do_not_fit_the_scratch_together_fail_and_do_not_hang() {
 fn ended(hosts: usize, result: Combined, bytes: u64, rate: u64) -> Duration {
     let mut scenario = reduction(hosts, result, Element::U64, bytes).on_links(rate);
     scenario.network.outstanding_frames = 16;
-    *play(&scenario, 1).ends.values().max().expect("a call for each rank")
+    last_end(&play(&scenario, 1))
 }
 
 /// Links wait neither for long turns of a source's other receivers nor for the next message of the plan. In virtual

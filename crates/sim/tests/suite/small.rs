@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use outboard_plan::{Element, Operator, Reduction};
-use outboard_sim::{CallPlan, Combined, Faults, Outcome, Pattern, Scenario, run};
+use outboard_sim::{CallPlan, Combined, Faults, Pattern, Scenario};
+
+use crate::play;
 
 const LATE: Duration = Duration::from_secs(1);
 /// Mean time of small calls, of the same behind a barrier. Each ends when its last messages are acknowledged, so
@@ -26,10 +28,6 @@ fn small(ranks: usize, calls: &[Pattern], bytes: u64) -> Scenario {
     scenario.config.eager_bytes = 16 << 10;
     scenario.groups[0].calls = calls.iter().map(|pattern| CallPlan::of(*pattern, bytes)).collect();
     scenario
-}
-
-fn play(scenario: &Scenario, seed: u64) -> Outcome {
-    run(scenario, seed).unwrap_or_else(|failure| panic!("{failure}"))
 }
 
 /// MC-9: what fits one frame waits for nobody who has nothing to do with it.

@@ -1,4 +1,4 @@
-//! Triggered NICs: templates that are kept, queue pairs that are made once, settings that change no byte, deaths.
+//! Triggered NICs: templates that are kept, queue pairs that are made once, settings that change no byte.
 
 use std::collections::BTreeMap;
 
@@ -7,21 +7,12 @@ use outboard_nic::{Node, Port, host};
 use outboard_plan::selection::{Choice, Collective};
 use outboard_plan::{Arguments, Element, Operator, Reduction, Topology};
 use outboard_plan_tools::triggered::Communicator;
-use outboard_sim::nics::{Call, JobPlan, Kind, NicPlan, Played, Prepared};
+use outboard_sim::nics::Call;
+
+use crate::nics::{one_job, play, prepared, watch};
 
 fn call(collective: Collective, algorithm: &str, bytes: u64) -> Call {
     Call::new(Choice::read(collective, algorithm).expect("an algorithm"), bytes, None)
-}
-
-fn one_job<S: Kind>(ranks: u32, per_host: u32, calls: Vec<Call>, settings: S) -> NicPlan<S> {
-    let nodes = (0..ranks).map(|rank| rank / per_host).collect();
-    NicPlan { jobs: vec![JobPlan { nodes, calls }], settings, death: None }
-}
-
-fn play<S: Kind>(plan: &NicPlan<S>, seeds: std::ops::Range<u64>) -> Vec<Played> {
-    let prepared = Prepared::new(plan).unwrap_or_else(|error| panic!("{plan:?}: {error}"));
-    let one = |seed| prepared.play(seed).unwrap_or_else(|breach| panic!("{plan:?}, seed {seed}: {breach}"));
-    seeds.map(one).collect()
 }
 
 /// CD-3: calls of any size are filled into two templates, one for each protocol.
@@ -57,15 +48,11 @@ fn cd_3_queue_pairs_are_made_by_the_first_call() {
             let calls = sizes.iter().map(|bytes| call(Collective::Allgather, algorithm, *bytes)).collect();
             let plan = one_job(8, per_host, calls, Settings::default());
             let mut made = BTreeMap::new();
-            let prepared = Prepared::new(&plan).expect("it fits");
-            let watched = prepared.watch(3, |Node(node), engine| {
+            watch(&plan, 0, 3..4, |Node(node), engine| {
                 let of_port = |port| (port == 0, engine.queue_pairs(Port(port)));
-                made.insert(
-                    node,
-                    ((0..per_host as u16).map(of_port).collect::<Vec<_>>(), engine.counters().queue_pairs),
-                );
+                let of_ports: Vec<_> = (0..per_host as u16).map(of_port).collect();
+                made.insert(node, (of_ports, engine.counters().queue_pairs));
             });
-            watched.unwrap_or_else(|breach| panic!("{algorithm}: {breach}"));
             made
         };
         let first = made(&sizes[..1]);
@@ -132,12 +119,8 @@ fn who_finds_a_receiver_not_ready_sends_again() {
     let refused = |collective, algorithm, bytes, readiness| {
         let calls = vec![call(collective, algorithm, bytes); 6];
         let plan = one_job(6, 1, calls, Settings { readiness, ..Settings::default() });
-        let prepared = Prepared::new(&plan).expect("it fits");
         let mut refused = 0;
-        for seed in 0..20 {
-            let played = prepared.watch(seed, |_, engine| refused += engine.counters().refused);
-            played.unwrap_or_else(|breach| panic!("{algorithm}, seed {seed}: {breach}"));
-        }
+        watch(&plan, 0, 0..20, |_, engine| refused += engine.counters().refused);
         refused
     };
     for bytes in [100, 20_000] {
@@ -152,7 +135,7 @@ fn who_finds_a_receiver_not_ready_sends_again() {
 fn what_a_nic_has_no_room_for_is_refused_with_numbers() {
     let refused = |settings: Settings, expected: &str| {
         let plan = one_job(8, 1, vec![call(Collective::Allgather, "bruck", 100); 3], settings);
-        let said = Prepared::new(&plan).expect("a plan").play(0).expect_err("too small").to_string();
+        let said = prepared(&plan).play(0).expect_err("too small").to_string();
         assert!(said.contains(expected), "{said}");
     };
     let defaults = Settings::default();
@@ -166,30 +149,6 @@ fn what_a_nic_has_no_room_for_is_refused_with_numbers() {
         "requests: a queue has room for 10; choose an algorithm with fewer messages",
     );
     refused(Settings { calls: 2, ..defaults }, "3 calls of job 0 at once: 2 may be in flight");
-}
-
-/// A dead node ends the calls of its jobs with its name, and no others; nothing is kept, on either engine.
-#[test]
-fn a_dead_node_ends_the_calls_of_its_jobs_by_name() {
-    fn dies<S: Kind>(settings: S) {
-        let hierarchical = call(Collective::Allgather, "hierarchical:leaders=1,between=ring", 20_000);
-        let calls =
-            vec![hierarchical, call(Collective::Allgather, "hierarchical:leaders=1,between=ring", 9), hierarchical];
-        let jobs = [vec![0, 1, 2, 3, 4], vec![0, 1, 2, 4], vec![3, 2, 2, 3]];
-        let jobs: Vec<JobPlan> = jobs.map(|nodes| JobPlan { nodes, calls: calls.clone() }).into();
-        let mut failed = 0;
-        for behind in [0, 5, 40, 120, 400] {
-            let plan = NicPlan { jobs: jobs.clone(), settings, death: Some((3, behind)) };
-            for played in play(&plan, 0..10) {
-                assert!(played.right >= 3 * 4, "the job without the dead node ends right");
-                failed += played.failed;
-            }
-        }
-        assert!(failed > 0);
-    }
-    dies(Settings::default());
-    dies(host::Settings::default());
-    dies(host::Settings { progress: host::Progress::Thread, ..host::Settings::default() });
 }
 
 /// Processes that find no staging, or ask for everything first, end with the same bytes.

@@ -11,7 +11,6 @@ use crate::nics::{Call, Clock, JobPlan, NicPlan, Prepared};
 
 /// A cluster and how its ranks talk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names are the documentation")]
 pub struct Cluster {
     pub hosts: u32,
     pub ranks_per_host: u32,
@@ -40,9 +39,6 @@ pub struct Allgather {
 }
 
 /// The machine and NIC of a profile.
-///
-/// # Errors
-/// When it lacks one of them.
 pub fn costs_of(profile: &Profile) -> Result<(Machine, Costs), FigureError> {
     let lacks = |table| FigureError::Lacks { profile: profile.name.clone(), table };
     Ok((profile.machine.ok_or_else(|| lacks("machine"))?, profile.triggered.ok_or_else(|| lacks("triggered"))?))
