@@ -75,7 +75,6 @@ pub trait Costs<E: Engine>: Copy + Debug {
         Work::default()
     }
 
-    /// A packet arrives there.
     fn receive(&self, _packet: &E::Packet, _contexts: usize) -> Work {
         Work::default()
     }
@@ -85,7 +84,6 @@ pub trait Costs<E: Engine>: Copy + Debug {
         0.0
     }
 
-    /// The port of the NIC that a packet leaves by.
     fn link(_packet: &E::Packet) -> u32 {
         0
     }

@@ -29,7 +29,6 @@ impl fmt::Display for Port {
     }
 }
 
-/// Memory that a NIC reaches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Region {
     /// Of the process behind a port.
@@ -40,18 +39,14 @@ pub enum Region {
     Nic,
 }
 
-/// `len` bytes from `address` of a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "the names are the documentation")]
 pub struct Place {
     pub region: Region,
     pub address: u64,
     pub len: u64,
 }
 
-/// Work on memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "the names are the documentation")]
 pub enum Order {
     /// The payload of the packet that was handed in last goes there.
     Deliver { to: Place },
@@ -65,7 +60,6 @@ pub enum Order {
 
 /// Why the calls of a job end on all its ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[allow(missing_docs, reason = "the messages are the documentation")]
 pub enum Failure {
     #[error("node {} is dead", node.0)]
     Dead { node: Node },
@@ -77,12 +71,9 @@ pub enum Failure {
     Counters { node: Node, counters: usize, tasks: usize },
 }
 
-/// How a call has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Completion {
-    /// Of which job.
     pub job: u8,
-    /// With which outcome.
     pub result: Result<(), Failure>,
 }
 
@@ -97,7 +88,6 @@ pub enum Worker {
 
 /// What an engine asks of its driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names are the documentation")]
 pub enum Output<P> {
     /// Work on memory.
     Order { by: Worker, order: Order },
@@ -113,6 +103,11 @@ impl<P> Output<P> {
     /// The NIC works on memory.
     pub(crate) const fn by_nic(order: Order) -> Self {
         Output::Order { by: Worker::Nic(0), order }
+    }
+
+    /// A call of the process behind `port` has ended.
+    pub(crate) const fn completed((job, port): (u8, u16), result: Result<(), Failure>) -> Self {
+        Output::Completed { port: Port(port), completion: Completion { job, result } }
     }
 
     /// The process behind `port` does.
@@ -143,7 +138,6 @@ pub trait Engine {
         None
     }
 
-    /// A packet has arrived.
     fn handle_packet(&mut self, now: u64, from: Node, packet: Self::Packet);
 
     /// A node is dead: nothing comes from there any more.
@@ -155,6 +149,5 @@ pub trait Engine {
     /// When the engine wants to be told that time has passed.
     fn poll_timeout(&self) -> Option<u64>;
 
-    /// What is to be done next.
     fn poll(&mut self) -> Option<Output<Self::Packet>>;
 }

@@ -27,7 +27,6 @@ use crate::{datapath, ordered, triggered};
 
 /// A number of a profile, as it was written.
 #[derive(Debug, Clone, PartialEq)]
-#[allow(missing_docs, reason = "the names are the documentation")]
 pub struct Number {
     pub table: &'static str,
     pub key: &'static str,
@@ -36,20 +35,14 @@ pub struct Number {
     pub source: String,
 }
 
-/// See the module.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Profile {
-    /// How it is called.
     pub name: String,
-    /// What it is of.
     pub about: String,
     /// Processors, memory, bus and link.
     pub machine: Option<Machine>,
-    /// A triggered NIC.
     pub triggered: Option<triggered::Costs>,
-    /// An order-triggered NIC.
     pub ordered: Option<ordered::Costs>,
-    /// A datapath accelerator.
     pub datapath: Option<datapath::Costs>,
     /// All numbers, in the order of their tables and keys.
     pub numbers: Vec<Number>,
@@ -58,7 +51,6 @@ pub struct Profile {
 /// Where and why a text is no profile.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{file}:{line}: {fault}")]
-#[allow(missing_docs, reason = "the names are the documentation")]
 pub struct ProfileError {
     pub file: String,
     /// From 1.
@@ -66,9 +58,7 @@ pub struct ProfileError {
     pub fault: Fault,
 }
 
-/// Why.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[allow(missing_docs, reason = "the messages are the documentation")]
 pub enum Fault {
     #[error("{0}")]
     Syntax(String),
@@ -82,7 +72,6 @@ pub enum Fault {
     Source { key: String },
 }
 
-/// What a value has to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wanted {
     /// `name` and `about`.
@@ -112,7 +101,6 @@ impl fmt::Display for Wanted {
     }
 }
 
-/// Profiles that are built in, by name.
 const BUILT_IN: [(&str, &str); 4] = [
     ("bluefield3", include_str!("../profiles/bluefield3.toml")),
     ("cluster-a", include_str!("../profiles/cluster-a.toml")),
@@ -121,18 +109,14 @@ const BUILT_IN: [(&str, &str); 4] = [
 ];
 
 impl Profile {
-    /// The names of those that are built in.
     pub fn built_in() -> impl Iterator<Item = &'static str> {
         BUILT_IN.iter().map(|(name, _)| *name)
     }
 
-    /// Their texts.
     pub fn built_in_texts() -> impl Iterator<Item = &'static str> {
         BUILT_IN.iter().map(|(_, text)| *text)
     }
 
-    /// One that is built in.
-    #[must_use]
     pub fn named(name: &str) -> Option<&'static Profile> {
         static ALL: LazyLock<Vec<Profile>> = LazyLock::new(|| {
             let one = |(name, text): &(&str, &str)| Profile::read(name, text).expect("built-in profiles are tested");
@@ -142,9 +126,6 @@ impl Profile {
     }
 
     /// The profile in the text of `file`.
-    ///
-    /// # Errors
-    /// When it is none; the error names the line.
     pub fn read(file: &str, text: &str) -> Result<Profile, ProfileError> {
         let reader = Reader { file, text };
         let root = DeTable::parse(text).map_err(|error| {
@@ -252,7 +233,6 @@ impl Table<'_, '_> {
         self.number(key, unit, Wanted::Cost, |value| value >= 0.0)
     }
 
-    /// How many there are.
     pub(crate) fn count(&mut self, key: &'static str, unit: &'static str) -> Result<u32, ProfileError> {
         let whole = |value: f64| (1.0..=f64::from(u32::MAX)).contains(&value) && value.fract() == 0.0;
         Ok(self.number(key, unit, Wanted::Count, whole)? as u32)

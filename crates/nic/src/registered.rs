@@ -4,15 +4,12 @@
 
 use std::collections::BTreeMap;
 
-/// Part of the registered memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names are the documentation")]
 pub(crate) struct Part {
     pub(crate) address: u64,
     pub(crate) bytes: u64,
 }
 
-/// All of it.
 #[derive(Debug)]
 pub(crate) struct Registered {
     /// By address, bytes that are free.
@@ -24,7 +21,6 @@ impl Registered {
         Registered { free: BTreeMap::from([(0, bytes)]) }
     }
 
-    /// Bytes that are free.
     pub(crate) fn left(&self) -> u64 {
         self.free.values().sum()
     }

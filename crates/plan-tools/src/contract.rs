@@ -10,12 +10,6 @@ use outboard_plan::{Algorithm, Arguments, PlanError, Rank, Span, Topology, Vecto
 use crate::verify::{Combination, Contract, Contributors, Piece};
 
 /// What `rank` is promised where a call is carried out by `choice`.
-///
-/// # Errors
-/// When there are no such calls; see [`PlanError`].
-///
-/// # Panics
-/// When there is no such rank.
 pub fn contract(choice: Choice, arguments: &Arguments<'_>, rank: Rank) -> Result<Contract, PlanError> {
     let Arguments { topology, root, bytes, exclusive, in_place, .. } = *arguments;
     let ranks = topology.ranks();
@@ -71,10 +65,6 @@ pub fn contract(choice: Choice, arguments: &Arguments<'_>, rank: Rank) -> Result
 }
 
 /// What `rank` is promised of an exchange; `all` are the blocks of every rank.
-///
-/// # Panics
-/// When a rank has no blocks in `all`.
-#[must_use]
 pub fn exchange(rank: Rank, all: &[Blocks]) -> Contract {
     let mine = &all[rank.0 as usize];
     let (input_bytes, output_bytes) = mine.bytes();

@@ -10,9 +10,7 @@ use thiserror::Error;
 
 /// Why a call is not carried out by datapath accelerators.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[allow(missing_docs, reason = "the messages are the documentation")]
 pub enum LowerError {
-    /// There is no such plan.
     #[error(transparent)]
     Plan(#[from] PlanError),
     #[error(transparent)]
@@ -20,9 +18,6 @@ pub enum LowerError {
 }
 
 /// The programs of all ranks, in rank order.
-///
-/// # Errors
-/// When there is no plan, or an accelerator does not take it.
 pub fn lower(choice: Choice, arguments: &Arguments<'_>, settings: &Settings) -> Result<Vec<Arc<Program>>, LowerError> {
     let one = |rank| {
         let program = program(choice, arguments, rank)?;

@@ -26,34 +26,21 @@ use thiserror::Error;
 use crate::programs::{host_of, programs};
 use crate::verify::{At, Graph, Node, VerifyError, well_formed};
 
-/// Why programs have no estimate.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum EstimateError {
-    /// They do not fit together.
     #[error(transparent)]
     Plan(#[from] VerifyError),
-    /// Multicast where there is none.
     #[error("{at}: the cluster has no multicast; set `multicast` of [cost]")]
-    NoMulticast {
-        /// The step.
-        at: Box<At>,
-    },
+    NoMulticast { at: Box<At> },
 }
 
 /// When `programs`, those of all ranks in rank order, are done if all ranks call at once. `host_of` tells the host of
 /// each rank.
-///
-/// # Errors
-/// When the programs do not fit together or the cluster; see [`EstimateError`].
 pub fn estimate(programs: &[Program], host_of: impl Fn(Rank) -> u32, cost: &Cost) -> Result<Estimate, EstimateError> {
     play(programs, host_of, cost, true)
 }
 
 /// When a call by `choice` is done if all ranks call at once; `None` where the algorithm refuses such a call.
-///
-/// # Errors
-/// As [`estimate`].
-#[must_use]
 pub fn played(case: &Case, choice: Choice, cost: &Cost) -> Option<Result<Estimate, EstimateError>> {
     let programs = programs(case, choice)?;
     Some(play(&programs, |rank| host_of(case, rank), cost, !choice.pulls()))
@@ -150,7 +137,6 @@ impl<'a> Play<'a> {
         self.pushed += 1;
     }
 
-    /// The host of a step.
     fn host(&self, node: Node) -> usize {
         self.host_of[self.graph.at(node).rank.0 as usize]
     }
@@ -234,7 +220,6 @@ impl<'a> Play<'a> {
         all.iter().copied().filter(beside).collect()
     }
 
-    /// Bytes that a step sends or receives.
     fn bytes(&self, node: Node) -> u64 {
         let op = self.graph.op(node);
         op.reads().or(op.writes()).map_or(0, |span| span.len)

@@ -8,12 +8,9 @@
 use outboard_plan::selection::{Case, Choice, Cost, terms};
 use outboard_units::{Duration, Rate};
 
-/// How long a call took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample {
-    /// The call.
     pub case: Case,
-    /// How it was carried out.
     pub choice: Choice,
     /// From the post to the end, on the rank where it took longest.
     pub took: Duration,
@@ -49,7 +46,6 @@ fn parts(cost: &Cost, sample: &Sample) -> [f64; PARAMETERS] {
 }
 
 /// By how much `cost` is wrong about a sample: the larger over the smaller, so 1 where it is right.
-#[must_use]
 pub fn factor(cost: &Cost, sample: &Sample) -> f64 {
     let model: f64 = parts(cost, sample).iter().sum();
     let took = sample.took.in_nanoseconds().max(1) as f64;
@@ -58,7 +54,6 @@ pub fn factor(cost: &Cost, sample: &Sample) -> f64 {
 
 /// The cost by which `samples` took as long as they did, as near as can be; parameters of which they tell nothing are
 /// as in `start`, and there is multicast where `start` has it.
-#[must_use]
 pub fn fit(start: &Cost, samples: &[Sample]) -> Cost {
     let mut cost = *start;
     for _ in 0..ROUNDS {

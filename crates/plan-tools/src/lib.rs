@@ -9,6 +9,7 @@
 //! Invariant: all of it looks at the programs of a whole group, which a daemon never holds. This crate never does IO.
 
 #![forbid(unsafe_code)]
+#![allow(missing_docs, reason = "the workspace alone uses it; names that say enough are the documentation")]
 
 mod contract;
 pub mod datapath;

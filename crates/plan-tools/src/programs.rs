@@ -15,7 +15,6 @@ pub(crate) fn host_of(case: &Case, rank: Rank) -> u32 {
 
 /// The programs of all ranks, in rank order, from or to rank 0 where there is a root, in elements of a byte; `None`
 /// where there are none, because the algorithm refuses such a call.
-#[must_use]
 pub fn programs(case: &Case, choice: Choice) -> Option<Vec<Program>> {
     let Case { ranks, bytes, .. } = *case;
     bytes.checked_mul(ranks.into())?;

@@ -12,7 +12,6 @@ use outboard_plan::{Op, OpId, Program, Rank};
 
 /// A message on its way from one rank to another, in a round from 0; what is multicast has no index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names are the documentation")]
 pub struct Message {
     pub round: u32,
     pub from: Rank,
@@ -23,12 +22,10 @@ pub struct Message {
     pub bytes: u64,
 }
 
-/// What a rank does in a round.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Load {
     /// Bytes that it sends; what it multicasts counts once.
     pub sent: u64,
-    /// Bytes that it receives.
     pub received: u64,
 }
 
@@ -85,34 +82,25 @@ impl Rounds {
         Ok(Rounds { ranks: programs.len() as u32, messages, ends })
     }
 
-    /// How many rounds there are.
-    #[must_use]
     pub fn count(&self) -> usize {
         self.ends.len()
     }
 
-    /// Ranks of the group.
-    #[must_use]
     pub fn ranks(&self) -> u32 {
         self.ranks
     }
 
-    /// All messages.
-    #[must_use]
     pub fn messages(&self) -> &[Message] {
         &self.messages
     }
 
     /// The messages of a round; none behind the last.
-    #[must_use]
     pub fn of_round(&self, round: usize) -> &[Message] {
         let end = |round: usize| self.ends.get(round).copied().unwrap_or(self.messages.len());
         let start = round.checked_sub(1).map_or(0, end);
         &self.messages[start..end(round)]
     }
 
-    /// What each rank sends and receives in a round.
-    #[must_use]
     pub fn loads(&self, round: usize) -> Vec<Load> {
         let mut loads = vec![Load::default(); self.ranks as usize];
         let mut multicast = None;

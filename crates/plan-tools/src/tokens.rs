@@ -10,7 +10,6 @@ use thiserror::Error;
 /// Characters of a word that an error repeats.
 const SHOWN: usize = 40;
 
-/// A place in a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     /// Counts from 1.
@@ -27,7 +26,6 @@ impl fmt::Display for Place {
 
 /// What a text has where its grammar has something else.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[allow(missing_docs, reason = "the messages are the documentation")]
 pub enum SyntaxError {
     #[error("expected {expected}, found {found}")]
     Expected { expected: String, found: String },
@@ -37,7 +35,6 @@ pub enum SyntaxError {
     Comment,
 }
 
-/// How comments begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Comments {
     /// `#` to the end of the line.
@@ -46,18 +43,14 @@ pub(crate) enum Comments {
     Slashes,
 }
 
-/// What a text is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Token<'a> {
     /// A letter and the letters, digits and underscores behind it.
     Word(&'a str),
-    /// Digits.
     Number(&'a str),
     /// Any other character that is not a space.
     Symbol(char),
-    /// The end of a line.
     Newline,
-    /// The end of the text.
     End,
 }
 
@@ -83,6 +76,24 @@ pub(crate) fn shown(text: &str) -> String {
 
 /// An error of scanning, and where.
 pub(crate) type Misplaced = (Place, SyntaxError);
+
+/// Why a text is not what it should be, and where.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{at}: {reason}")]
+pub struct Misread<R> {
+    pub at: Place,
+    pub reason: R,
+}
+
+impl<R: From<SyntaxError>> From<Misplaced> for Misread<R> {
+    fn from((at, reason): Misplaced) -> Self {
+        Misread { at, reason: reason.into() }
+    }
+}
+
+pub(crate) fn wrong<R>(at: Place, reason: R) -> Misread<R> {
+    Misread { at, reason }
+}
 
 /// A text and how far it is read.
 #[derive(Debug, Clone)]
@@ -119,7 +130,6 @@ impl<'a> Scanner<'a> {
         Ok((self.place, token))
     }
 
-    /// The next token and its place.
     pub(crate) fn next(&mut self) -> Result<(Place, Token<'a>), Misplaced> {
         let (place, token) = self.peek()?;
         match token {

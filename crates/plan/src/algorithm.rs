@@ -193,18 +193,12 @@ pub enum Algorithm {
     },
 }
 
-/// Why a setting stays as it is.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SettingError {
-    /// The algorithm has no setting of that name.
     #[error("there is no such setting of this algorithm")]
     Unknown,
-    /// The text is no value of the setting.
     #[error("expected {expected}")]
-    Value {
-        /// What would be one.
-        expected: String,
-    },
+    Value { expected: String },
 }
 
 impl SettingError {
@@ -213,7 +207,6 @@ impl SettingError {
     }
 }
 
-/// A number that is set.
 pub(crate) enum Setting<'a> {
     Bytes(&'a mut u64),
     Count(&'a mut u32),
@@ -253,8 +246,6 @@ pub(crate) fn least(key: &str) -> u64 {
 }
 
 impl Algorithm {
-    /// How it is called, without settings.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Algorithm::Binomial => "binomial",
@@ -282,7 +273,6 @@ impl Algorithm {
         }
     }
 
-    /// The setting called `key`, where it has one.
     pub(crate) fn setting(&mut self, key: &str) -> Option<Setting<'_>> {
         use Algorithm::{
             Bruck, Chain, Dissemination, DoubleTree, KNomial, Multicast, Pairwise, Pieces, ReduceMulticast,
@@ -313,8 +303,6 @@ impl Algorithm {
         }
     }
 
-    /// Whether it multicasts.
-    #[must_use]
     pub const fn multicasts(self) -> bool {
         matches!(
             self,
@@ -323,7 +311,6 @@ impl Algorithm {
     }
 
     /// What a group of `ranks` ranks uses where this is chosen: the same, but for groups that it does not fit.
-    #[must_use]
     pub fn carried_out(self, ranks: u32) -> Algorithm {
         match self {
             Algorithm::NeighbourExchange if !ranks.is_multiple_of(2) => Algorithm::Ring { segment: WHOLE },

@@ -64,7 +64,6 @@ struct Blocks<'a> {
 }
 
 impl Blocks<'_> {
-    /// Block `q` of `Output`.
     fn of(self, q: u32) -> Span {
         self.extents.block(Rank(q))
     }
@@ -161,13 +160,6 @@ mod tests {
     fn even(algorithm: Algorithm, ranks: u32, rank: u32, bytes: u64, in_place: bool) -> Program {
         let extents = Extents::even(ranks, bytes).unwrap();
         program((None, algorithm), &Topology::flat(ranks), Rank(rank), &extents, in_place)
-    }
-
-    #[test]
-    fn nothing_to_move_is_an_empty_program() {
-        for algorithm in [RING, Algorithm::Multicast { chains: 5, subgroups: 3 }] {
-            assert!(even(algorithm, 9, 4, 0, false).steps.is_empty());
-        }
     }
 
     #[test]

@@ -21,12 +21,6 @@ use crate::builder::ProgramBuilder;
 use crate::program::{Op, OpId, Program, Rank};
 
 /// What `rank` does in an exchange of `blocks` among `ranks` ranks; there is no message where a block is empty.
-///
-/// # Errors
-/// When the blocks cannot be, or not for this algorithm; see [`PlanError`].
-///
-/// # Panics
-/// When the algorithm is none of an alltoall.
 pub fn alltoall(algorithm: Algorithm, ranks: u32, rank: Rank, blocks: &Blocks) -> Result<Program, PlanError> {
     blocks.check(ranks, rank)?;
     let mut builder = ProgramBuilder::new(rank, ranks);

@@ -33,9 +33,7 @@ pub struct Arguments<'a> {
     pub in_place: bool,
 }
 
-/// Why there is no such program.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[allow(missing_docs, reason = "the messages are the documentation")]
 pub enum PlanError {
     #[error("a plan among {ranks} ranks: a group has 1 to {MAX_RANKS} ranks")]
     Ranks { ranks: u32 },
@@ -57,22 +55,16 @@ pub enum PlanError {
     Scratch,
     #[error("blocks of {bytes} and of {other} bytes: choose another algorithm than bruck, or one size for all")]
     Uneven { bytes: u64, other: u64 },
-    /// Blocks that cannot be exchanged.
     #[error(transparent)]
     Exchange(#[from] BlocksError),
 }
 
 impl<'a> Arguments<'a> {
     /// Of `bytes` bytes, from or to rank 0, in elements of a byte, and not in place.
-    #[must_use]
     pub const fn of(topology: &'a Topology, bytes: u64) -> Self {
         Arguments { topology, root: Rank(0), bytes, extents: None, element_bytes: 1, exclusive: false, in_place: false }
     }
 
-    /// The blocks of an allgather or reduce-scatter.
-    ///
-    /// # Errors
-    /// When they cannot be addressed, or are not those of the ranks.
     pub fn blocks(&self, collective: Collective) -> Result<Extents, PlanError> {
         let ranks = self.topology.ranks();
         match self.extents {
@@ -83,10 +75,6 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    /// The vector of a reduction.
-    ///
-    /// # Errors
-    /// When it ends within an element.
     pub fn vector(&self) -> Result<Vector, PlanError> {
         let Arguments { bytes, element_bytes, .. } = *self;
         if element_bytes == 0 || !bytes.is_multiple_of(element_bytes) {
@@ -114,9 +102,6 @@ impl<'a> Arguments<'a> {
 }
 
 /// What `rank` does where a call is carried out by `choice`.
-///
-/// # Errors
-/// When an argument is out of range; see [`PlanError`].
 pub fn program(choice: Choice, arguments: &Arguments<'_>, rank: Rank) -> Result<Program, PlanError> {
     arguments.check(choice, rank)?;
     let Arguments { topology, root, bytes, exclusive, in_place, .. } = *arguments;

@@ -22,9 +22,6 @@ pub const MAX_SEGMENTS: u64 = 1 << 20;
 /// What `rank` does in a broadcast of `bytes` bytes from `root` among `ranks` ranks.
 ///
 /// With 0 bytes nothing moves and the program is empty.
-///
-/// # Errors
-/// When there are more than [`MAX_SEGMENTS`].
 pub(crate) fn program(
     algorithm: Algorithm,
     (ranks, root): (u32, Rank),

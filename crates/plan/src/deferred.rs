@@ -37,7 +37,6 @@ const CLEARS: u32 = 1 << 31;
 
 /// Why deferred work does not carry out a call or a program.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[allow(missing_docs, reason = "the messages are the documentation")]
 pub enum Refused {
     #[error("{collective}: what is combined needs a processor between messages")]
     Combined { collective: Collective },
@@ -51,9 +50,6 @@ pub enum Refused {
 
 /// By what algorithm deferred work carries out a collective of `ranks` ranks and `bytes` bytes as [`Collective`] counts
 /// them.
-///
-/// # Errors
-/// Says why it does not; all members of a group are told alike.
 pub fn choice(collective: Collective, ranks: u32, bytes: u64) -> Result<Choice, Refused> {
     let algorithm = match collective {
         Collective::Allgather => Algorithm::Ring { segment: WHOLE },
@@ -79,15 +75,11 @@ pub fn choice(collective: Collective, ranks: u32, bytes: u64) -> Result<Choice, 
 /// A value of a counter that is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Threshold {
-    /// Which counter of the list, from 0.
     pub counter: u32,
-    /// The least value.
     pub value: u64,
 }
 
-/// What a task does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "the names are the documentation")]
 pub enum Action {
     /// Sends the message `(me, to, index)`; 1 is added to `counts` when it has left.
     Send { to: Rank, index: u32, span: Span, counts: u32 },
@@ -97,16 +89,13 @@ pub enum Action {
     Add { to: u32 },
 }
 
-/// One piece of deferred work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Task {
     /// When it begins; at once where there is none.
     pub after: Option<Threshold>,
-    /// What it does.
     pub action: Action,
 }
 
-/// The tasks of one rank in one call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct List {
     /// Counters, all 0 at first.
@@ -125,10 +114,6 @@ pub struct List {
 const END: u32 = 0;
 
 impl List {
-    /// The list of a program.
-    ///
-    /// # Errors
-    /// Names the first step that deferred work cannot carry out.
     pub fn lower(program: &Program) -> Result<List, Refused> {
         let parts = Parts::of(program)?;
         let mut counters = Counters::of(program, &parts);

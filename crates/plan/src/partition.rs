@@ -55,9 +55,6 @@ pub fn subgroup_of(chunk: u64, chunks: u64, subgroups: u16) -> u16 {
 }
 
 /// The ranks of `chain` when `ranks` ranks form `chains` chains (MC-8), in the order in which they multicast.
-///
-/// # Panics
-/// When `chain >= chains`.
 pub(crate) fn chain_ranks(ranks: u32, chains: u32, chain: u32) -> Range<u32> {
     let part = part_range(ranks.into(), chains.into(), chain.into());
     let narrow = |rank| u32::try_from(rank).expect("a rank is below the number of ranks");
@@ -65,9 +62,6 @@ pub(crate) fn chain_ranks(ranks: u32, chains: u32, chain: u32) -> Range<u32> {
 }
 
 /// The chain that `rank` is in (MC-8); the inverse of [`chain_ranks`].
-///
-/// # Panics
-/// When `rank >= ranks` or `chains` is 0.
 pub(crate) fn chain_of(rank: Rank, ranks: u32, chains: u32) -> u32 {
     let chain = part_of(ranks.into(), chains.into(), rank.0.into());
     u32::try_from(chain).expect("a part is below the number of parts")

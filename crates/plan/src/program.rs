@@ -11,7 +11,6 @@ pub struct OpId(pub u32);
 
 /// One operation of one rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "the names are the documentation")]
 pub enum Op {
     /// Sends `span` to `to`. The message is named (source, destination, index) within the collective.
     Send { to: Rank, index: u32, span: Span },

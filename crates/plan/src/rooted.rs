@@ -82,9 +82,6 @@ impl Direction {
 }
 
 /// What `rank` does in a gather or scatter of blocks of `bytes` bytes, which lie at `root` in the order of ranks.
-///
-/// # Errors
-/// When the blocks cannot be addressed.
 pub(crate) fn program(
     direction: Direction,
     algorithm: Algorithm,

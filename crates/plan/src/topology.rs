@@ -27,14 +27,12 @@ struct Hosts {
 
 impl Topology {
     /// Every rank is alone on its host.
-    #[must_use]
     pub const fn flat(ranks: u32) -> Topology {
         Topology(Layout::Flat(ranks))
     }
 
     /// The host of each rank, in the order of ranks; any numbers that tell hosts apart. `None` for more than
     /// [`MAX_RANKS`] of them.
-    #[must_use]
     pub fn of_hosts(hosts: impl IntoIterator<Item = u32>) -> Option<Topology> {
         let mut numbers = std::collections::HashMap::new();
         let mut layout = Hosts { host_of: Vec::new(), ranks_of: Vec::new() };
@@ -64,8 +62,6 @@ impl Topology {
         Topology::of_hosts((0..self.ranks()).map(Rank).map(part_of)).expect("as many ranks as before")
     }
 
-    /// How many ranks there are.
-    #[must_use]
     pub fn ranks(&self) -> u32 {
         match &self.0 {
             Layout::Flat(ranks) => *ranks,
@@ -73,8 +69,6 @@ impl Topology {
         }
     }
 
-    /// How many hosts there are.
-    #[must_use]
     pub fn hosts(&self) -> u32 {
         match &self.0 {
             Layout::Flat(ranks) => *ranks,
@@ -82,11 +76,6 @@ impl Topology {
         }
     }
 
-    /// The host of `rank`.
-    ///
-    /// # Panics
-    /// When there is no such rank.
-    #[must_use]
     pub fn host_of(&self, rank: Rank) -> u32 {
         match &self.0 {
             Layout::Flat(ranks) => {
@@ -98,10 +87,6 @@ impl Topology {
     }
 
     /// The ranks of `host`, ascending; at least one.
-    ///
-    /// # Panics
-    /// When there is no such host.
-    #[must_use]
     pub fn ranks_of(&self, host: u32) -> Vec<Rank> {
         match &self.0 {
             Layout::Flat(ranks) => {
@@ -113,7 +98,6 @@ impl Topology {
     }
 
     /// Ranks of the host that has the fewest; 0 where there is no host.
-    #[must_use]
     pub fn fewest_per_host(&self) -> u32 {
         match &self.0 {
             Layout::Flat(ranks) => 1.min(*ranks),

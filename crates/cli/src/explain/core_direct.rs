@@ -69,15 +69,10 @@ fn described(protocol: list::Protocol) -> String {
 /// Ranks side by side in one table.
 const COLUMNS: usize = 4;
 
-/// A rank's column of the tables, round by round.
-fn table(template: &Template) -> Vec<Vec<String>> {
-    template.table().iter().map(|round| round.iter().map(ToString::to_string).collect()).collect()
-}
-
 /// What the tables of the CORE-Direct paper show: rounds downwards, ranks side by side.
 fn tables(text: &mut String, templates: &[Template]) {
     for ranks in templates.chunks(COLUMNS) {
-        let columns: Vec<Vec<Vec<String>>> = ranks.iter().map(table).collect();
+        let columns: Vec<Vec<Vec<String>>> = ranks.iter().map(Template::table).collect();
         let cells = columns.iter().flatten().flatten().map(String::len);
         let width = cells.max().unwrap_or(0).max("rank 65535".len());
         let mut row = |first: &str, cells: Vec<String>| {
@@ -116,7 +111,7 @@ fn lists(protocol: list::Protocol, queue_pairs: &[usize], templates: &[Template]
             "rank": template.rank.0,
             "queue_pairs": queue_pairs,
             "eager_buffers": template.slots.len(),
-            "table": table(template),
+            "table": template.table(),
             "host_before": texts(&template.before),
             "tasks": template.tasks.iter().map(task).collect::<Vec<_>>(),
             "host_after": texts(&template.after),

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use outboard_nic::ordered::Settings;
-use outboard_nic::ordered::descriptor::{Descriptor, Posted, Source};
+use outboard_nic::ordered::descriptor::{Descriptor, Source};
 use outboard_plan::{Element, Operator, Rank, Reduction, Span};
 use outboard_plan_tools::ordered::{self, Lowered};
 use serde::Serialize;
@@ -26,7 +26,7 @@ pub(super) fn show(format: Format, planned: &Planned) -> Result<String, CliError
         let bytes = |span: Span| vec![0; span.len as usize];
         let (members, reduction) = (members.as_slice(), Some(reduction));
         let call = ordered::Call { job: 0, members, reduction, input: 0, output, bytes: &bytes };
-        descriptors(&lowered, *rank, &call)
+        lowered.post(*rank, &call, 0)
     };
     let ranks = (0..members.len() as u32).map(Rank);
     if format == Format::Json {
@@ -86,11 +86,6 @@ fn members(asked: &Call) -> Vec<Source> {
         Source { node, port: port as u16 }
     };
     (0..topology.ranks()).map(|rank| member(Rank(rank))).collect()
-}
-
-fn descriptors(lowered: &Lowered, rank: Rank, call: &ordered::Call<'_>) -> Vec<Descriptor> {
-    let posted = Posted::read(&lowered.words(rank, call, 0)).expect("what was lowered makes sense");
-    posted.iter().flat_map(Posted::descriptors).cloned().collect()
 }
 
 fn sources(lowered: &Lowered, rank: Rank) -> Vec<String> {

@@ -45,7 +45,6 @@ pub(super) struct Worker {
     missing: u32,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Running {
     pub(super) post: Post,
@@ -133,15 +132,7 @@ impl Running {
 
     /// The block of a stream that is known to be one.
     pub(super) fn block(&mut self, stream: Stream) -> &mut Block {
-        self.blocks.get_mut(&stream).expect("other streams are refused")
-    }
-
-    /// Whether a stream has all these chunks.
-    pub(super) fn has(&self, stream: Stream, ranges: &[(u32, u32)]) -> bool {
-        let inside = |block: &Block| {
-            ranges.iter().all(|(first, count)| *count > 0 && u64::from(*first) + u64::from(*count) <= block.chunks())
-        };
-        self.blocks.get(&stream).is_some_and(inside)
+        self.blocks.get_mut(&stream).expect("it is a stream of the call")
     }
 
     /// A stream is whole, or has left. When all of its source are, the step that waits for them is done.

@@ -22,9 +22,7 @@ pub struct Work {
 /// An accelerator and what its work costs: the table `[datapath]` of a profile.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Costs {
-    /// Cores.
     pub cores: u32,
-    /// Hardware threads of a core.
     pub threads_per_core: u32,
     /// Cycles of a core in a nanosecond.
     pub gigahertz: f64,
@@ -59,16 +57,10 @@ impl Costs {
     }
 
     /// Those of the profile `bluefield3`.
-    ///
-    /// # Panics
-    /// Never: that profile is built in.
-    #[must_use]
     pub fn bluefield3() -> Self {
         Profile::named("bluefield3").and_then(|profile| profile.datapath).expect("a profile that is built in")
     }
 
-    /// What a completion takes by this transport.
-    #[must_use]
     pub fn work(&self, transport: Transport) -> Work {
         match transport {
             Transport::Datagrams => self.datagram,
@@ -77,13 +69,11 @@ impl Costs {
     }
 
     /// Hardware threads of all cores.
-    #[must_use]
     pub fn threads(&self) -> u32 {
         self.cores.saturating_mul(self.threads_per_core)
     }
 
     /// Nanoseconds of one completion while `threads` threads of its core are at work, this one among them.
-    #[must_use]
     pub fn nanoseconds(&self, transport: Transport, threads: u32) -> f64 {
         let Work { instructions, stalls } = self.work(transport);
         (instructions + stalls * f64::from(threads.max(1)).powf(self.contention)) / self.gigahertz
@@ -100,15 +90,6 @@ impl costs::Costs<Datapath> for Costs {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// MC Table I: cycles at 1.8 GHz, of one thread by itself, as 4 KiB chunks in GiB/s.
-    #[test]
-    fn mc_r_one_thread_takes_the_cycles_of_table_i() {
-        let costs = Costs::bluefield3();
-        let rate = |transport| 4096.0 / costs.nanoseconds(transport, 1) * 1e9 / f64::from(1 << 30);
-        assert_eq!(format!("{:.1}", rate(Transport::Writes { packets: 1 })), "11.5");
-        assert_eq!(format!("{:.1}", rate(Transport::Datagrams)), "6.3");
-    }
 
     /// MC Fig. 13: what the profile says that it is fitted to.
     #[test]

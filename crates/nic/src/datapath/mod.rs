@@ -19,7 +19,7 @@
 //! sender, read by the receiver when its step has started. The lossless link paces senders.
 //!
 //! Invariants: threads, receives and calls are bounded by [`Settings`]; what is to be sent waits as bits until the
-//! driver polls. A packet that makes no sense is counted and dropped. Never holds payload.
+//! driver polls. Never holds payload.
 
 mod accelerator;
 mod call;
@@ -35,7 +35,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use outboard_plan::{Op, OpId, Program, Rank};
 use thiserror::Error;
 
-use crate::engine::{Completion, Engine, Failure, Node, Output, Port};
+use crate::engine::{Engine, Failure, Node, Output, Port};
 pub use crate::job::Post;
 use crate::job::{self, JobError, Members, Membership};
 use accelerator::Accelerator;
@@ -47,12 +47,9 @@ pub use settings::{Settings, Transport};
 
 /// Why an accelerator does not take a job, or a call of one.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[allow(missing_docs, reason = "the messages are the documentation")]
 pub enum Refusal {
     #[error(transparent)]
     Job(#[from] JobError),
-    #[error("a program among {program} ranks for job {job} of {ranks}: post that of the job's group")]
-    Ranks { program: u32, job: u8, ranks: u32 },
     #[error(
         "{rank} {step} ({op}): datapath accelerators move data and combine none; choose an algorithm that only moves"
     )]
@@ -66,14 +63,8 @@ pub enum Refusal {
     Bitmaps { rank: Rank, needed: u64, most: u64 },
 }
 
-/// What an accelerator counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Packets that were dropped: of jobs that are not open, from strangers, or that make no sense.
-    pub unknown: u64,
-    /// What came again, or for a call that was over: nobody needed it any more.
-    pub late: u64,
-    /// Chunks that found no receive posted.
     pub not_ready: u64,
     /// Bytes that the right neighbour was given because it lacked them.
     pub repaired: u64,
@@ -82,7 +73,6 @@ pub struct Counters {
 /// A member, by job and port.
 type Key = (u8, u16);
 
-/// A port as a member of a job.
 #[derive(Debug)]
 struct Member {
     membership: Membership,
@@ -112,7 +102,6 @@ struct Arrival {
     psn: u32,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub struct Datapath {
     node: Node,
@@ -159,7 +148,6 @@ impl Datapath {
     ///
     /// # Panics
     /// When it has no thread, receive or chunk, or more threads than there are.
-    #[must_use]
     pub fn new(node: Node, settings: Settings) -> Self {
         assert!(settings.chunk_bytes() > 0 && settings.batch > 0, "chunks have bytes, and batches chunks");
         Datapath {
@@ -175,23 +163,17 @@ impl Datapath {
     }
 
     /// Makes `port` a member of a job, whose members are these, by rank.
-    ///
-    /// # Errors
-    /// When it is one already, or not among the members.
-    pub fn open(&mut self, job: u8, port: Port, members: Vec<(Node, Port)>) -> Result<(), JobError> {
-        let membership = Membership::new(job, (self.node, port), members)?;
+    pub fn open(&mut self, job: u8, port: Port, members: Vec<(Node, Port)>) {
+        let membership = Membership::new((self.node, port), members);
         let (nodes, queue, early) = (membership.other_nodes(), VecDeque::new(), BTreeSet::new());
-        job::enter(&mut self.members, job, port, Member { membership, nodes, queue, running: None, begun: 0, early })
+        job::enter(&mut self.members, job, port, Member { membership, nodes, queue, running: None, begun: 0, early });
     }
 
-    /// What it has counted.
-    #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
     /// Whether nothing is in flight, and no thread has anything to do.
-    #[must_use]
     pub fn is_idle(&self) -> bool {
         self.outputs.is_empty()
             && self.sending.is_empty()
@@ -208,8 +190,7 @@ impl Datapath {
         if let Some(running) = member.running.take() {
             running.workers.values().for_each(|worker| self.accelerator.give_back(worker.thread));
         }
-        let completion = Completion { job: key.0, result: Err(failure) };
-        self.outputs.extend((0..calls).map(|_| Output::Completed { port: Port(key.1), completion }));
+        self.outputs.extend((0..calls).map(|_| Output::completed(key, Err(failure))));
     }
 }
 
@@ -221,12 +202,9 @@ impl Engine for Datapath {
     fn post(&mut self, now: u64, port: Port, post: &Post) -> Result<(), Refusal> {
         self.now = now;
         let (job, key) = (post.job, (post.job, port.0));
-        let member = self.members.get_mut(&key).ok_or(JobError::Unknown { job, port })?;
+        let member = self.members.get_mut(&key).expect("the job is open");
         member.membership.admit(job, post.program.rank, member.calls(), self.settings.calls)?;
-        let (program, ranks) = (post.program.ranks, member.membership.ranks());
-        if program != ranks {
-            return Err(Refusal::Ranks { program, job, ranks });
-        }
+        assert_eq!(post.program.ranks, member.membership.ranks(), "a program is of the job's group");
         self.settings.admit(&post.program)?;
         member.queue.push_back(post.clone());
         self.go_on(key);
@@ -241,11 +219,10 @@ impl Engine for Datapath {
 
     fn handle_packet(&mut self, now: u64, from: Node, packet: Packet) {
         self.now = now;
-        let known = match packet.content {
+        match packet.content {
             Content::Chunk { subgroup, psn, bytes } => self.take_chunk(from, &packet, subgroup, (psn, bytes)),
-            Content::Reliable { .. } => self.hear(from, packet),
-        };
-        self.counters.unknown += u64::from(!known);
+            Content::Reliable { to, message } => self.hear(from, (packet.job, packet.call, packet.from), to, message),
+        }
     }
 
     fn handle_dead(&mut self, now: u64, node: Node) {

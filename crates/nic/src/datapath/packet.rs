@@ -4,7 +4,6 @@ use outboard_plan::Rank;
 
 /// Chunks of one source that travel in one subgroup: a worker has a bitmap for each of its own (MC-3, MC-10).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[allow(missing_docs, reason = "the names are the documentation")]
 pub struct Stream {
     pub source: Rank,
     pub subgroup: u16,
@@ -13,9 +12,7 @@ pub struct Stream {
 /// Runs of chunks of a stream, as first and count.
 pub type Ranges = Vec<(u32, u32)>;
 
-/// A packet of one call of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "the names are the documentation")]
 pub struct Packet {
     pub job: u8,
     /// Calls of the job before.
@@ -24,12 +21,10 @@ pub struct Packet {
     pub content: Content,
 }
 
-/// What it says.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Content {
     /// One chunk of what `from` multicasts, with `bytes` of payload.
     Chunk {
-        /// The subgroup that it travels in.
         subgroup: u16,
         /// Its number in the stream.
         psn: u32,
@@ -37,15 +32,9 @@ pub enum Content {
         bytes: u32,
     },
     /// Something for one rank, by the reliable transport.
-    Reliable {
-        /// For whom.
-        to: Rank,
-        /// What.
-        message: Message,
-    },
+    Reliable { to: Rank, message: Message },
 }
 
-/// What one rank says to another.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Message {
     /// It has entered this round of the ready barrier (MC-4).
@@ -66,16 +55,4 @@ pub enum Message {
     Whole(Stream),
     /// It lacks nothing; for the left neighbour (MC-7).
     Complete,
-}
-
-impl Packet {
-    /// Bytes of its payload.
-    #[must_use]
-    pub fn payload(&self) -> u64 {
-        match &self.content {
-            Content::Chunk { bytes, .. } => (*bytes).into(),
-            Content::Reliable { message: Message::Data(_, bytes) | Message::Repair(_, _, bytes), .. } => *bytes,
-            Content::Reliable { .. } => 0,
-        }
-    }
 }

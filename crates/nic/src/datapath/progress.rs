@@ -1,24 +1,18 @@
 //! A call goes on: the ready barrier, steps that may start, what ranks say to each other, the end.
 
 use outboard_plan::{Op, OpId, Rank, Span};
-use outboard_proto::Barrier;
 
 use super::call::{Name, Running, State};
 use super::packet::{Content, Message, Packet};
 use super::{Datapath, Key, Member};
-use crate::engine::{Completion, Node, Order, Output, Place, Port, Worker};
+use crate::engine::{Node, Order, Output, Place, Worker};
 
 /// When a packet is about which call of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Time {
-    /// One that is over.
     Late,
-    /// The one that runs.
     Now,
-    /// The next one.
     Next,
-    /// None that can be.
-    Never,
 }
 
 impl Member {
@@ -26,8 +20,10 @@ impl Member {
         match call.checked_sub(self.begun) {
             None if call + 1 == self.begun && self.running.is_some() => Time::Now,
             None => Time::Late,
-            Some(0) => Time::Next,
-            Some(_) => Time::Never,
+            Some(ahead) => {
+                assert_eq!(ahead, 0, "nobody is two calls ahead");
+                Time::Next
+            }
         }
     }
 
@@ -37,7 +33,6 @@ impl Member {
         (Rank((rank + ranks - 1) % ranks), Rank((rank + 1) % ranks))
     }
 
-    /// Where a span of the call that runs is.
     pub(super) fn place(&self, span: Span) -> Place {
         let memory = self.running.as_ref().expect("a call runs").post.memory;
         self.membership.place(memory, span, 1)
@@ -102,13 +97,11 @@ impl Datapath {
         }
     }
 
-    /// The host is told.
     fn end(&mut self, key: Key) {
         let member = self.members.get_mut(&key).expect("it is open");
         let running = member.running.take().expect("a call runs");
         running.workers.values().for_each(|worker| self.accelerator.give_back(worker.thread));
-        let completion = Completion { job: key.0, result: Ok(()) };
-        self.outputs.push_back(Output::Completed { port: Port(key.1), completion });
+        self.outputs.push_back(Output::completed(key, Ok(())));
     }
 
     /// Says something to another rank of the call that runs.
@@ -126,7 +119,6 @@ impl Datapath {
         });
     }
 
-    /// Starts a step that waits for nothing.
     fn start(&mut self, key: Key, id: OpId) {
         let member = self.members.get_mut(&key).expect("it is open");
         let running = member.running.as_mut().expect("a call runs");
@@ -182,82 +174,71 @@ impl Datapath {
         }
     }
 
-    /// A rank says something to a rank here. False when it cannot.
-    pub(super) fn hear(&mut self, node: Node, packet: Packet) -> bool {
-        let Packet { job, call, from, content: Content::Reliable { to, message } } = packet else { return false };
-        let of_job = self.members.range((job, 0)..=(job, u16::MAX));
-        let mut named = of_job.filter(|(_, member)| member.membership.rank == to).map(|(key, _)| *key);
-        let Some(key) = named.next() else { return false };
+    /// A rank says something to a rank here.
+    pub(super) fn hear(&mut self, node: Node, (job, call, from): (u8, u64, Rank), to: Rank, message: Message) {
+        let mut of_job = self.members.range((job, 0)..=(job, u16::MAX));
+        let named = of_job.find(|(_, member)| member.membership.rank == to);
+        let key = *named.expect("it is a rank of this node").0;
         let member = self.members.get_mut(&key).expect("it is open");
         if !member.membership.hears(from, node) {
-            return member.membership.failed.is_some();
+            return;
         }
         match (member.time_of(call), message) {
             (Time::Next, Message::Ready(round)) => {
-                let is_one = Barrier::round_between(member.membership.ranks(), from.0, to.0) == Some(round);
-                is_one && member.early.insert((from, round))
+                assert!(member.early.insert((from, round)), "{from} enters round {round} of a barrier once");
             }
+            (Time::Next, message) => unreachable!("{message:?} of {from} before this rank is in its call"),
             (Time::Now, message) => {
-                let known = self.hear_now(key, from, message);
+                self.hear_now(key, from, message);
                 self.go_on(key);
-                known
             }
-            (Time::Late, _) => {
-                self.counters.late += 1;
-                true
-            }
-            (Time::Next | Time::Never, _) => false,
+            (Time::Late, _) => {}
         }
     }
 
     /// About the call that runs.
-    fn hear_now(&mut self, key: Key, from: Rank, message: Message) -> bool {
+    fn hear_now(&mut self, key: Key, from: Rank, message: Message) {
         match message {
             Message::Ready(round) => {
                 let mut ready = Vec::new();
-                let known = self.running(key).barrier.handle(from.0, round, &mut ready);
+                assert!(self.running(key).barrier.handle(from.0, round, &mut ready), "{from} enters each round once");
                 self.tell_ready(key, ready);
-                known
             }
             Message::Offer(index) => self.take_offer(key, (from, index)),
             Message::Read(index) => self.serve(key, (from, index)),
             Message::Data(index, bytes) => self.take_data(key, (from, index), bytes),
-            Message::Nak(stream, ranges) => self.take_nak(key, from, stream, &ranges),
+            Message::Nak(stream, ranges) => self.take_nak(key, stream, &ranges),
             Message::Missing(stream, ranges) => self.take_missing(key, stream, &ranges),
-            Message::Repair(stream, run, bytes) => self.take_repair(key, from, stream, run, bytes),
-            Message::Whole(stream) => self.take_whole(key, from, stream),
-            Message::Complete => self.take_complete(key, from),
+            Message::Repair(stream, run, bytes) => self.take_repair(key, stream, run, bytes),
+            Message::Whole(stream) => self.take_whole(key, stream),
+            Message::Complete => self.take_complete(key),
         }
     }
 
-    fn take_offer(&mut self, key: Key, name: Name) -> bool {
-        let Some(receive) = self.running(key).receives.get_mut(&name) else { return false };
+    fn take_offer(&mut self, key: Key, name: Name) {
+        let receive = self.running(key).receives.get_mut(&name).expect("it is a receive of the program");
         match receive.state {
             State::Idle => receive.state = State::Offered,
             State::Posted => self.read(key, name),
-            State::Offered | State::Reading => return false,
+            State::Offered | State::Reading => unreachable!("a message is offered once"),
         }
-        true
     }
 
-    fn serve(&mut self, key: Key, name: Name) -> bool {
+    fn serve(&mut self, key: Key, name: Name) {
         let running = self.running(key);
-        let Some(id) = running.sends.remove(&name) else { return false };
+        let id = running.sends.remove(&name).expect("it was offered");
         let span = running.run.op(id).reads().expect("a send reads");
         running.run.complete(id);
         let from = self.members[&key].place(span);
         self.tell(key, name.0, Message::Data(name.1, span.len), Some(from));
-        true
     }
 
-    fn take_data(&mut self, key: Key, name: Name, bytes: u64) -> bool {
+    fn take_data(&mut self, key: Key, name: Name, bytes: u64) {
         let running = self.running(key);
-        let asked = running.receives.get(&name).filter(|receive| receive.state == State::Reading);
-        let Some(receive) = asked.copied().filter(|receive| receive.span.len == bytes) else { return false };
-        running.receives.remove(&name);
+        let receive = running.receives.remove(&name).expect("it was asked for");
+        assert_eq!(receive.span.len, bytes, "a message is as long as its receive");
         running.run.complete(receive.op);
         let to = self.members[&key].place(receive.span);
         self.outputs.push_back(Output::by_nic(Order::Deliver { to }));
-        true
     }
 }

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use outboard_plan::Rank;
 use outboard_proto::wire::MAX_RANGES;
 use outboard_proto::{Instant, Patience};
 
@@ -25,54 +24,40 @@ impl Datapath {
         Place { region: Region::Nic, address: number * u64::from(self.settings.packet_bytes), len }
     }
 
-    /// A chunk for every rank here but its source. False when it cannot be one.
-    pub(super) fn take_chunk(&mut self, node: Node, packet: &Packet, subgroup: u16, (psn, bytes): (u32, u32)) -> bool {
+    /// A chunk for every rank here but its source.
+    pub(super) fn take_chunk(&mut self, node: Node, packet: &Packet, subgroup: u16, (psn, bytes): (u32, u32)) {
         let stream = Stream { source: packet.from, subgroup };
         let of_job = self.members.range((packet.job, 0)..=(packet.job, u16::MAX));
         let others = of_job.filter(|(_, member)| member.membership.rank != packet.from);
         let keys: Vec<Key> = others.map(|(key, _)| *key).collect();
-        let mut known = !keys.is_empty();
         for key in keys {
             let member = &self.members[&key];
-            known &= if !member.membership.hears(packet.from, node) {
-                member.membership.failed.is_some()
-            } else {
+            if member.membership.hears(packet.from, node) {
                 match member.time_of(packet.call) {
                     Time::Now => self.receive(key, packet.call, stream, (psn, bytes)),
-                    Time::Late => {
-                        self.counters.late += 1;
-                        true
-                    }
-                    Time::Next | Time::Never => false,
+                    Time::Late => {}
+                    Time::Next => unreachable!("nobody multicasts before all have entered"),
                 }
-            };
+            }
         }
-        known
     }
 
-    /// A chunk fills a receive of its thread, or lies in its place. False when it is none of the stream.
-    fn receive(&mut self, key: Key, call: u64, stream: Stream, (psn, bytes): (u32, u32)) -> bool {
+    /// A chunk fills a receive of its thread, or lies in its place.
+    fn receive(&mut self, key: Key, call: u64, stream: Stream, (psn, bytes): (u32, u32)) {
         let running = self.running(key);
-        let Some(worker) = running.workers.get(&stream.subgroup).copied() else { return false };
-        let leaf = running.blocks.get(&stream).is_some_and(|block| !block.is_root());
-        if !leaf || !running.has(stream, &[(psn, 1)]) {
-            return false;
-        }
+        let worker = running.workers[&stream.subgroup];
         let span = running.span_of(stream, u64::from(psn)..u64::from(psn) + 1);
-        if span.len != u64::from(bytes) {
-            return false;
-        }
+        assert_eq!(span.len, u64::from(bytes), "a chunk is as long as its place");
         let Some(receive) = self.accelerator.complete(self.now, worker.thread, Arrival { key, call, stream, psn })
         else {
             self.counters.not_ready += 1;
-            return true;
+            return;
         };
         let to = match self.settings.transport {
             Transport::Datagrams => self.staged(worker.thread, receive, span.len),
             Transport::Writes { .. } => self.members[&key].place(span),
         };
         self.outputs.push_back(Output::by_nic(Order::Deliver { to }));
-        true
     }
 
     /// A thread is done with a completion: the chunk's bit is set, and a datagram is copied to its place.
@@ -82,7 +67,6 @@ impl Datapath {
         let runs = self.members.get(&key).is_some_and(|member| member.time_of(call) == Time::Now);
         let is_new = runs && self.running(key).block(stream).handle_chunk(instant, psn.into());
         if !is_new {
-            self.counters.late += 1;
             return;
         }
         if self.settings.transport == Transport::Datagrams {
@@ -153,13 +137,9 @@ impl Datapath {
         whole.into_iter().for_each(|stream| self.tell(key, right, Message::Whole(stream), None));
     }
 
-    /// The right neighbour lacks chunks; what is missing here, too, its source hears of. False when it cannot ask.
-    pub(super) fn take_nak(&mut self, key: Key, from: Rank, stream: Stream, ranges: &[(u32, u32)]) -> bool {
-        let (_, right) = self.members[&key].neighbours();
+    /// The right neighbour lacks chunks; what is missing here, too, its source hears of.
+    pub(super) fn take_nak(&mut self, key: Key, stream: Stream, ranges: &[(u32, u32)]) {
         let running = self.running(key);
-        if from != right || ranges.len() > MAX_RANGES || !running.has(stream, ranges) || !running.right_lacks {
-            return false;
-        }
         let mut lacking = Vec::new();
         let block = running.block(stream);
         for (first, count) in ranges {
@@ -169,82 +149,48 @@ impl Datapath {
         for ranges in lacking.chunks(MAX_RANGES) {
             self.tell(key, stream.source, Message::Missing(stream, ranges.to_vec()), None);
         }
-        true
     }
 
-    /// A leaf and its right neighbour lack chunks from here: they go again when half of the leaves have said so. False
-    /// when that cannot be.
-    pub(super) fn take_missing(&mut self, key: Key, stream: Stream, ranges: &[(u32, u32)]) -> bool {
+    /// A leaf and its right neighbour lack chunks from here: they go again when half of the leaves have said so.
+    pub(super) fn take_missing(&mut self, key: Key, stream: Stream, ranges: &[(u32, u32)]) {
         let running = self.running(key);
-        let program = &running.post.program;
-        let enough = (program.ranks - 1).div_ceil(2).max(2);
-        if stream.source != program.rank || ranges.len() > MAX_RANGES || !running.has(stream, ranges) {
-            return false;
-        }
+        let enough = (running.post.program.ranks - 1).div_ceil(2).max(2);
         let block = running.block(stream);
         for (first, count) in ranges {
             block.handle_miss(u64::from(*first)..u64::from(*first) + u64::from(*count), enough);
         }
         self.will_send(key);
-        true
     }
 
-    /// Chunks from the left neighbour. False when they cannot be.
-    pub(super) fn take_repair(
-        &mut self,
-        key: Key,
-        from: Rank,
-        stream: Stream,
-        (first, count): (u32, u32),
-        bytes: u64,
-    ) -> bool {
-        let (left, _) = self.members[&key].neighbours();
+    pub(super) fn take_repair(&mut self, key: Key, stream: Stream, (first, count): (u32, u32), bytes: u64) {
         let running = self.running(key);
-        let leaf = running.blocks.get(&stream).is_some_and(|block| !block.is_root());
-        if from != left || !leaf || !running.has(stream, &[(first, count)]) {
-            return false;
-        }
         let run = u64::from(first)..u64::from(first) + u64::from(count);
         let span = running.span_of(stream, run.clone());
-        if span.len != bytes {
-            return false;
-        }
+        assert_eq!(span.len, bytes, "chunks are as long as their place");
         let mut new = Vec::new();
         running.block(stream).handle_repair(run, &mut new);
         if new.is_empty() {
-            self.counters.late += 1;
-            return true;
+            return;
         }
         let to = self.members[&key].place(span);
         self.outputs.push_back(Output::by_nic(Order::Deliver { to }));
         self.has_more(key, stream);
-        true
     }
 
-    /// The left neighbour has all of a stream. False when it cannot say so.
-    pub(super) fn take_whole(&mut self, key: Key, from: Rank, stream: Stream) -> bool {
-        let (now, (left, _)) = (Instant(self.now), self.members[&key].neighbours());
-        let running = self.running(key);
-        if from != left || !running.blocks.contains_key(&stream) {
-            return false;
-        }
-        running.block(stream).handle_have(now);
+    /// The left neighbour has all of a stream.
+    pub(super) fn take_whole(&mut self, key: Key, stream: Stream) {
+        let now = Instant(self.now);
+        self.running(key).block(stream).handle_have(now);
         self.mind_check(key, stream);
-        true
     }
 
-    /// The right neighbour lacks nothing (MC-7). False when it cannot say so.
-    pub(super) fn take_complete(&mut self, key: Key, from: Rank) -> bool {
-        let (_, right) = self.members[&key].neighbours();
+    /// The right neighbour lacks nothing (MC-7).
+    pub(super) fn take_complete(&mut self, key: Key) {
         let running = self.running(key);
-        if from != right || !running.right_lacks {
-            return false;
-        }
-        running.right_lacks = false;
+        assert!(std::mem::replace(&mut running.right_lacks, false), "the right neighbour says so once");
         (running.whole, running.whole_at) = Default::default();
         running.serving.clear();
         running.blocks.values_mut().for_each(|block| block.stop_serving());
-        true
     }
 
     /// A member may have something to send.

@@ -4,9 +4,7 @@
 use super::accelerator::Accelerator;
 use super::settings::Settings;
 
-/// What comes in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names are the documentation")]
 pub struct Load {
     /// Bytes of the receive buffer, which every thread has an equal part of.
     pub bytes: u64,
@@ -22,10 +20,6 @@ impl Load {
 
 /// Chunks a second that the threads of these settings complete under a load, until the buffer is full. The threads take
 /// turns on the link, which waits for nobody: no chunk is lost for want of a receive.
-///
-/// # Panics
-/// When the settings have no threads, or more than there are.
-#[must_use]
 pub fn saturated(settings: &Settings, load: Load) -> f64 {
     let chunks = (load.bytes / load.chunk_bytes.max(1)).max(1);
     let receives = u32::try_from(chunks).unwrap_or(u32::MAX);

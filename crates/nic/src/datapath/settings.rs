@@ -34,7 +34,6 @@ pub struct Settings {
     pub bitmap_bytes: u64,
     /// Calls of one port and job that are posted and have not ended (64, ours).
     pub calls: usize,
-    /// What completions cost.
     pub costs: Costs,
 }
 
@@ -55,8 +54,6 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Bytes of a chunk.
-    #[must_use]
     pub fn chunk_bytes(&self) -> u32 {
         match self.transport {
             Transport::Datagrams => self.packet_bytes,
@@ -65,7 +62,6 @@ impl Settings {
     }
 
     /// Bytes of the staging of all threads.
-    #[must_use]
     pub fn staging_bytes(&self) -> u64 {
         match self.transport {
             Transport::Datagrams => u64::from(self.threads) * u64::from(self.receives) * u64::from(self.packet_bytes),

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use outboard_plan::{OpId, Span};
+use outboard_proto::Run;
 
 use super::{Name, Post};
 use crate::engine::Place;
@@ -26,19 +27,12 @@ pub(super) enum News {
     Delivered,
 }
 
-/// The call that runs.
 #[derive(Debug)]
 pub(super) struct Running {
     pub(super) post: Post,
     /// Calls of the job before.
     pub(super) call: u64,
-    /// By step, how many it waits for, and who waits for it.
-    waits: Vec<usize>,
-    followers: Vec<Vec<OpId>>,
-    /// Steps that wait for nothing, and have not started.
-    pub(super) ready: VecDeque<OpId>,
-    /// Steps that are not complete.
-    pub(super) left: usize,
+    pub(super) run: Run,
     /// Receives that wait for a message, and sends that wait for their receiver.
     pub(super) receives: BTreeMap<Name, OpId>,
     pub(super) sends: BTreeMap<Name, OpId>,
@@ -46,42 +40,6 @@ pub(super) struct Running {
     pub(super) cleared: BTreeMap<Name, OpId>,
 }
 
-impl Running {
-    fn new(post: Post, call: u64) -> Self {
-        let steps = &post.program.steps;
-        let mut followers = vec![Vec::new(); steps.len()];
-        for (id, step) in (0..).map(OpId).zip(steps) {
-            step.after.iter().for_each(|on| followers[on.0 as usize].push(id));
-        }
-        let waits: Vec<usize> = steps.iter().map(|step| step.after.len()).collect();
-        let ready = (0..).map(OpId).zip(&waits).filter(|(_, waits)| **waits == 0).map(|(id, _)| id).collect();
-        Running {
-            left: steps.len(),
-            post,
-            call,
-            waits,
-            followers,
-            ready,
-            receives: BTreeMap::new(),
-            sends: BTreeMap::new(),
-            cleared: BTreeMap::new(),
-        }
-    }
-
-    /// A step is complete.
-    pub(super) fn complete(&mut self, id: OpId) {
-        self.left -= 1;
-        for follower in &self.followers[id.0 as usize] {
-            let waits = &mut self.waits[follower.0 as usize];
-            *waits -= 1;
-            if *waits == 0 {
-                self.ready.push_back(*follower);
-            }
-        }
-    }
-}
-
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) membership: Membership,
@@ -117,21 +75,21 @@ impl Member {
         if self.running.is_none()
             && let Some(post) = self.queue.pop_front()
         {
-            self.running = Some(Running::new(post, self.begun));
+            self.running = Some(Running {
+                run: Run::new(post.program.clone()),
+                post,
+                call: self.begun,
+                receives: BTreeMap::new(),
+                sends: BTreeMap::new(),
+                cleared: BTreeMap::new(),
+            });
             self.begun += 1;
         }
     }
 
-    /// Where a span of the call that runs is.
     pub(super) fn place(&self, span: Span) -> Place {
         let memory = self.running.as_ref().expect("a call runs").post.memory;
         self.membership.place(memory, span, 1)
-    }
-
-    /// Whether a message of a call that is over, or has been heard of, is heard of again.
-    pub(super) fn is_late(&self, name: &Name) -> bool {
-        let current = self.running.as_ref().map_or(self.begun, |running| running.call);
-        name.call < current || self.unexpected.contains_key(name)
     }
 
     pub(super) fn is_idle(&self) -> bool {

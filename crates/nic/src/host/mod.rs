@@ -68,7 +68,6 @@ impl Default for Settings {
 
 /// Which message of a job, as its receiver names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[allow(missing_docs, reason = "the names are the documentation")]
 pub struct Name {
     /// Calls of the job before.
     pub call: u64,
@@ -77,18 +76,14 @@ pub struct Name {
     pub index: u32,
 }
 
-/// A packet about one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "the names are the documentation")]
 pub struct Packet {
     pub job: u8,
-    /// The port that it is for.
     pub port: Port,
     pub name: Name,
     pub content: Content,
 }
 
-/// What it says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Content {
     /// The message itself, of so many bytes, which its receiver may not have asked for.
@@ -106,7 +101,6 @@ pub enum Content {
 /// A member, by job and port.
 type Key = (u8, u16);
 
-/// See the module.
 #[derive(Debug)]
 pub struct Host {
     node: Node,
@@ -116,43 +110,22 @@ pub struct Host {
     /// When processes test next, while they have calls to test.
     next_test: Option<u64>,
     outputs: VecDeque<Output<Packet>>,
-    /// Packets that were dropped: of jobs that are not open, from strangers, or about nothing that is under way.
-    dropped: u64,
 }
 
 impl Host {
     /// A host without jobs.
-    #[must_use]
     pub fn new(node: Node, settings: Settings) -> Self {
         let staging = Registered::new(settings.staging_bytes);
-        Host {
-            node,
-            settings,
-            members: BTreeMap::new(),
-            staging,
-            next_test: None,
-            outputs: VecDeque::new(),
-            dropped: 0,
-        }
+        Host { node, settings, members: BTreeMap::new(), staging, next_test: None, outputs: VecDeque::new() }
     }
 
     /// Makes `port` a member of a job, whose members are these, by rank.
-    ///
-    /// # Errors
-    /// When it is one already, or not among the members.
-    pub fn open(&mut self, job: u8, port: Port, members: Vec<(Node, Port)>) -> Result<(), JobError> {
-        let membership = Membership::new(job, (self.node, port), members)?;
-        job::enter(&mut self.members, job, port, Member::new(membership))
-    }
-
-    /// Packets that were dropped.
-    #[must_use]
-    pub fn dropped(&self) -> u64 {
-        self.dropped
+    pub fn open(&mut self, job: u8, port: Port, members: Vec<(Node, Port)>) {
+        let membership = Membership::new((self.node, port), members);
+        job::enter(&mut self.members, job, port, Member::new(membership));
     }
 
     /// Whether nothing is in flight, and all staging is free.
-    #[must_use]
     pub fn is_idle(&self) -> bool {
         self.outputs.is_empty()
             && self.staging.left() == self.settings.staging_bytes
@@ -174,7 +147,7 @@ impl Engine for Host {
 
     fn post(&mut self, now: u64, port: Port, post: &Post) -> Result<(), JobError> {
         let (job, key) = (post.job, (post.job, port.0));
-        let member = self.members.get_mut(&key).ok_or(JobError::Unknown { job, port })?;
+        let member = self.members.get_mut(&key).expect("the job is open");
         member.membership.admit(job, post.program.rank, member.calls(), self.settings.calls)?;
         member.queue.push_back(post.clone());
         self.test(key);
@@ -189,11 +162,8 @@ impl Engine for Host {
             Content::Message(_) | Content::Offer | Content::Data(_) => packet.name.from,
             Content::Taken | Content::Clear => packet.name.to,
         };
-        let known = self.members.get(&key).is_some_and(|member| member.membership.hears(peer, from));
-        if known {
+        if self.members[&key].membership.hears(peer, from) {
             self.take_in(key, packet);
-        } else {
-            self.dropped += 1;
         }
         self.settle();
         self.mind_tests(now);

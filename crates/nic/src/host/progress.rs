@@ -4,7 +4,7 @@ use outboard_plan::{Op, OpId, Span};
 
 use super::member::{Member, News};
 use super::{Content, Host, Key, Name, Packet, Progress};
-use crate::engine::{Completion, Failure, Order, Output, Place, Port, Region, Worker};
+use crate::engine::{Failure, Order, Output, Place, Port, Region, Worker};
 use crate::registered::Part;
 
 impl Host {
@@ -23,14 +23,10 @@ impl Host {
             Content::Taken => News::Taken,
             Content::Clear => News::Cleared,
             Content::Data(bytes) => {
-                let span = member.running.as_ref().and_then(|running| {
-                    let id = running.cleared.get(&name)?;
-                    running.post.program.steps[id.0 as usize].op.writes()
-                });
-                let Some(span) = span.filter(|span| span.len == bytes) else {
-                    self.dropped += 1;
-                    return;
-                };
+                let running = member.running.as_ref().expect("it runs");
+                let id = running.cleared[&name];
+                let span = running.run.op(id).writes().expect("a receive writes");
+                assert_eq!(span.len, bytes, "a message is as long as its receive");
                 let to = member.place(span);
                 self.outputs.push_back(Output::by_nic(Order::Deliver { to }));
                 News::Delivered
@@ -58,12 +54,11 @@ impl Host {
             };
             member.begin();
             let Some(running) = &mut member.running else { return };
-            if let Some(id) = running.ready.pop_front() {
+            if let Some(id) = running.run.next_ready() {
                 self.start(key, id);
-            } else if running.left == 0 {
+            } else if running.run.finished() {
                 member.running = None;
-                let completion = Completion { job: key.0, result: Ok(()) };
-                self.outputs.push_back(Output::Completed { port: Port(key.1), completion });
+                self.outputs.push_back(Output::completed(key, Ok(())));
             } else if let Some((name, news)) = member.inbox.pop_front() {
                 self.hear(key, name, news);
             } else {
@@ -72,12 +67,11 @@ impl Host {
         }
     }
 
-    /// Starts a step that waits for nothing.
     fn start(&mut self, key: Key, id: OpId) {
         let member = self.members.get_mut(&key).expect("it runs");
         let (rank, running) = (member.membership.rank, member.running.as_ref().expect("it runs"));
         let (call, reduction) = (running.call, running.post.reduction);
-        match running.post.program.steps[id.0 as usize].op {
+        match running.run.op(id) {
             Op::Send { to, index, span } => self.offer(key, id, Name { call, from: rank, to, index }, span),
             Op::Recv { from, index, .. } => {
                 let name = Name { call, from, to: rank, index };
@@ -123,7 +117,6 @@ impl Host {
         }
     }
 
-    /// Sends a packet to the other end of a message.
     fn transmit(&mut self, key: Key, name: Name, content: Content, payload: Option<Place>) {
         let member = &self.members[&key];
         let peer = if member.membership.rank == name.from { name.to } else { name.from };
@@ -140,26 +133,23 @@ impl Host {
         match news {
             News::Staged(_) | News::Offered | News::Here(_) => match running.receives.remove(&name) {
                 Some(id) => self.receive(key, id, name, news),
-                None if member.is_late(&name) => self.drop(news),
                 None => _ = member.unexpected.insert(name, news),
             },
-            News::Taken => match running.sends.remove(&name) {
-                Some(id) => self.complete(key, id),
-                None => self.drop(news),
-            },
-            News::Cleared => match running.sends.remove(&name) {
-                Some(id) => {
-                    let span = running.post.program.steps[id.0 as usize].op.reads().expect("a send reads");
-                    let from = member.place(span);
-                    self.transmit(key, name, Content::Data(span.len), Some(from));
-                    self.complete(key, id);
-                }
-                None => self.drop(news),
-            },
-            News::Delivered => match running.cleared.remove(&name) {
-                Some(id) => self.complete(key, id),
-                None => self.drop(news),
-            },
+            News::Taken => {
+                let id = running.sends.remove(&name).expect("it was sent");
+                self.complete(key, id);
+            }
+            News::Cleared => {
+                let id = running.sends.remove(&name).expect("it was offered");
+                let span = running.run.op(id).reads().expect("a send reads");
+                let from = member.place(span);
+                self.transmit(key, name, Content::Data(span.len), Some(from));
+                self.complete(key, id);
+            }
+            News::Delivered => {
+                let id = running.cleared.remove(&name).expect("it was cleared");
+                self.complete(key, id);
+            }
         }
     }
 
@@ -167,7 +157,7 @@ impl Host {
     fn receive(&mut self, key: Key, id: OpId, name: Name, news: News) {
         let member = self.members.get_mut(&key).expect("it runs");
         let running = member.running.as_mut().expect("it runs");
-        let span = running.post.program.steps[id.0 as usize].op.writes().expect("a receive writes");
+        let span = running.run.op(id).writes().expect("a receive writes");
         let (from, part) = match news {
             News::Staged(part) => (staged(part), Some(part)),
             News::Here(place) => (place, None),
@@ -178,9 +168,7 @@ impl Host {
             News::Taken | News::Cleared | News::Delivered => unreachable!("{news:?} is for a sender, or is no news"),
         };
         let to = member.place(span);
-        if from.len != to.len {
-            return self.drop(news);
-        }
+        assert_eq!(from.len, to.len, "a message is as long as its receive");
         let copies = (!span.is_empty()).then_some(Output::by_process(key.1, Order::Copy { from, to }));
         self.outputs.extend(copies);
         match part {
@@ -198,15 +186,7 @@ impl Host {
 
     fn complete(&mut self, key: Key, id: OpId) {
         let member = self.members.get_mut(&key).expect("it runs");
-        member.running.as_mut().expect("it runs").complete(id);
-    }
-
-    /// What has come is about nothing that is under way.
-    fn drop(&mut self, news: News) {
-        self.dropped += 1;
-        if let News::Staged(part) = news {
-            self.staging.give_back(part);
-        }
+        member.running.as_mut().expect("it runs").run.complete(id);
     }
 
     /// A job is over on this port: its calls end, and what it had is free.
@@ -221,8 +201,7 @@ impl Host {
                 self.staging.give_back(part);
             }
         }
-        let completion = Completion { job: key.0, result: Err(failure) };
-        self.outputs.extend((0..calls).map(|_| Output::Completed { port: Port(key.1), completion }));
+        self.outputs.extend((0..calls).map(|_| Output::completed(key, Err(failure))));
     }
 }
 

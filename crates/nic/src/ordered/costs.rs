@@ -1,5 +1,6 @@
 //! What an order-triggered NIC takes: its units, which combine as they read (TH Sec. 2.2).
 
+use super::descriptor::Descriptor;
 use super::{Content, Ordered, Packet};
 use crate::costs::{self, Machine, Work};
 use crate::engine::{Order, Region};
@@ -21,7 +22,7 @@ impl Costs {
 }
 
 impl costs::Costs<Ordered> for Costs {
-    fn post(&self, machine: &Machine, _post: &[u64]) -> f64 {
+    fn post(&self, machine: &Machine, _post: &[Descriptor]) -> f64 {
         machine.send
     }
 

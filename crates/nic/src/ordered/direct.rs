@@ -108,7 +108,6 @@ impl Ordered {
         }
     }
 
-    /// Copies within memory.
     fn copy(&mut self, port: Port, descriptor: &Descriptor) {
         let whole = (0, descriptor.length.into());
         let [from, to] = [&descriptor.operand, &descriptor.result].map(|pieces| cut(pieces, whole, port, 0));
@@ -146,12 +145,7 @@ impl Ordered {
 
     /// A peer has named places.
     pub(super) fn placed(&mut self, key: TaskKey, from: Source, before: u64) {
-        let known = self.tasks.get_mut(&key).filter(|task| task.failed.is_none() && task.peers.contains_key(&from));
-        let Some(task) = known else {
-            self.counters.unknown += 1;
-            return;
-        };
-        let pair = task.direct.pairs.entry(from).or_default();
+        let pair = self.task(key).direct.pairs.entry(from).or_default();
         pair.places = pair.places.max(before);
         self.send_on(key, from);
     }
@@ -159,26 +153,12 @@ impl Ordered {
     /// A chunk of a message has come, for the place of its number.
     pub(super) fn land(&mut self, key: TaskKey, source: Source, (number, chunk, bytes): (u64, u16, u32)) {
         let by = self.direct_path();
-        let known = self.tasks.get_mut(&key).filter(|task| task.failed.is_none() && task.peers.contains_key(&source));
-        let Some(task) = known else {
-            self.counters.unknown += 1;
-            return;
-        };
-        let pair = task.direct.pairs.entry(source).or_default();
-        let Some(landing) = pair.landings.get_mut(&number) else {
-            let late = number < pair.named;
-            *(if late { &mut self.counters.late } else { &mut self.counters.ungranted }) += 1;
-            return;
-        };
+        let task = self.tasks.get_mut(&key).expect("looked up");
+        let pair = task.direct.pairs.get_mut(&source).expect("it has places");
+        let landing = pair.landings.get_mut(&number).expect("a message leaves when its place is named");
         let part = self.settings.packet(landing.descriptor.length.into(), chunk.into());
-        let Some(arrived) = landing.arrived.get_mut(usize::from(chunk)).filter(|_| part.1 == u64::from(bytes)) else {
-            self.counters.ungranted += 1;
-            return;
-        };
-        if std::mem::replace(arrived, true) {
-            self.counters.duplicate += 1;
-            return;
-        }
+        assert_eq!(part.1, u64::from(bytes), "a message is as long as its place");
+        assert!(!std::mem::replace(&mut landing.arrived[usize::from(chunk)], true), "a chunk comes once");
         landing.missing -= 1;
         let places: Vec<Place> = cut(&landing.descriptor.result, part, Port(key.1), 0);
         self.outputs.extend(places.into_iter().map(|to| Output::Order { by, order: Order::Deliver { to } }));

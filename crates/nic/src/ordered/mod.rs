@@ -16,13 +16,11 @@
 //! | a task is idle | its first post or packet, which gives it the unit with the least load |
 //! | a sequence is queued | a free DMA counter; the oldest of a task retries, and in the end fails the job |
 //! | a sequence is suspended | the packet, or the grant, that its descriptor waits for |
-//! | a task has failed | [`Ordered::close`] |
 //! | a message from point to point waits | the place that its destination names for it |
 //! | a named place is awaited | the last chunk of its message |
 //!
 //! Invariants: packets of a task and pulse never exceed [`Settings::pulse_packets`]; slots, counters and grants return
-//! with the pulse, or with the failure of its job. Never holds payload but what descriptors carry, never allocates by
-//! what a packet says.
+//! with the pulse, or with the failure of its job. Never holds payload but what descriptors carry.
 
 pub mod buffer;
 mod costs;
@@ -41,54 +39,29 @@ use thiserror::Error;
 
 pub use costs::Costs;
 pub use packet::{Content, Packet};
-pub use settings::{MAX_JOBS, MAX_NODES, MAX_PORTS, MAX_SOURCES, MAX_STEPS, Settings, Sharing};
+pub use settings::{MAX_PORTS, MAX_SOURCES, MAX_STEPS, Settings, Sharing};
 
 use crate::engine::{Engine, Failure, Node, Order, Output, Place, Port, Region, Worker};
 use crate::job::JobError;
-use buffer::{Key, Name, Rejected};
-use descriptor::{Address, DescriptorError, Fault, MAX_INLINE, PULSES, Posted, Sequence, Source};
+use buffer::{Key, Name};
+use descriptor::{Descriptor, Flags, MAX_INLINE, PULSES, Sequence, Source};
 use task::{End, Task};
 use unit::Unit;
 
 /// Why a NIC does not take a job or a post.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[allow(missing_docs, reason = "the messages are the documentation")]
 pub enum Refusal {
     #[error("{tasks} tasks at once, one of each port and job: a NIC has {most}; close groups that are not used")]
     Tasks { tasks: usize, most: usize },
     #[error("port {port} of a node: there are {MAX_PORTS}; start fewer processes on a host")]
     Ports { port: u16 },
-    #[error("node {node}: a network has {MAX_NODES}")]
-    Nodes { node: u32 },
-    #[error("pulse {pulse} of job {job}, where {expected} is next: post pulses in their order")]
-    Pulse { job: u8, pulse: u16, expected: u16 },
-    #[error("a sequence of {port} names {source_port} as its own")]
-    Port { port: Port, source_port: Port },
     #[error(transparent)]
     Job(#[from] JobError),
-    #[error(transparent)]
-    Descriptor(#[from] DescriptorError),
-}
-
-/// Packets that were dropped, by reason, and what was retried.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Of a job that is not open, or has failed, from somebody who is not in it, or with numbers that nothing has.
-    pub unknown: u64,
-    /// One like it waits already.
-    pub duplicate: u64,
-    /// Its pulse is over, or its descriptor has read one like it.
-    pub late: u64,
-    /// There is no room for it, because it came without a grant or was too much for its pulse.
-    pub ungranted: u64,
-    /// Times that a sequence found no DMA counter.
-    pub retries: u64,
 }
 
 /// A task, by job and port.
 type TaskKey = (u8, u16);
 
-/// See the module.
 #[derive(Debug)]
 pub struct Ordered {
     node: Node,
@@ -98,7 +71,6 @@ pub struct Ordered {
     /// Tasks that may go on.
     ready: BTreeSet<TaskKey>,
     outputs: VecDeque<Output<Packet>>,
-    counters: Counters,
 }
 
 impl Ordered {
@@ -106,70 +78,29 @@ impl Ordered {
     ///
     /// # Panics
     /// When a task would have no room for a packet, or packets cut elements.
-    #[must_use]
     pub fn new(node: Node, settings: Settings) -> Self {
         assert!(settings.pulse_packets() > 0 && settings.counters > 0, "{settings:?} has room for no task");
         assert!(settings.packet_bytes.is_multiple_of(16), "packets of {} B cut elements", settings.packet_bytes);
         let units = (0..settings.units).map(|_| Unit::new(&settings)).collect();
-        Ordered {
-            node,
-            settings,
-            tasks: BTreeMap::new(),
-            units,
-            ready: BTreeSet::new(),
-            outputs: VecDeque::new(),
-            counters: Counters::default(),
-        }
+        Ordered { node, settings, tasks: BTreeMap::new(), units, ready: BTreeSet::new(), outputs: VecDeque::new() }
     }
 
     /// Makes `port` a member of a job, whose members are all of `members`, itself included.
-    ///
-    /// # Errors
-    /// When the NIC has no room for it.
     pub fn open(&mut self, job: u8, port: Port, members: impl IntoIterator<Item = Source>) -> Result<(), Refusal> {
         let (tasks, most) = (self.tasks.len() + 1, self.settings.tasks);
         if tasks > most {
             return Err(Refusal::Tasks { tasks, most });
         }
-        if self.tasks.contains_key(&(job, port.0)) {
-            return Err(JobError::Open { job, port }.into());
-        }
         let members: Vec<Source> = members.into_iter().collect();
-        let own = Source { node: self.node.0, port: port.0 };
-        for member in members.iter().chain([&own]) {
-            if u32::from(member.port) >= MAX_PORTS {
-                return Err(Refusal::Ports { port: member.port });
-            }
-            if member.node >= MAX_NODES {
-                return Err(Refusal::Nodes { node: member.node });
-            }
+        if let Some(member) = members.iter().find(|member| u32::from(member.port) >= MAX_PORTS) {
+            return Err(Refusal::Ports { port: member.port });
         }
-        self.tasks.insert((job, port.0), Task::new(members, &self.settings));
+        let before = self.tasks.insert((job, port.0), Task::new(members, &self.settings));
+        assert!(before.is_none(), "job {job} is open on {port} already");
         Ok(())
-    }
-
-    /// Gives back what a job has on `port`. Packets of it that come later are of an unknown job.
-    ///
-    /// # Errors
-    /// When calls are in flight, or there is no such job.
-    pub fn close(&mut self, job: u8, port: Port) -> Result<(), Refusal> {
-        let task = self.tasks.get(&(job, port.0)).ok_or(JobError::Unknown { job, port })?;
-        if task.next > task.done || !task.direct.is_idle() {
-            return Err(JobError::Busy { job, port }.into());
-        }
-        self.release((job, port.0));
-        self.tasks.remove(&(job, port.0));
-        Ok(())
-    }
-
-    /// What was dropped and retried.
-    #[must_use]
-    pub fn counters(&self) -> Counters {
-        self.counters
     }
 
     /// Whether nothing is in flight: no packet waits, no counter is taken, nothing is granted beyond what all have.
-    #[must_use]
     pub fn is_idle(&self) -> bool {
         self.outputs.is_empty()
             && self.units.iter().all(|unit| unit.is_idle(&self.settings))
@@ -179,13 +110,11 @@ impl Ordered {
     }
 
     /// The largest part of its slots that a unit has in use now, in thousandths.
-    #[must_use]
     pub fn occupancy(&self) -> usize {
         self.units.iter().map(|unit| unit.buffer.len() * 1_000 / self.settings.slots()).max().unwrap_or(0)
     }
 
     /// Bytes of the NIC's own memory, from address 0.
-    #[must_use]
     pub fn memory_bytes(settings: &Settings) -> u64 {
         settings.units as u64 * Self::unit_bytes(settings) + MAX_INLINE
     }
@@ -230,76 +159,9 @@ impl Ordered {
         vec![Place { region: Region::Nic, address, len }]
     }
 
-    /// Whether what was read fits the task that it is for.
-    fn admit(&self, port: Port, posted: &[Posted]) -> Result<(), Refusal> {
-        let (mut index, mut next) = (0, BTreeMap::new());
-        for posted in posted {
-            let head = &posted.descriptors()[0];
-            let (job, source_port) = (head.job, Port(head.source_port));
-            if source_port != port {
-                return Err(Refusal::Port { port, source_port });
-            }
-            let task = self.tasks.get(&(job, port.0)).ok_or(JobError::Unknown { job, port })?;
-            if let Some(failure) = task.failed {
-                return Err(JobError::Failed { job, failure }.into());
-            }
-            let sequence = match posted {
-                Posted::Sequence(sequence) => sequence,
-                Posted::Direct(descriptor) => {
-                    task.knows(descriptor.peer()).map_err(|fault| DescriptorError { index, fault })?;
-                    index += 1;
-                    continue;
-                }
-            };
-            let next = next.entry(job).or_insert(task.next);
-            let expected = (*next % PULSES) as u16;
-            if head.pulse != expected {
-                return Err(Refusal::Pulse { job, pulse: head.pulse, expected });
-            }
-            *next += 1;
-            for at in 0..sequence.descriptors.len() {
-                self.fits(task, sequence, at).map_err(|fault| DescriptorError { index, fault })?;
-                index += 1;
-            }
-        }
-        Ok(())
-    }
-
-    /// What of a descriptor only the NIC and the task can tell.
-    fn fits(&self, task: &Task, sequence: &Sequence, at: usize) -> Result<(), Fault> {
-        let (descriptor, most) = (&sequence.descriptors[at], self.settings.intermediate_bytes());
-        let pieces = [&descriptor.operand, &descriptor.result, &descriptor.message].into_iter().flatten();
-        for piece in pieces {
-            if let Address::Intermediate(at) = piece.address
-                && at.checked_add(piece.len).is_none_or(|end| end > most)
-            {
-                return Err(Fault::Intermediate { bytes: at.saturating_add(piece.len), most });
-            }
-        }
-        task.knows(sequence.head().sources.iter().copied().chain(sequence.dest(at)))
-    }
-
-    /// Takes a chunk of a message in, if there is room for it.
-    fn take_in(&mut self, task: TaskKey, source: Source, content: (u8, u16, u16, u32)) {
-        let (seq, number, chunk, bytes) = content;
-        let known = self.tasks.get(&task).filter(|task| task.failed.is_none() && task.peers.contains_key(&source));
-        let Some(state) = known.filter(|_| usize::from(seq) < MAX_STEPS && u64::from(number) < PULSES) else {
-            self.counters.unknown += 1;
-            return;
-        };
-        let Some(pulse) = state.pulse(number) else {
-            // Behind what is granted lie the numbers of pulses that are over, too.
-            let behind = (state.done + PULSES - u64::from(number)) % PULSES;
-            let counter =
-                if (1..PULSES / 2).contains(&behind) { &mut self.counters.late } else { &mut self.counters.ungranted };
-            *counter += 1;
-            return;
-        };
-        let held = state.held.get(&pulse).copied().unwrap_or(0);
-        if held == self.settings.pulse_packets() || u64::from(bytes) > self.settings.packet_bytes {
-            self.counters.ungranted += 1;
-            return;
-        }
+    /// Takes a chunk of a message in.
+    fn take_in(&mut self, task: TaskKey, source: Source, (seq, number, chunk, bytes): (u8, u16, u16, u32)) {
+        let pulse = self.tasks[&task].pulse(number).expect("what is sent has room");
         let unit = self.bind(task);
         let name = Name {
             job: task.0,
@@ -310,40 +172,38 @@ impl Ordered {
             pulse: number,
             chunk,
         };
-        match self.units[unit].buffer.insert(Key::from(name)) {
-            Ok(slot) => {
-                *self.tasks.get_mut(&task).expect("found above").held.entry(pulse).or_default() += 1;
-                let to = self.slot(unit, slot, bytes.into());
-                let by = Worker::Nic(unit as u16);
-                self.outputs.push_back(Output::Order { by, order: Order::Deliver { to } });
-                self.ready.insert(task);
-            }
-            Err(Rejected::Duplicate) => self.counters.duplicate += 1,
-            Err(Rejected::Full) => unreachable!("what is granted has room"),
-        }
+        let slot = self.units[unit].buffer.insert(Key::from(name));
+        *self.task(task).held.entry(pulse).or_default() += 1;
+        let order = Order::Deliver { to: self.slot(unit, slot, bytes.into()) };
+        self.outputs.push_back(Output::Order { by: Worker::Nic(unit as u16), order });
+        self.ready.insert(task);
         self.unbind_idle(task);
     }
 }
 
 impl Engine for Ordered {
-    type Post = [u64];
+    type Post = [Descriptor];
     type Refusal = Refusal;
     type Packet = Packet;
 
-    fn post(&mut self, now: u64, port: Port, post: &[u64]) -> Result<(), Refusal> {
-        let posted = Posted::read(post)?;
-        self.admit(port, &posted)?;
-        for posted in posted {
-            let sequence = match posted {
-                Posted::Sequence(sequence) => sequence,
-                Posted::Direct(descriptor) => {
-                    self.post_direct(port, descriptor);
-                    continue;
-                }
-            };
-            let key = (sequence.head().job, port.0);
+    fn post(&mut self, now: u64, port: Port, post: &[Descriptor]) -> Result<(), Refusal> {
+        let mut rest = post;
+        while let Some(first) = rest.first() {
+            let (job, key) = (first.job, (first.job, port.0));
+            assert_eq!(first.source_port, port.0, "a process posts to its own port");
+            if let Some(failure) = self.task(key).failed {
+                return Err(JobError::Failed { job, failure }.into());
+            }
+            if !first.flags.has(Flags::COLLECTIVE) {
+                self.post_direct(port, first.clone());
+                rest = &rest[1..];
+                continue;
+            }
+            let sequence;
+            (sequence, rest) = Sequence::first_of(rest);
             self.bind(key);
-            let task = self.tasks.get_mut(&key).expect("admitted");
+            let task = self.task(key);
+            assert_eq!(u64::from(first.pulse), task.next % PULSES, "pulses are posted in their order");
             if sequence.ends() {
                 task.ends.push_back(End::Pulse(task.next));
             }
@@ -356,18 +216,20 @@ impl Engine for Ordered {
     }
 
     fn handle_packet(&mut self, now: u64, from: Node, packet: Packet) {
-        let task = (packet.job, packet.port);
+        let key = (packet.job, packet.port);
         let source = Source { node: from.0, port: packet.source_port };
+        let task = self.task(key);
+        assert!(task.peers.contains_key(&source), "{packet:?} comes from {from}, which is not in its job");
+        if task.failed.is_some() {
+            return;
+        }
         match packet.content {
-            Content::Data { seq, pulse, chunk, bytes } => self.take_in(task, source, (seq, pulse, chunk, bytes)),
-            Content::Direct { number, chunk, bytes } => self.land(task, source, (number, chunk, bytes)),
-            Content::Places { before } => self.placed(task, source, before),
-            Content::Ask { pulse } => self.asked(task, source, pulse),
-            Content::Grant { before } => self.granted(task, source, before),
-            Content::Abort(failure) => match self.tasks.get(&task) {
-                Some(state) if state.peers.contains_key(&source) => self.fail(task, failure),
-                _ => self.counters.unknown += 1,
-            },
+            Content::Data { seq, pulse, chunk, bytes } => self.take_in(key, source, (seq, pulse, chunk, bytes)),
+            Content::Direct { number, chunk, bytes } => self.land(key, source, (number, chunk, bytes)),
+            Content::Places { before } => self.placed(key, source, before),
+            Content::Ask { pulse } => self.asked(key, source, pulse),
+            Content::Grant { before } => self.granted(key, source, before),
+            Content::Abort(failure) => self.fail(key, failure),
         }
         self.run(now);
     }

@@ -4,7 +4,6 @@ use crate::engine::Failure;
 
 /// A packet from a port to a port, of one job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names are the documentation")]
 pub struct Packet {
     pub job: u8,
     pub source_port: u16,
@@ -12,7 +11,6 @@ pub struct Packet {
     pub content: Content,
 }
 
-/// What it is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Content {
     /// One chunk of a message, with `bytes` of payload.
@@ -21,7 +19,6 @@ pub enum Content {
         seq: u8,
         /// The pulse, in 12 bits: nobody sends what the destination has no room for, so they tell pulses apart.
         pulse: u16,
-        /// Which chunk of the message.
         chunk: u16,
         /// Bytes behind the header.
         bytes: u32,
@@ -30,7 +27,6 @@ pub enum Content {
     Direct {
         /// Which message of the source to this port, counted from the job's first.
         number: u64,
-        /// Which chunk of the message.
         chunk: u16,
         /// Bytes behind the header.
         bytes: u32,

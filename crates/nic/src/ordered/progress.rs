@@ -5,7 +5,7 @@ use super::descriptor::{Address, Flags, PULSES, Piece, Source};
 use super::direct::Direct;
 use super::task::{Ask, Retry, Running, Task};
 use super::{Content, Ordered, TaskKey};
-use crate::engine::{Completion, Failure, Order, Output, Place, Port, Region, Worker};
+use crate::engine::{Failure, Order, Output, Place, Port, Region, Worker};
 
 impl Ordered {
     pub(super) fn task(&mut self, key: TaskKey) -> &mut Task {
@@ -98,7 +98,6 @@ impl Ordered {
             self.fail(key, Failure::Counters { node: self.node, counters, tasks });
             return;
         }
-        self.counters.retries += 1;
         self.task(key).retry = Some(Retry { at: now + after, tries });
     }
 
@@ -224,24 +223,15 @@ impl Ordered {
         } else {
             self.units[unit].spare += 1
         }
-        if self.task(key).held.remove(&pulse).is_some() {
-            let number = (pulse % PULSES) as u16;
-            let stale = |other: Key| other.task() == key && other.pulse() == number;
-            self.counters.late += self.units[unit].buffer.remove_all(stale) as u64;
-        }
+        assert!(!self.task(key).held.contains_key(&pulse), "a pulse reads all that is sent in it");
     }
 
     /// Tells of calls that have ended, in the order in which they were posted.
     pub(super) fn tell_ended(&mut self, key: TaskKey) {
         while self.tasks[&key].has_ended() {
             self.task(key).ends.pop_front();
-            self.complete(key, Ok(()));
+            self.outputs.push_back(Output::completed(key, Ok(())));
         }
-    }
-
-    fn complete(&mut self, key: TaskKey, result: Result<(), Failure>) {
-        let completion = Completion { job: key.0, result };
-        self.outputs.push_back(Output::Completed { port: Port(key.1), completion });
     }
 
     /// Counters or room of a unit have become free.
@@ -264,11 +254,6 @@ impl Ordered {
 
     /// A peer asks for room.
     pub(super) fn asked(&mut self, key: TaskKey, from: Source, pulse: u64) {
-        let known = self.tasks.get(&key).filter(|task| task.failed.is_none() && task.peers.contains_key(&from));
-        if known.is_none() {
-            self.counters.unknown += 1;
-            return;
-        }
         let unit = self.bind(key);
         let told = self.settings.granted();
         let ask = self.task(key).asks.entry(from).or_insert(Ask { most: pulse, told });
@@ -313,11 +298,7 @@ impl Ordered {
 
     /// A peer has room.
     pub(super) fn granted(&mut self, key: TaskKey, from: Source, before: u64) {
-        let peer = self.tasks.get_mut(&key).and_then(|task| task.peers.get_mut(&from));
-        let Some(peer) = peer else {
-            self.counters.unknown += 1;
-            return;
-        };
+        let peer = self.task(key).peers.get_mut(&from).expect("it is in the job");
         peer.granted = peer.granted.max(before);
         self.ready.insert(key);
     }
@@ -332,7 +313,7 @@ impl Ordered {
         task.failed = Some(failure);
         task.done = task.next;
         let (calls, peers) = (std::mem::take(&mut task.ends).len(), task.peers.keys().copied().collect::<Vec<_>>());
-        (0..calls).for_each(|_| self.complete(key, Err(failure)));
+        self.outputs.extend((0..calls).map(|_| Output::completed(key, Err(failure))));
         for peer in peers {
             let gone = matches!(failure, Failure::Dead { node } if node.0 == peer.node);
             if !gone && (peer.node, peer.port) != (self.node.0, key.1) {

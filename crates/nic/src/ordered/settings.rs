@@ -6,12 +6,8 @@
 pub const MAX_SOURCES: usize = 16;
 /// The most messages from one port to another of one pulse, because SeqID has 5 bits.
 pub const MAX_STEPS: usize = 32;
-/// The most jobs, because JobID has 8 bits.
-pub const MAX_JOBS: u32 = 256;
 /// The most virtual ports of a node, because a port has 11 bits.
 pub const MAX_PORTS: u32 = 2_048;
-/// The most nodes, because a node has 24 bits.
-pub const MAX_NODES: u32 = 1 << 24;
 
 /// How tasks of a unit share its hash buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -36,7 +32,6 @@ pub struct Settings {
     pub packet_bytes: u64,
     /// Pulses that fit the buffer for each task, if all tasks have equally many: `k` of TH-5 (4, ours).
     pub pulses: usize,
-    /// How tasks share the buffer.
     pub sharing: Sharing,
     /// DMA counters of a unit (16, ours): pulses that it carries out at once, each with a buffer for intermediate
     /// results.
@@ -64,32 +59,25 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Slots of a unit's hash buffer.
-    #[must_use]
     pub fn slots(&self) -> usize {
         (self.buffer_bytes / self.packet_bytes) as usize
     }
 
     /// Packets that a unit holds at most: a tenth of the slots stays free (TH-4).
-    #[must_use]
     pub fn capacity(&self) -> usize {
         self.slots() - self.slots().div_ceil(10)
     }
 
-    /// Tasks that a unit has at most.
-    #[must_use]
     pub fn tasks_per_unit(&self) -> usize {
         self.tasks.div_ceil(self.units)
     }
 
     /// The most packets that a task receives in one pulse: the capacity `C` of a task over `k` (TH-5).
-    #[must_use]
     pub fn pulse_packets(&self) -> usize {
         self.capacity() / (self.tasks_per_unit() * self.pulses)
     }
 
     /// Pulses that a task may receive without asking for more.
-    #[must_use]
     pub fn granted(&self) -> u64 {
         match self.sharing {
             Sharing::Dynamic => 1,
@@ -98,7 +86,6 @@ impl Settings {
     }
 
     /// Pulses that tasks of a unit may be granted beyond those.
-    #[must_use]
     pub(super) fn spare(&self) -> u64 {
         match self.sharing {
             Sharing::Dynamic => (self.tasks_per_unit() * (self.pulses - 1)) as u64,
@@ -107,7 +94,6 @@ impl Settings {
     }
 
     /// Bytes for intermediate results of a pulse: what it receives, and as much again three times.
-    #[must_use]
     pub fn intermediate_bytes(&self) -> u64 {
         4 * self.pulse_packets() as u64 * self.packet_bytes
     }
@@ -119,7 +105,6 @@ impl Settings {
     }
 
     /// Packets of a message; one without bytes takes one, too.
-    #[must_use]
     pub fn packets(&self, bytes: u64) -> u64 {
         bytes.div_ceil(self.packet_bytes).max(1)
     }

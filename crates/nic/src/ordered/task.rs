@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::Settings;
-use super::descriptor::{Fault, PULSES, Sequence, Source};
+use super::descriptor::{PULSES, Sequence, Source};
 use super::direct::Direct;
 use crate::engine::Failure;
 
@@ -55,7 +55,6 @@ pub(super) enum End {
     Direct(u64),
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Task {
     /// The unit that it uses, while it uses one.
@@ -115,15 +114,6 @@ impl Task {
             && self.granted == self.done + settings.granted()
     }
 
-    /// Whether all of these are of the job.
-    pub(super) fn knows(&self, others: impl IntoIterator<Item = Source>) -> Result<(), Fault> {
-        match others.into_iter().find(|other| !self.peers.contains_key(other)) {
-            Some(Source { node, port }) => Err(Fault::Stranger { node, port }),
-            None => Ok(()),
-        }
-    }
-
-    /// Whether its oldest call has ended.
     pub(super) fn has_ended(&self) -> bool {
         self.ends.front().is_some_and(|end| match end {
             End::Pulse(pulse) => *pulse < self.done,

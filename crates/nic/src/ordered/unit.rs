@@ -5,7 +5,6 @@
 use super::Settings;
 use super::buffer::HashBuffer;
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Unit {
     pub(super) buffer: HashBuffer,

@@ -60,7 +60,6 @@ impl Purpose {
 /// Which messages of a plan a connection serves, as its owner sees them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Serves {
-    /// Both directions.
     Both,
     /// Those to the peer. On the peer it is the connection for incoming messages.
     Outgoing,
@@ -71,15 +70,12 @@ pub enum Serves {
 /// A connection of a rank: a queue pair for each [`Purpose`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Connection {
-    /// To whom.
     pub peer: Rank,
-    /// For what.
     pub serves: Serves,
 }
 
 impl Connection {
     /// The same connection as the peer of `rank` sees it.
-    #[must_use]
     pub const fn seen_from_peer(self, rank: Rank) -> Connection {
         let serves = match self.serves {
             Serves::Both => Serves::Both,
@@ -90,18 +86,14 @@ impl Connection {
     }
 }
 
-/// A queue pair of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueuePair {
-    /// The connection that it belongs to.
     pub connection: Connection,
-    /// What it carries.
     pub purpose: Purpose,
 }
 
 /// Memory that a request of a template reads or writes. Eager buffers count from 0, bytes are in units of the plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "the names are the documentation")]
 pub enum Place {
     /// Part of a buffer of the plan.
     Memory(Span),
@@ -115,7 +107,6 @@ pub enum Place {
 
 impl Place {
     /// Bytes, in units of the plan; those of a buffer of the next call are for the NIC to say.
-    #[must_use]
     pub const fn bytes(&self) -> Option<u64> {
         match self {
             Place::Memory(span) => Some(span.len),
@@ -132,11 +123,9 @@ pub struct Request {
     pub round: u32,
     /// The queue pair whose queues and completions it is about.
     pub on: QueuePair,
-    /// What the NIC is asked to do.
     pub action: Action,
 }
 
-/// What a [`Request`] asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Action {
     /// To take one message into a place; there is none for a message without bytes.
@@ -160,7 +149,6 @@ pub enum Action {
 
 /// What the host does itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "the names are the documentation")]
 pub enum HostStep {
     /// Copies bytes.
     Copy { from: Place, to: Place },
@@ -175,7 +163,6 @@ pub enum HostStep {
 /// What is made with the queue pairs of a connection, by its first call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Prepost {
-    /// Which connection.
     pub connection: Connection,
     /// Eager buffers that its peer finds without this rank having called; there are twice as many, for this call and
     /// the next.
@@ -196,9 +183,7 @@ pub struct Sharing {
 /// The task list of one rank without addresses and sizes (CD-3).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template {
-    /// Whose list.
     pub rank: Rank,
-    /// How messages find memory.
     pub protocol: Protocol,
     /// The connections that it uses, sorted.
     pub connections: Vec<Prepost>,
@@ -210,6 +195,5 @@ pub struct Template {
     pub after: Vec<HostStep>,
     /// By eager buffer that the call takes, the queue pair on which it is posted.
     pub slots: Vec<QueuePair>,
-    /// What it shares with the ranks of its host.
     pub sharing: Sharing,
 }

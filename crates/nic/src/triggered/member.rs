@@ -23,17 +23,14 @@ use crate::registered::Part;
 /// A call, as a process posts it: a template, and what it is filled with (CD-3).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Post {
-    /// Of which job.
     pub job: u8,
     /// Whose queue pairs it uses: each kind of plan has its own, since a completion says nothing about its message.
     pub operation: u16,
-    /// The list.
     pub template: Arc<Template>,
     /// Bytes for each byte of the template.
     pub unit: u64,
     /// Where input, output and scratch begin in the memory of the process.
     pub memory: [u64; 3],
-    /// What is combined.
     pub reduction: Option<Reduction>,
 }
 
@@ -64,7 +61,6 @@ impl Ring {
     }
 }
 
-/// The queue pairs of a connection.
 #[derive(Debug)]
 pub(super) struct Channel {
     /// Whether the peer has made them, too.
@@ -93,7 +89,6 @@ pub(super) enum Phase {
     Behind(usize),
 }
 
-/// The call that runs.
 #[derive(Debug)]
 pub(super) struct Running {
     pub(super) post: Post,
@@ -120,7 +115,6 @@ impl Running {
 /// Queue pairs by operation and connection.
 pub(super) type Channels = BTreeMap<(u16, Connection), Channel>;
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) membership: Membership,

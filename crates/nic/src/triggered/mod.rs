@@ -31,7 +31,6 @@ use thiserror::Error;
 pub use costs::Costs;
 pub use member::Post;
 pub use packet::{Content, Packet};
-pub use print::TableLine;
 pub use settings::{Readiness, Settings};
 
 use crate::engine::{Engine, Failure, Node, Output, Port};
@@ -44,33 +43,21 @@ use region::SharedRegion;
 
 /// Why a NIC does not take a job or a call.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[allow(missing_docs, reason = "the messages are the documentation")]
 pub enum Refusal {
     #[error(transparent)]
     Job(#[from] JobError),
-    #[error("request {index} is about a connection that the list does not name")]
-    Connection { index: usize },
     #[error("{queue} holds {requests} requests: a queue has room for {most}; choose an algorithm with fewer messages")]
     Depth { queue: &'static str, requests: usize, most: usize },
     #[error("{pairs} queue pairs: a NIC has {most}; close jobs that are not used")]
     QueuePairs { pairs: usize, most: usize },
-    #[error("{bytes} B of a message for buffers of {most} B: cut it, or choose the rendezvous protocol")]
-    Buffer { bytes: u64, most: u64 },
     #[error("{bytes} B of registered memory, of which {left} B are left; close jobs that are not used")]
     Memory { bytes: u64, left: u64 },
 }
 
-/// What was dropped and what was tried again.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Packets of a job that is not open, or has failed, from somebody who is not in it, or about queue pairs that are
-    /// not there.
-    pub unknown: u64,
-    /// Packets that no peer of ours sends: messages twice or too long, answers to nothing.
-    pub stray: u64,
     /// Messages that found no receive and came again.
     pub refused: u64,
-    /// Queue pairs made so far.
     pub queue_pairs: u64,
 }
 
@@ -80,7 +67,6 @@ type Key = (u8, u16);
 /// A queue pair, by member, operation, connection and purpose.
 type PairKey = (Key, u16, Connection, Purpose);
 
-/// See the module.
 #[derive(Debug)]
 pub struct Triggered {
     node: Node,
@@ -106,7 +92,6 @@ impl Triggered {
     ///
     /// # Panics
     /// When it has no ports.
-    #[must_use]
     pub fn new(node: Node, settings: Settings) -> Self {
         assert!(settings.virtual_ports > 0 && settings.physical_ports > 0, "{settings:?} has no ports");
         Triggered {
@@ -125,48 +110,22 @@ impl Triggered {
     }
 
     /// Makes `port` a member of a job, whose members are these, by rank. Nothing else is made before its first call.
-    ///
-    /// # Errors
-    /// When it is one already, or not among the members.
-    pub fn open(&mut self, job: u8, port: Port, members: Vec<(Node, Port)>) -> Result<(), JobError> {
-        let membership = Membership::new(job, (self.node, port), members)?;
-        job::enter(&mut self.members, job, port, Member::new(membership))
+    pub fn open(&mut self, job: u8, port: Port, members: Vec<(Node, Port)>) {
+        let membership = Membership::new((self.node, port), members);
+        job::enter(&mut self.members, job, port, Member::new(membership));
     }
 
-    /// Gives back what a job has on `port`.
-    ///
-    /// # Errors
-    /// When calls are in flight, or there is no such job.
-    pub fn close(&mut self, job: u8, port: Port) -> Result<(), JobError> {
-        let key = (job, port.0);
-        if self.members.get(&key).ok_or(JobError::Unknown { job, port })?.calls() > 0 {
-            return Err(JobError::Busy { job, port });
-        }
-        self.release(key);
-        self.members.remove(&key);
-        if !self.members.keys().any(|(other, _)| *other == job)
-            && let Some(region) = self.regions.remove(&job)
-        {
-            region.free(&mut self.memory);
-        }
-        Ok(())
-    }
-
-    /// What was dropped, what came again, and what was made.
-    #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
     /// Queue pairs of `port`, of all its jobs (CD-6).
-    #[must_use]
     pub fn queue_pairs(&self, port: Port) -> usize {
         let of_port = self.members.iter().filter(|((_, other), _)| *other == port.0);
         of_port.map(|(_, member)| member.channels.len() * Purpose::ALL.len()).sum()
     }
 
     /// Whether nothing is in flight, and nothing is taken but what jobs keep until they are closed.
-    #[must_use]
     pub fn is_idle(&self) -> bool {
         self.outputs.is_empty()
             && self.resting.is_empty()
@@ -176,18 +135,15 @@ impl Triggered {
     }
 
     /// Bytes of the NIC's own memory, from address 0.
-    #[must_use]
     pub fn memory_bytes(settings: &Settings) -> u64 {
         u64::from(settings.inline_places) * settings.inline_bytes
     }
 
-    /// Whether a list fits the queues and its connections.
+    /// Whether a list fits the queues.
     fn admit(&self, template: &Template, unit: u64) -> Result<(), Refusal> {
         let most = self.settings.queue_depth;
-        if let Protocol::Eager { buffer } = template.protocol
-            && buffer.saturating_mul(unit) > self.settings.buffer_bytes
-        {
-            return Err(Refusal::Buffer { bytes: buffer.saturating_mul(unit), most: self.settings.buffer_bytes });
+        if let Protocol::Eager { buffer } = template.protocol {
+            assert!(buffer * unit <= self.settings.buffer_bytes, "{buffer} times {unit} B fit an eager buffer");
         }
         let mut managed = 0;
         let mut posted: BTreeMap<(Connection, Purpose, bool), usize> = BTreeMap::new();
@@ -195,7 +151,7 @@ impl Triggered {
             posted.insert((*connection, Purpose::Eager, true), *buffers as usize);
             posted.insert((*connection, Purpose::ClearToSend, true), *clears as usize);
         }
-        for (index, request) in template.tasks.iter().enumerate() {
+        for request in &template.tasks {
             let receives = match request.action {
                 Action::Receive(_) => true,
                 Action::Send { .. } => false,
@@ -204,9 +160,6 @@ impl Triggered {
                     continue;
                 }
             };
-            if !template.connections.iter().any(|prepost| prepost.connection == request.on.connection) {
-                return Err(Refusal::Connection { index });
-            }
             *posted.entry((request.on.connection, request.on.purpose, receives)).or_default() += 1;
         }
         let depth = |queue, requests| Refusal::Depth { queue, requests, most };
@@ -277,7 +230,7 @@ impl Engine for Triggered {
 
     fn post(&mut self, _now: u64, port: Port, post: &Post) -> Result<(), Refusal> {
         let (job, key, template) = (post.job, (post.job, port.0), &post.template);
-        let member = self.members.get(&key).ok_or(JobError::Unknown { job, port })?;
+        let member = &self.members[&key];
         member.membership.admit(job, template.rank, member.calls(), self.settings.calls)?;
         self.admit(template, post.unit)?;
         self.make(key, post.operation, template)?;
@@ -312,12 +265,8 @@ impl Engine for Triggered {
 
     fn handle_packet(&mut self, now: u64, from: Node, packet: Packet) {
         let key = (packet.job, packet.port.0);
-        let peer = packet.connection.peer;
-        let known = self.members.get(&key).is_some_and(|member| member.membership.hears(peer, from));
-        if known {
+        if self.members[&key].membership.hears(packet.connection.peer, from) {
             self.take_in(now, key, &packet);
-        } else {
-            self.counters.unknown += 1;
         }
         self.run();
     }

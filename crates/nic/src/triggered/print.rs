@@ -7,74 +7,33 @@
 use std::fmt;
 
 use super::list::{Action, HostStep, Place, Purpose, QueuePair, Request, Serves, Template};
-use outboard_plan::Rank;
 
-/// A line of the tables of the paper.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum TableLine {
-    /// `recv CTS from 1`
-    ReceiveClearToSend(Rank),
-    /// `wait (1 CTS CQ) from 1`
-    WaitClearToSend(u32, Rank),
-    /// `recv from 1`
-    Receive(Rank),
-    /// `send to 1`
-    Send(Rank),
-    /// `wait (1 recv CQ) from 1`
-    Wait(u32, Rank),
-}
-
-impl fmt::Display for TableLine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            TableLine::ReceiveClearToSend(Rank(peer)) => write!(f, "recv CTS from {peer}"),
-            TableLine::WaitClearToSend(count, Rank(peer)) => write!(f, "wait ({count} CTS CQ) from {peer}"),
-            TableLine::Receive(Rank(peer)) => write!(f, "recv from {peer}"),
-            TableLine::Send(Rank(peer)) => write!(f, "send to {peer}"),
-            TableLine::Wait(count, Rank(peer)) => write!(f, "wait ({count} recv CQ) from {peer}"),
-        }
-    }
-}
-
-impl TableLine {
-    fn of(request: &Request) -> Option<TableLine> {
-        let (peer, ready) = (request.on.connection.peer, request.on.purpose == Purpose::ClearToSend);
-        match request.action {
-            Action::Receive(_) if ready => Some(TableLine::ReceiveClearToSend(peer)),
-            Action::Receive(_) => Some(TableLine::Receive(peer)),
-            Action::Send { .. } => (!ready).then_some(TableLine::Send(peer)),
-            Action::WaitReceived(count) if ready => Some(TableLine::WaitClearToSend(count, peer)),
-            Action::WaitReceived(count) => Some(TableLine::Wait(count, peer)),
-            Action::WaitSent(_) | Action::SendEnable(_) | Action::ReceiveEnable(_) => None,
-        }
-    }
-
-    /// Where the tables have the line within its round.
-    fn place(&self) -> u8 {
-        match self {
-            TableLine::ReceiveClearToSend(_) => 0,
-            TableLine::WaitClearToSend(..) => 1,
-            TableLine::Receive(_) => 2,
-            TableLine::Send(_) => 3,
-            TableLine::Wait(..) => 4,
-        }
+/// How the tables of the paper write a request, and where within its round; `None` for what they leave out.
+fn table_line(request: &Request) -> Option<(u8, String)> {
+    let (peer, ready) = (request.on.connection.peer.0, request.on.purpose == Purpose::ClearToSend);
+    match request.action {
+        Action::Receive(_) if ready => Some((0, format!("recv CTS from {peer}"))),
+        Action::WaitReceived(count) if ready => Some((1, format!("wait ({count} CTS CQ) from {peer}"))),
+        Action::Receive(_) => Some((2, format!("recv from {peer}"))),
+        Action::Send { .. } => (!ready).then(|| (3, format!("send to {peer}"))),
+        Action::WaitReceived(count) => Some((4, format!("wait ({count} recv CQ) from {peer}"))),
+        Action::WaitSent(_) | Action::SendEnable(_) | Action::ReceiveEnable(_) => None,
     }
 }
 
 impl Template {
     /// What the tables of the paper show of the list, round by round.
-    #[must_use]
-    pub fn table(&self) -> Vec<Vec<TableLine>> {
-        let mut rounds: Vec<Vec<TableLine>> = Vec::new();
+    pub fn table(&self) -> Vec<Vec<String>> {
+        let mut rounds: Vec<Vec<(u8, String)>> = Vec::new();
         for request in &self.tasks {
-            if let Some(line) = TableLine::of(request) {
+            if let Some(line) = table_line(request) {
                 let round = request.round as usize;
                 rounds.resize(rounds.len().max(round + 1), Vec::new());
                 rounds[round].push(line);
             }
         }
-        rounds.iter_mut().for_each(|round| round.sort_by_key(TableLine::place));
-        rounds
+        rounds.iter_mut().for_each(|round| round.sort_by_key(|(place, _)| *place));
+        rounds.into_iter().map(|round| round.into_iter().map(|(_, line)| line).collect()).collect()
     }
 }
 

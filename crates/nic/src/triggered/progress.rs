@@ -6,7 +6,7 @@ use super::list::{Action, Connection, HostStep, Place as Unplaced, Purpose, Requ
 use super::member::{Phase, Running};
 use super::queue::{Arrival, Send};
 use super::{Content, Key, Packet, Triggered};
-use crate::engine::{Completion, Failure, Order, Output, Place, Port, Region, Worker};
+use crate::engine::{Failure, Order, Output, Place, Region, Worker};
 
 impl Triggered {
     /// Has everybody go on who may.
@@ -66,7 +66,6 @@ impl Triggered {
         true
     }
 
-    /// The call is over.
     fn end(&mut self, key: Key) {
         let post = self.members.get_mut(&key).expect("it runs").end();
         let ranks = post.template.sharing.ranks;
@@ -74,8 +73,7 @@ impl Triggered {
             self.regions.get_mut(&key.0).expect("it shares").leave(ranks, &mut self.memory);
             self.wake_siblings(key);
         }
-        let completion = Completion { job: key.0, result: Ok(()) };
-        self.outputs.push_back(Output::Completed { port: Port(key.1), completion });
+        self.outputs.push_back(Output::completed(key, Ok(())));
     }
 
     fn wake_siblings(&mut self, key: Key) {
@@ -114,7 +112,6 @@ impl Triggered {
         at
     }
 
-    /// Posts a send or a receive to its queue.
     fn post_request(&mut self, key: Key, request: &Request) {
         let (connection, purpose) = (request.on.connection, request.on.purpose);
         match &request.action {
@@ -180,7 +177,6 @@ impl Triggered {
         at
     }
 
-    /// Sends what may leave on a queue pair.
     pub(super) fn send(&mut self, key: Key, operation: u16, connection: Connection, purpose: Purpose) {
         let Some(member) = self.members.get_mut(&key) else { return };
         let (rank, (to, port)) = (member.membership.rank, member.membership.port_of(connection.peer));
@@ -208,13 +204,11 @@ impl Triggered {
         self.outputs.push_back(Output::Transmit { by: Worker::Nic(0), to, packet, payload: Vec::new() });
     }
 
-    /// A packet of a member of a job has arrived.
     pub(super) fn take_in(&mut self, now: u64, key: Key, packet: &Packet) {
         let Packet { operation, connection, content, .. } = *packet;
         let member = self.members.get_mut(&key).expect("looked up");
         let Some(channel) = member.channels.get_mut(&(operation, connection)) else {
-            // Who makes the queue pairs later speaks then.
-            self.counters.unknown += u64::from(content != Content::Connect);
+            assert_eq!(content, Content::Connect, "nobody answers before the queue pairs are made");
             return;
         };
         match content {
@@ -237,53 +231,37 @@ impl Triggered {
                         Content::NotReady { purpose, number }
                     }
                     Arrival::Behind => return,
-                    Arrival::Stray => {
-                        self.counters.stray += 1;
-                        return;
-                    }
                 };
                 self.tell(key, operation, connection, answer);
             }
-            Content::Taken { purpose, number } => match channel.pairs[purpose as usize].taken(number) {
-                Some(send) => {
-                    self.inline.extend(send.inline);
-                    self.ready.insert(key);
-                }
-                None => self.counters.stray += 1,
-            },
+            Content::Taken { purpose, number } => {
+                self.inline.extend(channel.pairs[purpose as usize].taken(number).inline);
+                self.ready.insert(key);
+            }
             Content::NotReady { purpose, number } => {
                 let until = now + self.settings.retry_after;
-                if channel.pairs[purpose as usize].refused(number, until) {
-                    self.resting.insert((until, (key, operation, connection, purpose)));
-                } else {
-                    self.counters.stray += 1;
-                }
+                channel.pairs[purpose as usize].refused(number, until);
+                self.resting.insert((until, (key, operation, connection, purpose)));
             }
         }
     }
 
     /// A job is over on this port: its calls end, and what it had is free.
     pub(super) fn fail(&mut self, key: Key, failure: Failure) {
-        self.release(key);
         let member = self.members.get_mut(&key).expect("it is open");
-        member.membership.failed = Some(failure);
-        let calls = member.calls();
-        (member.queue, member.running) = Default::default();
-        let completion = Completion { job: key.0, result: Err(failure) };
-        self.outputs.extend((0..calls).map(|_| Output::Completed { port: Port(key.1), completion }));
-        if let Some(region) = self.regions.remove(&key.0) {
-            region.free(&mut self.memory);
-        }
-    }
-
-    /// Takes from a member its queue pairs with all that they hold.
-    pub(super) fn release(&mut self, key: Key) {
-        let channels = std::mem::take(&mut self.members.get_mut(&key).expect("it is open").channels);
+        let channels = std::mem::take(&mut member.channels);
         self.pairs -= channels.len() * Purpose::ALL.len();
         for channel in channels.into_values() {
             self.inline.extend(channel.pairs.iter().flat_map(|pair| pair.inline()));
             self.memory.give_back(channel.ring.part);
         }
         self.resting.retain(|(_, (other, ..))| *other != key);
+        member.membership.failed = Some(failure);
+        let calls = member.calls();
+        (member.queue, member.running) = Default::default();
+        self.outputs.extend((0..calls).map(|_| Output::completed(key, Err(failure))));
+        if let Some(region) = self.regions.remove(&key.0) {
+            region.free(&mut self.memory);
+        }
     }
 }

@@ -29,12 +29,9 @@ pub(super) struct Send {
 pub(super) enum Arrival {
     /// It goes there, if it has bytes.
     Taken(Option<Place>),
-    /// No receive is enabled.
     NotReady,
     /// It is behind a message that was refused.
     Behind,
-    /// No peer of ours sends that.
-    Stray,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +40,6 @@ enum Sending {
     Resting { until: u64 },
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct QueuePair {
     sends: VecDeque<Send>,
@@ -105,24 +101,19 @@ impl QueuePair {
         Some((self.first + self.flying as u64 - 1, &self.sends[self.flying - 1]))
     }
 
-    /// A message has been taken; its send, unless no such message is on its way.
-    pub(super) fn taken(&mut self, number: u64) -> Option<Send> {
-        if self.flying == 0 || number != self.first {
-            return None;
-        }
+    /// The oldest message on its way, of that number, has been taken; its send.
+    pub(super) fn taken(&mut self, number: u64) -> Send {
+        assert!(self.flying > 0 && number == self.first, "message {number} is not the oldest on its way");
         (self.first, self.enabled, self.flying) = (self.first + 1, self.enabled - 1, self.flying - 1);
         self.sent += 1;
-        self.sends.pop_front()
+        self.sends.pop_front().expect("it is on its way")
     }
 
-    /// A message has found no receive: rests until then. Whether such a message is on its way.
-    pub(super) fn refused(&mut self, number: u64, until: u64) -> bool {
-        let known = self.flying > 0 && number == self.first;
-        if known {
-            self.flying = 0;
-            self.sending = Sending::Resting { until };
-        }
-        known
+    /// The oldest message on its way, of that number, has found no receive: rests until then.
+    pub(super) fn refused(&mut self, number: u64, until: u64) {
+        assert!(self.flying > 0 && number == self.first, "message {number} is not the oldest on its way");
+        self.flying = 0;
+        self.sending = Sending::Resting { until };
     }
 
     /// It is `now`; whether sending goes on.
@@ -136,17 +127,15 @@ impl QueuePair {
 
     /// A message of `bytes` has arrived.
     pub(super) fn arrived(&mut self, number: u64, bytes: u64) -> Arrival {
-        if number != self.expected {
-            return if number > self.expected { Arrival::Behind } else { Arrival::Stray };
+        assert!(number >= self.expected, "message {number} came before");
+        if number > self.expected {
+            return Arrival::Behind;
         }
         if self.ready == 0 {
             return Arrival::NotReady;
         }
-        let room = self.receives.front().expect("enabled, so posted").map_or(0, |place| place.len);
-        if bytes > room {
-            return Arrival::Stray;
-        }
-        let into = self.receives.pop_front().expect("looked at above");
+        let into = self.receives.pop_front().expect("enabled, so posted");
+        assert!(bytes <= into.map_or(0, |place| place.len), "{bytes} B are longer than their place");
         (self.ready, self.expected, self.received) = (self.ready - 1, self.expected + 1, self.received + 1);
         Arrival::Taken(into.filter(|_| bytes > 0).map(|place| Place { len: bytes, ..place }))
     }
@@ -188,13 +177,11 @@ mod tests {
         assert_eq!(to.arrived(0, 8), Arrival::NotReady, "held");
         to.enable_receives(1);
         assert_eq!((to.arrived(1, 8), to.arrived(2, 8)), (Arrival::Behind, Arrival::Behind));
-        assert!(from.refused(0, 50) && !from.refused(0, 60), "refused once");
+        from.refused(0, 50);
         assert!(!from.wake(49) && from.next_message().is_none() && from.wake(50));
         assert_eq!(from.next_message().map(|(number, _)| number), Some(0));
-        assert_eq!(to.arrived(0, 9), Arrival::Stray, "longer than its place");
         assert_eq!(to.arrived(0, 4), Arrival::Taken(Some(Place { len: 4, ..place(0) })));
-        assert_eq!(to.arrived(0, 4), Arrival::Stray, "once more");
-        assert!(from.taken(1).is_none() && from.taken(0).is_some());
+        from.taken(0);
         assert_eq!((from.sent, to.received), (1, 1));
     }
 }

@@ -62,7 +62,6 @@ impl SharedRegion {
         self.ended == 0 && self.raised.is_empty()
     }
 
-    /// Gives its memory back.
     pub(super) fn free(self, memory: &mut Registered) {
         self.parts.into_iter().for_each(|(_, part)| memory.give_back(part));
     }

@@ -23,9 +23,7 @@ impl Default for Costs {
     }
 }
 
-/// Why a plan has no schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[allow(missing_docs, reason = "the messages are the documentation")]
 pub enum ExportError {
     #[error(
         "{rank} {step} has a message of index {index}: GOAL has tags below {MULTICAST_TAG} for messages; renumber it"
@@ -38,9 +36,6 @@ pub enum ExportError {
 /// Step `i` has the label `li`. A message has its index as tag; a message of no bytes is written with one, because
 /// LogGOPSim charges for one byte less than a message has. Copies and reductions become `calc`. A multicast becomes one
 /// message to each other rank, so its cost there is that of unicast.
-///
-/// # Errors
-/// When an index is no tag; see [`ExportError`].
 pub fn export(programs: &[Program], costs: Costs) -> Result<String, ExportError> {
     for program in programs {
         for (id, step) in (0..).map(OpId).zip(&program.steps) {

@@ -14,8 +14,8 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
-use super::read::{Action, GoalError, GoalReason, Message, Operation, read, wrong};
-use crate::tokens::Place;
+use super::read::{Action, GoalError, GoalReason, Message, Operation, read};
+use crate::tokens::{Place, wrong};
 use crate::verify::{Combination, Contract, Piece};
 use outboard_plan::ProgramBuilder;
 use outboard_plan::{OpId, Program, Rank, Span};
@@ -23,7 +23,6 @@ use outboard_plan::{OpId, Program, Rank, Span};
 /// A plan made of a schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Import {
-    /// The programs, by rank.
     pub programs: Vec<Program>,
     /// By rank, that every message ends in the bytes of its receive, for [`crate::verify()`].
     pub contracts: Vec<Contract>,
@@ -33,9 +32,6 @@ pub struct Import {
 ///
 /// Messages have indices in the order in which the text sends them from one rank to another. Whether the ranks wait for
 /// each other in a circle, [`crate::verify()`] tells.
-///
-/// # Errors
-/// The first place where the text departs from the dialect, or where no plan can be made of it; see [`GoalReason`].
 pub fn import(text: &str) -> Result<Import, GoalError> {
     let operations = read(text)?;
     let matched = match_messages(&operations)?;
@@ -72,7 +68,6 @@ struct Placed {
     sent_from: u64,
 }
 
-/// A send that waits for its receive.
 struct Sent {
     at: Place,
     bytes: u64,

@@ -8,24 +8,15 @@ use std::collections::hash_map::Entry;
 
 use thiserror::Error;
 
-use crate::tokens::{Comments, Misplaced, Place, Scanner, SyntaxError, Token, shown, unexpected};
+use crate::tokens::{Comments, Misread, Place, Scanner, SyntaxError, Token, shown, unexpected, wrong};
 use outboard_plan::{MAX_RANKS, Rank};
 
 /// Why a text is not a schedule that a plan can be made of, and where.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{at}: {reason}")]
-pub struct GoalError {
-    /// Where.
-    pub at: Place,
-    /// Why.
-    pub reason: GoalReason,
-}
+pub type GoalError = Misread<GoalReason>;
 
 /// Why a text is not a schedule that a plan can be made of.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[allow(missing_docs, reason = "the messages are the documentation")]
 pub enum GoalReason {
-    /// The dialect has something else here.
     #[error(transparent)]
     Syntax(#[from] SyntaxError),
     #[error("{ranks} ranks: a plan has 1 to {MAX_RANKS}")]
@@ -52,16 +43,6 @@ pub enum GoalReason {
     TooLarge { rank: u32 },
 }
 
-impl From<Misplaced> for GoalError {
-    fn from((at, reason): Misplaced) -> Self {
-        GoalError { at, reason: reason.into() }
-    }
-}
-
-pub(super) fn wrong(at: Place, reason: GoalReason) -> GoalError {
-    GoalError { at, reason }
-}
-
 /// A message as one of its ends states it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Message {
@@ -70,23 +51,17 @@ pub(super) struct Message {
     pub(super) bytes: u64,
 }
 
-/// What an operation does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
-    /// `send`
     Send(Message),
-    /// `recv`
     Recv(Message),
     /// `calc`, of whatever time.
     Calc,
 }
 
-/// An operation of a rank.
 #[derive(Debug, Clone)]
 pub(super) struct Operation {
-    /// Where it stands.
     pub(super) at: Place,
-    /// What it does.
     pub(super) action: Action,
     /// Operations that are complete before it starts (`requires`), by number.
     pub(super) requires: Vec<usize>,

@@ -38,19 +38,16 @@ fn exchange(program: &Program) -> Option<Exchange> {
 }
 
 impl Exchange {
-    /// Appends the words of its descriptors; the call ends with the last of them.
-    ///
-    /// # Panics
-    /// When members are missing.
-    pub(super) fn write(&self, call: &Call<'_>, words: &mut Vec<u64>) {
-        let mut descriptors: Vec<Descriptor> = self.ops.iter().flat_map(|op| self.descriptors(call, *op)).collect();
-        // A rank that does nothing ends its call, too.
-        let ends = Descriptor { flags: Flags::ENDS, ..self.descriptor(call, 0) };
-        match descriptors.last_mut() {
-            Some(last) => last.flags = last.flags.with(Flags::ENDS),
-            None => descriptors.push(ends),
+    /// Its descriptors; the call ends with the last of them.
+    pub(super) fn post(&self, call: &Call<'_>) -> Vec<Descriptor> {
+        let mut all: Vec<Descriptor> = self.ops.iter().flat_map(|op| self.descriptors(call, *op)).collect();
+        if all.is_empty() {
+            // A rank that does nothing ends its call, too.
+            all.push(self.descriptor(call, 0));
         }
-        descriptors.iter().for_each(|descriptor| descriptor.write(words));
+        let last = all.last_mut().expect("there is one");
+        last.flags = last.flags.with(Flags::ENDS);
+        all
     }
 
     fn descriptor(&self, call: &Call<'_>, length: u64) -> Descriptor {

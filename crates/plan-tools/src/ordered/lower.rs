@@ -12,9 +12,7 @@ use crate::verify::At;
 
 /// Why a call is not carried out by an order-triggered NIC.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[allow(missing_docs, reason = "the messages are the documentation")]
 pub enum LowerError {
-    /// There is no such plan.
     #[error(transparent)]
     Plan(#[from] PlanError),
     #[error("{at}: NICs send from port to port; choose an algorithm without multicast")]
@@ -44,7 +42,6 @@ pub enum LowerError {
 }
 
 impl LowerError {
-    /// Whether shorter pulses may help.
     pub(super) fn is_size(&self) -> bool {
         matches!(
             self,
@@ -118,7 +115,6 @@ pub(super) fn template(
     Ok(Template { rank, sources: table(rank, &steps)?, steps })
 }
 
-/// Packets that a rank receives.
 fn received(program: &Program, settings: &Settings) -> u64 {
     let packets = |op: Op| match op {
         Op::Recv { span, .. } => settings.packets(span.len),

@@ -35,7 +35,6 @@ use outboard_plan::{Buffer, OpId, Rank, Reduction, Span};
 
 /// What a descriptor does with what it has waited for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names are the documentation")]
 pub enum Work {
     /// Nothing: it waits, or sends what lies in memory.
     Nothing,
@@ -56,7 +55,6 @@ pub struct Step {
     pub length: u64,
     /// The ranks whose messages it reads, in this order, and the number of those messages.
     pub awaits: (Vec<Rank>, usize),
-    /// What it does with them.
     pub work: Work,
     /// To whom it sends which message, and what that is.
     pub sends: Option<(Rank, usize, Vec<Span>)>,
@@ -65,22 +63,17 @@ pub struct Step {
 /// What one rank posts for one pulse, without addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template {
-    /// Whose it is.
     pub rank: Rank,
     /// The table of sources: runs of it are what descriptors wait for.
     pub sources: Vec<Rank>,
-    /// The descriptors.
     pub steps: Vec<Step>,
 }
 
 /// What a template becomes descriptors with.
 #[derive(Clone, Copy)]
 pub struct Call<'a> {
-    /// The job.
     pub job: u8,
-    /// Where its ranks are.
     pub members: &'a [Source],
-    /// What is combined.
     pub reduction: Option<Reduction>,
     /// Where the input of the rank begins in its memory.
     pub input: u64,
@@ -105,18 +98,15 @@ impl Call<'_> {
 }
 
 impl Template {
-    /// Appends the words of its descriptors as pulse number `pulse` of the job; a call `ends` with its last one.
-    ///
-    /// # Panics
-    /// When members are missing.
-    pub fn write(&self, call: &Call<'_>, pulse: u64, ends: bool, words: &mut Vec<u64>) {
+    /// Its descriptors as pulse number `pulse` of the job; a call `ends` with its last one.
+    fn post(&self, call: &Call<'_>, pulse: u64, ends: bool) -> Vec<Descriptor> {
         let own = call.members[self.rank.0 as usize];
         let last = self.steps.len().saturating_sub(1);
         let member = |rank: &Rank| call.members[rank.0 as usize];
         // A rank that does nothing in a pulse still ends it.
         let nothing = Step { of: OpId(0), length: 0, awaits: (Vec::new(), 0), work: Work::Nothing, sends: None };
         let steps = if self.steps.is_empty() { std::slice::from_ref(&nothing) } else { &self.steps };
-        for (at, step) in steps.iter().enumerate() {
+        let one = |(at, step): (usize, &Step)| {
             let mut descriptor = Descriptor {
                 job: call.job,
                 pulse: (pulse % PULSES) as u16,
@@ -160,8 +150,9 @@ impl Template {
                 descriptor.dest_port = if answers { 0 } else { port };
                 call.carry(&mut descriptor, message);
             }
-            Descriptor { flags, ..descriptor }.write(words);
-        }
+            Descriptor { flags, ..descriptor }
+        };
+        steps.iter().enumerate().map(one).collect()
     }
 
     /// Where in the table these sources lie, one after another.

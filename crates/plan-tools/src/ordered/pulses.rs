@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use outboard_nic::ordered::Settings;
+use outboard_nic::ordered::descriptor::Descriptor;
 use outboard_plan::selection::{Choice, Collective};
 use outboard_plan::{Arguments, Buffer, Extents, Op, OpId, Program, Rank, Span, Step, program};
 
@@ -35,8 +36,6 @@ pub enum Lowered {
 }
 
 impl Lowered {
-    /// Pulses of the job that the call takes.
-    #[must_use]
     pub fn pulses(&self) -> usize {
         match self {
             Lowered::Pulses(pulses) => pulses.len(),
@@ -45,30 +44,21 @@ impl Lowered {
     }
 
     /// What `rank` posts for a call whose first pulse is number `first` of the job.
-    ///
-    /// # Panics
-    /// When there is no such rank, or members are missing.
-    #[must_use]
-    pub fn words(&self, rank: Rank, call: &Call<'_>, first: u64) -> Vec<u64> {
-        let mut words = Vec::new();
+    pub fn post(&self, rank: Rank, call: &Call<'_>, first: u64) -> Vec<Descriptor> {
+        let rank = rank.0 as usize;
         match self {
             Lowered::Pulses(pulses) => {
-                for (at, templates) in (0..).zip(pulses) {
-                    let ends = at + 1 == pulses.len() as u64;
-                    templates[rank.0 as usize].write(call, first + at, ends, &mut words);
-                }
+                let last = pulses.len() - 1;
+                let one = |at: usize| pulses[at][rank].post(call, first + at as u64, at == last);
+                (0..pulses.len()).flat_map(one).collect()
             }
-            Lowered::Exchange(ranks) => ranks[rank.0 as usize].write(call, &mut words),
+            Lowered::Exchange(ranks) => ranks[rank].post(call),
         }
-        words
     }
 }
 
 /// What ranks post where a call is carried out by `choice`: in as few pulses of equal length as doubling finds, since
 /// what has room needs no word before, else from point to point.
-///
-/// # Errors
-/// When there is no plan, or it does not fit the NIC.
 pub fn lower(choice: Choice, arguments: &Arguments<'_>, settings: &Settings) -> Result<Lowered, LowerError> {
     let refused = match pulses(choice, arguments, settings) {
         Ok(pulses) => return Ok(Lowered::Pulses(pulses)),
@@ -114,7 +104,6 @@ fn pulses(choice: Choice, arguments: &Arguments<'_>, settings: &Settings) -> Res
     }
 }
 
-/// The programs of all ranks.
 fn programs(choice: Choice, arguments: &Arguments<'_>) -> Result<Vec<Program>, LowerError> {
     let ranks = (0..arguments.topology.ranks()).map(Rank);
     ranks.map(|rank| Ok(program(choice, arguments, rank)?)).collect()

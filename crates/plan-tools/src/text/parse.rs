@@ -2,26 +2,16 @@
 
 use thiserror::Error;
 
-use crate::tokens::{Comments, Misplaced, Place, Scanner, SyntaxError, Token, unexpected};
+use crate::tokens::{Comments, Misplaced, Misread, Place, Scanner, SyntaxError, Token, unexpected, wrong};
 use outboard_plan::{Buffer, MAX_RANKS, Op, OpId, Program, Rank, Span, Step};
 
 use super::VERSION;
 
 /// Why a text is not that of a plan, and where.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{at}: {reason}")]
-pub struct TextError {
-    /// Where.
-    pub at: Place,
-    /// Why.
-    pub reason: TextReason,
-}
+pub type TextError = Misread<TextReason>;
 
-/// Why a text is not that of a plan.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[allow(missing_docs, reason = "the messages are the documentation")]
 pub enum TextReason {
-    /// The grammar has something else here.
     #[error(transparent)]
     Syntax(#[from] SyntaxError),
     #[error("version {found} of the format: this program reads version {VERSION}")]
@@ -44,24 +34,11 @@ pub enum TextReason {
     Span { start: u64, end: u128 },
 }
 
-impl From<Misplaced> for TextError {
-    fn from((at, reason): Misplaced) -> Self {
-        TextError { at, reason: reason.into() }
-    }
-}
-
-fn wrong(at: Place, reason: TextReason) -> TextError {
-    TextError { at, reason }
-}
-
 /// The programs of a group, by rank, from their text.
 ///
 /// What comes out is well formed in that ranks and steps are all there, in order, and follow earlier steps only;
 /// whether they do something sensible is the question of [`crate::verify()`], since spans and peers may lie outside the
 /// group here.
-///
-/// # Errors
-/// The first place at which the text departs from the format; see [`TextReason`].
 pub fn parse(text: &str) -> Result<Vec<Program>, TextError> {
     let mut scanner = Scanner::new(text, Comments::Hash, true);
     let scan = &mut scanner;

@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use outboard_nic::triggered::list::Place;
 use outboard_plan::Span;
 
-/// Where a span lies.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Where {
     /// In eager buffers, from this one on, each of which holds so many bytes.
@@ -16,7 +15,6 @@ pub(super) enum Where {
     Shared { offset: u64 },
 }
 
-/// See the module.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Arrivals {
     /// By buffer, and where a span starts: its end, and where it lies.

@@ -16,7 +16,6 @@ use super::{LowerError, Lowering};
 /// Templates of one kind of call that are kept; the oldest goes first.
 const KEPT: usize = 64;
 
-/// The templates of all ranks.
 type Templates = Arc<[Arc<Template>]>;
 
 /// What the programs of a template have been made for.
@@ -43,7 +42,6 @@ struct Operation {
     kept: Vec<Kept>,
 }
 
-/// A call of all ranks.
 #[derive(Debug, Clone)]
 pub struct Lowered {
     /// Which queue pairs it uses.
@@ -57,20 +55,13 @@ pub struct Lowered {
 /// What a template is filled with.
 #[derive(Debug, Clone, Copy)]
 pub struct Call {
-    /// The job.
     pub job: u8,
-    /// What is combined.
     pub reduction: Option<Reduction>,
     /// Where input, output and scratch of the rank begin in its memory.
     pub memory: [u64; 3],
 }
 
 impl Lowered {
-    /// What `rank` posts.
-    ///
-    /// # Panics
-    /// When there is no such rank.
-    #[must_use]
     pub fn post(&self, rank: Rank, call: &Call) -> Post {
         Post {
             job: call.job,
@@ -107,21 +98,16 @@ fn grows_with_blocks(choice: Choice, arguments: &Arguments<'_>) -> bool {
 
 impl<'a> Communicator<'a> {
     /// Of the ranks on these hosts, without templates.
-    #[must_use]
     pub fn new(topology: &'a Topology, settings: Settings) -> Self {
         Communicator { topology, settings, operations: Vec::new(), built: 0 }
     }
 
     /// Templates built so far, each of them for all ranks.
-    #[must_use]
     pub fn built(&self) -> usize {
         self.built
     }
 
     /// What ranks post for a call, by templates that are kept where there are some.
-    ///
-    /// # Errors
-    /// When there is no plan, or it does not fit the NIC.
     pub fn call(&mut self, choice: Choice, arguments: &Arguments<'_>) -> Result<Lowered, LowerError> {
         let arguments = Arguments { topology: self.topology, ..*arguments };
         let Settings { eager_bytes, buffer_bytes, readiness, .. } = self.settings;

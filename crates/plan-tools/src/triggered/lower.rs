@@ -14,18 +14,12 @@ use super::phases::{Phases, phases};
 use crate::rounds::{Message, Rounds};
 use crate::verify::{At, Graph, VerifyError};
 
-/// Why a plan has no task list.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[allow(missing_docs, reason = "the messages are the documentation")]
 pub enum LowerError {
-    /// There is no such plan.
     #[error(transparent)]
     Program(#[from] PlanError),
-    /// The plan is malformed.
     #[error(transparent)]
     Plan(#[from] VerifyError),
-    #[error("the hosts of {ranks} ranks for the programs of {programs}: describe the host of every rank")]
-    Hosts { ranks: u32, programs: usize },
     #[error("{at}: the queue pairs of a task list connect two ranks; choose an algorithm without multicast")]
     Multicast { at: Box<At> },
     #[error(
@@ -33,8 +27,6 @@ pub enum LowerError {
              choose an algorithm that passes on what it receives, or one for hosts of several ranks"
     )]
     Between { at: Box<At> },
-    #[error("eager buffers of 0 bytes: give them room for a block")]
-    NoBuffer,
     #[error("{rank} receives more than 2^32 eager buffers: enlarge them or choose the rendezvous protocol")]
     Buffers { rank: Rank },
     #[error("{bytes} B on each of {ranks} ranks do not fit a 64-bit address: lower the byte count")]
@@ -56,13 +48,8 @@ pub struct Lowering<'a> {
 
 impl<'a> Lowering<'a> {
     /// Prepares the programs of all ranks of a group, in the order of ranks, on these hosts.
-    ///
-    /// # Errors
-    /// When the plan is malformed, multicasts, or has a host work between messages.
     pub fn new(programs: &'a [Program], topology: &Topology) -> Result<Self, LowerError> {
-        if topology.ranks() as usize != programs.len() {
-            return Err(LowerError::Hosts { ranks: topology.ranks(), programs: programs.len() });
-        }
+        assert_eq!(topology.ranks() as usize, programs.len(), "every rank has a host");
         let rounds = Rounds::of(programs)?;
         for program in programs {
             let multicast = program.steps.iter().position(|step| matches!(step.op, Op::Multicast { .. }));
@@ -87,7 +74,6 @@ impl<'a> Lowering<'a> {
     }
 
     /// The messages between hosts, in their rounds.
-    #[must_use]
     pub fn messages(&self) -> &[Message] {
         &self.messages
     }
@@ -99,34 +85,18 @@ impl<'a> Lowering<'a> {
 
     /// The connections of a rank, sorted by peer, with what is posted on them beforehand for one call where a buffer
     /// holds so many bytes.
-    ///
-    /// # Panics
-    /// When there is no such rank.
-    #[must_use]
     pub fn connections(&self, rank: Rank, buffer: u64) -> Vec<Prepost> {
         preposts(self.messages_of(rank), (self.pairwise, buffer.max(1)), rank)
     }
 
     /// Queue pairs that a rank needs, whatever the protocol of a call (CD-6).
-    ///
-    /// # Panics
-    /// When there is no such rank.
-    #[must_use]
     pub fn queue_pairs(&self, rank: Rank) -> usize {
         Purpose::ALL.len() * self.connections(rank, 1).len()
     }
 
-    /// The template of a rank.
-    ///
-    /// # Errors
-    /// When buffers do not fit.
-    ///
-    /// # Panics
-    /// When there is no such rank.
     pub fn template(&self, rank: Rank, protocol: Protocol) -> Result<Template, LowerError> {
         let (program, phases) = (&self.programs[rank.0 as usize], &self.phases[rank.0 as usize]);
         let buffer = match protocol {
-            Protocol::Eager { buffer: 0 } => return Err(LowerError::NoBuffer),
             Protocol::Eager { buffer } => buffer,
             Protocol::Rendezvous | Protocol::Retry => u64::MAX,
         };

@@ -37,7 +37,6 @@ pub(super) fn program(program: &Program, (input, output): (u64, u64)) -> Result<
     steps(program)
 }
 
-/// Every step of `program`.
 pub(super) fn steps(program: &Program) -> Result<(), VerifyError> {
     for id in 0..program.steps.len() {
         step(program, OpId(u32::try_from(id).expect("a program has at most 2^32 steps")))?;

@@ -14,36 +14,29 @@ use outboard_plan::{Buffer, Rank, Span};
 pub enum Contributors {
     /// `count` ranks from `first` upwards; behind the last rank of the group comes rank 0.
     Round {
-        /// The leftmost.
         first: Rank,
-        /// How many.
         count: u32,
     },
-    /// These.
     Listed(Arc<[Rank]>),
 }
 
 /// A span of `Output` that holds a combination of contributions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Combination {
-    /// Where.
     pub span: Span,
     /// The byte of every contribution that the span begins with.
     pub from: u64,
-    /// Whose contributions.
     pub of: Contributors,
 }
 
 impl Combination {
     /// What `source` alone contributes from byte `from` on.
-    #[must_use]
     pub fn of_one(span: Span, source: Rank, from: u64) -> Combination {
         Combination { span, from, of: Contributors::Round { first: source, count: 1 } }
     }
 }
 
 impl Contributors {
-    /// The ranks from left to right.
     fn ranks(&self, of: u32) -> impl Iterator<Item = Rank> + '_ {
         let count = match self {
             Contributors::Round { count, .. } => *count as usize,
@@ -58,15 +51,10 @@ impl Contributors {
 
 /// What is wrong with the contributions of some bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names are the documentation")]
 pub enum Fault {
-    /// One is missing.
     Missing(Rank),
-    /// One is there twice.
     Twice(Rank),
-    /// One should not be there.
     Stranger(Rank),
-    /// One stands where another one should.
     Order { found: Rank, expected: Rank },
 }
 

@@ -7,9 +7,7 @@ use thiserror::Error;
 use super::Fault;
 use outboard_plan::{Buffer, Op, OpId, Program, Rank, Span};
 
-/// A step of a rank's program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names are the documentation")]
 pub struct At {
     pub rank: Rank,
     pub step: OpId,
@@ -33,9 +31,7 @@ impl fmt::Display for At {
     }
 }
 
-/// Why a plan is not proven.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[allow(missing_docs, reason = "the messages are the documentation")]
 pub enum VerifyError {
     #[error("program {position} of {programs} is that of {rank} of {ranks}: pass one program per rank, in order")]
     Group { position: usize, programs: usize, rank: Rank, ranks: u32 },

@@ -17,10 +17,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use super::{At, VerifyError};
 use outboard_plan::{Op, OpId, Program, Rank};
 
-/// A step of a rank.
 pub(crate) type Node = usize;
 
-/// One thing that happens to a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
     /// The step may read and write from here on.
@@ -48,7 +46,6 @@ impl Event {
     }
 }
 
-/// For each node a list of nodes.
 type Lists = Vec<Vec<Node>>;
 
 /// Some of the first nodes of a [`Batch`].
@@ -102,9 +99,7 @@ pub(crate) struct Graph<'a> {
     source: Vec<Option<Node>>,
     /// For a send or multicast, the receives that take it.
     receivers: Lists,
-    /// The steps that a step names in `after`.
     after: Lists,
-    /// The steps that name a step in `after`.
     followers: Lists,
     /// All events in an order that respects every edge.
     order: Vec<Event>,
@@ -142,12 +137,10 @@ impl<'a> Graph<'a> {
         Ok(graph)
     }
 
-    /// The number of steps.
     pub(crate) fn nodes(&self) -> usize {
         self.source.len()
     }
 
-    /// The node of a step.
     pub(super) fn node(&self, rank: Rank, step: usize) -> Node {
         self.base[rank.0 as usize] + step
     }
@@ -160,7 +153,6 @@ impl<'a> Graph<'a> {
         At::new(&self.programs[rank], OpId(u32::try_from(step).expect("a step id has 32 bits")))
     }
 
-    /// The operation of a node.
     pub(crate) fn op(&self, node: Node) -> Op {
         self.at(node).op
     }
@@ -180,12 +172,10 @@ impl<'a> Graph<'a> {
         &self.order
     }
 
-    /// The steps that `node` names.
     pub(crate) fn after(&self, node: Node) -> &[Node] {
         &self.after[node]
     }
 
-    /// The steps that name `node`.
     pub(crate) fn followers(&self, node: Node) -> &[Node] {
         &self.followers[node]
     }
@@ -328,7 +318,6 @@ impl<'a> Graph<'a> {
         Ok(())
     }
 
-    /// Rank, step and node of every step.
     fn steps(&self) -> impl Iterator<Item = (usize, usize, Node)> + use<'a> {
         let each = |(rank, program): (usize, &'a Program)| (0..program.steps.len()).map(move |id| (rank, id));
         self.programs.iter().enumerate().flat_map(each).enumerate().map(|(node, (rank, id))| (rank, id, node))

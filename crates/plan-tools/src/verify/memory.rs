@@ -54,7 +54,6 @@ impl Memory {
         Ok(found)
     }
 
-    /// Forgets the contents of `range`.
     pub(super) fn erase(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;

@@ -35,9 +35,7 @@ use values::{Value, Values};
 /// A span that holds part of what a rank contributes to the collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
-    /// Where.
     pub span: Span,
-    /// Whose contribution it is.
     pub source: Rank,
     /// The byte of the contribution that the span begins with.
     pub from: u64,
@@ -51,9 +49,7 @@ pub struct Piece {
 pub struct Contract {
     /// Bytes of an element of a reduction, which nothing cuts; `None` where data only moves.
     pub element_bytes: Option<u64>,
-    /// Bytes of `Input`.
     pub input_bytes: u64,
-    /// Bytes of `Output`.
     pub output_bytes: u64,
     /// What its buffers hold before the call.
     pub before: Vec<Piece>,
@@ -124,7 +120,6 @@ impl Layout {
     }
 }
 
-/// One access to a buffer.
 #[derive(Clone, Copy)]
 struct Access {
     start: u64,
@@ -210,7 +205,6 @@ fn roots_at_once(graph: &Graph<'_>, programs: &[Program]) -> Result<(), VerifyEr
     Ok(())
 }
 
-/// The contents of the buffers of one rank.
 struct Memories {
     layout: Layout,
     /// By [`Buffer`].

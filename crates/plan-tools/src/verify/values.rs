@@ -11,7 +11,6 @@ use outboard_plan::Rank;
 pub(super) struct Value(u32);
 
 impl Value {
-    /// What a rank contributes.
     pub(super) fn of(rank: Rank) -> Self {
         Self(rank.0)
     }
@@ -30,7 +29,6 @@ impl Values {
         Self { ranks, sides: Vec::new(), names: HashMap::new() }
     }
 
-    /// `left * right`.
     pub(super) fn combine(&mut self, left: Value, right: Value) -> Value {
         let next = u32::try_from(self.sides.len() as u64 + u64::from(self.ranks))
             .expect("a verification has fewer than 2^32 trees");

@@ -271,24 +271,6 @@ proptest! {
         let plan = group(choice(Collective::Broadcast, "binomial"), &arguments);
         prop_assert_eq!(messages(&proven(&goal::export(&plan, Costs::default()).unwrap())), messages(&plan));
     }
-
-    /// Damage to a schedule makes an error that points into it, or another schedule; never a panic.
-    #[test]
-    fn damaged_schedules_never_panic(
-        text in any_schedule(),
-        damage in prop::collection::vec((any::<prop::sample::Index>(), "[\\PC\n]{0,4}", 0..6usize), 1..4),
-    ) {
-        let mut chars: Vec<char> = text.chars().collect();
-        for (at, with, removed) in damage {
-            let at = at.index(chars.len() + 1);
-            chars.splice(at..(at + removed).min(chars.len()), with.chars());
-        }
-        let text: String = chars.into_iter().collect();
-        match goal::import(&text) {
-            Ok(import) => prop_assert_eq!(import.programs.len(), import.contracts.len()),
-            Err(error) => prop_assert!(error.at.line <= text.matches('\n').count() + 1, "{}", error),
-        }
-    }
 }
 
 /// A circle through several ranks is no error of the text: the verifier finds it.

@@ -150,27 +150,4 @@ proptest! {
         let programs = group(choice(Collective::Broadcast, shape), &arguments);
         prop_assert_eq!(text::parse(&text::print(&programs))?, programs);
     }
-
-    /// Damage to a text makes an error that points into it, or another plan; never a panic.
-    #[test]
-    fn damaged_text_never_panics(
-        programs in any_programs(),
-        damage in prop::collection::vec((any::<prop::sample::Index>(), "[\\PC\n]{0,4}", 0..6usize), 1..4),
-    ) {
-        let mut chars: Vec<char> = text::print(&programs).chars().collect();
-        for (at, with, removed) in damage {
-            let at = at.index(chars.len() + 1);
-            chars.splice(at..(at + removed).min(chars.len()), with.chars());
-        }
-        let text: String = chars.into_iter().collect();
-        match text::parse(&text) {
-            Ok(other) => prop_assert_eq!(text::parse(&text::print(&other))?, other),
-            Err(error) => prop_assert!(error.at.line <= text.lines().count() + 1, "{}", error),
-        }
-    }
-
-    #[test]
-    fn any_text_never_panics(text in "[\\PC\n]{0,200}") {
-        prop_assert!(text::parse(&text).is_err());
-    }
 }

@@ -1,5 +1,5 @@
-//! Task lists: what the tables of the paper show of them, how many queue pairs they take, what is refused. That NICs
-//! carry them out shows in `crates/sim/tests/suite/triggered.rs`.
+//! Task lists: how they read, how many queue pairs they take, what is refused. That NICs carry them out shows in
+//! `crates/sim/tests/suite/triggered.rs`, and the tables of the paper in `crates/cli/tests/suite/explain.rs`.
 
 use outboard_nic::triggered::list::{Action, HostStep, Place, Protocol, Template};
 use outboard_plan::selection::Collective;
@@ -19,45 +19,6 @@ fn allgather(algorithm: &str, ranks: u32, bytes: u64) -> Vec<Program> {
 fn templates(programs: &[Program], protocol: Protocol) -> Vec<Template> {
     let lowering = Lowering::new(programs, &Topology::flat(programs.len() as u32)).unwrap();
     (0..programs.len() as u32).map(|rank| lowering.template(Rank(rank), protocol).unwrap()).collect()
-}
-
-/// The columns of a rank in the tables, step by step.
-fn table(template: &Template) -> Vec<Vec<String>> {
-    template.table().iter().map(|round| round.iter().map(ToString::to_string).collect()).collect()
-}
-
-/// CD-4: Table I, ranks 0 and 1 of 4.
-#[test]
-fn standard_exchange_with_eager_messages_is_table_1() {
-    let programs = allgather(STANDARD_EXCHANGE, 4, 1);
-    let templates = templates(&programs, Protocol::Eager { buffer: 1 });
-    for (rank, first, second) in [(0, 1, 2), (1, 0, 3)] {
-        let step_0 =
-            [format!("recv from {first}"), format!("send to {first}"), format!("wait (1 recv CQ) from {first}")];
-        let recv = format!("recv from {second}");
-        let send = format!("send to {second}");
-        let step_1 = [recv.clone(), recv, send.clone(), send, format!("wait (2 recv CQ) from {second}")];
-        assert_eq!(table(&templates[rank]), [step_0.to_vec(), step_1.to_vec()]);
-    }
-}
-
-/// CD-5: Table II, ranks 0 and 1 of 4.
-#[test]
-fn standard_exchange_by_rendezvous_is_table_2() {
-    let programs = allgather(STANDARD_EXCHANGE, 4, 1);
-    let templates = templates(&programs, Protocol::Rendezvous);
-    for (rank, peers) in [(0, [1, 2]), (1, [0, 3])] {
-        let step = |peer| {
-            vec![
-                format!("recv CTS from {peer}"),
-                format!("wait (1 CTS CQ) from {peer}"),
-                format!("recv from {peer}"),
-                format!("send to {peer}"),
-                format!("wait (1 recv CQ) from {peer}"),
-            ]
-        };
-        assert_eq!(table(&templates[rank]), peers.map(step));
-    }
 }
 
 /// CD-5: the list that runs posts the receive, sends the clear-to-send, then waits for that of the peer.
@@ -216,5 +177,4 @@ fn plans_that_a_nic_cannot_carry_on_are_refused_by_step() {
     assert_eq!(template.before, [HostStep::Copy { from: Place::Memory(Span::input(0, 8)), to: output }]);
     let combined = HostStep::Reduce { from: scratch, into: output, from_left: true };
     assert_eq!(template.after, [HostStep::Copy { from: arrived, to: scratch }, combined]);
-    assert_eq!(lowering.template(Rank(2), Protocol::Eager { buffer: 0 }), Err(LowerError::NoBuffer));
 }

@@ -84,7 +84,6 @@ impl Lane {
 struct Hierarchy<'a> {
     builder: &'a mut ProgramBuilder,
     blocks: Blocks<'a>,
-    /// The other ranks of this host.
     siblings: Vec<Rank>,
     /// By first byte in `Output`, what came in one message and the step that received it.
     arrived: BTreeMap<u64, (Run, OpId)>,

@@ -10,7 +10,6 @@ use crate::binomial::Place;
 use crate::builder::ProgramBuilder;
 use crate::program::{OpId, Span};
 
-/// One segment of what is broadcast.
 #[derive(Clone, Copy)]
 struct Segment {
     index: u32,

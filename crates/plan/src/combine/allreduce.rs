@@ -15,10 +15,6 @@ use crate::program::{Program, Rank, Span};
 use crate::selection::Choice;
 use crate::topology::Topology;
 
-/// What `rank` does in an Allreduce.
-///
-/// # Errors
-/// When what it receives needs more scratch than can be addressed.
 pub(crate) fn program(choice: Choice, topology: &Topology, rank: Rank, vector: Vector) -> Result<Program, PlanError> {
     let (ranks, bytes) = (topology.ranks(), vector.bytes());
     let mut draft = Draft::new(rank, ranks, bytes, bytes);

@@ -121,7 +121,6 @@ impl Draft {
         Part { span, after: received.into_iter().collect() }
     }
 
-    /// Multicasts a result.
     pub(super) fn multicast(&mut self, part: &Part) {
         if !part.span.is_empty() {
             self.builder.multicast(part.span, &part.after);
@@ -208,10 +207,6 @@ impl Draft {
         latest
     }
 
-    /// The program.
-    ///
-    /// # Errors
-    /// When it needs more scratch than 64 bits count.
     pub(super) fn finish(mut self) -> Result<Program, PlanError> {
         let scratch = self.scratch.ok_or(PlanError::Scratch)?;
         self.builder.buffers(self.input, self.output, scratch);

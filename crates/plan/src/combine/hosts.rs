@@ -8,7 +8,6 @@ use crate::allgather::Extents;
 use crate::program::{Buffer, Rank, Span};
 use crate::topology::Topology;
 
-/// The ranks of a host.
 pub(super) struct Host {
     pub(super) leader: Rank,
     /// Ascending.

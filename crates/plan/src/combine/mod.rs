@@ -29,15 +29,12 @@ pub const MAX_SEGMENTS: u64 = 1 << 12;
 
 /// The most scratch that the programs of `here` ranks of one host need together in a reduction among `ranks`, in
 /// vectors: a scan keeps what each rank receives in each of its rounds, and one more.
-#[must_use]
 pub const fn scratch_vectors(ranks: u32, here: u32) -> u64 {
     here as u64 * (1 + ranks.next_power_of_two().ilog2() as u64)
 }
 
-/// What each rank contributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Vector {
-    /// Elements.
     pub count: u64,
     /// Bytes from one element to the next; see [`crate::Element::bytes`].
     pub element_bytes: u64,
@@ -45,7 +42,6 @@ pub struct Vector {
 
 impl Vector {
     /// Bytes of all elements, which have to fit 64 bits.
-    #[must_use]
     pub const fn bytes(self) -> u64 {
         self.count * self.element_bytes
     }
@@ -63,7 +59,6 @@ impl Vector {
 
     /// Offset and bytes of part `i` of `parts`, of which the first ones have one element more where they cannot be
     /// equal.
-    #[must_use]
     pub fn part(self, parts: u64, i: u64) -> (u64, u64) {
         let part = part_range(self.count, parts, i);
         (part.start * self.element_bytes, (part.end - part.start) * self.element_bytes)

@@ -14,10 +14,6 @@ use crate::program::{OpId, Program, Rank, Span};
 use crate::selection::Choice;
 use crate::topology::Topology;
 
-/// What `rank` does in a Reduce to `root`.
-///
-/// # Errors
-/// When what it receives needs more scratch than can be addressed.
 pub(crate) fn program(
     choice: Choice,
     topology: &Topology,

@@ -18,9 +18,6 @@ use crate::topology::Topology;
 const LARGEST_ELEMENT: u64 = 16;
 
 /// What `rank` does in a Reduce-Scatter of these blocks among the ranks of `topology`, as many as there are blocks.
-///
-/// # Errors
-/// When what it receives needs more scratch than can be addressed.
 pub(crate) fn program(
     choice: Choice,
     topology: &Topology,

@@ -10,9 +10,6 @@ use crate::arguments::PlanError;
 use crate::program::{Program, Rank, Span};
 
 /// What `rank` does in a Scan among `ranks` ranks, or, `exclusive`, in an Exscan.
-///
-/// # Errors
-/// When what it receives needs more scratch than can be addressed.
 pub(crate) fn program(
     algorithm: Algorithm,
     exclusive: bool,

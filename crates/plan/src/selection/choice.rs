@@ -15,9 +15,7 @@ use crate::algorithm::{Algorithm, Setting, SettingError, WHOLE, least};
 const HIERARCHICAL: &str = "hierarchical";
 const MULTI_LEADER: &str = "multi-leader";
 
-/// Why a text describes no algorithm.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[allow(missing_docs, reason = "the messages are the documentation")]
 pub enum AlgorithmError {
     #[error("no {collective} algorithm is called `{name}`: choose one of {known}")]
     Name { collective: Collective, name: String, known: String },
@@ -64,46 +62,37 @@ pub(super) const fn all_led(collective: Collective, algorithm: Algorithm) -> Cho
 
 impl Choice {
     /// `algorithm` among all ranks; `None` where the collective has no such algorithm.
-    #[must_use]
     pub fn among_all(collective: Collective, algorithm: Algorithm) -> Option<Choice> {
         let choice = all(collective, algorithm);
         choice.row().map(|_| choice)
     }
 
     /// `algorithm` among `leaders` ranks of each host; `None` where the collective has nothing of that kind.
-    #[must_use]
     pub fn among_leaders(collective: Collective, leaders: u32, algorithm: Algorithm) -> Option<Choice> {
         let choice = Choice { leaders: Some(leaders), ..all(collective, algorithm) };
         let several = leaders <= 1 || collective == Collective::Allgather;
         choice.row().filter(|_| several && collective.between_leaders().is_some()).map(|_| choice)
     }
 
-    /// What is carried out.
-    #[must_use]
     pub const fn collective(self) -> Collective {
         self.collective
     }
 
     /// Leaders per host, where only leaders meet; `None` where all ranks do.
-    #[must_use]
     pub const fn leaders(self) -> Option<u32> {
         self.leaders
     }
 
     /// Whether all leaders of all hosts meet, so that a host is as good as one for each of its leaders.
-    #[must_use]
     pub const fn all_leaders_meet(self) -> bool {
         self.all_meet
     }
 
     /// The algorithm, of all ranks or of leaders.
-    #[must_use]
     pub const fn algorithm(self) -> Algorithm {
         self.algorithm
     }
 
-    /// How it is called, without settings.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self.leaders {
             Some(_) if self.all_meet => MULTI_LEADER,
@@ -121,7 +110,6 @@ impl Choice {
         }
     }
 
-    /// What of the algorithm can be set.
     fn keys(self) -> &'static [&'static str] {
         self.row().map_or(&[], |(_, keys)| keys)
     }
@@ -149,10 +137,6 @@ impl Choice {
             .find(|(_, is, least)| is < least)
     }
 
-    /// Changes the setting called `key`.
-    ///
-    /// # Errors
-    /// When there is no such setting, or `value` is not one for it.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), SettingError> {
         let (collective, keys) = (self.collective, self.keys());
         match (&mut self.leaders, key) {
@@ -180,9 +164,6 @@ impl Choice {
     }
 
     /// The algorithm that people call `text`, whether it runs or only plans know it.
-    ///
-    /// # Errors
-    /// When the collective has none of that name and settings.
     pub fn read(collective: Collective, text: &str) -> Result<Choice, AlgorithmError> {
         let (name, settings) = text.split_once(':').unwrap_or((text, ""));
         let all = collective.algorithms();
@@ -206,7 +187,6 @@ impl Choice {
 
     /// Whether blocks are announced and pulled, without a barrier, so that nobody waits for a rank that it has no block
     /// with (SP-5). All others begin behind the ready barrier (MC-4).
-    #[must_use]
     pub const fn pulls(self) -> bool {
         let linear = matches!(self.algorithm, Algorithm::Linear) && !matches!(self.collective, Collective::Allgather);
         linear || matches!(self.algorithm, Algorithm::Pull)
@@ -214,7 +194,6 @@ impl Choice {
 
     /// What carries out a call whose blocks each rank may lay anywhere, such as an allgatherv, where this is chosen:
     /// messages of several blocks need them side by side, so allgathers that send such go round a ring.
-    #[must_use]
     pub const fn block_by_block(self) -> Choice {
         match (self.collective, self.leaders, self.algorithm) {
             (Collective::Allgather, None, Algorithm::Ring { .. } | Algorithm::Multicast { .. }) => self,
@@ -223,14 +202,11 @@ impl Choice {
         }
     }
 
-    /// Whether it multicasts.
-    #[must_use]
     pub const fn multicasts(self) -> bool {
         self.algorithm.multicasts()
     }
 
     /// Whether it depends on which ranks share a host; others ask for the number of ranks alone.
-    #[must_use]
     pub const fn asks_for_hosts(self) -> bool {
         self.leaders.is_some()
             || matches!((self.collective, self.algorithm), (Collective::Reduce, Algorithm::Chain { .. }))
@@ -238,7 +214,6 @@ impl Choice {
 
     /// The same with its multicasts spread over `subgroups` addresses (MC-10), and by `chains` roots at a time where
     /// all ranks multicast (MC-8).
-    #[must_use]
     pub const fn spread(mut self, chains: u32, subgroups: u16) -> Choice {
         self.algorithm = match (self.collective, self.algorithm) {
             (Collective::Allgather, Algorithm::Multicast { .. }) => Algorithm::Multicast { chains, subgroups },
@@ -253,7 +228,6 @@ impl Choice {
     }
 
     /// What a group of `ranks` ranks carries out where this is chosen, as of [`Algorithm::carried_out`].
-    #[must_use]
     pub fn carried_out(self, ranks: u32) -> Choice {
         let algorithm = if self.leaders.is_none() { self.algorithm.carried_out(ranks) } else { self.algorithm };
         Choice { algorithm, ..self }

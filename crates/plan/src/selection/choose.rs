@@ -40,16 +40,12 @@ const PAIR: u32 = 2;
 /// four hosts 0.5 to 0.95 of it, among eight 1.3.
 const FEWEST: u32 = 4;
 
-/// An algorithm, and why it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chosen {
-    /// What is done.
     pub choice: Choice,
-    /// Why.
     pub because: Because,
 }
 
-/// Why an algorithm was chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Because {
     /// The choice of this index, from 0, of the collective in the tuning.
@@ -64,11 +60,8 @@ pub enum Because {
 /// One algorithm that a call may be carried out by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Candidate {
-    /// Which.
     pub choice: Choice,
-    /// What it spends.
     pub terms: Terms,
-    /// How long it takes.
     pub time: Estimate,
 }
 
@@ -77,7 +70,6 @@ impl Tuning {
     /// allgathers go round a ring; groups of up to 16 ranks pull blocks. Between two ranks, and on fast links, large
     /// blocks go from rank to rank, which takes half of the processor time of multicasts, unless so many ranks wait for
     /// one another that this costs more.
-    #[must_use]
     pub fn untuned(links: Links) -> Tuning {
         let rule = |up_to: Option<u64>, ranks, choice| Rule { up_to: up_to.map(Size), ranks, choice };
         let pulled = |collective, algorithm| (collective, vec![rule(None, Some(PULLING), all(collective, algorithm))]);
@@ -121,7 +113,6 @@ impl Tuning {
 
     /// One algorithm for a call; `None` where it cannot carry it out: it needs multicast and there is none, or its
     /// segments are too many.
-    #[must_use]
     pub fn candidate(&self, case: &Case, choice: Choice) -> Option<Candidate> {
         if choice.multicasts() && !case.multicast || !fits(choice, case) {
             return None;
@@ -137,7 +128,6 @@ impl Tuning {
 
     /// The algorithm for a call. A choice set by hand counts where its algorithm can carry out the call; where none
     /// does the fastest is taken.
-    #[must_use]
     pub fn choose(&self, case: &Case) -> Chosen {
         let possible = |rule: &Rule| self.candidate(case, rule.choice).is_some();
         let mut rules = self.rules.get(&case.collective).into_iter().flatten().enumerate();

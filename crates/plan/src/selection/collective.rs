@@ -103,7 +103,6 @@ const SCAN: &[Choice] = &[
 ];
 
 impl Collective {
-    /// All of them.
     pub const ALL: [Collective; 10] = [
         Collective::Allgather,
         Collective::Broadcast,
@@ -194,7 +193,6 @@ impl Collective {
     }
 
     /// All that carries it out, each with the defaults of its settings; first what a plan shows where nothing is named.
-    #[must_use]
     pub fn algorithms(self) -> Vec<Choice> {
         let flat = |multicasts| self.table().iter().filter(move |(algorithm, _)| algorithm.multicasts() == multicasts);
         let led = self.between_leaders().map(|algorithm| led(self, algorithm));
@@ -203,8 +201,6 @@ impl Collective {
         flat(false).chain(led).chain(met).chain(flat(true)).collect()
     }
 
-    /// In files and on the command line.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Collective::Allgather => "allgather",
@@ -221,7 +217,6 @@ impl Collective {
     }
 
     /// What the cost model chooses among, in the order in which ties are decided. People may set others.
-    #[must_use]
     pub const fn choices(self) -> &'static [Choice] {
         match self {
             Collective::Allgather => ALLGATHER,
@@ -238,9 +233,6 @@ impl Collective {
     }
 
     /// The algorithm that people call `text`, which can run.
-    ///
-    /// # Errors
-    /// When the collective has none of that name and settings, or only one that plans know: why, in words.
     pub fn read(self, text: &str) -> Result<Choice, String> {
         let choice = Choice::read(self, text).map_err(|error| error.to_string())?;
         if self == Collective::Barrier && !BARRIER.contains(&choice) {
@@ -264,7 +256,6 @@ const UNCHOSEN: [&str; 3] = ["alltoallv", "gatherv", "scatterv"];
     Collective::ALL.map(Collective::name).join(", ")
 )]
 pub struct UnknownCollective {
-    /// What was given.
     pub name: String,
 }
 

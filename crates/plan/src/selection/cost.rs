@@ -11,7 +11,6 @@ use serde::Deserialize;
 
 use super::tuning::{multicast, quantity};
 
-/// Picoseconds of a second.
 const SECOND: u128 = 1_000_000_000_000;
 const PER_NANOSECOND: u128 = 1_000;
 
@@ -34,10 +33,8 @@ pub struct Cost {
     /// Payload of multicasts that a host's link carries; `None` where there is no multicast.
     #[serde(deserialize_with = "multicast")]
     pub multicast: Option<Rate>,
-    /// Copying within a host.
     #[serde(deserialize_with = "quantity")]
     pub copy: Rate,
-    /// Reducing within a host.
     #[serde(deserialize_with = "quantity")]
     pub reduce: Rate,
 }
@@ -59,7 +56,6 @@ const FAST: Rate = Rate::bits_per_second(4_000_000_000);
 
 impl Links {
     /// Those between so many hosts, of which the slowest has this rate.
-    #[must_use]
     pub fn between(hosts: u32, slowest: Rate) -> Links {
         if hosts > 1 && slowest >= FAST { Links::Fast } else { Links::Slow }
     }
@@ -82,7 +78,6 @@ impl Default for Cost {
 
 impl Cost {
     /// What is built in: gigabit Ethernet, or ten times that, of which multicasts fill half.
-    #[must_use]
     pub fn on(links: Links) -> Cost {
         match links {
             Links::Slow => Cost::default(),
@@ -109,9 +104,7 @@ pub struct Terms {
     pub sent: u64,
     /// The same as multicasts.
     pub multicast: u64,
-    /// Bytes copied by one service process.
     pub copied: u64,
-    /// Bytes reduced by one service process.
     pub reduced: u64,
 }
 
@@ -125,7 +118,6 @@ impl std::ops::Add for Terms {
 
 impl Terms {
     /// The same `times` times, one after another.
-    #[must_use]
     pub fn repeated(self, times: u64) -> Terms {
         self.with(self, |each, _| each.saturating_mul(times))
     }
@@ -150,7 +142,6 @@ pub struct Estimate(pub u128);
 
 impl Estimate {
     /// Without what is less than a nanosecond.
-    #[must_use]
     pub fn whole(self) -> Duration {
         Duration::nanoseconds(u64::try_from(self.0 / PER_NANOSECOND).unwrap_or(u64::MAX))
     }
@@ -163,20 +154,17 @@ impl std::fmt::Display for Estimate {
 }
 
 /// Picoseconds that `bytes` take at `rate`.
-#[must_use]
 pub fn at_rate(bytes: u64, rate: Rate) -> u128 {
     u128::from(bytes) * 8 * SECOND / u128::from(rate.in_bits_per_second().max(1))
 }
 
 /// Picoseconds of `count` times `each`.
-#[must_use]
 pub fn each(count: u64, each: Duration) -> u128 {
     u128::from(count) * u128::from(each.in_nanoseconds()) * PER_NANOSECOND
 }
 
 impl Cost {
     /// How long `terms` take; `None` where they need multicast and there is none.
-    #[must_use]
     pub fn time(&self, terms: &Terms) -> Option<Estimate> {
         let multicast = match (terms.multicast, self.multicast) {
             (0, _) => 0,

@@ -58,7 +58,6 @@ const FULL: u64 = 16;
 /// A call that an algorithm is wanted for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Case {
-    /// Which collective.
     pub collective: Collective,
     /// Ranks of the group, at least 1.
     pub ranks: u32,
@@ -73,13 +72,11 @@ pub struct Case {
 }
 
 /// Rounds in which something doubles until it is `count`: `ceil(log2(count))`.
-#[must_use]
 pub fn rounds_of(count: u64) -> u64 {
     powers(2, count).count() as u64
 }
 
 /// What `choice` spends on a call, whose collective it is of. What holds it up, link or processor, depends on `cost`.
-#[must_use]
 pub fn terms(cost: &Cost, case: &Case, choice: Choice) -> Terms {
     let Case { ranks, hosts, bytes, .. } = *case;
     let shape = Spread::new(cost, ranks, hosts);

@@ -32,7 +32,6 @@ impl Untuned {
 /// and neither is it multicast nor are its blocks pulled, so that its messages can carry their bytes and nobody waits
 /// for a barrier. A tuning that multicasts small calls is followed. Blocks of sizes of their own (`uneven`) go one by
 /// one, and such a call is never small: who has not called knows too little of it for messages that are the first news.
-#[must_use]
 pub fn chosen(tuning: Option<&Tuning>, case: &Case, eager_bytes: u64, uneven: bool) -> (Choice, bool) {
     let of_all = case.bytes.checked_mul(case.ranks.into());
     let moved = match case.collective {

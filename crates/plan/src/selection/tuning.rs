@@ -43,26 +43,22 @@ const NO_MULTICAST: &str = "none";
 /// What a group agrees on about the choice of algorithms.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Tuning {
-    /// What things take.
     pub cost: Cost,
     /// What people have set, by collective; the first that applies counts.
     pub rules: BTreeMap<Collective, Vec<Rule>>,
 }
 
-/// An algorithm that is set by hand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rule {
     /// Most bytes for which it applies; any by default.
     pub up_to: Option<Size>,
     /// Most ranks; any by default.
     pub ranks: Option<u32>,
-    /// What is done.
     pub choice: Choice,
 }
 
 impl Rule {
     /// Whether it is for a call of `bytes` bytes among `ranks` ranks.
-    #[must_use]
     pub fn applies(&self, ranks: u32, bytes: u64) -> bool {
         self.up_to.is_none_or(|most| bytes <= most.0) && self.ranks.is_none_or(|most| ranks <= most)
     }
@@ -80,7 +76,6 @@ impl Rule {
 /// Why a text is no tuning: its line, counted from 1, and what is wrong there.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("line {line}: {reason}")]
-#[allow(missing_docs, reason = "the message is the documentation")]
 pub struct TuningError {
     pub line: usize,
     pub reason: String,
@@ -182,7 +177,6 @@ impl fmt::Display for Tuning {
 
 impl Tuning {
     /// Equal for tunings that mean the same; never 0.
-    #[must_use]
     pub fn digest(&self) -> u32 {
         let mut hasher = SipHasher13::new_with_keys(0x7475_6e69, 0x6e67_0001);
         hasher.write(self.to_string().as_bytes());

@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use outboard_nic::datapath::{self, Datapath};
-use outboard_nic::ordered::descriptor::Source;
+use outboard_nic::ordered::descriptor::{Descriptor, Source};
 use outboard_nic::ordered::{self, Ordered};
 use outboard_nic::triggered::{self, Triggered};
 use outboard_nic::{Engine, Failure, JobError, Node, Port, host};
@@ -59,9 +59,6 @@ pub trait Kind: Copy + Debug {
     /// Whether nothing is in flight, and everything is back that calls had.
     fn is_idle(engine: &Self::Engine) -> bool;
 
-    /// Packets that were dropped and should not have been sent, in words.
-    fn dropped(engine: &Self::Engine) -> Option<String>;
-
     /// Whether time may pass while packets are on their way.
     fn races_with_time() -> bool {
         false
@@ -75,7 +72,7 @@ pub trait Kind: Copy + Debug {
 
 impl Kind for ordered::Settings {
     type Engine = Ordered;
-    type Post = Vec<u64>;
+    type Post = Vec<Descriptor>;
     type LowerError = tools::ordered::LowerError;
 
     fn engine(&self, node: Node) -> Ordered {
@@ -86,14 +83,14 @@ impl Kind for ordered::Settings {
         [Ordered::memory_bytes(self), 0]
     }
 
-    fn lower(&self, job: &Job<'_>) -> Result<Posts<Vec<u64>>, Self::LowerError> {
+    fn lower(&self, job: &Job<'_>) -> Result<Posts<Vec<Descriptor>>, Self::LowerError> {
         let sources = sources(job.members);
         let mut first = 0;
         let mut one = |at: usize| {
             let (call, memory, inputs) = (&job.calls[at], &job.memory[at], job.inputs[at]);
             let lowered =
                 call.with_arguments(job.topology, |arguments| tools::ordered::lower(call.choice, arguments, self))?;
-            let words = |(rank, [input, output, _]): (u32, &[u64; 3])| {
+            let post = |(rank, [input, output, _]): (u32, &[u64; 3])| {
                 let bytes = |span: Span| match inputs.get(rank as usize) {
                     Some(input) => input[span.offset as usize..][..span.len as usize].to_vec(),
                     None => vec![0; span.len as usize],
@@ -101,9 +98,9 @@ impl Kind for ordered::Settings {
                 let (number, reduction, members) = (job.number, call.reduction, sources.as_slice());
                 let (input, output, bytes) = (*input, *output, &bytes);
                 let posted = tools::ordered::Call { job: number, members, reduction, input, output, bytes };
-                lowered.words(Rank(rank), &posted, first)
+                lowered.post(Rank(rank), &posted, first)
             };
-            let posts = (0..).zip(memory).map(words).collect();
+            let posts = (0..).zip(memory).map(post).collect();
             first += lowered.pulses() as u64;
             Ok(posts)
         };
@@ -120,12 +117,6 @@ impl Kind for ordered::Settings {
 
     fn is_idle(engine: &Ordered) -> bool {
         engine.is_idle()
-    }
-
-    fn dropped(engine: &Ordered) -> Option<String> {
-        let counters = engine.counters();
-        let dropped = counters.unknown + counters.duplicate + counters.late + counters.ungranted;
-        (dropped > 0).then(|| format!("{counters:?}"))
     }
 
     fn occupancy(engine: &Ordered) -> usize {
@@ -164,7 +155,8 @@ impl Kind for triggered::Settings {
     }
 
     fn open(engine: &mut Triggered, job: u8, port: Port, members: &[(Node, Port)]) -> Result<(), triggered::Refusal> {
-        Ok(engine.open(job, port, members.to_vec())?)
+        engine.open(job, port, members.to_vec());
+        Ok(())
     }
 
     fn failure(refusal: &triggered::Refusal) -> Option<Failure> {
@@ -173,11 +165,6 @@ impl Kind for triggered::Settings {
 
     fn is_idle(engine: &Triggered) -> bool {
         engine.is_idle()
-    }
-
-    fn dropped(engine: &Triggered) -> Option<String> {
-        let counters = engine.counters();
-        (counters.unknown + counters.stray > 0).then(|| format!("{counters:?}"))
     }
 }
 
@@ -199,7 +186,8 @@ impl Kind for host::Settings {
     }
 
     fn open(engine: &mut host::Host, job: u8, port: Port, members: &[(Node, Port)]) -> Result<(), JobError> {
-        engine.open(job, port, members.to_vec())
+        engine.open(job, port, members.to_vec());
+        Ok(())
     }
 
     fn failure(refusal: &JobError) -> Option<Failure> {
@@ -208,10 +196,6 @@ impl Kind for host::Settings {
 
     fn is_idle(engine: &host::Host) -> bool {
         engine.is_idle()
-    }
-
-    fn dropped(engine: &host::Host) -> Option<String> {
-        (engine.dropped() > 0).then(|| format!("{} packets", engine.dropped()))
     }
 }
 
@@ -249,7 +233,8 @@ impl Kind for datapath::Settings {
     }
 
     fn open(engine: &mut Datapath, job: u8, port: Port, members: &[(Node, Port)]) -> Result<(), datapath::Refusal> {
-        Ok(engine.open(job, port, members.to_vec())?)
+        engine.open(job, port, members.to_vec());
+        Ok(())
     }
 
     fn failure(refusal: &datapath::Refusal) -> Option<Failure> {
@@ -258,10 +243,6 @@ impl Kind for datapath::Settings {
 
     fn is_idle(engine: &Datapath) -> bool {
         engine.is_idle()
-    }
-
-    fn dropped(engine: &Datapath) -> Option<String> {
-        (engine.counters().unknown > 0).then(|| format!("{:?}", engine.counters()))
     }
 
     fn races_with_time() -> bool {

@@ -2,8 +2,7 @@
 //!
 //! A [`NicPlan`] says which jobs there are, where their ranks are and what they call; [`Prepared::play`] carries it out
 //! on the [engines](Kind) of `outboard_nic` with real bytes, every event chosen by a seed, and judges: every call ends
-//! with the bits of its plan, or with an error that names the dead; nothing is dropped; whatever the engine had taken
-//! returns. [`Prepared::exhaust`] does so in every order of events. Costs only delay, so whatever bytes they bring
+//! with the bits of its plan, or with an error that names the dead; whatever the engine had taken returns. [`Prepared::exhaust`] does so in every order of events. Costs only delay, so whatever bytes they bring
 //! about is one of these orders.
 //!
 //! Invariants: a run is a function of plan and choices. Never does IO.
@@ -124,8 +123,6 @@ pub enum NicBreach {
     Barrier { job: usize, rank: Rank, call: usize },
     #[error("node {node} keeps some of what its calls had behind the last one")]
     Kept { node: u32 },
-    #[error("node {node} dropped packets: {what}")]
-    Dropped { node: u32, what: String },
 }
 
 /// Chooses one of so many events.

@@ -13,7 +13,6 @@ use super::{Chooser, Kind, NicBreach, Played, Prepared, refused};
 struct Progress {
     called: usize,
     ended: usize,
-    failed: bool,
 }
 
 pub(super) struct Run<'a, S: Kind> {
@@ -146,7 +145,6 @@ impl<'a, S: Kind> Run<'a, S> {
         let call = self.progress[job][rank].ended;
         self.progress[job][rank].ended += 1;
         if let Err(failure) = result {
-            self.progress[job][rank].failed = true;
             self.played.failed += 1;
             let dead = prepared.members.iter().find(|member| self.is_dead(**member));
             let is_so = match failure {
@@ -172,22 +170,17 @@ impl<'a, S: Kind> Run<'a, S> {
 
     /// Whether all calls have ended, and everything was given back.
     fn judge(mut self) -> Result<Played, NicBreach> {
-        let mut failed = false;
         for (job, (prepared, progress)) in self.prepared.jobs.iter().zip(&self.progress).enumerate() {
             for (rank, (member, progress)) in prepared.members.iter().zip(progress).enumerate() {
                 let (ended, calls) = (progress.ended, prepared.calls.len());
                 if ended < calls && !self.is_dead(*member) {
                     return Err(NicBreach::Endless { job, rank: Rank(rank as u32), ended, calls });
                 }
-                failed |= progress.failed;
             }
         }
         for (Node(node), engine) in self.net.engines() {
             if !S::is_idle(engine) {
                 return Err(NicBreach::Kept { node });
-            }
-            if let Some(what) = S::dropped(engine).filter(|_| !failed && !self.died) {
-                return Err(NicBreach::Dropped { node, what });
             }
         }
         self.played.packets = self.net.delivered();

@@ -488,9 +488,6 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
             if !S::is_idle(engine) {
                 return Err(NicBreach::Kept { node });
             }
-            if let Some(what) = S::dropped(engine) {
-                return Err(NicBreach::Dropped { node, what });
-            }
         }
         Ok(())
     }
