@@ -4,7 +4,6 @@
 #include "control.h"
 #include "transport.h"
 
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,32 +17,15 @@ void *allocate(size_t bytes)
     return memory;
 }
 
-/* The decimal number at the beginning of a text, and what follows it. 0, or -1 where there is none; prints the reason. */
-static int number_read(const char *text, int64_t *value, const char **rest)
+/* The decimal number at the beginning of a text, and what follows it. */
+static int64_t read_number(const char *text, const char **rest)
 {
     char *end = NULL;
-    *value = strtoll(text, &end, 10);
-    *rest = end;
+    const int64_t value = strtoll(text, &end, 10);
     if (end == text)
-        fprintf(stderr, "not a number: %s\n", text);
-    return end == text ? -1 : 0;
-}
-
-static int option_read(const struct option *option, const char *text)
-{
-    const char *rest = "";
-    int64_t value = 0;
-    if (option->text != NULL) {
-        *option->text = text;
-        return 0;
-    }
-    if (number_read(text, &value, &rest) != 0)
-        return -1;
-    if (option->number != NULL)
-        *option->number = (int)value;
-    else
-        *option->long_number = value;
-    return 0;
+        transport_fail("not a number: %s", text);
+    *rest = end;
+    return value;
 }
 
 /* The option whose name is so long a part of the word, or the nameless one at the end. */
@@ -54,23 +36,22 @@ static const struct option *option_named(const struct option *list, const char *
     return list;
 }
 
-/* Puts the value of each word in its place; options that are not named leave theirs as it is. 0, or -1 for a word that is
- * in neither list; prints the reason. */
-static int options_read(int argc, char **argv, const struct option *common, const struct option *own)
+/* Puts the value of a word in its place. */
+static void read_option(const struct option *common, const struct option *own, const char *word)
 {
-    for (int at = 1; at < argc; at++) {
-        const size_t length = strcspn(argv[at], "=");
-        const struct option *option = option_named(common, argv[at], length);
-        if (option->name == NULL)
-            option = option_named(own, argv[at], length);
-        if (option->name == NULL || argv[at][length] == '\0') {
-            fprintf(stderr, "no option NAME=VALUE: %s\n", argv[at]);
-            return -1;
-        }
-        if (option_read(option, argv[at] + length + 1) != 0)
-            return -1;
-    }
-    return 0;
+    const size_t length = strcspn(word, "=");
+    const struct option *option = option_named(common, word, length);
+    if (option->name == NULL)
+        option = option_named(own, word, length);
+    if (option->name == NULL || word[length] == '\0')
+        transport_fail("no option NAME=VALUE: %s", word);
+    const char *value = word + length + 1;
+    if (option->text != NULL)
+        *option->text = value;
+    else if (option->number != NULL)
+        *option->number = (int)read_number(value, &value);
+    else
+        *option->long_number = read_number(value, &value);
 }
 
 static int count_of(const char *text, char wanted)
@@ -87,8 +68,8 @@ static void read_sizes(struct common *common, const char *text, const char *shap
     common->numbers = allocate(sizeof *common->numbers * (size_t)(common->parts * (count_of(text, ',') + 1)));
     for (int64_t *number = common->numbers; *text != '\0'; common->sizes++)
         for (int part = 1; part <= common->parts; part++) {
-            const bool read = number_read(text, number++, &text) == 0;
-            if (!read || (part < common->parts ? *text != ':' : *text != ',' && *text != '\0'))
+            *number++ = read_number(text, &text);
+            if (part < common->parts ? *text != ':' : *text != ',' && *text != '\0')
                 transport_fail("not %s: before \"%s\"", shape, text);
             text += *text != '\0';
         }
@@ -107,8 +88,8 @@ struct common read_common(int argc, char **argv, const struct option *own, const
         {"main-core", .number = &common.main_core},
         {.name = NULL},
     };
-    if (options_read(argc, argv, known, own) != 0)
-        transport_fail("cannot be started so");
+    for (int at = 1; at < argc; at++)
+        read_option(known, own, argv[at]);
     read_sizes(&common, sizes, shape);
     if (common.control == NULL || common.sizes == 0 || common.repetitions < 1)
         transport_fail("control, sizes and repetitions are needed");

@@ -1,6 +1,6 @@
 /*
  * repetitions.h: what the programs on transport.h share: the options that all of them have, the talk with the harness,
- * and how all ranks begin together.
+ * how all ranks begin together, and how their samples become rows.
  */
 #ifndef REPETITIONS_H
 #define REPETITIONS_H
@@ -11,6 +11,7 @@
 
 /* Memory filled with zeros; ends the process where there is none. */
 void *allocate(size_t bytes);
+
 /* A word NAME=VALUE of the harness, and the one place that its value goes to: as it is, or as a number. */
 struct option {
     const char *name;
@@ -31,9 +32,9 @@ struct common {
     int main_core;       /* -1: not bound */
 };
 
-/* Reads these options and the program's own, a list that ends with one that has no name. A size has the `shape` given, such as "BYTES:CALLS"; commas separate them.
- * Ends the process where a word is no option, a size has another shape, or the rank does not run where the layout has
- * it. */
+/* Reads these options and the program's own, a list that ends with one that has no name. A size has the `shape` given,
+ * such as "BYTES:CALLS"; commas separate them. Ends the process where a word is no option, a size has another shape, or
+ * the rank does not run where the layout has it. */
 struct common read_common(int argc, char **argv, const struct option *own, const char *shape);
 /* The numbers of a size. */
 const int64_t *size_at(const struct common *common, int at);

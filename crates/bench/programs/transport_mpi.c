@@ -34,10 +34,13 @@ static void check(int code, const char *call)
     }
 }
 
+/* A call by its name, which must succeed. */
+#define CALL(name, ...) check(MPI_##name(__VA_ARGS__), "MPI_" #name)
+
 void transport_start(int *argc, char ***argv)
 {
     int length = 0;
-    check(MPI_Init(argc, argv), "MPI_Init");
+    CALL(Init, argc, argv);
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     MPI_Comm_rank(MPI_COMM_WORLD, &own_rank);
     MPI_Comm_size(MPI_COMM_WORLD, &all_ranks);
@@ -184,7 +187,7 @@ void transport_ibarrier(void)
     if (blocking)
         transport_barrier();
     else
-        check(MPI_Ibarrier(MPI_COMM_WORLD, &in_flight), "MPI_Ibarrier");
+        CALL(Ibarrier, MPI_COMM_WORLD, &in_flight);
 }
 
 void transport_alltoall(const void *send, void *receive, size_t bytes)
@@ -220,23 +223,21 @@ void transport_messages(const struct transport_message *messages, int count)
         const int bytes = to_count(message->bytes);
         MPI_Request *request = &messages_in_flight.all[at];
         if (message->sent)
-            check(MPI_Isend(message->memory, bytes, MPI_BYTE, (int)message->peer, TAG, MPI_COMM_WORLD, request),
-                  "MPI_Isend");
+            CALL(Isend, message->memory, bytes, MPI_BYTE, (int)message->peer, TAG, MPI_COMM_WORLD, request);
         else
-            check(MPI_Irecv(message->memory, bytes, MPI_BYTE, (int)message->peer, TAG, MPI_COMM_WORLD, request),
-                  "MPI_Irecv");
+            CALL(Irecv, message->memory, bytes, MPI_BYTE, (int)message->peer, TAG, MPI_COMM_WORLD, request);
     }
     messages_in_flight.started = 1;
 }
 
 void transport_send(uint32_t to, const void *memory, size_t bytes)
 {
-    check(MPI_Send(memory, to_count(bytes), MPI_BYTE, (int)to, TAG, MPI_COMM_WORLD), "MPI_Send");
+    CALL(Send, memory, to_count(bytes), MPI_BYTE, (int)to, TAG, MPI_COMM_WORLD);
 }
 
 void transport_receive(uint32_t from, void *memory, size_t bytes)
 {
-    check(MPI_Recv(memory, to_count(bytes), MPI_BYTE, (int)from, TAG, MPI_COMM_WORLD, MPI_STATUS_IGNORE), "MPI_Recv");
+    CALL(Recv, memory, to_count(bytes), MPI_BYTE, (int)from, TAG, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 }
 
 void transport_record(const struct transport_message *messages, int count)
@@ -247,30 +248,28 @@ void transport_record(const struct transport_message *messages, int count)
         const int bytes = to_count(message->bytes);
         MPI_Request *request = &recorded.all[at];
         if (message->sent)
-            check(MPI_Send_init(message->memory, bytes, MPI_BYTE, (int)message->peer, TAG, MPI_COMM_WORLD, request),
-                  "MPI_Send_init");
+            CALL(Send_init, message->memory, bytes, MPI_BYTE, (int)message->peer, TAG, MPI_COMM_WORLD, request);
         else
-            check(MPI_Recv_init(message->memory, bytes, MPI_BYTE, (int)message->peer, TAG, MPI_COMM_WORLD, request),
-                  "MPI_Recv_init");
+            CALL(Recv_init, message->memory, bytes, MPI_BYTE, (int)message->peer, TAG, MPI_COMM_WORLD, request);
     }
 }
 
 void transport_start_recorded(void)
 {
-    check(MPI_Startall(recorded.count, recorded.all), "MPI_Startall");
+    CALL(Startall, recorded.count, recorded.all);
     recorded.started = 1;
 }
 
 void transport_forget_recorded(void)
 {
     for (int at = 0; at < recorded.count; at++)
-        check(MPI_Request_free(&recorded.all[at]), "MPI_Request_free");
+        CALL(Request_free, &recorded.all[at]);
 }
 
 static void end(struct requests *requests)
 {
     if (requests->started)
-        check(MPI_Waitall(requests->count, requests->all, MPI_STATUSES_IGNORE), "MPI_Waitall");
+        CALL(Waitall, requests->count, requests->all, MPI_STATUSES_IGNORE);
     requests->started = 0;
 }
 
@@ -279,17 +278,17 @@ void transport_wait(void)
     end(&messages_in_flight);
     end(&recorded);
     if (in_flight != MPI_REQUEST_NULL)
-        check(MPI_Wait(&in_flight, MPI_STATUS_IGNORE), "MPI_Wait");
+        CALL(Wait, &in_flight, MPI_STATUS_IGNORE);
 }
 
 void transport_barrier(void)
 {
-    check(MPI_Barrier(MPI_COMM_WORLD), "MPI_Barrier");
+    CALL(Barrier, MPI_COMM_WORLD);
 }
 
 void transport_exchange(const double *mine, double *all, int count)
 {
-    check(MPI_Allgather(mine, count, MPI_DOUBLE, all, count, MPI_DOUBLE, MPI_COMM_WORLD), "MPI_Allgather");
+    CALL(Allgather, mine, count, MPI_DOUBLE, all, count, MPI_DOUBLE, MPI_COMM_WORLD);
 }
 
 _Noreturn void transport_fail(const char *format, ...)

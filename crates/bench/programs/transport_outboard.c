@@ -21,23 +21,26 @@ static uint32_t all_ranks;
 static void check(int code, const char *call)
 {
     if (code != OUTBOARD_OK)
-        transport_fail("%s: %s (%d)", call, outboard_last_error(), code);
+        transport_fail("outboard_%s: %s (%d)", call, outboard_last_error(), code);
 }
+
+/* A call by its name, which must succeed. */
+#define CALL(name, ...) check(outboard_##name(__VA_ARGS__), #name)
 
 void transport_start(int *argc, char ***argv)
 {
     (void)argc;
     (void)argv;
-    check(outboard_attach(NULL, &context), "outboard_attach");
-    check(outboard_group_world(context, &world), "outboard_group_world");
-    check(outboard_group_rank(world, &own_rank), "outboard_group_rank");
-    check(outboard_group_size(world, &all_ranks), "outboard_group_size");
+    CALL(attach, NULL, &context);
+    CALL(group_world, context, &world);
+    CALL(group_rank, world, &own_rank);
+    CALL(group_size, world, &all_ranks);
 }
 
 void transport_stop(void)
 {
-    check(outboard_group_destroy(world), "outboard_group_destroy");
-    check(outboard_detach(context), "outboard_detach");
+    CALL(group_destroy, world);
+    CALL(detach, context);
 }
 
 uint32_t transport_rank(void)
@@ -61,7 +64,7 @@ const char *transport_library(void)
 void *transport_alloc(size_t bytes)
 {
     void *memory = NULL;
-    check(outboard_alloc(context, bytes > 0 ? bytes : 1, &memory), "outboard_alloc");
+    CALL(alloc, context, bytes > 0 ? bytes : 1, &memory);
     return memory;
 }
 
@@ -73,92 +76,81 @@ void transport_blocking(int on)
 
 void transport_allgather(const void *send, void *receive, size_t bytes)
 {
-    check(outboard_iallgather(world, send, receive, bytes, &in_flight), "outboard_iallgather");
+    CALL(iallgather, world, send, receive, bytes, &in_flight);
 }
 
 void transport_allgatherv(const void *send, void *receive, const struct transport_blocks *incoming)
 {
-    check(outboard_iallgatherv(world, send, receive, incoming->bytes, incoming->at, &in_flight),
-          "outboard_iallgatherv");
+    CALL(iallgatherv, world, send, receive, incoming->bytes, incoming->at, &in_flight);
 }
 
 void transport_broadcast(void *buffer, size_t bytes, uint32_t root)
 {
-    check(outboard_ibroadcast(world, buffer, bytes, root, &in_flight), "outboard_ibroadcast");
+    CALL(ibroadcast, world, buffer, bytes, root, &in_flight);
 }
 
 void transport_alltoall(const void *send, void *receive, size_t bytes)
 {
-    check(outboard_ialltoall(world, send, receive, bytes, &in_flight), "outboard_ialltoall");
+    CALL(ialltoall, world, send, receive, bytes, &in_flight);
 }
 
 void transport_alltoallv(const void *send, const struct transport_blocks *outgoing, void *receive,
                          const struct transport_blocks *incoming)
 {
-    check(outboard_ialltoallv(world, send, outgoing->bytes, outgoing->at, receive, incoming->bytes, incoming->at,
-                              &in_flight),
-          "outboard_ialltoallv");
+    CALL(ialltoallv, world, send, outgoing->bytes, outgoing->at, receive, incoming->bytes, incoming->at, &in_flight);
 }
 
 void transport_gather(const void *send, void *receive, size_t bytes, uint32_t root)
 {
-    check(outboard_igather(world, send, receive, bytes, root, &in_flight), "outboard_igather");
+    CALL(igather, world, send, receive, bytes, root, &in_flight);
 }
 
 void transport_gatherv(const void *send, void *receive, const struct transport_blocks *incoming, uint32_t root)
 {
-    check(outboard_igatherv(world, send, incoming->bytes[own_rank], receive, incoming->bytes, incoming->at, root,
-                            &in_flight),
-          "outboard_igatherv");
+    CALL(igatherv, world, send, incoming->bytes[own_rank], receive, incoming->bytes, incoming->at, root, &in_flight);
 }
 
 void transport_scatter(const void *send, void *receive, size_t bytes, uint32_t root)
 {
-    check(outboard_iscatter(world, send, receive, bytes, root, &in_flight), "outboard_iscatter");
+    CALL(iscatter, world, send, receive, bytes, root, &in_flight);
 }
 
 void transport_scatterv(const void *send, const struct transport_blocks *outgoing, void *receive, uint32_t root)
 {
-    check(outboard_iscatterv(world, send, outgoing->bytes, outgoing->at, receive, outgoing->bytes[own_rank], root,
-                             &in_flight),
-          "outboard_iscatterv");
+    CALL(iscatterv, world, send, outgoing->bytes, outgoing->at, receive, outgoing->bytes[own_rank], root, &in_flight);
 }
 
 void transport_reduce(const void *send, void *receive, size_t elements, uint32_t root)
 {
-    check(outboard_ireduce(world, send, receive, elements, OUTBOARD_SUM, OUTBOARD_U64, root, &in_flight),
-          "outboard_ireduce");
+    CALL(ireduce, world, send, receive, elements, OUTBOARD_SUM, OUTBOARD_U64, root, &in_flight);
 }
 
 void transport_allreduce(const void *send, void *receive, size_t elements)
 {
-    check(outboard_iallreduce(world, send, receive, elements, OUTBOARD_SUM, OUTBOARD_U64, &in_flight),
-          "outboard_iallreduce");
+    CALL(iallreduce, world, send, receive, elements, OUTBOARD_SUM, OUTBOARD_U64, &in_flight);
 }
 
 void transport_reduce_scatter_block(const void *send, void *receive, size_t elements_per_rank)
 {
-    check(outboard_ireduce_scatter_block(world, send, receive, elements_per_rank, OUTBOARD_SUM, OUTBOARD_U64,
-                                         &in_flight),
-          "outboard_ireduce_scatter_block");
+    CALL(ireduce_scatter_block, world, send, receive, elements_per_rank, OUTBOARD_SUM, OUTBOARD_U64, &in_flight);
 }
 
 void transport_scan(const void *send, void *receive, size_t elements)
 {
-    check(outboard_iscan(world, send, receive, elements, OUTBOARD_SUM, OUTBOARD_U64, &in_flight), "outboard_iscan");
+    CALL(iscan, world, send, receive, elements, OUTBOARD_SUM, OUTBOARD_U64, &in_flight);
 }
 
 void transport_ibarrier(void)
 {
-    check(outboard_ibarrier(world, &in_flight), "outboard_ibarrier");
+    CALL(ibarrier, world, &in_flight);
 }
 
 static void end(outboard_request **request)
 {
     if (*request == NULL)
         return;
-    check(outboard_wait(*request, -1, NULL), "outboard_wait");
-    check(outboard_request_free(*request), "outboard_request_free");
+    CALL(wait, *request, -1, NULL);
+    CALL(request_free, *request);
     *request = NULL;
 }
 
@@ -172,52 +164,47 @@ void transport_messages(const struct transport_message *messages, int count)
     for (int at = 0; at < count; at++) {
         const struct transport_message *message = &messages[at];
         if (message->sent)
-            check(outboard_isend(world, message->peer, TAG, message->memory, message->bytes, &messages_in_flight[at]),
-                  "outboard_isend");
+            CALL(isend, world, message->peer, TAG, message->memory, message->bytes, &messages_in_flight[at]);
         else
-            check(outboard_ireceive(world, message->peer, TAG, message->memory, message->bytes,
-                                    &messages_in_flight[at]),
-                  "outboard_ireceive");
+            CALL(ireceive, world, message->peer, TAG, message->memory, message->bytes, &messages_in_flight[at]);
     }
     messages_count = count;
 }
 
 void transport_send(uint32_t to, const void *memory, size_t bytes)
 {
-    check(outboard_isend(world, to, TAG, memory, bytes, &in_flight), "outboard_isend");
+    CALL(isend, world, to, TAG, memory, bytes, &in_flight);
     end(&in_flight);
 }
 
 void transport_receive(uint32_t from, void *memory, size_t bytes)
 {
-    check(outboard_ireceive(world, from, TAG, memory, bytes, &in_flight), "outboard_ireceive");
+    CALL(ireceive, world, from, TAG, memory, bytes, &in_flight);
     end(&in_flight);
 }
 
 void transport_record(const struct transport_message *messages, int count)
 {
     outboard_recorder *recorder = NULL;
-    check(outboard_record_begin(world, &recorder), "outboard_record_begin");
+    CALL(record_begin, world, &recorder);
     for (int at = 0; at < count; at++) {
         const struct transport_message *message = &messages[at];
         if (message->sent)
-            check(outboard_record_send(recorder, message->peer, TAG, message->memory, message->bytes),
-                  "outboard_record_send");
+            CALL(record_send, recorder, message->peer, TAG, message->memory, message->bytes);
         else
-            check(outboard_record_receive(recorder, message->peer, TAG, message->memory, message->bytes),
-                  "outboard_record_receive");
+            CALL(record_receive, recorder, message->peer, TAG, message->memory, message->bytes);
     }
-    check(outboard_record_end(recorder, &recorded), "outboard_record_end");
+    CALL(record_end, recorder, &recorded);
 }
 
 void transport_start_recorded(void)
 {
-    check(outboard_recorded_call(recorded, &in_flight), "outboard_recorded_call");
+    CALL(recorded_call, recorded, &in_flight);
 }
 
 void transport_forget_recorded(void)
 {
-    check(outboard_recorded_free(recorded), "outboard_recorded_free");
+    CALL(recorded_free, recorded);
 }
 
 void transport_wait(void)

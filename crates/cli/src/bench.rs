@@ -27,6 +27,7 @@ use crate::places::{self, Heap};
 const SIZES: &str = "256K,1M,4M";
 /// The same of blocking calls.
 const BLOCKING_SIZES: &str = "8,64,1K,4K,16K,64K,256K,1M,4M";
+const PING_PONG_SIZES: &str = "8,1K,64K,1M";
 
 /// What is measured.
 #[derive(Debug, Subcommand)]
@@ -64,7 +65,7 @@ pub(crate) enum BenchCommand {
     /// A parallel radix sort: histograms by MPI_Iallgather while keys are moved, then one-sided calls
     Radix(one_cluster::RadixArgs),
     /// Half a round trip of a tagged message between the first rank and the last, by blocking calls
-    PingPong(one_cluster::PingPongArgs),
+    PingPong(BenchArgs),
     /// A scatter-destination all-to-all by messages: one by one, and as a recorded group called again and again
     Recorded(one_cluster::RecordedArgs),
     /// An MPI library natively beside the same library below the preloaded shim: collectives, sizes, clusters
@@ -152,15 +153,16 @@ pub(crate) struct BenchArgs {
     #[command(flatten)]
     setup: SetupArgs,
     /// Bytes of a rank's block (of the root's broadcast, for each other rank of an alltoall or scatter, of the vectors
-    /// that are reduced), separated by commas [default: 256K,1M,4M; with --blocking 8 to 4M; 0 of a barrier]
+    /// that are reduced), separated by commas [default: 256K,1M,4M; with --blocking 8 to 4M; 0 of a barrier; 8 to 1M of a
+    /// ping-pong]
     #[arg(long)]
     sizes: Option<String>,
     /// Blocking calls (of the C interface post and wait), small ones many in a row; nothing is overlapped with them
-    #[arg(long, conflicts_with = "late")]
+    #[arg(long)]
     blocking: bool,
-    /// Which way into Outboard
-    #[arg(long, value_enum, default_value = "c")]
-    via: Via,
+    /// Which way into Outboard [default: c; both of a ping-pong]
+    #[arg(long, value_enum)]
+    via: Option<Via>,
     /// A rank that posts late: RANK:MILLISECONDS, or RANK:2x for twice the system's own time with nobody late
     #[arg(long)]
     late: Option<Lateness>,
@@ -191,9 +193,9 @@ pub(crate) fn bench(command: BenchCommand) -> Result<ExitCode, CliError> {
         BenchCommand::ReduceScatter(args) => (Collective::ReduceScatter, args),
         BenchCommand::Scan(args) => (Collective::Scan, args),
         BenchCommand::Barrier(args) => (Collective::Barrier, args),
+        BenchCommand::PingPong(args) => (Collective::PingPong, args),
         BenchCommand::Fft(args) => return one_cluster::fft(&args),
         BenchCommand::Radix(args) => return one_cluster::radix(&args),
-        BenchCommand::PingPong(args) => return one_cluster::ping_pong(&args),
         BenchCommand::Recorded(args) => return one_cluster::recorded(&args),
         BenchCommand::Grid(args) => return clusters::grid(&args),
         BenchCommand::ProcessorTime(args) => return one_cluster::processor_time(&args),
@@ -205,13 +207,20 @@ pub(crate) fn bench(command: BenchCommand) -> Result<ExitCode, CliError> {
 }
 
 fn collectives(collective: Collective, args: BenchArgs) -> Result<ExitCode, CliError> {
-    let default_sizes = match (collective.has_bytes(), args.blocking) {
-        (false, _) => "0",
-        (true, false) => SIZES,
-        (true, true) => BLOCKING_SIZES,
+    let ping_pong = collective == Collective::PingPong;
+    let blocking = args.blocking || ping_pong;
+    if blocking && args.late.is_some() {
+        return Err(CliError::Failed("--late: a rank is late for nonblocking calls alone".to_owned()));
+    }
+    let default_sizes = match (collective, blocking) {
+        (Collective::Barrier, _) => "0",
+        (Collective::PingPong, _) => PING_PONG_SIZES,
+        (_, false) => SIZES,
+        (_, true) => BLOCKING_SIZES,
     };
+    let via = args.via.unwrap_or(if ping_pong { Via::Both } else { Via::C });
     let sizes = parse_sizes(args.sizes.as_deref().unwrap_or(default_sizes)).map_err(CliError::said)?;
-    let setup = Setup { blocking: args.blocking, ..args.setup.setup(args.repetitions)? };
+    let setup = Setup { blocking, ..args.setup.setup(args.repetitions)? };
     let mut options = BenchOptions::new(setup, collective, sizes);
     options.late = args.late.map(|late| Lateness { silent: args.late_silent, ..late });
     let mut ours = Vec::new();
@@ -223,15 +232,15 @@ fn collectives(collective: Collective, args: BenchArgs) -> Result<ExitCode, CliE
         let algorithms = Algorithms::of(collective, &daemons, &args.setup.lab)?;
         options.calls().try_for_each(|call| algorithms.check(&call))?;
         let mut start = |system: Outboard| ours.push(system.with_variant(variant.as_deref()));
-        if matches!(args.via, Via::C | Via::Both) {
+        if matches!(via, Via::C | Via::Both) {
             start(by_c_interface(algorithms.clone(), daemons.clone())?);
         }
-        if matches!(args.via, Via::Mpi | Via::Both) {
+        if matches!(via, Via::Mpi | Via::Both) {
             start(below_mpi(Heap::asked_for()?, args.setup.mpi, algorithms, daemons, &Choosing::default())?);
         }
     }
     let ours: Vec<&dyn System> = ours.iter().map(|system| system as &dyn System).collect();
-    if args.blocking {
+    if blocking {
         let report = run_batches(&options, &ours)?;
         return finish(&args.setup, &report, &render_batches(&report), report.all(|row| row.cost.verified));
     }

@@ -17,8 +17,8 @@ pub enum LabError {
     /// A step of building the lab failed.
     #[error(transparent)]
     Setup(#[from] SetupFailure),
-    #[error("{} did not become a lab's switch process", program.display())]
-    NoHolder { program: PathBuf },
+    #[error("this program did not become a lab's switch process")]
+    NoHolder,
     #[error("the lab has no host '{host}', its hosts are h1 to h{hosts}")]
     NoSuchHost { host: String, hosts: u16 },
     #[error("{place} of the lab does not answer")]
@@ -57,9 +57,7 @@ impl LabError {
         match self {
             Self::Spec(_) | Self::Name { .. } => "correct the argument".into(),
             Self::Setup(failure) => failure.remedy(),
-            Self::NoHolder { .. } => {
-                "call outboard_lab::holder_main_if_requested() first in that program's main".into()
-            }
+            Self::NoHolder => "call outboard_lab::holder_main_if_requested() first in its main".into(),
             Self::NoSuchHost { .. } => "name one of the lab's hosts".into(),
             Self::Exec { .. } => "check the program, its path and the current directory".into(),
             Self::Gone { .. } | Self::Switch { .. } => "end the lab (outboard lab down) and start it again".into(),

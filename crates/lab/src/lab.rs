@@ -15,6 +15,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
 const DEFAULT_NAME: &str = "default";
+/// What becomes the processes of a lab, and the clients of its agents.
+const OWN_PROGRAM: &str = "/proc/self/exe";
 /// How long a switch process may take to end its hosts before it is killed, which ends them too.
 const END_PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
@@ -30,8 +32,6 @@ pub struct Lab {
     host_pids: Vec<i32>,
     /// Directory of the agents' sockets as this process sees it.
     sockets: PathBuf,
-    /// The program that serves as client of the agents.
-    program: PathBuf,
     control: Mutex<OwnedFd>,
     /// The switch process if this value owns the lab.
     owned: Option<Child>,
@@ -62,17 +62,12 @@ impl Lab {
     ///
     /// The calling program's `main` must begin with [`holder_main_if_requested`](crate::holder_main_if_requested).
     pub fn start(spec: &LabSpec) -> Result<Self, LabError> {
-        Self::start_by(spec, Path::new("/proc/self/exe"))
-    }
-
-    /// The same from a program that has no hook: `program`, which has, becomes the lab's processes.
-    pub fn start_by(spec: &LabSpec, program: &Path) -> Result<Self, LabError> {
         if holder::hook_was_missed() {
-            return Err(LabError::NoHolder { program: program.to_owned() });
+            return Err(LabError::NoHolder);
         }
         let system = |what| move |source| LabError::System { what, source };
         let (ours, theirs) = message::pair().map_err(system("make the lab's lifeline"))?;
-        let child = Command::new(program)
+        let child = Command::new(OWN_PROGRAM)
             .arg(SWITCH_VERB)
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
@@ -85,7 +80,6 @@ impl Lab {
             pid,
             host_pids: Vec::new(),
             sockets: Self::outside_sockets(pid),
-            program: program.to_owned(),
             control: Mutex::new(ours),
             owned: Some(child),
         };
@@ -95,7 +89,7 @@ impl Lab {
                 Ok(lab)
             }
             Ok(SwitchReply::Failed(failure)) => Err(failure.into()),
-            _ => Err(LabError::NoHolder { program: program.to_owned() }),
+            _ => Err(LabError::NoHolder),
         }
     }
 
@@ -163,7 +157,6 @@ impl Lab {
                 pid,
                 host_pids: hosts,
                 sockets: sockets.to_owned(),
-                program: PathBuf::from("/proc/self/exe"),
                 control: Mutex::new(control),
                 owned: None,
             }),
@@ -244,15 +237,14 @@ impl Lab {
     /// on SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2, and takes the program's session with it when killed.
     pub fn command(&self, host: &str, program: impl AsRef<OsStr>) -> Result<Command, LabError> {
         let (_, socket) = self.agent(host)?;
-        let mut command = Command::new(&self.program);
+        let mut command = Command::new(OWN_PROGRAM);
         command.arg(EXEC_VERB).arg(socket).arg(program);
         Ok(command)
     }
 
     /// The words of a command that stands in for ssh inside the lab: called with a host and a command line.
     pub fn remote_shell(&self) -> Result<[OsString; 2], LabError> {
-        let program = self
-            .program
+        let program = Path::new(OWN_PROGRAM)
             .canonicalize()
             .map_err(|source| LabError::System { what: "find the path of the running program", source })?;
         Ok([program.into_os_string(), OsString::from(SHELL_VERB)])

@@ -1,14 +1,14 @@
-//! The benches on one cluster that are no single collective: an FFT, a radix sort, a ping-pong, recorded messages, and
-//! what exchanges take of the processors.
+//! The benches on one cluster that are no single collective: an FFT, a radix sort, recorded messages, and what exchanges
+//! take of the processors.
 
 use std::process::ExitCode;
 
 use clap::Args;
 use outboard::placement::ServiceProcesses;
 use outboard_bench::{
-    BenchOptions, Choosing, Collective, FftOptions, OptionError, RadixOptions, RecordedOptions, Report, Setup, Sockets,
-    System, parse_sizes, render_batches, render_fft_table, render_processor_time, render_radix_table,
-    render_recorded_table, run_batches, run_fft, run_radix, run_recorded,
+    BenchOptions, Choosing, Collective, FftOptions, OptionError, RadixOptions, RecordedOptions, Report, Sockets,
+    System, parse_sizes, render_fft_table, render_processor_time, render_radix_table, render_recorded_table, run_fft,
+    run_radix, run_recorded,
 };
 
 use super::{SetupArgs, below_mpi, by_c_interface, finish};
@@ -79,30 +79,6 @@ fn buckets(radices: &[u32], digit_bits: bool) -> Result<Vec<u32>, CliError> {
         true => radices.iter().map(of_bits).collect::<Result<_, _>>().map_err(CliError::said),
         false => Ok(radices.to_vec()),
     }
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct PingPongArgs {
-    #[command(flatten)]
-    setup: SetupArgs,
-    /// Bytes of the message, separated by commas
-    #[arg(long, default_value = "8,1K,64K,1M")]
-    sizes: String,
-    /// Rows of round trips that all ranks begin together; small messages make up to 1,000 in a row
-    #[arg(long, default_value_t = 20)]
-    repetitions: u32,
-}
-
-pub(super) fn ping_pong(args: &PingPongArgs) -> Result<ExitCode, CliError> {
-    let sizes = parse_sizes(&args.sizes).map_err(CliError::said)?;
-    let setup = Setup { blocking: true, ..args.setup.setup(args.repetitions)? };
-    let options = BenchOptions::new(setup, Collective::PingPong, sizes);
-    let daemons = args.setup.daemons(ServiceProcesses::default());
-    let algorithms = Algorithms::of(Collective::PingPong, &daemons, &options.setup.lab)?;
-    let by_c = by_c_interface(algorithms.clone(), daemons.clone())?;
-    let below = below_mpi(Heap::asked_for()?, args.setup.mpi, algorithms, daemons, &Choosing::default())?;
-    let report = run_batches(&options, &[&by_c, &below])?;
-    finish(&args.setup, &report, &render_batches(&report), report.all(|row| row.cost.verified))
 }
 
 #[derive(Debug, Args)]

@@ -75,18 +75,13 @@ impl Fault {
         self.to_possible_value().expect("none is hidden").get_name().replace('-', " ")
     }
 
-    /// Whether it is the end of a process that the kernel reports.
-    fn is_reported(self) -> bool {
-        match self {
-            Fault::KilledRank | Fault::KilledDaemon => true,
-            Fault::DeadBefore | Fault::DeadDuring | Fault::DeadAfter | Fault::RefusedMember => true,
-            Fault::KilledHost | Fault::CutLink | Fault::OneWayCut | Fault::StoppedDaemon => false,
-        }
-    }
-
-    /// Seconds within which all have their verdict.
+    /// Seconds within which all have their verdict: sooner where a process ends, which the kernel reports.
     fn bound_s(self) -> f64 {
-        if self.is_reported() { 2.0 } else { 5.0 }
+        match self {
+            Fault::KilledRank | Fault::KilledDaemon => 2.0,
+            Fault::DeadBefore | Fault::DeadDuring | Fault::DeadAfter | Fault::RefusedMember => 2.0,
+            Fault::KilledHost | Fault::CutLink | Fault::OneWayCut | Fault::StoppedDaemon => 5.0,
+        }
     }
 }
 

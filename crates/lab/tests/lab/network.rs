@@ -179,10 +179,7 @@ fn a_link_is_not_faster_than_its_rate() {
 }
 
 fn a_quarter_of_the_rate_takes_four_times_as_long() {
-    assert_quarter(rated("2x10mbit"), rated("2x40mbit"));
-}
-
-pub(crate) fn assert_quarter(slow: u64, fast: u64) {
+    let (slow, fast) = (rated("2x10mbit"), rated("2x40mbit"));
     let ratio = slow as f64 / fast as f64;
     assert!((3.0..5.0).contains(&ratio), "{slow} ms and {fast} ms");
 }
