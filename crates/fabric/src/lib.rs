@@ -2,8 +2,8 @@
 //!
 //! Three roles, three shapes:
 //! - **Unicast**, the trait [`Fabric`]: reliable messages in order per peer, owned by the one conductor thread of a
-//!   service process. Kinds: [`Loopback`] within a process, [`Tcp`] between hosts of an Ethernet, [`Ucx`] where there
-//!   is RDMA.
+//!   service process. Kinds: [`Tcp`] between hosts of an Ethernet, [`Ucx`] where there is RDMA, [`Loopback`] where there
+//!   is nobody else.
 //! - **Deferred work** ([`ofi`]): lists of messages that a libfabric provider carries out by itself.
 //! - **Multicast**, UDP datagrams that may be lost, sent and received by datapath threads of their own
 //!   (MC-9).
@@ -16,9 +16,8 @@
 
 mod buffer;
 pub mod conformance;
+mod foreign;
 pub mod hostile;
-#[cfg(test)]
-mod layout;
 mod loopback;
 pub mod multicast;
 pub mod ofi;
@@ -31,7 +30,7 @@ mod tcp;
 mod ucx;
 
 pub use buffer::SendBuffer;
-pub use loopback::{Loopback, LoopbackHub};
+pub use loopback::Loopback;
 pub use probe::{Check, probe};
 pub use refusals::{Limit, Refusals};
 pub use secured::{Identity, SharedKey};

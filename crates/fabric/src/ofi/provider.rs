@@ -50,7 +50,7 @@ const ASKED: [(&str, u64); 3] = [
 impl Provider {
     /// Opens the provider called `name` at an address of this host.
     pub(super) fn open(name: &str, at: Ipv4Addr) -> Result<Provider, OfiError> {
-        let functions = ffi::load().map_err(|why| OfiError::Missing(why.to_string()))?;
+        let functions = Functions::load_for_ever().map_err(|why| OfiError::Missing(why.to_string()))?;
         let mut found = None;
         for (capability, caps) in ASKED {
             let asked = getinfo(&functions, name, at, caps);
