@@ -23,8 +23,8 @@
 //! | attached | the end of the connection, the service process's end, `Detach` | gone: the rank has left |
 //! | attached | a frame that cannot be, or more memory than the quota | refused |
 //!
-//! A call is *filling* while its input comes, then *waiting* until those before it are posted and its arena is
-//! registered, then *posted* until its completion word says how it ended; a second thread sends output and completion.
+//! A call is *filling* while its input comes, then *posted* until its completion word says how it ended; a second thread
+//! sends output and completion.
 //!
 //! Invariants: no two relays are served at once; calls are posted in the order in which they came; the service process
 //! reaches shadows and nothing else, since the dock never proves access to its own memory.
@@ -53,9 +53,6 @@ use self::entrance::Entrance;
 use self::rank::{End, refused};
 use crate::frame::{Decoder, Frame, SECRET_BYTES};
 use crate::wire::{GREETING_LIMIT, Wire, WireError};
-
-/// Tokens from here on are the dock's own; ranks count from 1.
-const OWN_TOKENS: u64 = 1 << 63;
 
 /// The state that all connections of a dock share.
 #[derive(Debug)]
