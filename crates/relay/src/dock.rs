@@ -294,7 +294,7 @@ fn ranks(Relay { wire, from }: &Relay, stop: &Arc<OwnedFd>, relayed: &Arc<Relaye
     let port = entrance.address().map_err(|error| no_port(&error))?.port();
     wire.send(&Frame::Opened { port, secret })?;
     tracing::info!(%from, port, "a relay is served");
-    let (mut decoder, present) = (Decoder::default(), Arc::new(()));
+    let mut decoder = Decoder::default();
     loop {
         let mut fds = [
             PollFd::new(entrance.listener(), PollFlags::IN),
@@ -315,20 +315,9 @@ fn ranks(Relay { wire, from }: &Relay, stop: &Arc<OwnedFd>, relayed: &Arc<Relaye
             }
         }
         if rank {
-            let (relayed, present) = (Arc::clone(relayed), Arc::downgrade(&present));
+            let relayed = Arc::clone(relayed);
             let terms = Arc::clone(&relayed.terms);
-            entrance.accept(&terms, stop, move |wire, from| {
-                // The relay has ended meanwhile, otherwise.
-                let Some(present) = present.upgrade() else { return };
-                // The entrance holds one, and this thread.
-                let most = relayed.terms.settings.max_ranks;
-                if Arc::strong_count(&present) > most as usize + 1 {
-                    let text = format!("{most} ranks are attached through the relay already; raise --max-ranks");
-                    return refuse(&wire, from, &text);
-                }
-                rank::serve(wire, from, &relayed);
-                drop(present);
-            });
+            entrance.accept(&terms, stop, move |wire, from| rank::serve(wire, from, &relayed));
         }
     }
 }

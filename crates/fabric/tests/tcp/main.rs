@@ -65,12 +65,23 @@ fn until<T>(fabrics: &mut [&mut Tcp], what: &str, mut found: impl FnMut(FabricEv
         if let Some(result) = result {
             return result;
         }
-        if moved == 0 && fabrics.iter_mut().all(|fabric| fabric.arm() == Armed::Armed) {
-            let mut polled: Vec<_> =
-                fabrics.iter().map(|fabric| PollFd::from_borrowed_fd(fabric.event_fd(), PollFlags::IN)).collect();
-            assert!(poll(&mut polled, Some(&PATIENCE)).expect("poll works") > 0, "nothing happens: {what}");
+        if moved == 0 {
+            sleep(fabrics, what);
         }
     }
+}
+
+/// Sleeps until one of them has something to do.
+fn sleep(fabrics: &mut [&mut Tcp], what: &str) {
+    if fabrics.iter_mut().all(|fabric| fabric.arm() == Armed::Armed) {
+        assert!(is_ready(fabrics, &PATIENCE), "nothing happens: {what}");
+    }
+}
+
+fn is_ready(fabrics: &[&mut Tcp], patience: &Timespec) -> bool {
+    let mut polled: Vec<_> =
+        fabrics.iter().map(|fabric| PollFd::from_borrowed_fd(fabric.event_fd(), PollFlags::IN)).collect();
+    poll(&mut polled, Some(patience)).expect("poll works") > 0
 }
 
 fn message(of: PeerId) -> impl FnMut(FabricEvent<'_>) -> Option<Vec<u8>> {
@@ -176,9 +187,8 @@ fn all_dial_all_at_once() {
                     FabricEvent::PeerLost { why, .. } => lost = Some(why),
                     FabricEvent::Room => {}
                 });
-                if moved == 0 && end.arm() == Armed::Armed {
-                    let mut polled = [PollFd::from_borrowed_fd(end.event_fd(), PollFlags::IN)];
-                    assert!(poll(&mut polled, Some(&PATIENCE)).expect("poll works") > 0, "nothing happens");
+                if moved == 0 {
+                    sleep(&mut [&mut end], "messages of all");
                 }
             }
             // Whoever ends is lost to the others.

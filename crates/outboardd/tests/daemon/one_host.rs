@@ -64,8 +64,7 @@ fn nothing_is_left_of_ranks_that_are_gone() {
             if round == 1 {
                 rank.kill();
             } else {
-                rank.go_on();
-                rank.finish();
+                rank.let_go();
             }
         }
         // The kernel tells the daemon of each end; its answer to us comes after it has looked at all of them.

