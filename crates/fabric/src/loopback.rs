@@ -9,7 +9,6 @@ use crate::{Armed, ConnectError, Fabric, FabricEvent, Payload, PeerId, PeerLoss,
 /// First bytes of every loopback address; the endpoint's id follows.
 const ADDRESS_TAG: [u8; 8] = *b"loopback";
 
-/// See the module.
 #[derive(Debug)]
 pub struct Loopback {
     id: PeerId,
@@ -42,9 +41,7 @@ impl Fabric for Loopback {
 
     fn connect(&mut self, peer: PeerId, address: &[u8]) -> Result<(), ConnectError> {
         match address.strip_prefix(&ADDRESS_TAG) {
-            Some(id) if id == peer.0.to_le_bytes() => {
-                Err(ConnectError::Transport { peer, why: PeerLoss::Unreachable })
-            }
+            Some(id) if id == peer.0.to_le_bytes() => Err(ConnectError::Transport { peer, why: PeerLoss::Unreachable }),
             _ => Err(ConnectError::Address { peer, length: address.len() }),
         }
     }

@@ -9,14 +9,10 @@ use crate::multicast::{
 };
 use crate::{Identity, Limits, SharedKey, Tcp, TcpSettings, rdma_device, rdma_is_asked_for, ucx_version};
 
-/// One finding.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Check {
-    /// What was looked at.
     pub what: &'static str,
-    /// Whether it works fully.
     pub ok: bool,
-    /// What was found.
     pub detail: String,
     /// What to do about it, where it does not work fully.
     pub remedy: Option<String>,

@@ -21,7 +21,6 @@ struct Written {
 }
 
 impl Limit {
-    /// No line is written yet.
     #[must_use]
     pub const fn new() -> Self {
         Limit(Mutex::new(Written { last: None, left_out: 0 }))
@@ -69,7 +68,6 @@ impl Refusals {
         }
     }
 
-    /// How many so far.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count

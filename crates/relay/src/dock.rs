@@ -62,7 +62,6 @@ struct Terms {
     socket: PathBuf,
     docked: Arc<DockedRanks>,
     refusals: Mutex<Refusals>,
-    /// The relay that is served.
     served: Mutex<Option<SocketAddr>>,
 }
 
@@ -107,23 +106,15 @@ struct Relayed {
 /// Why no relay is served behind a connection that a service manager has passed.
 #[derive(Debug, thiserror::Error)]
 pub enum RelayError {
-    /// It is no connection.
     #[error(
         "the descriptor passed by the service manager is no connected TCP socket; have the .socket unit say \
              ListenStream= and Accept=yes"
     )]
     NoConnection,
-    /// The key.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// It proves nothing, or opens nothing.
     #[error("no relay is at {from}: {why}")]
-    NoRelay {
-        /// Where the connection comes from.
-        from: SocketAddr,
-        /// What it did instead.
-        why: String,
-    },
+    NoRelay { from: SocketAddr, why: String },
 }
 
 /// A relay that has proven that it holds the key and waits for an answer.

@@ -33,7 +33,6 @@ impl Output {
         let _ = self.side.set(Arc::clone(side));
     }
 
-    /// Whether some is worth a frame.
     pub(super) fn is_worth_a_frame(&self) -> bool {
         self.written().first_of(WORTH_A_FRAME).is_some()
     }
@@ -46,7 +45,6 @@ impl Output {
         Some((start, end))
     }
 
-    /// Takes all that lies between two addresses.
     pub(super) fn take_between(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
         self.written().remove(start, end)
     }

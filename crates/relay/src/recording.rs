@@ -28,13 +28,10 @@ pub(super) fn started(entry: &Entry) -> Option<RecordingName> {
     }
 }
 
-/// Why a recording is not carried.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RecordingError {
-    /// The bytes.
     #[error("the recording is {0}")]
     Decode(#[from] DecodeError),
-    /// What they say.
     #[error(transparent)]
     Check(#[from] RecordError),
 }

@@ -26,7 +26,6 @@ use crate::wire::Wire;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Membership {
     pub(super) ranks: u32,
-    /// The rank's number.
     pub(super) me: u32,
 }
 
@@ -34,9 +33,7 @@ pub(super) struct Membership {
 #[derive(Debug)]
 pub(super) struct Outgoing {
     pub(super) entry: Entry,
-    /// Bytes of it.
     pub(super) input: u64,
-    /// As above.
     pub(super) output: u64,
     pub(super) table: Vec<u8>,
 }

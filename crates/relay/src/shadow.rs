@@ -48,18 +48,15 @@ impl Shadow {
         (self.offset + offset) as usize
     }
 
-    /// Copies in.
     pub(crate) fn write(&self, offset: u64, from: &[u8]) {
         self.region.write(self.at(offset, from.len()), from);
     }
 
-    /// Copies out.
     pub(crate) fn read(&self, offset: u64, into: &mut [u8]) {
         self.region.read(self.at(offset, into.len()), into);
     }
 }
 
-/// All shadows of one rank.
 #[derive(Debug)]
 pub(crate) struct Shadows {
     /// To be registered at [`START`].

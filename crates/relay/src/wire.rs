@@ -30,22 +30,16 @@ const KEEPALIVE_PROBES: u32 = 3;
 /// How long what was sent may stay unacknowledged, in milliseconds.
 const UNACKNOWLEDGED: u32 = 20_000;
 
-/// Why no frame comes any more.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WireError {
-    /// The other side ended the connection.
     #[error("it ended the connection")]
     Ended,
-    /// The network, or the other machine.
     #[error("the connection broke: {0}")]
     Broken(#[from] io::Error),
-    /// What came makes no sense.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// What came is not what the other side has sent.
     #[error(transparent)]
     Forged(#[from] Forged),
-    /// The two do not hold the same key, or the other side is no relay and no dock.
     #[error("the handshake fails; give relay and daemon the same --relay-key (OUTBOARD_RELAY_KEY), of one release")]
     Handshake,
 }
@@ -60,9 +54,7 @@ impl From<HandshakeError> for WireError {
 #[derive(Debug)]
 pub(crate) struct Wire {
     stream: TcpStream,
-    /// Held while a frame is written.
     sending: Mutex<Sending>,
-    /// Held while one waits for bytes.
     receiving: Mutex<Receiving>,
 }
 
@@ -126,7 +118,6 @@ impl Wire {
         Ok(Wire { stream, sending, receiving })
     }
 
-    /// For polling.
     pub(crate) fn stream(&self) -> &TcpStream {
         &self.stream
     }
@@ -179,7 +170,6 @@ impl Wire {
         }
     }
 
-    /// Ends the connection, whoever uses it.
     pub(crate) fn end(&self) {
         // One that has ended needs no end.
         let _ = self.stream.shutdown(Shutdown::Both);

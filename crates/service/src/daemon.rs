@@ -186,9 +186,7 @@ fn fabric(settings: &Settings) -> Result<Box<dyn Fabric>, StartError> {
     let limits = Limits { peers: settings.max_peers as usize + MORE_PEERS, ..Limits::default() };
     let interface = || settings.interface.as_deref().ok_or(StartError::NoInterface(settings.fabric()));
     Ok(match settings.fabric() {
-        FabricChoice::Loopback => {
-            Box::new(Loopback::new(identity.id()).map_err(kernel("make the loopback fabric"))?)
-        }
+        FabricChoice::Loopback => Box::new(Loopback::new(identity.id()).map_err(kernel("make the loopback fabric"))?),
         FabricChoice::Tcp => {
             if settings.fabric.is_none()
                 && let Some(device) = rdma_device(interface()?)

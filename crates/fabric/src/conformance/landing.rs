@@ -16,7 +16,6 @@ const BERTH: usize = MAX_PAYLOAD + GAP as usize;
 struct Berth {
     memory: Region,
     ranges: MemfdRanges,
-    /// It holds the mark.
     marked: bool,
 }
 

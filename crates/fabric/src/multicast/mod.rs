@@ -25,7 +25,6 @@ pub const MAX_DATAGRAM: usize = 65_507;
 /// How multicast sockets are set up.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MulticastSettings {
-    /// Interface of all datagrams.
     pub interface: Interface,
     /// UDP port, the same on all hosts.
     pub port: u16,

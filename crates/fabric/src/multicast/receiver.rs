@@ -38,7 +38,6 @@ pub struct ReceiveBatch {
     bursts: Vec<Burst>,
 }
 
-/// What lies in one slab.
 #[derive(Clone, Copy, Debug)]
 struct Burst {
     from: Ipv4Addr,
@@ -46,12 +45,10 @@ struct Burst {
     segment: usize,
 }
 
-/// One datagram of a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Datagram<'a> {
     /// The address that it says it comes from.
     pub from: Ipv4Addr,
-    /// Header and chunk.
     pub bytes: &'a [u8],
 }
 
@@ -68,11 +65,9 @@ pub struct Received {
 /// Why [`MulticastReceiver::wait`] returned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wake {
-    /// Datagrams wait.
     Readable,
     /// A [`Waker`] woke the thread; datagrams may wait as well.
     Woken,
-    /// The time is over.
     TimedOut,
 }
 
@@ -282,7 +277,6 @@ impl Socket {
 #[repr(C, align(8))]
 struct Control([u8; CONTROL]);
 
-/// The arguments of one `recvmmsg`.
 struct Arguments {
     messages: [libc::mmsghdr; MAX_SLABS],
     names: [libc::sockaddr_in; MAX_SLABS],

@@ -94,7 +94,6 @@ impl MulticastSender {
         self.segment.is_some()
     }
 
-    /// System calls made so far.
     pub fn calls(&self) -> u64 {
         self.calls
     }
@@ -153,11 +152,9 @@ impl MulticastSender {
     }
 }
 
-/// The arguments of one `sendmmsg`.
 struct Batch {
     to: libc::sockaddr_in,
     pieces: [libc::iovec; PIECES],
-    /// Pieces of each burst.
     bursts: [usize; BURSTS],
     count: usize,
 }

@@ -14,7 +14,6 @@ use super::{OfiError, ffi};
 /// A message of a list: the provider's name of the peer, the tag, and the bytes here.
 pub(super) type Bound = (u64, u64, Option<Resident>);
 
-/// A task as the provider takes it.
 struct Work {
     work: ffi::DeferredWork,
     tagged: ffi::OpTagged,
@@ -51,7 +50,6 @@ pub(super) enum Next {
     Left,
 }
 
-/// See the module.
 pub(super) struct Posted {
     state: State,
     /// Those of the list, and one that stays 0, for what begins at once.
@@ -100,7 +98,6 @@ impl Posted {
         }
     }
 
-    /// The provider has this task.
     pub(super) fn queued(&mut self, provider: &Provider, at: usize) {
         self.queued = at + 1;
         if let State::Left { .. } = self.state {
@@ -108,7 +105,6 @@ impl Posted {
         }
     }
 
-    /// The provider refuses a task.
     pub(super) fn refuse(&mut self, provider: &Provider, error: OfiError) {
         self.give_up(provider, Some(error));
         self.state = State::Left { posting: false };
@@ -165,7 +161,6 @@ impl Posted {
         false
     }
 
-    /// How it has ended, once.
     pub(super) fn take_result(&mut self) -> Option<Result<(), OfiError>> {
         self.result.take()
     }

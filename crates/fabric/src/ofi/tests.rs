@@ -34,7 +34,6 @@ impl Bytes {
     }
 }
 
-/// Waits until something has ended.
 fn ended(ofi: &mut Ofi) -> Vec<(u64, Result<(), OfiError>)> {
     loop {
         let limit = Timespec::try_from(LONG).expect("a minute");

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use snow::StatelessTransportState;
 
-/// An authentication tag.
 pub(super) const TAG: usize = 16;
 /// The length of the ciphertext with its tag, 16 bits, little-endian.
 const PREFIX: usize = 2;
@@ -22,9 +21,7 @@ pub struct Forged;
 /// Both directions of one connection.
 #[derive(Debug)]
 pub struct Keys {
-    /// Of what leaves.
     pub sealer: Sealer,
-    /// Of what comes.
     pub opener: Opener,
 }
 
@@ -40,7 +37,6 @@ impl Keys {
     }
 }
 
-/// Seals what leaves.
 #[derive(Debug)]
 pub struct Sealer {
     keys: Arc<StatelessTransportState>,
@@ -95,7 +91,6 @@ impl Sealer {
     }
 }
 
-/// Opens what comes.
 #[derive(Debug)]
 pub struct Opener {
     keys: Arc<StatelessTransportState>,
@@ -150,7 +145,6 @@ fn length(stream: &[u8]) -> Result<Option<usize>, Forged> {
 }
 
 impl Unsealing {
-    /// Longest content of a record.
     pub const MOST: usize = PLAIN;
 
     /// Begins where the handshake has ended.

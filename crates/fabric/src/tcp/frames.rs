@@ -8,7 +8,6 @@ use crate::{FabricEvent, MAX_HEADER, MAX_PAYLOAD, PeerId, Receiver};
 
 /// Length of the header and of the payload, 32 bits each, little-endian.
 pub(crate) const PREFIX: usize = 8;
-/// Longest frame.
 const FRAME: usize = PREFIX + MAX_HEADER + MAX_PAYLOAD;
 /// What is missing of a frame is read into place from this length on, so that it is not copied once more.
 const DIRECT: usize = 4096;

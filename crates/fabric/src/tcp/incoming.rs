@@ -26,7 +26,6 @@ pub(crate) enum Malformed {
 
 /// Memory that connections share, since one is read at a time.
 pub(crate) struct Buffers {
-    /// As it comes.
     raw: Box<[u8]>,
     /// One opened record; empty where connections are not encrypted.
     opened: Box<[u8]>,

@@ -84,15 +84,12 @@ const FIRST: u64 = 3;
 pub struct TcpSettings {
     /// The IPv4 address that peers reach us at.
     pub at: Ipv4Addr,
-    /// Who we are.
     pub identity: Identity,
-    /// What all peers must know.
     pub cluster: SharedKey,
     /// Whether all that is said is encrypted; peers must say the same.
     pub encrypt: bool,
     /// Whether service processes of the same host are reached, and reach this one, by a Unix socket.
     pub siblings: bool,
-    /// Bounds of the fabric.
     pub limits: Limits,
 }
 
@@ -159,7 +156,6 @@ impl Peer {
     }
 }
 
-/// Messages between hosts over TCP.
 pub struct Tcp {
     settings: TcpSettings,
     address: Vec<u8>,
@@ -172,7 +168,6 @@ pub struct Tcp {
     deaf: bool,
     connections: HashMap<u64, Connection>,
     next: u64,
-    /// Unproven connections to us.
     strangers: Strangers,
     /// Peers that are dialled again with the next look; some have gone since.
     pausing: Vec<PeerId>,
@@ -466,7 +461,6 @@ impl Tcp {
         }
     }
 
-    /// Whether anything waits to leave.
     fn waits(&self) -> bool {
         let sealed = self.connections.values().any(Connection::waits);
         sealed || self.peers.values().any(|known| !known.queue.is_empty())

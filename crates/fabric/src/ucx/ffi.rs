@@ -45,15 +45,10 @@ constants! {
     UCP_AM_HANDLER_PARAM_FIELD_ARG: u64 = 1 << 3;
 }
 
-/// `ucp_config_t`.
 pub(super) enum Config {}
-/// What `ucp_context_h` points to.
 pub(super) enum Context {}
-/// What `ucp_worker_h` points to.
 pub(super) enum Worker {}
-/// What `ucp_ep_h` points to.
 pub(super) enum Ep {}
-/// `ucp_address_t`.
 pub(super) enum Address {}
 
 pub(super) type AmRecvCallback = unsafe extern "C" fn(
@@ -179,7 +174,6 @@ impl Ucx {
         Ok(ucx)
     }
 
-    /// Version of the loaded library.
     pub(super) fn version(&self) -> (u32, u32, u32) {
         let (mut major, mut minor, mut release) = (0, 0, 0);
         // SAFETY: three valid places to write to.

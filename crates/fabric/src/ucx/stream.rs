@@ -14,7 +14,6 @@ use std::collections::HashMap;
 
 use crate::PeerId;
 
-/// Bytes of a prefix.
 pub(super) const PREFIX: usize = 16;
 
 /// Sender, connection and position of a message.
@@ -26,7 +25,6 @@ pub(super) struct Prefix {
 }
 
 impl Prefix {
-    /// The bytes before the header.
     pub(super) fn encode(self) -> [u8; PREFIX] {
         let mut bytes = [0; PREFIX];
         bytes[..8].copy_from_slice(&self.from.0.to_le_bytes());
@@ -62,7 +60,6 @@ struct Stream {
     due: u32,
 }
 
-/// All arriving streams, by sender.
 pub(super) struct Streams {
     followed: HashMap<PeerId, Stream>,
     limit: usize,

@@ -6,8 +6,7 @@ use std::net::TcpStream;
 
 use outboard_fabric::secured::{Greeting, Keys, Step, Terms};
 use outboard_fabric::{
-    ConnectError, Fabric, FabricEvent, Identity, MAX_PAYLOAD, Payload, PeerId, PeerLoss, SendError, SharedKey,
-    Tcp,
+    ConnectError, Fabric, FabricEvent, Identity, MAX_PAYLOAD, Payload, PeerId, PeerLoss, SendError, SharedKey, Tcp,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 

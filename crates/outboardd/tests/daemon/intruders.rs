@@ -18,8 +18,8 @@ use rustix::process::geteuid;
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 use super::users::open_to_all;
-use crate::support::{Daemon, is_root, make_group};
 use crate::support::scenarios::{LIMIT, check, post};
+use crate::support::{Daemon, is_root, make_group};
 
 const OTHER: u32 = 12_345;
 /// Calls that the job makes at least while others are there.

@@ -109,7 +109,11 @@ fn eight_ranks_at_once_start_one_daemon_that_ends_with_them_however_they_end() {
         let mut ranks = job.ranks("attached", 8);
         all_say(&mut ranks, "ready");
         let daemon = job.daemon();
-        if killed { ranks.iter_mut().for_each(Rank::kill) } else { let_go(ranks) }
+        if killed {
+            ranks.iter_mut().for_each(Rank::kill)
+        } else {
+            let_go(ranks)
+        }
         job.assert_ends(daemon);
     }
 }

@@ -134,7 +134,6 @@ impl Docked {
         sent.missing(0, output.total())
     }
 
-    /// The entry with addresses of the shadow.
     pub(super) fn placed(&self) -> Entry {
         let base = self.shadow.address();
         let send = if self.readable { base } else { NOWHERE };

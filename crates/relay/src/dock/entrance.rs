@@ -22,7 +22,6 @@ const PAUSE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 pub(super) struct Entrance {
     listener: TcpListener,
     key: SharedKey,
-    /// The name of the threads that serve connections.
     thread: &'static str,
     strangers: VecDeque<Weak<TcpStream>>,
 }

@@ -21,10 +21,8 @@ use crate::wire::{ANSWER_LIMIT, GREETING_LIMIT, Wire, WireError};
 /// An address where no shadow lies: what is read there fails the call.
 pub(super) const NOWHERE: u64 = 64;
 
-/// Why a session ends.
 #[derive(Debug)]
 pub(super) enum End {
-    /// Relay or service process has ended it.
     Over,
     /// The relay is to blame, or to be told.
     Refused(String),
@@ -50,7 +48,6 @@ pub(super) fn refused<T>(text: impl ToString) -> Result<T, End> {
     Err(End::Refused(text.to_string()))
 }
 
-/// Serves one relayed rank to its end.
 pub(super) fn serve(wire: Wire, from: SocketAddr, relay: &Relayed) {
     let terms = &*relay.terms;
     let mut decoder = Decoder::default();

@@ -89,7 +89,6 @@ struct Session<'a> {
     handed: Option<Handing>,
     /// Bytes of the content of requests that are not replied to, by token.
     under_way: HashMap<u64, usize>,
-    /// By token.
     asked: HashMap<u64, Asked>,
     /// Those that the service process keeps.
     recordings: HashMap<RecordingName, Arc<Recorded>>,
