@@ -39,7 +39,7 @@ use std::fmt::Display;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use outboard_fabric::limited;
@@ -52,7 +52,7 @@ use rustix::net::{AddressFamily, SocketType, sockopt};
 use self::entrance::Entrance;
 use self::rank::{End, refused};
 use crate::frame::{Decoder, Frame, SECRET_BYTES};
-use crate::wire::{GREETING_LIMIT, Wire, WireError};
+use crate::wire::{GREETING_LIMIT, Wire, WireError, lock};
 
 /// The state that all connections of a dock share.
 #[derive(Debug)]
@@ -63,10 +63,6 @@ struct Terms {
     docked: Arc<DockedRanks>,
     refusals: Mutex<Refusals>,
     served: Mutex<Option<SocketAddr>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Terms {

@@ -6,7 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use outboard_service::Pieces;
 use outboard_shm::attach::message::Message;
@@ -20,7 +20,7 @@ use crate::frame::{Decoder, Frame, MOST_HANDED};
 use crate::host::Counted;
 use crate::recording::{Recorded, RecordingName};
 use crate::submission::Submission;
-use crate::wire::Wire;
+use crate::wire::{Wire, lock};
 
 /// A group that the rank is in.
 #[derive(Debug, Clone, Copy)]
@@ -151,7 +151,7 @@ pub(super) struct Session {
 
 impl Session {
     pub(super) fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.books)
     }
 
     /// Takes what comes until the connection ends.

@@ -17,10 +17,8 @@ pub(crate) const TESTS: &[Test] = &[
     ("two_users_on_the_same_hosts_multicast_at_once", two_users_on_the_same_hosts_multicast_at_once),
     ("hosts_without_multicast_use_none", hosts_without_multicast_use_none),
     ("hosts_that_disagree_on_encryption_make_no_group", hosts_that_disagree_on_encryption_make_no_group),
-    ("broadcasts_are_multicast_once", broadcasts_are_multicast_once),
     ("a_late_leaf_bounds_how_far_small_broadcasts_get_ahead", a_late_leaf_bounds_how_far_small_broadcasts_get_ahead),
     ("large_blocks_are_multicast_if_one_link_is_slow", large_blocks_are_multicast_if_one_link_is_slow),
-    ("uneven_blocks_are_multicast_once", uneven_blocks_are_multicast_once),
     ("exchanges_gathers_and_scatters_are_pulled", exchanges_gathers_and_scatters_are_pulled),
     ("payloads_land_in_memory_that_is_mapped", payloads_land_in_memory_that_is_mapped),
     ("a_late_leaf_or_rank_of_an_exchange_delays_nobody", a_late_leaf_or_rank_of_an_exchange_delays_nobody),
@@ -44,12 +42,23 @@ pub(crate) const TESTS: &[Test] = &[
     ("a_killed_sibling_is_named_and_others_are_unharmed", a_killed_sibling_is_named_and_others_are_unharmed),
 ];
 
-/// MC-8: each block is multicast once, by its root; but those of small calls, which go from rank to rank (MC-9).
+/// MC-1, MC-8: each block is multicast once, by its root; but those of small calls, which go from rank to rank (MC-9).
 fn multicast_moves_each_block_once() {
     for small in [0, 16 << 10] {
         let cluster = Cluster::start(3, None, &["--eager-bytes", &small.to_string()]);
-        cluster.run("allgather", 2);
-        assert_eq!(cluster.count("multicast_bytes"), bytes_of_allgathers(small, u64::MAX));
+        let broadcasts: u64 = [0, 1, 1448, 100_003].iter().filter(|bytes| **bytes > small).sum();
+        let gathers_behind_them = 4 * 6 * 6 * 3000;
+        let uneven: u64 =
+            (0..12).flat_map(|call| (0..6).map(move |of| [0, 1, 1447, 10_000, 170_003][(of * 3 + call) % 5])).sum();
+        for (scenario, bytes) in [
+            ("allgather", bytes_of_allgathers(small, u64::MAX)),
+            ("broadcast", 6 * broadcasts + gathers_behind_them),
+            ("allgatherv", uneven),
+        ] {
+            let before = cluster.count("multicast_bytes");
+            cluster.run(scenario, 2);
+            assert_eq!(cluster.count("multicast_bytes") - before, bytes, "{scenario}, small up to {small}");
+        }
     }
 }
 
@@ -121,31 +130,6 @@ fn large_blocks_are_multicast_if_one_link_is_slow() {
         });
         cluster.run("allgather", 2);
         assert_eq!(cluster.count("multicast_bytes"), bytes_of_allgathers(0, multicast_up_to));
-    }
-}
-
-/// MC-1: what a rank broadcasts is multicast once, unless it is small.
-fn broadcasts_are_multicast_once() {
-    for small in [0, 16 << 10] {
-        let cluster = Cluster::start(3, None, &["--eager-bytes", &small.to_string()]);
-        cluster.run("broadcast", 2);
-        let broadcasts: u64 = [0, 1, 1448, 100_003].iter().filter(|bytes| **bytes > small).sum();
-        let gathers = 4 * 6 * 6 * 3000;
-        assert_eq!(cluster.count("multicast_bytes"), 6 * broadcasts + gathers);
-    }
-}
-
-/// MC-8 for blocks of different sizes, empty ones among them.
-fn uneven_blocks_are_multicast_once() {
-    for (options, multicast) in [(&[][..], true), (&["--algorithm", "ring"][..], false)] {
-        let cluster = Cluster::start(3, None, options);
-        let mut ranks = cluster.ranks("allgatherv", 2);
-        all_say(&mut ranks, "done");
-        let blocks: u64 =
-            (0..12).flat_map(|call| (0..6).map(move |of| [0, 1, 1447, 10_000, 170_003][(of * 3 + call) % 5])).sum();
-        assert_eq!(cluster.count("multicast_bytes"), if multicast { blocks } else { 0 });
-        assert_eq!((cluster.count("completed"), cluster.count("failed")), (6 * 18, 0));
-        let_go(ranks);
     }
 }
 
@@ -272,7 +256,8 @@ fn recordings_that_disagree_or_lose_a_rank_are_told_why() {
 fn hosts_without_multicast_use_none() {
     for flags in [&["--algorithm", "ring"][..], &["--encrypt"]] {
         let cluster = Cluster::start(3, None, flags);
-        ["allgather", "alltoall", "broadcast"].into_iter().for_each(|scenario| cluster.run(scenario, 1));
+        let scenarios = ["allgather", "allgatherv", "alltoall", "broadcast"];
+        scenarios.into_iter().for_each(|scenario| cluster.run(scenario, 1));
         assert_eq!(cluster.count("multicast_bytes"), 0, "{flags:?}");
     }
 }

@@ -13,8 +13,7 @@ const ENGINE: [&str; 4] = ["--engine", "ofi-triggered", "--poll", "off"];
 
 pub(crate) const TESTS: &[Test] = &[
     ("bytes_are_right_and_the_conductor_sleeps", bytes_are_right_and_the_conductor_sleeps),
-    ("several_calls_and_ranks_are_in_flight_at_once", several_calls_and_ranks_are_in_flight_at_once),
-    ("what_the_engine_does_not_take_runs_beside_it", what_the_engine_does_not_take_runs_beside_it),
+    ("several_calls_are_in_flight_at_once", several_calls_are_in_flight_at_once),
     ("who_disagrees_or_is_killed_is_named_on_all_hosts", who_disagrees_or_is_killed_is_named_on_all_hosts),
     ("a_dead_host_is_named", a_dead_host_is_named),
     ("daemons_of_two_engines_make_no_group", daemons_of_two_engines_make_no_group),
@@ -60,18 +59,14 @@ fn bytes_are_right_and_the_conductor_sleeps() {
     assert_eq!(cluster.count("failed"), 0);
 }
 
-/// With two ranks on each host, of which some are late, and calls that overlap.
-fn several_calls_and_ranks_are_in_flight_at_once() {
+/// With two ranks on each host, of which some are late, and calls that overlap; reductions and uneven blocks run on the
+/// service processes, between calls of the engine.
+fn several_calls_are_in_flight_at_once() {
     let cluster = Cluster::start(3, None, &ENGINE);
     for scenario in ["allgather", "alltoall", "broadcast", "rooted"] {
         cluster.run(scenario, 2);
     }
     assert!(cluster.daemons.iter().all(|daemon| offloaded(daemon, "calls") > 0));
-}
-
-/// Reductions and uneven blocks run on the service processes, between calls of the engine.
-fn what_the_engine_does_not_take_runs_beside_it() {
-    let cluster = Cluster::start(3, None, &ENGINE);
     for scenario in ["reductions", "allgatherv"] {
         cluster.run(scenario, 1);
     }

@@ -2,7 +2,7 @@
 
 use crate::support::conformance::{self, Service};
 use crate::support::refusable::Calls;
-use crate::support::{Daemon, Rank, SCENARIO, again};
+use crate::support::{Daemon, again, rank_at};
 
 /// What is refused to the daemon, so that cross-memory access, the memory descriptor or staging is left.
 const WAYS: [&[Calls]; 3] = [&[], &[Calls::CrossMemory], &[Calls::CrossMemory, Calls::Descriptor]];
@@ -21,7 +21,7 @@ fn recorded_patterns_are_called_again_and_again() {
 #[test]
 fn a_recording_that_fails_counts() {
     let daemon = Daemon::start(&[]);
-    Rank::spawn(again().env(SCENARIO, "unrecorded").env("OUTBOARD_SOCKET", daemon.socket())).finish();
+    rank_at(&daemon.socket(), "unrecorded").finish();
 }
 
 /// One thread posts until no request is left, while another calls a recording whose memory is staged (GP-9).
@@ -29,7 +29,7 @@ fn a_recording_that_fails_counts() {
 fn threads_that_record_and_post_wait_for_one_another_in_one_order() {
     let mut daemon = Daemon::start_refusable(again(), &[]);
     [Calls::CrossMemory, Calls::Descriptor].into_iter().for_each(|calls| daemon.refuse(calls, libc::EPERM));
-    Rank::spawn(again().env(SCENARIO, "posting-threads").env("OUTBOARD_SOCKET", daemon.socket())).finish();
+    rank_at(&daemon.socket(), "posting-threads").finish();
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 
-use crate::support::{DAEMON, Daemon, Rank, SCENARIO, activated, again, listening};
+use crate::support::{DAEMON, Daemon, Rank, SCENARIO, activated, again, alone_at, listening};
 
 /// A directory of this user alone.
 fn directory_in(parent: &Path) -> tempfile::TempDir {
@@ -136,9 +136,7 @@ fn a_path_that_is_no_socket_s_is_refused_and_a_stale_socket_replaced() {
     daemon.kill();
     assert!(daemon.socket().exists(), "nobody has removed it");
     daemon.restart();
-    let mut rank = Rank::spawn(again().env(SCENARIO, "alone").env("OUTBOARD_SOCKET", daemon.socket()));
-    assert_eq!(rank.line(), "ready");
-    rank.let_go();
+    alone_at(&daemon.socket()).let_go();
 }
 
 fn bound(path: &Path, kind: SocketType) -> OwnedFd {

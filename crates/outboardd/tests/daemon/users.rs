@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::support::{AGAIN, DAEMON, Daemon, Rank, SCENARIO, again, as_user, is_root};
+use crate::support::{AGAIN, DAEMON, Daemon, Rank, SCENARIO, alone_at, as_user, is_root, last_words, rank_at};
 
 const OTHER: &str = "12345";
 
@@ -24,13 +24,6 @@ fn of_another_user(scenario: &str, daemon: &Daemon) -> Rank {
     Rank::spawn(command.args(AGAIN).env(SCENARIO, scenario).env("OUTBOARD_SOCKET", daemon.socket()))
 }
 
-/// What a connection that does not come from the library is told there.
-fn turned_away(mut stranger: Rank) -> String {
-    let why = stranger.line();
-    stranger.finish();
-    why
-}
-
 #[test]
 fn another_user_is_refused_and_the_daemon_s_own_is_served() {
     if !is_root() {
@@ -40,14 +33,12 @@ fn another_user_is_refused_and_the_daemon_s_own_is_served() {
     let daemon = Daemon::start(&["--dock", &dock, "--log", "error"]);
     let relay = Daemon::start(&["--relay", &dock, "--log", "error"]);
     for served in [&daemon, &relay] {
-        let why = turned_away(of_another_user("other-user", served));
+        let why = last_words(of_another_user("other-user", served));
         assert!(why.contains("user 12345 may not attach") && why.contains("serves user 0 alone"), "{why}");
         assert!(why.contains("systemctl --user start outboardd.socket"), "{why}");
-        let why = turned_away(of_another_user("refused", served));
+        let why = last_words(of_another_user("refused", served));
         assert!(why.contains("user 0 listens there"), "the library gives nothing away: {why}");
-        let mut rank = Rank::spawn(again().env(SCENARIO, "alone").env("OUTBOARD_SOCKET", served.socket()));
-        assert_eq!(rank.line(), "ready");
-        rank.let_go();
+        alone_at(&served.socket()).let_go();
     }
 }
 
@@ -61,8 +52,8 @@ fn root_is_refused_by_the_daemon_of_another_user() {
     let more = ["--inh-caps", "+dac_override", "--ambient-caps", "+dac_override"];
     command.args(["--reuid", OTHER, "--regid", OTHER, "--clear-groups"]).args(more).arg(DAEMON);
     let daemon = Daemon::start_by(command, &["--log", "error"]);
-    let stranger = Rank::spawn(again().env(SCENARIO, "other-user").env("OUTBOARD_SOCKET", daemon.socket()));
-    let why = turned_away(stranger);
+    let stranger = rank_at(&daemon.socket(), "other-user");
+    let why = last_words(stranger);
     assert!(why.contains("user 0 may not attach") && why.contains("serves user 12345 alone"), "{why}");
 }
 
@@ -76,7 +67,7 @@ fn a_user_unknown_to_the_daemon_s_namespace_is_refused() {
         let mut command = Command::new("unshare");
         command.arg("--user").args(map).arg(DAEMON);
         let daemon = Daemon::start_by(command, &["--log", "error"]);
-        let why = turned_away(of_another_user("other-user", &daemon));
+        let why = last_words(of_another_user("other-user", &daemon));
         assert!(why.contains("user 65534 may not attach"), "{map:?}: {why}");
     }
 }

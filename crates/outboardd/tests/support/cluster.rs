@@ -13,7 +13,6 @@ use super::{DAEMON, Daemon, Rank, SCENARIO, all_say, let_go, run_scenario, start
 const RATE: u64 = 500_000_000;
 const PORT: u16 = 7000;
 
-/// A test and its name.
 pub(crate) type Test = (&'static str, fn());
 
 /// Runs the tests of these modules, or what the environment says.
@@ -44,7 +43,6 @@ pub(crate) struct Cluster {
     pub(crate) lab: Lab,
 }
 
-/// Which host each rank is on.
 #[derive(Clone, Copy)]
 pub(crate) enum Layout {
     /// Neighbours on the same host.
@@ -131,7 +129,6 @@ impl Cluster {
         self.ranks_at(scenario, &(0..hosts * each).map(place).collect::<Vec<_>>())
     }
 
-    /// Ranks by their hosts and places there.
     pub(crate) fn ranks_at(&self, scenario: &str, places: &[(usize, usize)]) -> Vec<Rank> {
         let daemon = |(host, local): &_| &self.daemons[host * self.siblings + local % self.siblings];
         let daemons: Vec<&Daemon> = places.iter().map(daemon).collect();

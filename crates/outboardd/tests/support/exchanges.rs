@@ -42,7 +42,6 @@ impl Buffer {
     }
 }
 
-/// A posted exchange with its buffers.
 pub(crate) struct Posted {
     _send: Buffer,
     receive: Buffer,
@@ -69,7 +68,6 @@ fn exchange(group: &Group, call: usize, count: impl Fn(usize, usize) -> u64) -> 
     Posted { _send: send, receive, request: posted.expect("posted"), call }
 }
 
-/// Posts an exchange of even blocks.
 pub(super) fn even(group: &Group, call: usize, bytes: u64) -> Posted {
     let (rank, ranks) = me(group);
     let send: Vec<u8> = (0..ranks).flat_map(|to| content(rank, to, call, bytes)).collect();
@@ -140,7 +138,6 @@ pub(crate) fn alltoall(group: &Group) {
     pause("done");
 }
 
-/// Bytes of each block that lands.
 pub(crate) const LANDING: u64 = 1 << 20;
 
 /// Even exchanges into memory that the service process maps (SP-4).

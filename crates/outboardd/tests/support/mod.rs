@@ -93,7 +93,6 @@ pub(crate) fn run_scenario() -> bool {
 /// What ranks know one another by.
 pub(crate) const SECRET: &str = "known to tests alone";
 
-/// The daemon's program.
 pub(crate) const DAEMON: &str = env!("CARGO_BIN_EXE_outboardd");
 
 /// A running `outboardd` in a directory of its own.
@@ -168,13 +167,11 @@ impl Daemon {
         self.directory.path().join("socket")
     }
 
-    /// The statistics of now.
     pub(crate) fn statistics(&self) -> serde_json::Value {
         let stream = UnixStream::connect(self.directory.path().join("stats")).expect("the statistics socket");
         serde_json::from_reader(stream).expect("JSON")
     }
 
-    /// Waits until `holds` is true of its statistics.
     pub(crate) fn await_statistics(&self, holds: impl Fn(&serde_json::Value) -> bool) {
         let deadline = Instant::now() + scenarios::LIMIT;
         loop {
@@ -193,7 +190,6 @@ impl Daemon {
         ["cpu_user_s", "cpu_system_s"].iter().map(|name| statistics[name].as_f64().expect("a number")).sum()
     }
 
-    /// Descriptors that it has open.
     pub(crate) fn descriptors(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).expect("it lives").count()
     }
@@ -207,19 +203,16 @@ impl Daemon {
         }
     }
 
-    /// Bytes of memory that it occupies.
     pub(crate) fn resident_bytes(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it lives");
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("Linux tells");
         line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
     }
 
-    /// Its process.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// As `kill -9`.
     pub(crate) fn kill(&mut self) {
         self.child.kill().expect("it lives");
         self.child.wait().expect("it was ours");
@@ -231,14 +224,12 @@ impl Daemon {
         kill_process(Pid::from_child(&self.child), Signal::TERM).expect("it lives");
     }
 
-    /// Whether it ends within `limit`.
     pub(crate) fn ends_within(&self, limit: Duration) -> bool {
         let process = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty()).expect("it was ours");
         let limit = Timespec::try_from(limit).expect("short");
         poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&limit)).expect("poll") > 0
     }
 
-    /// Waits for its end.
     pub(crate) fn wait(&mut self) -> ExitStatus {
         self.child.wait().expect("it was ours")
     }
@@ -283,7 +274,6 @@ fn next_line(output: &mut BufReader<ChildStdout>) -> String {
     panic!("it ended without saying more");
 }
 
-/// A rank.
 pub(crate) struct Rank {
     child: Child,
     input: ChildStdin,
@@ -305,7 +295,6 @@ impl Rank {
         next_line(&mut self.output)
     }
 
-    /// Lets it go on.
     pub(crate) fn go_on(&mut self) {
         writeln!(self.input).expect("it waits");
     }
@@ -316,12 +305,10 @@ impl Rank {
         self.finish();
     }
 
-    /// Its process.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// As `kill -9`.
     pub(crate) fn kill(&mut self) {
         self.child.kill().expect("it lives");
         self.child.wait().expect("it was ours");
@@ -335,6 +322,25 @@ impl Rank {
         let status = self.child.wait().expect("it was ours");
         assert!(status.success(), "a rank ended with {status}: {rest}");
     }
+}
+
+/// A rank of this scenario at this socket.
+pub(crate) fn rank_at(socket: &Path, scenario: &str) -> Rank {
+    Rank::spawn(again().env(SCENARIO, scenario).env("OUTBOARD_SOCKET", socket))
+}
+
+/// A rank that has attached there, and makes a group of its own when it may go on.
+pub(crate) fn alone_at(socket: &Path) -> Rank {
+    let mut rank = rank_at(socket, "alone");
+    assert_eq!(rank.line(), "ready");
+    rank
+}
+
+/// What a rank says before it ends.
+pub(crate) fn last_words(mut rank: Rank) -> String {
+    let said = rank.line();
+    rank.finish();
+    said
 }
 
 /// Each of them says this next.
@@ -405,7 +411,6 @@ pub(crate) fn group_at(socket: Option<&Path>, ranks: u32) -> Vec<Group> {
     make_group(&contexts)
 }
 
-/// A group of these ranks.
 pub(crate) fn make_group(contexts: &[Context]) -> Vec<Group> {
     let offers: Vec<u8> = contexts.iter().flat_map(|context| *context.offer().expect("an offer")).collect();
     let (offers, ranks) = (&offers[..], contexts.len() as u32);
@@ -416,7 +421,6 @@ pub(crate) fn make_group(contexts: &[Context]) -> Vec<Group> {
     })
 }
 
-/// Serves the rendezvous of `ranks` ranks at `listener`.
 pub(crate) fn serve_rendezvous(listener: &TcpListener, ranks: usize) {
     let deadline = Instant::now() + scenarios::LIMIT;
     let token = Token::new(SECRET.as_bytes(), "");

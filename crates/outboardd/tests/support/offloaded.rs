@@ -7,7 +7,6 @@ use super::scenarios::{LIMIT, block, check, me, pause, post};
 
 /// Bytes of blocks: none, one, around an eager message, and several.
 const SIZES: [usize; 5] = [0, 1, 16_383, 16_384, 70_001];
-/// How often every call is made.
 pub(crate) const ROUNDS: usize = 4;
 /// Calls in a round of which an engine is given a list: with bytes two allgathers, an alltoall and a broadcast from
 /// each of four ranks; a barrier always.

@@ -64,7 +64,6 @@ enum Result {
     Exscan,
 }
 
-/// A posted reduction with its buffers.
 pub(crate) struct Posted {
     _send: Vec<u32>,
     receive: Vec<u32>,

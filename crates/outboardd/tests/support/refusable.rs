@@ -19,7 +19,6 @@ pub(crate) const NAME: &str = "refusable-daemon";
 /// Flags of the daemon, separated by spaces.
 pub(crate) const FLAGS: &str = "OUTBOARD_TEST_DAEMON_FLAGS";
 
-/// System calls that the kernel may refuse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Calls {
     /// Those of cross-memory attach.

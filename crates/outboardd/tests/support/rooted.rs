@@ -15,11 +15,9 @@ const HELD_UP: Duration = Duration::from_millis(500);
 struct Kind {
     gathers: bool,
     even: bool,
-    /// At the root.
     in_place: bool,
 }
 
-/// A posted call with its buffers.
 struct Posted {
     /// What this rank sends, and what it receives.
     send: Buffer,
@@ -74,7 +72,6 @@ fn rooted(group: &Group, call: usize, root: usize, kind: Kind, length: impl Fn(u
     Posted { send, receive, request: posted.expect("posted"), call, root, kind }
 }
 
-/// Waits and compares.
 fn check_rooted(group: &Group, mut posted: Posted) {
     let (rank, ranks) = me(group);
     posted.request.wait(Some(LIMIT)).expect("within the limit").expect("success");
@@ -90,21 +87,11 @@ fn check_rooted(group: &Group, mut posted: Posted) {
     drop(posted.send);
 }
 
-const KINDS: [Kind; 8] = [
-    kind(true, true, false),
-    kind(true, true, true),
-    kind(true, false, false),
-    kind(true, false, true),
-    kind(false, true, false),
-    kind(false, true, true),
-    kind(false, false, false),
-    kind(false, false, true),
-];
-const GATHERV: Kind = kind(true, false, false);
-const SCATTER: Kind = kind(false, true, false);
+const GATHERV: Kind = Kind { gathers: true, even: false, in_place: false };
+const SCATTER: Kind = Kind { gathers: false, even: true, in_place: false };
 
-const fn kind(gathers: bool, even: bool, in_place: bool) -> Kind {
-    Kind { gathers, even, in_place }
+fn kinds() -> impl Iterator<Item = Kind> {
+    (0..8).map(|bits| Kind { gathers: bits & 1 != 0, even: bits & 2 != 0, in_place: bits & 4 != 0 })
 }
 
 /// All kinds with blocks of all sizes and different roots, several in flight, among allgathers and all-to-alls.
@@ -112,11 +99,11 @@ pub(crate) fn all_kinds(group: &Group) {
     let (_, ranks) = me(group);
     for round in 0..5 {
         let call = |at: usize| round * 10 + at;
-        let post_kind = |(at, kind): (usize, &Kind)| {
-            let (call, even) = (call(at), kind.even);
-            rooted(group, call, call % ranks, *kind, |rank| length(call, even, rank))
+        let post_kind = |(at, kind): (usize, Kind)| {
+            let call = call(at);
+            rooted(group, call, call % ranks, kind, |rank| length(call, kind.even, rank))
         };
-        let all: Vec<Posted> = KINDS.iter().enumerate().map(post_kind).collect();
+        let all: Vec<Posted> = kinds().enumerate().map(post_kind).collect();
         let (allgather, exchange) = (post(group, call(8), 3000, false), post_uneven(group, call(9)));
         check_exchange(group, exchange);
         // Ended in another order than posted.

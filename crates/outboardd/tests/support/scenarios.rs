@@ -161,7 +161,6 @@ fn rendezvous() {
     super::serve_rendezvous(&listener, variable("OUTBOARD_WORLD_SIZE").parse().expect("a number"));
 }
 
-/// Says why it may not attach.
 fn refused() {
     say(&Context::attach(None).expect_err("no daemon can be started").to_string());
 }
@@ -204,7 +203,6 @@ fn other_user() {
     assert!(channel.wait(LIMIT).expect("poll") && channel.receive::<Reply>().is_err(), "the connection stays open");
 }
 
-/// Attaches and detaches again and again.
 fn again() {
     for _ in 0..25 {
         let context = Context::attach(None).expect("a daemon answers, or is started");
@@ -290,7 +288,6 @@ pub(super) fn block(rank: usize, call: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at * 31 + at / 251 + rank * 101 + call * 17) as u8).collect()
 }
 
-/// A posted call with its buffers.
 pub(crate) struct Posted {
     _send: Vec<u8>,
     receive: Vec<u8>,

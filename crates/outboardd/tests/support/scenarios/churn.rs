@@ -37,7 +37,6 @@ fn map_at(address: *mut u8, bytes: usize) -> Option<NonNull<u8>> {
     NonNull::new(start.ok()?.cast())
 }
 
-/// A private mapping somewhere.
 fn map(bytes: usize) -> NonNull<u8> {
     map_at(std::ptr::null_mut(), bytes).expect("memory")
 }
