@@ -113,7 +113,6 @@ impl World {
         poll(&mut polled, Some(&patience)).expect("poll of valid descriptors") > 0
     }
 
-    /// Progresses and sleeps until `done`.
     fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
         for _ in 0..ROUNDS {
             let moved = self.step();

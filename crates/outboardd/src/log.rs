@@ -154,7 +154,6 @@ fn write_all(output: BorrowedFd<'_>, mut line: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Whether standard error takes bytes at once.
 fn takes_bytes() -> bool {
     let now = Timespec::default();
     poll(&mut [PollFd::from_borrowed_fd(stderr(), PollFlags::OUT)], Some(&now)) != Ok(0)

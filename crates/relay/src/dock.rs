@@ -80,7 +80,6 @@ impl Terms {
         lock(&self.refusals).note(&from, None, why);
     }
 
-    /// Claims the dock for a relay.
     fn claim(&self, from: SocketAddr) -> Result<(), String> {
         let mut served = lock(&self.served);
         if let Some(other) = *served {
@@ -148,7 +147,6 @@ impl Relay {
     }
 }
 
-/// Hears what a relay says first.
 fn open(wire: &Wire) -> Result<(), End> {
     let first = wire.first(&mut Decoder::default(), GREETING_LIMIT, |frame| frame == Frame::Open)?;
     if first { Ok(()) } else { refused("the first frame of a relay's control connection opens it") }

@@ -16,7 +16,6 @@ use outboard_shm::status::Status;
 
 /// Version of the frames; both ends must have the same.
 pub(crate) const VERSION: u16 = 5;
-/// Longest piece of memory in one frame.
 pub(crate) const DATA_BYTES: usize = 256 << 10;
 /// Longest frame, its length not counted.
 const MOST_BYTES: usize = DATA_BYTES + 64;
@@ -153,7 +152,6 @@ fn rest<'a>(r: &mut Reader<'a>, most: usize) -> Result<&'a [u8], DecodeError> {
     if rest.len() <= most { Ok(rest) } else { Err(DecodeError::Value("length")) }
 }
 
-/// Bytes that have come, frame by frame.
 #[derive(Debug, Default)]
 pub(crate) struct Decoder {
     bytes: Vec<u8>,

@@ -20,7 +20,6 @@ use crate::spans::Spans;
 /// Group and number of a recording, as its rank names it.
 pub(super) type RecordingName = (u64, u32);
 
-/// The recording that an entry starts.
 pub(super) fn started(entry: &Entry) -> Option<RecordingName> {
     match entry.call.kind {
         CallKind::Tagged(TaggedCall::Recorded { recording }) => Some((entry.group, recording)),

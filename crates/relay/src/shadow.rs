@@ -22,7 +22,6 @@ pub(crate) struct QuotaError {
     quota: u64,
 }
 
-/// Memory of one call.
 #[derive(Debug)]
 pub(crate) struct Shadow {
     region: Arc<Region>,
@@ -75,7 +74,6 @@ impl Shadows {
         Ok(Shadows { region, quota, free })
     }
 
-    /// A shadow of `bytes` bytes.
     pub(crate) fn take(&mut self, bytes: u64) -> Result<Shadow, QuotaError> {
         let rounded = bytes.max(1).checked_next_multiple_of(ALIGN);
         let found = rounded.and_then(|rounded| Some((self.free.first_of(rounded)?.0, rounded)));

@@ -17,7 +17,6 @@ use rustix::net::sockopt;
 
 use crate::frame::{Decoder, Frame, FrameError, READ};
 
-/// What is spoken behind the handshake.
 const PURPOSE: &[u8] = b"outboard relay 1";
 /// How long either end may take to prove that it holds the key, and then a relay to greet, whatever it sends meanwhile.
 pub(crate) const GREETING_LIMIT: Duration = Duration::from_secs(5);
@@ -78,7 +77,6 @@ fn terms<'a>(own: &'a Identity, shared: &'a SharedKey) -> Terms<'a> {
 }
 
 impl Wire {
-    /// The relay's end of a connection to the dock.
     pub(crate) fn dial(stream: TcpStream, key: &SharedKey) -> Result<Wire, WireError> {
         let own = Identity::generate();
         let (greeting, hello) = Greeting::dial(&terms(&own, key), Identity::of(key).public())?;

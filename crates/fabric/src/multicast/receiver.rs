@@ -23,7 +23,6 @@ use crate::option::set_option;
 
 /// Bytes of a slab: the longest coalesced burst.
 const SLAB: usize = 65_536;
-/// Most slabs of a batch.
 const MAX_SLABS: usize = 32;
 /// Room for the control messages of one burst: segment size, drop counter.
 const CONTROL: usize = 64;
@@ -52,7 +51,6 @@ pub struct Datagram<'a> {
     pub bytes: &'a [u8],
 }
 
-/// What one [`MulticastReceiver::receive`] did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Received {
     /// Bursts that were taken from the socket; zero when none wait. A burst is one datagram or more, but none in the
@@ -62,7 +60,6 @@ pub struct Received {
     pub overflowed: u32,
 }
 
-/// Why [`MulticastReceiver::wait`] returned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wake {
     Readable,

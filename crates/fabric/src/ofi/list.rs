@@ -42,7 +42,6 @@ enum State {
 
 /// What is left to be handed over of a list.
 pub(super) enum Next {
-    /// This task, by its number.
     Task(usize, *mut ffi::DeferredWork),
     /// All has been.
     Nothing,
@@ -60,7 +59,6 @@ pub(super) struct Posted {
     /// Messages that failed or were taken back.
     failed: u64,
     end: Threshold,
-    /// What the tasks read and write.
     bytes: Vec<Resident>,
     result: Option<Result<(), OfiError>>,
 }
@@ -81,7 +79,6 @@ impl Posted {
         Ok(Posted { state, counters, works, queued: 0, failed: 0, end, bytes, result: None })
     }
 
-    /// What the thread that posts does next.
     pub(super) fn next_task(&mut self) -> Next {
         match &mut self.state {
             State::Posting(at) => {
@@ -115,7 +112,6 @@ impl Posted {
         self.works.iter().any(|work| ptr::eq(work.work.context.as_ptr(), context.cast()))
     }
 
-    /// A message failed, or was taken back.
     pub(super) fn fail(&mut self, provider: &Provider, code: c_int) {
         self.failed += 1;
         let (provider_name, why) = (provider.name.clone(), provider.say(code));

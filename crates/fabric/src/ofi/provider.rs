@@ -220,7 +220,6 @@ impl Provider {
         read(self.ended)
     }
 
-    /// Ends a [`Self::wait_ended`].
     pub(super) fn wake_waiter(&self) {
         // SAFETY: the counter is open.
         unsafe { ((*(*self.ended).ops).add)(self.ended, 1) };

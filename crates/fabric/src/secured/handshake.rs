@@ -60,7 +60,6 @@ impl From<Forged> for HandshakeError {
     }
 }
 
-/// With what an end begins.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms<'a> {
     pub own: &'a Identity,
@@ -107,7 +106,6 @@ impl Wish {
         Ok(Wish { at: socket_of(socket), encrypts: encrypts != 0 })
     }
 
-    /// Where the two ends differ.
     fn disagreement(self, state: &HandshakeState, theirs: Wish) -> Option<HandshakeError> {
         let key = state.get_remote_static()?.try_into().ok()?;
         let Wish { at, encrypts } = theirs;
@@ -133,16 +131,13 @@ pub struct Greeting {
     have: usize,
 }
 
-/// What bytes led to.
 pub enum Step {
-    /// More have to come.
     Wait(Greeting),
     /// The handshake goes on once this is said.
     Say(Greeting, Vec<u8>),
     /// Listener: the dialer has this key and is reached there, if it has the id of both; the bytes welcome it.
     Proven {
         key: PublicKey,
-        /// Where it says that it is reached.
         at: SocketAddrV4,
         /// To be said if the connection is wanted.
         welcome: Vec<u8>,
@@ -156,7 +151,6 @@ fn protocol() -> NoiseParams {
     PROTOCOL.parse().expect("a protocol that snow is built with")
 }
 
-/// A fresh public and private key.
 pub(super) fn key_pair() -> (PublicKey, [u8; KEY]) {
     let pair = Builder::new(protocol()).generate_keypair().expect("the kernel has random numbers");
     let key = |bytes: Vec<u8>| bytes.try_into().expect("keys of X25519");

@@ -55,7 +55,6 @@ impl Identity {
         &self.public
     }
 
-    /// What peers know the owner by.
     #[must_use]
     pub fn id(&self) -> PeerId {
         id_of(&self.public, self.at)

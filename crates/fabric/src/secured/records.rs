@@ -18,7 +18,6 @@ const PLAIN: usize = 65_535 - TAG;
 #[error("what came was not sealed by the other end, or was changed, left out or repeated on its way")]
 pub struct Forged;
 
-/// Both directions of one connection.
 #[derive(Debug)]
 pub struct Keys {
     pub sealer: Sealer,
@@ -110,7 +109,6 @@ impl Opener {
     }
 }
 
-/// A whole record that has come.
 pub struct Sealed<'a> {
     opener: &'a mut Opener,
     sealed: &'a [u8],

@@ -58,7 +58,6 @@ impl Share {
     }
 }
 
-/// How far a connection has come.
 pub(super) enum Stage {
     Dialing {
         until: Instant,
@@ -83,7 +82,6 @@ pub(super) enum Stage {
     Ended,
 }
 
-/// What reading led to.
 pub(super) enum Heard {
     Frames(usize),
     Nothing,
@@ -149,7 +147,6 @@ impl Connection {
         Connection { socket, peer: None, stage: Stage::Greeting { greeting, until }, awaits_room: false }
     }
 
-    /// The other end, for the log.
     pub(super) fn from(&self) -> String {
         self.socket.from()
     }
@@ -167,7 +164,6 @@ impl Connection {
         matches!(self.stage, Stage::Open { fruitful: true, .. })
     }
 
-    /// When the connection must be open.
     pub(super) fn until(&self) -> Option<Instant> {
         match self.stage {
             Stage::Dialing { until } | Stage::Greeting { until, .. } | Stage::GivingWay { until, .. } => Some(until),

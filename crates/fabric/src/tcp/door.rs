@@ -125,7 +125,6 @@ impl Socket {
         }
     }
 
-    /// The other end, for the log.
     pub(super) fn from(&self) -> String {
         match self {
             Socket::Tcp(socket, _) => {

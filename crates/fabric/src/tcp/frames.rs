@@ -24,7 +24,6 @@ pub(crate) struct Oversized {
     payload: usize,
 }
 
-/// What comes before header and payload.
 pub(crate) fn prefix(header: usize, payload: usize) -> [u8; PREFIX] {
     let lengths = [header, payload].map(|length| u32::try_from(length).expect("lengths are bounded").to_le_bytes());
     std::array::from_fn(|at| lengths[at / 4][at % 4])
@@ -41,7 +40,6 @@ fn lengths(bytes: &[u8]) -> Result<Option<(usize, usize)>, Oversized> {
     Ok(Some((header, payload)))
 }
 
-/// Whoever takes the frames of a peer.
 pub(crate) struct Sink<'a> {
     pub(crate) from: PeerId,
     pub(crate) receiver: &'a mut dyn Receiver,

@@ -53,7 +53,6 @@ use crate::tcp::outgoing::{Outgoing, Spare};
 use crate::tcp::strangers::Strangers;
 use crate::{Fabric, FabricEvent, Limits, PeerId, PeerLoss, Receiver, Refusals};
 
-/// What is spoken behind the handshake.
 const PURPOSE: &[u8] = b"outboard tcp 3";
 /// How long whoever connects may take to prove who it is.
 const GREETING: Duration = Duration::from_secs(2);
@@ -99,7 +98,6 @@ impl TcpSettings {
     }
 }
 
-/// Where messages to a peer go.
 #[derive(Clone, Copy)]
 enum Path {
     Dialing(u64),
@@ -230,7 +228,6 @@ impl Tcp {
         })
     }
 
-    /// Keeps a connection and watches it.
     fn watch(&mut self, connection: Connection) -> Result<u64, Broken> {
         let token = self.next;
         self.next += 1;
@@ -259,7 +256,6 @@ impl Tcp {
         self.watch(Connection::dialled(peer, socket, until))
     }
 
-    /// Takes in whoever connects.
     fn accept(&mut self, door: usize, sink: &mut dyn Receiver) -> usize {
         let most = STRANGERS.max(2 * self.peers.values().filter(|known| known.claimed).count());
         for taken in 0..TURN {
@@ -301,7 +297,6 @@ impl Tcp {
         Ok(())
     }
 
-    /// A connection can be read or written.
     fn serve(&mut self, token: u64, flags: epoll::EventFlags, sink: &mut dyn Receiver) -> usize {
         let Some(connection) = self.connections.get(&token) else { return 0 };
         let served = match connection.stage {
@@ -322,7 +317,6 @@ impl Tcp {
         })
     }
 
-    /// A dialled connection is up.
     fn greet(&mut self, token: u64, until: Instant) -> Result<(), Broken> {
         let connection = self.connections.get_mut(&token).expect("it is being served");
         let known = connection.peer.and_then(|peer| self.peers.get(&peer));

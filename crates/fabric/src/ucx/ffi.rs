@@ -181,7 +181,6 @@ impl Ucx {
         (major, minor, release)
     }
 
-    /// What UCX calls a status.
     pub(super) fn describe(&self, status: Status) -> String {
         // SAFETY: returns a static NUL-terminated string for every value.
         unsafe { CStr::from_ptr((self.ucs_status_string)(status)) }.to_string_lossy().into_owned()

@@ -44,7 +44,6 @@ impl Prefix {
     }
 }
 
-/// How a message relates to its stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Place {
     /// The one that is due.
@@ -53,7 +52,6 @@ pub(super) enum Place {
     Stale,
 }
 
-/// Where an arriving stream stands.
 #[derive(Clone, Copy)]
 struct Stream {
     connection: u32,
@@ -66,7 +64,6 @@ pub(super) struct Streams {
 }
 
 impl Streams {
-    /// Follows at most `limit` senders.
     pub(super) fn new(limit: usize) -> Self {
         Self { followed: HashMap::new(), limit }
     }

@@ -122,7 +122,6 @@ impl ffi::RequestParam {
         unsafe { std::mem::zeroed() }
     }
 
-    /// Calls `callback` with `user_data` on completion.
     pub(super) const fn with_callback(callback: ffi::SendCallback, user_data: *mut c_void) -> Self {
         let mut param = Self::empty();
         param.op_attr_mask = ffi::UCP_OP_ATTR_FIELD_CALLBACK | ffi::UCP_OP_ATTR_FIELD_USER_DATA;
@@ -148,7 +147,6 @@ impl ffi::Ucx {
 }
 
 impl Wiring {
-    /// Loads UCX and starts a worker.
     pub(super) fn start(settings: &UcxSettings) -> Result<(Self, Rc<ffi::Ucx>), UcxError> {
         let ucx = Rc::new(load()?);
         let devices = settings.devices.as_deref().unwrap_or("all");

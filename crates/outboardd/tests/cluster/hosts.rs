@@ -23,21 +23,18 @@ pub(crate) const TESTS: &[Test] = &[
     ("payloads_land_in_memory_that_is_mapped", payloads_land_in_memory_that_is_mapped),
     ("a_late_leaf_or_rank_of_an_exchange_delays_nobody", a_late_leaf_or_rank_of_an_exchange_delays_nobody),
     ("a_late_root_of_a_gather_holds_up_nobody", a_late_root_of_a_gather_holds_up_nobody),
-    ("ranks_that_disagree_are_told", ranks_that_disagree_are_told),
     ("ranks_reduce_and_pass_barriers", ranks_reduce_and_pass_barriers),
     ("a_late_rank_holds_up_only_whose_sums_it_is_part_of", a_late_rank_holds_up_only_whose_sums_it_is_part_of),
     ("recorded_groups_run_between_hosts", recorded_groups_run_between_hosts),
-    ("recordings_that_disagree_or_lose_a_rank_are_told_why", recordings_that_disagree_or_lose_a_rank_are_told_why),
     ("lost_datagrams_are_repaired", lost_datagrams_are_repaired),
     ("what_cannot_be_received_or_sent_is_repaired_and_told", what_cannot_be_received_or_sent_is_repaired_and_told),
     ("withdrawn_memory_loses_no_byte_between_hosts", withdrawn_memory_loses_no_byte_between_hosts),
-    ("a_killed_rank_or_daemon_is_named_on_all_hosts", a_killed_rank_or_daemon_is_named_on_all_hosts),
+    ("who_disagrees_or_is_killed_is_named_on_all_hosts", who_disagrees_or_is_killed_is_named_on_all_hosts),
     ("a_dead_host_is_named_and_leaves_nothing_behind", a_dead_host_is_named_and_leaves_nothing_behind),
     ("a_host_that_was_cut_off_is_welcome_again", a_host_that_was_cut_off_is_welcome_again),
     ("who_never_asks_for_a_group_is_named_on_all_hosts", who_never_asks_for_a_group_is_named_on_all_hosts),
     ("a_halted_rank_is_late_and_not_dead", a_halted_rank_is_late_and_not_dead),
     ("siblings_share_what_crosses_the_wire_once", siblings_share_what_crosses_the_wire_once),
-    ("siblings_repair_what_their_link_lost", siblings_repair_what_their_link_lost),
     ("no_layout_of_ranks_costs_more_on_the_wire", no_layout_of_ranks_costs_more_on_the_wire),
     ("a_killed_sibling_is_named_and_others_are_unharmed", a_killed_sibling_is_named_and_others_are_unharmed),
 ];
@@ -215,14 +212,6 @@ fn a_late_root_of_a_gather_holds_up_nobody() {
     ranks.into_iter().for_each(Rank::finish);
 }
 
-/// Both counts where they disagree on a block, also of ranks that wait for a call that has ended as another.
-fn ranks_that_disagree_are_told() {
-    let cluster = Cluster::start(2, None, &[]);
-    for scenario in ["exchange-mismatch", "rooted-mismatch", "nothing-for-who-waits"] {
-        cluster.ranks(scenario, 1).into_iter().for_each(Rank::finish);
-    }
-}
-
 /// MC-9: the root is held up by the window of the group, and loses nothing.
 fn a_late_leaf_bounds_how_far_small_broadcasts_get_ahead() {
     let cluster = Cluster::start(2, None, &[]);
@@ -235,7 +224,7 @@ fn a_late_leaf_bounds_how_far_small_broadcasts_get_ahead() {
     let_go(ranks);
 }
 
-/// GP-1, GP-2, GP-6, GP-8, with ranks of which some share a host.
+/// GP-1, GP-2, GP-6, GP-8, with ranks of which some share a host; ranks that disagree or lose another are told.
 fn recorded_groups_run_between_hosts() {
     let cluster = Cluster::start(2, None, &[]);
     for scenario in ["recorded", "messages", "recorded-sums"] {
@@ -244,10 +233,6 @@ fn recorded_groups_run_between_hosts() {
     cluster.ranks("crossed", 2).into_iter().for_each(Rank::finish);
     assert_eq!(cluster.count("violations"), 0);
     cluster.ranks_by(Layout::Strided, "truncated", 2).into_iter().for_each(Rank::finish);
-}
-
-fn recordings_that_disagree_or_lose_a_rank_are_told_why() {
-    let cluster = Cluster::start(2, None, &[]);
     cluster.ranks("recorded-mismatch", 2).into_iter().for_each(Rank::finish);
     kill_the_last(cluster.ranks("recorded-one-dies", 2));
 }
@@ -273,12 +258,13 @@ fn hosts_that_disagree_on_encryption_make_no_group() {
 /// The daemon's own thread sends and receives multicast, or threads do.
 const RECEIVERS: [&[&str]; 3] = [&["--receivers", "0"], &["--receivers", "1"], &["--receivers", "3"]];
 
-/// MC-6, MC-9, in the daemon.
+/// MC-6, MC-9, in the daemon; also of a ring whose neighbours are siblings where there are some.
 fn lost_datagrams_are_repaired() {
-    for receivers in RECEIVERS {
+    let clusters = RECEIVERS.map(|receivers| (3, 1, receivers));
+    for (hosts, siblings, flags) in clusters.into_iter().chain([(2, 2, &[][..])]) {
         let loss = Loss::new(5.0, LossOf::Multicast).expect("a percentage");
-        let cluster = Cluster::start(3, Some(loss), receivers);
-        cluster.run("allgather", 1);
+        let cluster = Cluster::with_siblings(hosts, siblings, Some(loss), flags);
+        cluster.run("allgather", siblings);
         assert!(cluster.count("retransmitted_bytes") > 0, "a twentieth of all datagrams was lost");
     }
 }
@@ -325,8 +311,12 @@ fn withdrawn_memory_loses_no_byte_between_hosts() {
     }
 }
 
-fn a_killed_rank_or_daemon_is_named_on_all_hosts() {
+/// Ranks that disagree on a block are told both counts, also where they wait for a call that has ended as another.
+fn who_disagrees_or_is_killed_is_named_on_all_hosts() {
     let mut cluster = Cluster::start(2, None, &[]);
+    for scenario in ["exchange-mismatch", "rooted-mismatch", "nothing-for-who-waits"] {
+        cluster.ranks(scenario, 1).into_iter().for_each(Rank::finish);
+    }
     kill_the_last(cluster.ranks("one-dies", 2));
     cluster.lose_a_daemon();
 }
@@ -436,14 +426,6 @@ fn siblings_share_what_crosses_the_wire_once() {
 fn assert_similar(some: &[u64], others: &[u64]) {
     let close = |a: u64, b: u64| a.abs_diff(b) <= a.max(b) / 10;
     assert!(some.iter().zip(others).all(|(a, b)| close(*a, *b)), "{some:?} and {others:?} bytes over the links");
-}
-
-/// MC-6: of a ring whose neighbours are siblings where there are some.
-fn siblings_repair_what_their_link_lost() {
-    let loss = Loss::new(5.0, LossOf::Multicast).expect("a percentage");
-    let cluster = Cluster::with_siblings(2, 2, Some(loss), &[]);
-    cluster.run("allgather", 2);
-    assert!(cluster.count("retransmitted_bytes") > 0, "a twentieth of all datagrams was lost");
 }
 
 /// SP-7: four ranks on each of four hosts, one after the other or dealt in turn.

@@ -249,18 +249,6 @@ fn the_death_of_a_rank_that_is_starting_the_daemon_stops_nobody() {
     job.assert_ends(daemon);
 }
 
-/// Ranks come just when the daemon of those before is ending.
-#[test]
-fn ranks_that_meet_an_ending_daemon_start_the_next() {
-    let job = Job::new();
-    job.ranks("again", 4).into_iter().for_each(Rank::finish);
-    match job.daemons()[..] {
-        [] => job.assert_clean(),
-        [daemon] => job.assert_ends(daemon),
-        ref others => panic!("one daemon at most, and not {others:?}"),
-    }
-}
-
 /// Many ranks start at once, again and again, and meet no daemon, one that serves others, or one that is just ending.
 #[test]
 fn ranks_that_start_at_once_again_and_again_have_one_daemon_and_leave_none() {

@@ -83,19 +83,6 @@ fn a_start_of_relayed_ranks_is_one_call_to_the_service_process() {
     conformance::a_start_is_one_call(&service());
 }
 
-#[test]
-fn starts_end_with_the_daemon_those_that_wait_for_others_too() {
-    let (mut daemon, relay) = pair(&[]);
-    let mut rank = ranks("recorded-service-dies", &relay, 1).pop().expect("one");
-    assert_eq!(rank.line(), "posted");
-    daemon.kill();
-    for _ in 0..3 {
-        let said = rank.line();
-        assert!(said.contains("127.0.0.1:") && said.contains("is lost"), "{said}");
-    }
-    rank.finish();
-}
-
 /// A daemon and a relay that gives calls so many seconds once it is told to end.
 fn ending(drain: &str) -> Service {
     let address = free_address();
@@ -192,16 +179,20 @@ fn a_call_beyond_the_quota_costs_its_rank_the_daemon() {
     assert!(said.contains("--relay-memory"), "{said}");
 }
 
-/// The daemon's end reaches a relayed rank that is in a call, and one that makes none.
+/// The daemon's end reaches a rank that makes no call, and one whose starts of a recording wait for one another.
 #[test]
 fn the_end_of_the_daemon_is_told_with_its_address() {
     let (mut daemon, relay) = pair(&[]);
-    let mut rank = rank_at(&relay.socket(), "outlives");
-    assert_eq!(rank.line(), "ready");
+    let mut idle = rank_at(&relay.socket(), "outlives");
+    assert_eq!(idle.line(), "ready");
+    let mut waiting = ranks("recorded-service-dies", &relay, 1).pop().expect("one");
+    assert_eq!(waiting.line(), "posted");
     daemon.kill();
-    rank.go_on();
-    let said = last_words(rank);
-    assert!(said.contains("127.0.0.1:") && said.contains("is lost"), "{said}");
+    idle.go_on();
+    for said in [idle.line(), waiting.line(), waiting.line(), waiting.line()] {
+        assert!(said.contains("127.0.0.1:") && said.contains("is lost"), "{said}");
+    }
+    [idle, waiting].into_iter().for_each(Rank::finish);
 }
 
 /// A relay, or a rank behind one, made by hand.

@@ -38,7 +38,6 @@ impl From<Daemon> for Service {
 }
 
 impl Service {
-    /// Where ranks attach.
     pub(crate) fn door(&mut self) -> &mut Daemon {
         self.relay.as_mut().unwrap_or(&mut self.daemon)
     }

@@ -8,7 +8,6 @@ use super::scenarios::{LIMIT, block, check, me, pause, post, say, wait_for_line}
 pub(super) const GAP: usize = 3;
 pub(super) const UNTOUCHED: u8 = 0xee;
 
-/// One buffer with its blocks.
 pub(super) struct Buffer {
     pub(super) memory: Vec<u8>,
     pub(super) bytes: Vec<u64>,
@@ -112,7 +111,6 @@ fn check_blocks(group: &Group, mut posted: Posted, rank: usize) {
     assert!(posted.receive.memory.iter().all(|byte| *byte == UNTOUCHED), "something was written between the blocks");
 }
 
-/// Posts an exchange of blocks of all sizes.
 pub(crate) fn post_uneven(group: &Group, call: usize) -> Posted {
     exchange(group, call, uneven(call))
 }

@@ -9,7 +9,6 @@ use super::scenarios::{check, failed, gather_alone, me, pause, post, say, wait_f
 
 /// Longer than a host may be silent.
 const LONG: Duration = Duration::from_secs(5);
-/// Calls that a busy rank has in flight.
 const AT_ONCE: usize = 256;
 
 /// Loses its daemon, and attaches to the next one while what it had of the first is still there.

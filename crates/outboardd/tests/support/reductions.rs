@@ -11,10 +11,8 @@ use super::scenarios::{LIMIT, me, pause, say, wait_for_death};
 
 const UNTOUCHED: u32 = 0xeeee_eeee;
 
-/// What combines.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum By {
-    /// The service process.
     Sum,
     /// The rank, by an operator that does not commute.
     Composition,
@@ -53,7 +51,6 @@ fn composition(held: impl Send + Sync + 'static) -> UserOperator {
     UserOperator::new(4, combine).expect("elements of some bytes")
 }
 
-/// What becomes of the combined vectors.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Result {
     Reduce { root: usize },

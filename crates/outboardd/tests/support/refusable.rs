@@ -21,7 +21,6 @@ pub(crate) const FLAGS: &str = "OUTBOARD_TEST_DAEMON_FLAGS";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Calls {
-    /// Those of cross-memory attach.
     CrossMemory,
     /// Those by which the memory descriptor is used.
     Descriptor,

@@ -10,7 +10,6 @@ use super::scenarios::{LIMIT, check, me, pause, post, say, wait_for_line};
 /// A small call that takes as long waits for a rank.
 const HELD_UP: Duration = Duration::from_millis(500);
 
-/// How a gather or scatter is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Kind {
     gathers: bool,

@@ -60,7 +60,6 @@ fn without_world(name: &str) -> Option<fn()> {
         "no-world" => || no_world(Status::PeerLost),
         "mismatched-world" => || no_world(Status::Mismatch),
         "stranger" => forger::stranger,
-        "again" => again,
         "full" => full,
         "without-descriptors" => without_descriptors,
         "without-memory" => without_memory,
@@ -201,14 +200,6 @@ fn other_user() {
         other => panic!("{other:?}"),
     }
     assert!(channel.wait(LIMIT).expect("poll") && channel.receive::<Reply>().is_err(), "the connection stays open");
-}
-
-fn again() {
-    for _ in 0..25 {
-        let context = Context::attach(None).expect("a daemon answers, or is started");
-        context.offer().expect("it lives while we are attached");
-        context.detach().expect("no group is left");
-    }
 }
 
 /// Attaches where there may be no room for a daemon, and says how that ended and what stayed in the directory.

@@ -37,7 +37,6 @@ impl Entrance {
         self.listener.local_addr()
     }
 
-    /// Readable when somebody connects.
     pub(super) fn listener(&self) -> &TcpListener {
         &self.listener
     }

@@ -23,6 +23,7 @@ pub(super) const NOWHERE: u64 = 64;
 
 #[derive(Debug)]
 pub(super) enum End {
+    /// Relay or service process has ended it.
     Over,
     /// The relay is to blame, or to be told.
     Refused(String),

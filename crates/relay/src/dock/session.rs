@@ -81,7 +81,6 @@ enum Asked {
     DestroyGroup(u64),
 }
 
-/// The reading side of an attached rank.
 struct Session<'a> {
     channel: &'a Channel,
     shared: &'a Shared,
@@ -244,7 +243,6 @@ impl Session<'_> {
         posted.or_else(refused)
     }
 
-    /// Passes on what the service process replies.
     fn replies(&mut self) -> Result<(), End> {
         while let Some(reply) = self.channel.receive::<Reply>().map_err(|error| ended(&error))? {
             self.under_way.remove(&reply.token);
