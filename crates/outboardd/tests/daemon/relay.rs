@@ -12,7 +12,7 @@ use outboard_fabric::{Identity, SharedKey};
 use crate::support::conformance::{self, Moment, Service};
 use crate::support::refusable::Calls;
 use crate::support::scenarios::LIMIT;
-use crate::support::{DAEMON, Daemon, activated, again, all_say, last_words, let_go, rank_at, ranks};
+use crate::support::{DAEMON, Daemon, Rank, activated, again, all_say, last_words, let_go, rank_at, ranks};
 
 fn free_address() -> String {
     format!("127.0.0.1:{}", outboard_lab::free_port().expect("a port"))
