@@ -123,7 +123,7 @@ fn attach(terms: &Terms, nonce: [u8; 16]) -> Result<(Channel, RankSide, Reply), 
 fn request(channel: &Channel, request: &Request, with: &[BorrowedFd<'_>]) -> Result<Received<Reply>, End> {
     let failed = |error: ChannelError| End::Refused(format!("the service process does not attach: {error}"));
     channel.send(0, request, with).map_err(failed)?;
-    channel.wait(ANSWER_LIMIT).map_err(|errno| failed(errno.into()))?;
+    channel.wait(ANSWER_LIMIT).map_err(failed)?;
     match channel.receive::<Reply>().map_err(failed)? {
         Some(Received { message: Reply::Error { text, .. }, .. }) => refused(text),
         Some(reply) => Ok(reply),
