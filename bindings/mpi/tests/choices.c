@@ -229,6 +229,15 @@ static void idup(int calls)
     MPI_Comm_free(&dup);
 }
 
+static const struct {
+    const char *name;
+    void (*run)(int calls);
+} programs[] = {
+    {"blocking", blocking}, {"twice", twice}, {"nonblocking", nonblocking}, {"large", large},
+    {"mixed", mixed}, {"duplicates", duplicates}, {"idup", idup}, {"reductions", reductions},
+    {"mapped", mapped}, {"connections", connections},
+};
+
 int main(int argc, char **argv)
 {
     setlocale(LC_ALL, "");
@@ -238,26 +247,9 @@ int main(int argc, char **argv)
     received = malloc(MOST * (size_t)ranks * sizeof *received);
     const char *what = argc > 2 ? argv[1] : "";
     int calls = argc > 2 ? atoi(argv[2]) : 0;
-    if (strcmp(what, "blocking") == 0)
-        blocking(calls);
-    if (strcmp(what, "twice") == 0)
-        twice(calls);
-    if (strcmp(what, "nonblocking") == 0)
-        nonblocking(calls);
-    if (strcmp(what, "large") == 0)
-        large(calls);
-    if (strcmp(what, "mixed") == 0)
-        mixed(calls);
-    if (strcmp(what, "duplicates") == 0)
-        duplicates(calls);
-    if (strcmp(what, "idup") == 0)
-        idup(calls);
-    if (strcmp(what, "reductions") == 0)
-        reductions(calls);
-    if (strcmp(what, "mapped") == 0)
-        mapped(calls);
-    if (strcmp(what, "connections") == 0)
-        connections(calls);
+    for (size_t i = 0; i < sizeof programs / sizeof *programs; i++)
+        if (strcmp(what, programs[i].name) == 0)
+            programs[i].run(calls);
     if (bad != 0)
         fprintf(stderr, "# rank %d: %d elements are wrong\n", rank, bad);
     free(received);

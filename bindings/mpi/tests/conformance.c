@@ -389,18 +389,17 @@ static void broadcast_on(MPI_Comm comm, int count, int root, int strided, int bl
     free(cell);
 }
 
+static void broadcasts_on(MPI_Comm comm, int count, int form)
+{
+    int members;
+    MPI_Comm_size(comm, &members);
+    for (int root = 0; root < members && !(form & (IN_PLACE | NEGATIVE)); root++)
+        broadcast_on(comm, count, root, form & STRIDED, form & BLOCKING);
+}
+
 static void broadcasts(void)
 {
-    static const int counts[] = {0, 1, 7, 4096, 65537};
-    MPI_Comm half;
-    MPI_Comm_split(MPI_COMM_WORLD, rank % 2, -rank, &half);
-    for (unsigned i = 0; i < sizeof counts / sizeof *counts; i++)
-        for (int form = 0; form < 4; form++) {
-            for (int root = 0; root < ranks; root++)
-                broadcast_on(MPI_COMM_WORLD, counts[i], root, form & 1, form >> 1);
-            broadcast_on(half, counts[i], ranks / 2 - 1, form & 1, form >> 1);
-        }
-    MPI_Comm_free(&half);
+    in_every_form(broadcasts_on);
 }
 
 /* One call on memory of MPI_Alloc_mem, which is used again and again at addresses that come back. */

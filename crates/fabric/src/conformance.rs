@@ -40,7 +40,6 @@ pub fn all(make: &mut Factory<'_>) {
     disconnected_peer_comes_back(make);
 }
 
-/// An event with its bytes owned.
 #[derive(PartialEq, Eq, Debug)]
 enum Seen {
     Message { from: PeerId, header: Vec<u8>, payload: Vec<u8> },
@@ -48,7 +47,6 @@ enum Seen {
     Room,
 }
 
-/// Endpoints and what they reported.
 struct World {
     ends: Vec<Box<dyn Fabric>>,
     ids: Vec<PeerId>,
@@ -84,7 +82,6 @@ impl World {
         self.ends[from].send(peer, header, Payload::Bytes(payload))
     }
 
-    /// Progresses every endpoint once.
     fn step(&mut self) -> usize {
         let mut done = 0;
         for (end, seen) in self.ends.iter_mut().zip(&mut self.seen) {
@@ -116,7 +113,6 @@ impl World {
         poll(&mut polled, Some(&patience)).expect("poll of valid descriptors") > 0
     }
 
-    /// Progresses and sleeps until `done`.
     fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
         for _ in 0..ROUNDS {
             let moved = self.step();

@@ -30,7 +30,6 @@ pub const ENCRYPTED: u8 = 1;
 /// Whether the machine has dialled, in the same.
 pub const DIALLED: u8 = 2;
 
-/// Bytes read at once.
 const READ: usize = 4096;
 
 /// One end: an open one is what bytes come in by, or what they are sealed by.
@@ -163,7 +162,6 @@ impl Attack {
         };
     }
 
-    /// Bytes come to the machine.
     fn hear(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             match std::mem::replace(&mut self.victim, End::Ended) {

@@ -5,7 +5,6 @@
 
 use crate::{Fabric, Limits, MAX_HEADER, MAX_PAYLOAD, Payload, PeerId, SendBuffer, SendError};
 
-/// What is outstanding to one peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Load {
     messages: usize,
@@ -19,7 +18,6 @@ impl Load {
         crowded || self.messages >= limits.outstanding_messages
     }
 
-    /// Bytes of all messages.
     pub(crate) fn bytes(self) -> usize {
         self.bytes
     }

@@ -9,14 +9,10 @@ use crate::multicast::{
 };
 use crate::{Identity, Limits, SharedKey, Tcp, TcpSettings, rdma_device, rdma_is_asked_for, ucx_version};
 
-/// One finding.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Check {
-    /// What was looked at.
     pub what: &'static str,
-    /// Whether it works fully.
     pub ok: bool,
-    /// What was found.
     pub detail: String,
     /// What to do about it, where it does not work fully.
     pub remedy: Option<String>,
@@ -38,7 +34,6 @@ pub fn probe(multicast: &MulticastSettings) -> Vec<Check> {
     vec![
         unicast(&multicast.interface),
         library(),
-        exported_handles(),
         packet_size(&multicast.interface),
         segmentation(multicast),
         receive_buffer(multicast),
@@ -52,40 +47,6 @@ fn library() -> Check {
         Ok((major, minor, release)) => Check::good(what, format!("{major}.{minor}.{release}")),
         Err(error) => Check::bad(what, error.to_string(), "apt install libucx0"),
     }
-}
-
-/// The first release of UCX that exports memory handles to another machine's processor.
-const EXPORTS_FROM: (u32, u32) = (1, 15);
-
-/// Whether a DPU could reach its host's memory by itself; where it cannot, the memory is staged (GP-9).
-fn exported_handles() -> Check {
-    let what = "memory exported to a DPU";
-    let version = match ucx_version() {
-        Ok((major, minor, _)) => (major, minor),
-        Err(error) => return Check::bad(what, format!("refused: {error}"), STAGED),
-    };
-    match refusal(version, &mlx5_devices()) {
-        Some(reason) => Check::bad(what, format!("refused: {reason}"), STAGED),
-        None => Check::good(what, "UCX and NIC may have it; Outboard stages memory all the same".to_owned()),
-    }
-}
-
-const STAGED: &str = "nothing is needed: relays stage memory (docs/relay.md)";
-
-/// Why handles cannot be exported: by the release of UCX, then by the NIC.
-fn refusal((major, minor): (u32, u32), mlx5: &[String]) -> Option<String> {
-    let (least_major, least_minor) = EXPORTS_FROM;
-    if (major, minor) < EXPORTS_FROM {
-        return Some(format!("UCX {major}.{minor} < {least_major}.{least_minor}"));
-    }
-    mlx5.is_empty().then(|| format!("UCX {major}.{minor} can, but there is no mlx5 NIC in /sys/class/infiniband"))
-}
-
-/// The devices whose driver can export memory.
-fn mlx5_devices() -> Vec<String> {
-    let entries = std::fs::read_dir("/sys/class/infiniband").into_iter().flatten().flatten();
-    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    names.filter(|name| name.starts_with("mlx5")).collect()
 }
 
 /// The fabric that a service process on this interface would use, and why.

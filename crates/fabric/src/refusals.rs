@@ -22,7 +22,6 @@ struct Written {
 }
 
 impl Limit {
-    /// No line is written yet.
     #[must_use]
     pub const fn new() -> Self {
         Limit(Mutex::new(Written { last: None, left_out: 0 }))
@@ -70,7 +69,6 @@ impl Refusals {
         }
     }
 
-    /// How many so far.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count

@@ -19,6 +19,16 @@ fn settings(test: u16) -> MulticastSettings {
     MulticastSettings { port, reach: Reach::Everywhere, ..MulticastSettings::new(lo) }
 }
 
+fn receiver(settings: &MulticastSettings, group: Ipv4Addr) -> MulticastReceiver {
+    let mut receiver = MulticastReceiver::new(settings).expect("receivers on lo share the port");
+    receiver.join(group).expect("lo takes multicast");
+    receiver
+}
+
+fn sender(settings: &MulticastSettings) -> MulticastSender {
+    MulticastSender::new(settings).expect("a sender on lo")
+}
+
 fn payload(length: usize) -> Vec<u8> {
     (0..length).map(|at| (at ^ (at >> 8) ^ (at >> 16)) as u8).collect()
 }
@@ -56,9 +66,7 @@ fn collect(receiver: &mut MulticastReceiver, count: usize) -> BTreeMap<u64, Vec<
 fn chunks_arrive_in_few_calls() {
     let settings = settings(0);
     let group = channel_address(1);
-    let mut receiver = MulticastReceiver::new(&settings).expect("a receiver on lo");
-    receiver.join(group).expect("lo takes multicast");
-    let mut sender = MulticastSender::new(&settings).expect("a sender on lo");
+    let (mut receiver, mut sender) = (receiver(&settings, group), sender(&settings));
     for (length, chunk) in [(0, 1448), (1, 1448), (1448, 1448), (1449, 1448), (300_000, 1448), (200_000, 60_000)] {
         let bytes = payload(length);
         let headers = headers(length.div_ceil(chunk).max(1));
@@ -77,12 +85,8 @@ fn chunks_arrive_in_few_calls() {
 fn groups_do_not_mix() {
     let settings = settings(1);
     let groups = [channel_address(10), channel_address(11)];
-    let mut receivers = groups.map(|group| {
-        let mut receiver = MulticastReceiver::new(&settings).expect("receivers share the port");
-        receiver.join(group).expect("lo takes multicast");
-        receiver
-    });
-    let mut sender = MulticastSender::new(&settings).expect("a sender on lo");
+    let mut receivers = groups.map(|group| receiver(&settings, group));
+    let mut sender = sender(&settings);
     let mut send = |group, mark: u8| {
         let sent = sender.send(group, 100, &headers(2), &[mark; 150]).expect("sending on lo works");
         assert_eq!(sent.datagrams, 2);
@@ -110,14 +114,13 @@ fn groups_do_not_mix() {
 fn empty_datagrams_hide_none_behind_them() {
     let settings = settings(6);
     let group = channel_address(1);
-    let mut receiver = MulticastReceiver::new(&settings).expect("a receiver on lo");
-    receiver.join(group).expect("lo takes multicast");
+    let mut receiver = receiver(&settings, group);
     let foreign = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     rustix::net::sockopt::set_ip_multicast_if(&foreign, &Ipv4Addr::LOCALHOST).expect("the interface's address");
     for _ in 0..40 {
         foreign.send_to(&[], (group, settings.port)).expect("sending on lo works");
     }
-    let mut sender = MulticastSender::new(&settings).expect("a sender on lo");
+    let mut sender = sender(&settings);
     let sent = sender.send(group, 100, &headers(1), &[7; 10]).expect("sending on lo works");
     assert_eq!(sent.datagrams, 1);
     let mut batch = ReceiveBatch::new(4);
@@ -137,7 +140,7 @@ fn many_groups_are_received_and_left() {
     for group in &groups {
         receiver.join(*group).expect("more than one socket takes");
     }
-    let mut sender = MulticastSender::new(&settings).expect("a sender on lo");
+    let mut sender = sender(&settings);
     let mut send = |index: usize| {
         let sent = sender.send(groups[index], 8, &headers(index + 1)[index..], b"once").expect("sending on lo works");
         assert_eq!(sent.datagrams, 1);
@@ -167,9 +170,7 @@ fn a_waker_ends_the_wait_of_another_thread() {
 fn overflow_is_counted() {
     let settings = MulticastSettings { buffer_bytes: 4096, ..settings(3) };
     let group = channel_address(20);
-    let mut receiver = MulticastReceiver::new(&settings).expect("a receiver on lo");
-    receiver.join(group).expect("lo takes multicast");
-    let mut sender = MulticastSender::new(&settings).expect("a sender on lo");
+    let (mut receiver, mut sender) = (receiver(&settings, group), sender(&settings));
     let bytes = payload(1448 * 200);
     for _ in 0..4 {
         let sent = sender.send(group, 1448, &headers(200), &bytes).expect("sending on lo works");

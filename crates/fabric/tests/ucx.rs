@@ -53,7 +53,6 @@ fn sleep(fabric: &mut Ucx) -> bool {
     poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&PATIENCE)).expect("poll works") > 0
 }
 
-/// Progresses until `found` accepts an event.
 fn until<T>(fabric: &mut Ucx, what: &str, mut found: impl FnMut(FabricEvent<'_>) -> Option<T>) -> T {
     loop {
         let mut result = None;

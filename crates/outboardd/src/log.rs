@@ -19,14 +19,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::stdio::stderr;
 
-/// Lines that wait to be written.
 const MOST_LINES: usize = 4096;
 /// How long the last lines may take while standard error takes bytes.
 const LAST_LINES: Duration = Duration::from_secs(2);
 /// Between looks at whether it does.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Lines on their way to standard error.
 struct Log {
     queue: Mutex<Queue>,
     /// A line has come, or the last one is written.
@@ -35,9 +33,7 @@ struct Log {
 
 struct Queue {
     lines: VecDeque<Vec<u8>>,
-    /// Whether there is a thread.
     started: bool,
-    /// Whether the thread writes a line.
     writing: bool,
     /// Lines lost since the log last reported a loss.
     lost: u64,
@@ -52,7 +48,6 @@ pub(crate) fn start() -> io::Result<()> {
     Ok(())
 }
 
-/// One line of the log.
 pub(crate) struct Line;
 
 impl Write for Line {
@@ -159,7 +154,6 @@ fn write_all(output: BorrowedFd<'_>, mut line: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Whether standard error takes bytes at once.
 fn takes_bytes() -> bool {
     let now = Timespec::default();
     poll(&mut [PollFd::from_borrowed_fd(stderr(), PollFlags::OUT)], Some(&now)) != Ok(0)

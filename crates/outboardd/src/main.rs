@@ -34,7 +34,6 @@ struct CommandLine {
     background: bool,
 }
 
-/// Why the daemon ended badly.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error(transparent)]

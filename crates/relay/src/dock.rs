@@ -23,8 +23,8 @@
 //! | attached | the end of the connection, the service process's end, `Detach` | gone: the rank has left |
 //! | attached | a frame that cannot be, or more memory than the quota | refused |
 //!
-//! A call is *filling* while its input comes, then *waiting* until those before it are posted and its arena is
-//! registered, then *posted* until its completion word says how it ended; a second thread sends output and completion.
+//! A call is *filling* while its input comes, then *posted* until its completion word says how it ended; a second thread
+//! sends output and completion.
 //!
 //! Invariants: no two relays are served at once; calls are posted in the order in which they came; the service process
 //! reaches shadows and nothing else, since the dock never proves access to its own memory.
@@ -39,7 +39,7 @@ use std::fmt::Display;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use outboard_fabric::limited;
@@ -52,10 +52,7 @@ use rustix::net::{AddressFamily, SocketType, sockopt};
 use self::entrance::Entrance;
 use self::rank::{End, refused};
 use crate::frame::{Decoder, Frame, SECRET_BYTES};
-use crate::wire::{GREETING_LIMIT, Wire, WireError};
-
-/// Tokens from here on are the dock's own; ranks count from 1.
-const OWN_TOKENS: u64 = 1 << 63;
+use crate::wire::{GREETING_LIMIT, Wire, WireError, lock};
 
 /// The state that all connections of a dock share.
 #[derive(Debug)]
@@ -65,12 +62,7 @@ struct Terms {
     socket: PathBuf,
     docked: Arc<DockedRanks>,
     refusals: Mutex<Refusals>,
-    /// The relay that is served.
     served: Mutex<Option<SocketAddr>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Terms {
@@ -88,7 +80,6 @@ impl Terms {
         lock(&self.refusals).note(&from, None, why);
     }
 
-    /// Claims the dock for a relay.
     fn claim(&self, from: SocketAddr) -> Result<(), String> {
         let mut served = lock(&self.served);
         if let Some(other) = *served {
@@ -110,23 +101,15 @@ struct Relayed {
 /// Why no relay is served behind a connection that a service manager has passed.
 #[derive(Debug, thiserror::Error)]
 pub enum RelayError {
-    /// It is no connection.
     #[error(
         "the descriptor passed by the service manager is no connected TCP socket; have the .socket unit say \
              ListenStream= and Accept=yes"
     )]
     NoConnection,
-    /// The key.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// It proves nothing, or opens nothing.
     #[error("no relay is at {from}: {why}")]
-    NoRelay {
-        /// Where the connection comes from.
-        from: SocketAddr,
-        /// What it did instead.
-        why: String,
-    },
+    NoRelay { from: SocketAddr, why: String },
 }
 
 /// A relay that has proven that it holds the key and waits for an answer.
@@ -164,7 +147,6 @@ impl Relay {
     }
 }
 
-/// Hears what a relay says first.
 fn open(wire: &Wire) -> Result<(), End> {
     let first = wire.first(&mut Decoder::default(), GREETING_LIMIT, |frame| frame == Frame::Open)?;
     if first { Ok(()) } else { refused("the first frame of a relay's control connection opens it") }
@@ -297,7 +279,7 @@ fn ranks(Relay { wire, from }: &Relay, stop: &Arc<OwnedFd>, relayed: &Arc<Relaye
     let port = entrance.address().map_err(|error| no_port(&error))?.port();
     wire.send(&Frame::Opened { port, secret })?;
     tracing::info!(%from, port, "a relay is served");
-    let (mut decoder, present) = (Decoder::default(), Arc::new(()));
+    let mut decoder = Decoder::default();
     loop {
         let mut fds = [
             PollFd::new(entrance.listener(), PollFlags::IN),
@@ -318,20 +300,9 @@ fn ranks(Relay { wire, from }: &Relay, stop: &Arc<OwnedFd>, relayed: &Arc<Relaye
             }
         }
         if rank {
-            let (relayed, present) = (Arc::clone(relayed), Arc::downgrade(&present));
+            let relayed = Arc::clone(relayed);
             let terms = Arc::clone(&relayed.terms);
-            entrance.accept(&terms, stop, move |wire, from| {
-                // The relay has ended meanwhile, otherwise.
-                let Some(present) = present.upgrade() else { return };
-                // The entrance holds one, and this thread.
-                let most = relayed.terms.settings.max_ranks;
-                if Arc::strong_count(&present) > most as usize + 1 {
-                    let text = format!("{most} ranks are attached through the relay already; raise --max-ranks");
-                    return refuse(&wire, from, &text);
-                }
-                rank::serve(wire, from, &relayed);
-                drop(present);
-            });
+            entrance.accept(&terms, stop, move |wire, from| rank::serve(wire, from, &relayed));
         }
     }
 }

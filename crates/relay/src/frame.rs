@@ -16,15 +16,12 @@ use outboard_shm::status::Status;
 
 /// Version of the frames; both ends must have the same.
 pub(crate) const VERSION: u16 = 5;
-/// Longest piece of memory in one frame.
 pub(crate) const DATA_BYTES: usize = 256 << 10;
 /// Longest frame, its length not counted.
 const MOST_BYTES: usize = DATA_BYTES + 64;
 /// Content of requests of one rank that may be under way at once: as much as the largest group has offers.
 pub(crate) const MOST_HANDED: usize = 64 << 20;
-/// Bytes that are read at once.
 pub(crate) const READ: usize = 128 << 10;
-/// Longest sentence.
 const TEXT_BYTES: usize = 2048;
 const LENGTH_BYTES: usize = 4;
 /// Bytes of the secret of which the key of a relay's ranks is made.
@@ -67,12 +64,10 @@ pub(crate) enum Frame<'a> {
 /// A frame that no release of ours of this version writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FrameError {
-    /// Another version.
     #[error(
         "the other side speaks version {theirs} of the relay protocol, this side {VERSION}; install both from one release"
     )]
     Version { theirs: u16 },
-    /// A field out of range, cut off, or bytes left over.
     #[error("malformed relay frame: {0}")]
     Field(#[from] DecodeError),
 }
@@ -157,7 +152,6 @@ fn rest<'a>(r: &mut Reader<'a>, most: usize) -> Result<&'a [u8], DecodeError> {
     if rest.len() <= most { Ok(rest) } else { Err(DecodeError::Value("length")) }
 }
 
-/// Bytes that have come, frame by frame.
 #[derive(Debug, Default)]
 pub(crate) struct Decoder {
     bytes: Vec<u8>,
@@ -184,7 +178,6 @@ impl Decoder {
         &mut self.bytes[self.end..]
     }
 
-    /// So many bytes were put there.
     fn filled(&mut self, count: usize) {
         assert!(count <= self.bytes.len() - self.end, "{count} bytes beyond the room");
         self.end += count;

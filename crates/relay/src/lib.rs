@@ -23,6 +23,7 @@
 //!
 //! Never does: look into what a collective does; survive the loss of the connection.
 
+#![allow(missing_docs, reason = "a comment here says more than the name, or is not there")]
 #![forbid(unsafe_code)]
 
 mod dock;

@@ -4,12 +4,13 @@
 //! frame. What was noted only decides when bytes leave: the end of a call sends whatever has not left. Never blocks the
 //! conductor for longer than a look at the spans.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use outboard_shm::control::RankSide;
 use outboard_shm::memory::{Watch, WritePiece};
 
 use crate::spans::Spans;
+use crate::wire::lock;
 
 /// Bytes in a row that are sent before the call has ended.
 const WORTH_A_FRAME: u64 = 128 << 10;
@@ -23,38 +24,32 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    fn written(&self) -> MutexGuard<'_, Spans> {
-        self.written.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// From now on the thread that waits there hears of output.
     pub(super) fn wake(&self, side: &Arc<RankSide>) {
         // Set once for each rank.
         let _ = self.side.set(Arc::clone(side));
     }
 
-    /// Whether some is worth a frame.
     pub(super) fn is_worth_a_frame(&self) -> bool {
-        self.written().first_of(WORTH_A_FRAME).is_some()
+        lock(&self.written).first_of(WORTH_A_FRAME).is_some()
     }
 
     /// Takes a span that is worth a frame.
     pub(super) fn take(&self) -> Option<(u64, u64)> {
-        let mut written = self.written();
+        let mut written = lock(&self.written);
         let (start, end) = written.first_of(WORTH_A_FRAME)?;
         written.remove(start, end);
         Some((start, end))
     }
 
-    /// Takes all that lies between two addresses.
     pub(super) fn take_between(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
-        self.written().remove(start, end)
+        lock(&self.written).remove(start, end)
     }
 }
 
 impl Watch for Output {
     fn written(&self, batch: &[WritePiece<'_>]) {
-        let mut spans = Output::written(self);
+        let mut spans = lock(&self.written);
         let longest = batch.iter().map(|piece| {
             let end = piece.address.saturating_add(piece.local.len() as u64);
             spans.insert(piece.address, end)

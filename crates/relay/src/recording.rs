@@ -20,7 +20,6 @@ use crate::spans::Spans;
 /// Group and number of a recording, as its rank names it.
 pub(super) type RecordingName = (u64, u32);
 
-/// The recording that an entry starts.
 pub(super) fn started(entry: &Entry) -> Option<RecordingName> {
     match entry.call.kind {
         CallKind::Tagged(TaggedCall::Recorded { recording }) => Some((entry.group, recording)),
@@ -28,13 +27,10 @@ pub(super) fn started(entry: &Entry) -> Option<RecordingName> {
     }
 }
 
-/// Why a recording is not carried.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RecordingError {
-    /// The bytes.
     #[error("the recording is {0}")]
     Decode(#[from] DecodeError),
-    /// What they say.
     #[error(transparent)]
     Check(#[from] RecordError),
 }

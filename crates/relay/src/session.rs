@@ -6,7 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use outboard_service::Pieces;
 use outboard_shm::attach::message::Message;
@@ -20,28 +20,22 @@ use crate::frame::{Decoder, Frame, MOST_HANDED};
 use crate::host::Counted;
 use crate::recording::{Recorded, RecordingName};
 use crate::submission::Submission;
-use crate::wire::Wire;
+use crate::wire::{Wire, lock};
 
-/// A group that the rank is in.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Membership {
     pub(super) ranks: u32,
-    /// The rank's number.
     pub(super) me: u32,
 }
 
-/// A call that is to be sent.
 #[derive(Debug)]
 pub(super) struct Outgoing {
     pub(super) entry: Entry,
-    /// Bytes of it.
     pub(super) input: u64,
-    /// As above.
     pub(super) output: u64,
     pub(super) table: Vec<u8>,
 }
 
-/// A recording that the service process keeps.
 #[derive(Debug)]
 pub(super) struct Kept {
     pub(super) recorded: Arc<Recorded>,
@@ -73,12 +67,10 @@ impl Asked {
     }
 }
 
-/// A call that the service process has.
 #[derive(Debug)]
 pub(super) struct InFlight {
     group: u64,
     instance: u64,
-    /// Which recording it starts.
     recording: Option<RecordingName>,
     submission: Submission,
     /// Output that came while only the rank could copy, no more than the call has.
@@ -100,13 +92,11 @@ impl InFlight {
         InFlight { group, instance, recording, submission, held: Vec::new(), ended: None, _counted: counted }
     }
 
-    /// Where the input lies now.
     pub(super) fn input(&self) -> Arc<Pieces> {
         Arc::clone(&self.submission.input)
     }
 }
 
-/// What both threads know.
 #[derive(Debug, Default)]
 pub(super) struct Books {
     /// By completion word.
@@ -154,10 +144,9 @@ pub(super) struct Session {
 
 impl Session {
     pub(super) fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.books)
     }
 
-    /// Takes what comes until the connection ends.
     pub(super) fn receive(&self, channel: &Channel, mut decoder: Decoder) {
         let why = loop {
             match self.drain(channel, &mut decoder) {

@@ -48,7 +48,6 @@ impl Spans {
         rest.0.into_iter().collect()
     }
 
-    /// All of them, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
         self.0.iter().map(|(start, end)| (*start, *end))
     }

@@ -17,7 +17,6 @@ use rustix::net::sockopt;
 
 use crate::frame::{Decoder, Frame, FrameError, READ};
 
-/// What is spoken behind the handshake.
 const PURPOSE: &[u8] = b"outboard relay 1";
 /// How long either end may take to prove that it holds the key, and then a relay to greet, whatever it sends meanwhile.
 pub(crate) const GREETING_LIMIT: Duration = Duration::from_secs(5);
@@ -30,22 +29,16 @@ const KEEPALIVE_PROBES: u32 = 3;
 /// How long what was sent may stay unacknowledged, in milliseconds.
 const UNACKNOWLEDGED: u32 = 20_000;
 
-/// Why no frame comes any more.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WireError {
-    /// The other side ended the connection.
     #[error("it ended the connection")]
     Ended,
-    /// The network, or the other machine.
     #[error("the connection broke: {0}")]
     Broken(#[from] io::Error),
-    /// What came makes no sense.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// What came is not what the other side has sent.
     #[error(transparent)]
     Forged(#[from] Forged),
-    /// The two do not hold the same key, or the other side is no relay and no dock.
     #[error("the handshake fails; give relay and daemon the same --relay-key (OUTBOARD_RELAY_KEY), of one release")]
     Handshake,
 }
@@ -60,9 +53,7 @@ impl From<HandshakeError> for WireError {
 #[derive(Debug)]
 pub(crate) struct Wire {
     stream: TcpStream,
-    /// Held while a frame is written.
     sending: Mutex<Sending>,
-    /// Held while one waits for bytes.
     receiving: Mutex<Receiving>,
 }
 
@@ -86,7 +77,6 @@ fn terms<'a>(own: &'a Identity, shared: &'a SharedKey) -> Terms<'a> {
 }
 
 impl Wire {
-    /// The relay's end of a connection to the dock.
     pub(crate) fn dial(stream: TcpStream, key: &SharedKey) -> Result<Wire, WireError> {
         let own = Identity::generate();
         let (greeting, hello) = Greeting::dial(&terms(&own, key), Identity::of(key).public())?;
@@ -126,7 +116,6 @@ impl Wire {
         Ok(Wire { stream, sending, receiving })
     }
 
-    /// For polling.
     pub(crate) fn stream(&self) -> &TcpStream {
         &self.stream
     }
@@ -179,14 +168,14 @@ impl Wire {
         }
     }
 
-    /// Ends the connection, whoever uses it.
     pub(crate) fn end(&self) {
         // One that has ended needs no end.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// A poisoned state is whole: no thread panics while it changes one.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

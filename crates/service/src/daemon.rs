@@ -8,7 +8,7 @@ use std::time::Instant;
 use outboard_fabric::multicast::{Interface, InterfaceError, MulticastSettings};
 use outboard_fabric::ofi::OfiError;
 use outboard_fabric::{
-    Fabric, Identity, Limits, LoopbackHub, Tcp, TcpSettings, Ucx, UcxError, UcxSettings, rdma_device, rdma_is_asked_for,
+    Fabric, Identity, Limits, Loopback, Tcp, TcpSettings, Ucx, UcxError, UcxSettings, rdma_device, rdma_is_asked_for,
 };
 use outboard_proto::SpId;
 use rustix::net::SocketType;
@@ -173,10 +173,7 @@ fn fabric(settings: &Settings) -> Result<Box<dyn Fabric>, StartError> {
     let limits = Limits { peers: settings.max_peers as usize + MORE_PEERS, ..Limits::default() };
     let interface = || settings.interface.as_deref().ok_or(StartError::NoInterface(settings.fabric()));
     Ok(match settings.fabric() {
-        FabricChoice::Loopback => {
-            let endpoint = LoopbackHub::new().endpoint(identity.id(), limits);
-            Box::new(endpoint.map_err(kernel("make the loopback fabric"))?)
-        }
+        FabricChoice::Loopback => Box::new(Loopback::new(identity.id()).map_err(kernel("make the loopback fabric"))?),
         FabricChoice::Tcp => {
             if settings.fabric.is_none()
                 && let Some(device) = rdma_device(interface()?)

@@ -12,11 +12,9 @@ const MARK: u8 = 0x5a;
 const GAP: u64 = 4096;
 const BERTH: usize = MAX_PAYLOAD + GAP as usize;
 
-/// Memory that payloads may be read to.
 struct Berth {
     memory: Region,
     ranges: MemfdRanges,
-    /// It holds the mark.
     marked: bool,
 }
 

@@ -6,28 +6,18 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
 
-/// A network interface of this host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Interface {
     name: String,
     index: u32,
 }
 
-/// Why an interface cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum InterfaceError {
-    /// No interface of that name.
     #[error("there is no network interface {name}: {source}; see `ip link`")]
-    Unknown {
-        /// The name that was given.
-        name: String,
-        /// What the kernel says.
-        source: io::Error,
-    },
-    /// The interface carries no IPv4.
+    Unknown { name: String, source: io::Error },
     #[error("interface {0} has no IPv4 address; give it one (`ip address add ADDRESS/BITS dev {0}`) or name another")]
     NoIpv4(String),
-    /// The kernel does not tell.
     #[error("cannot ask for network interfaces: {0}")]
     Kernel(#[from] io::Error),
 }
@@ -37,7 +27,6 @@ fn any_socket() -> io::Result<OwnedFd> {
 }
 
 impl Interface {
-    /// The interface called `name`.
     pub fn named(name: &str) -> Result<Self, InterfaceError> {
         let socket = any_socket()?;
         match netdevice::name_to_index(&socket, name) {
@@ -46,12 +35,10 @@ impl Interface {
         }
     }
 
-    /// Name as in `ip link`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The kernel's index.
     pub fn index(&self) -> u32 {
         self.index
     }

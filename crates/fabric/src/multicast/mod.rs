@@ -22,10 +22,8 @@ pub const IP_UDP_HEADERS: usize = 28;
 /// Longest UDP datagram over IPv4, and longest burst of one segmented send, in bytes.
 pub const MAX_DATAGRAM: usize = 65_507;
 
-/// How multicast sockets are set up.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MulticastSettings {
-    /// Interface of all datagrams.
     pub interface: Interface,
     /// UDP port, the same on all hosts.
     pub port: u16,

@@ -23,7 +23,6 @@ use crate::option::set_option;
 
 /// Bytes of a slab: the longest coalesced burst.
 const SLAB: usize = 65_536;
-/// Most slabs of a batch.
 const MAX_SLABS: usize = 32;
 /// Room for the control messages of one burst: segment size, drop counter.
 const CONTROL: usize = 64;
@@ -38,7 +37,6 @@ pub struct ReceiveBatch {
     bursts: Vec<Burst>,
 }
 
-/// What lies in one slab.
 #[derive(Clone, Copy, Debug)]
 struct Burst {
     from: Ipv4Addr,
@@ -46,16 +44,13 @@ struct Burst {
     segment: usize,
 }
 
-/// One datagram of a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Datagram<'a> {
     /// The address that it says it comes from.
     pub from: Ipv4Addr,
-    /// Header and chunk.
     pub bytes: &'a [u8],
 }
 
-/// What one [`MulticastReceiver::receive`] did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Received {
     /// Bursts that were taken from the socket; zero when none wait. A burst is one datagram or more, but none in the
@@ -65,14 +60,11 @@ pub struct Received {
     pub overflowed: u32,
 }
 
-/// Why [`MulticastReceiver::wait`] returned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wake {
-    /// Datagrams wait.
     Readable,
     /// A [`Waker`] woke the thread; datagrams may wait as well.
     Woken,
-    /// The time is over.
     TimedOut,
 }
 
@@ -282,7 +274,6 @@ impl Socket {
 #[repr(C, align(8))]
 struct Control([u8; CONTROL]);
 
-/// The arguments of one `recvmmsg`.
 struct Arguments {
     messages: [libc::mmsghdr; MAX_SLABS],
     names: [libc::sockaddr_in; MAX_SLABS],

@@ -17,10 +17,8 @@ use crate::option::set_option;
 const SEGMENTS: usize = 64;
 /// Pieces of memory of one system call: header and chunk of each datagram.
 const PIECES: usize = 512;
-/// Bursts of one system call.
 const BURSTS: usize = 32;
 
-/// What one [`MulticastSender::send`] did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[must_use = "datagrams may be left over"]
 pub struct Sent {
@@ -43,7 +41,6 @@ pub struct MulticastSender {
 }
 
 impl MulticastSender {
-    /// A sender by the interface of `settings`.
     pub fn new(settings: &MulticastSettings) -> io::Result<Self> {
         let waits = if settings.waits { SocketFlags::empty() } else { SocketFlags::NONBLOCK };
         let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC | waits, None)?;
@@ -94,7 +91,6 @@ impl MulticastSender {
         self.segment.is_some()
     }
 
-    /// System calls made so far.
     pub fn calls(&self) -> u64 {
         self.calls
     }
@@ -153,11 +149,9 @@ impl MulticastSender {
     }
 }
 
-/// The arguments of one `sendmmsg`.
 struct Batch {
     to: libc::sockaddr_in,
     pieces: [libc::iovec; PIECES],
-    /// Pieces of each burst.
     bursts: [usize; BURSTS],
     count: usize,
 }

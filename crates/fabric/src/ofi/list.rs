@@ -14,7 +14,6 @@ use super::{OfiError, ffi};
 /// A message of a list: the provider's name of the peer, the tag, and the bytes here.
 pub(super) type Bound = (u64, u64, Option<Resident>);
 
-/// A task as the provider takes it.
 struct Work {
     work: ffi::DeferredWork,
     tagged: ffi::OpTagged,
@@ -43,7 +42,6 @@ enum State {
 
 /// What is left to be handed over of a list.
 pub(super) enum Next {
-    /// This task, by its number.
     Task(usize, *mut ffi::DeferredWork),
     /// All has been.
     Nothing,
@@ -51,7 +49,6 @@ pub(super) enum Next {
     Left,
 }
 
-/// See the module.
 pub(super) struct Posted {
     state: State,
     /// Those of the list, and one that stays 0, for what begins at once.
@@ -62,7 +59,6 @@ pub(super) struct Posted {
     /// Messages that failed or were taken back.
     failed: u64,
     end: Threshold,
-    /// What the tasks read and write.
     bytes: Vec<Resident>,
     result: Option<Result<(), OfiError>>,
 }
@@ -83,7 +79,6 @@ impl Posted {
         Ok(Posted { state, counters, works, queued: 0, failed: 0, end, bytes, result: None })
     }
 
-    /// What the thread that posts does next.
     pub(super) fn next_task(&mut self) -> Next {
         match &mut self.state {
             State::Posting(at) => {
@@ -100,7 +95,6 @@ impl Posted {
         }
     }
 
-    /// The provider has this task.
     pub(super) fn queued(&mut self, provider: &Provider, at: usize) {
         self.queued = at + 1;
         if let State::Left { .. } = self.state {
@@ -108,7 +102,6 @@ impl Posted {
         }
     }
 
-    /// The provider refuses a task.
     pub(super) fn refuse(&mut self, provider: &Provider, error: OfiError) {
         self.give_up(provider, Some(error));
         self.state = State::Left { posting: false };
@@ -119,7 +112,6 @@ impl Posted {
         self.works.iter().any(|work| ptr::eq(work.work.context.as_ptr(), context.cast()))
     }
 
-    /// A message failed, or was taken back.
     pub(super) fn fail(&mut self, provider: &Provider, code: c_int) {
         self.failed += 1;
         let (provider_name, why) = (provider.name.clone(), provider.say(code));
@@ -165,7 +157,6 @@ impl Posted {
         false
     }
 
-    /// How it has ended, once.
     pub(super) fn take_result(&mut self) -> Option<Result<(), OfiError>> {
         self.result.take()
     }

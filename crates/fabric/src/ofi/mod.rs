@@ -48,60 +48,25 @@ const MOST_LEFT: usize = 1024;
 /// Threads that post at most: hosts that are down keep one for each list that begins with a message to them.
 const MOST_POSTERS: usize = 16;
 
-/// Why deferred work cannot be done.
 #[derive(Debug, thiserror::Error)]
 pub enum OfiError {
-    /// The library cannot be loaded.
     #[error("cannot load libfabric: {0}; install it (Debian: apt install libfabric1), or leave --engine away")]
     Missing(String),
-    /// The provider lacks something.
     #[error(
         "libfabric's provider {provider} cannot do this here: {capability}; name another by --ofi-provider, or leave \
          --engine away"
     )]
-    Cannot {
-        /// Its name.
-        provider: String,
-        /// What it lacks.
-        capability: String,
-    },
-    /// A step failed.
+    Cannot { provider: String, capability: String },
     #[error("libfabric's provider {provider} fails in {step}: {why}")]
-    Step {
-        /// Its name.
-        provider: String,
-        /// The function.
-        step: &'static str,
-        /// What libfabric says.
-        why: String,
-    },
-    /// A peer's address is none of this provider's.
+    Step { provider: String, step: &'static str, why: String },
     #[error("an address of {length} bytes is none of libfabric's provider {provider}; give all daemons the same one")]
-    Address {
-        /// Our provider.
-        provider: String,
-        /// The peer's address.
-        length: usize,
-    },
-    /// A task of a list failed.
+    Address { provider: String, length: usize },
     #[error("libfabric's provider {provider} gives a message up: {why}")]
-    Task {
-        /// Its name.
-        provider: String,
-        /// What libfabric says.
-        why: String,
-    },
-    /// The kernel refuses.
+    Task { provider: String, why: String },
     #[error("cannot make a thread or a descriptor for the engine: {0}; raise the limits of this daemon")]
     Kernel(std::io::Error),
-    /// Lists that failed hold memory.
     #[error("libfabric's provider {provider} has not given back {left} lists that failed; restart this daemon")]
-    Left {
-        /// Its name.
-        provider: String,
-        /// How many.
-        left: usize,
-    },
+    Left { provider: String, left: usize },
 }
 
 /// One message of a list: whose endpoint the peer is, the tag, and the bytes here.
@@ -115,7 +80,6 @@ pub struct Message {
     pub bytes: Option<Resident>,
 }
 
-/// See the module.
 pub struct Ofi {
     shared: Arc<Shared>,
     /// Names of peers that the provider has given.
@@ -137,7 +101,6 @@ struct Shared {
 #[derive(Default)]
 struct Lists {
     by_token: BTreeMap<u64, Posted>,
-    /// How many have ended.
     ended: u64,
     /// Threads that post, and lists that they have and have not handed over.
     posters: usize,
@@ -170,7 +133,6 @@ impl Ofi {
         Ok(ofi)
     }
 
-    /// Starts one more thread that posts.
     fn start_poster(&self) -> Result<(), OfiError> {
         let (shared, posts) = (Arc::clone(&self.shared), Arc::clone(&self.posts));
         Builder::new().name("ofi-post".to_owned()).spawn(move || shared.post(&posts)).map_err(OfiError::Kernel)?;
@@ -265,7 +227,6 @@ impl Drop for Ofi {
     }
 }
 
-/// The provider's name of a peer.
 fn named(provider: &Provider, peers: &mut HashMap<Arc<[u8]>, u64>, peer: &Arc<[u8]>) -> Result<u64, OfiError> {
     if let Some(name) = peers.get(peer) {
         return Ok(*name);
@@ -288,7 +249,6 @@ impl Shared {
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
-    /// Rings whenever a list has ended.
     fn wait(&self) {
         let mut seen = 0;
         loop {

@@ -16,7 +16,6 @@ const LEAST_COUNTERS: usize = outboard_plan::deferred::MOST_COUNTERS as usize;
 /// Longest address of an endpoint, in bytes.
 pub const MAX_OFI_ADDRESS: usize = 64;
 
-/// See the module.
 pub(super) struct Provider {
     functions: Functions,
     pub(super) name: String,
@@ -26,7 +25,6 @@ pub(super) struct Provider {
     av: *mut ffi::Av,
     cq: *mut ffi::Cq,
     pub(super) ep: *mut ffi::Ep,
-    /// Counts lists whose last task is complete.
     pub(super) ended: *mut ffi::Cntr,
     pub(super) address: Vec<u8>,
     cq_fd: c_int,
@@ -50,7 +48,7 @@ const ASKED: [(&str, u64); 3] = [
 impl Provider {
     /// Opens the provider called `name` at an address of this host.
     pub(super) fn open(name: &str, at: Ipv4Addr) -> Result<Provider, OfiError> {
-        let functions = ffi::load().map_err(|why| OfiError::Missing(why.to_string()))?;
+        let functions = Functions::load_for_ever().map_err(|why| OfiError::Missing(why.to_string()))?;
         let mut found = None;
         for (capability, caps) in ASKED {
             let asked = getinfo(&functions, name, at, caps);
@@ -143,7 +141,6 @@ impl Provider {
         Ok(())
     }
 
-    /// A new counter, at 0.
     pub(super) fn counter(&self) -> Result<Counter, OfiError> {
         let (mut raw, wait_obj) = (ptr::null_mut(), ffi::FI_WAIT_UNSPEC);
         let events = ffi::FI_CNTR_EVENTS_COMP;
@@ -208,7 +205,6 @@ impl Provider {
         (read == 1).then_some((entry.op_context, entry.err))
     }
 
-    /// Readable where a task has failed.
     pub(super) fn errors_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the queue keeps its descriptor open until it is closed.
         unsafe { BorrowedFd::borrow_raw(self.cq_fd) }
@@ -220,12 +216,10 @@ impl Provider {
         unsafe { ((*(*self.ended).ops).wait)(self.ended, threshold, -1) };
     }
 
-    /// Lists that have ended.
     pub(super) fn count_ended(&self) -> u64 {
         read(self.ended)
     }
 
-    /// Ends a [`Self::wait_ended`].
     pub(super) fn wake_waiter(&self) {
         // SAFETY: the counter is open.
         unsafe { ((*(*self.ended).ops).add)(self.ended, 1) };
@@ -258,7 +252,6 @@ impl Drop for Provider {
     }
 }
 
-/// A counter of a list.
 pub(super) struct Counter(*mut ffi::Cntr);
 
 // SAFETY: as of the provider that it belongs to.

@@ -1,6 +1,5 @@
 use std::net::{SocketAddrV4, TcpStream};
 use std::ptr::NonNull;
-use std::time::Duration;
 
 use outboard_plan::deferred::{Action, Task, Threshold, choice};
 use outboard_plan::selection::Collective;
@@ -12,7 +11,7 @@ use super::*;
 
 /// Debian's libfabric has it.
 const PROVIDER: &str = "sockets";
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
 fn open() -> Ofi {
     Ofi::open(PROVIDER, Ipv4Addr::LOCALHOST).expect("libfabric1 is installed")
@@ -34,12 +33,14 @@ impl Bytes {
     }
 }
 
-/// Waits until something has ended.
+fn wait(ofi: &Ofi) {
+    let ready = poll(&mut [PollFd::from_borrowed_fd(ofi.event_fd(), PollFlags::IN)], Some(&LONG));
+    assert_eq!(ready, Ok(1), "a list ends within a minute");
+}
+
 fn ended(ofi: &mut Ofi) -> Vec<(u64, Result<(), OfiError>)> {
     loop {
-        let limit = Timespec::try_from(LONG).expect("a minute");
-        let ready = poll(&mut [PollFd::from_borrowed_fd(ofi.event_fd(), PollFlags::IN)], Some(&limit));
-        assert_eq!(ready, Ok(1), "a list ends within a minute");
+        wait(ofi);
         let ended = ofi.take_ended();
         if !ended.is_empty() {
             return ended;
@@ -109,9 +110,7 @@ fn a_withdrawn_list_gives_its_bytes_back() {
     engine.post(1, &list(vec![receive(0)], 1), vec![Some(message)]).expect("posted");
     engine.withdraw(1);
     while engine.held() > 0 {
-        let limit = Timespec::try_from(LONG).expect("a minute");
-        let ready = poll(&mut [PollFd::from_borrowed_fd(engine.event_fd(), PollFlags::IN)], Some(&limit));
-        assert_eq!(ready, Ok(1), "the provider gives it back");
+        wait(&engine);
         assert!(engine.take_ended().is_empty(), "nobody is told");
     }
     assert_eq!(Arc::strong_count(&memory.0), 1);

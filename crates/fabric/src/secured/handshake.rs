@@ -34,26 +34,18 @@ const WISH: usize = SOCKET + 1;
 const HELLO: usize = KEY + KEY + TAG + WISH + TAG;
 /// Ephemeral key, wish.
 const ANSWER: usize = KEY + WISH + TAG;
-/// Longest message.
 const LONGEST: usize = HELLO;
 
 /// Why a connection is not one with whom it should be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HandshakeError {
-    /// It cannot be told which of these it is.
     #[error("the handshake fails: not the key that was expected, another shared key, or another version")]
     Refused,
-    /// One end encrypts, the other does not.
     #[error(
         "{other} {}: give all of them --encrypt (OUTBOARD_ENCRYPT), or none",
         if *encrypts { "encrypts, and this end does not" } else { "does not encrypt, and this end does" }
     )]
-    Encryption {
-        /// Who says so.
-        other: PeerId,
-        /// What it says.
-        encrypts: bool,
-    },
+    Encryption { other: PeerId, encrypts: bool },
 }
 
 impl From<snow::Error> for HandshakeError {
@@ -68,16 +60,12 @@ impl From<Forged> for HandshakeError {
     }
 }
 
-/// With what an end begins.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms<'a> {
-    /// Who it is.
     pub own: &'a Identity,
-    /// What both ends know.
     pub shared: &'a SharedKey,
     /// What is spoken behind the handshake, and in which version: those of another one do not pass.
     pub purpose: &'static [u8],
-    /// Whether what follows goes in records.
     pub encrypts: bool,
 }
 
@@ -118,7 +106,6 @@ impl Wish {
         Ok(Wish { at: socket_of(socket), encrypts: encrypts != 0 })
     }
 
-    /// Where the two ends differ.
     fn disagreement(self, state: &HandshakeState, theirs: Wish) -> Option<HandshakeError> {
         let key = state.get_remote_static()?.try_into().ok()?;
         let Wish { at, encrypts } = theirs;
@@ -144,21 +131,16 @@ pub struct Greeting {
     have: usize,
 }
 
-/// What bytes led to.
 pub enum Step {
-    /// More have to come.
     Wait(Greeting),
     /// The handshake goes on once this is said.
     Say(Greeting, Vec<u8>),
     /// Listener: the dialer has this key and is reached there, if it has the id of both; the bytes welcome it.
     Proven {
-        /// The dialer's.
         key: PublicKey,
-        /// Where it says that it is reached.
         at: SocketAddrV4,
         /// To be said if the connection is wanted.
         welcome: Vec<u8>,
-        /// For records.
         keys: Keys,
     },
     /// Dialer: the listener has proven its key and wants the connection; keys for records.
@@ -169,7 +151,6 @@ fn protocol() -> NoiseParams {
     PROTOCOL.parse().expect("a protocol that snow is built with")
 }
 
-/// A fresh public and private key.
 pub(super) fn key_pair() -> (PublicKey, [u8; KEY]) {
     let pair = Builder::new(protocol()).generate_keypair().expect("the kernel has random numbers");
     let key = |bytes: Vec<u8>| bytes.try_into().expect("keys of X25519");

@@ -14,7 +14,6 @@ use crate::secured::handshake;
 
 /// Bytes of a public or private key (RFC 7748, X25519).
 pub(crate) const KEY: usize = 32;
-/// A public key.
 pub type PublicKey = [u8; KEY];
 
 /// Bytes of an IPv4 address and a port, both in network order.
@@ -51,13 +50,11 @@ impl Identity {
         Identity { at: socket, ..self }
     }
 
-    /// The half that others may know.
     #[must_use]
     pub fn public(&self) -> &PublicKey {
         &self.public
     }
 
-    /// What peers know the owner by.
     #[must_use]
     pub fn id(&self) -> PeerId {
         id_of(&self.public, self.at)

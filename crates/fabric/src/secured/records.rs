@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use snow::StatelessTransportState;
 
-/// An authentication tag.
 pub(super) const TAG: usize = 16;
 /// The length of the ciphertext with its tag, 16 bits, little-endian.
 const PREFIX: usize = 2;
@@ -19,12 +18,9 @@ const PLAIN: usize = 65_535 - TAG;
 #[error("what came was not sealed by the other end, or was changed, left out or repeated on its way")]
 pub struct Forged;
 
-/// Both directions of one connection.
 #[derive(Debug)]
 pub struct Keys {
-    /// Of what leaves.
     pub sealer: Sealer,
-    /// Of what comes.
     pub opener: Opener,
 }
 
@@ -40,7 +36,6 @@ impl Keys {
     }
 }
 
-/// Seals what leaves.
 #[derive(Debug)]
 pub struct Sealer {
     keys: Arc<StatelessTransportState>,
@@ -95,7 +90,6 @@ impl Sealer {
     }
 }
 
-/// Opens what comes.
 #[derive(Debug)]
 pub struct Opener {
     keys: Arc<StatelessTransportState>,
@@ -115,7 +109,6 @@ impl Opener {
     }
 }
 
-/// A whole record that has come.
 pub struct Sealed<'a> {
     opener: &'a mut Opener,
     sealed: &'a [u8],
@@ -150,7 +143,6 @@ fn length(stream: &[u8]) -> Result<Option<usize>, Forged> {
 }
 
 impl Unsealing {
-    /// Longest content of a record.
     pub const MOST: usize = PLAIN;
 
     /// Begins where the handshake has ended.

@@ -28,7 +28,6 @@ impl Address {
         bytes
     }
 
-    /// Whose address it is.
     pub(super) fn id(&self) -> PeerId {
         id_of(&self.key, self.socket)
     }

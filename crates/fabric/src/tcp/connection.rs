@@ -58,34 +58,43 @@ impl Share {
     }
 }
 
-/// How far a connection has come.
 pub(super) enum Stage {
-    /// The kernel connects.
-    Dialing { until: Instant },
-    /// The handshake is on its way.
-    Greeting { greeting: Greeting, until: Instant },
+    Dialing {
+        until: Instant,
+    },
+    Greeting {
+        greeting: Greeting,
+        until: Instant,
+    },
     /// Frames come and go, those that go in records where connections are encrypted.
-    Open { incoming: Incoming, sealing: Option<Sealing>, fruitful: bool },
+    Open {
+        incoming: Incoming,
+        sealing: Option<Sealing>,
+        fruitful: bool,
+    },
     /// Proven, but ours to the same peer is on its way and goes before; the peer closes this one when it has that.
     /// Should ours come to nothing, the bytes welcome the peer.
-    GivingWay { until: Instant, welcome: Vec<u8>, keys: Keys },
-    /// To be dropped.
+    GivingWay {
+        until: Instant,
+        welcome: Vec<u8>,
+        keys: Keys,
+    },
     Ended,
 }
 
-/// What reading led to.
 pub(super) enum Heard {
-    /// Frames that were taken.
     Frames(usize),
-    /// The handshake goes on.
     Nothing,
     /// Listener: the dialer has proven its key, and where it is reached; the bytes welcome it.
-    Proven { address: Address, welcome: Vec<u8>, keys: Keys },
+    Proven {
+        address: Address,
+        welcome: Vec<u8>,
+        keys: Keys,
+    },
     /// Dialer: the way to the peer is open.
     Welcome(Keys),
 }
 
-/// Why a connection ended.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(super) enum Broken {
     #[error("it was closed")]
@@ -114,7 +123,6 @@ impl From<Broken> for PeerLoss {
     }
 }
 
-/// A socket and its stage.
 pub(super) struct Connection {
     socket: Socket,
     /// Whom a dialer has dialled; a listener knows it once the connection is open.
@@ -131,17 +139,14 @@ impl AsFd for Connection {
 }
 
 impl Connection {
-    /// Whoever is being connected to.
     pub(super) fn dialled(peer: PeerId, socket: Socket, until: Instant) -> Self {
         Connection { socket, peer: Some(peer), stage: Stage::Dialing { until }, awaits_room: true }
     }
 
-    /// Whoever has connected to us.
     pub(super) fn accepted(socket: Socket, greeting: Greeting, until: Instant) -> Self {
         Connection { socket, peer: None, stage: Stage::Greeting { greeting, until }, awaits_room: false }
     }
 
-    /// The other end, for the log.
     pub(super) fn from(&self) -> String {
         self.socket.from()
     }
@@ -155,12 +160,10 @@ impl Connection {
         }
     }
 
-    /// Whether frames have come.
     pub(super) fn was_fruitful(&self) -> bool {
         matches!(self.stage, Stage::Open { fruitful: true, .. })
     }
 
-    /// When the connection must be open.
     pub(super) fn until(&self) -> Option<Instant> {
         match self.stage {
             Stage::Dialing { until } | Stage::Greeting { until, .. } | Stage::GivingWay { until, .. } => Some(until),

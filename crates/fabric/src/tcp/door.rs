@@ -25,7 +25,6 @@ const NEW: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 /// longer, since copying them begins later.
 const MOST_AWAITED: usize = 64 << 10;
 
-/// A listening socket.
 pub(super) enum Door {
     Tcp(TcpListener),
     Sibling(OwnedFd),
@@ -67,7 +66,6 @@ impl Door {
     }
 }
 
-/// A connection to a peer.
 pub(super) enum Socket {
     /// With the bytes that the poller awaits.
     Tcp(TcpStream, usize),
@@ -127,7 +125,6 @@ impl Socket {
         }
     }
 
-    /// The other end, for the log.
     pub(super) fn from(&self) -> String {
         match self {
             Socket::Tcp(socket, _) => {

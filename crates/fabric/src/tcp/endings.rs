@@ -114,7 +114,6 @@ impl Tcp {
         }
     }
 
-    /// Ends all connections with `peer`.
     pub(super) fn hang_up(&mut self, peer: PeerId) {
         let Some(known) = self.peers.get_mut(&peer) else { return };
         for token in [known.path.token(), known.aside.take()].into_iter().flatten() {

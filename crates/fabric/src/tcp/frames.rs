@@ -8,7 +8,6 @@ use crate::{FabricEvent, MAX_HEADER, MAX_PAYLOAD, PeerId, Receiver};
 
 /// Length of the header and of the payload, 32 bits each, little-endian.
 pub(crate) const PREFIX: usize = 8;
-/// Longest frame.
 const FRAME: usize = PREFIX + MAX_HEADER + MAX_PAYLOAD;
 /// What is missing of a frame is read into place from this length on, so that it is not copied once more.
 const DIRECT: usize = 4096;
@@ -25,7 +24,6 @@ pub(crate) struct Oversized {
     payload: usize,
 }
 
-/// What comes before header and payload.
 pub(crate) fn prefix(header: usize, payload: usize) -> [u8; PREFIX] {
     let lengths = [header, payload].map(|length| u32::try_from(length).expect("lengths are bounded").to_le_bytes());
     std::array::from_fn(|at| lengths[at / 4][at % 4])
@@ -42,7 +40,6 @@ fn lengths(bytes: &[u8]) -> Result<Option<(usize, usize)>, Oversized> {
     Ok(Some((header, payload)))
 }
 
-/// Whoever takes the frames of a peer.
 pub(crate) struct Sink<'a> {
     pub(crate) from: PeerId,
     pub(crate) receiver: &'a mut dyn Receiver,

@@ -26,7 +26,6 @@ pub(crate) enum Malformed {
 
 /// Memory that connections share, since one is read at a time.
 pub(crate) struct Buffers {
-    /// As it comes.
     raw: Box<[u8]>,
     /// One opened record; empty where connections are not encrypted.
     opened: Box<[u8]>,
@@ -164,57 +163,5 @@ impl Incoming {
             Ok::<(), Malformed>(())
         })?;
         Ok(frames)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use outboard_shm::memory::MemfdRanges;
-    use outboard_shm::region::Region;
-
-    use super::*;
-    use crate::tcp::frames::prefix;
-    use crate::{FabricEvent, PeerId, Receiver};
-
-    const PAYLOAD: usize = 32 << 10;
-
-    /// Each time that it is asked it says another half of its memory.
-    struct Fickle {
-        ranges: MemfdRanges,
-        asked: u64,
-    }
-
-    impl Receiver for Fickle {
-        fn event(&mut self, event: FabricEvent<'_>) {
-            panic!("{event:?}");
-        }
-
-        fn landing(&mut self, _: PeerId, _: &[u8], length: usize) -> Option<Residents> {
-            self.asked += 1;
-            let half = (self.asked % 2 + 1) * PAYLOAD as u64;
-            Some([self.ranges.find(half, length as u64)?].into_iter().collect())
-        }
-    }
-
-    /// Who answers another place at every question is asked once before each read, and what is here goes along.
-    #[test]
-    fn a_receiver_that_changes_its_mind_is_asked_once() {
-        let (memory, ranges) = (Region::create("fickle", 2 * PAYLOAD).expect("memory"), MemfdRanges::default());
-        let descriptor = memory.fd().try_clone_to_owned().expect("a descriptor");
-        ranges.register(PAYLOAD as u64, 2 * PAYLOAD as u64, descriptor).expect("a range");
-        let (mut incoming, mut buffers) = (Incoming::new(None), Buffers::new(HEAD, false));
-        let mut fickle = Fickle { ranges, asked: 0 };
-        let mut sink = Sink { from: PeerId(1), receiver: &mut fickle };
-        let start = [&prefix(3, PAYLOAD)[..], &[7; 3 + 100]].concat();
-        incoming.room(&mut buffers)[..start.len()].copy_from_slice(&start);
-        assert_eq!(incoming.advance(start.len(), &mut buffers, &mut sink), Ok(0));
-        for _ in 0..4 {
-            let (landing, there, _) = incoming.landing(&mut buffers, &mut sink).expect("a place");
-            assert_eq!(there, 100);
-            let mut whole = [0; PAYLOAD];
-            landing.take(&mut whole);
-            assert_eq!(whole[..100], [7; 100]);
-        }
-        assert_eq!(fickle.asked, 4);
     }
 }

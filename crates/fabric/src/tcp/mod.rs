@@ -53,7 +53,6 @@ use crate::tcp::outgoing::{Outgoing, Spare};
 use crate::tcp::strangers::Strangers;
 use crate::{Fabric, FabricEvent, Limits, PeerId, PeerLoss, Receiver, Refusals};
 
-/// What is spoken behind the handshake.
 const PURPOSE: &[u8] = b"outboard tcp 3";
 /// How long whoever connects may take to prove who it is.
 const GREETING: Duration = Duration::from_secs(2);
@@ -84,15 +83,12 @@ const FIRST: u64 = 3;
 pub struct TcpSettings {
     /// The IPv4 address that peers reach us at.
     pub at: Ipv4Addr,
-    /// Who we are.
     pub identity: Identity,
-    /// What all peers must know.
     pub cluster: SharedKey,
     /// Whether all that is said is encrypted; peers must say the same.
     pub encrypt: bool,
     /// Whether service processes of the same host are reached, and reach this one, by a Unix socket.
     pub siblings: bool,
-    /// Bounds of the fabric.
     pub limits: Limits,
 }
 
@@ -102,7 +98,6 @@ impl TcpSettings {
     }
 }
 
-/// Where messages to a peer go.
 #[derive(Clone, Copy)]
 enum Path {
     Dialing(u64),
@@ -159,7 +154,6 @@ impl Peer {
     }
 }
 
-/// Messages between hosts over TCP.
 pub struct Tcp {
     settings: TcpSettings,
     address: Vec<u8>,
@@ -172,7 +166,6 @@ pub struct Tcp {
     deaf: bool,
     connections: HashMap<u64, Connection>,
     next: u64,
-    /// Unproven connections to us.
     strangers: Strangers,
     /// Peers that are dialled again with the next look; some have gone since.
     pausing: Vec<PeerId>,
@@ -235,7 +228,6 @@ impl Tcp {
         })
     }
 
-    /// Keeps a connection and watches it.
     fn watch(&mut self, connection: Connection) -> Result<u64, Broken> {
         let token = self.next;
         self.next += 1;
@@ -264,7 +256,6 @@ impl Tcp {
         self.watch(Connection::dialled(peer, socket, until))
     }
 
-    /// Takes in whoever connects.
     fn accept(&mut self, door: usize, sink: &mut dyn Receiver) -> usize {
         let most = STRANGERS.max(2 * self.peers.values().filter(|known| known.claimed).count());
         for taken in 0..TURN {
@@ -306,7 +297,6 @@ impl Tcp {
         Ok(())
     }
 
-    /// A connection can be read or written.
     fn serve(&mut self, token: u64, flags: epoll::EventFlags, sink: &mut dyn Receiver) -> usize {
         let Some(connection) = self.connections.get(&token) else { return 0 };
         let served = match connection.stage {
@@ -327,7 +317,6 @@ impl Tcp {
         })
     }
 
-    /// A dialled connection is up.
     fn greet(&mut self, token: u64, until: Instant) -> Result<(), Broken> {
         let connection = self.connections.get_mut(&token).expect("it is being served");
         let known = connection.peer.and_then(|peer| self.peers.get(&peer));
@@ -466,7 +455,6 @@ impl Tcp {
         }
     }
 
-    /// Whether anything waits to leave.
     fn waits(&self) -> bool {
         let sealed = self.connections.values().any(Connection::waits);
         sealed || self.peers.values().any(|known| !known.queue.is_empty())

@@ -71,7 +71,6 @@ impl Outgoing {
         }
     }
 
-    /// What has not been written.
     pub(super) fn gather<'a>(&'a self, gathered: &mut Gathered<'a>) {
         gathered.push(&self.head[self.written.min(self.head.len())..]);
         let of_body = self.written.saturating_sub(self.head.len());
@@ -112,12 +111,10 @@ impl Sealing {
         Sealing { sealer, sealed: Vec::new(), written: 0 }
     }
 
-    /// What the kernel is to take next.
     pub(super) fn rest(&self) -> &[u8] {
         &self.sealed[self.written..]
     }
 
-    /// It took so many bytes.
     pub(super) fn advance(&mut self, written: usize, spare: &mut Spare) {
         self.written += written;
         if self.rest().is_empty() {

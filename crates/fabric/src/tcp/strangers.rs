@@ -18,12 +18,10 @@ fn remove(token: u64, from: &mut VecDeque<u64>) -> bool {
 }
 
 impl Strangers {
-    /// It has connected to us.
     pub(super) fn came(&mut self, token: u64) {
         self.silent.push_back(token);
     }
 
-    /// It has said a hello.
     pub(super) fn greeted(&mut self, token: u64) {
         if remove(token, &mut self.silent) {
             self.greeted.push_back(token);

@@ -37,7 +37,6 @@ use stream::{PREFIX, Place, Prefix, Streams};
 use wiring::Wiring;
 pub use wiring::{UcxError, UcxSettings, UcxTransport, rdma_device, rdma_is_asked_for, ucx_version};
 
-/// Active message id of all our messages.
 const MESSAGE_ID: u32 = 0;
 /// Calls of UCX's progress within one of ours.
 const ROUNDS: usize = 64;
@@ -143,7 +142,6 @@ unsafe extern "C" fn broke(arg: *mut c_void, _ep: *mut ffi::Ep, status: ffi::Sta
     origin.shared.fail(origin.peer, origin.connection, status);
 }
 
-/// A whole message arrived.
 unsafe extern "C" fn arrived(
     arg: *mut c_void,
     header: *const c_void,

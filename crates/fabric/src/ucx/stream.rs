@@ -14,7 +14,6 @@ use std::collections::HashMap;
 
 use crate::PeerId;
 
-/// Bytes of a prefix.
 pub(super) const PREFIX: usize = 16;
 
 /// Sender, connection and position of a message.
@@ -26,7 +25,6 @@ pub(super) struct Prefix {
 }
 
 impl Prefix {
-    /// The bytes before the header.
     pub(super) fn encode(self) -> [u8; PREFIX] {
         let mut bytes = [0; PREFIX];
         bytes[..8].copy_from_slice(&self.from.0.to_le_bytes());
@@ -46,7 +44,6 @@ impl Prefix {
     }
 }
 
-/// How a message relates to its stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Place {
     /// The one that is due.
@@ -55,21 +52,18 @@ pub(super) enum Place {
     Stale,
 }
 
-/// Where an arriving stream stands.
 #[derive(Clone, Copy)]
 struct Stream {
     connection: u32,
     due: u32,
 }
 
-/// All arriving streams, by sender.
 pub(super) struct Streams {
     followed: HashMap<PeerId, Stream>,
     limit: usize,
 }
 
 impl Streams {
-    /// Follows at most `limit` senders.
     pub(super) fn new(limit: usize) -> Self {
         Self { followed: HashMap::new(), limit }
     }

@@ -22,7 +22,6 @@ const ADDRESS_FRAME: usize = 8;
 /// Oldest UCX whose structures these are.
 const OLDEST: (u32, u32) = (1, 13);
 
-/// Which of UCX's transports are used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum UcxTransport {
     /// Those of RDMA devices.
@@ -32,45 +31,28 @@ pub enum UcxTransport {
     Tcp,
 }
 
-/// What of UCX is used.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct UcxSettings {
-    /// Its transports.
     pub transport: UcxTransport,
     /// Network devices as UCX names them, separated by commas (`mlx5_0:1`); all when absent.
     pub devices: Option<String>,
-    /// Bounds of the fabric.
     pub limits: Limits,
 }
 
-/// Why UCX cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum UcxError {
-    /// The libraries cannot be loaded.
     #[error("cannot load UCX: {0}; install it (Debian: apt install libucx0)")]
     Missing(String),
-    /// The library is older than what this is written for.
     #[error("UCX {0}.{1} is too old; install 1.13 or newer")]
     TooOld(u32, u32),
-    /// A setting was refused.
     #[error("UCX refuses a setting: {0}")]
     Setting(String),
-    /// A step of the start failed.
     #[error("UCX fails in {step}: {why}; do the network devices ({devices}) exist, and have they an IPv4 address?")]
-    Start {
-        /// The function that failed.
-        step: &'static str,
-        /// What UCX says.
-        why: String,
-        /// The devices of the settings.
-        devices: String,
-    },
-    /// UCX's own address does not fit a group offer.
+    Start { step: &'static str, why: String, devices: String },
     #[error("UCX's address takes {0} bytes of {MAX_ADDRESS}; name fewer network devices")]
     AddressTooLong(usize),
 }
 
-/// A running UCX context with one worker.
 pub(super) struct Wiring {
     ucx: Rc<ffi::Ucx>,
     context: *mut ffi::Context,
@@ -135,13 +117,11 @@ pub(super) fn unframe(address: &[u8]) -> Option<&[u8]> {
 }
 
 impl ffi::RequestParam {
-    /// No attribute set.
     pub(super) const fn empty() -> Self {
         // SAFETY: all-zero bytes are a valid value: integers, null pointers, empty Option.
         unsafe { std::mem::zeroed() }
     }
 
-    /// Calls `callback` with `user_data` on completion.
     pub(super) const fn with_callback(callback: ffi::SendCallback, user_data: *mut c_void) -> Self {
         let mut param = Self::empty();
         param.op_attr_mask = ffi::UCP_OP_ATTR_FIELD_CALLBACK | ffi::UCP_OP_ATTR_FIELD_USER_DATA;
@@ -167,7 +147,6 @@ impl ffi::Ucx {
 }
 
 impl Wiring {
-    /// Loads UCX and starts a worker.
     pub(super) fn start(settings: &UcxSettings) -> Result<(Self, Rc<ffi::Ucx>), UcxError> {
         let ucx = Rc::new(load()?);
         let devices = settings.devices.as_deref().unwrap_or("all");
@@ -209,7 +188,6 @@ impl Wiring {
         }
     }
 
-    /// Where peers reach this worker.
     pub(super) fn address(&self) -> &[u8] {
         &self.address
     }
@@ -280,7 +258,6 @@ impl Wiring {
         unsafe { BorrowedFd::borrow_raw(self.event_fd) }
     }
 
-    /// Asks for a wake-up.
     pub(super) fn arm(&self) -> Armed {
         // SAFETY: the worker is valid.
         match unsafe { (self.ucx.ucp_worker_arm)(self.worker) } {

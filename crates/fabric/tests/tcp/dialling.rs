@@ -2,23 +2,16 @@
 
 use std::os::unix::net::UnixListener;
 
-use outboard_fabric::{Armed, Fabric, FabricEvent, Payload, Tcp, TcpSettings};
+use outboard_fabric::{Fabric, FabricEvent, Payload, Tcp, TcpSettings};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::tap::sibling_name;
-use crate::{PATIENCE, connect, fabric, message, settings, stranger, until};
+use crate::{PATIENCE, connect, fabric, is_ready, message, settings, sleep, stranger, until};
 
 /// Progresses all until they wait for something from outside.
 fn until_quiet(fabrics: &mut [&mut Tcp]) {
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    loop {
-        let moved: usize = fabrics.iter_mut().map(|one| one.progress(&mut |event| panic!("{event:?}"))).sum();
-        let mut polled: Vec<_> =
-            fabrics.iter().map(|one| PollFd::from_borrowed_fd(one.event_fd(), PollFlags::IN)).collect();
-        if moved == 0 && poll(&mut polled, Some(&now)).expect("poll works") == 0 {
-            return;
-        }
-    }
+    let progress = |one: &mut &mut Tcp| one.progress(&mut |event| panic!("{event:?}"));
+    while fabrics.iter_mut().map(progress).sum::<usize>() > 0 || is_ready(fabrics, &Timespec::default()) {}
 }
 
 /// An end that dials siblings first, another of a larger id, and a door of ours before that of the other.
@@ -97,10 +90,8 @@ fn a_crowd_that_dials_at_once_gets_through() {
             };
             let mut ends: Vec<&mut Tcp> = crowd.iter_mut().chain([&mut member]).collect();
             let moved: usize = ends.iter_mut().map(|end| end.progress(&mut sink)).sum();
-            if moved == 0 && ends.iter_mut().all(|end| end.arm() == Armed::Armed) {
-                let mut polled: Vec<_> =
-                    ends.iter().map(|end| PollFd::from_borrowed_fd(end.event_fd(), PollFlags::IN)).collect();
-                assert!(poll(&mut polled, Some(&PATIENCE)).expect("poll works") > 0, "nothing happens");
+            if moved == 0 {
+                sleep(&mut ends, "messages of a crowd");
             }
         }
     }

@@ -13,11 +13,8 @@ const ENGINE: [&str; 4] = ["--engine", "ofi-triggered", "--poll", "off"];
 
 pub(crate) const TESTS: &[Test] = &[
     ("bytes_are_right_and_the_conductor_sleeps", bytes_are_right_and_the_conductor_sleeps),
-    ("several_calls_and_ranks_are_in_flight_at_once", several_calls_and_ranks_are_in_flight_at_once),
-    ("what_the_engine_does_not_take_runs_beside_it", what_the_engine_does_not_take_runs_beside_it),
-    ("ranks_that_disagree_are_told_what_was_called", ranks_that_disagree_are_told_what_was_called),
-    ("a_killed_rank_is_named_on_all_hosts", a_killed_rank_is_named_on_all_hosts),
-    ("a_killed_daemon_is_named_on_all_hosts", a_killed_daemon_is_named_on_all_hosts),
+    ("several_calls_are_in_flight_at_once", several_calls_are_in_flight_at_once),
+    ("who_disagrees_or_is_killed_is_named_on_all_hosts", who_disagrees_or_is_killed_is_named_on_all_hosts),
     ("a_dead_host_is_named", a_dead_host_is_named),
     ("daemons_of_two_engines_make_no_group", daemons_of_two_engines_make_no_group),
     ("what_is_missing_is_named_at_the_start", what_is_missing_is_named_at_the_start),
@@ -62,41 +59,27 @@ fn bytes_are_right_and_the_conductor_sleeps() {
     assert_eq!(cluster.count("failed"), 0);
 }
 
-/// With two ranks on each host, of which some are late, and calls that overlap.
-fn several_calls_and_ranks_are_in_flight_at_once() {
+/// With two ranks on each host, of which some are late, and calls that overlap; reductions and uneven blocks run on the
+/// service processes, between calls of the engine.
+fn several_calls_are_in_flight_at_once() {
     let cluster = Cluster::start(3, None, &ENGINE);
     for scenario in ["allgather", "alltoall", "broadcast", "rooted"] {
         cluster.run(scenario, 2);
     }
     assert!(cluster.daemons.iter().all(|daemon| offloaded(daemon, "calls") > 0));
-}
-
-/// Reductions and uneven blocks run on the service processes, between calls of the engine.
-fn what_the_engine_does_not_take_runs_beside_it() {
-    let cluster = Cluster::start(3, None, &ENGINE);
     for scenario in ["reductions", "allgatherv"] {
         cluster.run(scenario, 1);
     }
-    assert!(cluster.daemons.iter().all(|daemon| offloaded(daemon, "calls") < daemon_calls(daemon)));
+    let all = |daemon: &Daemon| daemon.statistics()["completed"].as_u64().expect("a number");
+    assert!(cluster.daemons.iter().all(|daemon| offloaded(daemon, "calls") < all(daemon)));
 }
 
-fn daemon_calls(daemon: &Daemon) -> u64 {
-    daemon.statistics()["completed"].as_u64().expect("a number")
-}
-
-/// Messages of calls that differ never meet; both ranks hear of it.
-fn ranks_that_disagree_are_told_what_was_called() {
-    let cluster = Cluster::start(2, None, &ENGINE);
+/// Messages of calls that differ never meet, and both ranks are told; so are all of a killed rank, and of a daemon.
+fn who_disagrees_or_is_killed_is_named_on_all_hosts() {
+    let mut cluster = Cluster::start(2, None, &ENGINE);
     cluster.ranks("mismatch", 1).into_iter().for_each(Rank::finish);
-}
-
-fn a_killed_rank_is_named_on_all_hosts() {
-    let cluster = Cluster::start(2, None, &ENGINE);
     kill_the_last(cluster.ranks("one-dies", 2));
-}
-
-fn a_killed_daemon_is_named_on_all_hosts() {
-    Cluster::start(2, None, &ENGINE).lose_a_daemon();
+    cluster.lose_a_daemon();
 }
 
 /// A host whose link goes silent is found out by the service processes, while the provider still tries to reach it.
@@ -108,16 +91,8 @@ fn a_dead_host_is_named() {
 
 /// The error names both engines, and what to give.
 fn daemons_of_two_engines_make_no_group() {
-    let cluster = Cluster::start_by((2, 1), None, &["--log", "error"], |lab, host, flags| {
-        let engine: &[&str] = if host == "h2" { &ENGINE } else { &[] };
-        Daemon::start_by(lab.command(host, Path::new(DAEMON)).expect("the host is up"), &[flags, engine].concat())
-    });
-    let mut ranks = cluster.ranks("mismatched-world", 1);
-    for rank in &mut ranks {
-        let said = rank.line();
-        assert!(said.contains("service-process") && said.contains("ofi-triggered"), "{said}");
-    }
-    let_go(ranks);
+    let cluster = Cluster::start_unlike(2, &[], &ENGINE);
+    cluster.meet_in_vain("mismatched-world", &["service-process", "ofi-triggered"]);
 }
 
 /// A daemon whose engine cannot be had says what is missing, of what, and ends.

@@ -17,9 +17,9 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::geteuid;
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
-use super::users::{is_root, open_to_all};
-use crate::support::Daemon;
+use super::users::open_to_all;
 use crate::support::scenarios::{LIMIT, check, post};
+use crate::support::{Daemon, is_root, make_group};
 
 const OTHER: u32 = 12_345;
 /// Calls that the job makes at least while others are there.
@@ -129,7 +129,9 @@ fn beside_a_job(flags: &[&str], intrude: impl Fn(&Daemon) -> u64) {
     let (calling, calls) = (AtomicBool::new(true), AtomicU64::new(0));
     let tried = thread::scope(|scope| {
         let _calling = Calling(&calling);
-        let callers = groups.each_ref().map(|group| scope.spawn(|| call_while(&calling, &calls, group)));
+        let (going, counted) = (&calling, &calls);
+        let call = |group| scope.spawn(move || call_while(going, counted, group));
+        let callers: Vec<_> = groups.iter().map(call).collect();
         let mut tried = 0;
         while calls.load(Ordering::Relaxed) < 2 * CALLS {
             assert!(callers.iter().all(|caller| !caller.is_finished()), "a call has failed");
@@ -140,15 +142,6 @@ fn beside_a_job(flags: &[&str], intrude: impl Fn(&Daemon) -> u64) {
     assert_eq!((of_ranks(&here), refused(&here)), (before, refused_before + tried));
     here.await_descriptors(descriptors);
     groups.into_iter().for_each(|group| group.destroy().expect("no request is in flight"));
-}
-
-fn make_group(contexts: &[Context; 2]) -> [Group; 2] {
-    let offers: Vec<u8> = contexts.iter().flat_map(|context| *context.offer().expect("an offer")).collect();
-    thread::scope(|scope| {
-        let [first, second] = contexts;
-        let other = scope.spawn(|| second.create_group(&offers, 2, 1).expect("the group is made"));
-        [first.create_group(&offers, 2, 0).expect("the group is made"), other.join().expect("no panic")]
-    })
 }
 
 /// Memory that takes as long to look into as its owner likes, if anybody looks.

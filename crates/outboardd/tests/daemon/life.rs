@@ -16,12 +16,12 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::scenarios::LIMIT;
-use crate::support::{DAEMON, Daemon, Rank, SCENARIO, again, all_say, conformance, let_go, ranks};
+use crate::support::{DAEMON, Daemon, all_say, conformance, let_go, rank_at, ranks};
 
 #[test]
 fn a_rank_attaches_again_when_its_daemon_is_back() {
     let mut daemon = Daemon::start(&[]);
-    let mut rank = Rank::spawn(again().env(SCENARIO, "reattaches").env("OUTBOARD_SOCKET", daemon.socket()));
+    let mut rank = rank_at(&daemon.socket(), "reattaches");
     assert_eq!(rank.line(), "ready");
     daemon.kill();
     daemon.restart();

@@ -49,32 +49,6 @@ fn ranks_learn_of_the_daemons_death() {
     ranks.into_iter().for_each(Rank::finish);
 }
 
-/// Ranks that come and go, in good order or not, leave no descriptor behind.
-#[test]
-fn nothing_is_left_of_ranks_that_are_gone() {
-    let daemon = Daemon::start(&[]);
-    // Its answer comes after its start is over.
-    daemon.statistics();
-    let before = daemon.descriptors();
-    for round in 0..3 {
-        let mut ranks = ranks("attached", &daemon, 2);
-        all_say(&mut ranks, "ready");
-        assert!(daemon.descriptors() > before);
-        for mut rank in ranks {
-            if round == 1 {
-                rank.kill();
-            } else {
-                rank.go_on();
-                rank.finish();
-            }
-        }
-        // The kernel tells the daemon of each end; its answer to us comes after it has looked at all of them.
-        let gone = (0..1000).any(|_| daemon.statistics()["ranks"] == 0);
-        assert!(gone, "ranks are still attached: {}", daemon.statistics());
-        daemon.await_descriptors(before);
-    }
-}
-
 fn sleeps(daemon: &Daemon) -> u64 {
     daemon.statistics()["datapath"]["sleeps"].as_u64().expect("a number")
 }

@@ -9,7 +9,9 @@ use outboard::rendezvous::TOKEN;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
-use crate::support::{DAEMON, Daemon, Rank, SCENARIO, SECRET, activated, again, all_say, let_go, listening};
+use crate::support::{
+    DAEMON, Daemon, Rank, SCENARIO, SECRET, activated, again, all_say, last_words, let_go, listening,
+};
 
 /// Waits for the end of a daemon that has every reason to end.
 fn await_end(daemon: Pid) {
@@ -54,6 +56,13 @@ impl Job {
 
     fn ranks(&self, scenario: &str, ranks: usize) -> Vec<Rank> {
         (0..ranks).map(|rank| Rank::spawn(&mut self.command(scenario, rank, ranks))).collect()
+    }
+
+    /// A rank that has attached, and makes a group of its own when it may go on.
+    fn alone(&self, rank: usize, ranks: usize) -> Rank {
+        let mut rank = Rank::spawn(&mut self.command("alone", rank, ranks));
+        assert_eq!(rank.line(), "ready");
+        rank
     }
 
     /// Where the job's daemon lives, once it does.
@@ -103,13 +112,19 @@ impl Job {
 }
 
 #[test]
-fn eight_ranks_at_once_start_one_daemon_that_ends_with_them() {
-    let job = Job::new();
-    let mut ranks = job.ranks("attached", 8);
-    all_say(&mut ranks, "ready");
-    let daemon = job.daemon();
-    let_go(ranks);
-    job.assert_ends(daemon);
+fn eight_ranks_at_once_start_one_daemon_that_ends_with_them_however_they_end() {
+    for killed in [false, true] {
+        let job = Job::new();
+        let mut ranks = job.ranks("attached", 8);
+        all_say(&mut ranks, "ready");
+        let daemon = job.daemon();
+        if killed {
+            ranks.iter_mut().for_each(Rank::kill)
+        } else {
+            let_go(ranks)
+        }
+        job.assert_ends(daemon);
+    }
 }
 
 /// A daemon of the user that is started by the socket at its default place.
@@ -135,17 +150,12 @@ fn ranks_attach_to_the_user_s_daemon_where_the_job_has_none() {
 #[test]
 fn ranks_attach_to_the_job_s_daemon_before_the_user_s() {
     let job = Job::new();
-    let mut first = Rank::spawn(&mut job.command("alone", 0, 2));
-    assert_eq!(first.line(), "ready");
+    let first = job.alone(0, 2);
     let own = job.daemon();
     let daemon = of_the_user(&job);
-    let mut second = Rank::spawn(&mut job.command("alone", 1, 2));
-    assert_eq!(second.line(), "ready");
+    let second = job.alone(1, 2);
     assert_eq!(daemon.statistics()["ranks"], 0);
-    for mut rank in [first, second] {
-        rank.go_on();
-        rank.finish();
-    }
+    [first, second].into_iter().for_each(Rank::let_go);
     job.assert_ends(own);
 }
 
@@ -168,27 +178,14 @@ fn ranks_of_a_job_start_several_daemons_where_asked() {
 }
 
 #[test]
-fn ranks_of_a_job_gather_by_their_own_daemon() {
-    let job = Job::new();
-    let mut ranks = job.ranks("allgather", 3);
-    all_say(&mut ranks, "done");
-    let daemon = job.daemon();
-    let_go(ranks);
-    job.assert_ends(daemon);
-}
-
-#[test]
 fn the_daemon_outlives_the_rank_that_started_it() {
     let job = Job::new();
-    let mut starter = Rank::spawn(&mut job.command("alone", 0, 2));
-    assert_eq!(starter.line(), "ready");
+    let mut starter = job.alone(0, 2);
     let daemon = job.daemon();
-    let mut other = Rank::spawn(&mut job.command("alone", 1, 2));
-    assert_eq!(other.line(), "ready");
+    let other = job.alone(1, 2);
     starter.kill();
     assert_eq!(job.daemon(), daemon);
-    other.go_on();
-    other.finish();
+    other.let_go();
     job.assert_ends(daemon);
 }
 
@@ -207,21 +204,9 @@ fn a_killed_daemon_s_log_is_named_and_the_next_takes_its_place() {
     let log = job.home().join("log");
     assert!(sentence.contains(log.to_str().expect("UTF-8")), "{sentence}");
     rank.finish();
-    let mut next = Rank::spawn(&mut job.command("alone", 0, 1));
-    assert_eq!(next.line(), "ready");
+    let next = job.alone(0, 1);
     let daemon = job.daemon();
-    next.go_on();
-    next.finish();
-    job.assert_ends(daemon);
-}
-
-#[test]
-fn the_daemon_ends_when_all_ranks_are_killed() {
-    let job = Job::new();
-    let mut ranks = job.ranks("attached", 3);
-    all_say(&mut ranks, "ready");
-    let daemon = job.daemon();
-    ranks.iter_mut().for_each(Rank::kill);
+    next.let_go();
     job.assert_ends(daemon);
 }
 
@@ -255,27 +240,13 @@ fn the_death_of_a_rank_that_is_starting_the_daemon_stops_nobody() {
     };
     assert_eq!(told(&starting.to_string()), "x");
     first.kill();
-    let mut second = Rank::spawn(&mut job.command("alone", 1, 2));
-    assert_eq!(second.line(), "ready");
+    let second = job.alone(1, 2);
     let daemon = job.daemon();
     std::fs::write(release.to_string(), "x\n").expect("somebody reads");
     assert_eq!(told(&starting.to_string()), "1", "the late daemon finds the socket taken");
     assert_eq!(job.daemon(), daemon);
-    second.go_on();
-    second.finish();
+    second.let_go();
     job.assert_ends(daemon);
-}
-
-/// Ranks come just when the daemon of those before is ending.
-#[test]
-fn ranks_that_meet_an_ending_daemon_start_the_next() {
-    let job = Job::new();
-    job.ranks("again", 4).into_iter().for_each(Rank::finish);
-    match job.daemons()[..] {
-        [] => job.assert_clean(),
-        [daemon] => job.assert_ends(daemon),
-        ref others => panic!("one daemon at most, and not {others:?}"),
-    }
 }
 
 /// Many ranks start at once, again and again, and meet no daemon, one that serves others, or one that is just ending.
@@ -300,12 +271,8 @@ fn ranks_that_start_at_once_again_and_again_have_one_daemon_and_leave_none() {
 #[test]
 fn what_hinders_the_daemon_is_named_with_its_log() {
     let (job, scratch) = (Job::new(), tempfile::tempdir().expect("a directory"));
-    let refused = |variable: &str, value: &str| {
-        let mut rank = Rank::spawn(job.command("refused", 0, 1).env(variable, value));
-        let sentence = rank.line();
-        rank.finish();
-        sentence
-    };
+    let refused =
+        |variable: &str, value: &str| last_words(Rank::spawn(job.command("refused", 0, 1).env(variable, value)));
     let missing = refused("OUTBOARD_OUTBOARDD", "/no/such/daemon");
     assert!(missing.contains("/no/such/daemon") && missing.contains("OUTBOARD_OUTBOARDD"), "{missing}");
     let broken = script(scratch.path(), "broken", "echo no network today >&2; exit 3");
@@ -387,9 +354,7 @@ fn a_directory_that_is_not_this_user_s_alone_is_named_and_nobody_there_is_spoken
     std::fs::create_dir(&home).expect("the daemon took it away");
     let listener = listening(&home.join("socket"));
     let refused = || {
-        let mut rank = Rank::spawn(&mut job.command("refused", 0, 1));
-        let said = rank.line();
-        rank.finish();
+        let said = last_words(Rank::spawn(&mut job.command("refused", 0, 1)));
         assert!(said.contains(home.to_str().expect("UTF-8")) && said.contains("TMPDIR"), "{said}");
         let nobody = poll(&mut [PollFd::new(&listener, PollFlags::IN)], Some(&Timespec::default())).expect("looks");
         assert_eq!(nobody, 0, "a stranger is spoken to");

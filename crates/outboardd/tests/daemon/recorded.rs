@@ -2,12 +2,12 @@
 
 use crate::support::conformance::{self, Service};
 use crate::support::refusable::Calls;
-use crate::support::{Daemon, Rank, SCENARIO, again};
+use crate::support::{Daemon, again, rank_at};
 
 /// What is refused to the daemon, so that cross-memory access, the memory descriptor or staging is left.
 const WAYS: [&[Calls]; 3] = [&[], &[Calls::CrossMemory], &[Calls::CrossMemory, Calls::Descriptor]];
 
-/// GP-8, by every way to the ranks' memory (SP-4, GP-9).
+/// GP-8, by every way to the ranks' memory (SP-4): where it is staged, starts in flight share one copy (GP-9).
 #[test]
 fn recorded_patterns_are_called_again_and_again() {
     for refused in WAYS {
@@ -17,21 +17,11 @@ fn recorded_patterns_are_called_again_and_again() {
     }
 }
 
-/// By every way to the ranks' memory: where it is staged, those in flight share one copy (GP-9).
-#[test]
-fn starts_of_one_recording_follow_one_another() {
-    for refused in WAYS {
-        let mut daemon = Daemon::start_refusable(again(), &[]);
-        refused.iter().for_each(|&calls| daemon.refuse(calls, libc::EPERM));
-        conformance::starts_follow_one_another(&daemon.into());
-    }
-}
-
 /// A rank without a descriptor for a recording has no part in it, and the next one meets those of the others.
 #[test]
 fn a_recording_that_fails_counts() {
     let daemon = Daemon::start(&[]);
-    Rank::spawn(again().env(SCENARIO, "unrecorded").env("OUTBOARD_SOCKET", daemon.socket())).finish();
+    rank_at(&daemon.socket(), "unrecorded").finish();
 }
 
 /// One thread posts until no request is left, while another calls a recording whose memory is staged (GP-9).
@@ -39,7 +29,7 @@ fn a_recording_that_fails_counts() {
 fn threads_that_record_and_post_wait_for_one_another_in_one_order() {
     let mut daemon = Daemon::start_refusable(again(), &[]);
     [Calls::CrossMemory, Calls::Descriptor].into_iter().for_each(|calls| daemon.refuse(calls, libc::EPERM));
-    Rank::spawn(again().env(SCENARIO, "posting-threads").env("OUTBOARD_SOCKET", daemon.socket())).finish();
+    rank_at(&daemon.socket(), "posting-threads").finish();
 }
 
 #[test]

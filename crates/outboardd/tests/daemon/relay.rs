@@ -12,9 +12,8 @@ use outboard_fabric::{Identity, SharedKey};
 use crate::support::conformance::{self, Moment, Service};
 use crate::support::refusable::Calls;
 use crate::support::scenarios::LIMIT;
-use crate::support::{DAEMON, Daemon, Rank, SCENARIO, activated, again, all_say, let_go, ranks};
+use crate::support::{DAEMON, Daemon, Rank, activated, again, all_say, last_words, let_go, rank_at, ranks};
 
-/// An address where nobody listens.
 fn free_address() -> String {
     format!("127.0.0.1:{}", outboard_lab::free_port().expect("a port"))
 }
@@ -75,28 +74,13 @@ fn many_relayed_calls_in_flight_end_with_the_right_bytes() {
 /// Recordings are kept at the service process, their bytes and those of messages cross.
 #[test]
 fn relayed_ranks_record_and_send_messages() {
-    let service = service();
-    conformance::recordings_and_messages(&service);
-    conformance::starts_follow_one_another(&service);
+    conformance::recordings_and_messages(&service());
 }
 
 /// What was recorded does not cross again.
 #[test]
 fn a_start_of_relayed_ranks_is_one_call_to_the_service_process() {
     conformance::a_start_is_one_call(&service());
-}
-
-#[test]
-fn starts_end_with_the_daemon_those_that_wait_for_others_too() {
-    let (mut daemon, relay) = pair(&[]);
-    let mut rank = ranks("recorded-service-dies", &relay, 1).pop().expect("one");
-    assert_eq!(rank.line(), "posted");
-    daemon.kill();
-    for _ in 0..3 {
-        let said = rank.line();
-        assert!(said.contains("127.0.0.1:") && said.contains("is lost"), "{said}");
-    }
-    rank.finish();
 }
 
 /// A daemon and a relay that gives calls so many seconds once it is told to end.
@@ -144,10 +128,7 @@ fn a_relay_that_loses_access_loses_no_byte() {
 /// What a rank hears that attaches alone through a relay with these flags.
 fn refused(flags: &[&str]) -> String {
     let relay = Daemon::start_refusable(again(), &[&["--log", "error", "--relay"], flags].concat());
-    let mut rank = Rank::spawn(again().env(SCENARIO, "refused").env("OUTBOARD_SOCKET", relay.socket()));
-    let said = rank.line();
-    rank.finish();
-    said
+    last_words(rank_at(&relay.socket(), "refused"))
 }
 
 #[test]
@@ -194,23 +175,24 @@ fn strangers_at_a_dock_hold_up_nobody_for_long() {
 #[test]
 fn a_call_beyond_the_quota_costs_its_rank_the_daemon() {
     let (_daemon, relay) = pair(&["--relay-memory", "16K", "--log", "error"]);
-    let mut rank = Rank::spawn(again().env(SCENARIO, "beyond").env("OUTBOARD_SOCKET", relay.socket()));
-    let said = rank.line();
+    let said = last_words(rank_at(&relay.socket(), "beyond"));
     assert!(said.contains("--relay-memory"), "{said}");
-    rank.finish();
 }
 
-/// The daemon's end reaches a relayed rank that is in a call, and one that makes none.
+/// The daemon's end reaches a rank that makes no call, and one whose starts of a recording wait for one another.
 #[test]
 fn the_end_of_the_daemon_is_told_with_its_address() {
     let (mut daemon, relay) = pair(&[]);
-    let mut rank = Rank::spawn(again().env(SCENARIO, "outlives").env("OUTBOARD_SOCKET", relay.socket()));
-    assert_eq!(rank.line(), "ready");
+    let mut idle = rank_at(&relay.socket(), "outlives");
+    assert_eq!(idle.line(), "ready");
+    let mut waiting = ranks("recorded-service-dies", &relay, 1).pop().expect("one");
+    assert_eq!(waiting.line(), "posted");
     daemon.kill();
-    rank.go_on();
-    let said = rank.line();
-    assert!(said.contains("127.0.0.1:") && said.contains("is lost"), "{said}");
-    rank.finish();
+    idle.go_on();
+    for said in [idle.line(), waiting.line(), waiting.line(), waiting.line()] {
+        assert!(said.contains("127.0.0.1:") && said.contains("is lost"), "{said}");
+    }
+    [idle, waiting].into_iter().for_each(Rank::finish);
 }
 
 /// A relay, or a rank behind one, made by hand.
@@ -380,7 +362,7 @@ fn a_dock_of_a_passed_connection_serves_its_relay_and_ends_with_it() {
     // Two users' relays at once, and another one behind them.
     serve();
     let mut first = Daemon::start(&["--relay", &address, "--log", "error"]);
-    let mut rank = Rank::spawn(again().env(SCENARIO, "outlives").env("OUTBOARD_SOCKET", first.socket()));
+    let mut rank = rank_at(&first.socket(), "outlives");
     let mut dock = accept();
     assert_eq!(rank.line(), "ready");
     serve();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use outboard::{Context, Contribution, Group, Request};
 
 use crate::support::scenarios::LIMIT;
-use crate::support::{Daemon, Rank, all_say, let_go, ranks};
+use crate::support::{Daemon, Rank, all_say, let_go, make_group, ranks};
 
 /// What a daemon may grow by after its warm-up, bytes. Its heap has holes by then, and where the next long-lived object
 /// goes is luck: up to this much was seen to come and go. Of 100,000 cycles one that loses 21 bytes each is found.
@@ -39,20 +39,6 @@ fn attach(daemon: &Daemon) -> Context {
     Context::attach(Some(&daemon.socket())).expect("the daemon answers")
 }
 
-/// Groups of two attachments, made in the same order by both.
-fn make_groups(pair: &[Context; 2], count: usize) -> [Vec<Group>; 2] {
-    let make = |rank: usize, offers: &[u8]| pair[rank].create_group(offers, 2, rank as u32).expect("it is made");
-    let one = || {
-        let offers: Vec<u8> = pair.iter().flat_map(|context| *context.offer().expect("an offer")).collect();
-        std::thread::scope(|scope| {
-            let other = scope.spawn(|| make(1, &offers));
-            (make(0, &offers), other.join().expect("no panic"))
-        })
-    };
-    let (mine, theirs) = (0..count).map(|_| one()).unzip();
-    [mine, theirs]
-}
-
 /// Posts an allgather; the buffer stays where it is until the request has ended.
 fn post(group: &Group, receive: &mut [u8]) -> Request {
     // SAFETY: the callers keep the buffer until the request has ended.
@@ -66,13 +52,13 @@ fn cycle(daemon: &Daemon, number: usize) {
         return attach(daemon).detach().expect("no group is left");
     }
     let pair = [attach(daemon), attach(daemon)];
-    let [mine, theirs] = make_groups(&pair, 1);
+    let mut groups = make_group(&pair);
     let [first, second] = pair;
     let mut receive = [0; 2 * BLOCK];
-    let mut request = post(&mine[0], &mut receive);
-    drop((theirs, second));
+    let mut request = post(&groups[0], &mut receive);
+    drop((groups.pop(), second));
     request.wait(Some(LIMIT)).expect("it ends").expect_err("nobody contributes");
-    drop((request, mine, first));
+    drop((request, groups, first));
 }
 
 fn cycles(count: usize) {
@@ -113,13 +99,12 @@ fn groups(count: usize, rounds: usize) {
     let daemon = Daemon::start(&["--offload-from", "1"]);
     let round = || {
         let pair = [attach(&daemon), attach(&daemon)];
-        let [mine, theirs] = make_groups(&pair, count);
+        let groups: Vec<Group> = (0..count).flat_map(|_| make_group(&pair)).collect();
         assert_eq!(daemon.statistics()["memberships"], 2 * count);
         let mut buffers = vec![[0; 2 * BLOCK]; 2 * count];
         let mut requests = Vec::new();
-        for ((group, buffer), rank) in
-            mine.iter().chain(&theirs).zip(&mut buffers).zip((0..2 * count).map(|at| at / count))
-        {
+        for (at, (group, buffer)) in groups.iter().zip(&mut buffers).enumerate() {
+            let rank = at % 2;
             buffer[rank * BLOCK..][..BLOCK].fill(7 + rank as u8);
             requests.push(post(group, buffer));
         }
@@ -129,7 +114,7 @@ fn groups(count: usize, rounds: usize) {
         for buffer in buffers {
             assert!(buffer[..BLOCK] == [7; BLOCK] && buffer[BLOCK..] == [8; BLOCK]);
         }
-        mine.into_iter().chain(theirs).for_each(|group| group.destroy().expect("no request is in flight"));
+        groups.into_iter().for_each(|group| group.destroy().expect("no request is in flight"));
         pair.into_iter().for_each(|context| context.detach().expect("no group is left"));
     };
     round();

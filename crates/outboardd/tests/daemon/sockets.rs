@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 
-use crate::support::{DAEMON, Daemon, Rank, SCENARIO, activated, again, listening};
+use crate::support::{DAEMON, Daemon, Rank, SCENARIO, activated, again, alone_at, listening};
 
 /// A directory of this user alone.
 fn directory_in(parent: &Path) -> tempfile::TempDir {
@@ -60,8 +60,7 @@ fn ranks_find_the_daemon_in_the_runtime_directory_of_any_file_system() {
         rank.env("XDG_RUNTIME_DIR", runtime.path()).env_remove("OUTBOARD_SOCKET").env("OUTBOARD_DAEMON", "off");
         let mut rank = Rank::spawn(rank.env(SCENARIO, "alone"));
         assert_eq!(rank.line(), "ready");
-        rank.go_on();
-        rank.finish();
+        rank.let_go();
         let twice = refused(&mut at_home(runtime.path()));
         assert!(twice.contains(&format!("outboardd (process {} of user", daemon.id())), "{twice}");
         rustix::process::kill_process(rustix::process::Pid::from_child(&daemon), rustix::process::Signal::TERM)
@@ -137,10 +136,7 @@ fn a_path_that_is_no_socket_s_is_refused_and_a_stale_socket_replaced() {
     daemon.kill();
     assert!(daemon.socket().exists(), "nobody has removed it");
     daemon.restart();
-    let mut rank = Rank::spawn(again().env(SCENARIO, "alone").env("OUTBOARD_SOCKET", daemon.socket()));
-    assert_eq!(rank.line(), "ready");
-    rank.go_on();
-    rank.finish();
+    alone_at(&daemon.socket()).let_go();
 }
 
 fn bound(path: &Path, kind: SocketType) -> OwnedFd {
@@ -163,8 +159,7 @@ fn a_passed_socket_is_served_and_stays() {
         let mut daemon = Daemon::start_by(command, &[]);
         assert_eq!(rank.line(), "ready");
         assert_eq!(daemon.statistics()["ranks"], 1);
-        rank.go_on();
-        rank.finish();
+        rank.let_go();
         daemon.tell_to_end();
         assert!(daemon.wait().success());
         assert!(!daemon.socket().exists(), "it has made none");

@@ -1,21 +1,13 @@
 //! Other users at the socket of a daemon or relay: each gets no further than a refusal.
 //! Root only; skipped with a printed reason for others.
 
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::support::{AGAIN, DAEMON, Daemon, Rank, SCENARIO, again};
+use crate::support::{AGAIN, DAEMON, Daemon, Rank, SCENARIO, alone_at, as_user, is_root, last_words, rank_at};
 
 const OTHER: &str = "12345";
-
-pub(super) fn is_root() -> bool {
-    let root = std::fs::metadata("/proc/self").expect("there").uid() == 0;
-    if !root {
-        eprintln!("skipped: only root may start programs as another user");
-    }
-    root
-}
 
 /// Lets all users open the socket of a daemon, and returns the directory of the socket.
 pub(super) fn open_to_all(daemon: &Daemon) -> PathBuf {
@@ -28,18 +20,8 @@ pub(super) fn open_to_all(daemon: &Daemon) -> PathBuf {
 
 /// A rank of another user, who finds the socket and may open it.
 fn of_another_user(scenario: &str, daemon: &Daemon) -> Rank {
-    let program = open_to_all(daemon).join("ranks");
-    std::fs::copy(std::env::current_exe().expect("a path"), &program).expect("room");
-    let mut command = Command::new("setpriv");
-    command.args(["--reuid", OTHER, "--regid", OTHER, "--clear-groups"]).arg(&program).args(AGAIN);
-    Rank::spawn(command.env(SCENARIO, scenario).env("OUTBOARD_SOCKET", daemon.socket()))
-}
-
-/// What a connection that does not come from the library is told there.
-fn turned_away(mut stranger: Rank) -> String {
-    let why = stranger.line();
-    stranger.finish();
-    why
+    let mut command = as_user(OTHER, &std::env::current_exe().expect("a path"), &open_to_all(daemon));
+    Rank::spawn(command.args(AGAIN).env(SCENARIO, scenario).env("OUTBOARD_SOCKET", daemon.socket()))
 }
 
 #[test]
@@ -51,15 +33,12 @@ fn another_user_is_refused_and_the_daemon_s_own_is_served() {
     let daemon = Daemon::start(&["--dock", &dock, "--log", "error"]);
     let relay = Daemon::start(&["--relay", &dock, "--log", "error"]);
     for served in [&daemon, &relay] {
-        let why = turned_away(of_another_user("other-user", served));
+        let why = last_words(of_another_user("other-user", served));
         assert!(why.contains("user 12345 may not attach") && why.contains("serves user 0 alone"), "{why}");
         assert!(why.contains("systemctl --user start outboardd.socket"), "{why}");
-        let why = turned_away(of_another_user("refused", served));
+        let why = last_words(of_another_user("refused", served));
         assert!(why.contains("user 0 listens there"), "the library gives nothing away: {why}");
-        let mut rank = Rank::spawn(again().env(SCENARIO, "alone").env("OUTBOARD_SOCKET", served.socket()));
-        assert_eq!(rank.line(), "ready");
-        rank.go_on();
-        rank.finish();
+        alone_at(&served.socket()).let_go();
     }
 }
 
@@ -73,8 +52,8 @@ fn root_is_refused_by_the_daemon_of_another_user() {
     let more = ["--inh-caps", "+dac_override", "--ambient-caps", "+dac_override"];
     command.args(["--reuid", OTHER, "--regid", OTHER, "--clear-groups"]).args(more).arg(DAEMON);
     let daemon = Daemon::start_by(command, &["--log", "error"]);
-    let stranger = Rank::spawn(again().env(SCENARIO, "other-user").env("OUTBOARD_SOCKET", daemon.socket()));
-    let why = turned_away(stranger);
+    let stranger = rank_at(&daemon.socket(), "other-user");
+    let why = last_words(stranger);
     assert!(why.contains("user 0 may not attach") && why.contains("serves user 12345 alone"), "{why}");
 }
 
@@ -88,7 +67,7 @@ fn a_user_unknown_to_the_daemon_s_namespace_is_refused() {
         let mut command = Command::new("unshare");
         command.arg("--user").args(map).arg(DAEMON);
         let daemon = Daemon::start_by(command, &["--log", "error"]);
-        let why = turned_away(of_another_user("other-user", &daemon));
+        let why = last_words(of_another_user("other-user", &daemon));
         assert!(why.contains("user 65534 may not attach"), "{map:?}: {why}");
     }
 }

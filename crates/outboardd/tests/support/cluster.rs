@@ -13,7 +13,6 @@ use super::{DAEMON, Daemon, Rank, SCENARIO, all_say, let_go, run_scenario, start
 const RATE: u64 = 500_000_000;
 const PORT: u16 = 7000;
 
-/// A test and its name.
 pub(crate) type Test = (&'static str, fn());
 
 /// Runs the tests of these modules, or what the environment says.
@@ -44,7 +43,6 @@ pub(crate) struct Cluster {
     pub(crate) lab: Lab,
 }
 
-/// Which host each rank is on.
 #[derive(Clone, Copy)]
 pub(crate) enum Layout {
     /// Neighbours on the same host.
@@ -71,6 +69,25 @@ impl Cluster {
             let program = std::env::current_exe().expect("a path");
             Daemon::start_refusable(lab.command(host, program).expect("the host is up"), flags)
         })
+    }
+
+    /// Daemons of which that of the second host has more flags than the others.
+    pub(crate) fn start_unlike(hosts: u16, flags: &[&str], second: &[&str]) -> Cluster {
+        let flags = [flags, &["--log", "error"]].concat();
+        Cluster::start_by((hosts, 1), None, &flags, |lab, host, flags| {
+            let flags = [flags, if host == "h2" { second } else { &[] }].concat();
+            Daemon::start_by(lab.command(host, Path::new(DAEMON)).expect("the host is up"), &flags)
+        })
+    }
+
+    /// A rank on each host, of a scenario in which no group is made: each says why, with these words.
+    pub(crate) fn meet_in_vain(&self, scenario: &str, words: &[&str]) {
+        let mut ranks = self.ranks(scenario, 1);
+        for rank in &mut ranks {
+            let said = rank.line();
+            assert!(words.iter().all(|word| said.contains(word)), "{said}");
+        }
+        let_go(ranks);
     }
 
     pub(crate) fn start_by(
@@ -112,7 +129,6 @@ impl Cluster {
         self.ranks_at(scenario, &(0..hosts * each).map(place).collect::<Vec<_>>())
     }
 
-    /// Ranks by their hosts and places there.
     pub(crate) fn ranks_at(&self, scenario: &str, places: &[(usize, usize)]) -> Vec<Rank> {
         let daemon = |(host, local): &_| &self.daemons[host * self.siblings + local % self.siblings];
         let daemons: Vec<&Daemon> = places.iter().map(daemon).collect();

@@ -38,7 +38,6 @@ impl From<Daemon> for Service {
 }
 
 impl Service {
-    /// Where ranks attach.
     pub(crate) fn door(&mut self) -> &mut Daemon {
         self.relay.as_mut().unwrap_or(&mut self.daemon)
     }
@@ -90,6 +89,7 @@ pub(crate) fn recordings_and_messages(service: &Service) {
     {
         service.run_and_count(scenario, ranks);
     }
+    starts_follow_one_another(service);
     for (scenario, ranks) in [("crossed", 2), ("crossed", 4), ("truncated", 3), ("recorded-mismatch", 3)] {
         service.run(scenario, ranks);
     }
@@ -232,6 +232,5 @@ pub(crate) fn a_program_follows(service: &Service, scenario: &str) {
     assert_eq!(follower.line(), "follows");
     all_say(&mut others, "ready");
     let_go(others);
-    follower.go_on();
-    follower.finish();
+    follower.let_go();
 }

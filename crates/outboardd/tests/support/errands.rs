@@ -3,7 +3,7 @@
 use outboard::{Contribution, Group, Status};
 
 use super::exchanges::{UNTOUCHED, content};
-use super::scenarios::{LIMIT, me, say, wait_for_line};
+use super::scenarios::{LIMIT, me, pause, say, wait_for_line};
 
 const BYTES: usize = 1 << 20;
 
@@ -62,8 +62,7 @@ pub(crate) fn calls(group: &Group, meanwhile: Meanwhile) {
             assert!(block == content(from, root, call, BYTES as u64), "gather {call} of rank {from}");
         }
     }
-    say("done");
-    wait_for_line();
+    pause("done");
 }
 
 /// The last rank posts and waits, and is stopped; then the others call.
@@ -74,8 +73,7 @@ pub(crate) fn stopped(group: &Group) {
         wait_for_line();
     }
     exchange(group, 0, Meanwhile::Wait).expect("success");
-    say("done");
-    wait_for_line();
+    pause("done");
 }
 
 /// Exchanges until the last rank is killed in the midst of them.

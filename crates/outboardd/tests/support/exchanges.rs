@@ -2,13 +2,12 @@
 
 use outboard::{BlockList, Context, Contribution, Group, Request, Status};
 
-use super::scenarios::{LIMIT, block, check, me, post, say, wait_for_line};
+use super::scenarios::{LIMIT, block, check, me, pause, post, say, wait_for_line};
 
 /// Bytes between two blocks, which nobody may touch.
 pub(super) const GAP: usize = 3;
 pub(super) const UNTOUCHED: u8 = 0xee;
 
-/// One buffer with its blocks.
 pub(super) struct Buffer {
     pub(super) memory: Vec<u8>,
     pub(super) bytes: Vec<u64>,
@@ -42,7 +41,6 @@ impl Buffer {
     }
 }
 
-/// A posted exchange with its buffers.
 pub(crate) struct Posted {
     _send: Buffer,
     receive: Buffer,
@@ -69,7 +67,6 @@ fn exchange(group: &Group, call: usize, count: impl Fn(usize, usize) -> u64) -> 
     Posted { _send: send, receive, request: posted.expect("posted"), call }
 }
 
-/// Posts an exchange of even blocks.
 pub(super) fn even(group: &Group, call: usize, bytes: u64) -> Posted {
     let (rank, ranks) = me(group);
     let send: Vec<u8> = (0..ranks).flat_map(|to| content(rank, to, call, bytes)).collect();
@@ -114,7 +111,6 @@ fn check_blocks(group: &Group, mut posted: Posted, rank: usize) {
     assert!(posted.receive.memory.iter().all(|byte| *byte == UNTOUCHED), "something was written between the blocks");
 }
 
-/// Posts an exchange of blocks of all sizes.
 pub(crate) fn post_uneven(group: &Group, call: usize) -> Posted {
     exchange(group, call, uneven(call))
 }
@@ -137,11 +133,9 @@ pub(crate) fn alltoall(group: &Group) {
         check_exchange(group, second);
         check_exchange(group, first);
     }
-    say("done");
-    wait_for_line();
+    pause("done");
 }
 
-/// Bytes of each block that lands.
 pub(crate) const LANDING: u64 = 1 << 20;
 
 /// Even exchanges into memory that the service process maps (SP-4).
@@ -160,8 +154,7 @@ pub(crate) fn landing(context: &Context, group: &Group) {
         }
         received.fill(UNTOUCHED);
     }
-    say("done");
-    wait_for_line();
+    pause("done");
 }
 
 /// Uneven allgathers of all sizes, in place and not, in flight together.
@@ -173,8 +166,7 @@ pub(crate) fn allgatherv(group: &Group) {
         check_blocks(group, in_place, 0);
         posted.into_iter().for_each(|posted| check_blocks(group, posted, 0));
     }
-    say("done");
-    wait_for_line();
+    pause("done");
 }
 
 /// The last rank, from which nobody expects anything, posts when all others have ended (SP-6).
@@ -187,8 +179,7 @@ pub(crate) fn late(group: &Group) {
     }
     let count = |from: usize, to: usize| if from == last && to != last { 0 } else { 50_000 };
     check_exchange(group, exchange(group, 1, count));
-    say("done");
-    wait_for_line();
+    pause("done");
 }
 
 /// Rank 1 expects another number of bytes than rank 0 sends it.

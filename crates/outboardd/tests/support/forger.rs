@@ -7,7 +7,7 @@ use outboard::Group;
 use outboard_fabric::multicast::{DEFAULT_PORT, Interface, MulticastReceiver, MulticastSettings, ReceiveBatch};
 use rustix::net::{AddressFamily, SocketType, bind, socket, sockopt};
 
-use super::scenarios::{check, me, post, say, wait_for_line};
+use super::scenarios::{check, me, pause, post, say};
 
 /// Name the multicast address of the ranks, and the address of the one whose datagrams the stranger takes.
 pub(crate) const CHANNEL: &str = "OUTBOARD_TEST_CHANNEL";
@@ -28,8 +28,7 @@ pub(super) fn stranger() {
     let mut receiver = MulticastReceiver::new(&MulticastSettings::new(interface)).expect("a receiver");
     receiver.join(channel).expect("one address fits");
     while !reported(channel) {}
-    say("listens");
-    wait_for_line();
+    pause("listens");
     let (mut captured, mut batch) = (Vec::new(), ReceiveBatch::new(32));
     while receiver.receive(&mut batch).expect("receiving works").bursts > 0 {
         let wanted = batch.datagrams().filter(|datagram| datagram.from == sender);
@@ -41,8 +40,7 @@ pub(super) fn stranger() {
     };
     let honest = socket_from(own, own);
     captured.iter().for_each(|datagram| send(&honest, datagram));
-    say(&captured.len().to_string());
-    wait_for_line();
+    pause(&captured.len().to_string());
     let liar = socket_from(sender, own);
     for (number, datagram) in captured.iter_mut().enumerate() {
         if number % 2 == 1 {
@@ -78,18 +76,14 @@ fn socket_from(source: Ipv4Addr, own: Ipv4Addr) -> UdpSocket {
 /// A call that is captured, and one 65,536 calls later, for which the last rank is late.
 pub(super) fn replayed(group: &Group) {
     let (_, ranks) = me(group);
-    say("made");
-    wait_for_line();
+    pause("made");
     check(post(group, 0, BLOCK, false), ranks);
-    say("captured");
-    wait_for_line();
+    pause("captured");
     for first in (0..CALLS_BETWEEN).step_by(IN_FLIGHT) {
         let posted: Vec<_> = (first..first + IN_FLIGHT).map(|call| post(group, call, 8, false)).collect();
         posted.into_iter().for_each(|posted| check(posted, ranks));
     }
-    say("ready");
-    wait_for_line();
+    pause("ready");
     check(post(group, 1, BLOCK, false), ranks);
-    say("done");
-    wait_for_line();
+    pause("done");
 }

@@ -5,19 +5,17 @@ use std::time::Duration;
 
 use outboard::{Context, Group, Status};
 
-use super::scenarios::{check, failed, gather_alone, me, post, say, wait_for_death, wait_for_line};
+use super::scenarios::{check, failed, gather_alone, me, pause, post, say, wait_for_death, wait_for_line};
 
 /// Longer than a host may be silent.
 const LONG: Duration = Duration::from_secs(5);
-/// Calls that a busy rank has in flight.
 const AT_ONCE: usize = 256;
 
 /// Loses its daemon, and attaches to the next one while what it had of the first is still there.
 pub(super) fn reattaches() {
     let first = Context::attach(None).expect("a daemon answers");
     let group = first.create_group(&first.offer().expect("an offer")[..], 1, 0).expect("the group is made");
-    say("ready");
-    wait_for_line();
+    pause("ready");
     let error = first.offer().expect_err("it is gone");
     assert_eq!(error.status(), Status::ServiceLost, "{error}");
     let second = Context::attach(None).expect("the next one answers");
@@ -32,8 +30,7 @@ pub(super) fn reattaches() {
 pub(super) fn drained(group: &Group) {
     let (rank, ranks) = me(group);
     if rank == 1 {
-        say("ready");
-        wait_for_line();
+        pause("ready");
     }
     let posted = post(group, 0, 10_000, false);
     if rank == 0 {
@@ -76,8 +73,7 @@ pub(super) fn halted(group: &Group) {
     let (rank, ranks) = me(group);
     check(post(group, 0, 10_000, false), ranks);
     if rank == ranks - 1 {
-        say("ready");
-        wait_for_line();
+        pause("ready");
     }
     let mut posted = post(group, 1, 10_000, false);
     if rank < ranks - 1 {
@@ -99,6 +95,5 @@ pub(super) fn a_host_dies(group: &Group) {
     say("posted");
     let error = failed(posted);
     assert_eq!(error.status(), Status::PeerLost, "{error}");
-    say(&error.to_string());
-    wait_for_line();
+    pause(&error.to_string());
 }

@@ -46,6 +46,29 @@ pub(crate) fn again() -> Command {
 /// What makes a program with tests run that one alone.
 pub(crate) const AGAIN: [&str; 5] = ["--exact", "another_process", "--nocapture", "--test-threads", "1"];
 
+/// Whether this is root, who may start programs as other users; prints why the test is skipped, where not.
+pub(crate) fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("skipped: only root may start programs as another user");
+    }
+    root
+}
+
+/// A copy of a program in `directory`, to be run by another user without any privilege, to whom root's directories may
+/// be closed.
+pub(crate) fn as_user(user: &str, program: &Path, directory: &Path) -> Command {
+    let copy = directory.join(program.file_name().expect("a program"));
+    std::fs::copy(program, &copy).expect("room");
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", user, "--regid", user, "--clear-groups", "--no-new-privs"]);
+    for set in ["--bounding-set", "--inh-caps", "--ambient-caps"] {
+        command.args([set, "-all"]);
+    }
+    command.arg(copy);
+    command
+}
+
 /// A socket that listens for ranks, as a service manager makes it.
 pub(crate) fn listening(path: &Path) -> OwnedFd {
     let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket");
@@ -70,7 +93,6 @@ pub(crate) fn run_scenario() -> bool {
 /// What ranks know one another by.
 pub(crate) const SECRET: &str = "known to tests alone";
 
-/// The daemon's program.
 pub(crate) const DAEMON: &str = env!("CARGO_BIN_EXE_outboardd");
 
 /// A running `outboardd` in a directory of its own.
@@ -88,8 +110,12 @@ impl Daemon {
     }
 
     /// As above with a command whose last word so far is the daemon's path.
-    pub(crate) fn start_by(mut command: Command, flags: &[&str]) -> Daemon {
-        let directory = tempfile::tempdir().expect("a directory");
+    pub(crate) fn start_by(command: Command, flags: &[&str]) -> Daemon {
+        Daemon::start_in(tempfile::tempdir().expect("a directory"), command, flags)
+    }
+
+    /// As above, with its sockets in this directory.
+    pub(crate) fn start_in(directory: tempfile::TempDir, mut command: Command, flags: &[&str]) -> Daemon {
         let mut child = command
             .arg("--socket")
             .arg(directory.path().join("socket"))
@@ -141,13 +167,11 @@ impl Daemon {
         self.directory.path().join("socket")
     }
 
-    /// The statistics of now.
     pub(crate) fn statistics(&self) -> serde_json::Value {
         let stream = UnixStream::connect(self.directory.path().join("stats")).expect("the statistics socket");
         serde_json::from_reader(stream).expect("JSON")
     }
 
-    /// Waits until `holds` is true of its statistics.
     pub(crate) fn await_statistics(&self, holds: impl Fn(&serde_json::Value) -> bool) {
         let deadline = Instant::now() + scenarios::LIMIT;
         loop {
@@ -166,7 +190,6 @@ impl Daemon {
         ["cpu_user_s", "cpu_system_s"].iter().map(|name| statistics[name].as_f64().expect("a number")).sum()
     }
 
-    /// Descriptors that it has open.
     pub(crate) fn descriptors(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).expect("it lives").count()
     }
@@ -180,19 +203,16 @@ impl Daemon {
         }
     }
 
-    /// Bytes of memory that it occupies.
     pub(crate) fn resident_bytes(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it lives");
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("Linux tells");
         line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
     }
 
-    /// Its process.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// As `kill -9`.
     pub(crate) fn kill(&mut self) {
         self.child.kill().expect("it lives");
         self.child.wait().expect("it was ours");
@@ -204,14 +224,12 @@ impl Daemon {
         kill_process(Pid::from_child(&self.child), Signal::TERM).expect("it lives");
     }
 
-    /// Whether it ends within `limit`.
     pub(crate) fn ends_within(&self, limit: Duration) -> bool {
         let process = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty()).expect("it was ours");
         let limit = Timespec::try_from(limit).expect("short");
         poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&limit)).expect("poll") > 0
     }
 
-    /// Waits for its end.
     pub(crate) fn wait(&mut self) -> ExitStatus {
         self.child.wait().expect("it was ours")
     }
@@ -230,9 +248,8 @@ impl Daemon {
 
     /// Ends it in good order and returns how it ended.
     pub(crate) fn stop(&mut self) -> ExitStatus {
-        // Waited for by nobody else, so the number is still its own.
-        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
-        self.child.wait().expect("it was ours")
+        self.tell_to_end();
+        self.wait()
     }
 }
 
@@ -257,7 +274,6 @@ fn next_line(output: &mut BufReader<ChildStdout>) -> String {
     panic!("it ended without saying more");
 }
 
-/// A rank.
 pub(crate) struct Rank {
     child: Child,
     input: ChildStdin,
@@ -279,17 +295,20 @@ impl Rank {
         next_line(&mut self.output)
     }
 
-    /// Lets it go on.
     pub(crate) fn go_on(&mut self) {
         writeln!(self.input).expect("it waits");
     }
 
-    /// Its process.
+    /// Lets it go on, to a good end.
+    pub(crate) fn let_go(mut self) {
+        self.go_on();
+        self.finish();
+    }
+
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// As `kill -9`.
     pub(crate) fn kill(&mut self) {
         self.child.kill().expect("it lives");
         self.child.wait().expect("it was ours");
@@ -303,6 +322,25 @@ impl Rank {
         let status = self.child.wait().expect("it was ours");
         assert!(status.success(), "a rank ended with {status}: {rest}");
     }
+}
+
+/// A rank of this scenario at this socket.
+pub(crate) fn rank_at(socket: &Path, scenario: &str) -> Rank {
+    Rank::spawn(again().env(SCENARIO, scenario).env("OUTBOARD_SOCKET", socket))
+}
+
+/// A rank that has attached there, and makes a group of its own when it may go on.
+pub(crate) fn alone_at(socket: &Path) -> Rank {
+    let mut rank = rank_at(socket, "alone");
+    assert_eq!(rank.line(), "ready");
+    rank
+}
+
+/// What a rank says before it ends.
+pub(crate) fn last_words(mut rank: Rank) -> String {
+    let said = rank.line();
+    rank.finish();
+    said
 }
 
 /// Each of them says this next.
@@ -370,15 +408,19 @@ pub(crate) fn group(daemon: &Daemon, ranks: u32) -> Vec<Group> {
 /// The same at this socket, or the one of the environment.
 pub(crate) fn group_at(socket: Option<&Path>, ranks: u32) -> Vec<Group> {
     let contexts: Vec<_> = (0..ranks).map(|_| Context::attach(socket).expect("room")).collect();
+    make_group(&contexts)
+}
+
+pub(crate) fn make_group(contexts: &[Context]) -> Vec<Group> {
     let offers: Vec<u8> = contexts.iter().flat_map(|context| *context.offer().expect("an offer")).collect();
+    let (offers, ranks) = (&offers[..], contexts.len() as u32);
     std::thread::scope(|scope| {
-        let make = |(context, rank): (&Context, u32)| context.create_group(&offers, ranks, rank).expect("it is made");
+        let make = |(context, rank): (&Context, u32)| context.create_group(offers, ranks, rank).expect("it is made");
         let makers: Vec<_> = contexts.iter().zip(0..).map(|member| scope.spawn(move || make(member))).collect();
         makers.into_iter().map(|maker| maker.join().expect("no panic")).collect()
     })
 }
 
-/// Serves the rendezvous of `ranks` ranks at `listener`.
 pub(crate) fn serve_rendezvous(listener: &TcpListener, ranks: usize) {
     let deadline = Instant::now() + scenarios::LIMIT;
     let token = Token::new(SECRET.as_bytes(), "");

@@ -3,11 +3,10 @@
 use outboard::Group;
 
 use super::exchanges::{check_exchange, even};
-use super::scenarios::{LIMIT, block, check, me, post, say, wait_for_line};
+use super::scenarios::{LIMIT, block, check, me, pause, post};
 
 /// Bytes of blocks: none, one, around an eager message, and several.
 const SIZES: [usize; 5] = [0, 1, 16_383, 16_384, 70_001];
-/// How often every call is made.
 pub(crate) const ROUNDS: usize = 4;
 /// Calls in a round of which an engine is given a list: with bytes two allgathers, an alltoall and a broadcast from
 /// each of four ranks; a barrier always.
@@ -19,8 +18,7 @@ pub(super) fn calls(group: &Group) {
     let (rank, ranks) = me(group);
     // What follows is counted.
     let wait = || {
-        say("done");
-        wait_for_line();
+        pause("done");
     };
     group.barrier().expect("success");
     wait();

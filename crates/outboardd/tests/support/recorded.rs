@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use outboard::{Context, Group, Recorded, Request, Status};
 use outboard_plan::{Element, Operator, Reduction};
 
-use super::scenarios::{LIMIT, block, me, say, wait_for_death, wait_for_line};
+use super::scenarios::{LIMIT, block, is_lost, me, pause, say, wait_for_death};
 
 /// Below and above what goes along with its announcement.
 const SIZES: [usize; 4] = [0, 100, 8 << 10, 300_000];
@@ -81,8 +81,7 @@ pub(crate) fn patterns(group: &Group) {
         broadcast.free().expect("no call is in flight");
         exchange.free().expect("no call is in flight");
     }
-    say("done");
-    wait_for_line();
+    pause("done");
 }
 
 /// Every rank adds what comes round the ring to its own and passes it on: the last has the sum of all, the others those
@@ -113,8 +112,7 @@ pub(crate) fn sums(group: &Group) {
         }
         recorded.free().expect("no call is in flight");
     }
-    say("done");
-    wait_for_line();
+    pause("done");
 }
 
 /// Starts of one recording follow one another, though all are posted at once: each adds to what the last has left.
@@ -135,8 +133,7 @@ pub(crate) fn accumulated(group: &Group) {
         assert!(other == sent && own.iter().all(|own| *own == 7 + CALLS as i64 * (rank as i64 + 1)), "{count} numbers");
         recorded.free().expect("no call is in flight");
     }
-    say("done");
-    wait_for_line();
+    pause("done");
 }
 
 /// The first rank has posted all its starts when the ways to its memory are withdrawn, the others post then: each start
@@ -155,8 +152,7 @@ pub(crate) fn withdrawn(context: &Context, group: &Group) {
     let recorded = recorder.end().expect("recorded");
     let starts = || (0..CALLS).map(|_| call(&recorded)).collect::<Vec<Request>>();
     let early = (rank == 0).then(starts);
-    say("ready");
-    wait_for_line();
+    pause("ready");
     // The last first: what it ends with is what all leave.
     early.unwrap_or_else(starts).into_iter().rev().for_each(end);
     assert!(own.iter().all(|own| *own == 7 + CALLS as i64 * (from as i64 + 1)));
@@ -164,8 +160,7 @@ pub(crate) fn withdrawn(context: &Context, group: &Group) {
     end(call(&recorded));
     assert!(own.iter().all(|own| *own == from as i64 + 1), "what the program writes between its starts is seen");
     recorded.free().expect("no call is in flight");
-    say(context.memory_tier().name());
-    wait_for_line();
+    pause(context.memory_tier().name());
 }
 
 /// Starts wait for ranks that never start, one behind the other, when the service process is lost.
@@ -189,12 +184,10 @@ pub(crate) fn repeated(group: &Group) {
     let (send, mut receive) = (vec![1; 4096 * ranks], vec![0; 4096 * ranks]);
     let exchange = record_exchange(group, &send, &mut receive);
     end(call(&exchange));
-    say("ready");
-    wait_for_line();
+    pause("ready");
     // All but the first wait behind one before them.
     (0..CALLS).map(|_| call(&exchange)).collect::<Vec<_>>().into_iter().for_each(end);
-    say("done");
-    wait_for_line();
+    pause("done");
     assert!(receive == send);
 }
 
@@ -342,8 +335,7 @@ pub(crate) fn messages(group: &Group) {
             assert!(buffer[..bytes] == block(from, at, bytes) && buffer[bytes..] == [0xee; 3], "message {at}");
         }
     }
-    say("done");
-    wait_for_line();
+    pause("done");
 }
 
 /// Rank 1's receive is too small for what rank 0 sends: it alone fails, and the next message is received.
@@ -397,24 +389,21 @@ pub(crate) fn one_dies(group: &Group) {
     let mut request = call(&exchange);
     say("posted");
     let error = request.wait(Some(LIMIT)).expect("within the limit").expect_err("a rank has died");
-    assert_eq!(error.status(), Status::RankLost, "{error}");
-    assert!(error.to_string().contains(&format!("rank {}", ranks - 1)), "{error}");
+    is_lost(&error, ranks - 1);
 }
 
 /// The last rank never sends, and dies: those who receive from it are told, and go on with the others.
 pub(crate) fn source_dies(group: &Group) {
     let (rank, ranks) = me(group);
     if rank == ranks - 1 {
-        say("ready");
-        wait_for_line();
+        pause("ready");
         unreachable!("killed by the test");
     }
     let mut buffer = vec![0; 100];
     let mut request = receive(group, ranks - 1, 3, &mut buffer);
     say("posted");
     let error = request.wait(Some(LIMIT)).expect("within the limit").expect_err("a rank has died");
-    assert_eq!(error.status(), Status::RankLost, "{error}");
-    assert!(error.to_string().contains(&format!("rank {}", ranks - 1)), "{error}");
+    is_lost(&error, ranks - 1);
     let (to, from) = ((rank + 1) % (ranks - 1), (rank + ranks - 2) % (ranks - 1));
     let sent = block(rank, 0, 100_000);
     let mut received = vec![0; 100_000];

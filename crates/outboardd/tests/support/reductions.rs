@@ -7,14 +7,12 @@ use outboard::{
     Combination, Contribution, Element, Group, Operator, Outcome, Reduction, Request, Status, UserOperator,
 };
 
-use super::scenarios::{LIMIT, me, say, wait_for_death, wait_for_line};
+use super::scenarios::{LIMIT, me, pause, say, wait_for_death};
 
 const UNTOUCHED: u32 = 0xeeee_eeee;
 
-/// What combines.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum By {
-    /// The service process.
     Sum,
     /// The rank, by an operator that does not commute.
     Composition,
@@ -53,7 +51,6 @@ fn composition(held: impl Send + Sync + 'static) -> UserOperator {
     UserOperator::new(4, combine).expect("elements of some bytes")
 }
 
-/// What becomes of the combined vectors.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Result {
     Reduce { root: usize },
@@ -64,7 +61,6 @@ enum Result {
     Exscan,
 }
 
-/// A posted reduction with its buffers.
 pub(crate) struct Posted {
     _send: Vec<u32>,
     receive: Vec<u32>,
@@ -163,8 +159,7 @@ fn all_by(group: &Group, by: By) {
             }
         }
     }
-    say("done");
-    wait_for_line();
+    pause("done");
 }
 
 /// TH-2: sums of numbers that round, once and again; all ranks compare theirs.
@@ -195,8 +190,7 @@ pub(super) fn same_bits(group: &Group) {
         request.wait(Some(LIMIT)).expect("within the limit").expect("success");
         assert!(others.chunks(count).all(|bits| bits == first), "another rank, other bits");
     }
-    say("done");
-    wait_for_line();
+    pause("done");
 }
 
 /// Of all ranks but the last, which is killed.
@@ -236,8 +230,7 @@ fn late_by(group: &Group, by: By) {
     let late = rank == ranks - 1;
     let early = (!late).then(|| post(group, (Result::Scan, by), 1, 30_000, false));
     let Some(scan) = early else {
-        say("ready");
-        wait_for_line();
+        pause("ready");
         check_sums(post(group, (Result::Scan, by), 1, 30_000, false));
         let mut barrier = group.ibarrier().expect("posted");
         let sums = post(group, (Result::Allreduce, by), 2, 30_000, true);

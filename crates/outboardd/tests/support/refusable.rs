@@ -19,10 +19,8 @@ pub(crate) const NAME: &str = "refusable-daemon";
 /// Flags of the daemon, separated by spaces.
 pub(crate) const FLAGS: &str = "OUTBOARD_TEST_DAEMON_FLAGS";
 
-/// System calls that the kernel may refuse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Calls {
-    /// Those of cross-memory attach.
     CrossMemory,
     /// Those by which the memory descriptor is used.
     Descriptor,

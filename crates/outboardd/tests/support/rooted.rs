@@ -5,21 +5,18 @@ use std::time::Duration;
 use outboard::{Contribution, Destination, Group, Request, Status};
 
 use super::exchanges::{Buffer, GAP, UNTOUCHED, check_exchange, content, post_uneven};
-use super::scenarios::{LIMIT, check, me, post, say, wait_for_line};
+use super::scenarios::{LIMIT, check, me, pause, post, say, wait_for_line};
 
 /// A small call that takes as long waits for a rank.
 const HELD_UP: Duration = Duration::from_millis(500);
 
-/// How a gather or scatter is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Kind {
     gathers: bool,
     even: bool,
-    /// At the root.
     in_place: bool,
 }
 
-/// A posted call with its buffers.
 struct Posted {
     /// What this rank sends, and what it receives.
     send: Buffer,
@@ -74,7 +71,6 @@ fn rooted(group: &Group, call: usize, root: usize, kind: Kind, length: impl Fn(u
     Posted { send, receive, request: posted.expect("posted"), call, root, kind }
 }
 
-/// Waits and compares.
 fn check_rooted(group: &Group, mut posted: Posted) {
     let (rank, ranks) = me(group);
     posted.request.wait(Some(LIMIT)).expect("within the limit").expect("success");
@@ -90,21 +86,11 @@ fn check_rooted(group: &Group, mut posted: Posted) {
     drop(posted.send);
 }
 
-const KINDS: [Kind; 8] = [
-    kind(true, true, false),
-    kind(true, true, true),
-    kind(true, false, false),
-    kind(true, false, true),
-    kind(false, true, false),
-    kind(false, true, true),
-    kind(false, false, false),
-    kind(false, false, true),
-];
-const GATHERV: Kind = kind(true, false, false);
-const SCATTER: Kind = kind(false, true, false);
+const GATHERV: Kind = Kind { gathers: true, even: false, in_place: false };
+const SCATTER: Kind = Kind { gathers: false, even: true, in_place: false };
 
-const fn kind(gathers: bool, even: bool, in_place: bool) -> Kind {
-    Kind { gathers, even, in_place }
+fn kinds() -> impl Iterator<Item = Kind> {
+    (0..8).map(|bits| Kind { gathers: bits & 1 != 0, even: bits & 2 != 0, in_place: bits & 4 != 0 })
 }
 
 /// All kinds with blocks of all sizes and different roots, several in flight, among allgathers and all-to-alls.
@@ -112,19 +98,18 @@ pub(crate) fn all_kinds(group: &Group) {
     let (_, ranks) = me(group);
     for round in 0..5 {
         let call = |at: usize| round * 10 + at;
-        let post_kind = |(at, kind): (usize, &Kind)| {
-            let (call, even) = (call(at), kind.even);
-            rooted(group, call, call % ranks, *kind, |rank| length(call, even, rank))
+        let post_kind = |(at, kind): (usize, Kind)| {
+            let call = call(at);
+            rooted(group, call, call % ranks, kind, |rank| length(call, kind.even, rank))
         };
-        let all: Vec<Posted> = KINDS.iter().enumerate().map(post_kind).collect();
+        let all: Vec<Posted> = kinds().enumerate().map(post_kind).collect();
         let (allgather, exchange) = (post(group, call(8), 3000, false), post_uneven(group, call(9)));
         check_exchange(group, exchange);
         // Ended in another order than posted.
         all.into_iter().rev().for_each(|posted| check_rooted(group, posted));
         check(allgather, ranks);
     }
-    say("done");
-    wait_for_line();
+    pause("done");
 }
 
 /// The root of a gather posts when all others have ended: their blocks are staged at its host (SP-6). Then the last
@@ -138,8 +123,7 @@ pub(crate) fn late_root(group: &Group) {
             wait_for_line();
         }
         check_rooted(group, rooted(group, call, root, kind, |_| 50_000));
-        say("done");
-        wait_for_line();
+        pause("done");
     }
 }
 
@@ -192,6 +176,5 @@ pub(crate) fn held_up(group: &Group) {
         request.wait(Some(LIMIT)).expect("within the limit").expect("success");
         assert_eq!(u64::from_le_bytes(bytes), call);
     }
-    say("done");
-    wait_for_line();
+    pause("done");
 }

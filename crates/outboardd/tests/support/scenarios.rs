@@ -31,10 +31,15 @@ pub(super) fn wait_for_line() {
     std::io::stdin().read_line(&mut line).expect("the test writes");
 }
 
+/// Says something, and waits until the test lets this process go on.
+pub(super) fn pause(what: &str) {
+    say(what);
+    wait_for_line();
+}
+
 /// Waits for its end by the test.
 pub(super) fn wait_for_death() -> ! {
-    say("ready");
-    wait_for_line();
+    pause("ready");
     unreachable!("it is killed");
 }
 
@@ -55,7 +60,6 @@ fn without_world(name: &str) -> Option<fn()> {
         "no-world" => || no_world(Status::PeerLost),
         "mismatched-world" => || no_world(Status::Mismatch),
         "stranger" => forger::stranger,
-        "again" => again,
         "full" => full,
         "without-descriptors" => without_descriptors,
         "without-memory" => without_memory,
@@ -129,16 +133,15 @@ pub(crate) fn run(name: &str) {
         "halted" => life::halted(&group),
         "a-host-dies" => life::a_host_dies(&group),
         "daemon-dies" => daemon_dies(&group),
-        "a-daemon-dies" => a_daemon_dies(&group),
-        "a-sibling-dies" => a_sibling_dies(&group),
+        "a-daemon-dies" => a_daemon_dies(&group, 1),
+        "a-sibling-dies" => a_daemon_dies(&group, 2),
         "send-fault" => fault(&group, Nowhere::Send),
         "receive-fault" => fault(&group, Nowhere::Receive),
         "withdrawn" => withdrawn(&context, &group),
         "withdrawn-under-way" => withdrawn_under_way(&context, &group),
         "churn" => churn::run(&context, &group),
         "attached" => {
-            say("ready");
-            wait_for_line();
+            pause("ready");
         }
         other => panic!("no scenario {other}"),
     }
@@ -157,7 +160,6 @@ fn rendezvous() {
     super::serve_rendezvous(&listener, variable("OUTBOARD_WORLD_SIZE").parse().expect("a number"));
 }
 
-/// Says why it may not attach.
 fn refused() {
     say(&Context::attach(None).expect_err("no daemon can be started").to_string());
 }
@@ -165,8 +167,7 @@ fn refused() {
 /// Attaches, and later makes a group of its own.
 fn alone() {
     let context = Context::attach(None).expect("a daemon answers");
-    say("ready");
-    wait_for_line();
+    pause("ready");
     gather_alone(&context);
     context.detach().expect("no group is left");
 }
@@ -174,8 +175,7 @@ fn alone() {
 /// Attaches, and says what a request ends with once the daemon is gone.
 fn outlives() {
     let context = Context::attach(None).expect("a daemon answers");
-    say("ready");
-    wait_for_line();
+    pause("ready");
     say(&context.offer().expect_err("the daemon is gone").to_string());
 }
 
@@ -202,15 +202,6 @@ fn other_user() {
     assert!(channel.wait(LIMIT).expect("poll") && channel.receive::<Reply>().is_err(), "the connection stays open");
 }
 
-/// Attaches and detaches again and again.
-fn again() {
-    for _ in 0..25 {
-        let context = Context::attach(None).expect("a daemon answers, or is started");
-        context.offer().expect("it lives while we are attached");
-        context.detach().expect("no group is left");
-    }
-}
-
 /// Attaches where there may be no room for a daemon, and says how that ended and what stayed in the directory.
 fn full() {
     let attached = Context::attach(None);
@@ -225,60 +216,58 @@ fn full() {
     say(&left.join(" "));
 }
 
-/// Attaches with ever more descriptors left; says how often that went wrong and how often well.
+/// Whether a process that lacks something has attached; else it is told so, with these words.
+fn attached(outcome: Result<Context, Error>, words: &[&str]) -> bool {
+    match outcome {
+        Ok(context) => {
+            context.detach().expect("no group is left");
+            true
+        }
+        Err(error) => {
+            let sentence = error.to_string();
+            assert_eq!(error.status(), Status::Resource, "{sentence}");
+            assert!(words.iter().all(|word| sentence.contains(word)), "{sentence}");
+            false
+        }
+    }
+}
+
+/// Says whether an attempt was refused, and whether one was not.
+fn say_both(attached: &[bool]) {
+    say(&format!("{} {}", attached.contains(&false), attached.contains(&true)));
+}
+
+/// Attaches with ever more descriptors left.
 fn without_descriptors() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let limit = rustix::process::Rlimit { current: Some(64), ..getrlimit(Resource::Nofile) };
     setrlimit(Resource::Nofile, limit).expect("it may be lowered");
     let mut hoard: Vec<std::fs::File> = Vec::new();
     hoard.extend(std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()));
-    let (mut refused, mut attached) = (0, 0);
-    for _ in 0..8 {
-        match Context::attach(None) {
-            Ok(context) => {
-                context.detach().expect("no group is left");
-                attached += 1;
-            }
-            Err(error) => {
-                let sentence = error.to_string();
-                assert_eq!(error.status(), Status::Resource, "{sentence}");
-                assert!(sentence.contains("limit") && sentence.contains("descriptors"), "{sentence}");
-                refused += 1;
-            }
-        }
+    let outcomes = [(); 8].map(|()| {
+        let outcome = attached(Context::attach(None), &["limit", "descriptors"]);
         hoard.pop();
-    }
-    say(&format!("{} {}", refused > 0, attached > 0));
+        outcome
+    });
+    say_both(&outcomes);
 }
 
-/// Attaches with ever more address space left; says whether that went wrong and whether well.
+/// Attaches with ever more address space left.
 fn without_memory() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let unlimited = getrlimit(Resource::As);
     // So much of the heap is there for what is small.
     drop((0..3).map(|_| vec![1u8; 32 << 10]).collect::<Vec<_>>());
-    let (mut refused, mut attached) = (0, 0);
-    for spare in [32 << 10, 96 << 10, 64 << 20] {
+    let outcomes = [32 << 10, 96 << 10, 64 << 20].map(|spare| {
         let pages = std::fs::read_to_string("/proc/self/statm").expect("there");
         let pages: u64 = pages.split_whitespace().next().and_then(|word| word.parse().ok()).expect("a number");
         let limit = Rlimit { current: Some(pages * 4096 + spare), ..unlimited };
         setrlimit(Resource::As, limit).expect("it may be lowered");
         let outcome = Context::attach(None);
         setrlimit(Resource::As, unlimited).expect("it may be raised again");
-        match outcome {
-            Ok(context) => {
-                context.detach().expect("no group is left");
-                attached += 1;
-            }
-            Err(error) => {
-                let sentence = error.to_string();
-                assert_eq!(error.status(), Status::Resource, "{sentence}");
-                assert!(sentence.contains("check limits on memory"), "{sentence}");
-                refused += 1;
-            }
-        }
-    }
-    say(&format!("{} {}", refused > 0, attached > 0));
+        attached(outcome, &["check limits on memory"])
+    });
+    say_both(&outcomes);
 }
 
 pub(super) fn me(group: &Group) -> (usize, usize) {
@@ -290,7 +279,6 @@ pub(super) fn block(rank: usize, call: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at * 31 + at / 251 + rank * 101 + call * 17) as u8).collect()
 }
 
-/// A posted call with its buffers.
 pub(crate) struct Posted {
     _send: Vec<u8>,
     receive: Vec<u8>,
@@ -328,8 +316,7 @@ fn no_world(why: Status) {
     let context = Context::attach(None).expect("the daemon answers");
     let error = context.world().expect_err("service processes do not agree");
     assert_eq!(error.status(), why, "{error}");
-    say(&error.to_string());
-    wait_for_line();
+    pause(&error.to_string());
 }
 
 /// The last rank has shown its offer, and then does not make the group.
@@ -343,8 +330,7 @@ fn never_asks(context: &Context, group: &Group) {
     }
     let error = context.create_group(&offers, ranks as u32, rank as u32).expect_err("one is missing");
     assert!([Status::Deadline, Status::RankLost].contains(&error.status()), "{error}");
-    say(&error.to_string());
-    wait_for_line();
+    pause(&error.to_string());
 }
 
 fn allgather(group: &Group) {
@@ -354,8 +340,7 @@ fn allgather(group: &Group) {
         check(post(group, 2 * at, bytes, false), ranks);
         check(post(group, 2 * at + 1, bytes, true), ranks);
     }
-    say("done");
-    wait_for_line();
+    pause("done");
 }
 
 fn post_broadcast(group: &Group, root: usize, call: usize, bytes: usize) -> Posted {
@@ -384,8 +369,7 @@ fn broadcast(group: &Group) {
             check_broadcast(posted, root);
         }
     }
-    say("done");
-    wait_for_line();
+    pause("done");
 }
 
 /// The last rank posts only when all others have ended; SP-6.
@@ -396,8 +380,7 @@ fn late_leaf(group: &Group) {
         wait_for_line();
     }
     check_broadcast(post_broadcast(group, 0, 7, 300_000), 0);
-    say("done");
-    wait_for_line();
+    pause("done");
 }
 
 fn in_flight(group: &Group) {
@@ -417,8 +400,7 @@ fn withdrawn(context: &Context, group: &Group) {
     check_broadcast(post_broadcast(group, 0, 8, 300_000), 0);
     let late = rank == ranks - 1;
     let early = (!late).then(in_flight);
-    say("ready");
-    wait_for_line();
+    pause("ready");
     let (gathers, exchange, sums) = early.unwrap_or_else(in_flight);
     let broadcast = post_broadcast(group, ranks - 1, 9, 300_000);
     gathers.into_iter().rev().for_each(|posted| check(posted, ranks));
@@ -426,8 +408,7 @@ fn withdrawn(context: &Context, group: &Group) {
     check_exchange(group, exchange);
     check_sums(sums);
     calls(30).for_each(|posted| check(posted, ranks));
-    say(context.memory_tier().name());
-    wait_for_line();
+    pause(context.memory_tier().name());
 }
 
 /// As above while bytes flow: nobody waits for the moment.
@@ -452,12 +433,17 @@ fn withdrawn_under_way(context: &Context, group: &Group) {
         wait_for_line();
     }
     round(60);
-    say(context.memory_tier().name());
-    wait_for_line();
+    pause(context.memory_tier().name());
 }
 
 pub(super) fn failed(mut posted: Posted) -> Error {
     posted.request.wait(Some(LIMIT)).expect("within the limit").expect_err("a failure")
+}
+
+/// The error names the rank that has died.
+pub(super) fn is_lost(error: &Error, rank: usize) {
+    assert_eq!(error.status(), Status::RankLost, "{error}");
+    assert!(error.to_string().contains(&format!("rank {rank}")), "{error}");
 }
 
 fn one_dies(group: &Group) {
@@ -468,9 +454,7 @@ fn one_dies(group: &Group) {
     }
     let posted = post(group, 1, 10_000, false);
     say("posted");
-    let error = failed(posted);
-    assert_eq!(error.status(), Status::RankLost, "{error}");
-    assert!(error.to_string().contains(&format!("rank {}", ranks - 1)), "{error}");
+    is_lost(&failed(posted), ranks - 1);
 }
 
 fn mismatch(group: &Group) {
@@ -486,8 +470,7 @@ fn mismatch(group: &Group) {
 fn daemon_dies(group: &Group) {
     let (rank, _) = me(group);
     if rank == 0 {
-        say("ready");
-        wait_for_line();
+        pause("ready");
         return;
     }
     let posted = post(group, 0, 10_000, false);
@@ -496,35 +479,19 @@ fn daemon_dies(group: &Group) {
     assert_eq!(error.status(), Status::ServiceLost, "{error}");
 }
 
-/// Two ranks on each of two hosts; the second host's daemon dies while rank 0 has not called.
-fn a_daemon_dies(group: &Group) {
-    let (rank, ranks) = me(group);
-    check(post(group, 0, 10_000, false), ranks);
-    if rank == 0 {
-        say("posted");
-        // Its own end would be a reason of its own.
-        wait_for_line();
-        return;
-    }
-    let posted = post(group, 1, 10_000, false);
-    say("posted");
-    let error = failed(posted);
-    let expected = if rank == 1 { Status::PeerLost } else { Status::ServiceLost };
-    assert_eq!(error.status(), expected, "{error}");
-}
-
-/// Four ranks at two daemons in turn; the second daemon dies while rank 0 has not called.
-fn a_sibling_dies(group: &Group) {
+/// Four ranks at two daemons; that of the last dies while rank 0 has not called. The first serves ranks 0 and `other`.
+fn a_daemon_dies(group: &Group, other: usize) {
     let (rank, ranks) = me(group);
     check(post(group, 0, 10_000, false), ranks);
     let posted = (rank > 0).then(|| post(group, 1, 10_000, false));
     say("posted");
     if let Some(posted) = posted {
         let error = failed(posted);
-        let expected = if rank == 2 { Status::PeerLost } else { Status::ServiceLost };
+        let expected = if rank == other { Status::PeerLost } else { Status::ServiceLost };
         assert_eq!(error.status(), expected, "{error}");
         say(&error.to_string());
     }
+    // The end of rank 0 would be a reason of its own.
     wait_for_line();
 }
 

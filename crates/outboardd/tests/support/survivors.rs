@@ -3,12 +3,12 @@
 use std::os::unix::process::CommandExt;
 use std::ptr::NonNull;
 
-use outboard::{Contribution, Group, Status};
+use outboard::{Contribution, Group};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use rustix::process::{Signal, getpid, kill_process};
 
-use super::scenarios::{LIMIT, block, check, failed, me, post, say, wait_for_line};
+use super::scenarios::{LIMIT, block, check, failed, is_lost, me, pause, post, say};
 use super::{SCENARIO, again};
 
 /// Where the last rank has its buffers, and the program that follows it its memory.
@@ -48,8 +48,7 @@ pub(super) fn dies(group: &Group) {
     check(post(group, 0, 10_000, false), ranks);
     if rank == ranks - 1 {
         leave_a_child();
-        say("ready");
-        wait_for_line();
+        pause("ready");
         kill_process(getpid(), Signal::KILL).expect("we live");
     }
     let posted = post(group, 1, 10_000, false);
@@ -78,18 +77,12 @@ pub(super) fn follow(group: &Group, calls: bool, relayed: bool) {
         std::mem::forget(request);
         panic!("{}", again().env(SCENARIO, "follower").exec());
     }
-    say("ready");
-    wait_for_line();
+    pause("ready");
     let mut posted = post(group, 1, BYTES, false);
     match posted.request.wait(Some(LIMIT)).expect("within the limit") {
         Ok(()) => assert!(calls && relayed, "nobody had the last rank's bytes"),
         Err(error) => is_lost(&error, ranks - 1),
     }
-}
-
-fn is_lost(error: &outboard::Error, rank: usize) {
-    assert_eq!(error.status(), Status::RankLost, "{error}");
-    assert!(error.to_string().contains(&format!("rank {rank}")), "{error}");
 }
 
 /// Not a rank: has memory where the rank before it had its buffers, and looks whether anybody writes to it.
@@ -98,8 +91,7 @@ pub(super) fn follower() {
     // SAFETY: so much is mapped, and only the kernel could write to it for somebody else.
     let bytes = unsafe { std::slice::from_raw_parts_mut(memory.as_ptr(), MAPPED) };
     bytes.fill(UNTOUCHED);
-    say("follows");
-    wait_for_line();
+    pause("follows");
     let touched = std::hint::black_box(&*bytes).iter().filter(|byte| **byte != UNTOUCHED).count();
     assert_eq!(touched, 0, "bytes of a program that is no rank were written");
 }

@@ -58,7 +58,6 @@ pub(super) struct Docked {
     layout: Layout,
     /// Bytes of input and table that have not come.
     pub(super) missing: u64,
-    /// What has left of the output.
     sent: Spans,
     readable: bool,
 }
@@ -116,7 +115,6 @@ impl Docked {
         self.shadow.address() + last.map_or(0, |(at, _)| at + 1)
     }
 
-    /// This part of the output leaves.
     pub(super) fn leaves(&mut self, start: u64, end: u64) {
         self.sent.insert(start, end);
     }
@@ -134,7 +132,6 @@ impl Docked {
         sent.missing(0, output.total())
     }
 
-    /// The entry with addresses of the shadow.
     pub(super) fn placed(&self) -> Entry {
         let base = self.shadow.address();
         let send = if self.readable { base } else { NOWHERE };

@@ -11,7 +11,7 @@ use super::call::Docked;
 use crate::frame::{DATA_BYTES, Frame};
 use crate::output::Output;
 use crate::shadow::Shadows;
-use crate::wire::Wire;
+use crate::wire::{Wire, lock};
 
 /// What the two threads of a session share.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub(super) struct Books {
 
 impl Shared {
     pub(super) fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.books)
     }
 
     /// Lets the other thread end.

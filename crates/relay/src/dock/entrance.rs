@@ -22,7 +22,6 @@ const PAUSE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 pub(super) struct Entrance {
     listener: TcpListener,
     key: SharedKey,
-    /// The name of the threads that serve connections.
     thread: &'static str,
     strangers: VecDeque<Weak<TcpStream>>,
 }
@@ -38,7 +37,6 @@ impl Entrance {
         self.listener.local_addr()
     }
 
-    /// Readable when somebody connects.
     pub(super) fn listener(&self) -> &TcpListener {
         &self.listener
     }

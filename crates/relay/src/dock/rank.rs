@@ -3,24 +3,24 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Condvar, Mutex};
 
 use outboard_service::{DockedRank, random};
 use outboard_shm::attach::message::Message;
-use outboard_shm::attach::{Channel, Hello, Reply, Request};
+use outboard_shm::attach::{Channel, ChannelError, Hello, Received, Reply, Request};
 use outboard_shm::control::{LAYOUT_VERSION, RankSide};
 
 use super::delivery::{Books, Shared};
-use super::{OWN_TOKENS, Relayed, Terms, refuse, session};
+use super::{Relayed, Terms, refuse, session};
 use crate::frame::{Decoder, Frame};
 use crate::output::Output;
-use crate::shadow::Shadows;
+use crate::shadow::{START, Shadows};
 use crate::wire::{ANSWER_LIMIT, GREETING_LIMIT, Wire, WireError};
 
 /// An address where no shadow lies: what is read there fails the call.
 pub(super) const NOWHERE: u64 = 64;
 
-/// Why a session ends.
 #[derive(Debug)]
 pub(super) enum End {
     /// Relay or service process has ended it.
@@ -49,17 +49,15 @@ pub(super) fn refused<T>(text: impl ToString) -> Result<T, End> {
     Err(End::Refused(text.to_string()))
 }
 
-/// Serves one relayed rank to its end.
 pub(super) fn serve(wire: Wire, from: SocketAddr, relay: &Relayed) {
     let terms = &*relay.terms;
     let mut decoder = Decoder::default();
-    let (channel, side, output) = match greet(&wire, &mut decoder, terms) {
+    let (channel, side, output, shadows) = match greet(&wire, &mut decoder, terms) {
         Ok(greeted) => greeted,
         Err(End::Refused(text)) => return refuse(&wire, from, &text),
         Err(End::Over) => return,
     };
     output.wake(&side);
-    let shadows = Shadows::new(terms.settings.relay_memory.0);
     let books = Mutex::new(Books { posted: HashMap::new(), shadows, over: false });
     let shared = Arc::new(Shared { side, output, wire, books, changed: Condvar::new() });
     let ended = session::attached(&channel, &shared, &mut decoder, &relay.over);
@@ -71,9 +69,11 @@ pub(super) fn serve(wire: Wire, from: SocketAddr, relay: &Relayed) {
     shared.finish();
 }
 
-/// Hears the greeting, which has so much time however it comes, and attaches to the service process on behalf of the
-/// rank.
-fn greet(wire: &Wire, decoder: &mut Decoder, terms: &Terms) -> Result<(Channel, Arc<RankSide>, Arc<Output>), End> {
+/// How a rank is attached to the service process on its behalf.
+type Greeted = (Channel, Arc<RankSide>, Arc<Output>, Shadows);
+
+/// Reads the greeting, which has so much time however it comes, and attaches the rank.
+fn greet(wire: &Wire, decoder: &mut Decoder, terms: &Terms) -> Result<Greeted, End> {
     let output = Arc::<Output>::default();
     let greeting = wire.first(decoder, GREETING_LIMIT, |frame| match frame {
         Frame::Greeting { pid, seat } => Ok(DockedRank { pid, seat, watch: Arc::<Output>::clone(&output) }),
@@ -92,8 +92,11 @@ fn greet(wire: &Wire, decoder: &mut Decoder, terms: &Terms) -> Result<(Channel, 
     // Taken by the service process already, unless it has refused.
     terms.docked.take(&nonce);
     let (channel, side, welcome) = attached?;
+    let shadows = Shadows::new(terms.settings.relay_memory.0).or_else(refused)?;
+    let register = Request::RegisterMemory { address: START, bytes: terms.settings.relay_memory.0 };
+    request(&channel, &register, &[shadows.region.fd()])?;
     wire.send(&Frame::Reply(&welcome.encode(0)))?;
-    Ok((channel, Arc::new(side), output))
+    Ok((channel, Arc::new(side), output, shadows))
 }
 
 /// Attaches as a rank of this machine would; the nonce tells the service process whom for.
@@ -108,17 +111,22 @@ fn attach(terms: &Terms, nonce: [u8; 16]) -> Result<(Channel, RankSide, Reply), 
         nonce,
         descriptor: false,
     };
-    channel.send(OWN_TOKENS, &Request::Hello(hello), &[]).map_err(|error| failed(&error))?;
-    channel.wait(ANSWER_LIMIT).map_err(|error| failed(&error))?;
-    let Some(mut welcome) = channel.receive::<Reply>().map_err(|error| failed(&error))? else {
-        return refused("the service process does not answer");
-    };
-    if let Reply::Error { text, .. } = welcome.message {
-        return refused(text);
-    }
+    let mut welcome = request(&channel, &Request::Hello(hello), &[])?;
     let (Some(doorbell), Some(region)) = (welcome.descriptors.pop(), welcome.descriptors.pop()) else {
         return refused("the service process answers what was not asked");
     };
     let side = RankSide::attach(region, doorbell).map_err(|error| failed(&error))?;
     Ok((channel, side, welcome.message))
+}
+
+/// Sends a request of the dock's own, before those of the rank, and waits for the reply.
+fn request(channel: &Channel, request: &Request, with: &[BorrowedFd<'_>]) -> Result<Received<Reply>, End> {
+    let failed = |error: ChannelError| End::Refused(format!("the service process does not attach: {error}"));
+    channel.send(0, request, with).map_err(failed)?;
+    channel.wait(ANSWER_LIMIT).map_err(failed)?;
+    match channel.receive::<Reply>().map_err(failed)? {
+        Some(Received { message: Reply::Error { text, .. }, .. }) => refused(text),
+        Some(reply) => Ok(reply),
+        None => refused("the service process does not answer"),
+    }
 }

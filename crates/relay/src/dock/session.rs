@@ -1,6 +1,6 @@
 //! The reading side of an attached rank: what its relay sends goes to the service process, replies go back.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -12,10 +12,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use super::call::{Docked, Layout};
 use super::delivery::Shared;
-use super::{End, OWN_TOKENS, refused};
+use super::{End, refused};
 use crate::frame::{Decoder, Frame, MOST_HANDED};
 use crate::recording::{Recorded, RecordingName, started};
-use crate::shadow::{ShadowError, Taken};
 use crate::wire::WireError;
 use outboard_service::MOST_RECORDED;
 
@@ -35,13 +34,10 @@ pub(super) fn attached(
         channel,
         shared,
         filling: None,
-        waiting: VecDeque::new(),
         handed: None,
         under_way: HashMap::new(),
         asked: HashMap::new(),
         recordings: HashMap::new(),
-        registering: HashMap::new(),
-        next_token: OWN_TOKENS,
     };
     loop {
         while let Some(frame) = decoder.next().map_err(WireError::from)? {
@@ -85,22 +81,16 @@ enum Asked {
     DestroyGroup(u64),
 }
 
-/// The reading side of an attached rank.
 struct Session<'a> {
     channel: &'a Channel,
     shared: &'a Shared,
     filling: Option<Docked>,
-    waiting: VecDeque<Docked>,
     handed: Option<Handing>,
     /// Bytes of the content of requests that are not replied to, by token.
     under_way: HashMap<u64, usize>,
-    /// By token.
     asked: HashMap<u64, Asked>,
     /// Those that the service process keeps.
     recordings: HashMap<RecordingName, Arc<Recorded>>,
-    /// Addresses of arenas by the token of their registration.
-    registering: HashMap<u64, u64>,
-    next_token: u64,
 }
 
 fn ended(error: &ChannelError) -> End {
@@ -170,18 +160,14 @@ impl Session<'_> {
             | Request::FreeRecording { .. }
             | Request::SetDeadline { .. }
             | Request::ErrorText { .. }
-            | Request::Detach
-                if token < OWN_TOKENS =>
-            {
-                self.channel.send(token, &request, &[]).map_err(|error| ended(&error))
-            }
+            | Request::Detach => self.channel.send(token, &request, &[]).map_err(|error| ended(&error)),
             _ => refused("malformed relay frame: a request that is the relay's to answer"),
         }
     }
 
     /// A request with a descriptor begins; its content follows.
     fn hand(&mut self, token: u64, request: Request, whole: usize) -> Result<(), End> {
-        if self.handed.is_some() || token >= OWN_TOKENS || whole == 0 {
+        if self.handed.is_some() || whole == 0 {
             return refused("malformed relay frame: a request amid another");
         }
         let others: usize = self.under_way.values().sum();
@@ -233,20 +219,11 @@ impl Session<'_> {
         let slot = entry.slot;
         let (layout, bytes) = self.layout(&entry, (input, table, output))?;
         let mut books = self.shared.books();
-        let busy = books.posted.contains_key(&slot) || self.waiting.iter().any(|call| call.entry.slot == slot);
-        if busy || self.filling.is_some() {
+        if books.posted.contains_key(&slot) || self.filling.is_some() {
             return refused("malformed relay frame: a call amid another");
         }
-        let Taken { shadow, register, unregister } =
-            books.shadows.take(bytes).or_else(|error: ShadowError| refused(error))?;
+        let shadow = books.shadows.take(bytes).or_else(refused)?;
         drop(books);
-        for address in unregister {
-            self.order(&Request::UnregisterMemory { address }, &[])?;
-        }
-        if let Some((address, bytes, region)) = register {
-            let token = self.order(&Request::RegisterMemory { address, bytes }, &[region.fd()])?;
-            self.registering.insert(token, address);
-        }
         let call = Docked::new(entry, shadow, layout);
         if call.missing == 0 {
             return self.filled(call);
@@ -255,58 +232,26 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Sends a request of our own; returns its token.
-    fn order(&mut self, request: &Request, descriptors: &[std::os::fd::BorrowedFd<'_>]) -> Result<u64, End> {
-        self.next_token += 1;
-        self.channel.send(self.next_token, request, descriptors).map_err(|error| ended(&error))?;
-        Ok(self.next_token)
-    }
-
+    /// All of its input has come, or never comes: the call is posted.
     fn filled(&mut self, call: Docked) -> Result<(), End> {
-        self.waiting.push_back(call);
-        self.post()
-    }
-
-    /// Posts the calls whose turn it is.
-    fn post(&mut self) -> Result<(), End> {
-        let mut books = self.shared.books();
-        while self.waiting.front().is_some_and(|call| books.shadows.is_registered(&call.shadow)) {
-            let Some(call) = self.waiting.pop_front() else { break };
-            let slot = call.entry.slot;
-            self.shared.side.arm(slot);
-            let posted = self.shared.side.post(&call.placed());
-            books.posted.insert(slot, call);
-            if let Err(full) = posted {
-                return refused(full);
-            }
-        }
+        let (mut books, slot) = (self.shared.books(), call.entry.slot);
+        self.shared.side.arm(slot);
+        let posted = self.shared.side.post(&call.placed());
+        books.posted.insert(slot, call);
         drop(books);
         self.shared.changed.notify_all();
-        Ok(())
+        posted.or_else(refused)
     }
 
-    /// Passes on what the service process replies.
     fn replies(&mut self) -> Result<(), End> {
         while let Some(reply) = self.channel.receive::<Reply>().map_err(|error| ended(&error))? {
-            if reply.token < OWN_TOKENS {
-                self.under_way.remove(&reply.token);
-                match (self.asked.remove(&reply.token), &reply.message) {
-                    (Some(Asked::Record(name, recorded)), Reply::Done) => drop(self.recordings.insert(name, recorded)),
-                    (Some(Asked::DestroyGroup(group)), Reply::Done) => {
-                        self.recordings.retain(|name, _| name.0 != group)
-                    }
-                    _ => {}
-                }
-                self.shared.wire.send(&Frame::Reply(&reply.message.encode(reply.token)))?;
-                continue;
+            self.under_way.remove(&reply.token);
+            match (self.asked.remove(&reply.token), &reply.message) {
+                (Some(Asked::Record(name, recorded)), Reply::Done) => drop(self.recordings.insert(name, recorded)),
+                (Some(Asked::DestroyGroup(group)), Reply::Done) => self.recordings.retain(|name, _| name.0 != group),
+                _ => {}
             }
-            if let Reply::Error { text, .. } = reply.message {
-                return refused(text);
-            }
-            if let Some(address) = self.registering.remove(&reply.token) {
-                self.shared.books().shadows.registered(address);
-                self.post()?;
-            }
+            self.shared.wire.send(&Frame::Reply(&reply.message.encode(reply.token)))?;
         }
         Ok(())
     }

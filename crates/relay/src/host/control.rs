@@ -5,14 +5,14 @@
 
 use std::error::Error;
 use std::net::{SocketAddr, TcpStream};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use outboard_fabric::SharedKey;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::frame::{Decoder, Frame};
 use crate::host::NONSENSE;
-use crate::wire::{ANSWER_LIMIT, Wire};
+use crate::wire::{ANSWER_LIMIT, Wire, lock};
 
 /// Where the dock is, and the connection to it.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl Control {
 
     fn ranks(&self) -> Result<(SocketAddr, SharedKey), Box<dyn Error>> {
         // Ranks that come meanwhile need the answer as well.
-        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut opened = lock(&self.opened);
         if let Some(Opened { ranks, .. }) = opened.as_ref().filter(|opened| !opened.has_ended()) {
             return Ok(*ranks);
         }

@@ -27,11 +27,8 @@ use outboard_service::{LOOK, Poller, Refusal, Token, Trigger};
 /// Submissions taken per turn, so that requests are looked at in between.
 const SUBMISSIONS: usize = 64;
 
-/// How serving a rank ends.
 pub(super) enum Gone {
-    /// The rank left or died.
     Rank,
-    /// The kernel.
     Kernel(Errno),
 }
 
@@ -53,7 +50,6 @@ pub(super) struct Relayed {
 }
 
 impl Relayed {
-    /// Serves an attached rank to its end.
     pub(super) fn start(
         channel: Channel,
         session: Session,

@@ -248,12 +248,72 @@ fn submit(datapath: Option<&mut Datapath>, job: SendJob) -> Option<SendJob> {
 
 #[cfg(test)]
 mod tests {
-    use outboard_fabric::{FabricEvent, Limits, Loopback, LoopbackHub};
+    use std::cell::RefCell;
+    use std::collections::{HashMap, VecDeque};
+    use std::os::fd::BorrowedFd;
+    use std::rc::Rc;
+
+    use outboard_fabric::{Armed, FabricEvent, SendBuffer};
     use outboard_plan::Rank;
     use outboard_proto::wire::{FrameHeader, FrameKind, Message};
     use outboard_proto::{Config, Event, GroupHandle, GroupSpec, HostId, Member, OfferId};
 
     use super::*;
+
+    /// Peers that take no frame more while they have four.
+    #[derive(Default, Clone)]
+    struct Peers(Rc<RefCell<HashMap<PeerId, VecDeque<Vec<u8>>>>>);
+
+    impl Fabric for Peers {
+        fn id(&self) -> PeerId {
+            PeerId(1)
+        }
+
+        fn local_address(&self) -> &[u8] {
+            &[]
+        }
+
+        fn connect(&mut self, peer: PeerId, _: &[u8]) -> Result<(), ConnectError> {
+            self.0.borrow_mut().insert(peer, VecDeque::new());
+            Ok(())
+        }
+
+        fn disconnect(&mut self, _: PeerId) {}
+
+        fn payload_buffer(&mut self, _: usize) -> Option<SendBuffer> {
+            None
+        }
+
+        fn ready(&mut self, peer: PeerId, _: usize) -> Result<(), SendError> {
+            if self.0.borrow()[&peer].len() < 4 { Ok(()) } else { Err(SendError::Full(peer)) }
+        }
+
+        fn send(&mut self, peer: PeerId, header: &[u8], _: Payload<'_>) -> Result<(), SendError> {
+            self.ready(peer, 0)?;
+            self.0.borrow_mut().entry(peer).or_default().push_back(header.to_vec());
+            Ok(())
+        }
+
+        fn progress(&mut self, _: &mut dyn FnMut(FabricEvent<'_>)) -> usize {
+            0
+        }
+
+        fn event_fd(&self) -> BorrowedFd<'_> {
+            unreachable!("nothing is waited for")
+        }
+
+        fn arm(&mut self) -> Armed {
+            Armed::Armed
+        }
+    }
+
+    impl Peers {
+        /// A peer takes what has come: how many messages the last frame acknowledges.
+        fn last_acknowledged(&self, peer: u64) -> Option<u32> {
+            let last = self.0.borrow_mut().get_mut(&PeerId(peer))?.drain(..).next_back()?;
+            Some(FrameHeader::decode(&last, 0).expect("our own frames").0.ack)
+        }
+    }
 
     /// A message that wants to be acknowledged without delay.
     fn message(seq: u32) -> Vec<u8> {
@@ -266,36 +326,24 @@ mod tests {
         bytes
     }
 
-    /// How many messages the last frame acknowledges that has come to this end.
-    fn last_acknowledged(end: &mut Loopback) -> Option<u32> {
-        let mut last = None;
-        let mut hear = |event: FabricEvent<'_>| {
-            if let FabricEvent::Message { header, .. } = event {
-                last = Some(FrameHeader::decode(header, 0).expect("our own frames").0.ack);
-            }
-        };
-        while end.progress(&mut hear) > 0 {}
-        last
-    }
-
     /// One peer goes on speaking and takes nothing of what is said to it.
     #[test]
     fn a_peer_that_takes_nothing_holds_up_nobody_else() {
-        let (hub, limits) = (LoopbackHub::new(), Limits { outstanding_messages: 4, ..Limits::default() });
-        let [here, mut deaf, mut other] = [1, 2, 3].map(|id| hub.endpoint(PeerId(id), limits).expect("a descriptor"));
-        let member = |end: &Loopback| Member {
-            sp: SpId(end.id().0),
-            host: HostId(end.id().0),
-            address: end.local_address().into(),
+        let peers = Peers::default();
+        let (deaf, other) = (2, 3);
+        let member = |id: u64| Member {
+            sp: SpId(id),
+            host: HostId(id),
+            address: [].into(),
             sends_from: None,
             link_rate: 1_000_000_000,
             engine: [].into(),
-            offer: OfferId(end.id().0),
+            offer: OfferId(id),
         };
-        let members = [&here, &deaf, &other].map(member).into();
+        let members = [1, deaf, other].map(member).into();
         let spec = GroupSpec { handle: GroupHandle(7), key: [3, 4], members };
         let mut engine = Engine::new(SpId(1), Config::default(), 1, 0);
-        let mut outbox = Outbox::new(Box::new(here));
+        let mut outbox = Outbox::new(Box::new(peers.clone()));
         engine.create_group(&spec, Rank(0));
         while let Some(event) = engine.poll_event() {
             if let Event::Connect { peer, address } = event {
@@ -304,15 +352,15 @@ mod tests {
         }
         let last = 2 * MOST_WAITING as u32;
         for seq in 0..last {
-            engine.frame(SpId(2), &message(seq), &[]);
+            engine.frame(SpId(deaf), &message(seq), &[]);
             outbox.pump(&mut engine, None, None);
         }
-        last_acknowledged(&mut other);
-        engine.frame(SpId(3), &message(0), &[]);
+        peers.last_acknowledged(other);
+        engine.frame(SpId(other), &message(0), &[]);
         outbox.pump(&mut engine, None, None);
-        assert_eq!(last_acknowledged(&mut other), Some(1));
-        assert!(!outbox.is_empty() && last_acknowledged(&mut deaf) < Some(last));
+        assert_eq!(peers.last_acknowledged(other), Some(1));
+        assert!(!outbox.is_empty() && peers.last_acknowledged(deaf) < Some(last));
         outbox.pump(&mut engine, None, None);
-        assert_eq!((outbox.is_empty(), last_acknowledged(&mut deaf)), (true, Some(last)), "when it takes some");
+        assert_eq!((outbox.is_empty(), peers.last_acknowledged(deaf)), (true, Some(last)), "when it takes some");
     }
 }

@@ -5,7 +5,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::collections::BTreeSet;
 use std::ptr::NonNull;
 
-use super::{LIMIT, block, me, say, wait_for_line};
+use super::{LIMIT, block, me, pause};
 
 const ROUNDS: usize = 60;
 const SIZES: [usize; 5] = [1, 4096, 10_000, 70_001, 300_000];
@@ -37,7 +37,6 @@ fn map_at(address: *mut u8, bytes: usize) -> Option<NonNull<u8>> {
     NonNull::new(start.ok()?.cast())
 }
 
-/// A private mapping somewhere.
 fn map(bytes: usize) -> NonNull<u8> {
     map_at(std::ptr::null_mut(), bytes).expect("memory")
 }
@@ -87,6 +86,5 @@ pub(super) fn run(context: &Context, group: &Group) {
         }
     }
     let tier = if context.memory_tier() == Tier::Staging { "staging" } else { "direct" };
-    say(&format!("{tier} {taken_over}"));
-    wait_for_line();
+    pause(&format!("{tier} {taken_over}"));
 }
