@@ -17,7 +17,6 @@
 #include "repetitions.h"
 #include "transport.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 enum { WARM_UP = 2, WARM_UP_CALLS = 8, TRIES = 3, CALLS_MAX = 1000, BATCH_NS = 2 * 1000 * 1000,
@@ -78,7 +77,7 @@ static uint64_t units_of(int64_t compute_ns)
         double *all = gather_doubles(&mine, 1);
         unit_ns = all[0];
         for (uint32_t rank = 1; rank < transport_ranks(); rank++)
-            unit_ns = fmin(unit_ns, all[rank]);
+            unit_ns = all[rank] < unit_ns ? all[rank] : unit_ns;
         free(all);
     }
     return (uint64_t)((double)compute_ns / unit_ns);
@@ -144,8 +143,10 @@ static double shortest_ns(const struct options *options, const struct buffers *b
     struct sample *all = gather_doubles(mine, TRIES * SAMPLE_DOUBLES);
     const struct field took_ns = field_of(&all->took_ns, TRIES);
     double shortest = largest_but(&took_ns, 0, -1);
-    for (int at = 1; at < TRIES; at++)
-        shortest = fmin(shortest, largest_but(&took_ns, at, -1));
+    for (int at = 1; at < TRIES; at++) {
+        const double next = largest_but(&took_ns, at, -1);
+        shortest = next < shortest ? next : shortest;
+    }
     free(all);
     return shortest;
 }

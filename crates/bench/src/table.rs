@@ -137,7 +137,7 @@ pub(crate) fn cells<'a, R: 'a>(columns: &[Column<R>], rows: impl IntoIterator<It
 }
 
 /// Rows grouped by a key, fastest first.
-pub(crate) fn by_time<'a, R, K: Ord>(rows: &'a [R], key: impl Fn(&R) -> K, cost: impl Fn(&R) -> &Cost) -> Vec<&'a R> {
+pub(crate) fn by_time<R, K: Ord>(rows: &[R], key: impl Fn(&R) -> K, cost: impl Fn(&R) -> &Cost) -> Vec<&R> {
     let mut sorted: Vec<&R> = rows.iter().collect();
     sorted.sort_by(|a, b| key(a).cmp(&key(b)).then(cost(a).time_ms.median.total_cmp(&cost(b).time_ms.median)));
     sorted
