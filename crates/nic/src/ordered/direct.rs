@@ -74,7 +74,6 @@ impl Ordered {
         Worker::Nic(self.settings.units as u16)
     }
 
-    /// Takes a descriptor that was admitted.
     pub(super) fn post_direct(&mut self, port: Port, descriptor: Descriptor) {
         let key = (descriptor.job, port.0);
         let (flags, peer) = (descriptor.flags, descriptor.peer());
