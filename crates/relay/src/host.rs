@@ -37,6 +37,7 @@ use outboard_service::{
 };
 use outboard_shm::attach::message::Message;
 use outboard_shm::attach::{Channel, ChannelError, Hello, Received, Reply, Request, Welcome};
+use outboard_shm::closer::REFUSALS;
 use outboard_shm::control::ServiceSide;
 use outboard_shm::memory::MOST_RANGES;
 use outboard_shm::status::Status;
@@ -145,7 +146,7 @@ fn accept(
                     Ok(Some(connection)) => strangers.take_in(connection.into()),
                     Err(errno) => {
                         limited!(error, %errno, "a rank is turned away; raise the limit on descriptors");
-                        socket.turn_away(drop);
+                        socket.turn_away(|connection| REFUSALS.act(move || drop(connection)));
                     }
                 },
                 Token::Channel(id) => {
@@ -236,7 +237,7 @@ fn drain(
         }
         match rank.then(|| socket.accept()) {
             Some(Ok(Some(connection))) => farewell(&connection.into()),
-            Some(Err(_)) => socket.turn_away(drop),
+            Some(Err(_)) => socket.turn_away(|connection| REFUSALS.act(move || drop(connection))),
             Some(Ok(None)) | None => {}
         }
     }

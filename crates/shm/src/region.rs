@@ -187,8 +187,8 @@ pub fn seal_bytes(name: &str, content: &[u8]) -> Result<OwnedFd, RegionError> {
 /// The content of what [`seal_bytes`] made in another process of `len` bytes.
 ///
 /// # Errors
-/// [`RegionError::Untrusted`] or [`RegionError::Size`] when it is something else, [`RegionError::Kernel`] when it cannot
-/// be read.
+/// [`RegionError::Untrusted`] or [`RegionError::Size`] when it is something else, [`RegionError::Kernel`] when the
+/// kernel cannot read it.
 pub fn unseal(fd: OwnedFd, len: usize) -> Result<Vec<u8>, RegionError> {
     check_seals(fd.as_fd(), len as u64, size_seals() | SealFlags::WRITE)?;
     let mut content = vec![0; len];

@@ -1,8 +1,8 @@
 //! Requests at the attach socket: who a rank is, its groups, its memory (SP-3).
 //!
-//! A rank may have a bug: identity comes from the kernel (socket credentials, pidfd), access to memory is proven by a real
-//! read and write, every number is checked. A rank that breaks the protocol loses its connection, and no other rank
-//! does.
+//! A rank may have a bug: identity comes from the kernel (socket credentials, pidfd), access to memory is proven by a
+//! real read and write, every number is checked. A rank that breaks the protocol loses its connection, and no other
+//! rank does.
 
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

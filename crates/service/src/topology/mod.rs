@@ -1,8 +1,9 @@
 //! Where ranks run (SP-1): node, socket and core, by what a rank's process is bound to.
 //!
 //! The machine's layout comes from `/sys`. Sockets and cores are numbered from 0 over the whole machine, as hwloc's
-//! logical indices. Read once, at the start; what a process is bound to is asked each time, since programs bind themselves late. Nothing depends on it but
-//! what people are shown: which service process serves a rank follows from its place on the host alone (GP-3).
+//! logical indices. Read once, at the start; what a process is bound to is asked each time, since programs bind
+//! themselves late. Nothing depends on it but what people are shown: which service process serves a rank follows from
+//! its place on the host alone (GP-3).
 
 pub(crate) mod host;
 mod sysfs;
