@@ -196,8 +196,10 @@ impl Truth {
             CollectiveError::Stalled { sp, rank, ms } => {
                 let lowest = plan.members.iter().position(|r| sp_id(scenario.host_of[*r]) == *sp);
                 let stalls = scenario.faults.stalls.iter().filter(|stall| sp_id(stall.host) == *sp);
-                let (most, least) = (stalls.map(|stall| stall.lasting).sum(), scenario.config.dead_after);
+                let (most, least) = (stalls.map(|stall| stall.lasting).sum::<Duration>(), scenario.config.dead_after);
                 let lasted = Duration::from_millis(*ms);
+                // Room for a frame may have been missing before the stop, as long as a large frame takes to leave.
+                let most = most + scenario.config.heartbeat;
                 lowest == member(rank) && lasted <= most && lasted + Duration::from_millis(1) > least
             }
             CollectiveError::Mismatch { a_rank, a, b_rank, b } => (1..=plan.calls.len() as u64).any(|i| {

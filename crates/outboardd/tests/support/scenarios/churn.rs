@@ -8,6 +8,8 @@ use std::ptr::NonNull;
 use super::{LIMIT, block, me, pause};
 
 const ROUNDS: usize = 60;
+/// More than a rank keeps for its next use: freeing a piece of so many bytes makes it unmap all that it keeps.
+const MORE_THAN_KEPT: usize = 257 << 20;
 const SIZES: [usize; 5] = [1, 4096, 10_000, 70_001, 300_000];
 
 /// Gathers from `send` into `receive` and compares.
@@ -79,7 +81,8 @@ pub(super) fn run(context: &Context, group: &Group) {
         let other = context.allocate(bytes).expect("within bounds");
         gather(group, 5 * round + 4, bytes, other, shared);
         unmap(send, bytes);
-        for memory in [shared, other] {
+        let large = context.allocate(MORE_THAN_KEPT).expect("address space");
+        for memory in [large, shared, other] {
             // SAFETY: no request in flight names it.
             unsafe { context.deallocate(memory.as_ptr()) }.expect("it was allocated");
             freed.insert(memory.as_ptr());
