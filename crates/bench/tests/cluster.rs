@@ -131,8 +131,8 @@ fn late_by_times_of_its_own() -> Result<(), Failed> {
     Ok(())
 }
 
-/// SP-7: every collective of the measuring program is right, in either layout, and its bytes cross the links. The program
-/// itself refuses to run on another host than its layout says.
+/// SP-7: every collective of the measuring program is right, in either layout, and its bytes cross the links. The
+/// program itself refuses to run on another host than its layout says.
 fn every_collective_of_two_ranks_per_host() -> Result<(), Failed> {
     for (at, collective) in Collective::ALL.iter().enumerate() {
         let mut options = options(if collective.has_bytes() { &[0, 64, 40_000] } else { &[0] });

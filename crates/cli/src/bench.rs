@@ -153,8 +153,8 @@ pub(crate) struct BenchArgs {
     #[command(flatten)]
     setup: SetupArgs,
     /// Bytes of a rank's block (of the root's broadcast, for each other rank of an alltoall or scatter, of the vectors
-    /// that are reduced), separated by commas [default: 256K,1M,4M; with --blocking 8 to 4M; 0 of a barrier; 8 to 1M of a
-    /// ping-pong]
+    /// that are reduced), separated by commas [default: 256K,1M,4M; with --blocking 8 to 4M; 0 of a barrier; 8 to 1M of
+    /// a ping-pong]
     #[arg(long)]
     sizes: Option<String>,
     /// Blocking calls (of the C interface post and wait), small ones many in a row; nothing is overlapped with them

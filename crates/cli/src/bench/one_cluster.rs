@@ -1,5 +1,5 @@
-//! The benches on one cluster that are no single collective: an FFT, a radix sort, recorded messages, and what exchanges
-//! take of the processors.
+//! The benches on one cluster that are no single collective: an FFT, a radix sort, recorded messages, and what
+//! exchanges take of the processors.
 
 use std::process::ExitCode;
 

@@ -34,8 +34,8 @@ fn verify(ranks: u32, options: &str) -> Outcome {
     outcome
 }
 
-/// Without multicast, with chains and subgroups (MC-8, MC-10), with hosts of unequal numbers of ranks and of neighbours in
-/// rank (SP-7).
+/// Without multicast, with chains and subgroups (MC-8, MC-10), with hosts of unequal numbers of ranks and of neighbours
+/// in rank (SP-7).
 #[test]
 fn ranks_of_several_hosts_verify() {
     verify(2, "--lab 2x1gbit");
