@@ -1,7 +1,7 @@
 //! Threads for acts that take the kernel long, such as giving the pages of large memory back.
 //!
 //! Invariants: [`Closer::act`] does not wait for the act; a closer has at most `most` threads, and further acts wait
-//! for these threads. A thread ends after [`REST`] without an act.
+//! for these threads. A thread ends after `REST` without an act.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

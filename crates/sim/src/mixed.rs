@@ -20,7 +20,7 @@ use crate::pattern::Pattern;
 use crate::scenario::{CallPlan, GroupPlan, Scenario};
 use crate::store::StoreKind;
 
-/// [`mixed_reductions`], of which half have a tuning that sets algorithms by hand, where a group may choose.
+/// `mixed_reductions`, of which half have a tuning that sets algorithms by hand, where a group may choose.
 pub fn mixed_choices(seed: u64) -> Scenario {
     let mut scenario = mixed_reductions(seed);
     let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x6368_6f69_6365) };
@@ -140,7 +140,7 @@ fn mixed_makings(seed: u64) -> Scenario {
     scenario
 }
 
-/// [`mixed_makings`], of which some have what is rarer: service processes that are stopped for longer than any timer or
+/// `mixed_makings`, of which some have what is rarer: service processes that are stopped for longer than any timer or
 /// started anew, partitions into halves, groups that are asked for meanwhile, datagrams that come again after seconds,
 /// drivers slow to answer.
 pub fn mixed_hardships(seed: u64) -> Scenario {
@@ -217,7 +217,7 @@ pub fn mixed_exchanges(seed: u64) -> Scenario {
     scenario
 }
 
-/// [`mixed_faults`], of which most groups call recordings instead, each member in an order of its own.
+/// `mixed_faults`, of which most groups call recordings instead, each member in an order of its own.
 pub fn mixed_recorded(seed: u64) -> Scenario {
     let mut scenario = mixed_faults(seed);
     let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x7265_636f_7264) };

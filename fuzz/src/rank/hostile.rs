@@ -89,7 +89,7 @@ impl Hostile {
         }
         let mut received = self.channel.receive::<Reply>().ok()??;
         if let (Reply::Welcome(_), None) = (&received.message, &self.attached) {
-            let mut descriptor = || OwnedFd::from(received.descriptors.pop().expect("two descriptors"));
+            let mut descriptor = || received.descriptors.pop().expect("two descriptors");
             let (doorbell, region) = (descriptor(), descriptor());
             let size = rustix::fs::fstat(&region).expect("a file").st_size as usize;
             let copy = |fd: &OwnedFd| fd.try_clone().expect("a descriptor");
