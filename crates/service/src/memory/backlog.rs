@@ -25,6 +25,7 @@
 //! held.
 
 use std::collections::{HashMap, HashSet};
+use std::time::Instant;
 
 use outboard_proto::{CallId, MemRef, Region, StagingId};
 
@@ -251,6 +252,15 @@ impl Backlog {
         }
         needed.reverse();
         needed
+    }
+
+    /// Work that touches this waits, and other work behind it: the limit of ranks that keep it waiting begins.
+    pub(super) fn want(&mut self, extents: &Touched<Extent>) {
+        for at in self.needed(|entry| entry.precedes(extents)) {
+            if let State::Held(held) = self.state(at) {
+                held.wanted.get_or_insert_with(Instant::now);
+            }
+        }
     }
 
     /// The buffers of a call cannot be reached until its rank copies them.

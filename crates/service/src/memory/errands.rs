@@ -9,16 +9,18 @@
 //! | planned, or offered | a rank has copied elsewhere what it names (GP-9) | planned, for the conductor |
 //! | offered, and taken | no report within [`STALL`] | held: its bytes are copied to here, its source is free |
 //! | held | the rank's report | done: delivered again from here, with all that waited for it |
+//! | held | others need what it delivers for [`LIMIT`] | the rank's call fails by name |
 //! | any | the end of its call | forgotten; a place that is taken is free with its report |
 //!
 //! The machine believes a copy done that it has ordered. So a copy stands in the [`backlog`](crate::memory::backlog)
 //! until its bytes are in place, where work that comes behind it finds it. Nothing that a rank writes is believed
-//! beyond its own buffers. Who needs what a stopped rank copies waits until that rank goes on or dies.
+//! beyond its own buffers. A report that lies, or none, harms the rank's call alone.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use outboard_fabric::limited;
 use outboard_proto::{CallId, MemRef};
 use outboard_shm::control;
 use outboard_shm::errand::{ERRANDS, Errand, Report};
@@ -26,7 +28,7 @@ use outboard_shm::memory::{Tier, TieredMemory};
 use rustix::process::Pid;
 
 use crate::memory::backlog::{Backlog, Entry, Holder, Work};
-use crate::memory::{Buffers, Fault, Memory, Place};
+use crate::memory::{Buffers, Cause, Fault, Memory, Place};
 use crate::ranks::ConnectionId;
 use crate::telemetry::statistics::Copies;
 
@@ -34,11 +36,13 @@ use crate::telemetry::statistics::Copies;
 mod tests;
 
 /// How long a rank that waits may leave an errand: it may have no processor.
-const PATIENCE: Duration = Duration::from_millis(5);
+const PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 60_000 } else { 5 });
 /// How long an errand may take, beside a nanosecond for each byte and those of the errands before it.
 const STALL: Duration = Duration::from_millis(100);
 /// How long the conductor waits for an errand whose bytes it needs: most take less.
 const MOMENT: Duration = Duration::from_millis(1);
+/// How long a rank that was stopped in the middle of an errand may hold others up.
+const LIMIT: Duration = Duration::from_secs(10);
 
 /// A rank that can do errands.
 #[derive(Debug)]
@@ -82,6 +86,8 @@ pub(super) struct Offered {
 pub(super) struct Held {
     runner: Arc<Runner>,
     place: u32,
+    /// Since when other work needs what the errand delivers.
+    pub(super) wanted: Option<Instant>,
 }
 
 /// Places that were written and are to be offered, one bit each.
@@ -114,9 +120,8 @@ impl State {
     fn taken_by(&self) -> Option<(Arc<Runner>, u32)> {
         match self {
             State::Waiting | State::Planned(_) => None,
-            State::Offered(Offered { task: Task { runner, .. }, place, .. }) | State::Held(Held { runner, place }) => {
-                Some((Arc::clone(runner), *place))
-            }
+            State::Offered(Offered { task: Task { runner, .. }, place, .. })
+            | State::Held(Held { runner, place, .. }) => Some((Arc::clone(runner), *place)),
         }
     }
 
@@ -215,9 +220,10 @@ impl Backlog {
     /// Until something is to be done about what is planned or an errand; none where nothing is.
     pub(crate) fn timer(&self) -> Option<Duration> {
         let due = |state: &State| match state {
-            State::Waiting | State::Held(_) => None,
+            State::Waiting => None,
             State::Planned(_) => Some(Duration::ZERO),
             State::Offered(offered) => Some(offered.due().saturating_sub(offered.since.elapsed())),
+            State::Held(held) => held.wanted.map(|since| LIMIT.saturating_sub(since.elapsed())),
         };
         self.entries().iter().filter_map(|entry| due(&entry.state)).min()
     }
@@ -323,7 +329,7 @@ impl Memory {
         let Work::Copy { from, to } = work else { unreachable!("errands are copies") };
         let (runner, place) = state.taken_by().expect("it was taken");
         tracing::debug!(pid = ?runner.pid, "a rank does not end an errand");
-        let held = State::Held(Held { runner, place });
+        let held = State::Held(Held { runner, place, wanted: None });
         let mut bytes = vec![0; usize::try_from(from.len).expect("a piece")];
         // The source may have been copied elsewhere since.
         match self.place(from).and_then(|source| source.read(&mut bytes)) {
@@ -361,7 +367,7 @@ impl Memory {
         let state = self.backlog.state(at);
         let report = state.report();
         match (state, report) {
-            (State::Waiting | State::Planned(_), _) | (State::Held(_), None) => return false,
+            (State::Waiting | State::Planned(_), _) => return false,
             (State::Offered(_), Some(report)) => {
                 self.finish(at, report);
             }
@@ -380,6 +386,15 @@ impl Memory {
                 let (runner, place) = state.taken_by().expect("it is held for a rank");
                 *state = State::Waiting;
                 self.errands.free_place(&runner, place);
+            }
+            (State::Held(held), None) => {
+                if held.wanted.is_none_or(|since| since.elapsed() < LIMIT) {
+                    return false;
+                }
+                held.wanted = None;
+                limited!(warn, pid = ?held.runner.pid, "a rank that has stopped in a copy holds others up");
+                let receiver = self.backlog.entries()[at].work.calls()[1].expect("errands go to ranks");
+                self.faults.push((receiver, Cause::Buffer));
             }
         }
         true

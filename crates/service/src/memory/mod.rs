@@ -462,7 +462,12 @@ impl Memory {
             return false;
         }
         self.do_now(|entry| entry.precedes(&extents));
-        self.backlog.precedes(&extents)
+        let waits = self.backlog.precedes(&extents);
+        // Whoever reads keeps a call of its own waiting, perhaps another rank's.
+        if waits && extents[0].is_some() {
+            self.backlog.want(&extents);
+        }
+        waits
     }
 
     /// Does work whose turn it is.

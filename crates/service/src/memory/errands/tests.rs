@@ -157,6 +157,7 @@ fn a_rank_that_stops_in_the_middle_holds_up_itself_alone() {
     host.copy(Region::Output(CallId(1)), 2);
     host.memory.set_out();
     assert_eq!(host.held(), [1, 2]);
+    assert!(host.memory.backlog.timer().is_some(), "not for ever");
     host.ranks[1].output.fill(EMPTY);
     host.ranks[1].side.report(place, Report::Failed);
     assert!(host.memory.attend());
