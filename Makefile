@@ -58,7 +58,7 @@ test: export CARGO_INCREMENTAL ?= $(if $(wildcard target/debug/incremental/*),1,
 # The tests run programs beside the libraries they were built with, so those are built first. With the tests, since a
 # build without them has other features of dependencies, and nearly all would be built again.
 test: deps
-	$(CARGO) build --workspace --lib --bins --tests
+	$(CARGO) build --workspace --lib --bins --tests --examples
 	$(CARGO) test --workspace
 	bindings/mpi/tests/run.sh --install
 

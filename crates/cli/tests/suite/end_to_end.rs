@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::job::{Job, Outcome, left_of};
-use crate::program::compiled;
+use crate::program::{compiled, home};
 use crate::timeline;
 
 /// Within this every other rank hears of a killed rank or daemon (requirement of the C interface).
@@ -320,6 +320,22 @@ fn loss_between_dpus_is_repaired() {
     let outcome = verify(4, "--lab 4x1gbit+dpu --loss 20% --of multicast");
     assert!(outcome.counted("bytes sent again") > 0, "the network loses: {outcome:?}");
     verify(4, "--lab 4x1gbit+dpu --loss 1% --of all");
+}
+
+/// The smallest programs, in C and in Rust, as README.md starts them.
+#[test]
+fn the_first_examples_print_what_every_rank_sent() {
+    let in_c = compiled("gcc", "../../examples/allgather.c", &["-loutboard"]);
+    let in_rust = home().join("examples/allgather");
+    assert!(in_rust.exists(), "{} is not built: cargo build --workspace --examples", in_rust.display());
+    for program in [in_c, in_rust] {
+        for options in [&["-n", "4"][..], &["-n", "4", "--lab", "2x1gbit"]] {
+            let outcome = Job::start_command(options, &[program.to_str().expect("a path of text")]).finish();
+            outcome.assert_success();
+            let sent = (0..4).map(|rank| format!("rank {rank} sent {}", rank * rank));
+            sent.for_each(|line| assert!(outcome.says(&line), "{line}: {outcome:?}"));
+        }
+    }
 }
 
 /// GP-5, GP-9: an MPI program that records its patterns, as its user starts it; it compares every byte with MPI's.
