@@ -1,8 +1,8 @@
-//! What a service process is told at its start.
+//! The configuration of a service process.
 //!
-//! The fields that shape what goes over the wire are part of the agreed configuration: [`Config::digest`] is compared
-//! when a group is made, and service processes that differ refuse the group with an error that names both and says in
-//! what they do ([`Difference`]).
+//! The fields that shape the traffic are part of the agreed configuration. Service processes compare its digest
+//! ([`Config::digest`]) when they make a group. On a difference they refuse the group, and the error names both service
+//! processes and what differs ([`Difference`]).
 
 use std::fmt;
 use std::hash::Hasher;
@@ -28,7 +28,7 @@ pub struct Config {
     pub chunk_bytes: u32,
     /// Bytes a datagram occupies on the link beside its payload: 14 (Ethernet) + 28 + 24.
     pub datagram_overhead: u32,
-    /// Whether hosts multicast to one another (MC-8); without, all that leaves a host is unicast. Agreed.
+    /// Whether hosts multicast to one another (MC-8). If not, all traffic between hosts is unicast. Agreed.
     pub multicast: bool,
     /// `M` of MC-8; 0 means as many chains as ranks. Agreed.
     pub chains: u32,
@@ -38,40 +38,40 @@ pub struct Config {
     pub multicast_auth: bool,
     /// Smallest block (bytes per rank) that is offloaded. Agreed.
     pub offload_from: u64,
-    /// Calls that move at most so many bytes, all ranks together, take no barrier (MC-9). 0 for none. Agreed.
+    /// Calls that move at most this many bytes, all ranks together, skip the barrier (MC-9). 0 disables this. Agreed.
     pub eager_bytes: u64,
-    /// What algorithms are chosen by; `None` where no tuning file was given. Agreed.
+    /// The tuning that selects algorithms; `None` without a tuning file. Agreed.
     pub tuning: Option<Arc<Tuning>>,
-    /// The libfabric provider whose deferred work carries out the calls that it can ([`outboard_plan::deferred`]);
-    /// `None` where service processes carry out all. Agreed.
+    /// The libfabric provider whose deferred work executes the calls that it supports ([`outboard_plan::deferred`]).
+    /// `None`: the service processes execute all calls. Agreed.
     pub deferred: Option<Arc<str>>,
-    /// Bytes of staging for ranks that have not called (SP-6) and messages that came early.
+    /// Bytes of staging for ranks that have not called (SP-6) and for messages that came early.
     pub staging_quota: u64,
-    /// Bytes of scratch, beside staging, for the calls that ranks here have made.
+    /// Bytes of scratch, beside staging, for the calls of local ranks.
     pub scratch_quota: u64,
-    /// Bytes, about, of what is kept of groups, recordings and the chunks of multicast blocks.
+    /// Approximate bytes of the tables of groups, recordings and chunks of multicast blocks.
     pub tables_quota: u64,
-    /// Service processes that groups may be with.
+    /// Most service processes that groups may contain.
     pub peers: usize,
-    /// Service processes without a group that are remembered.
+    /// Most remembered service processes without a group.
     pub past_peers: usize,
-    /// Silence after which a neighbour is asked for a sign of life.
+    /// After this silence a neighbour is polled for a sign of life.
     pub heartbeat: Duration,
-    /// Time without an acknowledgement that is owed, after which a service process is declared dead.
+    /// A service process that owes an acknowledgement for this long is declared dead.
     pub dead_after: Duration,
     /// Floor of the adaptive timers of recovery (MC-5's alpha, MC-6).
     pub timer_floor: Duration,
-    /// Floor of a link's retransmission timer. Long where the fabric is reliable by itself.
+    /// Floor of a link's retransmission timer. It is long where the fabric itself is reliable.
     pub retransmit_floor: Duration,
-    /// How long a rank may be later than the first news of a collective before its service process stands in for it.
+    /// A rank's service process stands in for the rank this long after the first news of a collective.
     pub stand_in_after: Duration,
-    /// How long a rank may ask for a group later than the first at its service process.
+    /// How much later than the first rank of its service process a rank may request the group.
     pub group_timeout: Option<Duration>,
     /// How long a collective may be in flight before [`crate::Event::Overdue`] reports it.
     pub watchdog: Option<Duration>,
-    /// Tell of every step of every collective ([`crate::Event::Step`]).
+    /// Report every step of every collective ([`crate::Event::Step`]).
     pub narrate: bool,
-    /// Bytes that every switch port can be trusted to queue; bounds batches and how much a sender may catch up at once.
+    /// Bytes that every switch port can queue for certain. Bounds batches and how much a sender may catch up at once.
     pub switch_queue: u64,
     /// Most datagrams of one multicast batch.
     pub batch_chunks: u32,
@@ -80,7 +80,7 @@ pub struct Config {
     /// sixteen hosts that call apart can overflow the queue of a switch port. Blocks of a power of two are whole pieces
     /// of those that [`Config::on_links`] gives.
     pub fragment_bytes: u32,
-    /// Bytes of one collective that are asked for and have not come (SP-5); of an all-to-all three quarters more.
+    /// Bytes of one collective that are requested and have not come (SP-5). An all-to-all may request 3/4 more.
     pub pull_bytes: u64,
 }
 
@@ -92,10 +92,13 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The defaults on links of so many bit/s. From 2 Gbit/s on the processors take longer than the links, so twice as
-    /// much is sent and asked for at once: an all-to-all of 4 MiB among four hosts on links without limit takes 0.72 of
-    /// the time by that, and 0.75 of the processors. No more, since switch ports do not queue more because they are
-    /// faster: when sixteen hosts call apart, 2 MiB wait before one port of 10 Gbit/s, and 3 with fragments of 128 KiB.
+    /// The defaults on links of `link_rate` bit/s. From 2 Gbit/s on the processors are slower than the links, so twice
+    /// as
+    /// much is sent and requested at once. An all-to-all of 4 MiB among four hosts on unlimited links then takes 0.72
+    /// of
+    /// the time and 0.75 of the processor time. More does not help, since faster switch ports do not queue more: when
+    /// sixteen hosts
+    /// call at different times, 2 MiB wait before one port of 10 Gbit/s, and 3 MiB with fragments of 128 KiB.
     pub fn on_links(link_rate: u64) -> Self {
         let times = if link_rate < 2_000_000_000 { 1 } else { 2 };
         Config {
@@ -130,8 +133,8 @@ impl Config {
         }
     }
 
-    /// Fingerprint of the agreed fields and of the protocol version: that of the settings above the bits for the engine
-    /// and for authenticated multicast, and that of the tuning, which is 0 where there is none.
+    /// Digest of the agreed fields and of the protocol version. The settings lie above the bits for the engine
+    /// and for authenticated multicast; the tuning lies below them and is 0 without a tuning file.
     pub fn digest(&self) -> u64 {
         let tuning = self.tuning.as_ref().map_or(0, |tuning| tuning.digest());
         let auth = self.multicast_auth && self.multicast;
@@ -139,9 +142,9 @@ impl Config {
         self.settings_digest() << SETTINGS_SHIFT | bits | u64::from(tuning)
     }
 
-    /// The most bytes of a vector that `ranks` can combine where `here` of them share this scratch.
+    /// The largest vector in bytes that `ranks` can combine where `here` of them share this scratch.
     pub fn reduction_most(&self, ranks: u32, here: u32) -> u64 {
-        // What is taken may be an eighth more than what is needed ([`crate::staging_size`]).
+        // An allocation may exceed the request by an eighth ([`crate::staging_size`]).
         let needed = (self.scratch_quota / 9 * 8).saturating_sub(ALIGN * u64::from(here));
         needed / scratch_vectors(ranks, here)
     }
@@ -155,13 +158,13 @@ impl Config {
         h.write_u16(self.subgroups);
         h.write_u64(self.offload_from);
         h.write_u64(self.eager_bytes);
-        // What only one has is told by the bit.
+        // The digest's engine bit shows whether a provider is set; only its name is hashed here.
         self.deferred.iter().for_each(|provider| h.write(provider.as_bytes()));
         h.finish()
     }
 }
 
-/// In what two configurations differ, told from their digests. Shown as the end of a sentence that names who has them.
+/// How two configurations differ, derived from their digests. Displayed after the names of the two service processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Difference {
     pub a: u64,

@@ -1,10 +1,10 @@
-//! When something is due, of many things: asked for at every event, so the next is at hand.
+//! Deadlines of many items. Every event polls for the next deadline, so it is kept at hand.
 
 use std::collections::BTreeSet;
 
 use crate::ids::Instant;
 
-/// The times at which things of kind `K` are due. Whoever they belong to knows when, and tells it when that changes.
+/// The times at which items of kind `K` are due. The owner of an item reports every change of its time.
 #[derive(Debug)]
 pub struct Deadlines<K>(BTreeSet<(Instant, K)>);
 
@@ -15,7 +15,7 @@ impl<K> Default for Deadlines<K> {
 }
 
 impl<K: Copy + Ord> Deadlines<K> {
-    /// `key` was due at `before` and is due at `after` now.
+    /// Moves the deadline of `key` from `before` to `after`.
     pub fn change(&mut self, key: K, before: Option<Instant>, after: Option<Instant>) {
         if before != after {
             if let Some(at) = before {
@@ -29,7 +29,7 @@ impl<K: Copy + Ord> Deadlines<K> {
         self.0.first().map(|(at, _)| *at)
     }
 
-    /// What is due at `now` first: it is taken out, and due at no time until that changes.
+    /// Removes and returns the first item that is due at `now`. It stays without a deadline until [`Self::change`].
     pub fn pop_due(&mut self, now: Instant) -> Option<K> {
         self.first().filter(|at| *at <= now)?;
         self.0.pop_first().map(|(_, key)| key)

@@ -15,12 +15,12 @@ pub enum CollectiveError {
     /// A rank's process died or detached while the group needs it.
     #[error("{0} of the group died or left; end the program or make a group without it")]
     RankLost(Rank),
-    /// A service process died, its host stopped answering, or the two do not talk.
+    /// A service process died, its host stopped answering, or the two service processes do not communicate.
     #[error(
         "{sp} (that of {rank}) died, stopped answering or refuses us: logs say which; restart it and the ranks it served"
     )]
     PeerLost { sp: SpId, rank: Rank },
-    /// A service process was stopped, or one turn of it took so long, that others may have given it up.
+    /// A service process was stopped, or one of its turns took so long, that others may have declared it dead.
     #[error(
         "{sp} (that of {rank}) did nothing for {ms} ms and was given up: its host is overloaded, was stopped, or a turn \
          of it took too long (its log says what); restart the program"
@@ -54,17 +54,17 @@ pub enum CollectiveError {
         Difference { a: *a_digest, b: *b_digest }
     )]
     Configuration { a: SpId, a_digest: u64, b: SpId, b_digest: u64 },
-    /// The group's handle is in use by another group on a host of it.
+    /// Another group on a host of this group uses the same handle.
     #[error(
         "{0} exists already with other members on a host of the group; make the group again, it draws a new handle"
     )]
     HandleTaken(GroupHandle),
-    /// A rank has not asked for the group in time, so that it cannot be made.
+    /// A rank has not requested the group in time, so the group cannot be made.
     #[error(
         "{rank}, or another rank of its service process, has not asked for the group {after_ms} ms after the first; it hangs, ended, or could not make the group: see what it says itself (outboardd --group-timeout)"
     )]
     NotAsked {
-        /// The rank; the lowest of its service process where that does not know of the group.
+        /// The rank. If its service process does not know the group: the lowest rank of that service process.
         rank: Rank,
         after_ms: u64,
     },
@@ -83,19 +83,19 @@ pub enum CollectiveError {
         rank: Rank,
         bytes: u64,
     },
-    /// The engine beside a service process failed in a call, or has nothing left for it.
+    /// The engine beside a service process failed in a call, or has no resources left for the call.
     #[error(
         "the engine of the service process of {0} gave a call up: its log says why; fewer calls at once may help, or \
          --engine service-process on all hosts"
     )]
     Engine(Rank),
-    /// A rank had set a deadline for its call, and it has passed (SP-9).
+    /// A rank set a deadline for its call, and the deadline has passed (SP-9).
     #[error("{0}")]
     Deadline(Box<DeadlineMissed>),
 }
 
 impl CollectiveError {
-    /// Whether only a call can bring this about: then the group had been made on all hosts.
+    /// Whether only a call can cause this error. Then the group had been made on all hosts.
     pub(crate) fn comes_of_a_call(&self) -> bool {
         match self {
             CollectiveError::Mismatch { .. }
@@ -117,32 +117,32 @@ impl CollectiveError {
     }
 }
 
-/// Why a service process refuses a group to a rank that it serves.
+/// Why a service process refuses a group to a local rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The ranks of the service process hold as many memberships in groups as they may.
+    /// The ranks of the service process have reached the limit of memberships in groups.
     #[error(
         "the ranks of its service process are in as many groups as they may be; destroy some groups, or raise \
          --max-groups of its outboardd"
     )]
     Groups,
-    /// The groups and recordings of the service process take as much memory as they may.
+    /// The tables of groups and recordings have reached the memory limit of the service process.
     #[error(
         "its service process has no memory left for groups and recordings; destroy some of them, or raise \
          --tables-quota of its outboardd"
     )]
     Tables,
-    /// The service process cannot take what the rank hands over.
+    /// The service process cannot accept the descriptors that the rank passes.
     #[error(
         "its service process is out of descriptors; raise its limit on them (`ulimit -n`, LimitNOFILE in its unit)"
     )]
     Descriptors,
-    /// The service process knows as many others as it may.
+    /// The service process has reached the limit of known peers.
     #[error(
         "its service process cannot meet so many others; destroy some groups, or raise --max-peers of its outboardd"
     )]
     Peers,
-    /// The rank has made so many offers since that this one is forgotten.
+    /// The rank has made so many later offers that this one is forgotten.
     #[error("it has made too many offers since; make the group of new ones")]
     Forgotten,
 }

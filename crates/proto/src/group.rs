@@ -1,4 +1,4 @@
-//! What a group is to one of its service processes: who is in it, the barriers among them, and who is late.
+//! A group as one of its service processes sees it: its members, the barriers among them, and the late ranks.
 
 pub(crate) mod barrier;
 pub(crate) mod lateness;

@@ -7,7 +7,7 @@ use std::fmt;
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-/// Nanoseconds since the driver's origin. The simulator runs it on virtual time.
+/// Nanoseconds since the driver's origin. In the simulator this is virtual time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Instant(pub u64);
 
@@ -32,7 +32,7 @@ impl Sub<Duration> for Instant {
     }
 }
 
-/// A service process. Drawn at random when the process starts, so that a restarted daemon is another one.
+/// A service process. The ID is drawn at random at the start of the process, so a restarted daemon has another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SpId(pub u64);
 
@@ -46,7 +46,7 @@ impl fmt::Display for SpId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostId(pub u64);
 
-/// A group, by the 32-bit handle its members agreed on when they made it. Travels in every datagram.
+/// A group, by the 32-bit handle that its members agreed on when they made it. Every datagram carries the handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupHandle(pub u32);
 
@@ -56,15 +56,15 @@ impl fmt::Display for GroupHandle {
     }
 }
 
-/// An offer by which a rank can be in one group. Only who was given the offer knows its name.
+/// An offer by which a rank can join one group. Only the receivers of the offer know its ID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OfferId(pub u64);
 
-/// One collective of a group: the group's calls counted from 1. 0 is none of them.
+/// One collective of a group. The calls of a group are counted from 1; 0 stands for no call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InstanceId(pub u64);
 
-/// One rank's call of a collective, named by the driver. Stands for the buffers that the rank handed over.
+/// One rank's call of a collective, named by the driver. It stands for the buffers that the rank passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId(pub u64);
 
@@ -72,7 +72,7 @@ pub struct CallId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StagingId(pub u64);
 
-/// A multicast address, before the driver maps it to one of its fabric: equal for equal (job, set of service
-/// processes, subgroup), so that communicators of the same hosts share it.
+/// A multicast address before the driver maps it to an address of its fabric. Equal (job, set of service
+/// processes, subgroup) have equal channels, so that communicators of the same hosts share one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Channel(pub u64);

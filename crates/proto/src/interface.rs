@@ -1,4 +1,4 @@
-//! What passes between the machine and its driver.
+//! The interface between the machine and its driver.
 //!
 //! The driver owns memory and sockets; the machine names them: a [`Region`] is a buffer, a [`MemRef`] a piece of one,
 //! an [`Order`] work on memory that the driver does at once and in order, a [`Transmit`] something to send, an
@@ -29,34 +29,34 @@ pub struct PostedCall {
     pub group: GroupHandle,
     /// The caller's rank in the group.
     pub rank: Rank,
-    /// The caller's count of its calls on this group, from 1; 0 of tagged messages, which are none of its instances.
+    /// The caller's count of its calls on this group, from 1. Tagged messages are no instances of the group and have 0.
     pub instance: InstanceId,
     pub signature: Signature,
     /// The contribution lies in the output already: of an allgather in its place, of a reduction from the start (of a
     /// reduce on its root alone); of the root of a gather or scatter of even blocks: its own block stays where it is.
     pub in_place: bool,
-    /// Where the blocks lie, of calls with blocks of different sizes only. An allgatherv sends one block; a
-    /// reduce-scatter receives one and sends those of all ranks, one after the other. A block that the root of a
-    /// gatherv or scatterv leaves where it is counts as empty.
+    /// Placement of the blocks; only for calls with blocks of different sizes. An allgatherv sends one block. A
+    /// reduce-scatter receives one and sends the blocks of all ranks, one after the other. A block that the root of a
+    /// gatherv or scatterv leaves in place counts as empty.
     pub blocks: Option<Arc<Blocks>>,
     /// Opt-in: the collective and its group fail on all ranks if this call lasts longer (SP-9).
     pub deadline: Option<Duration>,
 }
 
-/// One rank of a group and who serves it.
+/// One rank of a group and its service process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
     pub sp: SpId,
     pub host: HostId,
-    /// Its unicast address, opaque.
+    /// Unicast address of the service process, opaque.
     pub address: Arc<[u8]>,
-    /// From where its datagrams come; none where nobody knows.
+    /// Source address of its datagrams; `None` if unknown.
     pub sends_from: Option<Ipv4Addr>,
-    /// What its host's link carries, in bit/s.
+    /// Rate of its host's link in bit/s.
     pub link_rate: u64,
-    /// Where the engine beside the service process is reached, opaque; empty where there is none.
+    /// Address of the engine beside the service process, opaque; empty without an engine.
     pub engine: Arc<[u8]>,
-    /// The rank's own offer: its service process knows whether the rank can still ask for the group.
+    /// The rank's own offer. By the offer its service process knows whether the rank can still request the group.
     pub offer: OfferId,
 }
 
@@ -64,14 +64,14 @@ pub struct Member {
 pub struct GroupSpec {
     /// The handle that the lowest rank drew.
     pub handle: GroupHandle,
-    /// The secret that the keys of datagrams follow from.
+    /// The secret from which the keys of datagrams are derived.
     pub key: [u64; 2],
     /// By rank.
     pub members: Vec<Member>,
 }
 
 impl GroupSpec {
-    /// Tells two groups apart whose handles collide.
+    /// Distinguishes two groups whose handles collide.
     pub fn fingerprint(&self) -> u64 {
         let mut h = SipHasher13::new_with_keys(self.key[0], self.key[1]);
         for m in &self.members {
@@ -97,32 +97,33 @@ pub enum Region {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MemRef {
     pub region: Region,
-    /// Bytes from its start.
+    /// Bytes from the start of the region.
     pub offset: u64,
     pub len: u64,
 }
 
-/// Least that is allocated for any staging.
+/// Smallest allocation of staging.
 const LEAST_STAGING: u64 = 256;
 
-/// What is allocated, and counts to quotas, where `bytes` of staging are asked for: an eighth more at most, in eight
-/// steps from one power of two to the next, so that what is given back serves others of about its size. None beyond
-/// all memory.
+/// The size of an allocation for `bytes` of staging, which counts to quotas. It exceeds `bytes` by an eighth at most:
+/// there are eight
+/// sizes from one power of two to the next, so that freed memory can be reused for similar sizes. `None` when the size
+/// overflows.
 pub fn staging_size(bytes: u64) -> Option<u64> {
     let bytes = bytes.max(LEAST_STAGING);
     bytes.checked_next_multiple_of(bytes.checked_next_power_of_two()? / 16)
 }
 
-/// Work on memory. The driver drains [`crate::Endpoint::poll_order`] after every `handle_*` and does each order
-/// before it takes the next and before it gives up what it passed in (the payload of a frame, the batch of datagrams).
+/// Work on memory. The driver drains [`crate::Endpoint::poll_order`] after every `handle_*`. It completes each order
+/// before it polls the next and before it releases its input (the payload of a frame, the batch of datagrams).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// Provide [`staging_size`] of `bytes` of memory under this name. The order promises nothing about contents, so
+    /// Provide [`staging_size`] of `bytes` of memory under this ID. The contents are undefined, so
     /// the driver clears nothing. A driver without memory reports that ([`crate::Endpoint::handle_no_memory`]) and
-    /// leaves orders undone that name it.
+    /// skips the orders that name this ID.
     Stage {
         id: StagingId,
-        /// Bytes that are used.
+        /// Bytes in use.
         bytes: u64,
         group: GroupHandle,
     },
@@ -157,11 +158,11 @@ pub enum Order {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reach {
-    /// To the other hosts; nobody else here wants them.
+    /// To the other hosts; no sibling on this host needs the datagrams.
     Network,
-    /// To the other hosts and to the siblings on this one.
+    /// To the other hosts and to the siblings on this host.
     Everywhere,
-    /// To the siblings on this host; all members are there.
+    /// To the siblings on this host; all members are on it.
     Host,
 }
 
@@ -172,34 +173,34 @@ pub struct MulticastBatch {
     /// To be handed back in [`crate::Endpoint::handle_multicast_done`] when the memory has been read.
     pub token: u64,
     pub channel: Channel,
-    /// And how far. The sender itself never gets them back.
+    /// How far the datagrams go. The sender itself never gets them back.
     pub reach: Reach,
-    /// The header of the first datagram; that of datagram `i` has `chunk` greater by `i` ([`crate::wire`]).
+    /// The header of the first datagram. In datagram `i` the `chunk` is greater by `i` ([`crate::wire`]).
     pub header: crate::wire::DatagramHeader,
-    /// Which its epoch stands for.
+    /// The full number whose low bits are the header's epoch.
     pub instance: InstanceId,
     pub key: MulticastKey,
     /// Datagrams, at least 1. A block of no bytes is never multicast.
     pub chunks: u32,
-    /// Payload bytes of each but the last.
+    /// Payload bytes of each datagram but the last.
     pub chunk_bytes: u32,
     pub memory: MemRef,
 }
 
-/// A frame without payload: most are short, and need no allocation.
+/// A frame without payload. Most frames are short and need no allocation.
 pub type FrameBytes = SmallVec<[u8; 96]>;
 
-/// The pieces of memory that a frame carries. A copy of them costs nothing.
+/// The pieces of memory that a frame carries. Cloning them costs nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Payload {
     #[default]
     Empty,
     Piece(MemRef),
-    /// Piece after piece.
+    /// Pieces in the order of sending.
     Pieces(Arc<[MemRef]>),
 }
 
-/// Bytes of all pieces together.
+/// Sum of the bytes of all pieces.
 pub(crate) fn payload_bytes(pieces: &[MemRef]) -> u64 {
     pieces.iter().map(|piece| piece.len).sum()
 }
@@ -240,7 +241,7 @@ pub enum Transmit {
         to: SpId,
         /// The frame without payload.
         header: FrameBytes,
-        /// What follows it, piece after piece.
+        /// The payload behind the header, piece after piece.
         payload: Payload,
     },
     /// Datagrams to a multicast channel; the memory may be read later, until `handle_multicast_done`.
@@ -249,24 +250,24 @@ pub enum Transmit {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A peer will be sent to: have a connection.
+    /// The machine will send to a peer: open a connection.
     Connect { peer: SpId, address: Arc<[u8]> },
     /// No group with this peer is left.
     Disconnect { peer: SpId },
-    /// Have the engine beside the service process carry this out ([`crate::Config::deferred`]), until
-    /// [`crate::Endpoint::handle_offloaded`]. When its call ends with an error before, it is to be withdrawn, and its
-    /// memory stays the engine's as long as that may touch it.
+    /// Have the engine beside the service process execute this list ([`crate::Config::deferred`]) and report with
+    /// [`crate::Endpoint::handle_offloaded`]. If the call ends with an error before, withdraw the list. Its
+    /// memory stays reserved as long as the engine may access it.
     Offload(Box<Offload>),
-    /// Receive this channel for this group, and hash payloads by its key. Several groups may have one channel.
+    /// Receive this channel for this group, and hash payloads by its key. Several groups may share one channel.
     Join { channel: Channel, group: GroupHandle, key: MulticastKey },
     /// This group receives this channel no more.
     Leave { channel: Channel, group: GroupHandle },
-    /// The group that a local rank asked for is made, or cannot be: then the rank is not in it.
+    /// The group that a local rank requested is made, or cannot be made. On an error the rank is no member.
     GroupReady { group: GroupHandle, rank: Rank, result: Result<(), GroupError> },
     /// A call has ended; its buffers belong to the rank again and the machine names them no more.
     Completed { call: CallId, result: Result<(), CollectiveError> },
-    /// A local rank called `by_ns` after the first news of the instance here, and longer after it than ranks are waited
-    /// for ([`crate::Config::stand_in_after`]) (SP-9).
+    /// A local rank called `by_ns` after the first news of the instance here. The delay exceeds
+    /// [`crate::Config::stand_in_after`] (SP-9).
     Late {
         group: GroupHandle,
         rank: Rank,
@@ -275,11 +276,11 @@ pub enum Event {
         /// How late, in nanoseconds.
         by_ns: u64,
     },
-    /// A collective that a local rank waits for takes longer than the watchdog's time (SP-9). Nothing follows from it.
+    /// A local rank waits for a collective for longer than the watchdog's time (SP-9). The event changes nothing else.
     Overdue(Box<Overdue>),
-    /// A collective has come further. Only with [`crate::Config::narrate`].
+    /// A collective has reached a step. Only with [`crate::Config::narrate`].
     Step { group: GroupHandle, instance: InstanceId, step: Step },
-    /// Somebody sent what the protocol does not allow. Already counted.
+    /// A peer sent a message that the protocol does not allow. The counters include it already.
     Violation { peer: Option<SpId>, what: &'static str },
 }
 
@@ -290,34 +291,34 @@ pub struct Offload {
     pub group: GroupHandle,
     pub instance: InstanceId,
     pub list: List,
-    /// For each task the message that it sends or receives; `None` for tasks that only add to a counter.
+    /// For each task the message that it sends or receives; `None` for tasks that only increment a counter.
     pub messages: Vec<Option<EngineMessage>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineMessage {
-    /// Where the peer's engine is reached ([`Member::engine`]).
+    /// Address of the peer's engine ([`Member::engine`]).
     pub peer: Arc<[u8]>,
-    /// Its name, equal on both ends.
+    /// The tag of the message, equal on both ends.
     pub tag: u64,
-    /// What is sent, or where it goes, in memory of the service process; none without bytes.
+    /// The bytes to send, or where to receive them, in memory of the service process. `None` without bytes.
     pub memory: Option<MemRef>,
 }
 
-/// A step in the life of a collective at one service process, for a timeline of it.
+/// A step of a collective at one service process, for a timeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     Known(Signature),
-    /// This local rank has not called and is stood in for (SP-6).
+    /// This local rank has not called; the service process stands in for it (SP-6).
     StoodIn(Rank),
-    /// All local ranks have called or are stood in for: the ready barrier is entered (MC-4).
+    /// All local ranks have called or have a stand-in: the service process enters the ready barrier (MC-4).
     Entered,
     /// All service processes are ready: blocks may move.
     Ready,
     Ended,
 }
 
-/// A collective in flight at one service process, for people who ask what it waits for (SP-9).
+/// A collective in flight at one service process, for a report on what it waits for (SP-9).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InFlight {
     pub group: GroupHandle,
@@ -338,21 +339,22 @@ pub struct ReceivedDatagram<'a> {
     pub header: &'a [u8],
     /// Bytes behind the header.
     pub payload_len: u32,
-    /// Their hash by the key of the group that the header names ([`Event::Join`]); any where there is none.
+    /// Hash of the payload by the key of the group that the header names ([`Event::Join`]). Ignored for an unknown
+    /// group.
     pub payload: PayloadHash,
     pub from: Ipv4Addr,
 }
 
-/// What a service process has counted since its start; it is reported under the same names.
+/// Counters since the start of a service process. Reports use the same names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Counters {
     /// Collectives completed on local ranks.
     pub completed: u64,
     /// Collectives that ended with an error on local ranks.
     pub failed: u64,
-    /// Calls that were late, see [`Event::Late`] (SP-9).
+    /// Late calls, see [`Event::Late`] (SP-9).
     pub late_arrivals: u64,
-    /// Sum of how late they were, nanoseconds.
+    /// Sum of the delays of late calls, nanoseconds.
     pub late_ns: u64,
     /// Multicast payload bytes sent, first time.
     pub multicast_bytes: u64,
@@ -360,20 +362,20 @@ pub struct Counters {
     pub retransmitted_bytes: u64,
     /// Datagrams received that brought something new.
     pub datagrams_new: u64,
-    /// Datagrams received that were known or not wanted any more.
+    /// Datagrams received that were known or not needed any more.
     pub datagrams_stale: u64,
     /// Datagrams refused, and so among the violations: malformed, with a wrong tag, from another address than their
     /// sender's, or for a collective that has no place for them.
     pub datagrams_refused: u64,
-    /// Of these, datagrams of a member before anybody can have passed the ready barrier.
+    /// Refused datagrams of a member that came before any rank can have passed the ready barrier.
     pub datagrams_early: u64,
     /// Frames or datagrams refused: malformed, wrong tag, not allowed.
     pub violations: u64,
     /// Frames sent again by a link.
     pub link_retransmissions: u64,
-    /// Frames sent to other service processes, those sent again among them.
+    /// Frames sent to other service processes, including retransmissions.
     pub frames: u64,
-    /// Those of them without payload: announcements, requests, acknowledgements.
+    /// Frames without payload: announcements, requests, acknowledgements.
     pub control_frames: u64,
     /// Most bytes of staging and scratch ever held at once.
     pub staging_peak: u64,

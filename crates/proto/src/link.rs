@@ -1,23 +1,24 @@
 //! A reliable, ordered sequence of messages between two service processes, over frames that may be lost.
 //!
-//! Go-back-N: the receiver takes only the next message, the sender keeps what is not acknowledged and sends it again
-//! when its timer runs out. Over a fabric that loses nothing the timer stays silent. Frames echo clocks, which gives
-//! the round trip (RFC 7323 in spirit) and the timer (RFC 6298). Every frame heard is a sign of life; a watched end
-//! that is silent is sent a message of no content, whose acknowledgement it owes.
+//! Go-back-N: the receiver accepts only the next message. The sender keeps unacknowledged messages and sends them again
+//! when its timer expires. Over a lossless fabric the timer never expires. Frames echo clocks, which gives
+//! the round trip (RFC 7323 in spirit) and the timer (RFC 6298). Every received frame is a sign of life. A watched end
+//! that is silent is sent an empty message, which it must acknowledge.
 //!
-//! Whoever gives a link up makes a new end of it when it needs the peer again. Ends are numbered in the order in which
-//! a service process makes them, and frames name both, so that nothing of a link that was given up gets into the next
-//! one. The other end follows:
+//! A service process that gives a link up makes a new end of it when it needs the peer again. Each service process
+//! numbers its ends in the order
+//! of their making, and frames name both ends. So no frame of an abandoned link reaches the next
+//! link. The other end follows:
 //!
 //! | frame of the other end | this end |
 //! |---|---|
-//! | of the end that is known, names this one or none | takes it |
+//! | of the known end, names this one or none | accepts it |
 //! | of an older end | drops it |
-//! | of the end that is known, names an older one of ours | drops it, and answers, so that the other follows |
-//! | of a newer end, when none has named this one | stays, and begins to hear anew: nothing was acknowledged |
-//! | of a newer end, when one has named this one | is given up for a new one |
+//! | of the known end, names an older one of ours | drops it, and answers, so that the other end follows |
+//! | of a newer end, when no frame has named this one | stays, and receives from the start: nothing was acknowledged |
+//! | of a newer end, when a frame has named this one | is given up for a new one |
 //!
-//! An end that is new is named by nobody, so two ends never give each other up in turn.
+//! No frame names a new end yet, so two ends never give each other up in turn.
 //!
 //! | state of a message | event | next |
 //! |---|---|---|
@@ -25,7 +26,8 @@
 //! | in flight (`una <= seq < cursor`) | acknowledged | gone |
 //! | in flight | timer | queued (cursor back to `una`), timer doubled |
 //!
-//! Invariants: at most [`WINDOW`] messages in flight, and as many bytes of payload as its user allows; `una <= cursor
+//! Invariants: at most [`WINDOW`] messages are in flight, with at most as many bytes of payload as the user allows;
+//! `una <= cursor
 //! <= una + entries`. Never sees payload.
 
 mod round_trip;
@@ -44,18 +46,18 @@ use crate::wire::{FrameHeader, FrameKind, Message};
 pub const WINDOW: usize = 128;
 const ACK_EVERY: u32 = 16;
 const ACK_DELAY: Duration = Duration::from_millis(20);
-/// Buffers of acknowledged messages that are kept for the next ones.
+/// Most buffers of acknowledged messages that are kept for the next messages.
 const MAX_SPARE: usize = 8;
-/// Many tries before silence counts as death, however lossy the fabric.
+/// Allows many retries before silence counts as death, however lossy the fabric.
 const MAX_RTO: Duration = Duration::from_millis(500);
 
-/// What is told when a message has been acknowledged.
+/// Identifies an acknowledged message to the collective that waits for the acknowledgement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tag {
     pub group: GroupHandle,
     pub instance: InstanceId,
     pub what: Tagged,
-    /// The acknowledgement is asked for without delay; else it comes with that of a message that follows.
+    /// The acknowledgement is requested without delay; else it comes with that of a later message.
     pub urgent: bool,
 }
 
@@ -65,19 +67,19 @@ pub enum Tagged {
     Nak,
     /// The last bytes of messages from rank to rank.
     Message {
-        /// Under which they wait for it.
+        /// The number under which the messages wait for it.
         number: u64,
     },
 }
 
-/// Whose end makes a message void.
+/// The instance or call whose end makes a message void.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Owner {
     Instance(GroupHandle, InstanceId),
     Call(CallId),
 }
 
-/// A message that needs nothing of its sender any more.
+/// An acknowledged message, which needs nothing of its sender any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Acked {
     pub owner: Option<Owner>,
@@ -110,19 +112,19 @@ pub enum Received<'a> {
     Nothing,
 }
 
-/// Where a frame stands to the link with its sender.
+/// How a frame relates to the link with its sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// It is of a link that one of the two has given up.
+    /// The frame belongs to a link that one of the two ends has given up.
     Before,
     This,
-    /// The sender has given this one up and made another.
+    /// The sender has given this link up and made another.
     After,
 }
 
 #[derive(Debug)]
 pub struct Link {
-    /// Number of this end, and of the other; 0: not heard yet.
+    /// Numbers of this end and of the other; 0: the other is not known yet.
     number: u32,
     other: u32,
     /// The other end has named this one.
@@ -137,9 +139,9 @@ pub struct Link {
     payload_bytes: u64,
     /// Bytes of payload that may be queued and in flight before bulk waits.
     window: u64,
-    /// Payload sent since an acknowledgement was asked for.
+    /// Payload sent since the last request for an acknowledgement.
     unasked_bytes: u64,
-    /// Up to where acknowledgement was asked for.
+    /// Acknowledgement was requested up to this number.
     asked: u64,
     rto_floor: Duration,
     backoff: u32,
@@ -149,14 +151,14 @@ pub struct Link {
     ack_due: Option<Instant>,
     round_trip: RoundTrip,
     last_heard: Instant,
-    /// When the other end last owed nothing.
+    /// Since when the other end has owed an answer.
     owed_since: Instant,
     heartbeat: Option<Duration>,
     retransmissions: u64,
 }
 
 impl Link {
-    /// A fresh end, with a number greater than those before. `rto_floor` bounds the retransmission timer from below.
+    /// A new end; `number` exceeds the numbers of former ends. `rto_floor` bounds the retransmission timer from below.
     pub fn new(number: u32, now: Instant, rto_floor: Duration) -> Self {
         Link {
             number,
@@ -185,12 +187,12 @@ impl Link {
         }
     }
 
-    /// From now on so many bytes of payload may be queued and in flight: nothing that comes later waits behind more.
+    /// Sets how many bytes of payload may be queued and in flight. A later message waits behind no more than that.
     pub fn set_window(&mut self, bytes: u64) {
         self.window = bytes;
     }
 
-    /// Whether bulk messages may be queued: there is room in both windows, that of messages and that of bytes.
+    /// Whether bulk messages may be queued: the windows of messages and of bytes both have room.
     pub fn has_room(&self) -> bool {
         self.entries.len() < WINDOW && self.payload_bytes < self.window
     }
@@ -203,7 +205,7 @@ impl Link {
         self.entries.len()
     }
 
-    /// The shortest round trip measured: what the path takes with nothing queued.
+    /// The shortest measured round trip: the delay of the path without queues.
     pub fn least_round_trip(&self) -> Option<Duration> {
         self.round_trip.least()
     }
@@ -217,7 +219,7 @@ impl Link {
         self.owed_since = now;
     }
 
-    /// The silence so far is not counted against the other end, and what it has not acknowledged is sent at once.
+    /// Ignores the silence of the other end so far, and sends the unacknowledged messages again at once.
     pub(crate) fn resume(&mut self, now: Instant) {
         (self.cursor, self.timer, self.backoff) = (self.una, None, 0);
         self.owed_since = now;
@@ -232,18 +234,18 @@ impl Link {
         self.last_heard.max(self.owed_since)
     }
 
-    /// The other end is asked for a sign of life after every `period` of silence, or never.
+    /// Polls the other end for a sign of life after every `period` of silence; `None` disables it.
     pub fn set_heartbeat(&mut self, period: Option<Duration>) {
         self.heartbeat = period;
     }
 
-    /// When a sign of life is to be asked for: not while the other end owes an acknowledgement anyway.
+    /// When to poll for a sign of life. `None` while the other end owes an acknowledgement anyway.
     pub fn beat_at(&self) -> Option<Instant> {
         self.heartbeat.filter(|_| self.entries.is_empty()).map(|period| self.last_owed() + period)
     }
 
-    /// Queues a message. `owner` names whose end makes the message void. What may be said twice is not queued behind
-    /// itself: the other end hears it all the same.
+    /// Queues a message. The end of `owner` makes it void. A repeatable message is skipped if an equal one is queued:
+    /// the other end receives that one anyway.
     pub fn push(&mut self, now: Instant, message: &Message, payload: Payload, owner: Option<Owner>, tag: Option<Tag>) {
         if self.entries.is_empty() {
             self.owed_since = now;
@@ -260,7 +262,7 @@ impl Link {
         self.entries.push_back(Entry { body, payload, owner, tag });
     }
 
-    /// What has not been acknowledged, in order: nobody may have heard it.
+    /// The unacknowledged messages, in order. The other end may not have received them.
     pub(crate) fn into_unheard(self) -> impl Iterator<Item = (Message, Payload, Acked)> {
         self.entries.into_iter().map(|e| {
             let acked = e.acked();
@@ -268,13 +270,13 @@ impl Link {
         })
     }
 
-    /// The owner has ended: what it still has on this link is sent as nothing.
+    /// The owner has ended: its messages on this link are sent as nothing.
     pub fn forget(&mut self, owner: Owner) {
         self.forget_if(|e| e.owner == Some(owner));
     }
 
-    /// The memory is given back: what names it is sent as [what is left of it without
-    /// payload](Message::without_payload). Returns how many messages of an owner that were.
+    /// The memory is freed: messages that name it are sent [without
+    /// payload](Message::without_payload). Returns how many of them had an owner.
     pub fn forget_memory(&mut self, region: Region) -> usize {
         self.forget_if(|e| e.names(region))
     }
@@ -296,7 +298,7 @@ impl Link {
         match compare32(header.link, self.other) {
             Ordering::Greater if self.other != 0 => Place::After,
             Ordering::Less if self.other != 0 => Place::Before,
-            // A frame that names an end before this one acknowledges what that one has sent.
+            // A frame that names an older end acknowledges messages of that end.
             _ if header.to != 0 && header.to != self.number => Place::Before,
             _ => Place::This,
         }
@@ -308,7 +310,8 @@ impl Link {
         self.place(header) == Place::This && header.kind == FrameKind::Message && expected
     }
 
-    /// The other end has made another. If not named, this one stays and says all again. Returns whether it stays.
+    /// The other end is new. If it was never named, this end stays and sends everything again. Returns whether it
+    /// stays.
     pub(crate) fn follow(&mut self) -> bool {
         if !self.named {
             (self.expected, self.unacked_frames, self.ack_due) = (0, 0, None);
@@ -317,7 +320,8 @@ impl Link {
         !self.named
     }
 
-    /// A frame of a link [before](Place::Before) this one. Whoever still speaks over it is told of this one.
+    /// A frame of a link [before](Place::Before) this one. A sender that still uses that link gets an answer over this
+    /// one.
     pub(crate) fn handle_stale(&mut self, now: Instant, header: &FrameHeader) {
         let is_older = self.other != 0 && compare32(header.link, self.other) == Ordering::Less;
         if header.kind == FrameKind::Message && !is_older {
@@ -325,7 +329,7 @@ impl Link {
         }
     }
 
-    /// A frame of the other end of this link. Messages that it acknowledges are appended to `acked`.
+    /// A frame of the other end of this link. Appends the messages that it acknowledges to `acked`.
     pub fn handle<'a>(
         &mut self,
         now: Instant,
@@ -337,13 +341,13 @@ impl Link {
         self.last_heard = now;
         self.round_trip.measure(now, header);
         self.named |= header.to == self.number;
-        // What names an older end acknowledges what that has said.
+        // A frame that names an older end acknowledges messages of that end.
         if header.to == 0 || header.to == self.number {
             self.handle_ack(now, expand32(header.ack, self.una), acked);
         }
         let seq = expand32(header.seq, self.expected);
         match header.kind {
-            // Never answered by another bare frame: two ends with gaps would answer each other without end.
+            // A bare frame never answers a bare frame: two ends with gaps would answer each other forever.
             FrameKind::Bare => Received::Nothing,
             FrameKind::Message if seq == self.expected => {
                 self.expected += 1;
@@ -363,7 +367,7 @@ impl Link {
         if ack <= self.una || ack > self.highest_sent {
             return;
         }
-        // What was sent is kept until it is acknowledged.
+        // Entries are kept until their acknowledgement.
         for mut e in self.entries.drain(..(ack - self.una) as usize) {
             self.payload_bytes -= payload_bytes(&e.payload);
             acked.push(e.acked());
@@ -397,8 +401,9 @@ impl Link {
         self.poll_message(now).or_else(|| self.poll_bare(now))
     }
 
-    /// The next frame that carries a message. Whoever can queue more does so before [`Self::poll`], which may then have
-    /// an acknowledgement the less to send by itself.
+    /// The next frame that carries a message. A caller that can queue more does so before [`Self::poll`], which may
+    /// then
+    /// need one separate acknowledgement less.
     pub fn poll_message(&mut self, now: Instant) -> Option<(FrameBytes, Payload)> {
         let stuck = self.stuck();
         if stuck || self.beat_at().is_some_and(|t| t <= now) {
@@ -413,8 +418,9 @@ impl Link {
             self.timer = Some(now + self.rto());
         }
         self.unasked_bytes += payload_bytes(&payload);
-        // The round trip is measured before anything is queued; whoever waits for room hears of it when the window is
-        // nearly full. The rest is acknowledged by what goes the other way.
+        // An acknowledgement is requested for the first round trip, and when the window is nearly full, so that waiting
+        // bulk
+        // is notified. Traffic in the other direction acknowledges the rest.
         let fills = !payload.is_empty() && self.unasked_bytes >= self.window / 4 * 3;
         let ask = tagged || self.round_trip.smoothed().is_none() || fills || stuck;
         if ask {
@@ -427,12 +433,12 @@ impl Link {
         Some((frame, payload))
     }
 
-    /// Whether [`Self::poll_message`] has something at any time.
+    /// Whether [`Self::poll_message`] has a queued message, whatever the time.
     pub fn has_message(&self) -> bool {
         self.in_flight() < self.entries.len().min(WINDOW) || self.stuck()
     }
 
-    /// More is in flight than the window allows, and no message follows that could ask for an acknowledgement.
+    /// More is in flight than the window allows, and no queued message could request an acknowledgement.
     fn stuck(&self) -> bool {
         self.payload_bytes > 0 && !self.has_room() && self.all_sent() && self.asked <= self.una
     }
@@ -468,7 +474,7 @@ impl Link {
         }
     }
 
-    /// Every frame that leaves acknowledges what has come.
+    /// Every frame that leaves acknowledges all received messages.
     fn acknowledged(&mut self) {
         self.ack_due = None;
         self.unacked_frames = 0;
@@ -479,7 +485,7 @@ impl Link {
         self.timer
     }
 
-    /// When [`Self::poll`] has an acknowledgement to send by itself.
+    /// When [`Self::poll`] has a separate acknowledgement to send.
     pub fn ack_due(&self) -> Option<Instant> {
         self.ack_due
     }

@@ -1,4 +1,4 @@
-//! Reliable multicast: blocks cut into chunks (MC-1 to MC-3), what is missing of them (MC-6), and how fast they leave
+//! Reliable multicast: blocks cut into chunks (MC-1 to MC-3), recovery of missing chunks (MC-6), and the sending rate
 //! (MC-8).
 
 pub(crate) mod block;

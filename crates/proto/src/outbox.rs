@@ -1,4 +1,4 @@
-//! What the machines of one service process want done, collected until the driver polls for it.
+//! The effects that the machines of one service process request, collected until the driver polls for them.
 //!
 //! Invariant: orders keep the order in which they were given. Staging never exceeds its quotas.
 
@@ -16,37 +16,37 @@ use crate::link::Owner;
 use crate::multicast::pacing::Contention;
 use crate::wire::Message;
 
-/// What a step of a recording copies or combines at once, in bytes.
+/// Most bytes that a step of a recording copies or combines at once.
 pub(crate) const PIECE: u64 = 4 << 20;
 
 #[derive(Debug)]
 pub(crate) struct Outbox {
     pub(crate) now: Instant,
-    /// What the groups beside the one that sends have in flight (MC-13).
+    /// Traffic in flight of the groups beside the sending one (MC-13).
     pub(crate) contention: Contention,
     pub(crate) orders: VecDeque<Order>,
     pub(crate) events: VecDeque<Event>,
     /// Calls that need nothing more but what has been ordered, and how they end if that succeeds.
     ending: VecDeque<(Completion, Result<(), CollectiveError>)>,
-    /// Calls in flight that will never have all their bytes, and why.
+    /// Calls in flight that will never have all their bytes, and the error.
     cut_off: BTreeMap<CallId, CollectiveError>,
-    /// Lists for the engine beside the service process, by the call whose bytes are copied for them first.
+    /// Lists for the engine beside the service process. The bytes of each list's call are copied first.
     offloads: VecDeque<Offload>,
     /// Messages without payload, in order, for the links.
     pub(crate) messages: VecDeque<(SpId, Message)>,
     /// Collectives that have ended: their payload must not be read any more.
     pub(crate) forgotten: Vec<(GroupHandle, InstanceId)>,
-    /// Buffers of calls that have ended, and staging of ranks whose call has: they must not be read any more.
+    /// Buffers of ended calls, and staging of ranks whose call has ended: links must not read them any more.
     pub(crate) given_back: Vec<(Owner, Region)>,
-    /// Instances to which something has happened.
+    /// Instances that an event has changed.
     pub(crate) touched: Vec<(GroupHandle, InstanceId)>,
-    /// What recordings and collectives may still do until the driver has taken what follows.
+    /// Remaining work of recordings and collectives until the driver has drained the effects.
     pub(crate) allowance: Allowance,
-    /// What goes on when time is told: collectives, and under [`TAGGED`] the recordings of groups.
+    /// Work that continues at the next timeout: collectives, and under [`TAGGED`] the recordings of groups.
     pub(crate) unfinished: VecDeque<(GroupHandle, InstanceId)>,
     pub(crate) counters: Counters,
     narrates: bool,
-    /// The limit of each [`Quota`], and the bytes in use.
+    /// For each [`Quota`] its limit and the bytes in use.
     quotas: [(u64, u64); 3],
     next_staging: u64,
 }
@@ -74,7 +74,7 @@ impl Outbox {
         }
     }
 
-    /// Takes memory of the service process for a group; none when the quota has no room.
+    /// Allocates memory of the service process for a group; `None` when the quota has no room.
     pub(crate) fn stage(&mut self, quota: Quota, members: &Members, bytes: u64) -> Option<Staging> {
         let size = staging_size(bytes).filter(|size| self.hold(quota, *size))?;
         self.counters.staging_peak = self.counters.staging_peak.max(self.staged());
@@ -111,7 +111,7 @@ impl Outbox {
         self.orders.push_back(Order::Unstage { id: staging.id });
     }
 
-    /// Gives staging back while its collective goes on: what links still have of it is not sent.
+    /// Frees staging while its collective continues. Links send nothing of it any more.
     pub(crate) fn unstage_early(&mut self, group: GroupHandle, instance: InstanceId, staging: Staging) {
         self.given_back.push((Owner::Instance(group, instance), Region::Staging(staging.id)));
         self.unstage(staging);
@@ -134,29 +134,29 @@ impl Outbox {
         }
     }
 
-    /// Something happens to an instance: what is kept about it is to be looked at again.
+    /// Marks an instance as changed: state that depends on it must be updated.
     pub(crate) fn touch(&mut self, group: GroupHandle, instance: InstanceId) {
         if self.touched.last() != Some(&(group, instance)) {
             self.touched.push((group, instance));
         }
     }
 
-    /// A list for the engine, once what has been ordered for it is done.
+    /// Queues a list for the engine. It is handed out when the orders before it are done.
     pub(crate) fn offload(&mut self, offload: Offload) {
         self.offloads.push_back(offload);
     }
 
-    /// A call ends as soon as what has been ordered is done ([`Self::poll_event`]).
+    /// Ends a call as soon as its orders are done ([`Self::poll_event`]).
     pub(crate) fn complete(&mut self, completion: Completion, result: Result<(), CollectiveError>) {
         let Completion { call, group, instance, .. } = completion;
-        // What has not been handed out is not carried out.
+        // A list that was not handed out is dropped.
         self.offloads.retain(|offload| offload.call != call);
         let owner = if instance == TAGGED { Owner::Call(call) } else { Owner::Instance(group, instance) };
         self.ending.push_back((completion, result));
         self.given_back.extend([(owner, Region::Input(call)), (owner, Region::Output(call))]);
     }
 
-    /// A rank calls an instance of which there has been news since `began` (SP-9).
+    /// A rank calls an instance whose first news came at `began` (SP-9).
     pub(crate) fn late(
         &mut self,
         group: GroupHandle,
@@ -176,22 +176,22 @@ impl Outbox {
         }
     }
 
-    /// Whether something is to be done before anybody outside hears of anything.
+    /// Whether internal work remains before the driver may see effects.
     pub(crate) fn has_chores(&self) -> bool {
         !self.messages.is_empty() || !self.forgotten.is_empty() || !self.given_back.is_empty()
     }
 
-    /// A call that ends as soon as what has been ordered is done.
+    /// The call, if it ends as soon as its orders are done.
     pub(crate) fn ending(&self, call: CallId) -> Option<&Completion> {
         self.ending.iter().map(|(completion, _)| completion).find(|completion| completion.call == call)
     }
 
-    /// An order on memory failed: no rank here is told success over missing bytes.
+    /// An order on memory failed: no local rank may get success for missing bytes.
     pub(crate) fn fail_ending(&mut self, group: GroupHandle, instance: InstanceId, error: &CollectiveError) {
         self.fail_endings(|c| (c.group, c.instance) == (group, instance), error);
     }
 
-    /// The same for all calls of a group.
+    /// Like [`Self::fail_ending`], for all calls of a group.
     pub(crate) fn fail_ending_of_group(&mut self, group: GroupHandle, error: &CollectiveError) {
         self.fail_endings(|c| c.group == group, error);
     }
@@ -201,13 +201,13 @@ impl Outbox {
         those.for_each(|(_, result)| *result = Err(error.clone()));
     }
 
-    /// Bytes of a call in flight are lost in memory that the driver cannot reach: it alone ends with this error.
+    /// Bytes of a call in flight are lost in memory that the driver cannot reach: this call alone ends with the error.
     pub(crate) fn cut_off(&mut self, call: CallId, error: CollectiveError) {
         self.cut_off.insert(call, error);
     }
 
-    /// The next event. How a call ends is decided here, once: when all orders have been carried out, and those that the
-    /// driver has put off for this call. It is told by the second argument which calls have failed.
+    /// The next event. The result of a call is decided here, once: when all orders are done, including those that the
+    /// driver has put off for this call. The second argument of `put_off` returns whether a call has failed.
     pub(crate) fn poll_event(&mut self, put_off: impl Fn(CallId, &dyn Fn(CallId) -> bool) -> bool) -> Option<Event> {
         if !self.events.is_empty() || !self.orders.is_empty() {
             return self.events.pop_front();
@@ -231,14 +231,14 @@ impl Outbox {
 
     pub(crate) fn violation(&mut self, peer: Option<SpId>, what: &'static str) {
         self.counters.violations += 1;
-        // The counter tells all; the driver needs no more than a sample of a flood.
+        // The counter counts all; the driver needs only a sample of a flood.
         if self.events.len() < 1024 {
             self.events.push_back(Event::Violation { peer, what });
         }
     }
 }
 
-/// What recordings and collectives may do at once: steps and bytes of about a millisecond each.
+/// The work that recordings and collectives may do at once: steps and bytes of about a millisecond each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Allowance {
     steps: u32,
@@ -248,7 +248,7 @@ pub(crate) struct Allowance {
 impl Allowance {
     pub(crate) const FULL: Allowance = Allowance { steps: 1024, bytes: PIECE };
 
-    /// Whether there is a step that may be done; it is counted.
+    /// Whether one more step is allowed; counts the step.
     pub(crate) fn step(&mut self) -> bool {
         let may = self.steps > 0 && self.bytes > 0;
         self.steps -= u32::from(may);
@@ -272,14 +272,14 @@ pub(crate) struct Completion {
     pub(crate) rank: Rank,
 }
 
-/// The limits on what a service process holds, each for all ranks together.
+/// The limits on the memory of a service process, each for all ranks together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Quota {
-    /// What is held for ranks that have not called.
+    /// Memory for ranks that have not called.
     Late,
-    /// What calls need that all local ranks have made.
+    /// Memory for calls that all local ranks have made.
     Calls,
-    /// What is kept of groups, recordings and the chunks of blocks, beside staging.
+    /// Tables of groups, recordings and the chunks of blocks, beside staging.
     Tables,
 }
 
@@ -298,7 +298,7 @@ mod tests {
     use crate::ids::{HostId, OfferId};
     use crate::interface::{GroupSpec, Member};
 
-    /// Bytes of which just as many are allocated.
+    /// A size that is allocated without rounding.
     const UNIT: u64 = 256;
 
     fn try_stage(out: &mut Outbox, quota: Quota, units: u64) -> Option<Staging> {

@@ -1,8 +1,9 @@
 //! The dissemination barrier among the service processes of a group (MC-4), for any number `n` of them.
 //!
 //! `ceil(log2 n)` rounds; in round `k` a member sends to the one `2^k` behind it and waits for the one `2^k` before it.
-//! Unlike recursive doubling it has no members on the side when `n` is no power of two: everybody hears of a barrier
-//! that others have entered, which is what makes a service process stand in for ranks that are late.
+//! Unlike recursive doubling, no member stays outside when `n` is no power of two. So every member receives news of a
+//! barrier
+//! that others have entered, and can stand in for its late ranks.
 //!
 //! | state | enter | message | next |
 //! |---|---|---|---|
@@ -29,7 +30,7 @@ pub struct Barrier {
 }
 
 impl Barrier {
-    /// Of the member `me` of `n`.
+    /// The barrier of the member `me` of `n`.
     ///
     /// # Panics
     /// When there is no such member.
@@ -65,7 +66,7 @@ impl Barrier {
         distance.is_power_of_two().then(|| distance.ilog2() as u8)
     }
 
-    /// The round whose message the member was sent, if any was.
+    /// The round whose message was sent to `member`, if one was.
     pub(crate) fn sent_to(&self, member: u32) -> Option<u8> {
         let begun = match self.state {
             State::Outside => 0,
@@ -89,7 +90,7 @@ impl Barrier {
         self.advance(out);
     }
 
-    /// A message of member `from`. False when no such message can come from there.
+    /// A message of member `from`. False when `from` cannot send such a message.
     pub fn handle(&mut self, from: u32, round: u8, out: &mut Vec<(u32, u8)>) -> bool {
         if from >= self.n || Barrier::round_between(self.n, from, self.me) != Some(round) {
             return false;
@@ -161,7 +162,7 @@ mod tests {
         assert_eq!((b.awaited(), b.handle(3, 1, &mut out), b.done()), (Some(3), true, true));
     }
 
-    /// SP-6: whoever has not entered hears of those who have.
+    /// SP-6: a member that has not entered receives messages of members that have.
     #[test]
     fn a_missing_member_hears_of_the_others() {
         for n in 2..=33u32 {

@@ -1,17 +1,19 @@
-//! Collectives that take too long, and who has not called them (SP-9).
+//! Detects collectives that take too long, and the ranks that have not called them (SP-9).
 //!
-//! Lateness is no error. A collective that a local rank waits for is looked into when the watchdog's time has passed
-//! since its first news ([`crate::Config::watchdog`]), then at doubling times; and once when the deadline of a rank's
-//! call has passed ([`crate::PostedCall::deadline`]), which alone makes lateness an error. To look into it, all other
-//! service processes of the group are asked which of their ranks have not called.
+//! Lateness is no error. A collective that a local rank waits for is examined when the watchdog's time has passed
+//! since its first news ([`crate::Config::watchdog`]), then at doubling times. It is also examined once when the
+//! deadline of a rank's
+//! call has passed ([`crate::PostedCall::deadline`]); only a deadline makes lateness an error. The examination queries
+//! all other
+//! service processes of the group for their ranks that have not called.
 //!
 //! | state | event | next |
 //! |---|---|---|
-//! | resting | watchdog or deadline due, and there are others to ask | asking |
-//! | resting | the same, with nobody to ask | resting, with what was found |
-//! | asking | all have answered, or [`ANSWERS`] has passed | resting, with what was found |
+//! | resting | watchdog or deadline due, and there are others to query | asking |
+//! | resting | watchdog or deadline due, and there are no others | resting, with the findings |
+//! | asking | all have answered, or [`ANSWERS`] has passed | resting, with the findings |
 //!
-//! Invariant: never more ranks are named than [`MAX_ABSENT`]; the others are counted.
+//! Invariant: at most [`MAX_ABSENT`] ranks are named; the others are counted.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -24,7 +26,7 @@ use crate::interface::{InFlight, Signature};
 
 /// Most absent ranks that are named in a message, a report or an error.
 pub const MAX_ABSENT: usize = 12;
-/// How long the answers of others may take. Whoever is dead is found out elsewhere.
+/// Timeout for the answers of others. Dead peers are detected elsewhere.
 const ANSWERS: Duration = Duration::from_millis(500);
 
 /// A rank that has not called, and the last call that it made in the group.
@@ -67,7 +69,7 @@ impl Absentees {
     fn merge(&mut self, others: &Absentees) {
         others.named.iter().for_each(|absentee| self.add(*absentee));
         self.more = self.more.saturating_add(others.more);
-        // Equal on all hosts that have heard the same.
+        // The order is equal on all hosts that received the same reports.
         self.named.sort_by_key(|absentee| absentee.rank);
     }
 }
@@ -88,11 +90,11 @@ impl fmt::Display for Absentees {
 pub struct Overdue {
     pub flight: InFlight,
     pub missing: Absentees,
-    /// The lowest rank of each service process that did not tell.
+    /// The lowest rank of each service process that did not answer.
     pub silent: Vec<Rank>,
 }
 
-/// A collective that did not end within the deadline that a rank had set.
+/// A collective that missed the deadline that a rank had set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadlineMissed {
     pub instance: InstanceId,
@@ -100,7 +102,7 @@ pub struct DeadlineMissed {
     /// The deadline, milliseconds after the rank's call.
     pub after_ms: u64,
     pub missing: Absentees,
-    /// A rank whose bytes or readiness were waited for.
+    /// A rank whose bytes or readiness are missing.
     pub awaited: Option<Rank>,
 }
 
@@ -108,7 +110,7 @@ impl fmt::Display for DeadlineMissed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (call, instance, seconds) = (self.signature, self.instance.0, self.after_ms as f64 / 1000.0);
         match (self.missing.is_empty(), self.awaited) {
-            // The names come first: MPI cuts what is longer than 256 bytes.
+            // The names come first: MPI cuts messages after 256 bytes.
             (false, _) => write!(f, "{} did not call {call}, call {instance}, in {seconds} s", self.missing)?,
             (true, Some(rank)) => write!(f, "{rank} is waited for in {call}, call {instance}, after {seconds} s")?,
             (true, None) => write!(f, "{call}, call {instance}, did not end in {seconds} s")?,
@@ -125,7 +127,7 @@ pub(crate) struct Found {
     pub(crate) deadline: Option<Duration>,
 }
 
-/// What is to be done when time has passed.
+/// The action that is due.
 #[derive(Debug)]
 pub(crate) enum Turn {
     Ask,
@@ -153,7 +155,7 @@ impl Watch {
         Watch { since: now, report_at: watchdog.map(|after| now + after), deadline: None, inquiry: None }
     }
 
-    /// A rank wants the collective to end so long after now. The nearest deadline counts.
+    /// A rank sets a deadline of `after` from now. The nearest deadline counts.
     pub(crate) fn set_deadline(&mut self, now: Instant, after: Duration) {
         let at = now + after;
         if self.deadline.is_none_or(|(sooner, _)| at < sooner) {
@@ -168,7 +170,7 @@ impl Watch {
         }
     }
 
-    /// What is due. `wanted`: a local rank waits for the collective.
+    /// The action that is due. `wanted`: a local rank waits for the collective.
     pub(crate) fn handle_timeout(&mut self, now: Instant, wanted: bool) -> Option<Turn> {
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         let deadline = self.deadline.filter(|(at, _)| *at <= now).map(|(_, after)| after);
@@ -195,13 +197,13 @@ impl Watch {
         }
     }
 
-    /// `others` have been asked; `local` ranks have not called.
+    /// Starts a query of `others`; the `local` ranks have not called.
     pub(crate) fn ask(&mut self, now: Instant, others: BTreeSet<SpId>, local: Absentees) {
         let until = if others.is_empty() { now } else { now + ANSWERS };
         self.inquiry = Some(Inquiry { until, unanswered: others, missing: local });
     }
 
-    /// A service process tells which of its ranks have not called. What nobody asked for is of no use any more.
+    /// A service process reports which of its ranks have not called. An answer without a pending query is ignored.
     pub(crate) fn answer(&mut self, now: Instant, from: SpId, absent: &Absentees) {
         let Some(inquiry) = &mut self.inquiry else { return };
         if inquiry.unanswered.remove(&from) {

@@ -1,8 +1,9 @@
-//! Who is in a group, seen from one of its service processes.
+//! The members of a group, seen from one of its service processes.
 //!
-//! Service processes are numbered host by host, hosts and the siblings on one in the order of the lowest rank they
-//! serve; the ring of recovery and the barriers run over these numbers. So what a host's link lost is repaired over it
-//! once: the first of the siblings asks the host before, the others ask one another (MC-6, SP-8). Invariant: equal on
+//! Service processes are numbered host by host. Hosts, and siblings on one host, are in the order of their lowest
+//! ranks; the ring of recovery and the barriers use these numbers. So a loss on a host's link is repaired over that
+//! link
+//! once: the first sibling requests from the host before, the others from one another (MC-6, SP-8). Invariant: equal on
 //! all members but for `me` and `reach`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,51 +26,52 @@ use crate::wire::MulticastKey;
 #[derive(Debug)]
 pub(crate) struct Members {
     pub(crate) handle: GroupHandle,
-    /// Of its datagrams.
+    /// Key of the group's datagrams.
     pub(crate) key: MulticastKey,
     pub(crate) fingerprint: u64,
     pub(crate) sps: Vec<SpId>,
-    /// The place of each in `sps`, by name.
+    /// The index of each in `sps`, by ID.
     places: Vec<(SpId, u32)>,
     /// Which of `sps` serves each rank.
     pub(crate) of_rank: Vec<u32>,
     lowest: Vec<Rank>,
     /// This service process among `sps`.
     pub(crate) me: u32,
-    /// From where the datagrams of each of `sps` come, where that is known.
+    /// Source address of the datagrams of each of `sps`, if known.
     sends_from: Vec<Option<Ipv4Addr>>,
-    /// Between the hosts.
+    /// Links between the hosts.
     pub(crate) links: Links,
-    /// Where the engine beside each of `sps` is reached; empty where there is none.
+    /// Address of the engine beside each of `sps`; empty without an engine.
     engines: Vec<Arc<[u8]>>,
     /// Keys the tags of messages between engines.
     secret: [u64; 2],
     /// The ranks served here, ascending.
     pub(crate) locals: Vec<Rank>,
-    /// How far multicast from here has to go.
+    /// How far multicast from here must go.
     pub(crate) reach: Reach,
-    /// Service processes on other hosts, seen from where there are most: what one link has to take in.
+    /// Most service processes on other hosts that any one host sees: the senders that share one receive link.
     pub(crate) incoming: u32,
     /// The host of each of `sps`, counted from 0 in their order.
     pub(crate) host_of: Vec<u32>,
     /// By subgroup; empty when one service process serves all.
     pub(crate) channels: Vec<Channel>,
-    /// Adapts to how late repairs turn out to be needed.
+    /// Recovery timer, adapted to how many repairs turn out unnecessary.
     pub(crate) patience: Duration,
-    /// The last instance that may begin now. None before the group is made: what was said before goes on over another
-    /// link, if that of a member breaks, and nothing of an instance does.
+    /// The last instance that may begin now. 0 before the group is made: if a member's link breaks then, messages of
+    /// the making
+    /// continue over another link, but no instance does.
     pub(crate) window_end: u64,
-    /// Instances without their scratch, which take it in this order, so that no two wait for each other.
+    /// Instances that wait for scratch. They get it in this order, so that no two wait for each other.
     pub(crate) unequipped: BTreeSet<InstanceId>,
-    /// How many hold scratch that counts to the calls of the owner.
+    /// How many instances hold scratch of the quota for calls.
     pub(crate) equipped: u32,
 }
 
-/// Bytes that are kept of a service process or rank in a group, about.
+/// Approximate bytes per service process or rank in a group.
 const MEMBER_BYTES: u64 = 256;
 
 impl Members {
-    /// Bytes that are kept of the group, about.
+    /// Approximate bytes of the group's tables.
     pub(crate) fn bytes(&self) -> u64 {
         MEMBER_BYTES * u64::from(self.ranks())
     }
@@ -144,22 +146,22 @@ impl Members {
         rank.0 < self.ranks()
     }
 
-    /// Who serves a rank, if the group has it.
+    /// The service process of a rank, if the group has the rank.
     pub(crate) fn sp_of_member(&self, rank: Rank) -> Option<SpId> {
         self.has_rank(rank).then(|| self.sp_of(rank))
     }
 
-    /// Whether a datagram of this rank, which is in the group, may come from this address.
+    /// Whether a datagram of this member may come from this address.
     pub(crate) fn may_send_from(&self, rank: Rank, address: Ipv4Addr) -> bool {
         self.sends_from[self.of_rank[rank.0 as usize] as usize].is_none_or(|known| known == address)
     }
 
-    /// Where the engine of the service process of a rank is reached.
+    /// Address of the engine of a rank's service process.
     pub(crate) fn engine_of(&self, rank: Rank) -> &Arc<[u8]> {
         &self.engines[self.of_rank[rank.0 as usize] as usize]
     }
 
-    /// The name of a message between engines: secret, and different for calls that differ in anything.
+    /// The tag of a message between engines: secret, and different for calls that differ in anything.
     pub(crate) fn engine_tag(
         &self,
         (instance, signature): (InstanceId, &Signature),
@@ -190,18 +192,18 @@ impl Members {
         CollectiveError::PeerLost { sp: self.sps[sp as usize], rank: self.lowest_rank(sp) }
     }
 
-    /// Asked for what is missing here.
+    /// The neighbour that this service process requests repairs from.
     pub(crate) fn left(&self) -> SpId {
         let n = self.sps.len();
         self.sps[(self.me as usize + n - 1) % n]
     }
 
-    /// Asks here.
+    /// The neighbour that requests repairs from this service process.
     pub(crate) fn right(&self) -> SpId {
         self.sps[(self.me as usize + 1) % self.sps.len()]
     }
 
-    /// Whether the link of this host leads to a service process.
+    /// Whether a service process is on another host.
     pub(crate) fn is_elsewhere(&self, sp: SpId) -> bool {
         self.index_of(sp).is_some_and(|at| self.host_of[at as usize] != self.host_of[self.me as usize])
     }

@@ -1,17 +1,17 @@
-//! How long a frame takes there and back, from the clocks that frames echo (RFC 7323 in spirit), and how long to wait
-//! for an answer (RFC 6298). The time that the other end holds an echo back does not count.
+//! The round trip of a frame, from the clocks that frames echo (RFC 7323 in spirit), and the timeout for
+//! an answer (RFC 6298). The time that the other end holds an echo back does not count.
 
 use std::time::Duration;
 
 use crate::ids::Instant;
 use crate::wire::FrameHeader;
 
-/// Longest round trip that is believed, in microseconds.
+/// Longer round trips are ignored, in microseconds.
 const MOST: u32 = 60_000_000;
 
 #[derive(Debug, Default)]
 pub(super) struct RoundTrip {
-    /// The clock of the last frame heard, and when that was.
+    /// The clock of the last received frame, and when the frame came.
     heard: Option<(u32, Instant)>,
     smoothed: Option<Duration>,
     variation: Duration,
@@ -40,7 +40,7 @@ impl RoundTrip {
         }
     }
 
-    /// The clock of the last frame heard and how long ago that was, in microseconds; the largest age if there is none.
+    /// The clock of the last received frame and its age in microseconds; without a frame the age is `u32::MAX`.
     pub(super) fn echo(&self, now: Instant) -> (u32, u32) {
         match self.heard {
             Some((clock, at)) => (clock, u32::try_from(now.since(at).as_micros()).unwrap_or(u32::MAX)),
@@ -52,17 +52,17 @@ impl RoundTrip {
         self.heard.is_some()
     }
 
-    /// The average, when one was measured.
+    /// The smoothed average, once one was measured.
     pub(super) fn smoothed(&self) -> Option<Duration> {
         self.smoothed
     }
 
-    /// The shortest: what the path takes with nothing queued.
+    /// The shortest round trip: the delay of the path without queues.
     pub(super) fn least(&self) -> Option<Duration> {
         self.least
     }
 
-    /// How long an answer may take that comes in all likelihood, at least `floor`.
+    /// The time within which an answer almost certainly comes, at least `floor`.
     pub(super) fn timeout(&self, floor: Duration) -> Duration {
         self.smoothed.map_or(floor, |smoothed| smoothed + self.variation * 4).max(floor)
     }

@@ -15,7 +15,7 @@ pub(crate) fn expand32(low: u32, near: u64) -> u64 {
     expand(u64::from(low), near, 32)
 }
 
-/// How a 32-bit counter stands to another.
+/// Compares two 32-bit serial numbers.
 pub(crate) fn compare32(a: u32, b: u32) -> Ordering {
     (a.wrapping_sub(b) as i32).cmp(&0)
 }

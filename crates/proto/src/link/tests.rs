@@ -1,4 +1,4 @@
-//! What both ends of a link do, frame by frame.
+//! Both ends of a link, frame by frame.
 
 use outboard_plan::Rank;
 
@@ -76,7 +76,7 @@ fn payload_is_bounded_by_bytes_until_it_is_acknowledged_or_void() {
     assert!(a.has_room(), "asked for without being told to wait for more");
 }
 
-/// MC-13: what was sent without asking is asked for when the window becomes smaller than it, and only then.
+/// MC-13: when the window shrinks below the unrequested bytes, an acknowledgement is requested, and only then.
 #[test]
 fn a_window_that_shrinks_does_not_leave_bulk_waiting() {
     let (mut a, mut b) = (link(), link());
@@ -103,7 +103,7 @@ fn a_window_that_shrinks_does_not_leave_bulk_waiting() {
     assert_eq!(exchange(&mut a, &mut b), 0, "nothing is asked for twice");
 }
 
-/// GP-1: an earlier call's message keeps its place before those that come after it.
+/// GP-1: the message of an earlier call keeps its place before later messages.
 #[test]
 fn a_message_is_announced_still_when_its_bytes_are_void() {
     let rts = |bytes, eager| Rts { destination: Rank(1), tag: 0, occurrence: 0, bytes, eager };
