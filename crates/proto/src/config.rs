@@ -51,7 +51,7 @@ pub struct Config {
     pub scratch_quota: u64,
     /// Approximate bytes of the tables of groups, recordings and chunks of multicast blocks.
     pub tables_quota: u64,
-    /// Most service processes that groups may contain.
+    /// Most other service processes that groups may contain.
     pub peers: usize,
     /// Most remembered service processes without a group.
     pub past_peers: usize,
@@ -75,10 +75,10 @@ pub struct Config {
     pub switch_queue: u64,
     /// Most datagrams of one multicast batch.
     pub batch_chunks: u32,
-    /// Payload bytes of one unicast fragment. Larger ones cost less processor time, but hold up the other receivers of
-    /// their source: on slow links they are smaller, and in long messages of few sources larger. With 40 KiB
-    /// sixteen hosts that call apart can overflow the queue of a switch port. Blocks of a power of two are whole pieces
-    /// of those that [`Config::on_links`] gives.
+    /// Payload bytes of one unicast fragment. Larger fragments cost less processor time, but block the other receivers
+    /// of their source: they are smaller on slow links, and larger in long messages of few sources. With 40 KiB,
+    /// sixteen hosts that call at different times can overflow the queue of a switch port. Blocks of a power of two are
+    /// cut into whole fragments of the size that [`Config::on_links`] sets.
     pub fragment_bytes: u32,
     /// Bytes of one collective that are requested and have not come (SP-5). An all-to-all may request 3/4 more.
     pub pull_bytes: u64,
@@ -93,12 +93,9 @@ impl Default for Config {
 
 impl Config {
     /// The defaults on links of `link_rate` bit/s. From 2 Gbit/s on the processors are slower than the links, so twice
-    /// as
-    /// much is sent and requested at once. An all-to-all of 4 MiB among four hosts on unlimited links then takes 0.72
-    /// of
-    /// the time and 0.75 of the processor time. More does not help, since faster switch ports do not queue more: when
-    /// sixteen hosts
-    /// call at different times, 2 MiB wait before one port of 10 Gbit/s, and 3 MiB with fragments of 128 KiB.
+    /// as much is sent and requested at once. An all-to-all of 4 MiB among four hosts on unlimited links then takes
+    /// 0.72 of the time and 0.75 of the processor time. The factor is no greater, since faster switch ports do not
+    /// queue more: if sixteen hosts call apart, 2 MiB wait before a 10 Gbit/s port, 3 MiB with 128 KiB fragments.
     pub fn on_links(link_rate: u64) -> Self {
         let times = if link_rate < 2_000_000_000 { 1 } else { 2 };
         Config {
@@ -133,8 +130,8 @@ impl Config {
         }
     }
 
-    /// Digest of the agreed fields and of the protocol version. The settings lie above the bits for the engine
-    /// and for authenticated multicast; the tuning lies below them and is 0 without a tuning file.
+    /// Digest of the agreed fields and of the protocol version. The settings lie above the bits for the engine and for
+    /// authenticated multicast; the tuning lies below them and is 0 without a tuning file.
     pub fn digest(&self) -> u64 {
         let tuning = self.tuning.as_ref().map_or(0, |tuning| tuning.digest());
         let auth = self.multicast_auth && self.multicast;

@@ -79,7 +79,7 @@ pub enum CollectiveError {
          has left; raise --scratch-quota or --tables-quota of its outboardd, or make calls on less or fewer at once"
     )]
     Staging {
-        /// The lowest of the group's ranks that it serves.
+        /// The lowest rank of the group that the service process serves.
         rank: Rank,
         bytes: u64,
     },

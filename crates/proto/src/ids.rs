@@ -72,7 +72,7 @@ pub struct CallId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StagingId(pub u64);
 
-/// A multicast address before the driver maps it to an address of its fabric. Equal (job, set of service
-/// processes, subgroup) have equal channels, so that communicators of the same hosts share one.
+/// A multicast address before the driver maps it to an address of its fabric. Equal (job, set of service processes,
+/// subgroup) have equal channels, so that communicators of the same hosts share one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Channel(pub u64);

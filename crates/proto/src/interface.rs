@@ -32,8 +32,8 @@ pub struct PostedCall {
     /// The caller's count of its calls on this group, from 1. Tagged messages are no instances of the group and have 0.
     pub instance: InstanceId,
     pub signature: Signature,
-    /// The contribution lies in the output already: of an allgather in its place, of a reduction from the start (of a
-    /// reduce on its root alone); of the root of a gather or scatter of even blocks: its own block stays where it is.
+    /// `MPI_IN_PLACE`. Allgather: the contribution lies in its own slot of the output. Reduction: at the start of the
+    /// output (reduce: on the root alone). Gather or scatter of even blocks: the root's own block stays in place.
     pub in_place: bool,
     /// Placement of the blocks; only for calls with blocks of different sizes. An allgatherv sends one block. A
     /// reduce-scatter receives one and sends the blocks of all ranks, one after the other. A block that the root of a
@@ -106,9 +106,8 @@ pub struct MemRef {
 const LEAST_STAGING: u64 = 256;
 
 /// The size of an allocation for `bytes` of staging, which counts to quotas. It exceeds `bytes` by an eighth at most:
-/// there are eight
-/// sizes from one power of two to the next, so that freed memory can be reused for similar sizes. `None` when the size
-/// overflows.
+/// there are eight sizes from one power of two to the next, so that freed memory can be reused for similar sizes.
+/// `None` when the size overflows.
 pub fn staging_size(bytes: u64) -> Option<u64> {
     let bytes = bytes.max(LEAST_STAGING);
     bytes.checked_next_multiple_of(bytes.checked_next_power_of_two()? / 16)
@@ -118,9 +117,9 @@ pub fn staging_size(bytes: u64) -> Option<u64> {
 /// before it polls the next and before it releases its input (the payload of a frame, the batch of datagrams).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// Provide [`staging_size`] of `bytes` of memory under this ID. The contents are undefined, so
-    /// the driver clears nothing. A driver without memory reports that ([`crate::Endpoint::handle_no_memory`]) and
-    /// skips the orders that name this ID.
+    /// Provide [`staging_size`] of `bytes` of memory under this ID. The contents are undefined, so the driver clears
+    /// nothing. A driver without memory reports that ([`crate::Endpoint::handle_no_memory`]) and skips the orders that
+    /// name this ID.
     Stage {
         id: StagingId,
         /// Bytes in use.
@@ -170,7 +169,7 @@ pub enum Reach {
 /// `i * chunk_bytes ..` of `memory`; only the last may be short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MulticastBatch {
-    /// To be handed back in [`crate::Endpoint::handle_multicast_done`] when the memory has been read.
+    /// Returned in [`crate::Endpoint::handle_multicast_done`] when the memory has been read.
     pub token: u64,
     pub channel: Channel,
     /// How far the datagrams go. The sender itself never gets them back.
@@ -255,8 +254,8 @@ pub enum Event {
     /// No group with this peer is left.
     Disconnect { peer: SpId },
     /// Have the engine beside the service process execute this list ([`crate::Config::deferred`]) and report with
-    /// [`crate::Endpoint::handle_offloaded`]. If the call ends with an error before, withdraw the list. Its
-    /// memory stays reserved as long as the engine may access it.
+    /// [`crate::Endpoint::handle_offloaded`]. If the call ends with an error before, withdraw the list. Its memory
+    /// stays reserved as long as the engine may access it.
     Offload(Box<Offload>),
     /// Receive this channel for this group, and hash payloads by its key. Several groups may share one channel.
     Join { channel: Channel, group: GroupHandle, key: MulticastKey },
@@ -327,8 +326,8 @@ pub struct InFlight {
     /// Nanoseconds since the first news of it here.
     pub age_ns: u64,
     pub absent: Vec<Rank>,
-    /// Ranks of other hosts that are waited for here: the lowest of the host whose step of the ready barrier is
-    /// missing, and behind the barrier those whose bytes are.
+    /// Remote ranks that this service process waits for: the lowest rank of the host whose step of the ready barrier is
+    /// missing, and behind the barrier the ranks whose bytes are missing.
     pub awaits: Vec<Rank>,
 }
 
@@ -339,8 +338,7 @@ pub struct ReceivedDatagram<'a> {
     pub header: &'a [u8],
     /// Bytes behind the header.
     pub payload_len: u32,
-    /// Hash of the payload by the key of the group that the header names ([`Event::Join`]). Ignored for an unknown
-    /// group.
+    /// Payload hash by the key of the group in the header ([`Event::Join`]). Ignored for an unknown group.
     pub payload: PayloadHash,
     pub from: Ipv4Addr,
 }
@@ -364,8 +362,8 @@ pub struct Counters {
     pub datagrams_new: u64,
     /// Datagrams received that were known or not needed any more.
     pub datagrams_stale: u64,
-    /// Datagrams refused, and so among the violations: malformed, with a wrong tag, from another address than their
-    /// sender's, or for a collective that has no place for them.
+    /// Datagrams refused, which count as violations too: malformed, with a wrong tag, from another address than their
+    /// sender's, or for a collective without a place for them.
     pub datagrams_refused: u64,
     /// Refused datagrams of a member that came before any rank can have passed the ready barrier.
     pub datagrams_early: u64,

@@ -1,14 +1,13 @@
 //! A reliable, ordered sequence of messages between two service processes, over frames that may be lost.
 //!
 //! Go-back-N: the receiver accepts only the next message. The sender keeps unacknowledged messages and sends them again
-//! when its timer expires. Over a lossless fabric the timer never expires. Frames echo clocks, which gives
-//! the round trip (RFC 7323 in spirit) and the timer (RFC 6298). Every received frame is a sign of life. A watched end
-//! that is silent is sent an empty message, which it must acknowledge.
+//! when its timer expires. Over a lossless fabric the timer never expires. Frames echo clocks, which gives the round
+//! trip (RFC 7323 in spirit) and the timer (RFC 6298). Every received frame is a sign of life. A watched end that is
+//! silent is sent an empty message, which it must acknowledge.
 //!
 //! A service process that gives a link up makes a new end of it when it needs the peer again. Each service process
-//! numbers its ends in the order
-//! of their making, and frames name both ends. So no frame of an abandoned link reaches the next
-//! link. The other end follows:
+//! numbers its ends in the order of their making, and frames name both ends. So no frame of an abandoned link reaches
+//! the next link. The other end follows:
 //!
 //! | frame of the other end | this end |
 //! |---|---|
@@ -27,8 +26,7 @@
 //! | in flight | timer | queued (cursor back to `una`), timer doubled |
 //!
 //! Invariants: at most [`WINDOW`] messages are in flight, with at most as many bytes of payload as the user allows;
-//! `una <= cursor
-//! <= una + entries`. Never sees payload.
+//! `una <= cursor <= una + entries`. Never sees payload.
 
 mod round_trip;
 pub(crate) mod serial;
@@ -275,8 +273,8 @@ impl Link {
         self.forget_if(|e| e.owner == Some(owner));
     }
 
-    /// The memory is freed: messages that name it are sent [without
-    /// payload](Message::without_payload). Returns how many of them had an owner.
+    /// The memory is freed: messages that name it are sent [without payload](Message::without_payload). Returns how
+    /// many of them had an owner.
     pub fn forget_memory(&mut self, region: Region) -> usize {
         self.forget_if(|e| e.names(region))
     }
@@ -402,8 +400,7 @@ impl Link {
     }
 
     /// The next frame that carries a message. A caller that can queue more does so before [`Self::poll`], which may
-    /// then
-    /// need one separate acknowledgement less.
+    /// then need one separate acknowledgement less.
     pub fn poll_message(&mut self, now: Instant) -> Option<(FrameBytes, Payload)> {
         let stuck = self.stuck();
         if stuck || self.beat_at().is_some_and(|t| t <= now) {
@@ -419,8 +416,7 @@ impl Link {
         }
         self.unasked_bytes += payload_bytes(&payload);
         // An acknowledgement is requested for the first round trip, and when the window is nearly full, so that waiting
-        // bulk
-        // is notified. Traffic in the other direction acknowledges the rest.
+        // bulk is notified. Traffic in the other direction acknowledges the rest.
         let fills = !payload.is_empty() && self.unasked_bytes >= self.window / 4 * 3;
         let ask = tagged || self.round_trip.smoothed().is_none() || fills || stuck;
         if ask {

@@ -26,7 +26,7 @@ pub(crate) struct Outbox {
     pub(crate) contention: Contention,
     pub(crate) orders: VecDeque<Order>,
     pub(crate) events: VecDeque<Event>,
-    /// Calls that need nothing more but what has been ordered, and how they end if that succeeds.
+    /// Calls that only wait for orders to complete, and their result if the orders succeed.
     ending: VecDeque<(Completion, Result<(), CollectiveError>)>,
     /// Calls in flight that will never have all their bytes, and the error.
     cut_off: BTreeMap<CallId, CollectiveError>,
@@ -34,7 +34,7 @@ pub(crate) struct Outbox {
     offloads: VecDeque<Offload>,
     /// Messages without payload, in order, for the links.
     pub(crate) messages: VecDeque<(SpId, Message)>,
-    /// Collectives that have ended: their payload must not be read any more.
+    /// Ended collectives: links must not read their payload any more.
     pub(crate) forgotten: Vec<(GroupHandle, InstanceId)>,
     /// Buffers of ended calls, and staging of ranks whose call has ended: links must not read them any more.
     pub(crate) given_back: Vec<(Owner, Region)>,

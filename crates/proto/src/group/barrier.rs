@@ -2,8 +2,7 @@
 //!
 //! `ceil(log2 n)` rounds; in round `k` a member sends to the one `2^k` behind it and waits for the one `2^k` before it.
 //! Unlike recursive doubling, no member stays outside when `n` is no power of two. So every member receives news of a
-//! barrier
-//! that others have entered, and can stand in for its late ranks.
+//! barrier that others have entered, and can stand in for its late ranks.
 //!
 //! | state | enter | message | next |
 //! |---|---|---|---|

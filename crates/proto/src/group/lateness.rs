@@ -1,11 +1,9 @@
 //! Detects collectives that take too long, and the ranks that have not called them (SP-9).
 //!
-//! Lateness is no error. A collective that a local rank waits for is examined when the watchdog's time has passed
-//! since its first news ([`crate::Config::watchdog`]), then at doubling times. It is also examined once when the
-//! deadline of a rank's
-//! call has passed ([`crate::PostedCall::deadline`]); only a deadline makes lateness an error. The examination queries
-//! all other
-//! service processes of the group for their ranks that have not called.
+//! Lateness is no error. A collective that a local rank waits for is examined when the watchdog's time has passed since
+//! its first news ([`crate::Config::watchdog`]), then at doubling times. It is also examined once when the deadline of
+//! a rank's call has passed ([`crate::PostedCall::deadline`]); only a deadline makes lateness an error. The examination
+//! queries all other service processes of the group for their ranks that have not called.
 //!
 //! | state | event | next |
 //! |---|---|---|
@@ -33,7 +31,7 @@ const ANSWERS: Duration = Duration::from_millis(500);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Absentee {
     pub rank: Rank,
-    /// Which call, and what; none if it has made none.
+    /// The call's instance and signature; `None` before the first call.
     pub last: Option<(InstanceId, Signature)>,
 }
 

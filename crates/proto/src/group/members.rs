@@ -2,9 +2,8 @@
 //!
 //! Service processes are numbered host by host. Hosts, and siblings on one host, are in the order of their lowest
 //! ranks; the ring of recovery and the barriers use these numbers. So a loss on a host's link is repaired over that
-//! link
-//! once: the first sibling requests from the host before, the others from one another (MC-6, SP-8). Invariant: equal on
-//! all members but for `me` and `reach`.
+//! link once: the first sibling requests from the host before, the others from one another (MC-6, SP-8). Invariant:
+//! equal on all members but for `me` and `reach`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher;
@@ -58,8 +57,7 @@ pub(crate) struct Members {
     /// Recovery timer, adapted to how many repairs turn out unnecessary.
     pub(crate) patience: Duration,
     /// The last instance that may begin now. 0 before the group is made: if a member's link breaks then, messages of
-    /// the making
-    /// continue over another link, but no instance does.
+    /// the making continue over another link, but no instance does.
     pub(crate) window_end: u64,
     /// Instances that wait for scratch. They get it in this order, so that no two wait for each other.
     pub(crate) unequipped: BTreeSet<InstanceId>,

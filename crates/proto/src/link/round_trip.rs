@@ -1,5 +1,5 @@
-//! The round trip of a frame, from the clocks that frames echo (RFC 7323 in spirit), and the timeout for
-//! an answer (RFC 6298). The time that the other end holds an echo back does not count.
+//! The round trip of a frame, from the clocks that frames echo (RFC 7323 in spirit), and the timeout for an answer (RFC
+//! 6298). The time that the other end holds an echo back does not count.
 
 use std::time::Duration;
 

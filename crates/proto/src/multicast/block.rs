@@ -1,17 +1,17 @@
-//! Reliable multicast of one block (MC-1 to MC-7): what of it lies here, what was asked for, what is to be served.
+//! Reliable multicast of one block (MC-1 to MC-7): which chunks are here, were requested, or are to be served.
 //!
-//! A block is one rank's contribution, cut into chunks. The service process of that rank is its *root*, all others
-//! are *leaves*. Recovery goes round the ring of service processes: a leaf asks its left neighbour, which serves what
-//! it has at once and the rest when its own repair has come (MC-6).
+//! A block is one rank's contribution, cut into chunks. The service process of that rank is its *root*, all others are
+//! *leaves*. Recovery goes round the ring of service processes: a leaf requests from its left neighbour, which serves
+//! the chunks that it has at once and the rest when its own repair has come (MC-6).
 //!
-//! Nothing is asked for while its stream flows: the receive link is full then, and a repair would only push datagrams
-//! out of the switch's queue.
+//! A leaf requests nothing while its stream flows. The receive link is full then, and a repair would only push
+//! datagrams out of the switch's queue.
 //!
 //! | a chunk at a leaf | event | next |
 //! |---|---|---|
 //! | missing | datagram or repair | here |
-//! | missing, the stream has ended or is silent | check | asked, once: links lose nothing |
-//! | asked | datagram or repair | here |
+//! | missing, the stream has ended or is silent | check | requested, once: links lose nothing |
+//! | requested | datagram or repair | here |
 //!
 //! | a chunk the right neighbour wants | event | next |
 //! |---|---|---|
@@ -28,10 +28,10 @@ use crate::ids::Instant;
 use crate::multicast::chunks::ChunkSet;
 use crate::wire::MAX_RANGES;
 
-/// Most chunk ranges a leaf asks for in one check; more wait for the next.
+/// Most chunk ranges that a leaf requests in one check; more wait for the next check.
 const MAX_RANGES_PER_CHECK: usize = 8 * MAX_RANGES;
 
-/// Chunks of one block of which the root counts who misses them.
+/// Chunks of one block whose miss reports the root counts.
 const MAX_REPORTS: usize = 1 << 16;
 
 /// One block and this service process's part in it.
@@ -44,7 +44,7 @@ pub struct Block {
     serving: Option<Box<Serving>>,
 }
 
-/// A service process has one block of each rank: what most of them never need lies apart.
+/// A service process has one block per rank, so fields that most blocks never need are boxed.
 const _: () = assert!(size_of::<Block>() <= 96);
 
 #[derive(Debug)]
@@ -58,14 +58,14 @@ struct Root {
     started: bool,
     /// Chunks `0 .. cursor` have been handed out.
     cursor: u64,
-    /// Who reported a chunk missing at two neighbours, counted.
+    /// Number of leaves that reported a chunk as missing at themselves and at their neighbour.
     reports: BTreeMap<u64, u32>,
     again: ChunkSet,
 }
 
 #[derive(Debug)]
 struct Leaf {
-    /// One past the highest chunk heard by multicast.
+    /// One past the highest chunk received by multicast.
     highest: u32,
     heard: Option<Instant>,
     asked: Option<Box<ChunkSet>>,
@@ -80,21 +80,21 @@ struct Serving {
     served: ChunkSet,
 }
 
-/// How long a stream may be silent before what is missing counts as lost (MC-5's alpha).
+/// How long a stream may be silent before missing chunks count as lost (MC-5's alpha).
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
-    /// Anywhere: for chunks below the highest that was heard.
+    /// For chunks below the highest received one, anywhere in the block.
     pub middle: Duration,
-    /// Within [`Self::last`] chunks of the end, or when the left neighbour has the block: for all chunks.
+    /// For all chunks, within [`Self::last`] chunks of the end, or when the left neighbour has the block.
     pub end: Duration,
     pub last: u64,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub struct Asking {
-    /// To be asked of the left neighbour, as (first, count).
+    /// Ranges to request from the left neighbour, as (first, count).
     pub ranges: Vec<(u32, u32)>,
-    /// When to look again, unless something happens before.
+    /// When to check again, unless something happens before.
     pub next: Option<Instant>,
 }
 
@@ -111,7 +111,7 @@ impl Block {
         Block { bytes, chunk_bytes, have: ChunkSet::new(chunks), role, serving: None }
     }
 
-    /// Bytes that are kept of a block, about: a bit of each chunk in each set, and what a root counts.
+    /// Approximate bytes of a block's tables: a bit per chunk in each set, and the root's counters.
     pub(crate) fn kept(bytes: u64, chunk_bytes: u32, root: bool) -> u64 {
         const SETS: u64 = 5;
         const REPORT_BYTES: u64 = 16;
@@ -128,7 +128,7 @@ impl Block {
         matches!(self.role, Role::Root(_))
     }
 
-    /// All of it lies here (leaf) or has been multicast (root).
+    /// All of the block is here (leaf) or has been multicast (root).
     pub fn is_full(&self) -> bool {
         self.have.is_full()
     }
@@ -139,7 +139,7 @@ impl Block {
         run.start * chunk_bytes..(run.end * chunk_bytes).min(self.bytes)
     }
 
-    /// The byte ranges of the block that lie here.
+    /// The byte ranges of the block that are here.
     pub(crate) fn present_bytes(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.have.runs(0..self.chunks(), true).map(|run| self.byte_range(run))
     }
@@ -153,7 +153,7 @@ impl Block {
         }
     }
 
-    /// The contribution may not be read any more: nothing of it is multicast again.
+    /// The contribution may not be read any more, so none of it is multicast again.
     pub(crate) fn stop(&mut self) {
         if let Role::Root(root) = &mut self.role {
             root.started = false;
@@ -167,7 +167,7 @@ impl Block {
         }
     }
 
-    /// Hands out the next run of at most `most` chunks to multicast, inside one subgroup; true when it goes again.
+    /// Hands out the next run of at most `most` chunks to multicast, inside one subgroup; true for a repeated run.
     pub fn next_batch(&mut self, most: u64, subgroups: u16) -> Option<(Range<u64>, bool)> {
         let chunks = self.have.len();
         let Role::Root(root) = &mut self.role else { return None };
@@ -202,11 +202,12 @@ impl Block {
         !was_full && self.have.is_full()
     }
 
-    /// A leaf reports that it and its right neighbour miss `run`; with `enough` such reports it is multicast again.
+    /// A leaf reports that it and its right neighbour miss `run`. After `enough` reports the root multicasts `run`
+    /// again.
     pub fn handle_miss(&mut self, run: Range<u64>, enough: u32) {
         let Role::Root(root) = &mut self.role else { return };
         let room = MAX_REPORTS.saturating_sub(root.reports.len());
-        // A report is a hint: what it would spare comes by repair all the same.
+        // A report is only a hint: repair brings the chunks anyway.
         for c in (run.start..run.end.min(root.cursor)).take(room) {
             let reports = root.reports.entry(c).or_insert(0);
             *reports += 1;
@@ -226,7 +227,7 @@ impl Block {
         self.take_in(chunk)
     }
 
-    /// A chunk lies here from now on. False when it did before.
+    /// Notes a received chunk. False when it was here before.
     fn take_in(&mut self, chunk: u64) -> bool {
         if let Some(s) = &mut self.serving
             && s.wanted.remove(chunk)
@@ -236,7 +237,7 @@ impl Block {
         self.have.insert(chunk)
     }
 
-    /// A repair of the left neighbour. The runs that are new are appended to `new`.
+    /// A repair of the left neighbour. Appends the new runs to `new`.
     pub fn handle_repair(&mut self, run: Range<u64>, new: &mut Vec<Range<u64>>) {
         let mut at = run.start;
         while let Some(r) = self.have.next_run(at..run.end, false) {
@@ -248,7 +249,7 @@ impl Block {
         }
     }
 
-    /// The left neighbour has all of the block: even a stream of which nothing was heard can be asked for.
+    /// The left neighbour has all of the block: the leaf may request even a stream of which nothing has come.
     pub fn handle_have(&mut self, now: Instant) {
         if let Role::Leaf(leaf) = &mut self.role {
             leaf.left_has = true;
@@ -256,9 +257,9 @@ impl Block {
         }
     }
 
-    /// When the block is to be checked, as it was before this call and as it is now. Never later than before: most of
-    /// what is heard only puts off what a check would find. Only chunks below the highest one heard can be found
-    /// missing, until the stream has all but ended.
+    /// When the block must be checked, before and after this call. The check never moves to a later time, since most
+    /// datagrams only postpone what a check would find. Until the stream has almost ended, only chunks below the
+    /// highest received one can be found missing.
     pub fn mind_check(&mut self, now: Instant, patience: Patience) -> (Option<Instant>, Option<Instant>) {
         let (chunks, here) = (self.have.len(), self.have.count());
         let Role::Leaf(leaf) = &mut self.role else { return (None, None) };
@@ -272,7 +273,8 @@ impl Block {
         (before, leaf.check)
     }
 
-    /// What counts as lost now and was not asked for, in a bounded number of ranges, and when to look again.
+    /// Returns a bounded number of ranges that count as lost and were not requested yet, and the time of the next
+    /// check.
     pub fn ask(&mut self, now: Instant, patience: Patience) -> Asking {
         let (chunks, here) = (self.have.len(), self.have.count());
         let mut asking = Asking { ranges: Vec::new(), next: None };
@@ -310,7 +312,8 @@ impl Block {
 
     // Serving the right neighbour.
 
-    /// The right neighbour lacks `run`. Appends to `lacking` what was heard past but is missing here too.
+    /// The right neighbour lacks `run`. Appends to `lacking` the chunks below the highest received one that are missing
+    /// here too.
     pub fn handle_want(&mut self, run: Range<u64>, lacking: &mut Vec<(u32, u32)>) {
         let chunks = self.have.len();
         let serving = self.serving.get_or_insert_with(|| {
@@ -335,7 +338,7 @@ impl Block {
         self.serving.as_ref().is_some_and(|s| !s.to_serve.is_empty())
     }
 
-    /// Hands out runs of together at most `most` chunks to send to the right neighbour; empty when there are none.
+    /// Hands out runs of at most `most` chunks together for the right neighbour; empty without any.
     pub fn next_repair(&mut self, most: u64) -> Vec<Range<u64>> {
         let (chunks, mut left) = (self.have.len(), most.max(1));
         let mut runs = Vec::new();
@@ -362,7 +365,7 @@ impl Block {
 }
 
 impl Leaf {
-    /// When what is missing counts as lost, and below which chunk.
+    /// When missing chunks count as lost, and below which chunk.
     fn lost_at(&self, now: Instant, chunks: u64, patience: Patience) -> Option<(Instant, u64)> {
         let highest = u64::from(self.highest);
         if highest == chunks {
@@ -389,7 +392,7 @@ mod tests {
         Instant(n * 1_000_000)
     }
 
-    /// Ranges asked for, and in which millisecond to look again.
+    /// Requested ranges, and the millisecond of the next check.
     fn ask(b: &mut Block, at: u64) -> (Vec<(u32, u32)>, Option<u64>) {
         let asking = b.ask(ms(at), PATIENCE);
         (asking.ranges, asking.next.map(|n| n.0 / 1_000_000))

@@ -12,7 +12,7 @@ pub(crate) struct ChunkSet {
     count: u32,
 }
 
-/// Small blocks are many: what there is of one lies with the rest of its state.
+/// Small blocks are frequent, so their bits lie within the rest of their state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Words {
     One(u64),
@@ -72,7 +72,7 @@ impl ChunkSet {
         new
     }
 
-    /// Adds all of `run`, word by word: whoever asks for much costs little.
+    /// Adds all of `run`, word by word, so that a large request costs little.
     pub(crate) fn insert_run(&mut self, run: Range<u64>) {
         assert!(run.end <= self.len(), "the caller checks the range");
         let mut at = run.start;

@@ -1,16 +1,16 @@
-//! How fast a service process may multicast: so that the receive links of the group stay just full.
+//! The sending rate of multicast: the receive links of the group stay just full.
 //!
 //! With `M` active roots and every rank receiving, a root sends at `B / (M - k)` when all service processes are roots,
-//! of which `k` share each host and its link (SP-8), else at `B / M` at least; blocks of different sizes share the
-//! links so that all end together. The schedule is absolute: time lost is caught up, but never by more than the switch
-//! ports can queue.
+//! and `k` of them share each host and its link (SP-8). Else it sends at `B / M` or more. Blocks of different sizes
+//! share the links so that all end together. The schedule is absolute: lost time is caught up, but never by more than
+//! the switch ports can queue.
 
 use std::time::Duration;
 
 use crate::config::Config;
 use crate::ids::Instant;
 
-/// A stream begins with this part of the credit: what it queues at its start stays queued until its end.
+/// A stream begins with this part of the credit: the bytes that it queues at its start stay queued until its end.
 const AFTER_REST: u32 = 8;
 
 /// When the next datagrams may go out.
@@ -18,12 +18,12 @@ const AFTER_REST: u32 = 8;
 pub(crate) struct Pacer {
     next: Instant,
     credit: Duration,
-    /// There was nothing to send: no time was lost.
+    /// The sender had nothing to send, so it lost no time.
     rested: bool,
 }
 
 impl Pacer {
-    /// `switch_queue` bytes at `link_rate` bit/s are the most that is caught up.
+    /// The sender catches up at most `switch_queue` bytes at `link_rate` bit/s.
     pub(crate) fn new(link_rate: u64, switch_queue: u64) -> Self {
         Pacer { next: Instant(0), credit: transfer_time(switch_queue, link_rate), rested: true }
     }
@@ -49,38 +49,38 @@ pub(crate) fn transfer_time(bytes: u64, rate: u64) -> Duration {
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
-/// How one root multicasts among others.
+/// The pace of one root among others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pace {
-    /// Its rate in bit/s on the wire.
+    /// The root's rate in bit/s on the wire.
     pub(crate) rate: u64,
-    /// Datagrams of one batch: the more, the cheaper, as long as the batches of all roots, come together at one port,
-    /// fill half of its queue at most.
+    /// Datagrams of one batch. Larger batches are cheaper; the batches of all roots together may fill at most half of a
+    /// port's queue.
     pub(crate) batch: u64,
-    /// From one batch to the next.
+    /// Time from one batch to the next.
     pub(crate) interval: Duration,
 }
 
-/// What part of a receive link one service process may fill.
+/// The part of a receive link that one service process may fill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Share {
-    /// So much ...
+    /// Numerator.
     pub(crate) part: u64,
-    /// ... of this much, at least `part`.
+    /// Denominator, at least `part`.
     pub(crate) of: u64,
 }
 
 impl Share {
-    /// Where `active` multicast blocks of one size at the same time, and one link takes in what `incoming` send.
+    /// The share when `active` blocks of one size are multicast at once, and one link receives from `incoming` senders.
     pub(crate) fn even(incoming: u32, active: u32) -> Self {
         Share { part: 1, of: active.min(incoming).max(1).into() }
     }
 
-    /// The same when no more than `left` blocks are still to be sent by anybody.
+    /// The share when at most `left` blocks remain to be sent in the group.
     pub(crate) fn among(self, left: u32) -> Self {
         match (self.part, left) {
             (1, left) => Share { of: self.of.min(left.into()).max(1), ..self },
-            // Of blocks of different sizes only the last is known to be alone.
+            // Among blocks of different sizes, only the last one is certain to be alone.
             (_, 0 | 1) => Share { part: 1, of: 1 },
             (_, _) => self,
         }
@@ -88,7 +88,7 @@ impl Share {
 }
 
 impl Pace {
-    /// For a service process with this share of the links.
+    /// The pace of a service process with this share of the links.
     pub(crate) fn new(config: &Config, Share { part, of }: Share) -> Self {
         let datagram = u64::from(config.chunk_bytes + config.datagram_overhead);
         let share = |whole: u64| (u128::from(whole) * u128::from(part) / u128::from(of.max(1))) as u64;
@@ -97,16 +97,17 @@ impl Pace {
         Pace { rate, batch, interval: transfer_time(batch * datagram, rate) }
     }
 
-    /// How much later than the first this one of `of` service processes begins. Where a queue of the switch does not
-    /// hold a batch of each root, as all begin together and keep their pace, they begin one after another (MC-8).
+    /// The delay of this service process, one of `of`, behind the first. If a queue of the switch cannot hold a batch
+    /// of each root, roots that begin together and keep their pace would overflow it. So they begin one after another
+    /// (MC-8).
     pub(crate) fn stagger(self, config: &Config, share: Share, (number, of): (u32, u32)) -> Duration {
         let datagram = u64::from(config.chunk_bytes + config.datagram_overhead);
         let at_once = (share.of / share.part).saturating_mul(self.batch * datagram);
         if at_once <= config.switch_queue { Duration::ZERO } else { self.interval * number / of }
     }
 
-    /// The same beside other groups: batches that do not keep them waiting, and some of the link left over, so that
-    /// queues which the others' messages add to become empty again (MC-13).
+    /// The pace beside other groups. Small batches do not block the other groups, and a part of the link is left free,
+    /// so that queues that other groups' messages fill can drain (MC-13).
     pub(crate) fn contended(self, config: &Config) -> Self {
         let datagram = u64::from(config.chunk_bytes + config.datagram_overhead);
         let batch = self.batch.min((bytes_in(TURN, self.rate) / datagram).max(LEAST_BATCH));
@@ -115,52 +116,53 @@ impl Pace {
     }
 }
 
-/// Time that one group keeps a link from another with one piece, and with what it has queued beside.
+/// Time that one piece of one group blocks another group's link; also the time of its queued bytes.
 const TURN: Duration = Duration::from_micros(64);
-/// What is queued where no small call waits for it: enough for a service process that the machine lets wait, yet so
-/// little that requests for blocks, which wait behind it, keep up. With 4 ms, hosts whose links sent at full rate asked
-/// so late that theirs received at two thirds of it, and stayed so.
+/// Queued time when no small call waits. It covers the time for which the machine may suspend a service process, yet is
+/// so short that requests for blocks, which wait behind the queue, keep up. With 4 ms, hosts whose links sent at full
+/// rate requested so late that their links received at two thirds of it, permanently.
 const UNHURRIED: Duration = Duration::from_millis(1);
-/// A call is small when it may wait behind another group for more than so many times as long as its own bytes take.
+/// A call is small if its wait behind another group may exceed its own transfer time by more than this factor.
 const FEW: u64 = 4;
-/// A round trip longer than this was measured behind a queue.
+/// Longer round trips were measured behind a queue.
 const LONGEST_TRIP: Duration = Duration::from_micros(250);
-/// A piece smaller than this costs more by its bookkeeping than by its bytes.
+/// Smaller pieces cost more in bookkeeping than in bytes.
 const LEAST_PIECE: u64 = 8 << 10;
-/// Datagrams likewise.
+/// Smaller batches of datagrams cost more in bookkeeping than in bytes.
 const LEAST_BATCH: u64 = 4;
-/// A longer piece keeps the last caller waiting, behind several on each link. 64 KiB at 1 Gbit/s.
+/// A longer piece blocks the last caller, which waits behind several pieces on each link. 64 KiB at 1 Gbit/s.
 const LONGEST_PIECE: Duration = Duration::from_nanos(524_288);
-/// Most bytes of a piece, which takes twice that time at most. Twice as many slow 10 Gbit/s by a tenth.
+/// Most bytes of a piece of a long message; it takes at most twice `LONGEST_PIECE`. Twice as many slow 10 Gbit/s by a
+/// tenth.
 const LONG_PIECE: u64 = 128 << 10;
-/// A long message has so many of them at least: what the first of them delays evens out later.
+/// A long message has at least this many long pieces, so that the delay by the first ones evens out.
 const LONG_PIECES: u64 = 8;
-/// Pieces that each of few links may queue: one acknowledgement tells of several.
+/// Pieces that each of few links may queue; one acknowledgement covers several.
 const ON_EACH: u64 = 4;
-/// Pieces that one link alone may queue: in a ring an acknowledgement waits behind what its sender passes on.
+/// Pieces that a single link may queue: in a ring an acknowledgement waits behind the bytes that its sender forwards.
 const ON_ONE: u64 = 8;
-/// Pieces that all links may queue together where there are many: all may lead to one receiver.
+/// Pieces that many links may queue together, since all may lead to one receiver.
 const ON_ALL: u64 = 32;
-/// Pieces that each link may queue, however many there are.
+/// Pieces that each link may queue, whatever the number of links.
 const ON_MANY: u64 = 3;
 
-/// What other groups have in flight at a service process beside one (MC-13).
+/// Traffic of other groups in flight at a service process, beside one group (MC-13).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Contention {
     None,
-    /// Calls, none of them small: each waits for large pieces of others not much longer than for its share of the link.
+    /// Calls, none of them small: a wait for large pieces of others is not much longer than the call's own share.
     Large,
-    /// Some call is small, or was a moment ago: it is to wait for small pieces only.
+    /// Some call is small, or was a moment ago: it must wait for small pieces only.
     Small,
 }
 
-/// Which calls are small: those that may wait several times as long for the link as their own bytes take on it, when
-/// another group has queued all that it may (MC-13).
+/// Decides which calls are small: when another group has queued all that it may, a small call may wait several times as
+/// long for the link as its own bytes take (MC-13).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SmallCalls {
-    /// What even small pieces keep a call waiting for: a smaller one does not wait for less.
+    /// Bytes that delay a call even with small pieces. A call with fewer bytes does not wait for less.
     least: u64,
-    /// What others may have queued before it without regard to small calls, here or at their own end.
+    /// Bytes that others may have queued before the call, here or at their own end, while no small call counts.
     most: u64,
 }
 
@@ -171,36 +173,37 @@ impl SmallCalls {
         SmallCalls { least: small, most: large.max(config.pull_bytes) }
     }
 
-    /// Whether a call that moves `bytes` is small beside all those of another group, which together move `other`.
+    /// Whether a call of `bytes` is small beside the calls of another group, which together move `other` bytes.
     pub(crate) fn beside(self, bytes: u64, other: u64) -> bool {
         bytes.max(self.least).saturating_mul(FEW) < other.min(self.most)
     }
 }
 
-/// How much of a link one collective may take at once: large pieces are cheap, small ones let small calls in (MC-13).
+/// How much of a link one collective may use at once. Large pieces are cheap; small pieces let small calls in (MC-13).
 ///
-/// The first small call still waits behind what was queued without it, once for each message that it sends on the way
-/// of one: at each service process [`UNHURRIED`] and two round trips of bytes, all links together, or up to [`ON_EACH`]
-/// pieces on each, [`ON_ONE`] on the only one, but of all together no more than the host's link is given ahead and a
-/// piece on each (`Uplink`); at the switch what the exchanges of the receiving host have asked for
-/// ([`under_way`](Quantum::under_way)). What is queued after it is small.
+/// The first small call still waits behind the bytes queued before it, once for each of its sequential messages. At
+/// each service process these are [`UNHURRIED`] and two round trips of bytes, all links together. They may also be up
+/// to [`ON_EACH`] pieces on each link, or [`ON_ONE`] on a single link. All together they do not exceed the host link's
+/// own queue plus one piece per link (`Uplink`). At the switch these are the bytes that the exchanges of the receiving
+/// host have requested ([`under_way`](Quantum::under_way)). Bytes queued after the first small call come in small
+/// pieces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Quantum {
     /// Bytes of one fragment or repair.
     pub(crate) piece: u64,
-    /// The same of the longest messages ([`LONG_PIECE`]).
+    /// Bytes of one fragment of the longest messages ([`LONG_PIECE`]).
     long_piece: u64,
-    /// Bytes asked for of all sources together (SP-5) when they send to nobody else.
+    /// Bytes requested from all sources together (SP-5) when the sources send to no other receiver.
     pub(crate) pulled: u64,
-    /// Bytes of a block asked for at once, of a long one a piece.
+    /// Bytes of one request for a block; a long block is requested piece by piece.
     pull: u64,
-    /// More is asked for when there is room for so many times what is asked for at once.
+    /// The receiver requests more when the free room is this many times one request.
     pulls_together: u64,
-    /// Most bytes of a block asked for that have not come, where there may be others.
+    /// Most outstanding requested bytes of one block, when there may be other blocks.
     of_one_block: u64,
-    /// Bytes queued on all links together beyond what a round trip takes.
+    /// Bytes queued on all links together beyond those of a round trip.
     queued: u64,
-    /// Most pieces that may be queued on each link even where the bytes of all of them are more than [`Self::queued`].
+    /// Most pieces that may be queued on each link, even if all of them exceed [`Self::queued`].
     on_each: u64,
 }
 
@@ -217,7 +220,7 @@ impl Quantum {
                     piece,
                     long_piece: piece,
                     pulled,
-                    // Of two sources at a time, so that next to nothing queues at the switch.
+                    // At most two sources send at a time, so that next to nothing queues at the switch.
                     pull: (pulled / 2).max(1),
                     pulls_together: 0,
                     of_one_block: pulled,
@@ -228,7 +231,8 @@ impl Quantum {
             Contention::None | Contention::Large => {
                 let queued = bytes_in(UNHURRIED, config.link_rate).max(fragment * 4);
                 let pulled = config.pull_bytes;
-                // Whole pieces; small ones together, or requests would queue by the hundred.
+                // Requests are for whole pieces, and for small pieces together: else requests would queue by the
+                // hundred.
                 let pull = fragment.max(LEAST_PIECE);
                 Quantum {
                     piece: fragment,
@@ -244,17 +248,19 @@ impl Quantum {
         }
     }
 
-    /// Bytes asked for, and not here: more in an all-to-all, where only a part of a source's link arrives at a time.
+    /// Outstanding requested bytes. An all-to-all requests more, since only a part of a source's link arrives at a
+    /// time.
     pub(crate) fn under_way(&self, all_to_all: bool) -> u64 {
         if all_to_all { self.pulled * 7 / 4 } else { self.pulled }
     }
 
-    /// Bytes of one fragment of a message of so many `bytes`, to one of so many links that there is bulk for.
+    /// Bytes of one fragment of a message of `bytes`, when `links` peers have bulk.
     pub(crate) fn piece_on(&self, links: usize, bytes: u64) -> u64 {
         self.piece_of(self.share(self.under_way(true), links), bytes)
     }
 
-    /// Bytes of one fragment where `share` bytes may be under way: two fit, so that one is asked for while one comes.
+    /// Bytes of one fragment if `share` bytes may be outstanding. Two fit, so that one is requested while another
+    /// comes.
     fn piece_of(&self, share: u64, bytes: u64) -> u64 {
         let most = self.long_piece.min(share / 2).min(bytes / LONG_PIECES);
         let mut piece = self.piece;
@@ -264,13 +270,13 @@ impl Quantum {
         piece
     }
 
-    /// What one of so many links has of what may be under way, or one of so many blocks.
+    /// The part of one of `among` links or blocks in the outstanding bytes.
     fn share(&self, under_way: u64, among: usize) -> u64 {
         (under_way / among.max(1) as u64).min(self.of_one_block)
     }
 
-    /// What is asked for of each of so many blocks that share room for `most` bytes, of one that has `bytes`; all of
-    /// the room if it is `the_only` one that can come.
+    /// The requests for a block of `bytes` when `blocks` blocks share room for `most` bytes. `the_only` block that can
+    /// come gets all of the room.
     pub(crate) fn pull_of(&self, most: u64, blocks: usize, the_only: bool, bytes: u64) -> Pull {
         let (share, of_one_block) = if the_only { (most, most) } else { (self.share(most, blocks), self.of_one_block) };
         let under_way = share.max(self.piece * 2).min(of_one_block);
@@ -281,14 +287,14 @@ impl Quantum {
         Pull { under_way, again, at_once, room: at_once * self.pulls_together }
     }
 
-    /// Bytes that each of so many ranks asks for ahead of all news, in all and of each of so many blocks.
+    /// Bytes that each of `ranks` ranks requests before any news, in total and per block.
     pub(crate) fn ahead(&self, ranks: usize, blocks: usize) -> (u64, u64) {
         let all = self.pulled / 4 / ranks.max(1) as u64;
         (all, (all / blocks.max(1) as u64).max(LEAST_PIECE))
     }
 
-    /// Bytes of bulk that may be queued and in flight to one of `links` peers that there is bulk for, with this round
-    /// trip, when the next piece is of a message of so many `bytes`.
+    /// Bytes of bulk that may be queued and in flight to one of `links` peers with bulk, with this round trip, when the
+    /// next piece belongs to a message of `bytes`.
     pub(crate) fn queued(&self, config: &Config, links: usize, round_trip: Option<Duration>, bytes: u64) -> u64 {
         let under_way = bytes_in(round_trip.unwrap_or_default().min(LONGEST_TRIP) * 2, config.link_rate);
         let (piece, links) = (self.piece_on(links, bytes), links.max(1) as u64);
@@ -299,22 +305,22 @@ impl Quantum {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pull {
-    /// Bytes asked for, and not here, at most: two pieces at least, so that the next is asked for while one comes.
+    /// Most outstanding bytes: two pieces at least, so that the next is requested while one comes.
     pub(crate) under_way: u64,
-    /// More is asked for when no more than this is under way: half of it, or of a long message all but one piece, so
-    /// that its source always has something to send.
+    /// More is requested when at most this much is outstanding: half of it, or of a long message all but one piece, so
+    /// that the source always has something to send.
     pub(crate) again: u64,
     pub(crate) at_once: u64,
-    /// Bytes for which there must be room, all blocks together, before more is asked for.
+    /// Free bytes needed, for all blocks together, before more is requested.
     pub(crate) room: u64,
 }
 
 impl Pull {
-    /// A message is asked for whole.
+    /// Requests a whole message at once.
     pub(crate) const WHOLE: Pull = Pull { under_way: u64::MAX, again: u64::MAX, at_once: u64::MAX, room: 0 };
 }
 
-/// Bytes that `rate` bit/s carry in a time.
+/// Bytes that `rate` bit/s carry in `time`.
 fn bytes_in(time: Duration, rate: u64) -> u64 {
     u64::try_from(time.as_nanos() * u128::from(rate) / 8_000_000_000).unwrap_or(u64::MAX)
 }

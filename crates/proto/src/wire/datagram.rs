@@ -1,13 +1,13 @@
-//! The 24-byte header of a multicast datagram (MC-1), and what proves that header and payload are its sender's.
+//! The 24-byte header of a multicast datagram (MC-1), with the proof that header and payload are its sender's.
 //!
-//! An 8-byte name (group, epoch, source), a 32-bit chunk number, and a tag: SipHash-2-4 of both, of the whole instance
-//! and of the payload's hash, which is the MAC of AEGIS-128L (RFC 10032). Both functions are keyed, and neither needs a
-//! nonce that never comes again: a chunk may be sent twice, with other bytes the second time if the program has written
-//! to them meanwhile. The two halves run in two places: whoever holds the payload hashes it, and whoever knows the
-//! instance checks the tag.
+//! An 8-byte name (group, epoch, source), a 32-bit chunk number, and a tag. The tag is SipHash-2-4 of both, of the
+//! whole instance and of the payload's hash, which is the MAC of AEGIS-128L (RFC 10032). Both functions are keyed, and
+//! neither needs a unique nonce. A chunk may be sent twice, with different bytes if the program has written to them in
+//! between. The two halves run in two places: the holder of the payload hashes it, and the holder of the instance
+//! checks the tag.
 //!
-//! Invariant: the tag of a datagram is that of no other group, instance, source, chunk or payload, but by chance: one
-//! in 2^64.
+//! Invariant: the tags of two datagrams that differ in group, instance, source, chunk or payload differ, except with
+//! probability 2^-64.
 
 use std::hash::Hasher;
 
@@ -18,35 +18,35 @@ use siphasher::sip128::{self, Hasher128};
 use crate::ids::{GroupHandle, InstanceId};
 
 pub const DATAGRAM_HEADER_BYTES: usize = 24;
-/// Bytes of it before the tag.
+/// Bytes of the header before the tag.
 const UNTAGGED: usize = 16;
 const MAGIC: u8 = 0x4f;
 const KIND_CHUNK: u8 = 1;
 
-/// What a datagram carries: one chunk of one block of one collective.
+/// Names the contents of a datagram: one chunk of one block of one collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DatagramHeader {
     pub group: GroupHandle,
     /// The low 16 bits of the instance.
     pub epoch: u16,
-    /// Whose block: rank in the group.
+    /// The block's rank in the group.
     pub source: u16,
     /// The low 32 bits of the chunk's number within the block (the PSN of MC-1).
     pub chunk: u32,
 }
 
-/// The keys of a group's datagrams, which its members alone can derive.
+/// The keys of a group's datagrams. Only members can derive them.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct MulticastKey {
     tag: [u64; 2],
     payload: Option<[u8; 16]>,
 }
 
-/// The keyed hash of a datagram's payload; the same for all payloads where tags do not cover them.
+/// The keyed hash of a datagram's payload; constant where tags do not cover payloads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PayloadHash([u8; 16]);
 
-/// Hashes the payloads of one group: cheaper to keep than to make.
+/// Hashes the payloads of one group. Keeping a hasher is cheaper than making one.
 #[derive(Debug, Clone)]
 pub struct PayloadHasher(Option<Aegis128LMac<16>>);
 
@@ -54,7 +54,7 @@ pub struct PayloadHasher(Option<Aegis128LMac<16>>);
 pub enum DatagramError {
     #[error("datagram shorter than its header")]
     Short,
-    /// Not one of ours, or of another version.
+    /// The datagram is of another protocol, or of another version.
     #[error("datagram of another protocol or version")]
     Foreign,
     #[error("datagram with a wrong tag")]
@@ -62,7 +62,7 @@ pub enum DatagramError {
 }
 
 impl MulticastKey {
-    /// The keys that follow from a group's secret. Tags cover the payload if `covers_payload`.
+    /// Derives the keys from a group's secret. Tags cover the payload if `covers_payload`.
     pub fn new(secret: [u64; 2], covers_payload: bool) -> Self {
         let derived = |purpose| {
             let mut h = sip128::SipHasher24::new_with_keys(secret[0], secret[1]);
@@ -73,7 +73,7 @@ impl MulticastKey {
         MulticastKey { tag: [tag.h1, tag.h2], payload: covers_payload.then(|| payload.as_bytes()) }
     }
 
-    /// What hashes payloads by this key.
+    /// The hasher of payloads by this key.
     pub fn hasher(&self) -> PayloadHasher {
         PayloadHasher(self.payload.map(|key| Aegis128LMac::new(&key)))
     }
@@ -103,7 +103,7 @@ impl PayloadHasher {
 }
 
 impl DatagramHeader {
-    /// The bytes that precede a payload of this hash in this instance, whose low bits are the epoch.
+    /// The header of a payload with this hash in this instance. The low bits of the instance are the epoch.
     pub fn encode(
         &self,
         key: &MulticastKey,
@@ -124,7 +124,7 @@ impl DatagramHeader {
         all
     }
 
-    /// Reads the header without looking at the tag: the group named there says which key to check it with.
+    /// Reads the header without checking the tag: the group in the header selects the key of the check.
     pub fn parse(bytes: &[u8]) -> Result<DatagramHeader, DatagramError> {
         let b: &[u8; DATAGRAM_HEADER_BYTES] = bytes.first_chunk().ok_or(DatagramError::Short)?;
         if b[0] != MAGIC || b[1] != super::VERSION || b[2] != KIND_CHUNK || b[3] != 0 {
@@ -138,7 +138,7 @@ impl DatagramHeader {
         })
     }
 
-    /// Checks the tag of a header that [`Self::parse`] accepted, before a payload of this hash, in this instance.
+    /// Checks the tag of a header that [`Self::parse`] accepted, for a payload with this hash in this instance.
     pub fn check(
         bytes: &[u8],
         key: &MulticastKey,

@@ -17,15 +17,15 @@ pub enum FrameKind {
     Bare,
 }
 
-/// What precedes every message between two service processes.
+/// The header of every message between two service processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameHeader {
     pub kind: FrameKind,
-    /// The sender wants the acknowledgement without delay.
+    /// The sender requests the acknowledgement without delay.
     pub ack_now: bool,
-    /// Number of the sender's end of the link, never 0: the next end that it makes has a greater one.
+    /// Number of the sender's end of the link, never 0. The sender's next end has a greater number.
     pub link: u32,
-    /// Number of the receiver's end, as the sender has heard it; 0: not yet.
+    /// Number of the receiver's end that the sender knows; 0: not known yet.
     pub to: u32,
     /// Low 32 bits of this message's number on this link.
     pub seq: u32,
@@ -35,9 +35,9 @@ pub struct FrameHeader {
     pub payload_len: u32,
     /// Sender's clock in microseconds, low 32 bits.
     pub clock: u32,
-    /// Last clock heard from the other end.
+    /// Last clock received from the other end.
     pub echo: u32,
-    /// Microseconds between hearing that clock and sending this frame; `u32::MAX` when none was heard.
+    /// Microseconds from the receipt of that clock to this frame; `u32::MAX` when none was received.
     pub echo_age: u32,
 }
 
@@ -69,7 +69,7 @@ impl FrameHeader {
     /// Splits a frame into its header and the message bytes.
     ///
     /// # Errors
-    /// Whatever is wrong with the bytes; `payload_len` must be the length that really arrived.
+    /// An error describes the invalid bytes. `payload_len` must be the length that really arrived.
     pub fn decode(bytes: &[u8], payload_len: u32) -> Result<(FrameHeader, &[u8]), DecodeError> {
         let mut r = Reader::new(bytes);
         if r.u8()? != MAGIC || r.u8()? != super::VERSION {

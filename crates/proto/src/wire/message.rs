@@ -1,7 +1,7 @@
 //! The messages between service processes.
 //!
-//! Messages nest as what they are about does: a group, one of its collectives, the multicast blocks of that. Repairs
-//! and bytes of messages from rank to rank are followed by payload, the others are whole.
+//! Messages nest as their subjects do: a group, one of its collectives, the multicast blocks of the collective. Payload
+//! follows repairs and bytes of messages from rank to rank; all other messages are complete.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub const MAX_ASKER: usize = 256;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message {
-    /// Nothing: in the place of a message whose collective has ended, or to be acknowledged.
+    /// No content: replaces a message whose collective has ended, or requests an acknowledgement.
     Void,
     Group {
         group: GroupHandle,
@@ -49,41 +49,43 @@ pub enum GroupMessage {
         rank: Rank,
         /// The last instance it completed.
         after: InstanceId,
-        /// Whose loss fails what follows: itself, unless another's was known.
+        /// The rank whose loss fails later instances: this rank, unless the loss of another was known.
         cause: Rank,
     },
     Abort {
-        /// Which group of that handle, see [`crate::GroupSpec::fingerprint`].
+        /// Fingerprint of the aborted group, see [`crate::GroupSpec::fingerprint`].
         fingerprint: u64,
         error: CollectiveError,
     },
-    /// The receiver's step of the barrier by which the group is made has not come: it may not be one any more.
+    /// The receiver's step of the barrier by which the group is made has not come; the sender requests it, or the
+    /// reason why it will not come.
     Ask {
         /// [`GroupSpec::fingerprint`](crate::GroupSpec::fingerprint) of the group that the sender makes.
         fingerprint: u64,
-        /// Where the sender is, for an answer before the group is known there; empty if longer than [`MAX_ASKER`].
+        /// Address of the sender, for an answer before the group is known there; empty if longer than [`MAX_ASKER`].
         asker: Arc<[u8]>,
         /// Ranks that the receiver serves, with their offers; 1 to [`MAX_OFFERS`] entries.
         offers: Vec<(Rank, OfferId)>,
     },
-    /// The answer to [`Self::Ask`] where a rank cannot ask for the group any more: whoever asked tells the others.
+    /// The answer to [`Self::Ask`] when a rank cannot request the group any more. The receiver notifies the others.
     Refuse {
-        /// As in the question.
+        /// As in the request.
         fingerprint: u64,
         error: CollectiveError,
     },
-    /// The sender waits long for instances, or for messages from rank to rank: do they fail at the receiver?
+    /// The sender has waited long for instances, or for messages from rank to rank. It requests news of failures at the
+    /// receiver.
     Waits {
         /// As in [`Self::Abort`].
         fingerprint: u64,
-        /// The newest instance; 0 for messages from rank to rank alone.
+        /// The newest instance; 0 if only messages from rank to rank are in flight.
         newest: InstanceId,
-        /// The oldest instance, what is called, and a rank that called it so: is it the same at the receiver?
+        /// The oldest instance, its signature, and a rank that called it so. The receiver compares its own signature.
         oldest: Option<(InstanceId, Signature, Rank)>,
     },
-    /// The answer to [`Self::Waits`], if instances fail at the sender, but the group is not broken there.
+    /// The answer to [`Self::Waits`] if instances fail at the sender, but the group is not broken there.
     Fails {
-        /// As in the question.
+        /// As in the request.
         fingerprint: u64,
         /// The instances after this one fail.
         after: InstanceId,
@@ -103,7 +105,7 @@ pub enum InstanceMessage {
     Ready {
         step: u8,
         signature: Signature,
-        /// A rank that called it so.
+        /// A rank that called with this signature.
         rank: Rank,
     },
     Multicast(MulticastMessage),
@@ -112,12 +114,12 @@ pub enum InstanceMessage {
     /// Sizes of an allgatherv's blocks, in the order of ranks.
     Sizes {
         first: u32,
-        /// Bytes of its block and of those that follow; 1 to [`MAX_BLOCKS`] entries.
+        /// Bytes of block `first` and of those after it; 1 to [`MAX_BLOCKS`] entries.
         sizes: Vec<u64>,
     },
-    /// Which of your ranks have not called this (SP-9)?
+    /// Requests the receiver's ranks that have not called the instance (SP-9).
     Inquire,
-    /// The answer: ranks of the sender.
+    /// The answer to [`Self::Inquire`]: ranks of the sender.
     Absent(Absentees),
 }
 
@@ -125,23 +127,23 @@ pub enum InstanceMessage {
 /// empty, 1 to [`MAX_RANGES`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MulticastMessage {
-    /// Right to left neighbour: chunks of `source`'s block that are missing (MC-6).
+    /// From right to left neighbour: chunks of `source`'s block that are missing (MC-6).
     Nak { source: Rank, ranges: Vec<(u32, u32)> },
     /// To the root: these chunks are missing here and at the right neighbour, so multicasting again may be cheaper.
     NakRoot { source: Rank, ranges: Vec<(u32, u32)> },
-    /// Left to right neighbour: chunks that a NAK named (MC-6). Payload follows, run after run.
+    /// From left to right neighbour: chunks that a NAK named (MC-6). Payload follows, run after run.
     Repair { source: Rank, ranges: Vec<(u32, u32)> },
-    /// Left to right neighbour: these blocks lie here whole; what is missing of them can be had.
+    /// From left to right neighbour: the sender has these blocks whole, so missing chunks can be requested.
     Whole {
-        /// Whose blocks, at most [`MAX_SOURCES`].
+        /// Ranks of the blocks, at most [`MAX_SOURCES`].
         sources: Vec<Rank>,
     },
-    /// Right to left neighbour: nothing is missing here any more (MC-7).
+    /// From right to left neighbour: nothing is missing here any more (MC-7).
     Complete,
 }
 
 impl GroupMessage {
-    /// Which group of its handle it is about, where it says so.
+    /// The fingerprint of the group that the message is about, if the message carries it.
     pub(crate) fn fingerprint(&self) -> Option<u64> {
         match self {
             GroupMessage::Create { fingerprint, .. }
@@ -185,13 +187,13 @@ impl Message {
         Message::Group { group, body: GroupMessage::Transfer(body) }
     }
 
-    /// Whether one that is still on its way says the same: it names the group by its fingerprint.
+    /// Whether an equal message in flight makes this one redundant. Such messages carry the group's fingerprint.
     pub(crate) fn may_be_said_twice(&self) -> bool {
         matches!(self, Message::Group { body, .. } if body.fingerprint().is_some())
     }
 
-    /// What is still to be said where the payload cannot be read any more: nothing, but for tagged messages, whose
-    /// place among those of their name no later one may take.
+    /// What remains of the message when its payload cannot be read any more: nothing, except for tagged messages. A
+    /// later message must not take their place among messages of the same name.
     pub fn without_payload(self) -> Message {
         match self {
             Message::Group { group, body: GroupMessage::Transfer(transfer) } => {
@@ -349,7 +351,7 @@ impl InstanceMessage {
     }
 }
 
-/// Fields that several messages have.
+/// Encoders of fields that several messages share.
 pub(super) trait Fields {
     fn head(&mut self, kind: u8, group: GroupHandle) -> &mut Self;
     fn signature(&mut self, signature: &Signature) -> &mut Self;
@@ -416,7 +418,7 @@ impl Fields for Writer<'_> {
     }
 }
 
-/// By their number on the wire.
+/// Refusals in the order of their numbers on the wire.
 const REFUSALS: [Refusal; 5] =
     [Refusal::Groups, Refusal::Descriptors, Refusal::Forgotten, Refusal::Peers, Refusal::Tables];
 

@@ -1,8 +1,8 @@
-//! What a rank has recorded, on its way to its service process: once, whole, in memory that nobody changes any more
+//! A rank's recording on its way to its service process: sent once, whole, in memory that is never changed afterwards
 //! (GP-5).
 //!
-//! Rank and ranks, the pieces of memory (address and bytes of each), the steps (kind, peer or operator, tag, spans,
-//! which steps it follows). Whoever decodes checks what depends on the group with [`Recording::check`].
+//! It holds rank and ranks, the pieces of memory (address and bytes of each), and the steps (kind, peer or operator,
+//! tag, spans, preceding steps). The decoder's caller checks what depends on the group with [`Recording::check`].
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub const MAX_PIECES: usize = MAX_STEPS;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordedMemory {
     pub recording: Recording,
-    /// Address and bytes of each piece of memory; in the recording's `Output` they lie one behind the other.
+    /// Address and bytes of each piece of memory. In the recording's `Output` the pieces are concatenated.
     pub pieces: Vec<(u64, u64)>,
 }
 
@@ -29,7 +29,7 @@ const REDUCE: u8 = 4;
 const REDUCE_FROM_LEFT: u8 = 5;
 
 impl RecordedMemory {
-    /// The whole as bytes.
+    /// Encodes the whole recording.
     ///
     /// # Panics
     /// When the recording multicasts or names other buffers than `Output`, which [`Recording::check`] refuses.
@@ -65,7 +65,7 @@ impl RecordedMemory {
         out
     }
 
-    /// Reads what fills `bytes`.
+    /// Decodes a recording that fills `bytes`.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut r = Reader::new(bytes);
         let (rank, ranks) = (Rank(r.u32()?), r.u32()?);
@@ -83,7 +83,7 @@ impl RecordedMemory {
         if count > MAX_STEPS.min(bytes.len() / 13) {
             return Err(DecodeError::Value("number of steps (65,536 at most)"));
         }
-        // What is kept of pieces is counted with the steps.
+        // The memory of pieces is counted with the steps.
         if pieces.len() > 2 * count {
             return Err(DecodeError::Value("number of pieces (no more than its steps name, two each)"));
         }
@@ -169,7 +169,7 @@ mod tests {
         }
     }
 
-    /// What is kept of pieces counts with the steps, so there are none that no step names.
+    /// The memory of pieces is counted with the steps, so every piece must be named by a step.
     #[test]
     fn more_pieces_than_steps_name_are_refused() {
         let mut builder = ProgramBuilder::new(Rank(1), 3);

@@ -1,9 +1,8 @@
-//! What service processes say to each other about messages from rank to rank: those of collectives, and tagged ones
-//! (GP-1, GP-2, SP-5).
+//! Messages between service processes about messages from rank to rank, of collectives and tagged (GP-1, GP-2, SP-5).
 //!
 //! A message is named (scope, source, destination, tag, occurrence). Behind a ready barrier its receive is posted, so
 //! its bytes travel under that name ([`TransferMessage::Expected`]). All others travel by [`Number`], which the end
-//! gives that speaks first.
+//! assigns that sends first.
 
 use outboard_call::codec::{DecodeError, Reader, Writer};
 use outboard_call::{CallKind, Rank, Signature};
@@ -12,7 +11,7 @@ use smallvec::SmallVec;
 use super::message::Fields;
 use crate::ids::InstanceId;
 
-/// Most bytes that the entries of one [`TransferMessage::Offer`] take: as many as fit the largest frame header.
+/// Most bytes that the entries of one [`TransferMessage::Offer`] take, so that they fit the largest frame header.
 const MAX_OFFER: usize = 420;
 /// Most messages in one [`TransferMessage::Cts`].
 pub const MAX_CTS: usize = 24;
@@ -21,41 +20,41 @@ pub const MAX_PIECES_OF_DATA: usize = 20;
 /// Most numbers in one [`TransferMessage::Done`].
 pub const MAX_DONE: usize = 48;
 
-/// To which calls a message belongs: those of its source and its destination.
+/// The calls of source and destination that a message belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
-    /// Single tagged messages, matched in the order in which they are sent (GP-1).
+    /// Single tagged messages, matched in the order of sending (GP-1).
     Single,
     /// Calls of a recording (GP-2). Each end counts them from 1.
     Recorded {
-        /// Which of the group's recordings, from 1.
+        /// Number of the group's recording, from 1.
         recording: u32,
-        /// Which call of it.
+        /// Number of the recording's call.
         call: u64,
     },
     Instance(InstanceId),
 }
 
-/// The scope of an offer; of a collective with what is called, since the offer may be the first news of it.
+/// The scope of an offer. A collective adds its signature, since the offer may be the first news of the collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
     Single,
     Recorded {
-        /// Which of the group's recordings, from 1.
+        /// Number of the group's recording, from 1.
         recording: u32,
-        /// Which call of it, from 1.
+        /// Number of the recording's call, from 1.
         call: u64,
     },
     Instance {
         instance: InstanceId,
         signature: Signature,
-        /// Somebody who called it so: the rank of the offer may be stood in for, and pass on what others have called.
+        /// A rank that called so. The offering rank itself may have a stand-in, which forwards the signature of others.
         signer: Rank,
     },
 }
 
 impl Origin {
-    /// Without what is called.
+    /// The origin without the signature.
     pub fn scope(self) -> Scope {
         match self {
             Origin::Single => Scope::Single,
@@ -64,7 +63,7 @@ impl Origin {
         }
     }
 
-    /// Bytes of an entry of either list: messages of collectives have no occurrence.
+    /// Bytes of an entry of either list. Messages of collectives have no occurrence.
     fn entry_bytes(self) -> (usize, usize) {
         match self {
             Origin::Single | Origin::Recorded { .. } => (21, 28),
@@ -72,53 +71,53 @@ impl Origin {
         }
     }
 
-    /// Whether one offer takes so many entries.
+    /// Whether this many entries fit one offer.
     pub fn fits(self, ready: usize, early: usize) -> bool {
         let (one_ready, one_early) = self.entry_bytes();
         ready * one_ready + early * one_early <= MAX_OFFER
     }
 }
 
-/// Ready to send: one message that the rank of an offer has.
+/// Ready to send: one message of the offering rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rts {
     pub destination: Rank,
-    /// The tag that both ends give it.
+    /// The tag at both ends.
     pub tag: u32,
-    /// How many messages of the same scope, pair and tag precede it; 0 of single messages.
+    /// How many messages of the same scope, pair and tag precede it; 0 for single messages.
     pub occurrence: u32,
     pub bytes: u64,
-    /// They follow in the payload, behind those of the messages before it.
+    /// The bytes follow in the payload, behind those of the messages before it.
     pub eager: bool,
 }
 
-/// Clear to send, ahead of the RTS: one message that the rank of an offer receives, whose bytes it knows.
+/// Clear to send, ahead of the RTS: one message that the offering rank receives and whose size it knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EarlyCts {
     pub source: Rank,
-    /// The tag that both ends give it.
+    /// The tag at both ends.
     pub tag: u32,
     /// How many messages of the same scope, pair and tag precede it.
     pub occurrence: u32,
-    /// Its bytes, at least 1.
+    /// The message's bytes, at least 1.
     pub bytes: u64,
-    /// Up to which of them may come; with 0 the message is to be offered.
+    /// The source may send the bytes up to here; with 0 it must offer the message.
     pub up_to: u64,
 }
 
-/// A message between two service processes.
+/// The number of a message between two service processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Number {
-    /// As its source has numbered its RTS.
+    /// The number that the source gave its RTS.
     Rts(u64),
-    /// As its destination has numbered its early CTS.
+    /// The number that the destination gave its early CTS.
     Early(u64),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cts {
     pub number: Number,
-    /// Up to which of its bytes, more than before.
+    /// The source may send the bytes up to here, more than before.
     pub up_to: u64,
 }
 
@@ -126,11 +125,11 @@ pub struct Cts {
 pub struct Piece {
     pub number: Number,
     pub offset: u64,
-    /// How many, at least 1. They follow in the payload, behind those before.
+    /// Number of bytes, at least 1. They follow in the payload, behind those of the pieces before.
     pub bytes: u32,
 }
 
-/// The name of a message whose receive is posted behind a ready barrier, and where a fragment of it lies.
+/// A fragment of a message whose receive is posted behind a ready barrier: the message's name and the fragment's place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fragment {
     pub instance: InstanceId,
@@ -142,30 +141,30 @@ pub struct Fragment {
     pub offset: u64,
 }
 
-/// Entries of a message that mostly has one: a small message is said and heard without allocating.
+/// Entries of a message that mostly has one entry. A small message needs no allocation at either end.
 pub type Few<T> = SmallVec<[T; 1]>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TransferMessage {
-    /// What one call of `rank` has for ranks of the receiver, and what of theirs may come already. Payload follows if
-    /// any message is eager. Not both lists are empty.
+    /// The messages of one call of `rank` for ranks of the receiver, and the bytes that the receiver may send already.
+    /// Payload follows if any message is eager. At least one list has entries.
     Offer {
         origin: Origin,
         rank: Rank,
         /// Number of the first of `ready`; the others follow.
         first_ready: u64,
         ready: Few<Rts>,
-        /// Number of the first of `early`; the others follow.
+        /// Number of the first entry of `early`; the others follow.
         first_early: u64,
         early: Vec<EarlyCts>,
     },
-    /// More may come: 1 to [`MAX_CTS`] entries.
+    /// Permission for more bytes: 1 to [`MAX_CTS`] entries.
     Cts(Vec<Cts>),
     /// The next bytes of 1 to [`MAX_PIECES_OF_DATA`] messages. Payload follows.
     Data(Vec<Piece>),
     /// A fragment of a message behind a ready barrier. Payload follows.
     Expected(Fragment),
-    /// These RTS are settled: their bytes have come, or nobody wants them. 1 to [`MAX_DONE`] entries.
+    /// These RTS are settled: their bytes have come, or are not needed. 1 to [`MAX_DONE`] entries.
     Done(Few<u64>),
 }
 
@@ -174,13 +173,13 @@ impl TransferMessage {
         !matches!(self, TransferMessage::Cts(_) | TransferMessage::Done(_))
     }
 
-    /// What is still said where the payload cannot be read any more: messages are offered in their order, since single
-    /// ones are matched by it, and nobody hands their bytes out.
+    /// What remains when the payload cannot be read any more. Offers remain, since single messages are matched in their
+    /// order; their bytes are never requested.
     pub(super) fn without_payload(self) -> Option<TransferMessage> {
         let TransferMessage::Offer { origin, rank, first_ready, mut ready, first_early, early } = self else {
             return None;
         };
-        // One of no bytes is whole as it is.
+        // A message of no bytes stays eager: it is complete.
         ready.iter_mut().for_each(|rts| rts.eager &= rts.bytes == 0);
         Some(TransferMessage::Offer { origin, rank, first_ready, ready, first_early, early })
     }
@@ -234,7 +233,7 @@ impl TransferMessage {
         }
     }
 
-    /// Reads what [`Self::encode`] writes of the message with this code.
+    /// Decodes the message with this code that [`Self::encode`] wrote.
     pub(super) fn decode(code: u8, r: &mut Reader<'_>) -> Result<Self, DecodeError> {
         Ok(match code {
             48 => read_offer(r)?,
@@ -297,7 +296,7 @@ fn read_origin(r: &mut Reader<'_>) -> Result<Origin, DecodeError> {
     }
 }
 
-/// Numbers of so many entries from `first` on, of which there are any.
+/// Checks the numbers of `entries` entries from `first` on; `first` is 0 if and only if there are none.
 fn check_numbers(first: u64, entries: usize) -> Result<u64, DecodeError> {
     let sound = first.checked_add(entries as u64).is_some() && (first == 0) == (entries == 0);
     if sound { Ok(first) } else { Err(DecodeError::Value("number of messages")) }
