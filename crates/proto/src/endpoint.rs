@@ -1,9 +1,9 @@
 //! The machine of one service process: its groups, its links, and everything in flight.
 //!
-//! Who does what: [`groups`] makes, breaks and ends groups and routes calls and messages to their collectives;
-//! [`peers`] keeps the links; this module is the surface the driver sees and the order in which things go out: control
-//! messages first, then bulk where links have room, then multicast as fast as the pacer allows; groups take turns with
-//! both ([`turns`]).
+//! [`groups`] makes, breaks and ends groups and routes calls and messages to their collectives. [`peers`] keeps the
+//! links. This module is the driver's interface and defines the order of sending: control messages first, then bulk
+//! where links have room, then multicast as fast as the pacer allows. Groups take turns with bulk and multicast
+//! ([`turns`]).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -46,30 +46,30 @@ use stall::Stall;
 use turns::{Load, Turns};
 use uplink::Uplink;
 
-/// Multicast batches in the hands of the driver at once.
+/// Most multicast batches that the driver may hold at once.
 const MAX_BATCHES: usize = 16;
-/// Ended groups that are remembered, so that late messages for them are not kept and late ranks are told.
+/// Remembered ended groups: late messages for them are dropped, and late ranks get an answer.
 const MAX_RETIRED: usize = 4096;
-/// Messages of ended groups that are kept, since their receivers may not have heard them.
+/// Kept messages of ended groups, which their receivers may not have received.
 const MAX_UNHEARD: usize = 1024;
 /// Broken groups whose error and members' addresses are remembered.
 const MAX_FAILED: usize = 256;
 
-/// The protocol of one service process. See the crate's documentation for how it is driven.
+/// The protocol of one service process. The crate's documentation describes how to drive it.
 #[derive(Debug)]
 pub struct Endpoint {
     groups: BTreeMap<GroupHandle, Group>,
     node: Node,
-    /// What the last frame acknowledged. Kept for its memory.
+    /// Messages that the last frame acknowledged. Kept to reuse the allocation.
     acked: Vec<Acked>,
     early: Early,
     offers: Offers,
-    /// By handle and fingerprint.
+    /// Ended groups by handle and fingerprint.
     retired: VecDeque<(GroupHandle, u64)>,
-    /// What peers may not have heard of these, with whose links it was lost.
+    /// Messages of ended groups that their peers may not have received, because the link was lost.
     unheard: VecDeque<(SpId, Message)>,
     failed_groups: VecDeque<FailedGroup>,
-    /// When groups are looked at that are being made, or have something in flight.
+    /// When to examine groups that are being made, or have something in flight.
     looks: Deadlines<GroupHandle>,
     batches: BTreeMap<u64, SentBatch>,
     next_token: u64,
@@ -77,7 +77,7 @@ pub struct Endpoint {
     uplink: Uplink,
 }
 
-/// What all groups of a service process work with.
+/// The state of a service process that all its groups share.
 #[derive(Debug)]
 struct Node {
     id: SpId,
@@ -87,7 +87,7 @@ struct Node {
     turns: Turns,
     /// Calls of messages and recordings in flight.
     messages: usize,
-    /// Groups that have some.
+    /// Groups with calls of messages or recordings in flight.
     tagged_groups: usize,
     /// Groups that all local ranks may have left.
     left: Vec<GroupHandle>,
@@ -101,7 +101,7 @@ impl Node {
         self.out.contention = self.turns.contention(self.out.now);
     }
 
-    /// A rank here waits from now on for what a call of it moves.
+    /// From now on a local rank waits for the bytes that its call moves.
     fn note_load(&mut self, group: GroupHandle, instance: InstanceId, load: Load) {
         self.turns.load(group, instance, load);
         self.out.contention = self.turns.contention(self.out.now);
@@ -117,7 +117,7 @@ struct SentBatch {
 }
 
 impl Endpoint {
-    /// A service process without groups. `seed` makes its timers differ from those of others.
+    /// A service process without groups. `seed` makes its timers differ from the timers of others.
     pub fn new(id: SpId, config: Config, seed: u64) -> Self {
         Endpoint {
             groups: BTreeMap::new(),
@@ -158,53 +158,53 @@ impl Endpoint {
         Counters { link_retransmissions: self.node.peers.retransmissions(), ..self.node.out.counters }
     }
 
-    /// Groups, collectives in flight, and messages queued on links: what a test of bounds looks at.
+    /// Groups, collectives in flight, and messages queued on links, for tests of bounds.
     pub fn load(&self) -> (usize, usize, usize) {
-        // The messages of a group, while there are any, are one of those in turn.
+        // All messages of a group together count as one instance in `turns`.
         let collectives = self.node.turns.len() - self.node.tagged_groups + self.node.messages;
         (self.groups.len(), collectives, self.node.peers.backlog())
     }
 
-    /// Other service processes that are remembered.
+    /// Number of other service processes that are remembered.
     pub fn peers(&self) -> usize {
         self.node.peers.known()
     }
 
-    /// Something happens at `now`.
+    /// Handles an input at `now`.
     fn input(&mut self, now: Instant, handle: impl FnOnce(&mut Self)) {
         self.advance(now);
         handle(self);
         self.settle();
     }
 
-    /// A local rank has been given an offer, which it may hand to others from now on.
+    /// A local rank has received an offer, which it may pass to others from now on.
     pub fn handle_offer(&mut self, offer: OfferId) {
         self.offers.open(offer);
     }
 
-    /// A local rank will not ask for a group by this offer any more, because it is gone or is refused, if it has not
-    /// done so before: whoever makes the group hears of it.
+    /// A local rank will not request a group by this offer any more, because it is gone or is refused. An offer that
+    /// was used before is not affected. The rank that makes the group gets an error.
     pub fn handle_offer_withdrawn(&mut self, now: Instant, offer: OfferId, refused: Option<Refusal>) {
         self.input(now, |sp| sp.withdraw_offer(offer, refused.map_or(Withdrawn::Gone, Withdrawn::Refused)));
     }
 
-    /// The driver refuses a local rank this group: all members are told why.
+    /// The driver refuses a local rank this group. All members are notified of the reason.
     pub fn handle_refusal(&mut self, now: Instant, spec: &GroupSpec, rank: Rank, why: Refusal) {
         self.input(now, |sp| sp.refuse_group(spec, rank, why));
     }
 
-    /// A local rank asks for a group. Answered by [`Event::GroupReady`] for every local rank that asks.
+    /// A local rank requests a group. [`Event::GroupReady`] answers every local rank that requests the group.
     pub fn handle_create_group(&mut self, now: Instant, spec: &GroupSpec, rank: Rank) {
         self.input(now, |sp| sp.create_group(spec, rank));
     }
 
-    /// A local rank leaves a group in order (it has no call in flight there) or because its process died. Its calls in
-    /// flight end with an error on all ranks that need it; `Completed` is still reported for each of them.
+    /// A local rank leaves a group regularly (without a call in flight there) or because its process died. Its calls in
+    /// flight end with an error on all ranks that need it; each of them still gets `Completed`.
     pub fn handle_leave(&mut self, now: Instant, group: GroupHandle, rank: Rank) {
         self.input(now, |sp| sp.leave_group(group, rank));
     }
 
-    /// A local rank has recorded operations under a number greater than any before (GP-2), equal on all ranks.
+    /// A local rank has recorded operations. `number` exceeds all earlier ones (GP-2) and is equal on all ranks.
     pub fn handle_record(
         &mut self,
         group: GroupHandle,
@@ -216,24 +216,24 @@ impl Endpoint {
         g.record(&mut self.node.out, rank, number, recording.into())
     }
 
-    /// A local rank does not call a recording any more. False while a call of it has not ended.
+    /// A local rank frees a recording. False while a call of the recording has not ended.
     pub fn handle_free(&mut self, group: GroupHandle, rank: Rank, number: u32) -> bool {
         let Some(g) = self.groups.get_mut(&group) else { return true };
         g.tagged.free(&mut self.node.out, (rank, number))
     }
 
-    /// A local rank calls a collective, a recorded group or a message. Answered by exactly one [`Event::Completed`].
+    /// A local rank calls a collective, a recorded group or a message. Exactly one [`Event::Completed`] answers it.
     pub fn handle_call(&mut self, now: Instant, call: PostedCall) {
         self.input(now, |sp| sp.route_call(call));
     }
 
-    /// The number of a local rank's next collective, without messages and recordings. None of an unknown group.
+    /// The number of a local rank's next collective, without messages and recordings. `None` for an unknown group.
     pub fn next_instance(&self, group: GroupHandle, rank: Rank) -> Option<InstanceId> {
         let g = self.groups.get(&group)?;
         Some(InstanceId(g.calls[g.members.local(rank)?].0 + 1))
     }
 
-    /// A frame has arrived: `header` without payload, and how many payload bytes came with it.
+    /// A frame has arrived: `header` without payload, and the number of payload bytes that came with it.
     pub fn handle_frame(&mut self, now: Instant, from: SpId, header: &[u8], payload_len: u32) {
         self.advance(now);
         let (frame, body) = match FrameHeader::decode(header, payload_len) {
@@ -253,7 +253,8 @@ impl Endpoint {
             Received::Nothing => None,
             Received::Message(body) => Some(Message::decode(body)),
         };
-        // Where a payload belongs was said before the frame was heard: what it acknowledges must not move that.
+        // [`Self::destination`] answered before this frame was handled: its acknowledgements must not change the
+        // answer.
         let message = match message {
             Some(message) if payload_len > 0 => {
                 self.take_message(from, message, payload_len);
@@ -262,7 +263,7 @@ impl Endpoint {
             other => other,
         };
         for tag in acked.drain(..).filter_map(|acked| acked.tag) {
-            // Groups end before all that they said has been acknowledged.
+            // A group may end before all its messages are acknowledged.
             let Some(g) = self.groups.get_mut(&tag.group) else { continue };
             match tag.what {
                 Tagged::Message { number } => {
@@ -279,8 +280,8 @@ impl Endpoint {
         self.settle();
     }
 
-    /// A frame over a link that we have given up, and the peer has not. A question says where its answer goes, and does
-    /// no harm when it is heard twice; the link with which it is answered tells the peer of the new one.
+    /// A frame over a link that this end has given up and the peer has not. An `Ask` names the address of its answer,
+    /// and may be received twice. The link of the answer announces the new link to the peer.
     fn hear_question(&mut self, from: SpId, body: &[u8]) {
         if let Ok(message @ Message::Group { body: GroupMessage::Ask { .. }, .. }) = Message::decode(body) {
             self.route_message(from, message, 0);
@@ -309,7 +310,7 @@ impl Endpoint {
         self.settle();
     }
 
-    /// The engine beside the service process has carried out a list ([`Event::Offload`]), or has failed to.
+    /// The engine beside the service process has completed a list ([`Event::Offload`]), or has failed to.
     pub fn handle_offloaded(
         &mut self,
         now: Instant,
@@ -323,12 +324,12 @@ impl Endpoint {
         self.input(now, |sp| sp.route_fault(call, CollectiveError::Memory));
     }
 
-    /// The driver has no memory for [`Order::Stage`]: the calls of this group alone fail, on all ranks.
+    /// The driver has no memory for [`Order::Stage`]. Only the calls of this group fail, on all ranks.
     pub fn handle_no_memory(&mut self, now: Instant, group: GroupHandle, bytes: u64) {
         self.advance(now);
         if let Some(g) = self.groups.get_mut(&group) {
             let error = CollectiveError::Staging { rank: g.members.locals[0], bytes };
-            // Orders that name what is not there were left undone since.
+            // Orders that name the missing memory were skipped since.
             self.node.out.fail_ending_of_group(group, &error);
             g.break_up(&mut self.node, error, true);
         }
@@ -340,7 +341,7 @@ impl Endpoint {
         self.input(now, |sp| sp.route_fault(call, CollectiveError::RankLost));
     }
 
-    /// A rank that alone could copy bytes of a call in flight is gone: the call ends with this error.
+    /// The only rank that could copy some bytes of a call in flight is gone: the call ends with this error.
     pub fn handle_cut_off(&mut self, call: CallId, error: CollectiveError) {
         self.node.out.cut_off(call, error);
     }
@@ -360,8 +361,8 @@ impl Endpoint {
         self.settle();
     }
 
-    /// The driver is `full` of frames to this peer, or has room again. It is given no more of them while it is full, so
-    /// that frames to others do not wait for a peer that takes none.
+    /// The driver is `full` of frames to this peer, or has room again. It gets no frames to the peer while it is full,
+    /// so that frames to others do not wait for a peer that accepts none.
     pub fn handle_full(&mut self, peer: SpId, full: bool) {
         self.node.peers.set_full(peer, full);
     }
@@ -394,7 +395,7 @@ impl Endpoint {
         self.settle();
     }
 
-    /// The next work on memory, to be done before anything else. See [`Order`].
+    /// The next work on memory; it precedes everything else. See [`Order`].
     pub fn poll_order(&mut self) -> Option<Order> {
         self.node.out.orders.pop_front()
     }
@@ -403,7 +404,7 @@ impl Endpoint {
         !self.node.out.orders.is_empty()
     }
 
-    /// The next thing to send at `now`. Not polled while the driver has no room for anything.
+    /// The next frame or batch to send at `now`. The driver does not poll while it has no room.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
         self.advance(now);
         let frame = self.poll_frame(false);
@@ -416,19 +417,19 @@ impl Endpoint {
         transmit
     }
 
-    /// The next event. Drained after the orders, before [`Self::poll_transmit`]: a connection precedes its first frame.
+    /// The next event. Drain after the orders, before [`Self::poll_transmit`]: a connection precedes its first frame.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.poll_event_beside(|_, _| false)
     }
 
-    /// As [`Self::poll_event`], for a driver that puts orders off until a rank has copied what it alone reaches, or for
-    /// a later turn. A call for which some are `put_off` is not told to have ended; the second argument tells which
-    /// calls have failed.
+    /// Like [`Self::poll_event`], for a driver that puts orders off until a rank has copied bytes that only it can
+    /// reach, or until a later turn. A call with `put_off` orders does not complete yet. The second argument of
+    /// `put_off` returns whether a call has failed.
     pub fn poll_event_beside(&mut self, put_off: impl Fn(CallId, &dyn Fn(CallId) -> bool) -> bool) -> Option<Event> {
         self.node.out.poll_event(put_off)
     }
 
-    /// When [`Self::handle_timeout`] (followed by the polls) is due. To be asked again after every other call.
+    /// When [`Self::handle_timeout`] (followed by the polls) is due. Changes with every other call.
     pub fn poll_timeout(&self) -> Option<Instant> {
         debug_assert!(self.keeps_count(), "what is kept of all instances is what a look at each gives");
         let at_once = self.node.out.unfinished.front().map(|_| self.node.out.now);
@@ -436,7 +437,7 @@ impl Endpoint {
         timers.into_iter().flatten().min()
     }
 
-    /// Whether what is kept of all instances together is true.
+    /// Whether the totals over all instances match the instances.
     fn keeps_count(&self) -> bool {
         let standing = |(group, instance)| self.groups.get(&group).and_then(|g| g.standing(instance));
         let all = || self.node.turns.iter().filter_map(standing);
@@ -447,13 +448,13 @@ impl Endpoint {
             && messages == self.node.messages
     }
 
-    /// When [`Self::poll_transmit`] has more than now, if the driver has room.
+    /// When [`Self::poll_transmit`] has more to send than now, if the driver has room.
     pub fn next_transmit(&self) -> Option<Instant> {
         let pacer = self.wants_to_multicast().then(|| self.pacer.next());
         [self.node.peers.next_poll(), self.uplink.poll_timeout(), pacer].into_iter().flatten().min()
     }
 
-    /// What is in flight at `now`, and what it waits for.
+    /// The collectives and messages in flight at `now`, with the ranks that each waits for.
     pub fn in_flight(&self, now: Instant) -> impl Iterator<Item = InFlight> + '_ {
         let instances = self.node.turns.iter().filter_map(move |(group, instance)| {
             let group = self.groups.get(&group)?;
@@ -504,7 +505,7 @@ impl Endpoint {
         }))
     }
 
-    /// After every input: messages go to their links, what has ended is cleared away.
+    /// After every input: passes messages to their links and removes ended collectives.
     fn settle(&mut self) {
         self.retire_left();
         while self.node.out.has_chores() {
@@ -517,7 +518,7 @@ impl Endpoint {
             for (group, instance) in std::mem::take(&mut self.node.out.forgotten) {
                 self.node.turns.remove(self.node.out.now, group, instance);
                 self.node.peers.forget(Owner::Instance(group, instance));
-                // The next one may begin now, which may be more to say.
+                // The next collective may begin now, which may send more messages.
                 let g = self.groups.get_mut(&group).expect("a group outlives its collectives");
                 g.end_collective(&mut self.node, instance);
             }
@@ -528,7 +529,7 @@ impl Endpoint {
         self.node.out.contention = self.node.turns.contention(self.node.out.now);
     }
 
-    /// What is kept of all instances together is brought up to date.
+    /// Updates the totals over all instances.
     fn note_touched(&mut self) {
         while let Some((group, instance)) = self.node.out.touched.pop() {
             let Some(g) = self.groups.get_mut(&group) else { continue };

@@ -308,8 +308,7 @@ impl Link {
         self.place(header) == Place::This && header.kind == FrameKind::Message && expected
     }
 
-    /// The other end is new. If it was never named, this end stays and sends everything again. Returns whether it
-    /// stays.
+    /// The other end is new. An end that was never named stays and sends everything again. Returns whether it stays.
     pub(crate) fn follow(&mut self) -> bool {
         if !self.named {
             (self.expected, self.unacked_frames, self.ack_due) = (0, 0, None);
@@ -318,8 +317,7 @@ impl Link {
         !self.named
     }
 
-    /// A frame of a link [before](Place::Before) this one. A sender that still uses that link gets an answer over this
-    /// one.
+    /// A frame of a link [before](Place::Before) this one. The answer to a sender that still uses it names this link.
     pub(crate) fn handle_stale(&mut self, now: Instant, header: &FrameHeader) {
         let is_older = self.other != 0 && compare32(header.link, self.other) == Ordering::Less;
         if header.kind == FrameKind::Message && !is_older {

@@ -1,7 +1,7 @@
-//! The way of a received datagram to its block. Per datagram: two look-ups, a keyed tag, one bit; no allocation.
+//! Routes a received datagram to its block. Per datagram: two look-ups, a keyed tag, one bit; no allocation.
 //!
-//! Nothing that a datagram says is believed before its tag is checked, which covers header, instance and payload; until
-//! then the header only says by which key. What is refused is counted.
+//! No field of a datagram is trusted before the check of its tag, which covers header, instance and payload; until then
+//! the header only selects the key. Refused datagrams are counted.
 
 use outboard_plan::Rank;
 
@@ -27,14 +27,14 @@ impl Endpoint {
         self.run_steps_of(reached);
     }
 
-    /// Blocks that are whole may let steps of the group go on.
+    /// Whole blocks may enable further steps of the group.
     fn run_steps_of(&mut self, group: Option<GroupHandle>) {
         if let Some(g) = group.and_then(|group| self.groups.get_mut(&group)) {
             g.run_steps(&mut self.node);
         }
     }
 
-    /// The group whose collective the datagram has reached, if any.
+    /// Returns the group whose collective the datagram has reached, if any.
     fn route_datagram(
         &mut self,
         payload: u32,
@@ -42,13 +42,13 @@ impl Endpoint {
     ) -> Result<Option<GroupHandle>, &'static str> {
         let header = DatagramHeader::parse(datagram.header).map_err(|_| "a malformed datagram")?;
         let Some(group) = self.groups.get_mut(&header.group) else {
-            // Another job on the same address, or a group that has ended.
+            // The datagram belongs to another job on the same address, or to an ended group.
             self.node.out.counters.datagrams_stale += 1;
             return Ok(None);
         };
         let source = Rank(header.source.into());
         if group.members.local(source).is_some() {
-            // Our own, come back because siblings on this host listen (SP-8).
+            // Our own datagram has come back because siblings on this host receive the channel (SP-8).
             return Ok(None);
         }
         if !group.members.has_rank(source) {

@@ -1,8 +1,8 @@
-//! Where the payload of a frame belongs that is still on its way, so that a fabric may read it straight there.
+//! The destination of a payload that is still on its way, so that a fabric may read it straight into place.
 //!
-//! Invariant: what is told is what [`Endpoint::handle_frame`] orders ([`Order::Deliver`](crate::Order)) if it comes
-//! next; asking changes nothing. The memory named is that of a receive that is posted, or staging of one: until the
-//! message has come nobody reads those bytes, so they may be written early, and again when a frame is sent again.
+//! Invariant: the destination is the one that [`Endpoint::handle_frame`] orders ([`Order::Deliver`](crate::Order)) if
+//! the frame comes next; the query changes nothing. The memory belongs to a posted receive, or is staging of one. Until
+//! the message has come its bytes are not read, so they may be written early, and again on a retransmission.
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::groups::Group;
@@ -11,9 +11,9 @@ use crate::interface::{MemRef, Payload};
 use crate::wire::{FrameHeader, GroupMessage, Message, TransferMessage};
 
 impl Endpoint {
-    /// Where the payload of a frame belongs of which only `header` is here, piece after piece. Empty where there is no
-    /// place for it yet, or the frame is not the next of its link: then the driver keeps the payload until all of it
-    /// has come. The answer holds until the machine is called again.
+    /// The destination of the payload of a frame whose `header` alone has come, piece after piece. Empty if there is no
+    /// place for the payload yet, or the frame is not the next of its link. Then the driver keeps the payload until all
+    /// of it has come. The answer holds until the next call into the machine.
     pub fn destination(&self, from: SpId, header: &[u8], payload_len: u32) -> Payload {
         let found = || {
             let (frame, body) = FrameHeader::decode(header, payload_len).ok()?;

@@ -1,8 +1,8 @@
-//! Messages about groups that no local rank has asked for yet.
+//! Messages about groups that no local rank has requested yet.
 //!
-//! They are kept within a bound, and for as long as a group may take to be asked for. A message that is not kept is
-//! counted as a violation; steps of the barrier that makes a group are sent again on request
-//! ([`GroupMessage::Ask`](crate::wire::GroupMessage)). Never looks at what the messages say.
+//! They are kept within a bound, and for the time limit of requesting a group. A message that is not kept counts as a
+//! violation; steps of the barrier that makes a group are sent again on request
+//! ([`GroupMessage::Ask`](crate::wire::GroupMessage)). Never reads the contents of the messages.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -2,14 +2,14 @@
 //!
 //! | state | event | next |
 //! |---|---|---|
-//! | Creating | barrier done | Ready, the ranks that asked are told |
-//! | Creating | a rank asks too late ([`Config::group_timeout`]), or cannot ask any more | Broken |
+//! | Creating | barrier done | Ready, the ranks that requested the group are notified |
+//! | Creating | a rank is too late ([`Config::group_timeout`]), or cannot request the group any more | Broken |
 //! | Creating, Ready | [`Group::break_up`] | Broken: every collective in flight and to come fails |
-//! | Ready, Broken | the last local rank that asked for it leaves | retired |
+//! | Ready, Broken | the last local rank that requested the group leaves | retired |
 //!
-//! Local ranks that ask for a group that broke and was retired without them are told why it broke.
-//! A rank that leaves or dies takes part in nothing after the last instance it completed: later ones fail on all.
-//! Invariant: the instances of a rank's calls are 1, 2, 3, ...
+//! A local rank that requests a broken and retired group later receives the group's error. A rank that leaves or dies
+//! takes part in nothing after the last instance it completed: later ones fail on all. Invariant: the instances of a
+//! rank's calls are 1, 2, 3, ...
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
@@ -43,14 +43,14 @@ use self::losses::Lost;
 use super::turns::Standing;
 use super::{Node, SentBatch};
 
-/// Collectives that a service process takes part in beyond the last before which all have ended at its own ranks: so
-/// far may others be ahead of a rank that is late.
+/// Open instances at a service process, counted from the first that has not ended at its own ranks. Others may be this
+/// far ahead of a late rank.
 const WINDOW: u64 = 512;
-/// Instances that a rank can have open at others: no rank has more requests in flight, and what it has ended is within
-/// the window there. How far ahead their numbers are says nothing: exchanges end without those who have no part in
-/// them.
+/// Most instances that a rank can have open at other service processes. A rank has no more requests in flight, and the
+/// instances that it has ended are within the window there. Their numbers may be far ahead, since exchanges end without
+/// the ranks that have no part in them.
 const MAX_OPEN: usize = MOST_IN_FLIGHT as usize;
-/// Exchanges that have ended and are remembered, so that whoever calls something else in their place is told.
+/// Remembered ended exchanges, so that a rank with a different call in their place gets an error.
 const MAX_ENDED: usize = 256;
 
 #[derive(Debug)]
@@ -66,7 +66,7 @@ pub(super) struct FailedGroup {
     handle: GroupHandle,
     fingerprint: u64,
     error: CollectiveError,
-    /// Where its members are: some may not know, since there was no way to tell them.
+    /// Addresses of the members: some may not know of the break, since they could not be notified.
     addresses: Addresses,
 }
 
@@ -76,32 +76,32 @@ type Addresses = BTreeMap<SpId, Arc<[u8]>>;
 pub(super) struct Group {
     pub(super) members: Members,
     addresses: Addresses,
-    /// Of all members, by rank.
+    /// Offers of all members, by rank.
     offers: Vec<OfferId>,
     state: State,
-    /// When it was first asked for here.
+    /// When a local rank first requested the group.
     since: Instant,
     instances: BTreeMap<InstanceId, Instance>,
     /// Tagged calls, beside the instances.
     pub(super) tagged: TaggedCalls,
-    /// Messages from rank to rank, of both.
+    /// Messages from rank to rank, of instances and tagged calls.
     pub(super) transfer: Transfer,
-    /// Its calls in flight, as they were when they were last counted.
+    /// Tagged calls in flight at the last count.
     pub(super) messages: usize,
-    /// Instances `<= ended` have ended here, and those in `ended_early`.
+    /// Instances `<= ended` and the instances in `ended_early` have ended here.
     ended: u64,
     ended_early: BTreeSet<u64>,
-    /// Exchanges that have ended, with one who called them.
+    /// Ended exchanges, each with a rank that called it.
     exchanged: VecDeque<(InstanceId, Rank, Signature)>,
-    /// By instance in flight: when it takes too long.
+    /// The watch of each instance in flight.
     pub(super) watches: BTreeMap<InstanceId, Watch>,
-    /// By local rank: how many calls it has made, and what the last was.
+    /// By local rank: the number of its calls, and the signature of the last.
     pub(super) calls: Vec<(u64, Option<Signature>)>,
-    /// The neighbours that are watched.
+    /// The peers that this group watches.
     watched: BTreeSet<SpId>,
-    /// Members that were lost with their links: the group does not go on over later ones.
+    /// Members that were lost with their links: the group does not continue over later links.
     cut_off: BTreeSet<SpId>,
-    /// When it is looked at, and which were the oldest in flight when it last was.
+    /// When to examine the group, and the oldest instance and call in flight at the last examination.
     look_at: Option<Instant>,
     seen: (Option<InstanceId>, Option<CallId>),
     /// Members whose silence was forgiven once.
@@ -110,22 +110,22 @@ pub(super) struct Group {
     renewed: BTreeSet<SpId>,
     /// By service process: whether something of a call has come from it.
     heard_calls: Vec<bool>,
-    /// Steps round the ring, to the right and to the left, to those next to us that still serve a rank.
+    /// Steps round the ring, right and left, to the nearest service processes that still serve a rank.
     nearest: [usize; 2],
-    /// Local ranks that have asked for it, and those of them that have left.
+    /// Local ranks that have requested the group, and those that have left it.
     asked: BTreeSet<Rank>,
     left: BTreeSet<Rank>,
     /// Ranks that take part in nothing after an instance.
     lost: BTreeMap<Rank, Lost>,
     /// The instances after this one fail, because of this rank: the earliest of what is known of losses.
     failing: Option<(InstanceId, Rank)>,
-    /// By service process: how many of its ranks are not lost, and the last instance that a lost one took part in.
+    /// By service process: the number of its ranks that are not lost, and the last instance of a lost one.
     staying: Vec<u32>,
     last: Vec<InstanceId>,
 }
 
 impl Group {
-    /// A group that nobody here has asked for.
+    /// A group that no local rank has requested.
     fn new(members: Members, spec: &GroupSpec, since: Instant) -> Self {
         let addresses = making::addresses(spec);
         let offers = spec.members.iter().map(|member| member.offer).collect();
@@ -173,7 +173,7 @@ impl Group {
         self.instances.get(&instance)
     }
 
-    /// An instance, to which something is to happen, and what it works with.
+    /// An instance that an event changes, and its context.
     pub(super) fn parts<'a>(
         &'a mut self,
         (config, out): (&'a Config, &'a mut Outbox),
@@ -184,7 +184,7 @@ impl Group {
         (cx, instances.get_mut(&instance))
     }
 
-    /// All instances and the tagged calls, and what they work with.
+    /// All instances and the tagged calls, and their context.
     pub(super) fn all<'a>(
         &'a mut self,
         (config, out): (&'a Config, &'a mut Outbox),
@@ -193,13 +193,13 @@ impl Group {
         (cx, &mut self.instances, &mut self.tagged)
     }
 
-    /// The messages from rank to rank, and what they work with.
+    /// The messages from rank to rank, and their context.
     pub(super) fn transfer<'a>(&'a mut self, node: &'a mut Node) -> (&'a mut Transfer, Site<'a>) {
         let site = Site { config: &node.config, members: &self.members, out: &mut node.out };
         (&mut self.transfer, site)
     }
 
-    /// The part of an instance, or of the messages, in what is kept of all.
+    /// The part of an instance, or of the messages, in the totals over all instances.
     pub(super) fn standing(&self, instance: InstanceId) -> Option<Standing> {
         if instance == TAGGED {
             return Some(Standing::default());
@@ -210,7 +210,7 @@ impl Group {
         Some(Standing { deadline, multicasts: found.has_batch(), repairs: found.has_repair() })
     }
 
-    /// The instance that a datagram's 16 bits mean: the nearest to the newest known.
+    /// The instance that a datagram's 16 bits stand for: the nearest to the newest known.
     pub(super) fn expand_epoch(&self, epoch: u16) -> InstanceId {
         let newest = self.instances.keys().next_back().map_or(self.ended, |i| i.0);
         InstanceId(expand16(epoch, newest))
@@ -220,7 +220,7 @@ impl Group {
         instance.0 <= self.ended || self.ended_early.contains(&instance.0)
     }
 
-    /// Whether there may be one instance more. Whoever asks for more misbehaves.
+    /// Whether one more instance may be open. A peer that opens more misbehaves.
     fn may_open(&self, instance: InstanceId) -> bool {
         self.instances.contains_key(&instance) || self.instances.len() < MAX_OPEN * self.members.of_rank.len()
     }
@@ -232,7 +232,7 @@ impl Group {
         }
     }
 
-    /// Whether this rank is served here, has asked for the group and not left it.
+    /// Whether this rank is local, has requested the group and has not left it.
     pub(super) fn is_member(&self, rank: Rank) -> bool {
         self.asked.contains(&rank) && !self.left.contains(&rank)
     }
@@ -246,7 +246,7 @@ impl Group {
         matches!(&self.state, State::Creating { barrier, .. } if barrier.round().is_none())
     }
 
-    /// Why nothing succeeds any more.
+    /// The error that broke the group.
     pub(super) fn broken(&self) -> Option<&CollectiveError> {
         match &self.state {
             State::Broken(error) => Some(error),
@@ -267,7 +267,7 @@ impl Group {
 }
 
 impl Group {
-    /// A message of a member. False when it cannot come now.
+    /// Handles a message of a member. False when it cannot come now.
     fn handle_message(
         &mut self,
         node: &mut Node,
@@ -276,7 +276,7 @@ impl Group {
         payload_len: u32,
     ) -> bool {
         let known = match body {
-            // Nobody calls before all have entered the barrier that makes the group.
+            // A call cannot precede the barrier that makes the group.
             GroupMessage::Instance { .. } | GroupMessage::Transfer(_) if self.has_not_entered() => false,
             GroupMessage::Ask { .. } => {
                 self.handle_ask(node, from_index);
@@ -329,7 +329,7 @@ impl Group {
         }
     }
 
-    /// One more local rank asks; the last one brings the service process into the barrier.
+    /// One more local rank requests the group; the last one lets the service process enter the barrier.
     fn join(&mut self, node: &mut Node, rank: Rank) -> Result<(), GroupError> {
         self.asked.insert(rank);
         match &mut self.state {
@@ -389,14 +389,14 @@ impl Group {
                 self.handle_ask(node, from);
                 true
             }
-            // Said again because we have asked, while it was on its way.
+            // The step was sent again because we requested it while it was on its way.
             State::Ready => Barrier::round_between(self.members.sps.len() as u32, from, self.members.me) == Some(step),
         };
         self.send_create(node, steps);
         known
     }
 
-    /// The instances after this one fail; all of them, after 0.
+    /// Fails the instances after this one; all of them, after 0.
     fn fail_instances(&mut self, node: &mut Node, after: InstanceId, error: &CollectiveError) {
         let (mut cx, instances, _) = self.all((&node.config, &mut node.out));
         for (id, instance) in instances.range_mut((Bound::Excluded(after), Bound::Unbounded)) {
@@ -405,7 +405,7 @@ impl Group {
         }
     }
 
-    /// A multicast batch of a collective that is noted to have one, and how fast it may go.
+    /// The next multicast batch of a collective that has one, and its pace.
     pub(super) fn next_batch(&mut self, node: &mut Node, instance: InstanceId) -> Option<(Pace, Batch)> {
         let contention = node.out.contention;
         let (mut cx, found) = self.parts((&node.config, &mut node.out), instance);
@@ -418,7 +418,7 @@ impl Group {
         Some((pace, found.next_batch(&mut cx, pace.batch)?))
     }
 
-    /// A multicast batch has left. None if nobody here can have sent it.
+    /// A multicast batch has left. `None` if this service process cannot have sent it.
     pub(super) fn handle_sent(&mut self, node: &mut Node, batch: SentBatch) -> Option<()> {
         self.with_instance(node, batch.instance, |i, cx| i.handle_sent(cx, batch.source, batch.run))
     }
@@ -433,7 +433,7 @@ impl Group {
         let failing = self.failing.map(|(after, _)| after);
         let called = InstanceId(self.calls[local].0);
         let after = before_open.into_iter().chain(failing).fold(called, InstanceId::min);
-        // News of that loss may be behind this one on the way to others.
+        // News of that loss may follow this news on the way to others.
         let earlier = self.failing.filter(|(lost, _)| *lost <= after);
         let cause = earlier.map_or(rank, |(_, cause)| cause);
         let body = match &mut self.state {
@@ -441,7 +441,7 @@ impl Group {
                 askers.retain(|asker| *asker != rank);
                 return self.break_up(node, CollectiveError::RankLost(rank), true);
             }
-            // Whoever has not heard yet why the group broke must not take the leaving for the reason.
+            // A member that does not know yet why the group broke must not blame the leaving.
             State::Broken(error) => GroupMessage::Abort { fingerprint: self.members.fingerprint, error: error.clone() },
             State::Ready => GroupMessage::Lost { rank, after, cause },
         };
@@ -450,12 +450,12 @@ impl Group {
         node.left.push(self.members.handle);
     }
 
-    /// Whether a member serves a rank that has not left, or owes something for what is open here.
+    /// Whether a member serves a rank that has not left, or owes something for an open instance.
     fn is_concerned(&self, at: usize) -> bool {
         self.staying[at] > 0 || self.owes(at)
     }
 
-    /// The other members of whom that is true.
+    /// The other members that are concerned.
     pub(super) fn concerned(&self) -> impl Iterator<Item = usize> + '_ {
         let concerned = |at: &usize| *at != self.members.me as usize && self.is_concerned(*at);
         (0..self.members.sps.len()).filter(concerned)
@@ -466,7 +466,7 @@ impl Group {
         node.out.messages.extend(self.concerned().map(|at| (self.members.sps[at], message.clone())));
     }
 
-    /// Every collective of the group fails, those in flight and those to come.
+    /// Fails every collective of the group, in flight or to come.
     pub(super) fn break_up(&mut self, node: &mut Node, error: CollectiveError, tell: bool) {
         let askers = match &mut self.state {
             State::Broken(_) => return,
@@ -477,7 +477,8 @@ impl Group {
         self.state = State::Broken(error.clone());
         for rank in askers {
             let result = if error.comes_of_a_call() {
-                // Somebody could call, so the group is made, though we have not heard it yet: the calls here will fail.
+                // Some rank could call, so the group is made, though the news is not here yet: the local calls will
+                // fail.
                 Ok(())
             } else {
                 self.left.insert(rank);
@@ -516,7 +517,7 @@ impl Group {
         node.left.push(self.members.handle);
     }
 
-    /// Instances go on that waited for those before them, or for the group to be made.
+    /// Continues the instances that waited for earlier ones, or for the group to be made.
     fn move_window(&mut self, node: &mut Node) {
         let opened = self.members.window_end + 1..=self.ended + WINDOW;
         self.members.window_end = self.ended + WINDOW;
@@ -526,7 +527,7 @@ impl Group {
         }
     }
 
-    /// Whether all local ranks that asked for it have left, and nothing is in flight.
+    /// Whether all local ranks that requested the group have left, and nothing is in flight.
     fn is_left(&self) -> bool {
         self.left.len() == self.asked.len() && self.in_flight() == 0
     }

@@ -1,5 +1,5 @@
-//! Looks into collectives that take too long ([`crate::group::lateness`]): asks the others, answers them, tells the
-//! driver or ends the collective.
+//! Examines collectives that take too long ([`crate::group::lateness`]): queries the others, answers their queries, and
+//! notifies the driver or ends the collective.
 
 use std::collections::BTreeSet;
 
@@ -46,10 +46,10 @@ impl Group {
         }
     }
 
-    /// Time has passed for a collective.
+    /// Handles the watch timer of a collective.
     pub(super) fn watch_over(&mut self, node: &mut Node, instance: InstanceId) {
         let now = node.out.now;
-        // Asked with nobody to answer, it is told at once: twice is enough.
+        // A query without receivers is answered at once, so two rounds are enough.
         for _ in 0..2 {
             let Some(i) = self.instance(instance).filter(|i| i.alive()) else { return };
             let wanted = self.members.locals.iter().any(|rank| i.in_flight(*rank));

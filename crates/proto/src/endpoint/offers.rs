@@ -1,18 +1,18 @@
-//! The offers of local ranks: what is known here of a group before anybody here asks for it.
+//! The offers of local ranks: what is known of a group before a local rank requests it.
 //!
-//! Whoever makes a group and misses a member asks its service process, naming the offers of its ranks. What that
-//! answers follows from these states, so that a group ends at once when one of its ranks cannot come any more:
+//! A service process that makes a group and misses a member polls the member's service process with the offers of its
+//! ranks. The answer follows from these states, so that a group ends at once when one of its ranks cannot come any
+//! more:
 //!
 //! | state | event | next |
 //! |---|---|---|
-//! | open | another service process asks | open, that one is remembered |
-//! | open | the rank asks for the group | forgotten |
-//! | open | the rank is gone, or is refused the group | withdrawn, those that have asked are told |
-//! | withdrawn | another service process asks | withdrawn, that one is told |
-//! | withdrawn | the time in which a group is to be asked for is over | forgotten |
+//! | open | another service process requests the rank | open, that one is remembered as asker |
+//! | open | the rank requests the group | forgotten |
+//! | open | the rank is gone, or is refused the group | withdrawn, the askers are notified |
+//! | withdrawn | another service process requests the rank | withdrawn, that one is notified |
+//! | withdrawn | the time limit for requesting a group is over | forgotten |
 //!
-//! Invariant: whoever is remembered or told has named the offer, which only members of its group know. Never says
-//! anything itself.
+//! Invariant: every asker has named the offer, which only members of its group know. Never sends anything itself.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -22,7 +22,7 @@ use outboard_plan::Rank;
 use crate::error::{CollectiveError, Refusal};
 use crate::ids::{GroupHandle, Instant, OfferId, SpId};
 
-/// Service processes remembered as askers of one offer: mostly the left neighbour asks. Who is not asks again.
+/// Most askers remembered per offer. Usually only the left neighbour asks; an asker that is not remembered asks again.
 const MOST_ASKERS: usize = 4;
 /// Withdrawn offers that are remembered.
 const MOST_WITHDRAWN: usize = 1 << 14;
@@ -36,7 +36,7 @@ pub(super) struct Asker {
     pub(super) rank: Rank,
 }
 
-/// Why a rank does not ask for its group any more.
+/// Why a rank does not request its group any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Withdrawn {
     Gone,
@@ -54,12 +54,12 @@ impl Withdrawn {
 
 #[derive(Debug, Default)]
 pub(super) struct Offers {
-    /// Open offers, with those that have asked for their ranks.
+    /// Open offers with their askers.
     open: BTreeMap<OfferId, Vec<Asker>>,
     withdrawn: BTreeMap<OfferId, Withdrawn>,
     /// When offers were withdrawn, oldest first.
     since: VecDeque<(Instant, OfferId)>,
-    /// Groups that are known here and wait for local ranks, by the offers of these. An offer is of one group.
+    /// The offers of missing local ranks, with the group that waits for each. An offer belongs to one group.
     awaited: BTreeSet<(OfferId, GroupHandle, Rank)>,
 }
 
@@ -68,12 +68,12 @@ impl Offers {
         self.open.insert(offer, Vec::new());
     }
 
-    /// The rank has asked for its group.
+    /// The rank has requested its group.
     pub(super) fn take_up(&mut self, offer: OfferId) {
         self.open.remove(&offer);
     }
 
-    /// A group waits for this local rank, or does so no more.
+    /// Notes whether a group waits for this local rank.
     pub(super) fn await_rank(&mut self, offer: OfferId, group: GroupHandle, rank: Rank, awaits: bool) {
         match awaits {
             true => self.awaited.insert((offer, group, rank)),
@@ -87,7 +87,7 @@ impl Offers {
         self.awaited.range(all).map(|(_, group, _)| *group).collect()
     }
 
-    /// Returns those that have asked for it.
+    /// Withdraws an offer and returns its askers.
     pub(super) fn withdraw(&mut self, now: Instant, offer: OfferId, why: Withdrawn) -> Vec<Asker> {
         let Some(askers) = self.open.remove(&offer) else { return Vec::new() };
         if self.since.len() >= MOST_WITHDRAWN
@@ -100,12 +100,12 @@ impl Offers {
         askers
     }
 
-    /// Why the rank of this offer does not ask for its group any more.
+    /// Why the rank of this offer does not request its group any more.
     pub(super) fn withdrawn(&self, offer: OfferId) -> Option<Withdrawn> {
         self.withdrawn.get(&offer).copied()
     }
 
-    /// Somebody waits for the rank of this offer. False if no rank here has made it.
+    /// Notes a service process that waits for the rank of this offer. False if no local rank has made the offer.
     pub(super) fn note_asker(&mut self, offer: OfferId, asker: Asker) -> bool {
         let Some(askers) = self.open.get_mut(&offer) else { return self.withdrawn.contains_key(&offer) };
         if askers.len() < MOST_ASKERS && !askers.contains(&asker) {
@@ -114,7 +114,7 @@ impl Offers {
         true
     }
 
-    /// Forgets what was withdrawn longer ago than `limit`.
+    /// Forgets offers that were withdrawn longer ago than `limit`.
     pub(super) fn age(&mut self, now: Instant, limit: Duration) {
         while self.since.front().is_some_and(|(at, _)| now.since(*at) > limit)
             && let Some((_, offer)) = self.since.pop_front()

@@ -1,8 +1,8 @@
 //! Peers without a group.
 //!
 //! The last ones are remembered, since jobs follow one another on the same hosts. A member of a group that we have left
-//! may still watch us; as long as it does it is heard, and not forgotten. Invariant: a peer is noted here while nothing
-//! of it is needed and nothing is on its way. Never forgets by itself.
+//! may still watch us: its frames keep it from being forgotten. Invariant: a peer is noted here while nothing needs it
+//! and nothing is on its way to it. Never forgets by itself.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +10,14 @@ use crate::ids::SpId;
 
 #[derive(Debug, Default)]
 pub(super) struct PastPeers {
-    /// By when they came to be without a group.
+    /// Peers in the order in which they lost their last group.
     all: BTreeMap<u64, SpId>,
     since: BTreeMap<SpId, u64>,
     count: u64,
 }
 
 impl PastPeers {
-    /// A peer has come to be without a group, or is so no more.
+    /// Notes whether a peer is without a group.
     pub(super) fn note(&mut self, peer: SpId, is_past: bool) {
         if let Some(since) = self.since.remove(&peer) {
             self.all.remove(&since);
@@ -29,7 +29,7 @@ impl PastPeers {
         }
     }
 
-    /// The oldest, where there are more than `most`.
+    /// The oldest peer, if there are more than `most`.
     pub(super) fn excess(&self, most: usize) -> Option<SpId> {
         self.all.first_key_value().filter(|_| self.all.len() > most).map(|(_, oldest)| *oldest)
     }

@@ -1,17 +1,16 @@
 //! The links to other service processes, and the evidence that one of them is dead.
 //!
-//! A peer that owes an acknowledgement for too long is lost, with all groups that it is in: what was lost with a
-//! silence stays lost. A peer that is heard and acknowledges nothing new may be silent a second longer: the end of a
-//! one-way cut that hears nothing reports first. The link stays for groups that were just asked for; otherwise
-//! it is lost, too. When packets flow again a new link begins, which the first new group makes; an end that has not
-//! noticed the silence learns of it by the new number. Which groups go on `groups/anew.rs` says. Neighbours in the ring
-//! of a group are watched: when they are silent, they are sent something to acknowledge. Nobody has to know by whom it
-//! is watched. A peer that was never heard may not know of the group yet: it may be silent, until it is asked for the
-//! group by the offers of its ranks, with our address. The last peers without a group are remembered (`past.rs`); a
-//! forgotten one gets a new link.
+//! A peer that owes an acknowledgement for too long is lost, with all its groups: a group lost by a silence stays lost.
+//! A peer that sends but acknowledges nothing new may be silent a second longer. So the end of a one-way cut that
+//! receives nothing reports first. The link stays for groups that were requested recently; otherwise it is lost, too.
+//! When packets flow again, the first new group makes a new link; an end that has not noticed the silence learns of it
+//! by the new number. `groups/anew.rs` decides which groups continue. Neighbours in the ring of a group are watched:
+//! when they are silent, they get a message to acknowledge. A peer need not know who watches it. A peer that has never
+//! sent may not know of the group yet. It may be silent until it has received an `Ask` with the offers of its ranks and
+//! our address. The last peers without a group are remembered (`past.rs`); a forgotten one gets a new link.
 //!
-//! Invariant: what is asked of all peers together ([`Standing`]) is kept as each of them changes, so that no event
-//! costs more the more of them there are.
+//! Invariant: totals over all peers ([`Standing`]) are updated when a peer changes, so that no event costs more with
+//! more peers.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,55 +38,55 @@ mod peer;
 pub(super) use peer::Peer;
 use peer::Standing;
 
-/// Messages that may wait for the acknowledgement of one peer. Whoever asks for more and acknowledges nothing is lost.
+/// Messages that may wait for one peer's acknowledgement. A peer that causes more and acknowledges nothing is lost.
 const MAX_BACKLOG: usize = 1 << 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Loss {
-    /// It owed an acknowledgement for too long, heard or not.
+    /// The peer owed an acknowledgement for too long, whether it sent or not.
     Silent,
-    /// It has given up the link and made another.
+    /// The peer has given up the link and made another.
     Renewed,
-    /// The fabric knows that it is gone.
+    /// The fabric reports that the peer is gone.
     Reported,
 }
 
-/// All other service processes that are known of.
+/// All other service processes that are known.
 #[derive(Debug, Default)]
 pub(super) struct Peers {
-    /// Apart from the tree, which is searched for every frame.
+    /// Boxed, since the tree is searched for every frame.
     all: BTreeMap<SpId, Box<Peer>>,
-    /// Links made so far.
+    /// Number of links made so far.
     links: u32,
-    /// Whose backlog is too long.
+    /// Peers whose backlog is too long.
     overfull: BTreeSet<SpId>,
-    /// Whom the last frame went to.
+    /// The receiver of the last frame.
     sent_to: Option<SpId>,
-    /// Whose links have a message to send.
+    /// Peers whose links have a message to send.
     messages: BTreeSet<SpId>,
-    /// Whose links have an acknowledgement to send.
+    /// Peers whose links have an acknowledgement to send.
     acks: BTreeSet<SpId>,
     acks_due: Deadlines<SpId>,
     beats_due: Deadlines<SpId>,
     timers: Deadlines<SpId>,
     past: PastPeers,
     backlog: usize,
-    /// Bytes of payload in messages that wait to be sent or acknowledged.
+    /// Bytes of payload in messages that wait for sending or acknowledgement.
     payload: u64,
     retransmissions: u64,
-    /// Peers that may be sent something yet.
+    /// Peers to which frames may still be needed.
     met: usize,
-    /// How many messages of an owner a link holds.
+    /// Number of messages of an owner on a link.
     owned: BTreeMap<(Owner, SpId), usize>,
 }
 
 impl Peers {
-    /// No peers yet, of `id`: those after it come first in turn.
+    /// No peers yet, for the service process `id`: its turns begin with the peers after it.
     pub(super) fn new(id: SpId) -> Self {
         Peers { sent_to: Some(id), ..Peers::default() }
     }
 
-    /// Messages that wait to be sent or acknowledged.
+    /// Messages that wait for sending or acknowledgement.
     pub(super) fn backlog(&self) -> usize {
         self.backlog
     }
@@ -96,19 +95,19 @@ impl Peers {
         self.all.len()
     }
 
-    /// The oldest peer without a group beyond the limit, once `dead_after` silent: it would have asked again.
+    /// The oldest peer without a group beyond the limit, once silent for `dead_after`: else it would have sent again.
     fn excess(&self, (now, config): (Instant, &Config)) -> Option<SpId> {
         let is_quiet = |peer: &SpId| self.all[peer].link.last_owed() + config.dead_after <= now;
         self.past.excess(config.past_peers).filter(is_quiet)
     }
 
-    /// Whether a group with these may be made: see [`Config::peers`].
+    /// Whether a group with these peers may be made: see [`Config::peers`].
     pub(super) fn has_room(&self, others: impl Iterator<Item = SpId>, config: &Config) -> bool {
         let new = others.filter(|id| self.all.get(id).is_none_or(|peer| !peer.standing.met)).count();
         new == 0 || self.met + new <= config.peers
     }
 
-    /// A peer waits for a rank here to ask for a group, or does so no more.
+    /// Notes whether a peer waits for a local rank to request a group.
     pub(super) fn note_asking(&mut self, peer: SpId, asks: bool) {
         self.change(peer, |peer| peer.asks = asks);
     }
@@ -124,7 +123,7 @@ impl Peers {
         first
     }
 
-    /// When a link has something to send that it does not have yet.
+    /// When a link has more to send than now.
     pub(super) fn next_poll(&self) -> Option<Instant> {
         let waiting = (!self.acks.is_empty()).then_some(Instant(0));
         [waiting, self.acks_due.first(), self.beats_due.first()].into_iter().flatten().min()
@@ -158,7 +157,7 @@ impl Peers {
         self.retransmissions += after.retransmissions - before.retransmissions;
     }
 
-    /// Acknowledgements and signs of life that have become due are to be sent.
+    /// Marks acknowledgements and signs of life that have become due for sending.
     fn take_due(&mut self, now: Instant) {
         while let Some(id) = self.acks_due.pop_due(now) {
             self.acks.insert(id);
@@ -171,7 +170,7 @@ impl Peers {
         }
     }
 
-    /// Makes this end of the link with a peer, if there is none.
+    /// Makes this end of the link with a peer, if it does not exist.
     fn make(&mut self, (now, config): (Instant, &Config), id: SpId) {
         self.all.entry(id).or_insert_with(|| {
             self.links = self.links.checked_add(1).unwrap_or(1); // never 0
@@ -183,8 +182,8 @@ impl Peers {
         self.all.contains_key(&id)
     }
 
-    /// A peer was silent for too long. Its link stays for groups that go on, which are to be counted and watched again:
-    /// it may be silent for `patience` until it is heard. Returns its address.
+    /// A peer was silent for too long. Its link stays for the groups that continue, which must be counted and watched
+    /// again. The peer may be silent for `patience` until its next frame. Returns its address.
     pub(super) fn stay(&mut self, now: Instant, id: SpId, patience: Duration) -> Option<Arc<[u8]>> {
         let stay = |peer: &mut Peer| {
             (peer.groups, peer.watched_by) = (0, 0);
@@ -196,7 +195,7 @@ impl Peers {
         self.change(id, stay)?
     }
 
-    /// A link over which groups go on begins anew. Until the peer is heard it may be silent for `patience`.
+    /// Makes a new link over which groups continue. The peer may be silent for `patience` until its first frame.
     pub(super) fn renew(
         &mut self,
         (now, config): (Instant, &Config),
@@ -212,17 +211,17 @@ impl Peers {
         });
     }
 
-    /// The other end of a link has made another. Returns whether this end stays.
+    /// The other end of a link is a new one. Returns whether this end stays.
     pub(super) fn follow(&mut self, id: SpId) -> bool {
         self.change(id, |peer| peer.link.follow()).unwrap_or(false)
     }
 
-    /// A frame of a link before the one that is there.
+    /// Handles a frame of a link before the present one.
     pub(super) fn handle_stale(&mut self, now: Instant, from: SpId, frame: &FrameHeader) {
         self.change(from, |peer| peer.link.handle_stale(now, frame));
     }
 
-    /// Which link a frame of a peer is of. A frame to a link that is not there any more is of one before.
+    /// The link that a frame of a peer belongs to. A frame to a link that does not exist belongs to a former one.
     pub(super) fn place(&self, from: SpId, frame: &FrameHeader) -> Place {
         let without_link = if frame.to == 0 { Place::This } else { Place::Before };
         self.all.get(&from).map_or(without_link, |peer| peer.link.place(frame))
@@ -233,7 +232,7 @@ impl Peers {
         self.all.get(&from).is_some_and(|peer| peer.link.is_next(frame))
     }
 
-    /// A frame of a peer, whose link is made if there is none. Appends acknowledged messages to `acked`.
+    /// Handles a frame of a peer and makes its link if needed. Appends acknowledged messages to `acked`.
     pub(super) fn handle_frame<'a>(
         &mut self,
         (now, config): (Instant, &Config),
@@ -247,8 +246,8 @@ impl Peers {
         received.unwrap_or(Received::Nothing)
     }
 
-    /// Queues a message. A peer that was lost has no link any more; one that was heard again since has no address. Its
-    /// groups are broken, nobody waits for the message.
+    /// Queues a message. A lost peer has no link, or no address if it has sent again since. Its groups are broken, so
+    /// nothing waits for the message.
     pub(super) fn push(&mut self, now: Instant, to: SpId, (message, payload): (&Message, Payload), tags: Acked) {
         let backlog = self.change(to, |peer| {
             peer.address.as_ref()?;
@@ -271,7 +270,7 @@ impl Peers {
         }
     }
 
-    /// The owner has ended: nothing that links still have of it is sent.
+    /// The owner has ended: links send nothing of it any more.
     pub(super) fn forget(&mut self, owner: Owner) {
         for at in self.holders(owner) {
             self.change(at, |peer| peer.link.forget(owner));
@@ -279,7 +278,7 @@ impl Peers {
         }
     }
 
-    /// Memory of the owner is given back: it is not read any more.
+    /// Memory of the owner is freed: it must not be read any more.
     pub(super) fn forget_memory(&mut self, owner: Owner, region: Region) {
         for at in self.holders(owner) {
             let forgotten = self.change(at, |peer| peer.link.forget_memory(region));
@@ -291,7 +290,7 @@ impl Peers {
         self.owned.range((owner, SpId(0))..=(owner, SpId(u64::MAX))).map(|((_, at), _)| *at).collect()
     }
 
-    /// The driver has room for frames to a peer again, or has none.
+    /// Notes whether the driver has room for frames to a peer.
     pub(super) fn set_full(&mut self, peer: SpId, full: bool) {
         self.change(peer, |peer| peer.full = full);
     }
@@ -307,7 +306,7 @@ impl Peers {
         });
     }
 
-    /// Starts (or stops) to watch a neighbour of a group that is made, which is silent for `period` at most.
+    /// Starts (or stops) watching a neighbour of a group that is made; it is polled after `period` of silence.
     pub(super) fn watch(&mut self, (now, period): (Instant, Duration), peer: SpId, start: bool) {
         self.change(peer, |peer| {
             if start && peer.watched_by == 0 {
@@ -318,7 +317,7 @@ impl Peers {
         });
     }
 
-    /// A peer is asked for a group so that it can answer, and is dead if it does not.
+    /// A peer has received an `Ask` and its address is known there: silence now means that it is dead.
     pub(super) fn expect_answer(&mut self, now: Instant, peer: SpId) {
         self.change(peer, |peer| {
             if !std::mem::replace(&mut peer.asked, true) {
@@ -327,7 +326,7 @@ impl Peers {
         });
     }
 
-    /// Time has passed. Returns those that are dead.
+    /// Handles the timers of peers. Returns the dead ones.
     fn handle_timeout(&mut self, now: Instant) -> Vec<SpId> {
         let mut dead = Vec::new();
         let due: Vec<SpId> = std::iter::from_fn(|| self.timers.pop_due(now)).collect();
@@ -358,11 +357,12 @@ impl Peers {
         self.all.get_mut(&to).into_iter().for_each(|peer| peer.served = Some(group));
     }
 
-    /// The next frame: of a message, or if `bare` also an acknowledgement.
+    /// The next frame with a message; if `bare`, also an acknowledgement.
     fn poll_frame(&mut self, now: Instant, bare: bool) -> Option<Transmit> {
         loop {
             self.take_due(now);
-            // Everybody begins with another: sent to in one order by all, peers would wait for each other's bytes.
+            // Each service process begins with another peer. If all sent in one order, peers would wait for each
+            // other's bytes.
             let last = self.sent_to;
             let next = |ids: &BTreeSet<SpId>| {
                 let later = last.and_then(|last| ids.range((Bound::Excluded(last), Bound::Unbounded)).next());
@@ -375,7 +375,7 @@ impl Peers {
                 self.sent_to = Some(to);
                 return Some(Transmit::Frame { to, header, payload });
             }
-            // What was due when the peer was last looked at has gone with another frame, or is not needed any more.
+            // The pending message or acknowledgement has gone with another frame, or is not needed any more.
             self.messages.remove(&to);
             if bare {
                 self.acks.remove(&to);
@@ -385,7 +385,7 @@ impl Peers {
 }
 
 impl Node {
-    /// A group with `peer` is asked for, or it is to be told that there is none.
+    /// A local rank requests a group with `peer`, or the peer must learn that there is none.
     pub(super) fn meet_peer(&mut self, peer: SpId, address: &Arc<[u8]>) {
         self.peers.make((self.out.now, &self.config), peer);
         let met = self.peers.change(peer, |peer| {
@@ -418,7 +418,7 @@ impl Endpoint {
         }
     }
 
-    /// Of peers without a group the oldest are forgotten, with their links.
+    /// Forgets the oldest peers without a group beyond the limit, with their links.
     pub(super) fn forget_past(&mut self) {
         while let Some(peer) = self.node.peers.excess((self.node.out.now, &self.node.config)) {
             let address = self.node.peers.lose(peer).and_then(|lost| lost.address);
@@ -435,9 +435,9 @@ impl Endpoint {
         Some(frame)
     }
 
-    /// Moves bulk (fragments, repairs) of the collectives in flight to links that have room, one piece to each, of the
-    /// groups in turn (MC-13): what comes meanwhile waits behind no more than that while the fabric is full. Nothing
-    /// goes to other hosts while this host's link has enough to send. Called when all links have sent what they had.
+    /// Moves bulk (fragments, repairs) of the collectives in flight to links that have room. Each link gets one piece
+    /// of the groups in turn (MC-13), so that new bulk waits behind no more than that while the fabric is full. Nothing
+    /// goes to other hosts while this host's link has enough to send. Called when all links have sent their messages.
     pub(super) fn fill_links(&mut self) {
         let quantum = Quantum::new(&self.node.config, self.node.out.contention);
         let mut targets: SmallVec<[Target; 8]> = SmallVec::new();
@@ -447,7 +447,7 @@ impl Endpoint {
         for (group, _) in self.node.turns.with_repairs() {
             targets.extend(self.groups.get(&group).map(|g| Target::of_frame(g.members.right())));
         }
-        // Of several for one peer the longest counts.
+        // If a peer has several targets, the longest counts.
         targets.sort_unstable_by_key(|target| (target.to, Reverse((target.bytes, target.is_whole))));
         targets.dedup_by_key(|target| target.to);
         let links = targets.len();
@@ -490,7 +490,7 @@ impl Endpoint {
     }
 }
 
-/// Whose end makes a bulk frame void: its instance, or of a tagged message the call whose buffers it names.
+/// The owner whose end makes a bulk frame void: the instance, or for a tagged message the call of the buffer.
 fn owner_of(group: GroupHandle, instance: InstanceId, payload: &[MemRef]) -> Option<Owner> {
     if instance != TAGGED {
         return Some(Owner::Instance(group, instance));

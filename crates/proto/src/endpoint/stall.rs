@@ -1,15 +1,15 @@
-//! The service process itself was stopped, or one turn of it took too long.
+//! Detects that the service process itself was stopped, or that one turn of it took too long.
 //!
-//! The driver passes the time with every event. A timer that was due for longer than others wait for a sign of life shows
-//! a stall: they have given this service process up, and name it. So what is lost soon after is lost by the stall, and
-//! this service process names itself to its own ranks. Never breaks a group by itself: others may have waited longer.
+//! The driver passes the time with every event. A timer that is overdue by more than the silence limit shows a stall:
+//! other service processes have given this one up, and name it. So the stall explains losses soon after it, and this
+//! service process names itself to its own ranks. Never breaks a group by itself: the others may have waited longer.
 
 use std::time::Duration;
 
 use super::{Endpoint, Node};
 use crate::ids::Instant;
 
-/// Others may take so many times their silence limit until they have shown that they gave this service process up.
+/// Others may take this many times their silence limit to show that they gave this service process up.
 const SHOWN_WITHIN: u32 = 2;
 
 #[derive(Debug, Clone, Copy)]
@@ -19,7 +19,7 @@ pub(super) struct Stall {
 }
 
 impl Node {
-    /// For how long this service process was stopped, if a group that was made at `since` may be lost by that.
+    /// How long this service process was stopped, if the stall may cost a group made at `since`.
     pub(super) fn stalled(&self, since: Instant) -> Option<Duration> {
         let shown_until = |stall: &Stall| stall.over + self.config.dead_after * SHOWN_WITHIN;
         let stall = self.stall.filter(|stall| since < stall.over && self.out.now < shown_until(stall));

@@ -1,6 +1,6 @@
-//! Tagged messages of groups ([`crate::instance::tagged`]): calls and messages find those of their group, which take
-//! their turns with the links while a call is in flight. What a recorded group cannot survive breaks its group. Never
-//! moves payload.
+//! Routes the tagged messages of groups ([`crate::instance::tagged`]): calls and messages reach the state of their
+//! group, which takes turns with the links while a call is in flight. A fatal error of a recording breaks its group.
+//! Never moves payload.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ impl Group {
         self.tagged.in_flight_now(now, &self.members, &self.transfer)
     }
 
-    /// Lets the tagged calls handle something.
+    /// Runs `f` on the tagged calls, then advances them.
     pub(super) fn with_tagged(&mut self, node: &mut Node, f: impl FnOnce(&mut TaggedCalls, &mut Context<'_>)) {
         let (mut cx, _, tagged) = self.all((&node.config, &mut node.out));
         f(tagged, &mut cx);
@@ -30,7 +30,7 @@ impl Group {
         self.run_steps(node);
     }
 
-    /// Goes on with a collective, or with recordings, that has done what is done at once.
+    /// Continues a collective, or recordings, whose allowance was used up.
     pub(super) fn go_on(&mut self, node: &mut Node, instance: InstanceId) {
         match instance {
             TAGGED => self.with_tagged(node, |tagged, _| tagged.go_on()),
@@ -38,7 +38,7 @@ impl Group {
         }
     }
 
-    /// Messages take turns as long as a call is in flight.
+    /// Messages take turns while a call is in flight.
     pub(super) fn mind_turns(&mut self, node: &mut Node) {
         let (group, calls) = (self.members.handle, self.tagged.in_flight());
         let before = std::mem::replace(&mut self.messages, calls);

@@ -1,11 +1,11 @@
-//! How much of the bulk that was given to the fabric has not left over the host's link yet.
+//! Estimates the bulk that the fabric has accepted but the host's link has not sent yet.
 //!
-//! Whatever follows bulk into the fabric waits behind it. A request for more is late then, and so are the bytes that
-//! answer it: a host whose link sends at full rate would receive at less, and whoever calls late would stay behind. So
-//! bulk waits in the machine, behind requests, while the link has enough to send (SP-5).
+//! Later frames wait behind bulk in the fabric. A request for more is late then, and so are the bytes that answer it. A
+//! host whose link sends at full rate would receive at less, and late callers would stay behind. So bulk waits in the
+//! machine, behind requests, while the link has enough to send (SP-5).
 //!
-//! Only an estimate, by the rate that the link is said to have and by what is acknowledged. A link that turns out to be
-//! faster, as those of virtual machines are, is taken to be faster from then on. Never does IO, never sees payload.
+//! This is only an estimate, from the configured rate of the link and from acknowledgements. A link that turns out to
+//! be faster, like links of virtual machines, counts as faster from then on. Never does IO, never sees payload.
 
 use std::time::Duration;
 
@@ -14,37 +14,37 @@ use crate::ids::Instant;
 use crate::multicast::pacing::transfer_time;
 use crate::transfer::Target;
 
-/// What the link has to send when it is shut to more: enough for a service process that the machine lets wait. With
-/// 1 ms, all-to-alls of eight service processes on two cores took a tenth longer.
+/// Bytes on the link, as time, above which it is shut: enough while the machine suspends a service process. With 1 ms,
+/// all-to-alls of eight service processes on two cores took a tenth longer.
 const QUEUED: Duration = Duration::from_micros(1500);
-/// The same when a whole message for one neighbour is all there is, as in a ring: the other neighbour waits for
-/// acknowledgements, which are queued behind it. With 1.5 ms a ring of four hosts takes 5 % longer.
+/// The limit when the only bulk is a whole message for one neighbour, as in a ring. The other neighbour waits for
+/// acknowledgements, which are queued behind the message. With 1.5 ms a ring of four hosts takes 5 % longer.
 const QUEUED_IN_A_RING: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
 pub(super) struct Uplink {
-    /// In bit/s.
+    /// Estimated rate in bit/s.
     rate: u64,
-    /// What there is to send when more waits.
+    /// The limit above which bulk waits.
     queued: Duration,
-    /// When all that was sent has left.
+    /// When all sent bytes have left the link.
     leaves: Instant,
-    /// Since when there was always something to send.
+    /// Since when the link has always had something to send.
     busy_since: Instant,
-    /// By how much all that was sent since then has left before its time.
+    /// By how much the bytes sent since then have left before their time.
     early: Duration,
-    /// Bulk waits for it.
+    /// Bulk waits for the link.
     pub(super) is_awaited: bool,
 }
 
 impl Uplink {
-    /// An idle link that is said to carry `rate` bit/s.
+    /// An idle link with a configured rate of `rate` bit/s.
     pub(super) fn new(rate: u64) -> Self {
         let (leaves, busy_since) = (Instant(0), Instant(0));
         Uplink { rate, queued: QUEUED, leaves, busy_since, early: Duration::ZERO, is_awaited: false }
     }
 
-    /// Whether bulk for `targets` waits at `now`, while so many bytes are `unacknowledged`.
+    /// Whether bulk for `targets` must wait at `now`, while this many bytes are `unacknowledged`.
     pub(super) fn is_shut(&mut self, now: Instant, config: &Config, targets: &[Target], unacknowledged: u64) -> bool {
         self.queued = match targets {
             [Target { is_whole: true, .. }] => QUEUED_IN_A_RING,
@@ -62,7 +62,7 @@ impl Uplink {
         self.leaves > now + self.queued
     }
 
-    /// A frame with so many bytes of bulk leaves.
+    /// A frame with this many bytes of bulk leaves.
     pub(super) fn sent(&mut self, now: Instant, config: &Config, bytes: u64) {
         if self.leaves <= now {
             (self.leaves, self.busy_since, self.early) = (now, now, Duration::ZERO);
@@ -70,12 +70,12 @@ impl Uplink {
         self.leaves = self.leaves + self.duration(config, bytes);
     }
 
-    /// When bulk that waits is to leave, if nothing is done before: there is something to send left until then.
+    /// When waiting bulk must leave, if nothing happens before: half of the limit is left on the link then.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.is_awaited.then(|| self.leaves - self.queued / 2)
     }
 
-    /// Time that the link takes for so many bytes of payload.
+    /// Time that the link takes for this many bytes of payload.
     fn duration(&self, config: &Config, bytes: u64) -> Duration {
         let datagrams = bytes.div_ceil(config.chunk_bytes.into());
         transfer_time(bytes + datagrams * u64::from(config.datagram_overhead), self.rate)

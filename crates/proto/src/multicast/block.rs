@@ -202,8 +202,7 @@ impl Block {
         !was_full && self.have.is_full()
     }
 
-    /// A leaf reports that it and its right neighbour miss `run`. After `enough` reports the root multicasts `run`
-    /// again.
+    /// A leaf and its right neighbour miss `run`. After `enough` such reports the root multicasts `run` again.
     pub fn handle_miss(&mut self, run: Range<u64>, enough: u32) {
         let Role::Root(root) = &mut self.role else { return };
         let room = MAX_REPORTS.saturating_sub(root.reports.len());
@@ -273,8 +272,7 @@ impl Block {
         (before, leaf.check)
     }
 
-    /// Returns a bounded number of ranges that count as lost and were not requested yet, and the time of the next
-    /// check.
+    /// Returns a bounded number of lost ranges that were not requested yet, and the time of the next check.
     pub fn ask(&mut self, now: Instant, patience: Patience) -> Asking {
         let (chunks, here) = (self.have.len(), self.have.count());
         let mut asking = Asking { ranges: Vec::new(), next: None };
@@ -312,8 +310,8 @@ impl Block {
 
     // Serving the right neighbour.
 
-    /// The right neighbour lacks `run`. Appends to `lacking` the chunks below the highest received one that are missing
-    /// here too.
+    /// The right neighbour lacks `run`. Appends to `lacking` the part below the highest received chunk that is missing
+    /// here.
     pub fn handle_want(&mut self, run: Range<u64>, lacking: &mut Vec<(u32, u32)>) {
         let chunks = self.have.len();
         let serving = self.serving.get_or_insert_with(|| {

@@ -97,9 +97,8 @@ impl Pace {
         Pace { rate, batch, interval: transfer_time(batch * datagram, rate) }
     }
 
-    /// The delay of this service process, one of `of`, behind the first. If a queue of the switch cannot hold a batch
-    /// of each root, roots that begin together and keep their pace would overflow it. So they begin one after another
-    /// (MC-8).
+    /// The delay of this service process, one of `of`, behind the first. Roots that begin together keep their pace. If
+    /// a switch queue cannot hold a batch of each, they begin one after another (MC-8).
     pub(crate) fn stagger(self, config: &Config, share: Share, (number, of): (u32, u32)) -> Duration {
         let datagram = u64::from(config.chunk_bytes + config.datagram_overhead);
         let at_once = (share.of / share.part).saturating_mul(self.batch * datagram);
@@ -132,8 +131,7 @@ const LEAST_PIECE: u64 = 8 << 10;
 const LEAST_BATCH: u64 = 4;
 /// A longer piece blocks the last caller, which waits behind several pieces on each link. 64 KiB at 1 Gbit/s.
 const LONGEST_PIECE: Duration = Duration::from_nanos(524_288);
-/// Most bytes of a piece of a long message; it takes at most twice `LONGEST_PIECE`. Twice as many slow 10 Gbit/s by a
-/// tenth.
+/// Most bytes of a long message's piece; it takes at most twice `LONGEST_PIECE`. 256 KiB slow 10 Gbit/s by a tenth.
 const LONG_PIECE: u64 = 128 << 10;
 /// A long message has at least this many long pieces, so that the delay by the first ones evens out.
 const LONG_PIECES: u64 = 8;
@@ -182,11 +180,10 @@ impl SmallCalls {
 /// How much of a link one collective may use at once. Large pieces are cheap; small pieces let small calls in (MC-13).
 ///
 /// The first small call still waits behind the bytes queued before it, once for each of its sequential messages. At
-/// each service process these are [`UNHURRIED`] and two round trips of bytes, all links together. They may also be up
-/// to [`ON_EACH`] pieces on each link, or [`ON_ONE`] on a single link. All together they do not exceed the host link's
-/// own queue plus one piece per link (`Uplink`). At the switch these are the bytes that the exchanges of the receiving
-/// host have requested ([`under_way`](Quantum::under_way)). Bytes queued after the first small call come in small
-/// pieces.
+/// each service process these are [`UNHURRIED`] and two round trips of bytes, all links together, or up to [`ON_EACH`]
+/// pieces on each link, [`ON_ONE`] on a single link. They never exceed the host link's own queue and a piece per link
+/// (`Uplink`). At the switch they are the requests of the receiving host's exchanges
+/// ([`under_way`](Quantum::under_way)). Bytes queued after the first small call come in small pieces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Quantum {
     /// Bytes of one fragment or repair.
@@ -231,8 +228,7 @@ impl Quantum {
             Contention::None | Contention::Large => {
                 let queued = bytes_in(UNHURRIED, config.link_rate).max(fragment * 4);
                 let pulled = config.pull_bytes;
-                // Requests are for whole pieces, and for small pieces together: else requests would queue by the
-                // hundred.
+                // Requests name whole pieces, small ones together: else requests would queue by the hundred.
                 let pull = fragment.max(LEAST_PIECE);
                 Quantum {
                     piece: fragment,
@@ -248,8 +244,7 @@ impl Quantum {
         }
     }
 
-    /// Outstanding requested bytes. An all-to-all requests more, since only a part of a source's link arrives at a
-    /// time.
+    /// Most outstanding bytes. An all-to-all requests more, since only a part of a source's link arrives at a time.
     pub(crate) fn under_way(&self, all_to_all: bool) -> u64 {
         if all_to_all { self.pulled * 7 / 4 } else { self.pulled }
     }
@@ -259,8 +254,7 @@ impl Quantum {
         self.piece_of(self.share(self.under_way(true), links), bytes)
     }
 
-    /// Bytes of one fragment if `share` bytes may be outstanding. Two fit, so that one is requested while another
-    /// comes.
+    /// Bytes of a fragment if `share` bytes may be outstanding. Two fit, so that one is requested while another comes.
     fn piece_of(&self, share: u64, bytes: u64) -> u64 {
         let most = self.long_piece.min(share / 2).min(bytes / LONG_PIECES);
         let mut piece = self.piece;

@@ -57,8 +57,7 @@ pub enum GroupMessage {
         fingerprint: u64,
         error: CollectiveError,
     },
-    /// The receiver's step of the barrier by which the group is made has not come; the sender requests it, or the
-    /// reason why it will not come.
+    /// Requests the receiver's step of the barrier by which the group is made, or the reason why the step cannot come.
     Ask {
         /// [`GroupSpec::fingerprint`](crate::GroupSpec::fingerprint) of the group that the sender makes.
         fingerprint: u64,
@@ -73,8 +72,7 @@ pub enum GroupMessage {
         fingerprint: u64,
         error: CollectiveError,
     },
-    /// The sender has waited long for instances, or for messages from rank to rank. It requests news of failures at the
-    /// receiver.
+    /// The sender waits long for instances, or for messages between ranks, and requests the receiver's failures.
     Waits {
         /// As in [`Self::Abort`].
         fingerprint: u64,
@@ -109,7 +107,7 @@ pub enum InstanceMessage {
         rank: Rank,
     },
     Multicast(MulticastMessage),
-    /// Asks for the sizes of an allgatherv's blocks.
+    /// Requests the sizes of an allgatherv's blocks.
     AskSizes,
     /// Sizes of an allgatherv's blocks, in the order of ranks.
     Sizes {

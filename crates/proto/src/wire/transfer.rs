@@ -135,7 +135,7 @@ pub struct Fragment {
     pub instance: InstanceId,
     pub source: Rank,
     pub destination: Rank,
-    /// Its tag: the index in the plan.
+    /// The message's tag: the index in the plan.
     pub index: u32,
     pub total: u64,
     pub offset: u64,
@@ -151,7 +151,7 @@ pub enum TransferMessage {
     Offer {
         origin: Origin,
         rank: Rank,
-        /// Number of the first of `ready`; the others follow.
+        /// Number of the first entry of `ready`; the others follow.
         first_ready: u64,
         ready: Few<Rts>,
         /// Number of the first entry of `early`; the others follow.

@@ -1,6 +1,6 @@
-//! One peer, and its part in what is kept of all.
+//! One peer, and its part in the totals over all peers.
 //!
-//! Invariant: [`Peer::stands`] tells that part from the peer alone; it changes nothing.
+//! Invariant: [`Peer::stands`] derives that part from the peer alone; it changes nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,60 +10,60 @@ use crate::ids::{GroupHandle, Instant};
 use crate::link::{Acked, Link, Received};
 use crate::wire::FrameHeader;
 
-/// A peer that was heard for so long without a new acknowledgement may not hear us.
+/// A peer that sends for this long without a new acknowledgement may not receive our frames.
 const DEAF_FROM: Duration = Duration::from_millis(100);
-/// How much longer such a peer may be silent. The end of a one-way cut that hears nothing reports the other end first,
-/// so that all ranks that can hear of both name that one.
+/// Extra silence for such a peer. On a one-way cut the end that receives nothing then reports the other end first, so
+/// that all ranks connected to both ends name that one.
 const DEAF_SILENCE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(in crate::endpoint) struct Peer {
     pub(in crate::endpoint) link: Link,
-    /// Known once a group with it is asked for here; nothing can be sent before.
+    /// Known once a local rank requests a group with the peer; nothing can be sent before.
     pub(in crate::endpoint) address: Option<Arc<[u8]>>,
-    /// Groups in whose ring it is a neighbour.
+    /// Groups in whose ring the peer is a neighbour.
     pub(super) watched_by: u32,
     pub(super) groups: u32,
-    /// The driver has no room for frames to it, and asks for none.
+    /// The driver has no room for frames to the peer, and polls none.
     pub(super) full: bool,
     pub(super) dead_after: Duration,
-    /// For how long it was heard and acknowledged nothing new that it owed.
+    /// For how long the peer was heard but acknowledged nothing new that it owed.
     pub(super) deaf_for: Duration,
-    /// It knew of us over a link before this one.
+    /// The peer knew of us over a link before this one.
     pub(super) knows_us: bool,
-    /// It has been asked for a group by its ranks' offers, with our address.
+    /// The peer has received an `Ask` with its ranks' offers and our address.
     pub(super) asked: bool,
-    /// It waits for a rank here to ask for a group.
+    /// The peer waits for a local rank to request a group.
     pub(super) asks: bool,
-    /// The group whose bulk was queued last.
+    /// The group whose bulk was queued last for the peer.
     pub(super) served: Option<GroupHandle>,
     pub(super) standing: Standing,
 }
 
-/// One peer's part in what is kept of all.
+/// One peer's part in the totals over all peers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Standing {
     /// Its link has a message to send.
     pub(super) message: bool,
-    /// When its link has an acknowledgement to send by itself.
+    /// When the link has a separate acknowledgement to send.
     pub(super) ack: Option<Instant>,
-    /// When a sign of life is to be asked for.
+    /// When the peer must be polled for a sign of life.
     pub(super) beat: Option<Instant>,
     /// When [`Peers::handle_timeout`] is due.
     pub(super) timer: Option<Instant>,
-    /// Messages that wait to be sent or acknowledged.
+    /// Messages that wait for sending or acknowledgement.
     pub(super) backlog: usize,
-    /// Bytes of payload in them.
+    /// Bytes of payload in these messages.
     pub(super) payload: u64,
-    /// Its address is known, and it may be sent something yet.
+    /// The peer's address is known, and frames to it may still be needed.
     pub(super) met: bool,
-    /// It has no group with us, and nothing is on its way.
+    /// The peer has no group with us, and nothing is on its way.
     pub(super) past: bool,
     pub(super) retransmissions: u64,
 }
 
 impl Peer {
-    /// A peer that was heard before a group with it was asked for here.
+    /// A peer whose first frame came before a local rank requested a group with it.
     pub(super) fn unknown(number: u32, now: Instant, config: &Config) -> Self {
         Peer {
             link: Link::new(number, now, config.retransmit_floor),
@@ -81,20 +81,20 @@ impl Peer {
         }
     }
 
-    /// Whether silence means that it is dead. A member of a group that was never heard may not have been asked for the
-    /// group yet; without a group nothing waits for it.
+    /// Whether silence means that the peer is dead. A member of a group that has never sent may not know of the group
+    /// yet. Without a group nothing waits for the peer.
     fn has_to_answer(&self) -> bool {
         self.link.heard() || self.watched_by > 0 || self.knows_us || self.asked || self.groups == 0
     }
 
-    /// When it has owed an acknowledgement for too long.
+    /// When the peer has owed an acknowledgement for too long.
     pub(super) fn dies_at(&self) -> Option<Instant> {
         let grace = if self.deaf_for < DEAF_FROM { Duration::ZERO } else { DEAF_SILENCE };
         (self.link.backlog() > 0 && self.address.is_some() && self.has_to_answer())
             .then(|| self.link.last_owed() + self.dead_after + grace)
     }
 
-    /// Takes a frame of it. The silence before counts to its deafness as far as it may last: we may have been stopped.
+    /// Handles a frame of the peer. The silence before counts as deafness up to `dead_after`: we may have been stopped.
     pub(super) fn hear<'a>(
         &mut self,
         (now, config): (Instant, &Config),
