@@ -253,7 +253,7 @@ impl Endpoint {
             Received::Nothing => None,
             Received::Message(body) => Some(Message::decode(body)),
         };
-        // [`Self::destination`] answered before this frame was handled: its acknowledgements must not change the
+        // The payload comes first: [`Self::destination`] has answered for it, and acknowledgements would change the
         // answer.
         let message = match message {
             Some(message) if payload_len > 0 => {

@@ -1,29 +1,29 @@
-//! One of a group's calls at one service process: the programs of the local ranks, and what their steps wait for.
+//! One call of a group at one service process: the programs of the local ranks, and what their steps wait for.
 //!
-//! One machine carries out all calls. Most programs rely on a ready barrier ([`Policy::Barrier`]): behind it every
-//! receive has memory, and whole blocks may be multicast ([`recovery`]). Small calls do without ([`Policy::Eager`]):
-//! their bytes go along with the first word of each message ([`eager`]). Where pairs of ranks exchange blocks nobody
-//! waits for a third ([`Policy::Pairs`], SP-5): a rank's messages are offered when it calls ([`pairs`]). What an engine
-//! beside the service processes can carry out is left to it ([`Policy::Offloaded`], [`offloaded`]).
+//! One machine executes all calls. Most programs rely on a ready barrier ([`Policy::Barrier`]): behind it every receive
+//! has memory, and whole blocks may be multicast ([`recovery`]). Small calls skip the barrier ([`Policy::Eager`]):
+//! their bytes travel with the first frame of each message ([`eager`]). Where pairs of ranks exchange blocks, no rank
+//! waits for a third ([`Policy::Pairs`], SP-5): a rank's messages are offered when it calls ([`pairs`]). An engine
+//! beside the service processes executes the calls that it supports ([`Policy::Offloaded`], [`offloaded`]).
 //!
 //! | phase | event | next |
 //! |---|---|---|
-//! | Unsized | a local rank calls, or the sizes come that were asked for ([`sizes`]) | Gathering |
-//! | Gathering, with a barrier | all local ranks call or are stood in for; window open, scratch taken | Barrier |
+//! | Unsized | a local rank calls, or the requested sizes come ([`sizes`]) | Gathering |
+//! | Gathering, with a barrier | all local ranks call or have a stand-in; window open, scratch taken | Barrier |
 //! | Barrier | all service processes are ready (MC-4) | Running |
 //! | Gathering, without a barrier | the group's window is open | Running |
 //! | Running | the calls of all local ranks have ended | Ended |
-//! | Unsized, Gathering, Barrier, Running | [`Instance::fail`] | Failed, and Ended when nothing of ours is on its way |
+//! | Unsized, Gathering, Barrier, Running | [`Instance::fail`] | Failed; Ended when nothing of ours is on its way |
 //!
-//! A rank is absent, stood in for (its output is staging, SP-6), has called, or its call has ended: when its program is
-//! done, the right neighbour complete (MC-7) and nothing of ours on its way to the wire. A rank that is late keeps only
-//! those waiting that need what it contributes. News of a call from another host starts the clock after which the
-//! service process stands in. In place means that the input is an alias of the rank's part of the output (of the root
-//! of a scatter the other way round), so one program serves both forms. Reductions are ordered as the programs order
-//! them, whatever comes first, so that results have the same bits from run to run (TH-2). Nobody stands in at a barrier
-//! that a program calls: once all are ready for it, all have called, and nothing is left to do.
+//! A rank is absent, has a stand-in (its output is staging, SP-6), has called, or its call has ended. The call ends
+//! when its program is done, the right neighbour complete (MC-7) and nothing of ours on its way to the wire. A late
+//! rank delays only the ranks that need its contribution. News of a call from another host starts the clock after which
+//! the service process stands in. In place means that the input is an alias of the rank's part of the output (for the
+//! root of a scatter the reverse), so one program serves both forms. The programs fix the order of reductions, whatever
+//! comes first, so that results have the same bits from run to run (TH-2). A program's own barrier has no stand-in:
+//! once all are ready for it, all have called, and nothing is left to do.
 //!
-//! Invariants: every call completes once; none of its buffers is named after that. Never sees payload.
+//! Invariants: every call completes once; none of its buffers is used after that. Never sees payload.
 
 use std::collections::BTreeSet;
 
@@ -69,7 +69,7 @@ pub(crate) use scratch::ALIGN;
 use scratch::Scratch;
 use sizes::Unsized;
 
-/// What an instance works with while it handles something.
+/// The environment of an instance while it handles an event.
 pub(crate) struct Context<'a> {
     pub(crate) config: &'a Config,
     pub(crate) members: &'a mut Members,
@@ -78,27 +78,27 @@ pub(crate) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// How much of a link one collective may take at once.
+    /// How much of a link one collective may use at once.
     pub(crate) fn quantum(&self) -> Quantum {
         Quantum::new(self.config, self.out.contention)
     }
 
-    /// The messages of the group, and what they work with.
+    /// The messages of the group, and their context.
     pub(crate) fn transfer(&mut self) -> (&mut Transfer, Site<'_>) {
         (self.transfer, Site { config: self.config, members: self.members, out: self.out })
     }
 }
 
-/// What the programs of a call may rely on.
+/// The guarantees that the programs of a call rely on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Policy {
-    /// All are ready before anything leaves for another host, and all know the sizes (MC-4).
+    /// All are ready before any byte leaves for another host, and all know the sizes (MC-4).
     Barrier,
     /// All know the small sizes: every message carries its bytes, and is kept where its receiver is late (MC-9).
     Eager,
-    /// Whoever calls tells those it exchanges with (SP-5).
+    /// A calling rank sends offers to the ranks that it exchanges with (SP-5).
     Pairs,
-    /// The engine beside each service process carries it out.
+    /// The engine beside each service process executes the call.
     Offloaded,
 }
 
@@ -116,33 +116,33 @@ enum Phase {
 pub(crate) struct Instance {
     id: InstanceId,
     signature: Signature,
-    /// Somebody who called it so.
+    /// A rank that called with this signature.
     signer: Rank,
-    /// When the first news of it came.
+    /// When the first news of the call came.
     since: Instant,
     policy: Policy,
     phase: Phase,
     barrier: Barrier,
     locals: Vec<Local>,
     scratch: Scratch,
-    /// How large the blocks are on which all agree; of a broadcast the one. None of pairs, or not yet.
+    /// The agreed sizes of the blocks; a broadcast has one. `None` for pairs, or while unknown.
     extents: Option<Extents>,
     multicast: Multicasts,
     stand_in_at: Option<Instant>,
-    /// Without a barrier: absent ranks are stood in for, those that call from now on, too.
+    /// Without a barrier: absent ranks have a stand-in, also ranks that call from now on.
     standing: bool,
-    /// When scratch is asked for again that others of the group came first for.
+    /// When to try again to take scratch that other instances of the group get first.
     equip_at: Option<Instant>,
-    /// When others are told of a call that their engines may not have.
+    /// When to notify others of a call that their engines may not have.
     tell_at: Option<Instant>,
-    /// It is noted to go on with its steps when time is told.
+    /// The instance is queued to continue its steps at the next timeout.
     goes_on: bool,
-    /// Bytes that count to the tables of the job until the end.
+    /// Bytes that count to the job's table quota until the end.
     kept: u64,
 }
 
 impl Instance {
-    /// A call of which `signer`'s is the first news, with the sizes of its blocks where they are known.
+    /// A call whose first news is that of `signer`, with the sizes of its blocks if known.
     pub(crate) fn new(
         cx: &mut Context<'_>,
         id: InstanceId,
@@ -189,7 +189,7 @@ impl Instance {
         Ok(instance)
     }
 
-    /// The sizes are known: chooses how the call is carried out.
+    /// The sizes are known: chooses the plan and the policy.
     fn plan(&mut self, cx: &mut Context<'_>, extents: Extents) -> Result<(), Unplanned> {
         let layout = Layout::choose(self.signature, cx.members, cx.config);
         if layout.pulls() {
@@ -200,7 +200,7 @@ impl Instance {
         }
         for local in &mut self.locals {
             local.set_program(layout.program(self.signature, &extents, local.rank)?);
-            // Engines post receives by themselves.
+            // Engines post their receives themselves.
             let posted_here = layout.policy() != Policy::Offloaded;
             local.unposted = local.run.receives().filter(|_| posted_here).map(|(op, _)| op).collect();
         }
@@ -216,7 +216,7 @@ impl Instance {
         Ok(())
     }
 
-    /// So much more is kept of the call until it ends. Fails where the tables of the job have no room for it.
+    /// Holds more table memory until the call ends. Fails when the job's table quota has no room.
     fn keep(&mut self, cx: &mut Context<'_>, rank: Rank, bytes: u64) -> Result<(), CollectiveError> {
         if !cx.out.hold(Quota::Tables, bytes) {
             return Err(CollectiveError::Staging { rank, bytes });
@@ -225,7 +225,7 @@ impl Instance {
         Ok(())
     }
 
-    /// Pairs of ranks exchange blocks. Fails when their sizes cannot be.
+    /// Starts an exchange of blocks between pairs of ranks. Fails when the sizes overflow.
     fn exchange(&mut self, cx: &mut Context<'_>) -> Result<(), &'static str> {
         if self.signature.bytes.checked_mul(cx.members.ranks().into()).is_none() {
             return Err("an exchange beyond the address space");
@@ -252,7 +252,7 @@ impl Instance {
         }
     }
 
-    /// The ready barrier has been entered here, so others may have passed it (MC-4).
+    /// This service process has entered the ready barrier, so others may have passed it (MC-4).
     pub(crate) fn has_entered(&self) -> bool {
         matches!(self.phase, Phase::Barrier | Phase::Running)
     }
@@ -261,28 +261,29 @@ impl Instance {
         matches!(self.phase, Phase::Running)
     }
 
-    /// A local rank has not called, and nobody stands in for it.
+    /// A local rank has not called and has no stand-in.
     fn is_anyone_missing(&self) -> bool {
         self.locals.iter().any(Local::is_missing)
     }
 
-    /// Ranks end it without having heard of all others.
+    /// A rank may end the call without news of all others.
     pub(crate) fn ends_alone(&self) -> bool {
         self.policy != Policy::Barrier
     }
 
-    /// Why it cannot end well: `gone` has left, needs nothing of it any more, and still owes it something.
+    /// The error if the call cannot succeed because rank `gone` has left and still owes something to the call.
     pub(crate) fn contradiction(&self, cx: &Context<'_>, gone: Rank) -> Option<CollectiveError> {
         match self.policy {
             _ if !self.alive() => None,
-            // Nobody passes a barrier that has not been entered here, and it has sent all its steps before it left.
+            // No peer passes a barrier that this service process has not entered. Before it left, `gone` sent all its
+            // steps.
             Policy::Barrier => {
                 let owes = self.barrier.awaited() == Some(cx.members.of_rank[gone.0 as usize]);
                 (owes || matches!(self.phase, Phase::Gathering)).then_some(CollectiveError::RankLost(gone))
             }
             Policy::Pairs => cx.transfer.unanswered(self.id, gone),
             Policy::Eager => self.unanswered_small(cx, gone),
-            // What it had to send is with the engines.
+            // The engines have all messages of `gone`.
             Policy::Offloaded => None,
         }
     }
@@ -291,7 +292,7 @@ impl Instance {
         (self.signer, self.signature)
     }
 
-    /// What is waited for, as of `now`.
+    /// The call and what it waits for, as of `now`.
     pub(crate) fn in_flight_now(&self, now: Instant, members: &Members, transfer: &Transfer) -> InFlight {
         let mut awaits: BTreeSet<Rank> = self.barrier.awaited().map(|at| members.lowest_rank(at)).into_iter().collect();
         if self.running() {
@@ -356,7 +357,7 @@ impl Instance {
         Ok(())
     }
 
-    /// Goes on where the group's window, or something at hand here, was waited for. An error breaks the group.
+    /// Continues when the group's window, or local memory, may have become available. An error breaks the group.
     pub(crate) fn try_enter(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
         self.equip_at = None;
         let open = self.id.0 <= cx.members.window_end;
@@ -375,7 +376,7 @@ impl Instance {
         Name { scope: Scope::Instance(self.id), destination, source, tag: index, occurrence: 0 }
     }
 
-    /// What its offers say of it.
+    /// The origin in the call's offers.
     fn origin(&self) -> Origin {
         Origin::Instance { instance: self.id, signature: self.signature, signer: self.signer }
     }
@@ -384,7 +385,7 @@ impl Instance {
         StepOf { owner: Owner::Instance { instance: self.id, local }, op }
     }
 
-    /// Messages of a call without a barrier for local ranks. False when they cannot be; an error breaks the group.
+    /// An offer for a call without a barrier. False when it cannot come; an error breaks the group.
     pub(crate) fn handle_offer(
         &mut self,
         cx: &mut Context<'_>,
@@ -396,17 +397,17 @@ impl Instance {
             _ if !self.alive() => Ok(true),
             Policy::Pairs => self.handle_offer_of_pairs(cx, from, offer, payload_len),
             Policy::Eager => self.handle_small(cx, from, offer, payload_len),
-            // All choose alike whether there is anything to offer.
+            // All members agree on the policy, so no offer can come for these.
             Policy::Barrier | Policy::Offloaded => Ok(false),
         }
     }
 
-    /// Nobody else needs what ranks have whose programs are done. Without a barrier nobody does.
+    /// Whether other ranks need nothing of local ranks whose programs are done. Without a barrier they never do.
     fn may_end_well(&self) -> bool {
         self.ends_alone() || self.running() && !self.multicast.right_lacks && !self.multicast.owes_complete
     }
 
-    /// Ends the calls that can end, and the instance when none is left.
+    /// Ends the calls that can end, and the instance after the last.
     fn try_end(&mut self, cx: &mut Context<'_>) {
         if self.multicast.outstanding > 0 {
             return;
@@ -437,7 +438,7 @@ impl Instance {
         cx.out.forgotten.push((cx.members.handle, self.id));
     }
 
-    /// Nothing of this rank is named any more.
+    /// Ends one rank's call: its buffers are not used any more.
     fn end_local(&mut self, cx: &mut Context<'_>, i: usize, result: Result<(), CollectiveError>) {
         if let Some(block) = self.multicast.blocks.get_mut(self.locals[i].rank) {
             block.stop();
@@ -458,7 +459,7 @@ impl Instance {
         }
     }
 
-    /// Ends with an error, as soon as the driver has given back what it was handed.
+    /// Ends the call with an error, as soon as the driver has returned all batches.
     pub(crate) fn fail(&mut self, cx: &mut Context<'_>, error: CollectiveError) {
         if !self.alive() {
             return;
@@ -486,7 +487,7 @@ impl Instance {
         timers.into_iter().flatten().min()
     }
 
-    /// Time has passed. An error breaks the group.
+    /// Handles the timers. An error breaks the group.
     pub(crate) fn handle_timeout(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
         let due = |t: Option<Instant>| t.is_some_and(|t| t <= cx.out.now);
         let (check, whole, stand_in) = (due(self.check_at()), due(self.multicast.whole_at), due(self.stand_in_at));

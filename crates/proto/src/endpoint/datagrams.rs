@@ -66,7 +66,7 @@ impl Endpoint {
             cx.out.counters.datagrams_stale += 1;
             return Ok(None);
         }
-        // Nobody passes the barrier before this service process has entered it (MC-4).
+        // No peer passes the barrier before this service process has entered it (MC-4).
         let Some(found) = found.filter(|found| found.has_entered()) else {
             cx.out.counters.datagrams_early += 1;
             return Err("a datagram before the ready barrier");

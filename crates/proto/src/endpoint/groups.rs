@@ -106,9 +106,9 @@ pub(super) struct Group {
     seen: (Option<InstanceId>, Option<CallId>),
     /// Members whose silence was forgiven once.
     forgiven: BTreeSet<SpId>,
-    /// Members that hear of the group over another link: what they said over the one before may be lost.
+    /// Members that learn of the group over another link: messages over the former link may be lost.
     renewed: BTreeSet<SpId>,
-    /// By service process: whether something of a call has come from it.
+    /// By service process: whether a message of a call has come from it.
     heard_calls: Vec<bool>,
     /// Steps round the ring, right and left, to the nearest service processes that still serve a rank.
     nearest: [usize; 2],
@@ -117,7 +117,7 @@ pub(super) struct Group {
     left: BTreeSet<Rank>,
     /// Ranks that take part in nothing after an instance.
     lost: BTreeMap<Rank, Lost>,
-    /// The instances after this one fail, because of this rank: the earliest of what is known of losses.
+    /// The instances after this one fail, because of this rank: the earliest known loss.
     failing: Option<(InstanceId, Rank)>,
     /// By service process: the number of its ranks that are not lost, and the last instance of a lost one.
     staying: Vec<u32>,
@@ -477,7 +477,7 @@ impl Group {
         self.state = State::Broken(error.clone());
         for rank in askers {
             let result = if error.comes_of_a_call() {
-                // Some rank could call, so the group is made, though the news is not here yet: the local calls will
+                // A rank could call, so the group is made, though that is not known here yet: the local calls will
                 // fail.
                 Ok(())
             } else {

@@ -1,8 +1,7 @@
 //! The offers of local ranks: what is known of a group before a local rank requests it.
 //!
-//! A service process that makes a group and misses a member polls the member's service process with the offers of its
-//! ranks. The answer follows from these states, so that a group ends at once when one of its ranks cannot come any
-//! more:
+//! A service process that makes a group and misses a member sends the offers of the member's ranks to it. The answer
+//! follows from these states, so that a group ends at once when one of its ranks cannot come any more:
 //!
 //! | state | event | next |
 //! |---|---|---|

@@ -361,8 +361,8 @@ impl Peers {
     fn poll_frame(&mut self, now: Instant, bare: bool) -> Option<Transmit> {
         loop {
             self.take_due(now);
-            // Each service process begins with another peer. If all sent in one order, peers would wait for each
-            // other's bytes.
+            // Each service process begins with another peer: in one common order peers would wait for each other's
+            // bytes.
             let last = self.sent_to;
             let next = |ids: &BTreeSet<SpId>| {
                 let later = last.and_then(|last| ids.range((Bound::Excluded(last), Bound::Unbounded)).next());

@@ -1,14 +1,14 @@
-//! Whose turn it is: the collectives in flight, group by group (MC-13).
+//! The order in which groups and their collectives in flight send (MC-13).
 //!
-//! Every group gets one turn after another, however many collectives it has in flight; multicast goes round its
-//! collectives likewise, a link serves them in the order of their calls, but much shorter messages first. Where a call
-//! of one group is small beside those of the others ([`SmallCalls`]), all unicast goes in small pieces, and for a while
-//! longer, because what is queued when the next small call comes cannot be taken back. Groups of large calls alone move
-//! large ones: small ones cost processor time, and nobody there gains by them.
+//! Groups take turns, however many collectives each has in flight. Multicast also goes round the collectives of a
+//! group. A link serves them in the order of their calls, but much shorter messages first. While a call of one group is
+//! small beside the calls of the others ([`SmallCalls`]), all unicast goes in small pieces. This lasts a while longer,
+//! because bytes queued when the next small call comes cannot be taken back. Groups with only large calls move large
+//! pieces: small ones cost processor time without a benefit there.
 //!
-//! A call counts once a rank here has made it: before, nobody here waits for it, and nothing of an exchange is queued.
-//! So ranks that wait in a barrier for one that still moves much elsewhere do not hold it up. Knows of bytes only how
-//! many.
+//! A call counts once a local rank has made it. Before that no local rank waits for it, and no bytes of an exchange are
+//! queued. So ranks that wait in a barrier for a rank with much traffic elsewhere do not slow that traffic. Knows only
+//! the number of bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -23,22 +23,22 @@ use crate::multicast::pacing::{Contention, SmallCalls};
 
 use crate::deadlines::Deadlines;
 
-/// How long small calls count after they were in flight beside large ones.
+/// For how long a small call that was in flight beside large ones counts after its end.
 const AFTERWARDS: Duration = Duration::from_millis(100);
 
-/// What the call of a rank moves, in bytes.
+/// The bytes that a rank's call moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Load {
-    /// The same as the calls of the other ranks here.
+    /// The same bytes as the calls of the other local ranks.
     Shared(u64),
-    /// Its own blocks, beside those of the other ranks.
+    /// Blocks of its own, beside the blocks of the other local ranks.
     Own(u64),
     /// A message or recording, which no other call takes part in.
     Single(u64),
 }
 
 impl Load {
-    /// The load of a call in a group of `ranks`, or an estimate of about its size.
+    /// The load of a call in a group of `ranks`, or an estimate.
     pub(super) fn of(call: &PostedCall, ranks: u32) -> Self {
         let bytes = call.signature.bytes;
         let others = bytes.saturating_mul(u64::from(ranks) - 1);
@@ -61,10 +61,10 @@ impl Load {
     }
 }
 
-/// What the calls of one collective, or all messages of a group, move.
+/// The bytes that the calls of one collective, or all messages of a group, move.
 #[derive(Debug, Clone, Copy)]
 struct Moved {
-    /// Of the smallest thing that is waited for by itself.
+    /// Bytes of the smallest unit that a rank waits for.
     least: u64,
     all: u64,
 }
@@ -84,7 +84,7 @@ impl Moved {
     }
 }
 
-/// One instance's part in what is kept of all: the next deadline, and who has something to send.
+/// One instance's part in the totals over all instances: the next deadline, and what it has to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Standing {
     /// When time is to be told to it.
@@ -98,19 +98,19 @@ pub(super) struct Standing {
 /// A collective in flight, or all messages of a group.
 #[derive(Debug, Clone, Copy)]
 struct InFlight {
-    /// Its place among those of its group.
+    /// Its place among the instances of its group.
     turn: u64,
     standing: Standing,
-    /// What a rank here waits for, once one has called it.
+    /// The bytes that local ranks wait for, once one has called it.
     moved: Option<Moved>,
 }
 
 #[derive(Debug, Default)]
 struct Group {
     instances: usize,
-    /// What all move.
+    /// Bytes of all instances.
     all: u128,
-    /// What the smallest thing is that is waited for by itself, of each that a rank here has called.
+    /// By instance that a local rank has called: the smallest unit that a rank waits for.
     least: BTreeSet<(u64, InstanceId)>,
 }
 
@@ -133,7 +133,7 @@ impl Group {
     }
 }
 
-/// A collective by the order of turns.
+/// A collective, sorted by turns.
 type Turn = (GroupHandle, u64, InstanceId);
 
 /// The collectives in flight at one service process.
@@ -143,7 +143,7 @@ pub(super) struct Turns {
     groups: BTreeMap<GroupHandle, Group>,
     /// One that has nothing in flight, kept for its memory.
     spare: Group,
-    /// Groups by what they move, and by the smallest thing that is waited for.
+    /// Groups by their bytes, and by the smallest unit that a rank waits for.
     by_all: BTreeSet<(u64, GroupHandle)>,
     by_least: BTreeSet<(u64, GroupHandle)>,
     last_turn: u64,
@@ -152,10 +152,10 @@ pub(super) struct Turns {
     /// Groups whose messages from rank to rank have bulk for links.
     transfers: BTreeSet<GroupHandle>,
     deadlines: Deadlines<(GroupHandle, InstanceId)>,
-    /// The group whose multicast went out last.
+    /// The group that multicast last.
     last: Option<GroupHandle>,
     small_calls: SmallCalls,
-    /// A call in flight is small beside those of other groups.
+    /// A call in flight is small beside the calls of other groups.
     small: bool,
     small_until: Instant,
 }
@@ -187,7 +187,7 @@ impl Turns {
         self.change_group(group, |g| g.instances += 1);
     }
 
-    /// A rank here has called a collective, or messages, that have turns; others do not count.
+    /// A local rank has called a collective, or messages, with turns; other calls are ignored.
     pub(super) fn load(&mut self, group: GroupHandle, instance: InstanceId, load: Load) {
         let Some(found) = self.instances.get_mut(&(group, instance)) else { return };
         let before = found.moved;
@@ -243,14 +243,14 @@ impl Turns {
         self.deadlines.first()
     }
 
-    /// An instance to which time is to be told. What is due next is to be [noted](Self::note) then.
+    /// The next instance whose timer is due. Its next deadline must be [noted](Self::note) afterwards.
     pub(super) fn pop_due(&mut self, now: Instant) -> Option<(GroupHandle, InstanceId)> {
         let due = self.deadlines.pop_due(now)?;
         self.instances.get_mut(&due).into_iter().for_each(|found| found.standing.deadline = None);
         Some(due)
     }
 
-    /// Whether some group has a call that is small beside those of another: alike ones wait for each other anyhow.
+    /// Whether some group has a call that is small beside those of another. Similar calls wait for each other anyway.
     fn has_small(&self) -> bool {
         let mut largest = self.by_all.iter().rev();
         let (Some(&(most, top)), Some(&(next, _))) = (largest.next(), largest.next()) else { return false };
@@ -259,7 +259,7 @@ impl Turns {
         beside(smallest, most) || beside(self.groups[&top].least(), next)
     }
 
-    /// Whom what one group sends delays.
+    /// The contention that a sending group causes for others.
     pub(super) fn contention(&self, now: Instant) -> Contention {
         if self.small || now < self.small_until {
             Contention::Small
@@ -278,7 +278,7 @@ impl Turns {
         self.instances.len()
     }
 
-    /// Whether the messages of a group have bulk.
+    /// Notes whether the messages of a group have bulk.
     pub(super) fn note_transfer(&mut self, group: GroupHandle, bulk: bool) {
         if bulk {
             self.transfers.insert(group);
@@ -297,13 +297,13 @@ impl Turns {
         self.repairs.iter().map(|(group, _, instance)| (*group, *instance))
     }
 
-    /// Those of one group, in the order of their turns.
+    /// Collectives of one group that may have repairs, in the order of their turns.
     pub(super) fn repairs_of(&self, group: GroupHandle) -> impl Iterator<Item = InstanceId> + '_ {
         let all = (group, 0, InstanceId(0))..=(group, u64::MAX, InstanceId(u64::MAX));
         self.repairs.range(all).map(|(_, _, instance)| *instance)
     }
 
-    /// Groups that have bulk or repairs in the order of their turns, when `last` had the last one.
+    /// Groups with bulk or repairs in the order of their turns, when `last` had the last one.
     pub(super) fn bulk_after(&self, last: Option<GroupHandle>) -> SmallVec<[GroupHandle; 4]> {
         let mut groups: SmallVec<[GroupHandle; 4]> = self.transfers.iter().copied().collect();
         groups.extend(self.repairs.iter().map(|(group, ..)| *group));
@@ -316,7 +316,7 @@ impl Turns {
         !self.multicasting.is_empty()
     }
 
-    /// The next collective that may multicast: it gets the turn.
+    /// The next collective that may multicast; it gets the turn.
     pub(super) fn next_multicast(&mut self) -> Option<(GroupHandle, InstanceId)> {
         let (group, _, instance) = after(&self.multicasting, self.last).next()?;
         self.last = Some(group);
@@ -334,7 +334,7 @@ impl Turns {
     }
 }
 
-/// Turns from those of the group behind `last` on, round to those of `last`.
+/// Turns from the group after `last` on, round to `last` itself.
 fn after(turns: &BTreeSet<Turn>, last: Option<GroupHandle>) -> impl Iterator<Item = Turn> + '_ {
     let end = last.map(|last| (last, u64::MAX, InstanceId(u64::MAX)));
     let rest = end.into_iter().flat_map(|end| turns.range(..=end));

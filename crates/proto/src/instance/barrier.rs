@@ -1,4 +1,4 @@
-//! The ready barrier of an instance (MC-4): behind it every local rank has called or is stood in for, everywhere.
+//! The ready barrier of an instance (MC-4): behind it every rank has called or has a stand-in.
 
 use super::{Context, Instance, Phase, Policy};
 use crate::error::CollectiveError;
@@ -7,7 +7,7 @@ use crate::interface::Step;
 use crate::wire::{InstanceMessage, MAX_BLOCKS, Message};
 
 impl Instance {
-    /// Enters the barrier if all is ready here. An error breaks the group.
+    /// Enters the barrier if all local ranks are ready. An error breaks the group.
     pub(super) fn try_enter_barrier(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
         if self.is_anyone_missing() || !self.take_own_scratch(cx)? {
             return Ok(());
@@ -22,7 +22,7 @@ impl Instance {
         Ok(())
     }
 
-    /// A step of the barrier elsewhere, of the same signature. False when no such step can be.
+    /// A step of another service process, with the same signature. False when it cannot come.
     pub(crate) fn handle_ready(&mut self, cx: &mut Context<'_>, from: u32, step: u8) -> bool {
         if !self.alive() {
             return true;
@@ -31,11 +31,11 @@ impl Instance {
             return call.handle_ready(cx.members, (from, step));
         }
         if self.policy == Policy::Offloaded {
-            // The caller has compared the signatures: nothing else was asked.
+            // The caller has compared the signatures; nothing else is needed.
             return true;
         }
         if self.policy != Policy::Barrier {
-            // All choose alike whether there is a barrier.
+            // All members agree on whether there is a barrier.
             return false;
         }
         self.heard_of(cx);
@@ -62,7 +62,8 @@ impl Instance {
         }
     }
 
-    /// Sends `to` the sizes of the blocks, so that it can stand in for its ranks. False when not all know them.
+    /// Sends `to` the sizes of the blocks, so that it can stand in for its ranks. False when the sizes are not known or
+    /// not agreed.
     pub(crate) fn tell_sizes(&self, cx: &mut Context<'_>, to: SpId) -> bool {
         let Some(extents) = &self.extents else { return false };
         let sizes: Vec<u64> = extents.sizes().collect();

@@ -1,7 +1,7 @@
-//! What is kept of each rank that has some part: of nearly all, or of one.
+//! A map from ranks to values that holds nearly all ranks, or only one.
 //!
-//! Invariants: ranks ascend. A look-up takes steps by how many ranks are missing among the others, never by how many
-//! are there.
+//! Invariants: ranks ascend. The cost of a look-up depends on the number of missing ranks between the others, never on
+//! the number of present ones.
 
 use outboard_plan::Rank;
 
@@ -40,7 +40,7 @@ impl<T> ByRank<T> {
 
     fn place(&self, rank: Rank) -> Option<usize> {
         let last = self.ranks.len().checked_sub(1)?.min(rank.0 as usize);
-        // Whoever is so many ranks further is at most as many places further.
+        // A rank that is lower by `n` stands at most `n` places earlier.
         let further = self.ranks[last].0.checked_sub(rank.0)? as usize;
         let first = last.saturating_sub(further);
         self.ranks[first..=last].binary_search(&rank).ok().map(|at| first + at)
@@ -48,7 +48,7 @@ impl<T> ByRank<T> {
 }
 
 impl<T> FromIterator<(Rank, T)> for ByRank<T> {
-    /// Of ranks in any order, each once.
+    /// Takes ranks in any order, each once.
     fn from_iter<I: IntoIterator<Item = (Rank, T)>>(iter: I) -> Self {
         let mut all: Vec<(Rank, T)> = iter.into_iter().collect();
         all.sort_unstable_by_key(|(rank, _)| *rank);

@@ -1,8 +1,8 @@
-//! Small calls (MC-9): no barrier before them and no handshake behind. A message carries its bytes and what was called,
-//! so it may be the first news of the call; where its receiver has not called it is staged, or stays with its source
-//! when there is no room. Its source is done with it when the window of the receiver has reached the call.
+//! Small calls (MC-9): no barrier before them and no handshake behind. A message carries its bytes and the signature,
+//! so it may be the first news of the call. If its receiver has not called it is staged, or stays with its source when
+//! there is no room. The source is done with it when the window of the receiver has reached the call.
 //!
-//! Scratch is taken when all local ranks have called or are stood in for: steps that need it wait, others do not.
+//! Scratch is taken when all local ranks have called or have a stand-in: only steps that need scratch wait for it.
 
 use outboard_plan::Rank;
 
@@ -13,10 +13,10 @@ use crate::interface::{Sizes, Step};
 use crate::wire::{Rts, TransferMessage};
 
 impl Instance {
-    /// The window of the group is open: what can go on does. An error breaks the group.
+    /// The window of the group is open: continues the call. An error breaks the group.
     pub(super) fn go_on_small(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
         if !self.is_anyone_missing() {
-            // What there is none of yet is asked for again.
+            // Missing scratch is requested again later.
             let _ = self.take_own_scratch(cx)?;
         }
         if matches!(self.phase, Phase::Gathering) {
@@ -31,7 +31,7 @@ impl Instance {
         Ok(())
     }
 
-    /// What `gone` has called otherwise, by the bytes of the signature: a message may have several blocks, or a part.
+    /// A mismatch with `gone`, in bytes of the signature: a message may have several blocks, or a part of one.
     pub(super) fn unanswered_small(&self, cx: &Context<'_>, gone: Rank) -> Option<CollectiveError> {
         let mut error = cx.transfer.unanswered(self.id, gone)?;
         if let CollectiveError::Block { sent, expected, .. } = &mut error
@@ -42,7 +42,7 @@ impl Instance {
         Some(error)
     }
 
-    /// Messages of `rank`, whose signature the caller has compared. False when no local rank receives them.
+    /// Handles messages of `rank`, whose signature the caller has compared. False when no local rank receives them.
     pub(super) fn handle_small(
         &mut self,
         cx: &mut Context<'_>,
@@ -62,7 +62,7 @@ impl Instance {
         if !early.is_empty() || !ready.iter().all(awaited) {
             return Ok(false);
         }
-        // Whoever is not stood in for bounds how far others get ahead.
+        // A rank without a stand-in bounds how far others get ahead.
         if self.running() {
             self.heard_of(cx);
         }

@@ -1,4 +1,4 @@
-//! Which plan carries out a call, and what that plan is for one rank.
+//! Selects the plan of a call, and builds the program of one rank.
 
 use outboard_plan::selection::{Case, Choice, Collective, Links, chosen};
 use outboard_plan::{
@@ -11,12 +11,12 @@ use crate::error::CollectiveError;
 use crate::group::members::Members;
 use crate::interface::{CallKind, Signature};
 
-/// Why a call cannot be carried out: its group breaks.
+/// Why a call cannot be executed: its group breaks.
 #[derive(Debug)]
 pub(crate) enum Unplanned {
-    /// Nobody can have called it so.
+    /// No rank can have made such a call.
     Unsound(&'static str),
-    /// What is to be kept of it is more than its job may have.
+    /// Its tables exceed the quota of the job.
     Room(CollectiveError),
 }
 
@@ -26,13 +26,13 @@ impl From<&'static str> for Unplanned {
     }
 }
 
-/// Where a group runs, as all its members see it.
+/// The layout of a group, equal on all members.
 #[derive(Debug, Clone, Copy)]
 struct Terrain<'a> {
     ranks: u32,
     service_processes: u32,
     hosts: u32,
-    /// By rank, and by service process the host.
+    /// Service process by rank, and host by service process.
     of_rank: &'a [u32],
     host_of: &'a [u32],
     links: Links,
@@ -66,13 +66,13 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// How a call is carried out of which all know the sizes: a pure function of what all members agree on.
+    /// The layout of a call with known sizes: a pure function of values that all members agree on.
     pub(crate) fn choose(signature: Signature, members: &Members, config: &Config) -> Layout {
         if let Some(layout) = Layout::deferred(signature, members, config) {
             return layout;
         }
         let terrain = Terrain::of(members);
-        // Ranks of one service process need no network: what they multicast is copied, and their barrier is none.
+        // Ranks of one service process need no network: multicast is a copy, and their barrier is empty.
         let alone = terrain.service_processes == 1;
         let multicast = alone || config.multicast;
         let eager_bytes = if alone { 0 } else { config.eager_bytes };
@@ -89,7 +89,7 @@ impl Layout {
         }
     }
 
-    /// How the engines beside service processes carry a call out, if they do. Ranks of one service process need none.
+    /// The layout for engines beside service processes, if they support the call. A single service process needs none.
     fn deferred(signature: Signature, members: &Members, config: &Config) -> Option<Layout> {
         config.deferred.as_ref().filter(|_| members.sps.len() > 1)?;
         let terrain = Terrain::of(members);
@@ -99,12 +99,12 @@ impl Layout {
         Some(Layout { choice, topology: Topology::flat(ranks), small: false, offloaded: true })
     }
 
-    /// Whether pairs of ranks carry it out, without a barrier (SP-5).
+    /// Whether pairs of ranks execute it, without a barrier (SP-5).
     pub(crate) fn pulls(&self) -> bool {
         !self.offloaded && self.choice.pulls()
     }
 
-    /// What its programs may rely on, where pairs do not carry it out.
+    /// The guarantees for its programs, unless pairs execute it.
     pub(super) fn policy(&self) -> Policy {
         match (self.offloaded, self.small) {
             (true, _) => Policy::Offloaded,
@@ -137,7 +137,7 @@ fn case(signature: Signature, terrain: Terrain<'_>, multicast: bool) -> Case {
     Case { collective, ranks: terrain.ranks, hosts: terrain.hosts, bytes, multicast, links: terrain.links }
 }
 
-/// The choice with the addresses of the settings, and their chains where it leaves them open (MC-8, MC-10).
+/// The choice with the subgroups of the settings, and with their chains if it leaves them open (MC-8, MC-10).
 fn settled(choice: Choice, terrain: Terrain<'_>, config: &Config) -> Choice {
     let asked = match choice.algorithm() {
         Algorithm::Multicast { chains, .. } if chains > 0 => chains,
@@ -148,9 +148,9 @@ fn settled(choice: Choice, terrain: Terrain<'_>, config: &Config) -> Choice {
 }
 
 impl Layout {
-    /// What `rank` does, or what cannot be.
+    /// The program of `rank`, or the reason why it is invalid.
     pub(super) fn program(&self, signature: Signature, extents: &Extents, rank: Rank) -> Result<Program, &'static str> {
-        // Behind the ready barrier all have called: what a plan would tell them is known.
+        // Behind the ready barrier all have called, so the program of a barrier is empty.
         if self.choice.collective() == Collective::Barrier && !self.offloaded {
             return Ok(ProgramBuilder::new(rank, self.topology.ranks()).build());
         }

@@ -1,4 +1,4 @@
-//! A local rank in an instance: whether it has called, its program, and where its memory lies.
+//! A local rank in an instance: whether it has called, its program, and the places of its memory.
 
 use outboard_plan::{Buffer, Extents, OpId, Program, Rank, Span};
 
@@ -11,11 +11,11 @@ use crate::outbox::Staging;
 #[derive(Debug)]
 pub(super) enum Presence {
     Absent {
-        /// Since when somebody has had a block for it, which it does not keep from calling (SP-5).
+        /// When the first block for the rank was known; the block does not keep the rank from calling (SP-5).
         wanted: Option<Instant>,
     },
     StoodIn(Staging),
-    /// The staging of the time before the call is kept, since frames may still name it.
+    /// Staging from before the call is kept, since frames may still use it.
     Called(PostedCall, Option<Staging>),
     Ended,
 }
@@ -31,7 +31,7 @@ pub(super) struct Local {
     pub(super) unposted: Vec<OpId>,
     /// Its list, while the engine has it.
     pub(super) handed: Option<Handed>,
-    /// Where its scratch begins, once there is some.
+    /// Start of its scratch, once taken.
     pub(super) scratch: Option<(StagingId, u64)>,
 }
 
@@ -53,18 +53,18 @@ impl Local {
         }
     }
 
-    /// It has not called.
+    /// The rank has not called.
     pub(super) fn is_absent(&self) -> bool {
         matches!(self.presence, Presence::Absent { .. } | Presence::StoodIn(_))
     }
 
-    /// It has not called, and nobody stands in for it.
+    /// The rank has not called and has no stand-in.
     pub(super) fn is_missing(&self) -> bool {
         matches!(self.presence, Presence::Absent { .. })
     }
 
-    /// Where a span of this rank lies, if it can be used now. A span of the output lies within one block of the
-    /// extents; where pairs agree on the sizes the program has the offsets of the call itself.
+    /// The memory of a span of this rank, if it can be used now. A span of the output lies within one block of the
+    /// extents. Where pairs agree on the sizes, the program has the offsets of the call itself.
     pub(super) fn memory(&self, extents: Option<&Extents>, span: Span) -> Option<MemRef> {
         let Span { buffer, offset, len } = span;
         let Some(extents) = extents else {
@@ -73,12 +73,12 @@ impl Local {
             return Some(MemRef { region, offset, len });
         };
         if len == 0 {
-            // Nothing is ever done with this piece; but an empty input says that the rank has called.
+            // An empty piece is never accessed; but an empty input must mean that the rank has called.
             let is_there = buffer != Buffer::Input || self.call().is_some();
             return is_there.then_some(MemRef { region: Region::Staging(StagingId(0)), offset: 0, len: 0 });
         }
         let (region, offset) = match (&self.presence, buffer) {
-            // The service refuses it where it cannot be.
+            // The service refuses such a call where it is not allowed.
             (Presence::Called(call, _), Buffer::Output) if call.in_place && keeps_input(call) => {
                 (Region::Input(call.id), extents.block(self.rank).offset + offset)
             }
@@ -93,7 +93,7 @@ impl Local {
                 let (staging, start) = self.scratch?;
                 (Region::Staging(staging), start + offset)
             }
-            // An absent rank has nothing, one stood in for has no input.
+            // An absent rank has no memory; a rank with a stand-in has no input.
             (Presence::Absent { .. } | Presence::Ended, _) | (Presence::StoodIn(_), Buffer::Input) => return None,
         };
         Some(MemRef { region, offset, len })
@@ -109,7 +109,7 @@ fn keeps_input(call: &PostedCall) -> bool {
     matches!(call.signature.kind.class().moves, Moves::Blocks(Pairs::From(_)))
 }
 
-/// Where byte `offset` of the plan's output lies in that of the call, whose blocks may lie anywhere.
+/// The offset in the call's output of byte `offset` in the plan's output; the call's blocks may lie anywhere.
 fn placed(call: &PostedCall, extents: &Extents, offset: u64) -> u64 {
     let Some(blocks) = call.blocks.as_ref().filter(|_| call.signature.kind.reduction().is_none()) else {
         return offset;

@@ -1,18 +1,18 @@
-//! Calls that the engine beside the service process carries out, as a task list of messages between engines
+//! Calls that the engine beside the service process executes, as a task list of messages between engines
 //! ([`outboard_plan::deferred`], CD-1).
 //!
-//! Nothing is said between service processes: each rank's list is handed over when it calls, and a message names what
-//! was called, so calls that differ do not meet. Who waits long for the end tells the others what was called
-//! ([`Instance::tell_offloaded`]); they compare.
+//! Service processes exchange no messages for such a call. Each rank's list is passed on when the rank calls. A message
+//! tag depends on the signature, so different calls never match. A service process that waits long sends its signature
+//! to the others ([`Instance::tell_offloaded`]), which compare it.
 //!
-//! | a local rank's list is | on | goes to |
+//! | a local rank's list is | event | next |
 //! |---|---|---|
-//! | absent | its call, behind the window | with the engine: what it sends lies in memory of the service process |
-//! | with the engine | its end | done: what has come is copied to the rank |
-//! | with the engine | the end of the instance by an error | done: the driver withdraws it |
+//! | absent | its call, behind the window | with the engine: its bytes are copied to memory of the service process |
+//! | with the engine | its end | done: received bytes are copied to the rank |
+//! | with the engine | the end of the instance by an error | done: the driver withdraws the list |
 //!
-//! Invariant: the engine is never given a rank's memory, which may go while it works. All members decide alike which
-//! calls it carries out, by `Layout::choose`. Nobody is stood in for.
+//! Invariant: the engine never gets a rank's memory, which may be unmapped while it works. All members agree on which
+//! calls the engine executes, by `Layout::choose`. Such calls have no stand-in.
 
 use std::time::Duration;
 
@@ -26,20 +26,20 @@ use crate::interface::{EngineMessage, MemRef, Offload, Region, Step};
 use crate::outbox::{Quota, Staging};
 use crate::wire::{InstanceMessage, Message};
 
-/// How long a call may take before others are told of it, at first.
+/// Duration of a call after which others are first notified of it.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Buffers begin where any element may lie.
+/// Alignment of buffers; it suits every element type.
 const ALIGN: u64 = 64;
 
 /// A list that the engine has.
 #[derive(Debug)]
 pub(super) struct Handed {
-    /// What has come is copied from there; none where the list has no bytes.
+    /// Received bytes are copied from here; `None` where the list has no bytes.
     mirror: Option<Mirror>,
     delivers: Vec<Span>,
 }
 
-/// Input and output of a program in memory of the service process, one behind the other.
+/// Input and output of a program in memory of the service process, one after the other.
 #[derive(Debug)]
 struct Mirror {
     staging: Staging,
@@ -60,7 +60,7 @@ impl Handed {
 }
 
 impl Instance {
-    /// The window of the group is open: hands over the lists of all ranks that have called. An error breaks the group.
+    /// The window of the group is open: passes on the lists of all callers. An error breaks the group.
     pub(super) fn go_on_offloaded(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
         if matches!(self.phase, Phase::Gathering) {
             self.phase = Phase::Running;
@@ -105,7 +105,7 @@ impl Instance {
         Ok(())
     }
 
-    /// Memory for what a list sends and receives.
+    /// Memory for the messages of a list.
     fn mirror(&self, cx: &mut Context<'_>, i: usize) -> Result<Option<Mirror>, CollectiveError> {
         let program = self.locals[i].run.program();
         let output = program.input_bytes.next_multiple_of(ALIGN);
@@ -118,7 +118,7 @@ impl Instance {
         staging.map(|staging| Some(Mirror { staging, output })).ok_or(none)
     }
 
-    /// Does the copies of a rank's program that can be done.
+    /// Executes the copies of a rank's program that are ready.
     fn copy_what_is_ready(&mut self, cx: &mut Context<'_>, i: usize) {
         while let Some(op) = self.locals[i].run.next_ready() {
             if let Op::Copy { .. } = self.locals[i].run.op(op) {
@@ -128,7 +128,7 @@ impl Instance {
         }
     }
 
-    /// The engine has carried out the list of a local rank.
+    /// The engine has completed the list of a local rank.
     pub(crate) fn handle_offloaded(&mut self, cx: &mut Context<'_>, i: usize) {
         let Some(handed) = self.locals[i].handed.take() else { return };
         for span in &handed.delivers {
@@ -152,7 +152,7 @@ impl Instance {
         self.locals.iter().position(handed)
     }
 
-    /// Tells the others of a long call: who has called something else does not wait for its messages.
+    /// Notifies the others of a long call. A rank with a different call would wait for no message of this one.
     pub(super) fn tell_offloaded(&mut self, cx: &mut Context<'_>) {
         if self.tell_at.is_none_or(|at| at > cx.out.now) {
             return;

@@ -1,9 +1,9 @@
-//! Instances without a barrier (SP-5): all-to-alls, and gathers and scatters, which are all-to-alls in which all but
-//! the root have one block, so that nobody waits for anybody but the root.
+//! Instances without a barrier (SP-5): all-to-alls, and gathers and scatters. These are all-to-alls in which every rank
+//! but the root has one block, so that ranks wait for the root only.
 //!
-//! Ranks exchange as they come: whoever calls hands its sends and receives to the [transfers](crate::transfer) of the
-//! group. Blocks for a rank that has not called wait in the memory of their sources; when that has lasted too long they
-//! are staged (SP-6), so that no source is held by a rank that stays away.
+//! Ranks exchange as they come: a calling rank passes its sends and receives to the [transfers](crate::transfer) of the
+//! group. Blocks for a rank that has not called wait in the memory of their sources. After too long a wait they are
+//! staged (SP-6), so that an absent rank does not block its sources.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::interface::{Class, Moves, Pairs, PostedCall, Signature, Sizes, Step};
 use crate::transfer::Name;
 use crate::wire::{EarlyCts, Rts, Scope, TransferMessage};
 
-/// What the caller does, whose blocks have been checked: every block is alike, or as it says.
+/// The caller's program. Its blocks have been checked; they are even, or as the call describes them.
 pub(super) fn program(call: &PostedCall, ranks: u32) -> Program {
     let blocks = call.blocks.clone().or_else(|| even_blocks(call, ranks).map(Arc::new));
     let program = blocks.and_then(|blocks| alltoall(Algorithm::Pull, ranks, call.rank, &blocks).ok());
@@ -37,7 +37,7 @@ fn even_blocks(call: &PostedCall, ranks: u32) -> Option<Blocks> {
 }
 
 impl Instance {
-    /// The window is open: hands over the messages of all that have called. An error breaks the group.
+    /// The window is open: passes on the messages of all callers. An error breaks the group.
     pub(super) fn begin(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
         self.phase = Phase::Running;
         for i in (0..self.locals.len()).filter(|i| self.locals[*i].call().is_some()).collect::<Vec<_>>() {
@@ -48,7 +48,7 @@ impl Instance {
         Ok(())
     }
 
-    /// Hands over the messages of a rank that has called, if that has not been done.
+    /// Passes on the messages of a caller, once.
     fn begin_local(&mut self, cx: &mut Context<'_>, i: usize) -> Result<(), CollectiveError> {
         let rank = self.locals[i].rank;
         let (mut sends, mut receives) = (Vec::new(), Vec::new());
@@ -71,7 +71,7 @@ impl Instance {
         transfer.unmet(self.id, rank).map_or(Ok(()), Err)
     }
 
-    /// Somebody has a block for a rank.
+    /// Notes that a block for a rank is waiting.
     fn want(&mut self, cx: &Context<'_>, rank: Rank) {
         if let Some(i) = cx.members.local(rank)
             && let Presence::Absent { wanted } = &mut self.locals[i].presence
@@ -80,14 +80,14 @@ impl Instance {
         }
     }
 
-    /// Moves what can move for absent ranks.
+    /// Stages blocks for absent ranks, or schedules that.
     fn mind_absent(&mut self, cx: &mut Context<'_>) {
         if !self.running() {
             return;
         }
         let again = if self.standing {
             let (transfer, mut site) = cx.transfer();
-            // Looked at again at the next chance: staging of another instance may have been given back.
+            // Retried at the next chance: another instance may have freed staging.
             transfer.stand_in(&mut site, self.id).then_some(cx.config.stand_in_after * 4)
         } else {
             self.wanted().next().map(|_| cx.config.stand_in_after)
@@ -97,13 +97,13 @@ impl Instance {
         }
     }
 
-    /// Absent ranks for which somebody has a block.
+    /// Absent ranks with a waiting block.
     fn wanted(&self) -> impl Iterator<Item = Rank> {
         let wanted = |local: &&super::Local| matches!(local.presence, Presence::Absent { wanted: Some(_) });
         self.locals.iter().filter(wanted).map(|local| local.rank)
     }
 
-    /// Absent ranks have had their time: they are stood in for, now and from now on.
+    /// The time of absent ranks is over: they have a stand-in from now on.
     pub(super) fn stand_in_pairs(&mut self, cx: &mut Context<'_>) {
         if !std::mem::replace(&mut self.standing, true) {
             self.wanted().for_each(|rank| cx.out.step(cx.members.handle, self.id, Step::StoodIn(rank)));
@@ -112,7 +112,7 @@ impl Instance {
         self.advance(cx);
     }
 
-    /// What `rank` has for local ranks, and may get of theirs. False when that cannot be; an error breaks the group.
+    /// Handles an offer of `rank` for local ranks. False when it cannot come; an error breaks the group.
     pub(super) fn handle_offer_of_pairs(
         &mut self,
         cx: &mut Context<'_>,

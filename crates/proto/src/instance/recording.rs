@@ -1,9 +1,9 @@
-//! What a rank records: a program, whose messages are named by tag and occurrence (GP-2).
+//! A rank's recording: a program whose messages are named by tag and occurrence (GP-2).
 //!
-//! The index of a send or receive is its tag; the n-th message of a call with the same pair and tag is the one of
-//! occurrence n on both ends. So the ends agree on names without a word, if they record the same messages of each tag
-//! in the same order. All spans lie in `Output`: one buffer that stands for whatever memory the rank has recorded.
-//! Invariant: a [`Recording`] in the machine has passed [`Recording::check`].
+//! The index of a send or receive is its tag. The n-th message of a call with the same pair and tag has occurrence n on
+//! both ends. So the ends agree on names without communication, if they record the same messages of each tag in the
+//! same order. All spans lie in `Output`: one buffer that stands for all memory that the rank has recorded. Invariant:
+//! a [`Recording`] in the machine has passed [`Recording::check`].
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::run;
 
 /// Most steps that one rank may have recorded on one group at once, in all recordings together.
 pub(crate) const MAX_HELD_STEPS: usize = 1 << 20;
-/// Most steps of one recording, which is taken in, called and forgotten at once: others wait meanwhile.
+/// Most steps of one recording. It is decoded, called and freed at once, while others wait.
 pub const MAX_STEPS: usize = 1 << 16;
 /// Most recordings that one rank may have on one group at once.
 pub(crate) const MAX_RECORDINGS: usize = 4096;
@@ -23,13 +23,13 @@ const MAX_FOLLOWED: usize = 32;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recording {
-    /// What is done in which order. The index of a send or receive is its tag; every span lies in `Output`.
+    /// The steps and their order. The index of a send or receive is its tag; every span lies in `Output`.
     pub program: Arc<Program>,
     /// Operator and element of each reduction, in the order of the steps that reduce.
     pub reductions: Vec<Reduction>,
 }
 
-/// Bytes that are kept of a recording beside its steps, about.
+/// Approximate bytes of a recording beside its steps.
 const RECORDING_BYTES: u64 = 512;
 
 impl Recording {
@@ -42,7 +42,7 @@ impl Recording {
 pub enum RecordError {
     #[error("step {step} of the recording {problem}")]
     Step {
-        /// Which, from 0.
+        /// Number of the step, from 0.
         step: usize,
         problem: &'static str,
     },
@@ -50,18 +50,18 @@ pub enum RecordError {
     Whole(&'static str),
     #[error("the recording has {steps} steps, and one has {MAX_STEPS} at most; record less at once")]
     Size { steps: usize },
-    /// The rank holds more than it may.
+    /// The rank would exceed a limit.
     #[error(
         "{held} {what} recorded on one group exceed the limit of {limit}; free recordings that are not used any more"
     )]
     Limit {
         what: &'static str,
-        /// As many as there would be.
+        /// The number with this recording.
         held: usize,
         /// As many as there may be.
         limit: usize,
     },
-    /// The groups and recordings of the service process take as much memory as they may.
+    /// The tables of groups and recordings have reached the memory limit of the service process.
     #[error(
         "the service process has no memory left for groups and recordings; free some of them, or raise --tables-quota \
          of outboardd"
@@ -70,7 +70,7 @@ pub enum RecordError {
     /// The group is not made, or the rank not in it.
     #[error("the group is not one of this rank's; record on a group between its creation and its destruction")]
     Group,
-    /// Recordings are numbered upwards, so that all ranks mean the same.
+    /// Recordings are numbered upwards, so that a number means the same on all ranks.
     #[error(
         "recording {found} came after recording {last}; a rank's recordings on a group are numbered upwards from 1"
     )]
@@ -78,8 +78,8 @@ pub enum RecordError {
 }
 
 impl Recording {
-    /// Whether rank `rank` of `ranks` can have recorded this. What it leaves to the rank: that operations which nothing
-    /// orders leave each other's bytes alone, and that somebody receives what is sent.
+    /// Whether rank `rank` of `ranks` can have recorded this. The rank itself must ensure that unordered operations do
+    /// not touch each other's bytes, and that every message has a receive.
     pub fn check(&self, rank: Rank, ranks: u32) -> Result<(), RecordError> {
         let program = &self.program;
         if (program.rank, program.ranks) != (rank, ranks) {
@@ -133,13 +133,13 @@ fn lies_in(span: &Span, bytes: u64) -> bool {
     span.buffer == Buffer::Output && span.end().is_some_and(|end| end <= bytes)
 }
 
-/// Both lie in one buffer, checked before.
+/// Whether two spans of one buffer, checked before, are disjoint and equally long.
 fn apart(one: Span, other: Span) -> bool {
     let disjoint = one.offset + one.len <= other.offset || other.offset + other.len <= one.offset;
     one.len == other.len && (disjoint || one.len == 0)
 }
 
-/// By step: the occurrence of a send or receive with its peer and tag, the place of a reduction, else 0.
+/// By step: the occurrence of a send or receive with its peer and tag, the number of a reduction, else 0.
 pub(crate) fn ordinals(program: &Program) -> Vec<u32> {
     let messages = program.steps.iter().filter(|step| matches!(step.op, Op::Send { .. } | Op::Recv { .. }));
     let mut counts: HashMap<(bool, Rank, u32), u32> = HashMap::with_capacity(messages.count());

@@ -19,7 +19,7 @@ use crate::multicast::pacing::Share;
 use crate::transfer::Bulk;
 use crate::wire::{DatagramHeader, InstanceMessage, MAX_RANGES, MAX_SOURCES, Message, MulticastMessage};
 
-/// Longest patience: a host that is this slow is taken as it is.
+/// Longest patience: even a slower host is not waited for longer.
 const MAX_PATIENCE: Duration = Duration::from_millis(64);
 /// Most NAKs of one instance that the links have not delivered.
 const MAX_ASKS: u32 = 32;
@@ -33,16 +33,16 @@ pub(crate) struct Batch {
     pub(crate) memory: MemRef,
 }
 
-/// What an instance multicasts, and what it receives so; by default nothing.
+/// The multicast blocks that an instance sends and receives; none by default.
 #[derive(Debug, Default)]
 pub(super) struct Multicasts {
-    /// By the rank that multicasts it. Empty when nothing is multicast between hosts.
+    /// By the rank that multicasts the block. Empty when nothing is multicast between hosts.
     pub(super) blocks: ByRank<Block>,
     subgroups: u16,
     shares: Shares,
     /// Blocks of other hosts that are not whole here.
     leaves_missing: u32,
-    /// The left neighbour has yet to be told that nothing is missing here, and the right one to tell that.
+    /// The left neighbour has not been notified that nothing is missing here; the right one has not notified us.
     pub(super) owes_complete: bool,
     pub(super) right_lacks: bool,
     /// Blocks that may have chunks to serve to the right neighbour.
@@ -53,14 +53,14 @@ pub(super) struct Multicasts {
     pub(super) whole_at: Option<Instant>,
     /// When its own blocks begin to leave, if not yet.
     pub(super) begin_at: Option<Instant>,
-    /// When which block is to be checked.
+    /// When to check which block.
     pub(super) checks: Deadlines<Rank>,
-    /// Batches handed to the driver and not yet done.
+    /// Batches that the driver has and has not finished.
     pub(super) outstanding: u32,
 }
 
 impl Multicasts {
-    /// Of a call whose roots, and what they send, the program of any rank names.
+    /// The blocks of a call; the program of any rank names their roots and sizes.
     pub(super) fn new(cx: &Context<'_>, run: &Run, kind: CallKind, extents: &Extents) -> Self {
         let chunk_bytes = cx.config.chunk_bytes;
         let block = |(r, bytes, here): (Rank, u64, bool)| (r, Block::new(bytes, chunk_bytes, here));
@@ -81,22 +81,24 @@ impl Multicasts {
     }
 }
 
-/// Who multicasts between hosts, how many bytes, and whether from here. One service process copies instead.
+/// The ranks that multicast between hosts, their bytes, and whether they are local. A single service process copies
+/// instead.
 fn roots<'a>(cx: &'a Context<'_>, run: &'a Run) -> impl Iterator<Item = (Rank, u64, bool)> + 'a {
     let here = |r: Rank| cx.members.sp_of(r) == cx.members.sps[cx.members.me as usize];
     run.multicast_roots().filter(|_| cx.members.sps.len() > 1).map(move |(r, bytes)| (r, bytes, here(r)))
 }
 
 impl Instance {
-    /// What this service process may fill of the links: roots whose blocks are here have sent, and leave the links to
-    /// those that are late (SP-6). None where nothing is multicast.
+    /// The part of the links that this service process may fill. Roots whose blocks are here have finished, and leave
+    /// their part to late roots (SP-6). `None` where nothing is multicast.
     pub(crate) fn share(&self, members: &Members) -> Option<Share> {
         let sends = |local: &&Local| self.multicast.blocks.get(local.rank).is_some_and(|block| !block.is_full());
         let own = self.locals.iter().filter(sends).count() as u32;
         Some(self.multicast.shares.of(members, self.locals[0].rank)?.0.among(self.multicast.leaves_missing + own))
     }
 
-    /// Gives the block to the other local ranks and, between hosts, to the wire. False when it waits for memory.
+    /// Copies the block to the other local ranks and, between hosts, starts its multicast. False when it waits for
+    /// memory.
     pub(super) fn start_multicast(&mut self, cx: &mut Context<'_>, i: usize, id: OpId, span: Span) -> bool {
         let source = self.locals[i].rank;
         let Some(from) = self.locals[i].memory(self.extents.as_ref(), span) else { return false };
@@ -114,7 +116,7 @@ impl Instance {
                     cx.out.copy(from, to);
                     other.run.complete(op);
                 }
-                // The step comes back when this local rank is ready.
+                // The step is retried when this local rank is ready.
                 None => all = false,
             }
         }
@@ -126,7 +128,7 @@ impl Instance {
         all
     }
 
-    /// The multicast step of a local rank is done when its block is on the wire and with all local ranks.
+    /// Completes a local rank's multicast step once its block is on the wire and at all local ranks.
     fn finish_root(&mut self, source: Rank) {
         let Some(i) = self.locals.iter().position(|l| l.rank == source) else { return };
         let full = self.multicast.blocks.get(source).is_some_and(Block::is_full);
@@ -193,7 +195,7 @@ impl Instance {
         self.advance(cx);
     }
 
-    /// A datagram, its tag checked, behind [`Self::has_entered`]. False when it cannot belong here.
+    /// A datagram with a checked tag, after [`Self::has_entered`]. False when it cannot belong here.
     pub(crate) fn handle_datagram(
         &mut self,
         cx: &mut Context<'_>,
@@ -229,14 +231,14 @@ impl Instance {
         true
     }
 
-    /// What came may be what the right neighbour wants.
+    /// New chunks may be requested by the right neighbour.
     fn note_repairs(&mut self, source: Rank) {
         if self.block(source).has_repair() {
             self.multicast.serving.insert(source.0);
         }
     }
 
-    /// How long what `source` multicasts may be silent. None where nothing is multicast.
+    /// How long the multicast of `source` may be silent. `None` where nothing is multicast.
     fn patience(&self, cx: &Context<'_>, source: Rank) -> Option<Patience> {
         let (_, pace) = self.multicast.shares.of(cx.members, source)?;
         let patience = cx.members.patience;
@@ -270,7 +272,7 @@ impl Instance {
         cx.out.messages.push_back((to, message));
     }
 
-    /// What another service process says of the multicast blocks. False when it cannot say so.
+    /// Handles another service process's message about the multicast blocks. False when it cannot come.
     pub(crate) fn handle_multicast(
         &mut self,
         cx: &mut Context<'_>,
@@ -289,7 +291,7 @@ impl Instance {
         }
     }
 
-    /// The left neighbour is told, once, that nothing is missing here (MC-7).
+    /// Notifies the left neighbour, once, that nothing is missing here (MC-7).
     pub(super) fn note_complete(&mut self, cx: &mut Context<'_>) {
         if self.multicast.leaves_missing == 0 && self.multicast.owes_complete {
             self.multicast.owes_complete = false;
@@ -297,12 +299,12 @@ impl Instance {
         }
     }
 
-    /// The block of a source that is known to be one.
+    /// The block of a source that is known to have one.
     fn block(&mut self, source: Rank) -> &mut Block {
         self.multicast.blocks.get_mut(source).expect("messages about other blocks are refused")
     }
 
-    /// The right neighbour will be told, unless it needs nothing by then.
+    /// Schedules the notification of the right neighbour, unless it needs nothing.
     fn block_is_full(&mut self, cx: &mut Context<'_>, source: Rank) {
         if self.multicast.right_lacks {
             self.multicast.whole_pending.push(source);
@@ -326,12 +328,12 @@ impl Instance {
         }
     }
 
-    /// When [`Self::check`] is due. While too much is asked for, the next acknowledgement brings it.
+    /// When [`Self::check`] is due. With too many NAKs outstanding, the next acknowledgement triggers it.
     pub(super) fn check_at(&self) -> Option<Instant> {
         self.multicast.checks.first().filter(|_| self.multicast.asks_unanswered < MAX_ASKS)
     }
 
-    /// Asks the left neighbour for what is missing by now of the blocks whose check is due (MC-5).
+    /// Requests the missing chunks of blocks whose check is due from the left neighbour (MC-5).
     pub(super) fn check(&mut self, cx: &mut Context<'_>) {
         let (now, left) = (cx.out.now, cx.members.left());
         while self.multicast.asks_unanswered < MAX_ASKS
@@ -351,7 +353,7 @@ impl Instance {
         self.multicast.asks_unanswered -= 1;
     }
 
-    /// Whether somebody can miss these chunks. As of datagrams: nobody does before the barrier was entered.
+    /// Whether a peer can miss these chunks. As for datagrams, none does before the barrier was entered.
     fn valid_ranges(&self, source: Rank, ranges: &[(u32, u32)]) -> bool {
         let sent = !matches!(self.phase, Phase::Gathering);
         // The decoder has checked order and overflow of the ranges.
@@ -362,7 +364,7 @@ impl Instance {
             .is_some_and(|b| ranges.iter().all(|(f, n)| u64::from(*f) + u64::from(*n) <= b.chunks()))
     }
 
-    /// The right neighbour lacks chunks. False when it cannot ask that.
+    /// The right neighbour lacks chunks. False when the request is invalid.
     fn handle_nak(&mut self, cx: &mut Context<'_>, from: SpId, source: Rank, ranges: &[(u32, u32)]) -> bool {
         if cx.members.right() != from || !self.valid_ranges(source, ranges) {
             return false;
@@ -380,7 +382,7 @@ impl Instance {
         let root = cx.members.sp_of(source);
         for ranges in lacking.chunks(MAX_RANGES) {
             if self.multicast.asks_unanswered >= MAX_ASKS {
-                // A report is a hint: what it would spare comes by repair all the same.
+                // A report is only a hint: repair brings the chunks anyway.
                 break;
             }
             self.multicast.asks_unanswered += 1;
@@ -389,7 +391,7 @@ impl Instance {
         true
     }
 
-    /// A leaf and its right neighbour lack chunks of a local rank. False when that cannot be.
+    /// A leaf and its right neighbour lack chunks of a local rank. False when the report is invalid.
     fn handle_nak_root(&mut self, cx: &mut Context<'_>, source: Rank, ranges: &[(u32, u32)]) -> bool {
         if cx.members.local(source).is_none() || !self.valid_ranges(source, ranges) {
             return false;
@@ -402,7 +404,7 @@ impl Instance {
         true
     }
 
-    /// Chunks of the left neighbour, run after run in one payload. False when they cannot be.
+    /// Chunks of the left neighbour, run after run in one payload. False when the repair is invalid.
     fn handle_repair(&mut self, cx: &mut Context<'_>, source: Rank, ranges: &[(u32, u32)], payload_len: u32) -> bool {
         if !self.valid_ranges(source, ranges) || self.block(source).is_root() {
             return false;
@@ -427,7 +429,7 @@ impl Instance {
         self.note_repairs(source);
         let members = &mut *cx.members;
         if pieces.is_empty() {
-            // Asked for too early: it came by itself.
+            // The request was too early: the chunks came by themselves.
             members.patience = (members.patience * 5 / 4).min(MAX_PATIENCE.max(cx.config.timer_floor));
         } else {
             members.patience = (members.patience * 63 / 64).max(cx.config.timer_floor);
@@ -442,7 +444,7 @@ impl Instance {
         true
     }
 
-    /// Blocks that lie whole at the left neighbour. False when it cannot tell that.
+    /// The left neighbour has these blocks whole. False when the sender or a block is wrong.
     fn handle_whole(&mut self, cx: &mut Context<'_>, from: SpId, sources: &[Rank]) -> bool {
         if cx.members.left() != from || sources.iter().any(|s| self.multicast.blocks.get(*s).is_none()) {
             return false;
@@ -454,7 +456,7 @@ impl Instance {
         true
     }
 
-    /// The right neighbour lacks nothing (MC-7). False when it cannot tell that.
+    /// The right neighbour lacks nothing (MC-7). False when the sender is wrong.
     fn handle_complete(&mut self, cx: &mut Context<'_>, from: SpId) -> bool {
         if cx.members.right() != from || self.multicast.blocks.is_empty() {
             return false;
@@ -472,7 +474,7 @@ impl Instance {
         self.running() && !self.multicast.serving.is_empty()
     }
 
-    /// The next repair for `to`, when there is any. Asked while its link has room.
+    /// The next repair for `to`, if any. Called while the link has room.
     pub(crate) fn next_repair(&mut self, cx: &mut Context<'_>, to: SpId) -> Option<Bulk> {
         if !self.running() || !self.multicast.right_lacks || cx.members.right() != to {
             return None;
@@ -496,7 +498,7 @@ impl Instance {
         None
     }
 
-    /// Where bytes of a block that is served lie here: at the root's own rank, else in the output of any local rank.
+    /// The memory of served bytes: the buffer of the local root, else the output of any local rank.
     fn whereabouts(&self, cx: &Context<'_>, source: Rank, bytes: Range<u64>) -> MemRef {
         let part = |span: Span| Span { offset: span.offset + bytes.start, len: bytes.end - bytes.start, ..span };
         let place = match cx.members.local(source) {

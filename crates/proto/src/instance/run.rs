@@ -1,4 +1,4 @@
-//! Runs one rank's program: which steps may start, which are done.
+//! Executes one rank's program: tracks which steps may start, and which are done.
 //!
 //! | state of a step | event | next |
 //! |---|---|---|
@@ -7,8 +7,7 @@
 //! | started | [`Run::retry`] | ready |
 //! | started | [`Run::complete`] | done |
 //!
-//! Invariant: a step completes once. What a step does is the collective's affair; this machine never
-//! sees memory or messages.
+//! Invariant: a step completes once. The collective performs the steps; this machine never sees memory or messages.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,13 +16,13 @@ use outboard_plan::{Op, OpId, Program, Rank, Span};
 
 use crate::instance::by_rank::ByRank;
 
-/// A program, and what follows from it for every execution.
+/// A program with the tables that all its executions share.
 #[derive(Debug, Default)]
 pub(crate) struct Graph {
     program: Arc<Program>,
     /// How many others each step waits for.
     waits: Vec<u32>,
-    /// By step where those begin that follow it, one behind the other; the end of all at last.
+    /// By step: the start of its followers in `dependents`, and the end of all at last.
     begins: Vec<u32>,
     dependents: Vec<OpId>,
     multicasts: ByRank<(OpId, Span)>,
@@ -40,7 +39,7 @@ impl Graph {
             end += *begin;
             *begin = end;
         }
-        // Filled from behind, so that each begins where the one before it ends.
+        // Filled from the end, so that each list begins where the one before it ends.
         let mut dependents = vec![OpId(0); end as usize];
         for (i, step) in steps.iter().enumerate().rev() {
             for before in &step.after {
@@ -66,17 +65,17 @@ impl Graph {
     }
 }
 
-/// Bytes that are kept of a step, about: itself, its place in the graph and its memory, in two pieces at most.
+/// Approximate bytes of a step: itself, its place in the graph and its memory, in two pieces at most.
 const STEP_BYTES: u64 = 160;
-/// The same of each step that it follows.
+/// Approximate bytes of each dependency of a step.
 const AFTER_BYTES: u64 = 8;
 
-/// Bytes that are kept of a program and its execution, about.
+/// Approximate bytes of a program and its execution.
 pub(super) fn kept(program: &Program) -> u64 {
     program.steps.iter().map(|step| STEP_BYTES + AFTER_BYTES * step.after.len() as u64).sum()
 }
 
-/// The execution of one program; by default of one without steps.
+/// The execution of one program; the default has no steps.
 #[derive(Debug, Default)]
 pub struct Run {
     graph: Arc<Graph>,
@@ -92,7 +91,7 @@ impl Run {
         Run::of(Arc::new(Graph::new(program.into())))
     }
 
-    /// The same of what is executed more than once.
+    /// The execution of a graph that several executions share.
     pub(crate) fn of(graph: Arc<Graph>) -> Self {
         let waits = graph.waits.clone();
         let ready = (0..).zip(&waits).filter(|(_, waits)| **waits == 0).map(|(i, _)| OpId(i)).collect();
@@ -111,20 +110,20 @@ impl Run {
         !self.ready.is_empty()
     }
 
-    /// A step that may start, and counts as started.
+    /// Removes and returns a step that may start. It counts as started.
     pub fn next_ready(&mut self) -> Option<OpId> {
         self.ready.pop_front()
     }
 
-    /// Started steps that could not be done yet are ready again.
+    /// Makes started steps ready again that could not be done yet.
     pub(crate) fn retry(&mut self, steps: Vec<OpId>) {
         self.ready.extend(steps.into_iter().filter(|s| !self.done[s.0 as usize]));
     }
 
-    /// A step is done.
+    /// Marks a step as done.
     ///
     /// # Panics
-    /// When it was before, or follows one that is not.
+    /// When it was done before, or follows a step that is not done.
     pub fn complete(&mut self, id: OpId) {
         let i = id.0 as usize;
         assert!(!self.done[i] && self.waits[i] == 0, "a step completes once, after those it follows");
@@ -143,7 +142,7 @@ impl Run {
         self.done[id.0 as usize]
     }
 
-    /// What copies and reductions have written so far.
+    /// The spans that copies and reductions have written so far.
     pub(crate) fn made(&self) -> impl Iterator<Item = Span> + '_ {
         let steps = self.graph.program.steps.iter().zip(&self.done).filter(|(_, done)| **done);
         steps.filter_map(|(step, _)| match step.op {
@@ -156,7 +155,7 @@ impl Run {
         self.remaining == 0
     }
 
-    /// The steps that receive: source, index and where to.
+    /// The steps that receive: source, index and destination.
     pub fn receives(&self) -> impl Iterator<Item = (OpId, (Rank, u32, Span))> + '_ {
         self.graph.program.steps.iter().zip(0..).filter_map(|(step, i)| match step.op {
             Op::Recv { from, index, span } => Some((OpId(i), (from, index, span))),
@@ -166,7 +165,7 @@ impl Run {
         })
     }
 
-    /// The step that receives what `root` multicasts, and where to.
+    /// The step that receives the multicast of `root`, and its destination.
     pub fn multicast_receive(&self, root: Rank) -> Option<(OpId, Span)> {
         self.graph.multicasts.get(root).copied()
     }
@@ -175,7 +174,7 @@ impl Run {
         self.graph.multicasts.iter().map(|(r, (_, s))| (r, *s))
     }
 
-    /// Everybody who multicasts, and how many bytes.
+    /// All ranks that multicast, and their bytes.
     pub fn multicast_roots(&self) -> impl Iterator<Item = (Rank, u64)> + '_ {
         let own = self.graph.own.map(|span| (self.graph.program.rank, span.len));
         own.into_iter().chain(self.graph.multicasts.iter().map(|(root, (_, span))| (root, span.len)))

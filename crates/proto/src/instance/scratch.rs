@@ -1,16 +1,16 @@
-//! Scratch of the local ranks' programs: memory of the service process, taken once for a collective before its barrier
-//! is entered, so that whatever comes has a place (MC-4), and given back at its end.
+//! Scratch of the local ranks' programs: memory of the service process. It is taken once for a collective before its
+//! barrier is entered, so that every message has a place (MC-4), and freed at the end.
 //!
 //! | state | event | next |
 //! |---|---|---|
 //! | Unneeded | - | - |
-//! | Wanted | its turn in the group, whose window has it, and what it is taken of ([`Quota`]) has it | Taken |
-//! | Wanted | the same, all ranks have called, and other groups hold what is missing | the group breaks |
+//! | Wanted | its turn in the group, whose window is open, and the [`Quota`] has room | Taken |
+//! | Wanted | its turn, all ranks have called, and other groups hold the missing memory | the group breaks |
 //! | Wanted, Taken | the end of the collective | Unneeded |
 //!
 //! Invariants: on every host the instances of a group take scratch in their order, so two of them never wait for each
-//! other. An instance that all local ranks have called waits neither for another group nor for memory that is held for
-//! late ranks: either may be waiting for it.
+//! other. An instance that all local ranks have called waits neither for another group nor for memory of late ranks:
+//! either may be waiting for the instance.
 
 use super::{Context, Instance, Local};
 use crate::error::CollectiveError;
@@ -19,7 +19,7 @@ use crate::ids::InstanceId;
 use crate::interface::staging_size;
 use crate::outbox::{Quota, Staging};
 
-/// Scratch begins where any element may lie.
+/// Alignment of scratch; it suits every element type.
 pub(crate) const ALIGN: u64 = 64;
 
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub(super) enum Scratch {
 }
 
 impl Scratch {
-    /// What the programs of `locals` need. Fails when that exceeds the address space.
+    /// The scratch that the programs of `locals` need. Fails when it exceeds the address space.
     pub(super) fn new(members: &mut Members, instance: InstanceId, locals: &[Local]) -> Result<Self, &'static str> {
         let need = |sum: u64, local: &Local| sum.checked_add(room(local)?);
         let bytes = locals.iter().try_fold(0, need).ok_or("scratch beyond the address space")?;
@@ -44,7 +44,7 @@ impl Scratch {
         Ok(Scratch::Wanted { bytes })
     }
 
-    /// Bytes that are yet to be taken.
+    /// Bytes that are still to be taken.
     pub(super) fn wanted(&self) -> u64 {
         match self {
             Scratch::Wanted { bytes } => *bytes,
@@ -53,13 +53,13 @@ impl Scratch {
     }
 }
 
-/// What a rank's program needs, rounded up to where the next rank's may begin.
+/// The scratch of a rank's program, rounded up to the start of the next rank's.
 fn room(local: &Local) -> Option<u64> {
     local.run.program().scratch_bytes.checked_next_multiple_of(ALIGN)
 }
 
 impl Instance {
-    /// Refuses what the quota can never allow.
+    /// Refuses scratch that the quota can never provide.
     pub(super) fn check_scratch(&self, cx: &Context<'_>) -> Result<(), CollectiveError> {
         match self.scratch {
             Scratch::Wanted { bytes } if staging_size(bytes).is_none_or(|size| size > cx.config.scratch_quota) => {
@@ -73,9 +73,9 @@ impl Instance {
         CollectiveError::Staging { rank: self.locals[0].rank, bytes }
     }
 
-    /// Takes the scratch of a collective that all local ranks have called. False, and asked again later, while others
-    /// of the group come first or hold some of the quota, which they give back when they end. Fails where other groups
-    /// hold it.
+    /// Takes the scratch of a collective that all local ranks have called. False, with a retry later, while other
+    /// instances of the group come first or hold a part of the quota, which they free at their end. Fails where other
+    /// groups hold it.
     pub(super) fn take_own_scratch(&mut self, cx: &mut Context<'_>) -> Result<bool, CollectiveError> {
         if self.take_scratch(cx, Quota::Calls) {
             return Ok(true);
@@ -89,7 +89,7 @@ impl Instance {
         Ok(false)
     }
 
-    /// Takes the scratch of all local ranks, if it is its turn in the group and `quota` has it.
+    /// Takes the scratch of all local ranks, if it is the collective's turn and `quota` has room.
     pub(super) fn take_scratch(&mut self, cx: &mut Context<'_>, quota: Quota) -> bool {
         let Scratch::Wanted { bytes } = self.scratch else { return true };
         let members = &cx.members;
@@ -107,7 +107,7 @@ impl Instance {
         true
     }
 
-    /// Nothing is named any more.
+    /// Frees the scratch: it is not used any more.
     pub(super) fn give_scratch_back(&mut self, cx: &mut Context<'_>) {
         cx.members.unequipped.remove(&self.id);
         if let Scratch::Taken(staging) = std::mem::replace(&mut self.scratch, Scratch::Unneeded) {

@@ -1,8 +1,8 @@
 //! How the roots of a collective share the receive links.
 //!
-//! Blocks of one size share them evenly. Where sizes differ, whoever sends much sends fast, so that all end together
-//! and the links stay full to the end: a service process that multicasts `w` bytes of `T` sends at `B * w / (T - t)`,
-//! where `t` is what the host with the least to send sends. (MC-8 for blocks of any size.)
+//! Blocks of one size share them evenly. Where sizes differ, a larger sender sends faster, so that all end together and
+//! the links stay full to the end. A service process that multicasts `w` of `T` bytes sends at `B * w / (T - t)`, where
+//! `t` are the bytes of the host with the fewest. (MC-8 for blocks of any size.)
 
 use outboard_plan::{Extents, Rank};
 
@@ -11,7 +11,7 @@ use crate::group::members::Members;
 use crate::interface::CallKind;
 use crate::multicast::pacing::{Pace, Share};
 
-/// The least part of an even share: the few datagrams of one source do not hold up what it multicasts for others.
+/// The smallest share, as a part of an even one: a source with few datagrams does not delay its service process.
 const LEAST: u64 = 16;
 
 /// Share and pace of each service process; one entry where all are alike, none where nothing is multicast.
@@ -19,7 +19,7 @@ const LEAST: u64 = 16;
 pub(super) struct Shares(Vec<(Share, Pace)>);
 
 impl Shares {
-    /// Of roots of which `active` multicast at the same time.
+    /// The shares when `active` roots multicast at the same time.
     pub(super) fn new(members: &Members, config: &Config, kind: CallKind, active: u32, extents: &Extents) -> Self {
         let paced = |share| (share, Pace::new(config, share));
         let uneven = matches!(kind, CallKind::Allgatherv { .. }) && active == members.ranks();
@@ -39,7 +39,7 @@ impl Shares {
         Shares(by_sp.into_iter().map(share).map(paced).collect())
     }
 
-    /// What the service process of `rank` may fill, and how it multicasts then. None where nothing is multicast.
+    /// The share and pace of the service process of `rank`. `None` where nothing is multicast.
     pub(super) fn of(&self, members: &Members, rank: Rank) -> Option<(Share, Pace)> {
         match self.0[..] {
             [alike] => Some(alike),

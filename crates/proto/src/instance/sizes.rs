@@ -1,15 +1,15 @@
-//! An allgatherv or uneven reduce-scatter of which this service process has heard, but not how large the blocks are.
+//! An allgatherv or uneven reduce-scatter that this service process knows without the sizes of the blocks.
 //!
-//! A rank that calls brings the sizes along. Where no local rank has called for a while, they are asked of the service
-//! process that told of the call, so that this one can stand in (SP-6): a list that every rank knows is not sent around
-//! otherwise.
+//! A local call brings the sizes. If no local rank calls for a while, the sizes are requested from the service process
+//! that sent the news of the call, so that this one can stand in (SP-6). Otherwise the list is not sent, since every
+//! rank knows it.
 //!
 //! | state | event | next |
 //! |---|---|---|
-//! | heard of | [`Instance::ask_sizes`] when due | asked |
-//! | heard of, asked | a local rank calls, or the last of the sizes has come | the instance has its programs |
+//! | known | [`Instance::ask_sizes`] when due | requested |
+//! | known, requested | a local rank calls, or the last of the sizes has come | the instance has its programs |
 //!
-//! Invariant: steps of the ready barrier are kept until then.
+//! Invariant: steps of the ready barrier are kept until the sizes are known.
 
 use std::collections::BTreeSet;
 
@@ -25,9 +25,9 @@ use crate::wire::{InstanceMessage, Message};
 #[derive(Debug)]
 pub(super) struct Unsized {
     ask_at: Instant,
-    /// What has come of the sizes that were asked for.
+    /// The requested sizes that have come.
     asked: Option<Vec<u64>>,
-    /// Who knows the sizes: it has sent a step of the barrier.
+    /// A service process that knows the sizes: it has sent a step of the barrier.
     knows: Option<SpId>,
     readies: BTreeSet<(u32, u8)>,
 }
@@ -38,12 +38,12 @@ impl Unsized {
         Unsized { ask_at, asked: None, knows: None, readies: BTreeSet::new() }
     }
 
-    /// When the sizes are to be asked for.
+    /// When to request the sizes.
     pub(super) fn ask_at(&self) -> Option<Instant> {
         (self.knows.is_some() && self.asked.is_none()).then_some(self.ask_at)
     }
 
-    /// A step of the ready barrier, kept. False when it cannot come from there.
+    /// Keeps a step of the ready barrier. False when `from` cannot send it.
     pub(super) fn handle_ready(&mut self, members: &Members, (from, step): (u32, u8)) -> bool {
         let sound = Barrier::round_between(members.sps.len() as u32, from, members.me) == Some(step);
         if sound {
@@ -55,7 +55,7 @@ impl Unsized {
 }
 
 impl Instance {
-    /// Asks for sizes that nobody here has brought along, when it is time.
+    /// Requests sizes that no local rank has brought, when due.
     pub(super) fn ask_sizes(&mut self, cx: &mut Context<'_>) {
         if let Phase::Unsized(call) = &mut self.phase
             && call.ask_at().is_some_and(|at| at <= cx.out.now)
@@ -67,8 +67,8 @@ impl Instance {
         }
     }
 
-    /// The next of the sizes that were asked for, from rank `first` on. All of them once all have come, none when a
-    /// rank has brought them meanwhile; an error when they cannot be.
+    /// The next of the requested sizes, from rank `first` on. Returns all sizes once all have come, `None` when a rank
+    /// has brought them in the meantime, and an error when they are invalid.
     pub(crate) fn handle_sizes(
         &mut self,
         ranks: u32,
@@ -89,12 +89,12 @@ impl Instance {
         extents.filter(|_| is_called).map(Some).ok_or(())
     }
 
-    /// The sizes are known now. Nothing is to be done where they were before.
+    /// The sizes are known now. Does nothing if they were known before.
     pub(crate) fn set_sizes(&mut self, cx: &mut Context<'_>, sizes: Extents) -> Result<(), Unplanned> {
         let Phase::Unsized(call) = &mut self.phase else { return Ok(()) };
         let readies = std::mem::take(&mut call.readies);
         self.plan(cx, sizes)?;
-        // All choose alike whether there is a barrier.
+        // All members agree on whether there is a barrier.
         readies.into_iter().for_each(|(from, step)| _ = self.handle_ready(cx, from, step));
         Ok(())
     }

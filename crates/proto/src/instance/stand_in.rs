@@ -1,5 +1,4 @@
-//! Standing in for local ranks that are late to an instance of which all know the sizes (SP-6): their output is staging
-//! until they call.
+//! Stands in for late local ranks of an instance whose sizes are known (SP-6): their output is staging until they call.
 
 use outboard_plan::{Buffer, Span};
 
@@ -9,7 +8,7 @@ use crate::interface::{CallKind, MemRef, Region, Step, staging_size};
 use crate::outbox::Quota;
 
 impl Instance {
-    /// News of the call from another host: absent ranks have until the stand-in.
+    /// News of the call from another host starts the clock of the stand-in.
     pub(super) fn heard_of(&mut self, cx: &Context<'_>) {
         if self.is_anyone_missing() && self.stand_in_at.is_none() && self.signature.kind != CallKind::Barrier {
             self.stand_in_at = Some(cx.out.now + cx.config.stand_in_after);
@@ -17,14 +16,14 @@ impl Instance {
     }
 
     /// Stands in for all absent ranks if the staging quota has room for their outputs and the scratch; else for none.
-    /// What it held for some of them could be what its scratch needs, or an instance that the ranks still wait for.
+    /// Staging for only some of them could take the room that the scratch, or an earlier instance of the ranks, needs.
     pub(super) fn stand_in(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
         let outputs = self.locals.iter().filter(|local| local.is_missing()).map(|l| l.run.program().output_bytes);
         let scratch = Some(self.scratch.wanted()).filter(|bytes| *bytes > 0);
         let sizes = outputs.chain(scratch).map(|bytes| staging_size(bytes).unwrap_or(u64::MAX));
         let size = sizes.fold(0, u64::saturating_add);
         if !cx.out.has_room(Quota::Late, size) || !self.take_scratch(cx, Quota::Late) {
-            // Looked at again at the next chance: staging of another instance may have been given back.
+            // Retried at the next chance: another instance may have freed staging.
             self.stand_in_at = Some(cx.out.now + cx.config.stand_in_after * 4);
             return Ok(());
         }
@@ -36,7 +35,7 @@ impl Instance {
         self.local_is_ready(cx)
     }
 
-    /// What came while the rank was absent, and what was made of it, goes from staging to its own buffer.
+    /// Copies received and computed bytes from staging to the rank's own buffer.
     pub(super) fn hand_over(&mut self, cx: &mut Context<'_>, i: usize, staging: Region) {
         let local = &self.locals[i];
         let place = |span| local.memory(self.extents.as_ref(), span).expect("the rank has called");
@@ -59,7 +58,7 @@ impl Instance {
             }
         }
         written.extend(local.run.made().filter(|s| s.buffer == Buffer::Output));
-        // A span that several reductions have written goes over once.
+        // A span that several reductions have written is copied once.
         written.sort_by_key(|span| (span.offset, span.len));
         written.dedup();
         written.into_iter().for_each(|span| copy(cx, span));

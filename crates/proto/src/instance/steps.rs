@@ -1,7 +1,7 @@
-//! The steps of a collective: which start, what they do, and what they wait for.
+//! Executes the steps of a collective: starts the ready ones and keeps the blocked ones.
 //!
-//! Ranks of one host have as many steps as ranks together, so they are done as recordings are: so many at once, and the
-//! rest when time is told ([`Allowance`](crate::outbox::Allowance)).
+//! All ranks of one host together have many steps, so they are run like recordings: a limited number at once, and the
+//! rest at the next timeout ([`Allowance`](crate::outbox::Allowance)).
 
 use outboard_plan::{Buffer, Op, OpId, Span};
 
@@ -9,12 +9,12 @@ use super::{Context, Instance, Policy};
 use crate::transfer::{Name, Outbound, Posting};
 
 impl Instance {
-    /// Starts every step that can start, as many as are allowed at once, and ends the calls whose programs are done.
-    /// With more to do the instance is noted, and goes on when time is told.
+    /// Starts every ready step, as many as are allowed at once, and ends the calls whose programs are done. If steps
+    /// remain, the instance is queued and continues at the next timeout.
     pub(super) fn advance(&mut self, cx: &mut Context<'_>) {
         // Without a barrier steps start when their rank has called and the window is open.
         if self.alive() && !matches!(self.policy, Policy::Pairs | Policy::Offloaded) {
-            // What one local rank does may make a step of another ready that was looked at before.
+            // A step of one local rank may make a step of an earlier one ready.
             while let Some(i) = self.locals.iter().position(|l| l.run.has_ready())
                 && cx.out.allowance.is_left()
             {
@@ -39,7 +39,7 @@ impl Instance {
         let (local, extents) = (&mut self.locals[i], self.extents.as_ref());
         let both = |from: Span, to: Span| local.memory(extents, from).zip(local.memory(extents, to));
         match local.run.op(id) {
-            // Receives are posted with the program: nothing to start (MC-4).
+            // Receives are posted with the program, so there is nothing to start (MC-4).
             Op::Recv { .. } | Op::MulticastRecv { .. } => {}
             Op::Copy { from, to } => {
                 let Some((from, to)) = both(from, to) else { return false };
@@ -53,7 +53,7 @@ impl Instance {
                 local.run.complete(id);
             }
             Op::Send { to, .. } => {
-                // Until all are ready nothing leaves for other hosts.
+                // Until all are ready no byte leaves for other hosts.
                 let may_leave = self.running() || cx.members.local(to).is_some();
                 let Some(message) = self.outbound(i, id).filter(|_| may_leave) else { return false };
                 let origin = self.origin();
@@ -68,7 +68,7 @@ impl Instance {
         true
     }
 
-    /// The next time has come ([`Self::advance`]).
+    /// The next timeout has come ([`Self::advance`]).
     pub(crate) fn go_on(&mut self, cx: &mut Context<'_>) {
         self.goes_on = false;
         self.advance(cx);
@@ -82,7 +82,7 @@ impl Instance {
         }
     }
 
-    /// Memory is at hand that was not, or the barrier has been passed.
+    /// Retries blocked steps and receives: memory has become available, or the barrier has been passed.
     pub(super) fn retry_blocked(&mut self, cx: &mut Context<'_>) {
         for i in 0..self.locals.len() {
             let local = &mut self.locals[i];
@@ -105,7 +105,7 @@ impl Instance {
         }
     }
 
-    /// The receive that a step of a local rank is, once it has memory.
+    /// The receive of a local rank's step, once it has memory.
     pub(super) fn receive(&self, i: usize, op: OpId) -> Option<(Name, Posting)> {
         let local = &self.locals[i];
         let Op::Recv { from, index, span } = local.run.op(op) else { return None };
@@ -113,7 +113,7 @@ impl Instance {
         Some((self.name(from, local.rank, index), Posting { step: self.step(i, op), to }))
     }
 
-    /// The message that a step of a local rank sends, once its memory is there.
+    /// The message that a local rank's step sends, once it has memory.
     pub(super) fn outbound(&self, i: usize, op: OpId) -> Option<Outbound> {
         let local = &self.locals[i];
         let Op::Send { to, index, span } = local.run.op(op) else { return None };

@@ -1,25 +1,24 @@
 //! Tagged messages between ranks of one group, at one service process: single ones and recorded groups (GP-1, GP-2).
 //!
-//! A single send or receive is one step, which is handed to the transfers when it is called and needs no program. A
-//! recorded group is the program that its rank has recorded, kept here from then on, so that a further call brings
-//! nothing but its number (GP-5). Each call of a recording runs its program by itself ([`Run`]): what is ready is done,
-//! nothing is waited for, so that calls which need each other's progress here have it (GP-6). How much is done at once
-//! is bounded, so that others have their turns; large copies are ordered piece by piece. A local barrier is the
-//! dependencies of what follows it; the counters over arrivals that it needs are those of the steps that have not
-//! completed.
+//! A single send or receive is one step: the call passes it to the transfers, without a program. A recorded group is
+//! the program that its rank has recorded and that is kept here, so that a further call brings nothing but its number
+//! (GP-5). Each call of a recording runs its program independently ([`Run`]): it does the ready steps and never blocks,
+//! so calls that need each other's progress get it (GP-6). The work done at once is bounded, so that other calls have
+//! their turns; large copies are ordered piece by piece. A local barrier consists of the dependencies of the steps
+//! after it; its arrival counters are the steps that have not completed.
 //!
-//! Ranks may call their recordings in any order, each at its own time: both ends count the calls of a recording, and
-//! messages are named by that ([`Name`]).
+//! Ranks may call their recordings in any order, each at its own time. Both ends count the calls of a recording, and
+//! the count is a part of the messages' names ([`Name`]).
 //!
 //! | a call is | event | next |
 //! |---|---|---|
-//! | behind an earlier call of the same recording | that has ended | running |
+//! | behind an earlier call of the same recording | the earlier call has ended | running |
 //! | running | all steps are done | ended |
 //! | running, of a single message | its other end is lost, or sends too much | ended with an error |
-//! | running, of a recording | the same | the group breaks: others may need what this call would have sent |
+//! | running, of a recording | its other end is lost, or sends too much | the group breaks: others may need this call |
 //!
-//! Invariants: a call completes once and none of its buffers is named after that. Never sees payload; how messages
-//! travel is the [transfers'](crate::transfer) affair.
+//! Invariants: a call completes once and none of its buffers is used after that. Never sees payload; the
+//! [transfers](crate::transfer) decide how messages travel.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -38,7 +37,7 @@ use crate::wire::Scope;
 
 use super::recording::{self, MAX_HELD_STEPS, MAX_RECORDINGS, RecordError, Recording};
 
-/// What stands for the messages of a group where its instances are counted: the number of none of them.
+/// The instance number that stands for all messages of a group. No collective has it.
 pub(crate) const TAGGED: InstanceId = InstanceId(0);
 
 #[derive(Debug)]
@@ -46,12 +45,12 @@ struct Recorded {
     recording: Arc<Recording>,
     graph: Arc<Graph>,
     ordinals: Arc<[u32]>,
-    /// What is kept of it.
+    /// Bytes of its tables.
     bytes: u64,
-    /// Calls that have begun.
+    /// Number of calls that have begun.
     calls: u64,
     running: bool,
-    /// Calls that have not.
+    /// Calls that have not begun.
     behind: VecDeque<PostedCall>,
 }
 
@@ -62,38 +61,38 @@ struct Active {
     steps: Steps,
 }
 
-/// What a call that runs still does.
+/// The remaining work of a running call.
 #[derive(Debug)]
 enum Steps {
-    /// Its one message is with the transfers.
+    /// The transfers have its only message.
     Single,
     Recorded(Box<RecordedRun>),
 }
 
-/// A call of a recording that runs.
+/// A running call of a recording.
 #[derive(Debug)]
 struct RecordedRun {
-    /// Which recording, and which of its calls.
+    /// Number of the recording, and of its call.
     number: u32,
     count: u64,
     recording: Arc<Recording>,
     ordinals: Arc<[u32]>,
     run: Run,
-    /// A step of which so many bytes are ordered.
+    /// A step that is partly ordered, and its ordered bytes.
     begun: Option<(OpId, u64)>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct TaggedCalls {
     recordings: BTreeMap<(Rank, u32), Recorded>,
-    /// By local rank that has recorded something: the number of the last, and steps of those that it has not freed.
+    /// By local rank with recordings: the last number, and the steps of recordings that are not freed.
     recorded: BTreeMap<Rank, (u32, usize)>,
     calls: BTreeMap<CallId, Active>,
-    /// Calls that may have something ready.
+    /// Calls that may have ready steps.
     ready: VecDeque<CallId>,
-    /// How many calls of recordings have not begun.
+    /// Number of calls of recordings that have not begun.
     behind: usize,
-    /// It goes on with what is ready at the next time.
+    /// The remaining ready steps wait for the next timeout.
     goes_on: bool,
 }
 
@@ -117,7 +116,7 @@ impl TaggedCalls {
         self.oldest().map(|active| active.call.id)
     }
 
-    /// What is waited for, as of `now`.
+    /// The oldest call and what the calls wait for, as of `now`.
     pub(crate) fn in_flight_now(&self, now: Instant, members: &Members, transfer: &Transfer) -> Option<InFlight> {
         let oldest = self.oldest()?;
         let tagged = |scope| !matches!(scope, Scope::Instance(_));
@@ -132,7 +131,7 @@ impl TaggedCalls {
         })
     }
 
-    /// A local rank has recorded something. The caller has looked at whether it is in the group.
+    /// A local rank has recorded something. The caller has checked that the rank is in the group.
     pub(crate) fn record(
         &mut self,
         out: &mut Outbox,
@@ -166,12 +165,12 @@ impl TaggedCalls {
         Ok(())
     }
 
-    /// Bytes that are kept of recordings, about.
+    /// Approximate bytes of the tables of recordings.
     pub(crate) fn kept(&self) -> u64 {
         self.recordings.values().map(|recorded| recorded.bytes).sum()
     }
 
-    /// A recording is not called any more. False while it is.
+    /// Frees a recording. False while a call of it is running.
     pub(crate) fn free(&mut self, out: &mut Outbox, (rank, number): (Rank, u32)) -> bool {
         if self.recordings.get(&(rank, number)).is_some_and(|recorded| recorded.running) {
             return false;
@@ -185,7 +184,7 @@ impl TaggedCalls {
         true
     }
 
-    /// Whether a call of a local rank can be.
+    /// Whether a call of a local rank is valid.
     pub(crate) fn accepts(&self, call: &PostedCall, members: &Members) -> bool {
         let CallKind::Tagged(what) = call.signature.kind else { return false };
         match what {
@@ -199,7 +198,7 @@ impl TaggedCalls {
         }
     }
 
-    /// A local rank calls what [`Self::accepts`].
+    /// A local rank makes a call that [`Self::accepts`] allows.
     pub(crate) fn handle_call(&mut self, cx: &mut Context<'_>, call: PostedCall) {
         let CallKind::Tagged(what) = call.signature.kind else { return };
         let memory = MemRef { region: Region::Output(call.id), offset: 0, len: call.signature.bytes };
@@ -230,7 +229,7 @@ impl TaggedCalls {
         }
     }
 
-    /// Begins the next call of a recording that rests.
+    /// Begins the next call of an idle recording.
     fn begin_next(&mut self, cx: &Context<'_>, rank: Rank, number: u32) {
         let Some(recorded) = self.recordings.get_mut(&(rank, number)) else { return };
         let next = recorded.behind.pop_front();
@@ -245,13 +244,13 @@ impl TaggedCalls {
         self.calls.insert(call.id, Active { call, since: cx.out.now, steps: Steps::Recorded(Box::new(run)) });
     }
 
-    /// The next time has come ([`Self::advance`]).
+    /// The next timeout has come ([`Self::advance`]).
     pub(crate) fn go_on(&mut self) {
         self.goes_on = false;
     }
 
-    /// Does whatever calls of recordings can do, as much as is allowed at once, and ends those that have ended. With
-    /// more to do the group is noted, and goes on when time is told.
+    /// Runs the ready steps of recordings, as many as are allowed at once, and ends finished calls. If steps remain,
+    /// the group is queued and continues at the next timeout.
     pub(crate) fn advance(&mut self, cx: &mut Context<'_>) {
         while let Some(id) = self.ready.pop_front() {
             let Some(Active { call, steps: Steps::Recorded(recorded), .. }) = self.calls.get_mut(&id) else { continue };
@@ -259,7 +258,7 @@ impl TaggedCalls {
                 recorded.start_next(cx, (id, call.rank));
             }
             if recorded.has_ready() {
-                // Behind the calls of others.
+                // The call continues behind the calls of others.
                 self.ready.push_back(id);
                 if !std::mem::replace(&mut self.goes_on, true) {
                     cx.out.unfinished.push_back((cx.members.handle, TAGGED));
@@ -272,8 +271,8 @@ impl TaggedCalls {
         }
     }
 
-    /// A step that sends or receives has ended. A single message ends with it; an error of a recorded one breaks the
-    /// group: whatever else depends on it would never end.
+    /// A step that sends or receives has ended. A single message ends with it. An error in a recording breaks the
+    /// group, since everything that depends on the step would never end.
     pub(crate) fn complete(
         &mut self,
         cx: &mut Context<'_>,
@@ -292,7 +291,7 @@ impl TaggedCalls {
         Ok(())
     }
 
-    /// Nothing of this call is named any more.
+    /// Ends a call: its buffers are not used any more.
     fn end(&mut self, cx: &mut Context<'_>, id: CallId, result: Result<(), CollectiveError>) {
         let Some(Active { call: PostedCall { group, rank, .. }, steps, .. }) = self.calls.remove(&id) else { return };
         cx.out.complete(Completion { call: id, group, instance: TAGGED, rank }, result);
@@ -301,7 +300,7 @@ impl TaggedCalls {
         }
     }
 
-    /// `rank` takes part in nothing any more: what still needs it fails. Of a local one nothing is kept.
+    /// `rank` takes part in nothing any more: everything that needs it fails. A local rank's recordings are dropped.
     pub(crate) fn lose(&mut self, cx: &mut Context<'_>, rank: Rank) {
         if cx.members.local(rank).is_some() {
             self.end_all_of(cx, rank, &CollectiveError::RankLost(rank));
@@ -326,7 +325,7 @@ impl TaggedCalls {
         }
     }
 
-    /// A local rank is gone, and what it has recorded with it.
+    /// Drops the recordings of a local rank that is gone.
     fn forget_all_of(&mut self, cx: &mut Context<'_>, rank: Rank) {
         let recordings = std::mem::take(&mut self.recordings);
         let (of_rank, of_others): (BTreeMap<_, _>, _) = recordings.into_iter().partition(|((of, _), _)| *of == rank);
@@ -351,7 +350,7 @@ impl RecordedRun {
         self.begun.is_some() || self.run.has_ready()
     }
 
-    /// The next piece of a step on memory, of whole `element`s. The step is done with the last.
+    /// The next piece of a step on memory, in whole `element`s. The last piece completes the step.
     fn piece(&mut self, op: OpId, done: u64, spans: [Span; 2], element: u64) -> [Span; 2] {
         let len = (spans[0].len - done).min(PIECE / element * element);
         match done + len == spans[0].len {
@@ -361,12 +360,12 @@ impl RecordedRun {
         spans.map(|span| Span { offset: span.offset + done, len, ..span })
     }
 
-    /// Starts the next step, or goes on with one.
+    /// Starts the next step, or continues one.
     fn start_next(&mut self, cx: &mut Context<'_>, (call, rank): (CallId, Rank)) {
         let next = self.begun.take().or_else(|| Some((self.run.next_ready()?, 0)));
         let Some((op, done)) = next else { return };
         let step = StepOf { owner: Owner::Call(call), op };
-        // All lies in the one buffer of the call.
+        // All spans lie in the single buffer of the call.
         let place = |span: Span| MemRef { region: Region::Output(call), offset: span.offset, len: span.len };
         let ordinal = self.ordinals[op.0 as usize];
         let scope = Scope::Recorded { recording: self.number, call: self.count };

@@ -1,22 +1,23 @@
-//! What becomes of groups when a peer is silent for too long, or has made another end of the link.
+//! Groups when a peer is silent for too long, or has made another end of the link.
 //!
-//! A silent peer is lost for its groups. Those that were just asked for go on, over the same link: the peer may hear
-//! what was said before, and what it has heard is not said again. Without such a group the link is given up.
+//! A silent peer is lost for its groups. Recently requested groups continue, over the same link: the peer may receive
+//! the earlier messages, and messages that it has received are not sent again. Without such a group the link is given
+//! up.
 //!
-//! Where the peer has given up the link, the two ends may have heard different things of each other. One rule decides:
-//! a group goes on over the next link if nothing of a call has come from the peer. Nothing else that is said of a group
-//! does harm when it is said twice. So what was not acknowledged is said again, and the peer is asked for the group: if
-//! something of a call had come there, it has broken the group by the same rule, and answers so. If all have left the
-//! group there, it says again what was lost with the link.
+//! Where the peer has given up the link, the two ends may have received different messages. One rule decides: a group
+//! continues over the next link if no message of a call has come from the peer. All other messages of a group may
+//! safely be received twice. So unacknowledged messages are sent again, and the peer receives an `Ask` for the group.
+//! If a message of a call had come there, the peer has broken the group by the same rule, and answers so. If all have
+//! left the group there, the peer sends again what was lost with the link.
 //!
-//! | what has happened | a group of which nothing of a call has come |
+//! | event | a group without any message of a call from the peer |
 //! |---|---|
-//! | the peer has made another end | goes on, over another link |
-//! | it owed an acknowledgement for too long | goes on once, if it is being made or was just asked for |
-//! | the fabric reports that it is gone | the same: the fabric is asked to connect once more |
+//! | the peer has made another end | continues, over another link |
+//! | the peer owed an acknowledgement for too long | continues once, if it is being made or was requested recently |
+//! | the fabric reports that the peer is gone | as in the line above; the fabric must connect once more |
 //!
-//! A group was just asked for until so much time has passed as an acknowledgement may be owed: silence from before is
-//! not counted against it, nor that the fabric gives up what it has tried since. Never decides that a link is lost.
+//! A group counts as requested recently for as long as an acknowledgement may be owed. Silence from before the request
+//! is not counted against it, nor are connection attempts that the fabric gives up. Never decides that a link is lost.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -32,7 +33,7 @@ use crate::link::Link;
 use crate::wire::{GroupMessage, Message};
 
 impl Endpoint {
-    /// A peer is lost for the groups that it is in, but for those that go on over another link.
+    /// A peer is lost for its groups, except for the groups that continue over another link.
     pub(in crate::endpoint) fn lose_peer(&mut self, peer: SpId, loss: Loss) {
         let now = self.node.out.now;
         let goes_on = |g: &mut Group, node: &Node| g.goes_on((now, &node.config), peer, loss);
@@ -43,7 +44,7 @@ impl Endpoint {
             }
             return;
         }
-        // Whoever has no link any more has been lost before.
+        // A peer without a link was lost before.
         if !self.node.peers.has_link(peer) {
             return;
         }
@@ -84,8 +85,8 @@ impl Endpoint {
         }
     }
 
-    /// What was not acknowledged goes over the new link: of groups that have been made and go on, and of those that all
-    /// here have left in order, which the peer may not know.
+    /// Sends unacknowledged messages over the new link: of groups that are made and continue, and of groups that all
+    /// local ranks have left regularly, which the peer may not know.
     fn say_again(&mut self, peer: SpId, going_on: &BTreeSet<GroupHandle>, link: Link) {
         for (message, payload, acked) in link.into_unheard() {
             let Message::Group { group, .. } = &message else { continue };
@@ -95,8 +96,8 @@ impl Endpoint {
         }
     }
 
-    /// What was not acknowledged of groups that all here have left: the peer may not know that they were made, or who
-    /// has left them. Of those that broke, errors say enough.
+    /// Keeps unacknowledged messages of groups that all local ranks have left: the peer may not know that they were
+    /// made, or which ranks have left them. Broken groups need no more than their errors.
     fn keep_unheard(&mut self, peer: SpId, link: Link) {
         for (message, ..) in link.into_unheard() {
             let Message::Group { group, body: GroupMessage::Create { .. } | GroupMessage::Lost { .. } } = &message
@@ -113,7 +114,7 @@ impl Endpoint {
         }
     }
 
-    /// A peer asks for a group that all here have left, and hears what it may not have heard of it.
+    /// A peer requests a group that all local ranks have left. It gets the kept messages that it may not have received.
     pub(super) fn say_unheard(&mut self, (peer, address): (SpId, &Arc<[u8]>), handle: GroupHandle) {
         let about = |(to, message): &(SpId, Message)| {
             *to == peer && matches!(message, Message::Group { group, .. } if *group == handle)
@@ -128,7 +129,7 @@ impl Endpoint {
 }
 
 impl Group {
-    /// Whether it goes on over another link with a peer: see the module.
+    /// Whether the group continues over another link with a peer: see the module.
     fn goes_on(&mut self, (now, config): (Instant, &Config), peer: SpId, loss: Loss) -> bool {
         let Some(at) = self.members.index_of(peer) else { return false };
         let young = match self.state {
@@ -147,7 +148,7 @@ impl Group {
         goes_on
     }
 
-    /// The peer hears of the group over another link: which step was said, and that its answer is missed.
+    /// Sends the peer our last step over the new link, and requests the peer's step.
     fn begin_anew(&mut self, node: &mut Node, peer: SpId) {
         let Some(at) = self.members.index_of(peer) else { return };
         self.renewed.insert(peer);
@@ -156,13 +157,13 @@ impl Group {
             State::Ready | State::Broken(_) => None,
         };
         self.send_create(node, step.map(|step| (at, step)).into_iter().collect());
-        // Whoever has left may not know the group any more, and owes no answer.
+        // A member that has left may not know the group any more, and owes no answer.
         if self.staying[at as usize] > 0 {
             self.ask(node, at);
         }
     }
 
-    /// There is another link with a peer, which knows nothing of who is watched.
+    /// Watches the peer on the new link, if this group watches it.
     fn watch_again(&self, node: &mut Node, peer: SpId) {
         if self.watched.contains(&peer) {
             node.peers.watch((node.out.now, node.config.heartbeat), peer, true);
@@ -178,7 +179,8 @@ impl Group {
         }
     }
 
-    /// A member is lost, or gave the group up: that breaks it, unless the member's ranks have left and it owes nothing.
+    /// A member is lost, or gave the group up. That breaks the group, unless the member's ranks have left and it owes
+    /// nothing.
     fn miss(&mut self, node: &mut Node, peer: SpId) {
         let Some(at) = self.members.index_of(peer) else { return };
         if !self.is_concerned(at as usize) {
@@ -188,7 +190,7 @@ impl Group {
         self.break_up(node, error, true);
     }
 
-    /// The error for a lost member. Behind a stall this service process names itself, as the others do.
+    /// The error for a lost member. After a stall this service process names itself, as the others do.
     fn loss_of(&self, node: &Node, at: u32) -> CollectiveError {
         match node.stalled(self.since) {
             Some(lasted) => {
@@ -207,7 +209,7 @@ impl Group {
         self.break_up(node, error, false);
     }
 
-    /// Whoever lost a service process could not tell it. It may live, with a link to us.
+    /// The reporter could not notify the service process that it lost. That one may be alive, with a link to us.
     fn tell_the_lost(&self, node: &mut Node, error: &CollectiveError) {
         if let CollectiveError::PeerLost { sp, .. } = error
             && *sp != node.id

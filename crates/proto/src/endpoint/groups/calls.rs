@@ -1,6 +1,6 @@
-//! The instances of a group: calls and messages find theirs, or bring it about.
+//! The instances of a group: calls and messages find their instance, or create it.
 //!
-//! What disagrees with what is known of an instance breaks the group. Never moves payload.
+//! A call or message that contradicts a known instance breaks the group. Never moves payload.
 
 use outboard_plan::{Extents, Rank};
 
@@ -35,7 +35,7 @@ impl Endpoint {
         carried_out: bool,
     ) {
         let Some(g) = self.groups.get_mut(&group) else { return };
-        // Else the call has ended by an error since.
+        // Otherwise the call has ended by an error since.
         let Some(local) = g.instance(instance).and_then(|i| i.offloaded(call)) else { return };
         if carried_out {
             g.with_instance(&mut self.node, instance, |i, cx| i.handle_offloaded(cx, local));
@@ -52,7 +52,7 @@ impl Endpoint {
             alive.find_map(|(i, c)| c.has_call(call).map(|rank| (*h, *i, rank))).or_else(message)
         });
         let ending = || self.node.out.ending(call).map(|ending| (ending.group, ending.instance, ending.rank));
-        // A call whose end has been told has no buffers any more.
+        // A call that has been reported as ended has no buffers any more.
         let Some((handle, instance, rank)) = found.or_else(ending) else { return };
         let error = error(rank);
         self.node.out.fail_ending(handle, instance, &error);
@@ -63,7 +63,7 @@ impl Endpoint {
 }
 
 impl Group {
-    /// A local rank calls. Fails when that cannot succeed.
+    /// A local rank calls. An error means that the call cannot succeed.
     fn handle_call(&mut self, node: &mut Node, call: PostedCall) -> Result<(), CollectiveError> {
         match call.signature.kind.class().moves {
             Moves::Messages(_) => self.try_tagged_call(node, call),
@@ -90,7 +90,8 @@ impl Group {
         if let (Some(watch), Some(after)) = (self.watches.get_mut(&instance), call.deadline) {
             watch.set_deadline(node.out.now, after);
         }
-        // Before the call, since it may enter the barrier, and after it, since it may need something.
+        // Both comparisons are needed: the call may enter the barrier, and afterwards it may need something of a rank
+        // that left.
         self.compare_with_left(node, instance);
         if let Some(doom) = self.doom(instance) {
             return Err(doom);
@@ -100,7 +101,7 @@ impl Group {
         Ok(())
     }
 
-    /// Lets an instance handle something, if it is there still.
+    /// Runs `f` on an instance, if it still exists.
     pub(in crate::endpoint) fn with_instance<T>(
         &mut self,
         node: &mut Node,
@@ -113,7 +114,7 @@ impl Group {
         Some(done)
     }
 
-    /// What has become of messages goes to the programs whose steps they are, until nothing more follows from it.
+    /// Passes ended messages to the programs of their steps, until no further step follows.
     pub(in crate::endpoint) fn run_steps(&mut self, node: &mut Node) {
         while let Some((StepOf { owner, op }, result)) = self.transfer.poll_ended() {
             if let Owner::Instance { instance, .. } = owner {
@@ -138,7 +139,7 @@ impl Group {
         self.mind_turns(node);
     }
 
-    /// As [`Self::with_instance`], for what may show that the group cannot go on, which breaks it.
+    /// Like [`Self::with_instance`]. An error shows that the group cannot go on, and breaks it.
     pub(in crate::endpoint) fn with_instance_or_break(
         &mut self,
         node: &mut Node,
@@ -150,7 +151,7 @@ impl Group {
         }
     }
 
-    /// Makes the instance known, or compares its signature with what is known. `teller` tells of it.
+    /// Creates the instance, or compares its signature with the known one. `teller` is the source of the news.
     pub(super) fn know_instance(
         &mut self,
         node: &mut Node,
@@ -172,7 +173,7 @@ impl Group {
                 node.begin(self.members.handle, instance);
                 node.out.step(self.members.handle, instance, Step::Known(signature));
                 if someone_left {
-                    // Whoever has left may owe us something for it.
+                    // A rank that has left may owe us something for the instance.
                     self.mind_peers(node);
                 }
                 Ok(())
@@ -181,7 +182,7 @@ impl Group {
         }
     }
 
-    /// The sizes of an instance are known now, by `teller`. An error broke the group.
+    /// `teller` has sent the sizes of an instance. An error has broken the group.
     fn size_instance(
         &mut self,
         node: &mut Node,
@@ -196,18 +197,18 @@ impl Group {
         }
     }
 
-    /// Sizes that were asked for. False when they cannot be.
+    /// Handles requested sizes. False when they are invalid.
     pub(super) fn handle_sizes(&mut self, node: &mut Node, id: InstanceId, from: (SpId, u32), sizes: &[u64]) -> bool {
         let (cx, instance) = self.parts((&node.config, &mut node.out), id);
-        // A local rank may have called meanwhile, and ended.
+        // A local rank may have called in the meantime, and ended.
         let Some(instance) = instance else { return true };
         let Ok(whole) = instance.handle_sizes(cx.members.ranks(), from, sizes) else { return false };
-        // An error is told to all; nobody here has called.
+        // An error has been sent to all members already, and no local rank has called.
         whole.into_iter().for_each(|sizes| _ = self.size_instance(node, from.0, id, sizes));
         true
     }
 
-    /// What `teller` tells of cannot be carried out: the group breaks.
+    /// An instance from `teller` cannot be executed: the group breaks.
     fn refuse_instance(&mut self, node: &mut Node, teller: SpId, why: Unplanned) -> CollectiveError {
         let error = match why {
             Unplanned::Unsound(what) => {
@@ -234,7 +235,7 @@ impl Group {
             return true;
         }
         if self.has_ended(instance) {
-            // Told to all.
+            // A mismatch has been sent to all members already.
             drop(self.compare_with_known(node, instance, signature, rank));
             return true;
         }
@@ -249,7 +250,7 @@ impl Group {
         known
     }
 
-    /// What is said of messages from rank to rank. False when it cannot be said now.
+    /// Handles a message about messages from rank to rank. False when it cannot come now.
     pub(super) fn handle_transfer(
         &mut self,
         node: &mut Node,
@@ -265,7 +266,7 @@ impl Group {
                 if self.has_ended(fragment.instance) || self.doom(fragment.instance).is_some() {
                     return true;
                 }
-                // Nobody passes the barrier before it has been entered here (MC-4).
+                // No peer passes the barrier before this service process has entered it (MC-4).
                 if self.instance(fragment.instance).is_none_or(|i| i.alive() && !i.has_entered()) {
                     return false;
                 }
@@ -278,7 +279,7 @@ impl Group {
         if self.broken().is_some() {
             return true;
         }
-        // What one call of a collective that has failed still has under way comes to nobody.
+        // After a failure, messages of the failed calls may still come and have no receiver.
         let failed = self.failing.is_some();
         let (transfer, mut site) = self.transfer(node);
         match transfer.handle(&mut site, from, message, payload_len) {
@@ -290,7 +291,7 @@ impl Group {
         }
     }
 
-    /// What has no barrier has been called: blocks of `rank` for ranks here, and what may come of theirs.
+    /// Handles an offer of a collective without a barrier: blocks of `rank` for local ranks, and early CTS for theirs.
     fn handle_offer(
         &mut self,
         node: &mut Node,
@@ -307,7 +308,7 @@ impl Group {
             return true;
         }
         if self.has_ended(instance) {
-            // Told to all.
+            // A mismatch has been sent to all members already.
             drop(self.compare_with_known(node, instance, signature, signer));
             if let Some(error) = unmet(&offer) {
                 self.break_up(node, error, true);
@@ -327,7 +328,7 @@ impl Group {
         })
     }
 
-    /// Compares a call with a known instance, or with one that has ended: only exchanges end without all ranks.
+    /// Compares a call with a known or ended instance. Only exchanges end without all ranks.
     pub(super) fn compare_with_known(
         &mut self,
         node: &mut Node,
@@ -343,7 +344,7 @@ impl Group {
         Err(error)
     }
 
-    /// Lets an instance handle what is sent behind its barrier. False when there can be none.
+    /// Runs `f` on an instance for a message sent behind its barrier. False when no such message can come.
     pub(super) fn with_known(
         &mut self,
         node: &mut Node,
@@ -352,14 +353,14 @@ impl Group {
     ) -> bool {
         match self.instance(instance) {
             Some(i) if i.alive() => self.with_instance(node, instance, f).unwrap_or(false),
-            // The acknowledgement in the same frame may have ended it, and it is not cleared away yet.
+            // The acknowledgement in the same frame may have ended the instance, which is not removed yet.
             Some(_) => true,
-            // Behind the barrier all concerned know the instance: what is not known any more has ended.
+            // Behind the barrier all concerned know the instance, so an unknown one has ended.
             None => self.has_ended(instance) || self.doom(instance).is_some(),
         }
     }
 
-    /// A rank that has left owes nothing: an instance that still needs something of it disagrees with it.
+    /// A rank that has left owes nothing: an instance that still needs something of it contradicts it.
     pub(super) fn compare_with_left(&mut self, node: &mut Node, id: InstanceId) {
         let left = self.lost.iter().filter(|(_, lost)| lost.after >= id).map(|(rank, _)| *rank);
         let left: Vec<Rank> = left.collect();
@@ -369,7 +370,7 @@ impl Group {
         let (cx, Some(instance)) = self.parts((&node.config, &mut node.out), id) else { return };
         let found = left.into_iter().find_map(|rank| Some((rank, instance.contradiction(&cx, rank)?)));
         if let Some((rank, error)) = found {
-            // What it owes it may have said over a link that was lost.
+            // The rank may have sent what it owes over a link that was lost.
             let was_renewed = self.renewed.contains(&self.members.sp_of(rank));
             let error = if was_renewed { self.members.loss_of(self.members.of_rank[rank.0 as usize]) } else { error };
             self.break_up(node, error, true);
@@ -377,7 +378,7 @@ impl Group {
     }
 }
 
-/// Why an offer to ranks whose calls have ended cannot be met.
+/// The error for an offer to ranks whose calls have ended.
 fn unmet(offer: &TransferMessage) -> Option<CollectiveError> {
     let TransferMessage::Offer { rank, ready, early, .. } = offer else { return None };
     let sent = |rts: &Rts| CollectiveError::Block {
@@ -395,12 +396,12 @@ fn unmet(offer: &TransferMessage) -> Option<CollectiveError> {
     ready.first().map(sent).or_else(|| early.first().map(expected))
 }
 
-/// Whether the blocks of a call can be; those of calls without blocks of their own are as even as the signature.
+/// Whether the blocks of a call are valid. Calls without blocks of their own are as even as the signature.
 fn sound(call: &PostedCall, ranks: u32) -> bool {
     let Class { moves, sizes } = call.signature.kind.class();
     let bytes = call.signature.bytes;
     match (moves, sizes, &call.blocks) {
-        // No instance of a group.
+        // A message is no instance of a group.
         (Moves::Messages(_), ..) => false,
         (_, Sizes::Whole | Sizes::Even, Some(_)) | (_, Sizes::Agreed(_) | Sizes::Paired, None) => false,
         (Moves::Nothing, _, None) => bytes == 0,

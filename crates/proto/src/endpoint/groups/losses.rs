@@ -1,10 +1,10 @@
-//! Ranks that are lost: what fails with them, and who hears of it.
+//! Lost ranks: which instances fail with them, and which members are notified.
 //!
 //! The service process of a rank notifies all members after which instance the rank takes part in nothing. On each link
-//! this news comes behind all that the rank owes. A link that is lost may lose the news, so that one member waits for
-//! another, whose calls have failed. A member that waits long requests from those that still serve a rank, or owe
-//! something, whether the instance fails there ([`Group::look`]), and fails it for the same rank. Never decides that a
-//! rank is lost.
+//! this news comes behind all messages that the rank owes. A lost link may lose the news, so that one member waits for
+//! another, whose calls have failed. A member that waits long queries the members that still serve a rank, or owe
+//! something, for failures of its instances ([`Group::look`]). It then fails them for the same rank. Never decides that
+//! a rank is lost.
 
 use outboard_plan::Rank;
 
@@ -17,14 +17,14 @@ use crate::wire::{GroupMessage, Message};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Lost {
-    /// Its calls up to this one ended well.
+    /// The rank's calls up to this one ended well.
     pub(super) after: InstanceId,
-    /// Whose loss fails what follows: itself, unless another's was known where it left.
+    /// The rank whose loss fails later instances: this one, unless another loss was known where it left.
     pub(super) cause: Rank,
 }
 
 impl Group {
-    /// A member reports that a rank is lost, once more over another link. False unless it serves such a rank.
+    /// A member reports a lost rank, perhaps again over another link. False unless the member serves that rank.
     pub(super) fn handle_lost(&mut self, node: &mut Node, from: SpId, rank: Rank, lost: Lost) -> bool {
         let known = [rank, lost.cause].iter().all(|rank| self.members.has_rank(*rank));
         if !known || self.members.sp_of(rank) != from {
@@ -41,7 +41,7 @@ impl Group {
         true
     }
 
-    /// Instances after the last that `rank` took part in fail: they need it.
+    /// Fails the instances after the last that `rank` took part in: they need the rank.
     pub(super) fn lose_rank(&mut self, node: &mut Node, rank: Rank, lost: Lost) {
         let Lost { after, cause } = lost;
         let at = self.members.of_rank[rank.0 as usize] as usize;
@@ -54,9 +54,9 @@ impl Group {
         self.with_tagged(node, |tagged, cx| tagged.lose(cx, rank));
     }
 
-    /// A member waits long: it is sent why that fails here, since a lost link may have lost the news. What it calls is
-    /// compared with what was called here, since some calls that disagree only wait for each other. False when it
-    /// cannot call so.
+    /// A member waits long. It gets the reason for failures here, since a lost link may have lost the news. Its oldest
+    /// call is compared with the call here, since some mismatched calls only wait for each other. False for an invalid
+    /// call.
     pub(super) fn handle_waits(
         &mut self,
         node: &mut Node,
@@ -77,14 +77,14 @@ impl Group {
             return false;
         }
         if self.doom(instance).is_none() {
-            // Told to all.
+            // A mismatch has been sent to all members already.
             drop(self.compare_with_known(node, instance, signature, rank));
         }
         true
     }
 
-    /// The answer: what fails at a member fails here, too. Nothing else follows: what a lost rank still owes comes from
-    /// its own service process. False when there is no such rank.
+    /// The answer: an instance that fails at a member fails here, too. Nothing else follows, since the messages that a
+    /// lost rank owes come from its own service process. False for an unknown rank.
     pub(super) fn handle_fails(&mut self, node: &mut Node, after: InstanceId, cause: Rank) -> bool {
         let known = self.members.has_rank(cause);
         if known {
@@ -93,7 +93,7 @@ impl Group {
         known
     }
 
-    /// Instances after this one fail because of this rank.
+    /// Fails the instances after this one because of this rank.
     fn fail_after(&mut self, node: &mut Node, after: InstanceId, cause: Rank) {
         self.failing = self.failing.into_iter().chain([(after, cause)]).min();
         self.fail_instances(node, after, &CollectiveError::RankLost(cause));

@@ -1,4 +1,4 @@
-//! Groups come and go: made when a local rank asks, told of messages, retired when all have left.
+//! Creates a group when a local rank requests it, routes messages to it, and retires it when all have left.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeSet, VecDeque};
@@ -19,11 +19,11 @@ use crate::interface::{Event, GroupSpec};
 use crate::outbox::Quota;
 use crate::wire::{GroupMessage, MAX_ASKER, MAX_OFFERS, Message};
 
-/// How much longer than a rank of its own a service process waits for one elsewhere, which is missed there first.
+/// Extra wait for remote ranks, so that the service process of a missing rank reports it first.
 const LOCAL_FIRST: Duration = Duration::from_millis(250);
-/// How long a group may be made before it is looked at first: longer than ranks that call together are apart.
+/// When a group in the making is first examined: later than ranks that call together are apart.
 const FIRST_LOOK: Duration = Duration::from_millis(50);
-/// How often a group is looked at, times its service processes: a look says one thing to each.
+/// Time between examinations of a group, per service process: an examination sends one message to each.
 const LOOK_PER_PEER: Duration = Duration::from_millis(10);
 
 impl Endpoint {
@@ -40,7 +40,7 @@ impl Endpoint {
         }
         let offer = spec.members[rank.0 as usize].offer;
         if let Some(why) = self.lacks(spec.handle, &members) {
-            // Members ask for the rank, and are answered.
+            // Members that request the rank get an answer.
             let why = Withdrawn::Refused(why);
             self.withdraw_offer(offer, why);
             return Err(why.error(rank).into());
@@ -82,7 +82,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// What there is no room for.
+    /// The resource that the group lacks.
     fn lacks(&self, handle: GroupHandle, members: &Members) -> Option<Refusal> {
         let Node { peers, out, config, .. } = &self.node;
         if !peers.has_room(members.others(), config) {
@@ -94,7 +94,7 @@ impl Endpoint {
         }
     }
 
-    /// A rank here does not ask for its group any more.
+    /// A local rank will not request its group any more.
     pub(in crate::endpoint) fn withdraw_offer(&mut self, offer: OfferId, why: Withdrawn) {
         for Asker { sp, group, fingerprint, rank } in self.offers.withdraw(self.node.out.now, offer, why) {
             let body = GroupMessage::Refuse { fingerprint, error: why.error(rank) };
@@ -107,7 +107,7 @@ impl Endpoint {
         }
     }
 
-    /// The driver refuses a rank here a group, of which others here may be.
+    /// The driver refuses a group to a local rank. Other local ranks may be members.
     pub(in crate::endpoint) fn refuse_group(&mut self, spec: &GroupSpec, rank: Rank, why: Refusal) {
         let Ok(members) = Members::new(spec, self.node.id, &self.node.config) else { return };
         self.offers.take_up(spec.members[rank.0 as usize].offer);
@@ -115,7 +115,7 @@ impl Endpoint {
         let error = CollectiveError::Refused { rank, why };
         match self.groups.get_mut(&handle) {
             Some(g) if g.members.fingerprint == fingerprint => g.break_up(&mut self.node, error, true),
-            // Another group has the handle, so that this one could not be made anyway.
+            // Another group has the handle, so this group could not be made anyway.
             Some(_) => self.refuse(spec, &members, &error),
             None if FailedGroup::find(&self.failed_groups, handle, fingerprint).is_some() => {}
             None => {
@@ -132,13 +132,13 @@ impl Endpoint {
         self.failed_groups.push_back(failed);
     }
 
-    /// Somebody makes a group that is not known here, and misses these ranks.
+    /// A service process makes a group that is not known here, and misses these ranks.
     fn answer_ask(&mut self, (from, address): (SpId, &Arc<[u8]>), ask: Asker, offers: &[(Rank, OfferId)]) {
         let mut ours = false;
         for &(rank, offer) in offers {
             ours |= self.offers.note_asker(offer, Asker { rank, ..ask });
         }
-        // The offers may be forgotten here: nothing is known of their ranks then.
+        // The offers may be forgotten here; then nothing is known of their ranks.
         if !ours || address.is_empty() {
             return;
         }
@@ -151,7 +151,7 @@ impl Endpoint {
         }
     }
 
-    /// Notes where the service processes of a group are.
+    /// Notes the addresses of a group's service processes.
     fn introduce(&mut self, spec: &GroupSpec) {
         let mut seen = BTreeSet::from([self.node.id]);
         for m in &spec.members {
@@ -169,7 +169,7 @@ impl Endpoint {
         self.node.out.messages.extend(members.others().map(|sp| (sp, message.clone())));
     }
 
-    /// Looks at the groups for which it is time.
+    /// Examines the groups that are due.
     pub(in crate::endpoint) fn look_at_groups(&mut self) {
         while let Some(handle) = self.looks.pop_due(self.node.out.now) {
             let Some(g) = self.groups.get_mut(&handle) else { continue };
@@ -184,19 +184,19 @@ impl Endpoint {
         let Some(g) = self.groups.get_mut(&handle).filter(about) else {
             return self.handle_unknown(from, handle, body);
         };
-        // A fabric that proves no names may name us.
+        // Over a fabric without authentication, a peer may use our own ID.
         let Some(from_index) = g.members.index_of(from).filter(|at| *at != g.members.me) else {
             return self.node.out.violation(Some(from), "a message for a group it is not in");
         };
         let fits = payload_len == 0 || body.carries();
         if !fits || !g.handle_message(&mut self.node, (from, from_index), body, payload_len) {
             self.node.out.violation(Some(from), "a message that cannot come now");
-            // Its link does not send it again, and some other member may have to be told what it said.
+            // The link does not send the message again, and its contents may matter to other members.
             g.break_up(&mut self.node, CollectiveError::Protocol(from), true);
         }
     }
 
-    /// A message about a group that nobody here has asked for, or that has ended.
+    /// A message about a group that no local rank has requested, or that has ended.
     fn handle_unknown(&mut self, from: SpId, handle: GroupHandle, body: GroupMessage) {
         if let GroupMessage::Create { fingerprint, .. }
         | GroupMessage::Ask { fingerprint, .. }
@@ -215,12 +215,12 @@ impl Endpoint {
             let ask = Asker { sp: from, group: handle, fingerprint, rank: Rank(0) };
             return self.answer_ask((from, &asker), ask, &offers);
         }
-        // Where another group has the handle, whoever asks for this one is told so.
+        // If another group has the handle, a request for this group gets that answer.
         let ended = self.groups.contains_key(&handle) || self.retired.iter().any(|(retired, _)| *retired == handle);
         if ended || matches!(body, GroupMessage::Refuse { .. } | GroupMessage::Fails { .. }) {
             return;
         }
-        // Payload is dropped: no call precedes the barrier that makes the group, so a message of one ends the group.
+        // Payload is dropped: no call precedes the barrier that makes the group, so a call's message ends the group.
         if !self.early.keep(self.node.out.now, from, Message::Group { group: handle, body }) {
             self.node.out.violation(Some(from), "a message for a group that is not known");
         }
@@ -230,7 +230,7 @@ impl Endpoint {
         self.groups.get_mut(&handle).into_iter().for_each(|g| g.leave(&mut self.node, rank));
     }
 
-    /// Groups that all have left are not known any more.
+    /// Retires the groups that all local ranks have left.
     pub(in crate::endpoint) fn retire_left(&mut self) {
         while let Some(handle) = self.node.left.pop() {
             if let Entry::Occupied(g) = self.groups.entry(handle)
@@ -278,8 +278,8 @@ impl FailedGroup {
 }
 
 impl Group {
-    /// When the group is to be looked at, if that is not known yet: regularly, the more seldom the larger it is, while
-    /// it is being made or has something in flight.
+    /// When to examine the group, if that is not known yet. While the group is being made or has something in flight,
+    /// this happens regularly, and less often for larger groups.
     pub(in crate::endpoint) fn look_next(&mut self, node: &Node) -> Option<Instant> {
         let waits = match &self.state {
             State::Creating { .. } => true,
@@ -298,8 +298,8 @@ impl Group {
         at
     }
 
-    /// Something takes long. Whoever is concerned is asked whether it fails there. Links of which nobody else would
-    /// notice that they are dead, since only this group needs them, show it by that.
+    /// Something takes long. Polls the concerned members for failures. The poll also exposes dead links that only this
+    /// group needs.
     fn look(&mut self, node: &mut Node) {
         let oldest = (self.instances.keys().next().copied(), self.tagged.oldest_call());
         let seen = std::mem::replace(&mut self.seen, oldest);
@@ -317,7 +317,7 @@ impl Group {
                 if !waits_still {
                     return;
                 }
-                // Whatever fails there fails the newest, too.
+                // A failure of any open instance there fails the newest, too.
                 let newest = self.instances.keys().next_back().copied().unwrap_or(TAGGED);
                 let oldest = self.instances.first_key_value().map(|(instance, i)| {
                     let (rank, signature) = i.signature();
@@ -343,7 +343,7 @@ impl Group {
         Some(self.since + timeout + grace)
     }
 
-    /// Its time to be made is over.
+    /// The time limit for making the group is over.
     fn make_no_more(&mut self, node: &mut Node) {
         let State::Creating { barrier, .. } = &self.state else { return };
         let missing = self.members.locals.iter().copied().find(|rank| !self.asked.contains(rank));
@@ -355,7 +355,7 @@ impl Group {
         self.break_up(node, CollectiveError::NotAsked { rank, after_ms: after.as_millis() as u64 }, true);
     }
 
-    /// Asks a member for the ranks that it serves: its step does not come, or there is another link with it.
+    /// Requests a member's ranks: the member's step has not come, or the link with it is new.
     pub(super) fn ask(&self, node: &mut Node, awaited: u32) {
         let (group, fingerprint, to) =
             (self.members.handle, self.members.fingerprint, self.members.sps[awaited as usize]);
@@ -372,14 +372,14 @@ impl Group {
         }
     }
 
-    /// The group has broken: a member hears why.
+    /// The group has broken: sends a member the reason.
     pub(super) fn say_broken(&self, node: &mut Node, to: SpId, error: &CollectiveError) {
         node.meet_peer(to, &self.addresses[&to]);
         let (group, fingerprint) = (self.members.handle, self.members.fingerprint);
         node.out.messages.push_back((to, Message::abort(group, fingerprint, error.clone())));
     }
 
-    /// Whether a rank here that has not asked for the group cannot do so any more: then there will be none.
+    /// Breaks the group if a local rank that has not requested it cannot do so any more.
     fn fail_by_withdrawn(&mut self, node: &mut Node, withdrawn: impl Fn(OfferId) -> Option<Withdrawn>) {
         if !matches!(self.state, State::Creating { .. }) {
             return;
@@ -391,7 +391,7 @@ impl Group {
         }
     }
 
-    /// A member reports that its rank cannot ask for the group any more. False if it cannot say so.
+    /// A member reports that its rank cannot request the group any more. False unless the member serves the rank.
     pub(super) fn handle_refuse(&mut self, node: &mut Node, from: SpId, error: CollectiveError) -> bool {
         let (CollectiveError::RankLost(rank) | CollectiveError::Refused { rank, .. }) = error else { return false };
         if !self.members.has_rank(rank) || self.members.sp_of(rank) != from {
@@ -401,8 +401,8 @@ impl Group {
         true
     }
 
-    /// Somebody makes the group still. Whoever does not know that it has broken was not told, or its link has begun
-    /// anew; a step that it misses may have come when it had no room for it.
+    /// A member is still making the group. If it does not know that the group has broken, the news was not sent or was
+    /// lost with a link. A step that it misses may have been dropped for lack of room.
     pub(super) fn handle_ask(&mut self, node: &mut Node, from: u32) {
         let said = match &self.state {
             State::Creating { barrier, .. } => barrier.sent_to(from),

@@ -1,7 +1,8 @@
-//! Who must be alive for a group, and is watched: neighbours in the ring, and who owes something for what is open here.
+//! Watches the peers that a group depends on: neighbours in the ring, and members that owe something for an open
+//! instance.
 //!
-//! Invariant: a service process is watched as long as something depends on it, once the group is made. Never finds out
-//! that one is dead: its link does.
+//! Invariant: a service process is watched as long as the group depends on it, once the group is made. Never detects a
+//! death itself: the link does.
 
 use std::collections::BTreeSet;
 
@@ -10,8 +11,8 @@ use crate::endpoint::Node;
 use crate::ids::SpId;
 
 impl Group {
-    /// Who must be alive: the nearest service processes on both sides of the ring that still serve a rank of the group,
-    /// and those that have left but may owe us something for an instance that is open here, unless they were lost.
+    /// The peers that must be alive: the nearest service processes on both sides of the ring that still serve a rank of
+    /// the group, and members that have left but may owe us something for an open instance, unless they were lost.
     fn depended_on(&mut self) -> BTreeSet<SpId> {
         let me = self.members.me as usize;
         let owing = (0..self.members.sps.len()).filter(|at| *at != me && self.is_awaited(*at));
@@ -19,7 +20,8 @@ impl Group {
         self.neighbours().chain(owing).collect()
     }
 
-    /// Whoever has left does not come back, so what was passed once is passed for good.
+    /// The nearest serving neighbours. A member that has left never returns, so the search continues from the last
+    /// result.
     fn neighbours(&mut self) -> impl Iterator<Item = SpId> + use<> {
         let (n, me) = (self.members.sps.len(), self.members.me as usize);
         let places = [|me, step, n| (me + step) % n, |me, step, n| (me + n - step) % n];
@@ -41,7 +43,7 @@ impl Group {
         self.staying[at] == 0 && self.instances.keys().next().is_some_and(|open| *open <= self.last[at])
     }
 
-    /// The same as [`Self::mind_peers`] after a loss at one service process alone: others owe what they owed.
+    /// Like [`Self::mind_peers`], after a loss at one service process alone: the debts of others have not changed.
     pub(super) fn mind_lost(&mut self, node: &mut Node, at: usize) {
         if self.staying[at] > 0 {
             return;
@@ -59,7 +61,7 @@ impl Group {
         debug_assert_eq!(self.depended_on(), self.watched, "what is kept is what a look at all gives");
     }
 
-    /// Watches those on whom something depends once the group is made.
+    /// Watches the peers that the group depends on, once it is made.
     pub(super) fn mind_peers(&mut self, node: &mut Node) {
         let depended_on = self.depended_on();
         let watched = match self.state {
