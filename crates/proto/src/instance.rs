@@ -275,8 +275,7 @@ impl Instance {
     pub(crate) fn contradiction(&self, cx: &Context<'_>, gone: Rank) -> Option<CollectiveError> {
         match self.policy {
             _ if !self.alive() => None,
-            // No peer passes a barrier that this service process has not entered. Before it left, `gone` sent all its
-            // steps.
+            // No peer passes a barrier that is not entered here. Before it left, `gone` sent all its steps.
             Policy::Barrier => {
                 let owes = self.barrier.awaited() == Some(cx.members.of_rank[gone.0 as usize]);
                 (owes || matches!(self.phase, Phase::Gathering)).then_some(CollectiveError::RankLost(gone))

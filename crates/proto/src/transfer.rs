@@ -1,21 +1,21 @@
-//! Messages from rank to rank of one group, at one service process: those of collectives and tagged ones (GP-1, GP-2).
+//! Messages from rank to rank of one group, at one service process, of collectives and tagged (GP-1, GP-2).
 //!
-//! Every step of a program that sends or receives is handed in here, whatever runs the program. A message travels in
-//! one of four ways, all of them over the links between service processes:
+//! Every send and receive step of a program is passed in here, whatever runs the program. A message travels in one of
+//! four ways, all over the links between service processes:
 //!
 //! | way | when | on the wire |
 //! |---|---|---|
 //! | expected | behind a ready barrier: the receive is posted, both know the bytes (MC-4) | bytes under its name |
 //! | eager | small tagged messages | RTS with the bytes |
-//! | rendezvous | all others (SP-5) | RTS, CTS for pieces as there is credit, bytes |
+//! | rendezvous | all others (SP-5) | RTS, CTS for pieces as credit allows, bytes |
 //! | early rendezvous | the receiver knows the bytes: groups called again (GP-5), collectives | early CTS, bytes |
 //!
-//! A message for a rank that has not called, or not posted the receive, is unexpected: small tagged ones are staged at
-//! once, those of collectives when the rank is stood in for (SP-6), the others wait in the memory of their source.
-//! Between local ranks a message is a copy.
+//! A message for a rank that has not called, or not posted the receive, is unexpected. Small tagged messages are staged
+//! at once, messages of collectives when the rank gets a stand-in (SP-6); the others wait in the memory of their
+//! source. Between local ranks a message is a copy.
 //!
-//! Invariants: a step ends once, and its memory is not named after that; at most [`MAX_WAITING`] messages wait for
-//! their receives. Never sees payload; knows nothing of programs.
+//! Invariants: a step ends once, and its memory is not used after that; at most [`MAX_WAITING`] messages wait for their
+//! receives. Never sees payload; knows nothing of programs.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -41,10 +41,10 @@ pub(crate) use matching::Name;
 pub(crate) use outgoing::{Bulk, Target};
 use outgoing::{EAGER, Outgoing};
 
-/// Messages that may wait for their receives at one service process. Whoever sends more misbehaves.
+/// Messages that may wait for their receives at one service process. A peer that sends more misbehaves.
 const MAX_WAITING: usize = 1 << 20;
 
-/// Whose program a step belongs to.
+/// The owner of the program that a step belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Owner {
     /// A local rank's part in a collective; `local` is its position among the local ranks.
@@ -66,7 +66,7 @@ pub(crate) struct Outbound {
     pub(crate) step: StepOf,
     pub(crate) name: Name,
     pub(crate) from: MemRef,
-    /// It has no memory to wait for: its step is done when it leaves.
+    /// The message has no memory to wait for: its step is done when it leaves.
     pub(crate) signal: bool,
 }
 
@@ -76,7 +76,7 @@ pub(crate) struct Posting {
     pub(crate) to: MemRef,
 }
 
-/// A step that has ended, and how.
+/// A step that has ended, with its result.
 pub(crate) type Ended = (StepOf, Result<(), CollectiveError>);
 
 pub(crate) struct Site<'a> {
@@ -96,7 +96,7 @@ pub(crate) struct Transfer {
     outgoing: Outgoing,
     incoming: Incoming,
     ended: VecDeque<Ended>,
-    /// Ranks of which no tagged message comes or goes any more.
+    /// Ranks whose tagged messages have all failed; none comes or goes any more.
     lost: BTreeSet<Rank>,
 }
 
@@ -109,7 +109,7 @@ impl Transfer {
         self.ended.push_back((step, result));
     }
 
-    /// Behind a ready barrier: sends what its destination expects.
+    /// Behind a ready barrier: sends a message that its destination expects.
     pub(crate) fn send_expected(&mut self, site: &mut Site<'_>, message: Outbound) {
         let name = message.name;
         if site.members.local(name.destination).is_none() {
@@ -121,7 +121,7 @@ impl Transfer {
         }
     }
 
-    /// Behind a ready barrier: receives what its source sends without a word.
+    /// Behind a ready barrier: receives a message that its source sends without an RTS.
     pub(crate) fn expect(&mut self, site: &mut Site<'_>, name: Name, posting: Posting) {
         match self.incoming.matching.message_for(&name) {
             Some(Unexpected::Local(message)) => self.copy(site, message, posting),
@@ -129,7 +129,7 @@ impl Transfer {
         }
     }
 
-    /// From now on the message goes to `to`. Returns how many of its bytes have come to where it went before.
+    /// Redirects the message to `to`. Returns how many of its bytes have come to the former place.
     pub(crate) fn move_receive(&mut self, name: &Name, to: MemRef) -> u64 {
         self.incoming.move_receive(name, to)
     }
@@ -155,14 +155,14 @@ impl Transfer {
         }
     }
 
-    /// Small messages do not hold their sources up, on whatever host their receivers are.
+    /// A small message does not block its source, whatever the host of its receiver.
     fn stage_small(&mut self, site: &mut Site<'_>, message: Outbound) -> Unexpected {
         if message.from.len <= EAGER { self.stage_local(site, message) } else { Unexpected::Local(message) }
     }
 
-    /// A message between local ranks goes to staging, and its source is done, if there is room.
+    /// Copies a message between local ranks to staging, if there is room; its source is done then.
     fn stage_local(&mut self, site: &mut Site<'_>, message: Outbound) -> Unexpected {
-        // Those without bytes, too: what is kept of a message whose source is done counts to its job.
+        // Empty messages are staged too: a kept message whose source is done counts to its job.
         match site.out.stage(Quota::Late, site.members, message.from.len) {
             None => Unexpected::Local(message),
             Some(staging) => {
@@ -200,7 +200,7 @@ impl Transfer {
         }
     }
 
-    /// Where the bytes of a message go, or why they do not fit: a single receive may expect more (GP-1).
+    /// The receive with the message's size, or an error. A single receive may expect more (GP-1).
     fn fit(name: &Name, sent: u64, posting: Posting) -> Result<Posting, CollectiveError> {
         let fits = if name.scope == Scope::Single { sent <= posting.to.len } else { sent == posting.to.len };
         let to = MemRef { len: sent, ..posting.to };
@@ -233,7 +233,7 @@ impl Transfer {
         }
     }
 
-    /// Nobody wants this message: its source is done with it.
+    /// The message has no receiver any more: its source is done with it.
     fn discard(&mut self, site: &mut Site<'_>, name: &Name, message: Unexpected) {
         match message {
             Unexpected::Local(message) => self.end(message.step, Ok(())),
@@ -250,7 +250,7 @@ impl Transfer {
         self.incoming.is_all_to_all(instance);
     }
 
-    /// A local rank sends a message of a small call, whose bytes go along with its RTS (MC-9).
+    /// A local rank sends a message of a small call, whose bytes travel with its RTS (MC-9).
     pub(crate) fn send_small(&mut self, site: &mut Site<'_>, origin: Origin, message: Outbound) {
         let to = message.name.destination;
         if site.members.local(to).is_some() {
@@ -260,25 +260,25 @@ impl Transfer {
         }
     }
 
-    /// A local rank, or who stands in for it, receives a message of a small call.
+    /// A local rank, or its stand-in, receives a message of a small call.
     pub(crate) fn receive_small(&mut self, site: &mut Site<'_>, name: Name, posting: Posting) {
         self.receive(site, name, posting);
         self.settle_instance(site, name.scope);
     }
 
-    /// Whether a message of a collective has come that nobody has received.
+    /// Whether a message of a collective has come that has no receive yet.
     pub(crate) fn has_come(&self, instance: InstanceId) -> bool {
         self.incoming.matching.messages_of(Scope::Instance(instance)).next().is_some()
     }
 
-    /// What has become possible for a collective.
+    /// Grants the credit that is free for a collective.
     fn settle_instance(&mut self, site: &mut Site<'_>, scope: Scope) {
         if let Scope::Instance(instance) = scope {
             self.incoming.grant(site, Some(instance));
         }
     }
 
-    /// Stages messages of a collective that wait for late ranks, within the quota (SP-6). True when some wait still.
+    /// Stages messages of a collective that wait for late ranks, within the quota (SP-6). True when some still wait.
     pub(crate) fn stand_in(&mut self, site: &mut Site<'_>, instance: InstanceId) -> bool {
         let scope = Scope::Instance(instance);
         let of_scope = self.incoming.matching.messages_of(scope);
@@ -299,12 +299,12 @@ impl Transfer {
         self.incoming.matching.messages_of(scope).any(|(_, message)| message.waits())
     }
 
-    /// Where the bytes of a fragment belong, as [`Self::handle`] orders it.
+    /// The place of a fragment's bytes, as [`Self::handle`] orders it.
     pub(crate) fn place_of_fragment(&self, fragment: &Fragment, payload_len: u32) -> Option<MemRef> {
         self.incoming.place_of_fragment(&Name::of(fragment), fragment, payload_len.into())
     }
 
-    /// Where the bytes of each piece belong; none if one has no place, or several are of one message.
+    /// The places of the pieces' bytes; `None` if one has no place, or a message has several pieces.
     pub(crate) fn places_of_data(&self, from: SpId, pieces: &[Piece], payload_len: u32) -> Option<Vec<MemRef>> {
         let numbers: BTreeSet<Number> = pieces.iter().map(|piece| piece.number).collect();
         let all: u64 = pieces.iter().map(|piece| u64::from(piece.bytes)).sum();
@@ -316,7 +316,7 @@ impl Transfer {
         pieces.iter().map(place).collect::<Option<_>>().filter(|_| sound)
     }
 
-    /// What another service process says. False when it cannot say so now; an error breaks the group.
+    /// Handles a message of another service process. False when it cannot come now; an error breaks the group.
     pub(crate) fn handle(
         &mut self,
         site: &mut Site<'_>,
@@ -339,7 +339,7 @@ impl Transfer {
                 done.is_some()
             }),
         };
-        // What was under way when a rank was lost comes to nobody.
+        // After the loss of a rank, messages that were under way have no receiver.
         Ok(sound || !self.lost.is_empty())
     }
 
@@ -399,7 +399,7 @@ impl Transfer {
                 return false;
             }
             if tagged && self.lost.contains(&destination) {
-                // Its source hears of that by itself.
+                // Its source learns of the loss by itself.
             } else if eager {
                 self.arrived_whole(site, key, name, (offset, bytes));
             } else if let Some(Posting { step, to }) = self.incoming.begin(site, &name) {
@@ -414,7 +414,7 @@ impl Transfer {
         true
     }
 
-    /// Early CTS of one call of `rank`. False when there can be none; an error when the ends disagree.
+    /// Early CTS of one call of `rank`. False when they are invalid; an error when the ends disagree.
     fn handle_early(
         &mut self,
         site: &Site<'_>,
@@ -447,7 +447,7 @@ impl Transfer {
         Ok(true)
     }
 
-    /// A message whose bytes lie at `offset` of the payload: they go to where they are received, or to staging.
+    /// A message whose bytes lie at `offset` of the payload: delivers them to the receive, or to staging.
     fn arrived_whole(&mut self, site: &mut Site<'_>, key: Key, name: Name, (offset, bytes): (u32, u64)) {
         let deliver = |to: MemRef| (bytes > 0).then_some(Order::Deliver { payload: 0, offset, to });
         if let Some(posting) = self.incoming.matching.receive_for(&name) {
@@ -482,33 +482,34 @@ impl Transfer {
         self.outgoing.has_bulk()
     }
 
-    /// Whom there may be bulk for; one may come twice.
+    /// Peers that there may be bulk for; a peer may come twice.
     pub(crate) fn bulk_targets(&self) -> impl Iterator<Item = Target> + '_ {
         self.outgoing.targets()
     }
 
-    /// The next frame for a service process, one of so many that there is bulk for. Asked while its link has room.
+    /// The next frame for a service process, one of `to.1` with bulk. Called while its link has room.
     pub(crate) fn next_bulk(&mut self, site: &Site<'_>, to: (SpId, usize)) -> Option<Bulk> {
         let (bulk, signal) = self.outgoing.next(site.members.handle, to, site.quantum())?;
         signal.into_iter().for_each(|step| self.end(step, Ok(())));
         Some(bulk)
     }
 
-    /// After every input: asks for what there is credit for, and tells sources what is done.
+    /// After every input: requests what credit allows, and notifies sources of finished messages.
     pub(crate) fn settle(&mut self, site: &mut Site<'_>) {
         self.incoming.grant(site, None);
         self.incoming.tell_done(site);
         self.incoming.tell_asked(site);
     }
 
-    /// `rank` takes part in no tagged message any more: what still needs it fails.
+    /// `rank` takes part in no tagged message any more: everything that needs it fails.
     pub(crate) fn lose(&mut self, site: &mut Site<'_>, rank: Rank) {
         self.lost.insert(rank);
         let tagged = |name: &Name| !matches!(name.scope, Scope::Instance(_));
         let gone = |name: &Name| tagged(name) && (name.source == rank || name.destination == rank);
         let mut overtaken = None;
         let messages = self.incoming.matching.extract_messages(|name, message| {
-            // What lies here already can be received still, but not in the place of what came before it and is lost.
+            // A staged message can still be received, unless an earlier message of its name is lost: it must not take
+            // that place.
             let stays = matches!(message, Unexpected::Staged(_)) && overtaken != Some(*name);
             let lost = gone(name) && (name.destination == rank || !stays);
             overtaken = if lost { Some(*name) } else { overtaken };
@@ -525,12 +526,12 @@ impl Transfer {
         steps.into_iter().for_each(|step| self.end(step, Err(CollectiveError::RankLost(rank))));
     }
 
-    /// Nothing of a collective moves any more.
+    /// Cancels all messages of a collective.
     pub(crate) fn cancel(&mut self, site: &mut Site<'_>, instance: InstanceId) {
         self.cancel_all(site, |name| name.scope == Scope::Instance(instance));
     }
 
-    /// The group is broken: no tagged message moves any more.
+    /// The group is broken: cancels all tagged messages.
     pub(crate) fn cancel_tagged(&mut self, site: &mut Site<'_>) {
         self.cancel_all(site, |name| !matches!(name.scope, Scope::Instance(_)));
     }
@@ -544,7 +545,7 @@ impl Transfer {
         }
     }
 
-    /// Takes out all but unexpected messages: their steps.
+    /// Removes everything but unexpected messages. Returns the steps.
     fn forget(&mut self, site: &mut Site<'_>, gone: impl Fn(&Name) -> bool) -> Vec<StepOf> {
         let received = self.incoming.matching.extract_receives(|name, _| gone(name));
         let mut steps: Vec<StepOf> = received.into_iter().map(|(_, posting)| posting.step).collect();
@@ -559,18 +560,18 @@ impl Transfer {
         steps
     }
 
-    /// A collective has ended. What was staged of it has no receive.
+    /// A collective has ended. Frees its staged messages, which have no receive.
     pub(crate) fn forget_instance(&mut self, site: &mut Site<'_>, instance: InstanceId) {
         self.incoming.end(instance).for_each(|staging| site.out.unstage(staging));
     }
 
-    /// Whether `destination` has posted the receive of this message, and its source has not told of it.
+    /// Whether `destination` has posted the receive of this message, and its source has not announced it.
     pub(crate) fn waits_for(&self, name: &Name) -> bool {
         self.incoming.matching.has_receive(name) || self.incoming.is_cleared_early(name)
     }
 
-    /// A message of a collective that `rank` does not send or receive, and its other end expects: asked for when `rank`
-    /// has handed over all its sends and receives.
+    /// A message of a collective that `rank` does not send or receive, though its other end expects it. Valid after
+    /// `rank` has passed on all its sends and receives.
     pub(crate) fn unmet(&self, instance: InstanceId, rank: Rank) -> Option<CollectiveError> {
         let scope = Scope::Instance(instance);
         let block =
@@ -579,12 +580,12 @@ impl Transfer {
         unsent.or_else(|| self.incoming.unreceived(scope, rank))
     }
 
-    /// Sources of the messages that receives wait for, of scopes that `of` names.
+    /// Sources of the messages that receives wait for, in scopes that satisfy `of`.
     pub(crate) fn sources(&self, of: impl Fn(Scope) -> bool) -> impl Iterator<Item = Rank> {
         self.incoming.awaited().filter(move |name| of(name.scope)).map(|name| name.source)
     }
 
-    /// Destinations of the messages that are not done, of scopes that `of` names.
+    /// Destinations of the messages that are not done, in scopes that satisfy `of`.
     pub(crate) fn destinations(&self, of: impl Fn(Scope) -> bool) -> impl Iterator<Item = Rank> {
         self.outgoing.names().filter(move |name| of(name.scope)).map(|name| name.destination)
     }

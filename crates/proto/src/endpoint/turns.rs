@@ -87,9 +87,9 @@ impl Moved {
 /// One instance's part in the totals over all instances: the next deadline, and what it has to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Standing {
-    /// When time is to be told to it.
+    /// When its timer is due.
     pub(super) deadline: Option<Instant>,
-    /// It has something to multicast.
+    /// It has chunks to multicast.
     pub(super) multicasts: bool,
     /// It may have repairs for its right neighbour.
     pub(super) repairs: bool,
@@ -141,7 +141,7 @@ type Turn = (GroupHandle, u64, InstanceId);
 pub(super) struct Turns {
     instances: BTreeMap<(GroupHandle, InstanceId), InFlight>,
     groups: BTreeMap<GroupHandle, Group>,
-    /// One that has nothing in flight, kept for its memory.
+    /// A group with nothing in flight, kept to reuse its memory.
     spare: Group,
     /// Groups by their bytes, and by the smallest unit that a rank waits for.
     by_all: BTreeSet<(u64, GroupHandle)>,

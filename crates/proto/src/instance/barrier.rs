@@ -62,8 +62,7 @@ impl Instance {
         }
     }
 
-    /// Sends `to` the sizes of the blocks, so that it can stand in for its ranks. False when the sizes are not known or
-    /// not agreed.
+    /// Sends `to` the sizes of the blocks, so that it can stand in for its ranks. False without agreed sizes.
     pub(crate) fn tell_sizes(&self, cx: &mut Context<'_>, to: SpId) -> bool {
         let Some(extents) = &self.extents else { return false };
         let sizes: Vec<u64> = extents.sizes().collect();

@@ -36,7 +36,7 @@ pub(super) struct Local {
 }
 
 impl Local {
-    /// A rank that has not called, and of which is not known yet what it will do.
+    /// A rank that has not called and has no program yet.
     pub(super) fn new(rank: Rank) -> Self {
         let (presence, run) = (Presence::Absent { wanted: None }, Run::default());
         Local { rank, presence, run, blocked: Vec::new(), unposted: Vec::new(), handed: None, scratch: None }

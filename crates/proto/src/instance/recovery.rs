@@ -81,8 +81,7 @@ impl Multicasts {
     }
 }
 
-/// The ranks that multicast between hosts, their bytes, and whether they are local. A single service process copies
-/// instead.
+/// The ranks that multicast between hosts, their bytes, and whether they are local. None with one service process.
 fn roots<'a>(cx: &'a Context<'_>, run: &'a Run) -> impl Iterator<Item = (Rank, u64, bool)> + 'a {
     let here = |r: Rank| cx.members.sp_of(r) == cx.members.sps[cx.members.me as usize];
     run.multicast_roots().filter(|_| cx.members.sps.len() > 1).map(move |(r, bytes)| (r, bytes, here(r)))
@@ -97,8 +96,7 @@ impl Instance {
         Some(self.multicast.shares.of(members, self.locals[0].rank)?.0.among(self.multicast.leaves_missing + own))
     }
 
-    /// Copies the block to the other local ranks and, between hosts, starts its multicast. False when it waits for
-    /// memory.
+    /// Copies the block to the other local ranks and starts its multicast between hosts. False when memory is missing.
     pub(super) fn start_multicast(&mut self, cx: &mut Context<'_>, i: usize, id: OpId, span: Span) -> bool {
         let source = self.locals[i].rank;
         let Some(from) = self.locals[i].memory(self.extents.as_ref(), span) else { return false };

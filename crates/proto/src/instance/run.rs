@@ -20,7 +20,7 @@ use crate::instance::by_rank::ByRank;
 #[derive(Debug, Default)]
 pub(crate) struct Graph {
     program: Arc<Program>,
-    /// How many others each step waits for.
+    /// Number of steps that each step waits for.
     waits: Vec<u32>,
     /// By step: the start of its followers in `dependents`, and the end of all at last.
     begins: Vec<u32>,

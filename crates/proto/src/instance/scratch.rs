@@ -24,7 +24,7 @@ pub(crate) const ALIGN: u64 = 64;
 
 #[derive(Debug)]
 pub(super) enum Scratch {
-    /// No program uses any, or it has been given back.
+    /// No program uses scratch, or it has been freed.
     Unneeded,
     Wanted {
         bytes: u64,

@@ -6,22 +6,22 @@
 //! | - | its receive is posted, its bytes are known, there is room | cleared early |
 //! | - | its RTS, with or without its bytes | unexpected: announced, or staged with its bytes |
 //! | cleared early | its RTS, or its first bytes | coming |
-//! | unexpected, announced | its receive, or its rank is stood in for | wanted |
+//! | unexpected, announced | its receive, or its rank gets a stand-in | wanted |
 //! | wanted | there is credit, and memory if it has no receive | coming |
-//! | coming | there is credit, and more of it to ask for | coming |
+//! | coming | there is credit, and more of it to request | coming |
 //! | coming, expected | its last bytes | received; staged when it has no receive |
 //! | unexpected, staged | its receive | received |
 //!
-//! Credit is bytes asked for that have not come (SP-5): large messages are asked for piece by piece, first of the
-//! sources that have been asked for least. Asked for whole as they are announced, some sources would be asked by all at
-//! first and others only in the end. No message of a collective has more than a part of the credit, or the first to be
-//! announced would take all of it: those of a rank that is a little late would come last and alone. In an all-to-all of
-//! two ranks nobody else can come, so its one message may have all. Credit is used when there is enough of it for
-//! several pieces, so that one CTS asks for them.
+//! Credit counts requested bytes that have not come (SP-5). Large messages are requested piece by piece, first from the
+//! sources with the fewest requested bytes. If they were requested whole when announced, all receivers would use some
+//! sources first and others only at the end. No message of a collective has more than a part of the credit. Otherwise
+//! the first announced message would take all of it, and messages of a slightly late rank would come last and alone. In
+//! an all-to-all of two ranks only one message can come, so it may have all. Credit is used when there is enough of it
+//! for several pieces, so that one CTS requests them.
 //!
-//! Invariants: every byte is asked for once; of each collective and of all tagged messages together at most
-//! [`Config::pull_bytes`](crate::Config) are under way, of an all-to-all three quarters as many more, or one piece,
-//! beside what was cleared early. Never sees payload.
+//! Invariants: every byte is requested once. Of each collective and of all tagged messages together at most
+//! [`Config::pull_bytes`](crate::Config) are under way, or one piece; an all-to-all may have 3/4 more. Bytes cleared
+//! early do not count. Never sees payload.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,7 +38,7 @@ use crate::multicast::pacing::{Pull, Quantum};
 use crate::outbox::{Quota, Staging};
 use crate::wire::{Cts, EarlyCts, Few, Fragment, MAX_CTS, MAX_DONE, Message, Number, Origin, Scope, TransferMessage};
 
-/// So many times what is under way at once is cleared early of recorded groups: not all of it can come at the same
+/// Recorded groups clear this many times the usual outstanding bytes early. Not all of these bytes can come at the same
 /// time, as sources have other destinations, too.
 const CLEARED_EARLY: u64 = 8;
 
@@ -50,13 +50,13 @@ pub(super) struct Key {
 
 #[derive(Debug)]
 pub(super) enum Unexpected {
-    /// Of another local rank, in whose memory it lies.
+    /// A message of another local rank, in that rank's memory.
     Local(Outbound),
-    /// Lies with its source.
+    /// Its bytes are at the source.
     Announced { key: Key, bytes: u64 },
     /// Wanted or coming, into staging.
     Coming { key: Key, bytes: u64 },
-    /// Lies here; none if it has no bytes.
+    /// Its bytes are here; `None` if it has none.
     Staged(Option<Staging>),
 }
 
@@ -69,7 +69,7 @@ impl Unexpected {
         }
     }
 
-    /// It is not here, and nothing of it comes.
+    /// The message is not here, and no bytes of it are on their way.
     pub(super) fn waits(&self) -> bool {
         matches!(self, Unexpected::Local(_) | Unexpected::Announced { .. })
     }
@@ -82,15 +82,15 @@ pub(super) struct Coming {
     bytes: u64,
     granted: u64,
     got: u64,
-    /// Its source has told of it: what is granted counts against the credit of a collective.
+    /// Its source has announced it: the granted bytes count against the credit of a collective.
     begun: bool,
     pub(super) receive: Option<Posting>,
-    /// Where it goes that had no receive when it was granted.
+    /// The destination of a message that had no receive when it was granted.
     pub(super) staging: Option<Staging>,
 }
 
 impl Coming {
-    /// Where its next bytes belong. None when there can be none such.
+    /// The place of its next bytes. `None` when such bytes cannot come.
     fn place(&self, offset: u64, len: u64) -> Option<MemRef> {
         if offset != self.got || len > self.granted - self.got {
             return None;
@@ -104,11 +104,11 @@ impl Coming {
     }
 }
 
-/// What may be under way of one collective, or of all tagged messages of the group.
+/// The outstanding bytes of one collective, or of all tagged messages of the group.
 #[derive(Debug, Default)]
 struct Credit {
     under_way: u64,
-    /// Messages of which more may be granted, by bytes granted and order; not those with their full share under way.
+    /// Messages that may get more, by granted bytes and order; without messages that have their full share under way.
     queue: BTreeSet<(u64, u64, Key)>,
     /// Messages cleared early, wanted or coming.
     messages: usize,
@@ -116,7 +116,7 @@ struct Credit {
     all_to_all: bool,
 }
 
-/// Whose credit a message uses.
+/// The credit that a message uses: a collective's, or `None` for tagged messages.
 type Account = Option<InstanceId>;
 
 fn account(name: &Name) -> Account {
@@ -126,30 +126,30 @@ fn account(name: &Name) -> Account {
     }
 }
 
-/// By which sources are asked in turn, nearest first: so no two ranks begin with the same.
+/// The order of requests to sources, nearest first: so no two ranks begin with the same source.
 pub(super) fn distance(ranks: u32, name: &Name) -> u64 {
     u64::from((name.destination.0 + ranks - name.source.0) % ranks)
 }
 
 /// Whether bytes of a message come behind a gap: `got` bytes of it are here, up to `end` may come. Links lose nothing,
-/// so the source has given up the message with all that was under way, and will say so.
+/// so the source has given up the message with all bytes under way, and will report that.
 fn is_behind_a_gap(got: u64, (offset, len): (u64, u64), end: u64) -> bool {
     offset > got && offset.checked_add(len).is_some_and(|until| until <= end)
 }
 
 impl Credit {
-    /// Bytes that may be under way.
+    /// Most bytes that may be under way.
     fn most(&self, quantum: Quantum) -> u64 {
         quantum.under_way(self.all_to_all)
     }
 
-    /// Whether so many more bytes may be under way.
+    /// Whether `more` bytes may be under way in addition.
     fn has_room(&self, quantum: Quantum, more: u64) -> bool {
         self.under_way == 0 || self.under_way.saturating_add(more) <= self.most(quantum)
     }
 
-    /// What is asked for of a message of so many bytes, in a group of so many ranks. Tagged messages are asked for
-    /// whole: whoever receives one waits for that one.
+    /// The requests for a message of `bytes` in a group of `ranks`. Tagged messages are requested whole, since their
+    /// receiver waits for all of the message.
     fn pull(&self, account: Account, quantum: Quantum, ranks: u32, bytes: u64) -> Pull {
         let the_only = self.all_to_all && ranks == 2;
         match account {
@@ -165,7 +165,7 @@ struct Expected {
     got: u64,
 }
 
-/// Whose receives are cleared together: the service process, who receives, the recording, its call.
+/// Receives that are cleared together: service process, receiving rank, recording, call.
 type Asking = (SpId, Rank, u32, u64);
 
 #[derive(Debug, Default)]
@@ -183,16 +183,16 @@ pub(super) struct Incoming {
     last_early: u64,
     /// Order among tagged messages that are wanted.
     wanted: u64,
-    /// RTS whose sources are to be told that they are done.
+    /// Finished RTS whose sources must be notified.
     done: Queues<SpId, u64>,
-    /// The same of collectives that the window has not reached.
+    /// Finished RTS of collectives that the window has not reached.
     ahead: BTreeMap<InstanceId, Vec<(SpId, u64)>>,
-    /// The last number that each service process has given to an RTS.
+    /// The last RTS number of each service process.
     last: BTreeMap<SpId, u64>,
 }
 
 impl Incoming {
-    /// `from` numbers `count` RTS from `first` on. False when it has given these numbers before.
+    /// Checks that `from` numbers `count` RTS from `first` on. False when it has used these numbers before.
     pub(super) fn numbered(&mut self, from: SpId, first: u64, count: usize) -> bool {
         fresh(self.last.entry(from).or_insert(0), first, count)
     }
@@ -201,12 +201,12 @@ impl Incoming {
         self.expected.insert(name, Expected { posting, got: 0 });
     }
 
-    /// The receive of this name behind a ready barrier, which is taken out.
+    /// Removes and returns the receive of this name behind a ready barrier.
     pub(super) fn take_expected(&mut self, name: &Name) -> Option<Posting> {
         self.expected.remove(name).map(|expected| expected.posting)
     }
 
-    /// From now on the message goes to `to`. Returns how many of its bytes have come to where it went before.
+    /// Redirects the message to `to`. Returns how many of its bytes have come to the former place.
     pub(super) fn move_receive(&mut self, name: &Name, to: MemRef) -> u64 {
         if let Some(expected) = self.expected.get_mut(name) {
             expected.posting.to = to;
@@ -219,11 +219,11 @@ impl Incoming {
         let coming = self.coming.values_mut().find(|coming| coming.name == *name);
         let Some(Coming { receive: Some(receive), staging, got, .. }) = coming else { return 0 };
         receive.to = to;
-        // What comes to staging is copied to its receive when all of it is here.
+        // A staged message is copied to its receive when it is complete.
         if staging.is_none() { *got } else { 0 }
     }
 
-    /// Where the bytes of a fragment belong. None when no such fragment can come now.
+    /// The place of a fragment's bytes. `None` when such a fragment cannot come now.
     pub(super) fn place_of_fragment(&self, name: &Name, fragment: &Fragment, len: u64) -> Option<MemRef> {
         let &Fragment { total, offset, .. } = fragment;
         let Expected { posting: Posting { to, .. }, got } = self.expected.get(name)?;
@@ -231,7 +231,7 @@ impl Incoming {
         sound.then(|| MemRef { offset: to.offset + offset, len, ..*to })
     }
 
-    /// A fragment of an expected message, which is dropped behind a gap. None when no such fragment can come now.
+    /// A fragment of an expected message; it is dropped behind a gap. `None` when such a fragment cannot come now.
     pub(super) fn handle_fragment(
         &mut self,
         site: &mut Site<'_>,
@@ -257,7 +257,7 @@ impl Incoming {
         Some(whole.then_some((step, Ok(()))))
     }
 
-    /// The receive of a message of a recording waits, which is to be cleared early.
+    /// Notes a receive of a recording whose message must be cleared early.
     pub(super) fn ask(&mut self, from: SpId, name: Name, bytes: u64) {
         if let Name { scope: Scope::Recorded { recording, call }, destination, source, tag, occurrence } = name {
             let cts = EarlyCts { source, tag, occurrence, bytes, up_to: 0 };
@@ -265,7 +265,7 @@ impl Incoming {
         }
     }
 
-    /// Clears messages of recordings early, as far as there is room.
+    /// Clears noted messages of recordings early, as far as there is room.
     pub(super) fn tell_asked(&mut self, site: &mut Site<'_>) {
         let most = site.quantum().pulled.saturating_mul(CLEARED_EARLY);
         while let Some(((from, rank, recording, call), wanted)) = self.asking.pop_first() {
@@ -292,7 +292,7 @@ impl Incoming {
         }
     }
 
-    /// Lets the message of this receive come up to a byte before it is announced. Returns the number of its early CTS.
+    /// Allows the message of this receive up to a byte before its RTS. Returns the number of the early CTS.
     pub(super) fn clear(&mut self, from: SpId, name: Name, receive: Posting, up_to: u64) -> u64 {
         self.last_early += 1;
         let key = Key { from, number: Number::Early(self.last_early) };
@@ -305,12 +305,12 @@ impl Incoming {
         self.last_early
     }
 
-    /// Whether a message was cleared early of which nothing is heard yet.
+    /// Whether a message was cleared early and has not been announced.
     pub(super) fn is_cleared_early(&self, name: &Name) -> bool {
         self.early.contains_key(name)
     }
 
-    /// The first word of the source about a message that was cleared early: its receive.
+    /// The first news of a message that was cleared early. Returns its receive.
     pub(super) fn begin(&mut self, site: &Site<'_>, name: &Name) -> Option<Posting> {
         let key = self.early.remove(name)?;
         let coming = self.coming.get_mut(&key)?;
@@ -325,7 +325,7 @@ impl Incoming {
         coming.receive
     }
 
-    /// Wants an announced message: for its receive, or for its rank that has none and is stood in for.
+    /// Wants an announced message, for its receive, or for the stand-in of its rank.
     pub(super) fn want(&mut self, site: &Site<'_>, name: Name, (key, bytes): (Key, u64), receive: Option<Posting>) {
         let order = if account(&name).is_some() { distance(site.members.ranks(), &name) } else { self.wanted };
         self.wanted += 1;
@@ -340,7 +340,7 @@ impl Incoming {
         self.credits.entry(Some(instance)).or_default().all_to_all = true;
     }
 
-    /// Grants what there is credit for.
+    /// Grants as many bytes as there is credit for.
     pub(super) fn grant(&mut self, site: &mut Site<'_>, account: Account) {
         let Some(credit) = self.credits.get_mut(&account) else { return };
         let quantum = site.quantum();
@@ -350,7 +350,7 @@ impl Incoming {
             let pull = credit.pull(account, quantum, site.members.ranks(), coming.bytes);
             let piece = (coming.bytes - granted).min(pull.at_once);
             if granted > coming.got && granted + piece - coming.got > pull.under_way {
-                // Comes back when some of it has come.
+                // The message returns to the queue when some of its bytes have come.
                 credit.queue.remove(&(granted, order, key));
                 continue;
             }
@@ -361,7 +361,7 @@ impl Incoming {
             credit.queue.remove(&(granted, order, key));
             if granted == 0 && coming.receive.is_none() {
                 let Some(staging) = site.out.stage(Quota::Late, site.members, coming.bytes) else {
-                    // Its rank may still call, or staging be given back.
+                    // Its rank may still call, or staging may be freed.
                     let (name, bytes) = (coming.name, coming.bytes);
                     self.coming.remove(&key);
                     credit.messages -= 1;
@@ -386,12 +386,13 @@ impl Incoming {
         }
     }
 
-    /// Where bytes of a message belong. None when no such bytes can come.
+    /// The place of a message's bytes. `None` when such bytes cannot come.
     pub(super) fn place_of_bytes(&self, key: Key, (offset, len): (u64, u64)) -> Option<MemRef> {
         self.coming.get(&key)?.place(offset, len)
     }
 
-    /// Bytes of a message, at `at` of the payload, dropped behind a gap: what has ended, or none when they cannot come.
+    /// Bytes of a message at `at` of the payload; dropped behind a gap. Returns the ended step; `None` for invalid
+    /// bytes.
     pub(super) fn handle_bytes(
         &mut self,
         site: &mut Site<'_>,
@@ -459,8 +460,8 @@ impl Incoming {
         Some(coming)
     }
 
-    /// The RTS of this number is settled. Its source is told no sooner than the window has reached its collective: so
-    /// far it may be ahead of ranks here that have not called.
+    /// The RTS of this number is settled. Its source is notified only when the window has reached its collective, which
+    /// bounds how far the source gets ahead of local ranks that have not called.
     pub(super) fn settle(&mut self, site: &Site<'_>, scope: Scope, key: Key) {
         match (key.number, scope) {
             (Number::Rts(number), Scope::Instance(instance)) if instance.0 > site.members.window_end => {
@@ -471,7 +472,7 @@ impl Incoming {
         }
     }
 
-    /// Tells the sources.
+    /// Notifies the sources of finished RTS.
     pub(super) fn tell_done(&mut self, site: &mut Site<'_>) {
         while let Some(reached) = self.ahead.first_entry().filter(|first| first.key().0 <= site.members.window_end) {
             reached.remove().into_iter().for_each(|(from, number)| self.done.push(from, number));
@@ -482,13 +483,13 @@ impl Incoming {
         }
     }
 
-    /// Receives of a collective of which no source has told, and their bytes.
+    /// Receives of a collective that no source has announced, and their bytes.
     pub(super) fn unannounced(&self, scope: Scope) -> impl Iterator<Item = (&Name, u64)> {
         let early = self.early.range(Name::all_of(scope)).map(|(name, key)| (name, self.coming[key].bytes));
         early.chain(self.matching.receives_of(scope).map(|(name, receive)| (name, receive.to.len)))
     }
 
-    /// A message of a scope for which `rank` has no receive.
+    /// The error for a message of a scope for which `rank` has no receive.
     pub(super) fn unreceived(&self, scope: Scope, rank: Rank) -> Option<CollectiveError> {
         let (name, message) = self.matching.messages_of(scope).find(|(name, _)| name.destination == rank)?;
         Some(name.mismatch(message.bytes(), 0))
@@ -500,7 +501,7 @@ impl Incoming {
         self.matching.receives().map(|(name, _)| name).chain(coming).chain(self.expected.keys())
     }
 
-    /// Forgets a collective without messages on their way. Returns what is staged and nobody has received.
+    /// Removes a collective without messages on their way. Returns the staging of messages without a receive.
     pub(super) fn end(&mut self, instance: InstanceId) -> impl Iterator<Item = Staging> + use<> {
         let staged = |name: &Name, message: &Unexpected| {
             name.scope == Scope::Instance(instance) && matches!(message, Unexpected::Staged(_))
@@ -514,7 +515,7 @@ impl Incoming {
             .filter_map(|(_, message)| if let Unexpected::Staged(staging) = message { staging } else { None })
     }
 
-    /// Takes out what behind a ready barrier, or cleared early, will not come.
+    /// Removes receives whose messages will not come behind a ready barrier, or cleared early.
     pub(super) fn forget_expected(&mut self, gone: impl Fn(&Name) -> bool) {
         self.expected.retain(|name, _| !gone(name));
         self.asking.retain(|_, wanted| {
@@ -524,7 +525,7 @@ impl Incoming {
     }
 }
 
-/// Memory for a message that nobody receives yet, as far as it needs some; none where there is no room.
+/// Memory for a message without a receive; `None` where there is no room, `Some(None)` for an empty message.
 pub(super) fn stage(site: &mut Site<'_>, bytes: u64) -> Option<Option<Staging>> {
     if bytes == 0 { Some(None) } else { site.out.stage(Quota::Late, site.members, bytes).map(Some) }
 }

@@ -1,15 +1,14 @@
-//! Messages and receives find each other by name, whichever comes first.
+//! Matches messages with receives by name, whichever comes first.
 //!
 //! | a name has | event | next |
 //! |---|---|---|
 //! | nothing, messages | a message | messages, the new one last |
 //! | nothing, receives | a receive | receives, the new one last |
-//! | messages | a receive | it takes the first |
-//! | receives | a message | the first takes it |
+//! | messages | a receive | the receive takes the first message |
+//! | receives | a message | the first receive takes the message |
 //!
-//! Invariants: a name never has both; messages of a name are taken in the order in which they came (non-overtaking),
-//! which is the order in which they were sent. The names of a recorded group are used once. No wildcards: a receive
-//! names its source and tag.
+//! Invariants: a name never has both. Messages of a name are taken in the order of arrival (non-overtaking), which is
+//! the order of sending. The names of a recorded group are used once. No wildcards: a receive names its source and tag.
 
 use std::ops::RangeInclusive;
 
@@ -19,7 +18,7 @@ use super::queues::Queues;
 use crate::error::CollectiveError;
 use crate::wire::{Fragment, Scope};
 
-/// Names a message; of single messages all with the same pair and tag.
+/// Names a message. All single messages with the same pair and tag share a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Name {
     pub(crate) scope: Scope,
@@ -36,13 +35,13 @@ impl Name {
         name(0)..=name(u32::MAX)
     }
 
-    /// That of an expected message.
+    /// The name of an expected message.
     pub(crate) fn of(fragment: &Fragment) -> Name {
         let &Fragment { instance, source, destination, index: tag, .. } = fragment;
         Name { scope: Scope::Instance(instance), destination, source, tag, occurrence: 0 }
     }
 
-    /// Its ends do not agree on its bytes.
+    /// The error when the two ends do not agree on the message's bytes.
     pub(crate) fn mismatch(&self, sent: u64, expected: u64) -> CollectiveError {
         let Name { scope, destination, source: source_rank, tag, .. } = *self;
         match scope {
@@ -59,7 +58,7 @@ impl Name {
 pub(crate) struct Matching<M, R> {
     messages: Queues<Name, M>,
     receives: Queues<Name, R>,
-    /// Messages of all names.
+    /// Number of messages of all names.
     waiting: usize,
 }
 
@@ -70,7 +69,7 @@ impl<M, R> Default for Matching<M, R> {
 }
 
 impl<M, R> Matching<M, R> {
-    /// The receive that waits for a message of this name longest: it is taken out.
+    /// Removes and returns the oldest receive that waits for a message of this name.
     pub(crate) fn receive_for(&mut self, name: &Name) -> Option<R> {
         self.receives.pop(name)
     }
@@ -82,7 +81,7 @@ impl<M, R> Matching<M, R> {
         self.waiting += 1;
     }
 
-    /// The message of this name that came first: it is taken out.
+    /// Removes and returns the oldest message of this name.
     pub(crate) fn message_for(&mut self, name: &Name) -> Option<M> {
         let message = self.messages.pop(name);
         self.waiting -= usize::from(message.is_some());
@@ -95,14 +94,14 @@ impl<M, R> Matching<M, R> {
         self.receives.push(name, receive);
     }
 
-    /// Puts another message in the place of the one of a name that is used once.
+    /// Replaces the message of a name that is used once.
     pub(crate) fn replace_message(&mut self, name: &Name, message: M) {
         if let Some(last) = self.messages.first_mut(name) {
             *last = message;
         }
     }
 
-    /// The receive that waits for a message of this name longest.
+    /// The oldest receive that waits for a message of this name.
     pub(crate) fn waiting_receive(&mut self, name: &Name) -> Option<&mut R> {
         self.receives.first_mut(name)
     }
@@ -131,14 +130,14 @@ impl<M, R> Matching<M, R> {
         self.receives.iter()
     }
 
-    /// Takes out messages that nobody will receive any more.
+    /// Removes messages that will not be received any more.
     pub(crate) fn extract_messages(&mut self, gone: impl FnMut(&Name, &M) -> bool) -> Vec<(Name, M)> {
         let extracted = self.messages.extract(gone);
         self.waiting -= extracted.len();
         extracted
     }
 
-    /// Takes out receives that will have no message.
+    /// Removes receives that will have no message.
     pub(crate) fn extract_receives(&mut self, gone: impl FnMut(&Name, &R) -> bool) -> Vec<(Name, R)> {
         self.receives.extract(gone)
     }
@@ -152,7 +151,7 @@ mod tests {
         Name { scope: Scope::Single, destination: Rank(0), source: Rank(source), tag, occurrence: 0 }
     }
 
-    /// GP-1: by source and tag, in order.
+    /// GP-1: messages match by source and tag, in order.
     #[test]
     fn messages_do_not_overtake_those_of_their_name() {
         let mut matching = Matching::default();
@@ -174,7 +173,7 @@ mod tests {
         );
     }
 
-    /// The bound on messages that wait is one on messages, not on names.
+    /// The bound on waiting messages counts messages, not names.
     #[test]
     fn messages_of_one_name_count_each() {
         let mut matching: Matching<u32, char> = Matching::default();

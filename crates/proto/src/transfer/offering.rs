@@ -1,5 +1,5 @@
-//! What a rank tells the others when it calls a collective without a barrier (SP-5): all its messages at once, in as
-//! few offers as possible, and how much of those it receives may come already.
+//! The offers of a rank that calls a collective without a barrier (SP-5). They carry all its messages at once, in as
+//! few offers as possible, and clear the first bytes of its receives early.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::error::CollectiveError;
 use crate::ids::{InstanceId, SpId};
 use crate::wire::{EarlyCts, Few, Message, Origin, Scope, TransferMessage};
 
-/// What one call tells one service process.
+/// The messages of one call for one service process.
 #[derive(Debug, Default)]
 struct Offers {
     ready: Vec<Outbound>,
@@ -19,10 +19,10 @@ struct Offers {
 }
 
 impl Transfer {
-    /// A local rank calls a collective whose messages are offered as its ranks come (SP-5): all that it sends and
-    /// receives. The offers carry the signature, since they may be the first news of it, and early CTS for the first
-    /// bytes of what nobody has announced: ranks are never quite together, and the last to call finds its messages
-    /// asked for.
+    /// A local rank calls a collective whose messages are offered as its ranks come (SP-5), with all its sends and
+    /// receives. The offers carry the signature, since they may be the first news of the call. They also carry early
+    /// CTS for the first bytes of unannounced messages: ranks are never quite together, and the last caller finds its
+    /// messages already requested.
     pub(crate) fn exchange(
         &mut self,
         site: &mut Site<'_>,
@@ -56,7 +56,7 @@ impl Transfer {
         self.settle_instance(site, origin.scope());
     }
 
-    /// The first bytes of each receive that waits: together as much as the queue of a switch holds.
+    /// The first bytes of each waiting receive, together as much as the queue of a switch holds.
     fn clear_early(&self, site: &Site<'_>, receives: Vec<(Name, Posting)>) -> Vec<(SpId, (Name, u64))> {
         let waits = |(name, _): &(Name, Posting)| {
             site.members.local(name.source).is_none() && self.incoming.matching.has_receive(name)
@@ -72,7 +72,7 @@ impl Transfer {
         up_to.map(|(name, up_to)| (site.members.sp_of(name.source), (name, up_to))).collect()
     }
 
-    /// Tells one service process what a call has for its ranks and takes of theirs, in as few messages as possible.
+    /// Sends one service process the RTS and early CTS of a call, in as few messages as possible.
     fn offer(&mut self, site: &mut Site<'_>, (origin, rank): (Origin, Rank), to: SpId, offers: Offers) {
         let (mut all_ready, mut all_early) = (offers.ready.into_iter().peekable(), offers.early.into_iter().peekable());
         while all_ready.peek().is_some() || all_early.peek().is_some() {
@@ -103,7 +103,7 @@ impl Transfer {
         }
     }
 
-    /// A message of a collective that `rank` sends or receives and of which its other end, `gone`, knows nothing.
+    /// A message of a collective that `rank` sends or receives and that its other end, `gone`, does not know.
     pub(crate) fn unanswered(&self, instance: InstanceId, gone: Rank) -> Option<CollectiveError> {
         let scope = Scope::Instance(instance);
         let offered = self.outgoing.offered(scope).find(|(name, _)| name.destination == gone);

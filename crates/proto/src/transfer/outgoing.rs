@@ -3,19 +3,19 @@
 //! | a message is | event | next |
 //! |---|---|---|
 //! | - | it is sent behind a ready barrier | queued, whole |
-//! | - | it is sent, its early CTS has come | queued up to what that says, or to be offered if that says nothing |
+//! | - | it is sent, its early CTS has come | queued up to the CTS's limit, or to be offered if that is 0 |
 //! | - | it is sent, of a recording whose early CTS is awaited | held |
 //! | - | it is sent | to be offered |
 //! | held | its early CTS | queued, or to be offered |
 //! | to be offered | an offer leaves with its RTS, and its bytes if they are few | offered |
-//! | offered | its destination has taken the bytes that went along | done |
+//! | offered | its destination has accepted the eager bytes | done |
 //! | offered | its CTS, or an early CTS that has crossed the RTS | queued |
-//! | queued | all that may leave is in frames | waiting for a CTS, or sent |
+//! | queued | all granted bytes are in frames | waiting for a CTS, or sent |
 //! | waiting for a CTS | its CTS | queued |
 //! | sent | the frame with its last bytes is acknowledged | done |
 //!
-//! Invariants: a frame has bytes of calls of one owner, so that it can be voided with its memory; messages of one owner
-//! to one peer share frames, and the last of these alone asks for acknowledgement without delay. Never sees payload.
+//! Invariants: a frame has bytes of calls of one owner, so that it can be voided with its memory. Messages of one owner
+//! to one peer share frames, and only the last frame requests acknowledgement without delay. Never sees payload.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -36,18 +36,18 @@ use crate::wire::{
     Cts, EarlyCts, Few, Fragment, MAX_PIECES_OF_DATA, Message, Number, Origin, Piece, Rts, Scope, TransferMessage,
 };
 
-/// Largest message whose bytes go along with its RTS.
+/// Largest single message whose bytes travel with its RTS.
 pub(super) const EAGER: u64 = 8 << 10;
-/// The same of a recording and of a small call, which all ranks call alike, so that receives wait for most of its
-/// messages: their bytes need no staging, and asking for them first would take longer than they do.
+/// Largest such message of a recording or a small call. All ranks make these calls alike, so receives already wait for
+/// most of the messages: their bytes need no staging, and a request would take longer than the bytes do.
 const EAGER_KNOWN: u64 = 32 << 10;
 
-/// A message is much shorter than another that has more than so many times its bytes.
+/// A message is much shorter than another with more than this many times its bytes.
 const MUCH_SHORTER: u64 = 4;
 
-/// Something with payload, for a link.
+/// A frame with payload, for a link.
 pub(crate) struct Bulk {
-    /// The collective with whose end it becomes void, or [`TAGGED`].
+    /// The collective whose end makes it void, or [`TAGGED`].
     pub(crate) instance: InstanceId,
     pub(crate) message: Message,
     pub(crate) payload: Payload,
@@ -55,7 +55,7 @@ pub(crate) struct Bulk {
 }
 
 impl Name {
-    /// Largest message of this name whose bytes go along with its RTS.
+    /// Largest message of this name whose bytes travel with its RTS.
     fn eager(&self) -> u64 {
         match self.scope {
             Scope::Single => EAGER,
@@ -63,7 +63,7 @@ impl Name {
         }
     }
 
-    /// Under which a tagged message is offered.
+    /// The origin under which a tagged message is offered.
     fn origin(&self) -> Origin {
         match self.scope {
             Scope::Recorded { recording, call } => Origin::Recorded { recording, call },
@@ -71,13 +71,13 @@ impl Name {
         }
     }
 
-    /// Whether a message of so many bytes is cleared to be sent before it is offered (GP-5): a call before has compared
-    /// what both ends have recorded, and its bytes do not go along with an RTS.
+    /// Whether a message of `bytes` is cleared before it is offered (GP-5): an earlier call has compared the recordings
+    /// of both ends, and the message is too large for an eager RTS.
     pub(super) fn awaits_early_cts(&self, bytes: u64) -> bool {
         matches!(self.scope, Scope::Recorded { call: 2.., .. }) && bytes > self.eager()
     }
 
-    /// What [`Bulk::instance`] says of a frame with bytes of this message.
+    /// The [`Bulk::instance`] of a frame with bytes of this message.
     fn instance(&self) -> InstanceId {
         match self.scope {
             Scope::Instance(instance) => instance,
@@ -87,11 +87,11 @@ impl Name {
 }
 
 impl Outbound {
-    /// Whether bytes of this message leave before those of `other`, which goes to the same service process (SP-5).
+    /// Whether this message leaves before `other`, which goes to the same service process (SP-5).
     ///
-    /// Two calls that share a link both end late; one after the other, the first ends in half the time and the second
-    /// no later. So messages leave in the order of their calls, which is that in which a program waits for them. Only a
-    /// much shorter one does not wait for one of an earlier call.
+    /// Two calls that share a link both end late. One after the other, the first ends in half the time and the second
+    /// no later. So messages leave in the order of their calls, which is the order in which a program waits for them.
+    /// Only a much shorter message overtakes one of an earlier call.
     fn goes_before(&self, other: &Outbound) -> bool {
         let (Scope::Instance(call), Scope::Instance(others)) = (self.name.scope, other.name.scope) else {
             return false;
@@ -106,24 +106,24 @@ impl Outbound {
     }
 }
 
-/// Whom there may be bulk for.
+/// A peer that there may be bulk for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Target {
     pub(crate) to: SpId,
-    /// Of the message that is next.
+    /// Bytes of the next message.
     pub(crate) bytes: u64,
-    /// Nobody asks for it piece by piece: it travels behind a ready barrier.
+    /// The receiver does not request it piece by piece: it travels behind a ready barrier.
     pub(crate) is_whole: bool,
 }
 
 impl Target {
-    /// For an offer or a repair, which has a frame and no message.
+    /// The target of an offer or a repair, which has a frame and no message.
     pub(crate) fn of_frame(to: SpId) -> Self {
         Target { to, bytes: 0, is_whole: false }
     }
 }
 
-/// What the other end has said of a message that is not sent yet.
+/// The early CTS of a message that is not sent yet.
 #[derive(Debug, Clone, Copy)]
 struct Cleared {
     from: SpId,
@@ -137,50 +137,50 @@ struct Cleared {
 struct Flow {
     to: SpId,
     message: Outbound,
-    /// None behind a ready barrier: it travels by its name.
+    /// `None` behind a ready barrier: the message travels by its name.
     number: Option<Number>,
-    /// Bytes in frames, and bytes that may be.
+    /// Bytes in frames, and bytes that may be in frames.
     offset: u64,
     granted: u64,
     queued: bool,
 }
 
-/// Messages whose last bytes are in one frame: mostly one.
+/// Messages whose last bytes are in one frame; mostly one message.
 type Sent = SmallVec<[Outbound; 1]>;
 
 #[derive(Debug, Default)]
 pub(crate) struct Outgoing {
     offers: Queues<SpId, (Origin, Outbound)>,
-    /// Offered, queued or waiting for a CTS. The number of an RTS is that of its flow.
+    /// Offered, queued or waiting for a CTS. The number of an RTS is the number of its flow.
     flows: BTreeMap<u64, Flow>,
     /// Flows by the number of their early CTS.
     early: BTreeMap<(SpId, u64), u64>,
-    /// Offered, of collectives: what an early CTS may cross.
+    /// Offered messages of collectives, whose RTS an early CTS may cross.
     crossing: BTreeMap<Name, u64>,
     held: BTreeMap<Name, Outbound>,
     cleared: BTreeMap<Name, Cleared>,
     queues: Queues<SpId, u64>,
-    /// Sent, by the number under which the frame with their last bytes is acknowledged.
+    /// Sent messages, by the number under which the frame with their last bytes is acknowledged.
     unacknowledged: BTreeMap<u64, Sent>,
     last_number: u64,
-    /// The last number that each service process has given to an early CTS.
+    /// The last early CTS number of each service process.
     last_early: BTreeMap<SpId, u64>,
 }
 
 impl Outgoing {
-    /// A message behind a ready barrier.
+    /// Queues a message behind a ready barrier.
     pub(super) fn push_expected(&mut self, to: SpId, message: Outbound) {
         let bytes = message.from.len;
         let id = self.insert(to, message, None);
         self.grant(id, bytes);
     }
 
-    /// A message that is to be offered, in the name of what its source has called.
+    /// Queues a message to be offered with the origin of its source's call.
     pub(super) fn push_offer(&mut self, to: SpId, origin: Origin, message: Outbound) {
         self.offers.push(to, (origin, message));
     }
 
-    /// A tagged message (GP-1, GP-2).
+    /// Queues or holds a tagged message (GP-1, GP-2).
     pub(super) fn push_tagged(&mut self, to: SpId, message: Outbound) -> Result<(), CollectiveError> {
         if !message.name.awaits_early_cts(message.from.len) {
             self.push_offer(to, message.name.origin(), message);
@@ -192,8 +192,8 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Offers a message of a collective: the entry of its RTS and its number, which follows the one before. One whose
-    /// early CTS has come is offered, too, so that more is asked for before its first bytes are there.
+    /// Offers a message of a collective. Returns its number, which follows the previous one, and its RTS. A message
+    /// whose early CTS has come is offered, too, so that more is requested before its first bytes arrive.
     pub(super) fn offer(&mut self, to: SpId, message: Outbound) -> (u64, Rts) {
         let (Name { destination, tag, occurrence, .. }, bytes) = (message.name, message.from.len);
         let cleared = self.cleared.remove(&message.name);
@@ -208,7 +208,7 @@ impl Outgoing {
         (id, Rts { destination, tag, occurrence, bytes, eager: false })
     }
 
-    /// Whether the early CTS of this message has come, and of how many bytes.
+    /// The bytes in the early CTS of this message, if the CTS has come.
     pub(super) fn cleared_bytes(&self, name: &Name) -> Option<u64> {
         self.cleared.get(name).map(|cleared| cleared.bytes)
     }
@@ -219,7 +219,7 @@ impl Outgoing {
         }
     }
 
-    /// An early CTS lets a flow leave under its own number.
+    /// An early CTS lets a flow leave under the number of the CTS.
     fn clear(&mut self, id: u64, Cleared { from, number, up_to, .. }: Cleared) {
         self.number(id, Number::Early(number));
         self.early.insert((from, number), id);
@@ -232,7 +232,7 @@ impl Outgoing {
         self.last_number
     }
 
-    /// Lets a flow leave up to a byte, in the order of [`Outbound::goes_before`].
+    /// Allows a flow to leave up to a byte, in the order of [`Outbound::goes_before`].
     fn grant(&mut self, id: u64, up_to: u64) {
         let Some(flow) = self.flows.get_mut(&id) else { return };
         flow.granted = up_to;
@@ -243,7 +243,7 @@ impl Outgoing {
         }
     }
 
-    /// Both ends have spoken.
+    /// The message and its early CTS are both known: compares and queues them.
     fn send_cleared(&mut self, message: Outbound, cleared: Cleared) -> Result<(), CollectiveError> {
         if message.from.len != cleared.bytes {
             return Err(message.name.mismatch(message.from.len, cleared.bytes));
@@ -257,12 +257,12 @@ impl Outgoing {
         Ok(())
     }
 
-    /// `from` numbers `count` early CTS from `first` on. False when it has given these numbers before.
+    /// Checks that `from` numbers `count` early CTS from `first` on. False when it has used these numbers before.
     pub(super) fn numbered(&mut self, from: SpId, first: u64, count: usize) -> bool {
         fresh(self.last_early.entry(from).or_insert(0), first, count)
     }
 
-    /// An early CTS of `from`. False when there can be none; an error when the ends disagree.
+    /// An early CTS of `from`. False when it is invalid; an error when the ends disagree.
     pub(super) fn handle_early(
         &mut self,
         from: SpId,
@@ -289,13 +289,13 @@ impl Outgoing {
         self.cleared.len()
     }
 
-    /// An early CTS of a scope for a message of `source` that is not sent yet: for whom, of how many bytes.
+    /// The destination and bytes of an early CTS in a scope for a message of `source` that is not sent yet.
     pub(super) fn cleared_of(&self, scope: Scope, source: Rank) -> Option<(Rank, u64)> {
         let mut of_scope = self.cleared.range(Name::all_of(scope));
         of_scope.find(|(name, _)| name.source == source).map(|(name, cleared)| (name.destination, cleared.bytes))
     }
 
-    /// `from` lets more of a message come. False when it cannot.
+    /// `from` grants more bytes of a message. False for an invalid CTS.
     pub(super) fn handle_cts(&mut self, from: SpId, Cts { number, up_to }: Cts) -> bool {
         let id = match number {
             Number::Rts(number) => number,
@@ -313,7 +313,7 @@ impl Outgoing {
         true
     }
 
-    /// The message that is done because `from` has taken what went along with its RTS.
+    /// The message that is done because `from` has accepted its eager bytes.
     pub(super) fn handle_done(&mut self, from: SpId, number: u64) -> Option<StepOf> {
         let taken = |flow: &&Flow| flow.to == from && flow.number == Some(Number::Rts(number));
         self.flows.get(&number).filter(taken)?;
@@ -334,7 +334,7 @@ impl Outgoing {
         !self.offers.is_empty() || !self.queues.is_empty()
     }
 
-    /// Whom there may be bulk for; one may come twice.
+    /// Peers that there may be bulk for; a peer may come twice.
     pub(super) fn targets(&self) -> impl Iterator<Item = Target> + '_ {
         let offers = self.offers.keys().map(|to| Target::of_frame(*to));
         offers.chain(self.queues.firsts().map(|(to, id)| {
@@ -343,7 +343,7 @@ impl Outgoing {
         }))
     }
 
-    /// The next frame for `to`, one of so many links that there is bulk for; and a signal that is done with it.
+    /// The next frame for `to`, one of `links` with bulk; and the step of a signal that is done with the frame.
     pub(super) fn next(
         &mut self,
         group: GroupHandle,
@@ -361,7 +361,7 @@ impl Outgoing {
         }
     }
 
-    /// As many messages of one call as one frame takes.
+    /// Offers as many messages of one call as one frame takes.
     fn next_offer(&mut self, group: GroupHandle, to: SpId, most: u64) -> Option<Bulk> {
         let (origin, head) = *self.offers.first(&to)?;
         let first_ready = self.last_number + 1;
@@ -394,7 +394,7 @@ impl Outgoing {
         })
     }
 
-    /// Pieces of the messages of one owner; tagged ones in frames of one size, so that none is sent for a little rest.
+    /// Pieces of the messages of one owner. Tagged messages are cut into equal frames, so that no small rest remains.
     fn next_data(&mut self, group: GroupHandle, to: SpId, head: &Outbound, most: u64) -> Bulk {
         let (owner, instance) = (head.step.owner, head.name.instance());
         let of_owner = |flow: &&Flow| flow.message.step.owner == owner && flow.number.is_some();
@@ -481,7 +481,7 @@ impl Outgoing {
         removed.into_iter().map(|(.., message)| message).collect()
     }
 
-    /// Takes out the messages that will not be received any more, or not be sent.
+    /// Removes the messages that will not be received or sent any more.
     pub(super) fn extract(&mut self, gone: impl Fn(&Name) -> bool) -> Vec<Outbound> {
         let mut extracted = self.remove_flows(|_, flow| gone(&flow.message.name));
         let offers = self.offers.extract(|_, (_, message)| gone(&message.name));
@@ -505,7 +505,7 @@ impl Outgoing {
         waiting.chain(self.flows.values().map(|flow| &flow.message)).map(|message| &message.name)
     }
 
-    /// The messages of a collective whose destinations have yet to answer an RTS.
+    /// The messages of a collective whose RTS the destinations have not answered.
     pub(super) fn offered(&self, scope: Scope) -> impl Iterator<Item = (&Name, u64)> {
         let waits = |flow: &&Flow| matches!(flow.number, Some(Number::Rts(_))) && flow.granted == 0;
         let offered = self.flows.values().filter(waits).map(|flow| &flow.message);
@@ -514,7 +514,7 @@ impl Outgoing {
     }
 }
 
-/// Whether numbers from `first` on are new after `last`, which they then become.
+/// Whether numbers from `first` on are new after `last`; updates `last`.
 pub(super) fn fresh(last: &mut u64, first: u64, count: usize) -> bool {
     let fresh = first > *last;
     if fresh && count > 0 {

@@ -1,15 +1,15 @@
-//! Queues by key, of which most have one entry and are gone after it.
+//! Queues by key. Most of them have one entry and are removed with it.
 //!
-//! Invariants: no queue is empty. The memory of a few that were emptied serves the next, so that a message in steady
-//! state allocates none.
+//! Invariants: no queue is empty. The memory of a few emptied queues is reused, so that a message in steady state
+//! allocates none.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
 
-/// Emptied queues whose memory is kept, and the most entries that one of them has room for.
+/// Most emptied queues whose memory is kept, and the most entries that one of them has room for.
 const MAX_SPARE: usize = 4;
 const MAX_SPARE_ENTRIES: usize = 64;
-/// Entries that another one passes at most, so that a long queue does not make each of its entries cost more.
+/// Most entries that a new entry may pass, so that long queues do not make each entry more expensive.
 const MOST_PASSED: usize = 64;
 
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl<K: Copy + Ord, T> Queues<K, T> {
         self.insert(key, entry, |_| false);
     }
 
-    /// As [`Self::push`], but before the last entries that are `later`, [`MOST_PASSED`] of them at most.
+    /// Like [`Self::push`], but before the last entries that are `later`, at most [`MOST_PASSED`] of them.
     pub(super) fn insert(&mut self, key: K, entry: T, later: impl Fn(&T) -> bool) {
         let queue = self.queues.entry(key).or_insert_with(|| self.spare.pop().unwrap_or_default());
         let passed = queue.iter().rev().take(MOST_PASSED).take_while(|other| later(other)).count();
@@ -64,7 +64,7 @@ impl<K: Copy + Ord, T> Queues<K, T> {
         self.queues.get_mut(key)?.front_mut()
     }
 
-    /// The first entry of a key, which is taken out.
+    /// Removes and returns the first entry of a key.
     pub(super) fn pop(&mut self, key: &K) -> Option<T> {
         let queue = self.queues.get_mut(key)?;
         let first = queue.pop_front();

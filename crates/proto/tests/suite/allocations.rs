@@ -1,5 +1,4 @@
-//! What one tagged message costs in allocations, on its way through the machines of both ends, once they have warmed
-//! up.
+//! The allocations of one tagged message on its way through the machines of both ends, after a warm-up.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -9,7 +8,7 @@ use outboard_proto::{CallKind, Config, Endpoint, Event, Instant, Signature, SpId
 
 use crate::support;
 
-/// Most allocations of a message of 8 bytes in both machines together, its acknowledgements among them.
+/// Most allocations for a message of 8 bytes in both machines together, including its acknowledgements.
 const MOST_OF_A_MESSAGE: u64 = 0;
 
 struct Counting;
@@ -35,7 +34,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static GLOBAL: Counting = Counting;
 
-/// Two machines, each with one rank, and the time on both.
+/// Two machines with one rank each, and their common time.
 struct Pair {
     machines: [Endpoint; 2],
     now: Instant,
@@ -54,7 +53,7 @@ impl Pair {
         pair
     }
 
-    /// Moves frames until there are none. Returns how many calls have ended well.
+    /// Moves frames until there are none. Returns the number of successful calls.
     fn settle(&mut self) -> usize {
         let (mut ended, mut moved) = (0, true);
         while std::mem::take(&mut moved) {
@@ -81,7 +80,7 @@ impl Pair {
         self.machines[rank as usize].handle_call(self.now, support::call(self.calls, rank, 0, signature));
     }
 
-    /// A message of rank 0, received before it is sent.
+    /// Rank 0 sends a message whose receive is posted before.
     fn message(&mut self) {
         self.call(1, TaggedCall::Receive { from: Rank(0), tag: 5 });
         self.call(0, TaggedCall::Send { to: Rank(1), tag: 5 });

@@ -1,5 +1,5 @@
-//! Two service processes, one rank each, and messages between these: who tells whom what, and when they are found to
-//! disagree (SP-5, GP-1, GP-5).
+//! Two service processes with one rank each: the messages that they exchange, and when they detect a disagreement
+//! (SP-5, GP-1, GP-5).
 
 use outboard_plan::alltoall::Blocks;
 use outboard_plan::{Buffer, ProgramBuilder, Rank, Span};
@@ -12,22 +12,22 @@ use outboard_proto::{
 use crate::support::{self, GROUP};
 
 const NOW: Instant = Instant(1);
-/// A block that is asked for several times.
+/// A block that is requested in several pieces.
 const LONG: u64 = 4 << 20;
-/// Late enough for an absent rank to be stood in for.
+/// Late enough for a stand-in of an absent rank.
 const STOOD_IN: Instant = Instant(2_000_000);
 /// The announcement and the pieces of 100,000 bytes: more than two.
 const LEAST_SENT: usize = 3;
-/// More than any of these conversations has.
+/// More rounds than any of these exchanges has.
 const MOST_ROUNDS: usize = 1000;
 
 struct Pair([Endpoint; 2]);
 
 impl Pair {
-    /// Two ranks, one at each, and their group.
+    /// Two service processes with one rank each, and their group.
     fn new() -> Pair {
         let (ids, spec) = ([10, 11], support::spec(&[10, 11]));
-        // Links take no time, as the clock stands still.
+        // Links take no time, since the clock stands still.
         let config = Config { link_rate: 1 << 50, ..Config::default() };
         let mut pair = Pair(ids.map(|id| Endpoint::new(SpId(id), config.clone(), 1)));
         (0..2).for_each(|rank| pair.0[rank].handle_create_group(NOW, &spec, Rank(rank as u32)));
@@ -35,7 +35,7 @@ impl Pair {
         pair
     }
 
-    /// `rank` calls with a block for the other of so many bytes, and one of the other.
+    /// `rank` calls an all-to-all that sends and expects one block of these bytes.
     fn call(&mut self, rank: usize, sends: u64, expects: u64) {
         let spans = |buffer, bytes| {
             let len = |other| if other == rank { 0 } else { bytes };
@@ -83,7 +83,7 @@ impl Pair {
         self.call_tagged(rank, TaggedCall::Recorded { recording: 1 }, bytes);
     }
 
-    /// As [`Self::deliver`]: nothing but messages about messages from rank to rank.
+    /// Like [`Self::deliver`], but returns only messages about messages from rank to rank.
     fn transfers(&mut self, from: usize) -> Vec<TransferMessage> {
         let transfer = |message| match message {
             Message::Group { body: GroupMessage::Transfer(transfer), .. } => transfer,
@@ -92,7 +92,7 @@ impl Pair {
         self.deliver(from).into_iter().map(transfer).collect()
     }
 
-    /// Carries out all orders of one and delivers its frames to the other: its messages.
+    /// Executes all orders of one machine and delivers its frames to the other. Returns the messages.
     fn deliver(&mut self, from: usize) -> Vec<Message> {
         let mut messages = Vec::new();
         while self.0[from].poll_order().is_some() {}
@@ -107,7 +107,7 @@ impl Pair {
         messages
     }
 
-    /// For as long as all may take: how calls have ended, by rank.
+    /// Runs until nothing moves. Returns the results of the calls, by rank.
     fn run(&mut self) -> Vec<Result<(), CollectiveError>> {
         for _ in 0..MOST_ROUNDS {
             (0..2).for_each(|rank| _ = self.deliver(rank));
@@ -123,19 +123,19 @@ fn is_data(message: &TransferMessage) -> bool {
     matches!(message, TransferMessage::Data(_))
 }
 
-/// Bytes of the messages that an offer tells of without them.
+/// Bytes of the messages that an offer announces without them.
 fn offered(message: &TransferMessage) -> Vec<u64> {
     let TransferMessage::Offer { ready, .. } = message else { return Vec::new() };
     ready.iter().filter(|rts| !rts.eager).map(|rts| rts.bytes).collect()
 }
 
-/// Up to which bytes messages may come before they are offered.
+/// The bytes up to which an offer clears messages early.
 fn cleared(message: &TransferMessage) -> Vec<u64> {
     let TransferMessage::Offer { early, .. } = message else { return Vec::new() };
     early.iter().map(|cts| cts.up_to).collect()
 }
 
-/// Whoever calls last has been asked already, and sends without being asked again.
+/// The last caller has the request already, and sends without another one.
 #[test]
 fn sp_5_the_last_to_call_sends_at_once() {
     let mut pair = Pair::new();
@@ -148,7 +148,7 @@ fn sp_5_the_last_to_call_sends_at_once() {
     assert_eq!(pair.run(), [Ok(()), Ok(())]);
 }
 
-/// What was asked for while its announcement was on its way comes once.
+/// Bytes that were requested while their announcement was on its way come once.
 #[test]
 fn sp_5_announcements_and_requests_that_cross_ask_for_nothing_twice() {
     let mut pair = Pair::new();
@@ -159,14 +159,14 @@ fn sp_5_announcements_and_requests_that_cross_ask_for_nothing_twice() {
     assert_eq!(pair.0.each_ref().map(|sp| sp.counters().violations), [0, 0]);
 }
 
-/// Whichever calls first, a block that one expects and the other does not have is named to both, not waited for.
+/// A block that one rank expects and the other does not have fails both calls, whichever is first.
 #[test]
 fn sp_5_a_block_that_nobody_has_is_missed_when_both_have_called() {
     let error = CollectiveError::Block { source_rank: Rank(1), sent: 0, destination: Rank(0), expected: 5000 };
     for first in [0, 1] {
         let mut pair = Pair::new();
         for rank in [first, 1 - first] {
-            // The other way both agree, so that neither is idle.
+            // In the other direction both agree, so that neither is idle.
             let (sends, expects) = [(100, 5000), (0, 100)][rank];
             pair.call(rank, sends, expects);
             pair.deliver(rank);
@@ -175,8 +175,8 @@ fn sp_5_a_block_that_nobody_has_is_missed_when_both_have_called() {
     }
 }
 
-/// Whatever of a block has come for a rank that was stood in for, when that rank calls without a receive for it both
-/// are told, unless all of it has left its source: then that one's call has ended.
+/// Bytes of a block have come for a rank with a stand-in. The rank then calls without a receive for the block, so both
+/// calls fail, unless the whole block has left its source: then the source's call has ended.
 #[test]
 fn sp_6_a_block_that_nobody_receives_is_missed_when_its_rank_calls() {
     let error = Err(CollectiveError::Block { source_rank: Rank(0), sent: LONG, destination: Rank(1), expected: 0 });
@@ -191,7 +191,7 @@ fn sp_6_a_block_that_nobody_receives_is_missed_when_its_rank_calls() {
     }
 }
 
-/// Bytes of a large message come when its receive is posted, before or after.
+/// Bytes of a large message come when its receive is posted, before the send or after it.
 #[test]
 fn gp_1_large_messages_are_offered_and_come_when_they_are_received() {
     for sent_first in [true, false] {
@@ -216,7 +216,7 @@ fn gp_1_large_messages_are_offered_and_come_when_they_are_received() {
     }
 }
 
-/// Bytes of a small message come with its offer, received or not, and its source is done with it then.
+/// Bytes of a small message come with its offer, received or not, and complete the send.
 #[test]
 fn gp_1_small_messages_do_not_wait_for_their_receives() {
     let mut pair = Pair::new();
@@ -231,7 +231,7 @@ fn gp_1_small_messages_do_not_wait_for_their_receives() {
     assert_eq!(pair.run(), [Ok(())]);
 }
 
-/// From the second call on, whichever is first, a recording's large messages are not offered.
+/// From the second call on a recording's large messages are not offered, whichever end calls first.
 #[test]
 fn gp_5_receivers_of_recorded_messages_clear_them_early() {
     for sent_first in [true, false] {
@@ -253,7 +253,7 @@ fn gp_5_receivers_of_recorded_messages_clear_them_early() {
     }
 }
 
-/// What there is no room for is offered when both have called.
+/// A message beyond the room for early CTS is offered when both have called.
 #[test]
 fn gp_5_recorded_messages_beyond_the_room_are_offered() {
     const BYTES: u64 = 2 << 20;

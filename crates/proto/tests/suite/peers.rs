@@ -1,4 +1,4 @@
-//! What is remembered of other service processes, and who of them hears what.
+//! Which other service processes are remembered, and which messages they get.
 
 use std::collections::BTreeSet;
 use std::ops::RangeFrom;
@@ -14,9 +14,9 @@ use outboard_proto::{
 use crate::support::{self, frame};
 
 const HERE: u64 = 10;
-/// Where in a frame the number of the end lies that it is for.
+/// Bytes of a frame with the number of the receiving end.
 const TO: std::ops::Range<usize> = 8..12;
-/// Where in a frame its acknowledgement lies.
+/// Bytes of a frame with the acknowledgement.
 const ACK: std::ops::Range<usize> = 16..20;
 
 fn of(spec: &GroupSpec, body: GroupMessage) -> Message {
@@ -33,7 +33,7 @@ fn leaves(spec: &GroupSpec, rank: Rank) -> Message {
     of(spec, GroupMessage::Lost { rank, after: InstanceId(0), cause: rank })
 }
 
-/// All that is sent at `now`, and everything that is told.
+/// Returns all messages sent at `now`, and all events.
 fn drive(here: &mut Endpoint, now: Instant) -> (Vec<(SpId, Message)>, Vec<Event>) {
     here.handle_timeout(now);
     let events = std::iter::from_fn(|| here.poll_event()).collect();
@@ -47,7 +47,7 @@ fn drive(here: &mut Endpoint, now: Instant) -> (Vec<(SpId, Message)>, Vec<Event>
     (frames.collect(), events)
 }
 
-/// Jobs come and go with other service processes each time, and others are heard that no group here names.
+/// Each job meets other service processes, and some peers send that no group here names.
 #[test]
 fn peers_of_the_past_are_forgotten() {
     let config = Config { past_peers: 20, ..Config::default() };
@@ -67,7 +67,7 @@ fn peers_of_the_past_are_forgotten() {
         here.handle_leave(now, spec.handle, Rank(0));
         let stranger = SpId(other + 1000);
         here.handle_frame(now, stranger, &frame(0, &Message::Void, 0), 0);
-        // Acknowledgements go, then the time is over in which somebody may need an answer.
+        // Acknowledgements leave, then the time is over in which a peer may need an answer.
         for after in [Duration::from_secs(1), config.dead_after] {
             now = now + after;
             let (_, events) = drive(&mut here, now);
@@ -77,7 +77,7 @@ fn peers_of_the_past_are_forgotten() {
     assert_eq!((here.load(), here.peers(), disconnected), ((0, 0, 0), 20, 90), "the last twenty");
 }
 
-/// Of three service processes one has nobody in the group any more.
+/// One of three service processes has no rank in the group any more.
 #[test]
 fn members_whose_ranks_have_left_hear_nothing_more() {
     let config = Config::default();
@@ -89,7 +89,7 @@ fn members_whose_ranks_have_left_hear_nothing_more() {
     here.handle_frame(now, SpId(11), &frame(0, &step(&spec, 1, &config), 0), 0);
     here.handle_frame(now, SpId(11), &frame(1, &leaves(&spec, Rank(1)), 0), 0);
     drive(&mut here, now);
-    // Its end is nothing to the group.
+    // The loss of that member does not affect the group.
     here.handle_peer_lost(now, SpId(11));
     assert_eq!(here.load().0, 1);
     here.handle_leave(now, spec.handle, Rank(0));
@@ -98,7 +98,7 @@ fn members_whose_ranks_have_left_hear_nothing_more() {
     assert_eq!(sent, [(SpId(12), of(&spec, left))], "the first loss is named");
 }
 
-/// Whoever goes on asking and acknowledges nothing is lost before its answers are too many.
+/// A member that keeps sending `Ask` and acknowledges nothing is lost before its answers are too many.
 #[test]
 fn a_member_that_acknowledges_nothing_is_lost() {
     let config = Config::default();
@@ -120,8 +120,8 @@ fn a_member_that_acknowledges_nothing_is_lost() {
     assert!(lost.is_some(), "{:?}", here.load());
 }
 
-/// A peer was silent for too long for a group, and a newer one with it goes on: what is said of that goes over the same
-/// link, so that the peer does not hear anything twice.
+/// A peer was silent for too long for a group, and a newer group with it continues. Messages of the newer group use the
+/// same link, so that the peer receives none twice.
 #[test]
 fn a_link_stays_for_a_group_that_was_just_asked_for() {
     let config = Config::default();
@@ -148,7 +148,7 @@ fn a_link_stays_for_a_group_that_was_just_asked_for() {
     assert_eq!(said.iter().filter(|m| asks(m)).count(), 1, "what is still on its way is not asked again: {said:?}");
 }
 
-/// Whoever has given up a link is asked over it by one that has not, for a rank that is gone.
+/// This end has given up a link, and the peer has not. The peer's `Ask` over it, for a rank that is gone, is answered.
 #[test]
 fn a_question_over_a_link_that_was_given_up_is_answered() {
     let mut here = Endpoint::new(SpId(HERE), Config::default(), 1);
@@ -164,7 +164,7 @@ fn a_question_over_a_link_that_was_given_up_is_answered() {
     assert_eq!(drive(&mut here, now).0, [(SpId(11), refuse)]);
 }
 
-/// Asks for a group with these service processes, and says whether there was room to meet them.
+/// Requests a group with these service processes. Returns whether there was room for them.
 fn meets(here: &mut Endpoint, now: Instant, number: u32, others: &[u64]) -> bool {
     let members: Vec<u64> = [HERE].into_iter().chain(others.iter().copied()).collect();
     let spec = GroupSpec { handle: GroupHandle(number), ..support::spec(&members) };
@@ -198,7 +198,7 @@ fn without_a_descriptor_for_a_peer_this_end_is_named_to_all() {
     assert!(events.contains(&refused), "{events:?}");
 }
 
-/// Service processes of the past, and those that nobody needs any more, take no room.
+/// Past service processes, and peers that are not needed any more, take no room.
 #[test]
 fn members_of_groups_that_were_left_leave_room() {
     let config = Config { peers: 8, ..Config::default() };
@@ -214,7 +214,7 @@ fn members_of_groups_that_were_left_leave_room() {
     }
 }
 
-/// Memory that groups and recordings take comes back with them.
+/// Memory of groups and recordings is freed with them.
 #[test]
 fn groups_and_recordings_beyond_the_quota_are_refused() {
     let tables_quota = 16 << 10;
@@ -267,7 +267,7 @@ fn spec_of_three(number: u32) -> GroupSpec {
     GroupSpec { handle: GroupHandle(number), ..support::spec(&[HERE, 11, 12]) }
 }
 
-/// A group of three is made; those before it break.
+/// Makes a group of three; the groups of `broken` break.
 fn three_meet(here: &mut Endpoint, config: &Config, number: u32, seq: &mut RangeFrom<u32>, broken: &[u32]) {
     let (now, spec) = (Instant(1), spec_of_three(number));
     let aborts = broken.iter().map(|number| {
@@ -283,7 +283,7 @@ fn three_meet(here: &mut Endpoint, config: &Config, number: u32, seq: &mut Range
     drive(here, now);
 }
 
-/// A rank of such a group calls. Says why a call failed, if one did.
+/// A rank of such a group calls. Returns the error if the call failed.
 fn call_of_three(
     here: &mut Endpoint,
     id: u64,
@@ -302,7 +302,7 @@ fn is_out_of_room(error: Option<CollectiveError>) -> bool {
     matches!(error, Some(CollectiveError::Staging { rank: Rank(0), .. }))
 }
 
-/// The bitmap of the chunks of a block comes back at the end of the call.
+/// The bitmap of a block's chunks is freed at the end of the call.
 #[test]
 fn chunks_of_blocks_count_to_the_quota() {
     let config = Config { tables_quota: 2 << 20, ..Config::default() };
@@ -336,7 +336,7 @@ fn programs_of_calls_in_flight_count_to_the_quota() {
     }
 }
 
-/// Here is the first group of three, and frames of the second member are numbered from here on.
+/// The first group of three is made; the second member's frames are numbered from `seq` on.
 fn three_have_met() -> (Endpoint, GroupSpec, RangeFrom<u32>) {
     let (config, mut seq) = (Config::default(), 0..);
     let mut here = Endpoint::new(SpId(HERE), config.clone(), 1);
@@ -348,7 +348,7 @@ fn fails_after(spec: &GroupSpec, after: u64, cause: Rank) -> Message {
     of(spec, GroupMessage::Fails { fingerprint: spec.fingerprint(), after: InstanceId(after), cause })
 }
 
-/// A lost link loses the news of a loss, or of the group's end. A member that waits long asks the others why.
+/// A lost link loses the news of a loss, or of the group's end. A member that waits long queries the others.
 #[test]
 fn a_member_that_waits_for_a_call_that_failed_elsewhere_is_sent_why() {
     let (mut here, spec, mut seq) = three_have_met();
@@ -374,7 +374,7 @@ fn a_member_that_waits_for_a_call_that_failed_elsewhere_is_sent_why() {
     assert_eq!(told(ended.clone(), &[(ours, messages)]), [ended]);
 }
 
-/// A member with a bug sends what cannot be: its link does not send it again, and a call may wait for what is missing.
+/// A faulty member sends an invalid message. Its link does not send it again, and a call may wait for the missing one.
 #[test]
 fn what_cannot_be_said_ends_the_group_by_the_name_of_who_says_it() {
     let lost = |after| GroupMessage::Lost { rank: Rank(1), after: InstanceId(after), cause: Rank(1) };
@@ -410,7 +410,7 @@ fn a_call_that_comes_before_its_group_ends_it() {
     assert!(told.contains(&(SpId(11), abort)), "{told:?}");
 }
 
-/// A call disagrees with one that has ended here, since its rank had nothing for anybody: only who waits finds out.
+/// A call mismatches an ended one, whose rank had nothing for any other: only the waiting rank can detect it.
 #[test]
 fn who_waits_for_a_call_that_ended_as_another_hears_so() {
     let (mut here, spec, _) = three_have_met();
@@ -431,7 +431,7 @@ fn who_waits_for_a_call_that_ended_as_another_hears_so() {
     assert_eq!(aborts(drive(&mut here, Instant(1)).0), [SpId(11), SpId(12)]);
 }
 
-/// Whoever waits long asks the others. A call fails that fails there, and whoever leaves after that says so.
+/// A member that waits long queries the others. A failed call fails here too, and a rank that leaves later reports it.
 #[test]
 fn who_waits_long_asks_and_fails_with_the_others() {
     let (mut here, spec, _) = three_have_met();
@@ -457,7 +457,7 @@ fn who_waits_long_asks_and_fails_with_the_others() {
     assert!(said.contains(&(SpId(12), of(&spec, left))), "{said:?}");
 }
 
-/// A group breaks here before it is made, by the report of one member; the report to another was lost with its link.
+/// A group breaks here before it is made, by one member's report. The report to another was lost with its link.
 #[test]
 fn who_waits_in_a_group_that_was_never_made_here_hears_why() {
     let mut here = Endpoint::new(SpId(HERE), Config::default(), 1);
@@ -472,7 +472,7 @@ fn who_waits_in_a_group_that_was_never_made_here_hears_why() {
     assert!(drive(&mut here, now).0.contains(&(SpId(12), ended)));
 }
 
-/// Collectives go on between two members; a message does not come.
+/// Collectives continue between two members; a message does not come.
 #[test]
 fn who_waits_for_a_message_asks_while_collectives_go_on() {
     let (config, spec) = (Config::default(), support::spec(&[HERE, 11]));
@@ -502,7 +502,7 @@ fn who_waits_for_a_message_asks_while_collectives_go_on() {
     assert!(asked.is_some_and(|number| number > 1), "{asked:?}");
 }
 
-/// The driver has no room for one peer: it is given nothing for that one, and not woken for it, and all for the others.
+/// The driver is full for one peer: it gets no frame or wake-up for that peer, and all frames for the others.
 #[test]
 fn nothing_is_given_for_a_peer_that_the_driver_is_full_of() {
     let (mut here, spec, mut seq) = three_have_met();

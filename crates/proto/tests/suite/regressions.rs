@@ -1,4 +1,4 @@
-//! What fuzzing found (`fuzz/`), each as the shortest story that showed it.
+//! Defects that fuzzing found (`fuzz/`), each as the shortest sequence that showed it.
 
 use outboard_plan::{Element, Operator, Rank, Reduction};
 use outboard_proto::wire::{FrameHeader, FrameKind, GroupMessage, InstanceMessage, Message};
@@ -13,7 +13,7 @@ const NOW: Instant = Instant(1);
 const HONEST: SpId = SpId(11);
 const HOSTILE: SpId = SpId(12);
 
-/// Rank 0 here, ranks `1..` at the service processes given.
+/// A group with rank 0 here and ranks `1..` at the given service processes.
 fn spec(others: &[SpId]) -> GroupSpec {
     let others = others.iter().map(|sp| sp.0);
     support::spec(&[10].into_iter().chain(others).collect::<Vec<_>>())
@@ -24,7 +24,7 @@ fn of_group(body: GroupMessage) -> Message {
     Message::Group { group: GROUP, body }
 }
 
-/// A message about its first collective.
+/// A message about the group's first collective.
 fn of_first(body: InstanceMessage) -> Message {
     Message::instance(GROUP, InstanceId(1), body)
 }
@@ -65,7 +65,7 @@ impl Victim {
             .collect()
     }
 
-    /// A group with both others, made.
+    /// Makes a group with both others.
     fn group_of_three(&mut self) {
         let spec = spec(&[HOSTILE, HONEST]);
         let (fingerprint, digest) = (spec.fingerprint(), self.sp.config().digest());
@@ -75,9 +75,9 @@ impl Victim {
         assert_eq!(self.ready(), [Ok(())]);
     }
 
-    /// How a call that is in flight has ended, if it has.
+    /// The error of the call in flight, if it has ended.
     fn ended(&mut self) -> Option<CollectiveError> {
-        // A call ends when its orders have been carried out.
+        // A call ends when its orders are done.
         while self.sp.poll_order().is_some() {}
         std::iter::from_fn(|| self.sp.poll_event()).find_map(|event| {
             if let Event::Completed { result, .. } = event { Some(result.expect_err("doomed")) } else { None }
@@ -103,7 +103,7 @@ fn left(rank: Rank, after: InstanceId) -> Message {
     of_group(GroupMessage::Lost { rank, after, cause: rank })
 }
 
-/// A rank that dies before it has asked for its group keeps nothing of the group alive.
+/// A rank that dies before it has requested its group keeps no part of the group alive.
 #[test]
 fn a_group_that_not_all_local_ranks_asked_for_is_retired_with_those_that_did() {
     let mut victim = Victim::new();
@@ -111,7 +111,7 @@ fn a_group_that_not_all_local_ranks_asked_for_is_retired_with_those_that_did() {
     victim.sp.handle_create_group(NOW, &spec, Rank(0));
     victim.sp.handle_leave(NOW, GROUP, Rank(0));
     assert_eq!(victim.sp.load().0, 0, "nobody is left to leave it");
-    // Who asks later learns why there is no such group, and does not wait for it.
+    // A later request gets the reason why there is no such group, and does not wait for it.
     victim.ready();
     victim.sp.handle_create_group(NOW, &spec, Rank(1));
     assert_eq!(victim.ready(), [Err(GroupError::Failed(CollectiveError::RankLost(Rank(0))))]);
@@ -129,7 +129,7 @@ fn whoever_leaves_after_a_death_names_the_dead() {
     assert_eq!(victim.ended(), Some(CollectiveError::RankLost(Rank(2))));
 }
 
-/// Whoever knows a group's handle does not get into it by a group of other members.
+/// The handle of a group does not give access to it: a group of other members is refused.
 #[test]
 fn a_group_is_made_by_its_own_members_alone() {
     let mut victim = Victim::new();
@@ -144,7 +144,7 @@ fn a_group_is_made_by_its_own_members_alone() {
     assert_eq!(victim.ready(), [Ok(())]);
 }
 
-/// Nothing waits for a peer that was never heard before its group was left. A later group with it is made.
+/// Nothing waits for a peer that had not sent before its group was left. A later group with it is made.
 #[test]
 fn a_peer_that_was_never_heard_is_forgotten_behind_its_group() {
     let mut victim = Victim::new();
@@ -167,12 +167,12 @@ fn a_peer_that_was_never_heard_is_forgotten_behind_its_group() {
     assert_eq!(victim.ready(), [Ok(())]);
 }
 
-/// What is held for ranks that are late leaves room for what their collective needs before it can begin: it would wait
-/// for its own staging for ever (SP-6).
+/// Staging for late ranks must leave room for what their collective needs before it can begin. Otherwise the collective
+/// would wait for its own staging forever (SP-6).
 #[test]
 fn a_collective_that_stood_in_for_its_ranks_does_not_wait_for_itself() {
     let bytes = 33_000;
-    // Room for the output of one rank or for the scratch, and not for both.
+    // Room for either the output of one rank or the scratch, not for both.
     let config = Config { staging_quota: 60_000, ..Config::default() };
     let mut victim = Victim { sp: Endpoint::new(SpId(10), config, 1), seq: 0 };
     let spec = spec(&[HONEST, SpId(10)]);
@@ -198,9 +198,9 @@ fn a_collective_that_stood_in_for_its_ranks_does_not_wait_for_itself() {
     assert!(entered, "both ranks have called");
 }
 
-/// A group that is being made survives the loss of a link, and the steps of its making are said again over the next
-/// one. So nothing else may be said before: a service process that entered the barrier of a call for late ranks did so
-/// once, over the link that was lost.
+/// A group that is being made survives the loss of a link, and the steps of its making are sent again over the next
+/// one. So no other message may be sent before. A service process that entered the barrier of a call for late ranks did
+/// so once, over the lost link.
 #[test]
 fn no_barrier_is_entered_before_the_group_is_made() {
     let mut victim = Victim::new();
@@ -222,7 +222,7 @@ fn no_barrier_is_entered_before_the_group_is_made() {
     assert_eq!(victim.ready(), [Ok(())]);
 }
 
-/// Whoever has left after a call that it took part in may owe us something for it, and is watched.
+/// A member that has left after a call that it took part in may owe us something for it, and is watched.
 #[test]
 fn a_service_process_that_dies_after_its_rank_has_left_is_missed_by_those_who_still_call() {
     let mut victim = Victim::new();
@@ -233,7 +233,7 @@ fn a_service_process_that_dies_after_its_rank_has_left_is_missed_by_those_who_st
     let error = (0..1000).find_map(|_| {
         now = victim.sp.poll_timeout().into_iter().chain(victim.sp.next_transmit()).min()?;
         victim.sp.handle_timeout(now);
-        // The one whose step is awaited is there, and acknowledges whatever it is sent.
+        // The member whose step is awaited is alive, and acknowledges all frames.
         while let Some(transmit) = victim.sp.poll_transmit(now) {
             if let Transmit::Frame { to: HONEST, header, payload, .. } = transmit {
                 let payload = payload.iter().map(|piece| piece.len as u32).sum();

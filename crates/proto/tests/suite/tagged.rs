@@ -33,7 +33,7 @@ enum Step {
     Leave { rank: u32 },
 }
 
-/// Among them sizes that go along with the announcement, and others.
+/// Sizes that travel with the announcement, and larger ones.
 fn bytes() -> impl Strategy<Value = u64> {
     prop_oneof![Just(0u64), Just(100), Just(BYTES), Just(BYTES + 1)]
 }
@@ -91,7 +91,7 @@ fn number() -> impl Strategy<Value = Number> {
     prop_oneof![(0u64..8).prop_map(Number::Rts), (0u64..8).prop_map(Number::Early)]
 }
 
-/// Bytes of messages that were asked for, or not.
+/// Bytes of messages, requested or not.
 fn data() -> impl Strategy<Value = (TransferMessage, u32)> {
     let offset = prop_oneof![Just(0u64), Just(5000)];
     let piece = (number(), offset, prop_oneof![Just(5000u32), Just(BYTES as u32), Just(1)])
@@ -102,7 +102,7 @@ fn data() -> impl Strategy<Value = (TransferMessage, u32)> {
     })
 }
 
-/// Messages of recordings that are asked for before they are offered.
+/// Early CTS for messages of recordings.
 fn early() -> impl Strategy<Value = (TransferMessage, u32)> {
     let cts = (0u32..4, tag(), 0u32..2, bytes(), any::<bool>()).prop_map(|(source, tag, occurrence, bytes, room)| {
         let bytes = bytes.max(1);
@@ -142,7 +142,7 @@ struct Driver {
 }
 
 impl Driver {
-    /// Ranks 0 and 1 here, 2 and 3 at the hostile one, in a group that is made.
+    /// A made group with ranks 0 and 1 here, 2 and 3 at the hostile service process.
     fn new() -> Driver {
         let config = Config { staging_quota: QUOTA, ..Config::default() };
         let spec = support::spec(&[10, 10, 11, 11]);

@@ -1,5 +1,5 @@
-//! What one rank has recorded, or many ranks of one host call, holds up nobody: so much is done at once, and the rest
-//! when time is told.
+//! A large recording, or calls of many ranks of one host, must not block others: a limited part is done at once, and
+//! the rest at the next timeout.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use outboard_proto::{
 use crate::support::{self, GROUP};
 
 const NOW: Instant = Instant(1);
-/// What is done at once at most: steps, and bytes with those of the last of them.
+/// Most steps of a turn, and most bytes including those of the last step.
 const STEPS: usize = 1024;
 const BYTES: u64 = 8 << 20;
 
@@ -63,7 +63,7 @@ impl Driver {
         self.call(rank, TaggedCall::Recorded { recording: 1 }, bytes)
     }
 
-    /// The copies and reductions that have been ordered since the last time: what they write.
+    /// Returns the memory that the copies and reductions ordered since the last call write.
     fn drain(&mut self) -> Vec<MemRef> {
         let mut written = Vec::new();
         while let Some(order) = self.sp.poll_order() {
@@ -85,7 +85,7 @@ impl Driver {
         self.sp.poll_timeout().is_some_and(|at| at <= NOW)
     }
 
-    /// Turn by turn to the end; what each has done.
+    /// Runs turn by turn to the end. Returns the written memory by turn.
     fn turns(&mut self) -> Vec<Vec<MemRef>> {
         let mut turns = vec![self.drain()];
         while self.is_unfinished() {
@@ -96,7 +96,7 @@ impl Driver {
     }
 }
 
-/// What a turn writes is bounded in number and bytes, and all that a call has is written once.
+/// Each turn writes a bounded number of pieces and bytes, and each call's bytes are written once.
 fn assert_bounded(turns: &[Vec<MemRef>], bytes: &BTreeMap<CallId, u64>) {
     for turn in turns {
         let moved: u64 = turn.iter().map(|to| to.len).sum();
@@ -132,7 +132,7 @@ fn a_recording_of_many_steps_is_done_over_many_turns() {
     let calls = [0, 1].map(|rank| driver.start(rank, 2 * half));
     let first = driver.drain();
     assert!(first.len() <= STEPS && driver.is_unfinished(), "{} orders at once", first.len());
-    // Whoever calls meanwhile has what is ready.
+    // Calls made in between get their results at once.
     let small = driver.call(0, TaggedCall::Send { to: Rank(1), tag: 1 }, 100);
     let received = driver.call(1, TaggedCall::Receive { from: Rank(0), tag: 1 }, 100);
     driver.drain();
@@ -140,7 +140,7 @@ fn a_recording_of_many_steps_is_done_over_many_turns() {
     let turns: Vec<_> = [first].into_iter().chain(driver.turns()).collect();
     assert_eq!(driver.ended.len(), 4);
     assert_bounded(&turns, &calls.map(|call| (call, 2 * half)).into());
-    // Both had their turns, however many the one before had left.
+    // Both calls had their turns, however many steps the earlier call had left.
     let of = |call| turns.iter().position(|turn| turn.iter().any(|to| to.region == Region::Output(call)));
     assert!(calls.into_iter().all(|call| of(call).is_some_and(|first| first < 4)), "{:?}", calls.map(of));
 }
@@ -161,7 +161,7 @@ fn a_step_of_many_bytes_is_done_piece_by_piece() {
     }
 }
 
-/// Nothing that is small takes a turn more than it did.
+/// Small work takes no extra turn.
 #[test]
 fn small_recordings_are_done_at_once() {
     let mut driver = Driver::new();
@@ -213,7 +213,7 @@ fn a_collective_of_many_ranks_of_one_host_is_done_over_many_turns() {
     assert_eq!(turns.iter().sum::<usize>(), (ranks * ranks) as usize, "each has a block of each");
 }
 
-/// Beyond the staging quota the send of a message that nobody receives stays in flight.
+/// Beyond the staging quota the send of a message without a receive stays in flight.
 #[test]
 fn messages_without_bytes_count_to_the_staging_quota() {
     const ROOM: u64 = 100;
@@ -229,8 +229,8 @@ fn messages_without_bytes_count_to_the_staging_quota() {
     assert_eq!(driver.ended.len(), 4 * ROOM as usize, "all are received");
 }
 
-/// An endpoint that makes 20,000 groups of two ranks, and what 10,000 withdrawn offers of nobody's take of it, without
-/// any group and with all of them.
+/// An endpoint that makes 20,000 groups of two ranks, and the times for 10,000 withdrawn offers of no rank, without any
+/// group and with all of them.
 fn endpoint_of_many_groups() -> (Endpoint, [std::time::Duration; 2]) {
     let mut here = Endpoint::new(SpId(10), Config::default(), 1);
     let withdrawals = |here: &mut Endpoint| {

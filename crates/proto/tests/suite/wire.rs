@@ -1,4 +1,4 @@
-//! The wire codec: what is written is read back, and no bytes whatever make a decoder panic or over-read.
+//! The wire codec: decoding inverts encoding, and no input makes a decoder panic or over-read.
 
 use outboard_plan::{Rank, Reduction};
 use outboard_proto::wire::{
@@ -215,7 +215,7 @@ fn of_transfers() -> impl Strategy<Value = TransferMessage> {
     ]
 }
 
-/// As many entries as an offer takes, and fewer, of either list.
+/// Offers with the most entries that fit, and with fewer, of either list.
 fn offer() -> impl Strategy<Value = TransferMessage> {
     let origin = prop_oneof![
         Just(Origin::Single),

@@ -1,8 +1,7 @@
 //! Groups when a peer is silent for too long, or has made another end of the link.
 //!
-//! A silent peer is lost for its groups. Recently requested groups continue, over the same link: the peer may receive
-//! the earlier messages, and messages that it has received are not sent again. Without such a group the link is given
-//! up.
+//! A silent peer is lost for its groups. Recently requested groups continue over the same link: earlier messages may
+//! still arrive, and received ones are not sent again. Without such a group the link is given up.
 //!
 //! Where the peer has given up the link, the two ends may have received different messages. One rule decides: a group
 //! continues over the next link if no message of a call has come from the peer. All other messages of a group may
@@ -179,8 +178,7 @@ impl Group {
         }
     }
 
-    /// A member is lost, or gave the group up. That breaks the group, unless the member's ranks have left and it owes
-    /// nothing.
+    /// A member is lost, or gave the group up. This breaks the group, unless its ranks have left and it owes nothing.
     fn miss(&mut self, node: &mut Node, peer: SpId) {
         let Some(at) = self.members.index_of(peer) else { return };
         if !self.is_concerned(at as usize) {

@@ -90,8 +90,7 @@ impl Group {
         if let (Some(watch), Some(after)) = (self.watches.get_mut(&instance), call.deadline) {
             watch.set_deadline(node.out.now, after);
         }
-        // Both comparisons are needed: the call may enter the barrier, and afterwards it may need something of a rank
-        // that left.
+        // Compare before the call, since it may enter the barrier, and after it, since it may need something.
         self.compare_with_left(node, instance);
         if let Some(doom) = self.doom(instance) {
             return Err(doom);

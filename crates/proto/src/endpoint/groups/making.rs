@@ -330,8 +330,8 @@ impl Group {
         }
     }
 
-    /// When the group is given up, unless it is made. Who misses a rank of its own speaks first, then who misses its
-    /// left neighbour. The others cannot tell who is missing and speak last: they may have been asked earlier.
+    /// When the group is given up, unless it is made. A service process that misses a local rank reports first, then
+    /// one that misses its left neighbour. The others cannot know the missing rank and report last.
     fn makes_until(&self, node: &Node) -> Option<Instant> {
         let State::Creating { barrier, .. } = &self.state else { return None };
         let timeout = node.config.group_timeout?;

@@ -1,5 +1,4 @@
-//! Watches the peers that a group depends on: neighbours in the ring, and members that owe something for an open
-//! instance.
+//! Watches the peers that a group depends on: neighbours in the ring, and members that owe for an open instance.
 //!
 //! Invariant: a service process is watched as long as the group depends on it, once the group is made. Never detects a
 //! death itself: the link does.
@@ -20,8 +19,7 @@ impl Group {
         self.neighbours().chain(owing).collect()
     }
 
-    /// The nearest serving neighbours. A member that has left never returns, so the search continues from the last
-    /// result.
+    /// The nearest serving neighbours. Members that left never return, so the search continues from the last result.
     fn neighbours(&mut self) -> impl Iterator<Item = SpId> + use<> {
         let (n, me) = (self.members.sps.len(), self.members.me as usize);
         let places = [|me, step, n| (me + step) % n, |me, step, n| (me + n - step) % n];

@@ -1,4 +1,4 @@
-//! What tests of the machine beside others share: members of groups, and frames as another service process sends them.
+//! Shared helpers of these tests: members of groups, and frames as another service process sends them.
 
 use std::sync::Arc;
 
@@ -8,9 +8,9 @@ use outboard_proto::{
     CallId, GroupHandle, GroupSpec, HostId, InstanceId, Member, OfferId, PostedCall, Signature, SpId,
 };
 
-/// Of the one group that these tests make.
+/// Handle of the single group that these tests make.
 pub(crate) const GROUP: GroupHandle = GroupHandle(7);
-/// The key of its datagrams.
+/// Secret of the group, for the keys of its datagrams.
 pub(crate) const KEY: [u64; 2] = [3, 4];
 
 /// The group, with a rank at each of these service processes, each on a host of its own.
@@ -27,7 +27,7 @@ pub(crate) fn spec(at: &[u64]) -> GroupSpec {
     GroupSpec { handle: GROUP, key: KEY, members: at.iter().map(member).collect() }
 }
 
-/// A call in the group, without blocks of its own and without end.
+/// A call in the group, without blocks of its own and without a deadline.
 pub(crate) fn call(id: u64, rank: u32, instance: u64, signature: Signature) -> PostedCall {
     PostedCall {
         id: CallId(id),
@@ -41,7 +41,7 @@ pub(crate) fn call(id: u64, rank: u32, instance: u64, signature: Signature) -> P
     }
 }
 
-/// A message over another's first link, which acknowledges as many.
+/// A frame with a message over another service process's first link; it acknowledges `seq` messages.
 pub(crate) fn frame(seq: u32, message: &Message, payload_len: u32) -> Vec<u8> {
     let (kind, link, to, ack) = (FrameKind::Message, 1, 0, seq);
     let (clock, echo, echo_age) = (1, 2, 3);
