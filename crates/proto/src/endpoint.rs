@@ -198,7 +198,7 @@ impl Endpoint {
         self.input(now, |sp| sp.create_group(spec, rank));
     }
 
-    /// A local rank leaves a group regularly (without a call in flight there) or because its process died. Its calls in
+    /// A local rank leaves a group in order (without a call in flight there) or because its process died. Its calls in
     /// flight end with an error on all ranks that need it; each of them still gets `Completed`.
     pub fn handle_leave(&mut self, now: Instant, group: GroupHandle, rank: Rank) {
         self.input(now, |sp| sp.leave_group(group, rank));
@@ -253,8 +253,7 @@ impl Endpoint {
             Received::Nothing => None,
             Received::Message(body) => Some(Message::decode(body)),
         };
-        // The payload comes first: [`Self::destination`] has answered for it, and acknowledgements would change the
-        // answer.
+        // The payload precedes the acknowledgements, which might change what [`Self::destination`] has answered.
         let message = match message {
             Some(message) if payload_len > 0 => {
                 self.take_message(from, message, payload_len);
@@ -429,7 +428,7 @@ impl Endpoint {
         self.node.out.poll_event(put_off)
     }
 
-    /// When [`Self::handle_timeout`] (followed by the polls) is due. Changes with every other call.
+    /// When [`Self::handle_timeout`] (followed by the polls) is due. Poll this again after every other call.
     pub fn poll_timeout(&self) -> Option<Instant> {
         debug_assert!(self.keeps_count(), "what is kept of all instances is what a look at each gives");
         let at_once = self.node.out.unfinished.front().map(|_| self.node.out.now);

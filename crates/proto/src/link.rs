@@ -149,7 +149,7 @@ pub struct Link {
     ack_due: Option<Instant>,
     round_trip: RoundTrip,
     last_heard: Instant,
-    /// Since when the other end has owed an answer.
+    /// The last time at which the other end owed nothing.
     owed_since: Instant,
     heartbeat: Option<Duration>,
     retransmissions: u64,
@@ -268,7 +268,7 @@ impl Link {
         })
     }
 
-    /// The owner has ended: its messages on this link are sent as nothing.
+    /// The owner has ended: voids its messages on this link.
     pub fn forget(&mut self, owner: Owner) {
         self.forget_if(|e| e.owner == Some(owner));
     }

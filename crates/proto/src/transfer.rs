@@ -1,4 +1,4 @@
-//! Messages from rank to rank of one group, at one service process, of collectives and tagged (GP-1, GP-2).
+//! Messages from rank to rank of one group at one service process, for collectives and tagged calls (GP-1, GP-2).
 //!
 //! Every send and receive step of a program is passed in here, whatever runs the program. A message travels in one of
 //! four ways, all over the links between service processes:
@@ -96,7 +96,7 @@ pub(crate) struct Transfer {
     outgoing: Outgoing,
     incoming: Incoming,
     ended: VecDeque<Ended>,
-    /// Ranks whose tagged messages have all failed; none comes or goes any more.
+    /// Lost ranks: no tagged message comes from them or goes to them any more.
     lost: BTreeSet<Rank>,
 }
 
@@ -508,8 +508,7 @@ impl Transfer {
         let gone = |name: &Name| tagged(name) && (name.source == rank || name.destination == rank);
         let mut overtaken = None;
         let messages = self.incoming.matching.extract_messages(|name, message| {
-            // A staged message can still be received, unless an earlier message of its name is lost: it must not take
-            // that place.
+            // A staged message can still be received, but it must not take the place of a lost earlier one of its name.
             let stays = matches!(message, Unexpected::Staged(_)) && overtaken != Some(*name);
             let lost = gone(name) && (name.destination == rank || !stays);
             overtaken = if lost { Some(*name) } else { overtaken };

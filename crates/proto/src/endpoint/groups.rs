@@ -441,7 +441,7 @@ impl Group {
                 askers.retain(|asker| *asker != rank);
                 return self.break_up(node, CollectiveError::RankLost(rank), true);
             }
-            // A member that does not know yet why the group broke must not blame the leaving.
+            // A member that does not know yet why the group broke must not take the leaving for the reason.
             State::Broken(error) => GroupMessage::Abort { fingerprint: self.members.fingerprint, error: error.clone() },
             State::Ready => GroupMessage::Lost { rank, after, cause },
         };
@@ -477,8 +477,7 @@ impl Group {
         self.state = State::Broken(error.clone());
         for rank in askers {
             let result = if error.comes_of_a_call() {
-                // A rank could call, so the group is made, though that is not known here yet: the local calls will
-                // fail.
+                // A rank could call, so the group is made, though this is not known here: the local calls will fail.
                 Ok(())
             } else {
                 self.left.insert(rank);

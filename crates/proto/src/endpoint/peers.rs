@@ -221,7 +221,7 @@ impl Peers {
         self.change(from, |peer| peer.link.handle_stale(now, frame));
     }
 
-    /// The link that a frame of a peer belongs to. A frame to a link that does not exist belongs to a former one.
+    /// Which link a frame of a peer belongs to. A frame to a link that does not exist belongs to a former one.
     pub(super) fn place(&self, from: SpId, frame: &FrameHeader) -> Place {
         let without_link = if frame.to == 0 { Place::This } else { Place::Before };
         self.all.get(&from).map_or(without_link, |peer| peer.link.place(frame))
@@ -317,7 +317,7 @@ impl Peers {
         });
     }
 
-    /// A peer has received an `Ask` and its address is known there: silence now means that it is dead.
+    /// A peer is sent an `Ask` with our address: from now on its silence means that it is dead.
     pub(super) fn expect_answer(&mut self, now: Instant, peer: SpId) {
         self.change(peer, |peer| {
             if !std::mem::replace(&mut peer.asked, true) {
@@ -361,8 +361,7 @@ impl Peers {
     fn poll_frame(&mut self, now: Instant, bare: bool) -> Option<Transmit> {
         loop {
             self.take_due(now);
-            // Each service process begins with another peer: in one common order peers would wait for each other's
-            // bytes.
+            // Service processes begin with different peers: in one common order peers would wait for each other.
             let last = self.sent_to;
             let next = |ids: &BTreeSet<SpId>| {
                 let later = last.and_then(|last| ids.range((Bound::Excluded(last), Bound::Unbounded)).next());

@@ -250,7 +250,7 @@ impl Turns {
         Some(due)
     }
 
-    /// Whether some group has a call that is small beside those of another. Similar calls wait for each other anyway.
+    /// Whether some group has a call that is small beside another group's. Similar calls wait for each other anyway.
     fn has_small(&self) -> bool {
         let mut largest = self.by_all.iter().rev();
         let (Some(&(most, top)), Some(&(next, _))) = (largest.next(), largest.next()) else { return false };

@@ -7,7 +7,7 @@ use crate::interface::Step;
 use crate::wire::{InstanceMessage, MAX_BLOCKS, Message};
 
 impl Instance {
-    /// Enters the barrier if all local ranks are ready. An error breaks the group.
+    /// Enters the barrier if all is ready here. An error breaks the group.
     pub(super) fn try_enter_barrier(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
         if self.is_anyone_missing() || !self.take_own_scratch(cx)? {
             return Ok(());

@@ -152,7 +152,7 @@ impl Instance {
         self.locals.iter().position(handed)
     }
 
-    /// Notifies the others of a long call. A rank with a different call would wait for no message of this one.
+    /// Notifies the others of a long call: a rank with a different call does not wait for messages of this one.
     pub(super) fn tell_offloaded(&mut self, cx: &mut Context<'_>) {
         if self.tell_at.is_none_or(|at| at > cx.out.now) {
             return;

@@ -11,7 +11,7 @@ use crate::group::members::Members;
 use crate::interface::CallKind;
 use crate::multicast::pacing::{Pace, Share};
 
-/// The smallest share, as a part of an even one: a source with few datagrams does not delay its service process.
+/// The smallest share is 1/16 of an even one: few datagrams of one source must not delay the others at its host.
 const LEAST: u64 = 16;
 
 /// Share and pace of each service process; one entry where all are alike, none where nothing is multicast.

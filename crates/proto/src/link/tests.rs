@@ -76,7 +76,7 @@ fn payload_is_bounded_by_bytes_until_it_is_acknowledged_or_void() {
     assert!(a.has_room(), "asked for without being told to wait for more");
 }
 
-/// MC-13: when the window shrinks below the unrequested bytes, an acknowledgement is requested, and only then.
+/// MC-13: a window that shrinks below the unasked bytes requests an acknowledgement, and only then.
 #[test]
 fn a_window_that_shrinks_does_not_leave_bulk_waiting() {
     let (mut a, mut b) = (link(), link());

@@ -15,7 +15,7 @@
 //!
 //! | a chunk the right neighbour wants | event | next |
 //! |---|---|---|
-//! | not here | comes | to serve: the neighbour's stream had ended when it asked |
+//! | not here | comes | to serve: the neighbour's stream had ended when it requested the chunk |
 //! | to serve | link has room | served, never again |
 //!
 //! Invariant: `have` only grows. Never sees payload.
@@ -31,7 +31,7 @@ use crate::wire::MAX_RANGES;
 /// Most chunk ranges that a leaf requests in one check; more wait for the next check.
 const MAX_RANGES_PER_CHECK: usize = 8 * MAX_RANGES;
 
-/// Chunks of one block whose miss reports the root counts.
+/// Most chunks of one block whose reports the root counts.
 const MAX_REPORTS: usize = 1 << 16;
 
 /// One block and this service process's part in it.
@@ -58,7 +58,7 @@ struct Root {
     started: bool,
     /// Chunks `0 .. cursor` have been handed out.
     cursor: u64,
-    /// Number of leaves that reported a chunk as missing at themselves and at their neighbour.
+    /// By chunk: how many leaves reported it as missing at themselves and at their right neighbour.
     reports: BTreeMap<u64, u32>,
     again: ChunkSet,
 }
@@ -310,8 +310,7 @@ impl Block {
 
     // Serving the right neighbour.
 
-    /// The right neighbour lacks `run`. Appends to `lacking` the part below the highest received chunk that is missing
-    /// here.
+    /// The right neighbour lacks `run`. Appends to `lacking` the chunks missing here below the highest received one.
     pub fn handle_want(&mut self, run: Range<u64>, lacking: &mut Vec<(u32, u32)>) {
         let chunks = self.have.len();
         let serving = self.serving.get_or_insert_with(|| {

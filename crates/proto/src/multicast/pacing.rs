@@ -115,7 +115,7 @@ impl Pace {
     }
 }
 
-/// Time that one piece of one group blocks another group's link; also the time of its queued bytes.
+/// Time for which a group blocks another's link with one piece, and again with the bytes queued beside it.
 const TURN: Duration = Duration::from_micros(64);
 /// Queued time when no small call waits. It covers the time for which the machine may suspend a service process, yet is
 /// so short that requests for blocks, which wait behind the queue, keep up. With 4 ms, hosts whose links sent at full

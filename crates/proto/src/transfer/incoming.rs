@@ -174,11 +174,11 @@ pub(super) struct Incoming {
     expected: BTreeMap<Name, Expected>,
     pub(super) coming: BTreeMap<Key, Coming>,
     credits: BTreeMap<Account, Credit>,
-    /// Cleared early, nothing is heard of them yet.
+    /// Messages cleared early without any news of them.
     early: BTreeMap<Name, Key>,
-    /// Bytes of recorded groups that were cleared early and have not all come.
+    /// Bytes of messages of recorded groups that were cleared early and are not complete.
     early_bytes: u64,
-    /// Receives of recorded groups that are to be cleared early.
+    /// Receives of recorded groups that wait to be cleared early.
     asking: BTreeMap<Asking, Vec<(EarlyCts, Name)>>,
     last_early: u64,
     /// Order among tagged messages that are wanted.
@@ -391,8 +391,7 @@ impl Incoming {
         self.coming.get(&key)?.place(offset, len)
     }
 
-    /// Bytes of a message at `at` of the payload; dropped behind a gap. Returns the ended step; `None` for invalid
-    /// bytes.
+    /// Bytes of a message, at `at` of the payload; dropped behind a gap. Returns an ended step; `None` if invalid.
     pub(super) fn handle_bytes(
         &mut self,
         site: &mut Site<'_>,
@@ -483,7 +482,7 @@ impl Incoming {
         }
     }
 
-    /// Receives of a collective that no source has announced, and their bytes.
+    /// Receives of a collective whose messages no source has announced, and their bytes.
     pub(super) fn unannounced(&self, scope: Scope) -> impl Iterator<Item = (&Name, u64)> {
         let early = self.early.range(Name::all_of(scope)).map(|(name, key)| (name, self.coming[key].bytes));
         early.chain(self.matching.receives_of(scope).map(|(name, receive)| (name, receive.to.len)))

@@ -190,8 +190,8 @@ impl Message {
         matches!(self, Message::Group { body, .. } if body.fingerprint().is_some())
     }
 
-    /// What remains of the message when its payload cannot be read any more: nothing, except for tagged messages. A
-    /// later message must not take their place among messages of the same name.
+    /// The rest of the message when its payload cannot be read any more: nothing, except for tagged messages. A later
+    /// message must not take their place among messages of the same name.
     pub fn without_payload(self) -> Message {
         match self {
             Message::Group { group, body: GroupMessage::Transfer(transfer) } => {

@@ -1,4 +1,5 @@
-//! Messages between service processes about messages from rank to rank, of collectives and tagged (GP-1, GP-2, SP-5).
+//! Messages by which service processes move data from rank to rank, for collectives and tagged calls (GP-1, GP-2,
+//! SP-5).
 //!
 //! A message is named (scope, source, destination, tag, occurrence). Behind a ready barrier its receive is posted, so
 //! its bytes travel under that name ([`TransferMessage::Expected`]). All others travel by [`Number`], which the end
@@ -87,7 +88,7 @@ pub struct Rts {
     /// How many messages of the same scope, pair and tag precede it; 0 for single messages.
     pub occurrence: u32,
     pub bytes: u64,
-    /// The bytes follow in the payload, behind those of the messages before it.
+    /// The bytes follow in the payload, behind the bytes of the messages before it.
     pub eager: bool,
 }
 
@@ -125,7 +126,7 @@ pub struct Cts {
 pub struct Piece {
     pub number: Number,
     pub offset: u64,
-    /// Number of bytes, at least 1. They follow in the payload, behind those of the pieces before.
+    /// Number of bytes, at least 1. They follow in the payload, behind the earlier pieces.
     pub bytes: u32,
 }
 
@@ -173,8 +174,8 @@ impl TransferMessage {
         !matches!(self, TransferMessage::Cts(_) | TransferMessage::Done(_))
     }
 
-    /// What remains when the payload cannot be read any more. Offers remain, since single messages are matched in their
-    /// order; their bytes are never requested.
+    /// The rest of the message when its payload cannot be read any more. Offers remain, since single messages are
+    /// matched in their order; their bytes are not sent.
     pub(super) fn without_payload(self) -> Option<TransferMessage> {
         let TransferMessage::Offer { origin, rank, first_ready, mut ready, first_early, early } = self else {
             return None;

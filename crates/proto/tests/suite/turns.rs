@@ -12,7 +12,7 @@ use outboard_proto::{
 use crate::support::{self, GROUP};
 
 const NOW: Instant = Instant(1);
-/// Most steps of a turn, and most bytes including those of the last step.
+/// Most steps of a turn, and most bytes including the last step.
 const STEPS: usize = 1024;
 const BYTES: u64 = 8 << 20;
 

@@ -3,7 +3,7 @@
 //! A silent peer is lost for its groups. Recently requested groups continue over the same link: earlier messages may
 //! still arrive, and received ones are not sent again. Without such a group the link is given up.
 //!
-//! Where the peer has given up the link, the two ends may have received different messages. One rule decides: a group
+//! If the peer has given up the link, the two ends may have received different messages. One rule decides: a group
 //! continues over the next link if no message of a call has come from the peer. All other messages of a group may
 //! safely be received twice. So unacknowledged messages are sent again, and the peer receives an `Ask` for the group.
 //! If a message of a call had come there, the peer has broken the group by the same rule, and answers so. If all have
@@ -85,7 +85,7 @@ impl Endpoint {
     }
 
     /// Sends unacknowledged messages over the new link: of groups that are made and continue, and of groups that all
-    /// local ranks have left regularly, which the peer may not know.
+    /// local ranks have left in order, which the peer may not know.
     fn say_again(&mut self, peer: SpId, going_on: &BTreeSet<GroupHandle>, link: Link) {
         for (message, payload, acked) in link.into_unheard() {
             let Message::Group { group, .. } = &message else { continue };

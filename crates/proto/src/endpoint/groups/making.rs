@@ -215,7 +215,7 @@ impl Endpoint {
             let ask = Asker { sp: from, group: handle, fingerprint, rank: Rank(0) };
             return self.answer_ask((from, &asker), ask, &offers);
         }
-        // If another group has the handle, a request for this group gets that answer.
+        // If another group has the handle, a rank that requests this one gets `HandleTaken`.
         let ended = self.groups.contains_key(&handle) || self.retired.iter().any(|(retired, _)| *retired == handle);
         if ended || matches!(body, GroupMessage::Refuse { .. } | GroupMessage::Fails { .. }) {
             return;
@@ -330,8 +330,8 @@ impl Group {
         }
     }
 
-    /// When the group is given up, unless it is made. A service process that misses a local rank reports first, then
-    /// one that misses its left neighbour. The others cannot know the missing rank and report last.
+    /// When the group is given up. A service process that misses a local rank reports first, then one that misses its
+    /// left neighbour. The others cannot know the missing rank and report last: their ranks may be earlier.
     fn makes_until(&self, node: &Node) -> Option<Instant> {
         let State::Creating { barrier, .. } = &self.state else { return None };
         let timeout = node.config.group_timeout?;

@@ -27,11 +27,11 @@ pub(in crate::endpoint) struct Peer {
     /// The driver has no room for frames to the peer, and polls none.
     pub(super) full: bool,
     pub(super) dead_after: Duration,
-    /// For how long the peer was heard but acknowledged nothing new that it owed.
+    /// For how long the peer has sent frames but acknowledged nothing new that it owed.
     pub(super) deaf_for: Duration,
     /// The peer knew of us over a link before this one.
     pub(super) knows_us: bool,
-    /// The peer has received an `Ask` with its ranks' offers and our address.
+    /// The peer was sent an `Ask` with its ranks' offers and our address.
     pub(super) asked: bool,
     /// The peer waits for a local rank to request a group.
     pub(super) asks: bool,
