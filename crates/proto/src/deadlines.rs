@@ -29,7 +29,7 @@ impl<K: Copy + Ord> Deadlines<K> {
         self.0.first().map(|(at, _)| *at)
     }
 
-    /// Removes and returns the first item that is due at `now`. It stays without a deadline until [`Self::change`].
+    /// Removes and returns the first item that is due at `now`. It has no deadline until the next change.
     pub fn pop_due(&mut self, now: Instant) -> Option<K> {
         self.first().filter(|at| *at <= now)?;
         self.0.pop_first().map(|(_, key)| key)

@@ -18,9 +18,9 @@
 //! A rank is absent, has a stand-in (its output is staging, SP-6), has called, or its call has ended. The call ends
 //! when its program is done, the right neighbour complete (MC-7) and nothing of ours on its way to the wire. A late
 //! rank delays only the ranks that need its contribution. News of a call from another host starts the clock after which
-//! the service process stands in. In place means that the input is an alias of the rank's part of the output (for the
-//! root of a scatter the reverse), so one program serves both forms. The programs fix the order of reductions, whatever
-//! comes first, so that results have the same bits from run to run (TH-2). A program's own barrier has no stand-in:
+//! the service process stands in. In place means that the input is an alias of the rank's part of the output, so one
+//! program serves both forms; for the root of a scatter it is the reverse. The programs fix the order of reductions,
+//! whatever comes first, so that results have the same bits from run to run (TH-2). A barrier call has no stand-in:
 //! once all are ready for it, all have called, and nothing is left to do.
 //!
 //! Invariants: every call completes once; none of its buffers is used after that. Never sees payload.

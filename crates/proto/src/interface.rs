@@ -1,8 +1,8 @@
 //! The interface between the machine and its driver.
 //!
-//! The driver owns memory and sockets; the machine names them: a [`Region`] is a buffer, a [`MemRef`] a piece of one,
-//! an [`Order`] work on memory that the driver does at once and in order, a [`Transmit`] something to send, an
-//! [`Event`] something the driver acts on or reports.
+//! The driver owns memory and sockets; the machine names them. A [`Region`] is a buffer, a [`MemRef`] a piece of one.
+//! An [`Order`] is work on memory that the driver does at once and in order. A [`Transmit`] is something to send, an
+//! [`Event`] something that the driver acts on or reports.
 
 use std::hash::Hasher;
 use std::net::Ipv4Addr;

@@ -191,7 +191,7 @@ impl Outbox {
         self.fail_endings(|c| (c.group, c.instance) == (group, instance), error);
     }
 
-    /// Like [`Self::fail_ending`], for all calls of a group.
+    /// Like `fail_ending`, for all calls of a group.
     pub(crate) fn fail_ending_of_group(&mut self, group: GroupHandle, error: &CollectiveError) {
         self.fail_endings(|c| c.group == group, error);
     }

@@ -435,8 +435,8 @@ impl Endpoint {
     }
 
     /// Moves bulk (fragments, repairs) of the collectives in flight to links that have room. Each link gets one piece
-    /// of the groups in turn (MC-13), so that new bulk waits behind no more than that while the fabric is full. Nothing
-    /// goes to other hosts while this host's link has enough to send. Called when all links have sent their messages.
+    /// of the groups in turn (MC-13): while the fabric is full, new bulk waits behind that piece only. Nothing goes to
+    /// other hosts while this host's link has enough to send. Called when all links have sent their messages.
     pub(super) fn fill_links(&mut self) {
         let quantum = Quantum::new(&self.node.config, self.node.out.contention);
         let mut targets: SmallVec<[Target; 8]> = SmallVec::new();

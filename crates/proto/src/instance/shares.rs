@@ -1,8 +1,8 @@
 //! How the roots of a collective share the receive links.
 //!
 //! Blocks of one size share them evenly. Where sizes differ, a larger sender sends faster, so that all end together and
-//! the links stay full to the end. A service process that multicasts `w` of `T` bytes sends at `B * w / (T - t)`, where
-//! `t` are the bytes of the host with the fewest. (MC-8 for blocks of any size.)
+//! the links stay full to the end. A service process with `w` of `T` bytes sends at `B * w / (T - t)`; the host with
+//! the fewest bytes sends `t`. (MC-8 for blocks of any size.)
 
 use outboard_plan::{Extents, Rank};
 
@@ -11,7 +11,7 @@ use crate::group::members::Members;
 use crate::interface::CallKind;
 use crate::multicast::pacing::{Pace, Share};
 
-/// The smallest share is 1/16 of an even one: few datagrams of one source must not delay the others at its host.
+/// The smallest share is 1/16 of an even one, so that a few datagrams do not delay the pacer's other multicasts.
 const LEAST: u64 = 16;
 
 /// Share and pace of each service process; one entry where all are alike, none where nothing is multicast.

@@ -1,8 +1,8 @@
 //! An allgatherv or uneven reduce-scatter that this service process knows without the sizes of the blocks.
 //!
-//! A local call brings the sizes. If no local rank calls for a while, the sizes are requested from the service process
-//! that sent the news of the call, so that this one can stand in (SP-6). Otherwise the list is not sent, since every
-//! rank knows it.
+//! A local call brings the sizes. If no local rank calls for a while, the sizes are requested so that this service
+//! process can stand in (SP-6). The request goes to the service process that sent the news of the call. Otherwise the
+//! list is not sent, since every rank knows it.
 //!
 //! | state | event | next |
 //! |---|---|---|

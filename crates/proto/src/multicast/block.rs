@@ -1,8 +1,8 @@
 //! Reliable multicast of one block (MC-1 to MC-7): which chunks are here, were requested, or are to be served.
 //!
 //! A block is one rank's contribution, cut into chunks. The service process of that rank is its *root*, all others are
-//! *leaves*. Recovery goes round the ring of service processes: a leaf requests from its left neighbour, which serves
-//! the chunks that it has at once and the rest when its own repair has come (MC-6).
+//! *leaves*. Recovery goes round the ring of service processes: a leaf requests chunks from its left neighbour. That
+//! one serves the chunks that it has at once, and the rest when its own repair has come (MC-6).
 //!
 //! A leaf requests nothing while its stream flows. The receive link is full then, and a repair would only push
 //! datagrams out of the switch's queue.

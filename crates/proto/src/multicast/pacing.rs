@@ -1,9 +1,9 @@
 //! The sending rate of multicast: the receive links of the group stay just full.
 //!
-//! With `M` active roots and every rank receiving, a root sends at `B / (M - k)` when all service processes are roots,
-//! and `k` of them share each host and its link (SP-8). Else it sends at `B / M` or more. Blocks of different sizes
-//! share the links so that all end together. The schedule is absolute: lost time is caught up, but never by more than
-//! the switch ports can queue.
+//! Let `M` roots be active, every rank receive, and `k` service processes share each host and its link (SP-8). If all
+//! service processes are roots, a root sends at `B / (M - k)`, else at `B / M` or more. Blocks of different sizes share
+//! the links so that all end together. The schedule is absolute: lost time is caught up, but never by more than the
+//! switch ports can queue.
 
 use std::time::Duration;
 
@@ -105,8 +105,8 @@ impl Pace {
         if at_once <= config.switch_queue { Duration::ZERO } else { self.interval * number / of }
     }
 
-    /// The pace beside other groups. Small batches do not block the other groups, and a part of the link is left free,
-    /// so that queues that other groups' messages fill can drain (MC-13).
+    /// The pace beside other groups. Small batches do not block the other groups. A part of the link stays free, so
+    /// that queues filled by other groups' messages can drain (MC-13).
     pub(crate) fn contended(self, config: &Config) -> Self {
         let datagram = u64::from(config.chunk_bytes + config.datagram_overhead);
         let batch = self.batch.min((bytes_in(TURN, self.rate) / datagram).max(LEAST_BATCH));
@@ -117,9 +117,9 @@ impl Pace {
 
 /// Time for which a group blocks another's link with one piece, and again with the bytes queued beside it.
 const TURN: Duration = Duration::from_micros(64);
-/// Queued time when no small call waits. It covers the time for which the machine may suspend a service process, yet is
-/// so short that requests for blocks, which wait behind the queue, keep up. With 4 ms, hosts whose links sent at full
-/// rate requested so late that their links received at two thirds of it, permanently.
+/// Queued time when no small call waits. It covers the time for which the machine may suspend a service process. Yet
+/// requests for blocks, which wait behind the queue, must keep up. With 4 ms, hosts whose links sent at full rate
+/// requested so late that their links received at two thirds of it, permanently.
 const UNHURRIED: Duration = Duration::from_millis(1);
 /// A call is small if its wait behind another group may exceed its own transfer time by more than this factor.
 const FEW: u64 = 4;
@@ -154,8 +154,8 @@ pub(crate) enum Contention {
     Small,
 }
 
-/// Decides which calls are small: when another group has queued all that it may, a small call may wait several times as
-/// long for the link as its own bytes take (MC-13).
+/// Decides which calls are small. Behind all that another group may queue, a small call may wait for the link several
+/// times as long as its own bytes take (MC-13).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SmallCalls {
     /// Bytes that delay a call even with small pieces. A call with fewer bytes does not wait for less.

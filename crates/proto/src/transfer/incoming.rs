@@ -459,7 +459,7 @@ impl Incoming {
         Some(coming)
     }
 
-    /// The RTS of this number is settled. Its source is notified only when the window has reached its collective, which
+    /// The RTS of this number is settled. Its source is notified only when the window has reached its collective. This
     /// bounds how far the source gets ahead of local ranks that have not called.
     pub(super) fn settle(&mut self, site: &Site<'_>, scope: Scope, key: Key) {
         match (key.number, scope) {

@@ -117,7 +117,7 @@ pub enum InstanceMessage {
     },
     /// Requests the receiver's ranks that have not called the instance (SP-9).
     Inquire,
-    /// The answer to [`Self::Inquire`]: ranks of the sender.
+    /// The answer to `Inquire`: ranks of the sender that have not called.
     Absent(Absentees),
 }
 

@@ -1,5 +1,4 @@
-//! Messages by which service processes move data from rank to rank, for collectives and tagged calls (GP-1, GP-2,
-//! SP-5).
+//! Messages that move data from rank to rank, for collectives and tagged calls (GP-1, GP-2, SP-5).
 //!
 //! A message is named (scope, source, destination, tag, occurrence). Behind a ready barrier its receive is posted, so
 //! its bytes travel under that name ([`TransferMessage::Expected`]). All others travel by [`Number`], which the end

@@ -10,8 +10,8 @@ use crate::endpoint::Node;
 use crate::ids::SpId;
 
 impl Group {
-    /// The peers that must be alive: the nearest service processes on both sides of the ring that still serve a rank of
-    /// the group, and members that have left but may owe us something for an open instance, unless they were lost.
+    /// The peers that must be alive. These are the nearest service processes on both sides of the ring that still serve
+    /// a rank, and members that have left but may owe us something for an open instance, unless they were lost.
     fn depended_on(&mut self) -> BTreeSet<SpId> {
         let me = self.members.me as usize;
         let owing = (0..self.members.sps.len()).filter(|at| *at != me && self.is_awaited(*at));

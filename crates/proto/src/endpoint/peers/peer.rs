@@ -12,8 +12,8 @@ use crate::wire::FrameHeader;
 
 /// A peer that sends for this long without a new acknowledgement may not receive our frames.
 const DEAF_FROM: Duration = Duration::from_millis(100);
-/// Extra silence for such a peer. On a one-way cut the end that receives nothing then reports the other end first, so
-/// that all ranks connected to both ends name that one.
+/// Extra silence for such a peer. On a one-way cut the end that receives nothing then reports the other end first. So
+/// all ranks connected to both ends name that one.
 const DEAF_SILENCE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
