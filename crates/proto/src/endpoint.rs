@@ -253,7 +253,7 @@ impl Endpoint {
             Received::Nothing => None,
             Received::Message(body) => Some(Message::decode(body)),
         };
-        // The payload precedes the acknowledgements, which might change what [`Self::destination`] has answered.
+        // The payload precedes the acknowledgements, which might change what `destination` has answered.
         let message = match message {
             Some(message) if payload_len > 0 => {
                 self.take_message(from, message, payload_len);

@@ -1,6 +1,6 @@
 //! Why a collective or the making of a group failed, on whichever rank it is reported.
 //!
-//! The same values travel between service processes, so that every rank names the same culprit.
+//! Service processes send these values to each other, so that every rank names the same culprit.
 
 use outboard_plan::Rank;
 

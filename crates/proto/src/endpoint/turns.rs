@@ -29,7 +29,7 @@ const AFTERWARDS: Duration = Duration::from_millis(100);
 /// The bytes that a rank's call moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Load {
-    /// The same bytes as the calls of the other local ranks.
+    /// Bytes that the calls of the other local ranks move, too.
     Shared(u64),
     /// Blocks of its own, beside the blocks of the other local ranks.
     Own(u64),

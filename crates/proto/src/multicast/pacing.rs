@@ -198,7 +198,7 @@ pub(crate) struct Quantum {
     pulls_together: u64,
     /// Most outstanding requested bytes of one block, when there may be other blocks.
     of_one_block: u64,
-    /// Bytes queued on all links together beyond those of a round trip.
+    /// Bytes queued on all links together, beyond the bytes of a round trip.
     queued: u64,
     /// Most pieces that may be queued on each link, even if all of them exceed [`Self::queued`].
     on_each: u64,
