@@ -265,7 +265,7 @@ impl Engine {
         self.memory.place_to_read(piece)
     }
 
-    /// Polls the errands of ranks; returns whether any has ended.
+    /// Polls the errands of ranks and continues planned work; returns whether anything was done.
     pub(crate) fn attend_errands(&mut self) -> bool {
         let found = self.memory.attend();
         if found {
