@@ -26,7 +26,7 @@ pub(crate) struct Processor {
 /// Requested length of this thread's turns on the processor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turns {
-    /// As long as those of other threads: after a yield each of them runs about as often as this thread.
+    /// The usual length: after a yield each of them runs about as often as this thread.
     Usual,
     /// As short as the kernel grants. If all processors compute, Linux 6.12 and later lets a thread with a shorter turn
     /// run before the turn of another ends, at the same share of time. Otherwise messages of ranks and peers wait some

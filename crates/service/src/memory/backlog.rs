@@ -79,7 +79,7 @@ impl Work {
         }
     }
 
-    /// The same work on a part of the bytes: a copy, or a combination of whole elements.
+    /// This work on a part of its bytes: a copy, or a combination of whole elements.
     pub(super) fn piece(&self, start: u64, len: u64) -> Work {
         let piece = |whole: MemRef| MemRef { offset: whole.offset + start, len, ..whole };
         match self {

@@ -431,7 +431,7 @@ pub(super) fn offer(fresh: Fresh) {
     }
 }
 
-/// Waits at most [`MOMENT`] for the report on an errand.
+/// Waits at most `MOMENT` for the report on an errand.
 fn report_within_a_moment(state: &State) -> Option<Report> {
     let until = Instant::now() + MOMENT;
     loop {
