@@ -121,8 +121,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// The relay on a connection that a service manager has accepted. Without a valid relay no service process is
-    /// started.
+    /// The relay on a connection of a service manager. Without a valid relay no service process is started.
     ///
     /// # Errors
     /// [`RelayError`].

@@ -102,8 +102,8 @@ fn read_first(program: &Program) -> Spans {
     read
 }
 
-/// Number of first steps that a step follows directly or indirectly. `after` are the steps that it follows, and `runs`
-/// holds this number for each earlier step.
+/// Number of first steps that a step follows, also through others. `after`: its predecessors; `runs`: this number of
+/// each.
 fn run_before(after: &[usize], runs: &[usize]) -> usize {
     let mut run = after.iter().map(|&step| runs[step]).max().unwrap_or(0);
     let mut next: Vec<usize> = after.iter().copied().filter(|step| *step >= run).collect();

@@ -60,8 +60,7 @@ impl Submission {
         Submission { entry, input, output, table: Vec::new(), bases: (0, 0), recorded: None }
     }
 
-    /// A submission whose pieces lie in the address space, input and output together. `sides` holds address and bytes
-    /// of each.
+    /// A submission whose pieces (address and bytes in `sides`), input and output together, fit the address space.
     fn within_space(
         entry: Entry,
         sides: [Vec<(u64, u64)>; 2],

@@ -94,8 +94,7 @@ impl NamedSocket {
         Ok(socket)
     }
 
-    /// Takes over a socket at which the service manager listens for the daemon. Its file stays when the socket is
-    /// dropped.
+    /// Takes over a listening socket of the service manager. Its file stays when the socket is dropped.
     pub fn passed(fd: OwnedFd) -> Result<NamedSocket, SocketError> {
         let unix = sockopt::socket_domain(&fd) == Ok(AddressFamily::UNIX);
         let kind = sockopt::socket_type(&fd) == Ok(SocketType::SEQPACKET);

@@ -28,9 +28,9 @@ pub(crate) struct Processor {
 pub(crate) enum Turns {
     /// The usual length: after a yield each of them runs about as often as this thread.
     Usual,
-    /// As short as the kernel grants. If all processors compute, Linux 6.12 and later lets a thread with a shorter turn
-    /// run before the turn of another ends, at the same share of time. Otherwise messages of ranks and peers wait some
-    /// milliseconds for the end of that turn. Earlier kernels ignore the request.
+    /// As short as the kernel grants. If all processors compute, Linux 6.12 and later runs a thread with a shorter turn
+    /// first, at the same share of time. Otherwise messages of ranks and peers wait some milliseconds for the end of
+    /// that turn. Earlier kernels ignore the request.
     Short,
 }
 

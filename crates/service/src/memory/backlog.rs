@@ -1,11 +1,11 @@
 //! Deferred work on memory, in the order in which the machine ordered it. This module alone knows which work must
 //! precede which.
 //!
-//! Work is done at once or deferred. It waits until a rank copies memory that the kernel has withdrawn (GP-9), as an
-//! errand of a rank ([`crate::memory::errands`]), for a later turn ([`crate::memory::planned`]), or until work before
-//! it is done. Two pieces of work keep their order if they share bytes that one of them writes. Bytes are identified by
-//! the address that the rank posted, whatever call names them and wherever the rank has copied them since: the starts
-//! of a recording share memory, and so do input and output of a call in place.
+//! Work is done at once or deferred. It waits for a rank's copy of memory that the kernel has withdrawn (GP-9), or for
+//! work before it. Or it is an errand of a rank ([`crate::memory::errands`]), or planned for a later turn
+//! ([`crate::memory::planned`]). Two pieces of work keep their order if they share bytes that one of them writes. Bytes
+//! are identified by the address that the rank posted, whatever call names them and wherever the rank has copied them
+//! since: the starts of a recording share memory, and so do input and output of a call in place.
 //! | work is | on | goes to |
 //! |---|---|---|
 //! | waiting | no copy of its calls is awaited, no conflicting work is before it | done, planned, or waiting again |
@@ -107,8 +107,7 @@ pub(super) fn call_of(region: Region) -> Option<CallId> {
 /// Owner of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Holder {
-    /// The rank whose `TieredMemory` lies at this address of this process, which stays there while the rank has calls
-    /// in flight.
+    /// The address of the rank's `TieredMemory` here, which stays while the rank has calls in flight.
     Rank(usize),
     Staging(StagingId),
 }

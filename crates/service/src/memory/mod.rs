@@ -52,8 +52,7 @@ impl Buffers {
         Buffers { memory: Some(memory), input, output, pieces: None, copied: None, runner: None }
     }
 
-    /// Buffers of a recording: all pieces are output, and some are read too. `copy` is the address of the rank's copy,
-    /// if any.
+    /// Buffers of a recording: all pieces are output, and some are read too. `copy` is the rank's copy, if any.
     pub(crate) fn recorded(memory: Arc<TieredMemory>, pieces: Arc<Pieces>, copy: Option<u64>) -> Self {
         let output = (0, pieces.total());
         let copied = copy.map(|address| (address, address));

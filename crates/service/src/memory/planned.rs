@@ -3,8 +3,8 @@
 //!
 //! Planned work stands in the [`backlog`](crate::memory::backlog) in its order, and calls that it names end after it.
 //! Copies that the receiving rank may do itself ([`errands`](crate::memory::errands)) are planned whatever their
-//! length, until the end of the orders, so that all are offered at once. Receivers take turns, so the gigabytes of one
-//! receiver do not delay another.
+//! length. At the end of the orders all are offered at once. Receivers take turns, so the gigabytes of one receiver do
+//! not delay another.
 //!
 //! | planned work | on | goes to |
 //! |---|---|---|
@@ -31,8 +31,7 @@ mod tests;
 
 /// Bytes of one piece, unless that makes more pieces than a rank has slots for errands.
 const PIECE: u64 = 4 << 20;
-/// From this many unfinished pieces on work is not cut any more, because each piece of work is compared with all
-/// others.
+/// From this many unfinished pieces on work is not cut, because each piece is compared with all others.
 const MOST: usize = 1024;
 /// Bytes of a turn: some milliseconds.
 const TURN: u64 = 8 << 20;

@@ -1,8 +1,8 @@
 //! Requests at the attach socket: identity of a rank, its groups, its memory (SP-3).
 //!
-//! A rank may have a bug. So its identity comes from the kernel (socket credentials, pidfd), access to its memory is
-//! proven by a real read and write, and every number is checked. A rank that breaks the protocol loses its connection,
-//! and no other rank does.
+//! A rank may have a bug. So its identity comes from the kernel (socket credentials, pidfd), and every number is
+//! checked. A real read and write prove access to its memory. A rank that breaks the protocol loses its connection, and
+//! no other rank does.
 
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -212,8 +212,7 @@ impl Desk<'_> {
             unreachable!("it was greeting a moment ago")
         };
         let sent = channel.send(token, &Reply::Welcome(welcome), &side.descriptors());
-        // A rank is only read by its process number if that number is valid here: not for ranks of another host or
-        // process namespace.
+        // Ranks of another host or process namespace have no number here by which others could read them.
         let pid = rank.seen.filter(|_| rank.seat.is_none());
         let runner = pid.map(|pid| Arc::new(Runner { id, pid, errands: side.errands() }));
         let rank = Attached::new(channel, rank, side, runner);

@@ -8,7 +8,7 @@
 //! | greeting | anything else, hang-up | gone |
 //! | attached | `Detach`, hang-up, malformed message, end of the process or of its memory | gone |
 //!
-//! A membership is *making* until the machine reports the group ready, then *made*, and ends by `DestroyGroup`, by a
+//! A membership is *making* until the machine reports the group ready, then *made*. It ends by `DestroyGroup`, by a
 //! failure to make it, or with the connection.
 //!
 //! Invariants: every value from a rank is checked against the rank's own state before it reaches the machine
@@ -51,8 +51,7 @@ mod present;
 mod rings;
 pub(crate) mod submission;
 
-/// Interval at which memory of ranks is checked, at a system call for each rank. For so long a rank that runs another
-/// program may delay others.
+/// Time for which a rank that runs another program may delay others. A check takes a system call for each rank.
 pub const LOOK: Duration = Duration::from_secs(1);
 
 /// Number of a connection.

@@ -50,8 +50,7 @@ pub enum Request {
     Record { group: u64, recording: u32, bytes: u64 },
     /// Removes a recording, which must have no call in flight. Reply: [`Reply::Done`].
     FreeRecording { group: u64, recording: u32 },
-    /// Registers a range of the rank's memory that lies in a memfd. One descriptor: the memfd, sealed. Reply:
-    /// [`Reply::Done`].
+    /// Registers a memory range that lies in a memfd. One descriptor: the memfd, sealed. Reply: [`Reply::Done`].
     RegisterMemory {
         address: u64,
         /// Bytes of the whole memfd.

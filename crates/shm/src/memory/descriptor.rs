@@ -55,8 +55,7 @@ impl MemoryDescriptor {
         if !of_procfs {
             return Err(NotMemory("it is not in procfs"));
         }
-        // A process cannot rename files in procfs; a foreign namespace may show the file elsewhere, but its path ends
-        // alike.
+        // A process cannot rename files in procfs; in a foreign namespace the path may differ, but it ends alike.
         let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
         let path = link.map_err(|_| NotMemory("it has no path here; mount /proc where the service process runs"))?;
         let of_process = path.parent().and_then(|parent| parent.file_name()).and_then(|name| name.to_str());

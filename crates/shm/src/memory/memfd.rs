@@ -119,8 +119,7 @@ struct Range {
     used: AtomicU64,
 }
 
-/// The ranges are dropped in another thread, since the kernel releases the pages in the thread that closes a memfd
-/// last.
+/// Another thread drops the ranges, since the last close of a memfd releases its pages.
 impl Drop for MemfdRanges {
     fn drop(&mut self) {
         let ranges = std::mem::take(&mut *self.table());
@@ -275,8 +274,7 @@ mod tests {
         assert!(ranges.find(0x10_0000, 16384).is_none(), "neighbours are separate mappings");
     }
 
-    /// GP-4: mappings are bounded, the least recently used is dropped first, and a new range at an old address is a new
-    /// one.
+    /// GP-4: mappings are bounded, the least recently used goes first, and a new range at an old address is a new one.
     #[test]
     #[cfg_attr(miri, ignore = "needs memfd_create")]
     fn mappings_come_and_go_and_none_outlives_its_range() {

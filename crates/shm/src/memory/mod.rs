@@ -13,8 +13,8 @@
 //! Addresses come from the rank and are not trusted: an access that fails is a typed [`AccessError`] and harms the rank
 //! alone.
 //!
-//! Invariant: every byte read or written lies in the address space that the rank had when it attached, whatever becomes
-//! of its process and of its process number.
+//! Invariant: every byte read or written lies in the address space that the rank had when it attached. Changes of its
+//! process or process number do not matter.
 
 mod cross;
 mod descriptor;

@@ -26,8 +26,7 @@ fn piece(region: Region) -> MemRef {
     MemRef { region, offset: 0, len: 8 }
 }
 
-/// The memory of a service process, with calls from 1 on. Each call has its own rank, whose input and output are the
-/// same bytes.
+/// The memory of a service process. Calls count from 1; each has its own rank, with the same bytes as input and output.
 struct Host {
     memory: Memory,
     ranks: Vec<Arc<TieredMemory>>,
