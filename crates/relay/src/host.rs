@@ -11,7 +11,7 @@
 //! | attaching | the service process accepts the rank | attached |
 //! | attaching | anything else | gone, with the reason as reply |
 //! | attached | the end of the connection | lost: every call in flight, and every one to come, ends with the reason |
-//! | attached, lost | the rank's end, `Detach` answered | gone: the connection ends, which the service process notices |
+//! | attached, lost | the rank's end, `Detach` answered | gone: the connection ends, as the service process notices |
 //!
 //! Invariants: a connection without a greeting takes no rank's slot, nor does a connection of a user who may not
 //! attach. The second thread waits for the connection alone, so the service process can always send. Only the second

@@ -12,7 +12,7 @@
 //! | taken | [`Table::report`] by the rank | reported |
 //! | reported | [`Table::reported`] to the service process | free |
 //!
-//! The service process offers, fences, checks for waiting threads. A thread that stops waiting clears its entry,
+//! The service process offers, fences, checks for waiting threads. A thread that stops waiting lowers their count,
 //! fences, checks for offers. One of the two sees the other, so no offer stays unnoticed (loom:
 //! `loom_no_errand_is_left_behind`). The epoch of [`crate::completion`] ensures that no sleeper misses an offer. The
 //! service process keeps its own list of its offers and reads back only bit and report. So a rank that falsifies this

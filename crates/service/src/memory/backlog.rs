@@ -6,6 +6,7 @@
 //! ([`crate::memory::planned`]). Two pieces of work keep their order if they share bytes that one of them writes. Bytes
 //! are identified by the address that the rank posted, whatever call names them and wherever the rank has copied them
 //! since: the starts of a recording share memory, and so do input and output of a call in place.
+//!
 //! | work is | on | goes to |
 //! |---|---|---|
 //! | waiting | no copy of its calls is awaited, no conflicting work is before it | done, planned, or waiting again |

@@ -3,8 +3,8 @@
 //! | tier | how | when |
 //! |---|---|---|
 //! | [`Tier::Memfd`] | the range lies in a memfd that is mapped here too ([`MemfdRanges`]) | the rank registered it |
-//! | [`Tier::CrossMemory`] | large accesses by cross-memory attach ([`CrossMemory`]), else as below | tracing is permitted |
-//! | [`Tier::MemoryDescriptor`] | the rank's `/proc/self/mem`, passed on attach ([`MemoryDescriptor`]) | the rank could open it |
+//! | [`Tier::CrossMemory`] | large accesses by cross-memory attach ([`CrossMemory`]), else as below | we may trace it |
+//! | [`Tier::MemoryDescriptor`] | the rank's `/proc/self/mem`, passed ([`MemoryDescriptor`]) | it could open it |
 //! | [`Tier::Staging`] | the rank copies through a memfd while it is inside our library (GP-9) | everything else |
 //!
 //! [`TieredMemory`] picks a tier per range, and falls to the next tier for good when the kernel withdraws one. Only the
