@@ -1,9 +1,8 @@
 //! The service process's side: ranks that attach through a relay (SP-1, GP-9).
 //!
-//! A dock serves one relay, and so one user. A relay opens a control connection, authenticated by the relay key. The
-//! dock answers with the port where the relay's ranks connect, and a secret. Each rank has its own connection,
-//! authenticated by a key that is derived from the secret. The end of the control connection is the end of the relay
-//! and of its ranks. A relay goes through these states:
+//! A dock serves one relay, and so one user. A relay opens a control connection by the relay key, and receives the port
+//! for its ranks and a secret. Each rank has its own connection, by a key that is derived from the secret. The end of
+//! the control connection is the end of the relay and of its ranks. A relay goes through these states:
 //!
 //! | state | on | goes to |
 //! |---|---|---|

@@ -14,8 +14,9 @@
 //! | attached, lost | the rank's end, `Detach` answered | gone: the connection ends, as the service process notices |
 //!
 //! Invariants: a connection without a greeting takes no rank's slot, nor does a connection of a user who may not
-//! attach. The second thread waits for the connection alone, so the service process can always send. Only the second
-//! thread writes memory of the rank, before the completion that reports it. The rank's processor is never needed.
+//! attach. The second thread waits for the connection alone, so the service process can always send. The second thread
+//! writes memory of the rank, the first only after the rank's copy, and both before the completion. The relay needs the
+//! rank's processor for these copies alone.
 
 mod control;
 mod relayed;

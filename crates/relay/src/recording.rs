@@ -72,8 +72,8 @@ impl Recorded {
     }
 }
 
-/// Bytes that may be read before the same start has written them. Each step follows a run of the first steps, directly
-/// or through other steps. The steps before a local barrier are such a run.
+/// Bytes that may be read before the same start has written them. A step is certainly behind the longest run of first
+/// steps that it follows, directly or through others. The steps before a local barrier are such a run.
 fn read_first(program: &Program) -> Spans {
     let (mut read, mut overwritten, mut behind) = (Spans::default(), Spans::default(), 0);
     let mut runs: Vec<usize> = Vec::with_capacity(program.steps.len());
@@ -102,8 +102,7 @@ fn read_first(program: &Program) -> Spans {
     read
 }
 
-/// Number of first steps that a step follows, also through others. `after`: its predecessors; `runs`: this number of
-/// each.
+/// Number of first steps that a step after these follows, also through others. `runs` has this number for each step.
 fn run_before(after: &[usize], runs: &[usize]) -> usize {
     let mut run = after.iter().map(|&step| runs[step]).max().unwrap_or(0);
     let mut next: Vec<usize> = after.iter().copied().filter(|step| *step >= run).collect();

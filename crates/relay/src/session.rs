@@ -120,9 +120,8 @@ impl Books {
         self.asked.values().map(Asked::handed).sum::<usize>().saturating_add(bytes) <= MOST_HANDED
     }
 
-    /// Output of a call in flight cannot be written, so the call fails on this rank alone; the other ranks have their
-    /// output. The service process decides every other result. It ends the call when the bytes have left its machine,
-    /// and cannot know of this failure.
+    /// Output of a call in flight cannot be written, so the call fails on this rank alone. The service process, which
+    /// decides every other result, has ended the call when the bytes left its machine and cannot know.
     fn cannot_write(&mut self, slot: u32, error: &AccessError) {
         let group = self.in_flight.get(&slot).and_then(|call| self.groups.get(&call.group));
         let me = group.map_or_else(String::new, |group| format!(" of rank {} of the group", group.me));

@@ -131,8 +131,7 @@ mod tests {
         assert_eq!((list(&found.input), list(&found.output)), (vec![(0x1000, 7)], vec![(0x2000, 21)]));
     }
 
-    /// With a gather or scatter of blocks of different sizes in place, the root's own block crosses in neither
-    /// direction.
+    /// A root's block that is in place crosses neither way in a gather or scatter of different sizes.
     #[test]
     fn blocks_are_carried_without_the_gaps_between_them() {
         // Sizes of the blocks, then their offsets.

@@ -152,7 +152,7 @@ fn datapath(
     started.map(Some).map_err(kernel("start the multicast threads"))
 }
 
-/// The engine beside the service process, if the settings ask for one.
+/// The engine beside the service process, if the settings name one.
 fn offload(settings: &Settings) -> Result<Option<Offload>, StartError> {
     if settings.engine == EngineChoice::ServiceProcess {
         return Ok(None);

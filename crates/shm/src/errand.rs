@@ -47,7 +47,7 @@ pub enum Report {
     Failed,
 }
 
-/// One place: the errand and its report, 0 until there is one.
+/// One place: the errand, and its report, which is 0 until there is one.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct Place {

@@ -1,4 +1,4 @@
-//! A listening socket of a dock: a thread per connection, which is unauthenticated until it has proven its key.
+//! A listening socket of a dock. Each connection has a thread, and is unauthenticated until it has proven its key.
 //!
 //! Invariant: at most [`STRANGERS`] connections are unauthenticated; the oldest of them is closed for a new one.
 

@@ -169,7 +169,7 @@ impl Engine {
         self.memory.bytes_landed
     }
 
-    /// Whether memory that payload may be read into was withdrawn since the last call.
+    /// Whether memory that payload may be read into was withdrawn since the last check.
     pub(crate) fn take_withdrawn(&mut self) -> bool {
         self.memory.take_withdrawn()
     }

@@ -24,7 +24,7 @@ impl Lifetime {
         Lifetime(exit_when_idle.then(|| Instant::now() + FIRST_RANK))
     }
 
-    /// Whether the lifetime is over while no rank is connected. `attached` says whether a rank ever was.
+    /// Whether the lifetime is over while no rank is connected. `attached`: whether a rank ever was.
     pub(crate) fn over(self, attached: bool) -> bool {
         self.0.is_some_and(|first_until| attached || Instant::now() >= first_until)
     }

@@ -57,7 +57,7 @@ impl Looking {
         Looking { polling, state: State::Resting, found_at: now, lost: (Duration::ZERO, now), looks: Looks::default() }
     }
 
-    /// Decides at the end of a turn whether the next turn follows without sleep. `found` says whether the turn found an
+    /// Decides at the end of a turn whether the next turn follows without sleep. `found`: whether the turn found an
     /// event; `delay` reads from the kernel how long this thread has waited for a processor.
     pub(crate) fn goes_on(
         &mut self,

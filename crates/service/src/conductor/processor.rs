@@ -61,7 +61,7 @@ impl Processor {
                 Turns::Usual => 0,
                 Turns::Short => SHORT,
             };
-            // SAFETY: the kernel reads as many bytes as the `size` field of the structure says.
+            // SAFETY: the kernel reads as many bytes as the `size` field of the structure counts.
             unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
         }
     }

@@ -51,8 +51,8 @@ pub(crate) struct SendJob {
 /// Outcome of sending or receiving.
 #[derive(Debug)]
 pub(crate) enum Report {
-    /// The job of this batch is done: its memory is not read any more. `read` says whether the memory could be read.
-    /// The kernel accepted this many datagrams and bytes; recovery repairs the `failures`, datagrams that it did not
+    /// The job of this batch is done: its memory is not read any more. `read` is the result of reading the memory. The
+    /// kernel accepted this many datagrams and bytes; recovery repairs the `failures`, datagrams that it did not
     /// accept.
     Sent { token: u64, read: Result<(), Fault>, datagrams: u64, bytes: u64, failures: u64 },
     /// Datagrams have arrived in a batch that goes back to this receiver. Its socket buffer had no room for

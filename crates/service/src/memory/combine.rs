@@ -1,8 +1,8 @@
 //! Reductions on memory of any tier, in pieces that fit the second-level cache.
 //!
 //! Memory of a rank is never computed on in place, mapped or not, because the rank may write to it meanwhile. Its bytes
-//! are copied, combined and written back. If both operands are staging memory, which nobody else writes, they are used
-//! in place. Invariant: an element is combined once, whatever fails: a failure names the work that is left.
+//! are copied, combined and written back. If both operands are staging memory, which no other process writes, they are
+//! used in place. Invariant: an element is combined once, whatever fails: a failure names the work that is left.
 
 use outboard_plan::Reduction;
 use outboard_proto::MemRef;

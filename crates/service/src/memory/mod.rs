@@ -59,7 +59,7 @@ impl Buffers {
         Buffers { pieces: Some(pieces), copied, ..Buffers::new(memory, (0, 0), output) }
     }
 
-    /// Sets the rank's errands, if it can do errands.
+    /// Sets the rank that may do errands for these buffers, if it can.
     pub(crate) fn of(self, runner: Option<Arc<Runner>>) -> Self {
         Buffers { runner, ..self }
     }
@@ -276,12 +276,12 @@ impl Memory {
         true
     }
 
-    /// Calls whose buffers could not be accessed since the last call.
+    /// Removes and returns the calls whose buffers could not be accessed.
     pub(crate) fn take_faults(&mut self) -> Vec<(CallId, Cause)> {
         std::mem::take(&mut self.faults)
     }
 
-    /// Groups whose memory could not be allocated since the last call, and the bytes that they needed.
+    /// Removes and returns the groups whose memory could not be allocated, with the bytes that they needed.
     pub(crate) fn take_unmet(&mut self) -> Vec<(GroupHandle, u64)> {
         std::mem::take(&mut self.unmet)
     }
@@ -392,7 +392,7 @@ impl Memory {
         }
     }
 
-    /// Whether memory was withdrawn since the last call.
+    /// Whether memory was withdrawn since the last check.
     pub(crate) fn take_withdrawn(&mut self) -> bool {
         std::mem::take(&mut self.withdrawn)
     }

@@ -40,7 +40,7 @@ pub struct Waiting {
     pub instance: u64,
     /// The signature as a sentence.
     pub call: String,
-    /// Time since the first message about it here.
+    /// Time since this host first knew of the call.
     pub age_ms: f64,
     /// Ranks of this host that have not called.
     pub not_called: Vec<u32>,
