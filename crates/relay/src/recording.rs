@@ -167,7 +167,7 @@ mod tests {
         assert_eq!((ranges(&summed.reads), ranges(&summed.writes)), (vec![(10, 10)], vec![(0, 20)]));
     }
 
-    /// A step that follows few others is behind none of the other steps.
+    /// A step that follows few others is not certainly behind any other step.
     #[test]
     fn only_steps_that_are_certainly_done_count() {
         let (first, second) = (Span::output(0, 10), Span::output(10, 10));

@@ -41,8 +41,7 @@ impl Entrance {
         &self.listener
     }
 
-    /// Accepts the next connection; `serve` handles it once it has proven its key. Without descriptors it pauses, or
-    /// until `stop`.
+    /// Accepts a connection, for `serve` once its key is proven. Without descriptors pauses, at most until `stop`.
     pub(super) fn accept(
         &mut self,
         terms: &Arc<Terms>,

@@ -56,7 +56,7 @@ impl Batch {
 pub(super) enum Interest {
     /// The group's payloads are hashed by this key, and this address is joined.
     Begins { group: GroupHandle, key: MulticastKey, join: Option<Ipv4Addr> },
-    /// Ends one `Begins` of the group. After the last, the key is forgotten. The address is left.
+    /// Ends one `Begins` of the group; after the last one the key is forgotten. This address is left.
     Ends { group: GroupHandle, leave: Option<Ipv4Addr> },
 }
 

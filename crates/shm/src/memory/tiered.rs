@@ -118,7 +118,7 @@ fn add(count: &AtomicU64, bytes: usize) {
 /// | tier in use | an access ends with | next |
 /// |---|---|---|
 /// | cross-memory attach | a refused or unproven large access | memory descriptor, which does the access |
-/// | these two tiers | a refused descriptor, a fault whose probe fails too | staging; the access is [`AccessError::Withdrawn`] |
+/// | these two | a refused descriptor, a fault whose probe fails too | staging; it is [`AccessError::Withdrawn`] |
 /// | staging | - | - |
 ///
 /// A fault whose probe succeeds is caused by the rank and stays an error. The tier never rises again.
