@@ -1,8 +1,8 @@
 //! The service process's side: ranks that attach through a relay (SP-1, GP-9).
 //!
-//! A dock serves one relay, and so one user. A relay opens a control connection, by the relay key, and is answered with
-//! the port where its ranks connect and a secret; each rank has a connection of its own, by a key made of that secret.
-//! The end of the control connection is the relay's end, and that of its ranks. A relay goes through these states:
+//! A dock serves one relay, and so one user. A relay opens a control connection by the relay key, and receives the port
+//! for its ranks and a secret. Each rank has its own connection, by a key that is derived from the secret. The end of
+//! the control connection is the end of the relay and of its ranks. A relay goes through these states:
 //!
 //! | state | on | goes to |
 //! |---|---|---|
@@ -12,22 +12,22 @@
 //! | opening | anything else | refused |
 //! | served | the end of the control connection, or of the service process | gone, with its ranks |
 //!
-//! A rank's connection, on a thread of its own:
+//! A rank's connection, on its own thread:
 //!
 //! | state | on | goes to |
 //! |---|---|---|
 //! | stranger | a handshake by the key of this relay's ranks | greeting |
 //! | stranger | anything else | closed, counted |
-//! | greeting | the right greeting, and the service process takes the rank | attached |
+//! | greeting | the right greeting, and the service process accepts the rank | attached |
 //! | greeting | anything else | refused |
 //! | attached | the end of the connection, the service process's end, `Detach` | gone: the rank has left |
-//! | attached | a frame that cannot be, or more memory than the quota | refused |
+//! | attached | an invalid frame, or more memory than the quota | refused |
 //!
-//! A call is *filling* while its input comes, then *posted* until its completion word says how it ended; a second thread
-//! sends output and completion.
+//! A call is *filling* while its input arrives, then *posted* until its completion word holds its result. A second
+//! thread sends output and completion.
 //!
-//! Invariants: no two relays are served at once; calls are posted in the order in which they came; the service process
-//! reaches shadows and nothing else, since the dock never proves access to its own memory.
+//! Invariants: no two relays are served at once; calls are posted in order of arrival. The service process accesses
+//! shadows and no other memory, since the dock never proves access to its own memory.
 
 mod call;
 mod delivery;
@@ -90,7 +90,7 @@ impl Terms {
     }
 }
 
-/// The relay that is served, as its ranks' threads see it.
+/// The served relay, as seen by the threads of its ranks.
 #[derive(Debug)]
 struct Relayed {
     terms: Arc<Terms>,
@@ -98,7 +98,7 @@ struct Relayed {
     over: OwnedFd,
 }
 
-/// Why no relay is served behind a connection that a service manager has passed.
+/// Reason why no relay is served on a connection that a service manager has passed.
 #[derive(Debug, thiserror::Error)]
 pub enum RelayError {
     #[error(
@@ -112,7 +112,7 @@ pub enum RelayError {
     NoRelay { from: SocketAddr, why: String },
 }
 
-/// A relay that has proven that it holds the key and waits for an answer.
+/// A relay that has proven the key and waits for an answer.
 #[derive(Debug)]
 pub struct Relay {
     wire: Wire,
@@ -120,7 +120,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// The relay behind a connection that a service manager has accepted. Nothing is started for whoever is none.
+    /// The relay on a connection of a service manager. Without a valid relay no service process is started.
     ///
     /// # Errors
     /// [`RelayError`].
@@ -160,11 +160,11 @@ pub struct Dock {
 }
 
 impl Dock {
-    /// Listens at `address` for relays, of which one is served at a time, on behalf of the service process with these
-    /// settings, at whose `socket` ranks attach.
+    /// Listens at `address` for relays and serves one at a time. `service` are the settings of the service process, and
+    /// the socket at which ranks attach.
     ///
     /// # Errors
-    /// [`StartError`], where the address is taken for instance.
+    /// [`StartError`], for instance if the address is taken.
     pub fn listen(
         address: SocketAddr,
         service: (&Settings, &Path),
@@ -180,8 +180,8 @@ impl Dock {
         Dock::start(move |stop| listen(entrance, stop, &terms)).map_err(failed)
     }
 
-    /// Serves `relay` on behalf of the service process with these settings, at whose `socket` ranks attach. `ended` is
-    /// called when the relay has ended.
+    /// Serves `relay`. `service` are the settings of the service process, and the socket at which ranks attach. `ended`
+    /// is called when the relay has ended.
     ///
     /// # Errors
     /// [`StartError`].
@@ -209,7 +209,7 @@ impl Dock {
 
 impl Drop for Dock {
     fn drop(&mut self) {
-        // A counter that is at its end wakes as well.
+        // A write to a counter at its maximum fails, and such a counter wakes the thread as well.
         let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
@@ -243,7 +243,7 @@ fn listen(mut entrance: Entrance, stop: &Arc<OwnedFd>, terms: &Arc<Terms>) {
     }
 }
 
-/// Serves a relay until it ends, or `stop` can be read; none where another one is served.
+/// Serves a relay until it ends or `stop` is readable. Refuses the relay if another one is served.
 fn serve(relay: &Relay, stop: &Arc<OwnedFd>, terms: &Arc<Terms>) {
     let Relay { wire, from } = relay;
     if let Err(text) = terms.claim(*from) {
@@ -253,13 +253,13 @@ fn serve(relay: &Relay, stop: &Arc<OwnedFd>, terms: &Arc<Terms>) {
     let served = match relayed.map(Arc::new) {
         Ok(relayed) => {
             let served = ranks(relay, stop, &relayed);
-            // A counter that is at its end wakes as well.
+            // A write to a counter at its maximum fails, and such a counter wakes the threads as well.
             let _ = rustix::io::write(&relayed.over, &1u64.to_ne_bytes());
             served
         }
         Err(errno) => refused(format!("the service process cannot make an eventfd: {errno}")),
     };
-    // The next relay may come before this one has read why it is refused.
+    // The next relay may connect before this one has read the reason of its refusal.
     *lock(&terms.served) = None;
     match served {
         Err(End::Refused(text)) => refuse(wire, *from, &text),
@@ -268,7 +268,7 @@ fn serve(relay: &Relay, stop: &Arc<OwnedFd>, terms: &Arc<Terms>) {
     wire.end();
 }
 
-/// Takes the ranks of a relay in for as long as its control connection lasts.
+/// Accepts the ranks of a relay as long as its control connection lasts.
 fn ranks(Relay { wire, from }: &Relay, stop: &Arc<OwnedFd>, relayed: &Arc<Relayed>) -> Result<(), End> {
     let no_port = |error: &dyn Display| End::Refused(format!("the service process cannot listen for ranks: {error}"));
     let secret = secret().map_err(|errno| no_port(&errno))?;

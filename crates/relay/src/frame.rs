@@ -1,12 +1,13 @@
 //! The stream between a host relay and a service process on another machine: frames and their codec.
 //!
-//! A frame is `length (u32), kind (u8), body`, little-endian; the length counts what follows it, [`MOST_BYTES`] at
-//! most. The first frame of a control connection is [`Frame::Open`], which carries magic and version, that of a rank's
-//! connection [`Frame::Greeting`]. The last one of the dock may be [`Frame::Refused`]. Requests and replies of the attach socket cross as that codec writes
-//! them, without descriptors: what those hold (control region, offers, recordings) crosses as frames of its own.
+//! A frame is `length (u32), kind (u8), body`, little-endian; the length counts the bytes behind it, [`MOST_BYTES`] at
+//! most. The first frame of a control connection is [`Frame::Open`], which carries magic and version. The first frame
+//! of a rank's connection is [`Frame::Greeting`]. The dock's last frame may be [`Frame::Refused`]. Requests and replies
+//! of the attach socket cross in that socket's encoding, without descriptors. The content of descriptors (control
+//! region, offers, recordings) crosses in separate frames.
 //!
-//! Invariants: no input makes the decoder panic or hold more than one frame of the largest size; what decodes encodes
-//! to the same bytes. Never does IO.
+//! Invariants: no input makes the decoder panic or hold more than one frame of the largest size. A decoded frame
+//! encodes to the same bytes. This module does no IO.
 
 use outboard_call::codec::{DecodeError, Reader, Writer};
 use outboard_fabric::secured::{Forged, Sealed, Unsealing};
@@ -17,51 +18,51 @@ use outboard_shm::status::Status;
 /// Version of the frames; both ends must have the same.
 pub(crate) const VERSION: u16 = 5;
 pub(crate) const DATA_BYTES: usize = 256 << 10;
-/// Longest frame, its length not counted.
+/// Longest frame, without its length field.
 const MOST_BYTES: usize = DATA_BYTES + 64;
-/// Content of requests of one rank that may be under way at once: as much as the largest group has offers.
+/// Most content of one rank's requests under way at once: the offers of the largest group.
 pub(crate) const MOST_HANDED: usize = 64 << 20;
 pub(crate) const READ: usize = 128 << 10;
 const TEXT_BYTES: usize = 2048;
 const LENGTH_BYTES: usize = 4;
-/// Bytes of the secret of which the key of a relay's ranks is made.
+/// Bytes of the secret from which the key of a relay's ranks is derived.
 pub(crate) const SECRET_BYTES: usize = 32;
 const MAGIC: u32 = u32::from_le_bytes(*b"OBRL");
 
-/// One frame. Offsets and lengths are bytes; a `slot` is a completion word of the rank, which names its call in flight;
-/// a `token` is that of a request.
+/// One frame. Offsets and lengths are bytes. A `slot` is a completion word of the rank, which identifies its call in
+/// flight. A `token` identifies a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Frame<'a> {
     /// Relay, first on its control connection.
     Open,
-    /// Dock, the answer to that: the port where ranks of this relay connect, and a secret that this relay alone has.
+    /// Dock, the answer to `Open`: the port where ranks of this relay connect, and a secret that only this relay has.
     Opened { port: u16, secret: [u8; SECRET_BYTES] },
-    /// Relay, first on a rank's connection: who the rank is on its host, and where it runs (SP-1).
+    /// Relay, first on a rank's connection: the rank's process on its host, and its seat (SP-1).
     Greeting { pid: u32, seat: Seat },
     /// Relay: a request of the attach socket that has no descriptors.
     Request(&'a [u8]),
-    /// Relay: the request to make a group; its offers are handed over next, `ranks` of them.
+    /// Relay: the request to make a group; its `ranks` offers follow.
     CreateGroup { token: u64, ranks: u32, rank: u32 },
-    /// Relay: more of what the last request hands over in shared memory, offers or a recording.
+    /// Relay: more content of the last request, which was in shared memory: offers or a recording.
     Handed(&'a [u8]),
-    /// Relay: a submission as it lay in the ring. Its addresses mean nothing; `input` bytes, which the rank
-    /// contributes, and then `table` bytes of [`Frame::Data`] follow. The rank is to receive `output` bytes.
+    /// Relay: a submission as it lay in the ring, with meaningless addresses. [`Frame::Data`] follows with the rank's
+    /// `input` bytes, then `table` bytes. The rank receives `output` bytes.
     Call { words: Words, input: u64, table: u64, output: u64 },
-    /// Relay: what the last call still needs cannot be read; let the call fail on all ranks.
+    /// Relay: the missing bytes of the last call cannot be read; the call must fail on all ranks.
     Unreadable { slot: u32 },
     /// Both: bytes of a call, at most [`DATA_BYTES`], from `offset` of its input and table, or of its output.
     Data { slot: u32, offset: u64, bytes: &'a [u8] },
     /// Service process: a reply of the attach socket.
     Reply(&'a [u8]),
-    /// Service process: the call has ended; all of its output went before.
+    /// Service process: the call has ended; all of its output was sent before.
     Complete { slot: u32, status: Status },
-    /// Relay: the request to keep a recording of so many bytes as encoded, which is handed over next (GP-5).
+    /// Relay: the request to store a recording of this many encoded bytes, which follow (GP-5).
     Record { token: u64, group: u64, recording: u32, bytes: u64 },
-    /// Service process, last: it does not serve this rank, or not any more, and why.
+    /// Service process, last: the reason why it does not serve this rank, or not any more.
     Refused { text: &'a str },
 }
 
-/// A frame that no release of ours of this version writes.
+/// A frame that no release of this version writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FrameError {
     #[error(
@@ -73,7 +74,7 @@ pub(crate) enum FrameError {
 }
 
 impl Frame<'_> {
-    /// Appends the frame to `out`. Texts are cut; no piece of memory is longer than [`DATA_BYTES`].
+    /// Appends the frame to `out`. Texts are cut; no piece of memory may be longer than [`DATA_BYTES`].
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let start = out.len();
         let mut w = Writer::new(out);
@@ -146,7 +147,7 @@ fn decode(frame: &[u8]) -> Result<Frame<'_>, FrameError> {
     Ok(decoded)
 }
 
-/// All that is left, at most `most` bytes.
+/// The rest of the frame, at most `most` bytes.
 fn rest<'a>(r: &mut Reader<'a>, most: usize) -> Result<&'a [u8], DecodeError> {
     let rest = std::mem::replace(r, Reader::new(&[])).rest();
     if rest.len() <= most { Ok(rest) } else { Err(DecodeError::Value("length")) }
@@ -160,8 +161,8 @@ pub(crate) struct Decoder {
 }
 
 impl Decoder {
-    /// Opens a record behind the bytes that have come. After [`Decoder::next`] returned `None` there is room for all
-    /// that [`READ`] bytes complete.
+    /// Opens a record behind the bytes that have arrived. After [`Decoder::next`] has returned `None` there is room for
+    /// every record that [`READ`] bytes complete.
     pub(crate) fn take(&mut self, sealed: Sealed<'_>) -> Result<(), Forged> {
         let length = sealed.len();
         sealed.open(&mut self.room()[..length])?;
@@ -183,7 +184,7 @@ impl Decoder {
         self.end += count;
     }
 
-    /// The next whole frame; `None` until more has come. After an error the stream is of no more use.
+    /// The next whole frame; `None` until more bytes arrive. After an error the stream is unusable.
     pub(crate) fn next(&mut self) -> Result<Option<Frame<'_>>, FrameError> {
         let Some((length, _)) = self.bytes[self.start..self.end].split_first_chunk() else { return Ok(None) };
         let length = u32::from_le_bytes(*length) as usize;
@@ -267,7 +268,7 @@ mod tests {
             prop_assert_eq!(feed(&stream, &pieces), Ok(stream));
         }
 
-        /// Whatever comes, the decoder takes it back apart into the same bytes or calls it an error.
+        /// The decoder turns any input into frames that encode to the same bytes, or into an error.
         #[test]
         fn damage_is_an_error_or_another_frame(parts in parts(), at in any::<prop::sample::Index>(), flip in 1u8..) {
             let mut stream = Vec::new();

@@ -1,22 +1,22 @@
 //! The host's side: serves ranks in the place of a service process on another machine (SP-1, GP-9).
 //!
-//! A relay has a control connection to the dock (`control`), which says where its ranks connect. Each rank has two
-//! threads and a connection. The first takes what the rank says and submits, reads its input and
-//! sends it all; the second takes what comes and writes output and completions. A rank goes through these states:
+//! A relay has a control connection to the dock (`control`), which reports where its ranks connect. Each rank has two
+//! threads and a connection. The first thread takes the rank's requests and submissions, reads its input and sends
+//! everything. The second thread receives, and writes output and completions. A rank goes through these states:
 //!
 //! | state | on | goes to |
 //! |---|---|---|
-//! | greeting, without threads | `Hello`, and a place is free | attaching |
+//! | greeting, without threads | `Hello`, and a free slot | attaching |
 //! | greeting | anything else | gone |
-//! | attaching | the service process takes the rank | attached |
+//! | attaching | the service process accepts the rank | attached |
 //! | attaching | anything else | gone, with the reason as reply |
 //! | attached | the end of the connection | lost: every call in flight, and every one to come, ends with the reason |
-//! | attached, lost | the rank's end, `Detach` answered | gone: the connection ends, the service process sees that |
+//! | attached, lost | the rank's end, `Detach` answered | gone: the connection ends, as the service process notices |
 //!
-//! Invariants: a connection that has not greeted takes no rank's place, nor has one of a user who may not attach; the
-//! second thread waits for the connection alone, so what the service process sends always flows; memory
-//! of the rank is written by it alone, before the completion that tells the rank so. Never does: ask the rank's
-//! processor.
+//! Invariants: a connection without a greeting takes no rank's slot, nor does a connection of a user who may not
+//! attach. The second thread waits for the connection alone, so the service process can always send. The second thread
+//! writes memory of the rank, the first only after the rank's copy, and both before the completion. The relay needs the
+//! rank's processor for these copies alone.
 
 mod control;
 mod relayed;
@@ -50,10 +50,10 @@ use crate::frame::{Decoder, Frame};
 use crate::session::Session;
 use crate::wire::{ANSWER_LIMIT, Wire};
 
-/// The answer of a service process that does not keep to the protocol.
+/// The error for a service process that breaks the protocol.
 const NONSENSE: &str = "it answers what was not asked";
 
-/// Where the service process is and who may attach here.
+/// The service process, and the settings of this relay.
 #[derive(Debug)]
 struct Terms {
     settings: Settings,
@@ -64,26 +64,26 @@ struct Terms {
     topology: Topology,
 }
 
-/// What each call in flight holds: with the last of them the pipe ends.
+/// Held by each call in flight: when the last one is dropped, the pipe ends.
 pub(super) type Counted = Arc<PipeWriter>;
 
 /// The calls of all ranks that have not ended.
 #[derive(Debug)]
 pub(super) struct Flights {
     held: Weak<PipeWriter>,
-    /// Whose they are, and some who have gone.
+    /// Their ranks, and some that are gone.
     ranks: Mutex<Vec<Weak<Session>>>,
 }
 
 impl Flights {
-    /// One rank more.
+    /// Adds a rank.
     fn of(&self, rank: &Arc<Session>) {
         let mut ranks = self.ranks.lock().unwrap_or_else(PoisonError::into_inner);
         ranks.retain(|rank| rank.strong_count() > 0);
         ranks.push(Arc::downgrade(rank));
     }
 
-    /// Every rank counts as a call until what it has posted before has been taken.
+    /// Counts each rank as a call until its earlier submissions have been taken.
     fn look_for_more(&self) {
         for rank in self.ranks.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade) {
             rank.books().looked_for = self.one_more();
@@ -91,15 +91,15 @@ impl Flights {
         }
     }
 
-    /// None where nobody counts any more.
+    /// Counts one more call; none if the count has ended.
     fn one_more(&self) -> Option<Counted> {
         self.held.upgrade()
     }
 }
 
-/// Serves this host's ranks, which attach at `socket`, in the place of the service process at `service` until `stopped` says so, as
-/// [`outboard_service::run`] does: then no other attaches, and calls in flight may end, for as long as the settings
-/// say.
+/// Serves this host's ranks, which attach at `socket`, in the place of the service process at `service`. It ends as
+/// [`outboard_service::run`] does: once `stopped` reports a stop no rank can attach any more, and calls in flight may
+/// end for as long as the settings allow.
 pub fn serve(
     settings: &Settings,
     mut socket: NamedSocket,
@@ -162,7 +162,7 @@ fn accept(
     }
 }
 
-/// Connections that have not said who they are.
+/// Connections that have not sent a greeting.
 struct Strangers {
     poller: Poller,
     channels: HashMap<u64, Channel>,
@@ -174,7 +174,7 @@ impl Strangers {
         Ok(Strangers { poller: Poller::new()?, channels: HashMap::new(), last: 0 })
     }
 
-    /// One more of a user who may attach.
+    /// Adds a connection of a user who may attach.
     fn take_in(&mut self, channel: Channel) {
         self.last += 1;
         let user = match channel.peer() {
@@ -191,7 +191,7 @@ impl Strangers {
         self.channels.insert(self.last, channel);
     }
 
-    /// It has said something, or has gone.
+    /// The connection is readable or has ended.
     fn remove(&mut self, id: u64) -> Option<Channel> {
         let channel = self.channels.remove(&id)?;
         self.poller.unwatch(&channel);
@@ -199,13 +199,13 @@ impl Strangers {
     }
 }
 
-/// Tells a rank that it comes too late.
+/// Reports to a rank that it attaches too late.
 fn farewell(rank: &Channel) {
     let why = "the relay of this host was told to end and takes no more ranks; attach when it is back";
     tell(rank, Status::NoService, why.to_owned());
 }
 
-/// Waits until no call is in flight, as long as the terms say, or until another stop; turns ranks away.
+/// Waits until no call is in flight, at most as long as the settings allow, or until another stop. Turns ranks away.
 fn drain(
     socket: &mut NamedSocket,
     (flights, none): (&Flights, &PipeReader),
@@ -243,10 +243,10 @@ fn drain(
     }
 }
 
-/// What a process says of itself first: token, greeting, descriptors.
+/// The first message of a process: token, greeting, descriptors.
 type Greeting = (u64, Hello, Vec<OwnedFd>);
 
-/// Serves a rank on a thread of its own, which holds `present`.
+/// Serves a rank on its own thread, which holds `present`.
 fn take_in(channel: Channel, greeting: Greeting, terms: &Arc<Terms>, present: &Arc<()>, flights: &Arc<Flights>) {
     let most = terms.settings.max_ranks;
     if Arc::strong_count(present) > most as usize {
@@ -275,13 +275,13 @@ fn serve_rank(channel: Channel, (token, hello, descriptors): Greeting, terms: &T
         }
         Err(Refused { status, text }) => {
             limited!(warn, pid = hello.pid, text, "a process may not attach");
-            // It may have gone meanwhile.
+            // The rank may be gone meanwhile.
             let _ = channel.send(token, &Reply::Error { status, text }, &[]);
         }
     }
 }
 
-/// What a connection says first.
+/// The first message of a connection.
 fn greeted(channel: &Channel) -> Result<Greeting, ChannelError> {
     match channel.receive::<Request>()? {
         Some(Received { token, message: Request::Hello(hello), descriptors }) => Ok((token, hello, descriptors)),
@@ -296,7 +296,7 @@ fn greeted(channel: &Channel) -> Result<Greeting, ChannelError> {
 
 type Attached = (Session, ServiceSide, Welcome, Decoder, Option<OwnedFd>);
 
-/// Finds out how the rank's memory is reached, and attaches it to the service process.
+/// Finds out how the rank's memory is accessed, and attaches the rank to the service process.
 fn attach(channel: &Channel, hello: &Hello, descriptors: Vec<OwnedFd>, terms: &Terms) -> Result<Attached, Refused> {
     let Process { pid, seen, pidfd, memory, .. } = pin(channel, hello, descriptors)?;
     let unreachable = |why: &dyn std::fmt::Display| Refused {
@@ -326,12 +326,12 @@ fn attach(channel: &Channel, hello: &Hello, descriptors: Vec<OwnedFd>, terms: &T
     Ok((session, side, welcome, decoder, pidfd))
 }
 
-/// The error says why the service process does not take a rank.
+/// The error is the reason why the service process refuses the rank.
 fn greet(wire: &Wire, greeting: &Frame<'_>) -> Result<(Decoder, Welcome), Box<dyn std::error::Error>> {
     wire.send(greeting)?;
     let mut decoder = Decoder::default();
     let answer = wire.first(&mut decoder, ANSWER_LIMIT, |frame| match frame {
-        // The codec refuses a tier that only a rank of the same host can have, and this one is replaced.
+        // The codec refuses a tier that only a rank of the same host can have; the caller replaces the tier.
         Frame::Reply(bytes) => match Reply::decode(bytes) {
             Ok((_, Reply::Welcome(welcome))) => Ok(welcome),
             _ => Err(NONSENSE.to_owned()),

@@ -1,8 +1,8 @@
-//! Output of relayed calls as the service process writes it, so that it can leave before the call ends (GP-9).
+//! Output of relayed calls as the service process writes it, so that it can be sent before the call ends (GP-9).
 //!
-//! The conductor's writes are noted, in spans of addresses; the thread that delivers takes those that are worth a
-//! frame. What was noted only decides when bytes leave: the end of a call sends whatever has not left. Never blocks the
-//! conductor for longer than a look at the spans.
+//! The conductor's writes are noted as spans of addresses; the delivering thread takes spans that are worth a frame.
+//! The spans only decide when bytes are sent: at its end a call sends all bytes that have not been sent. The conductor
+//! waits only for the lock of the spans.
 
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -12,21 +12,21 @@ use outboard_shm::memory::{Watch, WritePiece};
 use crate::spans::Spans;
 use crate::wire::lock;
 
-/// Bytes in a row that are sent before the call has ended.
+/// Contiguous bytes that are sent before the call has ended.
 const WORTH_A_FRAME: u64 = 128 << 10;
 
-/// What has been written to one rank's shadows and has not left.
+/// Output that has been written to one rank's shadows and not been sent.
 #[derive(Debug, Default)]
 pub(crate) struct Output {
     written: Mutex<Spans>,
-    /// Wakes the thread that delivers.
+    /// Wakes the delivering thread.
     side: OnceLock<Arc<RankSide>>,
 }
 
 impl Output {
-    /// From now on the thread that waits there hears of output.
+    /// Sets the side on which the delivering thread waits; output wakes it from now on.
     pub(super) fn wake(&self, side: &Arc<RankSide>) {
-        // Set once for each rank.
+        // It is set once for each rank.
         let _ = self.side.set(Arc::clone(side));
     }
 

@@ -1,11 +1,11 @@
-//! What a recorded group moves between a rank and the service process of another machine (GP-5, GP-9).
+//! Bytes that a recording moves between a rank and the service process of another machine (GP-5, GP-9).
 //!
-//! A recording names pieces of the rank's memory, which stand for one buffer, piece after piece. On both sides of the
-//! link it follows from the recording alone which ranges of that buffer cross with each start and with its end, so that
-//! a start says no more than its number and the bytes themselves.
+//! A recording names pieces of the rank's memory that form one buffer, one after another. Both sides of the link derive
+//! from the recording which ranges of the buffer cross with each start and with its end. So a start carries only its
+//! number and the bytes.
 //!
-//! Invariant: what a step may read before a step of the same start has written it crosses with the start; what any step
-//! writes crosses with the end. Never does IO.
+//! Invariant: bytes that a step may read before a step of the same start has written them cross with the start. Bytes
+//! that any step writes cross with the end. This module does no IO.
 
 use outboard_call::{CallKind, TaggedCall};
 use outboard_plan::{Op, Program};
@@ -17,7 +17,7 @@ use outboard_shm::entry::Entry;
 
 use crate::spans::Spans;
 
-/// Group and number of a recording, as its rank names it.
+/// Group and number of a recording, in the rank's numbering.
 pub(super) type RecordingName = (u64, u32);
 
 pub(super) fn started(entry: &Entry) -> Option<RecordingName> {
@@ -35,20 +35,20 @@ pub(super) enum RecordingError {
     Check(#[from] RecordError),
 }
 
-/// A recording as relay and dock know it.
+/// The relay's and the dock's view of a recording.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Recorded {
-    /// All of the rank's memory that it names.
+    /// All memory of the rank that the recording names.
     pub(super) memory: Pieces,
-    /// Places of the buffer that memory stands for, in order: what crosses with a start.
+    /// Ranges of the buffer, in order, that cross with a start.
     pub(super) reads: Pieces,
-    /// What crosses with its end.
+    /// Ranges of the buffer that cross with its end.
     pub(super) writes: Pieces,
 }
 
 impl Recorded {
-    /// Of a recording as the rank has encoded it. Whose it is and what else it holds is for the service process to
-    /// check, which would refuse it in the same words.
+    /// Decodes the rank's encoding of a recording. The service process checks its owner and its other content, and
+    /// would refuse it with the same errors.
     pub(super) fn decode(bytes: &[u8]) -> Result<Recorded, RecordingError> {
         let RecordedMemory { recording, pieces } = RecordedMemory::decode(bytes)?;
         recording.check(recording.program.rank, recording.program.ranks)?;
@@ -61,19 +61,19 @@ impl Recorded {
         Ok(Recorded { memory: Pieces::new(pieces), reads: packed(&read_first(program)), writes: packed(&written) })
     }
 
-    /// Where in the rank these ranges of the buffer lie: in a copy of all of it at `copy`, or, where that is 0, in
-    /// place.
+    /// Addresses of these ranges of the buffer in the rank: in a copy of the whole buffer at `copy`, or in place if
+    /// `copy` is 0.
     pub(super) fn located(&self, packed: &Pieces, copy: u64) -> Vec<(u64, u64)> {
         if copy != 0 {
-            // An address that no memory has is refused when it is accessed.
+            // An address without memory is refused by the access.
             return packed.iter().map(|(at, bytes)| (copy.wrapping_add(at), bytes)).collect();
         }
         packed.iter().flat_map(|(at, bytes)| self.memory.places(at, bytes)).collect()
     }
 }
 
-/// What may be read before the same start has written it. A step comes certainly behind the longest run of first steps
-/// that it follows, itself or through others: the steps before a local barrier are such a run.
+/// Bytes that may be read before the same start has written them. A step is certainly behind the longest run of first
+/// steps that it follows, directly or through others. The steps before a local barrier are such a run.
 fn read_first(program: &Program) -> Spans {
     let (mut read, mut overwritten, mut behind) = (Spans::default(), Spans::default(), 0);
     let mut runs: Vec<usize> = Vec::with_capacity(program.steps.len());
@@ -81,7 +81,7 @@ fn read_first(program: &Program) -> Spans {
         let run = run_before(&step.after.iter().map(|id| id.0 as usize).collect::<Vec<_>>(), &runs);
         runs.push(run);
         while behind < run {
-            // A reduction does not overwrite: it reads what it writes.
+            // A reduction does not overwrite: it reads the bytes that it writes.
             if let Op::Recv { .. } | Op::Copy { .. } = program.steps[behind].op
                 && let Some(span) = program.steps[behind].op.writes()
             {
@@ -92,7 +92,7 @@ fn read_first(program: &Program) -> Spans {
         let also = matches!(step.op, Op::Reduce { .. }).then(|| step.op.writes()).flatten();
         for span in step.op.reads().into_iter().chain(also) {
             let (start, end) = (span.offset, span.offset + span.len);
-            // What is overwritten is known for later steps only: a step that may come earlier reads all.
+            // `overwritten` is valid for later steps only: a step that may come earlier reads everything.
             let parts = if run < behind { vec![(start, end)] } else { overwritten.missing(start, end) };
             for (start, end) in parts {
                 read.insert(start, end);
@@ -102,7 +102,7 @@ fn read_first(program: &Program) -> Spans {
     read
 }
 
-/// How many of the first steps a step follows that follows these, of which `runs` says the same.
+/// Number of first steps that a step after these follows, also through others. `runs` has this number for each step.
 fn run_before(after: &[usize], runs: &[usize]) -> usize {
     let mut run = after.iter().map(|&step| runs[step]).max().unwrap_or(0);
     let mut next: Vec<usize> = after.iter().copied().filter(|step| *step >= run).collect();
@@ -123,7 +123,7 @@ mod tests {
     use outboard_plan::{Element, Operator, ProgramBuilder, Rank, Reduction, Span};
     use outboard_proto::Recording;
 
-    /// Of pieces of 10, 20 and 30 bytes, as it crosses.
+    /// A recording of pieces of 10, 20 and 30 bytes, encoded and decoded.
     fn recorded(build: impl FnOnce(&mut ProgramBuilder)) -> Recorded {
         let mut builder = ProgramBuilder::new(Rank(0), 2);
         builder.buffers(0, 60, 0);
@@ -141,7 +141,7 @@ mod tests {
         packed.iter().collect()
     }
 
-    /// GP-9: a byte crosses only if something may read it before it is written.
+    /// GP-9: a byte crosses only if a step may read it before it is written.
     #[test]
     fn what_a_start_writes_before_it_reads_does_not_cross_with_it() {
         let (first, second) = (Span::output(0, 10), Span::output(10, 10));
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!((ranges(&summed.reads), ranges(&summed.writes)), (vec![(10, 10)], vec![(0, 20)]));
     }
 
-    /// A step that is known to follow few others is behind none of the rest.
+    /// A step that follows few others is not certainly behind any other step.
     #[test]
     fn only_steps_that_are_certainly_done_count() {
         let (first, second) = (Span::output(0, 10), Span::output(10, 10));

@@ -1,7 +1,7 @@
-//! A relayed rank as both of its threads on the host see it: calls in flight, and what comes for them.
+//! State of a relayed rank that both of its threads on the host share: calls in flight, and arriving frames for them.
 //!
-//! Invariants: a call is in flight from before the last of its frames is sent until its completion word is written;
-//! output that the rank alone can fetch is held until it has copied its buffers, and the completion with it.
+//! Invariants: a call is in flight from before its last frame is sent until its completion word is written. Output that
+//! only the rank can fetch is held, with the completion, until the rank has copied its buffers.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -39,25 +39,25 @@ pub(super) struct Outgoing {
 #[derive(Debug)]
 pub(super) struct Kept {
     pub(super) recorded: Arc<Recorded>,
-    /// Completion word of the start that is sent or about to be.
+    /// Completion word of the start that has been sent or is about to be.
     pub(super) busy: Option<u32>,
-    /// Starts behind it, no more than the rank has completion words.
+    /// Starts behind that start, at most one for each completion word of the rank.
     pub(super) behind: VecDeque<Outgoing>,
 }
 
-/// What a reply that has not come is about.
+/// The request behind an outstanding reply.
 #[derive(Debug)]
 pub(super) enum Asked {
-    /// A group of so many ranks, in which this rank has this number.
+    /// A group of this many ranks, and this rank's number in it.
     CreateGroup(u32, u32),
-    /// To be known once the service process keeps it, and its bytes as encoded.
+    /// A recording that becomes known once the service process has stored it, and its encoded bytes.
     Record(RecordingName, Arc<Recorded>, usize),
     DestroyGroup(u64),
     Other,
 }
 
 impl Asked {
-    /// Bytes that its request hands over, which the dock holds until the service process has taken them.
+    /// Content bytes of the request, which the dock holds until the service process has taken them.
     fn handed(&self) -> usize {
         match self {
             Asked::CreateGroup(ranks, _) => *ranks as usize * OFFER_BYTES,
@@ -73,11 +73,11 @@ pub(super) struct InFlight {
     instance: u64,
     recording: Option<RecordingName>,
     submission: Submission,
-    /// Output that came while only the rank could copy, no more than the call has.
+    /// Output that arrived while only the rank could copy, at most the output of the call.
     held: Vec<(u64, Vec<u8>)>,
-    /// The result that waits for it.
+    /// The result that waits for the rank's copy.
     ended: Option<Status>,
-    /// Until it is dropped.
+    /// Counts the call until it is dropped.
     _counted: Option<Counted>,
 }
 
@@ -99,29 +99,29 @@ impl InFlight {
 
 #[derive(Debug, Default)]
 pub(super) struct Books {
-    /// By completion word.
+    /// Calls by completion word.
     pub(super) in_flight: HashMap<u32, InFlight>,
     pub(super) groups: HashMap<u64, Membership>,
     pub(super) recordings: HashMap<RecordingName, Kept>,
-    /// Those whose start has ended while others were behind it.
+    /// Recordings whose start has ended while other starts waited.
     pub(super) ended: Vec<RecordingName>,
     pub(super) asked: HashMap<u64, Asked>,
-    /// Sentences of failures that the service process does not know, by completion word.
+    /// Failures that the service process does not know, by completion word.
     pub(super) failures: HashMap<u32, (Status, String)>,
-    /// Until what the rank has posted has been taken.
+    /// Held until the rank's earlier submissions have been taken.
     pub(super) looked_for: Option<Counted>,
-    /// Why there is no service process any more.
+    /// The reason why the service process is lost.
     pub(super) lost: Option<String>,
 }
 
 impl Books {
-    /// Whether a request may hand over so many bytes beside those whose replies have not come.
+    /// Whether a request may pass this many bytes beside the unanswered requests.
     pub(super) fn may_hand(&self, bytes: usize) -> bool {
         self.asked.values().map(Asked::handed).sum::<usize>().saturating_add(bytes) <= MOST_HANDED
     }
 
-    /// Output of a call in flight does not reach the rank: its fault alone, the others have theirs. The one verdict
-    /// beside the service process's, which ends the call when the bytes have left its machine and cannot know.
+    /// Output of a call in flight cannot be written, so the call fails on this rank alone. The service process, which
+    /// decides every other result, has ended the call when the bytes left its machine and cannot know.
     fn cannot_write(&mut self, slot: u32, error: &AccessError) {
         let group = self.in_flight.get(&slot).and_then(|call| self.groups.get(&call.group));
         let me = group.map_or_else(String::new, |group| format!(" of rank {} of the group", group.me));
@@ -129,7 +129,7 @@ impl Books {
     }
 }
 
-/// A relayed rank, as both threads see it.
+/// A relayed rank, shared by its two threads.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) service: SocketAddr,
@@ -208,14 +208,14 @@ impl Session {
         self.answer(channel, token, reply);
     }
 
-    /// A rank that does not take its reply is seen to be gone by the other thread.
+    /// Sends a reply. If it fails, the other thread notices that the rank is gone.
     pub(super) fn answer(&self, channel: &Channel, token: u64, reply: &Reply) {
         if let Err(error) = channel.send(token, reply, &[]) {
             tracing::debug!(pid = self.pid, %error, "a rank does not take a reply");
         }
     }
 
-    /// Writes output to where the rank wants it, or holds it until the rank has copied its buffers.
+    /// Writes output to the rank's memory, or holds it until the rank has copied its buffers.
     fn write(&self, slot: u32, offset: u64, bytes: &[u8]) {
         let Some(pieces) = self.books().in_flight.get(&slot).map(|call| Arc::clone(&call.submission.output)) else {
             return;
@@ -229,12 +229,12 @@ impl Session {
                 drop(books);
                 return self.ring();
             }
-            // The thread that hears the rank ends its session.
+            // The other thread ends the rank's session.
             AccessError::Gone { .. } => {
                 drop(books);
                 return self.ring();
             }
-            // The rank has copied them meanwhile.
+            // The rank has copied its buffers meanwhile.
             AccessError::Withdrawn { .. } => scatter(&self.memory, &call.submission.output, offset, bytes).err(),
             error => Some(error),
         };
@@ -265,17 +265,17 @@ impl Session {
         }
         drop(books);
         self.completions.complete(slot, status);
-        // Counted until the rank knows.
+        // The call is counted until the rank has its completion.
         drop(ended);
         if next {
             self.ring();
         }
     }
 
-    /// The rank has copied the buffers of a call (GP-9): what waited for that is done. False if the call has ended.
+    /// The rank has copied the buffers of a call (GP-9): writes the held output. Returns false if the call has ended.
     pub(super) fn restage(&self, restaged: &Restaged) -> bool {
         let Restaged { group, instance, slot, send, receive } = *restaged;
-        // Held while the memory is written, lest the completion comes first.
+        // The lock is held during the write, so that the completion cannot come first.
         let mut books = self.books();
         let Some(call) = books.in_flight.get_mut(&slot) else { return false };
         if (call.group, call.instance) != (group, instance) {
@@ -296,24 +296,24 @@ impl Session {
         true
     }
 
-    /// Lets the thread that hears the rank look at the books.
+    /// Wakes the thread that serves the rank's requests.
     pub(super) fn ring(&self) {
-        // A counter that is at its end wakes as well.
+        // A write to a counter at its maximum fails, and such a counter wakes the thread as well.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
-    /// Ends a call that the service process does not know, or knows no reason for.
+    /// Ends a call that the service process does not know, or for which it has no reason.
     pub(super) fn fail(&self, slot: u32, status: Status, text: String) {
         self.books().failures.insert(slot, (status, text));
         self.completions.complete(slot, status);
     }
 }
 
-/// Writes `bytes`, which begin `offset` bytes after the beginning of the pieces; what lies beyond them is left out.
+/// Writes `bytes`, which begin at `offset` of the pieces, and leaves out bytes beyond the pieces.
 fn scatter(memory: &dyn RankMemory, pieces: &Pieces, offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
     let mut left = bytes;
     for (address, count) in pieces.places(offset, bytes.len() as u64) {
-        // Part of `bytes`, whose places these are.
+        // The counts of the places add up to the length of `bytes` at most.
         let (now, rest) = left.split_at(count as usize);
         memory.write(address, now)?;
         left = rest;

@@ -1,7 +1,7 @@
 //! Shadows: memory on the service process's machine that stands for buffers of ranks elsewhere (GP-9).
 //!
-//! Cut from one memfd for each rank, which is registered with the service process at [`START`]; its bytes are paged in
-//! as they are used. Invariant: shadows of one rank do not overlap.
+//! Each rank's shadows are parts of one memfd, which is registered with the service process at [`START`] and paged in
+//! as it is used. Invariant: shadows of one rank do not overlap.
 
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use outboard_shm::region::{Region, RegionError};
 
 use crate::spans::Spans;
 
-/// Shadows begin at multiples of a cache line.
+/// Alignment of shadows: a cache line.
 const ALIGN: u64 = 64;
-/// Where the memory lies for the service process.
+/// Address of the memory for the service process.
 pub(crate) const START: u64 = 1 << 40;
 
 /// No shadow is left.
@@ -30,17 +30,17 @@ pub(crate) struct Shadow {
 }
 
 impl Shadow {
-    /// Its address for the service process.
+    /// Address of the shadow for the service process.
     pub(crate) fn address(&self) -> u64 {
         START + self.offset
     }
 
-    /// Its bytes, some more than were asked for.
+    /// Bytes of the shadow: the requested bytes, rounded up.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Where a part of it lies in the memfd; a shadow is mapped, so this fits.
+    /// Offset of a part of the shadow in the memfd. It fits `usize`, since a shadow is mapped.
     fn at(&self, offset: u64, bytes: usize) -> usize {
         let end = offset.checked_add(bytes as u64);
         assert!(end.is_some_and(|end| end <= self.bytes), "{bytes} bytes at {offset} of {self:?}");
@@ -58,10 +58,10 @@ impl Shadow {
 
 #[derive(Debug)]
 pub(crate) struct Shadows {
-    /// To be registered at [`START`].
+    /// Memory to be registered at [`START`].
     pub(crate) region: Arc<Region>,
     quota: u64,
-    /// Offsets that no shadow has.
+    /// Offsets without a shadow.
     free: Spans,
 }
 

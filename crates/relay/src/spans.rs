@@ -1,4 +1,4 @@
-//! Sets of numbers as ranges: what has been written, what has left, what is free.
+//! Sets of numbers as ranges: written, sent or free bytes.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 pub(crate) struct Spans(BTreeMap<u64, u64>);
 
 impl Spans {
-    /// Adds a range; returns the length of the span that it is part of then.
+    /// Adds a range; returns the length of the span that contains it then.
     pub(crate) fn insert(&mut self, mut start: u64, mut end: u64) -> u64 {
         if start >= end {
             return 0;
@@ -20,7 +20,7 @@ impl Spans {
         end - start
     }
 
-    /// Takes a range out; returns the parts of it that were there.
+    /// Removes a range; returns the parts of it that were in the set.
     pub(crate) fn remove(&mut self, start: u64, end: u64) -> Vec<(u64, u64)> {
         let mut found = Vec::new();
         if start >= end {
@@ -39,7 +39,7 @@ impl Spans {
         found
     }
 
-    /// What a range has beside these, in order.
+    /// The parts of a range that are not in the set, in order.
     pub(crate) fn missing(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
         let mut rest = Spans::default();
         rest.insert(start, end);
@@ -52,7 +52,7 @@ impl Spans {
         self.0.iter().map(|(start, end)| (*start, *end))
     }
 
-    /// The first that is at least so long.
+    /// The first span of at least this length.
     pub(crate) fn first_of(&self, least: u64) -> Option<(u64, u64)> {
         self.0.iter().find(|(start, end)| *end - *start >= least).map(|(start, end)| (*start, *end))
     }
@@ -64,7 +64,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Against a set of numbers.
+        /// Compares with a set of numbers.
         #[test]
         fn spans_are_sets(steps in proptest::collection::vec((any::<bool>(), 0u64..64, 0u64..16), 0..40)) {
             let (mut spans, mut model) = (Spans::default(), std::collections::BTreeSet::new());

@@ -1,4 +1,4 @@
-//! What a submission reads and writes in its rank, so that it can be carried to another machine and its result back.
+//! The bytes that a submission reads and writes in its rank, so that they can be carried to another machine and back.
 
 use std::sync::Arc;
 
@@ -12,23 +12,23 @@ use crate::recording::Recorded;
 /// A submission on its way to another machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Submission {
-    /// The call where input and output lie apart. Its addresses mean nothing.
+    /// The call with input and output apart. Its addresses are meaningless.
     pub(super) entry: Entry,
-    /// Read one after the other.
+    /// Pieces that are read, one after another.
     pub(super) input: Arc<Pieces>,
-    /// Written one after the other.
+    /// Pieces that are written, one after another.
     pub(super) output: Arc<Pieces>,
-    /// Table of blocks, for blocks that lie one after the other; empty where there is none.
+    /// Table of blocks, for blocks that lie one after another; empty if there is none.
     pub(super) table: Vec<u8>,
-    /// Addresses that those of input and output are meant relative to, should the rank copy its buffers.
+    /// Base addresses of input and output, for the case that the rank copies its buffers.
     bases: (u64, u64),
-    /// Of the start of a recording, whose pieces lie anywhere.
+    /// The recording, if the submission starts one; its pieces lie anywhere.
     recorded: Option<Arc<Recorded>>,
 }
 
 impl Submission {
-    /// Finds out what a submission of rank `me` among `ranks` moves, if it starts a recording, `recorded`; a table is
-    /// read from its memory.
+    /// Finds the bytes that a submission of rank `me` among `ranks` moves. `recorded` is the recording that it starts,
+    /// if any. A table is read from the rank's memory.
     pub(super) fn of(
         entry: &Entry,
         (ranks, me): (u32, u32),
@@ -47,20 +47,20 @@ impl Submission {
         let output = footprint.write_pieces().map(|(at, bytes)| (bases.1 + at, bytes)).collect();
         let packed = footprint.blocks.as_ref().map(|blocks| call.packed_table(rank, blocks)).unwrap_or_default();
         let table = packed.iter().flat_map(|number| number.to_le_bytes()).collect();
-        // What is read in place is carried as input; a block that stays where it is does not move there, either.
+        // Input that is read in place is carried as input. A block that stays in its place does not move there, either.
         let in_place = call.in_place && footprint.in_place_at.is_none();
         let entry = Entry { call: Call { in_place, ..call }, ..entry };
         Submission::within_space(entry, [input, output], table, bases, None)
     }
 
-    /// A collective that moves nothing and that no service process takes, since it is never its turn.
+    /// A collective that moves nothing, and that every service process refuses because its number is never the next.
     pub(super) fn out_of_turn(entry: &Entry) -> Submission {
         let entry = Entry { instance: u64::MAX, call: Call::new(CallKind::Barrier), ..*entry };
         let (input, output) = (Arc::default(), Arc::default());
         Submission { entry, input, output, table: Vec::new(), bases: (0, 0), recorded: None }
     }
 
-    /// A submission whose pieces, address and bytes of each, all lie in the address space, input and output together.
+    /// A submission whose pieces (address and bytes in `sides`), input and output together, fit the address space.
     fn within_space(
         entry: Entry,
         sides: [Vec<(u64, u64)>; 2],
@@ -79,14 +79,14 @@ impl Submission {
         Ok(Submission { entry, input, output, table, bases, recorded })
     }
 
-    /// The rank has copied its buffers: the same pieces of those that begin at these addresses.
+    /// The rank has copied its buffers: the same pieces lie relative to these addresses.
     pub(super) fn moved(&mut self, send: u64, receive: u64) {
         let (from, to) = (self.bases, (send, receive));
         let sides = match &self.recorded {
-            // All of it is one copy.
+            // A recording has a single copy of all its memory.
             Some(recorded) => [&recorded.reads, &recorded.writes].map(|places| recorded.located(places, receive)),
             None => [(&self.input, from.0, to.0), (&self.output, from.1, to.1)].map(|(pieces, from, to)| {
-                // An address that no memory has is refused when it is accessed.
+                // An address without memory is refused by the access.
                 pieces.iter().map(|(address, bytes)| (address.wrapping_sub(from).wrapping_add(to), bytes)).collect()
             }),
         };
@@ -131,10 +131,10 @@ mod tests {
         assert_eq!((list(&found.input), list(&found.output)), (vec![(0x1000, 7)], vec![(0x2000, 21)]));
     }
 
-    /// The root's own block of a gather or scatter of blocks of different sizes crosses neither way if it is in place.
+    /// A root's block that is in place crosses neither way in a gather or scatter of different sizes.
     #[test]
     fn blocks_are_carried_without_the_gaps_between_them() {
-        // Bytes of the blocks, then their offsets.
+        // Sizes of the blocks, then their offsets.
         let blocks = [3u64, 0, 7, 40, 999, 500];
         let at = |start: u64| vec![(start + 40, 3), (start + 500, 7)];
         let (gather, scatter) = (CallKind::Gatherv { root: Rank(2) }, CallKind::Scatterv { root: Rank(2) });

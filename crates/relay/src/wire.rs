@@ -1,10 +1,10 @@
-//! One end of a connection between relay and dock: a handshake, then whole frames out, from any thread, sealed.
+//! One end of a connection between relay and dock: a handshake, then whole sealed frames, sent by any thread.
 //!
-//! The dock's key pair is that of all who hold the relay key, so the relay, which is told no other, knows whom it
-//! dials; relays draw a key pair for each connection.
+//! All holders of the relay key derive the same key pair for the dock. So a relay needs no other secret to authenticate
+//! the dock that it dials. Relays draw a key pair for each connection.
 //!
-//! Invariants: behind the handshake no byte crosses that is not sealed; a frame that could not be sent whole ends the
-//! connection, so that its reader sees the end too.
+//! Invariants: after the handshake every byte is sealed. A frame that could not be sent whole ends the connection, so
+//! that its reader notices the end too.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -18,15 +18,15 @@ use rustix::net::sockopt;
 use crate::frame::{Decoder, Frame, FrameError, READ};
 
 const PURPOSE: &[u8] = b"outboard relay 1";
-/// How long either end may take to prove that it holds the key, and then a relay to greet, whatever it sends meanwhile.
+/// Time in which either end must prove the key, and then a relay must greet, whatever else it sends meanwhile.
 pub(crate) const GREETING_LIMIT: Duration = Duration::from_secs(5);
-/// How long the service process may take to answer.
+/// Time in which the service process must answer.
 pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(20);
-/// Silence after which the other machine is asked whether it lives, and the time between such questions.
+/// Silence after which a TCP keepalive probe is sent, and the interval of further probes.
 const KEEPALIVE: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(1)];
-/// Questions without an answer after which it does not.
+/// Unanswered TCP keepalive probes after which the other machine counts as dead.
 const KEEPALIVE_PROBES: u32 = 3;
-/// How long what was sent may stay unacknowledged, in milliseconds.
+/// Time for which sent bytes may stay unacknowledged, in milliseconds.
 const UNACKNOWLEDGED: u32 = 20_000;
 
 #[derive(Debug, thiserror::Error)]
@@ -49,7 +49,7 @@ impl From<HandshakeError> for WireError {
     }
 }
 
-/// A connection whose frames any thread may send.
+/// A connection on which any thread may send frames.
 #[derive(Debug)]
 pub(crate) struct Wire {
     stream: TcpStream,
@@ -83,7 +83,7 @@ impl Wire {
         (&stream).write_all(&hello)?;
         match shake(&stream, greeting) {
             Ok(Step::Welcome(keys)) => Ok(Wire::new(stream, keys)?),
-            // Whoever holds another key says nothing.
+            // A dock with another key does not answer.
             Ok(_) | Err(WireError::Ended | WireError::Handshake) => Err(WireError::Handshake),
             Err(error) => Err(error),
         }
@@ -100,7 +100,7 @@ impl Wire {
         }
     }
 
-    /// Small frames go at once, a dead machine is noticed.
+    /// Small frames are sent at once, and a dead machine is noticed.
     fn new(stream: TcpStream, keys: Keys) -> io::Result<Wire> {
         stream.set_read_timeout(None)?;
         stream.set_nodelay(true)?;
@@ -120,7 +120,7 @@ impl Wire {
         &self.stream
     }
 
-    /// Sends a frame, waiting for room. A failure ends the connection, which the reader hears.
+    /// Sends a frame; waits for room. A failure ends the connection, which the reader notices.
     pub(crate) fn send(&self, frame: &Frame<'_>) -> io::Result<()> {
         let mut sending = lock(&self.sending);
         let Sending { sealer, plain, gathered, sealed } = &mut *sending;
@@ -131,7 +131,7 @@ impl Wire {
         (&self.stream).write_all(sealed).inspect_err(|_| self.end())
     }
 
-    /// Takes what has come into the decoder, waiting for something.
+    /// Waits for bytes and passes them to the decoder.
     pub(crate) fn fill(&self, decoder: &mut Decoder) -> Result<(), WireError> {
         let mut receiving = lock(&self.receiving);
         let Receiving { unsealing, bytes } = &mut *receiving;
@@ -145,7 +145,7 @@ impl Wire {
         }
     }
 
-    /// Takes the first frame apart by `take`, which comes within `limit` however its bytes come.
+    /// Decodes the first frame with `take`. The frame must arrive within `limit`, in however many pieces.
     pub(crate) fn first<T>(
         &self,
         decoder: &mut Decoder,
@@ -169,17 +169,17 @@ impl Wire {
     }
 
     pub(crate) fn end(&self) {
-        // One that has ended needs no end.
+        // Fails only on a connection that has ended already.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 }
 
-/// A poisoned state is whole: no thread panics while it changes one.
+/// A poisoned state is consistent: no thread panics while it changes one.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Goes through the handshake, for a bounded time.
+/// Performs the handshake within a time limit.
 fn shake(mut stream: &TcpStream, mut greeting: Greeting) -> Result<Step, WireError> {
     let until = Instant::now() + GREETING_LIMIT;
     loop {
@@ -210,7 +210,7 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    /// Both ends of a connection, of a relay and of a dock with these keys.
+    /// Both ends of a connection between a relay and a dock with these keys.
     fn ends(relay: SharedKey, dock: SharedKey) -> [Result<Wire, WireError>; 2] {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let at = listener.local_addr().expect("an address");

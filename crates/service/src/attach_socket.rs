@@ -1,7 +1,7 @@
 //! The socket at which ranks attach: passed by a service manager, at the path of the settings, or in the user's runtime
 //! directory.
 //!
-//! Invariant: a directory in which the daemon makes its socket unasked is the user's own, and closed to all others.
+//! Invariant: a directory that the daemon makes for its socket belongs to the user and is closed to all others.
 
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
@@ -14,10 +14,10 @@ use rustix::net::SocketType;
 use crate::settings::Settings;
 use crate::socket::{NamedSocket, SocketError};
 
-/// Opens the socket of a service process or relay with these settings. `passed` is what a service manager passes.
+/// Opens the socket of a service process or relay with these settings. `passed` is the socket of a service manager.
 ///
 /// # Errors
-/// When there is no such socket; then no file and no directory stays that was not there before.
+/// If the socket cannot be opened; the file system then stays as it was.
 pub fn attach_socket(settings: &Settings, passed: Option<OwnedFd>) -> Result<NamedSocket, SocketError> {
     if let Some(passed) = passed {
         return NamedSocket::passed(passed);
@@ -39,7 +39,7 @@ pub fn attach_socket(settings: &Settings, passed: Option<OwnedFd>) -> Result<Nam
     check(directory)?;
     NamedSocket::listen(&path, SocketType::SEQPACKET).inspect_err(|_| {
         if made {
-            // Stays if another daemon has put its socket there meanwhile.
+            // The directory stays if another daemon has put its socket there meanwhile.
             let _ = std::fs::remove_dir(directory);
         }
     })
@@ -49,7 +49,7 @@ fn unusable(what: String) -> SocketError {
     SocketError::NoRuntimeDirectory(what)
 }
 
-/// Whether a directory is this user's alone.
+/// Checks that a directory is owned by this user and closed to all others.
 fn check(directory: &Path) -> Result<(), SocketError> {
     let name = directory.display();
     let found = match std::fs::symlink_metadata(directory) {

@@ -33,7 +33,7 @@ use crate::telemetry::trace::Trace;
 use crate::telemetry::turns::Stopwatch;
 use crate::topology::{self, Topology};
 
-/// Why a service process does not start, or had to end.
+/// Reason why a service process does not start, or had to end.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     #[error(transparent)]
@@ -58,10 +58,10 @@ fn kernel<E: Into<std::io::Error>>(what: &'static str) -> impl FnOnce(E) -> Star
     move |source| StartError::Kernel { what, source: source.into() }
 }
 
-/// Runs a service process on this thread, to which ranks attach at `attach`. `ready` is called once ranks may attach, with the ranks that a dock is about
-/// to attach; what it returns is kept until the last rank has gone. Whenever `stop` is readable `stopped`
-/// is called: it reads the descriptor and says whether to end; the first time calls in flight may end first, the second
-/// time not. Threads of this process must not have signals pending for `stop` that they would take themselves.
+/// Runs a service process on this thread; ranks attach at `attach`. `ready` is called once ranks may attach, with the
+/// ranks that a dock is about to attach. Its result is kept until the last rank has gone. `stopped` is called whenever
+/// `stop` is readable: it reads the descriptor and returns whether to end. After the first stop calls in flight may
+/// end, after the second not. No thread of this process may take the signals that are pending for `stop`.
 pub fn run<Kept>(
     settings: &Settings,
     attach: NamedSocket,
@@ -71,11 +71,11 @@ pub fn run<Kept>(
 ) -> Result<(), StartError> {
     let mut conductor = build(settings, attach)?;
     conductor.watch(stop).map_err(kernel("watch the daemon's descriptors"))?;
-    // Ends behind the conductor, with which the connections of relayed ranks end.
+    // Dropped after the conductor, with which the connections of relayed ranks end.
     let _kept = ready(&conductor.host.docked)?;
     let ended = conductor.run(stopped);
     let leaving = settings.job_directory.as_deref().and_then(Leaving::begin);
-    // The socket goes with it.
+    // Dropping the conductor removes the socket.
     drop(conductor);
     leaving.into_iter().for_each(Leaving::finish);
     ended.map_err(kernel("sleep"))
@@ -139,7 +139,7 @@ fn build(settings: &Settings, attach: NamedSocket) -> Result<Conductor, StartErr
     })
 }
 
-/// What sends and receives multicast, where there is multicast.
+/// The multicast datapath, if there is multicast.
 fn datapath(
     settings: &Settings,
     (multicast, receivers): (bool, usize),
@@ -152,7 +152,7 @@ fn datapath(
     started.map(Some).map_err(kernel("start the multicast threads"))
 }
 
-/// The engine beside the service process, where one is asked for.
+/// The engine beside the service process, if the settings name one.
 fn offload(settings: &Settings) -> Result<Option<Offload>, StartError> {
     if settings.engine == EngineChoice::ServiceProcess {
         return Ok(None);
@@ -164,8 +164,8 @@ fn offload(settings: &Settings) -> Result<Option<Offload>, StartError> {
     Ok(Some(Offload::open(&settings.ofi_provider, at)?))
 }
 
-/// Peers that the fabric has room for beyond [`Config::peers`](outboard_proto::Config::peers): those of the past, and
-/// those that ask for ranks here.
+/// Room of the fabric beyond [`Config::peers`](outboard_proto::Config::peers), for peers without a group any more and
+/// for peers that request ranks of this host.
 const MORE_PEERS: usize = 1024;
 
 fn fabric(settings: &Settings) -> Result<Box<dyn Fabric>, StartError> {
@@ -195,7 +195,7 @@ fn fabric(settings: &Settings) -> Result<Box<dyn Fabric>, StartError> {
     })
 }
 
-/// Ranks and their memory take descriptors: as many as the administrator allows.
+/// Raises the limit to the administrator's maximum, since ranks and their memory take descriptors.
 pub fn raise_descriptor_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);

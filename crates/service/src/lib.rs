@@ -11,11 +11,11 @@
 //!
 //! On slow links there are no datapath threads: the conductor sends and receives multicast itself.
 //!
-//! Control goes by small messages (SP-2); payload moves straight between rank memory and the network, read and written
-//! without the rank's CPU (SP-4). What a rank or a peer sends is checked before it is believed: it may cost that rank
-//! its connection, never the daemon. Idle is asleep.
+//! Control goes by small messages (SP-2). Payload moves directly between rank memory and the network, without the
+//! rank's CPU (SP-4). Input of ranks and peers is checked before it is used: it may cost that rank its connection,
+//! never the daemon. An idle service process sleeps.
 //!
-//! Nothing here decides what a collective does: that is `outboard-proto`.
+//! `outboard-proto` decides what a collective does, not this crate.
 
 #![allow(missing_docs, reason = "names speak for themselves inside; programs are written against the client crate")]
 

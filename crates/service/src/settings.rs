@@ -1,7 +1,7 @@
-//! What the daemon is told: one typed structure with sources, default < environment `OUTBOARD_*` < flag.
+//! Settings of the daemon: one typed structure with sources, default < environment `OUTBOARD_*` < flag.
 //!
-//! [`Settings`] is what the user says, [`Settings::resolve`] completes it from the machine it runs on (MTU and link
-//! rate of the interface). [`print()`] shows every value with where it came from. Never changed after the start.
+//! [`Settings`] holds the user's values. [`Settings::resolve`] completes them from the machine (MTU and link rate of
+//! the interface). [`print()`] shows every value with its source. Settings do not change after the start.
 
 use std::fmt;
 use std::io::Read;
@@ -24,41 +24,42 @@ use outboard_units::{Rate, Size};
 const IP_UDP_BYTES: u32 = IP_UDP_HEADERS as u32;
 /// Ethernet header.
 const ETHERNET_BYTES: u32 = 14;
-/// The smallest MTU that IPv4 hosts must take.
+/// The smallest MTU that IPv4 hosts must accept.
 const SMALLEST_MTU: u32 = 576;
-/// The largest datagram that UDP over IPv4 can name.
+/// The largest datagram that UDP over IPv4 allows.
 const LARGEST_MTU: u32 = 65_535;
-/// Largest small call where nothing else is said.
+/// Default size of the largest small call.
 pub const EAGER_BYTES: Size = Size(16 << 10);
-/// Smallest copy that is left to a rank where nothing else is said.
+/// Default size of the smallest copy that is left to a rank.
 const ERRAND_BYTES: Size = Size(32 << 10);
-/// Fastest link whose multicast the daemon's own thread sends and receives: its datagrams keep half a processor busy.
+/// Fastest link on which the daemon's own thread sends and receives multicast: its datagrams keep half a processor
+/// busy.
 const MOST_ALONE: Rate = Rate::bits_per_second(2_500_000_000);
-/// Link rate assumed where the interface does not say.
+/// Link rate assumed if the interface reports none.
 const FALLBACK_RATE: Rate = Rate::bits_per_second(1_000_000_000);
 
-/// What carries unicast between service processes.
+/// Transport of unicast between service processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum FabricChoice {
     /// Messages stay within the process: one host only.
     Loopback,
-    /// TCP between service processes that prove who they are.
+    /// TCP between service processes that authenticate each other
     Tcp,
-    /// UCX over the RDMA device of the interface; never over its TCP transport, which obeys whoever connects.
+    /// UCX over the RDMA device of the interface; never over its TCP transport, which does not authenticate its peers
     Ucx,
 }
 
-/// What carries out collectives between hosts.
+/// Engine that carries out collectives between hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum EngineChoice {
     ServiceProcess,
-    /// Deferred work of a libfabric provider, for the calls that it can carry out. Its endpoints are not authenticated:
-    /// for closed networks alone.
+    /// Deferred work of a libfabric provider, for the calls that it supports. Its endpoints are not authenticated: use
+    /// it on closed networks only
     OfiTriggered,
 }
 
 impl fmt::Display for EngineChoice {
-    /// As it is written on the command line.
+    /// Writes the choice as on the command line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             EngineChoice::ServiceProcess => "service-process",
@@ -67,7 +68,7 @@ impl fmt::Display for EngineChoice {
     }
 }
 
-/// Which plan an allgather runs by.
+/// Algorithm of an allgather.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum AlgorithmChoice {
     /// Ring over unicast.
@@ -76,17 +77,17 @@ pub enum AlgorithmChoice {
     Multicast,
 }
 
-/// Whether a datagram proves that its payload is its sender's.
+/// Extent of the authentication of a multicast datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum MulticastAuth {
-    /// Its tag covers header and payload.
+    /// The tag covers header and payload
     On,
-    /// Its tag covers the header.
+    /// The tag covers the header only
     Off,
 }
 
 impl fmt::Display for MulticastAuth {
-    /// As it is written on the command line.
+    /// Writes the choice as on the command line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             MulticastAuth::On => "on",
@@ -95,56 +96,56 @@ impl fmt::Display for MulticastAuth {
     }
 }
 
-/// Whether the conductor looks for what comes next instead of sleeping.
+/// Policy of the conductor's polling before it sleeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Polling {
     Off,
-    /// For a moment, where something has just come soon after something else, and nobody keeps the processor meanwhile.
+    /// Polls for a moment after two events in close succession, unless others need the processor
     Auto,
-    /// As long as ranks are attached: a processor of its own is the price.
+    /// Polls as long as ranks are attached, which takes a whole processor
     Always,
 }
 
-/// Where a dock finds its relay.
+/// Address of a dock's relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DockAt {
-    /// One at a time connects there.
+    /// The dock listens at this address; one relay connects at a time.
     Address(SocketAddr),
-    /// Behind a connection that a service manager passes.
+    /// The service manager passes the connection to the relay.
     Passed,
 }
 
-/// A number, or what the interface says.
+/// A given value, or the value of the interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Auto<T> {
     Auto,
     Given(T),
 }
 
-/// Everything `outboardd` is told. See the crate's `--help` for each field in the user's words.
+/// All settings of `outboardd`. The crate's `--help` explains each field to users.
 #[derive(Debug, Clone, Args)]
 pub struct Settings {
-    /// Socket at which ranks of the daemon's own user attach; by default the one that a service manager passes, else
+    /// Socket at which ranks of the daemon's own user attach; by default the socket that a service manager passes, else
     /// outboard/outboardd.sock in XDG_RUNTIME_DIR
     #[arg(long, env = "OUTBOARD_SOCKET")]
     pub socket: Option<PathBuf>,
-    /// Network interface towards the other hosts; none means a single host
+    /// Network interface towards the other hosts; without it the daemon serves a single host
     #[arg(long, env = "OUTBOARD_INTERFACE")]
     pub interface: Option<String>,
-    /// What carries unicast; by default loopback without an interface, else tcp. `ucx` uses the RDMA device of the
+    /// Transport of unicast; by default tcp with an interface, else loopback. `ucx` uses the RDMA device of the
     /// interface and authenticates nobody
     #[arg(long, env = "OUTBOARD_FABRIC", value_enum)]
     pub fabric: Option<FabricChoice>,
-    /// Key file, the same for all daemons of the cluster and readable by its owner alone: a daemon without it takes no
-    /// part
+    /// Key file, the same for all daemons of the cluster and readable by its owner alone; daemons without it are
+    /// refused
     #[arg(long, env = "OUTBOARD_CLUSTER_KEY")]
     pub cluster_key: Option<PathBuf>,
-    /// Encrypt all that goes to other service processes: by TCP, and without multicast; all daemons of a cluster do, or
-    /// none
+    /// Encrypt all traffic to other service processes, over TCP and without multicast; the same for all daemons of a
+    /// cluster
     #[arg(long, env = "OUTBOARD_ENCRYPT", value_parser = clap::builder::BoolishValueParser::new())]
     pub encrypt: bool,
-    /// Rate of the link in bit/s (`1gbit`), by which multicast is paced and, with those of the other hosts, algorithms
-    /// are chosen; or `auto`: what the interface says, 1gbit where it says nothing
+    /// Rate of the link in bit/s (`1gbit`), or `auto`: the rate of the interface, else 1gbit. It paces multicast and,
+    /// with the rates of the other hosts, selects algorithms
     #[arg(long, env = "OUTBOARD_LINK_RATE", default_value = "auto")]
     pub link_rate: Auto<Rate>,
     /// MTU of the link in bytes, or `auto`
@@ -153,93 +154,92 @@ pub struct Settings {
     /// UDP port of multicast datagrams
     #[arg(long, env = "OUTBOARD_MULTICAST_PORT", default_value_t = DEFAULT_PORT)]
     pub multicast_port: u16,
-    /// Whether datagrams prove that nobody has changed their payload; `off` for networks that no stranger reaches; all
-    /// daemons of a cluster alike
+    /// Whether datagrams authenticate their payload; `off` only for networks without untrusted hosts; the same for all
+    /// daemons of a cluster
     #[arg(long, env = "OUTBOARD_MULTICAST_AUTH", value_enum, default_value_t = MulticastAuth::On)]
     pub multicast_auth: MulticastAuth,
-    /// What carries out collectives between hosts; all daemons of a cluster alike
+    /// Engine of collectives between hosts; the same for all daemons of a cluster
     #[arg(long, env = "OUTBOARD_ENGINE", value_enum, default_value_t = EngineChoice::ServiceProcess)]
     pub engine: EngineChoice,
-    /// Provider of libfabric for `--engine ofi-triggered`; all daemons of a cluster alike
+    /// Provider of libfabric for `--engine ofi-triggered`; the same for all daemons of a cluster
     #[arg(long, env = "OUTBOARD_OFI_PROVIDER", default_value = "sockets")]
     pub ofi_provider: String,
     /// Whether hosts multicast to one another where it pays (docs/tuning.md), or never (ring); by default multicast
-    /// with an interface, ring without
+    /// with an interface, else ring
     #[arg(long, env = "OUTBOARD_ALGORITHM", value_enum)]
     pub algorithm: Option<AlgorithmChoice>,
     /// Roots that multicast at the same time (M of MC-8); 0 means all ranks
     #[arg(long, env = "OUTBOARD_CHAINS", default_value_t = 0)]
     pub chains: u32,
-    /// Multicast addresses that a block is spread over (S of MC-10)
+    /// Multicast addresses over which a block is spread (S of MC-10)
     #[arg(long, env = "OUTBOARD_SUBGROUPS", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     pub subgroups: u16,
-    /// Smallest block in bytes that is offloaded
+    /// Smallest offloaded block in bytes
     #[arg(long, env = "OUTBOARD_OFFLOAD_FROM", default_value = "4K")]
     pub offload_from: Size,
-    /// Largest call, in bytes that it moves in all, that takes no barrier: each of its messages carries its bytes; 0
-    /// for none
+    /// Largest call, in total bytes moved, that skips the ready barrier, because its messages carry its data; 0 for
+    /// none
     #[arg(long, env = "OUTBOARD_EAGER_BYTES", default_value_t = EAGER_BYTES)]
     pub eager_bytes: Size,
     /// Smallest copy between two ranks of this host that the receiving rank does itself while it waits in the library;
     /// 0 for none
     #[arg(long, env = "OUTBOARD_ERRAND_BYTES", default_value_t = ERRAND_BYTES)]
     pub errand_bytes: Size,
-    /// Whether the daemon goes on looking for a moment where it could sleep: `auto` while nobody keeps the processor
+    /// Whether the daemon polls before it sleeps: `auto` polls for a moment unless others need the processor
     #[arg(long, env = "OUTBOARD_POLL", value_enum, default_value_t = Polling::Auto)]
     pub poll: Polling,
-    /// Tuning file, as written by `outboard tune`, which all daemons of a group have alike: algorithms of the
-    /// collectives
+    /// Tuning file of `outboard tune` that selects the collectives' algorithms; the same for all daemons of a group
     #[arg(long, env = "OUTBOARD_TUNING")]
     pub tuning: Option<PathBuf>,
-    /// Memory for ranks that have not called yet
+    /// Staging memory for ranks that have not called yet
     #[arg(long, env = "OUTBOARD_STAGING_QUOTA", default_value = "1G")]
     pub staging_quota: Size,
-    /// Memory, beside that, for reductions that all ranks of this host have called
+    /// Memory, beside the staging quota, for reductions that all ranks of this host have called
     #[arg(long, env = "OUTBOARD_SCRATCH_QUOTA", default_value = "8G")]
     pub scratch_quota: Size,
-    /// Memory, about, for groups, recordings and calls in flight
+    /// Approximate memory for groups, recordings and calls in flight
     #[arg(long, env = "OUTBOARD_TABLES_QUOTA", default_value = "4G")]
     pub tables_quota: Size,
-    /// Seconds after the first of its ranks on a host has asked for a group within which all must have; 0 for any time
+    /// Seconds in which all ranks must request a group after its first rank on a host; 0 for no limit
     #[arg(long, env = "OUTBOARD_GROUP_TIMEOUT", default_value = "30", value_parser = outboard_units::Duration::seconds)]
     pub group_timeout: Duration,
-    /// Seconds after which a collective in flight is reported in the log, with the ranks that have not called it; again
-    /// at doubling times; 0 for never
+    /// Seconds after which the log reports a collective in flight, with the ranks that have not called it; repeated at
+    /// doubling intervals; 0 for never
     #[arg(long, env = "OUTBOARD_WATCHDOG", default_value = "30", value_parser = outboard_units::Duration::seconds)]
     pub watchdog: Duration,
-    /// File for a timeline of calls, stand-ins, transfers and waits, in the trace format that Perfetto reads
+    /// File for a timeline of calls, stand-ins, transfers and waits, in the trace format of Perfetto
     #[arg(long, env = "OUTBOARD_TRACE_FILE")]
     pub trace: Option<PathBuf>,
-    /// Threads that receive multicast (MC-10), beside one that sends; with 0 the daemon's own thread does both, as it
-    /// does by default on links of up to 2.5 Gbit/s, where waking threads costs more than datagrams do; else 1
+    /// Threads that receive multicast (MC-10), beside one that sends; 0: the daemon's own thread does both. By default
+    /// 0 on links of up to 2.5 Gbit/s, where a wake-up costs more than the datagrams, else 1
     #[arg(long, env = "OUTBOARD_RECEIVERS", value_parser = clap::value_parser!(u16).range(0..=64))]
     pub receivers: Option<u16>,
-    /// Ranks that may be attached at once
+    /// Most ranks attached at once
     #[arg(long, env = "OUTBOARD_MAX_RANKS", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65_535))]
     pub max_ranks: u32,
-    /// Memberships in groups that the ranks of this host may hold at once
+    /// Most memberships in groups that the ranks of this host hold at once
     #[arg(long, env = "OUTBOARD_MAX_GROUPS", default_value_t = 262_144, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_groups: u32,
-    /// Other service processes that groups may be with at once
+    /// Most other service processes in groups with this one at once
     #[arg(long, env = "OUTBOARD_MAX_PEERS", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(2..=65_535))]
     pub max_peers: u32,
-    /// What is logged: a level or a filter such as `outboard_service=debug`
+    /// Log level, or a filter such as `outboard_service=debug`
     #[arg(long, env = "OUTBOARD_LOG", default_value = "info")]
     pub log: String,
-    /// Processor that the daemon's threads run on; any by default
+    /// Processor of the daemon's threads; any by default
     #[arg(long, env = "OUTBOARD_PIN_CORE")]
     pub pin_core: Option<usize>,
     /// Unix socket that answers each connection with the statistics as one line of JSON
     #[arg(long, env = "OUTBOARD_STATS")]
     pub stats: Option<PathBuf>,
-    /// Descriptor that gets one byte when ranks may attach
+    /// Descriptor to which one byte is written when ranks may attach
     #[arg(long, env = "OUTBOARD_READY_FD", hide = true)]
     pub ready_fd: Option<i32>,
     /// Address (HOST:PORT, numbers) at which a relay of another host attaches its ranks: this machine is a DPU.
-    /// `passed`: the relay is behind the connection that a service manager passes, and the daemon ends with it
+    /// `passed`: the service manager passes the relay's connection, and the daemon ends with it
     #[arg(long, env = "OUTBOARD_DOCK", conflicts_with = "relay")]
     pub dock: Option<DockAt>,
-    /// Be a relay: serve this host's ranks in the place of the daemon on another machine that has this --dock
+    /// Run as a relay: serve this host's ranks through the daemon on another machine with this --dock
     #[arg(long, env = "OUTBOARD_RELAY")]
     pub relay: Option<SocketAddr>,
     /// Key file of relays and their daemon, the same bytes, readable by its owner alone; without it anybody may attach
@@ -248,21 +248,21 @@ pub struct Settings {
     /// Memory for the calls of each rank that attaches through a relay
     #[arg(long, env = "OUTBOARD_RELAY_MEMORY", default_value = "2G")]
     pub relay_memory: Size,
-    /// Seconds that calls in flight may go on after the daemon was told to end
+    /// Seconds in which calls in flight may end after a stop
     #[arg(long, env = "OUTBOARD_DRAIN", default_value_t = 5)]
     pub drain: u32,
     /// End when the process that started the daemon ends
     #[arg(long, env = "OUTBOARD_DIE_WITH_PARENT", hide = true)]
     pub die_with_parent: bool,
-    /// End when the last rank has gone, or when none comes
+    /// End when the last rank has left, or when no rank attaches
     #[arg(long, hide = true)]
     pub exit_when_idle: bool,
-    /// Directory of a job's own daemon, removed with the lock and the log in it at the end
+    /// Directory of a job's own daemon, removed at the end with its lock and its log
     #[arg(long, hide = true)]
     pub job_directory: Option<PathBuf>,
 }
 
-/// Why settings cannot be used.
+/// Reason why settings cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
     #[error(transparent)]
@@ -289,36 +289,36 @@ pub enum SettingsError {
 }
 
 impl Settings {
-    /// What carries unicast.
+    /// Transport of unicast.
     #[must_use]
     pub fn fabric(&self) -> FabricChoice {
         let default = if self.interface.is_some() { FabricChoice::Tcp } else { FabricChoice::Loopback };
         self.fabric.unwrap_or(default)
     }
 
-    /// The option that only TCP can keep to.
+    /// The given option that requires TCP.
     fn needs_tcp(&self) -> Option<&'static str> {
         let cluster_key = self.cluster_key.as_ref().map(|_| "--cluster-key");
         self.encrypt.then_some("--encrypt").or(cluster_key)
     }
 
-    /// What all daemons of the cluster have to know.
+    /// The key of the cluster's daemons.
     ///
     /// # Errors
-    /// When the file cannot be read, is empty, or can be read by others than its owner.
+    /// The file cannot be read, is empty, or is readable by others than its owner.
     pub fn read_cluster_key(&self) -> Result<SharedKey, SettingsError> {
         self.cluster_key.as_deref().map_or_else(|| Ok(SharedKey::default()), read_key)
     }
 
-    /// What relays and their daemon have to know.
+    /// The key of relays and their daemon.
     ///
     /// # Errors
-    /// As of [`Self::read_cluster_key`].
+    /// As for [`Self::read_cluster_key`].
     pub fn read_relay_key(&self) -> Result<SharedKey, SettingsError> {
         self.relay_key.as_deref().map_or_else(|| Ok(SharedKey::default()), read_key)
     }
 
-    /// The plan of allgathers.
+    /// The algorithm of allgathers.
     #[must_use]
     pub fn algorithm(&self) -> AlgorithmChoice {
         self.algorithm.unwrap_or(if self.interface.is_some() && !self.encrypt {
@@ -328,7 +328,7 @@ impl Settings {
         })
     }
 
-    /// Threads that receive multicast on a link of so many bit/s.
+    /// Threads that receive multicast on a link of this rate in bit/s.
     #[must_use]
     pub fn receivers(&self, link_rate: u64) -> usize {
         usize::from(self.receivers.unwrap_or(u16::from(link_rate > MOST_ALONE.in_bits_per_second())))
@@ -391,7 +391,7 @@ impl Settings {
 /// The tuning in a file.
 ///
 /// # Errors
-/// When it cannot be read or says nothing that can be used.
+/// The file cannot be read, or its content is no valid tuning.
 pub fn read_tuning(path: &Path) -> Result<Tuning, SettingsError> {
     let unread = |source| SettingsError::TuningFile { path: path.to_owned(), source };
     let text = std::fs::read_to_string(path).map_err(unread)?;
@@ -404,7 +404,7 @@ fn read_key(path: &Path) -> Result<SharedKey, SettingsError> {
     let mode = file.metadata().map_err(unread)?.mode();
     let mut content = Vec::new();
     file.read_to_end(&mut content).map_err(unread)?;
-    // A credential of systemd may be given to its user by an access list, which shows as the group's bits.
+    // systemd may grant its user a credential by an access list, which shows as the group's bits.
     let credential = std::env::var_os("CREDENTIALS_DIRECTORY").is_some_and(|directory| path.starts_with(directory));
     if (mode & 0o077 != 0 && !credential) || content.is_empty() {
         return Err(SettingsError::Key { path: path.to_owned(), mode: mode & 0o777, length: content.len() });
@@ -412,7 +412,7 @@ fn read_key(path: &Path) -> Result<SharedKey, SettingsError> {
     Ok(SharedKey::of(&content))
 }
 
-/// One line per setting: name, value and where it came from.
+/// One line per setting: name, value and source.
 #[must_use]
 pub fn print(matches: &ArgMatches) -> String {
     let mut lines: Vec<String> = matches
@@ -433,13 +433,13 @@ pub fn print(matches: &ArgMatches) -> String {
     lines.join("\n")
 }
 
-/// That of lo is larger than any IPv4 packet.
+/// The MTU of lo is larger than any IPv4 packet, so it is limited.
 fn interface_mtu(interface: &str) -> Result<u32, SettingsError> {
     let mtu = Interface::named(interface)?.mtu().map_err(InterfaceError::from)?;
     Ok(u32::try_from(mtu).unwrap_or(LARGEST_MTU).min(LARGEST_MTU))
 }
 
-/// The speed that the driver reports in Mbit/s; virtual interfaces report none or -1.
+/// The speed in Mbit/s that the driver reports; virtual interfaces report none or -1.
 fn interface_rate(interface: &str) -> Rate {
     let told = std::fs::read_to_string(Path::new("/sys/class/net").join(interface).join("speed")).ok();
     let mbit = told.and_then(|text| text.trim().parse::<u64>().ok()).filter(|&mbit| mbit > 0);

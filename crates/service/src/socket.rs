@@ -1,8 +1,8 @@
-//! Unix sockets with a name: replaced when their daemon is dead, refused when it lives, removed when it ends.
+//! Unix sockets with a name: replaced if their daemon is dead, refused if it lives, removed when it ends.
 //!
-//! Two daemons that start at once must not take each other's fresh file for a stale one: a lock decides, in a file
-//! beside the socket (`NAME.lock`) that nobody but its user can open, and so nobody else can hold. It is there while a
-//! socket is made, and no longer.
+//! Two daemons that start at once must not mistake each other's fresh file for a stale one. So a lock decides, in a
+//! file beside the socket (`NAME.lock`). Only its user can open the file, so no other user can hold the lock. The file
+//! exists only while a socket is made.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,13 +15,13 @@ use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
-/// Connections that may wait to be accepted.
+/// Length of the accept queue.
 const BACKLOG: i32 = 128;
 
-/// The longest path of a socket: what `sockaddr_un` holds before a zero.
+/// The longest path of a socket: `sockaddr_un` holds this many bytes before a zero.
 const MOST_BYTES: usize = 107;
 
-/// How long another daemon of this user may hold the lock.
+/// Time for which another daemon of this user may hold the lock.
 const LOCKED: Duration = Duration::from_secs(10);
 
 #[derive(Debug, thiserror::Error)]
@@ -47,14 +47,14 @@ pub enum SocketError {
     Kernel { what: &'static str, path: PathBuf, errno: Errno },
 }
 
-/// A listening socket; its file goes with it where we have made it.
+/// A listening socket. Dropping it removes its file if this process has made the file.
 #[derive(Debug)]
 pub struct NamedSocket {
     fd: OwnedFd,
     path: PathBuf,
-    /// Device and inode of the file that we made.
+    /// Device and inode of the file that this process has made.
     made: Option<(u64, u64)>,
-    /// Given up for a moment to take a connection when no other descriptor is left.
+    /// Closed for a moment to accept a connection when no other descriptor is left.
     spare: Option<OwnedFd>,
 }
 
@@ -94,7 +94,7 @@ impl NamedSocket {
         Ok(socket)
     }
 
-    /// Takes a socket over that the service manager listens at for us. Its file stays when it is dropped.
+    /// Takes over a listening socket of the service manager. Its file stays when the socket is dropped.
     pub fn passed(fd: OwnedFd) -> Result<NamedSocket, SocketError> {
         let unix = sockopt::socket_domain(&fd) == Ok(AddressFamily::UNIX);
         let kind = sockopt::socket_type(&fd) == Ok(SocketType::SEQPACKET);
@@ -105,22 +105,22 @@ impl NamedSocket {
         let path = name.and_then(|name| Some(PathBuf::from(OsStr::from_bytes(name.path()?.to_bytes()))));
         let path = path.unwrap_or_default();
         rustix::io::ioctl_fionbio(&fd, true)
-            // Ranks see the process that has called this last as the one that listens.
+            // The kernel reports the process of the last `listen` to ranks as the listener.
             .and_then(|()| rustix::net::listen(&fd, BACKLOG))
             .map_err(|errno| SocketError::Kernel { what: "listen at", path: path.clone(), errno })?;
         Ok(NamedSocket { fd, path, made: None, spare: spare() })
     }
 
-    /// Where it listens; empty where a service manager has given it no path.
+    /// Path of the socket; empty if the service manager has set none.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The next connection that waits, if any.
+    /// The next waiting connection, if any.
     ///
     /// # Errors
-    /// Descriptors are exhausted, mostly.
+    /// Mostly exhausted descriptors.
     pub fn accept(&self) -> Result<Option<OwnedFd>, Errno> {
         match rustix::net::accept_with(&self.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(fd) => Ok(Some(fd)),
@@ -129,8 +129,8 @@ impl NamedSocket {
         }
     }
 
-    /// Takes the next connection and closes it with `farewell`: where descriptors are exhausted it would wake us for
-    /// ever.
+    /// Accepts the next connection and passes it to `farewell`. When descriptors are exhausted, a waiting connection
+    /// would wake the conductor for ever.
     pub fn turn_away(&mut self, farewell: impl FnOnce(OwnedFd)) {
         self.spare = None;
         match self.accept() {
@@ -152,10 +152,10 @@ fn listener(probe: &OwnedFd) -> String {
     }
 }
 
-/// The right to make a socket of this name; its file goes with it.
+/// The right to make a socket of this name. Dropping it removes its file.
 struct Lock {
     path: PathBuf,
-    /// Holds the lock until it is closed, behind the file's end.
+    /// Holds the lock until it is closed, after the file is removed.
     _file: OwnedFd,
 }
 
@@ -193,7 +193,7 @@ impl AsFd for NamedSocket {
 
 impl Drop for NamedSocket {
     fn drop(&mut self) {
-        // Somebody may have replaced the file meanwhile: theirs stays.
+        // Another daemon may have replaced the file meanwhile: its file stays.
         let ours = |made| rustix::fs::lstat(&self.path).is_ok_and(|file| (file.st_dev, file.st_ino) == made);
         if self.made.is_some_and(ours)
             && let Err(errno) = rustix::fs::unlink(&self.path)
@@ -223,7 +223,7 @@ mod tests {
         let refused = listen(&path, SocketType::SEQPACKET).expect_err("a live one").to_string();
         assert!(refused.contains(&format!("process {} of user", std::process::id())), "{refused}");
         assert!(matches!(listen(&path, SocketType::STREAM), Err(SocketError::Live { .. })));
-        // What a killed daemon leaves: the file without a listener.
+        // A killed daemon leaves the file without a listener.
         let (fd, identity) = (first.fd.try_clone().expect("descriptor"), first.made);
         std::mem::forget(first);
         drop(fd);
@@ -238,7 +238,7 @@ mod tests {
         assert!(!path.exists());
     }
 
-    /// Who may read a directory may lock it.
+    /// A user who may read a directory may lock it.
     #[test]
     fn nobody_else_holds_up_a_daemon_or_takes_its_place() {
         let directory = tempfile::tempdir().expect("a directory");

@@ -1,4 +1,4 @@
-//! Threads for acts that take the kernel long, such as giving the pages of large memory back.
+//! Threads for operations that take the kernel long, such as releasing the pages of large memory.
 //!
 //! Invariants: [`Closer::act`] does not wait for the act; a closer has at most `most` threads, and further acts wait
 //! for these threads. A thread ends after `REST` without an act.
@@ -7,12 +7,12 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long a thread waits for the next act.
+/// Time that a thread waits for the next act.
 const REST: Duration = Duration::from_secs(1);
 
 /// Closes large memory. The kernel takes a second for some ten gigabytes.
 pub static MEMORY: Closer = Closer::new(4);
-/// Refuses connections of other users. An end that another user shares can take as long as that user likes to close.
+/// Refuses connections of other users. A user who shares an end of a connection can delay its close at will.
 pub static REFUSALS: Closer = Closer::new(64);
 
 type Act = Box<dyn FnOnce() + Send>;

@@ -1,18 +1,18 @@
-//! Completion words: how a rank learns that a request has ended, without a system call while it looks.
+//! Completion words: results of requests, which a rank polls without a system call.
 //!
-//! Each request in flight owns a word; the service process stores its result there (GP-7), advances the epoch all words
-//! share, and wakes the futex on the epoch only if somebody sleeps whom that concerns: who waits for one word says
-//! which, since a rank that is woken for another word costs both sides more than all else that a completion takes. The
-//! service process stores the word, advances the epoch, fences, loads the waiters; a rank enters itself among the
-//! waiters, fences, loads the epoch, then looks at its words. One of the two sees the other (loom:
-//! `loom_no_completion_is_slept_through`). The service process never reads a word, and what a rank writes among its
-//! waiters misleads that rank alone.
+//! Each request in flight owns a word. The service process stores its result there (GP-7), then advances the epoch that
+//! all words share. It wakes the futex on the epoch only if a sleeper waits for that word or for any. A rank that waits
+//! for one word therefore names it: a wake-up for another word costs both sides more than all other work of a
+//! completion. The service process stores the word, advances the epoch, fences, loads the waiters. A rank enters itself
+//! among the waiters, fences, loads the epoch, then checks its words. One of the two sees the other (loom:
+//! `loom_no_completion_is_slept_through`). The service process never reads a word, and a rank that falsifies its
+//! waiters misleads only itself.
 
 use crate::status::Status;
 use crate::sync::{AtomicU32, Futex, Lines, Ordering, fence};
 use std::time::{Duration, Instant};
 
-/// What all completion words of a rank share.
+/// State that all completion words of a rank share.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Epoch {
@@ -20,13 +20,13 @@ pub struct Epoch {
     waiters: Lines<Waiters>,
 }
 
-/// Who sleeps. Each waiter is entered in one of the two.
+/// The sleepers. Each waiter is entered in one of the two fields.
 #[derive(Debug, Default)]
 #[repr(C)]
 struct Waiters {
-    /// Those that any completion may concern.
+    /// Number of waiters for any completion.
     of_any: AtomicU32,
-    /// One that waits for this slot, counted from 1; 0 for nobody.
+    /// The slot of one waiter for one slot, counted from 1; 0 for none.
     of_one: AtomicU32,
 }
 
@@ -58,7 +58,7 @@ impl<'a> Board<'a> {
         self.wake(Some(slot));
     }
 
-    /// Service process: whatever was stored before, a rank that sleeps looks at it.
+    /// Service process: wakes every sleeping rank thread, which checks for anything stored before.
     pub fn announce(&self) {
         self.wake(None);
     }
@@ -71,7 +71,7 @@ impl<'a> Board<'a> {
         }
     }
 
-    /// Whether somebody waits whom the completion of `slot` concerns, or without one what is announced to all.
+    /// Whether a waiter waits for the completion of `slot`, or without a slot, whether there is any waiter.
     fn concerns(&self, slot: Option<u32>) -> bool {
         let Waiters { of_any, of_one } = &self.epoch.waiters.0;
         let alone = of_one.load(Ordering::Relaxed);
@@ -91,9 +91,9 @@ impl<'a> Board<'a> {
         }
     }
 
-    /// Rank: sleeps until `done` holds or `limit` has passed; returns what `done` said last. `done` looks at words of
-    /// this board and is asked again whenever one completes; with `slot` only when that one does, or something is
-    /// announced.
+    /// Rank: sleeps until `done` holds or `limit` has passed; returns the last result of `done`. `done` checks words of
+    /// this board and is called again after each completion. With `slot` it is called only after that completion, or an
+    /// announcement.
     pub fn wait(&self, slot: Option<u32>, limit: Option<Duration>, mut done: impl FnMut() -> bool) -> bool {
         let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
         let Waiters { of_any, of_one } = &self.epoch.waiters.0;
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(concerned(), [false; 3]);
         board.wait(Some(0), now, || {
             assert_eq!(concerned(), [true, false, true]);
-            // There is one place for those who wait for one word: who comes second waits for any.
+            // There is one field for waiters of one word: the second such waiter waits for any.
             board.wait(Some(1), now, || {
                 assert_eq!(concerned(), [true; 3]);
                 false
@@ -242,8 +242,8 @@ mod loom_tests {
         slept_through(2, true);
     }
 
-    /// A whole request, twice by the same word: the rank arms, submits and sleeps; the service process takes, writes
-    /// the rank's memory and completes. The rank sees what was written, and no result of the round before.
+    /// A whole request, twice by the same word: the rank arms, submits and sleeps. The service process takes, writes
+    /// the rank's memory and completes. The rank sees the written bytes, and no result of the round before.
     #[test]
     fn loom_a_word_is_used_again_and_what_was_written_before_it_is_seen() {
         const ROUNDS: u64 = 2;
@@ -252,7 +252,7 @@ mod loom_tests {
             board: Shared,
             state: RingState,
             slots: [Slot; 2],
-            /// Written by the service process alone while a request is in flight.
+            /// Written only by the service process while a request is in flight.
             memory: UnsafeCell<u64>,
         }
         explore(|| {
@@ -264,7 +264,7 @@ mod loom_tests {
                 while head < ROUNDS {
                     match Ring::new(&serving.state, &serving.slots).take(&mut head) {
                         Some(words) => {
-                            // SAFETY: the rank does not look before the request is complete.
+                            // SAFETY: the rank does not read before the request is complete.
                             serving.memory.with_mut(|memory| unsafe { *memory = words[0] });
                             board.complete(0, Status::Ok);
                         }

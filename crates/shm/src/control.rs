@@ -1,12 +1,12 @@
 //! The control region of an attached rank: header, submission ring, completion words and errands in one memfd.
 //!
-//! The service process makes the region and hands its descriptor over at attach. Layout, version
-//! [`LAYOUT_VERSION`], little-endian, offsets in bytes:
+//! The service process makes the region and passes its descriptor at attach. Layout, version [`LAYOUT_VERSION`],
+//! little-endian, offsets in bytes:
 //!
-//! | at | what |
+//! | at | content |
 //! |---|---|
 //! | 0 | magic (u64), layout version (u32), ring capacity (u32), completion words (u32) |
-//! | 64 | the tier by which the service process reaches the rank now, 0 while it is that of the attach (u32) |
+//! | 64 | the tier of memory access, 0 until it changes after the attach (u32) |
 //! | 4096 | [`RingState`] |
 //! | 4352 | [`Epoch`] |
 //! | 4608 | [`errand::State`] |
@@ -14,7 +14,7 @@
 //! | 8960 | ring slots, 128 bytes each |
 //! | after these | completion words, 4 bytes each |
 //!
-//! Invariant: the service process reads the header never again after writing it; sizes are its own.
+//! Invariant: the service process never reads the header after writing it; it uses its own sizes.
 
 use outboard_call::MOST_IN_FLIGHT;
 use outboard_call::codec::DecodeError;
@@ -32,11 +32,11 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Version of everything that the two sides share in memory: control region and entries.
+/// Version of all structures that the two sides share in memory: control region and entries.
 pub const LAYOUT_VERSION: u32 = 6;
-/// Entries of the submission ring: an entry owns a completion word until it ends, so the ring is never full of them.
+/// Entries of the submission ring. An entry owns a completion word until it ends, so valid entries never fill the ring.
 pub const RING_CAPACITY: u32 = COMPLETION_WORDS;
-/// Completion words, and with them requests in flight, per rank.
+/// Completion words per rank, and so requests in flight.
 pub const COMPLETION_WORDS: u32 = MOST_IN_FLIGHT;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"OUTBOARD");
@@ -62,7 +62,7 @@ pub enum ControlError {
     Doorbell(rustix::io::Errno),
 }
 
-/// Where the parts of a control region lie, which views are cut from.
+/// Position and sizes of the parts of a control region, from which views are made.
 #[derive(Debug, Clone, Copy)]
 struct Parts {
     start: NonNull<u8>,
@@ -76,12 +76,12 @@ fn region_bytes(capacity: u32, words: u32) -> usize {
 
 impl Parts {
     /// # Safety
-    /// At `start`, aligned as a [`Slot`], [`region_bytes`] initialised bytes live for `'a`, and while a view
-    /// lives they are reached by atomics or by other processes only.
+    /// At `start`, aligned as a [`Slot`], [`region_bytes`] initialised bytes live for `'a`. While a view lives they are
+    /// accessed by atomics or by other processes only.
     unsafe fn ring<'a>(self) -> Ring<'a> {
         let (start, slots) = (self.start.as_ptr(), self.capacity as usize);
-        // SAFETY: both ranges lie within the bytes that the caller answers for; the types are made of atomics, valid
-        // for any bits, and their alignment divides the offsets.
+        // SAFETY: both ranges lie within the bytes that the caller guarantees; the types are made of atomics, valid for
+        // any bits, and their alignment divides the offsets.
         unsafe {
             Ring::new(
                 &*start.add(RING_STATE_AT).cast::<RingState>(),
@@ -91,14 +91,14 @@ impl Parts {
     }
 
     /// # Safety
-    /// As of [`Self::ring`].
+    /// As for [`Self::ring`].
     unsafe fn tier<'a>(self) -> &'a AtomicU32 {
-        // SAFETY: within the bytes that the caller answers for, aligned, and any bits are valid for an atomic.
+        // SAFETY: within the bytes that the caller guarantees, aligned, and any bits are valid for an atomic.
         unsafe { &*self.start.as_ptr().add(TIER_AT).cast::<AtomicU32>() }
     }
 
     /// # Safety
-    /// As of [`Self::ring`].
+    /// As for [`Self::ring`].
     unsafe fn table<'a>(self) -> Table<'a> {
         let start = self.start.as_ptr();
         // SAFETY: as for the ring.
@@ -111,7 +111,7 @@ impl Parts {
     }
 
     /// # Safety
-    /// As of [`Self::ring`].
+    /// As for [`Self::ring`].
     unsafe fn board<'a>(self) -> Board<'a> {
         let start = self.start.as_ptr();
         let words_at = SLOTS_AT + self.capacity as usize * size_of::<Slot>();
@@ -159,11 +159,11 @@ impl Control {
     }
 }
 
-/// The service process's end of a rank's control region. One owner: it holds the ring's position.
+/// The service process's end of a rank's control region. It has one owner, which holds the ring's position.
 #[derive(Debug)]
 pub struct ServiceSide {
     control: Arc<Control>,
-    /// The rank holds it too. It is watched edge-triggered (`EPOLLET`) and never read, which spares a system call.
+    /// Shared with the rank. It is watched edge-triggered (`EPOLLET`) and never read, which saves a system call.
     doorbell: OwnedFd,
     head: u64,
 }
@@ -176,7 +176,7 @@ impl ServiceSide {
     /// Makes the control region and the doorbell for one rank.
     ///
     /// # Errors
-    /// [`ControlError::Region`] or [`ControlError::Doorbell`] when memory or descriptors are exhausted.
+    /// [`ControlError::Region`] or [`ControlError::Doorbell`] if memory or descriptors are exhausted.
     pub fn create() -> Result<ServiceSide, ControlError> {
         let region = Region::create("outboard-control", region_bytes(RING_CAPACITY, COMPLETION_WORDS))?;
         let mut header = [0; 20];
@@ -196,29 +196,30 @@ impl ServiceSide {
         [self.control.region.fd(), self.doorbell.as_fd()]
     }
 
-    /// To be watched edge-triggered; never to be read.
+    /// Watch it edge-triggered, and never read it.
     pub fn doorbell(&self) -> &OwnedFd {
         &self.doorbell
     }
 
-    /// The next submission, or `None` when there is none. A malformed one is an error once and gone.
+    /// The next submission, or `None`. A malformed submission is removed and returned as an error.
     pub fn take(&mut self) -> Option<Result<Entry, DecodeError>> {
         let words = self.control.ring().take(&mut self.head)?;
         Some(Entry::decode(&words, self.control.words))
     }
 
-    /// Raises the sleeping flag. `true`: nothing waits, the doorbell will ring. `false`: [`take`](Self::take) again.
+    /// Raises the sleeping flag. `true`: the ring is empty, the doorbell will ring. `false`: [`take`](Self::take)
+    /// again.
     #[must_use]
     pub fn prepare_sleep(&self) -> bool {
         self.control.ring().prepare_sleep(self.head)
     }
 
-    /// Takes the sleeping flag down, after every wake-up.
+    /// Lowers the sleeping flag; to be called after every wake-up.
     pub fn stay_awake(&self) {
         self.control.ring().stay_awake();
     }
 
-    /// Tells the rank by which tier it is reached from now on, and wakes it if it sleeps.
+    /// Announces the new tier of memory access to the rank, and wakes the rank if it sleeps.
     pub fn announce_tier(&self, tier: Tier) {
         self.control.tier().store(tier.code(), Ordering::Release);
         self.control.board().announce();
@@ -244,8 +245,8 @@ impl Errands {
         self.0.table()
     }
 
-    /// Offers what was written to these places, one bit each, and wakes the rank if it sleeps. Behind that
-    /// [`Table::waited_for`] is to be asked.
+    /// Offers the errands written to these places, one bit each, and wakes the rank if it sleeps. Check
+    /// [`Table::waited_for`] afterwards.
     pub fn offer(&self, places: u64) {
         self.0.table().offer(places);
         self.0.board().announce();
@@ -272,11 +273,11 @@ pub struct RankSide {
 }
 
 impl RankSide {
-    /// Maps the region that the service process made.
+    /// Maps the region of the service process.
     ///
     /// # Errors
-    /// [`ControlError::Version`] when the two come from different releases, [`ControlError::Malformed`] or
-    /// [`ControlError::Region`] when the descriptor is not what it should be.
+    /// [`ControlError::Version`] if the two come from different releases, [`ControlError::Malformed`] or
+    /// [`ControlError::Region`] if the descriptor is no control region.
     pub fn attach(region: OwnedFd, doorbell: OwnedFd) -> Result<RankSide, ControlError> {
         let size = rustix::fs::fstat(&region).map_err(|_| ControlError::Malformed("size"))?.st_size;
         let size = usize::try_from(size).map_err(|_| ControlError::Malformed("size"))?;
@@ -326,17 +327,17 @@ impl RankSide {
 
     fn ring_if(&self, wake: Wake) {
         if wake == Wake::Ring {
-            // Fails only when the counter is at its end, and then the bell is ringing.
+            // Fails only if the counter is at its maximum, and then the bell is readable already.
             let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
         }
     }
 
-    /// A thread waits from now on, and takes errands, until [`Self::leave`].
+    /// A thread starts to wait, and takes errands until [`Self::leave`].
     pub fn enter(&self) {
         self.control.table().enter();
     }
 
-    /// A thread waits no more.
+    /// A thread stops waiting.
     pub fn leave(&self) {
         if self.control.table().leave() {
             self.ring_if(self.control.ring().wake());
@@ -352,19 +353,19 @@ impl RankSide {
         self.control.table().take()
     }
 
-    /// How an errand has ended that was taken.
+    /// Reports the end of an errand that was taken.
     pub fn report(&self, place: u32, report: Report) {
         if self.control.table().report(place, report) {
             self.ring_if(self.control.ring().wake());
         }
     }
 
-    /// Nothing that is offered is taken any more: the service process is gone.
+    /// Clears all offers, because the service process is gone.
     pub fn refuse_errands(&self) {
         self.control.table().refuse_all();
     }
 
-    /// The tier by which the service process reaches this rank now, if it is another than at attach.
+    /// The current tier of memory access, if it has changed since the attach.
     pub fn changed_tier(&self) -> Option<Tier> {
         Tier::from_code(self.control.tier().load(Ordering::Acquire))
     }
@@ -379,13 +380,13 @@ impl RankSide {
         self.control.board().result(slot)
     }
 
-    /// Lets threads in [`wait`](Self::wait) look again whether they are done.
+    /// Makes threads in [`wait`](Self::wait) check their condition again.
     pub fn nudge(&self) {
         self.control.board().announce();
     }
 
-    /// Sleeps until `done` holds or `limit` has passed; returns what `done` said last. With `slot` it is asked again
-    /// only when the request of that slot has ended, or something is announced.
+    /// Sleeps until `done` holds or `limit` has passed; returns the last result of `done`. With `slot` it is called
+    /// again only after that request has ended, or an announcement.
     pub fn wait(&self, slot: Option<u32>, limit: Option<Duration>, done: impl FnMut() -> bool) -> bool {
         self.control.board().wait(slot, limit, done)
     }
@@ -425,7 +426,7 @@ mod tests {
         }
     }
 
-    /// The views on memory of the heap, so that miri sees what they do to it.
+    /// The views work on heap memory here, so that Miri checks their accesses.
     #[test]
     fn submissions_completions_and_errands_cross_raw_memory() {
         let (capacity, words) = (4, 4);
@@ -433,7 +434,7 @@ mod tests {
         // SAFETY: the layout has a size above zero.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap();
         let parts = Parts { start, capacity, words };
-        // SAFETY: aligned, zeroed, freed below, and reached through these views alone.
+        // SAFETY: aligned, zeroed, freed below, and accessed through these views alone.
         let (ring, board, table) = unsafe { (parts.ring(), parts.board(), parts.table()) };
         let errand = Errand { pid: 1, source: 2, target: 3, bytes: 4, mark: 5, nonce: [6; 16] };
         table.write(63, &errand);

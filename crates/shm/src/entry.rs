@@ -1,7 +1,7 @@
-//! What a rank submits: entries of the submission ring and their layout in words.
+//! Entries of the submission ring, which ranks submit, and their layout in words.
 //!
-//! Decoding checks everything that can be checked without knowing the group; whoever holds the group checks the rest,
-//! by [`Call::footprint`].
+//! Decoding makes every check that does not depend on the group; the owner of the group makes the others, by
+//! [`Call::footprint`].
 
 use outboard_call::codec::DecodeError;
 use outboard_call::{CALL_WORDS, Call};
@@ -16,13 +16,13 @@ const HEAD_WORDS: usize = 3;
 pub struct Entry {
     /// The group, by the identifier that the service process gave this rank.
     pub group: u64,
-    /// Which of the rank's collectives on the group this is, from 1. Of a recording or a message any number but 0, by
-    /// which the rank names it later.
+    /// Number of this collective among the rank's collectives on the group, from 1. A recording or a message has any
+    /// number but 0, by which the rank names it later.
     pub instance: u64,
     /// The completion word that takes the result.
     pub slot: u32,
-    /// What is called. A recording is called with the address of a copy of all memory that was recorded, piece after
-    /// piece, as its receive buffer; 0 where that lies as it was recorded.
+    /// The call. A recording's receive buffer is the address of a copy of all recorded memory, piece after piece; 0 if
+    /// the memory is used in place.
     pub call: Call,
 }
 
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
     use outboard_call::{CallKind, Rank};
 
-    /// What calls can be is tested where they are made.
+    /// The tests of calls themselves are in the crate that defines them.
     #[test]
     fn an_entry_survives_the_ring_and_bad_fields_are_named() {
         let kind = CallKind::Scatterv { root: Rank(7) };

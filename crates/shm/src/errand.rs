@@ -1,8 +1,8 @@
 //! Errands: copies into a rank's memory that the rank does itself while it waits in the library (SP-6).
 //!
-//! The service process offers what it would else copy; a thread of the rank that waits takes it, copies once where the
-//! service process copies twice, and reports. An errand is one of [`ERRANDS`] places and a bit in a word that both
-//! sides change, and whoever takes the bit down has it:
+//! The service process offers a copy that it would else do itself. A waiting thread of the rank takes it, copies once
+//! where the service process copies twice, and reports. An errand is one of [`ERRANDS`] places, with a bit in a word
+//! that both sides change. The side that clears the bit owns the errand:
 //!
 //! | an errand is | on | goes to |
 //! |---|---|---|
@@ -12,42 +12,42 @@
 //! | taken | [`Table::report`] by the rank | reported |
 //! | reported | [`Table::reported`] to the service process | free |
 //!
-//! The service process offers, fences, looks whether anybody waits; a thread that stops waiting says so, fences, looks
-//! whether something is offered. One of the two sees the other, so nothing stays offered that nobody knows of (loom:
-//! `loom_no_errand_is_left_behind`). That no sleeper misses an offer is what the epoch of [`crate::completion`] is for.
-//! The service process keeps its own list of what it has offered and reads back nothing but bit and report, so what a
-//! rank writes here misleads that rank alone.
+//! The service process offers, fences, checks for waiting threads. A thread that stops waiting lowers their count,
+//! fences, checks for offers. One of the two sees the other, so no offer stays unnoticed (loom:
+//! `loom_no_errand_is_left_behind`). The epoch of [`crate::completion`] ensures that no sleeper misses an offer. The
+//! service process keeps its own list of its offers and reads back only bit and report. So a rank that falsifies this
+//! memory misleads only itself.
 
 use crate::sync::{AtomicU32, AtomicU64, Lines, Ordering, fence};
 
-/// Places of errands, as many as a word has bits. Loom pays for each.
+/// Places of errands, one for each bit of a word. Loom pays for each place.
 pub const ERRANDS: usize = if cfg!(loom) { 2 } else { 64 };
 
-/// What is to be copied, from where and to where.
+/// A copy: source, target and length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Errand {
-    /// The process that has the bytes, by the number that the service process knows.
+    /// The process that holds the bytes, by its number for the service process.
     pub pid: u32,
     pub source: u64,
     pub target: u64,
     pub bytes: u64,
-    /// Where the process that is meant has `nonce`.
+    /// Address of `nonce` in that process.
     pub mark: u64,
-    /// What no other process has there.
+    /// Bytes that no other process has at `mark`.
     pub nonce: [u8; 16],
 }
 
-/// Words of an errand; one shows loom what seven would.
+/// Words of an errand; for loom one word is as good as seven.
 const WORDS: usize = if cfg!(loom) { 1 } else { 7 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Report {
     Done,
-    /// They are not, for whatever reason.
+    /// The copy has failed, for any reason.
     Failed,
 }
 
-/// One place: the errand, and the report on it, 0 before there is one.
+/// One place: the errand, and its report, which is 0 until there is one.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct Place {
@@ -55,12 +55,12 @@ pub struct Place {
     report: AtomicU64,
 }
 
-/// What all errands of a rank share.
+/// State that all errands of a rank share.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct State {
     offered: Lines<AtomicU64>,
-    /// Threads of the rank that wait, asleep or not.
+    /// Number of threads of the rank that wait, asleep or not.
     waiting: Lines<AtomicU32>,
 }
 
@@ -85,42 +85,42 @@ impl<'a> Table<'a> {
         Table { state, places }
     }
 
-    /// Service process: writes an errand to a free place, where nobody sees it yet.
+    /// Service process: writes an errand to a free place, without offering it yet.
     ///
     /// # Panics
-    /// If there is no such place.
+    /// If the place does not exist.
     pub fn write(&self, place: u32, errand: &Errand) {
         let Place { words, report } = &self.places[place as usize];
         let Errand { pid, source, target, bytes, mark, nonce } = *errand;
         let nonce = u128::from_ne_bytes(nonce);
-        // What a model has room for comes first.
+        // `bytes` comes first, since loom's model has room for one word.
         let values = [bytes, u64::from(pid), source, target, mark, nonce as u64, (nonce >> 64) as u64];
         words.iter().zip(values).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
         report.store(0, Ordering::Relaxed);
     }
 
-    /// Service process: offers what was written to these places, one bit each. Who sleeps is still to be woken, and
-    /// behind that [`Self::waited_for`] is to be asked.
+    /// Service process: offers the errands written to these places, one bit each. Wake sleepers afterwards, and then
+    /// check [`Self::waited_for`].
     pub fn offer(&self, places: u64) {
         self.state.offered.0.fetch_or(places, Ordering::Release);
     }
 
-    /// Service process: whether a thread of the rank waits, as far as the rank says.
+    /// Service process: whether a thread of the rank waits, by the rank's own count.
     pub fn waited_for(&self) -> bool {
         fence(Ordering::SeqCst);
         self.state.waiting.0.load(Ordering::Relaxed) != 0
     }
 
-    /// Service process: takes an offer back; false when the rank has taken it.
+    /// Service process: withdraws an offer; returns false if the rank has taken it.
     pub fn withdraw(&self, place: u32) -> bool {
         self.state.offered.0.fetch_and(!bit(place), Ordering::Acquire) & bit(place) != 0
     }
 
-    /// Service process: the report on an errand that was taken, if there is one. What the rank has written by then is
-    /// there.
+    /// Service process: the report on an errand that was taken, if there is one. The rank's writes before it are
+    /// visible.
     ///
     /// # Panics
-    /// If there is no such place.
+    /// If the place does not exist.
     pub fn reported(&self, place: u32) -> Option<Report> {
         match self.places[place as usize].report.load(Ordering::Acquire) {
             0 => None,
@@ -129,12 +129,12 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Rank: a thread waits from now on.
+    /// Rank: a thread starts to wait.
     pub fn enter(&self) {
         self.state.waiting.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Rank: a thread waits no more; whether something is offered that the service process should take back.
+    /// Rank: a thread stops waiting. Returns whether the service process has offers to withdraw.
     #[must_use]
     pub fn leave(&self) -> bool {
         self.state.waiting.0.fetch_sub(1, Ordering::Relaxed);
@@ -168,8 +168,8 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Rank: the end of an errand that was taken. True when nothing more is offered: then the service process is to be
-    /// woken if it sleeps, which who takes the next one does else.
+    /// Rank: reports the end of an errand that was taken. Returns true if no more offers are left: the caller must then
+    /// wake the service process if it sleeps. Otherwise the thread that takes the next offer does so.
     #[must_use]
     pub fn report(&self, place: u32, report: Report) -> bool {
         let word = match report {
@@ -181,7 +181,7 @@ impl<'a> Table<'a> {
         !self.has_offers()
     }
 
-    /// Rank: what is offered is never taken, since the service process is gone.
+    /// Rank: clears all offers, because the service process is gone.
     pub fn refuse_all(&self) {
         self.state.offered.0.store(0, Ordering::Relaxed);
     }
@@ -284,7 +284,7 @@ mod loom_tests {
         words: [Word; 1],
         ring: RingState,
         slots: [Slot; 2],
-        /// The rank's memory: written by whoever has the errand.
+        /// The rank's memory, written by the owner of the errand.
         memory: UnsafeCell<u64>,
     }
 
@@ -305,12 +305,12 @@ mod loom_tests {
         }
 
         fn copy(&self, bytes: u64) {
-            // SAFETY: nobody else has the errand, and the rank looks when the call is complete.
+            // SAFETY: no other thread has the errand, and the rank reads after the call is complete.
             self.memory.with_mut(|memory| unsafe { *memory += bytes });
         }
     }
 
-    /// The service process offers to a rank that sleeps or is about to, and completes its call with the report.
+    /// The service process offers to a rank that sleeps or is about to, and completes its call after the report.
     #[test]
     fn loom_no_errand_is_slept_through() {
         explore(|| {
@@ -339,8 +339,8 @@ mod loom_tests {
         });
     }
 
-    /// A thread stops waiting while something is offered to it: it takes it, or the service process withdraws it, but
-    /// never both or neither, and a service process that sleeps is woken for it.
+    /// A thread stops waiting while an errand is offered. Either the thread takes the errand or the service process
+    /// withdraws it, never both or neither. A sleeping service process is woken for it.
     #[test]
     fn loom_no_errand_is_left_behind() {
         explore(|| {
@@ -371,7 +371,7 @@ mod loom_tests {
             if !taken {
                 shared.copy(9);
             }
-            // SAFETY: the rank has gone.
+            // SAFETY: the rank's thread has ended.
             shared.memory.with(|memory| assert_eq!(unsafe { *memory }, 9));
         });
     }

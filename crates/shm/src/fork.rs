@@ -1,4 +1,4 @@
-//! Noticing a fork without a system call: a page that the kernel wipes in children.
+//! Detects a fork without a system call: the kernel wipes a page in children.
 //!
 //! Invariant: the page holds its mark in the process that made the guard and zero in every child.
 
@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 const PAGE: usize = 4096;
 const MARK: u32 = 0x5eed_cafe;
 
-/// Tells the process that made it from children forked later.
+/// Distinguishes the process that made it from children forked later.
 #[derive(Debug)]
 pub struct ForkGuard {
     page: NonNull<AtomicU32>,
@@ -24,7 +24,7 @@ impl ForkGuard {
     /// A guard for the calling process.
     ///
     /// # Errors
-    /// When the kernel gives no page or, before Linux 4.14, does not know how to wipe it.
+    /// If the kernel gives no page or, before Linux 4.14, cannot wipe it on fork.
     pub fn new() -> rustix::io::Result<ForkGuard> {
         // SAFETY: a fresh private mapping at an address of the kernel's choice.
         let page = unsafe {

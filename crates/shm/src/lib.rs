@@ -4,17 +4,17 @@
 //! - [`ring`]: the submission ring, rank to service process.
 //! - [`completion`]: completion words and their futex, service process to rank.
 //! - [`errand`]: copies that the service process leaves to a rank that waits.
-//! - [`control`]: all three in one region with a versioned header, as each side sees it.
-//! - [`entry`]: what a rank submits.
+//! - [`control`]: the first three in one region with a versioned header, as each side sees it.
+//! - [`entry`]: the entries that a rank submits.
 //! - [`memory`]: reading and writing a rank's memory without its CPU (SP-4), in tiers.
 //! - [`attach`]: the messages of the attach socket, their codec and their transport.
 //! - [`lock`]: files that processes of one user lock.
 //! - [`closer`]: threads that close large memory.
 //! - [`status`]: the result codes shared by the C interface, completion words and attach replies.
 //!
-//! This is the only crate with atomics; their protocols are checked by loom (`cfg(loom)`), the rest by unit tests.
-//! A rank may write anything into memory that it shares: the service process copies out before it looks, keeps its own
-//! position, and never reads back what it wrote. Nothing here knows what a collective does.
+//! This is the only crate with atomics; their protocols are checked by loom (`cfg(loom)`), the rest by unit tests. A
+//! rank may write anything into memory that it shares. So the service process copies before it checks, keeps its own
+//! position, and never reads back what it wrote. Nothing here depends on what a collective does.
 
 #![allow(missing_docs, reason = "names speak for themselves inside; programs are written against the client crate")]
 

@@ -1,6 +1,6 @@
-//! Locks between processes of one user: a file that nobody else can open, and so nobody else can hold.
+//! Locks between processes of one user: a file that no other user can open, and so no other user can hold.
 //!
-//! Whoever removes the file does so with the lock held, and then nobody has it who finds a file without a name.
+//! A process removes the file only with the lock held. A lock on a file that has lost its name is not valid.
 
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock, fstat, lstat};
 use rustix::io::Errno;
@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How often a lock is looked at that somebody holds: a holder that is stopped must not stop others for ever.
+/// Interval at which a held lock is tried again, since a holder that is stopped must not block others for ever.
 const LOOK: Duration = Duration::from_millis(5);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -21,10 +21,10 @@ pub enum LockError {
     Kernel(#[from] Errno),
 }
 
-/// Takes the lock at `path`, which is made if there is none. It is held until the descriptor is closed.
+/// Takes the lock at `path`; makes the file if there is none. The lock is held until the descriptor is closed.
 ///
 /// # Errors
-/// [`LockError`]; [`LockError::Held`] after one look at least.
+/// [`LockError`]; [`LockError::Held`] after at least one try.
 pub fn lock(path: &Path, until: Instant) -> Result<OwnedFd, LockError> {
     loop {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;

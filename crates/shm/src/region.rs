@@ -1,8 +1,8 @@
-//! Shared memory regions: memfds that are sealed, so that nobody can take pages away from under a mapping.
+//! Shared memory regions: sealed memfds, so that no process can remove pages under a mapping.
 //!
 //! Invariants: a [`Region`] maps exactly `len` bytes of a file that can neither shrink nor grow and that lies in the
-//! kernel's own tmpfs, so no access to the mapping raises SIGBUS. Its bytes may change at any moment by another
-//! process's hand: they are reached through raw pointers, never as references, except for atomics.
+//! kernel's own tmpfs. So no access to the mapping raises SIGBUS. Another process may change its bytes at any moment:
+//! they are accessed through raw pointers, never as references, except for atomics.
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
@@ -14,7 +14,7 @@ use std::ptr::NonNull;
 
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 
-/// The seals without which a mapping could be pulled away.
+/// The seals without which pages could be removed under a mapping.
 fn size_seals() -> SealFlags {
     SealFlags::SHRINK | SealFlags::GROW
 }
@@ -39,7 +39,7 @@ pub struct Region {
     fd: OwnedFd,
 }
 
-// SAFETY: the mapping belongs to the process, not to a thread, and is reached through raw pointers and atomics only.
+// SAFETY: the mapping belongs to the process, not to a thread, and is accessed through raw pointers and atomics only.
 unsafe impl Send for Region {}
 // SAFETY: as above; methods that copy bytes take raw addresses and never form references.
 unsafe impl Sync for Region {}
@@ -48,26 +48,26 @@ impl Region {
     /// Makes a zeroed region of `len` bytes, seals its size and maps it.
     ///
     /// # Errors
-    /// [`RegionError::Kernel`] when memory, descriptors or address space are exhausted or `len` is 0.
+    /// [`RegionError::Kernel`] if memory, descriptors or address space are exhausted, or `len` is 0.
     pub fn create(name: &str, len: usize) -> Result<Region, RegionError> {
         Region::map(sealed(name, len)?, len)
     }
 
-    /// Maps a region that another process made, after checking that it cannot be pulled away and has `len` bytes. Core
-    /// dumps leave it out: they would have what is the other's, and give memory to all of it that has none.
+    /// Maps a region that another process made, after checking that it has `len` bytes and cannot shrink. Core dumps
+    /// leave it out: they would contain the other process's data, and allocate memory for pages without any.
     ///
     /// # Errors
-    /// [`RegionError::Untrusted`] or [`RegionError::Size`] when it is something else, [`RegionError::Kernel`] as above.
+    /// [`RegionError::Untrusted`] or [`RegionError::Size`] for any other file, [`RegionError::Kernel`] as above.
     pub fn attach(fd: OwnedFd, len: usize) -> Result<Region, RegionError> {
         Region::check(&fd, len as u64)?;
         let region = Region::map(fd, len)?;
-        // A failure costs nothing but a larger dump.
-        // SAFETY: the whole of our own mapping, whose content the advice leaves alone.
+        // If the advice fails, dumps are larger, and nothing else changes.
+        // SAFETY: the whole of our own mapping; the advice does not change its content.
         let _ = unsafe { rustix::mm::madvise(region.start.as_ptr().cast(), len, Advice::LinuxDontDump) };
         Ok(region)
     }
 
-    /// Whether [`attach`](Self::attach) would take what another process made; it stays so.
+    /// Checks whether [`attach`](Self::attach) would accept another process's region; the result cannot change later.
     pub fn check(fd: impl AsFd, len: u64) -> Result<(), RegionError> {
         check_seals(fd.as_fd(), len, size_seals())
     }
@@ -86,14 +86,14 @@ impl Region {
     /// Keeps the mapping out of children that this process forks.
     ///
     /// # Errors
-    /// [`RegionError::Kernel`] when the kernel does not know the advice.
+    /// [`RegionError::Kernel`] if the kernel does not support the advice.
     pub fn keep_from_children(&self) -> Result<(), RegionError> {
-        // SAFETY: the range is the whole of our own mapping, and the advice leaves its content alone.
+        // SAFETY: the range is the whole of our own mapping, and the advice does not change its content.
         unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.len, Advice::LinuxDontFork) }
             .map_err(|errno| RegionError::Kernel { what: "keep from children", bytes: self.len as u64, errno })
     }
 
-    /// Lets go of the descriptor and leaves the mapping to the process, for good.
+    /// Closes the descriptor and leaves the mapping to the process, for good.
     pub fn leave_mapped(self) {
         let this = std::mem::ManuallyDrop::new(self);
         // SAFETY: read once, as `this` is not used or dropped after.
@@ -116,7 +116,7 @@ impl Region {
 
     pub fn read(&self, offset: usize, into: &mut [u8]) {
         let from = self.at(offset, into.len());
-        // SAFETY: the range was checked to be mapped; `into` is ours alone, so the two cannot overlap.
+        // SAFETY: the range was checked to be mapped; `into` is a unique borrow, so the two cannot overlap.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), into.as_mut_ptr(), into.len()) }
     }
 
@@ -137,7 +137,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours and nobody borrows from it: views take a reference to the region.
+        // SAFETY: the mapping is ours and without borrowers: views take a reference to the region.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
     }
 }
@@ -160,10 +160,10 @@ fn check_seals(fd: BorrowedFd<'_>, len: u64, wanted: SealFlags) -> Result<(), Re
     Ok(())
 }
 
-/// A zeroed, unmapped memfd of `len` bytes, its size sealed: what [`Region::attach`] takes in another process.
+/// A zeroed, unmapped memfd of `len` bytes with a sealed size, which [`Region::attach`] accepts in another process.
 ///
 /// # Errors
-/// As [`Region::create`].
+/// As for [`Region::create`].
 pub fn sealed(name: &str, len: usize) -> Result<OwnedFd, RegionError> {
     let kernel = |what| move |errno| RegionError::Kernel { what, bytes: len as u64, errno };
     let fd =
@@ -173,7 +173,7 @@ pub fn sealed(name: &str, len: usize) -> Result<OwnedFd, RegionError> {
     Ok(fd)
 }
 
-/// Puts `content` into an unmapped memfd that nobody can change any more: how large arguments cross the attach socket.
+/// Puts `content` into an unmapped memfd that cannot change any more; large arguments cross the attach socket so.
 pub fn seal_bytes(name: &str, content: &[u8]) -> Result<OwnedFd, RegionError> {
     let kernel = |what| move |errno| RegionError::Kernel { what, bytes: content.len() as u64, errno };
     let fd =
@@ -184,11 +184,11 @@ pub fn seal_bytes(name: &str, content: &[u8]) -> Result<OwnedFd, RegionError> {
     Ok(file.into())
 }
 
-/// The content of what [`seal_bytes`] made in another process of `len` bytes.
+/// The content, `len` bytes, of a memfd that [`seal_bytes`] made in another process.
 ///
 /// # Errors
-/// [`RegionError::Untrusted`] or [`RegionError::Size`] when it is something else, [`RegionError::Kernel`] when the
-/// kernel cannot read it.
+/// [`RegionError::Untrusted`] or [`RegionError::Size`] for any other file, [`RegionError::Kernel`] if the kernel cannot
+/// read it.
 pub fn unseal(fd: OwnedFd, len: usize) -> Result<Vec<u8>, RegionError> {
     check_seals(fd.as_fd(), len as u64, size_seals() | SealFlags::WRITE)?;
     let mut content = vec![0; len];
@@ -241,7 +241,7 @@ mod tests {
         let start = region.start();
         region.write(0, b"stays");
         region.leave_mapped();
-        // SAFETY: five bytes of a mapping that nobody takes away.
+        // SAFETY: five bytes of a mapping that is never unmapped.
         assert_eq!(unsafe { std::slice::from_raw_parts(start.as_ptr(), 5) }, b"stays");
     }
 

@@ -1,4 +1,4 @@
-//! The submission ring: bounded, many threads of one rank in, the service process out.
+//! The submission ring: bounded, many threads of one rank produce, the service process consumes.
 //!
 //! A producer draws a ticket, fills the slot that the ticket names and publishes it by advancing the slot's turn. With
 //! `round = ticket / capacity` a slot's turn is
@@ -8,17 +8,17 @@
 //! | `2 * round` | free for the ticket of `round` | `2 * round + 1`, the producer that holds the ticket |
 //! | `2 * round + 1` | filled | `2 * (round + 1)`, the consumer |
 //!
-//! so that zeroed memory is an empty ring. The consumer keeps its position to itself: a rank that scribbles over the
-//! ring gets its own entries lost or mangled and nothing else.
+//! so that zeroed memory is an empty ring. The consumer keeps its position private: a rank that overwrites the ring can
+//! only lose or damage its own entries.
 //!
-//! Sleeping: the producer stores its entry, fences, loads the flag; the consumer stores the flag, fences, looks at the
-//! ring again. One of the two sees the other (loom: `no_wake_up_is_lost`). The producer that takes the flag down rings.
+//! Sleeping: the producer stores its entry, fences, loads the flag; the consumer stores the flag, fences, checks the
+//! ring again. One of the two sees the other (loom: `no_wake_up_is_lost`). The producer that lowers the flag rings.
 //! Nothing here makes a system call or waits.
 
 use crate::sync::{AtomicU32, AtomicU64, Lines, Ordering, fence};
 use std::cmp::Ordering::{Equal, Greater, Less};
 
-/// Words of an entry; with the turn a slot is 128 bytes. Loom pays for each atomic, and one word shows what 15 would.
+/// Words of an entry; with the turn a slot is 128 bytes. Loom pays for each atomic, and one word is as good as 15.
 pub const ENTRY_WORDS: usize = if cfg!(loom) { 1 } else { 15 };
 
 /// An entry as it lies in the ring.
@@ -32,7 +32,7 @@ pub struct Slot {
     words: [AtomicU64; ENTRY_WORDS],
 }
 
-/// What producers and consumer share beside the slots.
+/// State that producers and consumer share beside the slots.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct RingState {
@@ -40,18 +40,18 @@ pub struct RingState {
     sleeping: Lines<AtomicU32>,
 }
 
-/// The ring is full: the service process has not yet taken what lies in it.
+/// The ring is full: the service process has not taken its entries yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("submission ring full: the service process has not taken its {capacity} entries; test or wait for requests")]
 pub struct Full {
     pub capacity: usize,
 }
 
-/// What a producer does after its push.
+/// Action of a producer after its push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "a sleeping consumer stays asleep unless the doorbell is rung"]
 pub enum Wake {
-    /// The consumer sleeps, and this producer is the one to ring.
+    /// The consumer sleeps, and this producer must ring.
     Ring,
     /// The consumer is awake, or another producer rings.
     Awake,
@@ -108,7 +108,7 @@ impl<'a> Ring<'a> {
         Ok(self.wake())
     }
 
-    /// Producer: something was left for the consumer, which may sleep.
+    /// Producer: wakes the consumer, if it sleeps, for something that was left for it.
     pub fn wake(&self) -> Wake {
         fence(Ordering::SeqCst);
         let sleeping = &self.state.sleeping.0;
@@ -119,7 +119,7 @@ impl<'a> Ring<'a> {
         }
     }
 
-    /// Consumer: copies the entry at `head` out and advances `head`; `None` when nothing is published there.
+    /// Consumer: copies the entry at `head` out and advances `head`; `None` if no entry is published there.
     pub fn take(&self, head: &mut u64) -> Option<Words> {
         let (slot, free) = self.place(*head);
         if slot.turn.load(Ordering::Acquire) != free + 1 {
@@ -134,10 +134,10 @@ impl<'a> Ring<'a> {
         Some(words)
     }
 
-    /// Consumer: raises the sleeping flag and looks at the ring once more. `true`: sleep, a push will ring. `false`: an
-    /// entry is there, the flag is down again.
+    /// Consumer: raises the sleeping flag and checks the ring once more. `true`: sleep, a push will ring. `false`: an
+    /// entry is there, the flag is lowered again.
     pub fn prepare_sleep(&self, head: u64) -> bool {
-        // A swap, not a store: it has its place among the producers' swaps, on which the proof rests.
+        // A swap, not a store: it is ordered among the producers' swaps, on which the proof rests.
         self.state.sleeping.0.swap(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let (slot, free) = self.place(head);
@@ -148,8 +148,7 @@ impl<'a> Ring<'a> {
         true
     }
 
-    /// Consumer: takes the sleeping flag down after waking for whatever reason, so that pushes stay free of system
-    /// calls.
+    /// Consumer: lowers the sleeping flag after any wake-up, so that pushes make no system calls.
     pub fn stay_awake(&self) {
         self.state.sleeping.0.store(0, Ordering::Relaxed);
     }
@@ -220,7 +219,7 @@ mod tests {
         assert_eq!(ring.push(&entry(3)), Ok(Wake::Awake));
     }
 
-    /// MC-9: several threads of a rank post at once; nothing is lost or doubled, each thread's entries keep their
+    /// MC-9: several threads of a rank post at once. No entry is lost or doubled, and each thread's entries keep their
     /// order.
     #[test]
     fn threads_share_the_ring() {
@@ -275,7 +274,7 @@ mod loom_tests {
             }
         }
 
-        /// Sleeps as the service process does; a lost wake-up leaves loom with nobody to run.
+        /// Sleeps as the service process does; after a lost wake-up loom has no thread to run.
         fn sleep(&self, head: u64) {
             if Ring::new(&self.state, &self.slots).prepare_sleep(head) {
                 let mut bell = self.bell.lock().unwrap();
@@ -320,8 +319,7 @@ mod loom_tests {
         drained(2);
     }
 
-    /// The consumer is woken by something else as well, as by its timers, and takes the flag down under the producer's
-    /// eyes.
+    /// The consumer is also woken by another event, as by its timers, and lowers the flag while the producer reads it.
     #[test]
     fn loom_no_wake_up_is_lost_by_one_that_wakes_for_other_reasons() {
         explore(|| {
@@ -343,7 +341,7 @@ mod loom_tests {
         });
     }
 
-    /// More entries than slots: a slot is filled again only when it was emptied, and nothing is overwritten.
+    /// More entries than slots: a slot is filled again only after it was emptied, and no entry is overwritten.
     #[test]
     fn loom_slots_are_used_again() {
         const ENTRIES: u64 = 3;

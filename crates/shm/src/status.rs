@@ -1,7 +1,7 @@
 //! Result codes: one list for the C interface, completion words and attach replies.
 //!
-//! Negative codes are grouped by what failed, as `outboard.h` documents them; a test of the client crate compares the
-//! two. As a completion word a status is never 0, which means pending.
+//! Negative codes are grouped by the failed part, as `outboard.h` documents them; a test of the client crate compares
+//! the two. As a completion word a status is never 0, which means pending.
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(i32)]
@@ -56,7 +56,7 @@ impl Status {
         Status::ALL.into_iter().find(|status| status.code() == code)
     }
 
-    /// The completion word that says this; never 0.
+    /// The completion word of this status; never 0.
     pub(crate) fn to_word(self) -> u32 {
         match self {
             Status::Ok => OK_WORD,
@@ -64,7 +64,7 @@ impl Status {
         }
     }
 
-    /// What a completion word other than 0 says; a word that no status has is a defect.
+    /// The status of a completion word other than 0; an unknown word is an internal error.
     pub(crate) fn from_word(word: u32) -> Status {
         match word {
             OK_WORD => Status::Ok,
@@ -72,7 +72,7 @@ impl Status {
         }
     }
 
-    /// What the code means, without the particulars of a failure.
+    /// The meaning of the code, without the details of a failure.
     pub const fn meaning(self) -> &'static str {
         match self {
             Status::Ok => "success",

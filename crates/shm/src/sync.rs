@@ -1,4 +1,4 @@
-//! The atomics and the futex that the protocols of this crate are written against: the real ones, or loom's models.
+//! The atomics and the futex on which the protocols of this crate are built: the real ones, or loom's models.
 //!
 //! Invariant: nothing outside this module names `std::sync::atomic` or `loom` in code that loom checks.
 
@@ -25,10 +25,10 @@ impl Futex {
     /// Sleeps while the word holds `expected`, at most `timeout`; may return early.
     pub(crate) fn wait(&self, expected: u32, timeout: Option<Duration>) {
         let timeout = timeout.and_then(|limit| rustix::thread::Timespec::try_from(limit).ok());
-        // Every outcome (woken, changed, interrupted, timed out) sends the caller back to its condition.
+        // The caller checks its condition after every outcome (woken, changed, interrupted, timed out).
         #[cfg(not(miri))]
         let _ = rustix::thread::futex::wait(&self.0, rustix::thread::futex::Flags::empty(), expected, timeout.as_ref());
-        // Miri insists on the word's pointer type, which rustix does not pass.
+        // Miri requires the word's pointer type, which rustix does not pass.
         #[cfg(miri)]
         {
             let timeout = timeout.map(|limit| libc::timespec { tv_sec: limit.tv_sec, tv_nsec: limit.tv_nsec });
@@ -39,7 +39,7 @@ impl Futex {
     }
 
     pub(crate) fn wake_all(&self) {
-        // The word is mapped and aligned, the only reasons for which a wake can fail.
+        // A wake fails only for an unmapped or unaligned word, and this one is neither.
         #[cfg(not(miri))]
         let _ = rustix::thread::futex::wake(&self.0, rustix::thread::futex::Flags::empty(), i32::MAX as u32);
         #[cfg(miri)]
@@ -79,12 +79,12 @@ impl Futex {
     }
 }
 
-/// Keeps what it holds on cache lines of its own (two, since prefetchers fetch pairs).
+/// Keeps its content on separate cache lines (two, since prefetchers fetch pairs).
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub(crate) struct Lines<T>(pub(crate) T);
 
-/// Has loom try every order of steps with at most three preemptions.
+/// Makes loom explore every order of steps with at most three preemptions.
 #[cfg(all(test, loom))]
 pub(crate) fn explore(story: impl Fn() + Send + Sync + 'static) {
     let mut model = loom::model::Builder::new();

@@ -1,4 +1,4 @@
-//! A call on behalf of a relayed rank: its shadow, and what of that crosses the link.
+//! A call for a relayed rank: its shadow, and the bytes of the shadow that cross the link.
 
 use std::sync::Arc;
 
@@ -12,21 +12,21 @@ use crate::recording::Recorded;
 use crate::shadow::Shadow;
 use crate::spans::Spans;
 
-/// Shadows and their parts begin at multiples of this.
+/// Alignment of shadows and of their parts.
 const ALIGN: u64 = 64;
 
-/// What crosses of a call, and where in its shadow.
+/// Bytes of a call that cross the link, by their place in its shadow.
 #[derive(Debug, Clone)]
 pub(super) enum Layout {
-    /// Input, table and output, one behind the other; table and output begin there. The table counts as input.
+    /// Input, table and output, one after another; `table_at` and `output_at` are offsets. The table counts as input.
     Apart { input: Pieces, output: Pieces, table_at: u64, output_at: u64 },
-    /// The memory of a recording, in which it reads and writes.
+    /// The memory of a recording, which it reads and writes.
     Recorded(Arc<Recorded>),
 }
 
 impl Layout {
-    /// Lays a call out that has so many bytes of each, and says how many its shadow has; `None` if they exceed the
-    /// address space.
+    /// Lays out a call with these bytes of each part. Returns the layout and the bytes of the shadow, or `None` if they
+    /// exceed the address space.
     pub(super) fn apart(input: u64, table: u64, output: u64) -> Option<(Layout, u64)> {
         let table_at = input.checked_next_multiple_of(ALIGN)?;
         let output_at = table_at.checked_add(table)?.checked_next_multiple_of(ALIGN)?;
@@ -50,13 +50,13 @@ impl Layout {
     }
 }
 
-/// A call, with the shadow that its buffers lie in.
+/// A call and the shadow that holds its buffers.
 #[derive(Debug)]
 pub(super) struct Docked {
     pub(super) entry: Entry,
     pub(super) shadow: Shadow,
     layout: Layout,
-    /// Bytes of input and table that have not come.
+    /// Bytes of input and table that have not arrived.
     pub(super) missing: u64,
     sent: Spans,
     readable: bool,
@@ -68,19 +68,19 @@ impl Docked {
         Docked { entry, shadow, layout, missing, sent: Spans::default(), readable: true }
     }
 
-    /// What is missing never comes: the service process blames the rank.
+    /// The missing input never arrives: the service process fails the call as the rank's fault.
     pub(super) fn unreadable(self) -> Docked {
         Docked { readable: false, ..self }
     }
 
-    /// Takes a piece of input or table; false if it is beyond them.
+    /// Stores a piece of input or table; returns false if it lies beyond them.
     pub(super) fn fill(&mut self, offset: u64, mut bytes: &[u8]) -> bool {
         let (length, input) = (bytes.len() as u64, self.layout.input());
         if length > self.missing || offset.checked_add(length).is_none_or(|end| end > input.total()) {
             return false;
         }
         for (at, count) in input.places(offset, length) {
-            // Part of `bytes`, whose places these are.
+            // The counts of the places add up to the length of `bytes` at most.
             let (now, rest) = bytes.split_at(count as usize);
             self.shadow.write(at, now);
             bytes = rest;
@@ -89,12 +89,12 @@ impl Docked {
         true
     }
 
-    /// First address of the shadow, and the one behind it.
+    /// First address of the shadow, and the address behind it.
     pub(super) fn addresses(&self) -> (u64, u64) {
         (self.shadow.address(), self.shadow.address() + self.shadow.bytes())
     }
 
-    /// Copies output out, `buffer` full of it from `offset` on.
+    /// Fills `buffer` with output from `offset` on.
     pub(super) fn read(&self, offset: u64, mut buffer: &mut [u8]) {
         for (at, count) in self.layout.output().places(offset, buffer.len() as u64) {
             let (now, rest) = buffer.split_at_mut(count as usize);
@@ -103,13 +103,13 @@ impl Docked {
         }
     }
 
-    /// The first of the output that was written between two addresses.
+    /// Offsets of the first run of output between two addresses.
     pub(super) fn first_between(&self, start: u64, end: u64) -> Option<(u64, u64)> {
         let base = self.shadow.address();
         self.layout.output().offsets(start.saturating_sub(base), end.saturating_sub(base)).next()
     }
 
-    /// The address of a byte of the output.
+    /// The address behind the output byte before `offset`.
     pub(super) fn address_behind(&self, offset: u64) -> u64 {
         let last = self.layout.output().places(offset.saturating_sub(1), 1).next();
         self.shadow.address() + last.map_or(0, |(at, _)| at + 1)
@@ -119,12 +119,12 @@ impl Docked {
         self.sent.insert(start, end);
     }
 
-    /// What of the output has not left, if these spans of addresses were written since they last did.
+    /// Output ranges that must still be sent, if these address spans were written since they were last sent.
     pub(super) fn left(&self, rewritten: &[(u64, u64)]) -> Vec<(u64, u64)> {
         let (output, base) = (self.layout.output(), self.shadow.address());
         let rewritten = rewritten.iter().flat_map(|(start, end)| output.offsets(start - base, end - base));
         if let CallKind::Tagged(TaggedCall::Send { .. } | TaggedCall::Receive { .. }) = self.entry.call.kind {
-            // It may be shorter than its receive allows, whose memory behind it stays as it was.
+            // A message may be shorter than its receive buffer, whose memory behind the message stays unchanged.
             return rewritten.collect();
         }
         let mut sent = self.sent.clone();
@@ -137,7 +137,7 @@ impl Docked {
         let send = if self.readable { base } else { NOWHERE };
         let (receive, table) = match (&self.layout, self.entry.call.kind) {
             (Layout::Recorded(_), _) => (send, 0),
-            // One that the dock does not know the service process does not know, either, and says so.
+            // The service process knows no recording that the dock does not know, and reports that.
             (Layout::Apart { .. }, CallKind::Tagged(TaggedCall::Recorded { .. })) => (NOWHERE, 0),
             (Layout::Apart { table_at, output_at, .. }, _) => (base + output_at, base + table_at),
         };

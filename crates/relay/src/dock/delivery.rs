@@ -1,4 +1,4 @@
-//! What leaves for the relay: output as it comes, the rest of it with the completion of each call that ends.
+//! Frames to the relay: output as it is written, and the rest with the completion of each ended call.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,7 +13,7 @@ use crate::output::Output;
 use crate::shadow::Shadows;
 use crate::wire::{Wire, lock};
 
-/// What the two threads of a session share.
+/// State that both threads of a session share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) side: Arc<RankSide>,
@@ -25,7 +25,7 @@ pub(super) struct Shared {
 
 #[derive(Debug)]
 pub(super) struct Books {
-    /// By completion word.
+    /// Calls by completion word.
     pub(super) posted: HashMap<u32, Docked>,
     pub(super) shadows: Shadows,
     pub(super) over: bool,
@@ -36,7 +36,7 @@ impl Shared {
         lock(&self.books)
     }
 
-    /// Lets the other thread end.
+    /// Ends the session, so that the other thread ends.
     pub(super) fn finish(&self) {
         self.wire.end();
         self.books().over = true;
@@ -44,7 +44,7 @@ impl Shared {
         self.side.nudge();
     }
 
-    /// Sends output as it comes, and the rest with the completion of every call that ends, until the session is over.
+    /// Sends output as it is written, and the rest with the completion of every ended call, until the session ends.
     pub(super) fn deliver(&self) {
         let mut buffer = Vec::new();
         loop {
@@ -58,7 +58,7 @@ impl Shared {
             }
             let ended: Vec<_> = books.posted.extract_if(|slot, _| self.side.result(*slot).is_some()).collect();
             drop(books);
-            // A connection that has broken is seen by the thread that reads.
+            // The reading thread notices a broken connection.
             for (slot, call) in ended {
                 let status = self.side.result(slot).unwrap_or(Status::Internal);
                 if self.answer(slot, &call, status, &mut buffer).is_err() {
@@ -74,12 +74,12 @@ impl Shared {
         }
     }
 
-    /// Sends what has been written between two addresses of calls that have not ended.
+    /// Sends output that was written between two addresses, for calls that have not ended.
     fn send_early(&self, (mut start, end): (u64, u64), buffer: &mut Vec<u8>) -> io::Result<()> {
         while start < end {
             let mut books = self.books();
             let holds = |call: &Docked| (call.addresses().0..call.addresses().1).contains(&start);
-            // Shadows are written for calls in flight alone; what has ended meanwhile has left.
+            // Only calls in flight are written to; the output of calls that have ended meanwhile has been sent.
             let Some((&slot, call)) = books.posted.iter_mut().find(|(_, call)| holds(call)) else { return Ok(()) };
             let stop = call.addresses().1.min(end);
             let Some((offset, behind)) = call.first_between(start, stop) else {
@@ -97,7 +97,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Sends what has not left of a call that has ended, and its completion.
+    /// Sends the rest of an ended call's output, and its completion.
     fn answer(&self, slot: u32, call: &Docked, status: Status, buffer: &mut Vec<u8>) -> io::Result<()> {
         let (start, end) = call.addresses();
         let rewritten = self.output.take_between(start, end);

@@ -1,6 +1,6 @@
-//! A listening socket of a dock: connections on threads of their own, strangers until they have proven their key.
+//! A listening socket of a dock. Each connection has a thread, and is unauthenticated until it has proven its key.
 //!
-//! Invariant: at most [`STRANGERS`] connections have not proven that they hold the key; the oldest of them makes way.
+//! Invariant: at most [`STRANGERS`] connections are unauthenticated; the oldest of them is closed for a new one.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,9 +14,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::Terms;
 use crate::wire::{Wire, WireError};
 
-/// Connections that have not proven that they hold the key.
+/// Most unauthenticated connections.
 const STRANGERS: usize = 128;
-/// How long nobody is taken in when no descriptor is left.
+/// Pause without accepting when no descriptor is left.
 const PAUSE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 pub(super) struct Entrance {
@@ -41,8 +41,7 @@ impl Entrance {
         &self.listener
     }
 
-    /// Takes the next connection in, which is served by `serve` once it has proven its key. Without descriptors it
-    /// waits for a while, or for `stop`.
+    /// Accepts a connection, for `serve` once its key is proven. Without descriptors pauses, at most until `stop`.
     pub(super) fn accept(
         &mut self,
         terms: &Arc<Terms>,
@@ -54,7 +53,7 @@ impl Entrance {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {
                 limited!(warn, %error, "a relay cannot connect");
-                // The connection may wait for a descriptor still: the listener stays readable.
+                // The connection may still wait for a descriptor: the listener stays readable.
                 let _ = poll(&mut [PollFd::new(stop, PollFlags::IN)], Some(&PAUSE));
             }
         }
@@ -75,7 +74,7 @@ impl Entrance {
         if self.strangers.len() >= STRANGERS
             && let Some(oldest) = self.strangers.pop_front().and_then(|oldest| oldest.upgrade())
         {
-            // One that has ended needs no end.
+            // Fails only on a connection that has ended already.
             let _ = oldest.shutdown(Shutdown::Both);
         }
         self.strangers.push_back(Arc::downgrade(&stranger));

@@ -1,4 +1,4 @@
-//! One relayed rank: its greeting, and its life.
+//! One relayed rank: its greeting, and its session.
 
 use std::collections::HashMap;
 use std::io;
@@ -18,14 +18,14 @@ use crate::output::Output;
 use crate::shadow::{START, Shadows};
 use crate::wire::{ANSWER_LIMIT, GREETING_LIMIT, Wire, WireError};
 
-/// An address where no shadow lies: what is read there fails the call.
+/// An address without a shadow: reading it fails the call.
 pub(super) const NOWHERE: u64 = 64;
 
 #[derive(Debug)]
 pub(super) enum End {
-    /// Relay or service process has ended it.
+    /// The relay or the service process has ended the connection.
     Over,
-    /// The relay is to blame, or to be told.
+    /// The relay has caused the end, or must receive the reason.
     Refused(String),
 }
 
@@ -40,7 +40,7 @@ impl From<WireError> for End {
 
 impl From<io::Error> for End {
     fn from(_: io::Error) -> Self {
-        // It has broken.
+        // A failed write means a broken connection.
         End::Over
     }
 }
@@ -61,7 +61,7 @@ pub(super) fn serve(wire: Wire, from: SocketAddr, relay: &Relayed) {
     let books = Mutex::new(Books { posted: HashMap::new(), shadows, over: false });
     let shared = Arc::new(Shared { side, output, wire, books, changed: Condvar::new() });
     let ended = session::attached(&channel, &shared, &mut decoder, &relay.over);
-    // The service process lets go of the shadows first.
+    // The service process releases the shadows first.
     drop(channel);
     if let Err(End::Refused(text)) = ended {
         refuse(&shared.wire, from, &text);
@@ -69,10 +69,10 @@ pub(super) fn serve(wire: Wire, from: SocketAddr, relay: &Relayed) {
     shared.finish();
 }
 
-/// How a rank is attached to the service process on its behalf.
+/// A rank's connection to the service process, attached for the rank.
 type Greeted = (Channel, Arc<RankSide>, Arc<Output>, Shadows);
 
-/// Reads the greeting, which has so much time however it comes, and attaches the rank.
+/// Reads the greeting within a time limit and attaches the rank.
 fn greet(wire: &Wire, decoder: &mut Decoder, terms: &Terms) -> Result<Greeted, End> {
     let output = Arc::<Output>::default();
     let greeting = wire.first(decoder, GREETING_LIMIT, |frame| match frame {
@@ -89,7 +89,7 @@ fn greet(wire: &Wire, decoder: &mut Decoder, terms: &Terms) -> Result<Greeted, E
     };
     terms.docked.expect(nonce, docked_rank);
     let attached = attach(terms, nonce);
-    // Taken by the service process already, unless it has refused.
+    // The service process has taken it already, unless it has refused the rank.
     terms.docked.take(&nonce);
     let (channel, side, welcome) = attached?;
     let shadows = Shadows::new(terms.settings.relay_memory.0).or_else(refused)?;
@@ -99,14 +99,14 @@ fn greet(wire: &Wire, decoder: &mut Decoder, terms: &Terms) -> Result<Greeted, E
     Ok((channel, Arc::new(side), output, shadows))
 }
 
-/// Attaches as a rank of this machine would; the nonce tells the service process whom for.
+/// Attaches as a rank of this machine does; the nonce identifies the rank to the service process.
 fn attach(terms: &Terms, nonce: [u8; 16]) -> Result<(Channel, RankSide, Reply), End> {
     let failed = |error: &dyn std::fmt::Display| End::Refused(format!("the service process does not attach: {error}"));
     let channel = Channel::connect(&terms.socket).map_err(|errno| failed(&errno))?;
     let hello = Hello {
         layout_version: LAYOUT_VERSION,
         pid: std::process::id(),
-        // Nothing of ours is to be reached but what is registered.
+        // No memory of the dock may be accessed except the registered memory.
         probe_address: NOWHERE,
         nonce,
         descriptor: false,
@@ -119,7 +119,7 @@ fn attach(terms: &Terms, nonce: [u8; 16]) -> Result<(Channel, RankSide, Reply), 
     Ok((channel, side, welcome.message))
 }
 
-/// Sends a request of the dock's own, before those of the rank, and waits for the reply.
+/// Sends a request of the dock itself, before the rank's requests, and waits for the reply.
 fn request(channel: &Channel, request: &Request, with: &[BorrowedFd<'_>]) -> Result<Received<Reply>, End> {
     let failed = |error: ChannelError| End::Refused(format!("the service process does not attach: {error}"));
     channel.send(0, request, with).map_err(failed)?;

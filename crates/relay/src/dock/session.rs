@@ -1,4 +1,4 @@
-//! The reading side of an attached rank: what its relay sends goes to the service process, replies go back.
+//! The reading side of an attached rank: frames of its relay go to the service process, replies go back.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,7 +18,7 @@ use crate::recording::{Recorded, RecordingName, started};
 use crate::wire::WireError;
 use outboard_service::MOST_RECORDED;
 
-/// Serves an attached rank until it is over, or `relay_over` can be read: its relay has ended.
+/// Serves an attached rank until its session ends, or `relay_over` is readable because its relay has ended.
 pub(super) fn attached(
     channel: &Channel,
     shared: &Arc<Shared>,
@@ -64,7 +64,7 @@ pub(super) fn attached(
     }
 }
 
-/// A request whose descriptor's content is on its way.
+/// A request whose descriptor content is still arriving.
 #[derive(Debug)]
 struct Handing {
     token: u64,
@@ -73,10 +73,10 @@ struct Handing {
     bytes: Vec<u8>,
 }
 
-/// What a reply that has not come is about.
+/// The request behind an outstanding reply.
 #[derive(Debug)]
 enum Asked {
-    /// To be known once the service process keeps it.
+    /// The recording becomes known once the service process has stored it.
     Record(RecordingName, Arc<Recorded>),
     DestroyGroup(u64),
 }
@@ -86,10 +86,10 @@ struct Session<'a> {
     shared: &'a Shared,
     filling: Option<Docked>,
     handed: Option<Handing>,
-    /// Bytes of the content of requests that are not replied to, by token.
+    /// Content bytes of unanswered requests, by token.
     under_way: HashMap<u64, usize>,
     asked: HashMap<u64, Asked>,
-    /// Those that the service process keeps.
+    /// Recordings that the service process has stored.
     recordings: HashMap<RecordingName, Arc<Recorded>>,
 }
 
@@ -201,7 +201,7 @@ impl Session<'_> {
         self.channel.send(token, &request, &[sealed.as_fd()]).map_err(|error| ended(&error))
     }
 
-    /// What of a call crosses and how large its shadow is.
+    /// Layout of a call, and the bytes of its shadow.
     fn layout(&self, entry: &Entry, (input, table, output): (u64, u64, u64)) -> Result<(Layout, u64), End> {
         match started(entry).and_then(|name| self.recordings.get(&name)) {
             None => match Layout::apart(input, table, output) {
@@ -232,7 +232,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// All of its input has come, or never comes: the call is posted.
+    /// The input is complete, or will never arrive: posts the call.
     fn filled(&mut self, call: Docked) -> Result<(), End> {
         let (mut books, slot) = (self.shared.books(), call.entry.slot);
         self.shared.side.arm(slot);

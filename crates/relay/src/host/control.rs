@@ -1,7 +1,7 @@
-//! The relay's control connection to the dock, which says where and how its ranks connect.
+//! The relay's control connection to the dock, which reports where and with which key its ranks connect.
 //!
-//! It is opened for the first rank, and again for the next rank after it has ended. Never closed while ranks are
-//! attached, since its end ends them.
+//! The first rank opens the connection, and after its end the next rank opens another. The connection is never closed
+//! while ranks are attached, since its end ends them.
 
 use std::error::Error;
 use std::net::{SocketAddr, TcpStream};
@@ -14,7 +14,7 @@ use crate::frame::{Decoder, Frame};
 use crate::host::NONSENSE;
 use crate::wire::{ANSWER_LIMIT, Wire, lock};
 
-/// Where the dock is, and the connection to it.
+/// The dock's address, and the connection to it.
 #[derive(Debug)]
 pub(super) struct Control {
     service: SocketAddr,
@@ -25,7 +25,7 @@ pub(super) struct Control {
 #[derive(Debug)]
 struct Opened {
     wire: Wire,
-    /// Where ranks connect, and by which key.
+    /// Address and key for the ranks' connections.
     ranks: (SocketAddr, SharedKey),
 }
 
@@ -41,12 +41,12 @@ impl Control {
     }
 
     fn ranks(&self) -> Result<(SocketAddr, SharedKey), Box<dyn Error>> {
-        // Ranks that come meanwhile need the answer as well.
+        // The lock is held meanwhile, since other ranks need the answer as well.
         let mut opened = lock(&self.opened);
         if let Some(Opened { ranks, .. }) = opened.as_ref().filter(|opened| !opened.has_ended()) {
             return Ok(*ranks);
         }
-        // The dock serves no other connection before the end of this one.
+        // The dock serves no other control connection before the end of this one.
         *opened = None;
         let now = self.open()?;
         Ok(opened.insert(now).ranks)
@@ -68,7 +68,7 @@ impl Control {
 }
 
 impl Opened {
-    /// The dock says nothing more, so there is something to read at the end alone.
+    /// The dock sends nothing more on this connection, so it becomes readable only at its end.
     fn has_ended(&self) -> bool {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         poll(&mut [PollFd::new(self.wire.stream(), PollFlags::IN | PollFlags::RDHUP)], Some(&now)) != Ok(0)

@@ -1,7 +1,7 @@
-//! The thread that hears a rank: takes what it submits, sends it, and reads what it sends.
+//! The thread that serves a rank's requests: takes its submissions, sends them, and reads the memory that they send.
 //!
-//! Starts of one recording are sent one after the other, each when the one before it has ended: the next may read what
-//! the last has written, and has its bytes only then. They wait without holding up other calls.
+//! Starts of one recording are sent one after another, each after the end of the start before it: the next start may
+//! read bytes that the last one has written, which arrive only then. Waiting starts do not delay other calls.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -24,7 +24,7 @@ use crate::session::{InFlight, Outgoing, Session};
 use crate::submission::Submission;
 use outboard_service::{LOOK, Poller, Refusal, Token, Trigger};
 
-/// Submissions taken per turn, so that requests are looked at in between.
+/// Submissions taken per turn, so that requests are polled in between.
 const SUBMISSIONS: usize = 64;
 
 pub(super) enum Gone {
@@ -32,18 +32,18 @@ pub(super) enum Gone {
     Kernel(Errno),
 }
 
-/// The thread that hears the rank.
+/// The state of the thread that serves a rank's requests.
 pub(super) struct Relayed {
     pub(super) channel: Arc<Channel>,
     pub(super) session: Arc<Session>,
     side: ServiceSide,
     poller: Poller,
-    /// The tier that the rank knows.
+    /// The tier that was announced to the rank.
     tier: Tier,
     flights: Arc<Flights>,
-    /// The call whose input waits for the rank's own copy, and how much of it has been sent.
+    /// The call whose input waits for the rank's own copy, and the bytes of it that have been sent.
     pub(super) stalled: Option<(u32, u64)>,
-    /// Calls in flight that wait behind it, no more than the rank has completion words.
+    /// Calls in flight behind the stalled call, at most one for each completion word of the rank.
     outgoing: VecDeque<Outgoing>,
     pub(super) lost: bool,
     buffer: Vec<u8>,
@@ -107,7 +107,7 @@ impl Relayed {
             Gone::Rank => tracing::info!(pid, "a rank is gone"),
             Gone::Kernel(errno) => limited!(error, %errno, pid, "a rank is given up"),
         }
-        // The service process sees the rank leave.
+        // The service process then notices that the rank has left.
         self.session.wire.end();
         if receiving.join().is_err() {
             tracing::error!(pid, "the thread that receives for a rank panicked");
@@ -146,7 +146,7 @@ impl Relayed {
         }
     }
 
-    /// Tells the rank when the kernel has withdrawn a way to its memory, so that it copies.
+    /// Notifies the rank when the kernel has withdrawn a tier of its memory, so that the rank copies.
     fn announce(&mut self) {
         let now = self.session.memory.tier();
         if now != self.tier {
@@ -156,7 +156,7 @@ impl Relayed {
         }
     }
 
-    /// Where the service process is lost, whoever waits for it is told.
+    /// If the service process is lost, ends all calls and requests that wait for it.
     fn lose_if_lost(&mut self) {
         let mut books = self.session.books();
         let Some(why) = books.lost.clone() else { return };
@@ -212,7 +212,7 @@ impl Relayed {
                 let call = InFlight::new(entry, name, submission, self.flights.one_more());
                 let mut books = session.books();
                 books.in_flight.insert(slot, call);
-                // Known: it was a moment ago, and nobody else forgets it.
+                // It was there above, and only this thread removes it.
                 if let Some(kept) = name.and_then(|name| books.recordings.get_mut(&name)) {
                     if kept.busy.is_some() {
                         return kept.behind.push_back(outgoing);
@@ -230,7 +230,7 @@ impl Relayed {
         }
     }
 
-    /// The service process refuses a call in the place of this one, so that the other ranks do not wait for this rank.
+    /// Posts a call that the service process refuses instead, so that the other ranks do not wait for this rank.
     fn refuse_collective(&mut self, entry: &Entry, refusal: &Refusal) {
         let submission = Submission::out_of_turn(entry);
         let outgoing = Outgoing { entry: submission.entry, input: 0, output: 0, table: Vec::new() };
@@ -243,7 +243,7 @@ impl Relayed {
         self.send_outgoing();
     }
 
-    /// Sends the starts of recordings whose last start has ended.
+    /// Sends the next starts of recordings whose last start has ended.
     fn send_next_starts(&mut self) {
         let mut books = self.session.books();
         for name in std::mem::take(&mut books.ended) {
@@ -256,7 +256,7 @@ impl Relayed {
         self.send_outgoing();
     }
 
-    /// Sends the calls whose turn it is, each with what it reads.
+    /// Sends the calls whose turn has come, each with its input.
     pub(super) fn send_outgoing(&mut self) {
         while self.stalled.is_none() {
             let Some(call) = self.outgoing.pop_front() else { return };
@@ -287,10 +287,10 @@ impl Relayed {
                     self.stalled = Some((slot, offset));
                     return Ok(());
                 }
-                // It has ended or become another program: nobody is to blame its buffer.
+                // The process has ended or runs another program, so its buffer is not at fault.
                 Err(AccessError::Gone { .. }) => return Ok(()),
                 Err(error) => {
-                    // The service process blames the rank, to all others too.
+                    // The service process fails the call as the rank's fault, on all ranks.
                     limited!(warn, pid = session.pid, %error, "a rank's buffer cannot be read");
                     return session.wire.send(&Frame::Unreadable { slot });
                 }

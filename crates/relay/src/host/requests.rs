@@ -1,4 +1,4 @@
-//! What a rank asks through its attach socket: answered here as far as it is about the rank's memory, else passed on.
+//! Requests of a rank at its attach socket: answered here if they concern the rank's memory, else forwarded.
 
 use std::os::fd::OwnedFd;
 
@@ -62,7 +62,7 @@ impl Relayed {
             | Request::Detach
             | Request::CreateGroup { .. } => None,
             Request::Restage(restaged) => {
-                // The call may still lie in the ring, where it was before the rank copied.
+                // The call may still lie in the ring, with the addresses from before the copy.
                 while self.take_submissions() {}
                 let taken = self.session.restage(restaged);
                 if taken && let Some((slot, offset)) = self.stalled.take_if(|(slot, _)| *slot == restaged.slot) {
@@ -112,7 +112,7 @@ impl Relayed {
         self.hand(&Frame::CreateGroup { token, ranks, rank }, &offers);
     }
 
-    /// Passes a request on, and behind it what its descriptor holds.
+    /// Forwards a request, and after it the content of its descriptor.
     fn hand(&self, request: &Frame<'_>, content: &[u8]) {
         let wire = &self.session.wire;
         let sent = wire.send(request);
@@ -120,7 +120,7 @@ impl Relayed {
         self.note(sent.and_then(|()| handed()));
     }
 
-    /// A recording crosses once; what its starts move follows from it on both sides (GP-5).
+    /// A recording crosses once; both sides derive from it which bytes its starts move (GP-5).
     fn record(&self, token: u64, name: RecordingName, bytes: u64, descriptors: Vec<OwnedFd>) {
         if !self.session.books().may_hand(usize::try_from(bytes).unwrap_or(MOST_HANDED)) {
             return self.session.answer(&self.channel, token, &too_much());
@@ -139,9 +139,9 @@ impl Relayed {
         }
     }
 
-    /// Forgets a recording, unless it is in use; the service process is to forget it then.
+    /// Removes a recording, unless it is in use. Returns `None` if the service process must remove it too.
     fn free_recording(&mut self, name: RecordingName) -> Option<Reply> {
-        // Starts that were posted before count.
+        // Starts that were posted before the request count.
         while self.take_submissions() {}
         let mut books = self.session.books();
         if books.recordings.get(&name).is_some_and(|kept| kept.busy.is_some()) {
@@ -151,7 +151,7 @@ impl Relayed {
         None
     }
 
-    /// What could not be sent is answered when the other thread hears of the loss.
+    /// Logs a failed send. The rank gets its answer when the other thread reports the loss.
     pub(super) fn note(&self, sent: std::io::Result<()>) {
         if let Err(error) = sent {
             tracing::debug!(pid = self.session.pid, %error, "a frame does not reach the service process");

@@ -1,4 +1,4 @@
-//! What comes over the unicast fabric: frames go to the machine, payloads to where it says that they belong.
+//! Arrivals of the unicast fabric: frames go to the machine, payloads to the memory that the machine names.
 
 use outboard_fabric::{FabricEvent, PeerId, PeerLoss, Receiver};
 use outboard_proto::SpId;
@@ -38,7 +38,7 @@ impl Receiver for Arrivals<'_> {
                 tracing::info!(%peer, %why, "a service process is lost");
                 self.lost.push((SpId(peer.0), why));
             }
-            // What waits is tried again each turn.
+            // Each turn tries waiting frames again.
             FabricEvent::Room => {}
         }
     }

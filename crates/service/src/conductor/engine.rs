@@ -1,8 +1,8 @@
-//! The machine with its memory and its clock: whatever is handed in, the orders that follow are carried out at once.
+//! The machine with its memory and its clock: orders that follow an input are carried out at once.
 //!
-//! Invariant: between two calls of this module no order is left undone, except by what waits for ranks
-//! ([`crate::memory::backlog`]), and no memory fault unreported; a call's end is not told before its bytes are in
-//! place.
+//! Invariant: between two calls of this module every order is carried out, except work that waits for ranks
+//! ([`crate::memory::backlog`]), and every memory fault is reported. The end of a call is reported after its bytes are
+//! in place.
 
 use std::time::{Duration, Instant as WallInstant};
 
@@ -20,7 +20,7 @@ use crate::ranks::ConnectionId;
 use crate::telemetry::statistics::Copies;
 use crate::telemetry::turns::TurnLength;
 
-/// Faults are reported in rounds, since the report of one may order work that meets another.
+/// Faults are reported in rounds, since the report of a fault may order work that fails in turn.
 const FAULT_ROUNDS: u32 = 64;
 
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// `errands` is the smallest copy that is left to a rank, 0 for none.
+    /// `errands` is the smallest copy that is left to a rank; 0 disables such copies.
     pub(crate) fn new(id: SpId, config: Config, seed: u64, errands: u64) -> Self {
         let mut memory = Memory::default();
         memory.errands.least = errands;
@@ -47,7 +47,7 @@ impl Engine {
         &self.machine
     }
 
-    /// What is in flight and what it waits for.
+    /// Operations in flight, and what each of them waits for.
     pub(crate) fn in_flight(&self) -> impl Iterator<Item = InFlight> + '_ {
         self.machine.in_flight(self.now())
     }
@@ -84,7 +84,7 @@ impl Engine {
         self.machine.handle_offer(offer);
     }
 
-    /// A rank asks for no group by this offer any more.
+    /// The rank no longer requests a group by this offer.
     pub(crate) fn withdraw(&mut self, offer: OfferId, refused: Option<Refusal>) {
         self.tell(|machine, now| machine.handle_offer_withdrawn(now, offer, refused));
     }
@@ -116,24 +116,24 @@ impl Engine {
         self.machine.handle_record(group, rank, number, recording)
     }
 
-    /// A rank calls a recording no more; false while it does.
+    /// The rank no longer needs a recording. Returns false while a call of the recording is in flight.
     pub(crate) fn free_recording(&mut self, group: GroupHandle, rank: Rank, number: u32) -> bool {
         self.machine.handle_free(group, rank, number)
     }
 
-    /// The call has ended: its buffers belong to the rank again.
+    /// The call has ended and its buffers belong to the rank again.
     pub(crate) fn forget_call(&mut self, call: CallId) {
         self.memory.remove(call);
     }
 
-    /// This rank, whose call this is, is gone: its memory is not touched any more.
+    /// `rank`, which posted this call, is gone. Its memory is not accessed any more.
     pub(crate) fn forget_memory(&mut self, call: CallId, rank: Rank) {
         for missing in self.memory.cut_off(call, true) {
             self.machine.handle_cut_off(missing, CollectiveError::RankLost(rank));
         }
     }
 
-    /// The rank has copied the buffers of a call in flight (GP-9); false when they would not fit there.
+    /// The rank has copied the buffers of a call in flight (GP-9). Returns false if the buffers would not fit there.
     #[must_use]
     pub(crate) fn restage(&mut self, call: CallId, send: u64, receive: u64) -> bool {
         let restaged = self.memory.restage(call, send, receive);
@@ -148,13 +148,13 @@ impl Engine {
         self.settle(&[payload]);
     }
 
-    /// Where the payload of a frame may be read to of which only the header is here.
+    /// Finds memory for the payload of a frame whose header alone has arrived.
     pub(crate) fn landing(&self, from: SpId, header: &[u8], length: usize) -> Option<Residents> {
         let pieces = self.machine.destination(from, header, u32::try_from(length).ok()?);
         if pieces.is_empty() { None } else { self.memory.landing(&pieces) }
     }
 
-    /// A frame whose payload lies where [`Self::landing`] has just said.
+    /// Handles a frame whose payload lies in the memory that [`Self::landing`] has just returned.
     pub(crate) fn landed(&mut self, from: SpId, header: &[u8], length: usize) {
         let length = u32::try_from(length).expect("the fabric bounds payloads");
         self.memory.set_landed(self.machine.destination(from, header, length));
@@ -164,12 +164,12 @@ impl Engine {
         self.memory.set_landed(Payload::Empty);
     }
 
-    /// Bytes of payload that no one has copied here.
+    /// Bytes of payload that were received in place, without a copy.
     pub(crate) fn bytes_landed(&self) -> u64 {
         self.memory.bytes_landed
     }
 
-    /// Whether memory was withdrawn since the last time to which payload may be on its way.
+    /// Whether memory that payload may be read into was withdrawn since the last check.
     pub(crate) fn take_withdrawn(&mut self) -> bool {
         self.memory.take_withdrawn()
     }
@@ -180,9 +180,9 @@ impl Engine {
         self.settle(payloads);
     }
 
-    /// The memory of a multicast batch has been read, or could not be.
+    /// The memory of a multicast batch has been read, or the read has failed.
     pub(crate) fn multicast_done(&mut self, token: u64, read: Result<(), Fault>) {
-        // First the fault: the batch may be the last that its collective waits for.
+        // The fault comes first: the batch may be the last that its collective waits for.
         if let Err(fault) = read {
             self.fault(fault);
         }
@@ -193,7 +193,7 @@ impl Engine {
         self.tell(|machine, now| machine.handle_peer_lost(now, peer));
     }
 
-    /// The fabric has lost a peer. Without a descriptor for a connection this service process is to blame.
+    /// The fabric has lost a peer. If descriptors ran out, this service process caused the loss.
     pub(crate) fn lose(&mut self, peer: SpId, why: &PeerLoss) {
         match why {
             PeerLoss::Descriptors => self.tell(|machine, now| machine.handle_no_descriptors(now, peer)),
@@ -206,12 +206,12 @@ impl Engine {
         self.machine.handle_full(peer, full);
     }
 
-    /// The engine beside the machine has carried out the list of a call, or has failed to.
+    /// The engine beside the machine has carried out the list of a call, or the list has failed.
     pub(crate) fn offloaded(&mut self, place: (GroupHandle, InstanceId, CallId), carried_out: bool) {
         self.tell(|machine, now| machine.handle_offloaded(now, place, carried_out));
     }
 
-    /// Memory of this process where a piece lies, for the engine.
+    /// Memory of this process that holds a piece, for the engine.
     pub(crate) fn resident(&mut self, piece: MemRef) -> Result<Resident, Fault> {
         let place = self.memory.place_to_read(piece)?;
         Ok(place.resident(piece.len).expect("the engine is given memory of this process alone"))
@@ -227,13 +227,13 @@ impl Engine {
         due
     }
 
-    /// When the machine wants to be called, for its timers or, with `room` to send, for what it will have to send.
+    /// The time of the next timer or, with `room` to send, of the next transmission, whichever is earlier.
     pub(crate) fn next_call(&self, room: bool) -> Option<Instant> {
         let transmit = self.machine.next_transmit().filter(|_| room);
         self.machine.poll_timeout().into_iter().chain(transmit).min()
     }
 
-    /// The next event. A call that fails takes bytes along that others wait for, if its rank alone could copy them.
+    /// The next event. If a call fails, calls that need bytes which its rank alone could copy fail too.
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
         let event = self.machine.poll_event_beside(|call, failed| self.memory.backlog.holds_back(call, failed))?;
         if let Event::Completed { call, result: Err(error) } = &event {
@@ -245,18 +245,18 @@ impl Engine {
         Some(event)
     }
 
-    /// The next thing to send; its payload is to be read before [`Self::transmitted`] or a fault is reported.
+    /// The next transmission. Its payload must be read, or a fault reported, before [`Self::transmitted`].
     pub(crate) fn poll_transmit(&mut self) -> Option<Transmit> {
         let now = self.now();
         self.machine.poll_transmit(now)
     }
 
-    /// Whether work on memory follows what was polled.
+    /// Whether the machine has ordered work on memory behind the last transmission.
     pub(crate) fn has_orders(&self) -> bool {
         self.machine.has_orders()
     }
 
-    /// All that was polled has been read: work on memory that follows it may be done.
+    /// All polled payloads have been read, so the work on memory behind them may be done.
     pub(crate) fn transmitted(&mut self) {
         self.settle(&[]);
     }
@@ -265,7 +265,7 @@ impl Engine {
         self.memory.place_to_read(piece)
     }
 
-    /// Looks what ranks have done of their errands; whether there was anything.
+    /// Polls the errands of ranks and continues planned work; returns whether anything was done.
     pub(crate) fn attend_errands(&mut self) -> bool {
         let found = self.memory.attend();
         if found {
@@ -274,7 +274,7 @@ impl Engine {
         found
     }
 
-    /// Work on memory that is not done, to be looked at.
+    /// Work on memory that is not done.
     pub(crate) fn backlog(&self) -> &Backlog {
         &self.memory.backlog
     }
@@ -283,13 +283,13 @@ impl Engine {
         self.memory.errands.copies
     }
 
-    /// This rank is gone, behind the memory of all its calls.
+    /// The rank is gone, and the memory of all its calls has been forgotten before.
     pub(crate) fn forget_runner(&mut self, id: ConnectionId) {
         self.memory.errands.forget_runner(id);
     }
 
-    /// A turn of this process has outlasted the silence after which peers count it as dead; its timers are not called
-    /// yet. Called once for each such turn.
+    /// A turn has outlasted the silence after which peers count this process as dead. It is called once for each such
+    /// turn, before the timers.
     pub(crate) fn stalled(&mut self, turn: TurnLength) {
         let (limit, seconds) = (self.machine.config().dead_after, turn.ns as f64 / 1e9);
         let off_processor = Duration::from_nanos(turn.off_processor_ns);
@@ -300,7 +300,7 @@ impl Engine {
         );
     }
 
-    /// A read failed: reported to the machine at once.
+    /// A read failed. The fault is reported to the machine at once.
     pub(crate) fn fault(&mut self, fault: Fault) {
         self.memory.note(fault);
         self.settle(&[]);

@@ -1,21 +1,21 @@
-//! How long a service process lives: until it is told to stop, or while ranks of its job are attached.
+//! Lifetime of a service process: until a stop is requested, or while ranks of its job are attached.
 //!
-//! A job's own service process was started by a rank (`client`'s own_daemon), which may be dead by the time we are
-//! ready: without a first rank within [`FIRST_RANK`] it ends too.
+//! A rank started a job's own service process (`client`'s own_daemon), and may be dead before the process is ready. So
+//! the process also ends if no rank attaches within [`FIRST_RANK`].
 //!
-//! Invariant: the files of a job's directory are removed under the lock that ranks look for a service process under, so
-//! nobody loses what it has just found; who has the lock goes on to start the next service process, which inherits the
-//! rest.
+//! Invariant: the files of a job's directory are removed under the lock that ranks hold while they look for a service
+//! process. So no rank loses a service process that it has just found. The next holder of the lock starts the next
+//! service process, which inherits the rest.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long the first rank may take to attach.
+/// Time within which the first rank must attach.
 const FIRST_RANK: Duration = Duration::from_secs(30);
 
-/// When a service process ends of its own accord: never, or with its last rank, the first of which must have attached
-/// by then.
+/// `None`: the process never ends of its own accord. Otherwise it ends with its last rank, or at this time if no rank
+/// has attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Lifetime(Option<Instant>);
 
@@ -24,12 +24,12 @@ impl Lifetime {
         Lifetime(exit_when_idle.then(|| Instant::now() + FIRST_RANK))
     }
 
-    /// Whether it is over while nobody is connected; `attached` says whether a rank ever was.
+    /// Whether the lifetime is over while no rank is connected. `attached`: whether a rank ever was.
     pub(crate) fn over(self, attached: bool) -> bool {
         self.0.is_some_and(|first_until| attached || Instant::now() >= first_until)
     }
 
-    /// Time until it may be over without anything happening.
+    /// Time until the lifetime may end without any event.
     pub(crate) fn limit(self, attached: bool) -> Option<Duration> {
         let first_until = self.0.filter(|_| !attached)?;
         Some(first_until.saturating_duration_since(Instant::now()))
@@ -40,25 +40,25 @@ impl Lifetime {
 #[derive(Debug)]
 pub(crate) struct Leaving {
     directory: PathBuf,
-    /// Gives the lock up when it is closed.
+    /// Closing it releases the lock.
     _lock: OwnedFd,
 }
 
 impl Leaving {
-    /// Takes the lock; none where a rank has it.
+    /// Takes the lock; returns `None` if a rank holds it.
     pub(crate) fn begin(directory: &Path) -> Option<Leaving> {
         let lock = outboard_shm::lock::lock(&directory.join("lock"), Instant::now()).ok()?;
         Some(Leaving { directory: directory.to_owned(), _lock: lock })
     }
 
-    /// Removes what is left in the directory once the socket is gone, and the directory.
+    /// Removes the remaining files and the directory, after the socket has been removed.
     pub(crate) fn finish(self) {
         for name in ["log", "lock"] {
             if let Err(error) = std::fs::remove_file(self.directory.join(name)) {
                 tracing::warn!(directory = %self.directory.display(), name, %error, "cannot remove a file of the job");
             }
         }
-        // Not ours alone if somebody put more there.
+        // Fails if the directory holds files of others.
         let _ = std::fs::remove_dir(&self.directory);
     }
 }

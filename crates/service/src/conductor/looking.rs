@@ -1,41 +1,41 @@
-//! Looking instead of sleeping: whether the conductor takes another turn at once where the last one found nothing.
+//! Adaptive polling: the conductor takes another turn instead of sleeping, although the last turn found nothing.
 //!
-//! Whether that is worth it is what the last wait teaches, as for ranks (`client`'s looking): what came within [`LOOK`]
-//! of what came before it makes the conductor look as long for what comes next. Between two looks it gives way. Threads
-//! that look give way in turn, after microseconds; a thread that computes keeps the processor for longer than a look
-//! lasts. Where something came meanwhile that is a loss, and the kernel tells of it, since this thread could have run.
-//! Looking may lose [`ALLOWANCE`] more than it wins, and one part of the time in [`SHARE`]. By [`Polling::Auto`]:
+//! The last wait decides, as for ranks (`client`'s looking): if an event came within [`LOOK`] of the event before it,
+//! the conductor polls as long for the next. Between two polls the thread yields. Other polling threads yield too,
+//! after microseconds; a computing thread keeps the processor for longer than [`LOOK`]. An event that arrives meanwhile
+//! is late: a loss. The kernel reports the loss as time that this thread was ready and did not run. Losses may exceed
+//! wins by [`ALLOWANCE`], and by one part in [`SHARE`] of the time. With [`Polling::Auto`]:
 //!
 //! | state | on | goes to |
 //! |---|---|---|
-//! | resting | something found, soon after the last, and not too much lost | looking |
-//! | looking | something found | looking, as long from now |
-//! | looking | too much lost, or nobody can tell | resting |
-//! | looking | nothing found for [`LOOK`] | resting |
+//! | resting | an event soon after the last one, and losses within bounds | looking |
+//! | looking | an event | looking, as long from now |
+//! | looking | losses out of bounds, or the kernel reports none | resting |
+//! | looking | no event for [`LOOK`] | resting |
 //!
-//! [`Polling::Always`] looks while ranks are attached, [`Polling::Off`] never does. Reads no clock and no figures of
-//! its own.
+//! [`Polling::Always`] polls while ranks are attached, [`Polling::Off`] never. This module reads no clock and no kernel
+//! figures itself.
 
 use std::time::{Duration, Instant};
 
 use crate::settings::Polling;
 use crate::telemetry::statistics::Looks;
 
-/// How long nothing may be found: as long as ranks look for what a round trip of small messages brings.
+/// Polling ends after this long without an event. Ranks poll as long for the result of a round trip of small messages.
 const LOOK: Duration = Duration::from_micros(200);
-/// How often the kernel is asked meanwhile: asking costs about as much as a look.
+/// Interval at which the kernel's figure is read while polling; a read costs about as much as a poll.
 const ASK: Duration = Duration::from_micros(20);
-/// What a find by looking wins: nobody had to wake this thread.
+/// Gain of an event found by polling: no wake-up of this thread.
 const WIN: Duration = Duration::from_micros(25);
-/// How much more looking may have lost than won.
+/// Limit of losses beyond wins.
 const ALLOWANCE: Duration = Duration::from_millis(1);
-/// Of what was lost, one part in so many of the time that passes is forgiven.
+/// One part in this many of the time that passes is subtracted from the losses.
 const SHARE: u32 = 256;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Resting,
-    /// The kernel was asked then, and this thread had waited so long for a processor since its start.
+    /// Time of the last read of the kernel's figure, and the figure: how long this thread had waited for a processor.
     Looking {
         asked: Instant,
         delay: Duration,
@@ -47,7 +47,7 @@ pub(crate) struct Looking {
     polling: Polling,
     state: State,
     found_at: Instant,
-    /// How much more looking has lost than won, and when that was reckoned.
+    /// Losses of polling beyond its wins, and the time of this balance.
     lost: (Duration, Instant),
     pub(crate) looks: Looks,
 }
@@ -57,8 +57,8 @@ impl Looking {
         Looking { polling, state: State::Resting, found_at: now, lost: (Duration::ZERO, now), looks: Looks::default() }
     }
 
-    /// A turn has ended, and `found` says whether something had come: whether the next follows without sleep. `delay`
-    /// asks the kernel how long this thread has waited for a processor.
+    /// Decides at the end of a turn whether the next turn follows without sleep. `found`: whether the turn found an
+    /// event; `delay` reads from the kernel how long this thread has waited for a processor.
     pub(crate) fn goes_on(
         &mut self,
         now: Instant,
@@ -107,7 +107,7 @@ impl Looking {
         }
     }
 
-    /// Looks, if not too much was lost by it.
+    /// Polls, if the losses are within bounds.
     fn look(&mut self, now: Instant, delay: Option<Duration>) -> State {
         let (lost, since) = self.lost;
         self.lost = (lost.saturating_sub(now.saturating_duration_since(since) / SHARE), now);
@@ -127,11 +127,11 @@ mod tests {
 
     const SOON: Duration = Duration::from_micros(50);
 
-    /// A machine under injected times.
+    /// The machine under injected times.
     struct Bench {
         looking: Looking,
         now: Instant,
-        /// How long the thread has waited for a processor.
+        /// Time that the thread has waited for a processor.
         delay: Duration,
     }
 
@@ -141,7 +141,7 @@ mod tests {
             Bench { looking: Looking::new(polling, now), now, delay: Duration::from_micros(7) }
         }
 
-        /// A turn that ends `after` the last one.
+        /// A turn that ends `after` its predecessor.
         fn turn(&mut self, after: Duration, found: bool) -> bool {
             self.now += after;
             self.looking.goes_on(self.now, (found, true), || Some(self.delay))

@@ -1,26 +1,24 @@
-//! The conductor: the one thread that owns the machine, the fabric and the ranks, and sleeps when there is nothing to
-//! do.
+//! The conductor: the one thread that owns the machine, the fabric and the ranks, and sleeps when there is no work.
 //!
-//! One turn looks at everything once: the fabric if it has something, mailbox, submissions, timers, then what the
-//! machine wants in return. Each turn ends with one look at all descriptors. The wake rule: before that look the fabric
-//! is armed and the sleeping flags are raised, which look at their queues again; it lasts until the machine's next
-//! timer, or no time at all when anything is left to do. So descriptors wait one turn at most, and idle is asleep: no
-//! processor time. Before it sleeps the conductor may look for a moment ([`looking`]): it takes turns, each with its
-//! look at all descriptors, and as long as it does the flags stay down, since its own turns see what ranks and threads
-//! leave there.
+//! One turn polls each source once: the fabric if it is ready, mailbox, submissions, timers, then the machine's output.
+//! Each turn ends with one poll of all descriptors. The wake rule: before that poll the fabric is armed and the
+//! sleeping flags are raised, after which the queues are checked again. The poll lasts until the machine's next timer;
+//! with work left it does not wait. So descriptors wait one turn at most, and an idle conductor takes no processor
+//! time. Before it sleeps the conductor may poll for a moment ([`looking`]). Meanwhile the flags stay down, since the
+//! conductor's own turns find what ranks and threads leave.
 //!
 //! | state | on | goes to |
 //! |---|---|---|
 //! | serving | the caller's stop | draining |
-//! | serving | the last rank's leaving, where told to end with it | ended |
+//! | serving | the last rank's leaving, if the settings ask for it | ended |
 //! | draining | no call in flight | ended: groups left, sockets removed |
 //! | draining | its limit is over, a second stop | parting: calls in flight fail, no rank's memory is touched |
 //! | parting | all ranks gone, [`LAST_WORDS`] over, another stop | ended |
 //!
-//! Every part of a turn is bounded: submissions, requests, reports, transmissions and their bytes. So however much
-//! ranks and peers have to say, whoever attaches, dies, asks for statistics or stops us waits for one turn at most.
+//! Every part of a turn is bounded: submissions, requests, reports, transmissions and their bytes. So attaching, the
+//! death of a rank, requests for statistics and stops wait for one turn at most, under any load.
 //!
-//! Invariant: a channel is joined before the machine may send what says so (Join before `poll_transmit`).
+//! Invariant: a channel is joined before the machine may announce it (Join before `poll_transmit`).
 
 mod arrivals;
 pub(crate) mod engine;
@@ -63,15 +61,15 @@ use crate::telemetry::statistics::{Statistics, answer};
 use crate::telemetry::trace::Trace;
 use crate::telemetry::turns::{Part, Stopwatch};
 
-/// Reports taken from the datapath per turn.
+/// Datapath reports handled per turn.
 const REPORTS: usize = 16;
 /// Rounds of events and transmissions per turn.
 const ANSWERS: usize = 3;
-/// Connections taken in per wake-up.
+/// Connections accepted per wake-up.
 const CONNECTIONS: usize = 64;
-/// How long ranks may ask why their calls failed at the end.
+/// Time in which ranks may request why their calls failed at the end.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// How long the farewell to other service processes may take.
+/// Limit of the farewell to other service processes.
 const FAREWELL: Duration = Duration::from_millis(200);
 
 pub(crate) struct Conductor {
@@ -85,7 +83,7 @@ pub(crate) struct Conductor {
     pub(crate) statistics_socket: Option<NamedSocket>,
     pub(crate) mailbox: Mailbox<Report>,
     pub(crate) datapath: Option<Datapath>,
-    /// The engine that carries out what it can.
+    /// Carries out the collectives that it supports.
     pub(crate) offload: Option<Offload>,
     pub(crate) statistics: Statistics,
     pub(crate) trace: Option<Trace>,
@@ -95,12 +93,12 @@ pub(crate) struct Conductor {
     pub(crate) stopwatch: Stopwatch,
 }
 
-/// What one look at everything came to.
+/// Outcome of one turn.
 #[derive(Debug, Clone, Copy)]
 struct Turn {
-    /// The machine may want more.
+    /// The machine may have more output.
     unfinished: bool,
-    /// A rank, another service process or a datapath thread had left something.
+    /// A rank, another service process or a datapath thread had left work.
     found: bool,
     at: Instant,
 }
@@ -131,14 +129,14 @@ impl Conductor {
         Ok(())
     }
 
-    /// Serves until `stopped` says so: it reads the stop descriptor and returns whether there was a stop. Fails when
-    /// the kernel refuses to let us sleep.
+    /// Serves until `stopped` reports a stop; `stopped` reads the stop descriptor. Fails if the kernel refuses the
+    /// sleep.
     pub(crate) fn run(&mut self, mut stopped: impl FnMut() -> bool) -> Result<(), Errno> {
         let mut phase = Phase::Serving;
         self.stopwatch = Stopwatch::start(Instant::now());
         while phase != Phase::Ended {
             let turn = self.turn();
-            // Behind a turn, so that a call that was posted before the order to end is in flight by now.
+            // This follows a turn, so a call posted before the stop is in flight by now.
             phase = self.drained(phase);
             if phase == Phase::Ended || (phase == Phase::Serving && !turn.unfinished && self.unused()) {
                 break;
@@ -153,7 +151,7 @@ impl Conductor {
         Ok(())
     }
 
-    /// What follows from the calls and ranks that are left.
+    /// The next phase, from the calls and ranks that are left.
     fn drained(&mut self, phase: Phase) -> Phase {
         match phase {
             Phase::Draining { .. } if self.ranks.calls_in_flight() == 0 => Phase::Ended,
@@ -163,19 +161,19 @@ impl Conductor {
         }
     }
 
-    /// Gives up the calls in flight; their ranks may ask why.
+    /// Gives up the calls in flight; their ranks may request the reason.
     fn part(&mut self) -> Phase {
         let failed = self.ranks.give_up(&mut self.engine);
         tracing::warn!(failed, "calls in flight did not end in time");
         Phase::Parting { until: Instant::now() + LAST_WORDS }
     }
 
-    /// Whether nobody is there and nobody is expected ([`Lifetime`]).
+    /// Whether no rank is connected and none is expected ([`Lifetime`]).
     fn unused(&mut self) -> bool {
         if !self.ranks.connections.is_empty() || !self.lifetime.over(self.ranks.attached_once) {
             return false;
         }
-        // Who waits at the socket counts.
+        // Connections that wait at the socket count.
         self.accept(Phase::Serving);
         self.ranks.connections.is_empty()
     }
@@ -197,11 +195,11 @@ impl Conductor {
         let requests = !self.ranks.waiting.is_empty();
         self.desk().go_on();
         self.lap_if(requests, Part::Requests);
-        // Before the timers, which take a stall of this process for the silence of others.
+        // Stalls come before the timers, which would count a stall of this process as silence of its peers.
         self.note_stall();
         let due = self.engine.timeout();
         self.lap_if(due, Part::Timers);
-        // What was sent may end calls, and what has ended may send.
+        // Transmissions may end calls, and ended calls may cause transmissions.
         let unfinished = (0..ANSWERS).all(|_| self.answer());
         self.offload.iter_mut().for_each(Offload::count_wake);
         self.trace.take_if(|trace| trace.is_over());
@@ -214,7 +212,7 @@ impl Conductor {
         Turn { unfinished, found: heard || reported || asked || copied, at }
     }
 
-    /// One round of events and transmissions; whether there were any.
+    /// One round of events and transmissions; returns whether there were any.
     fn answer(&mut self) -> bool {
         let happened = self.take_events();
         self.lap_if(happened, Part::Events);
@@ -223,15 +221,15 @@ impl Conductor {
         happened | moved
     }
 
-    /// A part of the turn has ended. One that had nothing to do costs no look at the clock.
+    /// Ends a part of the turn. A part without work does not read the clock.
     fn lap_if(&mut self, worked: bool, part: Part) {
         if worked {
             self.stopwatch.lap(part);
         }
     }
 
-    /// Peers count a service process as dead after `dead_after` without a sign of life, and so long this one has given
-    /// none.
+    /// Notes a turn as long as `dead_after`: peers count a service process as dead after that long without a sign of
+    /// life.
     fn note_stall(&mut self) {
         if let Some(turn) = self.stopwatch.stall(self.engine.machine().config().dead_after) {
             self.engine.stalled(turn);
@@ -243,7 +241,7 @@ impl Conductor {
         Desk { ranks, engine, poller, host, trace: trace.as_mut() }
     }
 
-    /// When a list that the engine has given up is told of.
+    /// Time at which a list that the engine has given up is reported.
     fn given_up(&self) -> Option<Instant> {
         self.offload.as_ref().and_then(Offload::due)
     }
@@ -255,7 +253,7 @@ impl Conductor {
         }
     }
 
-    /// Whether the fabric had anything.
+    /// Returns whether the fabric had anything.
     fn progress_fabric(&mut self) -> bool {
         let Conductor { engine, outbox, statistics, trace, .. } = self;
         let mut arrivals = Arrivals { engine, statistics, trace, lost: Vec::new() };
@@ -267,7 +265,7 @@ impl Conductor {
         done > 0
     }
 
-    /// Memory that was withdrawn is let go of.
+    /// Releases memory that was withdrawn.
     fn review_landings(&mut self) {
         if self.engine.take_withdrawn() {
             let Conductor { engine, outbox, statistics, trace, .. } = self;
@@ -275,7 +273,7 @@ impl Conductor {
         }
     }
 
-    /// Whether the datapath had anything.
+    /// Returns whether the datapath had anything.
     fn take_reports(&mut self, now: Instant) -> bool {
         for taken in 0..REPORTS {
             let own = || self.datapath.as_mut()?.report(now);
@@ -390,20 +388,20 @@ impl Conductor {
         worked
     }
 
-    /// The wake rule; returns what woke us. With unfinished work, or where that is worth it, it looks and does not
-    /// sleep.
+    /// Applies the wake rule; returns the tokens of the wake-up. Does not wait if work is unfinished or polling pays
+    /// off.
     fn sleep(&mut self, phase: Phase, turn: Turn) -> Result<Vec<Token>, Errno> {
         let attached = self.ranks.attached().next().is_some();
         let looks = self.looking.goes_on(turn.at, (turn.found, attached), || self.processor.delay());
         self.processor.take_turns(if looks { Turns::Usual } else { Turns::Short });
         if looks && !turn.found {
-            // Whoever waits for this processor has it before the next look.
+            // Another thread that is ready gets this processor before the next poll.
             std::thread::yield_now();
         }
         self.fabric_calls = self.outbox.fabric().arm() == Armed::Busy;
         let busy = turn.unfinished || looks || self.fabric_calls;
         let sleeps = !busy && self.mailbox.prepare_sleep() && self.ranks.prepare_sleep();
-        // Asked behind the flags.
+        // This check follows the raising of the flags.
         let limit = match sleeps && !self.engine.backlog().has_news() {
             true => self.limit(phase, turn.at),
             false => Some(Duration::ZERO),
@@ -449,7 +447,7 @@ impl Conductor {
     fn wake(&mut self, token: Token, phase: &mut Phase, stopped: &mut impl FnMut() -> bool) {
         match token {
             Token::Fabric => self.fabric_calls = true,
-            // The next turn looks at these.
+            // The next turn polls the rings.
             Token::Doorbell(_) => {}
             Token::Mailbox => self.mailbox.silence(),
             Token::Datapath => self.datapath.iter_mut().for_each(Datapath::woken),
@@ -525,7 +523,7 @@ impl Conductor {
         answer(&connection, &report);
     }
 
-    /// Leaves all groups and lets the other service processes know, within bounds.
+    /// Leaves all groups and notifies the other service processes, within bounds.
     fn farewell(&mut self) {
         let connections: Vec<_> = self.ranks.connections.keys().copied().collect();
         for id in connections {
@@ -556,8 +554,8 @@ pub fn tell(channel: &Channel, status: Status, text: String) {
     }
 }
 
-/// Tells a process of another user why it cannot attach, in a thread beside this one: the kernel wakes all that wait at
-/// the other end before a reply is sent, and there may be millions.
+/// Reports to a process of another user why it cannot attach. A thread beside this one sends the reply: before it, the
+/// kernel wakes all waiters at the other end, and there may be millions.
 pub fn dismiss(channel: Channel, text: String) {
     REFUSALS.act(move || tell(&channel, Status::NoService, text));
 }

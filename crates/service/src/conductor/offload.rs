@@ -1,7 +1,7 @@
-//! The engine beside the service process: lists that the machine hands over go to libfabric, ends of lists come back.
+//! The engine beside the service process: lists of the machine go to libfabric, and their ends come back.
 //!
-//! Invariant: a list reads and writes memory of this process alone, which it keeps as long as the provider may touch
-//! it. Never decides what is offloaded: that is the machine's.
+//! Invariant: a list reads and writes memory of this process alone, which stays alive as long as the provider may touch
+//! it. The machine decides what is offloaded, never this module.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::Ipv4Addr;
@@ -16,21 +16,21 @@ use outboard_shm::memory::Resident;
 use crate::memory::Fault;
 use crate::telemetry::statistics::Offloaded;
 
-/// How long the failure of a list is held back: a message to a service process that has died fails a moment before its
-/// death is known, and the call is to fail by the death.
+/// The failure of a list is held back for this long. A message to a dead service process fails a moment before its
+/// death is known, and the call must fail by the death.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Which call a list is of.
+/// The call that a list belongs to.
 type Place = (GroupHandle, InstanceId, CallId);
 
 pub(crate) struct Offload {
     ofi: Ofi,
     next: u64,
-    /// Lists in flight, and those whose calls have failed since.
+    /// Lists in flight, except withdrawn ones.
     lists: BTreeMap<u64, Place>,
-    /// Those that the engine has given up, and when that is told.
+    /// Lists that the engine has given up, and the time at which each is reported.
     given_up: VecDeque<(Instant, Place)>,
-    /// After a sleep: whether lists were in flight during it, and how many had been handed over.
+    /// After a sleep: whether lists were in flight during it, and how many lists had been handed over.
     slept: Option<(bool, u64)>,
     pub(crate) counts: Offloaded,
 }
@@ -49,28 +49,28 @@ impl Offload {
         Ok(Offload { ofi, next: 0, lists, given_up, slept: None, counts: Offloaded::default() })
     }
 
-    /// Where the engines of other service processes reach this one.
+    /// Address at which the engines of other service processes reach this one.
     pub(crate) fn address(&self) -> &[u8] {
         self.ofi.address()
     }
 
-    /// Readable when [`Self::take_ended`] has something to look at.
+    /// Readable when [`Self::take_ended`] has work.
     pub(crate) fn event_fd(&self) -> BorrowedFd<'_> {
         self.ofi.event_fd()
     }
 
-    /// The conductor goes to sleep.
+    /// Notes that the conductor goes to sleep.
     pub(crate) fn note_sleep(&mut self) {
         self.slept = Some((!self.lists.is_empty(), self.counts.calls));
     }
 
-    /// A turn ends: counts the wake-up before it, if lists were in flight then or have been handed over since.
+    /// Counts the wake-up before this turn if lists were in flight during the sleep or have been handed over since.
     pub(crate) fn count_wake(&mut self) {
         let counts = self.slept.take().is_some_and(|(busy, calls)| busy || self.counts.calls > calls);
         self.counts.wakeups += u64::from(counts);
     }
 
-    /// Hands a list over; `resident` finds the memory of its messages. False when it cannot be carried out.
+    /// Hands a list over; `resident` finds the memory of its messages. Returns false if the list cannot be carried out.
     pub(crate) fn begin(
         &mut self,
         offload: outboard_proto::Offload,
@@ -81,7 +81,7 @@ impl Offload {
             Ok(Message { peer, tag, bytes: memory.map(&mut resident).transpose()? })
         };
         let messages = messages.into_iter().map(|one| one.map(&mut message).transpose());
-        // Where there was no memory the group has failed already.
+        // If there was no memory, the group has failed already.
         let Ok(messages) = messages.collect::<Result<Vec<_>, Fault>>() else { return true };
         let token = self.next;
         self.next += 1;
@@ -98,7 +98,7 @@ impl Offload {
         }
     }
 
-    /// A call has failed: nobody waits for its list any more.
+    /// The call has failed: the result of its list is not needed any more.
     pub(crate) fn withdraw(&mut self, call: CallId) {
         self.given_up.retain(|(_, (.., listed))| *listed != call);
         let found = self.lists.iter().find(|(_, (.., listed))| *listed == call).map(|(token, _)| *token);
@@ -108,7 +108,7 @@ impl Offload {
         }
     }
 
-    /// When [`Self::take_ended`] has something though nothing wakes the conductor.
+    /// Time at which [`Self::take_ended`] has work although no descriptor wakes the conductor.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.given_up.front().map(|(at, _)| *at)
     }

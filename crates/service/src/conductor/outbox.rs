@@ -1,9 +1,9 @@
-//! What the machine wants sent: frames to the unicast fabric, batches to the multicast sender.
+//! The send queue of the machine: frames to the unicast fabric, batches to the multicast sender.
 //!
-//! Invariants: frames to one peer leave in the order in which the machine gave them, those of a turn together. One
-//! frame to a peer waits for room in the fabric, and the machine gives no other until it has left: a peer that takes
-//! nothing holds up nobody else. Where [`MOST_WAITING`] wait the next is dropped; its link repairs that. A frame's
-//! payload is read before anything is done to memory, so what waits beyond a turn holds a copy.
+//! Invariants: frames to one peer leave in the machine's order, and frames of one turn leave together. One frame to a
+//! peer waits for room in the fabric, and the machine gives no other until it has left. So a peer that accepts nothing
+//! delays no other peer. If [`MOST_WAITING`] frames wait, the next is dropped, and its link repairs the loss. A frame's
+//! payload is read before memory changes, so a frame that waits beyond a turn holds a copy.
 
 use std::collections::BTreeMap;
 
@@ -17,9 +17,9 @@ use crate::datapath::{Datapath, SendJob};
 use crate::memory::{Fault, Place};
 use crate::telemetry::trace::Trace;
 
-/// Frames that wait for room, of as many peers.
+/// Most frames that wait for room, one for each peer.
 const MOST_WAITING: usize = 256;
-/// Transmissions per turn, and bytes of them, so that arrivals are looked at in between.
+/// Transmissions per turn, and their bytes, so that arrivals are polled in between.
 const TURN: usize = 256;
 const TURN_BYTES: u64 = 8 << 20;
 
@@ -29,14 +29,14 @@ struct Frame {
     payload: Vec<u8>,
 }
 
-/// The unicast fabric, and what has not found room in it or in the queue of the multicast sender.
+/// The unicast fabric, with the frames and the batch that found no room in it or in the multicast sender's queue.
 pub(crate) struct Outbox {
     fabric: Box<dyn Fabric>,
-    /// Of each peer that the machine gives nothing for: the frame that found no room, if it was kept.
+    /// Peers without room: the frame that found none, if it was kept. The machine gives nothing for these peers.
     waiting: BTreeMap<SpId, Option<Frame>>,
     /// A batch that found the sender's queue full.
     held: Option<SendJob>,
-    /// Given to the fabric since the start.
+    /// Frames given to the fabric since the start.
     pub(crate) frames_sent: u64,
 }
 
@@ -49,12 +49,12 @@ impl Outbox {
         &mut *self.fabric
     }
 
-    /// Whether the machine may be asked for more.
+    /// Whether the machine may be polled for more.
     pub(crate) fn has_room(&self) -> bool {
         self.held.is_none()
     }
 
-    /// Whether everything that was given out has been accepted by fabric and sender.
+    /// Whether fabric and sender have accepted everything.
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.held.is_none()
     }
@@ -68,14 +68,14 @@ impl Outbox {
         self.fabric.disconnect(PeerId(peer.0));
     }
 
-    /// What waits for a peer that is gone is gone too.
+    /// The peer is gone; its waiting frame is dropped.
     pub(crate) fn forget(&mut self, engine: &mut Engine, peer: SpId) {
         if self.waiting.remove(&peer).is_some() {
             engine.set_full(peer, false);
         }
     }
 
-    /// Sends what waits and what the machine has, as far as there is room; returns whether anything moved.
+    /// Sends the waiting frames and the machine's output, as far as there is room. Returns whether anything was sent.
     pub(crate) fn pump(
         &mut self,
         engine: &mut Engine,
@@ -124,7 +124,7 @@ impl Outbox {
         moved
     }
 
-    /// Gives waiting frames to the fabric as far as it takes them.
+    /// Gives waiting frames to the fabric as far as it has room.
     fn flush(&mut self, engine: &mut Engine) -> bool {
         let Outbox { fabric, waiting, frames_sent, .. } = self;
         let before = waiting.len();
@@ -177,14 +177,14 @@ impl Outbox {
         note(to, self.fabric.send(peer, &header, payload));
     }
 
-    /// A fault may end calls, and give their memory to others.
+    /// A fault may end calls and give their memory to others, so the frames before it leave first.
     fn fault(&mut self, engine: &mut Engine, fault: Fault) {
         self.fabric.flush();
         engine.fault(fault);
     }
 
-    /// Keeps a frame until the fabric has room, and takes no other for this peer meanwhile. It is dropped where another
-    /// waits, of a link before, or too many.
+    /// Keeps a frame until the fabric has room; the machine gives no other for this peer meanwhile. The frame is
+    /// dropped if a frame of an earlier link waits, or too many frames wait.
     fn wait(&mut self, engine: &mut Engine, to: SpId, header: FrameBytes, pieces: &[Piece], length: usize) {
         let mut kept = None;
         if self.waiting.len() < MOST_WAITING && !self.waiting.contains_key(&to) {
@@ -210,13 +210,13 @@ impl Piece {
         engine.place(piece).map(|place| Piece { place, length })
     }
 
-    /// Where it lies in this process, if it does.
+    /// The piece in memory of this process, if it lies there.
     fn resident(&self) -> Option<Resident> {
         self.place.readable(self.length)
     }
 }
 
-/// Piece after piece into a buffer of their common length.
+/// Reads the pieces one after another into a buffer of their common length.
 fn read(pieces: &[Piece], mut into: &mut [u8]) -> Result<(), Fault> {
     for piece in pieces {
         let (own, rest) = into.split_at_mut(piece.length);
@@ -231,14 +231,15 @@ fn send(fabric: &mut dyn Fabric, to: SpId, header: &[u8], payload: &[u8]) -> Res
     fabric.send(PeerId(to.0), header, payload)
 }
 
-/// A frame that the fabric refuses for good is lost; the machine copes, or learns of the lost peer in a moment.
+/// Logs a frame that the fabric refuses for good. The machine repairs the loss, or the fabric soon reports the peer as
+/// lost.
 fn note(to: SpId, sent: Result<(), SendError>) {
     if let Err(error) = sent {
         tracing::debug!(peer = %to, %error, "a frame was not sent");
     }
 }
 
-/// Hands a batch to the sender; gives it back when its queue is full.
+/// Hands a batch to the sender; returns it if the sender's queue is full.
 fn submit(datapath: Option<&mut Datapath>, job: SendJob) -> Option<SendJob> {
     match datapath {
         Some(datapath) => datapath.submit(job),
@@ -260,7 +261,7 @@ mod tests {
 
     use super::*;
 
-    /// Peers that take no frame more while they have four.
+    /// Peers that accept no more frames while they hold four.
     #[derive(Default, Clone)]
     struct Peers(Rc<RefCell<HashMap<PeerId, VecDeque<Vec<u8>>>>>);
 
@@ -308,14 +309,14 @@ mod tests {
     }
 
     impl Peers {
-        /// A peer takes what has come: how many messages the last frame acknowledges.
+        /// Empties a peer's queue; returns how many messages its last frame acknowledges.
         fn last_acknowledged(&self, peer: u64) -> Option<u32> {
             let last = self.0.borrow_mut().get_mut(&PeerId(peer))?.drain(..).next_back()?;
             Some(FrameHeader::decode(&last, 0).expect("our own frames").0.ack)
         }
     }
 
-    /// A message that wants to be acknowledged without delay.
+    /// A message that requests an acknowledgement without delay.
     fn message(seq: u32) -> Vec<u8> {
         let (kind, ack_now, link, to, ack, payload_len) = (FrameKind::Message, true, 1, 0, 0, 0);
         let (clock, echo, echo_age) = (1, 0, u32::MAX);
@@ -326,7 +327,7 @@ mod tests {
         bytes
     }
 
-    /// One peer goes on speaking and takes nothing of what is said to it.
+    /// One peer keeps sending and accepts nothing in return.
     #[test]
     fn a_peer_that_takes_nothing_holds_up_nobody_else() {
         let peers = Peers::default();

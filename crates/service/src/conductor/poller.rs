@@ -1,4 +1,4 @@
-//! What the conductor sleeps on: epoll with a token per descriptor.
+//! The conductor's epoll set, with a token for each descriptor.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
@@ -6,33 +6,33 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 
-/// Wake-ups taken per sleep; the rest come with the next.
+/// Wake-ups handled per sleep; the rest come with the next.
 const BATCH: usize = 64;
 
-/// Which descriptor woke the conductor.
+/// The descriptor that woke the conductor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Token {
-    /// The caller wants the daemon to end.
+    /// The caller requests the end of the daemon.
     Stop,
     Fabric,
     /// The mailbox of the datapath threads.
     Mailbox,
     Datapath,
-    /// The engine beside the service process has something to tell.
+    /// The engine beside the service process has ended lists.
     Engine,
     /// A connection waits at the attach socket.
     Attach,
     /// A connection waits at the statistics socket.
     Statistics,
-    /// A rank's message, or its end.
+    /// A rank has sent a message or has disconnected.
     Channel(u64),
     Process(u64),
-    /// A rank submitted while we slept.
+    /// A rank submitted a call while the conductor slept.
     Doorbell(u64),
 }
 
 const KIND_SHIFT: u32 = 56;
-/// Tokens without a number, by what stands for them.
+/// Tokens without a number; the index is the code.
 const PLAIN: [Token; 7] =
     [Token::Stop, Token::Fabric, Token::Mailbox, Token::Attach, Token::Statistics, Token::Engine, Token::Datapath];
 
@@ -57,15 +57,15 @@ impl Token {
     }
 }
 
-/// When a descriptor wakes.
+/// Condition under which a descriptor wakes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trigger {
-    /// As long as it is readable or hung up.
+    /// Wakes as long as the descriptor is readable or hung up.
     Level,
     Edge,
 }
 
-/// What a thread sleeps on.
+/// The epoll set that a thread sleeps on.
 pub struct Poller {
     epoll: OwnedFd,
     woken: Vec<epoll::Event>,
@@ -77,7 +77,7 @@ impl Poller {
         Ok(Poller { epoll, woken: Vec::with_capacity(BATCH) })
     }
 
-    /// From now on this descriptor wakes with this token.
+    /// Watches a descriptor: it wakes with this token from now on.
     pub fn watch(&self, fd: impl AsFd, token: Token, trigger: Trigger) -> Result<(), Errno> {
         let flags = match trigger {
             Trigger::Level => epoll::EventFlags::IN | epoll::EventFlags::RDHUP,
@@ -86,14 +86,14 @@ impl Poller {
         epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token.encode()), flags)
     }
 
-    /// Needed before a descriptor is closed that another process shares: closing ours alone does not end the watch.
+    /// Needed before a descriptor that another process shares is closed: a close here alone does not end the watch.
     pub fn unwatch(&self, fd: impl AsFd) {
         if let Err(errno) = epoll::delete(&self.epoll, fd) {
             tracing::warn!(%errno, "cannot stop watching a descriptor");
         }
     }
 
-    /// Sleeps until something is readable or `limit` has passed, for ever without one.
+    /// Sleeps until a descriptor is readable or `limit` has passed; without a limit, until a descriptor is readable.
     pub fn sleep(&mut self, limit: Option<Duration>) -> Result<Vec<Token>, Errno> {
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         self.woken.clear();
@@ -105,7 +105,7 @@ impl Poller {
         Ok(self.woken.iter().map(|event| Token::decode(event.data.u64())).collect())
     }
 
-    /// The same for kernels before 5.11, which DPUs may have, whose `epoll_wait` counts in milliseconds.
+    /// Replaces `sleep` on kernels before 5.11, which DPUs may have: their `epoll_wait` counts in milliseconds.
     fn sleep_in_two_steps(&self, limit: Option<&Timespec>) -> Result<Vec<Token>, Errno> {
         let mut watched = [PollFd::new(&self.epoll, PollFlags::IN)];
         match poll(&mut watched, limit) {
@@ -114,7 +114,7 @@ impl Poller {
             Err(errno) => return Err(errno),
         }
         let mut woken = [libc::epoll_event { events: 0, u64: 0 }; BATCH];
-        // SAFETY: the array has room for as many events as the call is told.
+        // SAFETY: the array has room for the number of events that is passed.
         let count = unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), woken.as_mut_ptr(), BATCH as libc::c_int, 0) };
         match usize::try_from(count) {
             Ok(count) => Ok(woken[..count].iter().map(|event| Token::decode(event.u64)).collect()),
@@ -130,7 +130,7 @@ impl Poller {
 mod tests {
     use super::*;
 
-    /// As on kernels before 5.11.
+    /// Kernels before 5.11 take this path.
     #[test]
     fn two_steps_see_what_one_sees() {
         let poller = Poller::new().expect("a descriptor");

@@ -1,10 +1,9 @@
-//! What the kernel says of the processor that the conductor runs on, and what it is asked for in return: exact timers
-//! and short turns.
+//! The processor of the conductor: the kernel's figure of waiting time, and requests for exact timers and short turns.
 //!
-//! This thread's `schedstat` has how long it was ready and did not run, which rises too where it is bound to one
-//! processor, or its control group has used up its share.
+//! The thread's `schedstat` holds how long the thread was ready and did not run. The figure rises too if the thread is
+//! bound to one processor, or its control group has used up its share.
 //!
-//! Never guesses: where the kernel does not tell there is no figure.
+//! This module never guesses: without the kernel's figure it returns none.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -14,29 +13,29 @@ use std::time::Duration;
 const TIMER_SLACK: libc::c_ulong = 10_000;
 /// A short turn in nanoseconds: the least that the kernel grants.
 const SHORT: u64 = 100_000;
-/// More than the file's line.
+/// More bytes than the line of the file has.
 const LINE: usize = 128;
 
-/// What this thread asks for and is told.
+/// The kernel's figure for this thread, and the turns that this thread has requested.
 #[derive(Debug)]
 pub(crate) struct Processor {
     waits: Option<File>,
     turns: Turns,
 }
 
-/// How long this thread wants to run at a time.
+/// Requested length of this thread's turns on the processor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turns {
-    /// As long as others do: after a yield each of them runs about as often as this thread.
+    /// The usual length: after a yield each of them runs about as often as this thread.
     Usual,
-    /// Where others compute on all processors, Linux 6.12 and later lets in who wants a shorter turn than the one that
-    /// runs, and at the same share of time; else what ranks and peers have to say waits for the end of that turn, some
-    /// milliseconds. Earlier kernels take no notice.
+    /// As short as the kernel grants. If all processors compute, Linux 6.12 and later runs a thread with a shorter turn
+    /// first, at the same share of time. Otherwise messages of ranks and peers wait some milliseconds for the end of
+    /// that turn. Earlier kernels ignore the request.
     Short,
 }
 
 impl Processor {
-    /// Asks for exact timers and short turns of this thread.
+    /// Requests exact timers and short turns for this thread.
     pub(crate) fn of_this_thread() -> Self {
         // SAFETY: changes the precision of this thread's timers and nothing else.
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK) };
@@ -45,7 +44,7 @@ impl Processor {
         processor
     }
 
-    /// How long this thread has waited for a processor since its start.
+    /// Time that this thread has waited for a processor since its start.
     pub(crate) fn delay(&self) -> Option<Duration> {
         let mut line = [0; LINE];
         let length = self.waits.as_ref()?.read_at(&mut line, 0).ok()?;
@@ -62,13 +61,13 @@ impl Processor {
                 Turns::Usual => 0,
                 Turns::Short => SHORT,
             };
-            // SAFETY: the kernel reads as many bytes as the structure says that it has.
+            // SAFETY: the kernel reads as many bytes as the `size` field of the structure counts.
             unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
         }
     }
 }
 
-/// How this thread is scheduled, if the kernel tells.
+/// The scheduling attributes of this thread, if the kernel reports them.
 fn scheduling() -> Option<libc::sched_attr> {
     let size = size_of::<libc::sched_attr>();
     // SAFETY: zeros are a valid value, and the kernel writes no more than `size` bytes.
@@ -82,7 +81,7 @@ fn scheduling() -> Option<libc::sched_attr> {
 mod tests {
     use super::*;
 
-    /// Also where the kernel is too old for short turns, which it shows by telling of none.
+    /// On a kernel that is too old for short turns it reports a runtime of 0.
     #[test]
     fn turns_are_short_or_as_they_were_and_nothing_else_changes() {
         let told = || scheduling().expect("Linux tells");

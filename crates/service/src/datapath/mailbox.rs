@@ -1,9 +1,9 @@
 //! The bounded queue from the datapath threads to the conductor, which sleeps in epoll.
 //!
 //! Invariants: a post to a sleeping conductor makes the descriptor readable; posts to an awake one make no system call.
-//! The conductor raises its flag before it looks at the queue again, a poster looks at the flag behind its item, both
-//! under the flag's lock: no wake-up is lost. Never drops an item while the conductor lives: a full mailbox makes the
-//! poster wait, and the kernel's socket buffer absorbs meanwhile.
+//! No wake-up is lost: the conductor raises its flag before it checks the queue again. A poster checks the flag after
+//! it has queued its item. Both do so under the flag's lock. No item is dropped while the conductor lives: a full
+//! mailbox blocks the poster, and the kernel's socket buffer absorbs meanwhile.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// How posters wake the conductor.
+/// The flag and the bell with which posters wake the conductor.
 #[derive(Debug)]
 struct Waker {
     /// The conductor sleeps or is about to.
@@ -29,7 +29,7 @@ impl Waker {
 #[derive(Debug)]
 pub(crate) struct Mailbox<T> {
     queue: Receiver<T>,
-    /// Seen on the way to sleep.
+    /// An item found on the way to sleep.
     next: Option<T>,
     post: SyncSender<T>,
     waker: Arc<Waker>,
@@ -58,7 +58,7 @@ impl<T> Mailbox<T> {
         self.next.take().or_else(|| self.queue.try_recv().ok())
     }
 
-    /// `true`: nothing waits, the next post rings. `false`: [`take`](Self::take) again.
+    /// Returns `true` if the mailbox is empty and the next post rings. `false`: call [`take`](Self::take) again.
     #[must_use]
     pub(crate) fn prepare_sleep(&mut self) -> bool {
         let mut asleep = self.waker.asleep();
@@ -67,14 +67,14 @@ impl<T> Mailbox<T> {
         *asleep
     }
 
-    /// After every sleep, whatever ended it.
+    /// Lowers the flag; to be called after every sleep, whatever ended it.
     pub(crate) fn stay_awake(&self) {
         *self.waker.asleep() = false;
     }
 
-    /// When the bell has ended a sleep.
+    /// Empties the bell; to be called when the bell has ended a sleep.
     pub(crate) fn silence(&self) {
-        // Fails only when there is nothing to read, and then the bell is silent.
+        // Fails only if there is nothing to read, and then the bell is silent already.
         let _ = rustix::io::read(&self.waker.bell, &mut [0; 8]);
     }
 
@@ -85,12 +85,12 @@ impl<T> Mailbox<T> {
 }
 
 impl<T> Poster<T> {
-    /// Appends an item, waiting for room; false when nobody will take it.
+    /// Appends an item and waits for room. Returns false if the conductor is gone.
     #[must_use]
     pub(crate) fn post(&self, item: T) -> bool {
         let posted = self.post.send(item).is_ok();
         if posted && std::mem::take(&mut *self.waker.asleep()) {
-            // Fails only when the counter is at its end, and then the bell is ringing.
+            // Fails only if the counter is at its maximum, and then the bell is readable already.
             let _ = rustix::io::write(&self.waker.bell, &1u64.to_ne_bytes());
         }
         posted

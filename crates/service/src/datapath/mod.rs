@@ -1,15 +1,15 @@
-//! The datapath: one thread that sends multicast and several that receive it, apart from the conductor (MC-9, MC-10),
-//! or the conductor itself, on links so slow that waking threads costs more than the datagrams do ([`own`]).
+//! The datapath: one thread that sends multicast and several that receive it, apart from the conductor (MC-9, MC-10).
+//! On slow links, where a wake-up costs more than the datagrams, the conductor does both itself ([`own`]).
 //!
 //! ```text
 //! conductor -- SendJob, bounded --> sender     conductor -- Command, bounded --> receiver
 //!           <-- Report, mailbox --                       <-- Report, mailbox --
 //! ```
 //!
-//! Invariants: the mailbox has room for all reports that can be on their way (send jobs and batches are counted), so a
-//! datapath thread never waits for a conductor that waits for it; an address is received by one thread only, and as
-//! long as one group needs it. Believes no header: a receiver hashes a payload by the key that the header asks for,
-//! and the machine says what that is worth.
+//! Invariants: the mailbox has room for all reports that can be under way (send jobs and batches are counted). So a
+//! datapath thread never waits for a conductor that waits for that thread. Each address is received by one thread only,
+//! as long as one group needs the address. No header is trusted: a receiver hashes a payload by the key that the header
+//! names, and the machine checks the tag.
 
 pub(crate) mod mailbox;
 mod own;
@@ -34,9 +34,9 @@ use crate::memory::{Fault, Place};
 pub(crate) use receiver::Batch;
 use receiver::{Interest, Receiver};
 
-/// Send jobs that wait for the sender.
+/// Most send jobs in the sender's queue.
 const SEND_JOBS: usize = 64;
-/// Batches of each receiver, in its hands or the conductor's.
+/// Batches of each receiver, held by the receiver or by the conductor.
 const BATCHES: usize = 8;
 /// Bursts of one batch, 64 KiB each: a batch fits the second-level cache.
 const BURSTS: usize = 4;
@@ -48,46 +48,47 @@ pub(crate) struct SendJob {
     pub(crate) place: Place,
 }
 
-/// What has come of sending and receiving.
+/// Outcome of sending or receiving.
 #[derive(Debug)]
 pub(crate) enum Report {
-    /// The job of this batch is done: its memory, which could be read or not, is not read any more. The kernel took so
-    /// many datagrams and bytes; recovery repairs the datagrams that it did not take, the failures.
+    /// The job of this batch is done: its memory is not read any more. `read` is the result of reading the memory. The
+    /// kernel accepted this many datagrams and bytes; recovery repairs the `failures`, datagrams that it did not
+    /// accept.
     Sent { token: u64, read: Result<(), Fault>, datagrams: u64, bytes: u64, failures: u64 },
-    /// Datagrams have come, in a batch that goes back to the receiver of this number. Its socket buffer had no room for
+    /// Datagrams have arrived in a batch that goes back to this receiver. Its socket buffer had no room for
     /// `overflowed` bursts.
     Received { receiver: usize, batch: Batch, overflowed: u64 },
-    /// The kernel does not let a receiver receive; it tries again. The batch goes back.
+    /// The kernel refuses to receive; the receiver tries again. The batch goes back.
     Failed { receiver: usize, batch: Batch, error: io::Error },
-    /// A receiver has panicked: nothing is received by it any more.
+    /// The receiver has panicked and receives nothing any more.
     Gone { receiver: usize },
 }
 
 #[derive(Debug)]
 enum Hands {
-    /// Threads of their own (MC-9), as a link wants whose datagrams keep more than one processor busy.
+    /// Separate threads (MC-9), for links whose datagrams keep more than one processor busy.
     Threads { jobs: SyncSender<SendJob>, sender: JoinHandle<()>, receivers: Vec<Receiver> },
-    /// The conductor: nobody has to be woken for what it sends and receives itself.
+    /// The conductor, which sends and receives without waking another thread.
     Conductor(Box<Own>),
 }
 
-/// The conductor's handle on the datapath; its threads end when it is dropped.
+/// The conductor's handle on the datapath. Dropping it ends the threads.
 #[derive(Debug)]
 pub(crate) struct Datapath {
-    /// Gone when it is dropped.
+    /// `None` only during the drop.
     hands: Option<Hands>,
-    /// Groups that need each address: one of them as often as channels of its own have it.
+    /// Groups that need each address. A group is listed once for each of its channels on the address.
     joined: HashMap<Ipv4Addr, Vec<GroupHandle>>,
 }
 
 impl Datapath {
-    /// A mailbox with room for everything that the threads can have on their way.
+    /// A mailbox with room for every report that the threads can have under way.
     pub(crate) fn mailbox(receivers: usize) -> io::Result<Mailbox<Report>> {
-        // One job beyond the queue is in the sender's hands, and each receiver may have last words.
+        // The sender holds one job beyond the queue, and each receiver may report its panic.
         Mailbox::new(SEND_JOBS + 1 + receivers * (BATCHES + 1))
     }
 
-    /// Starts a thread that sends and `receivers` that receive; without any the conductor does both. Fails when a
+    /// Starts a thread that sends and `receivers` that receive; without receivers the conductor does both. Fails if a
     /// socket option is refused or threads are exhausted.
     pub(crate) fn start(settings: &MulticastSettings, receivers: usize, mailbox: &Mailbox<Report>) -> io::Result<Self> {
         let hands = if receivers == 0 {
@@ -106,7 +107,7 @@ impl Datapath {
         self.hands.as_mut().expect("there until dropped")
     }
 
-    /// What the conductor has to watch for them, if it receives itself.
+    /// The descriptor that the conductor must watch, if it receives multicast itself.
     pub(crate) fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.hands {
             Some(Hands::Conductor(own)) => Some(own.event_fd()),
@@ -114,14 +115,14 @@ impl Datapath {
         }
     }
 
-    /// That descriptor has become readable.
+    /// The descriptor has become readable.
     pub(crate) fn woken(&mut self) {
         if let Hands::Conductor(own) = self.hands() {
             own.woken();
         }
     }
 
-    /// Does what the conductor is to do itself, and says what came of it; nothing to do, or no time yet: none.
+    /// Does the conductor's part of the work and returns its outcome. `None`: no work, or its time has not come.
     pub(crate) fn report(&mut self, now: Instant) -> Option<Report> {
         match self.hands() {
             Hands::Conductor(own) => own.report(now),
@@ -129,7 +130,7 @@ impl Datapath {
         }
     }
 
-    /// When [`Self::report`] is to be asked though nothing wakes the conductor.
+    /// Time at which [`Self::report`] must be called although no descriptor wakes the conductor.
     pub(crate) fn due(&self, now: Instant) -> Option<Instant> {
         match &self.hands {
             Some(Hands::Conductor(own)) => own.due(now),
@@ -137,7 +138,7 @@ impl Datapath {
         }
     }
 
-    /// Takes a job, or gives it back when there is no room. A sending thread ends by a panic of its own only.
+    /// Submits a job, or returns it if there is no room. A sending thread ends early only by its own panic.
     pub(crate) fn submit(&mut self, job: SendJob) -> Option<SendJob> {
         match self.hands() {
             Hands::Conductor(own) => own.submit(job),
@@ -149,8 +150,8 @@ impl Datapath {
         }
     }
 
-    /// Receives a channel for a group with this key, effective on return, unless the kernel refuses, for too many
-    /// memberships for instance.
+    /// Receives a channel for a group with this key, effective on return. Fails if the kernel refuses, for instance
+    /// because of too many memberships.
     pub(crate) fn join(&mut self, channel: Channel, group: GroupHandle, key: MulticastKey) -> io::Result<()> {
         let address = channel_address(channel.0);
         let first = self.joined.get(&address).is_none_or(Vec::is_empty);

@@ -1,15 +1,15 @@
-//! The datapath in the conductor's own hands: a turn sends what the machine gives out and takes in what waits.
+//! The inline datapath: a turn of the conductor sends the machine's batches and receives the waiting datagrams.
 //!
-//! On a link of 1 Gbit/s a batch of 32 datagrams takes 0.4 ms, and to wake a thread for it, and the conductor again,
-//! costs more than to send or receive it.
+//! On a link of 1 Gbit/s a batch of 32 datagrams takes 0.4 ms. Waking a thread for the batch, and the conductor after
+//! it, costs more than sending or receiving it.
 //!
 //! | a job is | on | goes to |
 //! |---|---|---|
 //! | - | `submit` | sent and reported, or under way where a queue is full |
 //! | under way | `report` after its pause | sent and reported, or under way |
 //!
-//! Invariants: one job is under way at most, and one batch is filled at a time. Never waits: sockets do not block, and
-//! pauses are the conductor's timers.
+//! Invariants: one job is under way at most, and one batch is filled at a time. Nothing blocks: sockets are
+//! non-blocking, and pauses are timers of the conductor.
 
 use std::collections::VecDeque;
 use std::io;
@@ -24,13 +24,13 @@ use super::{BURSTS, Report, SEND_JOBS, SendJob, sender};
 #[derive(Debug)]
 pub(super) struct Own {
     sender: sender::Worker,
-    /// The job under way goes on then.
+    /// Time at which the job under way continues.
     sends_at: Option<Instant>,
     reports: VecDeque<Report>,
     intake: Intake,
-    /// In the conductor's hands while none.
+    /// `None` while the conductor holds it.
     batch: Option<Batch>,
-    /// Datagrams may wait, from then on where the kernel has refused.
+    /// Datagrams may wait, to be read from this time on; the time is later after a refusal of the kernel.
     readable: Option<Instant>,
 }
 

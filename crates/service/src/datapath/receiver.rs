@@ -1,12 +1,12 @@
-//! Receiving multicast, by threads or by the conductor: whole batches (MC-2, MC-11). Those of a thread go to the
-//! conductor and come back empty.
+//! Receiving multicast, by threads or by the conductor, in whole batches (MC-2, MC-11). The conductor gets the batches
+//! of a thread and returns them empty.
 //!
-//! Each payload is hashed here by the key of the group that its header names, so that a conductor with threads, which
+//! The receiver hashes each payload by the key of the group that its header names. So a conductor with threads, which
 //! checks the tag, pays for a few bytes only. A thread without a batch waits for one, and the kernel's socket buffer
 //! absorbs meanwhile.
 //!
-//! Errors of the socket are told to the conductor and end nothing: the thread tries again after a pause. What ends it
-//! is the conductor's word, or a panic of its own, which is told as well.
+//! Socket errors are reported to the conductor and end nothing: the thread tries again after a pause. The thread ends
+//! by the conductor's command, or by its own panic, which it reports too.
 
 use std::collections::HashMap;
 use std::io;
@@ -24,15 +24,15 @@ use outboard_proto::wire::{DatagramHeader, MulticastKey, PayloadHash, PayloadHas
 use super::{Report, split};
 use crate::datapath::mailbox::Poster;
 
-/// Commands that may wait beside batches on their way back.
+/// Room for commands beside batches on their way back.
 const COMMANDS: usize = 16;
-/// How long the conductor waits for a membership; a thread that works answers within a batch.
+/// Time that the conductor waits for a membership; a working thread answers within a batch.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long to wait after an error of the socket: doubled as long as there are more.
+/// Pause after a socket error, doubled with each further error.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// Datagrams that have come together, and the hashes of their payloads.
+/// Datagrams that were received together, and the hashes of their payloads.
 #[derive(Debug)]
 pub(crate) struct Batch {
     received: ReceiveBatch,
@@ -40,7 +40,7 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// With room for so many bursts.
+    /// A batch with room for this many bursts.
     pub(super) fn new(bursts: usize) -> Batch {
         Batch { received: ReceiveBatch::new(bursts), hashes: Vec::new() }
     }
@@ -51,12 +51,12 @@ impl Batch {
     }
 }
 
-/// What a group wants of a receiver.
+/// Request of a group to a receiver.
 #[derive(Debug)]
 pub(super) enum Interest {
-    /// Its payloads are hashed by this key, and this address is joined.
+    /// The group's payloads are hashed by this key, and this address is joined.
     Begins { group: GroupHandle, key: MulticastKey, join: Option<Ipv4Addr> },
-    /// As often as it has begun: the key is forgotten, and this address is left.
+    /// Ends one `Begins` of the group; after the last one the key is forgotten. This address is left.
     Ends { group: GroupHandle, leave: Option<Ipv4Addr> },
 }
 
@@ -67,7 +67,7 @@ enum Command {
     Stop,
 }
 
-/// The conductor's handle on one receiving thread; it ends when this is dropped.
+/// The conductor's handle on one receiving thread. Dropping the handle ends the thread.
 #[derive(Debug)]
 pub(super) struct Receiver {
     commands: SyncSender<Command>,
@@ -89,10 +89,10 @@ impl Receiver {
         let free = (0..batches).map(|_| Batch::new(bursts)).collect();
         let worker = Worker { intake, number, free, queue, poster };
         let run = move || {
-            // What it works with is lost with it.
+            // Unwind-safe: the worker's state is dropped with the worker.
             let panicked = std::panic::catch_unwind(AssertUnwindSafe(|| worker.run())).is_err();
             if panicked {
-                // Nobody hears it at the end.
+                // At shutdown the conductor does not read the report.
                 let _ = last_words.post(Report::Gone { receiver: number });
             }
         };
@@ -101,11 +101,11 @@ impl Receiver {
     }
 
     pub(super) fn give_back(&self, batch: Batch) {
-        // Refused only by a thread that has ended, and then nobody needs the batch.
+        // Fails only if the thread has ended, and then no batch is needed.
         let _ = self.commands.send(Command::Return(batch));
     }
 
-    /// What a group wants, from now on.
+    /// Applies a request of a group, effective on return.
     pub(super) fn tell(&self, interest: Interest) -> io::Result<()> {
         let ended = || io::Error::other("the receiving thread has ended");
         let (answer, answered) = sync_channel(1);
@@ -117,11 +117,11 @@ impl Receiver {
 
 impl Drop for Receiver {
     fn drop(&mut self) {
-        // Refused only by a thread that has ended.
+        // Fails only if the thread has ended.
         let _ = self.commands.send(Command::Stop);
         self.waker.wake();
         if let Some(thread) = self.thread.take() {
-            // It has said itself if it panicked.
+            // A panicked thread has reported its panic itself.
             let _ = thread.join();
         }
     }
@@ -133,13 +133,13 @@ enum Next {
     End,
 }
 
-/// A socket, and what is needed to hash what comes.
+/// A socket, and the keys for hashing its payloads.
 #[derive(Debug)]
 pub(super) struct Intake {
     socket: MulticastReceiver,
-    /// What hashes the payloads of each group, and how often it is wanted.
+    /// The hasher of each group, and how many `Begins` it has.
     keys: HashMap<GroupHandle, (PayloadHasher, u32)>,
-    /// After the next error.
+    /// Pause after the next error.
     pause: Duration,
 }
 
@@ -174,11 +174,11 @@ impl Intake {
         }
     }
 
-    /// Replaces the content of `batch` by what waits; how many bursts the socket had no room for, or none where nothing
-    /// waits.
+    /// Replaces the content of `batch` by the waiting datagrams. Returns how many bursts the socket had no room for, or
+    /// none if no datagram waits.
     ///
     /// # Errors
-    /// The kernel's, and how long to wait before the next try.
+    /// The kernel's error, and the pause before the next try.
     pub(super) fn receive(&mut self, batch: &mut Batch) -> Result<Option<u64>, (io::Error, Duration)> {
         let received = self.socket.receive(&mut batch.received).map_err(|error| (error, self.longer_pause()))?;
         if received.bursts == 0 {
@@ -188,7 +188,7 @@ impl Intake {
         let hash = |datagram: Datagram<'_>| {
             let (header, payload) = split(datagram.bytes);
             let hasher = DatagramHeader::parse(header).ok().and_then(|header| self.keys.get(&header.group));
-            // What names no group of ours is refused whatever it holds.
+            // A payload that names no group of this host is refused whatever its hash is.
             hasher.map_or(PayloadHash::default(), |(hasher, _)| hasher.hash(payload))
         };
         batch.hashes.clear();
@@ -233,7 +233,7 @@ impl Worker {
         match command {
             Command::Return(batch) => self.free.push(batch),
             Command::Interest { interest, answer } => {
-                // Nobody listens any more when the conductor lost patience.
+                // Fails if the conductor has stopped waiting.
                 let _ = answer.send(self.intake.mind(interest));
             }
             Command::Stop => return Next::End,
@@ -261,8 +261,8 @@ impl Worker {
         Next::GoOn
     }
 
-    /// The kernel refuses to let us receive: it is told with a batch, so that what is told at once is bounded, and
-    /// asked again later.
+    /// The kernel refuses to receive. The report carries a batch, so the number of reports under way is bounded. Then
+    /// the thread pauses.
     fn pause(&mut self, batch: Batch, error: io::Error, pause: Duration) -> Next {
         if !self.poster.post(Report::Failed { receiver: self.number, batch, error }) {
             return Next::End;

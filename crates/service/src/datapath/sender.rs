@@ -1,5 +1,5 @@
 //! Sending multicast, by a thread or by the conductor: reads rank memory, puts headers with their tags before chunks,
-//! hands bursts to the kernel (MC-1). What meets a full queue [`MOST_CONGESTED`] times is left to recovery.
+//! hands bursts to the kernel (MC-1). After [`MOST_CONGESTED`] full queues the rest of a batch is left to recovery.
 
 use std::io;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -14,12 +14,12 @@ use super::{Report, SendJob};
 use crate::datapath::mailbox::Poster;
 use crate::memory::Fault;
 
-/// Times that a batch meets a full interface queue before its rest is left to recovery.
+/// After this many full interface queues the rest of a batch is left to recovery.
 const MOST_CONGESTED: u32 = 20;
-/// How long a full interface queue is given to drain.
+/// Pause in which a full interface queue may drain.
 const CONGESTED_PAUSE: Duration = Duration::from_micros(500);
 
-/// Starts the thread; it ends when the queue's other end is dropped.
+/// Starts the thread, which ends when the sending end of its queue is dropped.
 pub(super) fn start(
     settings: &MulticastSettings,
     jobs: usize,
@@ -47,12 +47,12 @@ struct Current {
     job: SendJob,
     read: Result<(), Fault>,
     length: usize,
-    /// Datagrams sent, and times that a full queue was met.
+    /// Datagrams sent, and full queues met.
     sent: usize,
     congested: u32,
 }
 
-/// Carries out one job after another: [`Self::begin`], [`Self::go_on`] until it asks for no pause, [`Self::report`].
+/// Carries out one job after another: [`Self::begin`], [`Self::go_on`] until it returns no pause, [`Self::report`].
 #[derive(Debug)]
 pub(super) struct Worker {
     socket: MulticastSender,
@@ -68,7 +68,7 @@ impl Worker {
         Ok(Worker { socket, current: None, payload: Vec::new(), headers: Vec::new() })
     }
 
-    /// Reads what is to be sent; no job may be under way.
+    /// Reads the payload of a job; no other job may be under way.
     pub(super) fn begin(&mut self, job: SendJob) {
         let SendJob { batch, place } = &job;
         let length = usize::try_from(batch.memory.len).expect("a batch lies in memory");
@@ -93,7 +93,7 @@ impl Worker {
         assert!(before.is_none(), "one job at a time");
     }
 
-    /// Sends what is left of the job; returns how long to wait before the next try where a queue is full.
+    /// Sends the rest of the job. Returns the pause before the next try if a queue is full.
     pub(super) fn go_on(&mut self) -> Option<Duration> {
         let Current { job, length, sent, congested, .. } = self.current.as_mut()?;
         let (to, chunk) = (channel_address(job.batch.channel.0), job.batch.chunk_bytes as usize);
@@ -116,7 +116,7 @@ impl Worker {
         None
     }
 
-    /// What has become of the job.
+    /// Ends the job and returns its outcome.
     pub(super) fn report(&mut self) -> Option<Report> {
         let Current { job, read, length, sent, .. } = self.current.take()?;
         let bytes = (sent * job.batch.chunk_bytes as usize).min(length) + sent * DATAGRAM_HEADER_BYTES;

@@ -1,26 +1,26 @@
-//! Work on memory that is not done yet, in the order in which the machine ordered it: the one place that knows what
-//! comes behind what.
+//! Deferred work on memory, in the order in which the machine ordered it. This module alone knows which work must
+//! precede which.
 //!
-//! Work is done at once or put off: until a rank copies what the kernel has withdrawn (GP-9), as an errand of a rank
-//! ([`crate::memory::errands`]), for a later turn ([`crate::memory::planned`]), or until work before it is done. Two
-//! pieces of work keep their order where they have bytes in common that one of them writes. Bytes are known by where
-//! the rank posted them, whichever call names them and wherever the rank has copied them since: the starts of a
-//! recording share memory, and so do input and output of a call in place.
+//! Work is done at once or deferred. It waits for a rank's copy of memory that the kernel has withdrawn (GP-9), or for
+//! work before it. Or it is an errand of a rank ([`crate::memory::errands`]), or planned for a later turn
+//! ([`crate::memory::planned`]). Two pieces of work keep their order if they share bytes that one of them writes. Bytes
+//! are identified by the address that the rank posted, whatever call names them and wherever the rank has copied them
+//! since: the starts of a recording share memory, and so do input and output of a call in place.
 //!
 //! | work is | on | goes to |
 //! |---|---|---|
-//! | waiting | no copy of its calls is awaited, nothing before it is in its way | done, planned, or waiting again |
-//! | planned, an errand | see there | done, or waiting |
+//! | waiting | no copy of its calls is awaited, no conflicting work is before it | done, planned, or waiting again |
+//! | planned, an errand | see these modules | done, or waiting |
 //! | any | the end of a call that it names | gone |
 //!
 //! | a call is | on | goes to |
 //! |---|---|---|
-//! | reached | an access that is withdrawn | awaited |
-//! | awaited | `Restage` of its rank | reached, in shared memory; what has waited is tried again |
-//! | any | its failure, the end of its rank | gone; who was to have bytes from there is cut off |
+//! | reached | an access to memory that was withdrawn | awaited |
+//! | awaited | `Restage` of its rank | reached, in shared memory; waiting work is tried again |
+//! | any | its failure, the end of its rank | gone; calls that were to receive its bytes are cut off |
 //!
-//! Only local work waits here. What was to be sent from such memory counts as lost on the way, which the protocol
-//! repairs once it can be read: until then the link to that peer does not get past it. Invariants: what is put off
+//! Only local work waits here. A transmission from withdrawn memory counts as lost on the way. The protocol repairs the
+//! loss once the memory can be read; until then the link to that peer does not get past it. Invariants: deferred work
 //! keeps its place; a call that work here names has not completed for its rank; at most [`MOST_BYTES`] of payload are
 //! held.
 
@@ -35,22 +35,22 @@ use crate::memory::errands::State;
 #[cfg(test)]
 mod tests;
 
-/// Payload held for ranks that are not in our library.
+/// Most payload held for ranks that are not in a call of this library.
 const MOST_BYTES: usize = 256 << 20;
 
 #[derive(Debug)]
 pub(crate) enum Work {
-    /// As the machine ordered it.
+    /// A copy as the machine ordered it.
     Copy { from: MemRef, to: MemRef },
-    /// As the machine ordered it, or what is left of it.
+    /// A reduction as the machine ordered it, or its rest.
     Reduce(Combination),
     /// Received payload, or a result.
     Deliver { bytes: Vec<u8>, to: MemRef },
-    /// The memory is not needed once what comes before is done.
+    /// The staging memory is not needed once the work before it is done.
     Unstage { id: StagingId },
 }
 
-/// What a piece of work reads, and what it writes.
+/// A piece of work's read piece, then its written piece.
 pub(super) type Touched<T> = [Option<T>; 2];
 
 impl Work {
@@ -66,12 +66,12 @@ impl Work {
         self.touched().map(|piece| piece.map(|piece| piece.region))
     }
 
-    /// The calls whose buffers it reads and writes.
+    /// The calls whose buffers the work reads and writes.
     pub(super) fn calls(&self) -> Touched<CallId> {
         self.regions().map(|region| region.and_then(call_of))
     }
 
-    /// Bytes that are copied or combined.
+    /// Bytes that the work copies or combines.
     pub(super) fn bytes(&self) -> u64 {
         match self {
             Work::Copy { to, .. } | Work::Deliver { to, .. } => to.len,
@@ -80,7 +80,7 @@ impl Work {
         }
     }
 
-    /// The work on some of its bytes: a copy, or whole elements that are combined.
+    /// This work on a part of its bytes: a copy, or a combination of whole elements.
     pub(super) fn piece(&self, start: u64, len: u64) -> Work {
         let piece = |whole: MemRef| MemRef { offset: whole.offset + start, len, ..whole };
         match self {
@@ -105,19 +105,19 @@ pub(super) fn call_of(region: Region) -> Option<CallId> {
     }
 }
 
-/// What holds bytes.
+/// Owner of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Holder {
-    /// The rank whose memory is described at this address here: it is held as long as the rank has calls in flight.
+    /// The address of the rank's `TieredMemory` here, which stays while the rank has calls in flight.
     Rank(usize),
     Staging(StagingId),
 }
 
-/// Bytes, wherever they lie now.
+/// Bytes of a holder, wherever they lie now.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Extent {
     pub(super) holder: Holder,
-    /// As the rank posted it.
+    /// Address as the rank posted it.
     pub(super) start: u64,
     pub(super) len: u64,
 }
@@ -130,7 +130,7 @@ impl Extent {
     }
 }
 
-/// Whether two pieces of work keep their order: they share bytes that one of them writes.
+/// Whether two pieces of work keep their order, because they share bytes that one of them writes.
 fn keep_order([read, written]: &Touched<Extent>, [reads, writes]: &Touched<Extent>) -> bool {
     let meet = |one: &Option<Extent>, other: &Option<Extent>| {
         one.as_ref().zip(other.as_ref()).is_some_and(|(one, other)| one.meets(other))
@@ -147,7 +147,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Whether it comes before work that touches this.
+    /// Whether the entry must precede work on these extents.
     pub(super) fn precedes(&self, extents: &Touched<Extent>) -> bool {
         keep_order(&self.extents, extents)
     }
@@ -160,7 +160,7 @@ impl Entry {
         self.work.calls().contains(&Some(call))
     }
 
-    /// Whether it takes bytes of this call elsewhere.
+    /// Whether the entry reads bytes of this call for another.
     pub(super) fn is_for_another_than(&self, call: CallId) -> bool {
         let [read, written] = self.work.calls();
         read == Some(call) && written != Some(call)
@@ -171,7 +171,7 @@ impl Entry {
 pub(crate) struct Backlog {
     awaited: HashSet<CallId>,
     entries: Vec<Entry>,
-    /// How often entries touch each memory: most work meets none.
+    /// Number of entries that touch each memory; most work touches none of them.
     touching: HashMap<Holder, u32>,
     bytes: usize,
 }
@@ -179,7 +179,7 @@ pub(crate) struct Backlog {
 impl Backlog {
     /// Whether no work has to wait.
     pub(super) fn is_empty(&self) -> bool {
-        // In all runs but the rarest, where ranks do no errands.
+        // Nearly always true where ranks do no errands.
         self.entries.is_empty() && self.awaited.is_empty()
     }
 
@@ -195,18 +195,18 @@ impl Backlog {
         &mut self.entries[at].state
     }
 
-    /// Whether the rank's copy of this call's buffers is awaited.
+    /// Whether the rank must still copy this call's buffers.
     pub(super) fn awaits(&self, call: CallId) -> bool {
         self.awaited.contains(&call)
     }
 
-    /// Whether work names the call.
+    /// Whether any work names the call.
     pub(crate) fn names(&self, call: CallId) -> bool {
         self.entries.iter().any(|entry| entry.names(call))
     }
 
-    /// Whether the call cannot end yet: work names it, or where it has `failed`, calls that have not failed can still
-    /// have its bytes.
+    /// Whether the call cannot end yet, because work names it. A call that has `failed` is held back only while calls
+    /// that have not failed can still get its bytes.
     pub(crate) fn holds_back(&self, call: CallId, failed: impl Fn(CallId) -> bool) -> bool {
         if self.entries.is_empty() || !failed(call) {
             return self.names(call);
@@ -215,7 +215,7 @@ impl Backlog {
         self.entries.iter().any(|entry| needs(entry) && self.goes_on(entry))
     }
 
-    /// Whether the entry and all that comes before it get done by themselves.
+    /// Whether the entry and all work before it proceed without help.
     fn goes_on(&self, entry: &Entry) -> bool {
         let stuck = |entry: &Entry| {
             let awaited = entry.work.calls().into_iter().flatten().any(|call| self.awaits(call));
@@ -225,24 +225,24 @@ impl Backlog {
         !chain.into_iter().any(|at| stuck(&self.entries[at]))
     }
 
-    /// What is not done and comes before work that touches this.
+    /// Unfinished work that must precede work on these extents.
     pub(super) fn before(&self, extents: &Touched<Extent>) -> impl Iterator<Item = &Entry> {
         let touched = extents.iter().flatten().any(|extent| self.touching.contains_key(&extent.holder));
         let entries = if touched { &self.entries[..] } else { &[] };
         entries.iter().filter(|entry| entry.precedes(extents))
     }
 
-    /// Whether work that touches this comes behind some that is not done.
+    /// Whether unfinished work must precede work on these extents.
     pub(super) fn precedes(&self, extents: &Touched<Extent>) -> bool {
         self.before(extents).next().is_some()
     }
 
-    /// Whether the entry comes behind another.
+    /// Whether the entry must wait for another.
     pub(super) fn is_behind(&self, at: usize) -> bool {
         self.entries[..at].iter().any(|entry| entry.precedes(&self.entries[at].extents))
     }
 
-    /// Where those are, in order, with all that comes before them.
+    /// Ascending indices of the entries that match, and of all entries that must precede them.
     pub(super) fn needed(&self, which: impl Fn(&Entry) -> bool) -> Vec<usize> {
         let mut needed: Vec<usize> = Vec::new();
         for (at, entry) in self.entries.iter().enumerate().rev() {
@@ -254,7 +254,7 @@ impl Backlog {
         needed
     }
 
-    /// Work that touches this waits, and other work behind it: the limit of ranks that keep it waiting begins.
+    /// Work on these extents waits, and other work behind it. So the time limit starts for ranks that keep it waiting.
     pub(super) fn want(&mut self, extents: &Touched<Extent>) {
         for at in self.needed(|entry| entry.precedes(extents)) {
             if let State::Held(held) = self.state(at) {
@@ -268,12 +268,12 @@ impl Backlog {
         self.awaited.insert(call);
     }
 
-    /// The call's buffers are within reach, or it has ended; whether they were not.
+    /// The call's buffers are within reach, or the call has ended. Returns whether a copy was awaited.
     pub(super) fn reached(&mut self, call: CallId) -> bool {
         self.awaited.remove(&call)
     }
 
-    /// Whether there is room for what the work carries.
+    /// Whether there is room for the payload of the work.
     pub(super) fn has_room(&self, work: &Work) -> bool {
         self.bytes + work.payload() <= MOST_BYTES
     }
@@ -303,15 +303,15 @@ impl Backlog {
         entry
     }
 
-    /// Takes all out, to be brought back or done in order.
+    /// Removes all entries, to be put back or done in order.
     pub(super) fn take(&mut self) -> Vec<Entry> {
         self.touching.clear();
         self.bytes = 0;
         std::mem::take(&mut self.entries)
     }
 
-    /// This call has failed or its rank has ended, with bytes that others wait for. Returns what is dropped, as it
-    /// names the call or depends on them, and the calls that will never have theirs.
+    /// This call has failed or its rank has ended, and others wait for its bytes. Returns the dropped entries, which
+    /// name the call or depend on its bytes, and the calls that will never receive theirs.
     pub(super) fn cut_off(&mut self, call: CallId) -> (Vec<Entry>, Vec<CallId>) {
         self.reached(call);
         let mut lost = HashSet::from([Region::Input(call), Region::Output(call)]);

@@ -1,8 +1,8 @@
-//! Reductions on memory of any tier: piece by piece through the second-level cache.
+//! Reductions on memory of any tier, in pieces that fit the second-level cache.
 //!
-//! Memory of a rank is never computed on where it lies, mapped or not, because the rank may write to it meanwhile: its
-//! bytes are copied, combined and written back. Both operands in staging are used in place, which nobody else writes.
-//! Invariant: an element is combined once, whatever fails: what is left to do behind a piece that failed is named.
+//! Memory of a rank is never computed on in place, mapped or not, because the rank may write to it meanwhile. Its bytes
+//! are copied, combined and written back. If both operands are staging memory, which no other process writes, they are
+//! used in place. Invariant: an element is combined once, whatever fails: a failure names the work that is left.
 
 use outboard_plan::Reduction;
 use outboard_proto::MemRef;
@@ -26,14 +26,14 @@ pub(crate) struct Combination {
     pub(crate) from_left: bool,
 }
 
-/// Room for a piece of each operand. Grows once.
+/// Buffers for a piece of each operand. They grow once.
 #[derive(Debug, Default)]
 pub(crate) struct Bounces {
     from: Vec<u8>,
     into: Vec<u8>,
 }
 
-/// What stopped a reduction.
+/// A stopped reduction: the fault, and the work that is left.
 #[derive(Debug)]
 pub(crate) struct Unfinished {
     pub(crate) fault: Fault,
@@ -41,19 +41,19 @@ pub(crate) struct Unfinished {
 }
 
 impl Combination {
-    /// `len` bytes of it, whole elements.
+    /// `len` bytes of the combination from `start` on, whole elements.
     pub(super) fn piece(&self, start: u64, len: u64) -> Combination {
         let piece = |whole: MemRef| MemRef { offset: whole.offset + start, len, ..whole };
         Combination { from: piece(self.from), into: piece(self.into), ..*self }
     }
 
-    /// What is left behind the first `done` bytes.
+    /// The work behind the first `done` bytes.
     fn behind(&self, done: u64) -> Option<Work> {
         let left = self.into.len - done;
         (left > 0).then(|| Work::Reduce(self.piece(done, left)))
     }
 
-    /// Carries it out on operands that lie there.
+    /// Carries the combination out on operands at these places.
     pub(crate) fn perform(&self, from: &Place, into: &Place, bounces: &mut Bounces) -> Result<(), Unfinished> {
         let mut done = 0;
         while done < self.into.len {
@@ -61,7 +61,7 @@ impl Combination {
             let operands = (&from.behind(done), &into.behind(done));
             self.combine_piece(operands, bytes, bounces).map_err(|(fault, result)| {
                 let to = MemRef { offset: self.into.offset + done, len: bytes, ..self.into };
-                // A result that could not be written back, or not whole, is not made a second time.
+                // A result that could not be written back, or only in part, is not computed a second time.
                 let put = result.map(|bytes| Work::Deliver { bytes, to });
                 let rest = if put.is_some() { done + bytes } else { done };
                 Unfinished { fault, left: put.into_iter().chain(self.behind(rest)).collect() }
@@ -71,7 +71,7 @@ impl Combination {
         Ok(())
     }
 
-    /// Combines a piece. A failed write gives back what was to be written.
+    /// Combines a piece. A failed write returns the bytes that were to be written.
     fn combine_piece(
         &self,
         (from, into): (&Place, &Place),
@@ -140,7 +140,7 @@ mod tests {
         (buffer.clone(), Place::Staging { buffer, offset: 0 })
     }
 
-    /// Memory of a rank of which so many bytes can be reached.
+    /// A rank's memory of which this many bytes can be reached.
     fn rank(bytes: u64) -> Arc<TieredMemory> {
         let memory = TieredMemory::default();
         let region = Shared::create("test", bytes as usize).expect("memory");

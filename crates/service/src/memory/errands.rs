@@ -2,19 +2,19 @@
 //!
 //! | a copy is | on | goes to |
 //! |---|---|---|
-//! | planned | its turn, and its rank waits and has a place free | offered |
-//! | planned | its turn, else | done by the conductor ([`crate::memory::planned`]) |
-//! | offered | the rank's report | done; planned, for the conductor, when it failed |
-//! | offered | the rank waits no more, or has not taken it within [`PATIENCE`] | withdrawn: planned |
-//! | planned, or offered | a rank has copied elsewhere what it names (GP-9) | planned, for the conductor |
-//! | offered, and taken | no report within [`STALL`] | held: its bytes are copied to here, its source is free |
-//! | held | the rank's report | done: delivered again from here, with all that waited for it |
-//! | held | others need what it delivers for [`LIMIT`] | the rank's call fails by name |
-//! | any | the end of its call | forgotten; a place that is taken is free with its report |
+//! | planned | its turn, its rank waits and has a free slot | offered |
+//! | planned | its turn otherwise | done by the conductor ([`crate::memory::planned`]) |
+//! | offered | the rank's report | done; after a failure planned, for the conductor |
+//! | offered | the rank stops waiting, or does not take it within [`PATIENCE`] | withdrawn: planned |
+//! | planned, or offered | a rank has copied memory that it names (GP-9) | planned, for the conductor |
+//! | offered, and taken | no report within [`STALL`] | held: its bytes are copied to this process, its source is free |
+//! | held | the rank's report | done: its bytes are delivered again from here, with all work that waited for it |
+//! | held | other work needs its bytes for [`LIMIT`] | the rank's call fails by name |
+//! | any | the end of its call | forgotten; a slot that is taken becomes free with its report |
 //!
-//! The machine believes a copy done that it has ordered. So a copy stands in the [`backlog`](crate::memory::backlog)
-//! until its bytes are in place, where work that comes behind it finds it. Nothing that a rank writes is believed
-//! beyond its own buffers. A report that lies, or none, harms the rank's call alone.
+//! The machine counts an ordered copy as done. So a copy stands in the [`backlog`](crate::memory::backlog) until its
+//! bytes are in place, where later work on its bytes finds it. A rank's report matters for its own buffers only. A
+//! false report, or a missing one, harms the rank's call alone.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -35,13 +35,13 @@ use crate::telemetry::statistics::Copies;
 #[cfg(test)]
 mod tests;
 
-/// How long a rank that waits may leave an errand: it may have no processor.
+/// A waiting rank may leave an errand for this long: the rank may have no processor.
 const PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 60_000 } else { 5 });
-/// How long an errand may take, beside a nanosecond for each byte and those of the errands before it.
+/// Time limit of an errand, plus a nanosecond for each byte of this errand and of the errands before it.
 const STALL: Duration = Duration::from_millis(100);
-/// How long the conductor waits for an errand whose bytes it needs: most take less.
+/// Time that the conductor waits for an errand whose bytes it needs; most errands take less.
 const MOMENT: Duration = Duration::from_millis(1);
-/// How long a rank that was stopped in the middle of an errand may hold others up.
+/// Time for which a rank that was stopped in the middle of an errand may delay others.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// A rank that can do errands.
@@ -52,25 +52,25 @@ pub(crate) struct Runner {
     pub(crate) errands: control::Errands,
 }
 
-/// What a rank would be told of a copy.
+/// A copy that may become an errand.
 #[derive(Debug, Clone)]
 pub(super) struct Task {
-    /// The rank that would do it, and the one whose memory it would read.
+    /// The rank that would copy, and the rank whose memory it would read.
     runner: Arc<Runner>,
     reads: ConnectionId,
     errand: Errand,
 }
 
-/// How far work has come that is not done.
+/// State of work that is not done.
 #[derive(Debug)]
 pub(super) enum State {
-    /// Work that waits for a rank's copy, or for what comes before it.
+    /// Work that waits for a rank's copy, or for work before it.
     Waiting,
-    /// Work whose turn has not come; with a task, a copy that may be offered to its rank.
+    /// Work whose turn has not come. A copy with a task may be offered to its rank.
     Planned(Option<Task>),
     /// A copy that is offered to its rank.
     Offered(Offered),
-    /// The bytes of a copy, until the rank lets go of its own buffer.
+    /// The bytes of a copy, kept until the rank releases its own buffer.
     Held(Held),
 }
 
@@ -86,29 +86,29 @@ pub(super) struct Offered {
 pub(super) struct Held {
     runner: Arc<Runner>,
     place: u32,
-    /// Since when other work needs what the errand delivers.
+    /// Time since when other work needs the bytes of the errand.
     pub(super) wanted: Option<Instant>,
 }
 
-/// Places that were written and are to be offered, one bit each.
+/// Slots that were written and must be offered, one bit each.
 pub(super) type Fresh = HashMap<ConnectionId, (Arc<Runner>, u64)>;
 
-/// What is known of ranks' errands beside the [`Backlog`].
+/// State of the ranks' errands, beside the [`Backlog`].
 #[derive(Debug, Default)]
 pub(crate) struct Errands {
-    /// Smallest copy that is left to a rank; 0 for none.
+    /// Smallest copy that is left to a rank; 0 disables such copies.
     pub(crate) least: u64,
     /// Errands that were taken for calls which have ended.
     forgotten: Vec<(Arc<Runner>, u32)>,
-    /// Places that are not free, one bit each.
+    /// Slots that are not free, one bit each.
     used: HashMap<ConnectionId, u64>,
-    /// Who could not read whose memory.
+    /// Pairs of source and reader whose copies failed.
     refused: HashSet<(ConnectionId, ConnectionId)>,
     pub(crate) copies: Copies,
 }
 
 impl State {
-    /// Whether the service process may do it itself at once.
+    /// Whether the service process may do the work itself at once.
     pub(super) fn may_be_done(&self) -> bool {
         match self {
             State::Planned(_) | State::Offered(_) => true,
@@ -116,7 +116,7 @@ impl State {
         }
     }
 
-    /// The rank that may have an errand, and where.
+    /// The rank that may have the errand, and its slot.
     fn taken_by(&self) -> Option<(Arc<Runner>, u32)> {
         match self {
             State::Waiting | State::Planned(_) => None,
@@ -125,7 +125,7 @@ impl State {
         }
     }
 
-    /// What the rank says of an errand.
+    /// The rank's report on the errand.
     fn report(&self) -> Option<Report> {
         let (runner, place) = self.taken_by()?;
         runner.errands.table().reported(place)
@@ -133,7 +133,7 @@ impl State {
 }
 
 impl Task {
-    /// Some of its bytes.
+    /// The task for a part of its bytes.
     pub(super) fn piece(&self, start: u64, bytes: u64) -> Task {
         let Errand { source, target, .. } = self.errand;
         Task { errand: Errand { source: source + start, target: target + start, bytes, ..self.errand }, ..self.clone() }
@@ -147,8 +147,8 @@ impl Errands {
         }
     }
 
-    /// Writes a planned errand where its rank will find it, unless that does not wait, cannot read the source, or has
-    /// no place free.
+    /// Writes a planned errand into the rank's table. Does nothing if the rank does not wait, cannot read the source,
+    /// or has no free slot.
     pub(super) fn write(&mut self, state: &mut State, fresh: &mut Fresh) {
         let State::Planned(Some(task)) = state else { return };
         let Task { runner, reads, errand } = task;
@@ -166,7 +166,7 @@ impl Errands {
         *state = State::Offered(Offered { task: task.clone(), place, since: Instant::now(), taken: false });
     }
 
-    /// Takes an offer back, so that it is planned as before; false when the rank has taken it.
+    /// Withdraws an offer, so that it is planned as before. Returns false if the rank has taken the errand.
     fn withdraw(&mut self, state: &mut State) -> bool {
         let State::Offered(Offered { task, place, taken, .. }) = state else { return true };
         *taken |= !task.runner.errands.table().withdraw(*place);
@@ -179,7 +179,7 @@ impl Errands {
         true
     }
 
-    /// Nobody needs this work any more; a rank that has taken it as an errand may still be at it.
+    /// The work is not needed any more. If a rank has taken it as an errand, its slot stays in use until the report.
     pub(super) fn forget(&mut self, mut state: State) {
         if !self.withdraw(&mut state) || matches!(state, State::Held(_)) {
             self.forgotten.extend(state.taken_by());
@@ -195,7 +195,7 @@ impl Errands {
 }
 
 impl Offered {
-    /// From its offer to what is done about it.
+    /// Time from the offer to the conductor's reaction.
     fn due(&self) -> Duration {
         if !self.taken {
             return PATIENCE;
@@ -205,8 +205,8 @@ impl Offered {
 }
 
 impl Backlog {
-    /// Whether a rank has left something for [`Memory::attend`] since; asked behind a fence by a conductor that is
-    /// about to sleep.
+    /// Whether a rank has left news for [`Memory::attend`]. A conductor that is about to sleep checks this behind a
+    /// fence.
     pub(crate) fn has_news(&self) -> bool {
         self.entries().iter().any(|entry| {
             let left = match &entry.state {
@@ -217,7 +217,7 @@ impl Backlog {
         })
     }
 
-    /// Until something is to be done about what is planned or an errand; none where nothing is.
+    /// Time until planned work or an errand is due; none if neither is.
     pub(crate) fn timer(&self) -> Option<Duration> {
         let due = |state: &State| match state {
             State::Waiting => None,
@@ -230,7 +230,7 @@ impl Backlog {
 }
 
 impl Memory {
-    /// What the rank would be told, if both are ranks of this host, and not all memory is mapped.
+    /// The task of a copy between ranks of this host, if not all of the memory is mapped.
     pub(super) fn task(&self, from: MemRef, to: MemRef) -> Option<Task> {
         let bytes = from.len;
         if self.errands.least == 0 || bytes < self.errands.least {
@@ -255,18 +255,18 @@ impl Memory {
         Some(Task { reads: reads.id, runner, errand })
     }
 
-    /// Where a piece lies that is read for others.
+    /// Memory of a piece that is read for others.
     pub(crate) fn place_to_read(&mut self, piece: MemRef) -> Result<Place, Fault> {
         if self.must_wait([Some(piece), None]) {
             return Err(Fault::Awaited);
         }
         let place = self.place(piece)?;
-        // What a fault is about is not sent: the machine hears of it first.
+        // A piece with a fault is not sent: the fault is reported to the machine first.
         if self.faults.is_empty() { Ok(place) } else { Err(Fault::Awaited) }
     }
 
-    /// This memory lies elsewhere from now on: ranks are offered no more errands that name its old place. What one has
-    /// taken is right where it reads from there, and is done again where it writes there.
+    /// This memory has moved: errands that name its old place are not offered any more. An errand that is taken stays
+    /// valid if it reads the old place, and is done again if it writes there.
     pub(super) fn recall(&mut self, holder: Holder) {
         for at in 0..self.backlog.entries().len() {
             if self.backlog.entries()[at].touches(holder)
@@ -292,13 +292,13 @@ impl Memory {
         }
     }
 
-    /// Takes the rank's report on an errand; false where the conductor has to copy, which is planned then.
+    /// Handles the rank's report on an errand. Returns false if the conductor must copy; the copy is planned then.
     fn finish(&mut self, at: usize, report: Report) -> bool {
         let Entry { work, state, .. } = &self.backlog.entries()[at];
         let State::Offered(Offered { task, place, .. }) = state else { unreachable!("it was reported") };
         self.errands.free_place(&task.runner, *place);
         match report {
-            // It went to where the rank will put its copy of what lies elsewhere now (GP-9).
+            // The errand wrote to memory that the rank replaces by its copy (GP-9).
             Report::Done if work.calls()[1].is_some_and(|call| self.moved(call)) => {}
             Report::Done => {
                 self.errands.copies.by_ranks += 1;
@@ -316,14 +316,14 @@ impl Memory {
         false
     }
 
-    /// Whether the buffers of the call are, or will be, where its rank copies them to.
+    /// Whether the buffers of the call are, or will be, in the rank's copy.
     fn moved(&self, call: CallId) -> bool {
         let staged = |buffers: &Buffers| buffers.memory.as_ref().is_some_and(|memory| memory.tier() == Tier::Staging);
         self.backlog.awaits(call)
             || self.calls.get(&call).is_some_and(|buffers| buffers.copied.is_some() || staged(buffers))
     }
 
-    /// Brings the bytes of a copy here that its rank has begun and does not end.
+    /// Copies the bytes of an errand to this process, because the rank has begun it and does not end it.
     fn hold(&mut self, at: usize) {
         let Entry { work, state, .. } = self.backlog.remove(at);
         let Work::Copy { from, to } = work else { unreachable!("errands are copies") };
@@ -331,7 +331,7 @@ impl Memory {
         tracing::debug!(pid = ?runner.pid, "a rank does not end an errand");
         let held = State::Held(Held { runner, place, wanted: None });
         let mut bytes = vec![0; usize::try_from(from.len).expect("a piece")];
-        // The source may have been copied elsewhere since.
+        // The source may have moved since.
         match self.place(from).and_then(|source| source.read(&mut bytes)) {
             Ok(()) => self.put_off(at, Work::Deliver { bytes, to }, held),
             Err(fault) => {
@@ -341,8 +341,8 @@ impl Memory {
         }
     }
 
-    /// A turn begins: looks what ranks have done of their errands, does what they have not, and goes on with what is
-    /// planned; whether there was anything.
+    /// Begins a turn: polls the ranks' errands, does withdrawn ones, and continues planned work. Returns whether
+    /// anything was done.
     pub(crate) fn attend(&mut self) -> bool {
         let mut found = false;
         for at in (0..self.backlog.entries().len()).rev() {
@@ -362,7 +362,7 @@ impl Memory {
         found
     }
 
-    /// The same for one; whether there was anything.
+    /// Polls one errand; returns whether anything was done.
     fn attend_to(&mut self, at: usize) -> bool {
         let state = self.backlog.state(at);
         let report = state.report();
@@ -378,7 +378,7 @@ impl Memory {
                 } else if offered.taken || (waits && age < PATIENCE) || !self.errands.withdraw(self.backlog.state(at)) {
                     return false;
                 } else {
-                    // Not offered again: a rank that is stopped waits for ever.
+                    // It is not offered again: a stopped rank waits for ever.
                     *self.backlog.state(at) = State::Planned(None);
                 }
             }
@@ -400,8 +400,8 @@ impl Memory {
         true
     }
 
-    /// The call has failed, or with `gone` its rank has, and its buffers are not touched any more. Returns the calls of
-    /// others that will never have its bytes.
+    /// The call has failed. With `gone` its rank is gone, and its buffers are not accessed any more. Returns the calls
+    /// of others that will never receive its bytes.
     pub(crate) fn cut_off(&mut self, call: CallId, gone: bool) -> Vec<CallId> {
         if let Some(buffers) = self.calls.get_mut(&call).filter(|_| gone) {
             buffers.memory = None;
@@ -424,14 +424,14 @@ impl Memory {
     }
 }
 
-/// Who waits no more by now is seen by the next turn.
+/// Offers errands. The next turn notices a rank that has stopped waiting meanwhile.
 pub(super) fn offer(fresh: Fresh) {
     for (runner, places) in fresh.into_values() {
         runner.errands.offer(places);
     }
 }
 
-/// Waits no longer for the report on an errand than one takes.
+/// Waits at most `MOMENT` for the report on an errand.
 fn report_within_a_moment(state: &State) -> Option<Report> {
     let until = Instant::now() + MOMENT;
     loop {

@@ -1,10 +1,9 @@
-//! From the machine's names of memory to memory: buffers of calls (by tiers, SP-4) and staging.
+//! The memory that the machine names: buffers of calls (by tiers, SP-4) and staging.
 //!
 //! Deliveries are gathered and written with as few system calls as their destinations allow (MC-11). Invariants: memory
-//! of a rank that is gone is never touched again ([`Memory::cut_off`]); a reference beyond its region is a broken
-//! invariant of the machine. An access that a rank's own doing makes fail is a fault of its call, nothing more; one
-//! that the kernel has withdrawn is done when the rank has copied. What is not done at once is kept in order by
-//! [`backlog`].
+//! of a rank that is gone is never accessed again ([`Memory::cut_off`]); a reference beyond its region is a broken
+//! invariant of the machine. An access that fails by the rank's own fault fails its call, nothing more. If the kernel
+//! has withdrawn the memory, the access is done once the rank has copied. [`backlog`] keeps deferred work in order.
 
 pub(crate) mod backlog;
 pub(crate) mod combine;
@@ -29,49 +28,49 @@ pub(crate) use crate::memory::pieces::Pieces;
 use crate::memory::planned::Planned;
 use crate::memory::staging::{Staging, StagingPool};
 
-/// Received payloads that orders deliver from, by their index within what was handed to the machine.
+/// Received payloads that orders deliver from, by their index in the machine's input.
 pub(crate) type Payloads<'a> = &'a [&'a [u8]];
 
-/// The buffers that a rank handed over with a call.
+/// The buffers that a rank passed with a call.
 #[derive(Debug)]
 pub(crate) struct Buffers {
-    /// Gone when the rank is.
+    /// `None` once the rank is gone.
     memory: Option<Arc<TieredMemory>>,
     input: (u64, u64),
     output: (u64, u64),
-    /// Where the output lies if not in one piece.
+    /// Pieces of the output, if it is not contiguous.
     pieces: Option<Arc<Pieces>>,
-    /// Where input and output lie, each in one piece, once the rank has copied them.
+    /// Addresses of input and output, each contiguous, once the rank has copied them.
     copied: Option<(u64, u64)>,
     /// The rank, if it can do errands.
     runner: Option<Arc<Runner>>,
 }
 
 impl Buffers {
-    /// `input` and `output` are address and length in the rank.
+    /// `input` and `output` are address and length in the rank's memory.
     pub(crate) fn new(memory: Arc<TieredMemory>, input: (u64, u64), output: (u64, u64)) -> Self {
         Buffers { memory: Some(memory), input, output, pieces: None, copied: None, runner: None }
     }
 
-    /// What a rank has recorded: all of it is output, some of it is read, too. The rank may have copied it.
+    /// Buffers of a recording: all pieces are output, and some are read too. `copy` is the rank's copy, if any.
     pub(crate) fn recorded(memory: Arc<TieredMemory>, pieces: Arc<Pieces>, copy: Option<u64>) -> Self {
         let output = (0, pieces.total());
         let copied = copy.map(|address| (address, address));
         Buffers { pieces: Some(pieces), copied, ..Buffers::new(memory, (0, 0), output) }
     }
 
-    /// Those of a rank that can do errands.
+    /// Sets the rank that may do errands for these buffers, if it can.
     pub(crate) fn of(self, runner: Option<Arc<Runner>>) -> Self {
         Buffers { runner, ..self }
     }
 
-    /// Whether the address lies where the rank has copied the buffers to.
+    /// Whether the address lies in the rank's copy of the buffers.
     fn lies_in_copy(&self, address: u64) -> bool {
         let lies_in = |(start, length): (u64, u64)| address.wrapping_sub(start) < length;
         self.copied.is_some_and(|(input, output)| lies_in((input, self.input.1)) || lies_in((output, self.output.1)))
     }
 
-    /// Where a byte of the input or the output lay when the rank posted the call.
+    /// Address of a byte of the input or the output when the rank posted the call.
     fn posted(&self, region: Region, offset: u64) -> u64 {
         match (region, &self.pieces) {
             (Region::Input(_), _) => self.input.0 + offset,
@@ -81,7 +80,7 @@ impl Buffers {
         }
     }
 
-    /// Where it lies.
+    /// Current address of a byte of the input or the output.
     fn address(&self, region: Region, offset: u64) -> u64 {
         match (self.copied, region) {
             (Some((input, _)), Region::Input(_)) => input + offset,
@@ -105,7 +104,7 @@ impl Buffers {
     }
 }
 
-/// Why a piece of memory could not be read or written.
+/// Reason why memory could not be read or written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Fault {
     #[error("{error}")]
@@ -116,21 +115,21 @@ pub(crate) enum Fault {
     Awaited,
 }
 
-/// What a failed access shows.
+/// Cause of a failed access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// The rank handed over a bad buffer.
+    /// The rank passed a bad buffer.
     Buffer,
-    /// The rank has died, which the access saw before the pidfd told.
+    /// The rank has died, and the access has noticed before the pidfd.
     RankGone,
 }
 
 /// A piece of memory, held so that any thread may read it.
 #[derive(Debug, Clone)]
 pub(crate) enum Place {
-    /// In a rank, as part of the buffers of this call, from an address on.
+    /// Memory of a rank from an address on, in the buffers of this call.
     Rank { call: CallId, memory: Arc<TieredMemory>, address: u64 },
-    /// In this process, from an offset on.
+    /// Memory of this process from an offset on.
     Staging { buffer: Arc<Staging>, offset: u64 },
 }
 
@@ -147,7 +146,7 @@ impl Place {
         }
     }
 
-    /// The same place without its first bytes.
+    /// The place without its first bytes.
     pub(crate) fn behind(&self, bytes: u64) -> Place {
         match self.clone() {
             Place::Rank { call, memory, address } => Place::Rank { call, memory, address: address + bytes },
@@ -155,7 +154,7 @@ impl Place {
         }
     }
 
-    /// Whether the first `bytes` bytes of both have some in common; ranks' memory is not looked into.
+    /// Whether the first `bytes` bytes of both places overlap. Memory of ranks is not compared.
     pub(crate) fn overlaps(&self, other: &Place, bytes: u64) -> bool {
         match (self, other) {
             (Place::Staging { buffer, offset }, Place::Staging { buffer: other, offset: start }) => {
@@ -165,7 +164,7 @@ impl Place {
         }
     }
 
-    /// So many bytes in this process, for the kernel to write to; none of memory that is not mapped here.
+    /// The bytes in this process, for the kernel to write to; none if the memory is not mapped here.
     pub(crate) fn resident(&self, bytes: u64) -> Option<Resident> {
         match self {
             Place::Rank { memory, address, .. } => memory.landing(*address, bytes),
@@ -173,7 +172,7 @@ impl Place {
         }
     }
 
-    /// So many bytes in this process, for the kernel to read; none of memory that is not mapped here.
+    /// The bytes in this process, for the kernel to read; none if the memory is not mapped here.
     pub(crate) fn readable(&self, bytes: usize) -> Option<Resident> {
         match self {
             Place::Rank { memory, address, .. } => memory.resident(*address, bytes as u64),
@@ -227,17 +226,17 @@ impl Delivery {
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     calls: HashMap<CallId, Buffers>,
-    /// None of what there was no memory for: its group has failed, and what names it is left undone.
+    /// `None` if memory ran out: the group has failed, and work on that memory is skipped.
     staging: HashMap<StagingId, Option<Arc<Staging>>>,
     pool: StagingPool,
     gathered: Vec<Delivery>,
-    /// Where the payload that has just come lies already.
+    /// Pieces that already hold the payload of the current input.
     landed: Payload,
     pub(crate) bytes_landed: u64,
-    /// Memory was withdrawn since somebody last looked, to which payload may be on its way.
+    /// Memory that payload may be read into was withdrawn since the last check.
     withdrawn: bool,
     faults: Vec<(CallId, Cause)>,
-    /// Groups for which there was no memory, and how much.
+    /// Groups whose memory could not be allocated, and the bytes that they needed.
     unmet: Vec<(GroupHandle, u64)>,
     pub(crate) backlog: Backlog,
     pub(crate) errands: Errands,
@@ -251,15 +250,15 @@ impl Memory {
         self.calls.insert(call, buffers);
     }
 
-    /// The call has ended, and nothing is left to do with its memory.
+    /// The call has ended, and no work on its memory is left.
     pub(crate) fn remove(&mut self, call: CallId) {
         debug_assert!(!self.backlog.names(call), "{call:?} has ended before its work");
         self.backlog.reached(call);
         self.calls.remove(&call);
     }
 
-    /// The rank has copied the buffers of this call to other addresses (GP-9): does what waited for them. False when
-    /// they would not fit there.
+    /// The rank has copied the buffers of this call to other addresses (GP-9). Does the work that waited for them.
+    /// Returns false if the buffers would not fit there.
     #[must_use]
     pub(crate) fn restage(&mut self, call: CallId, send: u64, receive: u64) -> bool {
         let Some(buffers) = self.calls.get_mut(&call) else { return false };
@@ -277,17 +276,17 @@ impl Memory {
         true
     }
 
-    /// Calls whose buffers could not be accessed since the last time.
+    /// Removes and returns the calls whose buffers could not be accessed.
     pub(crate) fn take_faults(&mut self) -> Vec<(CallId, Cause)> {
         std::mem::take(&mut self.faults)
     }
 
-    /// Groups for which there was no memory since the last time, and how much.
+    /// Removes and returns the groups whose memory could not be allocated, with the bytes that they needed.
     pub(crate) fn take_unmet(&mut self) -> Vec<(GroupHandle, u64)> {
         std::mem::take(&mut self.unmet)
     }
 
-    /// A datapath thread met a fault.
+    /// Notes a failed access.
     pub(crate) fn note(&mut self, fault: Fault) {
         match fault {
             Fault::Call { call, error } => {
@@ -295,7 +294,7 @@ impl Memory {
                 if let AccessError::Withdrawn { address, .. } = error
                     && !buffers.lies_in_copy(address)
                 {
-                    // What was under way when the rank copied is late news.
+                    // An access that was under way when the rank copied is out of date.
                     if buffers.copied.is_none() {
                         self.backlog.await_copy(call);
                     }
@@ -309,8 +308,7 @@ impl Memory {
         }
     }
 
-    /// Where a piece lies.
-    /// The machine names no memory that it was never given, and nothing beyond its end.
+    /// The memory of a piece. The machine names no memory that it was never given, and no byte beyond its end.
     pub(crate) fn place(&self, piece: MemRef) -> Result<Place, Fault> {
         let within = |length: u64| {
             let end = piece.offset.checked_add(piece.len);
@@ -371,8 +369,8 @@ impl Memory {
         self.set_out();
     }
 
-    /// Where payload that is on its way may be read to, which belongs to these pieces: all of them are mapped here, and
-    /// no work that is not done comes before.
+    /// Memory to read an arriving payload into. All of these pieces must be mapped here, and no unfinished work may
+    /// precede the payload.
     pub(crate) fn landing(&self, pieces: &[MemRef]) -> Option<Residents> {
         let place = |piece: &MemRef| {
             let waits = !self.backlog.is_empty() && self.backlog.precedes(&self.extents([None, Some(*piece)]));
@@ -381,7 +379,7 @@ impl Memory {
         pieces.iter().map(place).collect()
     }
 
-    /// The payload of which orders follow lies at these pieces already; with none, the next one does not.
+    /// Declares that the next payload is already placed at `pieces`; empty means it was not placed.
     pub(crate) fn set_landed(&mut self, pieces: Payload) {
         self.landed = pieces;
     }
@@ -394,12 +392,12 @@ impl Memory {
         }
     }
 
-    /// Whether memory was withdrawn since the last time.
+    /// Whether memory was withdrawn since the last check.
     pub(crate) fn take_withdrawn(&mut self) -> bool {
         std::mem::take(&mut self.withdrawn)
     }
 
-    /// What the pieces are of, wherever they lie now. Memory of ranks that are gone is of nobody.
+    /// Holder and posted address of each piece. Memory of ranks that are gone has no holder.
     fn extents(&self, touched: Touched<MemRef>) -> Touched<Extent> {
         let extent = |MemRef { region, offset, len }| {
             let (holder, start) = match region {
@@ -414,7 +412,7 @@ impl Memory {
         touched.map(|piece| piece.and_then(extent))
     }
 
-    /// Does a piece of work, plans it, or keeps it behind what is not done yet.
+    /// Does a piece of work, plans it, or keeps it behind unfinished work.
     fn work(&mut self, work: Work) {
         if self.plan(&work) {
             return;
@@ -429,7 +427,7 @@ impl Memory {
         }
     }
 
-    /// Tries what has waited again, in order.
+    /// Tries waiting work again, in order.
     fn retry(&mut self) {
         if !self.backlog.states().any(|state| matches!(state, State::Waiting)) {
             return;
@@ -442,14 +440,14 @@ impl Memory {
         }
     }
 
-    /// Whether a rank's copy of one of these pieces is awaited.
+    /// Whether a rank must still copy one of these pieces.
     fn is_awaited(&self, touched: Touched<MemRef>) -> bool {
         let mut calls = touched.iter().flatten().filter_map(|piece| call_of(piece.region));
         calls.any(|call| self.backlog.awaits(call))
     }
 
-    /// Whether work that touches these pieces is not to be done now: a copy of its rank is awaited, or what comes
-    /// before cannot be done. Errands that come before are done.
+    /// Whether work on these pieces must wait, because a rank's copy is awaited or work before it cannot be done. Does
+    /// the work before it, errands too, as far as possible.
     fn must_wait(&mut self, touched: Touched<MemRef>) -> bool {
         if self.backlog.is_empty() {
             return false;
@@ -463,14 +461,14 @@ impl Memory {
         }
         self.do_now(|entry| entry.precedes(&extents));
         let waits = self.backlog.precedes(&extents);
-        // Whoever reads keeps a call of its own waiting, perhaps another rank's.
+        // A waiting reader delays its own call, perhaps that of another rank.
         if waits && extents[0].is_some() {
             self.backlog.want(&extents);
         }
         waits
     }
 
-    /// Does work whose turn it is.
+    /// Does work whose turn has come.
     fn attempt(&mut self, work: Work) -> Result<(), Unfinished> {
         self.planned.note_done(&work);
         let done = match &work {
@@ -487,7 +485,7 @@ impl Memory {
         done.map_err(|fault| Unfinished { fault, left: vec![work] })
     }
 
-    /// Whether a copy by the rank, or what comes before, can still mend a fault that has been noted.
+    /// Whether a noted fault can still be mended by the rank's copy, or by work before it.
     fn passes(&self, fault: Fault) -> bool {
         match fault {
             Fault::Awaited => true,
@@ -496,7 +494,7 @@ impl Memory {
         }
     }
 
-    /// Keeps work behind all that is not done, if what stopped it passes.
+    /// Keeps work behind all unfinished work, if its fault can be mended.
     fn keep(&mut self, fault: Fault, work: Work) {
         if self.passes(fault) {
             self.put_off(self.backlog.entries().len(), work, State::Waiting);
@@ -513,7 +511,7 @@ impl Memory {
         self.backlog.insert(at, Entry { work, extents, state });
     }
 
-    /// Combines, as far as memory is within reach.
+    /// Combines as far as memory is within reach.
     fn reduce(&mut self, combination: Combination) -> Result<(), Unfinished> {
         let operands = self.place(combination.from).and_then(|from| Ok((from, self.place(combination.into)?)));
         let unfinished = |fault| Unfinished { fault, left: vec![Work::Reduce(combination)] };
@@ -543,8 +541,8 @@ impl Memory {
         }
     }
 
-    /// Carries the gathered deliveries out, one batch per region: where a host has several ranks each datagram goes to
-    /// all of them in turn. Within a region the order stays.
+    /// Carries the gathered deliveries out, one batch per region: if a host has several ranks, each datagram goes to
+    /// all of them in turn. The order within a region stays.
     fn flush(&mut self, payloads: Payloads<'_>) {
         let mut gathered = std::mem::take(&mut self.gathered);
         gathered.sort_by_key(|delivery| delivery.to.region);
@@ -587,7 +585,7 @@ impl Memory {
     }
 }
 
-/// Whose memory this is.
+/// The holder of this memory.
 fn holder(memory: &Arc<TieredMemory>) -> Holder {
     Holder::Rank(Arc::as_ptr(memory).addr())
 }

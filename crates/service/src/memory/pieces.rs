@@ -1,15 +1,15 @@
-//! Pieces of memory that stand for one buffer, one behind the other (GP-5).
+//! Pieces of memory that form one buffer, one after another (GP-5).
 
-/// Pieces of memory, addressed by the offset in the buffer that they stand for.
+/// Pieces of memory, addressed by the offset in the buffer that they form.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Pieces {
-    /// Offset in the buffer, address and bytes of each that has some.
+    /// Offset in the buffer, address and bytes of each piece that is not empty.
     pieces: Vec<(u64, u64, u64)>,
     total: u64,
 }
 
 impl Pieces {
-    /// Of address and bytes of each piece; together they fit 64 bits.
+    /// `pieces` are address and bytes of each piece; the sum of the bytes fits 64 bits.
     pub fn new(pieces: impl IntoIterator<Item = (u64, u64)>) -> Pieces {
         let mut placed = Pieces::default();
         for (address, bytes) in pieces.into_iter().filter(|(_, bytes)| *bytes > 0) {
@@ -19,7 +19,7 @@ impl Pieces {
         placed
     }
 
-    /// Bytes of all.
+    /// Bytes of all pieces.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.total
@@ -30,7 +30,7 @@ impl Pieces {
         self.pieces.iter().map(|(_, address, bytes)| (*address, *bytes))
     }
 
-    /// Address and bytes of what the buffer has from `offset` on, as far as it is among `bytes` and exists.
+    /// Address and bytes of each part of the buffer within `bytes` bytes from `offset` on.
     pub fn places(&self, offset: u64, bytes: u64) -> impl Iterator<Item = (u64, u64)> {
         let end = offset.saturating_add(bytes);
         let first = self.pieces.partition_point(|(start, _, length)| start + length <= offset);
@@ -41,7 +41,7 @@ impl Pieces {
         })
     }
 
-    /// Offsets of what lies between two addresses, first and behind the last; of pieces whose addresses are in order.
+    /// Offset ranges (start and end) of the bytes between two addresses. The addresses of the pieces must ascend.
     pub fn offsets(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> {
         let first = self.pieces.partition_point(|(_, address, length)| address + length <= start);
         let within = self.pieces[first..].iter().take_while(move |(_, address, _)| *address < end);
@@ -51,10 +51,10 @@ impl Pieces {
         })
     }
 
-    /// Where the byte at `offset` lies.
+    /// Address of the byte at `offset`.
     ///
     /// # Panics
-    /// If no piece has it.
+    /// If no piece has the byte.
     #[must_use]
     pub fn address(&self, offset: u64) -> u64 {
         self.places(offset, 1).next().expect("a byte of one of the pieces").0
@@ -67,7 +67,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Places and offsets are each other's inverse, byte by byte.
+        /// Places and offsets are inverse to each other, byte by byte.
         #[test]
         fn ordered_pieces_are_found_by_offset_and_by_address(gaps in proptest::collection::vec((0u64..5, 0u64..9), 0..9), cut in 0u64..80) {
             let mut end = 0;

@@ -1,20 +1,20 @@
-//! Long work on memory, done piece by piece and turn by turn: whoever attaches, dies, asks or stops us meanwhile waits
+//! Long work on memory, done in pieces over several turns. So attaching, the death of a rank, requests and stops wait
 //! for no more than a turn's bytes.
 //!
-//! What is planned stands in the [`backlog`](crate::memory::backlog) in its order; the calls that it names end behind
-//! it. Copies that the receiving rank may do itself ([`errands`](crate::memory::errands)) are planned whatever their
-//! length, until the end of the orders, so that all are offered at once. Receivers have their turns one after another:
-//! somebody's gigabytes hold up nobody else's.
+//! Planned work stands in the [`backlog`](crate::memory::backlog) in its order, and calls that it names end after it.
+//! Copies that the receiving rank may do itself ([`errands`](crate::memory::errands)) are planned whatever their
+//! length. At the end of the orders all are offered at once. Receivers take turns, so the gigabytes of one receiver do
+//! not delay another.
 //!
 //! | planned work | on | goes to |
 //! |---|---|---|
-//! | is a copy of a rank that waits and has a place free | its turn | offered |
-//! | else | its turn | done |
+//! | is a copy of a rank that waits and has a free slot | its turn | offered |
+//! | other | its turn | done |
 //! | any | [`TURN`] bytes of this turn are done | planned, for the next turn |
-//! | comes behind what waits for a rank | its turn | waiting |
-//! | any | others need its bytes: they are sent, or overwritten by what came | done at once, with what comes before it |
+//! | must follow work that waits for a rank | its turn | waiting |
+//! | any | its bytes are sent, or overwritten by a payload | done at once, with the work before it |
 //!
-//! Invariant: work is done behind all that comes before it.
+//! Invariant: work is done after all work that must precede it.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -29,21 +29,21 @@ use crate::memory::errands::{Fresh, State, offer};
 #[cfg(test)]
 mod tests;
 
-/// Bytes of one piece, where that makes no more pieces than a rank has places for errands.
+/// Bytes of one piece, unless that makes more pieces than a rank has slots for errands.
 const PIECE: u64 = 4 << 20;
-/// Pieces that are not done from which on work is not cut any more: each piece of work is compared with all of them.
+/// From this many unfinished pieces on work is not cut, because each piece is compared with all others.
 const MOST: usize = 1024;
 /// Bytes of a turn: some milliseconds.
 const TURN: u64 = 8 << 20;
-/// What is no longer than this is done however much this turn has done: ranks can only ask for so much in a turn.
+/// Shorter work is done even in a full turn, because ranks can request only so much in a turn.
 const SHORT: u64 = 64 << 10;
 
-/// How far this turn has come.
+/// Progress of this turn.
 #[derive(Debug, Default)]
 pub(super) struct Planned {
     /// Bytes that were copied and combined.
     done: u64,
-    /// Who received the last of them.
+    /// Receiver of the last of these bytes.
     served: Option<Holder>,
 }
 
@@ -58,12 +58,12 @@ impl Planned {
 }
 
 impl Memory {
-    /// Plans a copy that the receiving rank may do, and work that is longer than what is left of this turn, with the
-    /// planned work that comes before it. False if it is to be done now, or waits.
+    /// Plans a copy that the receiving rank may do. Plans work, too, that exceeds the rest of this turn together with
+    /// the planned work before it. Returns false if the work must be done now, or waits.
     pub(super) fn plan(&mut self, work: &Work) -> bool {
         let bytes = match work {
             Work::Copy { .. } | Work::Reduce(_) | Work::Unstage { .. } => work.bytes(),
-            // Its payload would have to be kept.
+            // A deferred delivery would have to keep its payload.
             Work::Deliver { .. } => return false,
         };
         let Some(before) = self.planned_before(work) else { return false };
@@ -76,7 +76,7 @@ impl Memory {
         if task.is_none() && !long {
             return false;
         }
-        // No more than a rank has places for, however long it is; whole elements.
+        // As many pieces as a rank has slots at most, of whole elements.
         let most = PIECE.max(bytes.div_ceil(ERRANDS as u64)).next_multiple_of(combine::PIECE);
         let most = if full { bytes } else { most };
         let end = self.backlog.entries().len();
@@ -91,8 +91,8 @@ impl Memory {
         true
     }
 
-    /// Bytes of the planned work and the errands that come before, at least one where there are some; none where the
-    /// work waits for something else.
+    /// Bytes of the planned work and errands that must precede the work; at least one if there are any. None if the
+    /// work waits for other work.
     fn planned_before(&self, work: &Work) -> Option<u64> {
         if self.backlog.is_empty() {
             return Some(0);
@@ -107,14 +107,14 @@ impl Memory {
         })
     }
 
-    /// A turn begins; whether anything was done.
+    /// Begins a turn; returns whether anything was done.
     pub(super) fn go_on(&mut self) -> bool {
         self.planned.done = 0;
         self.set_out()
     }
 
-    /// Offers what is planned to the ranks that wait, all at once, and does the rest, whose ranks may have come to wait
-    /// meanwhile, as far as this turn goes; whether anything was done.
+    /// Offers planned copies to waiting ranks, all at once, and does other planned work as far as this turn goes. Ranks
+    /// that begin to wait meanwhile are offered theirs. Returns whether anything was done.
     pub(super) fn set_out(&mut self) -> bool {
         if self.backlog.entries().is_empty() || self.planned.left() == 0 {
             return false;
@@ -129,7 +129,7 @@ impl Memory {
         let mut moved = false;
         while self.planned.left() > 0 {
             let Some(at) = self.next_planned() else {
-                // What is left comes behind what waits for ranks.
+                // The rest must follow work that waits for ranks.
                 let planned = self.backlog.states().filter(|state| matches!(state, State::Planned(_)));
                 planned.for_each(|state| *state = State::Waiting);
                 return moved;
@@ -145,7 +145,7 @@ impl Memory {
         moved
     }
 
-    /// The first of the receiver whose turn it is.
+    /// The first planned work of the receiver whose turn it is.
     fn next_planned(&mut self) -> Option<usize> {
         let mut firsts = BTreeMap::new();
         for (at, entry) in self.backlog.entries().iter().enumerate() {
@@ -161,7 +161,7 @@ impl Memory {
         Some(*at)
     }
 
-    /// Does work that nothing comes before. It keeps its place where it has to wait.
+    /// Does work that no other work must precede. If it has to wait, it keeps its place.
     pub(super) fn do_here(&mut self, at: usize) {
         let work = self.backlog.remove(at).work;
         if let Err(Unfinished { fault, left }) = self.attempt(work) {
@@ -172,8 +172,8 @@ impl Memory {
         }
     }
 
-    /// Does this work now, errands too, behind all that comes before it; or brings the bytes here that a rank is
-    /// copying. Work behind something that waits for a rank is left.
+    /// Does this work now, errands too, after all work that must precede it. If a rank is copying, the bytes are copied
+    /// to this process instead. Work behind work that waits for a rank is left.
     pub(super) fn do_now(&mut self, which: impl Fn(&Entry) -> bool) {
         let count = self.backlog.entries().len();
         for at in self.backlog.needed(which) {

@@ -1,13 +1,13 @@
 //! Memory of the service process itself: for ranks that have not called yet (SP-6) and ranks whose memory cannot be
 //! accessed (GP-9).
 //!
-//! Invariants: a [`Staging`] is reached through raw copies only, so that the conductor and a datapath thread may touch
-//! different parts of it at once; what the machine names is never read beyond its length. As much is allocated as the
-//! machine counts ([`staging_size`]). Freed buffers are kept for the next use up to [`KEPT_BYTES`], so that a repeated
-//! collective does not fault its pages in again.
+//! Invariants: a [`Staging`] is accessed through raw copies only, so the conductor and a datapath thread may access
+//! different parts of it at once. No access of the machine goes beyond the length of a buffer. Allocations have the
+//! size that the machine counts ([`staging_size`]). Freed buffers are kept for reuse up to [`KEPT_BYTES`], so a
+//! repeated collective does not fault its pages in again.
 //!
-//! Never waits for large memory: the kernel zeroes a page of a mapping when the page is touched, and another thread
-//! gives the pages back.
+//! Large memory causes no wait: the kernel zeroes a page of a mapping when the page is touched, and another thread
+//! releases the pages.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
@@ -22,7 +22,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 const KEPT_BYTES: usize = 64 << 20;
 /// Buffers start on cache lines.
 const ALIGN: usize = 64;
-/// From this size on a buffer is a mapping of its own. The allocator clears an aligned buffer at once, which takes 10 us
+/// From this size on a buffer is a separate mapping. The allocator clears an aligned buffer at once, which takes 10 us
 /// for this size; a mapping takes a system call and a fault for each page.
 const MAPPED_BYTES: usize = 256 << 10;
 
@@ -33,9 +33,9 @@ pub(crate) struct Staging {
     size: usize,
 }
 
-// SAFETY: the allocation belongs to no thread, and it is reached through raw copies only.
+// SAFETY: the allocation belongs to no thread, and it is accessed through raw copies only.
 unsafe impl Send for Staging {}
-// SAFETY: as above; who writes while who reads is the protocol's order (a batch is done before its memory changes).
+// SAFETY: as above; the protocol orders reads and writes (a batch is done before its memory changes).
 unsafe impl Sync for Staging {}
 
 fn layout(size: usize) -> Option<Layout> {
@@ -55,12 +55,12 @@ impl Staging {
         Some(Staging { start: NonNull::new(start)?, size })
     }
 
-    /// Bytes that may be used: what was asked for, rounded up.
+    /// Usable bytes: the requested size, rounded up.
     pub(crate) fn len(&self) -> u64 {
         self.size as u64
     }
 
-    /// Where `len` bytes at `offset` lie, which they do within.
+    /// Address of `len` bytes at `offset`, which lie within the buffer.
     fn at(&self, offset: u64, len: usize) -> *mut u8 {
         let start = usize::try_from(offset).expect("offset within memory");
         let end = start.checked_add(len);
@@ -76,26 +76,26 @@ impl Staging {
 
     /// Copies in. `from` may lie in this buffer.
     pub(crate) fn copy_in(&self, offset: u64, from: &[u8]) {
-        // SAFETY: `at` checked the destination, which the machine lets nobody else name now; `copy` allows overlaps.
+        // SAFETY: `at` checked the destination, which no other work of the machine names now; `copy` allows overlaps.
         unsafe { std::ptr::copy(from.as_ptr(), self.at(offset, from.len()), from.len()) }
     }
 
     /// The `len` bytes at `offset`, for the kernel to read or write.
     pub(crate) fn resident(self: &Arc<Self>, offset: u64, len: usize) -> Option<Resident> {
         let keeper: Arc<Staging> = Arc::clone(self);
-        // SAFETY: the allocation stays while the buffer does, and is reached through raw copies only.
+        // SAFETY: the allocation lives as long as the buffer, and is accessed through raw copies only.
         NonNull::new(self.at(offset, len)).map(|start| unsafe { Resident::new(start, len, keeper) })
     }
 
     /// Lets `write` fill `len` bytes at `offset`.
     pub(crate) fn fill<T>(&self, offset: u64, len: usize, write: impl FnOnce(&mut [u8]) -> T) -> T {
-        // SAFETY: `at` checked the range, initialised since its allocation; the machine lets nobody else name it now.
+        // SAFETY: `at` checked the range, initialised since its allocation; no other work of the machine names it now.
         write(unsafe { std::slice::from_raw_parts_mut(self.at(offset, len), len) })
     }
 
-    /// Lets `read` see `len` bytes at `offset`.
+    /// Passes `len` bytes at `offset` to `read`.
     pub(crate) fn lend<T>(&self, offset: u64, len: usize, read: impl FnOnce(&[u8]) -> T) -> T {
-        // SAFETY: `at` checked the range, initialised since its allocation; nobody writes there while a copy is
+        // SAFETY: `at` checked the range, initialised since its allocation; nothing writes there while a copy is
         // ordered.
         read(unsafe { std::slice::from_raw_parts(self.at(offset, len), len) })
     }
@@ -125,13 +125,13 @@ unsafe impl Send for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the whole of a mapping of ours, which nobody borrows any more.
+        // SAFETY: this unmaps a whole mapping of ours without borrowers.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.size) };
         debug_assert_eq!(unmapped, Ok(()), "{} bytes at {:?}", self.size, self.start);
     }
 }
 
-/// Freed buffers that wait for their next use.
+/// Freed buffers, kept for reuse.
 #[derive(Debug, Default)]
 pub(crate) struct StagingPool {
     free: Vec<Arc<Staging>>,
@@ -139,7 +139,7 @@ pub(crate) struct StagingPool {
 }
 
 impl StagingPool {
-    /// A buffer of at least `bytes` bytes with arbitrary content; none when memory is exhausted.
+    /// A buffer of at least `bytes` bytes with arbitrary content; none if memory is exhausted.
     pub(crate) fn take(&mut self, bytes: u64) -> Option<Arc<Staging>> {
         let size = usize::try_from(staging_size(bytes)?).ok()?;
         if let Some(at) = self.free.iter().position(|buffer| buffer.size == size) {
@@ -149,8 +149,8 @@ impl StagingPool {
         Staging::allocate(size).map(Arc::new)
     }
 
-    /// Takes a buffer back. One that a datapath thread still reads, or a payload is on its way to, is not reused: it
-    /// goes when that is over.
+    /// Takes a buffer back. A buffer that a datapath thread still reads, or that a payload is on its way to, is not
+    /// reused. It is freed when that access ends.
     pub(crate) fn give_back(&mut self, buffer: Arc<Staging>) {
         let size = buffer.size;
         if Arc::strong_count(&buffer) == 1 && self.kept + size <= KEPT_BYTES {
@@ -184,7 +184,7 @@ mod tests {
         assert_ne!(pool.take(970).expect("memory").start, reader.start, "a buffer that is read is not reused");
         assert!(pool.take(u64::MAX).is_none());
     }
-    /// Pages of this process that have memory.
+    /// Pages of this process that are backed by memory.
     fn resident_pages() -> u64 {
         let text = std::fs::read_to_string("/proc/self/statm").expect("Linux counts them");
         text.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("a count")

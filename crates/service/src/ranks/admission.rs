@@ -1,17 +1,17 @@
 //! Admission: only processes of the service process's own user may attach.
 //!
-//! The user of a process is the kernel's word (`SO_PEERCRED`), as it was when the process connected. Never asks what a
-//! rank says of itself.
+//! The kernel reports the user of a process (`SO_PEERCRED`) as it was when the process connected. A rank's own claims
+//! are never used.
 
 use std::sync::OnceLock;
 
-/// The user that the kernel reports for users that a user namespace does not know, where it is not set otherwise.
+/// Default number that the kernel reports for users that a user namespace does not know.
 const OVERFLOW_USER: u32 = 65_534;
 
 /// Whether a process of `user` may attach to a service process that runs as user `own`.
 ///
 /// # Errors
-/// Why not.
+/// The reason of the refusal.
 pub fn admit(own: u32, user: u32) -> Result<(), String> {
     static UNKNOWN: OnceLock<Option<u32>> = OnceLock::new();
     allow(own, user, *UNKNOWN.get_or_init(unknown_user))
@@ -27,7 +27,7 @@ fn allow(own: u32, user: u32, unknown: Option<u32>) -> Result<(), String> {
     ))
 }
 
-/// The number that stands for any user from outside of this process's user namespace. None where all are known.
+/// The number that stands for users from outside of this process's user namespace; none if all users are known.
 fn unknown_user() -> Option<u32> {
     let known = std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| knows_all(&map));
     let number = || std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok()?.trim().parse().ok();

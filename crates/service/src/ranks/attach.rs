@@ -1,8 +1,8 @@
-//! Requests at the attach socket: who a rank is, its groups, its memory (SP-3).
+//! Requests at the attach socket: identity of a rank, its groups, its memory (SP-3).
 //!
-//! A rank may have a bug: identity comes from the kernel (socket credentials, pidfd), access to memory is proven by a
-//! real read and write, every number is checked. A rank that breaks the protocol loses its connection, and no other
-//! rank does.
+//! A rank may have a bug. So its identity comes from the kernel (socket credentials, pidfd), and every number is
+//! checked. A real read and write prove access to its memory. A rank that breaks the protocol loses its connection, and
+//! no other rank does.
 
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -30,17 +30,17 @@ use crate::settings::Settings;
 use crate::telemetry::trace::Trace;
 use crate::topology::{Seat, Topology};
 
-/// Messages taken from one connection per wake-up; the rest wake again.
+/// Messages handled from one connection per wake-up; the rest wake the conductor again.
 const MESSAGES: usize = 4;
-/// Largest recording, encoded: it is decoded at once.
+/// Largest encoded recording; a recording is decoded in one step.
 pub const MOST_RECORDED: u64 = 8 << 20;
-/// Offers that a rank may have unused; the oldest goes first.
+/// Most unused offers of a rank; the oldest is dropped first.
 const MOST_OFFERS: usize = 256;
 
-/// What to do where the service process is out of descriptors, to be put behind the kernel's word.
+/// Remedy for a service process that is out of descriptors, to be appended to the kernel's error.
 pub(crate) const MORE_DESCRIPTORS: &str = "; raise its limit on descriptors (`ulimit -n`, LimitNOFILE in its unit)";
 
-/// What all ranks of this host are told.
+/// Properties of this host that its ranks receive.
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) id: SpId,
@@ -49,18 +49,18 @@ pub(crate) struct Host {
     pub(crate) topology: Topology,
     pub(crate) settings: Settings,
     pub(crate) digest: u64,
-    /// Of the unicast fabric.
+    /// Address of the unicast fabric.
     pub(crate) address: Arc<[u8]>,
-    /// Of the engine beside the service process; empty where there is none.
+    /// Address of the engine beside the service process; empty without one.
     pub(crate) engine: Arc<[u8]>,
-    /// From where our multicast comes, if the interface has an address.
+    /// Source address of this host's multicast, if the interface has an address.
     pub(crate) sends_from: Option<Ipv4Addr>,
-    /// What the link carries, in bit/s.
+    /// Rate of the link in bit/s.
     pub(crate) link_rate: u64,
     pub(crate) docked: Arc<DockedRanks>,
 }
 
-/// A request that was refused: the reply, in words.
+/// A refused request: status and text of the reply.
 #[derive(Debug)]
 pub struct Refused {
     pub status: Status,
@@ -72,7 +72,7 @@ impl Refused {
         Refused { status: Status::Argument, text: text.to_string() }
     }
 
-    /// The same, said in the log too.
+    /// Logs the refusal and returns its reply.
     pub(crate) fn told(self, connection: ConnectionId) -> Reply {
         tracing::debug!(connection, status = ?self.status, text = self.text, "a request is refused");
         self.reply()
@@ -88,7 +88,7 @@ pub(crate) fn refuse<T>(status: Status, text: impl ToString) -> Result<T, Refuse
     Err(Refused { status, text: text.to_string() })
 }
 
-/// What becomes of the connection after a request.
+/// State of the connection after a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
     Stay,
@@ -129,7 +129,7 @@ impl Desk<'_> {
                         ChannelError::Closed | ChannelError::Backlogged | ChannelError::Kernel(_) => None,
                     };
                     if let Some(refused) = farewell {
-                        // The connection goes either way.
+                        // The connection is dropped in either case.
                         let _ = self.ranks.reply(id, 0, &refused.reply());
                     }
                     return self.drop_connection(id, &error);
@@ -138,7 +138,7 @@ impl Desk<'_> {
         }
     }
 
-    /// Answers a request, and closes the connection where it is over.
+    /// Answers a request, and closes the connection if it has ended.
     pub(crate) fn settle(&mut self, id: ConnectionId, received: Received<Request>) {
         match self.answer(id, received) {
             Ok(Next::Stay) => {}
@@ -212,7 +212,7 @@ impl Desk<'_> {
             unreachable!("it was greeting a moment ago")
         };
         let sent = channel.send(token, &Reply::Welcome(welcome), &side.descriptors());
-        // A rank whose process is another's here, or in a namespace of its own, has no number to read it by.
+        // Ranks of another host or process namespace have no number here by which others could read them.
         let pid = rank.seen.filter(|_| rank.seat.is_none());
         let runner = pid.map(|pid| Arc::new(Runner { id, pid, errands: side.errands() }));
         let rank = Attached::new(channel, rank, side, runner);
@@ -222,7 +222,7 @@ impl Desk<'_> {
         sent.map(|()| Next::Stay)
     }
 
-    /// Checks who greets, pins the process and finds out how its memory is reached.
+    /// Checks the greeting process, pins it and finds out how its memory is accessed.
     fn attach(
         &self,
         id: ConnectionId,
@@ -236,7 +236,7 @@ impl Desk<'_> {
         let mut process = pin(self.ranks.connections[&id].channel(), hello, descriptors)?;
         process.memory = process.memory.with_alarm(self.ranks.alarm());
         if let Some(DockedRank { pid, seat, watch }) = self.host.docked.take(&hello.nonce) {
-            // Its process here is ours; the connection alone tells of its end.
+            // The process that connects here is the dock's; only the connection reports the end of the rank.
             (process.pid, process.seen, process.pidfd, process.seat) = (pid, None, None, Some(seat));
             process.memory = process.memory.with_watch(watch);
         }
@@ -261,7 +261,7 @@ impl Desk<'_> {
         Ok((side, welcome, process))
     }
 
-    /// Others would look for this host where it is no more.
+    /// Refuses if the interface has lost its address, since others would contact this host at the old one.
     fn check_address(&self) -> Result<(), Refused> {
         let (Some(before), Some(name)) = (self.host.sends_from, &self.host.settings.interface) else { return Ok(()) };
         let now = Interface::named(name).and_then(|interface| interface.address());
@@ -359,20 +359,20 @@ pub(crate) fn no_group(group: u64) -> Refused {
     Refused::argument(format!("group {group} is not one of this rank's"))
 }
 
-/// The one descriptor that the codec gives a request.
+/// The one descriptor that the codec passes with a request.
 fn descriptor(descriptors: Vec<OwnedFd>) -> Result<OwnedFd, Refused> {
     descriptors.into_iter().next().ok_or_else(|| Refused::argument("the request has no descriptor"))
 }
 
-/// What a request hands over, `bytes` bytes.
+/// The `bytes` bytes of the sealed memory that a request passes.
 ///
 /// # Errors
-/// The reply to a rank that has not sealed it, or that gives another length.
+/// The reply to a rank that has not sealed the memory, or that gives another length.
 pub fn sealed(descriptors: Vec<OwnedFd>, bytes: usize) -> Result<Vec<u8>, Refused> {
     unseal(descriptor(descriptors)?, bytes).map_err(Refused::argument)
 }
 
-/// As [`sealed`], of an encoded recording, which may be too large.
+/// Reads an encoded recording by [`sealed`], after a check of its size.
 ///
 /// # Errors
 /// The reply.
@@ -384,10 +384,10 @@ pub fn sealed_recording(descriptors: Vec<OwnedFd>, bytes: u64) -> Result<Vec<u8>
     sealed(descriptors, bytes as usize)
 }
 
-/// Registers the range of a rank's memory that its request hands over.
+/// Registers a range of a rank's memory, which its request passes.
 ///
 /// # Errors
-/// The reply to a rank whose range cannot be.
+/// The reply to a rank whose range cannot be registered.
 pub fn register(memory: &TieredMemory, descriptors: Vec<OwnedFd>, address: u64, bytes: u64) -> Result<Reply, Refused> {
     match memory.ranges().register(address, bytes, descriptor(descriptors)?) {
         Ok(()) => Ok(Reply::Done),
@@ -398,18 +398,18 @@ pub fn register(memory: &TieredMemory, descriptors: Vec<OwnedFd>, address: u64, 
 
 #[derive(Debug)]
 pub struct Process {
-    /// Its number here; none where it is in a process namespace that we do not see.
+    /// Process number in this namespace; none if the process is in a process namespace that is not visible here.
     pub seen: Option<Pid>,
-    /// The same, or what it calls itself where we do not see it: for messages.
+    /// Process number for messages: `seen`, or else the number that the process claims.
     pub pid: u32,
-    /// Tells of its end; none where the kernel cannot ([`Channel::peer_pidfd`]).
+    /// Reports the end of the process; none if the kernel cannot give one ([`Channel::peer_pidfd`]).
     pub pidfd: Option<OwnedFd>,
     pub memory: TieredMemory,
-    /// Where it runs, if on another machine.
+    /// Seat of the rank, if it runs on another machine.
     pub seat: Option<Seat>,
 }
 
-/// Finds out by the kernel's word who greets, pins the process and probes its memory.
+/// Identifies the greeting process by the kernel's credentials, pins it and probes its memory.
 ///
 /// # Errors
 /// The reply to a process that may not attach.
@@ -423,7 +423,7 @@ pub fn pin(channel: &Channel, hello: &Hello, descriptors: Vec<OwnedFd>) -> Resul
     }
     let seen = channel.peer().map_err(|errno| kernel("ask for the peer of the socket", errno))?.pid;
     let pidfd = match channel.peer_pidfd() {
-        // A kernel that keeps no more of a process that has been reaped says that it knows nothing of it.
+        // The kernel returns one of these errors for a process that has been reaped.
         Err(Errno::SRCH | Errno::INVAL | Errno::NODATA) => return refuse(Status::NoService, "the process has ended"),
         pinned => pinned.map_err(|errno| kernel("pin the process", errno))?,
     };
@@ -448,7 +448,7 @@ pub fn random<const N: usize>() -> Result<[u64; N], Errno> {
     let mut words = [0; N];
     for word in &mut words {
         let mut bytes = [0; 8];
-        // Eight bytes come whole once the kernel's generator is seeded, and the call waits for that.
+        // The kernel's generator returns eight bytes at once when it is seeded, and the call waits for that.
         rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
         *word = u64::from_ne_bytes(bytes);
     }

@@ -1,4 +1,4 @@
-//! Ranks of another machine, as a dock attaches them: who they are beyond what the socket tells of the dock itself.
+//! Ranks of another machine that a dock attaches: properties that the socket, which only shows the dock, cannot report.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,13 +10,13 @@ use crate::topology::Seat;
 #[derive(Debug, Clone)]
 pub struct DockedRank {
     pub pid: u32,
-    /// Where it runs (SP-1).
+    /// Seat of the rank on its machine (SP-1).
     pub seat: Seat,
-    /// Who hears of writes to its memory.
+    /// Notified of writes to the rank's memory.
     pub watch: Arc<dyn Watch>,
 }
 
-/// Ranks that the dock is about to attach, by the nonce in their greeting: how the conductor tells them from others.
+/// Ranks that the dock is about to attach, by the nonce in their greeting, which identifies them to the conductor.
 #[derive(Debug, Default)]
 pub struct DockedRanks(Mutex<HashMap<[u8; 16], DockedRank>>);
 
@@ -25,12 +25,12 @@ impl DockedRanks {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A rank will come with this nonce.
+    /// Announces that a rank will attach with this nonce.
     pub fn expect(&self, nonce: [u8; 16], docked_rank: DockedRank) {
         self.lock().insert(nonce, docked_rank);
     }
 
-    /// The rank that has come with this nonce, once.
+    /// Removes and returns the rank with this nonce.
     pub fn take(&self, nonce: &[u8; 16]) -> Option<DockedRank> {
         self.lock().remove(nonce)
     }

@@ -1,4 +1,4 @@
-//! The one table from the protocol's errors to the codes that ranks see (`outboard.h`).
+//! The one table from the protocol's errors to the status codes of ranks (`outboard.h`).
 
 use outboard_proto::{CollectiveError, GroupError, RecordError};
 use outboard_shm::status::Status;
@@ -10,7 +10,7 @@ pub(crate) fn collective(error: &CollectiveError) -> Status {
     match error {
         CollectiveError::RankLost(_) => Status::RankLost,
         CollectiveError::PeerLost { .. } | CollectiveError::Stalled { .. } => Status::PeerLost,
-        // The handle comes from a member's own offer: two groups disagree on what it names.
+        // The handle comes from a member's own offer, so two groups use the handle for different members.
         CollectiveError::Mismatch { .. }
         | CollectiveError::Block { .. }
         | CollectiveError::Message { .. }
@@ -43,7 +43,7 @@ pub(crate) fn recording(error: &RecordError) -> Status {
     }
 }
 
-/// The code of offers that do not make a group.
+/// The code of offers that do not form a group.
 pub(crate) fn offer(error: &OfferError) -> Status {
     match error {
         OfferError::Damaged { .. } | OfferError::Stale { .. } | OfferError::NotOurs { .. } => Status::Argument,

@@ -1,8 +1,8 @@
-//! Requests whose work grows with what they hand over: groups and recordings.
+//! Requests whose work grows with the memory that they pass: groups and recordings.
 //!
-//! A turn of the conductor does [`TURN`] bytes of the large requests of all connections together, or one request that
-//! is larger. The others wait for later turns, in the order in which they came. A connection whose request waits is not
-//! read: its next requests wait in the socket.
+//! A turn of the conductor does [`TURN`] bytes of the large requests of all connections together, or one larger
+//! request. The others wait for later turns, in order of arrival. A connection with a waiting request is not read: its
+//! next requests wait in the socket.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -19,10 +19,10 @@ use crate::ranks::attach::{Desk, Refused, no_group, refuse, sealed, sealed_recor
 use crate::ranks::offers::{Offer, OfferError, group_spec};
 use crate::ranks::{ConnectionId, Membership, Stage, failure};
 
-/// What a turn does, in bytes that requests hand over: less than a millisecond.
+/// Bytes of requests that a turn handles: less than a millisecond.
 const TURN: usize = 256 << 10;
 
-/// Whose requests wait, and what is left of the turn.
+/// The connections whose requests wait, and the bytes left of this turn.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     left: usize,
@@ -34,7 +34,7 @@ impl Waiting {
         self.line.is_empty()
     }
 
-    /// Takes so many bytes of this turn, if they are left. A request that is larger has a turn of its own.
+    /// Takes bytes of this turn, if enough are left. A request larger than a turn takes a turn of its own.
     fn take(&mut self, bytes: usize) -> bool {
         let fits = bytes <= self.left || self.left == TURN;
         if fits {
@@ -43,7 +43,7 @@ impl Waiting {
         fits
     }
 
-    /// Whether a request is to be answered now; else its connection waits.
+    /// Whether the request is answered now; otherwise its connection waits.
     pub(crate) fn admits(&mut self, id: ConnectionId, request: &Request) -> bool {
         let bytes = handed_bytes(request);
         let now = bytes == 0 || self.line.is_empty() && self.take(bytes);
@@ -63,7 +63,7 @@ fn handed_bytes(request: &Request) -> usize {
 }
 
 impl Desk<'_> {
-    /// A new turn: answers what waits.
+    /// Begins a turn: answers waiting requests.
     pub(crate) fn go_on(&mut self) {
         self.ranks.waiting.left = TURN;
         while let Some(&id) = self.ranks.waiting.line.front() {
@@ -78,7 +78,7 @@ impl Desk<'_> {
         }
     }
 
-    /// Asks the machine for a group, which is answered when it is made.
+    /// Requests a group from the machine. The reply follows when the group is made.
     pub(crate) fn create_group(
         &mut self,
         id: ConnectionId,
@@ -119,7 +119,7 @@ impl Desk<'_> {
         Ok(())
     }
 
-    /// A rank has recorded something: it is kept whole, so that a call needs no more than its number (GP-5).
+    /// Stores a recording of a rank as a whole, so that a call needs only its number (GP-5).
     pub(crate) fn record(
         &mut self,
         id: ConnectionId,
@@ -137,7 +137,7 @@ impl Desk<'_> {
         Ok(Reply::Done)
     }
 
-    /// Takes the calls that the rank posted before its request: they count, and may still lie in its ring.
+    /// Takes the calls that the rank posted before its request: they count, but may still lie in its ring.
     fn take_calls(&mut self, id: ConnectionId) {
         let Desk { ranks, engine, trace, .. } = self;
         ranks.take_submissions_of(id, engine, trace.as_deref_mut());
@@ -156,7 +156,7 @@ impl Desk<'_> {
         Ok(Reply::Done)
     }
 
-    /// A rank whose memory is out of reach has copied the buffers of a call in flight (GP-9).
+    /// Handles the rank's copy of the buffers of a call in flight, whose memory is out of reach (GP-9).
     pub(crate) fn restage(&mut self, id: ConnectionId, restaged: &Restaged) -> Result<Reply, Refused> {
         self.take_calls(id);
         let &Restaged { group, instance, slot, send, receive } = restaged;

@@ -1,4 +1,4 @@
-//! The ranks of this host: who is attached, their groups, and their calls from the submission to the end.
+//! The ranks of this host: attached ranks, their groups, and their calls from the submission to the end.
 //!
 //! A connection goes through these states:
 //!
@@ -8,11 +8,12 @@
 //! | greeting | anything else, hang-up | gone |
 //! | attached | `Detach`, hang-up, malformed message, end of the process or of its memory | gone |
 //!
-//! A membership is *making* until the machine reports the group ready, then *made*, and ends by `DestroyGroup`, by a
+//! A membership is *making* until the machine reports the group ready, then *made*. It ends by `DestroyGroup`, by a
 //! failure to make it, or with the connection.
 //!
-//! Invariants: everything a rank says is checked against what it owns before the machine hears of it ([`submission`]);
-//! connection numbers are never used twice; when a connection goes, its memory is forgotten before the machine is told.
+//! Invariants: every value from a rank is checked against the rank's own state before it reaches the machine
+//! ([`submission`]). Connection numbers are never reused. When a connection ends, its memory is forgotten before its
+//! groups are left.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -50,41 +51,41 @@ mod present;
 mod rings;
 pub(crate) mod submission;
 
-/// How long a rank may have become another program that holds others up before we look: a system call for each rank.
+/// Time for which a rank that runs another program may delay others. A check takes a system call for each rank.
 pub const LOOK: Duration = Duration::from_secs(1);
 
 /// Number of a connection.
 pub(crate) type ConnectionId = u64;
 
-/// What a rank has recorded on a group, by number.
+/// Recordings of a rank on a group, by number.
 pub(crate) type Recordings = BTreeMap<u32, Arc<Pieces>>;
 
-/// Where a rank stands with a group.
+/// State of a membership.
 #[derive(Debug)]
 pub(crate) enum Stage {
-    /// Asked for; the request with this token waits for its reply.
+    /// Requested; the request with this token waits for its reply.
     Making { token: u64 },
     Made {
-        /// What has been recorded (GP-5).
+        /// Recordings of the rank (GP-5).
         recordings: Recordings,
         in_flight: u32,
     },
 }
 
-/// A rank's place in a group.
+/// A rank's membership in a group.
 #[derive(Debug)]
 pub(crate) struct Membership {
     pub(crate) handle: GroupHandle,
     pub(crate) rank: Rank,
     pub(crate) ranks: u32,
-    /// Of this rank's calls (SP-9).
+    /// Limit of this rank's calls (SP-9).
     pub(crate) deadline: Option<Duration>,
     pub(crate) stage: Stage,
 }
 
 impl Membership {
-    /// The machine learns that the rank leaves, and counts its recordings no more. So they go here, too, even before
-    /// the rank destroys the group.
+    /// Leaves the group in the machine, which drops its count of the rank's recordings. So the recordings are dropped
+    /// here too, even before the rank destroys the group.
     fn end(&mut self, engine: &mut Engine) {
         engine.leave(self.handle, self.rank);
         if let Stage::Made { recordings, .. } = &mut self.stage {
@@ -97,27 +98,27 @@ impl Membership {
 pub(crate) struct Attached {
     pub(crate) channel: Channel,
     pub(crate) pid: u32,
-    /// Its number, where it is in a process namespace that we see.
+    /// Process number, if the process is in a visible process namespace.
     pub(crate) seen: Option<Pid>,
-    /// None where the kernel has none to give: then the socket and its memory tell of its end.
+    /// None if the kernel cannot give one; then the socket and the rank's memory report its end.
     pub(crate) pidfd: Option<OwnedFd>,
-    /// Where it runs, if on another machine.
+    /// Seat of the rank, if it runs on another machine.
     pub(crate) seat: Option<Seat>,
     pub(crate) side: ServiceSide,
     pub(crate) completions: Completions,
-    /// If it can do errands (SP-6).
+    /// Present if the rank can do errands (SP-6).
     pub(crate) runner: Option<Arc<Runner>>,
     pub(crate) memory: Arc<TieredMemory>,
     /// The tier of `memory` that was reported last.
     pub(crate) tier: Tier,
-    /// By the identifier that the rank knows.
+    /// Groups by the rank's identifiers.
     pub(crate) groups: BTreeMap<u64, Membership>,
     pub(crate) next_group: u64,
-    /// Offers that have not been used, oldest first.
+    /// Unused offers, oldest first.
     pub(crate) offers: VecDeque<OfferId>,
-    /// Result and sentence of failed requests, by completion word.
+    /// Status and text of failed requests, by completion word.
     pub(crate) failures: HashMap<u32, (Status, String)>,
-    /// Completion words that requests in flight own.
+    /// Completion words of requests in flight.
     pub(crate) busy: HashMap<u32, CallId>,
     /// A large request that waits for a later turn.
     pub(crate) waits: Option<Received<Request>>,
@@ -125,7 +126,7 @@ pub(crate) struct Attached {
 
 #[derive(Debug)]
 pub(crate) enum Connection {
-    /// Has not said who it is.
+    /// Has not sent its greeting.
     Greeting(Channel),
     Attached(Box<Attached>),
 }
@@ -138,7 +139,7 @@ impl Connection {
         }
     }
 
-    /// Whether a request of it waits.
+    /// Whether a request of the connection waits.
     pub(crate) fn waits(&self) -> bool {
         matches!(self, Connection::Attached(rank) if rank.waits.is_some())
     }
@@ -156,39 +157,39 @@ struct InFlight {
     bytes: u64,
 }
 
-/// All connections of the attach socket, and what their ranks have in flight.
+/// All connections of the attach socket, and the calls of their ranks in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Ranks {
     pub(crate) connections: BTreeMap<ConnectionId, Connection>,
     next_connection: ConnectionId,
     members: HashMap<(GroupHandle, Rank), (ConnectionId, u64)>,
-    /// Where the ranks of each group run, those of other hosts too, with how many of them are served here (SP-1).
+    /// Seats of the ranks of each group, on all hosts, and the number of its ranks that are served here (SP-1).
     seats: HashMap<GroupHandle, (u32, Vec<Seat>)>,
     calls: HashMap<CallId, InFlight>,
     next_call: u64,
-    /// Ranks that are gone, by the tier they had at last.
+    /// Ranks that are gone, by their last tier.
     departed: Tiers,
-    /// Bytes of their memory that were moved.
+    /// Bytes of memory of these ranks that were moved.
     moved: Moved,
-    /// When their memory is looked at next.
+    /// Time of the next check of the attached ranks' memory.
     look_at: Option<Instant>,
-    /// An access has found that memory of some rank is not what it was.
+    /// An access has found that memory of some rank has changed.
     alarm: Arc<Alarm>,
     /// Requests that wait for a later turn.
     pub(crate) waiting: Waiting,
     pub(crate) attached_once: bool,
     /// Submissions taken from rings, refused ones included (GP-5).
     pub(crate) submissions: u64,
-    /// Submissions and messages refused.
+    /// Submissions and messages that were refused.
     pub(crate) refused: u64,
-    /// Times that the kernel has withdrawn a way to a rank's memory.
+    /// Times that the kernel has withdrawn a tier of access to a rank's memory.
     pub(crate) withdrawn: u64,
-    /// Calls in flight whose buffers their ranks copied for it.
+    /// Calls in flight whose buffers their ranks have copied.
     pub(crate) restaged: u64,
 }
 
 impl Ranks {
-    /// Takes a new connection in, if it is of our own user.
+    /// Accepts a new connection, if its process belongs to our own user.
     pub(crate) fn greet(&mut self, channel: Channel, poller: &Poller) -> Result<(), Errno> {
         let user = channel.peer()?.uid;
         if let Err(text) = admit(rustix::process::geteuid().as_raw(), user) {
@@ -219,7 +220,7 @@ impl Ranks {
         }
     }
 
-    /// A membership of the rank that can be used: the group, the rank there and what it has recorded.
+    /// A usable membership of the rank: the group, the rank number in the group and its recordings.
     pub(crate) fn made(&mut self, id: ConnectionId, group: u64) -> Option<(GroupHandle, Rank, &mut Recordings)> {
         match self.rank(id)?.groups.get_mut(&group)? {
             Membership { handle, rank, stage: Stage::Made { recordings, .. }, .. } => {
@@ -229,12 +230,12 @@ impl Ranks {
         }
     }
 
-    /// What the memory of a rank is to raise.
+    /// The alarm that an access to changed memory of a rank raises.
     pub(crate) fn alarm(&self) -> Arc<Alarm> {
         Arc::clone(&self.alarm)
     }
 
-    /// Memberships in groups of all ranks together.
+    /// Memberships of all ranks together.
     pub(crate) fn memberships(&self) -> usize {
         self.members.len()
     }
@@ -248,7 +249,7 @@ impl Ranks {
         self.members.contains_key(&(handle, rank))
     }
 
-    /// Notes a membership that the machine is about to be asked for.
+    /// Notes a membership that is about to be requested from the machine.
     pub(crate) fn join(&mut self, id: ConnectionId, membership: Membership, seats: Vec<Seat>) {
         let key = (membership.handle, membership.rank);
         let Some(rank) = self.rank(id) else { return };
@@ -275,20 +276,20 @@ impl Ranks {
         self.seats.get(&handle)?.1.get(rank.0 as usize)
     }
 
-    /// Ends a membership in good order or not; the machine is told.
+    /// Ends a membership, in good order or not, and reports it to the machine.
     pub(crate) fn leave(&mut self, id: ConnectionId, group: u64, engine: &mut Engine) {
         let Some(mut membership) = self.rank(id).and_then(|rank| rank.groups.remove(&group)) else { return };
         self.forget_member(membership.handle, membership.rank);
         membership.end(engine);
     }
 
-    /// A rank asks for no group by its offers any more: it is gone, or is refused.
+    /// Withdraws the offers of a rank that is gone or refused, so that no group waits for it.
     pub(crate) fn withdraw(&mut self, id: ConnectionId, refused: Option<outboard_proto::Refusal>, engine: &mut Engine) {
         let offers = self.rank(id).map(|rank| std::mem::take(&mut rank.offers));
         offers.into_iter().flatten().for_each(|offer| engine.withdraw(offer, refused));
     }
 
-    /// The connection is over: its memory is forgotten, then its groups are left.
+    /// Ends a connection: its memory is forgotten, then its groups are left.
     pub(crate) fn remove(&mut self, id: ConnectionId, poller: &Poller, engine: &mut Engine) {
         for (&call, in_flight) in self.calls.iter().filter(|(_, in_flight)| in_flight.connection == id) {
             engine.forget_memory(call, in_flight.place.1);
@@ -314,7 +315,7 @@ impl Ranks {
         self.connections.remove(&id);
     }
 
-    /// Sends a reply; a rank that does not take it is removed.
+    /// Sends a reply. If it fails, the caller removes the rank.
     pub(crate) fn reply(&mut self, id: ConnectionId, token: u64, reply: &Reply) -> Result<(), ChannelError> {
         match self.connections.get(&id) {
             None => Ok(()),
@@ -322,11 +323,11 @@ impl Ranks {
         }
     }
 
-    /// Looks from time to time whether the memory of ranks is there, as others may wait for one whose memory nobody
-    /// needs. Where an access has found something, ranks whose memory is gone are removed, which neither process nor
-    /// socket tells where a child holds the socket and the process runs another program; those to whose memory the
-    /// kernel has withdrawn a way are told: they may have to copy before anything else happens, so this is the last
-    /// thing of a turn. Returns whether any are gone.
+    /// Checks from time to time whether the memory of ranks is there, since others may wait for a rank whose memory is
+    /// not accessed. If an access has raised the alarm, ranks whose memory is gone are removed. Neither process nor
+    /// socket reports such ranks if a child holds the socket and the process runs another program. Ranks whose tier the
+    /// kernel has withdrawn are notified. They may have to copy before anything else happens, so this is the last step
+    /// of a turn. Returns whether any ranks are gone.
     pub(crate) fn mind_memory(&mut self, now: Instant, poller: &Poller, engine: &mut Engine) -> bool {
         if self.look_at.is_none_or(|at| at <= now) {
             self.attached().for_each(|rank| rank.memory.look());
@@ -349,34 +350,34 @@ impl Ranks {
         !gone.is_empty()
     }
 
-    /// When memory of ranks is looked at next.
+    /// Time of the next check of the ranks' memory.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.look_at.filter(|_| self.attached().next().is_some())
     }
 
-    /// Raises the sleeping flags of all submission rings; false when one has an entry.
+    /// Raises the sleeping flags of all submission rings; returns false if a ring has an entry.
     pub(crate) fn prepare_sleep(&self) -> bool {
         let asleep = self.attached().take_while(|rank| rank.side.prepare_sleep()).count();
         asleep == self.attached().count()
     }
 
-    /// Takes all sleeping flags down.
+    /// Lowers all sleeping flags.
     pub(crate) fn stay_awake(&self) {
         for rank in self.attached() {
             rank.side.stay_awake();
         }
     }
 
-    /// The call in flight of this rank with this completion word, if it is that one of the group.
+    /// The rank's call in flight with this completion word, if it is this instance of the group.
     pub(crate) fn call_of(&mut self, id: ConnectionId, slot: u32, group: u64, instance: u64) -> Option<CallId> {
         let call = *self.rank(id)?.busy.get(&slot)?;
         let in_flight = self.calls.get(&call)?;
         (in_flight.group == group && in_flight.instance == instance).then_some(call)
     }
 
-    /// Ends all calls in flight with an error, because the service process ends; how many they were. The memory of
-    /// their ranks is theirs again. The one end that the machine does not decide: it ends a call when its batches have
-    /// left and its orders are done, and the time for that is over.
+    /// Ends all calls in flight with an error because the service process ends; returns their number. The memory of
+    /// their ranks is released. The machine decides every other end: it ends a call when its batches have left and its
+    /// orders are done. Here the time for that is over.
     pub(crate) fn give_up(&mut self, engine: &mut Engine) -> usize {
         let calls: Vec<_> = self.calls.iter().map(|(call, in_flight)| (*call, in_flight.place.1)).collect();
         for &(call, rank) in &calls {
@@ -387,7 +388,7 @@ impl Ranks {
         calls.len()
     }
 
-    /// The machine reports a call's end.
+    /// The machine reports the end of a call.
     pub(crate) fn completed(
         &mut self,
         call: CallId,
@@ -398,7 +399,7 @@ impl Ranks {
         self.end(call, result.map_err(|error| (failure::collective(&error), error.to_string())))
     }
 
-    /// Tells the rank how its call has ended, and counts the call no more.
+    /// Reports the end of a call to its rank, and removes the call.
     fn end(&mut self, call: CallId, result: Result<(), (Status, String)>) -> Option<Ended> {
         let InFlight { connection, group, slot, since, place, kind, bytes, .. } = self.calls.remove(&call)?;
         let ended = Some(Ended { place, kind, bytes, took: since.elapsed() });
@@ -416,7 +417,7 @@ impl Ranks {
         ended
     }
 
-    /// The machine reports that a group is made or cannot be; returns the connection that did not take the reply.
+    /// The machine reports that a group is made or has failed. Returns the connection that did not accept the reply.
     pub(crate) fn group_ready(
         &mut self,
         handle: GroupHandle,
@@ -454,7 +455,7 @@ impl Ranks {
 }
 
 impl Attached {
-    /// A rank that has nothing yet.
+    /// A rank without groups and calls.
     fn new(channel: Channel, process: Process, side: ServiceSide, runner: Option<Arc<Runner>>) -> Attached {
         Attached {
             channel,
@@ -476,7 +477,7 @@ impl Attached {
         }
     }
 
-    /// Where its process may run now; unknown where that is in a process namespace that we do not see.
+    /// Socket and core that the process may run on now; unknown if its process namespace is not visible.
     pub(crate) fn place(&self, topology: &Topology) -> Place {
         if let Some(seat) = &self.seat {
             return seat.place;
@@ -484,7 +485,7 @@ impl Attached {
         self.seen.map_or_else(Place::default, |pid| topology.place_of(Some(pid)))
     }
 
-    /// Whether the kernel has withdrawn a way to the rank's memory since the last time; says so.
+    /// Whether the kernel has withdrawn a tier of the rank's memory since the last call; if so, notifies the rank.
     fn fell(&mut self) -> bool {
         let (before, now) = (self.tier, self.memory.tier());
         if before == now {

@@ -1,9 +1,9 @@
-//! Offers: what a rank hands to the other members of a group to be, 1,024 bytes each (`outboard_group_offer`).
+//! Offers: 1,024 bytes that a rank passes to the other members of a future group (`outboard_group_offer`).
 //!
-//! An offer names the service process that serves the rank, how to reach it, where both run (SP-1), and a handle and
-//! key drawn for the case that this rank becomes the lowest of the group. Offers travel through the program, so they
-//! are checked like anything that comes from outside: fixed size, magic, version, checksum, bounds. Never holds state;
-//! never does IO.
+//! An offer names the service process that serves the rank, its addresses, and the seat of the rank (SP-1). It holds a
+//! handle and key that are used if this rank becomes the lowest of the group. Offers travel through the program, so
+//! they are checked like any external input: fixed size, magic, version, checksum, bounds. This module holds no state
+//! and does no IO.
 
 use std::hash::Hasher;
 use std::net::Ipv4Addr;
@@ -39,11 +39,11 @@ pub struct Offer {
     pub digest: u64,
     /// Unicast address of the service process, opaque.
     pub address: Arc<[u8]>,
-    /// Address of the engine beside it, opaque, at most [`MAX_OFI_ADDRESS`] bytes; empty where there is none.
+    /// Address of the engine beside the service process, opaque, at most [`MAX_OFI_ADDRESS`] bytes; empty without one.
     pub engine: Arc<[u8]>,
-    /// From where its multicast comes, if it knows.
+    /// Source address of the service process's multicast, if known.
     pub sends_from: Option<Ipv4Addr>,
-    /// What its link carries, in bit/s.
+    /// Rate of its link in bit/s.
     pub link_rate: u64,
     pub seat: Seat,
     /// Drawn for this offer: its name among service processes.
@@ -68,10 +68,10 @@ pub enum OfferError {
 }
 
 impl Offer {
-    /// The bytes to hand out.
+    /// The encoded offer.
     ///
     /// # Panics
-    /// When an address is longer than [`MAX_ADDRESS`] or [`MAX_OFI_ADDRESS`]: the fabric promises that it is not.
+    /// If an address is longer than [`MAX_ADDRESS`] or [`MAX_OFI_ADDRESS`], which the fabrics guarantee it is not.
     #[must_use]
     pub fn encode(&self) -> [u8; OFFER_BYTES] {
         assert!(self.address.len() <= MAX_ADDRESS, "a fabric address has at most {MAX_ADDRESS} bytes");
@@ -118,7 +118,7 @@ impl Offer {
         Offer::fields(&mut Reader::new(&content[10..])).map_err(|_| damaged("a field"))
     }
 
-    /// What follows the versions, up to the padding.
+    /// Reads the fields behind the versions, up to the padding.
     fn fields(r: &mut Reader<'_>) -> Result<Offer, DecodeError> {
         let handle = GroupHandle(r.u32()?);
         let (sp, key) = (SpId(r.u64()?), [r.u64()?, r.u64()?]);
@@ -135,11 +135,11 @@ impl Offer {
     }
 }
 
-/// Checks that the offers of all ranks fit together, and returns the group that they make and where its ranks run. The
-/// handle is that of rank 0's offer; the key follows from all offers, so that other offers make another group.
+/// Checks that the offers of all ranks fit together; returns their group and the seats of its ranks. The handle is that
+/// of rank 0's offer. The key depends on all offers, so other offers make another group.
 ///
 /// # Errors
-/// See [`OfferError`]. Every member that is given the same offers fails alike.
+/// See [`OfferError`]. Every member with the same offers gets the same error.
 pub(crate) fn group_spec(parsed: &[Offer]) -> Result<(GroupSpec, Vec<Seat>), OfferError> {
     let first = &parsed[0];
     let mut known = std::collections::HashMap::new();
@@ -158,7 +158,7 @@ pub(crate) fn group_spec(parsed: &[Offer]) -> Result<(GroupSpec, Vec<Seat>), Off
             }
         }
     }
-    // One copy of each address, however many ranks a service process serves.
+    // All ranks of a service process share one copy of each address.
     let member = |offer: &Offer| {
         let Offer { address, engine, .. } = known[&offer.sp];
         let (address, engine) = (Arc::clone(address), Arc::clone(engine));
@@ -167,7 +167,7 @@ pub(crate) fn group_spec(parsed: &[Offer]) -> Result<(GroupSpec, Vec<Seat>), Off
     };
     let members = parsed.iter().map(member).collect();
     let spec = GroupSpec { handle: first.handle, key: common_key(parsed), members };
-    // One copy of each name, however many ranks a host has.
+    // All ranks of a host share one copy of its name.
     let mut nodes = std::collections::HashSet::new();
     let seats = parsed.iter().map(|offer| {
         let Seat { node, place } = &offer.seat;
@@ -178,7 +178,7 @@ pub(crate) fn group_spec(parsed: &[Offer]) -> Result<(GroupSpec, Vec<Seat>), Off
     Ok((spec, seats))
 }
 
-/// A key that follows from every offer, and that nobody knows without all of them.
+/// A key that depends on every offer and is unknown without all of them.
 fn common_key(offers: &[Offer]) -> [u64; 2] {
     let mut hasher = sip128::SipHasher24::new_with_keys(offers[0].key[0], offers[0].key[1]);
     for offer in offers {
@@ -190,7 +190,7 @@ fn common_key(offers: &[Offer]) -> [u64; 2] {
     [key.h1, key.h2]
 }
 
-/// Against accidents, not against attackers: offers carry no authority beyond their own process.
+/// Detects accidents, not attacks: offers carry no authority beyond their own process.
 fn checksum(bytes: &[u8]) -> u64 {
     let mut hasher = SipHasher13::new_with_keys(0x6f66_6665, 0x7273);
     hasher.write(bytes);

@@ -1,6 +1,6 @@
-//! What the ranks hold together, counted when somebody asks.
+//! Counts over all ranks, made on request.
 //!
-//! Looks only: never changes a rank, never speaks to one.
+//! This module reads ranks only: it never changes a rank and never sends to one.
 
 use super::{Attached, Ranks};
 use crate::telemetry::statistics::{Present, Seated};
@@ -33,7 +33,7 @@ impl Ranks {
     }
 }
 
-/// Where a rank runs now, named by the first group that it is in.
+/// Seat of a rank now, named by the first group of the rank.
 fn seated(rank: &Attached, topology: &Topology) -> Seated {
     let first = rank.groups.values().next();
     let place = rank.place(topology);

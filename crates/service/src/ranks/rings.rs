@@ -1,4 +1,4 @@
-//! What ranks leave in their submission rings: taken so much at a time, and admitted to the machine or refused.
+//! Submissions in the ranks' rings: taken in bounded number, and admitted to the machine or refused.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,11 +13,11 @@ use super::{Attached, Connection, ConnectionId, InFlight, Membership, Ranks, Sta
 use crate::conductor::engine::Engine;
 use crate::telemetry::trace::Trace;
 
-/// Submissions taken from one rank per turn, so that one rank does not starve the others.
+/// Submissions taken from one rank per turn, so that no rank starves the others.
 const SUBMISSIONS: usize = 64;
 
 impl Ranks {
-    /// Takes what ranks have submitted; returns whether there was anything.
+    /// Takes the ranks' submissions; returns whether there were any.
     pub(crate) fn take_submissions(&mut self, engine: &mut Engine, trace: Option<&mut Trace>) -> bool {
         let mut taken = Vec::new();
         for (&id, connection) in &mut self.connections {
@@ -28,7 +28,7 @@ impl Ranks {
         !taken.is_empty()
     }
 
-    /// Takes all that one rank has submitted.
+    /// Takes all submissions of one rank.
     pub(crate) fn take_submissions_of(&mut self, id: ConnectionId, engine: &mut Engine, trace: Option<&mut Trace>) {
         let mut taken = Vec::new();
         let most = RING_CAPACITY as usize;
@@ -59,7 +59,7 @@ impl Ranks {
                 let (in_place, blocks) = (entry.call.in_place, blocks.map(Arc::new));
                 rank.failures.remove(&slot);
                 rank.busy.insert(slot, call_id);
-                // Messages are none of the group's instances.
+                // A message has no instance number of the group.
                 let tagged = matches!(signature.kind, CallKind::Tagged(_));
                 let instance = InstanceId(if tagged { 0 } else { entry.instance });
                 let in_flight = InFlight {
@@ -84,8 +84,8 @@ impl Ranks {
                 let status = refusal.status();
                 rank.failures.insert(slot, (status, refusal.to_string()));
                 rank.completions.complete(slot, status);
-                // The others wait for a call that will not come: they learn that this rank is out. It counts a
-                // collective that is refused, and so calls none again that would be the next.
+                // The other ranks wait for a call that will not come, so the machine reports that this rank has left.
+                // The rank counts the refused collective, so none of its later calls has the next instance number.
                 let counted = !matches!(entry.call.kind, CallKind::Tagged(_));
                 let is_out = |membership: &&mut Membership| counted && matches!(membership.stage, Stage::Made { .. });
                 let out = rank.groups.get_mut(&entry.group).filter(is_out);
@@ -97,7 +97,7 @@ impl Ranks {
 }
 
 impl Attached {
-    /// Takes up to `most` of what it has submitted; how much of it is refused.
+    /// Takes up to `most` submissions; returns the number of refused ones.
     fn take(&mut self, most: usize, mut submitted: impl FnMut(Entry)) -> u64 {
         let mut refused = 0;
         for _ in 0..most {
@@ -128,7 +128,7 @@ mod tests {
     use crate::memory::Buffers;
     use crate::ranks::attach::Process;
 
-    /// A rank that has no group: whatever it submits is refused.
+    /// A rank without a group, whose submissions are all refused.
     fn attach(ranks: &mut Ranks, id: ConnectionId) -> RankSide {
         let path = std::env::temp_dir().join(format!("outboard-rings-{}-{id}", std::process::id()));
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
@@ -146,7 +146,7 @@ mod tests {
         RankSide::attach(region, doorbell).expect("a control region")
     }
 
-    /// A rank that waits for its own calls to be taken waits for those of no other.
+    /// A request of one rank takes the calls of that rank only.
     #[test]
     fn those_of_one_rank_are_taken_alone() {
         let (mut ranks, mut engine) = (Ranks::default(), Engine::new(SpId(1), Config::default(), 1, 0));
@@ -161,7 +161,8 @@ mod tests {
         assert_eq!((left, ranks.submissions), (vec![0, 100], 100));
     }
 
-    /// A rank posts a collective whose table nobody can read: the rank that waits for it hears that it is out.
+    /// A rank posts a collective with an unreadable table. The rank that waits for it receives the report that it has
+    /// left.
     #[test]
     fn a_collective_that_is_refused_takes_its_rank_out_of_the_group() {
         let (mut ranks, mut engine) = (Ranks::default(), Engine::new(SpId(1), Config::default(), 1, 0));

@@ -1,7 +1,7 @@
-//! Submissions of ranks, checked: what a rank asks for becomes a signature, its blocks and the memory they lie in.
+//! Checked submissions: an entry of a rank becomes a signature, its blocks and its memory.
 //!
-//! Invariants: an entry is data of a stranger, so every address, length, rank and number in it is checked here, before
-//! the machine hears of it; a table in the rank's memory is copied before it is looked at, and never looked at again.
+//! Invariants: an entry is untrusted, so every address, length, rank and number in it is checked before the machine
+//! receives it. A table is copied out of the rank's memory before it is checked, and not read again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::{Attached, Membership, Stage};
 use crate::conductor::engine::Engine;
 use crate::memory::Buffers;
 
-/// A submission that a rank may not make.
+/// A submission that is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
     #[error("group {0} is not one of this rank's; use a group between its creation and its destruction")]
@@ -50,7 +50,7 @@ pub(super) struct Admitted {
 }
 
 impl Attached {
-    /// Checks a submission against what this rank owns, and against the machine's count of its collectives.
+    /// Checks a submission against this rank's state, and against the machine's count of its collectives.
     pub(super) fn admit(&mut self, entry: &Entry, engine: &Engine) -> Result<Admitted, Refusal> {
         let unknown = || Refusal::Group(entry.group);
         let Membership { handle, rank, ranks, deadline, stage } =
@@ -81,7 +81,7 @@ impl Attached {
             (_, Some(pieces)) => {
                 Buffers::recorded(memory, pieces, Some(footprint.writes.address).filter(|_| call.receive != 0))
             }
-            // A message has one buffer, which the machine calls its output.
+            // A message has one buffer, which the machine names its output.
             (CallKind::Tagged(TaggedCall::Send { .. }), None) => Buffers::new(memory, (0, 0), pair(footprint.reads)),
             _ => Buffers::new(memory, pair(footprint.reads), (footprint.writes.address, footprint.output_bytes())),
         };
@@ -89,11 +89,11 @@ impl Attached {
     }
 }
 
-/// What a call of `rank` among `ranks` moves. The numbers of its table are copied out of the rank's memory before they
-/// are looked at, and never again: the rank may write to them.
+/// The data that a call of `rank` among `ranks` moves. The numbers of its table are copied out of the rank's memory
+/// before they are checked, because the rank may write to them.
 ///
 /// # Errors
-/// Of a table that cannot be read, and of the call.
+/// The table cannot be read, or the call is invalid.
 pub fn footprint(call: &Call, rank: Rank, ranks: u32, memory: &dyn RankMemory) -> Result<Footprint, Refusal> {
     let mut table = vec![0; 8 * call.table_numbers(rank, ranks)];
     if !table.is_empty() {

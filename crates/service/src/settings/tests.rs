@@ -7,7 +7,7 @@ struct Line {
     settings: Settings,
 }
 
-/// The settings that a command line gives, and what it gave.
+/// The settings of a command line, and its matches.
 pub(crate) fn parse(words: &[&str]) -> (Settings, ArgMatches) {
     let matches = Line::command().try_get_matches_from(words).expect("valid words");
     (Line::from_arg_matches(&matches).expect("valid words").settings, matches)
@@ -34,7 +34,7 @@ fn sp_9_the_watchdog_is_on_unless_told_otherwise() {
     assert_eq!(watchdog(&["outboardd", "--watchdog", "2 ms"]), Some(Duration::from_millis(2)));
 }
 
-/// SP-5: how much of an all-to-all may come at once follows from the rate of the link.
+/// SP-5: the link rate determines how much of an all-to-all is in flight at once.
 #[test]
 fn sp_5_fast_links_carry_more_at_once() {
     let at_once = |rate: &str| {
@@ -83,7 +83,7 @@ fn a_cluster_key_is_a_secret_or_refused() {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("ours");
         assert_eq!(read().is_ok(), taken, "{mode:o}");
     }
-    // RDMA would let in whoever lacks it.
+    // RDMA would admit peers without the key.
     let key = ["--cluster-key", path.to_str().expect("ASCII")];
     let by_ucx = parse(&[&["outboardd", "--interface", "lo", "--fabric", "ucx"][..], &key].concat()).0;
     assert!(by_ucx.resolve().expect_err("refused").to_string().starts_with("--cluster-key needs TCP"));
@@ -100,7 +100,7 @@ fn an_interface_brings_tcp_and_multicast() {
     assert!(config.multicast);
 }
 
-/// Whoever asks for encryption gets it, or is told why not; the digest of what a group agrees on covers multicast.
+/// `--encrypt` encrypts everything or is refused with a reason. The digest that a group compares covers multicast.
 #[test]
 fn encryption_leaves_nothing_in_the_clear() {
     let words = |more: &[&'static str]| [&["outboardd", "--interface", "lo"], more].concat();

@@ -1,7 +1,6 @@
-//! What people are told of a service process: its statistics, its timeline, what is overdue, how
-//! long its turns last.
+//! Reports about a service process: its statistics, its timeline, overdue collectives, the length of its turns.
 //!
-//! Invariant: nothing here changes what is done, and what nobody asked for costs a branch. Never waits for a reader.
+//! Invariant: nothing here changes the work or waits for a reader. A report that was not requested costs a branch.
 
 pub(crate) mod overdue;
 pub mod statistics;

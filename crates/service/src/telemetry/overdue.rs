@@ -1,4 +1,4 @@
-//! What the watchdog says (SP-9): one line of the log for a collective that takes too long.
+//! The watchdog (SP-9): one line of the log for a collective that takes too long.
 //!
 //! The time comes from the protocol machine; nothing here waits. `outboard run` shows these lines by their target, the
 //! name of this module.
@@ -6,7 +6,7 @@
 use outboard_plan::Rank;
 use outboard_proto::Overdue;
 
-/// Ranks listed at most.
+/// Most ranks that are listed.
 const LISTED: usize = 16;
 
 /// Logs a collective that takes too long.

@@ -1,6 +1,6 @@
-//! What the daemon counts and how it is asked for: one line of JSON per connection to the statistics socket.
+//! Counters of the daemon, sent as one line of JSON per connection to the statistics socket.
 //!
-//! Counts only, never payload, never blocks: a reader that does not take its line at once loses it.
+//! They hold counts only, never payload. Sending never blocks: a reader that does not accept its line at once loses it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
@@ -16,37 +16,37 @@ use serde::{Deserialize, Serialize};
 use crate::telemetry::turns::TurnLengths;
 use crate::topology::Place;
 
-/// Lines of this process's log that nobody could take in time. Whoever writes the log counts.
+/// Lines of this process's log that were dropped because they could not be written in time. The log writer counts them.
 pub static LOST_LINES: AtomicU64 = AtomicU64::new(0);
 
-/// Ranks and kinds of collectives whose lateness is kept; more are summed in the counters alone.
+/// Most pairs of rank and kind whose lateness is kept; the counters sum the others.
 const MOST_LATE: usize = 4096;
-/// Ranks whose lateness is reported, the latest first, so that a line always fits the socket's buffer.
+/// Most ranks whose lateness is reported, the latest first, so that a line always fits the socket's buffer.
 const REPORTED_LATE: usize = 256;
 
-/// Collectives in flight that are reported, the oldest first, and ranks named for each.
+/// Most collectives in flight that are reported, the oldest first, and most ranks named for each.
 const REPORTED_IN_FLIGHT: usize = 64;
 const REPORTED_RANKS: usize = 64;
-/// Ranks of these whose places are told.
+/// Most of these ranks whose seats are reported.
 const REPORTED_PLACES: usize = 8;
-/// Attached ranks whose places are reported.
+/// Most attached ranks whose places are reported.
 const REPORTED_SEATS: usize = 128;
 
-/// A collective in flight, and whom it waits for (SP-9).
+/// A collective in flight, and the ranks that it waits for (SP-9).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Waiting {
     pub group: u32,
-    /// Which call of the group.
+    /// Number of the call in the group.
     pub instance: u64,
-    /// What is called, as a sentence.
+    /// The signature as a sentence.
     pub call: String,
-    /// Since the first news of it here.
+    /// Time since this host first knew of the call.
     pub age_ms: f64,
     /// Ranks of this host that have not called.
     pub not_called: Vec<u32>,
-    /// Ranks of other hosts whose readiness or bytes are waited for here.
+    /// Ranks of other hosts whose readiness or bytes this host waits for.
     pub awaits: Vec<u32>,
-    /// Where the first of these run (SP-1): host, socket, core.
+    /// Seats of the first of these ranks (SP-1): host, socket, core.
     pub seats: BTreeMap<u32, String>,
 }
 
@@ -67,27 +67,27 @@ impl Waiting {
     }
 }
 
-/// Where an attached rank runs now (SP-1).
+/// Place of an attached rank now (SP-1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seated {
     pub pid: u32,
-    /// The first group that it is in, as a rule that of all ranks.
+    /// The rank's first group, usually the group of all ranks.
     pub group: Option<u32>,
     pub rank: Option<u32>,
-    /// What it is bound to.
+    /// The binding of its process.
     pub place: Place,
 }
 
-/// How late one rank of a group was for one kind of collective (SP-9).
+/// Lateness of one rank of a group for one kind of collective (SP-9).
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Lateness {
     pub group: u32,
     pub rank: u32,
     pub kind: String,
     pub calls: u64,
-    /// Sum of how late, nanoseconds.
+    /// Sum of the lateness, nanoseconds.
     pub total_ns: u64,
-    /// The latest, nanoseconds.
+    /// Greatest lateness, nanoseconds.
     pub most_ns: u64,
 }
 
@@ -98,11 +98,11 @@ pub struct Kind {
     /// Calls that ended, with or without an error.
     pub calls: u64,
     pub failed: u64,
-    /// Sum of their receive buffers, bytes.
+    /// Sum of the calls' receive buffers, bytes.
     pub bytes: u64,
-    /// Sum of the times from taking up the call to its end, nanoseconds.
+    /// Sum of the times from the start of a call to its end, nanoseconds.
     pub total_ns: u64,
-    /// The longest, nanoseconds.
+    /// Longest of these times, nanoseconds.
     pub most_ns: u64,
 }
 
@@ -110,20 +110,20 @@ pub struct Kind {
 pub(crate) struct Ended {
     pub(crate) place: (GroupHandle, Rank),
     pub(crate) kind: CallKind,
-    /// Of the receive buffer.
+    /// Bytes of the receive buffer.
     pub(crate) bytes: u64,
     pub(crate) took: Duration,
 }
 
-/// Attached ranks by how their memory is reached (SP-4, GP-9).
+/// Attached ranks by tier of memory access (SP-4, GP-9).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Tiers {
-    /// Only memory that we share.
+    /// Only memory that is shared with the service process.
     pub memfd: u32,
     pub cross_memory_attach: u32,
-    /// A descriptor of its memory that the rank handed over.
+    /// A descriptor of its memory that the rank has passed.
     pub memory_descriptor: u32,
-    /// Copies through our memory by the rank's help.
+    /// Copies through memory of the service process, with the rank's help.
     pub staging: u32,
 }
 
@@ -138,13 +138,13 @@ impl Tiers {
     }
 }
 
-/// Bytes moved to and from ranks' memory, by the way they went (SP-4).
+/// Bytes moved to and from ranks' memory, by tier (SP-4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Moved {
-    /// In memory that we share: what a rank allocated through us, the shared heap, and staging.
+    /// In memory that is shared with the service process: allocations through it, the shared heap, and staging.
     pub memfd: u64,
     pub cross_memory_attach: u64,
-    /// By a descriptor of its memory that the rank handed over.
+    /// By a descriptor of its memory that the rank has passed.
     pub memory_descriptor: u64,
 }
 
@@ -161,63 +161,63 @@ impl Moved {
     }
 }
 
-/// How often the conductor looked instead of sleeping.
+/// Adaptive polling of the conductor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Looks {
-    /// Turns without a sleep before them that found something.
+    /// Turns that found an event without a sleep before them.
     pub found: u64,
-    /// Looks that ended since nothing came.
+    /// Polls that ended without an event.
     pub in_vain: u64,
-    /// Looks that ended since others had kept the processor for too long.
+    /// Polls that ended because others had kept the processor for too long.
     pub given_up: u64,
 }
 
 /// Copies from rank to rank of this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Copies {
-    /// Those that ranks did themselves while they waited (SP-6).
+    /// Copies that ranks did themselves while they waited (SP-6).
     pub by_ranks: u64,
     pub bytes_by_ranks: u64,
     pub by_service: u64,
     pub bytes_by_service: u64,
-    /// Those that were offered to a rank, which did not begin them in time.
+    /// Copies that were offered to a rank, which did not begin them in time.
     pub taken_back: u64,
-    /// Those that a rank could not do.
+    /// Copies that failed on a rank.
     pub failed: u64,
 }
 
-/// Calls of local ranks that an engine beside the service process was given.
+/// Calls of local ranks that were handed to the engine beside the service process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Offloaded {
     pub calls: u64,
-    /// Times the conductor woke to hand lists over, or while any was in flight.
+    /// Wake-ups of the conductor to hand lists over, or while a list was in flight.
     pub wakeups: u64,
 }
 
-/// What the datapath threads and the conductor saw.
+/// Counters of the datapath threads and the conductor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Datapath {
     pub datagrams_sent: u64,
-    /// Bytes of these, with our header, without UDP and IP.
+    /// Bytes of these datagrams, with our header, without UDP and IP.
     pub bytes_sent: u64,
     pub datagrams_received: u64,
     /// Bursts that socket buffers had no room for.
     pub overflowed: u64,
     /// Multicast sends that the kernel refused.
     pub send_failures: u64,
-    /// Times that it refused to let a receiver receive.
+    /// Times that the kernel refused to receive.
     pub receive_failures: u64,
-    /// Receivers that have ended by a mistake of ours.
+    /// Receivers that have ended by a panic.
     pub receivers_gone: u64,
     pub frames_sent: u64,
     pub frames_received: u64,
-    /// Bytes received over unicast that the kernel put where they belong, so that nobody copied them here.
+    /// Unicast bytes that were received in place, without a copy in this process.
     pub bytes_landed: u64,
     pub sleeps: u64,
     pub looks: Looks,
     /// Submissions or messages of ranks that were refused.
     pub refused: u64,
-    /// Connections that were refused: of strangers, and of service processes that broke the protocol.
+    /// Refused connections: of unauthenticated peers, and of service processes that broke the protocol.
     pub connections_refused: u64,
     pub copies: Copies,
     /// Calls that the engine beside the service process carried out.
@@ -233,11 +233,11 @@ pub struct Report {
     pub cpu_user_s: f64,
     /// Processor seconds in the kernel, all threads.
     pub cpu_system_s: f64,
-    /// Lines of the log that are lost, since they could not be written in time.
+    /// Lines of the log that were dropped because they could not be written in time.
     pub log_lines_lost: u64,
     #[serde(flatten)]
     pub counters: Counters,
-    /// Other service processes that are remembered: those of its groups, and the last of the past.
+    /// Other service processes that are known: the peers of its groups, and the last peers without a group.
     pub peers: u64,
     #[serde(flatten)]
     pub present: Present,
@@ -255,27 +255,27 @@ pub struct Present {
     /// Memberships of these ranks in groups.
     pub memberships: u32,
     pub calls: u32,
-    /// What ranks have put into their rings so far: one entry for each call (GP-5).
+    /// Entries that ranks have put into their rings since the start: one for each call (GP-5).
     pub submissions: u64,
     /// Ranks attached now, by tier.
     pub memory_tiers: Tiers,
-    /// Times that the kernel has withdrawn a way to a rank's memory, so that the next tier went on.
+    /// Times that the kernel has withdrawn a tier of a rank's memory, so that the next tier took over.
     pub tiers_withdrawn: u64,
-    /// Calls in flight whose buffers their ranks copied for it.
+    /// Calls in flight whose buffers their ranks have copied.
     pub calls_restaged: u64,
     /// Memory ranges that ranks have registered (GP-4).
     pub registered_ranges: u64,
-    /// How many of them are mapped.
+    /// Number of these ranges that are mapped.
     pub mapped_ranges: u64,
-    /// Ranks attached since the start, by the tier they had last.
+    /// Ranks attached since the start, by their last tier.
     pub memory_tiers_ever: Tiers,
     /// Bytes of the memory of these ranks that were moved, by tier.
     pub moved: Moved,
-    /// Where the attached ranks run, the first of them.
+    /// Places of the first attached ranks.
     pub seated: Vec<Seated>,
 }
 
-/// The counts that the daemon keeps itself.
+/// The daemon's own counts.
 #[derive(Debug)]
 pub(crate) struct Statistics {
     started: Instant,
@@ -372,7 +372,7 @@ pub(crate) fn answer(connection: &OwnedFd, report: &Report) {
 
 /// Processor time of all threads of this process: in user mode, in the kernel.
 fn cpu_time() -> (Duration, Duration) {
-    // SAFETY: `getrusage` writes the structure that it is given, which any bits are valid for.
+    // SAFETY: `getrusage` writes the structure that is passed, for which any bits are valid.
     let usage = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         libc::getrusage(libc::RUSAGE_SELF, &mut usage);

@@ -1,12 +1,12 @@
-//! What happened when, for a timeline: spans of calls, stand-ins, transfers and waits in the trace format of Chrome,
-//! which Perfetto reads (SP-9).
+//! A timeline of events: spans of calls, stand-ins, transfers and waits in the trace format of Chrome, which Perfetto
+//! reads (SP-9).
 //!
-//! One line of JSON per event, behind a line `[`; `outboard run --trace` joins the files of a job. Times are
-//! microseconds of CLOCK_MONOTONIC, which all processes of one machine share; the first event tells how far it is from
+//! The file has one line of JSON per event, behind a line `[`; `outboard run --trace` joins the files of a job. Times
+//! are microseconds of CLOCK_MONOTONIC, which all processes of one machine share. The first event holds the offset to
 //! CLOCK_REALTIME, for files of several machines.
 //!
-//! Invariants: what is kept in memory is one buffer and the names of open stand-ins; a file never has more than
-//! [`MOST_EVENTS`]; a file that cannot be written ends the trace, never the daemon.
+//! Invariants: memory holds one buffer and the names of open stand-ins; a file never has more than [`MOST_EVENTS`]; a
+//! file that cannot be written ends the trace, never the daemon.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -21,11 +21,11 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// Events of one file; about 200 MB.
+/// Most events of one file; about 200 MB.
 const MOST_EVENTS: u64 = 1 << 20;
-/// The number of the service process among the processes of the file; ranks follow.
+/// Number of the service process among the processes of the file; ranks follow.
 const SERVICE: u64 = 1;
-/// The row of the service process that shows what the conductor does.
+/// Row of the service process that shows the conductor's spans.
 const CONDUCTOR: u64 = 1;
 
 /// An event of the trace format.
@@ -49,9 +49,9 @@ struct Entry<'a> {
 pub(crate) struct Trace {
     file: Option<BufWriter<File>>,
     written: u64,
-    /// Ranks that have a row, by a group and their rank there.
+    /// Rows of ranks, by group and rank in the group.
     rows: HashMap<(GroupHandle, Rank), u64>,
-    /// The spans of each collective that are open: its kind, and how far it has come.
+    /// The open spans of each collective: its kind, and its current phase.
     open: HashMap<(GroupHandle, InstanceId), (&'static str, &'static str)>,
     standing: HashSet<(GroupHandle, InstanceId, Rank)>,
 }
@@ -64,7 +64,7 @@ fn clock(id: ClockId) -> Duration {
 impl Trace {
     /// Starts a file.
     pub(crate) fn create(path: &Path, sp: SpId) -> io::Result<Trace> {
-        // A link in a directory that others write to would make us truncate what it names.
+        // A symbolic link in a directory that others write to would otherwise make this truncate its target.
         let file = File::options().write(true).create(true).truncate(true).custom_flags(libc::O_NOFOLLOW).open(path)?;
         let mut file = BufWriter::with_capacity(1 << 16, file);
         file.write_all(b"[\n")?;
@@ -84,12 +84,12 @@ impl Trace {
         Ok(trace)
     }
 
-    /// Whether nothing more is written: it is full, or cannot be written.
+    /// Whether the trace has ended, because it is full or cannot be written.
     pub(crate) fn is_over(&self) -> bool {
         self.file.is_none()
     }
 
-    /// Now, on the axis of the trace.
+    /// The current time on the axis of the trace.
     pub(crate) fn now() -> f64 {
         clock(ClockId::Monotonic).as_nanos() as f64 / 1e3
     }
@@ -113,19 +113,19 @@ impl Trace {
         }
     }
 
-    /// One end of a span that others may overlap: `id` joins the two, spans of one `id` nest.
+    /// One end of a span that may overlap others: `id` joins both ends, and spans of one `id` nest.
     fn edge(&mut self, ph: char, (cat, name): (&str, &str), (pid, id): (u64, String), args: Value) {
         self.write(&Entry { name, cat, ph, ts: Trace::now(), pid, tid: 0, dur: None, id: Some(id), args });
     }
 
-    /// What the conductor did from `since` until now: such spans never overlap.
+    /// A span of the conductor from `since` until now. Such spans never overlap.
     pub(crate) fn did(&mut self, name: &str, since: f64, args: Value) {
         let dur = Some(Trace::now() - since);
         let (pid, tid) = (SERVICE, CONDUCTOR);
         self.write(&Entry { name, cat: "conductor", ph: 'X', ts: since, pid, tid, dur, id: None, args });
     }
 
-    /// The row of a rank. Its name is the key by which the rank's own file is joined.
+    /// The row of a rank. Its name is the key that joins it with the rank's own file.
     fn row(&mut self, group: GroupHandle, rank: Rank) -> u64 {
         if let Some(row) = self.rows.get(&(group, rank)) {
             return *row;
@@ -136,7 +136,7 @@ impl Trace {
         row
     }
 
-    /// A rank's call is taken up; if it was stood in for, that is over.
+    /// A rank's call begins; a stand-in for it ends.
     pub(crate) fn called(&mut self, call: CallId, place: (GroupHandle, InstanceId, Rank), signature: Signature) {
         let (group, instance, rank) = place;
         let row = self.row(group, rank);
@@ -154,7 +154,7 @@ impl Trace {
         self.edge('e', ("call", kind), (row, call.0.to_string()), json!({ "failed": failed }));
     }
 
-    /// A collective has come further.
+    /// A collective has reached its next step.
     pub(crate) fn step(&mut self, group: GroupHandle, instance: InstanceId, step: Step) {
         let key = (group, instance);
         let at = (SERVICE, name_of(group, instance));
@@ -186,7 +186,7 @@ impl Trace {
             }
             None => {
                 self.edge('e', ("collective", kind), at, Value::Null);
-                // Ranks that never called, where the group broke.
+                // Ranks that never called, if the group failed.
                 let left: Vec<_> = self.standing.iter().filter(|(g, i, _)| (*g, *i) == key).copied().collect();
                 for (group, instance, rank) in left {
                     self.standing.remove(&(group, instance, rank));
@@ -211,7 +211,7 @@ impl Trace {
     }
 }
 
-/// Joins the edges of the spans of one collective.
+/// The key that joins the ends of one collective's spans.
 fn name_of(group: GroupHandle, instance: InstanceId) -> String {
     format!("{:08x}.{}", group.0, instance.0)
 }

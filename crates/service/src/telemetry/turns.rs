@@ -1,8 +1,8 @@
-//! How long the conductor's turns last, and which part of the longest took most.
+//! Length of the conductor's turns, and the part that took most of the longest turn.
 //!
-//! A turn lasts from the moment at which a sleep was to end until the next sleep, so a conductor that wakes late has a
-//! long turn. The clock is read behind each part that had something to do: three times where nothing had, some ten times
-//! at most, of 25 ns each. The processor time of the thread, a system call, is read once in `SAMPLE`.
+//! A turn lasts from the planned end of a sleep until the next sleep, so a conductor that wakes late has a long turn.
+//! The clock is read after each part that had work: three times without work, about ten times at most, 25 ns each. The
+//! processor time of the thread, a system call, is read once in `SAMPLE`.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -12,16 +12,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::conductor::poller::Token;
 
-/// Classes of lengths: the last begins at 4.2 s.
+/// Classes of lengths; the last begins at 4.2 s.
 const CLASSES: usize = 24;
-/// How old a sample of the thread's processor time becomes, and from which length on turns are compared with it.
+/// Greatest age of a sample of the thread's processor time, and length from which turns are compared with it.
 const SAMPLE: Duration = Duration::from_millis(10);
 
-/// What a part of a turn is spent with.
+/// The parts of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Part {
-    /// The conductor ran later than it was to be woken: it was stopped, or others had the processor.
+    /// The conductor ran later than its wake-up was due: it was stopped, or others had the processor.
     Waking,
     Attaching,
     Requests,
@@ -55,7 +55,7 @@ const PARTS: [(Part, &str); 13] = [
 ];
 
 impl Part {
-    /// What a wake-up is about, where it is not left to the next turn.
+    /// The part that handles a wake-up, unless the next turn does.
     pub(crate) fn of(token: Token) -> Option<Part> {
         match token {
             Token::Attach => Some(Part::Attaching),
@@ -75,13 +75,14 @@ impl fmt::Display for Part {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TurnLength {
-    /// How long it lasted, nanoseconds.
+    /// Length of the turn, nanoseconds.
     pub ns: u64,
-    /// Nanoseconds of these, at least, that the thread had no processor: stopped, preempted or blocked in the kernel.
+    /// Nanoseconds of the turn, at least, in which the thread had no processor: stopped, preempted or blocked in the
+    /// kernel.
     pub off_processor_ns: u64,
-    /// The part that took most.
+    /// The longest part.
     pub part: Part,
-    /// How long that part took, nanoseconds.
+    /// Length of that part, nanoseconds.
     pub part_ns: u64,
 }
 
@@ -95,7 +96,7 @@ impl TurnLength {
         if other.ns > self.ns { other } else { self }
     }
 
-    /// The one of two that took more of the processor.
+    /// The turn that took more processor time.
     #[must_use]
     pub fn busier(self, other: TurnLength) -> TurnLength {
         if other.busy_ns() > self.busy_ns() { other } else { self }
@@ -115,11 +116,11 @@ impl fmt::Display for TurnLength {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TurnLengths {
-    /// Turns by length: entry `i` counts turns below 2^i microseconds that no entry before counts; the last entry
-    /// counts all that are longer, too.
+    /// Turns by length: entry `i` counts turns below 2^i microseconds that no earlier entry counts. The last entry
+    /// counts all longer turns too.
     pub counts: [u64; CLASSES],
     pub longest: TurnLength,
-    /// The turn that took most of the processor.
+    /// The turn that took the most processor time.
     pub busiest: TurnLength,
 }
 
@@ -129,7 +130,7 @@ impl TurnLengths {
         self.counts[(class as usize).min(CLASSES - 1)] += 1;
     }
 
-    /// Microseconds below which so many of a thousand turns are; a power of two.
+    /// The power of two in microseconds below which this many of a thousand turns lie.
     #[must_use]
     pub fn bound_us(&self, per_mille: u64) -> u64 {
         let wanted = (self.counts.iter().sum::<u64>() * per_mille).div_ceil(1000);
@@ -142,17 +143,17 @@ impl TurnLengths {
     }
 }
 
-/// Measures the conductor's turns; of its thread alone.
+/// Measures the conductor's turns, and the processor time of its thread alone.
 #[derive(Debug)]
 pub(crate) struct Stopwatch {
     pub(crate) lengths: TurnLengths,
     at: Instant,
-    /// Nanoseconds of each part of this turn, and of all together.
+    /// Nanoseconds of each part of this turn, and of all parts together.
     parts: [u64; PARTS.len()],
     total: u64,
-    /// This turn is known to be a stall.
+    /// This turn has been reported as a stall.
     stalled: bool,
-    /// The thread's processor time, and when it was read.
+    /// The thread's processor time, and the time at which it was read.
     sample: (Instant, Duration),
 }
 
@@ -177,7 +178,7 @@ impl Stopwatch {
         }
     }
 
-    /// A turn begins behind a sleep that was to end `late` before now.
+    /// Begins a turn after a sleep that was due to end `late` before now.
     pub(crate) fn begin(&mut self, now: Instant, late: Duration) {
         self.at = now;
         self.parts = [0; PARTS.len()];
@@ -190,7 +191,7 @@ impl Stopwatch {
         self.lap_at(part, Instant::now());
     }
 
-    /// A part has ended then.
+    /// Ends a part at this time.
     pub(crate) fn lap_at(&mut self, part: Part, now: Instant) {
         let took = nanoseconds(now.saturating_duration_since(self.at));
         self.parts[part as usize] += took;
@@ -198,7 +199,7 @@ impl Stopwatch {
         self.at = now;
     }
 
-    /// The turn until the end of the last part.
+    /// The turn until the end of its last part.
     fn so_far(&self) -> TurnLength {
         let (&part_ns, (part, _)) = self.parts.iter().zip(PARTS).max_by_key(|(ns, _)| **ns).expect("there are parts");
         let off_processor_ns = match self.is_long() {
@@ -208,7 +209,7 @@ impl Stopwatch {
         TurnLength { ns: self.total, off_processor_ns, part, part_ns }
     }
 
-    /// This turn, if it has outlasted `limit` by the end of the last part; once.
+    /// Returns this turn once, if it has outlasted `limit` by the end of its last part.
     pub(crate) fn stall(&mut self, limit: Duration) -> Option<TurnLength> {
         if self.stalled || self.total < nanoseconds(limit) {
             return None;
@@ -222,7 +223,7 @@ impl Stopwatch {
         self.total >= nanoseconds(SAMPLE)
     }
 
-    /// The turn has ended with its last part.
+    /// Ends the turn with its last part.
     pub(crate) fn end(&mut self) {
         self.lengths.add(self.total);
         let TurnLengths { longest, busiest, .. } = self.lengths;

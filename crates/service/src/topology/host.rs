@@ -1,7 +1,7 @@
-//! Which host this is: service processes that find the same identity share its memory and its link (SP-8).
+//! Identity of this host: service processes with the same identity share its memory and its link (SP-8).
 //!
-//! A kernel is told by its boot id, and what shares a kernel without sharing the network (containers, emulated hosts)
-//! by the network namespace. Constant while the daemon lives; names nothing, so that it may travel.
+//! The boot id identifies a kernel. The network namespace separates containers and emulated hosts that share a kernel
+//! but no network. The identity is constant while the daemon lives. It holds no name, so it may be sent to other hosts.
 
 use std::hash::Hasher;
 use std::io;

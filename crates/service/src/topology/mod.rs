@@ -1,9 +1,8 @@
-//! Where ranks run (SP-1): node, socket and core, by what a rank's process is bound to.
+//! Places of ranks (SP-1): node, socket and core, by the binding of a rank's process.
 //!
 //! The machine's layout comes from `/sys`. Sockets and cores are numbered from 0 over the whole machine, as hwloc's
-//! logical indices. Read once, at the start; what a process is bound to is asked each time, since programs bind
-//! themselves late. Nothing depends on it but what people are shown: which service process serves a rank follows from
-//! its place on the host alone (GP-3).
+//! logical indices. The layout is read once, at the start. The binding of a process is read each time, since programs
+//! bind themselves late. Places serve reports only: the service process of a rank depends on the host alone (GP-3).
 
 pub(crate) mod host;
 mod sysfs;
@@ -20,12 +19,12 @@ use serde::{Deserialize, Serialize};
 /// Socket and core of a processor.
 type Position = (u32, u32);
 
-/// What a process is bound to, as far as it is one thing.
+/// The one socket and core that a process is bound to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Place {
-    /// The socket, unless it is bound to several.
+    /// The socket, unless the process is bound to several.
     pub socket: Option<u32>,
-    /// The core, unless it is bound to several.
+    /// The core, unless the process is bound to several.
     pub core: Option<u32>,
 }
 
@@ -39,17 +38,17 @@ impl fmt::Display for Place {
     }
 }
 
-/// Where a rank runs, as the other members of its groups are told.
+/// Node and place of a rank, as sent to the other members of its groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seat {
     pub node: Arc<str>,
-    /// What its process was bound to when it offered itself for the group.
+    /// Binding of its process when the rank offered itself for the group.
     pub place: Place,
 }
 
-/// Longest name of a host that is told whole.
+/// Longest name of a host; longer names are cut.
 const NODE_BYTES: usize = 64;
-/// In place of a socket or core that is not one.
+/// Stands for no single socket or core.
 const SEVERAL: u32 = u32::MAX;
 
 impl Seat {
@@ -60,10 +59,10 @@ impl Seat {
             .text(&self.node, NODE_BYTES);
     }
 
-    /// Reads a seat, whose name goes to people's terminals.
+    /// Reads a seat; its name may be printed on terminals.
     ///
     /// # Errors
-    /// A name that is too long or cannot be printed, or too few bytes.
+    /// The name is too long or not printable, or bytes are missing.
     pub fn decode(r: &mut Reader<'_>) -> Result<Seat, DecodeError> {
         let [socket, core] = [r.u32()?, r.u32()?].map(|number| Some(number).filter(|number| *number != SEVERAL));
         match r.text(NODE_BYTES)? {
@@ -79,7 +78,7 @@ impl fmt::Display for Seat {
     }
 }
 
-/// The host's name, in print.
+/// The host's name, without control characters.
 #[must_use]
 pub fn node() -> Arc<str> {
     let name = rustix::system::uname();
@@ -88,12 +87,12 @@ pub fn node() -> Arc<str> {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topology {
-    /// By the operating system's number of a processor.
+    /// Position of each processor, by the operating system's number.
     positions: BTreeMap<u32, Position>,
 }
 
 impl Topology {
-    /// Asks `/sys`; where it does not tell, no place is known.
+    /// Reads `/sys`; without its files no place is known.
     #[must_use]
     pub fn detect() -> Topology {
         Topology { positions: sysfs::read(sysfs::PROCESSORS.as_ref()) }
@@ -105,16 +104,16 @@ impl Topology {
         !self.positions.is_empty()
     }
 
-    /// Where a process of this machine may run now.
+    /// The place that a process of this machine may run at now.
     #[must_use]
     pub fn place_of(&self, process: Option<Pid>) -> Place {
-        // A machine with more processors than the set holds, or a process that has ended.
+        // Fails if the machine has more processors than the set holds, or the process has ended.
         let Ok(bound) = rustix::thread::sched_getaffinity(process) else { return Place::default() };
         self.place((0..CpuSet::MAX_CPU).filter(|cpu| bound.is_set(*cpu)).filter_map(|cpu| u32::try_from(cpu).ok()))
     }
 
     fn place(&self, processors: impl Iterator<Item = u32>) -> Place {
-        // Processors that are not there count for nothing.
+        // Processors that do not exist are ignored.
         let positions: Vec<Position> = processors.filter_map(|cpu| self.positions.get(&cpu).copied()).collect();
         let only = |of: fn(&Position) -> u32| {
             let several: BTreeSet<u32> = positions.iter().map(of).collect();

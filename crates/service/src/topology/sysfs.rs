@@ -5,10 +5,10 @@ use std::path::Path;
 
 use super::Position;
 
-/// Where the kernel describes processors.
+/// Directory in which the kernel describes processors.
 pub(super) const PROCESSORS: &str = "/sys/devices/system/cpu";
 
-/// Every processor below `directory` that says its socket and core; those that are off say nothing.
+/// Positions of all processors below `directory` that report socket and core; processors that are off report none.
 pub(super) fn read(directory: &Path) -> BTreeMap<u32, Position> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let raw: BTreeMap<u32, Position> = entries
@@ -23,7 +23,7 @@ pub(super) fn read(directory: &Path) -> BTreeMap<u32, Position> {
     renumber(&raw)
 }
 
-/// The kernel's numbers have gaps, and those of cores begin anew in each socket.
+/// Renumbers without gaps: the kernel's numbers have gaps, and core numbers restart in each socket.
 fn renumber(raw: &BTreeMap<u32, Position>) -> BTreeMap<u32, Position> {
     let sockets: BTreeSet<u32> = raw.values().map(|(socket, _)| *socket).collect();
     let cores: BTreeSet<Position> = raw.values().copied().collect();

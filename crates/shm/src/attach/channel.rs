@@ -1,7 +1,7 @@
 //! One connection of the attach socket: whole messages with their descriptors, either way.
 //!
-//! Invariants: sending never blocks, a peer that does not read is an error; a received message carries exactly the
-//! descriptors that its kind has, others are closed on arrival; all are close-on-exec.
+//! Invariants: sending never blocks; a peer that does not read is an error. A received message carries exactly the
+//! descriptors of its kind; others are closed on arrival. All descriptors are close-on-exec.
 
 use super::message::{DecodeError, MESSAGE_BYTES, Message};
 use outboard_call::codec;
@@ -45,10 +45,10 @@ impl From<Errno> for ChannelError {
     }
 }
 
-/// Who is at the other end of a connection.
+/// The process at the other end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
-    /// The process; `None` if it lives in a process namespace that this one does not see.
+    /// The process number; `None` if the process is in a process namespace that is not visible here.
     pub pid: Option<Pid>,
     pub uid: u32,
 }
@@ -57,7 +57,7 @@ pub struct Peer {
 pub struct Received<M> {
     pub token: u64,
     pub message: M,
-    /// As many descriptors as the message's kind has.
+    /// The descriptors of the message's kind.
     pub descriptors: Vec<OwnedFd>,
 }
 
@@ -69,14 +69,14 @@ impl Channel {
     /// Connects to the service process that listens at `path`.
     ///
     /// # Errors
-    /// The kernel's reason, such as `NOENT` or `CONNREFUSED` when nobody listens.
+    /// The kernel's reason, such as `NOENT` or `CONNREFUSED` if no process listens.
     pub fn connect(path: &Path) -> Result<Channel, Errno> {
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
         Ok(Channel(socket))
     }
 
-    /// The process at the other end as the kernel knows it: who connected, or who listens.
+    /// The process at the other end, as the kernel reports it: the process that has connected, or that listens.
     pub fn peer(&self) -> Result<Peer, Errno> {
         let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
         // SAFETY: any bits make such a structure valid. (rustix would make a process number of the 0 that stands for a
@@ -85,28 +85,28 @@ impl Channel {
         Ok(Peer { pid: Pid::from_raw(found.pid), uid: found.uid })
     }
 
-    /// A descriptor of the process that connected, readable from its end on, whoever holds the socket then and
-    /// whichever namespace it lives in. None where the kernel cannot tell: before Linux 6.5, of a process that we do
-    /// not see.
+    /// A descriptor of the process that has connected. It becomes readable at the end of the process, whichever process
+    /// holds the socket then and whichever namespace the process is in. None if the kernel cannot give one: before
+    /// Linux 6.5, for a process that is not visible here.
     ///
     /// # Errors
-    /// The kernel's reason: it has ended, or descriptors exhausted.
+    /// The kernel's reason: the process has ended, or descriptors are exhausted.
     pub fn peer_pidfd(&self) -> Result<Option<OwnedFd>, Errno> {
         let mut found: libc::c_int = -1;
         // SAFETY: any bits make an integer.
         match unsafe { self.option(libc::SO_PEERPIDFD, &mut found) } {
-            // SAFETY: the kernel has made this descriptor for us.
+            // SAFETY: the kernel has made this descriptor for the caller.
             Ok(()) => return Ok(Some(unsafe { OwnedFd::from_raw_fd(found) })),
             Err(Errno::NOPROTOOPT) => {}
             Err(errno) => return Err(errno),
         }
         let Some(pid) = self.peer()?.pid else { return Ok(None) };
         let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
-        // Still connected, so the number was that of the process that connected.
+        // The connection still exists, so the number was that of the process that has connected.
         if self.hung_up() { Err(Errno::SRCH) } else { Ok(Some(pidfd)) }
     }
 
-    /// Asks the kernel for an option of the socket.
+    /// Reads an option of the socket from the kernel.
     ///
     /// # Safety
     /// Any bits make a valid `T`.
@@ -129,7 +129,7 @@ impl Channel {
     /// [`ChannelError::Closed`] or [`ChannelError::Backlogged`].
     ///
     /// # Panics
-    /// If the number of descriptors is not that of the message's kind.
+    /// If the number of descriptors does not match the message's kind.
     pub fn send<M: Message>(
         &self,
         token: u64,
@@ -153,10 +153,10 @@ impl Channel {
         }
     }
 
-    /// The next message, or `None` when there is none yet; never blocks.
+    /// The next message, or `None` if none has arrived; never blocks.
     ///
     /// # Errors
-    /// [`ChannelError`]; after any of them the connection is of no more use.
+    /// [`ChannelError`]; after any error the connection is unusable.
     pub fn receive<M: Message>(&self) -> Result<Option<Received<M>>, ChannelError> {
         let mut bytes = [0; MESSAGE_BYTES];
         let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(2))];
@@ -181,7 +181,7 @@ impl Channel {
         Ok(Some(Received { token, message, descriptors }))
     }
 
-    /// Sleeps until a message or the end of the connection is there to be received, at most `limit`.
+    /// Sleeps until a message or the end of the connection has arrived, at most `limit`.
     pub fn wait(&self, limit: Duration) -> Result<bool, ChannelError> {
         let mut watched = [PollFd::new(&self.0, PollFlags::IN)];
         let limit = Timespec::try_from(limit).map_err(|_| ChannelError::Kernel(Errno::INVAL))?;
@@ -192,7 +192,7 @@ impl Channel {
         }
     }
 
-    /// Whether the other process closed its end or ended; messages may be left to receive.
+    /// Whether the other process has closed its end or ended; messages may be left to receive.
     pub fn hung_up(&self) -> bool {
         let mut watched = [PollFd::new(&self.0, PollFlags::RDHUP)];
         let ended = PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR;
@@ -200,12 +200,12 @@ impl Channel {
     }
 }
 
-/// The token and message in `bytes`, with which so many descriptors came.
+/// The token and message in `bytes`; `actual` descriptors came with them.
 fn understand<M: Message>(bytes: &[u8], flags: ReturnFlags, actual: usize) -> Result<(u64, M), ChannelError> {
     if flags.contains(ReturnFlags::TRUNC) {
         return Err(DecodeError::from(codec::DecodeError::Trailing).into());
     }
-    // Too many came, which no release of ours sends, or none are left here.
+    // Either too many came, which no release sends, or this process has none left.
     if flags.contains(ReturnFlags::CTRUNC) {
         return Err(ChannelError::Descriptors);
     }
@@ -217,7 +217,7 @@ fn understand<M: Message>(bytes: &[u8], flags: ReturnFlags, actual: usize) -> Re
     Ok((token, message))
 }
 
-/// An end of a connection that was accepted elsewhere.
+/// One end of a connection that was accepted elsewhere.
 impl From<OwnedFd> for Channel {
     fn from(socket: OwnedFd) -> Self {
         Channel(socket)

@@ -1,9 +1,9 @@
 //! Messages of the attach socket and their codec.
 //!
 //! A message is `magic (u32), version (u16), kind (u16), token (u64), body`, little-endian; a text is its length (u16)
-//! and UTF-8. Requests count their tokens from 1 and a reply repeats the token of its request; an error with token 0
-//! belongs to no request: it says why the service process closes the connection. A decoder accepts a message only if
-//! every field is in range and nothing is left over.
+//! and UTF-8. Requests count their tokens from 1, and a reply repeats the token of its request. An error with token 0
+//! belongs to no request: it is the reason why the service process closes the connection. A decoder accepts a message
+//! only if every field is in range and no bytes are left.
 
 use outboard_call::codec::{self, Reader, Writer};
 
@@ -23,73 +23,73 @@ const MAGIC: u32 = u32::from_le_bytes(*b"OBAT");
 /// From rank to service process. Groups have the identifiers in [`GroupReady`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
-    /// First message of a connection. One descriptor if the rank hands its memory over
+    /// First message of a connection. One descriptor if the rank passes its memory
     /// ([`crate::memory::MemoryDescriptor`]). Reply: [`Reply::Welcome`].
     Hello(Hello),
-    /// What this rank contributes to making a group. Reply: [`Reply::Offer`].
+    /// Requests this rank's contribution to a group. Reply: [`Reply::Offer`].
     Offer,
-    /// Make a group; collective, so the reply may take long. One descriptor: the offers of all ranks in rank order,
-    /// as [`crate::region::seal_bytes`] makes it. Reply: [`Reply::GroupReady`].
+    /// Makes a group; collective, so the reply may take long. One descriptor: the offers of all ranks in rank order,
+    /// made by [`crate::region::seal_bytes`]. Reply: [`Reply::GroupReady`].
     CreateGroup {
         ranks: u32,
         /// This rank's number, less than `ranks`.
         rank: u32,
     },
-    /// Forget a group, which has no requests in flight. Reply: [`Reply::Done`].
+    /// Removes a group, which must have no requests in flight. Reply: [`Reply::Done`].
     DestroyGroup { group: u64 },
-    /// Calls of this rank in the group that are taken up from now on fail, on all ranks, when they have not ended in
-    /// time (SP-9). Reply: [`Reply::Done`].
+    /// Sets the deadline of this rank's later calls in the group. A call that misses it fails on all ranks (SP-9).
+    /// Reply: [`Reply::Done`].
     SetDeadline {
         group: u64,
-        /// From taking up the call; 0 for no deadline.
+        /// Counted from the start of a call; 0 for no deadline.
         milliseconds: u64,
     },
-    /// Keep what the rank has recorded on a group, under a number greater than any before, from 1 (GP-5). One
-    /// descriptor: the recording as `outboard_proto::wire` encodes it, as [`crate::region::seal_bytes`] makes it.
+    /// Stores a recording of the rank on a group, under a number greater than any before, from 1 (GP-5). One
+    /// descriptor: the recording in the encoding of `outboard_proto::wire`, made by [`crate::region::seal_bytes`].
     /// Reply: [`Reply::Done`].
     Record { group: u64, recording: u32, bytes: u64 },
-    /// Forget a recording, of which no call is in flight. Reply: [`Reply::Done`].
+    /// Removes a recording, which must have no call in flight. Reply: [`Reply::Done`].
     FreeRecording { group: u64, recording: u32 },
-    /// A range of the rank's memory lies in a memfd. One descriptor: the memfd, sealed. Reply: [`Reply::Done`].
+    /// Registers a memory range that lies in a memfd. One descriptor: the memfd, sealed. Reply: [`Reply::Done`].
     RegisterMemory {
         address: u64,
-        /// Bytes, all of the memfd.
+        /// Bytes of the whole memfd.
         bytes: u64,
     },
-    /// Forget a range. Reply: [`Reply::Done`].
+    /// Removes a range. Reply: [`Reply::Done`].
     UnregisterMemory { address: u64 },
     /// The kernel has withdrawn access to the rank's memory, and the rank has copied the buffers of a call in flight.
-    /// Reply: [`Reply::Done`]; an error when the call has ended and the copy is not used.
+    /// Reply: [`Reply::Done`], or an error if the call has ended, and then the copy is not used.
     Restage(Restaged),
-    /// The sentence to the failed request whose result lies in `slot`. Reply: [`Reply::ErrorText`].
+    /// Requests the sentence of the failed request whose result is in `slot`. Reply: [`Reply::ErrorText`].
     ErrorText { slot: u32 },
     /// Last message of a connection that ends in good order. Reply: [`Reply::Done`].
     Detach,
 }
 
-/// Who the rank is, and how to prove that its memory can be reached.
+/// Identity of the rank, and the proof of access to its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hello {
     /// [`crate::control::LAYOUT_VERSION`] of the library.
     pub layout_version: u32,
-    /// The rank's process as it sees itself; the socket's credentials are what counts.
+    /// The rank's own process number; the socket's credentials take precedence.
     pub pid: u32,
     /// Address of a [`Probe`], which stays there while the rank is attached.
     pub probe_address: u64,
     pub nonce: [u8; Probe::NONCE],
-    /// A descriptor of the rank's memory goes along.
+    /// Whether a descriptor of the rank's memory follows.
     pub descriptor: bool,
 }
 
-/// Where the buffers of a call in flight lie from now on, as many bytes as before: in registered memory.
+/// The new addresses of the buffers of a call in flight, in registered memory; their lengths stay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Restaged {
     pub group: u64,
     pub instance: u64,
     pub slot: u32,
-    /// Address of what the rank sends, also where it is in place.
+    /// Address of the send buffer, also for a call in place.
     pub send: u64,
-    /// Address of what it receives, filled as far as it has been received.
+    /// Address of the receive buffer, filled as far as data has been received.
     pub receive: u64,
 }
 
@@ -102,7 +102,7 @@ pub enum Reply {
     Offer(Box<[u8; OFFER_BYTES]>),
     GroupReady(GroupReady),
     Done,
-    /// Why a collective failed.
+    /// The reason why a collective failed.
     ErrorText {
         status: Status,
         text: String,
@@ -114,35 +114,35 @@ pub enum Reply {
     },
 }
 
-/// What the service process tells about itself.
+/// Properties of the service process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Welcome {
-    /// How it reaches memory of this rank that is not registered: never [`Tier::Memfd`].
+    /// The tier for memory of this rank that is not registered: never [`Tier::Memfd`].
     pub tier: Tier,
-    /// Digest of its configuration, which the ranks of a group compare.
+    /// Digest of the configuration, which the ranks of a group compare.
     pub config_digest: u64,
-    /// Memory ranges that the rank may have registered at once.
+    /// Most memory ranges that the rank may register at once.
     pub most_ranges: u32,
-    /// What its link carries, in bit/s.
+    /// Rate of the link in bit/s.
     pub link_rate: u64,
 }
 
-/// A group as its ranks use it.
+/// Identifiers and limits of a group for its ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupReady {
     /// Identifies the group between this rank and its service process.
     pub group: u64,
     /// Identifies the group among the service processes, for messages to users.
     pub handle: u32,
-    /// Fewest bytes that each rank contributes to a call that is offloaded.
+    /// Fewest bytes of a rank's contribution to an offloaded call.
     pub offloads_from: u64,
-    /// Most bytes that each rank contributes to a call that is offloaded.
+    /// Most bytes of a rank's contribution to an offloaded call.
     pub offloads_up_to: u64,
-    /// Largest contribution, in bytes, to a reduction for which this service process has scratch.
+    /// Largest contribution, in bytes, to a reduction for which this service process has scratch memory.
     pub reduction_most: u64,
 }
 
-/// A message that no release of ours of this version writes.
+/// A message that no release of this version writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     #[error(
@@ -187,7 +187,7 @@ fn read_failure(reader: &mut Reader<'_>) -> Result<Status, DecodeError> {
     }
 }
 
-/// A message of one direction: what a [`super::Channel`] carries.
+/// A message of one direction, which a [`super::Channel`] carries.
 pub trait Message: Sized {
     fn encode(&self, token: u64) -> Vec<u8>;
 
@@ -393,13 +393,13 @@ mod tests {
         ]
     }
 
-    /// Every message survives; cut anywhere or with a byte too many it is an error, never a panic.
+    /// Every message survives. If it is cut anywhere or has a byte too many it is an error, never a panic.
     fn check<M: Message + PartialEq + std::fmt::Debug>(messages: Vec<M>) {
         for (token, message) in messages.into_iter().enumerate() {
             let mut bytes = message.encode(token as u64);
             assert!(bytes.len() <= MESSAGE_BYTES);
             assert_eq!(M::decode(&bytes), Ok((token as u64, message)));
-            // The interpreter takes an hour for all.
+            // All positions take Miri an hour.
             for at in (0..bytes.len()).step_by(if cfg!(miri) { 101 } else { 1 }) {
                 assert!(M::decode(&bytes[..at]).is_err(), "cut at {at}");
                 for flip in [1, 0x80, 0xff] {

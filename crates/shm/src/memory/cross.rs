@@ -1,18 +1,18 @@
-//! Large accesses by cross-memory attach: a system call that takes the process by its number.
+//! Large accesses by cross-memory attach: a system call that identifies the process by its number.
 //!
-//! A number is no proof of whose memory is read. The process executes another program, or ends and its number is given
-//! to another, and the call meets a stranger. So each call that reads has two places: the bytes, and a mark that was
-//! written by the memory descriptor just before. The call works on one address space from its start to its end, and the
-//! descriptor on that of the rank for good. The mark is new with each call, so only the rank's address space holds it,
-//! and where it comes back the bytes beside it are the rank's. Where anything else comes back, they are not looked at.
+//! The number does not prove whose memory is read. The process may execute another program, or end and leave its number
+//! to another process, so the call may meet a stranger. So each call that reads has two places: the bytes, and a mark
+//! that was written by the memory descriptor just before. The call works on one address space from its start to its
+//! end, and the descriptor on the rank's for good. The mark is new with each call, so only the rank's address space
+//! holds it. If the mark comes back, the bytes beside it are the rank's; otherwise the bytes are not used.
 //!
-//! A write cannot be taken back, and behind any proof the process may become another program before the write begins.
-//! So each call that writes begins with a guard, which lies where only the rank has memory ([`ProbePage`]): a place
-//! drawn from 2^33 that no other program uses. Where the guard is not, the kernel ends the call before it writes
-//! anything else. The kernel lets us reach only processes of our own user, so nobody gains by a program that he makes
-//! have such a page.
+//! A write cannot be undone, and after any proof the process may execute another program before the write begins. So
+//! each call that writes begins with a guard, at an address where only the rank has memory ([`ProbePage`]). The address
+//! is drawn from 2^33 that no other program uses. If the guard is not there, the kernel ends the call before it writes
+//! anything else. The kernel permits access to processes of our own user only, so a user gains nothing by a program
+//! with such a page.
 //!
-//! Below [`LEAST_READ`] bytes the mark costs more than the kernel's copy through a page of its own, and below
+//! Below [`LEAST_READ`] bytes the mark costs more than the kernel's copy through its own page, and below
 //! [`LEAST_WRITTEN`] the guard does.
 //!
 //! [`ProbePage`]: super::ProbePage
@@ -24,11 +24,11 @@ use rustix::process::Pid;
 use smallvec::{SmallVec, smallvec};
 use std::sync::{Mutex, PoisonError};
 
-/// Bytes from which on it is faster than the memory descriptor.
+/// Bytes from which on cross-memory attach is faster than the memory descriptor.
 pub(super) const LEAST_READ: usize = 56 << 10;
 pub(super) const LEAST_WRITTEN: usize = 8 << 10;
 
-/// Pieces that the kernel takes in one call.
+/// Most pieces that the kernel accepts in one call.
 const MOST_PIECES: usize = 1024;
 
 /// Memory of another process that this one may trace.
@@ -38,15 +38,15 @@ pub struct CrossMemory {
 }
 
 impl CrossMemory {
-    /// Memory of the process that has this number when it is read.
+    /// Memory of the process that has this number at the time of the access.
     pub const fn of(pid: Pid) -> CrossMemory {
         CrossMemory { pid }
     }
 
-    /// Reads at several addresses of one address space, of whichever program the process runs now.
+    /// Reads at several addresses of one address space, of the program that the process runs now.
     ///
     /// # Errors
-    /// The kernel's reason, [`Errno::FAULT`] too where it reads a part.
+    /// The kernel's reason, also [`Errno::FAULT`] for a partial read.
     pub fn read<const N: usize>(&self, pieces: [(u64, &mut [u8]); N]) -> Result<(), Errno> {
         let total: usize = pieces.iter().map(|(_, local)| local.len()).sum();
         let remote = pieces.each_ref().map(|(address, local)| iovec(*address as *mut u8, local.len()));
@@ -64,29 +64,29 @@ impl CrossMemory {
         }
     }
 
-    /// Does an errand: brings bytes of that process to this one, in one copy. The nonce comes first in the same call,
-    /// so a process that has taken the number, or another program in it, gives nothing away, or is found out.
+    /// Does an errand: copies bytes of that process to this one, in one copy. The nonce is read first in the same call.
+    /// So if another process has the number, or the process runs another program, the copy fails or is detected.
     ///
     /// # Safety
-    /// The errand's target is memory of this process that nobody reads or writes meanwhile.
+    /// The errand's target is memory of this process that no thread reads or writes meanwhile.
     pub unsafe fn carry_out(errand: &Errand) -> Report {
         let Some(pid) = i32::try_from(errand.pid).ok().and_then(Pid::from_raw) else { return Report::Failed };
         let mut nonce = [0; 16];
-        // SAFETY: the caller answers for it.
+        // SAFETY: the caller guarantees it.
         let into = unsafe { std::slice::from_raw_parts_mut(errand.target as *mut u8, errand.bytes as usize) };
         let read = CrossMemory::of(pid).read([(errand.mark, &mut nonce), (errand.source, into)]);
         if read.is_ok() && nonce == errand.nonce { Report::Done } else { Report::Failed }
     }
 
-    /// Writes at several addresses of one address space, in their order up to the first that cannot be written. Whether
-    /// all could.
+    /// Writes at several addresses of one address space, in order, up to the first that cannot be written. Returns
+    /// whether all could.
     fn write(&self, pieces: &[WritePiece<'_>]) -> bool {
         let total: usize = pieces.iter().map(|piece| piece.local.len()).sum();
         let local: Iovecs = pieces.iter().map(|p| iovec(p.local.as_ptr().cast_mut(), p.local.len())).collect();
         let mut remote = Iovecs::new();
         for WritePiece { local, address } in pieces {
             match remote.last_mut() {
-                // The kernel takes hold of pages place by place: of neighbours once.
+                // The kernel pins the pages of each place, so neighbours are joined to pin a page once.
                 Some(last) if (last.iov_base as u64).wrapping_add(last.iov_len as u64) == *address => {
                     last.iov_len += local.len()
                 }
@@ -109,12 +109,12 @@ fn iovec(start: *mut u8, len: usize) -> libc::iovec {
     libc::iovec { iov_base: start.cast(), iov_len: len }
 }
 
-/// The place of the mark, and behind it of the guard, in the rank.
+/// Address of the mark in the rank, with the guard behind it.
 #[derive(Debug)]
 pub(super) struct Marked {
     cross: CrossMemory,
     place: u64,
-    /// The last mark. Held while one is written, so that a later reader's is never replaced by an earlier one's.
+    /// The last mark. The lock is held while a mark is written, so that no earlier mark replaces a later reader's.
     last: Mutex<u64>,
 }
 
@@ -123,7 +123,7 @@ impl Marked {
         Marked { cross, place, last: Mutex::new(0) }
     }
 
-    /// Reads bytes that are the rank's, or returns false. `rank` is its memory descriptor.
+    /// Reads bytes that are proven to be the rank's, or returns false. `rank` is its memory descriptor.
     #[must_use]
     pub(super) fn read(&self, rank: &MemoryDescriptor, address: u64, into: &mut [u8]) -> bool {
         let own = {
@@ -136,11 +136,11 @@ impl Marked {
         };
         let mut mark = [0; size_of::<u64>()];
         let read = self.cross.read([(address, into), (self.place, &mut mark)]);
-        // A later one was written by another thread that reads this rank, after ours.
+        // A later mark was written by another thread that reads this rank, after this thread's mark.
         read.is_ok() && u64::from_ne_bytes(mark) >= own
     }
 
-    /// Writes to the rank, or returns false: then it may have written a part, to nobody but the rank.
+    /// Writes to the rank, or returns false: then it may have written a part, but only to the rank.
     #[must_use]
     pub(super) fn write(&self, batch: &[WritePiece<'_>]) -> bool {
         let guard = WritePiece { local: &[0; size_of::<u64>()], address: self.place + size_of::<u64>() as u64 };
@@ -198,7 +198,7 @@ mod tests {
         Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap()
     }
 
-    /// SP-4: the number names a process whose memory the kernel would let us read, and which is not the rank's.
+    /// SP-4: the number names a process that the kernel would let us read, but that is not the rank.
     #[test]
     #[cfg_attr(miri, ignore = "needs process_vm_readv and /proc/self/mem")]
     fn a_stranger_with_the_number_is_not_believed() {

@@ -1,14 +1,14 @@
-//! The memory descriptor tier: the rank's own `/proc/self/mem`, which it hands over at attach.
+//! The memory descriptor tier: the rank's own `/proc/self/mem`, which it passes at attach.
 //!
-//! The kernel asks for the right to trace when the file is opened, and a process may always open its own. So this tier
-//! needs no right of ours, and works from another process namespace. The descriptor belongs to one address space for
-//! good: after the rank's end, or after it has become another program, it reads nothing and writes nothing, never a
-//! stranger's bytes. Up to 16 KiB it takes less time than cross-memory attach; large pieces take more, since the kernel
-//! copies page by page through a page of its own. The kernel takes a list of pieces one by one, so small neighbours are
+//! The kernel checks the right to trace when the file is opened, and a process may always open its own. So this tier
+//! needs no right of the service process, and works from another process namespace. The descriptor belongs to one
+//! address space for good. After the rank has ended or executed another program, it reads and writes nothing, never a
+//! stranger's bytes. Up to 16 KiB it takes less time than cross-memory attach. Large pieces take more, since the kernel
+//! copies page by page through its own page. The kernel takes a list of pieces one by one, so small neighbours are
 //! gathered here.
 //!
-//! Differs from the other tiers in one thing: the kernel lets this file write to pages that the rank has mapped
-//! read-only, so a result that goes there is no error here but lands in the rank's private copy.
+//! It differs from the other tiers in one point: the kernel lets this file write to pages that the rank has mapped
+//! read-only. So a result for such a page is no error here but lands in the rank's private copy.
 
 use super::{AccessError, RankMemory, ReadPiece, WritePiece};
 use rustix::fs::OFlags;
@@ -16,17 +16,17 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// Of most kernels; a wrong one costs time and nothing else.
+/// The page size of most kernels; a wrong one only costs time.
 const PAGE: u64 = 4096;
 /// An address that no process can have.
 const BEYOND: i64 = i64::MAX & !0xfff;
-/// From this size on a piece is written by itself: a system call costs less than the copy.
+/// From this size on a piece is written alone: a system call costs less than the copy.
 const SMALL: usize = 16 << 10;
 /// Bytes gathered for one system call: fits the second-level cache.
 const GATHERED: usize = 64 << 10;
 const PROCFS_MAGIC: i64 = 0x9fa0;
 
-/// Why a descriptor was not taken for a rank's memory.
+/// Reason why a descriptor was not accepted as a rank's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the descriptor handed over is not a process's memory, open for reading and writing: {0}")]
 pub struct NotMemory(&'static str);
@@ -39,7 +39,7 @@ pub struct MemoryDescriptor {
 }
 
 impl MemoryDescriptor {
-    /// Rank: what to hand over.
+    /// Rank: the descriptor to pass.
     ///
     /// # Errors
     /// The kernel's reason: no `/proc`, or this process has been made undumpable and belongs to another user.
@@ -47,15 +47,15 @@ impl MemoryDescriptor {
         Ok(File::options().read(true).write(true).open("/proc/self/mem")?.into())
     }
 
-    /// Service process: takes what a rank handed over, after checking that it can be nothing else, such as a pipe that
-    /// blocks. Whose memory it is, a probe tells. `pid` is for messages.
+    /// Service process: accepts a rank's descriptor, after checking that it can be nothing else, such as a pipe that
+    /// blocks. A probe shows whose memory it is. `pid` is for messages.
     pub fn attach(fd: OwnedFd, pid: i32) -> Result<MemoryDescriptor, NotMemory> {
         #[allow(clippy::unnecessary_cast, reason = "the field's type differs between architectures")]
         let of_procfs = rustix::fs::fstatfs(&fd).is_ok_and(|found| found.f_type as i64 == PROCFS_MAGIC);
         if !of_procfs {
             return Err(NotMemory("it is not in procfs"));
         }
-        // A process cannot rename what lies in procfs; a foreign namespace may show it elsewhere, the end is the same.
+        // A process cannot rename files in procfs; in a foreign namespace the path may differ, but it ends alike.
         let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
         let path = link.map_err(|_| NotMemory("it has no path here; mount /proc where the service process runs"))?;
         let of_process = path.parent().and_then(|parent| parent.file_name()).and_then(|name| name.to_str());
@@ -70,7 +70,7 @@ impl MemoryDescriptor {
         Ok(MemoryDescriptor { fd, pid })
     }
 
-    /// What a call that moved something or not means for the piece at `address`.
+    /// Translates the result of a call for the piece at `address`.
     fn outcome(&self, moved: Result<usize, Errno>, address: u64, bytes: u64) -> Result<usize, AccessError> {
         match moved {
             // The address space has lost its last process.
@@ -86,8 +86,8 @@ impl MemoryDescriptor {
 }
 
 impl MemoryDescriptor {
-    /// Whether no process has the address space any more. Asks for a write of nothing that is here, which the kernel
-    /// refuses before it looks at the address space, unless that is gone: whoever holds its lock holds nobody up.
+    /// Whether no process has the address space any more. Requests a write at an impossible address. The kernel refuses
+    /// it before it accesses the address space, unless that is gone, so a holder of its lock cannot block this call.
     pub(super) fn is_of_nobody(&self) -> bool {
         let nowhere: *const libc::c_void = std::ptr::without_provenance(size_of::<u64>());
         // SAFETY: no process has memory at its lowest addresses, so the kernel reads nothing.
@@ -105,16 +105,15 @@ impl MemoryDescriptor {
     }
 }
 
-/// How many of the bytes from an address on one system call is to move. The kernel copies a page's worth at a time,
-/// which lies in one page only if it begins one: another call for the bytes before that costs less than finding every
-/// page twice.
+/// Bytes from an address on that one system call moves. The kernel copies a page's worth at a time, which lies in one
+/// page only if it begins one. Another call for the bytes before the page costs less than finding every page twice.
 fn at_once(address: u64, bytes: usize) -> usize {
     let behind = (address % PAGE) as usize;
     if bytes < SMALL || behind == 0 { bytes } else { PAGE as usize - behind }
 }
 
-/// The pieces in the order of their addresses, so that neighbours meet; as they came where some overlap, since the last
-/// counts.
+/// The pieces in the order of their addresses, so that neighbours meet. If some overlap, the given order stays, since
+/// the last one counts.
 fn sorted<'a>(batch: &'a [WritePiece<'a>]) -> Vec<&'a WritePiece<'a>> {
     let in_order = || batch.iter().filter(|piece| !piece.local.is_empty());
     let mut pieces: Vec<_> = in_order().collect();
@@ -123,7 +122,7 @@ fn sorted<'a>(batch: &'a [WritePiece<'a>]) -> Vec<&'a WritePiece<'a>> {
     if pieces.windows(2).any(overlap) { in_order().collect() } else { pieces }
 }
 
-/// How many of the first pieces are small neighbours, to be written at once; one where the first has none.
+/// Number of first pieces that are small neighbours, to be written together; at least one.
 fn neighbours(pieces: &[&WritePiece<'_>]) -> usize {
     let mut end = None;
     let mut total = 0;
@@ -186,7 +185,7 @@ mod tests {
         let (memory, target) = (own(), vec![0u8; 20_000]);
         let start = target.as_ptr() as u64;
         let chunks: Vec<Vec<u8>> = (0..3000usize).map(|at| vec![at as u8; if at % 7 == 0 { 0 } else { 5 }]).collect();
-        // Gaps of one byte after every hundredth piece, and backwards from the middle on.
+        // Gaps of one byte follow every hundredth piece; from the middle on the pieces run backwards.
         let address = |at: usize| start + if at < 2000 { 5 * at + at / 100 } else { 19_000 - 5 * (at - 2000) } as u64;
         let piece = |(at, chunk)| WritePiece { local: Vec::as_slice(chunk), address: address(at) };
         memory.writev(&chunks.iter().enumerate().map(piece).collect::<Vec<_>>()).unwrap();
@@ -198,14 +197,14 @@ mod tests {
         }
     }
 
-    /// What lies before the piece that is at fault is moved.
+    /// The pieces before the faulty one are moved.
     #[test]
     #[cfg_attr(miri, ignore = "needs /proc/self/mem")]
     fn faults_are_named() {
         const PAGE: usize = 4096;
         let memory = own();
         let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE);
-        // An address that the kernel gives nobody who does not ask: nobody else maps memory behind it meanwhile.
+        // An address that the kernel only gives on request, so nothing else is mapped behind it meanwhile.
         let place = std::ptr::without_provenance_mut(1 << 40);
         // SAFETY: a fresh mapping, of which only addresses are used; left mapped until the test process ends.
         let start = unsafe { mmap_anonymous(place, 2 * PAGE, rights, flags) }.unwrap() as u64;
@@ -238,7 +237,7 @@ mod tests {
         assert_eq!(memory.write(4096, &[0; 8]), Err(AccessError::Gone { pid }));
     }
 
-    /// Of pieces that overlap the last counts, in whichever order their addresses are.
+    /// If pieces overlap the last one counts, in any order of their addresses.
     #[test]
     #[cfg_attr(miri, ignore = "needs /proc/self/mem")]
     fn overlapping_pieces_are_written_in_the_order_given() {
@@ -252,7 +251,7 @@ mod tests {
         assert_eq!(&back[4..12], b"12345zcd");
     }
 
-    /// The one difference from the other tiers, as the module says.
+    /// The one difference from the other tiers (module documentation).
     #[test]
     #[cfg_attr(miri, ignore = "needs /proc/self/mem")]
     fn a_read_only_page_is_written() {
@@ -264,7 +263,7 @@ mod tests {
             mprotect(start, 4096, MprotectFlags::READ).unwrap();
             start as u64
         };
-        // A kernel that is told not to (`proc_mem.force_override=never`) refuses, as the other tiers do.
+        // A kernel with `proc_mem.force_override=never` refuses, as the other tiers do.
         match memory.write(start, b"seen") {
             Ok(()) => {
                 let mut back = [0; 4];

@@ -1,18 +1,18 @@
-//! The memfd tier: ranges of a rank's address space that are mapped in this process too. This is the service process's
-//! half of the registration cache (GP-4): an ordered tree by address per rank, whose mappings are made at the first use
-//! and dropped when others have been used more recently.
+//! The memfd tier: ranges of a rank's address space that are mapped in this process too. It is the service process's
+//! half of the registration cache (GP-4): an ordered tree by address per rank. Mappings are made at the first use and
+//! dropped when others have been used more recently.
 //!
 //! | a range is | on | goes to |
 //! |---|---|---|
 //! | unknown | `register` | registered: checked, its descriptor kept |
 //! | registered | its first use | mapped; beyond the bound the mapping used longest ago is dropped |
-//! | mapped | others being used | registered |
+//! | mapped | the use of others | registered |
 //! | registered or mapped | `unregister` | unknown |
 //!
-//! Invariants: ranges do not overlap, none wraps round the address space, and their number and that of mappings is
-//! bounded; a mapping lives as long as any [`Resident`] that points into it, also when the rank unregisters it
-//! meanwhile. A range is never found for memory that came after it at the same address: the rank keeps its own mapping
-//! in place until this side has forgotten the range.
+//! Invariants: ranges do not overlap, and none wraps round the address space. The numbers of ranges and of mappings are
+//! bounded. A mapping lives as long as any [`Resident`] that points into it, even if the rank unregisters the range. A
+//! range is never found for later memory at the same address: the rank keeps its own mapping in place until this side
+//! has removed the range.
 
 use crate::closer::MEMORY;
 use crate::region::{Region, RegionError};
@@ -23,10 +23,10 @@ use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 
-/// Ranges that one rank may register; each holds a descriptor.
+/// Most ranges that one rank may register; each holds a descriptor.
 pub const MOST_RANGES: u32 = 256;
-/// Ranges of one rank that are mapped at once; each takes one of the process's mappings, of which a thousand ranks may
-/// have 65,530 (`vm.max_map_count`).
+/// Most ranges of one rank that are mapped at once. Each takes one of the process's mappings, of which a thousand ranks
+/// may have 65,530 (`vm.max_map_count`).
 const MOST_MAPPED: u32 = 48;
 
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +41,7 @@ pub enum RangeError {
     Unknown { address: u64 },
 }
 
-/// Bytes that lie in this process, of a rank or in the place of a rank's, kept there.
+/// Bytes in this process that stay in place: memory of a rank, or memory used instead of it.
 #[derive(Debug, Clone)]
 pub struct Resident {
     start: NonNull<u8>,
@@ -49,7 +49,7 @@ pub struct Resident {
     _keeper: Arc<dyn Any + Send + Sync>,
 }
 
-// SAFETY: a pointer to bytes that the keeper keeps where they are, usable from any thread.
+// SAFETY: a pointer to bytes that the keeper keeps in place, usable from any thread.
 unsafe impl Send for Resident {}
 // SAFETY: as above.
 unsafe impl Sync for Resident {}
@@ -58,7 +58,7 @@ impl Resident {
     /// Bytes that are not a rank's.
     ///
     /// # Safety
-    /// The bytes stay where they are while the keeper lives, and are reached through raw copies only.
+    /// The bytes stay in place while the keeper lives, and are accessed through raw copies only.
     pub unsafe fn new(start: NonNull<u8>, len: usize, keeper: Arc<dyn Any + Send + Sync>) -> Resident {
         Resident { start, len, _keeper: keeper }
     }
@@ -67,7 +67,7 @@ impl Resident {
         self.len
     }
 
-    /// The `len` bytes at `offset` of them.
+    /// `len` of the bytes, from `offset` on.
     pub(super) fn part(&self, offset: usize, len: usize) -> Resident {
         let end = offset.checked_add(len);
         assert!(end.is_some_and(|end| end <= self.len), "{len} bytes at {offset} of {}", self.len);
@@ -75,24 +75,23 @@ impl Resident {
         Resident { start: unsafe { self.start.add(offset) }, len, _keeper: Arc::clone(&self._keeper) }
     }
 
-    /// Whether they are these very bytes.
+    /// Whether both are the same bytes.
     pub(super) fn is(&self, other: &Resident) -> bool {
         (self.start, self.len) == (other.start, other.len)
     }
 
-    /// For the kernel or a NIC to read and write; nothing may depend on reading the same twice.
+    /// For the kernel or a NIC to read and write. The content may differ between two reads.
     #[must_use]
     pub fn iovec(&self) -> libc::iovec {
         libc::iovec { iov_base: self.start.as_ptr().cast(), iov_len: self.len }
     }
 
-    /// The bytes, to be handed to a copy or to the kernel.
+    /// The bytes, to be passed to a copy or to the kernel.
     ///
     /// # Safety
-    /// The rank can change the bytes at any moment: they may be copied, but nothing may depend on reading the
-    /// same twice.
+    /// The rank can change the bytes at any moment: they may be copied, but two reads may differ.
     pub unsafe fn bytes(&self) -> &[u8] {
-        // SAFETY: there while `_keeper` lives; the caller answers for the rest.
+        // SAFETY: the bytes live while `_keeper` does; the caller guarantees the rest.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
@@ -113,14 +112,14 @@ impl Resident {
 #[derive(Debug)]
 struct Range {
     bytes: u64,
-    /// Checked to be a memfd of this size that stays so.
+    /// Checked to be a memfd of this size, which cannot change.
     memfd: OwnedFd,
     mapping: Option<Arc<Region>>,
     /// The tick of its last use.
     used: AtomicU64,
 }
 
-/// The kernel takes the pages back in the thread that closes a memfd last.
+/// Another thread drops the ranges, since the last close of a memfd releases its pages.
 impl Drop for MemfdRanges {
     fn drop(&mut self) {
         let ranges = std::mem::take(&mut *self.table());
@@ -146,15 +145,15 @@ impl Default for MemfdRanges {
 }
 
 impl MemfdRanges {
-    /// No ranges, and room for `most`, of which `most_mapped` are mapped at once.
+    /// No ranges, with room for `most`, of which `most_mapped` are mapped at once.
     fn bounded(most: u32, most_mapped: u32) -> Self {
         MemfdRanges { by_start: RwLock::default(), ticks: AtomicU64::new(0), most, most_mapped }
     }
 
-    /// Takes note of the memfd that backs `bytes` bytes at `address` of the rank.
+    /// Registers the memfd that backs `bytes` bytes at `address` of the rank.
     ///
     /// # Errors
-    /// [`RangeError`]; nothing is registered then.
+    /// [`RangeError`]; then nothing is registered.
     pub fn register(&self, address: u64, bytes: u64, memfd: OwnedFd) -> Result<(), RangeError> {
         let range = RangeError::Range { address, bytes };
         let Some(end) = address.checked_add(bytes).filter(|_| bytes > 0 && usize::try_from(bytes).is_ok()) else {
@@ -173,20 +172,20 @@ impl MemfdRanges {
         Ok(())
     }
 
-    /// Forgets the range that starts at `address`.
+    /// Removes the range that starts at `address`.
     pub fn unregister(&self, address: u64) -> Result<(), RangeError> {
         let range = self.table().remove(&address).ok_or(RangeError::Unknown { address })?;
         MEMORY.act(|| drop(range));
         Ok(())
     }
 
-    /// Ranges registered, and how many of them are mapped.
+    /// Number of registered ranges, and of mapped ones among them.
     pub fn counts(&self) -> (usize, usize) {
         let by_start = self.by_start.read().unwrap_or_else(PoisonError::into_inner);
         (by_start.len(), by_start.values().filter(|range| range.mapping.is_some()).count())
     }
 
-    /// The range in this process, if all of it lies in one registered range and there is room to map that.
+    /// The range in this process, if all of it lies in one registered range that can be mapped.
     pub fn find(&self, address: u64, bytes: u64) -> Option<Resident> {
         let by_start = self.by_start.read().unwrap_or_else(PoisonError::into_inner);
         let (&start, range) = by_start.range(..=address).next_back()?;
@@ -202,7 +201,7 @@ impl MemfdRanges {
                 self.map(start)?
             }
         };
-        // It may have been registered anew, and shorter, while nobody looked.
+        // It may have been registered again, and shorter, while the lock was not held.
         let (offset, len) = (usize::try_from(offset).ok()?, usize::try_from(bytes).ok()?);
         if offset.checked_add(len)? > region.bytes() {
             return None;
@@ -210,7 +209,7 @@ impl MemfdRanges {
         Some(Resident { start: region.at(offset, len), len, _keeper: region })
     }
 
-    /// Maps a registered range, at the cost of the mapping that was used longest ago.
+    /// Maps a registered range; drops the mapping that was used longest ago if there are too many.
     fn map(&self, start: u64) -> Option<Arc<Region>> {
         let mut by_start = self.table();
         if let Some(region) = &by_start.get(&start)?.mapping {
@@ -275,7 +274,7 @@ mod tests {
         assert!(ranges.find(0x10_0000, 16384).is_none(), "neighbours are separate mappings");
     }
 
-    /// GP-4: bounded mappings, the one used longest ago goes first, and a new range at an old address is a new one.
+    /// GP-4: mappings are bounded, the least recently used goes first, and a new range at an old address is a new one.
     #[test]
     #[cfg_attr(miri, ignore = "needs memfd_create")]
     fn mappings_come_and_go_and_none_outlives_its_range() {
@@ -321,7 +320,7 @@ mod tests {
         ranges.unregister(0x1000).unwrap();
         assert!(matches!(ranges.unregister(0x1000), Err(RangeError::Unknown { address: 0x1000 })));
         rank.write(0, b"still");
-        // SAFETY: compared once, and nobody writes meanwhile.
+        // SAFETY: compared once, and no thread writes meanwhile.
         assert_eq!(unsafe { resident.bytes() }, b"still");
     }
 }

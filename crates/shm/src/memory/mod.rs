@@ -2,18 +2,19 @@
 //!
 //! | tier | how | when |
 //! |---|---|---|
-//! | [`Tier::Memfd`] | the range lies in a memfd that is mapped here too ([`MemfdRanges`]) | the rank has it from us |
+//! | [`Tier::Memfd`] | the range lies in a memfd that is mapped here too ([`MemfdRanges`]) | the rank registered it |
 //! | [`Tier::CrossMemory`] | large accesses by cross-memory attach ([`CrossMemory`]), else as below | we may trace it |
-//! | [`Tier::MemoryDescriptor`] | the rank's `/proc/self/mem`, handed over ([`MemoryDescriptor`]) | it could open it |
+//! | [`Tier::MemoryDescriptor`] | the rank's `/proc/self/mem`, passed ([`MemoryDescriptor`]) | it could open it |
 //! | [`Tier::Staging`] | the rank copies through a memfd while it is inside our library (GP-9) | everything else |
 //!
-//! [`TieredMemory`] picks per range, and falls to the next tier for good when the kernel withdraws one. Only the first
-//! tier needs registration; the others take any address at any time and remember nothing of it. Staging needs no code
-//! here: its segments are registered memfd ranges, and what waits for them waits in the service process. Addresses are
-//! the rank's and not to be trusted: an access that fails is a typed [`AccessError`] and harms the rank alone.
+//! [`TieredMemory`] picks a tier per range, and falls to the next tier for good when the kernel withdraws one. Only the
+//! first tier needs registration; the others accept any address at any time and keep no state of it. Staging needs no
+//! code here: its segments are registered memfd ranges, and work that waits for them waits in the service process.
+//! Addresses come from the rank and are not trusted: an access that fails is a typed [`AccessError`] and harms the rank
+//! alone.
 //!
-//! Invariant: every byte read or written lies in the address space that the rank had when it attached, whatever becomes
-//! of its process and of the number of it.
+//! Invariant: every byte read or written lies in the address space that the rank had when it attached. Changes of its
+//! process or process number do not matter.
 
 mod cross;
 mod descriptor;
@@ -31,15 +32,15 @@ pub use tiered::{Alarm, Probe, ProbeOutcome, Proof, TieredMemory, Watch, probe};
 
 use std::fmt;
 
-/// How the service process reaches memory of a rank.
+/// Way of access to memory of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Tier {
-    /// Mapped here too.
+    /// Mapped in this process too.
     Memfd = 1,
-    /// Large reads by system calls on the other process, all else by the descriptor.
+    /// Large reads and writes by system calls on the other process, others by the descriptor.
     CrossMemory,
-    /// By the descriptor of its own memory that the rank handed over.
+    /// By the descriptor of its own memory that the rank has passed.
     MemoryDescriptor,
     /// Through a memfd to which the rank copies.
     Staging,
@@ -73,7 +74,7 @@ impl fmt::Display for Tier {
     }
 }
 
-/// Why memory of a rank could not be read or written.
+/// Reason why memory of a rank could not be read or written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AccessError {
     #[error(
@@ -116,7 +117,7 @@ pub trait RankMemory: Send + Sync {
 
     fn writev(&self, batch: &[WritePiece<'_>]) -> Result<(), AccessError>;
 
-    /// The range in this process's address space, if it is mapped here: spares a copy. Its bytes count as moved.
+    /// The range in this process's address space, if it is mapped here, which saves a copy. Its bytes count as moved.
     fn resident(&self, _address: u64, _bytes: u64) -> Option<Resident> {
         None
     }
@@ -130,14 +131,14 @@ pub trait RankMemory: Send + Sync {
     }
 }
 
-/// Bytes moved at a time between two memories neither of which is mapped here: fits the second-level cache.
+/// Bytes moved at a time between two memories that are not mapped here: fits the second-level cache.
 const BOUNCE: usize = 256 << 10;
 
-/// Copies `bytes` bytes from `source` at `from` to `target` at `to`: between two ranks of a host, or within one.
-/// The ranges must not overlap. What `bounce` holds means nothing; it grows once, with the first copy that needs it.
+/// Copies `bytes` bytes from `source` at `from` to `target` at `to`: between two ranks of a host, or within one. The
+/// ranges must not overlap. The content of `bounce` is meaningless; it grows once, with the first copy that needs it.
 ///
 /// # Errors
-/// That of the side that failed.
+/// The error of the side that failed.
 pub fn copy_between(
     (source, from): (&dyn RankMemory, u64),
     (target, to): (&dyn RankMemory, u64),
@@ -146,8 +147,8 @@ pub fn copy_between(
 ) -> Result<(), (Side, AccessError)> {
     let (of_source, of_target) = (|error| (Side::Source, error), |error| (Side::Target, error));
     if let Some(resident) = source.resident(from, bytes) {
-        // SAFETY: the bytes may be changed by the rank while they are copied, and then garbage is copied, as MPI
-        // allows; the slice goes straight to `copy` or to the kernel and nobody draws conclusions from what it holds.
+        // SAFETY: the rank may change the bytes while they are copied, and then garbage is copied, as MPI allows. The
+        // slice goes directly to `copy` or to the kernel, and nothing depends on its content.
         return target.write(to, unsafe { resident.bytes() }).map_err(of_target);
     }
     bounce.resize(BOUNCE, 0);

@@ -1,10 +1,9 @@
-//! The page of a rank that holds its [`Probe`]: the one place of which the service process knows that only this rank
-//! has it.
+//! The page of a rank that holds its [`Probe`]: the one place that provably only this rank has.
 //!
-//! Its address is drawn from 2^33 page addresses, far from where the kernel puts what programs map, so that no program
-//! that the rank executes later has memory there: a write that begins here does not get into such a program
-//! ([`CrossMemory`](super::CrossMemory)). Where the kernel has no such addresses the page lies anywhere. Children do
-//! not inherit it, so that who finds the nonce there has found the rank.
+//! Its address is drawn from 2^33 page addresses, far from the kernel's default places for mappings. So no program that
+//! the rank executes later has memory there, and a write that begins here does not reach such a program
+//! ([`CrossMemory`](super::CrossMemory)). If the kernel has no such addresses the page lies anywhere. Children do not
+//! inherit the page, so a process in which the nonce is found there is the rank.
 
 use super::Probe;
 use rustix::io::Errno;
@@ -18,7 +17,7 @@ const FIRST: u64 = 1 << 41;
 const BITS: u32 = 45;
 const TRIES: usize = 8;
 
-/// A [`Probe`] in a page of its own.
+/// A [`Probe`] in a separate page.
 #[derive(Debug)]
 pub struct ProbePage(NonNull<Probe>);
 
@@ -69,7 +68,7 @@ impl Deref for ProbePage {
 
 impl DerefMut for ProbePage {
     fn deref_mut(&mut self) -> &mut Probe {
-        // SAFETY: as above, and nobody else has a reference.
+        // SAFETY: as above, and no other reference exists.
         unsafe { self.0.as_mut() }
     }
 }

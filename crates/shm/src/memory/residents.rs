@@ -1,8 +1,8 @@
-//! Places of a payload in this process: the kernel takes its bytes from there, or puts them there, itself (SP-4), those
-//! of several payloads in one call.
+//! Places of a payload in this process. The kernel reads or writes the bytes there itself (SP-4), for several payloads
+//! in one call.
 //!
-//! Invariant: the places stay where they are while this is kept. Whether they may still be read or written is for the
-//! user to ask, before each time: a rank may have its buffers back meanwhile.
+//! Invariant: the places stay valid while this value lives. Before each access the user must check whether they may
+//! still be read or written: a rank may have its buffers back meanwhile.
 
 use super::Resident;
 use rustix::io::Errno;
@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Pieces that the kernel takes in one call.
+/// Most pieces that the kernel accepts in one call.
 const MOST_PIECES: usize = 1024;
 
 /// Places of one payload, in the order of its bytes.
@@ -29,7 +29,7 @@ impl FromIterator<Resident> for Residents {
     }
 }
 
-/// The same bytes in the same order.
+/// Equal places hold the same bytes of memory in the same order.
 impl PartialEq for Residents {
     fn eq(&self, other: &Self) -> bool {
         let same = |(one, other): (&Resident, &Resident)| one.is(other);
@@ -53,10 +53,10 @@ impl Residents {
         })
     }
 
-    /// Puts bytes there that have come elsewhere, from `at` on.
+    /// Writes bytes that were received elsewhere to the places, from `at` on.
     ///
     /// # Panics
-    /// If they reach beyond the end.
+    /// If the bytes reach beyond the end.
     pub fn put(&self, at: usize, mut from: &[u8]) {
         assert!(from.len() <= self.bytes - at, "{} bytes at {at} of {}", from.len(), self.bytes);
         for part in self.parts(at, from.len()) {
@@ -69,7 +69,7 @@ impl Residents {
     /// Copies the first bytes out again. A rank may have changed them.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If there are fewer bytes.
     pub fn take(&self, mut into: &mut [u8]) {
         assert!(into.len() <= self.bytes, "{} bytes of {}", into.len(), self.bytes);
         for part in self.parts(0, into.len()) {
@@ -79,25 +79,25 @@ impl Residents {
         }
     }
 
-    /// Reads what comes next, whose first byte belongs at `at`, and what follows the payload to `beyond`. Returns how
-    /// many bytes came, those beyond among them; 0 at the end of the stream.
+    /// Reads the next bytes of the stream, whose first byte belongs at `at`; bytes behind the payload go to `beyond`.
+    /// Returns the number of bytes read, with those in `beyond`; 0 at the end of the stream.
     ///
     /// # Errors
-    /// The kernel's reason; nothing was read then.
+    /// The kernel's reason; then nothing was read.
     pub fn receive(&self, socket: impl AsFd, at: usize, beyond: &mut [u8]) -> Result<usize, Errno> {
-        // Held beside what is made of them, so that the memory stays.
+        // Kept beside the pieces made of them, so that the memory stays.
         let parts: SmallVec<[Resident; 2]> = self.parts(at, self.bytes).collect();
         let beyond = libc::iovec { iov_base: beyond.as_mut_ptr().cast(), iov_len: beyond.len() };
         let pieces: SmallVec<[libc::iovec; 4]> = parts.iter().map(Resident::iovec).chain([beyond]).collect();
         let count = pieces.len().min(MOST_PIECES) as libc::c_int;
-        // SAFETY: the kernel writes to `beyond`, which is borrowed for as long, and to residents, which are there while
-        // `parts` is and which nobody holds references to.
+        // SAFETY: the kernel writes to `beyond`, which is borrowed for as long, and to residents. The residents live as
+        // long as `parts`, and no references to them exist.
         let read = unsafe { libc::readv(socket.as_fd().as_raw_fd(), pieces.as_ptr(), count) };
         usize::try_from(read).map_err(|_| Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
     }
 }
 
-/// Bytes in their order, wherever they lie, for one call to the kernel.
+/// Bytes in order, from different places, for one call to the kernel.
 #[derive(Default)]
 pub struct Gathered<'a> {
     pieces: SmallVec<[IoSlice<'a>; 8]>,
@@ -105,7 +105,7 @@ pub struct Gathered<'a> {
 }
 
 impl<'a> Gathered<'a> {
-    /// Bytes of this process.
+    /// Appends bytes of this process.
     pub fn push(&mut self, bytes: &'a [u8]) {
         if self.pieces.len() < MOST_PIECES && !bytes.is_empty() {
             self.bytes += bytes.len();
@@ -113,25 +113,25 @@ impl<'a> Gathered<'a> {
         }
     }
 
-    /// The bytes of a payload, from `at` on.
+    /// Appends the bytes of a payload, from `at` on.
     pub fn push_residents(&mut self, residents: &'a Residents, mut at: usize) {
         for place in &residents.places {
-            // SAFETY: the kernel copies the bytes once, whatever they are then, and nobody else looks at them.
+            // SAFETY: the kernel copies the bytes once, whatever they are then, and nothing else reads them.
             let bytes = unsafe { place.bytes() };
             self.push(&bytes[at.min(bytes.len())..]);
             at = at.saturating_sub(bytes.len());
         }
     }
 
-    /// Bytes of all pieces together; beyond what the kernel takes in one call none are gathered.
+    /// Bytes of all pieces together. Pieces beyond the kernel's limit for one call are not gathered.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Sends as much as the socket takes now; returns how many bytes that was. A rank may change its bytes meanwhile.
+    /// Sends as much as the socket accepts now; returns the number of bytes. A rank may change its bytes meanwhile.
     ///
     /// # Errors
-    /// The kernel's reason; nothing was sent then.
+    /// The kernel's reason; then nothing was sent.
     pub fn send(&self, socket: impl AsFd) -> Result<usize, Errno> {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         rustix::net::sendmsg(socket, &self.pieces, &mut SendAncillaryBuffer::default(), flags)
@@ -146,7 +146,7 @@ mod tests {
     use std::io::Write;
     use std::os::unix::net::UnixStream;
 
-    /// SP-4: however a stream is cut, its bytes end up in their places, and what follows does not.
+    /// SP-4: the bytes of a stream reach their places however the stream is cut, and later bytes do not.
     #[test]
     #[cfg_attr(miri, ignore = "maps a memfd")]
     fn bytes_of_a_socket_land_in_their_places_and_nowhere_else() {

@@ -1,5 +1,4 @@
-//! A rank's memory by the best tier that reaches each range, and the probe that decides at attach and whenever an
-//! access fails later.
+//! A rank's memory by the best tier for each range. A probe decides at attach, and again when an access fails later.
 
 use super::cross::{LEAST_READ, LEAST_WRITTEN, Marked};
 use super::{
@@ -10,7 +9,7 @@ use rustix::io::Errno;
 use std::fmt;
 use std::sync::Arc;
 
-/// The rank's buffer that proves access: a nonce that it drew, then room for the answer.
+/// The rank's buffer that proves access: a nonce that the rank drew, then room for the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Probe {
@@ -29,7 +28,7 @@ impl Probe {
         Ok(Probe { nonce, answer: [0; Probe::NONCE] })
     }
 
-    /// What is sent to the service process beside the buffer's address.
+    /// The nonce, which is sent to the service process beside the buffer's address.
     pub fn nonce(&self) -> [u8; Probe::NONCE] {
         self.nonce
     }
@@ -37,7 +36,7 @@ impl Probe {
     /// Rank: whether the service process wrote its answer into this very buffer.
     pub fn answered(&mut self) -> bool {
         let answer = &raw const self.answer;
-        // SAFETY: reads our own bytes; volatile, since another process wrote them behind the compiler's back.
+        // SAFETY: reads our own bytes; volatile, since another process wrote them without the compiler's knowledge.
         unsafe { answer.read_volatile() == complement(self.nonce) }
     }
 }
@@ -46,18 +45,18 @@ fn complement(nonce: [u8; Probe::NONCE]) -> [u8; Probe::NONCE] {
     nonce.map(|byte| !byte)
 }
 
-/// What the probe found.
+/// Outcome of the probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProbeOutcome {
     /// Read and written: the tier may be used.
     Reached,
-    /// The kernel refused or the address was wrong.
+    /// The kernel refused, or the address was wrong.
     Failed(AccessError),
-    /// Something else lies at the address: another process, or another address space.
+    /// Other bytes lie at the address: it is another process, or another address space.
     OtherBytes,
 }
 
-/// Service process: reads the nonce at `address`, compares, writes the answer behind it.
+/// Service process: reads the nonce at `address`, compares it, and writes the answer behind it.
 pub fn probe(memory: &dyn RankMemory, address: u64, nonce: [u8; Probe::NONCE]) -> ProbeOutcome {
     let mut found = [0; Probe::NONCE];
     if let Err(error) = memory.read(address, &mut found) {
@@ -72,7 +71,7 @@ pub fn probe(memory: &dyn RankMemory, address: u64, nonce: [u8; Probe::NONCE]) -
     }
 }
 
-/// The rank's [`Probe`] as the service process knows it; it stays where it is while the rank is attached.
+/// The rank's [`Probe`] for the service process; it stays in place while the rank is attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Proof {
     /// Address of the buffer in the rank.
@@ -80,13 +79,13 @@ pub struct Proof {
     pub nonce: [u8; Probe::NONCE],
 }
 
-/// Hears of writes to a rank's memory.
+/// Receives notice of writes to a rank's memory.
 pub trait Watch: Send + Sync + fmt::Debug {
-    /// The batch has been written, or a part of it where the write failed.
+    /// The batch has been written, or a part of it if the write failed.
     fn written(&self, batch: &[WritePiece<'_>]);
 }
 
-/// Raised by whatever finds that a rank's memory is not what it was, so that nobody has to look at each of them.
+/// Raised by an access that finds a rank's memory changed, so that the memory of each rank need not be polled.
 #[derive(Debug, Default)]
 pub struct Alarm(AtomicU32);
 
@@ -95,13 +94,13 @@ impl Alarm {
         self.0.store(1, Ordering::Release);
     }
 
-    /// Whether it was raised since the last time.
+    /// Whether it was raised since the last call.
     pub fn take(&self) -> bool {
         self.0.load(Ordering::Relaxed) != 0 && self.0.swap(0, Ordering::Acquire) != 0
     }
 }
 
-/// Bytes moved to and from a rank's memory, by the way they went.
+/// Bytes moved to and from a rank's memory, by tier.
 #[derive(Debug, Default)]
 struct Moved {
     memfd: AtomicU64,
@@ -109,27 +108,27 @@ struct Moved {
     descriptor: AtomicU64,
 }
 
-/// Only sums that nothing depends on.
+/// Relaxed, since nothing depends on these sums.
 fn add(count: &AtomicU64, bytes: usize) {
     count.fetch_add(bytes as u64, Ordering::Relaxed);
 }
 
-/// All of a rank's memory: memfd where registered, else the best of the other tiers that the kernel allows.
+/// All of a rank's memory: memfd if registered, else the best of the other tiers that the kernel allows.
 ///
 /// | tier in use | an access ends with | next |
 /// |---|---|---|
-/// | cross-memory attach | a large access that is refused, or that brings no proof | memory descriptor; done by it |
-/// | these two | a refused descriptor, a fault where the probe fails too | staging; it is [`AccessError::Withdrawn`] |
+/// | cross-memory attach | a refused or unproven large access | memory descriptor, which does the access |
+/// | these two | a refused descriptor, a fault whose probe fails too | staging; it is [`AccessError::Withdrawn`] |
 /// | staging | - | - |
 ///
-/// A fault where the probe succeeds is the rank's own doing and stays an error. The tier never rises again.
+/// A fault whose probe succeeds is caused by the rank and stays an error. The tier never rises again.
 #[derive(Debug)]
 pub struct TieredMemory {
     ranges: MemfdRanges,
     cross: Option<Marked>,
     descriptor: Option<MemoryDescriptor>,
     proof: Option<Proof>,
-    /// In use for memory that is not registered, as [`Tier::code`].
+    /// The tier in use for memory that is not registered, as [`Tier::code`].
     tier: AtomicU32,
     /// 1 once the address space was found to be gone.
     gone: AtomicU32,
@@ -139,10 +138,9 @@ pub struct TieredMemory {
 }
 
 impl TieredMemory {
-    /// Memory that is reached by the descriptor, and by cross-memory attach beside it, as far as a real access proves
-    /// them.
+    /// Memory accessed by the descriptor, and by cross-memory attach beside it, as far as a real access proves each.
     pub fn proven(cross: Option<CrossMemory>, descriptor: Option<MemoryDescriptor>, proof: Proof) -> Self {
-        // The mark lies where the answer goes, which the rank looks at once, before it posts anything.
+        // The mark lies at the place of the answer. The rank reads the answer once, before it posts anything.
         let place = proof.address.wrapping_add(Probe::NONCE as u64);
         let cross = cross.map(|cross| Marked::new(cross, place)).filter(|cross| {
             let mut found = [0; Probe::NONCE];
@@ -158,58 +156,58 @@ impl TieredMemory {
         TieredMemory { cross, descriptor, proof: Some(proof), tier: AtomicU32::new(tier.code()), ..Self::default() }
     }
 
-    /// The same memory, which raises this alarm when its tier falls or it is found gone.
+    /// Raises this alarm when the tier falls or the memory is found gone.
     #[must_use]
     pub fn with_alarm(self, alarm: Arc<Alarm>) -> Self {
         TieredMemory { alarm, ..self }
     }
 
-    /// The same memory, whose writes somebody hears of.
+    /// Notifies `watch` of writes.
     #[must_use]
     pub fn with_watch(self, watch: Arc<dyn Watch>) -> Self {
         TieredMemory { watch: Some(watch), ..self }
     }
 
-    /// Where other processes of the rank's user may prove that they have found it.
+    /// The place by which other processes of the rank's user may prove that they have found the rank.
     pub fn proof(&self) -> Option<Proof> {
         self.proof
     }
 
-    /// Registers and unregisters memfd ranges, at any time.
+    /// The memfd ranges, which may be registered and unregistered at any time.
     pub fn ranges(&self) -> &MemfdRanges {
         &self.ranges
     }
 
-    /// The tier of memory that is not registered, now.
+    /// The current tier of memory that is not registered.
     pub fn tier(&self) -> Tier {
         Tier::from_code(self.tier.load(Ordering::Relaxed)).expect("only tiers are stored")
     }
 
-    /// Bytes moved so far by the tier that moved them. Staged bytes are among those of the memfd tier, since the rank
-    /// copies them to and from there.
+    /// Bytes moved so far, by the tier that moved them. Staged bytes count for the memfd tier, since the rank copies
+    /// them to and from there.
     pub fn moved(&self) -> [(Tier, u64); 3] {
         let Moved { memfd, cross, descriptor } = &self.moved;
         [(Tier::Memfd, memfd), (Tier::CrossMemory, cross), (Tier::MemoryDescriptor, descriptor)]
             .map(|(tier, count)| (tier, count.load(Ordering::Relaxed)))
     }
 
-    /// The range in this process, for the kernel to write to from a socket, where nobody has to hear of that write.
-    /// Told of by [`Self::landed`] when it is done.
+    /// The range in this process, for the kernel to write to from a socket. None if a watch must be notified of writes.
+    /// [`Self::landed`] counts the bytes when the write is done.
     pub fn landing(&self, address: u64, bytes: u64) -> Option<Resident> {
         if self.watch.is_some() { None } else { self.ranges.find(address, bytes) }
     }
 
-    /// So many bytes have been written where they lie.
+    /// Counts bytes that the kernel has written in place.
     pub fn landed(&self, bytes: usize) {
         add(&self.moved.memfd, bytes);
     }
 
-    /// Whether an access has found the rank's address space gone: it has ended, or it runs another program.
+    /// Whether an access has found the rank's address space gone: the rank has ended, or runs another program.
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed) != 0
     }
 
-    /// Looks whether the address space is there, as far as the descriptor shows it. Touches no memory of the rank.
+    /// Checks by the descriptor whether the address space exists. Accesses no memory of the rank.
     pub fn look(&self) {
         if self.descriptor.as_ref().is_some_and(MemoryDescriptor::is_of_nobody) {
             self.note_gone();
@@ -230,7 +228,7 @@ impl TieredMemory {
         let bytes = bytes as u64;
         let descriptor = match (self.tier(), &self.descriptor) {
             (Tier::CrossMemory | Tier::MemoryDescriptor, Some(descriptor)) => descriptor,
-            // Nothing was ever proven: the rank has always staged, and should have now.
+            // Access was never proven: the rank has always staged, and should have staged this time.
             (_, None) => return Err(AccessError::Unreachable { address, bytes }),
             (Tier::Staging | Tier::Memfd, Some(_)) => return Err(AccessError::Withdrawn { address, bytes }),
         };
@@ -245,7 +243,7 @@ impl TieredMemory {
         Err(AccessError::Withdrawn { address, bytes })
     }
 
-    /// Whether the error shows that the kernel has withdrawn the descriptor; if not, it is the error of the access.
+    /// `Ok` if the error shows that the kernel has withdrawn the descriptor. Otherwise returns the error of the access.
     fn judge(&self, memory: &MemoryDescriptor, error: AccessError) -> Result<(), AccessError> {
         match error {
             AccessError::Refused { .. } | AccessError::Kernel { errno: Errno::NOSYS | Errno::ACCESS, .. } => Ok(()),
@@ -254,7 +252,7 @@ impl TieredMemory {
                 match probe(memory, proof.address, proof.nonce) {
                     ProbeOutcome::Failed(gone @ AccessError::Gone { .. }) => Err(gone),
                     ProbeOutcome::Failed(_) => Ok(()),
-                    // Bytes that the rank has changed itself are no sign of a refusal.
+                    // Bytes that the rank has changed itself do not show a refusal.
                     ProbeOutcome::Reached | ProbeOutcome::OtherBytes => Err(error),
                 }
             }
@@ -308,7 +306,7 @@ impl TieredMemory {
         Ok(())
     }
 
-    /// Cross-memory attach and the descriptor that proves it, where the access is worth it.
+    /// Cross-memory attach and the descriptor that proves it, if the access is large enough.
     fn cross_for(&self, worth_it: bool) -> Option<(&Marked, &MemoryDescriptor)> {
         match (self.tier(), &self.cross, &self.descriptor) {
             (Tier::CrossMemory, Some(cross), Some(rank)) if worth_it => Some((cross, rank)),
@@ -316,8 +314,8 @@ impl TieredMemory {
         }
     }
 
-    /// What the descriptor reaches and the other way, if it was tried, does not is refused there, or the number is not
-    /// the rank's.
+    /// Leaves cross-memory attach if it was tried: the descriptor succeeded where it failed, so it is refused, or the
+    /// process number is not the rank's any more.
     fn leave(&self, tried: Option<(&Marked, &MemoryDescriptor)>) {
         if tried.is_some() {
             let (from, to) = (Tier::CrossMemory.code(), Tier::MemoryDescriptor.code());
@@ -345,7 +343,7 @@ impl Default for TieredMemory {
     }
 }
 
-/// Pieces that no memfd range holds are handed on in runs, so that a run is one system call.
+/// Pieces outside of all memfd ranges are passed on in runs, so that a run is one system call.
 impl RankMemory for TieredMemory {
     fn readv(&self, batch: &mut [ReadPiece<'_>]) -> Result<(), AccessError> {
         let mut run = 0;
@@ -412,7 +410,7 @@ mod tests {
         assert_eq!(TieredMemory::proven(Some(own()), Some(descriptor()), nowhere).tier(), Tier::Staging);
     }
 
-    /// A buffer that is nowhere is the rank's doing: the tier stays, whichever it is.
+    /// The rank causes the fault of a buffer that does not exist, so the tier stays.
     #[test]
     #[cfg_attr(miri, ignore = "needs process_vm_readv and /proc/self/mem")]
     fn a_true_fault_stays_an_error() {
@@ -425,7 +423,7 @@ mod tests {
         }
     }
 
-    /// A number that has become another process's is not used again, and the bytes are right all the same.
+    /// A number that belongs to another process now is not used again, and the bytes are still right.
     #[test]
     #[cfg_attr(miri, ignore = "needs process_vm_readv and /proc/self/mem")]
     fn reads_go_on_by_the_descriptor_where_the_number_is_no_more_the_ranks() {
@@ -504,7 +502,7 @@ mod tests {
         assert_eq!((&one, &two), (b"priv", b"shared"));
     }
 
-    /// SP-4: whether the address space is there is asked without touching it.
+    /// SP-4: the check whether the address space exists does not access it.
     #[test]
     #[cfg_attr(miri, ignore = "needs /proc/PID/mem")]
     fn the_end_of_an_address_space_is_seen_though_it_is_not_reached() {
@@ -521,7 +519,7 @@ mod tests {
         assert!(memory.is_gone());
     }
 
-    /// GP-9: without the descriptor only registered ranges, among them staging segments, can be reached.
+    /// GP-9: without the descriptor only registered ranges, among them staging segments, can be accessed.
     #[test]
     #[cfg_attr(miri, ignore = "maps a memfd")]
     fn a_refused_probe_leaves_registered_ranges() {

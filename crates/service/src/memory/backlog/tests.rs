@@ -7,7 +7,7 @@ use outboard_shm::region::Region as Shared;
 use super::*;
 use crate::memory::{Buffers, Fault, Memory, Pieces};
 
-/// Where ranks have their buffers, and to where they copy them.
+/// Address of each rank's buffer, and of its copy.
 const BUFFER: u64 = 0x10000;
 const COPY: u64 = 0x20000;
 const BYTES: u64 = 64;
@@ -26,7 +26,7 @@ fn piece(region: Region) -> MemRef {
     MemRef { region, offset: 0, len: 8 }
 }
 
-/// The memory of a service process, with calls from 1 on, of a rank each that has the same bytes as input and output.
+/// The memory of a service process. Calls count from 1; each has its own rank, with the same bytes as input and output.
 struct Host {
     memory: Memory,
     ranks: Vec<Arc<TieredMemory>>,
@@ -51,7 +51,7 @@ impl Host {
         host
     }
 
-    /// The kernel lets us at the buffers of this call no more.
+    /// The kernel withdraws access to the buffers of this call.
     fn withdraw(&mut self, call: u64) {
         let error = AccessError::Withdrawn { address: BUFFER, bytes: 8 };
         self.memory.note(Fault::Call { call: CallId(call), error });
@@ -103,7 +103,7 @@ fn gp_9_what_depends_on_an_awaited_call_waits_with_it() {
     assert_eq!((host.found(2, COPY), host.found(3, BUFFER)), (4, 6));
 }
 
-/// GP-2, GP-9: a start that was posted with the copy, while that of the one before it is still awaited.
+/// GP-2, GP-9: a start was posted with the copy, while the copy of the start before it is still awaited.
 #[test]
 fn starts_of_a_recording_keep_their_order_wherever_their_memory_lies() {
     let mut host = Host::new(1);
@@ -148,7 +148,7 @@ fn bytes_that_die_with_their_rank_are_missed_by_all_who_were_to_have_them() {
     assert!(!host.defers(3));
 }
 
-/// A call that fails takes bytes along that wait for another rank, though they could be read.
+/// A failed call takes its bytes along although they could be read, because they wait for another rank.
 #[test]
 fn bytes_of_a_call_that_fails_while_they_wait_are_missed() {
     let mut host = Host::new(2);

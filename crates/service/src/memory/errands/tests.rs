@@ -6,7 +6,7 @@ use super::*;
 use crate::memory::Buffers;
 
 const BYTES: usize = 3 << 20;
-/// One more than a number of the sources' bytes.
+/// A value that no byte of the sources has.
 const EMPTY: u8 = 251;
 
 /// A rank whose process is this one, with one call in flight.
@@ -18,14 +18,14 @@ struct Rank {
     output: Vec<u8>,
 }
 
-/// The memory of a service process and ranks that have called, all in this process but for strangers.
+/// The memory of a service process and its ranks, each with a call. All ranks but the strangers are this process.
 struct Host {
     memory: Memory,
     ranks: Vec<Rank>,
 }
 
 impl Host {
-    /// As many ranks as asked for; the number of a stranger's process is another's.
+    /// A stranger's process number belongs to another process.
     fn new(ranks: u64, strangers: &[u64]) -> Host {
         let mut memory = Memory::default();
         memory.errands.least = 1000;
@@ -39,7 +39,7 @@ impl Host {
             let input: Vec<u8> = (0..BYTES).map(|at| ((at as u64 * 7 + number) % u64::from(EMPTY)) as u8).collect();
             let output = vec![EMPTY; BYTES];
             let pair = |buffer: &[u8]| (buffer.as_ptr() as u64, buffer.len() as u64);
-            // A number that is another's by now.
+            // The number belongs to another process by now.
             let pid = if strangers.contains(&number) { rustix::process::getppid().expect("it has one") } else { pid };
             let runner = Runner { id: number, pid, errands: service.errands() };
             let buffers = Buffers::new(Arc::new(reached), pair(&input), pair(&output));
@@ -51,7 +51,7 @@ impl Host {
         Host { memory, ranks }
     }
 
-    /// Orders a copy of all that `from` has, or of all that it has been given, to `to`.
+    /// Orders a copy of a whole region to the output of rank `to`.
     fn copy(&mut self, from: Region, to: usize) {
         let piece = |region| MemRef { region, offset: 0, len: BYTES as u64 };
         let to = Region::Output(self.ranks[to].call);
@@ -62,9 +62,9 @@ impl Host {
         Region::Input(self.ranks[rank].call)
     }
 
-    /// Whether the rank has what another one contributed.
+    /// Whether the rank has received the contribution of rank `of`.
     fn has(&self, rank: usize, of: usize) -> bool {
-        // Written behind the compiler's back.
+        // The service process writes the output without the compiler's knowledge.
         std::hint::black_box(&self.ranks[rank].output) == &self.ranks[of].input
     }
 
@@ -72,7 +72,7 @@ impl Host {
         (0..self.ranks.len()).filter(|rank| self.memory.backlog.names(self.ranks[*rank].call)).collect()
     }
 
-    /// The rank does all that it is offered; how many errands.
+    /// The rank does all errands that it is offered; returns their number.
     fn run(&self, rank: usize) -> usize {
         let side = &self.ranks[rank].side;
         let errands = std::iter::from_fn(|| side.take_errand()).map(|(place, errand)| {
@@ -131,7 +131,7 @@ fn who_needs_the_bytes_of_an_errand_gets_them() {
     host.memory.set_out();
     assert_eq!((host.run(2), host.run(1)), (1, 1));
     assert!(host.memory.attend() && host.has(1, 0) && host.has(2, 0));
-    // What is sent elsewhere is read where it is to be.
+    // A transmission reads bytes that an errand was to copy.
     host.copy(host.input(2), 1);
     host.memory.set_out();
     let piece = MemRef { region: Region::Output(CallId(1)), offset: 0, len: 8 };
@@ -145,7 +145,7 @@ fn a_rank_that_stops_in_the_middle_holds_up_itself_alone() {
     host.copy(host.input(0), 1);
     host.memory.set_out();
     let (place, _) = host.ranks[1].side.take_errand().expect("offered");
-    // Somebody overwrites the source, which is no longer needed then.
+    // Another copy overwrites the source, which is not needed any more then.
     host.copy(host.input(1), 2);
     let source = Region::Input(CallId(0));
     let whole = MemRef { region: source, offset: 0, len: BYTES as u64 };
@@ -153,7 +153,7 @@ fn a_rank_that_stops_in_the_middle_holds_up_itself_alone() {
     assert_eq!(host.held(), [1, 2], "the call of rank 0 may end");
     host.memory.set_out();
     assert!(host.has(2, 1) && host.held() == [1]);
-    // Who wants what it was given waits with it.
+    // Work that reads the rank's output waits with it.
     host.copy(Region::Output(CallId(1)), 2);
     host.memory.set_out();
     assert_eq!(host.held(), [1, 2]);
@@ -196,7 +196,7 @@ fn bytes_that_die_with_their_rank_are_missed_and_those_of_a_failed_call_are_not(
         let begun = [2, 3].map(|rank: usize| host.ranks[rank].side.take_errand().expect("offered"));
         // SAFETY: the target is the rank's output.
         host.ranks[2].side.report(begun[0].0, unsafe { CrossMemory::carry_out(&begun[0].1) });
-        // A failure is not told while others can have the call's bytes.
+        // The failure is not reported while other calls can still get the call's bytes.
         while !gone && host.memory.backlog.holds_back(CallId(0), |call| call == CallId(0)) {
             host.memory.attend();
         }
@@ -214,7 +214,7 @@ fn bytes_that_die_with_their_rank_are_missed_and_those_of_a_failed_call_are_not(
     }
 }
 
-/// As much of it is done as a turn has room for; the rest waits behind the errands.
+/// A turn does the work behind errands as far as it has room; the rest waits.
 #[test]
 fn work_behind_errands_is_not_done_all_at_once() {
     let mut host = Host::new(6, &[]);
@@ -240,7 +240,7 @@ fn work_behind_errands_is_not_done_all_at_once() {
 fn a_failure_waits_for_what_comes_behind_an_errand_and_not_for_what_has_failed_or_stopped() {
     let mut host = Host::new(5, &[]);
     let failed = |call| call == CallId(0);
-    // Little is left of the turn.
+    // Little of the turn is left.
     host.copy(host.input(4), 3);
     host.copy(host.input(3), 4);
     host.memory.set_out();

@@ -12,11 +12,11 @@ use crate::memory::combine::Combination;
 
 const BUFFER: u64 = 0x1_0000_0000;
 const BYTES: u64 = 12 << 20;
-/// A place of the service process.
+/// A region of the service process.
 const STAGED: u64 = 3;
 const PLACES: u64 = STAGED + 1;
 
-/// Three ranks with a call each whose input is its output, and staging: the memory, and what it is to hold.
+/// Three ranks, each with a call whose input is its output, and staging: the memory, and its expected content.
 struct Host {
     memory: Memory,
     expected: Vec<Vec<u8>>,
@@ -77,14 +77,14 @@ impl Host {
         self.memory.work(Work::Deliver { bytes, to: piece(to, (offset, len)) });
     }
 
-    /// What whoever sends from there finds.
+    /// Whether a transmission from there reads the expected bytes.
     fn is_right(&mut self, place: u64, span: (u64, u64)) -> bool {
         let mut found = vec![0; span.1 as usize];
         self.memory.place_to_read(piece(place, span)).and_then(|place| place.read(&mut found)).expect("within reach");
         found == self.expected[place as usize][span.0 as usize..(span.0 + span.1) as usize]
     }
 
-    /// Turns until nothing is left.
+    /// Takes turns until no work is left; returns their number.
     fn finish(&mut self) -> usize {
         self.memory.set_out();
         (0..).take_while(|_| !self.memory.backlog.is_empty() && self.memory.attend()).count()
@@ -122,7 +122,7 @@ fn act() -> impl Strategy<Value = Act> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// Whenever it is done, each piece of work finds what came before it, and nothing of what comes behind it.
+    /// Each piece of work finds the result of the work before it, and no result of later work, whenever it is done.
     #[test]
     fn orders_leave_what_they_would_leave_if_done_at_once(acts in prop::collection::vec(act(), 1..40)) {
         let mut host = Host::new();
@@ -168,7 +168,7 @@ fn a_turn_is_bounded_and_receivers_have_theirs_one_after_another() {
     assert!(host.finish() >= 8 && host.is_right(0, whole) && host.is_right(1, whole));
 }
 
-/// However much has been asked for, a turn does no more: beyond what is cut into pieces work is put off whole.
+/// A turn stays bounded under any load: work beyond the limit of pieces is put off whole.
 #[test]
 fn more_work_than_is_cut_into_pieces_is_put_off_too() {
     let mut host = Host::new();
@@ -188,7 +188,7 @@ fn more_work_than_is_cut_into_pieces_is_put_off_too() {
     assert!(host.finish() >= 16 && host.is_right(0, whole) && host.is_right(1, whole));
 }
 
-/// Staging that is given back while it is still read from stays for so long.
+/// Staging that is released while planned work reads it stays until that work is done.
 #[test]
 fn what_planned_work_needs_stays() {
     let mut host = Host::new();
@@ -201,7 +201,7 @@ fn what_planned_work_needs_stays() {
     assert!(host.memory.staging.is_empty() && host.is_right(1, (0, BYTES)));
 }
 
-/// A rank that dies in the middle takes its bytes along; a call that fails is not told so while others can have them.
+/// A rank that dies in the middle takes its bytes along. A failed call is not reported while others can get its bytes.
 #[test]
 fn planned_work_of_a_rank_that_is_gone_is_not_done() {
     for gone in [true, false] {
@@ -224,7 +224,7 @@ fn planned_work_of_a_rank_that_is_gone_is_not_done() {
     }
 }
 
-/// GP-9: a rank that copies its buffers has its work done as all others do, turn by turn.
+/// GP-9: the work of a rank that copies its buffers is done turn by turn, as all other work.
 #[test]
 fn a_rank_that_copies_its_buffers_has_no_more_of_a_turn() {
     let mut host = Host::new();
