@@ -1,8 +1,8 @@
 //! The part of libfabric that deferred work needs: structures and constants of `rdma/fabric.h` and its neighbours
 //! (libfabric 1.17, Debian 12).
 //!
-//! Most functions are entries of tables that objects point to; a table is declared as far as it is used, and begins with
-//! its size.
+//! Most functions are entries of tables that objects point to. A table begins with its size and is declared as far as
+//! it is used.
 
 use std::ffi::{c_char, c_int, c_void};
 
