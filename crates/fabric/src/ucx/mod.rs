@@ -63,7 +63,7 @@ struct Shared {
 
 struct Failure {
     peer: PeerId,
-    /// The connection that failed; none when the arriving stream did.
+    /// The connection that failed; none if the arriving stream failed.
     connection: Option<u32>,
     why: PeerLoss,
 }

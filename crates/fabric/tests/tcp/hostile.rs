@@ -254,7 +254,7 @@ fn a_crowd_of_strangers_keeps_nobody_out() {
     assert_eq!(until(&mut [&mut b], "a message", message(peer.id)), b"here");
 }
 
-/// The same holds for a crowd with hellos: a hello proves no cluster key, and may be a replay.
+/// A crowd with hellos does not prevent it either: a hello proves no cluster key, and may be a replay.
 #[test]
 fn a_crowd_that_says_hello_keeps_nobody_out() {
     let mut b = stranger();
