@@ -1,4 +1,4 @@
-//! Makes this library the first to be initialized, so that its fork handlers enclose those of all other libraries.
+//! Makes this library the first to be initialized, so that its fork handlers enclose the handlers of all others.
 
 fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,liboutboard_heap.so");

@@ -1,5 +1,5 @@
-//! Runs programs with the preload library: those of `programs/`, which exercise an allocator, and Debian's, whose
-//! output must not change (SP-4).
+//! Runs programs with the preload library: the programs of `programs/`, which exercise an allocator, and Debian's,
+//! whose output must not change (SP-4).
 //!
 //! Needs the library in the target folder: run `cargo build --workspace` first.
 

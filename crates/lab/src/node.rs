@@ -34,7 +34,7 @@ impl Node {
     /// IPv4 address of the node.
     ///
     /// # Panics
-    /// If the number exceeds those of any lab.
+    /// If the number exceeds that of every possible host.
     pub fn address(self) -> Ipv4Addr {
         let last = u8::try_from(self.number()).expect("host numbers end at 250");
         Ipv4Addr::new(10, 77, u8::from(self.is_dpu()), last)

@@ -1,5 +1,5 @@
-//! Daemons on hosts of emulated clusters. This program is also the lab's processes, the ranks and the strangers, so it
-//! has a `main` of its own.
+//! Daemons on hosts of emulated clusters. This program also runs as the lab's processes, the ranks and the strangers,
+//! so it has its own `main`.
 
 mod hosts;
 mod offloaded;
