@@ -1,6 +1,6 @@
 //! Floating-point numbers of 16 bits, computed in 32 bits.
 //!
-//! A 32-bit sum or product, rounded once more to 16 bits, is correctly rounded: its 24 bits of significand are at least
+//! A 32-bit sum or product, rounded once more to 16 bits, is correctly rounded. Its 24 bits of significand are at least
 //! twice the operands' 11 (or 8) bits plus two.
 
 use half::slice::HalfFloatSliceExt;

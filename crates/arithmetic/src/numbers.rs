@@ -33,8 +33,7 @@ pub(crate) trait Ordered: Copy + PartialOrd {
 pub(crate) trait Float<const N: usize>:
     Lane<N> + Ordered + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self>
 {
-    /// Replaces every NaN by one: sign and payload of a computed NaN differ between machines, and even between the body
-    /// and the tail of one loop.
+    /// Replaces every NaN by one. Sign and payload of a computed NaN differ between machines and even within one loop.
     fn canonical(self) -> Self;
 }
 

@@ -1,8 +1,8 @@
 //! The requirements on every kind of [`Fabric`], as functions that panic when a kind breaks one.
 //!
 //! A kind's test passes [`all`] a factory of endpoints that can reach each other. One thread drives all endpoints. When
-//! all are idle, the thread arms them and polls their descriptors, so each check also exercises the wake rule: a lost
-//! wake-up ends in a panic that names it. Never reads the internals of a kind.
+//! all are idle, it arms them and polls their descriptors, so each check also exercises the wake rule. A lost wake-up
+//! ends in a panic that names it. Never reads the internals of a kind.
 
 mod landing;
 

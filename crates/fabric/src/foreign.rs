@@ -3,7 +3,7 @@
 //! Invariant: layouts and values equal the installed headers'. A test of each library proves it with the C compiler.
 
 /// Declares structures: `whole` C types, or their first fields (`part`). A field with another name in C gives that
-/// name.
+/// Declares structures: `whole` C types, or their first fields (`part`). A field may give its different name in C.
 macro_rules! structures {
     ($($extent:ident $name:ident = $theirs:literal {
         $($field:ident $(= $path:literal)?: $kind:ty),* $(,)?
@@ -56,7 +56,7 @@ macro_rules! functions {
         impl $library {
             /// Loads the library for the life of the process: its threads and exit handlers outlive any owner.
             pub(super) fn load_for_ever() -> Result<Self, libloading::Error> {
-                // SAFETY: the constructors read the environment and set up tables, without another precondition; the
+                // SAFETY: the constructors read the environment and set up tables, without other preconditions; the
                 // types match the headers.
                 unsafe {
                     let library = std::mem::ManuallyDrop::new(libloading::Library::new($file)?);
@@ -72,8 +72,7 @@ pub(crate) use functions;
 #[cfg(test)]
 pub(crate) type Fact = (String, i128);
 
-/// Fails when the installed headers contradict `facts`. Without headers prints a line and passes; `package` has the
-/// first.
+/// Fails when the headers contradict `facts`. If they are missing, prints that `package` has them and passes.
 #[cfg(test)]
 pub(crate) fn check(headers: &[&str], package: &str, facts: &[Fact]) {
     let first = format!("/usr/include/{}", headers[0]);

@@ -11,17 +11,17 @@ use crate::{FabricEvent, PeerId};
 
 /// The acts of a script, each named by one byte.
 pub mod acts {
-    /// Delivers bytes of the other end: as many as the next byte says, or all.
+    /// Delivers bytes of the other end: all, or as many as the next byte gives.
     pub const PASS: u8 = 0;
     /// Delivers one byte of the other end with the bits of the next script byte flipped.
     pub const FLIP: u8 = 1;
-    /// Drops as many bytes of the other end as the next byte says.
+    /// Drops bytes of the other end, as many as the next byte gives.
     pub const SKIP: u8 = 2;
-    /// Delivers as many of the next script bytes as the next byte says.
+    /// Delivers bytes of the script, as many as the next byte gives.
     pub const RAW: u8 = 3;
     /// The other end, once it may, sends a frame: the next bytes give its header in bytes and its payload in KiB.
     pub const FRAME: u8 = 4;
-    /// The other end itself sends script bytes instead of a frame, as many as the next byte says.
+    /// The other end itself sends script bytes instead of a frame, as many as the next byte gives.
     pub const LIE: u8 = 5;
 }
 
@@ -157,7 +157,7 @@ impl Attack {
                 End::Open(keys.sealer)
             }
             Ok(Step::Welcome(keys)) => End::Open(keys.sealer),
-            // The bytes received before were no handshake of ours.
+            // The bytes received before were no valid handshake.
             Err(_) => End::Ended,
         };
     }

@@ -211,8 +211,7 @@ pub enum Armed {
 pub trait Fabric {
     fn id(&self) -> PeerId;
 
-    /// The address at which peers reach this fabric: at most [`MAX_ADDRESS`] bytes, opaque, constant while the fabric
-    /// lives.
+    /// The address at which peers reach this fabric: at most [`MAX_ADDRESS`] bytes, opaque, constant.
     fn local_address(&self) -> &[u8];
 
     /// Makes `peer` known. Returns before the path is up; sends may follow at once. Connecting a connected peer by its
@@ -254,8 +253,7 @@ pub trait Fabric {
         self.progress(&mut |event| receiver.event(event))
     }
 
-    /// Memory was withdrawn that payloads may be on their way to. Asks the receiver again for each place and drops old
-    /// ones.
+    /// Memory was withdrawn that payloads may be on their way to. Requests each place again and drops old ones.
     fn review(&mut self, receiver: &mut dyn Receiver) {
         let _ = receiver;
     }

@@ -1,7 +1,6 @@
 //! The bounds on messages that a fabric has accepted and that have not left yet, for every kind of fabric.
 //!
-//! Invariant: a peer never has more outstanding than [`Limits`] say, except one message, which always fits. Sends
-//! nothing itself.
+//! Invariant: a peer never exceeds [`Limits`], except that one message always fits. Sends nothing itself.
 
 use crate::{Fabric, Limits, MAX_HEADER, MAX_PAYLOAD, Payload, PeerId, SendBuffer, SendError};
 

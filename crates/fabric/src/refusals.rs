@@ -40,8 +40,7 @@ impl Limit {
     }
 }
 
-/// Logs at the level that comes first, as `tracing::warn!` does, at most once a second. The line says how many lines
-/// before it were omitted.
+/// Logs at the given level, as `tracing::warn!` does, at most once a second, with the count of omitted lines.
 #[macro_export]
 macro_rules! limited {
     ($level:ident, $($line:tt)+) => {{

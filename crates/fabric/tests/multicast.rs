@@ -108,8 +108,7 @@ fn groups_do_not_mix() {
     }
 }
 
-/// A receiver that reads one datagram at a time learns that more may wait, whatever a foreign sender has put before
-/// them.
+/// A receiver that reads one datagram at a time is notified of more, whatever a foreign sender has put before them.
 #[test]
 fn empty_datagrams_hide_none_behind_them() {
     let settings = settings(6);

@@ -1,8 +1,8 @@
 //! jemalloc on the range: one separate arena, whose extents all come from the range.
 //!
-//! The arena takes the whole range as one extent, without access rights, then splits and merges it. jemalloc keeps its
-//! data about extents in private memory. So the range holds the program's bytes alone, and a forked child inherits
-//! consistent copies of both. Freed memory is kept warm within [`MOST_DIRTY`] bytes, then purged.
+//! The arena takes the whole range as one extent, without access rights. Then it splits and merges extents. jemalloc
+//! keeps its data about extents in private memory. So the range holds the program's bytes alone, and a forked child
+//! inherits consistent copies of both. Freed memory is kept warm within [`MOST_DIRTY`] bytes, then purged.
 
 use std::ffi::{c_char, c_uint, c_void};
 use std::mem::size_of;
@@ -169,7 +169,7 @@ fn freed(bytes: usize) {
 fn purge() {
     let mut name = [0; 3];
     let mut length = name.len();
-    // SAFETY: the name is known and has three parts, the second of which is the arena's number.
+    // SAFETY: the name is known and has three parts; the second one is the arena's number.
     unsafe {
         if jemalloc::mallctlnametomib(c"arena.0.purge".as_ptr(), name.as_mut_ptr(), &raw mut length) == 0 {
             name[1] = NUMBER.load(Ordering::Relaxed);

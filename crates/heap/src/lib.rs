@@ -1,9 +1,9 @@
 //! Shares a program's large allocations with the service process, which maps them too (SP-4): a preload library.
 //!
 //! `LD_PRELOAD=liboutboard_heap.so OUTBOARD_HEAP=shared` puts this library's malloc and related functions before
-//! libc's. Allocations from 64 KiB on come from one address range that a memfd backs. liboutboard passes that memfd to
-//! the service process when it attaches ([`outboard_heap`]). libc serves smaller allocations, and those that the range
-//! has no room for.
+//! libc's. Allocations from 64 KiB on come from one address range that a memfd backs. When liboutboard attaches, it
+//! passes that memfd to the service process ([`outboard_heap`]). libc serves all others, and all once the range is
+//! full.
 //!
 //! | module | answers the question |
 //! |---|---|
@@ -13,10 +13,10 @@
 //! | `fork` | what does a forked child see? |
 //! | `plain` | how is libc's own allocator reached? |
 //!
-//! Invariants: memory belongs to the heap if and only if its address lies in the range, so one comparison decides who
-//! frees it. A page fault in the range ends as in any memory, never with SIGBUS. A child never sees its parent's writes
-//! after the fork. On the path of an allocation this code never allocates, panics or waits, except for jemalloc's
-//! locks. Needs glibc.
+//! Invariants: memory belongs to the heap if and only if its address lies in the range, so one comparison finds the
+//! owner. A page fault in the range ends as in any memory, never with SIGBUS. A child never sees its parent's later
+//! writes. The allocation path never calls an allocator recursively, panics or waits, except for jemalloc's locks.
+//! Needs glibc.
 
 mod arena;
 mod fork;
@@ -130,7 +130,7 @@ pub unsafe extern "C" fn realloc(memory: *mut c_void, size: usize) -> *mut c_voi
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn reallocarray(memory: *mut c_void, count: usize, size: usize) -> *mut c_void {
     match count.checked_mul(size) {
-        // SAFETY: the caller is responsible.
+        // SAFETY: the caller keeps this contract.
         Some(bytes) => unsafe { realloc(memory, bytes) },
         None => fail(libc::ENOMEM),
     }
@@ -161,7 +161,7 @@ pub unsafe extern "C" fn posix_memalign(memory: *mut *mut c_void, alignment: usi
     if allocated.is_null() {
         return libc::ENOMEM;
     }
-    // SAFETY: the caller is responsible.
+    // SAFETY: the caller keeps this contract.
     unsafe { *memory = allocated };
     0
 }
@@ -200,7 +200,7 @@ pub unsafe extern "C" fn malloc_usable_size(memory: *mut c_void) -> usize {
 /// As [`free`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free_sized(memory: *mut c_void, _size: usize) {
-    // SAFETY: the caller is responsible.
+    // SAFETY: the caller keeps this contract.
     unsafe { free(memory) }
 }
 
@@ -210,7 +210,7 @@ pub unsafe extern "C" fn free_sized(memory: *mut c_void, _size: usize) {
 /// As [`free`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free_aligned_sized(memory: *mut c_void, _alignment: usize, _size: usize) {
-    // SAFETY: the caller is responsible.
+    // SAFETY: the caller keeps this contract.
     unsafe { free(memory) }
 }
 
@@ -224,7 +224,7 @@ pub unsafe extern "C" fn free_aligned_sized(memory: *mut c_void, _alignment: usi
 pub unsafe extern "C" fn outboard_heap(address: *mut u64, bytes: *mut u64) -> c_int {
     state::start();
     let Some(shared) = range::shared() else { return -1 };
-    // SAFETY: the caller is responsible.
+    // SAFETY: the caller keeps this contract.
     unsafe { (*address, *bytes) = (shared.start as u64, shared.bytes as u64) };
     shared.descriptor
 }

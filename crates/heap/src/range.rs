@@ -12,8 +12,8 @@
 //!
 //! Invariants: the range never moves and is never freed; its memfd always has the size of the range. Memory comes from
 //! the kernel's internal tmpfs, which has no size limit. If memory runs out, an access ends as one of plain memory
-//! does. So nothing is allocated before its first access; that would cost memory that many programs never use. Under
-//! strict accounting (`vm.overcommit_memory=2`) an access could end with SIGBUS, so there is no range then.
+//! does. Nothing is allocated before its first access: that would take no time, but memory that many programs never
+//! use. Under strict accounting (`vm.overcommit_memory=2`) an access could end with SIGBUS, so there is no range then.
 
 use std::ffi::c_void;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
@@ -196,8 +196,7 @@ impl Shared {
         unsafe { BorrowedFd::borrow_raw(self.descriptor) }
     }
 
-    /// Copies the content of the range to private memory elsewhere, without touching holes. Returns the copy and the
-    /// number of bytes copied.
+    /// Copies the content of the range to private memory, without touching holes. Returns the copy and its bytes.
     pub(crate) fn copy(&self) -> rustix::io::Result<(Copied, u64)> {
         // Covers only what was ever usable: the rest would count against limits, and mlockall would load it.
         let bytes = USABLE.load(Ordering::Relaxed).max(1);

@@ -26,8 +26,7 @@ enum State {
     Closed,
 }
 
-/// Number of forks with a copy after which the heap closes. Later forks copy only memory still in use, which shrinks as
-/// the program frees it.
+/// Forks with a copy after which the heap closes. Later forks copy only memory still in use, which shrinks over time.
 const MOST_FORKS: u32 = 8;
 
 static STATE: AtomicU8 = AtomicU8::new(State::Unasked as u8);

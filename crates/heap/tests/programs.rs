@@ -193,7 +193,7 @@ fn limits_leave_plain_memory() {
     assert!(found == "plain" && said.contains("`ulimit -f`"), "{found}: {said}");
     let (found, said) = limited("ulimit -v 1000000");
     assert!(found == "plain" && said.contains("`ulimit -v`"), "{found}: {said}");
-    // Enough for the range, and not for a fork's copy of it and plain memory.
+    // Enough addresses for the range, but not for a fork's copy and plain memory as well.
     let (found, said) = limited("export OUTBOARD_HEAP_BYTES=1G; ulimit -v 2000000");
     assert!(found == "plain" && said.contains("`ulimit -v`") && said.lines().count() == 1, "{found}: {said}");
     let (found, said) = limited("export OUTBOARD_HEAP_BYTES=1G; ulimit -d 1000000");
@@ -235,7 +235,7 @@ fn fftw_plans_by_measuring_and_computes_right() {
     same(|| Command::new(&fft));
 }
 
-/// Its times differ from run to run, so the lines of numbers count, one for each look at the particles.
+/// LAMMPS' times differ between runs, so only the rows of numbers are compared.
 #[test]
 #[ignore = "seconds: make soak; needs lammps and lammps-examples"]
 fn lammps_moves_particles_the_same() {
@@ -268,7 +268,7 @@ fn scripts_that_fork_all_the_time_print_the_same() {
     assert!(said.lines().all(|line| line.contains("the program has forked 8 times")), "{said}");
 }
 
-/// With children by fork, spawn and pool.
+/// Python creates children by fork, spawn and pool.
 #[test]
 fn numpy_computes_the_same() {
     same(|| {

@@ -1,7 +1,7 @@
 //! Wire counters of every port, read by rtnetlink from the token buckets at both ends of its link.
 //!
 //! The queueing disciplines count a segmented burst as the packets that it becomes; device counters do not. A routing
-//! socket always belongs to the network namespace that it was made in, so the switch process reads the hosts' ends
+//! socket always belongs to the network namespace that it was made in. So the switch process reads the hosts' ends
 //! without entering their namespaces.
 
 use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
@@ -15,8 +15,7 @@ use std::os::fd::{AsFd, OwnedFd};
 /// Room for one datagram of a dump; the kernel fills at most 32 KiB.
 const DUMP_BYTES: usize = 64 * 1024;
 
-/// Traffic of one host's link since the lab started, including Ethernet headers, without preamble and frame check
-/// sequence.
+/// Traffic of one host's link since the lab started: with Ethernet headers, without preamble and frame check sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct PortCounters {
     /// Number of the host, from 1.

@@ -1,7 +1,6 @@
 //! The hidden commands by which a program becomes a process of a lab.
 //!
-//! A process enters namespaces before it has a second thread. So a lab's processes are fresh executions, and the hook
-//! comes first in `main`.
+//! A process must enter namespaces before it has threads. So lab processes are new executions that begin with the hook.
 
 use crate::{exec, switch};
 use std::ffi::OsString;

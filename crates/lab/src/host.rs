@@ -9,8 +9,8 @@
 //!                   '--anything else, closed--> closed
 //! ```
 //!
-//! Ends when the switch process does: by the parent-death signal, or by the end of the control socket if the switch
-//! process died before that signal was armed. The end of PID 1 kills every process of the host.
+//! Ends when the switch process does: by the parent-death signal. If the switch process died before that signal was
+//! armed, the end of the control socket ends this process. The end of PID 1 kills every process of the host.
 
 use crate::error::InStep;
 use crate::message::{self, AgentReply, AgentRequest, ExecRequest, HostOrder, HostReport};

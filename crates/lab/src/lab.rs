@@ -112,8 +112,7 @@ impl Lab {
         Ok(lab)
     }
 
-    /// Attaches to the running lab called `name`. `None` means the lab that this process is in, or else the default
-    /// one.
+    /// Attaches to the lab called `name`. `None` means the lab that this process is in, or else the default one.
     pub fn attach(name: Option<&str>) -> Result<Self, LabError> {
         if name.is_none() && switch::inside() {
             return Self::connect(0, Path::new(switch::SHARED_DIR));
@@ -198,8 +197,7 @@ impl Lab {
         self.pid
     }
 
-    /// Process ids of the hosts' first processes, then of their DPUs', as the switch process sees them; 0 for a host
-    /// that is down.
+    /// Process ids of the hosts' first processes, then of their DPUs', as the switch process sees them; 0 if down.
     pub fn host_pids(&self) -> &[i32] {
         &self.host_pids
     }

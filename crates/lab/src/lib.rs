@@ -33,8 +33,8 @@
 //!
 //! The switch and host processes are the calling program, executed again: its `main` starts with
 //! [`holder_main_if_requested`].
-//!
-//! Never changes the machine's own network, raises privileges (unprivileged callers get a user namespace), or keeps
+//! Never changes the machine's own network or raises privileges; unprivileged callers get a user namespace. Keeps no
+//! state except the state file of a detached lab.
 //! state other than the state file of a detached lab.
 
 mod counters;

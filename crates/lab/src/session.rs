@@ -12,8 +12,7 @@ use std::process::{Command, Stdio};
 /// Rounds of killing after which a session that forks faster than it dies is abandoned.
 const KILL_ROUNDS: usize = 100;
 
-/// Starts a program as leader of a new session with these standard streams and this host's directory for temporary
-/// files.
+/// Starts a program as leader of a new session with these standard streams and this host's temporary directory.
 pub(crate) fn start(request: &ExecRequest, streams: [OwnedFd; 3]) -> Result<Pid, String> {
     let (program, args) = request.argv.split_first().ok_or("no program was named")?;
     if !request.cwd.is_dir() {
@@ -44,8 +43,7 @@ fn become_session_leader() -> io::Result<()> {
 
 /// Kills every process of the session that `leader` leads.
 ///
-/// A process that has made its own session (a daemon) lives on, as after the end of an ssh connection. It ends with its
-/// host.
+/// A process that has made its own session (a daemon) lives on, as after an ssh connection, until its host ends.
 pub(crate) fn kill(leader: Pid) {
     for _ in 0..KILL_ROUNDS {
         let members = living_members(leader);

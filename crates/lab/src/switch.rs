@@ -253,7 +253,7 @@ impl Switch {
                 clients.push(Client { socket, is_owner: false });
             }
         }
-        // The end of a connection tells its client that the lab has ended, so hosts end first.
+        // Clients wait for the end of their connections to learn of the lab's end, so hosts end first.
         self.end();
     }
 

@@ -11,8 +11,7 @@ pub(crate) fn descriptor() -> Result<Option<OwnedFd>, Failure> {
     unsafe { std::env::remove_var("LISTEN_FDNAMES") };
     match passed[..] {
         [] => Ok(None),
-        // SAFETY: the descriptor is open, because it was just set to close at exec, and the service manager passed it
-        // to this process.
+        // SAFETY: open, as it was just set to close at exec; the service manager passed it to this process.
         [number] => Ok(Some(unsafe { OwnedFd::from_raw_fd(number) })),
         _ => Err(Failure::Several(passed.len())),
     }

@@ -1,5 +1,4 @@
-//! `outboardd`, the daemon: command line, signals, log. It runs a service process, or a relay to one on another
-//! machine.
+//! `outboardd`, the daemon: command line, signals, log. Runs a service process, or a relay to one elsewhere.
 
 mod activation;
 mod background;

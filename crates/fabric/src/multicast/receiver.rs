@@ -2,9 +2,8 @@
 //!
 //! One `recvmmsg` fills up to a batch of slabs, each with one burst that the kernel coalesced (UDP_GRO). The batch then
 //! yields the single datagrams. A receiver gets only the groups that it joined, however many sockets share the port
-//! (MC-10). Unicast datagrams to the port may arrive as well, so a datagram must prove its origin. The kernel limits
-//! the groups of a socket (`net.ipv4.igmp_max_memberships`, 20 by default), so a receiver opens another socket when its
-//! sockets are full.
+//! (MC-10). Unicast datagrams to the port may arrive too, so a datagram must prove its origin. The kernel limits the
+//! groups of a socket (`net.ipv4.igmp_max_memberships`, 20 by default), so a receiver may open several.
 //!
 //! Never blocks except in [`MulticastReceiver::wait`].
 

@@ -72,8 +72,7 @@ impl MulticastSender {
         if self.reach == reach { Ok(()) } else { self.apply(reach) }
     }
 
-    /// The loop option makes the kernel copy datagrams to sockets of this host. Time to live 0 keeps datagrams on the
-    /// host.
+    /// The loop option makes the kernel copy datagrams to this host's sockets; time to live 0 keeps them on the host.
     fn apply(&mut self, reach: Reach) -> io::Result<()> {
         let (looped, ttl) = match reach {
             Reach::Network => (false, 1),
@@ -99,8 +98,7 @@ impl MulticastSender {
     /// be short. A sender with `waits` blocks while the socket buffer is full.
     ///
     /// # Errors
-    /// The kernel's error for the first unsent datagram, unless a queue is full. A network that is down is such an
-    /// error.
+    /// The kernel's error for the first unsent datagram, unless a queue is full. A network that is down is an error.
     ///
     /// # Panics
     /// When the headers do not match the chunks one to one, or a datagram would exceed [`MAX_DATAGRAM`].

@@ -166,8 +166,7 @@ impl Posted {
         matches!(self.state, State::Left { .. })
     }
 
-    /// Whether the provider no longer accesses the list. `all_counted`: the provider's counter includes every ended
-    /// list.
+    /// Whether the provider no longer accesses the list. `all_counted`: its counter includes every ended list.
     pub(super) fn is_gone(&self, all_counted: bool) -> bool {
         match self.state {
             State::Posting(_) | State::Posted | State::Left { posting: true } => false,

@@ -112,7 +112,7 @@ impl Ofi {
     /// Opens the provider called `provider` at this address of the host.
     ///
     /// # Errors
-    /// Names what is missing, and the provider.
+    /// Names the missing part and the provider.
     pub fn open(provider: &str, at: Ipv4Addr) -> Result<Ofi, OfiError> {
         let kernel = |errno: Errno| OfiError::Kernel(errno.into());
         let provider = Provider::open(provider, at)?;
@@ -152,8 +152,7 @@ impl Ofi {
         self.watched.as_fd()
     }
 
-    /// Posts a list under `token`, which no other list has; `messages` holds one for each send and receive among its
-    /// tasks.
+    /// Posts a list under a `token` that no other list has; `messages` holds one for each send and receive task.
     ///
     /// # Errors
     /// When the provider refuses a counter or a peer's address, or when too many failed lists hold memory.
@@ -295,8 +294,8 @@ impl Shared {
     /// Passes a task to the provider; tries again while the provider has no room.
     fn hand_over(&self, work: *mut ffi::DeferredWork) -> Result<(), c_int> {
         loop {
-            // SAFETY: a list stays while it is being posted, and a list whose last task is queued here stays until the
-            // task has been carried out.
+            // SAFETY: a list stays while it is being posted. A list whose last task is queued here stays until the task
+            // has been carried out.
             match unsafe { self.provider.queue(work) } {
                 Err(ffi::FI_EAGAIN) if !self.lists().stopped => std::thread::yield_now(),
                 tried => return tried,

@@ -174,7 +174,7 @@ impl Provider {
     /// The memory that `work` points to stays until the task is complete or can no longer begin.
     pub(super) unsafe fn queue(&self, work: *mut ffi::DeferredWork) -> Result<(), c_int> {
         let fid: *mut ffi::Fid = self.domain.cast();
-        // SAFETY: the domain is open; the caller answers for the task.
+        // SAFETY: the domain is open; the caller is responsible for the task.
         match unsafe { ((*(*fid).ops).control)(fid, ffi::FI_QUEUE_WORK, work.cast()) } {
             0 => Ok(()),
             code => Err(-code),
@@ -196,8 +196,7 @@ impl Provider {
         // SAFETY: all-zero bytes are a valid value: integers and null pointers.
         let mut entry: ffi::CqError = unsafe { std::mem::zeroed() };
         let mut unused = [0u64; 8];
-        // SAFETY: the queue is open; a completion of any format has less than 64 bytes, and an error entry is as
-        // declared.
+        // SAFETY: the queue is open; completions of any format have less than 64 bytes, and errors are as declared.
         let read = unsafe {
             let ops = &*(*self.cq).ops;
             (ops.read)(self.cq, unused.as_mut_ptr().cast(), 1);

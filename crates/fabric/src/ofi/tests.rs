@@ -57,8 +57,7 @@ fn receive(from: u32) -> Task {
     Task { after: None, action: Action::Receive { from: Rank(from), index: 0, span: Span::signal(), counts: 0 } }
 }
 
-/// An allgather round a ring of three endpoints: the providers pass each block on without the processes. Each call
-/// wakes its process once.
+/// An allgather round a ring of three endpoints: the providers pass blocks on, and each call wakes its process once.
 #[test]
 fn a_ring_passes_blocks_on_by_itself() {
     const RANKS: usize = 3;

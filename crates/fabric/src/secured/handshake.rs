@@ -14,7 +14,7 @@
 //! | `Answered` (listener) | confirmation | ended: [`Step::Proven`] | the welcome, if the connection is wanted |
 //! | any | anything else | ended: [`HandshakeError`] | |
 //!
-//! Invariant: every message has one length, so a reader never takes bytes that follow it. Never does IO.
+//! Invariant: every message has one length, so a reader never reads bytes after it. Never does IO.
 
 use std::net::SocketAddrV4;
 
@@ -189,7 +189,7 @@ impl Greeting {
         Ok(Greeting::new(Handshake::Listening { state, own: terms.wish() }))
     }
 
-    /// Listener: whether the other end has sent a hello, which takes knowledge of the listener's key.
+    /// Listener: whether the other end has sent a hello, which requires knowledge of the listener's key.
     #[must_use]
     pub fn was_greeted(&self) -> bool {
         matches!(self.handshake, Handshake::Answered { .. })
@@ -279,8 +279,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Runs both ends up to the confirmation. Returns the dialer's identity, the listener, the dialer and the
-    /// confirmation.
+    /// Runs both ends up to the confirmation. Returns the dialer's identity, listener, dialer and confirmation.
     fn confirmed(shared: &SharedKey) -> (Identity, Greeting, Greeting, Vec<u8>) {
         let (a, b) = (Identity::generate(), Identity::generate());
         let (dialer, hello) = Greeting::dial(&terms(&a, shared), &b.public).expect("keys are good");
@@ -324,8 +323,7 @@ pub(super) mod tests {
         assert!(hear(listener, &confirmation).is_err());
     }
 
-    /// A recorded conversation, replayed to the listener, fails at the confirmation, because the listener's keys are
-    /// fresh.
+    /// A recorded conversation, replayed to the listener, fails at the confirmation: the listener's keys are fresh.
     #[test]
     fn a_replay_is_refused() {
         let none = SharedKey::default();

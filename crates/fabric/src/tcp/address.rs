@@ -1,7 +1,6 @@
 //! The address of a service process: its listening socket, and the key that it proves there. Bootstrap offers carry it.
 //!
-//! Invariant: an id has one address, because it is a hash of the whole address. Nobody can forge another address for
-//! it.
+//! Invariant: an id has one address, because it is a hash of the address. Nobody can forge another address for it.
 
 use std::net::SocketAddrV4;
 

@@ -32,8 +32,7 @@ use crate::{PeerId, PeerLoss, Receiver};
 
 /// Reads of one connection per turn, so that other connections get their turns.
 const READS: usize = 8;
-/// Frames and bytes read in one turn from all connections, which one more read may exceed. A frame takes at most some
-/// microseconds of work.
+/// Frames and bytes read per turn from all connections; one more read may exceed them. A frame costs some microseconds.
 const FRAMES: usize = 4096;
 const BYTES: usize = 8 << 20;
 /// Messages passed to the kernel at once.
@@ -151,7 +150,7 @@ impl Connection {
         self.socket.from()
     }
 
-    /// Whether the other end has sent a hello, which takes knowledge of this end's key.
+    /// Whether the other end has sent a hello, which requires knowledge of this end's key.
     pub(super) fn was_greeted(&self) -> bool {
         match &self.stage {
             Stage::Greeting { greeting, .. } => greeting.was_greeted(),
@@ -191,7 +190,7 @@ impl Connection {
         self.until().filter(|until| !refusal && Instant::now() < *until)
     }
 
-    /// Closes so that a dialer learns that it was not refused.
+    /// Closes the connection in a way that the dialer does not take for a refusal.
     pub(super) fn pass_by(&self) {
         // If the reset fails, the peer sees an ordinary end and does not dial again.
         let _ = self.socket.reset();
@@ -307,8 +306,7 @@ impl Connection {
         Ok(Heard::Nothing)
     }
 
-    /// Passes to the kernel as much as it accepts; returns how many messages have left. Awaits room while any message
-    /// waits.
+    /// Passes to the kernel as much as it accepts; returns how many messages have left. Awaits room for the rest.
     pub(super) fn flush(
         &mut self,
         queue: &mut VecDeque<Outgoing>,

@@ -1,9 +1,8 @@
 //! Listeners: a TCP port, and a Unix socket for service processes of the same host.
 //!
 //! The Unix socket lies in the abstract namespace of the host's network, under a name derived from the address. Nobody
-//! knows the name before the socket is bound. The name of a service process of another host is free here, so anybody
-//! may bind it. A dialer trusts such a listener only if it runs as the same user or as the superuser, so nobody else
-//! can keep peers apart.
+//! knows the name before the socket is bound. The name of another host's service process is free here, so anybody may
+//! bind it. A dialer trusts only listeners of its own user or the superuser, so no other user can keep peers apart.
 //!
 //! Invariant: sockets never block. A new connection has proven nothing, on either listener.
 
@@ -117,8 +116,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Closes so that the peer learns that its bytes were not read: by a reset, which a Unix socket sends by itself
-    /// then.
+    /// Closes so that the peer learns of unread bytes: by a reset, which a Unix socket sends by itself then.
     pub(super) fn reset(&self) -> Result<(), Errno> {
         match self {
             Socket::Tcp(socket, _) => sockopt::set_socket_linger(socket, Some(Duration::ZERO)),

@@ -1,6 +1,5 @@
-//! The end of a peer's connection: the peer's own connection replaces it, the peer is dialled once more, dialled again
-//! after a pause if it had no room, or lost. Also chooses the peer that makes way for others. Never reads from a
-//! connection.
+//! Handles the end of a peer's connection. The peer's own connection may replace it. Otherwise the peer is dialled once
+//! more, dialled after a pause if it had no room, or lost. Also chooses peers that make way. Never reads a connection.
 
 use std::time::{Duration, Instant};
 

@@ -7,8 +7,7 @@
 //! | either | its last byte | delivered |
 //!
 //! Invariants: a frame is delivered once it is complete and its records carry the other end's seal. At most one frame
-//! and one record are buffered, whatever arrives. Records are opened first, so their payloads never land. Never reads a
-//! header.
+//! and one record are buffered. Records are opened first, so their payloads never land. Never reads a header.
 
 use outboard_shm::memory::Residents;
 
@@ -70,9 +69,8 @@ impl Incoming {
         rest.unwrap_or(&mut buffers.raw[..most])
     }
 
-    /// Asks the receiver for the place of the present frame's payload. Returns the place, the first missing byte, and
-    /// room for bytes after the payload; [`Self::advance_landing`] follows. Without a place, bytes go to
-    /// [`Self::room`].
+    /// Requests the place of the present frame's payload. Returns the place, the first missing byte, and room for bytes
+    /// after the payload; [`Self::advance_landing`] follows. Without a place, bytes go to [`Self::room`].
     pub(crate) fn landing<'a>(
         &'a mut self,
         buffers: &'a mut Buffers,

@@ -119,9 +119,8 @@ impl Path {
         }
     }
 
-    /// Whether this connection, dialled by the smaller id, has priority over one that the peer dialled. The peer may
-    /// have dialled before it received this one. A peer that dials when this connection is older than [`DIALING`] has
-    /// lost it unnoticed.
+    /// Whether this connection, dialled by the smaller id, has priority over one that the peer dialled, perhaps before
+    /// it received this one. A peer that dials when this connection is older than [`DIALING`] has lost it unnoticed.
     fn goes_before(self, now: Instant) -> bool {
         match self {
             Path::Dialing(_) => true,
@@ -348,8 +347,7 @@ impl Tcp {
     }
 
     /// The peer that dialled this end has proven `address`. Its connection stays, unless this end has the smaller id
-    /// and its own dial has priority. Then the connection gives way, is kept, and replaces this end's own if that
-    /// fails.
+    /// and its own dial has priority. Then the connection gives way, and replaces this end's own if that fails.
     fn proven(
         &mut self,
         token: u64,
@@ -407,8 +405,7 @@ impl Tcp {
         self.write_queue(peer);
     }
 
-    /// Offers the messages for `peer` to the kernel, unless they already wait for room. Copies those that the kernel
-    /// does not accept.
+    /// Offers the messages for `peer` to the kernel, unless they already wait for room. Copies those that it refuses.
     fn flush_peer(&mut self, peer: PeerId) {
         let Some(known) = self.peers.get_mut(&peer) else { return };
         known.unflushed = false;

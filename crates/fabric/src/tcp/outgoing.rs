@@ -91,8 +91,7 @@ impl Outgoing {
     }
 }
 
-/// Memory shared by all connections, because only one is written at a time. Each keeps the bytes that the kernel
-/// refused.
+/// Memory shared by all connections, because only one is written at a time. Each keeps its own unsent bytes.
 #[derive(Default)]
 pub(super) struct Spare {
     sealed: Vec<u8>,

@@ -1,9 +1,8 @@
-//! Incoming connections whose other ends have proven nothing yet, and the choice of the one that makes way when there
-//! are too many. Pure.
+//! Incoming connections whose other ends have proven nothing yet. Chooses the one that makes way if there are too many.
 //!
 //! There are two kinds: with a hello for this process and without. The oldest of the more numerous kind makes way. So a
 //! crowd of one kind displaces none of the other. In its own kind a connection survives if it progresses before half
-//! the bound of newer ones has arrived.
+//! the bound of newer ones has arrived. Pure.
 
 use std::collections::VecDeque;
 

@@ -1,5 +1,4 @@
-//! The fabric as the conductor uses it: peers connected and disconnected, messages sent, turns taken. Never reads a
-//! socket itself.
+//! The fabric as the conductor uses it: peers connected and disconnected, messages sent, turns. Reads no socket.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};

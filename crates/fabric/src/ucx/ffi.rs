@@ -1,7 +1,6 @@
-//! The part of UCP that the UCX fabric uses: structures, constants and functions of `ucp/api/ucp.h` (UCX 1.13, Debian
-//! 12).
+//! The part of UCP that the UCX fabric uses: types, constants and functions of `ucp/api/ucp.h` (UCX 1.13, Debian 12).
 //!
-//! UCP appends new fields behind those that `field_mask` covers, so a newer library accepts these structures.
+//! UCP appends fields to its structures and reads only those in `field_mask`, so a newer library accepts these.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 

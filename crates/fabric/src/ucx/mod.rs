@@ -8,9 +8,9 @@
 //! - Endpoints run in UCX's peer error mode: a reset connection is reported at once. UCX's keepalive rounds and signal
 //!   handlers are off; the daemon's own heartbeat detects silent peers.
 //!
-//! Invariant: UCX keeps pointers to [`Outgoing`] until its completion, to [`Origin`] until its endpoint is closed, and
-//! to [`Shared`] until the worker is destroyed; each lives at least that long. Never blocks except, for a bounded time,
-//! on drop.
+//! Invariant: UCX keeps pointers to [`Outgoing`] until its completion and to [`Origin`] until its endpoint is closed.
+//! It keeps pointers to [`Shared`] until the worker is destroyed. Each lives at least that long. Never blocks except,
+//! for a bounded time, on drop.
 
 mod ffi;
 mod stream;
@@ -40,8 +40,7 @@ pub use wiring::{UcxError, UcxSettings, UcxTransport, rdma_device, rdma_is_asked
 const MESSAGE_ID: u32 = 0;
 /// Calls of UCX's progress per call of `progress`.
 const ROUNDS: usize = 64;
-/// Time that a disconnected peer's UCX has to acknowledge messages in transit: many round trips, yet too short to be
-/// noticed at shutdown.
+/// Time that a disconnected peer's UCX has to acknowledge messages in transit: many round trips, yet hardly noticeable.
 const FLUSH_TIME: Duration = Duration::from_millis(250);
 
 type Sink<'a> = dyn FnMut(FabricEvent<'_>) + 'a;
@@ -259,8 +258,8 @@ impl Ucx {
         let mut param = ffi::RequestParam::with_callback(sent, raw.cast());
         param.op_attr_mask |= ffi::UCP_OP_ATTR_FIELD_FLAGS;
         param.flags = ffi::UCP_AM_SEND_FLAG_EAGER;
-        // SAFETY: the endpoint is open. Header and payload lie in `raw` and its slab, which stay until `sent` is called
-        // or, if the call completes or fails at once, until they are released below.
+        // SAFETY: the endpoint is open. Header and payload lie in `raw` and its slab. Both stay until `sent` is called.
+        // If the call completes or fails at once, they stay until they are released below.
         let request = unsafe {
             let prefixed = (&raw const (*raw).header).cast();
             let send = self.shared.ucx.ucp_am_send_nbx;

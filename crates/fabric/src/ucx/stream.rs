@@ -1,8 +1,7 @@
 //! The prefix of every message over UCX, which proves an arriving stream's order, without gap or repetition.
 //!
 //! Layout, little endian: sender (8 bytes), connection (4), sequence (4). A process numbers its connections from a
-//! random start, and each connection's messages from 0. Invariant: at most `limit` streams are followed. Never touches
-//! UCX.
+//! random start, and each connection's messages from 0. Invariant: follows at most `limit` streams. Never touches UCX.
 //!
 //! | known connection of the sender | message | then |
 //! |---|---|---|

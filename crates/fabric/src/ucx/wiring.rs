@@ -212,7 +212,7 @@ impl Wiring {
             cb: Some(callback),
             arg,
         };
-        // SAFETY: the worker is valid, and the caller vouches for callback and argument.
+        // SAFETY: the worker is valid, and the caller is responsible for callback and argument.
         match unsafe { (self.ucx.ucp_worker_set_am_recv_handler)(self.worker, &param) } {
             ffi::UCS_OK => Ok(()),
             status => Err(UcxError::Setting(format!("active message {id}: {}", self.ucx.describe(status)))),
@@ -277,8 +277,8 @@ impl Wiring {
 }
 
 impl Drop for Wiring {
-    /// Destroys worker and context. UCX completes pending operations through callbacks, so their arguments are dropped
-    /// later.
+    /// Destroys worker and context. UCX calls back for pending operations, so the callbacks' arguments must live until
+    /// then.
     fn drop(&mut self) {
         // SAFETY: both are valid until here, by the invariant; each is destroyed once.
         unsafe {
@@ -304,8 +304,7 @@ fn open_context(
     }
     let of_transport = match transport {
         UcxTransport::Rdma => &[(c"TLS", "ib")][..],
-        // A conductor must not block in connect(2) while a host is down. Larger segments make fewer fragments of eager
-        // messages.
+        // A conductor must not block in connect(2) while a host is down. Large segments mean fewer eager fragments.
         UcxTransport::Tcp => &[(c"TLS", "tcp"), (c"TCP_CONN_NB", "y"), (c"TCP_TX_SEG_SIZE", "64K")],
     };
     // The daemon's own heartbeat detects silent peers; UCX's rounds would wake an idle process.

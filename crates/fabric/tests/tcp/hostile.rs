@@ -208,7 +208,7 @@ fn frame(header: &[u8], payload: usize) -> Vec<u8> {
 }
 
 /// After a valid handshake a truncated frame never arrives. A frame that is too long ends the connection before memory
-/// is allocated for it, and so do a record that is too short and frames without records.
+/// is allocated for it. A record that is too short ends it, too, and so do frames without records.
 #[test]
 fn peers_that_say_what_cannot_be_are_closed() {
     for encrypts in [false, true] {

@@ -1,5 +1,4 @@
-//! The TCP kind passes the conformance suite, encrypted and not, and accepts nothing from ends without a proven
-//! identity.
+//! The TCP kind passes the conformance suite, encrypted and not, and accepts nothing from unproven ends.
 
 mod dialling;
 mod hostile;

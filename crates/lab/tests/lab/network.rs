@@ -161,8 +161,7 @@ fn multicast_reaches_members_alone() {
 
 /// A stream whose duration shows the rate of a link.
 pub(crate) const RATED: Stream = Stream { count: 1024, size: 1400, burst: 16 };
-/// Least milliseconds of the stream at 10 Mbit/s, halved, because bursts may pass at once and the first datagram may be
-/// read late.
+/// Half the stream's milliseconds at 10 Mbit/s: bursts may pass at once, and the first datagram may be read late.
 pub(crate) const LEAST_AT_10_MBIT: u64 = 1024 * 1400 * 8 / 10_000 / 2;
 
 fn rated(shape: &str) -> u64 {

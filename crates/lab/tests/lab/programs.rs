@@ -115,8 +115,7 @@ fn hosts_share_neither_memory_nor_processes() {
     sleeper.wait().unwrap();
 }
 
-/// Daemons of launchers name their directories by process ids. Daemons that start alike on several hosts have equal
-/// ids.
+/// Daemons of launchers name directories by process ids, which are equal on hosts that start alike.
 fn temporary_files_are_of_one_host() {
     let lab = start("2x1gbit");
     let shared = tempfile::tempdir().unwrap();

@@ -51,8 +51,7 @@ fn connect(to: &str) {
     assert_eq!(connection.read(&mut [0]).expect("await the other end"), 0);
 }
 
-/// Receives until standard input ends. Prints `ready`, then the received sequence numbers and the milliseconds between
-/// the first and the last.
+/// Receives until standard input ends. Prints `ready`, then the sequence numbers and the milliseconds that they took.
 fn receive(group: &str, own: &str) {
     let own: Ipv4Addr = own.parse().expect("an address");
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT)).expect("bind");

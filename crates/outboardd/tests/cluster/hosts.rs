@@ -107,8 +107,7 @@ fn two_users_on_the_same_hosts_multicast_at_once() {
     let_go(ranks);
 }
 
-/// Bytes of the allgathers of six ranks whose blocks total more than `small` and are at most `large` each. Each runs
-/// twice, in place and not.
+/// Bytes of the allgathers of six ranks with blocks of more than `small` together and at most `large` each, run twice.
 fn bytes_of_allgathers(small: u64, large: u64) -> u64 {
     let blocks = [0, 1, 1447, 1448, 4096, 100_003, 1 << 20];
     12 * blocks.iter().filter(|block| **block * 6 > small && **block <= large).sum::<u64>()

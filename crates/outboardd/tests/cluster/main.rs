@@ -1,5 +1,4 @@
-//! Daemons on hosts of emulated clusters. This program also runs as the lab's processes, the ranks and the strangers,
-//! so it has its own `main`.
+//! Daemons on hosts of emulated clusters. Has its own `main`, to run as the lab's processes, ranks and strangers.
 
 mod hosts;
 mod offloaded;

@@ -14,7 +14,7 @@ fn hosts_that_disagree_on_multicast_auth_make_no_group() {
     cluster.meet_in_vain("mismatched-world", &["h1", "h2", "--multicast-auth"]);
 }
 
-/// A fourth host captures all datagrams of a call and replays them from its own address. 65,536 calls later it replays
+/// A fourth host captures all datagrams of a call and replays them from its own address. After 65,536 calls it replays
 /// them from the sender's address, every other one with a forged payload.
 fn captured_datagrams_change_nothing() {
     let cluster = Cluster::start(4, None, &[]);

@@ -67,7 +67,7 @@ fn a_rank_that_is_stopped_while_it_waits_holds_up_nobody() {
     assert_eq!(daemon.statistics()["failed"], 0);
 }
 
-/// Copies of a rank that dies fail with its name, and the service process continues.
+/// Calls with a rank that dies during its copies fail with the rank's name, and the service process continues.
 #[test]
 fn a_rank_that_is_killed_among_errands_is_missed_by_name() {
     let daemon = Daemon::start(&[]);

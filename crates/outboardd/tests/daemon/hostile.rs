@@ -193,8 +193,7 @@ fn largest_group(offer: &[u8]) -> Vec<u8> {
     offers
 }
 
-/// Only the last offer is damaged, so all are read and can be sent repeatedly. Read at once, they would take a tenth of
-/// a second each.
+/// Only the last offer is damaged, so all are read, repeatedly. Read at once, they would take a tenth of a second each.
 #[test]
 fn requests_for_large_groups_hold_up_nobody() {
     const EACH: usize = 16;
@@ -232,8 +231,7 @@ fn requests_for_large_groups_hold_up_nobody() {
     }
 }
 
-/// A relay and a dock hold a bounded number of one rank's requests: the dock's copies use memory of the service
-/// process.
+/// A relay and a dock hold a bounded number of one rank's requests: the dock's copies use the daemon's memory.
 #[test]
 fn a_relay_passes_on_so_much_of_a_rank_at_once() {
     let address = format!("127.0.0.1:{}", outboard_lab::free_port().expect("a port"));

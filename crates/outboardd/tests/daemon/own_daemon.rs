@@ -189,8 +189,7 @@ fn the_daemon_outlives_the_rank_that_started_it() {
     job.assert_ends(daemon);
 }
 
-/// Nobody cleans up after a killed daemon: its log stays, and the error names it. The job's next rank still finds a
-/// daemon.
+/// Nobody cleans up after a killed daemon: its log stays, and the error names it. The next rank still finds a daemon.
 #[test]
 fn a_killed_daemon_s_log_is_named_and_the_next_takes_its_place() {
     let job = Job::new();

@@ -107,8 +107,7 @@ fn relayed_ranks_hear_of_deaths_and_disagreements() {
     conformance::deaths_and_disagreements(&service());
 }
 
-/// For a bad send buffer the service process blames the rank to all; for a bad receive buffer the relay blames it to
-/// the rank.
+/// The service process reports a bad send buffer to all ranks; the relay reports a bad receive buffer to its rank.
 #[test]
 fn a_buffer_that_is_nowhere_is_blamed_on_its_relayed_rank() {
     conformance::faults_are_blamed_on_their_rank(&service());

@@ -44,8 +44,7 @@ fn post(group: &Group, receive: &mut [u8]) -> Request {
     unsafe { group.iallgather(Contribution::InPlace, receive.as_mut_ptr(), BLOCK as u64) }.expect("posted")
 }
 
-/// One rank comes and goes. In every 16th cycle two come and make a group, and one of them hangs up while it owes the
-/// other a call.
+/// One rank comes and goes. In every 16th cycle two make a group, and one hangs up while it owes the other a call.
 fn cycle(daemon: &Daemon, number: usize) {
     if !number.is_multiple_of(16) {
         return attach(daemon).detach().expect("no group is left");

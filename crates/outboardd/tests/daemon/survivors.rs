@@ -1,5 +1,4 @@
-//! Ranks that die while their process or their descriptors live on: the other ranks get an error, and no foreign memory
-//! is touched.
+//! Ranks that die while their process or descriptors live on: others get an error, and no foreign memory is touched.
 
 use std::process::Command;
 

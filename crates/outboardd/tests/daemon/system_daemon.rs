@@ -24,8 +24,7 @@ fn systemd_hears_when_ranks_may_attach() {
     assert_eq!(mode & 0o777, 0o600);
 }
 
-/// SP-4: the daemon needs no privilege to reach its user's ranks. Skipped with a printed reason for users other than
-/// root.
+/// SP-4: the daemon needs no privilege to reach its user's ranks. Skipped with a printed reason unless root.
 #[test]
 fn a_daemon_without_a_capability_reaches_its_user_s_ranks() {
     if !is_root() {

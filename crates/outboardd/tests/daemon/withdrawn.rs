@@ -45,8 +45,7 @@ fn what_is_refused_altogether_goes_on_by_staging() {
     }
 }
 
-/// GP-2, GP-9: all starts of one recording in flight share one copy, because each continues from the result of the
-/// last.
+/// GP-2, GP-9: all starts of one recording in flight share one copy, because each continues from the last result.
 #[test]
 fn starts_in_flight_follow_one_another_where_their_memory_is_withdrawn() {
     let refused = [(Calls::Descriptor, libc::EPERM), (Calls::CrossMemory, libc::EPERM)];

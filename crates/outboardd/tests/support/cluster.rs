@@ -1,5 +1,4 @@
-//! Daemons on the hosts of an emulated cluster, for programs with their own `main` that also run as the lab's processes
-//! and the ranks.
+//! Daemons on the hosts of an emulated cluster, for programs that also run as the lab's processes and the ranks.
 
 use std::net::Ipv4Addr;
 use std::path::Path;

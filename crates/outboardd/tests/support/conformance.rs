@@ -185,8 +185,8 @@ fn told_to_end(scenario: &str, service: &mut Service) -> [Rank; 2] {
     [first, second]
 }
 
-/// A service process or relay that is ordered to end completes calls in flight, even if ranks have yet to call, and
-/// admits no new rank.
+/// A service process or relay that is ordered to end admits no new rank. It completes calls in flight, even if some
+/// ranks have yet to call.
 pub(crate) fn calls_end_well(mut service: Service) {
     let [first, mut second] = told_to_end("drained", &mut service);
     let deadline = Instant::now() + Duration::from_secs(30);

@@ -77,8 +77,7 @@ pub(super) fn even(group: &Group, call: usize, bytes: u64) -> Posted {
     Posted { _send: send, receive, request: posted.expect("posted"), call }
 }
 
-/// Posts an allgather of uneven blocks, in place or not. A rank's contribution goes to all ranks; its bytes name rank
-/// 0.
+/// Posts an allgather of uneven blocks, in place or not. Contributions go to all; their bytes name rank 0.
 fn gather(group: &Group, call: usize, count: impl Fn(usize) -> u64, in_place: bool) -> Posted {
     let (rank, ranks) = me(group);
     let mut receive = Buffer::new((0..ranks).map(count).collect(), GAP);
@@ -100,7 +99,7 @@ pub(crate) fn check_exchange(group: &Group, posted: Posted) {
     check_blocks(group, posted, me(group).0);
 }
 
-/// Checks that all blocks are those for `rank`.
+/// Checks that all blocks carry the bytes meant for `rank`.
 fn check_blocks(group: &Group, mut posted: Posted, rank: usize) {
     let (_, ranks) = me(group);
     posted.request.wait(Some(LIMIT)).expect("within the limit").expect("success");

@@ -153,7 +153,7 @@ pub(crate) fn withdrawn(context: &Context, group: &Group) {
     let starts = || (0..CALLS).map(|_| call(&recorded)).collect::<Vec<Request>>();
     let early = (rank == 0).then(starts);
     pause("ready");
-    // Ends the last start first: its result is the final one.
+    // Waits for the last start first: its result is the final one.
     early.unwrap_or_else(starts).into_iter().rev().for_each(end);
     assert!(own.iter().all(|own| *own == 7 + CALLS as i64 * (from as i64 + 1)));
     own.fill(0);
@@ -361,7 +361,7 @@ pub(crate) fn truncated(group: &Group) {
     }
 }
 
-/// The last rank expects one byte more round the ring: all unfinished ranks learn both sizes.
+/// The last rank expects one byte more round the ring: all unfinished ranks get an error with both sizes.
 pub(crate) fn disagreeing(group: &Group) {
     let (rank, ranks) = me(group);
     let mut buffer = vec![0; 10_000 + usize::from(rank == ranks - 1)];

@@ -144,8 +144,7 @@ pub(crate) fn mismatch(group: &Group) {
     assert!(text.contains("rank 1 sends 6000 bytes to rank 0, which expects 5000"), "{text}");
 }
 
-/// The root has no bytes for the others, which expect some. It may continue to a call that needs them; waiting ranks
-/// then get the error.
+/// The root has no bytes for the others, which expect some. It may continue to its next call; they get the error.
 pub(crate) fn nothing_for_who_waits(group: &Group) {
     let (rank, _) = me(group);
     let bytes = if rank == 0 { 0 } else { 8 };

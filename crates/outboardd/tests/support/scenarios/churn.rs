@@ -57,8 +57,7 @@ pub(super) fn run(context: &Context, group: &Group) {
     for round in 0..ROUNDS {
         let bytes = SIZES[round % SIZES.len()];
         let whole = bytes * ranks;
-        // Private memory at the address of the last round: first that of private memory, then that of shared memory, if
-        // free.
+        // Private memory at the last round's address, then where shared memory was, if that is free.
         let again = map_at(last, whole).unwrap_or_else(|| map(whole));
         let own = map(bytes);
         gather(group, 5 * round, bytes, own, again);
