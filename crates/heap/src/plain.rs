@@ -1,7 +1,7 @@
 //! libc's own allocator, under names that no preload library replaces.
 //!
-//! An allocation must not call `dlsym`. It may allocate itself, and it waits for a thread that loads a library, which
-//! may in turn wait for the allocating thread.
+//! An allocation must not call `dlsym`, which may allocate itself. `dlsym` also waits for a thread that loads a
+//! library, and that thread may wait for the allocating thread.
 
 use std::ffi::{CStr, c_void};
 use std::mem::{MaybeUninit, transmute};

@@ -179,7 +179,7 @@ impl Loss {
         Ok(Self { parts_per_million: (percent * PARTS_PER_PERCENT).round() as u32, of })
     }
 
-    /// Parses a percentage with or without its sign: `5%`, `0.1`.
+    /// Parses a percentage with or without the percent sign: `5%`, `0.1`.
     pub fn parse(percent: &str, of: LossOf) -> Result<Self, SpecError> {
         let number = percent.strip_suffix('%').unwrap_or(percent);
         let parsed = number.parse().map_err(|_| SpecError::Loss { percent: percent.to_owned() })?;

@@ -5,7 +5,7 @@
 //! pipe does not keep the process.
 //!
 //! tracing-appender has such a queue, but blocks at the end: without a reader its guard waits for more than a second.
-//! It also prints to standard output, where a rank's pipe may be full or closed.
+//! Its guard also prints to standard output, where a rank's pipe may be full or closed.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};

@@ -71,7 +71,7 @@ pub enum Wake {
 #[derive(Clone, Debug)]
 pub struct Waker(Arc<OwnedFd>);
 
-/// Receives the datagrams of joined groups; a thread of its own may own it (MC-9).
+/// Receives the datagrams of joined groups; its own thread may own it (MC-9).
 #[derive(Debug)]
 pub struct MulticastReceiver {
     settings: MulticastSettings,

@@ -82,8 +82,8 @@ impl AsFd for Socket {
 }
 
 impl Socket {
-    /// Sets two options. Messages leave without delay. A connection to an unreachable peer ends no later than the peer
-    /// counts as lost, because the kernel would retransmit ever less often, and not at once when packets flow again.
+    /// Messages leave without delay. A connection to an unreachable peer ends no later than the peer counts as lost.
+    /// The kernel would retransmit ever less often, and not at once when packets flow again.
     fn tcp(socket: OwnedFd) -> Result<Socket, Errno> {
         sockopt::set_tcp_nodelay(&socket, true)?;
         sockopt::set_tcp_user_timeout(&socket, SILENCE.as_millis() as u32)?;

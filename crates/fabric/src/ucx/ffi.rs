@@ -90,7 +90,7 @@ structures! {
         addr: *const c_void,
         addrlen: u32,
     }
-    // With `ucp_err_handler_t` spelled out.
+    // Spells out the fields of `ucp_err_handler_t`.
     whole EpParams = "ucp_ep_params_t" {
         field_mask: u64,
         address: *const Address,

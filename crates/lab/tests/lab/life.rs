@@ -100,7 +100,7 @@ fn start_owner(command: &mut Command) -> (Child, Vec<String>, Vec<OwnedFd>) {
 
 fn owner_ends_by(signal: Signal) {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    // Its own process group, signalled as a whole, as a terminal does on Ctrl-C.
+    // Runs in its own process group, signalled as a whole, as a terminal does on Ctrl-C.
     let (mut owner, words, watched) = start_owner(command.arg("life-owner").process_group(0));
     assert_eq!((words[1].as_str(), watched.len()), ("h2", 3));
     rustix::process::kill_process_group(Pid::from_child(&owner), signal).unwrap();

@@ -236,7 +236,7 @@ fn recorded_groups_run_between_hosts() {
     kill_the_last(cluster.ranks("recorded-one-dies", 2));
 }
 
-/// By ring and tree, and with encryption.
+/// Ring and tree use no multicast, and encrypted calls use none either.
 fn hosts_without_multicast_use_none() {
     for flags in [&["--algorithm", "ring"][..], &["--encrypt"]] {
         let cluster = Cluster::start(3, None, flags);

@@ -2,7 +2,7 @@
 //! job of the daemon's own user on two hosts makes its calls meanwhile.
 //! Root only; skipped with a printed reason for others.
 //!
-//! Two daemons stand for two hosts. The ranks of both and the other user are threads of this process.
+//! Two daemons stand for two hosts. Their ranks are in this process, and the other user is a thread of it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -319,7 +319,7 @@ fn a_second_relay_at_a_busy_dock_is_refused_until_the_first_has_ended() {
     let from = first.stream.local_addr().expect("connected").to_string();
     let said = refused(&[&address]);
     assert!(said.contains(&format!("serves the relay at {from}")) && said.contains("start one more dock"), "{said}");
-    // The key of one relay's ranks admits nobody with another key, including the relay key.
+    // Only the key of this relay's ranks is admitted; even the relay key is refused.
     assert!(HandMade::try_dial(&at, SharedKey::default()).is_none(), "a rank of nobody's is let in");
     drop(HandMade::dial(&at, key));
     drop(first);

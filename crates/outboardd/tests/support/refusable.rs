@@ -1,6 +1,6 @@
 //! A daemon inside the test program, to which the kernel refuses system calls when the test orders it.
 //!
-//! It accepts lines of the form `Calls errno`, and answers `@refused` once a seccomp filter holds for all its threads.
+//! The daemon accepts lines `Calls errno`, and answers `@refused` once a seccomp filter holds for all its threads.
 
 use std::collections::BTreeMap;
 use std::io::BufRead;
