@@ -204,7 +204,7 @@ pub unsafe extern "C" fn free_sized(memory: *mut c_void, _size: usize) {
     unsafe { free(memory) }
 }
 
-/// As in C23; see [`free_sized`].
+/// As in C23, like `free_sized`.
 ///
 /// # Safety
 /// As [`free`].

@@ -220,7 +220,7 @@ impl Greeting {
         &mut self.heard[self.have..whole]
     }
 
-    /// Accepts `taken` bytes that were put into [`Self::room`].
+    /// Accepts `taken` bytes that were put into `room`.
     ///
     /// # Errors
     /// When the bytes do not belong to a handshake with these terms. The connection is then useless.

@@ -120,7 +120,7 @@ impl Path {
     }
 
     /// Whether this connection, dialled by the smaller id, has priority over one that the peer dialled, perhaps before
-    /// it received this one. A peer that dials when this connection is older than [`DIALING`] has lost it unnoticed.
+    /// it received this one. A peer that dials when this connection is older than `DIALING` has lost it unnoticed.
     fn goes_before(self, now: Instant) -> bool {
         match self {
             Path::Dialing(_) => true,
