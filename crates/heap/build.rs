@@ -1,4 +1,4 @@
-//! Makes the library the first to be initialized, so that its fork handlers surround those of all others.
+//! Makes this library the first to be initialized, so that its fork handlers enclose the handlers of all others.
 
 fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,liboutboard_heap.so");

@@ -1,7 +1,7 @@
-//! Floating-point numbers of 16 bits, computed with 32.
+//! Floating-point numbers of 16 bits, computed in 32 bits.
 //!
-//! A sum or product of 32 bits rounded once more to 16 is the correctly rounded one: 24 bits of significand are at
-//! least twice the 11 (or 8) of the operands and two more.
+//! A 32-bit sum or product, rounded once more to 16 bits, is correctly rounded. Its 24 bits of significand are at least
+//! twice the operands' 11 (or 8) bits plus two.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -10,7 +10,7 @@ use outboard_call::Operator;
 use crate::numbers::{Float, Ordered, lane};
 use crate::{Lane, Operands, each, undefined};
 
-/// Elements converted at once: few enough to stay in the first cache, many enough to be vectors.
+/// Elements converted at once: few enough for the first-level cache, many enough for vector instructions.
 const BATCH: usize = 256;
 
 /// One of the two formats.
@@ -22,7 +22,7 @@ impl Half for bf16 {}
 lane!(f16, 2, f16::is_nan);
 lane!(bf16, 2, bf16::is_nan);
 
-/// Puts `combine(left, right)`, computed with 32 bits, into every element of `into`.
+/// Computes `combine(left, right)` in 32 bits for every element and stores it in `into`.
 fn widened<H: Half>(operands: Operands<'_>, combine: impl Fn(f32, f32) -> f32)
 where
     [H]: HalfFloatSliceExt,

@@ -1,18 +1,17 @@
-//! The arithmetic of reductions: what a [`Reduction`] does to the bytes of two buffers.
+//! The arithmetic of reductions: applies a [`Reduction`] to the bytes of two buffers.
 //!
 //! | operator | result for operands `a` (left) and `b` (right) |
 //! |---|---|
 //! | sum, product of integers | modulo two to the power of their bits |
 //! | ... of floating-point numbers | rounded to nearest, ties to even; NaN is the positive quiet one, no payload |
-//! | ... of complex ones | by the formulas of the textbook, each part as above |
-//! | minimum, maximum | one operand, bit for bit; `a` where they are equal; one that is NaN wins, `a` before `b` |
-//! | with location | the same of the values, the smaller index where they are equal; padding goes with the pair |
+//! | ... of complex numbers | by the textbook formulas, each part as above |
+//! | minimum, maximum | one operand, bit for bit; `a` if they are equal; NaN wins, that of `a` before that of `b` |
+//! | with location | minimum or maximum of the values, then the smaller index; padding goes with the pair |
 //! | bitwise | bit by bit |
 //! | logical | 1 or 0 of the element's type |
 //!
-//! Invariants: the result of an element depends on its two operands alone, never on its place, on alignment, on how the
-//! buffers are cut or on the machine, so that a plan, which orders the operands, decides every bit (TH-2). Never
-//! allocates, never does IO.
+//! Invariants: the result of an element depends on its two operands alone, never on position, alignment, buffer cuts or
+//! machine. So a plan, which orders the operands, determines every bit (TH-2). Never allocates, never does IO.
 
 #![forbid(unsafe_code)]
 
@@ -25,7 +24,7 @@ use outboard_call::{Element, Operator, Reduction};
 
 use numbers::Integer;
 
-/// Two buffers and which of them is the left operand.
+/// Two buffers, and which of them is the left operand.
 struct Operands<'a> {
     from: &'a [u8],
     into: &'a mut [u8],
@@ -34,7 +33,7 @@ struct Operands<'a> {
 
 /// Combines `from` into `into`, element by element: `into = from * into` if `from_left`, else `into = into * from`.
 ///
-/// The buffers hold elements in the byte order of the machine, at any alignment.
+/// The buffers hold elements in the machine's byte order, at any alignment.
 ///
 /// ```
 /// use outboard_arithmetic::reduce;
@@ -48,7 +47,7 @@ struct Operands<'a> {
 /// ```
 ///
 /// # Panics
-/// When the buffers differ in length or end within an element: plans cut between elements.
+/// When the buffers differ in length or end inside an element: plans cut between elements.
 pub fn reduce(reduction: Reduction, from: &[u8], into: &mut [u8], from_left: bool) {
     assert_eq!(from.len(), into.len(), "both operands of {reduction} have the same length");
     let bytes = reduction.element().bytes();
@@ -78,7 +77,7 @@ pub fn reduce(reduction: Reduction, from: &[u8], into: &mut [u8], from_left: boo
     }
 }
 
-/// The operators that a class of elements has not: [`Reduction::new`] refuses them.
+/// Unreachable: [`Reduction::new`] refuses operators that the class of elements lacks.
 fn undefined(operator: Operator) -> ! {
     unreachable!("no reduction is {operator} of such elements")
 }
@@ -100,17 +99,17 @@ fn integers<T: Integer<N>, const N: usize>(operator: Operator, operands: Operand
     }
 }
 
-/// What `N` bytes of a buffer are.
+/// A value stored in `N` bytes of a buffer.
 trait Lane<const N: usize>: Copy {
     fn get(bytes: [u8; N]) -> Self;
     fn put(self) -> [u8; N];
 }
 
-/// Puts `combine(left, right)` into every element of `into`.
+/// Stores `combine(left, right)` in every element of `into`.
 fn each<T: Lane<N>, const N: usize>(operands: Operands<'_>, combine: impl Fn(T, T) -> T) {
     let Operands { from, into, from_left } = operands;
     let pairs = from.as_chunks::<N>().0.iter().zip(into.as_chunks_mut::<N>().0);
-    // Decided outside the loops, so that the compiler makes vectors of them.
+    // Decided outside the loops, so that the compiler can vectorize them.
     if from_left {
         pairs.for_each(|(from, into)| *into = combine(T::get(*from), T::get(*into)).put());
     } else {

@@ -1,4 +1,4 @@
-//! Integers, floating-point numbers and complex ones.
+//! Integers, floating-point numbers and complex numbers.
 
 use std::ops::{Add, BitAnd, BitOr, BitXor, Mul, Sub};
 
@@ -14,31 +14,30 @@ pub(crate) trait Integer<const N: usize>:
     fn product(self, right: Self) -> Self;
 }
 
-/// What has an order, with NaN beyond all: what minima and maxima need.
+/// A value with an order, for minima and maxima; NaN wins every comparison.
 pub(crate) trait Ordered: Copy + PartialOrd {
     fn is_nan(self) -> bool;
 
-    /// The smaller; the first of equal ones; one that is NaN before all.
+    /// The smaller value, the first of equal ones; NaN before all others.
     fn minimum(self, right: Self) -> Self {
         if self <= right || self.is_nan() { self } else { right }
     }
 
-    /// The larger; the first of equal ones; one that is NaN before all.
+    /// The larger value, the first of equal ones; NaN before all others.
     fn maximum(self, right: Self) -> Self {
         if self >= right || self.is_nan() { self } else { right }
     }
 }
 
-/// A floating-point number of `N` bytes that the machine computes with.
+/// A floating-point number of `N` bytes that the machine supports.
 pub(crate) trait Float<const N: usize>:
     Lane<N> + Ordered + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self>
 {
-    /// One NaN in place of all: sign and payload of a computed NaN differ between machines, and even between the body
-    /// and the tail of one loop.
+    /// Replaces every NaN by one. Sign and payload of a computed NaN differ between machines and even within one loop.
     fn canonical(self) -> Self;
 }
 
-/// A number of so many bytes, and which of them is none.
+/// Implements the traits for a number of `$bytes` bytes; `$is_nan` tests for NaN.
 macro_rules! lane {
     ($type:ty, $bytes:literal, $is_nan:expr) => {
         impl crate::Lane<$bytes> for $type {

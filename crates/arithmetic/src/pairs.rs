@@ -1,11 +1,11 @@
-//! MPI's pairs of a value and an index, laid out as C lays out `struct { value; int index; }`.
+//! MPI's pairs of a value and an index, in the layout of C's `struct { value; int index; }`.
 
 use outboard_call::Operator;
 
 use crate::numbers::Ordered;
 use crate::{Lane, Operands, each, undefined};
 
-/// A pair of `M` bytes: the value is the first `N`, the index lies behind it at the next multiple of 4.
+/// A pair of `M` bytes: the value in the first `N`, then the index at the next multiple of 4.
 #[derive(Clone, Copy)]
 struct Pair<const N: usize, const M: usize>([u8; M]);
 
@@ -31,7 +31,7 @@ impl<const N: usize, const M: usize> Pair<N, M> {
     }
 }
 
-/// The pair whose value is first as of `before`; of equal values the smaller index; one that is NaN before all.
+/// The pair whose value wins by `before`; for equal values the smaller index; NaN before all others.
 fn first<T: Lane<N> + Ordered, const N: usize, const M: usize>(
     operands: Operands<'_>,
     before: impl Fn(&T, &T) -> bool,

@@ -1,4 +1,4 @@
-//! Every reduction against a reference that computes one element at a time, and its promises: same bits wherever the
+//! Checks every reduction against a reference that computes one element at a time. Checks equal bits wherever the
 //! element lies (TH-2), on either side, however the buffers are cut.
 
 use half::{bf16, f16};
@@ -6,19 +6,19 @@ use outboard_arithmetic::reduce;
 use outboard_call::{Element, Operator, Reduction};
 use proptest::prelude::*;
 
-/// A number as wide as any, so that the reference knows one arithmetic for all integers and one for all floats.
+/// A number of any type, so that the reference needs one arithmetic for integers and one for floats.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Wide {
     Integer(i128),
     Float(f64),
 }
 
-/// The bytes of numbers that the reference takes apart.
+/// The leading bytes as an array.
 fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
     bytes[..N].try_into().unwrap()
 }
 
-/// The scalar that an element consists of or has as its value, and its bytes.
+/// The scalar type of an element's parts or value, and its size in bytes.
 fn scalar(element: Element) -> (Element, usize) {
     match element {
         Element::ComplexF32 | Element::F32Index => (Element::F32, 4),
@@ -89,7 +89,7 @@ fn multiply(scalar: Element, a: &[u8], b: &[u8]) -> Vec<u8> {
     )
 }
 
-/// The same with the other sign.
+/// The scalar with its sign inverted.
 fn negated(scalar: Element, a: &[u8]) -> Vec<u8> {
     match get(scalar, a) {
         Wide::Float(x) => put(scalar, Wide::Float(-x)),
@@ -97,7 +97,7 @@ fn negated(scalar: Element, a: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Whether the left operand, or of equal ones by their indices, is the smaller (or larger) one.
+/// Whether the left operand is the smaller (or larger) one; for equal values the indices decide.
 fn picks_left(element: Element, largest: bool, a: &[u8], b: &[u8]) -> bool {
     let (scalar, bytes) = scalar(element);
     let index = |x: &[u8]| i32::from_ne_bytes(array(&x[bytes.next_multiple_of(4)..]));
@@ -111,7 +111,7 @@ fn picks_left(element: Element, largest: bool, a: &[u8], b: &[u8]) -> bool {
     }
 }
 
-/// `a * b` of one element, the slow and obvious way.
+/// `a * b` of one element, computed slowly and obviously.
 fn expected(reduction: Reduction, a: &[u8], b: &[u8]) -> Vec<u8> {
     let element = reduction.element();
     let (scalar, n) = scalar(element);
@@ -142,7 +142,7 @@ fn expected(reduction: Reduction, a: &[u8], b: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Bit patterns that matter: zeros of both signs, infinities, NaN with sign and payload, the smallest numbers, ones.
+/// Bit patterns at the edges: zeros of both signs, infinities, NaN with sign and payload, the smallest numbers, ones.
 fn special(scalar: Element, pick: usize) -> Vec<u8> {
     let of16 = |p: [u16; 10]| p[pick % 10].to_ne_bytes().to_vec();
     match scalar {
@@ -161,7 +161,7 @@ fn special(scalar: Element, pick: usize) -> Vec<u8> {
     }
 }
 
-/// An element: random bits, or specials in all its scalars with a small index.
+/// An element: random bits, or special patterns in all its scalars with a small index.
 fn bytes(element: Element) -> impl Strategy<Value = Vec<u8>> {
     let (scalar, n) = scalar(element);
     let len = element.bytes() as usize;
@@ -187,7 +187,7 @@ struct Case {
     from: Vec<Vec<u8>>,
     into: Vec<Vec<u8>>,
     from_left: bool,
-    /// Bytes before the elements, so that they lie at any alignment.
+    /// Bytes before the elements, which set their alignment.
     shift: usize,
     /// Elements before a cut.
     cut: usize,
@@ -195,7 +195,7 @@ struct Case {
 
 fn case() -> impl Strategy<Value = Case> {
     let all: Vec<Reduction> = Reduction::all().collect();
-    // Around the size of vectors and of the batches of 16-bit floats.
+    // Counts around the size of vectors and of the batches of 16-bit floats.
     let counts = prop_oneof![4 => 0..40usize, 1 => 250..270usize];
     (prop::sample::select(all), counts, any::<bool>(), 0..9usize, any::<prop::sample::Index>()).prop_flat_map(
         |(reduction, count, from_left, shift, cut)| {
@@ -207,7 +207,7 @@ fn case() -> impl Strategy<Value = Case> {
 }
 
 impl Case {
-    /// The reduction of the elements at their shift, done in two parts.
+    /// Reduces the shifted elements in two parts.
     fn run(&self) -> Vec<u8> {
         let shifted = |elements: &[Vec<u8>]| [vec![0; self.shift], elements.concat()].concat();
         let (from, mut into) = (shifted(&self.from), shifted(&self.into));
@@ -244,7 +244,7 @@ proptest! {
     }
 }
 
-/// Some results worked out by hand, so that the reference is not its own judge.
+/// Results computed by hand, so that the reference does not only confirm itself.
 #[test]
 fn known_results() {
     let run = |operator, element, a: &[u8], b: &[u8]| {
@@ -267,7 +267,7 @@ fn known_results() {
         run(Operator::Product, Element::ComplexF32, &complex(1.0, 2.0), &complex(3.0, 4.0)),
         complex(-5.0, 10.0)
     );
-    // 2048 + 1 lies in the middle between two numbers of 11 bits: the even one is taken.
+    // 2048 + 1 lies in the middle between two numbers of 11 bits, and rounds to the even one.
     let half = |x: f32| f16::from_f32(x).to_ne_bytes();
     assert_eq!(run(Operator::Sum, Element::F16, &half(2048.0), &half(1.0)), half(2048.0));
     assert_eq!(run(Operator::Sum, Element::F16, &half(2050.0), &half(1.0)), half(2052.0));

@@ -12,7 +12,7 @@ use crate::MAX_PAYLOAD;
 /// Slab sizes in bytes: control messages, medium pieces, the largest payload.
 const CLASSES: [usize; 3] = [4 << 10, 64 << 10, MAX_PAYLOAD];
 
-/// Slabs that wait for use, by class, and the bytes of all slabs.
+/// Free slabs by class, and the bytes of all slabs, free and in use.
 #[derive(Debug)]
 struct Shelf {
     free: [Vec<Box<[u8]>>; CLASSES.len()],
@@ -21,8 +21,7 @@ struct Shelf {
 }
 
 impl Shelf {
-    /// Takes a slab of `class`, allocating it if the bound allows, at the cost of free slabs of other classes if need
-    /// be.
+    /// Takes a slab of `class`. Allocates it if the bound allows, and frees slabs of other classes for that if need be.
     fn take(&mut self, class: usize) -> Option<Box<[u8]>> {
         if let Some(slab) = self.free[class].pop() {
             return Some(slab);
@@ -50,7 +49,7 @@ impl BufferPool {
         Self(Arc::new(Mutex::new(Shelf { free: Default::default(), bytes: 0, bound })))
     }
 
-    /// A buffer of `length` bytes with arbitrary content, or none if the bound is reached or `length` is too long.
+    /// A buffer of `length` bytes with arbitrary content; none if the bound is reached or `length` is too long.
     pub(crate) fn buffer(&self, length: usize) -> Option<SendBuffer> {
         let class = CLASSES.iter().position(|&size| length <= size)?;
         let slab = lock(&self.0).take(class)?;
@@ -58,12 +57,12 @@ impl BufferPool {
     }
 }
 
-/// A poisoned shelf is whole: no code panics while it holds the lock half way through a change.
+/// A poisoned shelf is consistent: no code panics half way through a change.
 fn lock(shelf: &Mutex<Shelf>) -> MutexGuard<'_, Shelf> {
     shelf.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A payload to fill and hand to [`Fabric::send`](crate::Fabric::send); back in its pool when dropped.
+/// A payload to fill and pass to [`Fabric::send`](crate::Fabric::send). Dropping it returns its slab to the pool.
 pub struct SendBuffer {
     /// Taken by `drop` alone.
     slab: Option<Box<[u8]>>,

@@ -1,8 +1,8 @@
-//! What every kind of [`Fabric`] must do, as functions that panic where one does not.
+//! The requirements on every kind of [`Fabric`], as functions that panic when a kind breaks one.
 //!
-//! A kind's test passes a factory of endpoints that can reach each other to [`all`]. Endpoints are driven from one
-//! thread; when none has anything to do, all are armed and their descriptors polled, so each check also exercises the
-//! wake rule: a wake-up that gets lost ends in a panic that says so. Never looks inside a kind.
+//! A kind's test passes [`all`] a factory of endpoints that can reach each other. One thread drives all endpoints. When
+//! all are idle, it arms them and polls their descriptors, so each check also exercises the wake rule. A lost wake-up
+//! ends in a panic that names it. Never reads the internals of a kind.
 
 mod landing;
 
@@ -16,10 +16,10 @@ use crate::{Payload, PeerId, PeerLoss, SendError};
 
 pub use landing::payloads_land;
 
-/// Makes an endpoint with these limits that can reach those made before. The same number means the same id.
+/// Makes an endpoint with these limits that can reach the endpoints made before. Equal numbers mean equal ids.
 pub type Factory<'a> = dyn FnMut(u64, Limits) -> Box<dyn Fabric> + 'a;
 
-/// How long nothing may happen before a wake-up counts as lost: generous, as it passes only where a check fails.
+/// Time without an event after which a wake-up counts as lost. Generous, because only a failing check waits so long.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Rounds of progress after which a check is stuck in a livelock.
 const ROUNDS: usize = 10_000_000;
@@ -126,7 +126,7 @@ impl World {
         panic!("livelock while waiting for {what}");
     }
 
-    /// Waits for the next event of `end` other than `Room`.
+    /// Waits for an event of `end` other than `Room`.
     fn next(&mut self, end: usize, what: &str) -> Seen {
         let mut found = None;
         self.until(what, |world| {
@@ -137,7 +137,7 @@ impl World {
     }
 }
 
-/// Bytes that tell message `index` from its neighbours.
+/// Bytes that distinguish message `index` from its neighbours.
 fn pattern(index: usize, length: usize) -> Vec<u8> {
     (0..length).map(|at| (at.wrapping_mul(31) ^ index.wrapping_mul(131) ^ (at >> 8)) as u8).collect()
 }
@@ -184,7 +184,7 @@ fn sizes_in_order(make: &mut Factory<'_>) {
     }
 }
 
-/// Two ends send as fast as they are let; every refusal is followed by room, no bound is exceeded.
+/// Two ends send as fast as the fabric accepts. Room follows every refusal, and no bound is exceeded.
 fn flood_both_ways(make: &mut Factory<'_>) {
     const COUNT: usize = 400;
     let limits = Limits { outstanding_messages: 8, outstanding_bytes: 300_000, ..Limits::default() };
@@ -249,14 +249,14 @@ fn everyone_to_everyone(make: &mut Factory<'_>) {
     }
 }
 
-/// A message that comes before, while or after the receiver arms wakes it.
+/// A message that arrives before, while or after the receiver arms wakes the receiver.
 fn wake_up(make: &mut Factory<'_>) {
     let mut world = World::new(make, 2, Limits::default());
     world.send(0, 1, b"first", b"").expect("an idle path has room");
     let seen = world.next(1, "a first message");
     assert_eq!(seen, world.message(0, b"first", b""));
     for round in 0..100_u8 {
-        // Whether the receiver arms before the send or after it has left.
+        // Whether the receiver arms before the send, or after the message has left.
         let early = round % 2 == 0;
         let mut armed = Armed::Busy;
         while early && armed == Armed::Busy {
@@ -323,7 +323,7 @@ fn loss_is_reported_once(make: &mut Factory<'_>) {
     assert_eq!(seen, world.message(2, b"again", b""));
 }
 
-/// What was accepted before a disconnect still arrives; a new connection starts a new stream.
+/// Messages accepted before a disconnect still arrive; a new connection starts a new stream.
 fn disconnected_peer_comes_back(make: &mut Factory<'_>) {
     let mut world = World::new(make, 2, Limits::default());
     for round in 0..5_u8 {

@@ -1,9 +1,9 @@
-//! Declarations of C libraries that are loaded at run time and never linked, so that the daemon starts where they are
-//! missing.
+//! Declarations of C libraries that are loaded at run time and never linked, so that the daemon starts without them.
 //!
-//! Invariant: layouts and values equal the installed headers', which a test of each library shows with the C compiler.
+//! Invariant: layouts and values equal the installed headers'. A test of each library proves it with the C compiler.
 
-/// Declares structures, `whole` or the first fields (`part`) of a C type. A field that C names otherwise says how.
+/// Declares structures: `whole` C types, or their first fields (`part`). A field with another name in C gives that
+/// Declares structures: `whole` C types, or their first fields (`part`). A field may give its different name in C.
 macro_rules! structures {
     ($($extent:ident $name:ident = $theirs:literal {
         $($field:ident $(= $path:literal)?: $kind:ty),* $(,)?
@@ -46,7 +46,7 @@ macro_rules! constants {
 }
 pub(crate) use constants;
 
-/// Declares a structure of the functions of a library, its dependencies' among them, named as in its headers.
+/// Declares a structure of the functions of a library and of its dependencies, named as in the headers.
 macro_rules! functions {
     ($library:ident of $file:literal: $(fn $name:ident($($argument:ty),* $(,)?) $(-> $result:ty)?;)*) => {
         pub(super) struct $library {
@@ -56,8 +56,8 @@ macro_rules! functions {
         impl $library {
             /// Loads the library for the life of the process: its threads and exit handlers outlive any owner.
             pub(super) fn load_for_ever() -> Result<Self, libloading::Error> {
-                // SAFETY: the constructors read the environment and set up tables, without another precondition; the
-                // types are those of the headers.
+                // SAFETY: the constructors read the environment and set up tables, without other preconditions; the
+                // types match the headers.
                 unsafe {
                     let library = std::mem::ManuallyDrop::new(libloading::Library::new($file)?);
                     Ok(Self { $($name: *library.get(stringify!($name).as_bytes())?,)* })
@@ -72,7 +72,7 @@ pub(crate) use functions;
 #[cfg(test)]
 pub(crate) type Fact = (String, i128);
 
-/// Fails where the headers, of which `package` has the first, say otherwise; passes with a word where they are missing.
+/// Fails when the headers contradict `facts`. If they are missing, prints that `package` has them and passes.
 #[cfg(test)]
 pub(crate) fn check(headers: &[&str], package: &str, facts: &[Fact]) {
     let first = format!("/usr/include/{}", headers[0]);

@@ -1,38 +1,38 @@
-//! Scripts of what somebody on the way, or a peer itself, may do to a TCP connection, played against the machines that
-//! take its bytes in; for fuzzing and tests. No sockets, no waiting.
+//! Scripted attacks of a peer or of a man in the middle on a TCP connection, for fuzzing and tests. The attacks run
+//! against the machines that parse the connection's bytes. No sockets, no waiting.
 //!
-//! A script begins with what kind of connection it is; acts follow. An honest other end talks to the machine; whatever
-//! it says passes the script's hands. Panics when something arrives that the other end has not said.
+//! A script begins with the kind of connection; acts follow. An honest other end talks to the machine, and the script
+//! handles every byte of that end. Panics when something arrives that the other end has not sent.
 
 use crate::secured::{Greeting, HandshakeError, Identity, Sealer, SharedKey, Step, Terms};
 use crate::tcp::frames::{Sink, prefix};
 use crate::tcp::incoming::{Buffers, Incoming};
 use crate::{FabricEvent, PeerId};
 
-/// What may happen, by the byte that says so.
+/// The acts of a script, each named by one byte.
 pub mod acts {
-    /// Bytes of the other end pass: as many as the next byte says, or all.
+    /// Delivers bytes of the other end: all, or as many as the next byte gives.
     pub const PASS: u8 = 0;
-    /// One of them passes with the bits of the next byte flipped.
+    /// Delivers one byte of the other end with the bits of the next script byte flipped.
     pub const FLIP: u8 = 1;
-    /// As many as the next byte says are left out.
+    /// Drops bytes of the other end, as many as the next byte gives.
     pub const SKIP: u8 = 2;
-    /// So many bytes of the script come instead.
+    /// Delivers bytes of the script, as many as the next byte gives.
     pub const RAW: u8 = 3;
-    /// The other end, once it may, says a frame: with a header of so many bytes, and a payload of so many KiB.
+    /// The other end, once it may, sends a frame: the next bytes give its header in bytes and its payload in KiB.
     pub const FRAME: u8 = 4;
-    /// The other end itself says so many bytes of the script in the place of frames.
+    /// The other end itself sends script bytes instead of a frame, as many as the next byte gives.
     pub const LIE: u8 = 5;
 }
 
-/// Whether the connection is encrypted, in a script's first byte.
+/// Flag in a script's first byte: the connection is encrypted.
 pub const ENCRYPTED: u8 = 1;
-/// Whether the machine has dialled, in the same.
+/// Flag in a script's first byte: the machine under test has dialled.
 pub const DIALLED: u8 = 2;
 
 const READ: usize = 4096;
 
-/// One end: an open one is what bytes come in by, or what they are sealed by.
+/// One end of the connection. An open end is the machine that parses its bytes, or the one that seals them.
 enum End<Open> {
     Greeting(Greeting),
     Open(Open),
@@ -44,17 +44,17 @@ struct Attack {
     victim: End<Incoming>,
     other: End<Sealer>,
     buffers: Buffers,
-    /// What the other end has said and has not passed.
+    /// Bytes that the other end has sent and the script has not delivered.
     said: Vec<u8>,
-    /// Frames that it has said and that have not arrived.
+    /// Frames that the other end has sent and that have not arrived: header and payload lengths.
     frames: Vec<(usize, usize)>,
-    /// Not all has passed as it was said.
+    /// Some byte was changed, dropped or inserted on the way.
     harmed: bool,
-    /// The other end has said what is no frame.
+    /// The other end has sent bytes that are no frame.
     lied: bool,
 }
 
-/// Takes up to `most` bytes off the front.
+/// Takes up to `most` bytes from the front.
 fn take<'a>(script: &mut &'a [u8], most: usize) -> &'a [u8] {
     let (taken, rest) = script.split_at(most.min(script.len()));
     *script = rest;
@@ -68,7 +68,7 @@ fn byte(script: &mut &[u8]) -> usize {
 /// Plays a script.
 ///
 /// # Panics
-/// When the connection takes for the other end's what is not, or its bookkeeping breaks.
+/// When the connection accepts something that the other end has not sent, or its bookkeeping breaks.
 pub fn play(mut script: &[u8]) {
     let kind = byte(&mut script) as u8;
     let encrypts = kind & ENCRYPTED != 0;
@@ -130,7 +130,7 @@ impl Attack {
         }
     }
 
-    /// The other end says bytes of the stream of frames, once it may.
+    /// The other end sends bytes of the stream of frames, if it may.
     fn say(&mut self, bytes: &[u8]) -> bool {
         let End::Open(sealer) = &mut self.other else { return false };
         if self.encrypts {
@@ -141,7 +141,7 @@ impl Attack {
         true
     }
 
-    /// The other end hears what the machine says in its handshake.
+    /// The other end receives a handshake message of the machine.
     fn answer(&mut self, message: &[u8]) {
         let End::Greeting(mut greeting) = std::mem::replace(&mut self.other, End::Ended) else { return };
         assert_eq!(greeting.room().len(), message.len(), "messages have one length each");
@@ -157,7 +157,7 @@ impl Attack {
                 End::Open(keys.sealer)
             }
             Ok(Step::Welcome(keys)) => End::Open(keys.sealer),
-            // What it has heard before was no handshake of ours.
+            // The bytes received before were no valid handshake.
             Err(_) => End::Ended,
         };
     }
@@ -202,7 +202,7 @@ impl Attack {
         self.victim = End::Open(Incoming::new(self.encrypts.then_some(keys.opener)));
     }
 
-    /// So many bytes are in place; returns whether the connection goes on.
+    /// `taken` bytes are in place. Returns whether the connection goes on.
     fn arrived(&mut self, incoming: &mut Incoming, taken: usize) -> bool {
         let mut arrived = Vec::new();
         let receiver = &mut |event: FabricEvent<'_>| match event {
@@ -219,7 +219,7 @@ impl Attack {
     }
 }
 
-/// Scripts to begin with: honest conversations, each also with one act in every place.
+/// Seed scripts: honest conversations, each also with one act inserted at every position.
 #[must_use]
 pub fn scripts() -> Vec<Vec<u8>> {
     use acts::{FLIP, FRAME, LIE, PASS, RAW, SKIP};

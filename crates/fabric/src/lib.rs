@@ -1,18 +1,16 @@
-//! What carries bytes between service processes (daemons), and nothing else.
+//! Transports that carry bytes between service processes (daemons), and nothing else.
 //!
 //! Three roles, three shapes:
-//! - **Unicast**, the trait [`Fabric`]: reliable messages in order per peer, owned by the one conductor thread of a
-//!   service process. Kinds: [`Tcp`] between hosts of an Ethernet, [`Ucx`] where there is RDMA, [`Loopback`] where there
-//!   is nobody else.
+//! - **Unicast**, the trait [`Fabric`]: reliable messages in order per peer. The conductor thread of a service process
+//!   owns it. Kinds: [`Tcp`] between hosts of an Ethernet, [`Ucx`] with RDMA, [`Loopback`] on a single host.
 //! - **Deferred work** ([`ofi`]): lists of messages that a libfabric provider carries out by itself.
-//! - **Multicast**, UDP datagrams that may be lost, sent and received by datapath threads of their own
-//!   (MC-9).
+//! - **Multicast**: UDP datagrams that may be lost. Separate datapath threads send and receive them (MC-9).
 //!
-//! Invariants: every queue and pool is bounded and refuses with [`SendError::Full`] instead of growing; an idle fabric
-//! that is armed uses no processor time; a peer that dies is an event, never a panic.
+//! Invariants: every queue and pool is bounded and refuses with [`SendError::Full`] instead of growing. An idle, armed
+//! fabric uses no processor time. A peer that dies is an event, never a panic.
 //!
 //! Never done here: reading what a header means, choosing a peer, retrying a message for a lost peer. Only the
-//! engine of libfabric ([`ofi`]) starts threads.
+//! libfabric engine ([`ofi`]) starts threads.
 
 #![allow(missing_docs, reason = "a comment here says more than the name, or is not there")]
 
@@ -50,7 +48,7 @@ pub const MAX_PAYLOAD: usize = 256 * 1024;
 /// Longest address blob that [`Fabric::local_address`] returns, in bytes.
 pub const MAX_ADDRESS: usize = 512;
 
-/// Names one service process to all others; drawn by the daemons, opaque here.
+/// Identifies one service process to all others. The daemons draw it; this crate does not interpret it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PeerId(pub u64);
 
@@ -60,12 +58,12 @@ impl fmt::Display for PeerId {
     }
 }
 
-/// Bounds of one fabric. Reached bounds refuse work; they never queue it.
+/// Bounds of one fabric. At its bound the fabric refuses work; it never queues the excess.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Messages to one peer that were accepted but have not left yet.
+    /// Messages to one peer that were accepted and have not left yet.
     pub outstanding_messages: usize,
-    /// Payload bytes to one peer that were accepted but have not left yet; one message always fits.
+    /// Payload bytes to one peer that were accepted and have not left yet. One message always fits.
     pub outstanding_bytes: usize,
     /// Bytes of all payload buffers together, free and in use.
     pub pool_bytes: usize,
@@ -81,12 +79,12 @@ impl Default for Limits {
 #[derive(Debug)]
 pub enum Payload<'a> {
     Empty,
-    /// Bytes that the fabric copies before [`Fabric::send`] returns: for small control messages.
+    /// Bytes that [`Fabric::send`] copies before it returns: for small control messages.
     Bytes(&'a [u8]),
-    /// A buffer from [`Fabric::payload_buffer`], sent without a copy and returned to its pool on completion.
+    /// A buffer from [`Fabric::payload_buffer`]. It is sent without a copy and returns to its pool on completion.
     Buffer(SendBuffer),
-    /// Bytes that are read before [`Fabric::flush`] returns: by the kernel, without a copy, where the fabric
-    /// [reads in place](Fabric::reads_in_place). Until then they have to stay as they are.
+    /// Bytes that are read before [`Fabric::flush`] returns and must not change until then. A fabric that [reads in
+    /// place](Fabric::reads_in_place) lets the kernel read them without a copy.
     Resident(Residents),
 }
 
@@ -105,11 +103,11 @@ impl Payload<'_> {
     }
 }
 
-/// What [`Fabric::progress`] reports. Borrowed bytes are valid during the call of the sink only.
+/// A report of [`Fabric::progress`]. Borrowed bytes are valid only during the call of the sink.
 #[derive(Debug)]
 pub enum FabricEvent<'a> {
-    /// A whole message arrived, in the order in which `from` sent it. `from` need not be connected: a peer that knows
-    /// our address may speak first.
+    /// A whole message arrived, in the order in which `from` sent its messages. `from` need not be connected: a peer
+    /// that knows the local address may send first.
     Message {
         from: PeerId,
         /// At most [`MAX_HEADER`] bytes.
@@ -117,26 +115,26 @@ pub enum FabricEvent<'a> {
         /// At most [`MAX_PAYLOAD`] bytes.
         payload: &'a [u8],
     },
-    /// The path to a connected peer broke. Reported once; the peer is unknown from then on and may be connected anew.
-    /// Messages accepted for it and not yet delivered are gone.
+    /// The path to a connected peer broke. Reported once. The peer is then unknown and may be connected again. Messages
+    /// that were accepted for the peer and not delivered are lost.
     PeerLost { peer: PeerId, why: PeerLoss },
-    /// Something refused as full since the last such event (a send, a payload buffer) may succeed now.
+    /// A send or payload buffer refused as full since the last such event may succeed now.
     Room,
 }
 
-/// Whoever takes what arrives. Whatever takes events alone is one, and has payloads brought to it with their messages.
+/// Receives what arrives. A closure over events is a receiver too; each of its messages carries its payload.
 pub trait Receiver {
     fn event(&mut self, event: FabricEvent<'_>);
 
-    /// Where the `length` bytes of payload behind this header belong, of which some are still to come. The fabric lets
-    /// the kernel put them there. It asks before each read, so the answer need not hold any longer; where it is another
-    /// than before, the bytes that have come follow. Without one the fabric keeps the bytes.
+    /// The memory for the `length` bytes of payload behind this header, part of which has yet to arrive. The kernel
+    /// writes the payload there. The fabric asks before each read, so an answer holds for one read only. When the
+    /// answer changes, the fabric moves the bytes that have arrived. Without an answer the fabric buffers the payload.
     fn landing(&mut self, from: PeerId, header: &[u8], length: usize) -> Option<Residents> {
         let _ = (from, header, length);
         None
     }
 
-    /// As [`FabricEvent::Message`], of a message whose payload lies where [`Self::landing`] has just said.
+    /// Reports a message like [`FabricEvent::Message`], whose payload lies where [`Self::landing`] last placed it.
     fn landed(&mut self, from: PeerId, header: &[u8], length: usize) {
         unreachable!("{length} bytes behind {header:?} of {from} landed nowhere")
     }
@@ -148,7 +146,7 @@ impl<F: FnMut(FabricEvent<'_>)> Receiver for F {
     }
 }
 
-/// Evidence that a peer cannot be reached any more.
+/// Evidence that a peer is out of reach.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PeerLoss {
     #[error("the connection broke: the service process there has ended or its link is down; see its log, restart it")]
@@ -157,7 +155,7 @@ pub enum PeerLoss {
     Unreachable,
     #[error("the transport timed out; check the link to that host")]
     TimedOut,
-    /// It is not whom it should be, or does not agree on how to talk.
+    /// The peer proved another identity, or both ends do not agree on the protocol or on encryption.
     #[error("{0}")]
     Handshake(String),
     /// A message was missing or repeated, or its prefix was malformed.
@@ -169,7 +167,7 @@ pub enum PeerLoss {
     Transport(String),
 }
 
-/// Why [`Fabric::connect`] refused.
+/// Why [`Fabric::connect`] failed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ConnectError {
     #[error("the address of {peer} ({length} bytes) is not one of this fabric; all daemons must use the same fabric")]
@@ -182,15 +180,15 @@ pub enum ConnectError {
     Transport { peer: PeerId, why: PeerLoss },
 }
 
-/// Why [`Fabric::send`] refused; the message was not sent and its buffer is back in the pool.
+/// Why [`Fabric::send`] failed. The message was not sent, and its buffer is back in the pool.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SendError {
-    /// Too much is on its way to this peer, or the pool is empty: try again after [`FabricEvent::Room`].
+    /// Too much is on its way to this peer, or the pool is empty. Try again after [`FabricEvent::Room`].
     #[error("too much is on its way to {0}; send again when there is room")]
     Full(PeerId),
     #[error("{0} is not connected; connect it first")]
     Unknown(PeerId),
-    /// [`FabricEvent::PeerLost`] follows or was reported.
+    /// [`FabricEvent::PeerLost`] was reported or follows.
     #[error("the path to {0} is lost")]
     Lost(PeerId),
     #[error("a message of {header} + {payload} bytes is longer than {MAX_HEADER} + {MAX_PAYLOAD}; cut it")]
@@ -200,74 +198,74 @@ pub enum SendError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "sleeping while the fabric is busy loses the wake-up"]
 pub enum Armed {
-    /// Whatever happens next makes [`Fabric::event_fd`] readable: look at the other queues once more, then sleep.
+    /// The next event makes [`Fabric::event_fd`] readable. Check the other queues once more, then sleep.
     Armed,
-    /// Something is pending: call [`Fabric::progress`] and arm again.
+    /// Work is pending: call [`Fabric::progress`] and arm again.
     Busy,
 }
 
 /// Reliable messages in order per peer.
 ///
-/// Owned and called by one thread. The wake rule of that thread: [`progress`](Fabric::progress) until nothing is left,
-/// [`arm`](Fabric::arm), look at all other queues, then wait for [`event_fd`](Fabric::event_fd).
+/// One thread owns and calls a fabric. Wake rule of that thread: call [`progress`](Fabric::progress) until nothing is
+/// left, [`arm`](Fabric::arm), check all other queues, then wait for [`event_fd`](Fabric::event_fd).
 pub trait Fabric {
     fn id(&self) -> PeerId;
 
-    /// Where peers reach us: at most [`MAX_ADDRESS`] bytes, opaque, constant for the life of the fabric.
+    /// The address at which peers reach this fabric: at most [`MAX_ADDRESS`] bytes, opaque, constant.
     fn local_address(&self) -> &[u8];
 
-    /// Makes `peer` known. Returns before the path is up; sends may follow at once. Connecting a connected peer by the
-    /// same address does nothing.
+    /// Makes `peer` known. Returns before the path is up; sends may follow at once. Connecting a connected peer by its
+    /// present address does nothing.
     ///
     /// # Errors
-    /// See [`ConnectError`]. That nobody answers is found out later and reported as [`FabricEvent::PeerLost`].
+    /// See [`ConnectError`]. An unreachable peer is found later and reported as [`FabricEvent::PeerLost`].
     fn connect(&mut self, peer: PeerId, address: &[u8]) -> Result<(), ConnectError>;
 
-    /// Forgets `peer`; messages on their way are delivered if the peer takes them within a bounded time, and before it
-    /// is connected again. Does nothing for an unknown peer. The other end may report us as lost.
+    /// Forgets `peer`. Messages on their way are still delivered if the peer accepts them within a bounded time and
+    /// before it is connected again. Does nothing for an unknown peer. The other end may report this one as lost.
     fn disconnect(&mut self, peer: PeerId);
 
-    /// A buffer of `length` bytes to fill and send, or none when the pool is used up or `length` exceeds
-    /// [`MAX_PAYLOAD`]. It still holds the bytes of its last use.
+    /// A buffer of `length` bytes to fill and send. None if the pool is used up or `length` exceeds [`MAX_PAYLOAD`].
+    /// The buffer still holds the bytes of its last use.
     fn payload_buffer(&mut self, length: usize) -> Option<SendBuffer>;
 
-    /// Whether [`Payload::Resident`] spares a copy.
+    /// Whether [`Payload::Resident`] saves a copy.
     fn reads_in_place(&self) -> bool {
         false
     }
 
-    /// Whether a payload of `length` bytes would be accepted for `peer` now: asked before reading rank memory.
+    /// Whether the fabric would accept `length` bytes of payload for `peer` now. Called before rank memory is read.
     fn ready(&mut self, peer: PeerId, length: usize) -> Result<(), SendError>;
 
-    /// Accepts one message for `peer`. It leaves with the next [`flush`](Fabric::flush) at the latest.
+    /// Accepts one message for `peer`. The message leaves with the next [`flush`](Fabric::flush) at the latest.
     fn send(&mut self, peer: PeerId, header: &[u8], payload: Payload<'_>) -> Result<(), SendError>;
 
-    /// Lets all messages leave that have been accepted, as far as there is room: several at once cost less than one by
-    /// one. [`progress`](Fabric::progress) does it, too.
+    /// Sends all accepted messages, as far as there is room. One flush of several messages costs less than one flush
+    /// each. [`progress`](Fabric::progress) flushes, too.
     fn flush(&mut self) {}
 
-    /// Moves what can be moved and reports each event to `sink`; never blocks, bounded work per call. Returns how much
-    /// was done; zero means that there is nothing to do now.
+    /// Moves what can move and reports each event to `sink`. Never blocks; the work per call is bounded. Returns how
+    /// much was done; zero means that nothing can be done now.
     fn progress(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> usize;
 
-    /// The same, and payloads go where the receiver says, as far as this kind of fabric can do that.
+    /// Does the work of `progress`, and reads payloads into the receiver's memory if this kind of fabric can.
     fn progress_into(&mut self, receiver: &mut dyn Receiver) -> usize {
         self.progress(&mut |event| receiver.event(event))
     }
 
-    /// Memory was withdrawn where payloads may be on their way to: asks anew where they belong, and lets go of it.
+    /// Memory was withdrawn that payloads may be on their way to. Requests each place again and drops old ones.
     fn review(&mut self, receiver: &mut dyn Receiver) {
         let _ = receiver;
     }
 
-    /// Connections refused since the start: of strangers, and of peers that said what cannot be.
+    /// Connections refused since the start, of strangers and of peers that broke the protocol.
     fn refused(&self) -> u64 {
         0
     }
 
-    /// Readable when an armed fabric has something to do. Valid for poll and epoll; never read by the caller.
+    /// Readable when an armed fabric has work. Valid for poll and epoll; the caller never reads it.
     fn event_fd(&self) -> BorrowedFd<'_>;
 
-    /// Asks for a wake-up by [`event_fd`](Fabric::event_fd).
+    /// Requests a wake-up through [`event_fd`](Fabric::event_fd).
     fn arm(&mut self) -> Armed;
 }

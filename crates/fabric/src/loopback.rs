@@ -1,4 +1,4 @@
-//! The fabric of a service process that has all ranks of its groups itself: nobody is reached by it.
+//! The fabric of a service process that serves all ranks of its groups itself: there is no peer to reach.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -18,7 +18,7 @@ pub struct Loopback {
 }
 
 impl Loopback {
-    /// The one end.
+    /// The only endpoint.
     ///
     /// # Errors
     /// When the process has no file descriptor left.

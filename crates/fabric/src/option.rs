@@ -1,4 +1,4 @@
-//! Socket options that rustix does not know. Never keeps a socket.
+//! Sets socket options that rustix lacks. Never keeps a socket.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 

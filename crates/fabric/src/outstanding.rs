@@ -1,7 +1,6 @@
 //! The bounds on messages that a fabric has accepted and that have not left yet, for every kind of fabric.
 //!
-//! Invariant: a peer never has more outstanding than [`Limits`] say, but for one message, which always fits. Sends
-//! nothing itself.
+//! Invariant: a peer never exceeds [`Limits`], except that one message always fits. Sends nothing itself.
 
 use crate::{Fabric, Limits, MAX_HEADER, MAX_PAYLOAD, Payload, PeerId, SendBuffer, SendError};
 
@@ -22,18 +21,18 @@ impl Load {
         self.bytes
     }
 
-    /// The load with one message more, whose payload has `length` bytes.
+    /// The load plus one message with `length` bytes of payload.
     pub(crate) fn with(self, length: usize) -> Load {
         Load { messages: self.messages + 1, bytes: self.bytes + length }
     }
 
-    /// The load without a message of `length` bytes, which has left.
+    /// The load minus one message of `length` bytes, which has left.
     pub(crate) fn without(self, length: usize) -> Load {
         Load { messages: self.messages - 1, bytes: self.bytes - length }
     }
 }
 
-/// What [`Fabric::send`] does first: refuses what is too long or finds no room.
+/// First step of [`Fabric::send`]: refuses a message that is too long or finds no room.
 pub(crate) fn check(
     fabric: &mut impl Fabric,
     peer: PeerId,
@@ -47,7 +46,7 @@ pub(crate) fn check(
     fabric.ready(peer, length)
 }
 
-/// The same, and brings the payload into a buffer.
+/// Checks as `check` does, then brings the payload into a buffer.
 pub(crate) fn admit(
     fabric: &mut impl Fabric,
     peer: PeerId,

@@ -1,5 +1,5 @@
-//! What of the fabrics works on this host, with the remedy where something does not: the fabric's part of
-//! `outboard doctor`. Never changes a setting of the host.
+//! Checks which fabrics work on this host and names the remedy for those that do not: the fabric part of `outboard
+//! doctor`. Never changes a setting of the host.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub struct Check {
     pub what: &'static str,
     pub ok: bool,
     pub detail: String,
-    /// What to do about it, where it does not work fully.
+    /// The remedy, if the feature does not work fully.
     pub remedy: Option<String>,
 }
 
@@ -28,8 +28,8 @@ impl Check {
     }
 }
 
-/// Looks at what carries unicast and multicast over the interface of `multicast`. Takes under a second; its test
-/// datagram (time to live 0) stays on this host.
+/// Checks unicast and multicast over the interface of `multicast`. Takes under a second. The test datagram (time to
+/// live 0) stays on this host.
 pub fn probe(multicast: &MulticastSettings) -> Vec<Check> {
     vec![
         unicast(&multicast.interface),
@@ -108,7 +108,7 @@ fn receive_buffer(settings: &MulticastSettings) -> Check {
     }
 }
 
-/// Sends one datagram to a group and takes it back on this host.
+/// Sends one datagram to a group and receives it on this host.
 fn round_trip(settings: &MulticastSettings) -> Check {
     let what = "multicast on this host";
     let settings = MulticastSettings { reach: Reach::Host, ..settings.clone() };
@@ -123,8 +123,7 @@ fn round_trip(settings: &MulticastSettings) -> Check {
 }
 
 fn send_and_receive(settings: &MulticastSettings) -> std::io::Result<bool> {
-    // Process ids differ, so probes that run side by side rarely share a group, and the mark tells them apart if they
-    // do.
+    // Process ids differ, so parallel probes rarely share a group. The mark distinguishes their datagrams if they do.
     let mark = u64::from(std::process::id()).to_le_bytes();
     let group = channel_address(u64::from_le_bytes(mark));
     let mut receiver = MulticastReceiver::new(settings)?;
@@ -134,7 +133,7 @@ fn send_and_receive(settings: &MulticastSettings) -> std::io::Result<bool> {
         return Ok(false);
     }
     let mut batch = ReceiveBatch::new(4);
-    // A bound on foreign datagrams, not on time.
+    // Bounds foreign datagrams, not time.
     for _ in 0..16 {
         if receiver.wait(Some(Duration::from_millis(300)))? != Wake::Readable {
             return Ok(false);

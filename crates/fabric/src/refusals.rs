@@ -1,5 +1,5 @@
-//! Lines of the log that strangers, peers and ranks can provoke again and again: each place writes one a second at
-//! most, with how many were left out, if any were. Among them are refused connections, which are counted too.
+//! Log lines that strangers, peers and ranks can provoke repeatedly. Each place in the code writes at most one line a
+//! second, with the count of omitted lines. Refused connections are also counted.
 
 use std::fmt::Display;
 use std::num::NonZeroU64;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::PeerId;
 
-/// Between two lines of one place.
+/// Least time between two lines of one place.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Bounds the lines of one place; see [`limited`](crate::limited).
@@ -27,7 +27,7 @@ impl Limit {
         Limit(Mutex::new(Written { last: None, left_out: 0 }))
     }
 
-    /// Whether a line may be written now, and how many were left out since the last one, if any were.
+    /// Whether a line may be written now, and how many were omitted since the last one, if any.
     #[must_use]
     pub fn pass(&self, now: Instant) -> Option<Option<NonZeroU64>> {
         let mut written = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -40,8 +40,7 @@ impl Limit {
     }
 }
 
-/// As `tracing::warn!` or another level, which comes first, at most once a second; the line says how many were left
-/// out before it.
+/// Logs at the given level, as `tracing::warn!` does, at most once a second, with the count of omitted lines.
 #[macro_export]
 macro_rules! limited {
     ($level:ident, $($line:tt)+) => {{
@@ -52,7 +51,7 @@ macro_rules! limited {
     }};
 }
 
-/// Connections that were refused at one door.
+/// Connections refused at one listener.
 #[derive(Debug, Default)]
 pub struct Refusals {
     count: u64,
@@ -60,7 +59,7 @@ pub struct Refusals {
 }
 
 impl Refusals {
-    /// One more: where from, of whom where that is known, and why.
+    /// Counts and logs a refusal: source address, peer if known, reason.
     pub fn note(&mut self, from: &dyn Display, peer: Option<PeerId>, why: &dyn Display) {
         self.count += 1;
         if let Some(left_out) = self.limit.pass(Instant::now()) {

@@ -9,10 +9,10 @@ use outboard_fabric::multicast::{
 };
 
 const HEADER: usize = 24;
-/// How long nothing may arrive before a test fails.
+/// Time without a datagram after which a test fails.
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(10));
 
-/// Settings on lo with a port of this test and process, as tests and their runs go side by side.
+/// Settings on lo with a port of this test and process, because tests and test runs are concurrent.
 fn settings(test: u16) -> MulticastSettings {
     let port = 10_000 + (std::process::id() % 5000) as u16 * 8 + test;
     let lo = Interface::named("lo").expect("every host has lo");
@@ -43,7 +43,7 @@ fn headers(count: usize) -> Vec<[u8; HEADER]> {
         .collect()
 }
 
-/// Receives until `count` datagrams are there: chunk by index.
+/// Receives until `count` datagrams are there; returns each chunk by its index.
 fn collect(receiver: &mut MulticastReceiver, count: usize) -> BTreeMap<u64, Vec<u8>> {
     let mut batch = ReceiveBatch::new(32);
     let mut chunks = BTreeMap::new();
@@ -80,7 +80,7 @@ fn chunks_arrive_in_few_calls() {
     }
 }
 
-/// MC-10: sockets that share a port get their own groups alone, and nothing after leaving.
+/// MC-10: sockets that share a port receive only their own groups, and nothing after leaving.
 #[test]
 fn groups_do_not_mix() {
     let settings = settings(1);
@@ -108,8 +108,7 @@ fn groups_do_not_mix() {
     }
 }
 
-/// Whoever waits for the next datagram alone is told that there may be more, whatever a foreign sender has put before
-/// them.
+/// A receiver that reads one datagram at a time is notified of more, whatever a foreign sender has put before them.
 #[test]
 fn empty_datagrams_hide_none_behind_them() {
     let settings = settings(6);
@@ -165,7 +164,7 @@ fn a_waker_ends_the_wait_of_another_thread() {
     assert_eq!(receiver.wait(Some(Duration::ZERO)).expect("poll works"), Wake::TimedOut);
 }
 
-/// What does not fit the socket buffer is counted, not waited for.
+/// Datagrams that do not fit the socket buffer are counted; the receiver does not wait for them.
 #[test]
 fn overflow_is_counted() {
     let settings = MulticastSettings { buffer_bytes: 4096, ..settings(3) };
@@ -178,7 +177,7 @@ fn overflow_is_counted() {
     }
     let mut batch = ReceiveBatch::new(4);
     while receiver.receive(&mut batch).expect("receiving works").bursts > 0 {}
-    // The counter travels with the first datagram that fits after the drops.
+    // The kernel reports the count with the first datagram that fits after the drops.
     let sent = sender.send(group, 8, &headers(1), b"after").expect("sending on lo works");
     assert_eq!(sent.datagrams, 1);
     assert_eq!(receiver.wait(PATIENCE).expect("poll works"), Wake::Readable);

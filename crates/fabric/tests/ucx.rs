@@ -17,9 +17,9 @@ use rustix::process::{Pid, Signal, kill_process};
 
 const HERE: PeerId = PeerId(1);
 const THERE: PeerId = PeerId(2);
-/// How long nothing may happen before a test fails, and a peer process lives at most.
+/// Time without an event after which a test fails, and longest life of a peer process.
 const PATIENCE: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
-/// Set for the process that is to be the peer of a test.
+/// Set for a process that plays the peer of a test.
 const PEER_PROCESS: &str = "OUTBOARD_TEST_UCX_PEER";
 
 /// UCX over the loopback device, or none with the reason printed.
@@ -44,7 +44,7 @@ fn ucx_conforms() {
     });
 }
 
-/// Sleeps until the fabric has something to do; false when nothing came.
+/// Sleeps until the fabric has work; false if nothing happened.
 fn sleep(fabric: &mut Ucx) -> bool {
     if fabric.arm() == Armed::Busy {
         return true;
@@ -71,8 +71,8 @@ fn loss(fabric: &mut Ucx) -> PeerLoss {
     })
 }
 
-/// Body of the other process, which [`PeerProcess::greet`] asks for: greets whoever's address comes on standard input,
-/// then takes messages until killed.
+/// Body of the peer process that [`PeerProcess::greet`] starts. Greets the address that it reads on standard input,
+/// then receives messages until killed.
 #[test]
 fn peer_process() {
     if std::env::var_os(PEER_PROCESS).is_none() {
@@ -114,7 +114,7 @@ struct PeerProcess {
 }
 
 impl PeerProcess {
-    /// Starts it, connects both ways and takes its greeting.
+    /// Starts the process, connects both ways and receives its greeting.
     fn greet(fabric: &mut Ucx) -> Self {
         let mut child = Command::new(std::env::current_exe().expect("this test"))
             .args(["--exact", "peer_process", "--nocapture"])
@@ -144,13 +144,13 @@ impl PeerProcess {
 
 impl Drop for PeerProcess {
     fn drop(&mut self) {
-        // One that has ended already needs no signal.
+        // The kill fails if the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A killed peer is found by the reset of its connection, whether or not anything was ever sent to it.
+/// A killed peer is found by the reset of its connection, whether or not a message was ever sent to it.
 #[test]
 fn a_killed_peer_is_lost() {
     let Some(settings) = settings() else { return };
@@ -168,7 +168,7 @@ fn a_killed_peer_is_lost() {
     }
 }
 
-/// A stopped peer holds its sender up within bounds; killed, it gives all buffers back.
+/// A stopped peer blocks its sender within bounds. Killing it frees all buffers.
 #[test]
 fn a_peer_killed_under_load_frees_the_buffers() {
     let Some(settings) = settings() else { return };
@@ -176,7 +176,7 @@ fn a_peer_killed_under_load_frees_the_buffers() {
     let mut fabric = Ucx::new(HERE, &UcxSettings { limits, ..settings }).expect("UCX starts on lo");
     let peer = PeerProcess::greet(&mut fabric);
     peer.signal(Signal::STOP);
-    // The kernel's socket buffers take some; then nothing moves and the pool stays empty.
+    // The kernel's socket buffers accept some messages; then nothing moves and the pool stays empty.
     let mut sent = 0;
     loop {
         match fabric.payload_buffer(MAX_PAYLOAD) {
@@ -195,7 +195,7 @@ fn a_peer_killed_under_load_frees_the_buffers() {
     assert!(buffers.iter().all(Option::is_some), "a lost peer keeps buffers");
 }
 
-/// The address of a process that is gone leads to a loss, not to a hang.
+/// Connecting to the address of an ended process leads to a loss, not to a hang.
 #[test]
 fn an_absent_peer_is_lost() {
     let Some(settings) = settings() else { return };
@@ -205,7 +205,7 @@ fn an_absent_peer_is_lost() {
     drop(peer);
     loss(&mut fabric);
     let gone = fabric.connect(THERE, &address).is_err() || {
-        // The refusal may come before or after this.
+        // The refusal may come before or after this send.
         let _ = fabric.send(THERE, b"anyone?", Payload::Empty);
         loss(&mut fabric);
         true
@@ -237,7 +237,7 @@ fn a_panic_of_the_sink_reaches_its_caller() {
     });
 }
 
-/// Times that any thread of a process was put to run, and its processor time in clock ticks.
+/// How often any thread of a process was scheduled, and its processor time in clock ticks.
 fn activity(pid: u32) -> (u64, u64) {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("a live process");
     let switches = tasks
@@ -253,7 +253,7 @@ fn activity(pid: u32) -> (u64, u64) {
     (switches, ticks(11) + ticks(12))
 }
 
-/// No thread of an armed process runs while nothing comes: neither ours nor UCX's own.
+/// No thread of an armed process runs while nothing arrives, neither Outboard's nor UCX's.
 #[test]
 fn an_idle_peer_sleeps() {
     let Some(settings) = settings() else { return };
@@ -262,7 +262,7 @@ fn an_idle_peer_sleeps() {
     let pid = peer.child.id();
     let spell =
         Duration::from_secs(std::env::var("OUTBOARD_IDLE_SECONDS").map_or(2, |text| text.parse().expect("seconds")));
-    // The greeting may still be settling in the first spells.
+    // The greeting may still be settling during the first intervals.
     let mut before = activity(pid);
     let slept = (0..5).any(|_| {
         std::thread::sleep(spell);
@@ -285,7 +285,7 @@ fn a_missing_device_is_named() {
     assert!(refused.contains("nosuch0"), "{refused}");
 }
 
-/// What service processes ask for takes no device without RDMA.
+/// The transport that service processes use accepts no device without RDMA.
 #[test]
 fn rdma_is_not_tcp() {
     let Some(settings) = settings() else { return };

@@ -1,9 +1,8 @@
-//! jemalloc on the range: one arena of its own, whose extents come from there and nowhere else.
+//! jemalloc on the range: one separate arena, whose extents all come from the range.
 //!
-//! The arena gets the whole range as one extent, without rights, and splits and merges it as it likes; what it knows
-//! about extents lies in private memory of jemalloc's own, so that the range holds the program's bytes alone and a
-//! forked child inherits both in one state. Freed memory is kept warm within
-//! [`MOST_DIRTY`] bytes, then purged.
+//! The arena takes the whole range as one extent, without access rights. Then it splits and merges extents. jemalloc
+//! keeps its data about extents in private memory. So the range holds the program's bytes alone, and a forked child
+//! inherits consistent copies of both. Freed memory is kept warm within [`MOST_DIRTY`] bytes, then purged.
 
 use std::ffi::{c_char, c_uint, c_void};
 use std::mem::size_of;
@@ -15,36 +14,36 @@ use tikv_jemalloc_sys::extent_hooks_t;
 
 use crate::{keeping_errno, range};
 
-/// Bytes freed and not used again that wait for their next use, unless so large a part of what is in use is more.
+/// Most freed bytes kept for reuse, unless this fraction of the bytes in use is more.
 const MOST_DIRTY: isize = 64 << 20;
 const DIRTY_PART: isize = 4;
-/// Beyond the largest allocation, so that it fits as well at an odd alignment.
+/// Room beyond the largest allocation, so that it also fits at an odd alignment.
 const MARGIN: usize = 4 << 20;
 
-/// jemalloc's settings: no memory and no thread for what is not used here.
+/// jemalloc's settings: neither memory nor threads for unused features.
 #[unsafe(export_name = "_rjem_malloc_conf")]
 pub(crate) static SETTINGS: Option<&'static c_char> =
-    // SAFETY: the first character of a text that ends with a zero.
+    // SAFETY: the pointer leads to the first character of a zero-terminated text.
     Some(unsafe {
         &*c"narenas:1,tcache:false,oversize_threshold:0,dirty_decay_ms:10000,muzzy_decay_ms:0".as_ptr()
     });
 
 /// Flags by which jemalloc finds the arena; 0 before there is one.
 static FLAGS: AtomicI32 = AtomicI32::new(0);
-/// Its number.
+/// The arena's number.
 static NUMBER: AtomicUsize = AtomicUsize::new(0);
-/// Whether jemalloc has been handed the range.
+/// Whether jemalloc has taken the range.
 static TAKEN: AtomicBool = AtomicBool::new(false);
-/// While jemalloc takes the range, it allocates and frees the whole, which nobody touches.
+/// While true, jemalloc takes the range: it allocates and frees all of it, and nobody touches the memory.
 static TAKING: AtomicBool = AtomicBool::new(false);
 /// Bytes in use.
 static USED: AtomicIsize = AtomicIsize::new(0);
-/// About how many bytes are free and still have memory.
+/// Approximate bytes that are free and still have memory.
 static DIRTY: AtomicIsize = AtomicIsize::new(0);
 
 static HOOKS: extent_hooks_t = extent_hooks_t {
     alloc: Some(take),
-    // The range stays jemalloc's.
+    // jemalloc keeps the range for good.
     dalloc: None,
     destroy: None,
     commit: Some(change::<true>),
@@ -55,20 +54,20 @@ static HOOKS: extent_hooks_t = extent_hooks_t {
     merge: Some(merge),
 };
 
-/// What `experimental.arenas_create_ext` takes.
+/// Argument of jemalloc's `experimental.arenas_create_ext`.
 #[repr(C)]
 struct Configuration {
     hooks: *const extent_hooks_t,
     metadata_use_hooks: bool,
 }
 
-/// The range must have so many bytes for allocations of `bytes` bytes together.
+/// Size of a range that can serve `bytes` bytes of allocations.
 pub(crate) fn range_for(bytes: usize) -> usize {
-    // SAFETY: computes only; 0 where no allocation is so large.
+    // SAFETY: nallocx only computes; 0 means that no allocation is so large.
     unsafe { jemalloc::nallocx(bytes, 0) }.max(bytes).saturating_add(MARGIN)
 }
 
-/// Makes the arena on the range; false where jemalloc has no memory for it.
+/// Creates the arena on the range; false if jemalloc lacks the memory.
 pub(crate) fn create(bytes: usize) -> bool {
     let configuration = Configuration { hooks: &raw const HOOKS, metadata_use_hooks: false };
     let (mut number, mut length): (c_uint, _) = (0, size_of::<c_uint>());
@@ -88,9 +87,9 @@ pub(crate) fn create(bytes: usize) -> bool {
     NUMBER.store(number as usize, Ordering::Relaxed);
     let flags = jemalloc::MALLOCX_ARENA(number as usize) | jemalloc::MALLOCX_TCACHE_NONE;
     FLAGS.store(flags, Ordering::Release);
-    // The first allocation takes the range as one extent, of which all others are parts.
+    // The first allocation takes the range as one extent; all others are parts of it.
     TAKING.store(true, Ordering::Relaxed);
-    // SAFETY: the size is not 0 and the flags name the arena; freed as it was allocated.
+    // SAFETY: the size is not 0, and the flags name the arena; freed with the flags of its allocation.
     let taken = unsafe {
         let all = jemalloc::mallocx(bytes, flags);
         if !all.is_null() {
@@ -103,7 +102,7 @@ pub(crate) fn create(bytes: usize) -> bool {
     taken
 }
 
-/// Null where the range has no room, or jemalloc none of it for this thread.
+/// Null if the range has no room, or if jemalloc serves this thread from another arena.
 pub(crate) fn allocate(bytes: usize, alignment: usize, zeroed: bool) -> *mut c_void {
     let zero = if zeroed { jemalloc::MALLOCX_ZERO } else { 0 };
     let flags = FLAGS.load(Ordering::Acquire) | jemalloc::MALLOCX_LG_ALIGN(alignment.trailing_zeros() as usize) | zero;
@@ -113,8 +112,8 @@ pub(crate) fn allocate(bytes: usize, alignment: usize, zeroed: bool) -> *mut c_v
         return memory;
     }
     if !range::holds(memory) {
-        // A thread that ends gets memory of another arena, once it has given up what jemalloc keeps for it.
-        // SAFETY: allocated above, by the same flags but for the arena, which jemalloc finds by the address.
+        // An ending thread gets memory of another arena once it has dropped jemalloc's thread state.
+        // SAFETY: allocated above, with equal flags except for the arena, which jemalloc finds by the address.
         unsafe { jemalloc::dallocx(memory, flags) };
         return ptr::null_mut();
     }
@@ -122,10 +121,10 @@ pub(crate) fn allocate(bytes: usize, alignment: usize, zeroed: bool) -> *mut c_v
     memory
 }
 
-/// Null where the range has no room; then the memory is as it was.
+/// Null if the range has no room; the memory is then unchanged.
 pub(crate) fn resize(memory: *mut c_void, bytes: usize) -> *mut c_void {
     let before = usable_size(memory);
-    // SAFETY: allocated here, which the caller has looked up by its address.
+    // SAFETY: allocated by this arena, which the caller has checked by the address.
     let resized = unsafe { jemalloc::rallocx(memory, bytes, FLAGS.load(Ordering::Acquire)) };
     if !resized.is_null() {
         let after = usable_size(resized);
@@ -148,7 +147,7 @@ pub(crate) fn usable_size(memory: *mut c_void) -> usize {
     unsafe { jemalloc::sallocx(memory, FLAGS.load(Ordering::Acquire)) }
 }
 
-/// What is allocated comes from what is free, where that fits.
+/// Counts an allocation. It reuses free memory first.
 fn used(bytes: usize) {
     USED.fetch_add(bytes as isize, Ordering::Relaxed);
     let left = DIRTY.fetch_sub(bytes as isize, Ordering::Relaxed).wrapping_sub(bytes as isize);
@@ -166,11 +165,11 @@ fn freed(bytes: usize) {
     }
 }
 
-/// Gives the memory of all that is free back.
+/// Returns the memory of all free pages to the kernel.
 fn purge() {
     let mut name = [0; 3];
     let mut length = name.len();
-    // SAFETY: the name is known and has three parts, the second of which is the arena's number.
+    // SAFETY: the name is known and has three parts; the second one is the arena's number.
     unsafe {
         if jemalloc::mallctlnametomib(c"arena.0.purge".as_ptr(), name.as_mut_ptr(), &raw mut length) == 0 {
             name[1] = NUMBER.load(Ordering::Relaxed);
@@ -179,7 +178,7 @@ fn purge() {
     }
 }
 
-/// Hands the first bytes of the range over, once: at first as much is asked for as will ever be.
+/// Gives jemalloc the start of the range, once: the first request is the largest that will ever come.
 unsafe extern "C" fn take(
     _hooks: *mut extent_hooks_t,
     at: *mut c_void,
@@ -196,12 +195,12 @@ unsafe extern "C" fn take(
     if TAKEN.swap(true, Ordering::Relaxed) {
         return ptr::null_mut();
     }
-    // SAFETY: jemalloc's own variable. Fresh memory is zero.
+    // SAFETY: the variable belongs to jemalloc. Fresh memory is zero.
     unsafe { *zero = true };
     start
 }
 
-/// Makes pages usable, or gives their memory back.
+/// Makes pages usable, or returns their memory to the kernel.
 unsafe extern "C" fn change<const USABLE: bool>(
     _hooks: *mut extent_hooks_t,
     memory: *mut c_void,

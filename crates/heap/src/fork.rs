@@ -1,18 +1,18 @@
-//! What a forked child sees: its memory as it was at the fork, private from then on.
+//! A forked child's view of the heap: its content at the fork, private from then on.
 //!
-//! A private mapping of the memfd would show the parent's later writes. So whoever forks copies what the range holds,
-//! before the fork, to where the child finds it; the child puts the copy into the range's place, and the parent takes
-//! its own back. What other threads of the parent write meanwhile may be in the copy, in parts or not at all.
+//! A private mapping of the memfd would show the parent's later writes. So the forking process copies the content of
+//! the range before the fork, to memory that the child inherits. The child moves the copy to the range's addresses; the
+//! parent frees its own. Concurrent writes of other parent threads may be in the copy, in part or not at all.
 //! posix_spawn, system, popen and vfork run no handlers, and their children become another program.
 //!
-//! | the forking thread | has |
+//! | the forking thread | has done |
 //! |---|---|
 //! | before the fork | made the copy, after jemalloc's handler has locked jemalloc |
-//! | as the parent | given the copy back, before jemalloc's handler |
-//! | as the child | the copy in the range's place, and neither memfd nor new allocations from the range |
+//! | as the parent | freed the copy, before jemalloc's handler |
+//! | as the child | moved the copy to the range's addresses, dropped the memfd, and closed the heap to allocations |
 //!
-//! Handlers of others may use the heap: ours are registered before those of all other libraries (the library is loaded
-//! as the first to be initialized), so that ours run last before the fork and first behind it.
+//! Handlers of other libraries may use the heap. This library is initialized first and so registers its handlers first.
+//! They therefore run last before the fork and first after it.
 
 use std::cell::Cell;
 
@@ -20,20 +20,20 @@ use crate::range::{self, Copied};
 use crate::{plain, state};
 
 thread_local! {
-    /// The copy of the fork under way in this thread.
+    /// The copy for the fork in progress in this thread.
     static COPY: Cell<Option<Copied>> = const { Cell::new(None) };
 }
 
-/// Before all other initializers of this library, jemalloc's among them.
+/// Runs before all other initializers of this library, including jemalloc's.
 #[used]
 #[unsafe(link_section = ".init_array.00101")]
 static REGISTER: extern "C" fn() = register;
 
 extern "C" fn register() {
     plain::find();
-    // SAFETY: the handlers stay as long as the library does, which nothing unloads.
+    // SAFETY: the handlers stay as long as the library, which is never unloaded.
     if unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) } != 0 {
-        // A child would have no memory.
+        // Without handlers a child would have no memory, so the heap stays closed.
         state::close();
     }
 }
@@ -41,7 +41,7 @@ extern "C" fn register() {
 extern "C" fn prepare() {
     let here = 0u8;
     if range::holds((&raw const here).cast()) {
-        // Parent and child would run on one stack.
+        // Parent and child would share one stack.
         state::say("fork() on a stack that malloc gave, in shared memory; run the program with OUTBOARD_HEAP=off");
         std::process::abort();
     }

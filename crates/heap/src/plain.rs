@@ -1,7 +1,7 @@
-//! libc's own allocator, under the names that no preload library takes from it.
+//! libc's own allocator, under names that no preload library replaces.
 //!
-//! `dlsym` is left alone on the way of an allocation: it may allocate itself, and it waits for a thread that loads a
-//! library, which may wait for the one that allocates.
+//! An allocation must not call `dlsym`, which may allocate itself. `dlsym` also waits for a thread that loads a
+//! library, and that thread may wait for the allocating thread.
 
 use std::ffi::{CStr, c_void};
 use std::mem::{MaybeUninit, transmute};
@@ -18,12 +18,12 @@ unsafe extern "C" {
 
 type UsableSize = unsafe extern "C" fn(*mut c_void) -> usize;
 
-/// The one function without a second name; null until it is looked up.
+/// The only function without a second name; null until it is looked up.
 static USABLE_SIZE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 const NAME: &CStr = c"malloc_usable_size";
 
-/// Looks up what has no second name, unless another allocator comes before libc. Called before libc is initialized,
-/// which `dlopen` would do, and without an environment.
+/// Looks up the function without a second name, unless another allocator precedes libc. Runs before libc is initialized
+/// and without an environment; `dlopen` here would initialize libc.
 pub(crate) fn find() {
     // SAFETY: the name ends with a zero.
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, NAME.as_ptr()) };
@@ -32,25 +32,25 @@ pub(crate) fn find() {
     }
 }
 
-/// First address of the library that has a function; null where none has it.
+/// Base address of the library that contains a function; null if none does.
 fn library_of(function: *const c_void) -> *mut c_void {
     let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: dladdr writes to what it is given; null pointers are what it has found where it has found nothing.
+    // SAFETY: dladdr writes to its argument; if it finds nothing, the null pointers stay, and they are valid.
     unsafe {
         libc::dladdr(function, found.as_mut_ptr());
         found.assume_init().dli_fbase
     }
 }
 
-/// Bytes of an allocation of libc's.
+/// Bytes of an allocation from libc.
 ///
 /// # Safety
 /// The memory is null or libc's.
 pub(crate) unsafe fn usable_size(memory: *mut c_void) -> usize {
     let mut found = USABLE_SIZE.load(Ordering::Relaxed);
     if found.is_null() {
-        // In libc itself, past the other allocator.
-        // SAFETY: names end with a zero; libc is loaded for good, since we need it.
+        // Searches libc itself, past the other allocator.
+        // SAFETY: the names end with a zero; libc stays loaded, because this library needs it.
         found = unsafe {
             let libc = libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
             libc::dlsym(libc, NAME.as_ptr())
@@ -60,6 +60,6 @@ pub(crate) unsafe fn usable_size(memory: *mut c_void) -> usize {
     if found.is_null() {
         return 0;
     }
-    // SAFETY: glibc's function of this name and type; the caller answers for the memory.
+    // SAFETY: glibc's function of this name and type; the caller is responsible for the memory.
     unsafe { transmute::<*mut c_void, UsableSize>(found)(memory) }
 }

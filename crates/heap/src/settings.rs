@@ -1,4 +1,4 @@
-//! What the environment asks for.
+//! The heap's environment variables.
 
 use std::ffi::CStr;
 use std::str::FromStr;
@@ -7,34 +7,34 @@ use outboard_units::{Size, UnitError};
 
 /// Whether there is a heap: `off` or `shared`.
 const HEAP: &CStr = c"OUTBOARD_HEAP";
-/// How many bytes it may have.
+/// Size of the heap.
 const BYTES: &CStr = c"OUTBOARD_HEAP_BYTES";
-/// Less would serve next to nothing.
+/// A smaller heap would serve hardly any allocation.
 const LEAST: u64 = 1 << 20;
 
-/// Why a setting is none.
+/// Why a setting is invalid.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SettingError {
-    /// Neither on nor off.
+    /// Neither off nor shared.
     #[error("OUTBOARD_HEAP is `{0}`; set it to off or shared")]
     Heap(String),
-    /// No size.
+    /// Not a size.
     #[error("OUTBOARD_HEAP_BYTES is wrong: {0}")]
     Bytes(#[from] UnitError),
-    /// A size that serves nothing, or that no computer has.
+    /// A size that is too small, or larger than any address space.
     #[error("OUTBOARD_HEAP_BYTES is {0}; set it to 1 MiB at least, and to no more than there are addresses")]
     Range(Size),
 }
 
-/// By libc, since a program may change its environment by nothing else.
+/// Reads the variable through libc, the only way by which a program may change its environment.
 fn variable(name: &CStr) -> Option<String> {
-    // SAFETY: the text is copied before this thread does anything else; a program must not change its environment in
-    // one thread while another reads it, which libc itself does.
+    // SAFETY: the text is copied before this thread does anything else. A program must not change its environment in
+    // one thread while another reads it, and libc itself reads it.
     let found = unsafe { libc::getenv(name.as_ptr()).as_ref().map(|text| CStr::from_ptr(text)) }?;
     Some(found.to_string_lossy().into_owned()).filter(|text| !text.is_empty())
 }
 
-/// How many bytes the heap is to have; none where it is off.
+/// The requested size of the heap in bytes; none if the heap is off.
 pub(crate) fn wanted() -> Result<Option<usize>, SettingError> {
     match variable(HEAP).as_deref() {
         None | Some("off") => return Ok(None),
@@ -52,7 +52,7 @@ pub(crate) fn wanted() -> Result<Option<usize>, SettingError> {
     }
 }
 
-/// Memory of this machine. A cgroup may allow less; then a touch beyond it ends as that of plain memory does.
+/// Memory of this machine. A cgroup may allow less; an access beyond it then ends as one of plain memory does.
 fn memory() -> u64 {
     let found = rustix::system::sysinfo();
     found.totalram.saturating_mul(u64::from(found.mem_unit))

@@ -1,14 +1,14 @@
-//! Whether there is a heap, and whether it takes new allocations.
+//! State of the heap: whether it exists, and whether it takes new allocations.
 //!
 //! | state | on | goes to |
 //! |---|---|---|
-//! | unasked | the first large allocation, or liboutboard's question | starting |
-//! | starting | the range and its arena | open |
-//! | starting | `OUTBOARD_HEAP=off`, a setting that is wrong, or no range | closed |
-//! | open | the last of [`MOST_FORKS`] forks that copied memory, or in a child | closed |
+//! | unasked | the first large allocation, or liboutboard's call | starting |
+//! | starting | the range and its arena exist | open |
+//! | starting | `OUTBOARD_HEAP=off`, an invalid setting, or no range | closed |
+//! | open | the last of [`MOST_FORKS`] forks that copied memory, or a fork in the child | closed |
 //!
-//! A closed heap frees and resizes what it has given out, and gives out nothing. Who allocates while another thread
-//! starts the heap gets libc's memory: nobody waits, so nobody can wait for ever.
+//! A closed heap frees and resizes its allocations, and makes no new ones. While one thread starts the heap, all others
+//! get libc's memory: no thread waits, so none can deadlock.
 
 use std::ffi::c_void;
 use std::fmt::Display;
@@ -26,17 +26,16 @@ enum State {
     Closed,
 }
 
-/// Forks that may copy the heap and leave it open. A program that forks more often copies at each what is still in use,
-/// which gets less as it is freed.
+/// Forks with a copy after which the heap closes. Later forks copy only memory still in use, which shrinks over time.
 const MOST_FORKS: u32 = 8;
 
 static STATE: AtomicU8 = AtomicU8::new(State::Unasked as u8);
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// Says something to whoever runs the program.
+/// Prints a line for the user of the program.
 pub(crate) fn say(what: impl Display) {
     let line = format!("outboard: {what}\n");
-    // SAFETY: bytes of ours. Standard error may be closed, and then nobody is told.
+    // SAFETY: the bytes are valid. If standard error is closed, the line is lost.
     unsafe { libc::write(2, line.as_ptr().cast(), line.len()) };
 }
 
@@ -44,7 +43,7 @@ fn is(state: State) -> bool {
     STATE.load(Ordering::Acquire) == state as u8
 }
 
-/// From the heap, or null.
+/// Memory from the heap, or null.
 pub(crate) fn allocate(bytes: usize, alignment: usize, zeroed: bool) -> *mut c_void {
     if is(State::Unasked) {
         start();
@@ -52,7 +51,7 @@ pub(crate) fn allocate(bytes: usize, alignment: usize, zeroed: bool) -> *mut c_v
     if is(State::Open) { arena::allocate(bytes, alignment, zeroed) } else { ptr::null_mut() }
 }
 
-/// Starts the heap if nobody has, where it is wanted.
+/// Starts the heap, if enabled, unless it was started before.
 pub(crate) fn start() {
     let (unasked, starting) = (State::Unasked as u8, State::Starting as u8);
     if STATE.compare_exchange(unasked, starting, Ordering::Acquire, Ordering::Relaxed).is_err() {
@@ -66,7 +65,7 @@ pub(crate) fn start() {
     STATE.store(state as u8, Ordering::Release);
 }
 
-/// Why a heap that was asked for does not open.
+/// Why a requested heap does not open.
 #[derive(Debug, thiserror::Error)]
 enum OpenError {
     #[error(transparent)]
@@ -77,19 +76,19 @@ enum OpenError {
     Records,
 }
 
-/// False where nobody asks for it.
+/// Opens the heap; false if it is off.
 fn open() -> Result<bool, OpenError> {
     let Some(bytes) = settings::wanted()? else { return Ok(false) };
     range::reserve(arena::range_for(bytes))?;
     if arena::create(bytes) { Ok(true) } else { Err(OpenError::Records) }
 }
 
-/// New allocations are libc's from here on, in this process.
+/// From here on libc serves all new allocations of this process.
 pub(crate) fn close() {
     STATE.store(State::Closed as u8, Ordering::Release);
 }
 
-/// A fork has copied memory for a child.
+/// Records that a fork has copied memory for a child.
 pub(crate) fn forked() {
     if FORKS.fetch_add(1, Ordering::Relaxed).wrapping_add(1) == MOST_FORKS {
         close();

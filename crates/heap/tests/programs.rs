@@ -1,7 +1,7 @@
-//! Programs below the preload library: those of `programs/`, which try what an allocator may be asked, and Debian's,
+//! Runs programs with the preload library: the programs of `programs/`, which exercise an allocator, and Debian's,
 //! whose output must not change (SP-4).
 //!
-//! Needs the library beside the tests: `cargo build --workspace` first.
+//! Needs the library in the target folder: run `cargo build --workspace` first.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs");
 const SHIM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bindings/mpi");
 
-/// The library, where cargo puts it.
+/// The library, in cargo's target folder.
 fn library() -> PathBuf {
     let program = std::env::current_exe().expect("this program");
     let home = program.ancestors().nth(2).expect("target/PROFILE/deps/PROGRAM");
@@ -18,19 +18,19 @@ fn library() -> PathBuf {
     library
 }
 
-/// Runs a command to its end, which must be a good one.
+/// Runs a command, which must succeed.
 fn run(command: &mut Command) -> Output {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     assert!(output.status.success(), "{command:?}: {output:?}");
     output
 }
 
-/// A program of `programs/`, compiled anew.
+/// Compiles a program of `programs/`.
 fn compiled(compiler: &str, source: &str, name: &str) -> PathBuf {
     linked(compiler, source, name, &[])
 }
 
-/// The same, with libraries.
+/// Compiles and links a program with these libraries.
 fn linked(compiler: &str, source: &str, name: &str, libraries: &[&str]) -> PathBuf {
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("heap-{name}"));
     run(Command::new(compiler)
@@ -42,13 +42,13 @@ fn linked(compiler: &str, source: &str, name: &str, libraries: &[&str]) -> PathB
     program
 }
 
-/// The same command on the heap.
+/// The command with the heap preloaded.
 fn on_heap(mut command: Command) -> Command {
     command.env("LD_PRELOAD", library()).env("OUTBOARD_HEAP", "shared").env_remove("OUTBOARD_HEAP_BYTES");
     command
 }
 
-/// `heap.c` in the part of a test; `name` is that of its program.
+/// Runs part `part` of `heap.c`; the compiled program has the part's name.
 fn heap(part: &str) -> Command {
     let program = compiled("gcc", "heap.c", part);
     let mut command = on_heap(Command::new(program));
@@ -56,7 +56,7 @@ fn heap(part: &str) -> Command {
     command
 }
 
-/// Runs a part, which says nothing.
+/// Runs a part, which must print nothing.
 fn silent(part: &str) {
     let output = run(&mut heap(part));
     assert!(output.stdout.is_empty() && output.stderr.is_empty(), "{output:?}");
@@ -85,7 +85,7 @@ silent! {
     core_dumps_have_what_was_allocated_and_no_more: "dumps",
 }
 
-/// While the loader is busy a growth waits for nothing that the loader has.
+/// A growing allocation does not wait for a lock of the loader while the loader is busy.
 #[test]
 fn a_library_whose_start_waits_for_a_growing_thread_is_loaded() {
     let library = linked("gcc", "grows.c", "grows.so", &["-shared", "-fPIC"]);
@@ -100,12 +100,12 @@ fn threads_free_what_others_allocate_for_long() {
     assert!(output.stdout.is_empty() && output.stderr.is_empty(), "{output:?}");
 }
 
-/// Fails as often as on plain memory: not at all, or in tests that fail on this machine anyway.
+/// The tests fail as often as on plain memory: not at all, or where they fail on this machine anyway.
 #[test]
 #[ignore = "minutes: make soak; needs python3-pytest and python3-hypothesis"]
 fn numpys_own_tests_do_the_same() {
     let verdict = |mut command: Command| {
-        // Tests that want more are left out. One module of Debian's cannot be loaded.
+        // Skips tests that need more memory. One module of Debian's cannot be loaded.
         command.env("NPY_AVAILABLE_MEM", "2GB").env("OPENBLAS_NUM_THREADS", "1");
         let arguments = "-m pytest -q -p no:cacheprovider --tb=no --continue-on-collection-errors --pyargs numpy";
         command.args(arguments.split(' '));
@@ -151,7 +151,7 @@ fn a_fork_on_a_stack_of_the_heap_is_refused_by_name() {
     assert!(text(&output.stderr).contains("fork() on a stack that malloc gave"), "{output:?}");
 }
 
-/// What is wrong is said once, and the program runs on plain memory.
+/// An invalid setting is reported once, and the program runs on plain memory.
 #[test]
 fn bad_settings_are_named_once() {
     let program = compiled("gcc", "heap.c", "which");
@@ -180,7 +180,7 @@ fn bad_settings_are_named_once() {
     }
 }
 
-/// Under limits that a range would break there is none; a bound that is reached leaves the rest to libc.
+/// There is no range under limits that it would break. When the heap is full, libc serves the rest.
 #[test]
 fn limits_leave_plain_memory() {
     let program = compiled("gcc", "heap.c", "limits");
@@ -193,7 +193,7 @@ fn limits_leave_plain_memory() {
     assert!(found == "plain" && said.contains("`ulimit -f`"), "{found}: {said}");
     let (found, said) = limited("ulimit -v 1000000");
     assert!(found == "plain" && said.contains("`ulimit -v`"), "{found}: {said}");
-    // Enough for the range, and not for a fork's copy of it and plain memory.
+    // Enough addresses for the range, but not for a fork's copy and plain memory as well.
     let (found, said) = limited("export OUTBOARD_HEAP_BYTES=1G; ulimit -v 2000000");
     assert!(found == "plain" && said.contains("`ulimit -v`") && said.lines().count() == 1, "{found}: {said}");
     let (found, said) = limited("export OUTBOARD_HEAP_BYTES=1G; ulimit -d 1000000");
@@ -235,7 +235,7 @@ fn fftw_plans_by_measuring_and_computes_right() {
     same(|| Command::new(&fft));
 }
 
-/// Its times differ from run to run, so the lines of numbers count, one for each look at the particles.
+/// LAMMPS' times differ between runs, so only the rows of numbers are compared.
 #[test]
 #[ignore = "seconds: make soak; needs lammps and lammps-examples"]
 fn lammps_moves_particles_the_same() {
@@ -252,7 +252,7 @@ fn lammps_moves_particles_the_same() {
     assert_eq!(numbers(on_heap(Command::new("lmp"))), plain);
 }
 
-/// Their shell, which has large memory in use at every fork, is told that its new memory is not shared.
+/// The shell has large memory in use at every fork, so a message reports that its new memory is not shared.
 #[test]
 fn scripts_that_fork_all_the_time_print_the_same() {
     let script = "big=$(seq 1 40000); for at in $(seq 1 40); do (echo \"$big\" | cksum; echo $at) & wait; done; \
@@ -268,7 +268,7 @@ fn scripts_that_fork_all_the_time_print_the_same() {
     assert!(said.lines().all(|line| line.contains("the program has forked 8 times")), "{said}");
 }
 
-/// With children by fork, spawn and pool.
+/// Python creates children by fork, spawn and pool.
 #[test]
 fn numpy_computes_the_same() {
     same(|| {

@@ -1,8 +1,8 @@
-//! Wire counters of every port, read from the token buckets at both ends of its link by rtnetlink.
+//! Wire counters of every port, read by rtnetlink from the token buckets at both ends of its link.
 //!
 //! The queueing disciplines count a segmented burst as the packets that it becomes; device counters do not. A routing
-//! socket belongs for ever to the network namespace it was made in, so that the switch process reads the hosts' ends
-//! without entering them.
+//! socket always belongs to the network namespace that it was made in. So the switch process reads the hosts' ends
+//! without entering their namespaces.
 
 use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
@@ -15,34 +15,33 @@ use std::os::fd::{AsFd, OwnedFd};
 /// Room for one datagram of a dump; the kernel fills at most 32 KiB.
 const DUMP_BYTES: usize = 64 * 1024;
 
-/// What went over one host's link since the lab started, Ethernet headers included, preamble and frame check sequence
-/// not.
+/// Traffic of one host's link since the lab started: with Ethernet headers, without preamble and frame check sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct PortCounters {
-    /// The host, from 1.
+    /// Number of the host, from 1.
     pub host: u16,
-    /// What left the host.
+    /// Traffic that left the host.
     pub tx: Traffic,
-    /// What left the switch for the host; what the lab's random loss took is not in it.
+    /// Traffic that left the switch for the host, without packets that the lab's random loss dropped.
     pub rx: Traffic,
 }
 
-/// What went over a link one way.
+/// One direction of a link's traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Traffic {
     /// Bytes that passed.
     pub bytes: u64,
     /// Packets that passed.
     pub packets: u64,
-    /// Packets that the sending end dropped, its queue being full.
+    /// Packets that the sending end dropped because its queue was full.
     pub drops: u64,
 }
 
 impl PortCounters {
-    /// What was counted after `earlier`, a reading of the same port.
+    /// The counts since `earlier`, a reading of the same port.
     ///
     /// # Panics
-    /// If `earlier` is of another port or later than `self`.
+    /// If `earlier` belongs to another port or is later than `self`.
     pub fn since(&self, earlier: &Self) -> Self {
         assert_eq!(self.host, earlier.host, "counters of different ports");
         let diff = |now: u64, then: u64| now.checked_sub(then).expect("counters never decrease");
@@ -60,10 +59,10 @@ pub(crate) fn routing_socket() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?)
 }
 
-/// The kind of queue at links without limit.
+/// The kind of queue at links without a rate limit.
 pub(crate) const UNLIMITED: &str = "bfifo";
 
-/// What left every token bucket in the socket's network namespace, by the number of its interface.
+/// Traffic that left every token bucket in the socket's network namespace, by interface number.
 pub(crate) fn read(socket: impl AsFd) -> io::Result<Vec<(i32, Traffic)>> {
     request_dump(&socket)?;
     let mut ends = Vec::new();

@@ -1,4 +1,4 @@
-//! What can go wrong with a lab, and what to do about it.
+//! Errors of labs and their remedies.
 
 use crate::SpecError;
 use serde::{Deserialize, Serialize};
@@ -6,12 +6,12 @@ use std::io;
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// A lab operation that failed. [`LabError::remedy`] says what to do about it.
+/// A failed lab operation; [`LabError::remedy`] names the remedy.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages are the documentation")]
 pub enum LabError {
-    /// The lab asked for cannot be.
+    /// The requested lab is impossible.
     #[error(transparent)]
     Spec(#[from] SpecError),
     /// A step of building the lab failed.
@@ -52,7 +52,7 @@ pub enum LabError {
 }
 
 impl LabError {
-    /// What to do about it, in one sentence.
+    /// The remedy, in one sentence.
     pub fn remedy(&self) -> String {
         match self {
             Self::Spec(_) | Self::Name { .. } => "correct the argument".into(),
@@ -69,19 +69,19 @@ impl LabError {
     }
 }
 
-/// A step of building a lab that failed, where, and what the system or the command said.
+/// A failed step of building a lab, its place, and the reason from the system or the command.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 #[error("lab setup on {place}: {step}: {reason}")]
 pub struct SetupFailure {
     /// `switch` or the host's name.
     pub place: String,
-    /// What was tried: a system call or a command line.
+    /// The failed system call or command line.
     pub step: String,
-    /// What the system said, or the command on its standard error.
+    /// The system's error, or the command's standard error.
     pub reason: String,
 }
 
-/// Says where a step failed, and which.
+/// Adds the place and the name of a step to its error.
 pub(crate) trait InStep<T> {
     fn in_step(self, place: &str, step: impl Into<String>) -> Result<T, SetupFailure>;
 }

@@ -1,7 +1,7 @@
-//! The client of a host's agent: runs a program inside a host as if it were here, with this process's standard streams,
-//! environment (but `TMPDIR`) and directory; forwards signals; ends as the program ends.
+//! The client of a host's agent. Runs a program inside a host with this process's standard streams, environment (except
+//! `TMPDIR`) and directory. Forwards signals, and ends as the program ends.
 //!
-//! When the client dies, however, the agent kills the program's session.
+//! Whatever ends the client, the agent then kills the program's session.
 
 use crate::holder::{EXEC_VERB, SHELL_VERB};
 use crate::message::{self, AgentReply, AgentRequest, ExecRequest};
@@ -16,14 +16,14 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
-/// Signals that end or poke programs and that a terminal, a launcher or a person sends.
+/// Signals that terminals, launchers and people send to programs.
 const FORWARDED: [i32; 6] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2];
-/// What ssh exits with when it is ssh that failed.
+/// Exit code of ssh when ssh itself fails.
 const CLIENT_FAILED: i32 = 255;
-/// Options of ssh that take a value and that launchers pass.
+/// Options of ssh that take a value and that launchers use.
 const SSH_OPTIONS_WITH_VALUE: [&str; 5] = ["-l", "-p", "-o", "-i", "-F"];
 
-/// Runs `argv` inside the host `place` whose agent listens at `socket`, and waits for its end.
+/// Runs `argv` inside the host `place`, whose agent listens at `socket`, and waits for the program's end.
 pub(crate) fn run(place: &str, socket: &Path, argv: Vec<OsString>) -> Result<ExitStatus, LabError> {
     let gone = |source| LabError::Gone { place: place.to_owned(), source };
     let failed = |what| move |source| LabError::System { what, source };
@@ -32,7 +32,7 @@ pub(crate) fn run(place: &str, socket: &Path, argv: Vec<OsString>) -> Result<Exi
     let request = ExecRequest { argv, env: std::env::vars_os().collect(), cwd };
     let request = memory_file(&request).map_err(failed("write the request"))?;
     let connection = message::connect(socket).map_err(gone)?;
-    // Blocked before the program exists, so that no signal is lost between.
+    // Blocks signals before the program exists, so that no signal is lost in between.
     let signals = host::block_signals(&FORWARDED).map_err(failed("block signals"))?;
     let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
     let fds = [request.as_fd(), stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
@@ -61,12 +61,12 @@ fn wait(connection: &OwnedFd, signals: &OwnedFd) -> io::Result<AgentReply> {
     }
 }
 
-/// Ends this process the way `status` says: with its exit code or by its signal.
+/// Ends this process as `status` says: with the exit code or by the signal.
 fn exit_like(status: ExitStatus) -> ! {
     if let Some(signal) = status.signal() {
-        // The program wrote a core file if one was wanted.
+        // If a core file was wanted, the program wrote it.
         let _ = rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
-        // SAFETY: no handler is installed; the set is initialised by sigemptyset before use.
+        // SAFETY: no handler is installed; sigemptyset initialises the set before use.
         unsafe {
             let mut set: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&mut set);
@@ -88,7 +88,7 @@ pub(crate) fn client_main(args: &[OsString]) -> ! {
     finish(run(&place, &socket, argv.to_vec()))
 }
 
-/// `[OPTIONS] [USER@]HOST WORDS..`: the words, joined by blanks, are a command line for the shell, as ssh has it.
+/// `[OPTIONS] [USER@]HOST WORDS..`: joins the words by blanks to a command line for the shell, as ssh does.
 pub(crate) fn shell_main(args: &[OsString]) -> ! {
     let mut words = args.iter();
     let mut host = words.next();
@@ -103,7 +103,7 @@ pub(crate) fn shell_main(args: &[OsString]) -> ! {
     let name = host.rsplit_once('@').map_or(host, |(_, name)| name);
     let line = words.join(OsStr::new(" "));
     let argv = vec![OsString::from("/bin/sh"), OsString::from("-c"), line];
-    // Of the lab that this process is in or, outside any, of the default detached lab.
+    // Uses the lab that this process is in or, outside any lab, the default detached lab.
     let agent = Lab::attach(None).and_then(|lab| lab.agent(name));
     finish(agent.and_then(|(place, socket)| run(&place, &socket, argv)))
 }

@@ -1,5 +1,5 @@
-//! A host or DPU: PID 1 of its namespaces. Builds the host's view of the machine, configures its ends of links, then
-//! serves as its agent: starts programs that clients ask for, reaps them, and reports how they ended.
+//! A host or DPU: PID 1 of its namespaces. Builds the host's view of the machine and configures its ends of links. Then
+//! serves as its agent: starts programs for clients, reaps them, and reports how they ended.
 //!
 //! ```text
 //!  connection:  (accepted) --Exec, started--> Running --program ended--> reply, closed
@@ -9,8 +9,8 @@
 //!                   '--anything else, closed--> closed
 //! ```
 //!
-//! Ends when the switch process does: by the parent-death signal, or by the end of the control socket where the switch
-//! process died before that signal was armed. Its end kills every process of the host.
+//! Ends when the switch process does: by the parent-death signal. If the switch process died before that signal was
+//! armed, the end of the control socket ends this process. The end of PID 1 kills every process of the host.
 
 use crate::error::InStep;
 use crate::message::{self, AgentReply, AgentRequest, ExecRequest, HostOrder, HostReport};
@@ -28,19 +28,19 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Programs that one host runs for clients at a time.
+/// Most programs that one host runs for clients at a time.
 const MAX_CONNECTIONS: usize = 512;
 /// Largest argument list and environment; the kernel's own default limit is 2 MiB.
 const MAX_REQUEST_BYTES: u64 = 8 * 1024 * 1024;
 const CONTROL_FD: i32 = 3;
-/// Mode of directories where every user may make files and remove their own.
+/// Mode of directories in which every user may create files and remove their own.
 const OPEN_TO_ALL: u32 = 0o1777;
-/// A DPU's interface towards its host.
+/// A DPU's interface to its host.
 const PCIE: &str = "pcie0";
-/// For temporary files, of this host alone: programs name them by process ids, which hosts have in common. Programs
-/// that exchange files across hosts use `/tmp` or any other directory of the machine.
+/// Directory for temporary files of this host alone, because programs name them by process ids, which repeat across
+/// hosts. Programs that exchange files across hosts use `/tmp` or any other directory of the machine.
 pub(crate) const TEMPORARY_DIR: &str = "/run/tmp";
-/// Where the addresses of all DPUs lie.
+/// Network that contains the addresses of all DPUs.
 const DPU_NETWORK: &str = "10.77.1.0";
 
 /// Runs a host or DPU of a lab until the lab ends.
@@ -52,11 +52,11 @@ pub(crate) fn main(spec: &LabSpec, node: Node, control: OwnedFd) -> ! {
     std::process::exit(status)
 }
 
-/// Closes everything that came from the switch process but `control`: a copy of another host's socket would keep it
-/// open after the switch process died.
+/// Closes every descriptor inherited from the switch process except `control`: a copy of another host's socket would
+/// stay open after the switch process died.
 fn keep_only(control: OwnedFd) -> io::Result<OwnedFd> {
-    // SAFETY: dup2 and close_range touch descriptors only. Every descriptor that they close belongs to values of the
-    // switch process's copy of memory, which this process never uses nor drops: `main` does not return.
+    // SAFETY: dup2 and close_range affect descriptors only. The descriptors that they close belong to values in the
+    // copy of the switch process's memory. This process never uses or drops those values: `main` does not return.
     unsafe {
         if control.as_raw_fd() != CONTROL_FD && libc::dup3(control.as_raw_fd(), CONTROL_FD, libc::O_CLOEXEC) < 0 {
             return Err(io::Error::last_os_error());
@@ -80,7 +80,7 @@ fn run(spec: &LabSpec, node: Node, control: OwnedFd) -> i32 {
             0
         }
         Err(failure) => {
-            // Nobody is left to tell if this fails.
+            // If this fails, nobody is left to notify.
             let _ = message::send(&control, &HostReport::Failed(failure), &[]);
             1
         }
@@ -97,8 +97,8 @@ fn build(
     rustix::system::sethostname(place.as_bytes()).in_step(place, "sethostname")?;
     mount_all(place)?;
     switch::silence_ipv6(place)?;
-    // By loss, as clusters have it, whatever the machine's administrator prefers; namespaces may not choose it on all
-    // machines.
+    // Loss-based congestion control, as clusters have it, whatever the machine's administrator prefers. Not every
+    // machine lets a namespace choose cubic.
     let control_of_congestion = |name| switch::set(place, "ipv4/tcp_congestion_control", name);
     control_of_congestion("cubic").or_else(|_| control_of_congestion("reno"))?;
     match message::expect(control) {
@@ -116,8 +116,8 @@ fn build(
     Ok((agent, ready, routing))
 }
 
-/// Gives the host a `/proc`, `/sys`, `/run` and `/dev/shm` of its own, a directory for temporary files, names for the
-/// lab's hosts and a boot id, by which communication libraries tell machines apart.
+/// Gives the host its own `/proc`, `/sys`, `/run` and `/dev/shm`, a directory for temporary files, and names for the
+/// lab's hosts. Also gives it a boot id, by which communication libraries distinguish machines.
 fn mount_all(place: &str) -> Result<(), SetupFailure> {
     let shared = rustix::fs::open(switch::SHARED_DIR, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .in_step(place, "open the lab's directory")?;
@@ -136,13 +136,13 @@ fn mount_all(place: &str) -> Result<(), SetupFailure> {
     bind(place, own_boot_id, boot_id)
 }
 
-/// Mounts an empty memory file system on `target`.
+/// Mounts an empty tmpfs on `target`.
 pub(crate) fn private_tmpfs(place: &str, target: &str, mode: u32) -> Result<(), SetupFailure> {
     mount(place, "tmpfs", target, MountFlags::NOSUID | MountFlags::NODEV)?;
     set_mode(target, mode).in_step(place, format!("set the mode of {target}"))
 }
 
-/// Sets a mode as it is, whatever the umask.
+/// Sets a mode exactly, whatever the umask.
 fn set_mode(path: &str, mode: u32) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
@@ -155,21 +155,21 @@ fn bind(place: &str, source: &str, target: &str) -> Result<(), SetupFailure> {
     rustix::mount::mount_bind(source, target).in_step(place, format!("mount {source} on {target}"))
 }
 
-/// Makes the directory `path` and its parents, for the owner alone.
+/// Makes the directory `path` and its parents, accessible to the owner alone.
 pub(crate) fn make_dir(place: &str, path: &Path) -> Result<(), SetupFailure> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path).in_step(place, format!("create {}", path.display()))
 }
 
-/// Addresses, routes, every neighbour (so that no ARP disturbs the counters) and the token buckets.
+/// Sets addresses, routes, token buckets and every neighbour, so that no ARP disturbs the counters.
 ///
-/// A host with a DPU has its address and `eth0` as without, but everything beyond is reached through the DPU, which
-/// routes between its port at the switch and its host ("separate host mode"): bootstraps and native traffic of programs
-/// work, and cross the DPU's link; multicast of the host ends at the DPU.
+/// A host with a DPU keeps its address and `eth0`, but reaches everything through the DPU. The DPU routes between its
+/// port at the switch and its host ("separate host mode"). Bootstraps and native traffic of programs work and cross the
+/// DPU's link; multicast of the host ends at the DPU.
 fn configure_links(spec: &LabSpec, node: Node, place: &str) -> Result<(), SetupFailure> {
     let mut script = format!("link set lo up\nlink set eth0 gso_max_size {SEGMENTED_BURST_BYTES}\n");
     let at_port = spec.at_port(node.number()) == node;
     if spec.loss().is_some() && at_port {
-        // Every packet takes its own chance: a burst that crosses the switch whole would be lost whole.
+        // Each packet is dropped by itself: a burst that crosses the switch whole would be lost whole.
         script.push_str("link set eth0 gso_max_segs 1\n");
     }
     let _ = writeln!(script, "address add {}/24 brd + dev eth0\nlink set eth0 up", node.address());
@@ -195,7 +195,7 @@ fn configure_links(spec: &LabSpec, node: Node, place: &str) -> Result<(), SetupF
     tools::run(place, "tc", &["-batch", "-"], &buckets)
 }
 
-/// What DPU `number` needs beside its port: the link to its host, and the ways to the others'.
+/// Configuration of DPU `number` besides its port: the link to its host, and routes to the other hosts and DPUs.
 fn routes_of_dpu(spec: &LabSpec, number: u16) -> String {
     let (dpu, host) = (Node::Dpu(number), Node::Host(number));
     let (own, below) = (dpu.address(), host.address());
@@ -218,15 +218,15 @@ struct Connection {
 }
 
 enum ConnectionState {
-    /// Nothing was asked for yet.
+    /// The client has sent no request yet.
     Accepted,
-    /// The leader of the session that the client asked for.
+    /// Runs a session for the client; the value is its leader.
     Running(Pid),
 }
 
 struct Agent {
     listener: OwnedFd,
-    /// Tells that a child ended.
+    /// Signals the end of a child.
     children: OwnedFd,
     connections: Vec<Connection>,
 }
@@ -267,7 +267,7 @@ impl Agent {
             self.connections.push(Connection { socket, state: ConnectionState::Accepted });
         } else {
             let reason = format!("the host runs {MAX_CONNECTIONS} programs already");
-            // The client sees the end of the connection if this fails.
+            // If this fails, the client sees the end of the connection.
             let _ = message::send(&socket, &AgentReply::Failed(reason), &[]);
         }
     }
@@ -277,7 +277,7 @@ impl Agent {
             let ended = |c: &Connection| matches!(c.state, ConnectionState::Running(leader) if leader == pid);
             if let Some(position) = self.connections.iter().position(ended) {
                 let connection = self.connections.swap_remove(position);
-                // A client that left meanwhile needs no answer.
+                // A client that has left needs no answer.
                 let _ = message::send(&connection.socket, &AgentReply::Exited(status.as_raw()), &[]);
             }
         }
@@ -285,7 +285,7 @@ impl Agent {
 }
 
 impl Connection {
-    /// Serves what the client has sent; `None` closes the connection.
+    /// Serves the client's next message; `None` closes the connection.
     fn advance(mut self) -> Option<Self> {
         let received = message::receive(&self.socket);
         match (&self.state, received) {
@@ -295,14 +295,14 @@ impl Connection {
                     Some(self)
                 }
                 Err(reason) => {
-                    // The client sees the end of the connection if this fails.
+                    // If this fails, the client sees the end of the connection.
                     let _ = message::send(&self.socket, &AgentReply::Failed(reason), &[]);
                     None
                 }
             },
             (ConnectionState::Running(leader), Ok(Some((AgentRequest::Signal(signal), _)))) => {
                 if let Some(signal) = Signal::from_named_raw(signal) {
-                    // The group may have ended meanwhile.
+                    // The group may have ended already.
                     let _ = rustix::process::kill_process_group(*leader, signal);
                 }
                 Some(self)
@@ -325,10 +325,10 @@ fn start(fds: Vec<OwnedFd>) -> Result<Pid, String> {
     session::start(&request, [stdin, stdout, stderr])
 }
 
-/// Blocks `signals` in the calling thread; the descriptor returned reports them instead.
+/// Blocks `signals` in the calling thread; the returned descriptor reports them instead.
 pub(crate) fn block_signals(signals: &[i32]) -> io::Result<OwnedFd> {
-    // SAFETY: an all-zero sigset_t is a valid object, filled by sigemptyset before use; signalfd returns a descriptor
-    // that nobody else owns.
+    // SAFETY: an all-zero sigset_t is a valid object, and sigemptyset fills it before use; signalfd returns a
+    // descriptor that nobody else owns.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut set);
@@ -357,7 +357,7 @@ pub(crate) fn drain(signals: &OwnedFd) -> Vec<i32> {
     pending
 }
 
-/// The directory that stands for the session directory of the user inside `/run`, where there is one.
+/// The user's session directory, if it lies inside `/run`.
 pub(crate) fn runtime_dir() -> Option<PathBuf> {
     std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.starts_with("/run"))
 }

@@ -1,4 +1,4 @@
-//! A lab from outside: starting, using and ending it.
+//! A lab seen from outside: start, use, end.
 
 use crate::holder::{self, EXEC_VERB, SHELL_VERB, SWITCH_VERB};
 use crate::message::{self, LinkCounters, SwitchReply, SwitchRequest};
@@ -15,19 +15,19 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
 const DEFAULT_NAME: &str = "default";
-/// What becomes the processes of a lab, and the clients of its agents.
+/// Path of the running program, which is executed again as a lab's processes and clients.
 const OWN_PROGRAM: &str = "/proc/self/exe";
-/// How long a switch process may take to end its hosts before it is killed, which ends them too.
+/// Time that a switch process has to end its hosts before it is killed, which also ends them.
 const END_PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
 /// An emulated cluster.
 ///
-/// One made by [`Lab::start`] ends when the value is dropped or its process ends, however that happens. One made by
-/// [`Lab::up`] or found by [`Lab::attach`] lives until [`Lab::down`].
+/// A lab from [`Lab::start`] ends when the value is dropped or its process ends in any way. A lab from [`Lab::up`] or
+/// [`Lab::attach`] lives until [`Lab::down`].
 #[derive(Debug)]
 pub struct Lab {
     spec: LabSpec,
-    /// The switch process; 0 from inside the lab, where it has no id.
+    /// The switch process; 0 inside the lab, which has no process id for it.
     pid: i32,
     host_pids: Vec<i32>,
     /// Directory of the agents' sockets as this process sees it.
@@ -53,12 +53,12 @@ pub fn list() -> Result<Vec<LabSummary>, LabError> {
         let lab = Lab::detached(&state).ok()?;
         Some(LabSummary { name, spec: lab.spec.clone(), pid: state.pid })
     };
-    // A lab that ends at this moment is none.
+    // A lab that is just ending is left out.
     Ok(labs.into_iter().filter_map(summary).collect())
 }
 
 impl Lab {
-    /// Starts a lab that ends with the value returned or with this process.
+    /// Starts a lab that ends with the returned value or with this process.
     ///
     /// The calling program's `main` must begin with [`holder_main_if_requested`](crate::holder_main_if_requested).
     pub fn start(spec: &LabSpec) -> Result<Self, LabError> {
@@ -73,7 +73,7 @@ impl Lab {
             .stdout(Stdio::null())
             .spawn()
             .map_err(system("start the switch process"))?;
-        // From here on every way out ends the child: by Drop, or by the end of the lifeline.
+        // From here on every exit ends the child: through Drop, or through the end of the lifeline.
         let pid = i32::try_from(child.id()).expect("process ids fit");
         let mut lab = Self {
             spec: spec.clone(),
@@ -93,7 +93,7 @@ impl Lab {
         }
     }
 
-    /// Starts a lab that outlives this process, called `name` (`default` if `None`).
+    /// Starts a lab called `name` (`default` if `None`) that outlives this process.
     pub fn up(name: Option<&str>, spec: &LabSpec) -> Result<Self, LabError> {
         let name = name.unwrap_or(DEFAULT_NAME);
         let registry = Registry::open()?;
@@ -112,7 +112,7 @@ impl Lab {
         Ok(lab)
     }
 
-    /// The running lab called `name`; if `None`, the one that this process is in, or else the default one.
+    /// Attaches to the lab called `name`. `None` means the lab that this process is in, or else the default one.
     pub fn attach(name: Option<&str>) -> Result<Self, LabError> {
         if name.is_none() && switch::inside() {
             return Self::connect(0, Path::new(switch::SHARED_DIR));
@@ -122,14 +122,14 @@ impl Lab {
         Self::detached(&state)
     }
 
-    /// Ends the detached lab called `name` (`default` if `None`); returns when its last process is gone.
+    /// Ends the detached lab called `name` (`default` if `None`); returns when its last process has ended.
     pub fn down(name: Option<&str>) -> Result<(), LabError> {
         let name = name.unwrap_or(DEFAULT_NAME);
         let registry = Registry::open()?;
         let state = registry.find(name)?.ok_or_else(|| LabError::NotUp { name: name.to_owned() })?;
         let end = |pid| -> io::Result<()> {
             let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
-            // A lab that cannot be asked is killed.
+            // A lab that does not accept the request is killed.
             let asked = Self::detached(&state).is_ok_and(|lab| lab.tell(&SwitchRequest::End).is_ok());
             await_end(&pidfd, asked)
         };
@@ -192,25 +192,24 @@ impl Lab {
         self.spec.address(host)
     }
 
-    /// Process id of the switch process; 0 seen from inside the lab.
+    /// Process id of the switch process; 0 inside the lab.
     pub fn switch_pid(&self) -> i32 {
         self.pid
     }
 
-    /// Process ids of the hosts' first processes, then of their DPUs', as the switch process sees them; 0 for a host
-    /// that is down.
+    /// Process ids of the hosts' first processes, then of their DPUs', as the switch process sees them; 0 if down.
     pub fn host_pids(&self) -> &[i32] {
         &self.host_pids
     }
 
-    /// Counters of every port of the switch, in the order of the hosts. Takes well under a millisecond per host. Where
-    /// a host has a DPU, its port is the DPU's.
+    /// Counters of every port of the switch, in the order of the hosts. Takes well under a millisecond per host. In a
+    /// lab with DPUs they count the DPUs' ports.
     pub fn counters(&self) -> Result<Vec<PortCounters>, LabError> {
         Ok(self.link_counters()?.switch)
     }
 
-    /// Counters of the links between hosts and DPUs, in the order of the hosts: what left the host, and what left the
-    /// DPU for it. None without DPUs.
+    /// Counters of the links between hosts and DPUs, in the order of the hosts. `tx` counts the host's packets, `rx`
+    /// the DPU's. Empty without DPUs.
     pub fn pcie_counters(&self) -> Result<Vec<PortCounters>, LabError> {
         Ok(self.link_counters()?.pcie)
     }
@@ -222,7 +221,7 @@ impl Lab {
         }
     }
 
-    /// Ends `host` (from 1) at once, with its DPU, as if its machine had lost power.
+    /// Ends `host` (from 1) and its DPU at once, as if its machine had lost power.
     pub fn crash(&self, host: u16) -> Result<(), LabError> {
         match self.ask(&SwitchRequest::Crash(host))? {
             SwitchReply::Done => Ok(()),
@@ -232,9 +231,9 @@ impl Lab {
 
     /// A command that runs `program` inside `host` (`h1`, `h1-dpu` or an address).
     ///
-    /// It takes the standard streams, environment (but `TMPDIR`, which names a directory of that host's own) and
-    /// directory that the command is given, exits with the program's exit code or by the signal that ended it, passes
-    /// on SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2, and takes the program's session with it when killed.
+    /// The program gets the command's standard streams, environment and directory; only `TMPDIR` names a directory of
+    /// that host. The command exits with the program's exit code or by its signal. It forwards SIGINT, SIGTERM, SIGHUP,
+    /// SIGQUIT, SIGUSR1 and SIGUSR2. Killing the command kills the program's session.
     pub fn command(&self, host: &str, program: impl AsRef<OsStr>) -> Result<Command, LabError> {
         let (_, socket) = self.agent(host)?;
         let mut command = Command::new(OWN_PROGRAM);
@@ -242,7 +241,7 @@ impl Lab {
         Ok(command)
     }
 
-    /// The words of a command that stands in for ssh inside the lab: called with a host and a command line.
+    /// The words of a command that replaces ssh inside the lab: launchers call it with a host and a command line.
     pub fn remote_shell(&self) -> Result<[OsString; 2], LabError> {
         let program = Path::new(OWN_PROGRAM)
             .canonicalize()
@@ -274,7 +273,7 @@ impl Drop for Lab {
     }
 }
 
-/// Waits for the end of a switch process, which is killed if nobody could ask it to end or if it does not.
+/// Waits for the end of a switch process. Kills it if it was not asked to end, or does not end in time.
 fn await_end(pidfd: &OwnedFd, asked: bool) -> io::Result<()> {
     let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
     if asked && rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&END_PATIENCE)))? > 0 {

@@ -1,8 +1,8 @@
-//! Messages between the processes of a lab: one JSON value per packet of a Unix `SOCK_SEQPACKET` socket, file
-//! descriptors beside it.
+//! Messages between the processes of a lab: one JSON value per packet of a Unix `SOCK_SEQPACKET` socket, with file
+//! descriptors attached.
 //!
-//! Both ends are the same program, so that the format has no version. Bounded by [`MAX_PACKET`]; what may be larger
-//! (the environment of a program) travels in a memory file.
+//! Both ends are the same program, so the format has no version. [`MAX_PACKET`] bounds a message; larger data (a
+//! program's environment) travels in a memory file.
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::{
@@ -20,67 +20,67 @@ use crate::{LabSpec, PortCounters, SetupFailure};
 
 /// Largest packet: well below the kernel's default socket buffer, well above the counters of 250 hosts.
 const MAX_PACKET: usize = 128 * 1024;
-/// Most file descriptors beside one packet: a program's request and its three standard streams.
+/// Most file descriptors attached to one packet: a program's request and its three standard streams.
 const MAX_FDS: usize = 4;
 
-/// From the owner, or any client, to the switch process.
+/// Requests of the owner or any client to the switch process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum SwitchRequest {
     /// First message on the lifeline: build this lab.
     Build(LabSpec),
-    /// The lab shall outlive its lifeline.
+    /// Makes the lab outlive its lifeline.
     Detach,
     /// Report the lab's shape and processes.
     Describe,
     /// Report the counters of every port.
     Counters,
-    /// End one host, and its DPU, as a crash of its machine would.
+    /// End one host and its DPU, as a crash of its machine would.
     Crash(u16),
     /// End the lab.
     End,
 }
 
-/// From the switch process.
+/// Replies of the switch process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum SwitchReply {
-    /// To `Build` and `Describe`.
+    /// Reply to `Build` and `Describe`.
     Up { spec: LabSpec, hosts: Vec<i32> },
-    /// To `Build`.
+    /// Reply to `Build`.
     Failed(SetupFailure),
-    /// To `Counters`.
+    /// Reply to `Counters`.
     Counters(LinkCounters),
-    /// To `Detach` and `Crash`; `End` is answered by the end of the connection.
+    /// Reply to `Detach` and `Crash`; the end of the connection answers `End`.
     Done,
-    /// To anything that could not be done.
+    /// Reply to any request that failed.
     Refused(String),
 }
 
 /// The counters of all links, each in the order of hosts.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct LinkCounters {
-    /// To the switch.
+    /// Links to the switch.
     pub(crate) switch: Vec<PortCounters>,
-    /// From host to DPU; none without DPUs.
+    /// Links from host to DPU; none without DPUs.
     pub(crate) pcie: Vec<PortCounters>,
 }
 
-/// From the switch process to a host process while the lab is built.
+/// Orders of the switch process to a host process while the lab is built.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum HostOrder {
-    /// The host's link exists: configure it.
+    /// Configure the host's link, which exists now.
     Configure,
 }
 
-/// From a host process to the switch process while the lab is built.
+/// Reports of a host process to the switch process while the lab is built.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum HostReport {
-    /// The host is up; a routing socket of its network namespace comes along. The numbers are those of its interfaces.
+    /// The host is up. A routing socket of its network namespace is attached; the numbers are its interfaces'.
     Ready { eth0: i32, pcie0: Option<i32> },
     /// The host cannot be built.
     Failed(SetupFailure),
 }
 
-/// A program to run inside a host; lies in a memory file.
+/// A program to run inside a host; travels in a memory file.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct ExecRequest {
     pub(crate) argv: Vec<OsString>,
@@ -88,16 +88,16 @@ pub(crate) struct ExecRequest {
     pub(crate) cwd: PathBuf,
 }
 
-/// From a client to a host's agent.
+/// Requests of a client to a host's agent.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum AgentRequest {
-    /// Run the program in the memory file that comes along with the three standard streams.
+    /// Run the program in the attached memory file with the three attached standard streams.
     Exec,
-    /// Signal the program that this connection started.
+    /// Signal the program of this connection.
     Signal(i32),
 }
 
-/// From a host's agent to a client.
+/// Replies of a host's agent to a client.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum AgentReply {
     /// The program ended with this wait status.
@@ -130,14 +130,14 @@ fn socket() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
-/// Waits until something has come to some of these descriptors, or they are closed; to which.
+/// Waits until some descriptors are readable or closed; returns which.
 pub(crate) fn await_some<'a>(fds: impl Iterator<Item = &'a OwnedFd>) -> io::Result<Vec<bool>> {
     let mut fds: Vec<PollFd<'_>> = fds.map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
     rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, None))?;
     Ok(fds.iter().map(|fd| !fd.revents().is_empty()).collect())
 }
 
-/// Sends one message and file descriptors beside it.
+/// Sends one message with file descriptors attached.
 pub(crate) fn send<T: Serialize>(socket: impl AsFd, message: &T, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let packet = serde_json::to_vec(message)?;
     if packet.len() > MAX_PACKET {
@@ -154,7 +154,7 @@ pub(crate) fn send<T: Serialize>(socket: impl AsFd, message: &T, fds: &[Borrowed
     Ok(())
 }
 
-/// Receives one message and the file descriptors beside it; `None` when the other end is closed.
+/// Receives one message and the attached file descriptors; `None` when the other end is closed.
 pub(crate) fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     let mut packet = vec![0; MAX_PACKET];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];

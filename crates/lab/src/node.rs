@@ -1,6 +1,6 @@
 //! The machines of a lab: hosts and their DPUs, by name and address.
 //!
-//! Labs share no network, so that names and addresses are the same in all of them.
+//! Labs share no network, so every lab uses the same names and addresses.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -19,28 +19,28 @@ pub enum Node {
 }
 
 impl Node {
-    /// Number of the host, or of the host whose DPU it is.
+    /// Number of the host, or of the DPU's host.
     pub fn number(self) -> u16 {
         match self {
             Node::Host(number) | Node::Dpu(number) => number,
         }
     }
 
-    /// Whether it is a DPU.
+    /// Whether the node is a DPU.
     pub fn is_dpu(self) -> bool {
         matches!(self, Node::Dpu(_))
     }
 
-    /// Its IPv4 address.
+    /// IPv4 address of the node.
     ///
     /// # Panics
-    /// If the number is beyond those of any lab.
+    /// If the number exceeds that of every possible host.
     pub fn address(self) -> Ipv4Addr {
         let last = u8::try_from(self.number()).expect("host numbers end at 250");
         Ipv4Addr::new(10, 77, u8::from(self.is_dpu()), last)
     }
 
-    /// The node of any lab that has this name or address.
+    /// The node that has this name or address in any lab.
     pub(crate) fn called(name: &str) -> Option<Node> {
         if let Ok(parsed) = name.parse::<Ipv4Addr>() {
             let nodes = (1..=MAX_HOSTS).flat_map(|number| [Node::Host(number), Node::Dpu(number)]);
@@ -53,7 +53,7 @@ impl Node {
         Some(if dpu { Node::Dpu(number) } else { Node::Host(number) })
     }
 
-    /// The deterministic, locally administered Ethernet address of its `eth0`.
+    /// The deterministic, locally administered Ethernet address of `eth0`.
     pub(crate) fn mac_address(self) -> String {
         mac(if self.is_dpu() { 0x4e } else { 0x4d }, self.number())
     }

@@ -1,26 +1,26 @@
-//! TCP ports of this machine that several processes of a test can be told beforehand.
+//! TCP ports of this machine for several processes of a test, chosen before the processes start.
 //!
-//! Never does: handing out a port that the kernel may give to somebody who asked for any.
+//! Never returns a port that the kernel may assign to a socket without a fixed port.
 
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The kernel's own choices: two numbers, see ip_local_port_range in ip(7).
+/// The kernel's range of automatic ports: two numbers, see ip_local_port_range in ip(7).
 const EPHEMERAL: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 
-/// Below these are the ports of other programs' conventions, more often than above.
+/// Conventional ports of other programs lie mostly below this number.
 const FIRST: u32 = 10_000;
 
-/// How many ports a process goes through before the next process's begin.
+/// Ports that one process tries before the next process's begin.
 const OF_ONE_PROCESS: u32 = 64;
 
-/// A port at which nobody listens, no other call of this process was given, and the kernel gives to nobody: it lies
-/// below those for sockets that are bound to no port in particular. That of a socket just closed would not do: somebody
-/// else may be given it before the one that it is meant for listens.
+/// A port at which nobody listens, that no other call of this process returned, and that the kernel assigns to nobody.
+/// It lies below the kernel's range of automatic ports. The port of a socket just closed would not do: the kernel may
+/// assign it to another process before the intended one listens.
 ///
 /// # Errors
-/// The kernel's range cannot be read or leaves none free below it.
+/// When the kernel's range cannot be read, or no port below it is free.
 pub fn free_port() -> io::Result<u16> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let text = std::fs::read_to_string(EPHEMERAL)?;

@@ -1,15 +1,15 @@
-//! What a lab needs of this machine, tried for real.
+//! Checks for everything that a lab needs of this machine, by trial.
 
 use crate::{Lab, LabSpec, Loss, LossOf, SpecError, tools};
 
-/// One thing that a lab needs.
+/// One requirement of labs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
-    /// What was tried.
+    /// The trial.
     pub what: String,
     /// Whether it works.
     pub ok: bool,
-    /// What to do where it does not; empty where it does.
+    /// The remedy if the trial fails; empty if it succeeds.
     pub remedy: String,
 }
 
@@ -19,7 +19,7 @@ impl Check {
     }
 }
 
-/// Looks for the tools and starts labs of two hosts, without and with loss. Needs the hook, see [`Lab::start`].
+/// Checks for the tools, and starts labs of two hosts with and without loss. Needs the hook, see [`Lab::start`].
 pub fn probe() -> Vec<Check> {
     let tool = |(name, package): (&str, &str)| {
         let missing = tools::find(name).is_none().then(|| format!("install {package}"));

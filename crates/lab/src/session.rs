@@ -1,4 +1,4 @@
-//! Programs inside a host: starting one in a session of its own, and ending a session.
+//! Programs inside a host: starts each in a separate session, and ends sessions.
 
 use crate::host::TEMPORARY_DIR;
 use crate::message::ExecRequest;
@@ -9,10 +9,10 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-/// Rounds of killing before a session that forks faster than it dies is given up.
+/// Rounds of killing after which a session that forks faster than it dies is abandoned.
 const KILL_ROUNDS: usize = 100;
 
-/// Starts a program as leader of a new session with the given standard streams, its temporary files on this host.
+/// Starts a program as leader of a new session with these standard streams and this host's temporary directory.
 pub(crate) fn start(request: &ExecRequest, streams: [OwnedFd; 3]) -> Result<Pid, String> {
     let (program, args) = request.argv.split_first().ok_or("no program was named")?;
     if !request.cwd.is_dir() {
@@ -23,7 +23,7 @@ pub(crate) fn start(request: &ExecRequest, streams: [OwnedFd; 3]) -> Result<Pid,
     command.args(args).env_clear().envs(request.env.iter().map(|(k, v)| (k, v))).current_dir(&request.cwd);
     command.env("TMPDIR", TEMPORARY_DIR);
     command.stdin(stdin).stdout(stdout).stderr(stderr);
-    // SAFETY: the closure makes system calls only, touching no memory but its own stack.
+    // SAFETY: the closure only makes system calls, and touches no memory except its own stack.
     unsafe { command.pre_exec(become_session_leader) };
     let child = command.spawn().map_err(|e| e.to_string())?;
     Ok(Pid::from_child(&child))
@@ -31,7 +31,7 @@ pub(crate) fn start(request: &ExecRequest, streams: [OwnedFd; 3]) -> Result<Pid,
 
 fn become_session_leader() -> io::Result<()> {
     rustix::process::setsid()?;
-    // SAFETY: an all-zero sigset_t is a valid object, filled by sigemptyset before use; both calls are
+    // SAFETY: an all-zero sigset_t is a valid object, and sigemptyset fills it before use; both calls are
     // async-signal-safe.
     let result = unsafe {
         let mut none: libc::sigset_t = std::mem::zeroed();
@@ -43,8 +43,7 @@ fn become_session_leader() -> io::Result<()> {
 
 /// Kills every process of the session that `leader` leads.
 ///
-/// A process that made a session of its own meanwhile (a daemon) lives on, as after the end of an ssh connection; it
-/// ends with its host.
+/// A process that has made its own session (a daemon) lives on, as after an ssh connection, until its host ends.
 pub(crate) fn kill(leader: Pid) {
     for _ in 0..KILL_ROUNDS {
         let members = living_members(leader);
@@ -52,7 +51,7 @@ pub(crate) fn kill(leader: Pid) {
             return;
         }
         for member in members {
-            // Already gone is as good as killed.
+            // The kill fails if the process has ended already.
             let _ = rustix::process::kill_process(member, Signal::KILL);
         }
     }
@@ -70,7 +69,7 @@ fn living_members(session: Pid) -> Vec<Pid> {
 
 fn is_living_member(pid: i32, session: Pid) -> bool {
     let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
-    // The name in parentheses may hold anything; after it: state, parent, process group, session.
+    // The name in parentheses may contain anything; state, parent, process group and session follow it.
     let Some((_, fields)) = stat.rsplit_once(") ") else { return false };
     let mut fields = fields.split(' ');
     let state = fields.next();

@@ -1,4 +1,4 @@
-//! What a lab shall look like: hosts, link rate, MTU, loss. Pure data, no IO.
+//! The shape of a lab: hosts, link rate, MTU, loss. Pure data, no IO.
 
 use crate::node::{MAX_HOSTS, Node};
 use outboard_units::{Rate, UnitError};
@@ -8,17 +8,17 @@ use std::net::Ipv4Addr;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// Bytes a token bucket holds, at both ends of every link.
+/// Bytes that a token bucket holds, at both ends of every link.
 pub(crate) const BURST_BYTES: u32 = 64 * 1024;
-/// Payload of the largest burst that TCP hands down at once (`gso_max_size`): with the headers of its packets it fits a
-/// token bucket, which passes it whole, as an adapter that segments would. Larger ones the bucket takes apart packet by
-/// packet, each with a timer of its own, at several times the processor time.
+/// Largest burst of payload that TCP passes down at once (`gso_max_size`). With its packets' headers it fits a token
+/// bucket, which passes it whole, like an adapter that segments. The bucket would split larger bursts packet by packet,
+/// each with a timer, at several times the processor time.
 pub(crate) const SEGMENTED_BURST_BYTES: u32 = 60_000;
-/// Bytes that may wait in front of a token bucket before it drops.
+/// Most bytes that wait in front of a token bucket before it drops.
 pub(crate) const QUEUE_LIMIT_BYTES: u32 = 1024 * 1024;
-/// `tc` takes rates in bits and the kernel keeps bytes; slower links than this are of no use.
+/// `tc` takes rates in bits and the kernel keeps bytes; slower links are useless.
 const MIN_RATE: u64 = 8_000;
-/// One terabit per second: beyond it the kernel's 64-bit nanosecond arithmetic loses precision.
+/// One terabit per second: above it the kernel's 64-bit nanosecond arithmetic loses precision.
 const MAX_RATE: u64 = 1_000_000_000_000;
 /// IPv4's minimum for a host that takes part in multicast without surprises.
 const MIN_MTU: u32 = 256;
@@ -27,32 +27,31 @@ const MAX_MTU: u32 = 64_000;
 const DEFAULT_MTU: u32 = 1_500;
 const PARTS_PER_PERCENT: f64 = 10_000.0;
 
-/// The rate of links without limit.
+/// The rate that means no limit.
 const UNLIMITED: &str = "0";
 
-/// How much faster the link between host and DPU is than that to the switch, where nothing else is said.
+/// Default ratio of the rate between host and DPU to the rate of the switch's links.
 const PCIE_FACTOR: u64 = 4;
-/// What follows the rate in the shape of a lab with DPUs.
+/// Suffix of the shape of a lab with DPUs.
 const DPU_SUFFIX: &str = "+dpu";
 
-/// Shape of a lab: `HOSTSxRATE`, such as `4x1gbit`, `16x500mbit` or `2x2.5gbit`, and options. The links of `4x0` carry
-/// what the machine can. `4x1gbit+dpu` gives every host a DPU, which has the switch port in its place
-/// ([`crate::Node`]).
+/// Shape of a lab: `HOSTSxRATE`, such as `4x1gbit`, `16x500mbit` or `2x2.5gbit`, and options. The links of `4x0` have
+/// no rate limit. `4x1gbit+dpu` gives every host a DPU, which has the host's switch port ([`crate::Node`]).
 ///
 /// Hosts are numbered from 1 and called `h1`, `h2`, ..., their DPUs `h1-dpu`, `h2-dpu`, ...
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LabSpec {
     hosts: u16,
-    /// 0 for no limit, here and below.
+    /// 0 means no limit; likewise in `pcie_bits_per_s`.
     rate_bits_per_s: u64,
     mtu: u32,
     loss: Option<Loss>,
-    /// Rate of the links between hosts and DPUs, where there are DPUs.
+    /// Rate of the links between hosts and DPUs, if there are DPUs.
     pcie_bits_per_s: Option<u64>,
 }
 
 impl LabSpec {
-    /// A lab of `hosts` hosts (1 ..= 250) with links of `rate_bits_per_s`, 0 for no limit, and an MTU of 1500.
+    /// A lab of `hosts` hosts (1 ..= 250) with links of `rate_bits_per_s`, 0 meaning no limit, and an MTU of 1500.
     pub fn new(hosts: u16, rate_bits_per_s: u64) -> Result<Self, SpecError> {
         if !(1..=MAX_HOSTS).contains(&hosts) {
             return Err(SpecError::Hosts { hosts: u64::from(hosts) });
@@ -72,13 +71,13 @@ impl LabSpec {
         Ok(self)
     }
 
-    /// Lets the switch drop packets at random; `None` for a lossless one.
+    /// Makes the switch drop packets at random; `None` means no loss.
     pub fn with_loss(mut self, loss: Option<Loss>) -> Self {
         self.loss = loss;
         self
     }
 
-    /// Gives every host a DPU at a link of `rate_bits_per_s`, four times the rate of the switch's links if `None`.
+    /// Gives every host a DPU with a link of `rate_bits_per_s`; `None` means four times the rate of the switch's links.
     pub fn with_dpus(mut self, rate_bits_per_s: Option<u64>) -> Result<Self, SpecError> {
         let rate = rate_bits_per_s.unwrap_or((self.rate_bits_per_s * PCIE_FACTOR).min(MAX_RATE));
         let unlimited = rate_bits_per_s.is_none() && rate == 0;
@@ -89,7 +88,7 @@ impl LabSpec {
         Ok(self)
     }
 
-    /// The limits of the links between hosts and DPUs, where there are DPUs.
+    /// The limits of the links between hosts and DPUs, if there are DPUs.
     pub fn pcie(&self) -> Option<LinkLimits> {
         self.pcie_bits_per_s.map(|rate_bits_per_s| LinkLimits { rate_bits_per_s, mtu: self.mtu })
     }
@@ -104,7 +103,7 @@ impl LabSpec {
         self.loss
     }
 
-    /// The limits that every link of the lab has.
+    /// The limits of every link of the lab.
     pub fn link(&self) -> LinkLimits {
         LinkLimits { rate_bits_per_s: self.rate_bits_per_s, mtu: self.mtu }
     }
@@ -129,13 +128,13 @@ impl LabSpec {
         (1..=self.hosts).map(Node::Host).chain((1..=dpus).map(Node::Dpu))
     }
 
-    /// What the switch's port of host `host` leads to.
+    /// The node at the switch's port of host `host`.
     pub(crate) fn at_port(&self, host: u16) -> Node {
         if self.pcie_bits_per_s.is_some() { Node::Dpu(host) } else { Node::Host(host) }
     }
 }
 
-/// What one link can carry, in each direction.
+/// The capacity of one link in each direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkLimits {
     rate_bits_per_s: u64,
@@ -143,17 +142,17 @@ pub struct LinkLimits {
 }
 
 impl LinkLimits {
-    /// Rate of the token bucket, Ethernet headers included, preamble and frame check sequence not; none without limit.
+    /// Rate of the token bucket; none means no limit. Counts Ethernet headers, not preamble and frame check sequence.
     pub fn rate_bits_per_s(&self) -> Option<u64> {
         (self.rate_bits_per_s > 0).then_some(self.rate_bits_per_s)
     }
 
-    /// Milliseconds that so many bits take at that rate; 0 without limit.
+    /// Milliseconds that `bits` bits take at the rate; 0 without limit.
     pub fn milliseconds(&self, bits: f64) -> f64 {
         self.rate_bits_per_s().map_or(0.0, |rate| bits / rate as f64 * 1e3)
     }
 
-    /// Bytes that an idle link lets through before the rate limit bites.
+    /// Bytes that an idle link passes before the rate limit takes effect.
     pub fn burst_bytes(&self) -> u32 {
         BURST_BYTES
     }
@@ -164,7 +163,7 @@ impl LinkLimits {
     }
 }
 
-/// Random loss in the switch, drawn for every packet and every receiving port on its own.
+/// Random loss in the switch, drawn independently for every packet and receiving port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loss {
     parts_per_million: u32,
@@ -180,14 +179,14 @@ impl Loss {
         Ok(Self { parts_per_million: (percent * PARTS_PER_PERCENT).round() as u32, of })
     }
 
-    /// Parses a percentage with or without its sign: `5%`, `0.1`.
+    /// Parses a percentage with or without the percent sign: `5%`, `0.1`.
     pub fn parse(percent: &str, of: LossOf) -> Result<Self, SpecError> {
         let number = percent.strip_suffix('%').unwrap_or(percent);
         let parsed = number.parse().map_err(|_| SpecError::Loss { percent: percent.to_owned() })?;
         Self::new(parsed, of)
     }
 
-    /// Packets lost of a million.
+    /// Lost packets per million.
     pub fn parts_per_million(&self) -> u32 {
         self.parts_per_million
     }
@@ -198,7 +197,7 @@ impl Loss {
     }
 }
 
-/// Which packets the switch may drop. IGMP is never dropped: group membership is the lab's, not the test's.
+/// Packets that the switch may drop. It never drops IGMP: group membership belongs to the lab, not to the test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LossOf {
@@ -217,7 +216,7 @@ impl fmt::Display for LossOf {
     }
 }
 
-/// A lab that cannot be asked for, and what may be.
+/// Why a lab cannot be described; the message names the valid values.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages are the documentation")]
@@ -254,7 +253,7 @@ impl FromStr for LabSpec {
     }
 }
 
-/// The shape alone, in the form that parses: options are not part of it.
+/// Formats the shape without options, so that it parses.
 impl fmt::Display for LabSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let dpus = if self.pcie_bits_per_s.is_some() { DPU_SUFFIX } else { "" };

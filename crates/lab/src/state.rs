@@ -1,6 +1,6 @@
-//! What is remembered of detached labs: one JSON file per name in a directory that only its user can use.
+//! Records of detached labs: one JSON file per name, in a directory that only its user can use.
 //!
-//! A process counts as a lab's only if its id and its start time agree, so that a reused id is never taken for a lab.
+//! A process counts as a lab's only if its id and start time agree, so a reused id never passes for a lab.
 
 use crate::LabError;
 use rustix::fs::FlockOperation;
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 pub(crate) struct State {
     /// The switch process.
     pub(crate) pid: i32,
-    /// Its start, in clock ticks after the machine's.
+    /// Start time of the process, in clock ticks after the machine's start.
     pub(crate) start_time: u64,
 }
 
@@ -29,7 +29,7 @@ impl State {
     }
 }
 
-/// Field 22 of proc_pid_stat(5). A zombie has ended.
+/// Reads field 22 of proc_pid_stat(5). A zombie has ended.
 fn start_time(pid: i32) -> io::Result<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
@@ -47,7 +47,7 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    /// Opens the directory, creating it where it is missing.
+    /// Opens the directory, and creates it if it is missing.
     pub(crate) fn open() -> Result<Self, LabError> {
         let dir = directory();
         let failed = |source| LabError::State { path: dir.clone(), source };
@@ -65,7 +65,7 @@ impl Registry {
         Ok(Self { dir, _lock: lock })
     }
 
-    /// The lab called `name` if it runs; the file of one that does not is removed.
+    /// The lab called `name`, if it runs. Removes the file of a lab that has ended.
     pub(crate) fn find(&self, name: &str) -> Result<Option<State>, LabError> {
         let path = self.file(name)?;
         let text = match fs::read(&path) {
@@ -73,14 +73,14 @@ impl Registry {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(LabError::State { path, source }),
         };
-        // A file that a killed command wrote by half names no lab.
+        // A file that a killed command wrote in part names no lab.
         match serde_json::from_slice::<State>(&text) {
             Ok(state) if state.is_current() => Ok(Some(state)),
             _ => self.remove(name).map(|()| None),
         }
     }
 
-    /// Every lab that runs, by name.
+    /// Every running lab, by name.
     pub(crate) fn all(&self) -> Result<Vec<(String, State)>, LabError> {
         let failed = |source| LabError::State { path: self.dir.clone(), source };
         let mut found = Vec::new();
@@ -116,7 +116,7 @@ impl Registry {
     }
 }
 
-/// `$XDG_RUNTIME_DIR/outboard-lab`; without one, `/run/outboard-lab` for root and a directory in `/tmp` for others.
+/// `$XDG_RUNTIME_DIR/outboard-lab`; if unset, `/run/outboard-lab` for root and a directory in `/tmp` for others.
 fn directory() -> PathBuf {
     let uid = rustix::process::geteuid();
     match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_dir()) {

@@ -1,15 +1,15 @@
-//! The switch process: owns the lab's bridge, starts the hosts, answers for the lab.
+//! The switch process: owns the lab's bridge, starts the hosts, answers requests for the lab.
 //!
 //! ```text
 //!  Building --all hosts ready--> Owned --Detach--> Detached
 //!      |                           |                  |
 //!      |--a step failed            |--lifeline ended, End,      --End, last host gone--> hosts killed and waited for,
-//!      '--> told, ended            '--last host gone                                     ended
+//!      '--> reported, ended        '--last host gone                                     ended
 //! ```
 //!
-//! Invariants: single-threaded, so that the hosts' parent-death signals mean the whole process; in a session of its
-//! own, so that a terminal's Ctrl-C reaches the owner alone; holds no descriptor of the owner but the lifeline and,
-//! until the lab is built, standard error. The same holds for the hosts.
+//! Invariants: single-threaded, so that the hosts' parent-death signals concern the whole process. Runs in its own
+//! session, so that a terminal's Ctrl-C reaches the owner alone. Holds no descriptor of the owner except the lifeline
+//! and, until the lab is built, standard error. The invariants hold for the hosts, too.
 
 use crate::counters::{self, Traffic};
 use crate::error::InStep;
@@ -31,20 +31,20 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Directory of the lab's sockets, the same in every host of a lab.
+/// Directory of the lab's sockets, equal in every host of a lab.
 pub(crate) const SHARED_DIR: &str = "/run/outboard-lab";
 /// Names and addresses of the lab's hosts.
 pub(crate) const HOSTS_FILE: &str = "/run/outboard-lab/hosts";
-/// Connections served at a time; more wait.
+/// Connections served at a time; further ones wait.
 const MAX_CLIENTS: usize = 64;
 const PLACE: &str = "switch";
-/// How long a host may take to answer a membership query, in 1/100 s. Until this time after its start a bridge floods
-/// multicast to every port, because it does not know yet who wants it.
+/// Time that a host may take to answer a membership query, in 1/100 s. Until this time after its start a bridge floods
+/// multicast to every port, because it does not know the members yet.
 const QUERY_RESPONSE_CENTISECONDS: u64 = 20;
 /// The kernel counts that time in ticks of up to 10 ms.
 const TICKS: Duration = Duration::from_millis(20);
 
-/// Path of the switch process's socket as seen from the lab.
+/// Path of the switch process's socket inside the lab.
 fn control_socket() -> PathBuf {
     Path::new(SHARED_DIR).join("switch.sock")
 }
@@ -54,7 +54,7 @@ pub(crate) fn inside() -> bool {
     control_socket().exists()
 }
 
-/// The `tc` command for either end of a link. Without limit it is a queue that counts and nothing more.
+/// The `tc` command for either end of a link. Without a rate limit it is a queue that only counts.
 pub(crate) fn token_bucket(link: LinkLimits, device: &str) -> String {
     let queue = match link.rate_bits_per_s() {
         Some(rate) => format!("tbf rate {rate}bit burst {BURST_BYTES} limit {QUEUE_LIMIT_BYTES}"),
@@ -63,19 +63,19 @@ pub(crate) fn token_bucket(link: LinkLimits, device: &str) -> String {
     format!("qdisc replace dev {device} root {queue}\n")
 }
 
-/// Keeps IPv6 from talking on links whose every byte is counted.
+/// Disables IPv6, whose own packets would disturb the byte counters.
 pub(crate) fn silence_ipv6(place: &str) -> Result<(), SetupFailure> {
     ["all", "default"].into_iter().try_for_each(|scope| set(place, &format!("ipv6/conf/{scope}/disable_ipv6"), "1"))
 }
 
-/// Keeps the filters and connection tracking of hosts from looking at what a switch forwards.
+/// Keeps the machine's packet filters and connection tracking away from bridged packets.
 fn forward_unfiltered() -> Result<(), SetupFailure> {
     ["iptables", "ip6tables", "arptables"]
         .into_iter()
         .try_for_each(|tables| set(PLACE, &format!("bridge/bridge-nf-call-{tables}"), "0"))
 }
 
-/// Writes a setting of the calling process's network namespace. A kernel that has no such thing does as wanted already.
+/// Writes a setting of the calling process's network namespace. A kernel that lacks the setting needs no change.
 pub(crate) fn set(place: &str, setting: &str, value: &str) -> Result<(), SetupFailure> {
     let path = format!("/proc/sys/net/{setting}");
     match fs::write(&path, value) {
@@ -85,8 +85,8 @@ pub(crate) fn set(place: &str, setting: &str, value: &str) -> Result<(), SetupFa
     }
 }
 
-/// Gives the calling process's mount namespace an empty `/run` with the lab's directory, and the user's session
-/// directory where it lies there.
+/// Gives the calling process's mount namespace an empty `/run` with the lab's directory, and with the user's session
+/// directory if it lies there.
 pub(crate) fn private_run(place: &str) -> Result<(), SetupFailure> {
     // Some distributions find their programs through links in /run.
     let links: Vec<_> = fs::read_dir("/run")
@@ -112,7 +112,7 @@ pub(crate) fn main() -> ! {
     std::process::exit(status)
 }
 
-/// Leaves the owner's session and descriptors.
+/// Detaches from the owner's session and descriptors.
 fn take_lifeline() -> io::Result<OwnedFd> {
     // SAFETY: first thing in `main`: nothing in this process owns a descriptor above the standard streams.
     if unsafe { libc::close_range(3, u32::MAX, 0) } != 0 {
@@ -129,8 +129,8 @@ fn null() -> rustix::io::Result<OwnedFd> {
     rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Lets go of the owner's standard error. A lab that is detached would otherwise keep its owner's pipe open, and
-/// whoever reads that pipe would wait for the end of the lab.
+/// Closes the owner's standard error. A detached lab would otherwise keep its owner's pipe open, and a reader of the
+/// pipe would wait for the end of the lab.
 pub(crate) fn leave_standard_error() -> io::Result<()> {
     Ok(rustix::stdio::dup2_stderr(null()?)?)
 }
@@ -147,24 +147,24 @@ fn run(lifeline: OwnedFd) -> i32 {
             0
         }
         Err(failure) => {
-            // An owner that is gone needs no answer.
+            // An owner that has gone needs no answer.
             let _ = message::send(&lifeline, &SwitchReply::Failed(failure), &[]);
             1
         }
     }
 }
 
-/// A host or DPU that is up, as the switch process sees it.
+/// A host or DPU that is up.
 struct UpHost {
     pid: Pid,
     pidfd: OwnedFd,
-    /// Open as long as this process lives; its end ends the host.
+    /// Open while this process lives; its closing ends the host.
     control: OwnedFd,
     /// The token buckets at the host's ends of its links.
     ends: Option<Ends>,
 }
 
-/// How the token buckets in a host are read.
+/// Access to the token buckets of a host.
 struct Ends {
     routing: OwnedFd,
     /// Interface of the link that every host and DPU has.
@@ -173,16 +173,16 @@ struct Ends {
     pcie0: Option<i32>,
 }
 
-/// A connection that asks for things.
+/// A connection that sends requests.
 struct Client {
     socket: OwnedFd,
-    /// Whether the lab ends with it: so it is with the lifeline until the lab is detached.
+    /// Whether the lab ends with this client. The lifeline is the owner until the lab is detached.
     is_owner: bool,
 }
 
 struct Switch {
     spec: LabSpec,
-    /// In the order of [`LabSpec::nodes`]; none where one is down.
+    /// In the order of [`LabSpec::nodes`]; none for a host that is down.
     hosts: Vec<Option<UpHost>>,
     routing: OwnedFd,
     /// Host number by interface index of its port.
@@ -214,13 +214,13 @@ impl Switch {
         let routing = counters::routing_socket().in_step(PLACE, "open a routing socket")?;
         let ports = port_numbers(&spec).in_step(PLACE, "find the ports")?;
         let listener = message::listen(&control_socket()).in_step(PLACE, "listen for requests")?;
-        // The kernel reports this moment to nobody.
+        // The kernel sends no event for the end of flooding.
         std::thread::sleep(floods_until.saturating_duration_since(Instant::now()));
         let hosts = hosts.into_iter().map(Some).collect();
         Ok((Self { spec, hosts, routing, ports, over: false }, listener))
     }
 
-    /// Where a node of this lab is among the hosts.
+    /// Index of a node in `hosts`.
     fn index(&self, node: Node) -> usize {
         usize::from(node.number()) - 1 + if node.is_dpu() { usize::from(self.spec.hosts()) } else { 0 }
     }
@@ -234,7 +234,7 @@ impl Switch {
         SwitchReply::Up { spec: self.spec.clone(), hosts: self.hosts.iter().map(pid).collect() }
     }
 
-    /// Answers until the lab is over, then ends every host.
+    /// Serves requests until the lab is over, then ends every host.
     fn serve(mut self, lifeline: OwnedFd, listener: &OwnedFd) {
         let mut clients = vec![Client { socket: lifeline, is_owner: true }];
         while !self.over && self.up_hosts().next().is_some() {
@@ -253,11 +253,11 @@ impl Switch {
                 clients.push(Client { socket, is_owner: false });
             }
         }
-        // Clients learn the end of the lab by the end of their connections, so hosts end first.
+        // Clients wait for the end of their connections to learn of the lab's end, so hosts end first.
         self.end();
     }
 
-    /// Serves one request; the client is kept unless it is gone. With its owner the lab is over.
+    /// Serves one request; keeps the client unless it has gone. The lab is over when its owner has gone.
     fn answer(&mut self, mut client: Client) -> Option<Client> {
         let Ok(Some((request, _))) = message::receive(&client.socket) else {
             self.over |= client.is_owner;
@@ -291,7 +291,7 @@ impl Switch {
         None
     }
 
-    /// Of the links to the switch.
+    /// Counters of the links to the switch.
     fn switch_counters(&self) -> io::Result<Vec<PortCounters>> {
         let mut ports: Vec<PortCounters> =
             (1..=self.spec.hosts()).map(|host| PortCounters { host, ..PortCounters::default() }).collect();
@@ -306,7 +306,7 @@ impl Switch {
         Ok(ports)
     }
 
-    /// Of the links between hosts and DPUs.
+    /// Counters of the links between hosts and DPUs.
     fn pcie_counters(&self) -> io::Result<Vec<PortCounters>> {
         let hosts = self.spec.pcie().map_or(0, |_| self.spec.hosts());
         let link = |host| {
@@ -343,17 +343,16 @@ impl Switch {
         Ok(())
     }
 
-    /// Notices hosts that were killed from outside.
+    /// Drops hosts that were killed from outside.
     fn bury(&mut self) {
         for host in &mut self.hosts {
-            // One that has ended is dropped here.
             host.take_if(|host| host.has_ended());
         }
     }
 
     fn end(self) {
         for host in self.up_hosts() {
-            // Already gone is as good as killed.
+            // The kill fails if the host has ended already.
             let _ = rustix::process::pidfd_send_signal(&host.pidfd, Signal::KILL);
         }
         self.hosts.into_iter().flatten().for_each(UpHost::end);
@@ -363,7 +362,7 @@ impl Switch {
 impl UpHost {
     /// Kills the host with all its processes and waits for their end.
     fn end(self) {
-        // Already gone is as good as killed.
+        // The kill fails if the host has ended already.
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
         let _ = rustix::io::retry_on_intr(|| {
             rustix::process::waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED)
@@ -376,7 +375,7 @@ impl UpHost {
     }
 }
 
-/// Enters new mount and network namespaces, inside a new user namespace where that needs one.
+/// Enters new mount and network namespaces, inside a new user namespace if that is required.
 fn enter_namespaces() -> Result<(), SetupFailure> {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let wanted = UnshareFlags::NEWNS | UnshareFlags::NEWNET;
@@ -410,19 +409,19 @@ type CloneArgs = [u64; 8];
 const FLAGS: usize = 0;
 const EXIT_SIGNAL: usize = 4;
 
-/// Forks a host process into namespaces of its own.
+/// Forks a host process into new namespaces.
 fn start_host(spec: &LabSpec, node: Node) -> io::Result<UpHost> {
     let (ours, theirs) = message::pair()?;
     let namespaces =
         libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
     let mut args = CloneArgs::default();
     (args[FLAGS], args[EXIT_SIGNAL]) = (namespaces as u64, libc::SIGCHLD as u64);
-    // SAFETY: without CLONE_VM this is a fork: the child runs on in a copy of this single-threaded process, whose locks
-    // are therefore all free. `args` outlives the call and has the size given.
+    // SAFETY: without CLONE_VM this is a fork: the child continues in a copy of this single-threaded process, so all
+    // locks are free. `args` outlives the call and has the given size.
     let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<CloneArgs>()) };
     match i32::try_from(pid).ok() {
         Some(0) => {
-            // A panic must not run on into the switch process's part of the stack.
+            // A panic must not unwind into the switch process's part of the stack.
             let _ = std::panic::catch_unwind(|| host::main(spec, node, theirs));
             std::process::exit(101)
         }
@@ -435,7 +434,7 @@ fn start_host(spec: &LabSpec, node: Node) -> io::Result<UpHost> {
     }
 }
 
-/// Builds the bridge, the links and the loss; returns until when the bridge floods.
+/// Builds the bridge, the links and the loss; returns the time until which the bridge floods.
 fn configure(spec: &LabSpec, hosts: &[UpHost]) -> Result<Instant, SetupFailure> {
     let mut links = format!(
         "link set lo up\n\
@@ -455,7 +454,7 @@ fn configure(spec: &LabSpec, hosts: &[UpHost]) -> Result<Instant, SetupFailure> 
              link set p{number} master sw up"
         );
         buckets.push_str(&token_bucket(spec.link(), &format!("p{number}")));
-        // A switch floods what is for a host that it has not heard yet.
+        // A switch floods packets for a host from which it has received nothing yet.
         let _ = writeln!(addresses, "fdb replace {mac} dev p{number} master static");
     }
     for (number, (host, dpu)) in (1_u16..).zip(at_host.iter().zip(at_dpu)) {
@@ -475,7 +474,7 @@ fn configure(spec: &LabSpec, hosts: &[UpHost]) -> Result<Instant, SetupFailure> 
     Ok(floods_until)
 }
 
-/// Drops packets at random, once per receiving port, so that every receiver loses packets of its own.
+/// Drops packets at random at each receiving port, so that receivers lose packets independently.
 fn lose(loss: Loss) -> Result<(), SetupFailure> {
     let destination = match loss.of() {
         LossOf::Multicast => "ip daddr 224.0.0.0/4 ",

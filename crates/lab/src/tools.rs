@@ -1,11 +1,11 @@
-//! Runs `ip`, `tc` and `nft`, which know their kernels better than we would.
+//! Runs `ip`, `tc` and `nft`, which match their kernels better than code here could.
 
 use crate::SetupFailure;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Where administrators' tools lie even if the caller's PATH does not say so.
+/// Directories of administrators' tools, searched even if PATH lacks them.
 const ADMIN_DIRS: [&str; 3] = ["/usr/sbin", "/sbin", "/usr/local/sbin"];
 
 /// The first executable file `name` in PATH or in the administrators' directories.
@@ -22,7 +22,7 @@ fn is_executable(file: &Path) -> bool {
     file.is_file() && access(file, Access::EXEC_OK).is_ok()
 }
 
-/// Runs `name` with `args`, feeding it `script`; any output on standard error with a failing exit is the reason.
+/// Runs `name` with `args` and feeds it `script`. If the exit code reports failure, standard error is the reason.
 pub(crate) fn run(place: &str, name: &str, args: &[&str], script: &str) -> Result<(), SetupFailure> {
     let failure = |reason: String| SetupFailure::new(place, format!("{name} {}", args.join(" ")), reason);
     let program =
@@ -34,7 +34,7 @@ pub(crate) fn run(place: &str, name: &str, args: &[&str], script: &str) -> Resul
         .stderr(Stdio::piped())
         .spawn()
         .map_err(|e| failure(e.to_string()))?;
-    // A tool that stops reading early says why on its standard error.
+    // A tool that stops reading early names the reason on its standard error.
     let fed = child.stdin.take().expect("piped").write_all(script.as_bytes());
     let output = child.wait_with_output().map_err(|e| failure(e.to_string()))?;
     if !output.status.success() {

@@ -1,9 +1,8 @@
-//! `--background`: the daemon as a process that belongs to nobody, for whoever starts it and goes on (systemd does not
-//! need this, a rank of a job does).
+//! `--background`: runs the daemon as an independent process, for starters that continue meanwhile. A rank of a job
+//! needs this, systemd does not.
 //!
-//! This process starts the daemon proper, waits until it is ready and ends: its parent gets one exit status, and the
-//! daemon falls to init. What a rank would pass on without meaning to is dropped on the way: its session with its
-//! terminal, its descriptors, the processors it is bound to.
+//! This process starts the real daemon, waits until it is ready and exits. Its parent gets one exit status, and init
+//! adopts the daemon. The daemon does not inherit a rank's session and terminal, descriptors, or processor affinity.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -16,18 +15,18 @@ use rustix::thread::CpuSet;
 
 use crate::{Failure, kernel};
 
-/// How long the daemon may take until ranks may attach.
+/// Time that the daemon has until ranks may attach.
 pub(crate) const READY_LIMIT: Duration = Duration::from_secs(20);
 
-/// Starts this program again without `--background` and returns when it is ready.
+/// Starts this program again without `--background`; returns when it is ready.
 pub(crate) fn start() -> Result<(), Failure> {
-    // SAFETY: marks descriptors, and closes none.
+    // SAFETY: the call only marks descriptors, and closes none.
     unsafe { libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC as libc::c_int) };
-    // Refused to the leader of a process group, whose child gets a group of its own at least.
+    // Fails for the leader of a process group, whose child at least gets a new group.
     let _ = rustix::process::setsid();
     let mut every = CpuSet::new();
     (0..CpuSet::MAX_CPU).for_each(|processor| every.set(processor));
-    // Refused where a policy forbids it; then the daemon stays where its starter was.
+    // Fails if a policy forbids it; the daemon then keeps its starter's processors.
     let _ = rustix::thread::sched_setaffinity(None, &every);
     let own = std::env::current_exe().map_err(kernel("find this program"))?;
     let arguments: Vec<OsString> = std::env::args_os().skip(1).filter(|word| word != "--background").collect();
@@ -39,7 +38,7 @@ pub(crate) fn start() -> Result<(), Failure> {
         .spawn()
         .map_err(kernel("start the daemon"))?;
     await_ready(&mut daemon).inspect_err(|_| {
-        // One that has ended needs no signal.
+        // The kill fails if the daemon has ended already.
         let _ = daemon.kill();
         let _ = daemon.wait();
     })

@@ -1,21 +1,21 @@
-//! The end of a daemon that hangs.
+//! Ends a daemon that hangs.
 //!
-//! Who drives the daemon takes an order to end within milliseconds, unless it hangs: the kernel lets nothing but the
-//! end of the process interrupt an access to a rank's memory whose page faults nobody serves, of a file system that
-//! blocks for instance. A thread here ends the process when an order has been left lying. It sleeps until there is one,
-//! and touches nothing that the others have but the queue of the log.
+//! The driving thread obeys an order to end within milliseconds, unless it hangs. It hangs while it accesses a rank's
+//! memory whose page faults nobody serves, for example on a blocked file system. Only the end of the process interrupts
+//! such an access. A thread here ends the process when an order stays unread. It sleeps until an order comes, and
+//! shares only the log's queue with other threads.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// How long an order may lie: many times what a busy daemon takes.
+/// Time after which an unread order ends the process: many times the delay of a busy daemon.
 const LIMIT: Duration = Duration::from_secs(5);
-/// Between looks at an order that lies.
+/// Interval of checks on an unread order.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Sees to it that orders which can be read from `orders` are obeyed.
+/// Makes sure that orders readable from `orders` are obeyed.
 pub(crate) fn insist(orders: OwnedFd) -> std::io::Result<()> {
     std::thread::Builder::new().name("ending".into()).spawn(move || watch(&orders))?;
     Ok(())
@@ -26,7 +26,7 @@ fn watch(orders: &OwnedFd) {
     loop {
         let lies =
             |limit: Option<&Timespec>| poll(&mut [PollFd::new(orders, PollFlags::IN)], limit).is_ok_and(|n| n > 0);
-        // Fails only by an interruption, and then nothing is known to lie.
+        // The poll fails only when interrupted; an order then does not count as waiting.
         if !lies(left_since.map(|_| &Timespec { tv_sec: 0, tv_nsec: 0 })) {
             left_since = None;
             continue;
@@ -37,7 +37,7 @@ fn watch(orders: &OwnedFd) {
                  page faults nobody serves; it ends at once"
             );
             crate::log::finish();
-            // SAFETY: ends the process; what others at exit would do could wait for the thread that hangs.
+            // SAFETY: ends the process. Other exit handlers could wait for the thread that hangs.
             unsafe { libc::_exit(1) };
         }
         std::thread::sleep(LOOK);

@@ -1,11 +1,11 @@
 //! The daemon's log: a thread takes lines from a bounded queue and writes them to standard error.
 //!
-//! Invariants: no thread that logs waits for standard error; lines that the queue has no room for are lost and counted
-//! ([`LOST_LINES`]). The end of the daemon waits for its last lines only while standard error takes bytes, so a pipe
-//! that nobody reads does not keep the process.
+//! Invariants: no logging thread waits for standard error. Lines without room in the queue are lost and counted
+//! ([`LOST_LINES`]). The ending daemon waits for its last lines only while standard error accepts bytes, so an unread
+//! pipe does not keep the process.
 //!
-//! tracing-appender, which has such a queue, blocks at the end: its guard waits for more than a second where nobody
-//! reads, and prints to standard output, where a rank's pipe may be full or closed.
+//! tracing-appender has such a queue, but blocks at the end: without a reader its guard waits for more than a second.
+//! Its guard also prints to standard output, where a rank's pipe may be full or closed.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -20,14 +20,14 @@ use rustix::io::Errno;
 use rustix::stdio::stderr;
 
 const MOST_LINES: usize = 4096;
-/// How long the last lines may take while standard error takes bytes.
+/// Longest wait for the last lines while standard error accepts bytes.
 const LAST_LINES: Duration = Duration::from_secs(2);
-/// Between looks at whether it does.
+/// Interval of checks whether standard error accepts bytes.
 const LOOK: Duration = Duration::from_millis(10);
 
 struct Log {
     queue: Mutex<Queue>,
-    /// A line has come, or the last one is written.
+    /// Signals that a line was queued, or that the last one is written.
     changed: Condvar,
 }
 
@@ -41,7 +41,7 @@ struct Queue {
 
 static LOG: Log = Log::new();
 
-/// Starts the thread. Signals that the daemon takes must be blocked already.
+/// Starts the thread. The daemon's signals must be blocked already.
 pub(crate) fn start() -> io::Result<()> {
     std::thread::Builder::new().name("log".into()).spawn(|| LOG.write_lines(stderr()))?;
     LOG.queue().started = true;
@@ -51,7 +51,7 @@ pub(crate) fn start() -> io::Result<()> {
 pub(crate) struct Line;
 
 impl Write for Line {
-    /// Never fails, so that a full disk or queue is no event to log.
+    /// Never fails, so a full disk or queue causes no further log line.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         LOG.put(line.to_vec());
         Ok(line.len())
@@ -62,18 +62,18 @@ impl Write for Line {
     }
 }
 
-/// Says why the daemon ends, behind all lines so far.
+/// Logs the reason of the daemon's end, after all other lines.
 pub(crate) fn last_words(text: &str) {
     let line = format!("outboardd: {text}\n").into_bytes();
     if LOG.queue().started {
         LOG.put(line);
     } else {
-        // Nobody is left to tell where even that fails.
+        // If this fails as well, there is no output left.
         let _ = io::stderr().write_all(&line);
     }
 }
 
-/// Waits until all lines are written, or standard error takes no more.
+/// Waits until all lines are written, or standard error accepts no more.
 pub(crate) fn finish() {
     let until = Instant::now() + LAST_LINES;
     let mut queue = LOG.queue();
@@ -129,7 +129,7 @@ impl Queue {
         LOST_LINES.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Says once that lines are lost, when those before them are written.
+    /// Reports lost lines once all earlier lines are written.
     fn report_loss(&mut self) {
         if self.lost > 0 && self.lines.is_empty() {
             let lost = std::mem::take(&mut self.lost);
@@ -139,7 +139,7 @@ impl Queue {
     }
 }
 
-/// Waits for a reader also where others have made standard error non-blocking.
+/// Waits for a reader even if others have made standard error non-blocking.
 fn write_all(output: BorrowedFd<'_>, mut line: &[u8]) -> Result<(), Errno> {
     while !line.is_empty() {
         match rustix::io::write(output, line) {
@@ -167,7 +167,7 @@ mod tests {
 
     use super::*;
 
-    /// Fills the pipe by itself, whatever the pipe's size is.
+    /// Fills the pipe first, whatever its size.
     #[test]
     fn lines_beyond_the_queue_are_lost_and_counted_once_the_others_are_written() {
         let (reader, writer) = io::pipe().expect("descriptors");

@@ -1,4 +1,4 @@
-//! `outboardd`, the daemon: command line, signals, log. It is a service process, or a relay to one on another machine.
+//! `outboardd`, the daemon: command line, signals, log. Runs a service process, or a relay to one elsewhere.
 
 mod activation;
 mod background;
@@ -26,10 +26,10 @@ use tracing_subscriber::util::SubscriberInitExt;
 struct CommandLine {
     #[command(flatten)]
     settings: Settings,
-    /// Print every setting that has a value, with where it comes from, and end
+    /// Print every setting that has a value, with its source, and exit
     #[arg(long)]
     print_settings: bool,
-    /// Go on in the background; returns when ranks may attach
+    /// Run in the background; return when ranks may attach
     #[arg(long)]
     background: bool,
 }
@@ -63,14 +63,14 @@ fn main() -> ExitCode {
     let matches = CommandLine::command().get_matches();
     let line = CommandLine::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     if line.print_settings {
-        // A reader that does not want all of it is no failure.
+        // A reader that closes the pipe early is no failure.
         let _ = writeln!(std::io::stdout(), "{}", settings::print(&matches));
         return ExitCode::SUCCESS;
     }
     let ended = if line.background { background::start() } else { serve(&line.settings) };
     let code = match ended {
         Ok(()) => ExitCode::SUCCESS,
-        // It has said itself why.
+        // The daemon itself has printed the reason.
         Err(Failure::Early(status)) if status.code().is_some() => ExitCode::FAILURE,
         Err(failure) => {
             log::last_words(&failure.to_string());
@@ -89,7 +89,7 @@ fn serve(settings: &Settings) -> Result<(), Failure> {
     let passed = activation::descriptor()?;
     let filter: Targets = settings.log.parse().map_err(|error| Failure::Log(settings.log.clone(), error))?;
     let terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
-    // Before any thread is started, which would take signals else.
+    // Signals are blocked before any thread starts; otherwise that thread would receive them.
     let signals = signals().map_err(kernel("take signals"))?;
     log::start().map_err(kernel("start the thread of the log"))?;
     let lines = tracing_subscriber::fmt::layer().with_writer(|| log::Line).with_ansi(terminal);
@@ -108,7 +108,7 @@ fn serve(settings: &Settings) -> Result<(), Failure> {
             return Err(kernel("pin to that processor")(std::io::ErrorKind::InvalidInput));
         }
         cores.set(core);
-        // Threads started later inherit it; the log's stays where it is.
+        // Threads started later inherit the affinity; the log's thread keeps its own.
         let pinned = rustix::thread::sched_setaffinity(None, &cores);
         pinned.map_err(kernel("pin to that processor"))?;
     }
@@ -124,14 +124,14 @@ fn serve(settings: &Settings) -> Result<(), Failure> {
         {
             tracing::warn!(%errno, "nobody hears that we are ready");
         }
-        // Does nothing where systemd did not start us.
+        // Does nothing if systemd did not start this process.
         if let Err(error) = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]) {
             tracing::warn!(%error, "systemd does not hear that we are ready");
         }
     };
     let (relay, passed) = match (settings.dock, passed) {
         (Some(DockAt::Passed), Some(connection)) => {
-            // systemd gives all docks of a template one user, whose other processes have no business in this one.
+            // systemd runs all docks of a template as one user, whose other processes must not access this one.
             let closed = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
             closed.map_err(kernel("close this process's memory to others"))?;
             (Some(Relay::accept(connection, settings)?), None)
@@ -157,29 +157,29 @@ fn serve(settings: &Settings) -> Result<(), Failure> {
     Ok(outboard_service::run(settings, socket, signals.as_fd(), stopped, ready)?)
 }
 
-/// Ends this process in good order, as whoever started it would.
+/// Ends this process in good order, as its starter would.
 fn end() {
-    // Fails for no process that may signal itself.
+    // A process may always signal itself.
     let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::TERM);
 }
 
-/// The descriptor that our parent left open for us; a standard stream stays open beside it.
+/// The descriptor that the parent left open for this process; a standard stream stays open beside it.
 fn descriptor(number: i32) -> std::io::Result<OwnedFd> {
-    // SAFETY: `fcntl` on any number is harmless.
+    // SAFETY: `fcntl` with F_GETFD is harmless for any number.
     if number <= 0 || unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 {
         return Err(std::io::ErrorKind::InvalidInput.into());
     }
     if number <= 2 {
-        // SAFETY: just seen to be open; nobody closes the standard streams.
+        // SAFETY: the descriptor is open, as just checked; nobody closes the standard streams.
         return unsafe { std::os::fd::BorrowedFd::borrow_raw(number) }.try_clone_to_owned();
     }
-    // SAFETY: it is open, and nobody but us was told its number.
+    // SAFETY: the descriptor is open, and only this process knows its number.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
 /// SIGTERM and SIGINT as a descriptor, blocked everywhere else: threads started later inherit the mask.
 fn signals() -> std::io::Result<OwnedFd> {
-    // SAFETY: the set is initialised before its use and outlives the calls; the descriptor is fresh and ours.
+    // SAFETY: the set is initialised before use and outlives the calls; the descriptor is fresh and unshared.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut set);

@@ -1,4 +1,4 @@
-//! Payloads that leave from where they lie, and are read to where they belong while the receiver changes its mind.
+//! Payloads sent from where they lie and read straight into place, while the receiver moves and withdraws the place.
 
 use outboard_shm::memory::{MemfdRanges, Residents};
 use outboard_shm::region::Region;
@@ -6,7 +6,7 @@ use outboard_shm::region::Region;
 use super::{Factory, World, pattern};
 use crate::{FabricEvent, Limits, MAX_PAYLOAD, Payload, PeerId, Receiver, SendError};
 
-/// What lies in memory that nothing may be written to.
+/// Fills memory that must not be written to.
 const MARK: u8 = 0x5a;
 /// Bytes between the two places of a payload.
 const GAP: u64 = 4096;
@@ -26,14 +26,14 @@ impl Berth {
         Berth { memory, ranges, marked: false }
     }
 
-    /// Two places, the second bytes before the first.
+    /// Two ranges for one payload; the second range lies at the lower address.
     fn landing(&self, length: usize) -> Residents {
         let (first, second) = (length as u64 / 3, length as u64 - length as u64 / 3);
         let places = [(GAP + second + GAP, first), (GAP, second)];
         places.iter().map(|&(at, bytes)| self.ranges.find(at, bytes).expect("within the range")).collect()
     }
 
-    /// Nothing is written to memory that a payload does not belong to any more.
+    /// Checks that withdrawn memory stays unwritten.
     fn check(&mut self) {
         if std::mem::replace(&mut self.marked, true) {
             let mut found = vec![0; BERTH];
@@ -45,10 +45,10 @@ impl Berth {
     }
 }
 
-/// A receiver whose memory comes and goes.
+/// A receiver that offers and withdraws memory.
 struct Shore {
     berths: [Berth; 3],
-    /// Where the payload on its way belongs, by the last answer.
+    /// The berth that the last answer named for the payload in transit.
     current: Option<usize>,
     asked: usize,
     arrived: usize,
@@ -99,7 +99,7 @@ impl Receiver for Shore {
     }
 }
 
-/// Sends a message, every other one from memory that holds it until it is flushed and something else then.
+/// Sends a message. Every other one is sent from memory that is overwritten as soon as it is flushed.
 fn send(world: &mut World, mapped: &mut Berth, index: usize) -> Result<(), SendError> {
     let (header, payload) = (index.to_le_bytes(), pattern(index, size(index)));
     if index.is_multiple_of(2) {
@@ -118,11 +118,11 @@ fn size(index: usize) -> usize {
     [MAX_PAYLOAD, 100, 70_000, 20_000, 0, 16 << 10, 200_001][index % 7]
 }
 
-/// Every payload arrives, wherever it belongs by the last answer, and nothing is written where it does not. Returns how
-/// many were read to where they belong.
+/// Every payload arrives where the last answer placed it, and nothing is written elsewhere. Returns how many payloads
+/// were read straight into place.
 ///
 /// # Panics
-/// When one does not, or something is.
+/// When a payload is missing or wrong, or memory is written that should not be.
 pub fn payloads_land(make: &mut Factory<'_>) -> usize {
     const COUNT: usize = 140;
     let mut world = World::new(make, 2, Limits::default());

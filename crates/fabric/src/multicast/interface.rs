@@ -1,4 +1,4 @@
-//! Network interfaces: by name, and the MTU. Never changes one.
+//! Network interfaces: lookup by name, MTU and address. Never changes an interface.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -43,7 +43,7 @@ impl Interface {
         self.index
     }
 
-    /// Largest IP packet that passes, in bytes.
+    /// Largest IP packet in bytes.
     pub fn mtu(&self) -> io::Result<usize> {
         let answer = self.ask(libc::SIOCGIFMTU)?;
         // SAFETY: the kernel has written this member.
@@ -54,19 +54,19 @@ impl Interface {
     /// The first IPv4 address of the interface.
     ///
     /// # Errors
-    /// The interface has none, or is gone.
+    /// When the interface has no IPv4 address, or is gone.
     pub fn address(&self) -> Result<Ipv4Addr, InterfaceError> {
         let answer = self.ask(libc::SIOCGIFADDR).map_err(|error| match error.raw_os_error() {
             Some(libc::EADDRNOTAVAIL) => InterfaceError::NoIpv4(self.name.clone()),
             Some(libc::ENODEV) => InterfaceError::Unknown { name: self.name.clone(), source: error },
             _ => InterfaceError::Kernel(error),
         })?;
-        // SAFETY: the kernel has written this member, as an address of IPv4, for which the socket asks.
+        // SAFETY: the kernel has written this member as an IPv4 address, because the socket is an IPv4 socket.
         let address = unsafe { *(&raw const answer.ifr_ifru.ifru_addr).cast::<libc::sockaddr_in>() };
         Ok(Ipv4Addr::from(address.sin_addr.s_addr.to_ne_bytes()))
     }
 
-    /// What the kernel answers about the interface of this name.
+    /// Queries the kernel about this interface.
     fn ask(&self, what: libc::Ioctl) -> io::Result<libc::ifreq> {
         let socket = any_socket()?;
         // SAFETY: all-zero bytes are a valid ifreq.
@@ -74,7 +74,7 @@ impl Interface {
         for (to, &from) in request.ifr_name.iter_mut().zip(self.name.as_bytes()).take(libc::IFNAMSIZ - 1) {
             *to = from as libc::c_char;
         }
-        // SAFETY: requests of this kind read the name, which ends with a NUL byte, and write a member of the union.
+        // SAFETY: the request reads the name, which ends with a NUL byte, and writes a member of the union.
         match unsafe { libc::ioctl(socket.as_raw_fd(), what, &raw mut request) } {
             0 => Ok(request),
             _ => Err(io::Error::last_os_error()),

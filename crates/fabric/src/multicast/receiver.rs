@@ -1,10 +1,9 @@
-//! Receiving the datagrams of joined multicast groups, many per system call (MC-2, MC-9, MC-11).
+//! Receives the datagrams of joined multicast groups, many per system call (MC-2, MC-9, MC-11).
 //!
-//! One `recvmmsg` fills up to a batch of slabs, each with one burst that the kernel coalesced (UDP_GRO); the batch then
-//! hands out the single datagrams. A receiver gets the groups that it joined and no others, however many sockets share
-//! the port (MC-10); what is sent to the port by unicast may arrive as well, so datagrams must prove where they belong.
-//! The kernel lets a socket join few groups (`net.ipv4.igmp_max_memberships`, 20 as a rule), so a receiver opens
-//! another socket where those that it has take no more.
+//! One `recvmmsg` fills up to a batch of slabs, each with one burst that the kernel coalesced (UDP_GRO). The batch then
+//! yields the single datagrams. A receiver gets only the groups that it joined, however many sockets share the port
+//! (MC-10). Unicast datagrams to the port may arrive too, so a datagram must prove its origin. The kernel limits the
+//! groups of a socket (`net.ipv4.igmp_max_memberships`, 20 by default), so a receiver may open several.
 //!
 //! Never blocks except in [`MulticastReceiver::wait`].
 
@@ -26,7 +25,7 @@ const SLAB: usize = 65_536;
 const MAX_SLABS: usize = 32;
 /// Room for the control messages of one burst: segment size, drop counter.
 const CONTROL: usize = 64;
-/// What the descriptor of the waker is called where all are waited for, and what every socket is.
+/// epoll tokens: 0 for the waker, 1 for every socket.
 const WAKER: u64 = 0;
 const SOCKET: u64 = 1;
 
@@ -46,17 +45,17 @@ struct Burst {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Datagram<'a> {
-    /// The address that it says it comes from.
+    /// The source address in the datagram, which nothing authenticates.
     pub from: Ipv4Addr,
     pub bytes: &'a [u8],
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Received {
-    /// Bursts that were taken from the socket; zero when none wait. A burst is one datagram or more, but none in the
-    /// batch where it is empty or longer than a slab, as only a foreign sender makes them.
+    /// Bursts taken from the socket; zero when none wait. A burst holds at least one datagram. An empty burst, or one
+    /// longer than a slab, adds no datagram to the batch; only foreign senders make such bursts.
     pub bursts: usize,
-    /// Bursts that were dropped since the last call as the socket buffer was full.
+    /// Bursts dropped since the last call because the socket buffer was full.
     pub overflowed: u32,
 }
 
@@ -72,21 +71,21 @@ pub enum Wake {
 #[derive(Clone, Debug)]
 pub struct Waker(Arc<OwnedFd>);
 
-/// Receives the datagrams of joined groups; a thread of its own may own it (MC-9).
+/// Receives the datagrams of joined groups; its own thread may own it (MC-9).
 #[derive(Debug)]
 pub struct MulticastReceiver {
     settings: MulticastSettings,
-    /// The first one stays.
+    /// The first socket always stays open.
     sockets: Vec<Socket>,
-    /// Whose turn it is to be received from first.
+    /// Index of the socket that was received from last.
     turn: usize,
     wake: Waker,
-    /// Waits for the waker and all sockets; one that is closed is out of it.
+    /// Waits for the waker and all sockets. Closing a socket removes it.
     epoll: OwnedFd,
     buffer_bytes: usize,
 }
 
-/// One that takes as many groups as the kernel lets it.
+/// A socket with as many groups as the kernel allows.
 #[derive(Debug)]
 struct Socket {
     fd: OwnedFd,
@@ -95,13 +94,13 @@ struct Socket {
 }
 
 impl ReceiveBatch {
-    /// A batch of `slabs` times 64 KiB, 1 to 32 of them.
+    /// A batch of `slabs` slabs of 64 KiB; `slabs` is clamped to 1 to 32.
     pub fn new(slabs: usize) -> Self {
         let slabs = slabs.clamp(1, MAX_SLABS);
         Self { slabs: vec![0; slabs * SLAB].into_boxed_slice(), bursts: Vec::with_capacity(slabs) }
     }
 
-    /// The datagrams of the last receive, in the order of arrival.
+    /// The datagrams of the last receive, in order of arrival.
     pub fn datagrams(&self) -> impl Iterator<Item = Datagram<'_>> {
         let slabs = self.slabs.chunks_exact(SLAB);
         self.bursts.iter().zip(slabs).flat_map(|(burst, slab)| {
@@ -112,18 +111,18 @@ impl ReceiveBatch {
 }
 
 impl Waker {
-    /// Wakes the receiver's thread, now or when it next waits.
+    /// Wakes the receiver's thread now, or at its next wait.
     pub fn wake(&self) {
-        // It fails only when the counter is full, which means that a wake-up is pending.
+        // The write fails only when the counter is full, and then a wake-up is pending.
         let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
     }
 }
 
 impl MulticastReceiver {
-    /// A receiver at the interface of `settings`, in no group yet.
+    /// A receiver at the interface of `settings` that has joined no group.
     ///
     /// # Errors
-    /// When the port is taken by a socket that does not share it, or a socket option is refused.
+    /// When a socket that does not share the port holds it, or when a socket option is refused.
     pub fn new(settings: &MulticastSettings) -> io::Result<Self> {
         let wake = Waker(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?));
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -139,10 +138,10 @@ impl MulticastReceiver {
         self.buffer_bytes
     }
 
-    /// Receives `group` from now on.
+    /// Starts receiving `group`.
     ///
     /// # Errors
-    /// When it is joined already (`EADDRINUSE`), or no further socket can be had.
+    /// When the group is joined already (`EADDRINUSE`), or no further socket can be opened.
     pub fn join(&mut self, group: Ipv4Addr) -> io::Result<()> {
         if self.sockets.iter().any(|socket| socket.groups.contains(&group)) {
             return Err(io::ErrorKind::AddrInUse.into());
@@ -159,10 +158,10 @@ impl MulticastReceiver {
         Ok(())
     }
 
-    /// Receives `group` no more; what waits already may still be received.
+    /// Stops receiving `group`. Datagrams that wait already may still be received.
     ///
     /// # Errors
-    /// When it is not joined (`EADDRNOTAVAIL`).
+    /// When the group is not joined (`EADDRNOTAVAIL`).
     pub fn leave(&mut self, group: Ipv4Addr) -> io::Result<()> {
         let has = |socket: &Socket| socket.groups.contains(&group);
         let at = self.sockets.iter().position(has).ok_or(io::ErrorKind::AddrNotAvailable)?;
@@ -176,12 +175,12 @@ impl MulticastReceiver {
         Ok(sockopt::set_ip_drop_membership_with_ifindex(&socket.fd, &group, &any, interface)?)
     }
 
-    /// What wakes [`wait`](Self::wait) from other threads.
+    /// Wakes [`wait`](Self::wait) from other threads.
     pub fn waker(&self) -> Waker {
         self.wake.clone()
     }
 
-    /// Readable when datagrams wait, or the waker woke.
+    /// Readable when datagrams wait, or when the waker woke.
     pub fn event_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
@@ -201,15 +200,15 @@ impl MulticastReceiver {
         if ready.iter().all(|event| event.data.u64() != WAKER) {
             return Ok(Wake::Readable);
         }
-        // Resets the eventfd, which is readable.
+        // Reading resets the eventfd.
         let _ = rustix::io::read(&*self.wake.0, &mut [0; 8]);
         Ok(Wake::Woken)
     }
 
-    /// Replaces the content of `batch` by datagrams that wait, of one socket in turn.
+    /// Replaces the content of `batch` by waiting datagrams of one socket; the sockets take turns.
     ///
     /// # Errors
-    /// Any error of the kernel but `EAGAIN`.
+    /// Any error of the kernel except `EAGAIN`.
     pub fn receive(&mut self, batch: &mut ReceiveBatch) -> io::Result<Received> {
         let mut received = Received::default();
         for _ in 0..self.sockets.len() {
@@ -224,14 +223,14 @@ impl MulticastReceiver {
 }
 
 impl Socket {
-    /// One that `epoll` waits for.
+    /// Opens a socket and adds it to `epoll`.
     fn open(settings: &MulticastSettings, epoll: &OwnedFd) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None)?;
         let fd = socket.as_fd();
-        // Service processes of all users of the host share the port; SO_REUSEPORT would ask for equal users.
+        // Service processes of all users of the host share the port. SO_REUSEPORT would require equal users.
         sockopt::set_socket_reuseaddr(fd, true)?;
-        // A socket otherwise gets the groups that any other socket of the host joined.
+        // Without this option a socket gets the groups that any other socket of the host joined.
         set_option(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, 0_i32)?;
         set_option(fd, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1_i32)?;
         if let Err(error) = set_option(fd, libc::SOL_UDP, libc::UDP_GRO, 1_i32) {
@@ -252,7 +251,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Replaces the content of `batch` by datagrams that wait here.
+    /// Replaces the content of `batch` by datagrams that wait at this socket.
     fn receive(&mut self, batch: &mut ReceiveBatch) -> io::Result<Received> {
         batch.bursts.clear();
         let mut arguments = Arguments::new();
@@ -269,7 +268,7 @@ impl Socket {
     }
 }
 
-/// Room for one burst's control messages, aligned as the kernel wants it.
+/// Room for one burst's control messages, aligned as the kernel requires.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 struct Control([u8; CONTROL]);
@@ -302,22 +301,22 @@ impl Arguments {
         }
         let none = std::ptr::null_mut();
         let messages = self.messages.as_mut_ptr();
-        // SAFETY: the first `count` messages point to memory of `self` and `slabs`, of the lengths given, borrowed
-        // mutably during the call.
+        // SAFETY: the first `count` messages point to memory of `self` and `slabs`, of the given lengths, which is
+        // borrowed mutably during the call.
         let filled =
             unsafe { libc::recvmmsg(socket.as_raw_fd(), messages, count as u32, libc::MSG_DONTWAIT as _, none) };
         usize::try_from(filled).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Burst `at` of a receive, empty if it was cut, so that bursts and slabs keep step; `overflows` becomes the
-    /// socket's count of drops, if it tells.
+    /// Burst `at` of a receive. A truncated burst is empty, so that bursts and slabs keep equal indices. Sets
+    /// `overflows` to the socket's count of drops, if the kernel reports it.
     fn burst(&self, at: usize, overflows: &mut u32) -> Burst {
         let message = &self.messages[at];
         let cut = message.msg_hdr.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0;
         let length = if cut { 0 } else { message.msg_len as usize };
         let mut segment = length;
-        // SAFETY: the kernel filled the header and its control messages in, and both are alive; each value is read
-        // unaligned and has the type that udp(7) and socket(7) give.
+        // SAFETY: the kernel filled in the header and its control messages, and both are alive. Each value is read
+        // unaligned and has the type that udp(7) and socket(7) document.
         unsafe {
             let mut control = libc::CMSG_FIRSTHDR(&message.msg_hdr);
             while !control.is_null() {
@@ -333,7 +332,7 @@ impl Arguments {
                 control = libc::CMSG_NXTHDR(&message.msg_hdr, control);
             }
         }
-        // The socket is one of IPv4, so a name that was filled in is an address of it; else it is all zeros.
+        // On an IPv4 socket a name that was filled in is an IPv4 address; otherwise it is all zeros.
         let from = Ipv4Addr::from(self.names[at].sin_addr.s_addr.to_ne_bytes());
         Burst { from, length, segment: segment.max(1) }
     }

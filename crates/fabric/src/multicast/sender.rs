@@ -1,8 +1,8 @@
-//! Sending chunks to a multicast group without copying them (MC-1, MC-11).
+//! Sends chunks to a multicast group without copying them (MC-1, MC-11).
 //!
 //! One call of `sendmmsg` takes several bursts, each of up to 64 datagrams that the kernel or the card cuts
-//! (UDP_SEGMENT). Where that is refused, datagrams go one by one in the same calls, and stay so. Never retries what the
-//! kernel dropped.
+//! (UDP_SEGMENT). After the kernel refuses segmentation once, each datagram is a message of its own in such a call.
+//! Never retries what the kernel dropped.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -15,26 +15,26 @@ use crate::option::set_option;
 
 /// Datagrams of one segmented burst: the kernel's UDP_MAX_SEGMENTS before Linux 6.7.
 const SEGMENTS: usize = 64;
-/// Pieces of memory of one system call: header and chunk of each datagram.
+/// Pieces of memory per system call: header and chunk of each datagram.
 const PIECES: usize = 512;
 const BURSTS: usize = 32;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[must_use = "datagrams may be left over"]
 pub struct Sent {
-    /// Datagrams that the kernel took, from the first on.
+    /// Datagrams that the kernel accepted, counted from the first.
     pub datagrams: usize,
-    /// The queue of the interface was full: the datagram after those was dropped, the rest not tried. Some of a dropped
-    /// burst may have left. Or the socket buffer was full, where the sender does not wait.
+    /// The interface's queue was full: the datagram after the accepted ones was dropped, the rest was not tried. Part
+    /// of a dropped burst may have left. A sender that does not wait also reports a full socket buffer this way.
     pub congested: bool,
 }
 
-/// Sends chunks to multicast groups; a thread of its own may own it (MC-9).
+/// Sends chunks to multicast groups; its own thread may own it (MC-9).
 #[derive(Debug)]
 pub struct MulticastSender {
     socket: OwnedFd,
     port: u16,
-    /// Segment size that the socket is set to; none where the kernel or the interface refuses segmentation.
+    /// Segment size set at the socket; none if the kernel or the interface refuses segmentation.
     segment: Option<usize>,
     calls: u64,
     reach: Reach,
@@ -52,10 +52,10 @@ impl MulticastSender {
         };
         set_option(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_IF, by)?;
         if let Ok(address) = settings.interface.address() {
-            // Of several addresses the kernel would choose one; receivers know this one.
+            // With several addresses the kernel would choose one; receivers know this one.
             bind(fd, &SocketAddrV4::new(address, 0))?;
         }
-        // Without it Linux hides that the interface's queue dropped a datagram.
+        // Without this option Linux hides that the interface's queue dropped a datagram.
         set_option(fd, libc::IPPROTO_IP, libc::IP_RECVERR, 1_i32)?;
         if sockopt::set_socket_send_buffer_size_force(fd, settings.buffer_bytes).is_err() {
             sockopt::set_socket_send_buffer_size(fd, settings.buffer_bytes)?;
@@ -67,13 +67,12 @@ impl MulticastSender {
         Ok(sender)
     }
 
-    /// Sends as far as `reach` from now on. What reaches this host comes back to receivers of this process as well.
+    /// Sets the reach of all further sends. A reach that includes this host also includes receivers of this process.
     pub fn set_reach(&mut self, reach: Reach) -> io::Result<()> {
         if self.reach == reach { Ok(()) } else { self.apply(reach) }
     }
 
-    /// The kernel copies to the sockets of this host what the loop option lets it, and lets nothing out without a hop
-    /// left.
+    /// The loop option makes the kernel copy datagrams to this host's sockets; time to live 0 keeps them on the host.
     fn apply(&mut self, reach: Reach) -> io::Result<()> {
         let (looped, ttl) = match reach {
             Reach::Network => (false, 1),
@@ -86,7 +85,7 @@ impl MulticastSender {
         Ok(())
     }
 
-    /// Whether bursts are cut by the kernel or the card.
+    /// Whether the kernel or the card cuts bursts.
     pub fn segments(&self) -> bool {
         self.segment.is_some()
     }
@@ -95,12 +94,11 @@ impl MulticastSender {
         self.calls
     }
 
-    /// Sends `payload` cut into chunks of `chunk` bytes (the last may be short), each after its header, to the group
-    /// `to`. Blocks while the socket buffer is full, if it is to wait.
+    /// Sends `payload` to the group `to`, cut into chunks of `chunk` bytes, each after its header. The last chunk may
+    /// be short. A sender with `waits` blocks while the socket buffer is full.
     ///
     /// # Errors
-    /// What the kernel says when it refuses the first datagram that is left, other than that a queue is full. A network
-    /// that is down is such an error.
+    /// The kernel's error for the first unsent datagram, unless a queue is full. A network that is down is an error.
     ///
     /// # Panics
     /// When the headers do not match the chunks one to one, or a datagram would exceed [`MAX_DATAGRAM`].
@@ -125,7 +123,7 @@ impl MulticastSender {
                 Err(error) => match error.raw_os_error() {
                     Some(libc::ENOBUFS | libc::EAGAIN) => return Ok(Sent { datagrams: sent, congested: true }),
                     Some(libc::EINTR) => {}
-                    // No checksum offload (EIO), or the interface's packets are too short for a segment (EINVAL).
+                    // No checksum offload (EIO), or a segment exceeds the interface's packets (EINVAL).
                     Some(libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP) if segmenting => {
                         tracing::info!(%error, "segmentation offload is refused, sending datagrams one by one");
                         set_option(self.socket.as_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, 0_i32)?;
@@ -138,7 +136,7 @@ impl MulticastSender {
         Ok(Sent { datagrams: sent, congested: false })
     }
 
-    /// Has bursts cut into datagrams of `length` bytes, where that is not refused.
+    /// Sets the segment size to `length` bytes. Returns whether segmentation works.
     fn segment_by(&mut self, length: usize) -> io::Result<bool> {
         let Some(current) = self.segment else { return Ok(false) };
         if current != length {
@@ -191,7 +189,7 @@ impl Batch {
         }
     }
 
-    /// Sends what was filled in; returns how many datagrams the kernel took.
+    /// Sends the filled bursts; returns how many datagrams the kernel accepted.
     fn send(&mut self, socket: &OwnedFd) -> io::Result<usize> {
         // SAFETY: all-zero bytes are a valid mmsghdr: null pointers and integers.
         let mut messages: [libc::mmsghdr; BURSTS] = unsafe { std::mem::zeroed() };
@@ -203,8 +201,8 @@ impl Batch {
             message.msg_hdr.msg_iovlen = pieces;
             first += pieces;
         }
-        // SAFETY: the first `count` messages point to the address and to pieces that are filled in, all alive during
-        // the call, which only reads through them.
+        // SAFETY: the first `count` messages point to the address and to filled pieces, all alive during the call,
+        // which only reads through the pointers.
         let taken = unsafe { libc::sendmmsg(socket.as_raw_fd(), messages.as_mut_ptr(), self.count as u32, 0) };
         let taken = usize::try_from(taken).map_err(|_| io::Error::last_os_error())?;
         Ok(self.bursts[..taken].iter().sum::<usize>() / 2)

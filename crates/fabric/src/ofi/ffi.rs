@@ -1,8 +1,7 @@
 //! The part of libfabric that deferred work needs: structures and constants of `rdma/fabric.h` and its neighbours
 //! (libfabric 1.17, Debian 12).
 //!
-//! Most functions are entries of tables that objects point to; a table is declared as far as it is used, and begins with
-//! its size.
+//! Most functions are reached through tables of objects. A table begins with its size; its unused tail is omitted.
 
 use std::ffi::{c_char, c_int, c_void};
 

@@ -1,6 +1,6 @@
-//! A list at the provider: its counters, its tasks as libfabric has them, and where it stands (see [`super`]).
+//! A list at the provider: its counters, its tasks in libfabric's form, and its state (see [`super`]).
 //!
-//! Invariant: a task's structures do not move as long as the list is there, since the provider keeps pointers to them.
+//! Invariant: a task's structures do not move while the list exists, because the provider keeps pointers to them.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -11,7 +11,7 @@ use outboard_shm::memory::Resident;
 use super::provider::{Counter, Provider};
 use super::{OfiError, ffi};
 
-/// A message of a list: the provider's name of the peer, the tag, and the bytes here.
+/// A message of a list: the provider's name of the peer, the tag, and the bytes in local memory.
 pub(super) type Bound = (u64, u64, Option<Resident>);
 
 struct Work {
@@ -22,41 +22,41 @@ struct Work {
     task: Task,
 }
 
-// SAFETY: the pointers are to the work itself and to objects of the provider, which belong to no thread.
+// SAFETY: the pointers lead to the work itself and to objects of the provider, which belong to no thread.
 unsafe impl Send for Work {}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// The next of its tasks to be handed over.
+    /// Index of the next task to pass to the provider.
     Posting(usize),
     Posted,
-    /// Whether it had been when somebody looked before: the provider may be about to leave its counters.
+    /// Whether an earlier check saw the end. Only then has the provider surely finished with the counters.
     Ended {
         seen: bool,
     },
-    /// Failed or withdrawn; whether the thread that posts may be in the middle of a task.
+    /// Failed or withdrawn. `posting`: the posting thread may be passing a task.
     Left {
         posting: bool,
     },
 }
 
-/// What is left to be handed over of a list.
+/// The next step of passing a list to the provider.
 pub(super) enum Next {
     Task(usize, *mut ffi::DeferredWork),
-    /// All has been.
+    /// The provider has all tasks.
     Nothing,
-    /// Nobody wants the rest any more.
+    /// The list has failed or was withdrawn.
     Left,
 }
 
 pub(super) struct Posted {
     state: State,
-    /// Those of the list, and one that stays 0, for what begins at once.
+    /// The list's counters, and one that stays 0, for tasks that begin at once.
     counters: Vec<Counter>,
     works: Box<[Work]>,
     /// Tasks that the provider has.
     queued: usize,
-    /// Messages that failed or were taken back.
+    /// Messages that failed or were cancelled.
     failed: u64,
     end: Threshold,
     bytes: Vec<Resident>,
@@ -64,7 +64,7 @@ pub(super) struct Posted {
 }
 
 impl Posted {
-    /// A list of which the provider has nothing yet; `messages` has what each send and receive is about.
+    /// A list of which the provider has nothing yet; `messages` holds the message of each send and receive.
     pub(super) fn new(provider: &Provider, list: &List, messages: Vec<Option<Bound>>) -> Result<Posted, OfiError> {
         let counters: Vec<Counter> = (0..=list.counters).map(|_| provider.counter()).collect::<Result<_, _>>()?;
         let told = Task { after: Some(list.end), action: Action::Add { to: list.end.counter } };
@@ -72,7 +72,7 @@ impl Posted {
         for (work, message) in works.iter_mut().zip(messages.iter().map(Option::as_ref).chain([None])) {
             work.bind(provider, &counters, message);
         }
-        // The last one adds to the counter of ended lists.
+        // The last task adds to the counter of ended lists.
         works.last_mut().expect("the one behind all tasks").add.cntr = provider.ended;
         let bytes = messages.into_iter().flatten().filter_map(|(_, _, bytes)| bytes).collect();
         let (state, end) = (State::Posting(0), list.end);
@@ -83,7 +83,7 @@ impl Posted {
         match &mut self.state {
             State::Posting(at) => {
                 let now = *at;
-                // With the last one the provider may end the list at any time.
+                // Once the provider has the last task, it may end the list at any time.
                 self.state = if now + 1 == self.works.len() { State::Posted } else { State::Posting(now + 1) };
                 Next::Task(now, &raw mut self.works[now].work)
             }
@@ -107,7 +107,7 @@ impl Posted {
         self.state = State::Left { posting: false };
     }
 
-    /// Whether the task with this context is one of its.
+    /// Whether the task with this context belongs to this list.
     pub(super) fn has(&self, context: *mut c_void) -> bool {
         self.works.iter().any(|work| ptr::eq(work.work.context.as_ptr(), context.cast()))
     }
@@ -118,7 +118,7 @@ impl Posted {
         self.give_up(provider, Some(OfiError::Task { provider: provider_name, why }));
     }
 
-    /// Nobody wants it any more.
+    /// Withdraws the list, whose result nobody needs.
     pub(super) fn withdraw(&mut self, provider: &Provider) {
         self.give_up(provider, None);
         self.result = None;
@@ -137,12 +137,12 @@ impl Posted {
 
     fn take_back(&mut self, provider: &Provider, at: usize) {
         if let Action::Receive { .. } = self.works[at].task.action {
-            // SAFETY: the task has been queued, and stays.
+            // SAFETY: the task has been queued, and its memory stays.
             unsafe { provider.cancel(self.works[at].work.context.as_mut_ptr().cast()) };
         }
     }
 
-    /// Whether it has ended since the last time; then its bytes are given back.
+    /// Whether the list has ended since the last check. Releases its bytes then.
     pub(super) fn look(&mut self) -> bool {
         match &mut self.state {
             State::Posted if self.counters[self.end.counter as usize].read() >= self.end.value => {
@@ -161,12 +161,12 @@ impl Posted {
         self.result.take()
     }
 
-    /// It has failed or was withdrawn, and the provider may touch it still.
+    /// The list has failed or was withdrawn, and the provider may still access it.
     pub(super) fn is_left(&self) -> bool {
         matches!(self.state, State::Left { .. })
     }
 
-    /// Whether the provider touches it no more. `all_counted`: every list that has ended is in the provider's counter.
+    /// Whether the provider no longer accesses the list. `all_counted`: its counter includes every ended list.
     pub(super) fn is_gone(&self, all_counted: bool) -> bool {
         match self.state {
             State::Posting(_) | State::Posted | State::Left { posting: true } => false,
@@ -175,9 +175,9 @@ impl Posted {
         }
     }
 
-    /// Whether every message that has begun is complete, failed or taken back.
+    /// Whether every message that has begun is complete, failed or cancelled.
     fn is_quiet(&self) -> bool {
-        // Counters first: what begins meanwhile is then seen as begun and not complete.
+        // Counters first: a task that begins meanwhile then counts as begun and not complete.
         let counted: u64 = self.counters.iter().map(Counter::read).sum();
         let begun = |work: &&Work| {
             work.task.after.is_none_or(|after| self.counters[after.counter as usize].read() >= after.value)
@@ -194,14 +194,14 @@ impl Posted {
 }
 
 impl Work {
-    /// A task that points to nothing yet.
+    /// A task whose pointers are not set yet.
     fn new(task: Task) -> Work {
         // SAFETY: all-zero bytes are a valid value: integers and null pointers.
         let (work, tagged, add, bytes) = unsafe { std::mem::zeroed() };
         Work { work, tagged, add, bytes, task }
     }
 
-    /// Sets all that it points to; it stays where it is from now on.
+    /// Sets all pointers of the task, which must not move from now on.
     fn bind(&mut self, provider: &Provider, counters: &[Counter], message: Option<&Bound>) {
         let counter = |at: u32| counters[at as usize].raw();
         let still = counters.last().expect("one stays 0").raw();

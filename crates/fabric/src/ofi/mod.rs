@@ -1,24 +1,24 @@
-//! Task lists as deferred work of libfabric (`FI_TRIGGER`), loaded at run time: the service process posts a list, the
-//! provider carries it out with those of other hosts, and the service process hears of its last task.
+//! Task lists as deferred work of libfabric (`FI_TRIGGER`), loaded at run time. The service process posts a list, and
+//! the provider carries it out with the lists of other hosts. The service process is notified of the last task.
 //!
-//! A task begins when a counter is at a threshold, and adds to another counter when it is complete. The last task of a
-//! list leads to the counter of ended lists, on which a thread of ours waits. Others post, since a provider may connect
-//! within, and a host that is down then keeps one for as long as it likes: lists that find all busy get one more, up to
-//! a limit.
+//! A task begins when a counter reaches a threshold, and adds to another counter when it is complete. A list's last
+//! task adds to the counter of ended lists, on which one thread waits. Other threads post, because a provider may
+//! connect while posting, and a host that is down then blocks the thread indefinitely. A list that finds all posting
+//! threads busy starts one more, up to a limit.
 //!
 //! | list is | on | next |
 //! |---|---|---|
 //! | posting | the provider has all its tasks | posted |
 //! | posting | a task is refused | failed |
-//! | posted | its last counter is at its threshold | ended, and told |
-//! | posted | a task fails | failed, and told |
+//! | posted | its last counter reaches its threshold | ended, reported |
+//! | posted | a task fails | failed, reported |
 //! | posting, posted | [`Ofi::withdraw`] | withdrawn |
-//! | failed, withdrawn | every task that has begun is complete, failed or taken back | gone |
-//! | ended | the counter of ended lists has it, and another look | gone |
+//! | failed, withdrawn | every task that has begun is complete, failed or cancelled | gone |
+//! | ended | the counter of ended lists includes it, and one more check | gone |
 //!
-//! Invariants: what a task names (its own structures, its bytes, its list's counters) stays until the list is gone, and
-//! so does what the provider never gives back. Never decides what a list does. The providers' endpoints are not
-//! authenticated: whoever reaches them can send, so they are for closed networks.
+//! Invariants: memory that a task names (its own structures, its bytes, its list's counters) stays until the list is
+//! gone. Memory that the provider never releases stays for good. Never decides what a list does. The providers'
+//! endpoints are not authenticated: anybody who reaches them can send, so they are for closed networks.
 
 mod ffi;
 mod list;
@@ -41,11 +41,11 @@ use list::{Next, Posted};
 pub use provider::MAX_OFI_ADDRESS;
 use provider::Provider;
 
-/// Addresses of other endpoints that are kept: more than a cluster has, restarts included.
+/// Most addresses of other endpoints that are kept: more than a cluster has, restarts included.
 const MOST_PEERS: usize = 65_536;
-/// Lists that have failed or were withdrawn and are not gone: each holds memory that its provider does not give back.
+/// Most failed or withdrawn lists that are not gone: each holds memory that its provider has not released.
 const MOST_LEFT: usize = 1024;
-/// Threads that post at most: hosts that are down keep one for each list that begins with a message to them.
+/// Most posting threads. Each host that is down blocks one thread for each list that begins with a message to it.
 const MOST_POSTERS: usize = 16;
 
 #[derive(Debug, thiserror::Error)]
@@ -69,29 +69,29 @@ pub enum OfiError {
     Left { provider: String, left: usize },
 }
 
-/// One message of a list: whose endpoint the peer is, the tag, and the bytes here.
+/// One message of a list: the peer's endpoint, the tag, and the bytes in local memory.
 #[derive(Debug, Clone)]
 pub struct Message {
-    /// The peer's endpoint, as its [`Ofi::address`].
+    /// The peer's endpoint, from its [`Ofi::address`].
     pub peer: Arc<[u8]>,
-    /// Equal on both ends, and of no other message that is under way.
+    /// Equal on both ends, and different from every other message in transit.
     pub tag: u64,
-    /// What is sent, or where it goes; none of a message without bytes.
+    /// The bytes to send, or the memory to receive into; none for a message without bytes.
     pub bytes: Option<Resident>,
 }
 
 pub struct Ofi {
     shared: Arc<Shared>,
-    /// Names of peers that the provider has given.
+    /// The provider's names of peers.
     peers: HashMap<Arc<[u8]>, u64>,
     poster: Sender<u64>,
     posts: Arc<Mutex<Receiver<u64>>>,
     waiter: Option<JoinHandle<()>>,
-    /// Readable when the bell or the queue of errors is.
+    /// Readable when the bell or the queue of errors is readable.
     watched: OwnedFd,
 }
 
-/// What the threads share; lists end before their provider.
+/// State shared by the threads; lists end before their provider.
 struct Shared {
     lists: Mutex<Lists>,
     bell: OwnedFd,
@@ -102,7 +102,7 @@ struct Shared {
 struct Lists {
     by_token: BTreeMap<u64, Posted>,
     ended: u64,
-    /// Threads that post, and lists that they have and have not handed over.
+    /// Posting threads, and lists that they have not fully passed to the provider.
     posters: usize,
     unposted: usize,
     stopped: bool,
@@ -112,7 +112,7 @@ impl Ofi {
     /// Opens the provider called `provider` at this address of the host.
     ///
     /// # Errors
-    /// Says what is missing, and of which provider.
+    /// Names the missing part and the provider.
     pub fn open(provider: &str, at: Ipv4Addr) -> Result<Ofi, OfiError> {
         let kernel = |errno: Errno| OfiError::Kernel(errno.into());
         let provider = Provider::open(provider, at)?;
@@ -140,22 +140,22 @@ impl Ofi {
         Ok(())
     }
 
-    /// Where other endpoints of this provider reach this one: at most [`MAX_OFI_ADDRESS`] bytes, opaque.
+    /// The address of this endpoint for other endpoints of this provider: at most [`MAX_OFI_ADDRESS`] bytes, opaque.
     #[must_use]
     pub fn address(&self) -> &[u8] {
         &self.shared.provider.address
     }
 
-    /// Readable when [`Self::take_ended`] has something to look at.
+    /// Readable when [`Self::take_ended`] has work.
     #[must_use]
     pub fn event_fd(&self) -> BorrowedFd<'_> {
         self.watched.as_fd()
     }
 
-    /// Has a list carried out; `messages` has one for each send and receive among its tasks. `token` is of no other.
+    /// Posts a list under a `token` that no other list has; `messages` holds one for each send and receive task.
     ///
     /// # Errors
-    /// When the provider refuses a counter or a peer's address, or too many lists that failed hold memory.
+    /// When the provider refuses a counter or a peer's address, or when too many failed lists hold memory.
     pub fn post(&mut self, token: u64, list: &List, messages: Vec<Option<Message>>) -> Result<(), OfiError> {
         let provider = &self.shared.provider;
         let left = self.shared.lists().by_token.values().filter(|list| list.is_left()).count();
@@ -177,22 +177,22 @@ impl Ofi {
         drop(lists);
         self.poster.send(token).expect("the receiver is here");
         if all_busy {
-            // Where the kernel gives no thread, those that there are come to it.
+            // If the kernel starts no thread, the present ones post the list later.
             let _ = self.start_poster();
         }
         Ok(())
     }
 
-    /// Nobody waits for this list any more: its receives are taken back. Its bytes stay until the provider is done.
+    /// Withdraws a list that nobody waits for: its receives are cancelled. Its bytes stay until the provider is done.
     pub fn withdraw(&mut self, token: u64) {
         if let Some(list) = self.shared.lists().by_token.get_mut(&token) {
             list.withdraw(&self.shared.provider);
         }
     }
 
-    /// Lists that have ended or failed since the last time.
+    /// Lists that have ended or failed since the last call.
     pub fn take_ended(&mut self) -> Vec<(u64, Result<(), OfiError>)> {
-        // A bell that does not ring has nothing to be read.
+        // The read fails when the bell has not rung.
         let _ = rustix::io::read(&self.shared.bell, &mut [0; 8]);
         let provider = &self.shared.provider;
         let mut lists = self.shared.lists();
@@ -211,7 +211,7 @@ impl Ofi {
         told
     }
 
-    /// Lists that the provider may touch.
+    /// Lists that the provider may access.
     #[must_use]
     pub fn held(&self) -> usize {
         self.shared.lists().by_token.len()
@@ -222,7 +222,7 @@ impl Drop for Ofi {
     fn drop(&mut self) {
         self.shared.lists().stopped = true;
         self.shared.provider.wake_waiter();
-        // It ends at once; a thread that posts may be in the middle of a connection, and is left to itself.
+        // The waiting thread ends at once. A posting thread may be connecting, so nobody waits for it.
         let _ = self.waiter.take().map(JoinHandle::join);
     }
 }
@@ -245,7 +245,7 @@ impl Shared {
     }
 
     fn ring(&self) {
-        // A bell that rings already is enough.
+        // The write fails only when the bell already rings.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
@@ -264,7 +264,7 @@ impl Shared {
         }
     }
 
-    /// Hands lists over until nobody can post any.
+    /// Passes lists to the provider until no more can come.
     fn post(&self, posts: &Mutex<Receiver<u64>>) {
         let next = || posts.lock().expect("no thread panics with it").recv();
         while let Ok(token) = next() {
@@ -291,11 +291,11 @@ impl Shared {
         }
     }
 
-    /// Hands a task over, again where the provider has no room.
+    /// Passes a task to the provider; tries again while the provider has no room.
     fn hand_over(&self, work: *mut ffi::DeferredWork) -> Result<(), c_int> {
         loop {
-            // SAFETY: a list in the middle of its posting stays, and so does one whose last task is queued here until
-            // it has been carried out.
+            // SAFETY: a list stays while it is being posted. A list whose last task is queued here stays until the task
+            // has been carried out.
             match unsafe { self.provider.queue(work) } {
                 Err(ffi::FI_EAGAIN) if !self.lists().stopped => std::thread::yield_now(),
                 tried => return tried,
@@ -307,7 +307,7 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         let lists = self.lists.get_mut().expect("no thread panics with it");
-        // What the provider may touch stays for the rest of the process.
+        // Memory that the provider may access stays for the rest of the process.
         let kept = std::mem::take(&mut lists.by_token).into_values().filter(|list| !list.is_gone(true));
         kept.for_each(std::mem::forget);
     }

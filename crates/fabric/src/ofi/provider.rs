@@ -1,7 +1,7 @@
 //! A libfabric provider with one endpoint: domain, addresses, the counter of ended lists, and errors.
 //!
-//! Invariants: objects are closed in the opposite order of their making, by the last owner; the provider is thread-safe
-//! (`FI_THREAD_SAFE`) and progresses by itself (`FI_PROGRESS_AUTO`), else it is refused. Never holds a list.
+//! Invariants: the last owner closes objects in the opposite order of their creation. A provider must be thread-safe
+//! (`FI_THREAD_SAFE`) and progress by itself (`FI_PROGRESS_AUTO`), else it is refused. Never holds a list.
 
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::net::Ipv4Addr;
@@ -11,7 +11,7 @@ use std::ptr::{self, NonNull};
 use super::OfiError;
 use super::ffi::{self, Functions};
 
-/// Counters without which no list of a common size fits ([`outboard_plan::deferred::MOST_COUNTERS`]).
+/// Least number of counters that lists of common sizes need ([`outboard_plan::deferred::MOST_COUNTERS`]).
 const LEAST_COUNTERS: usize = outboard_plan::deferred::MOST_COUNTERS as usize;
 /// Longest address of an endpoint, in bytes.
 pub const MAX_OFI_ADDRESS: usize = 64;
@@ -30,12 +30,12 @@ pub(super) struct Provider {
     cq_fd: c_int,
 }
 
-// SAFETY: the objects belong to no thread, and the provider was asked for FI_THREAD_SAFE.
+// SAFETY: the objects belong to no thread, and FI_THREAD_SAFE was requested from the provider.
 unsafe impl Send for Provider {}
 // SAFETY: as above.
 unsafe impl Sync for Provider {}
 
-/// What a provider is asked for, step by step, so that what it lacks has a name.
+/// Capabilities requested step by step, so that an error can name the missing one.
 const ASKED: [(&str, u64); 3] = [
     ("tagged messages on a reliable datagram endpoint that progresses by itself and takes any memory", ffi::FI_TAGGED),
     ("deferred work (FI_TRIGGER)", ffi::FI_TAGGED | ffi::FI_TRIGGER),
@@ -87,7 +87,7 @@ impl Provider {
     fn check_counters(&self) -> Result<(), OfiError> {
         // SAFETY: fi_getinfo fills in the attributes, which live as long as the info.
         let counters = unsafe { (*self.info.as_ref().domain_attr).cntr_cnt };
-        // 0 says nothing.
+        // 0 means that the provider gives no number.
         match counters == 0 || counters >= LEAST_COUNTERS {
             true => Ok(()),
             false => Err(self.cannot(format!("{LEAST_COUNTERS} counters; it has {counters}"))),
@@ -96,7 +96,7 @@ impl Provider {
 
     fn open_domain(&mut self) -> Result<(), OfiError> {
         let info = self.info.as_ptr();
-        // SAFETY: info is valid, every result is a valid place, and a table's entries are those of its object.
+        // SAFETY: info is valid, every result is a valid place, and a table's entries belong to its object.
         unsafe {
             let attributes = (*info).fabric_attr;
             let opened = (self.functions.fi_fabric)(attributes, &mut self.fabric, ptr::null_mut());
@@ -129,7 +129,7 @@ impl Provider {
             let fid: *mut ffi::Fid = self.ep.cast();
             let table = &*(*fid).ops;
             self.done("fi_ep_bind", (table.bind)(fid, self.av.cast(), 0))?;
-            // What succeeds is counted; the queue has errors alone.
+            // Counters count successes; the queue receives only errors.
             let errors_alone = ffi::FI_SEND | ffi::FI_RECV | ffi::FI_SELECTIVE_COMPLETION;
             self.done("fi_ep_bind", (table.bind)(fid, self.cq.cast(), errors_alone))?;
             self.done("fi_enable", (table.control)(fid, ffi::FI_ENABLE, ptr::null_mut()))?;
@@ -152,9 +152,9 @@ impl Provider {
         Ok(Counter(raw))
     }
 
-    /// The name of a peer's endpoint for sends and receives.
+    /// Inserts a peer's address; returns its name for sends and receives.
     pub(super) fn insert(&self, address: &[u8]) -> Result<u64, OfiError> {
-        // What comes from outside goes to C only where it is as our own: its length and family.
+        // A foreign address reaches C only if its length and family equal this endpoint's.
         if address.len() != self.address.len() || address[..2] != self.address[..2] {
             return Err(OfiError::Address { provider: self.name.clone(), length: address.len() });
         }
@@ -168,35 +168,35 @@ impl Provider {
         }
     }
 
-    /// Hands a task over.
+    /// Passes a task to the provider.
     ///
     /// # Safety
-    /// What `work` points to stays until the task is complete or never will begin.
+    /// The memory that `work` points to stays until the task is complete or can no longer begin.
     pub(super) unsafe fn queue(&self, work: *mut ffi::DeferredWork) -> Result<(), c_int> {
         let fid: *mut ffi::Fid = self.domain.cast();
-        // SAFETY: the domain is open; the caller answers for the task.
+        // SAFETY: the domain is open; the caller is responsible for the task.
         match unsafe { ((*(*fid).ops).control)(fid, ffi::FI_QUEUE_WORK, work.cast()) } {
             0 => Ok(()),
             code => Err(-code),
         }
     }
 
-    /// Takes back a receive that no message has met; the queue of errors tells whether it was.
+    /// Cancels a receive that no message has matched; the queue of errors reports whether it worked.
     ///
     /// # Safety
-    /// `context` is that of a task that has been queued and is kept.
+    /// `context` belongs to a queued task whose memory stays.
     pub(super) unsafe fn cancel(&self, context: *mut c_void) {
         let fid: *mut ffi::Fid = self.ep.cast();
-        // SAFETY: the endpoint is open. What cannot be taken back completes.
+        // SAFETY: the endpoint is open. A receive that cannot be cancelled completes.
         unsafe { ((*(*self.ep).ops).cancel)(fid, context) };
     }
 
-    /// The next task that failed, by its context, and why.
+    /// The next failed task, by its context, and the error.
     pub(super) fn take_error(&self) -> Option<(*mut c_void, c_int)> {
         // SAFETY: all-zero bytes are a valid value: integers and null pointers.
         let mut entry: ffi::CqError = unsafe { std::mem::zeroed() };
         let mut unused = [0u64; 8];
-        // SAFETY: the queue is open; a completion of any format has less than 64 bytes, an error is as declared.
+        // SAFETY: the queue is open; completions of any format have less than 64 bytes, and errors are as declared.
         let read = unsafe {
             let ops = &*(*self.cq).ops;
             (ops.read)(self.cq, unused.as_mut_ptr().cast(), 1);
@@ -210,9 +210,9 @@ impl Provider {
         unsafe { BorrowedFd::borrow_raw(self.cq_fd) }
     }
 
-    /// Waits until a counter is at `threshold` or more.
+    /// Waits until the counter of ended lists is at least `threshold`.
     pub(super) fn wait_ended(&self, threshold: u64) {
-        // SAFETY: the counter is open. An interrupted wait is looked at by the caller.
+        // SAFETY: the counter is open. The caller checks again after an interrupted wait.
         unsafe { ((*(*self.ended).ops).wait)(self.ended, threshold, -1) };
     }
 
@@ -254,7 +254,7 @@ impl Drop for Provider {
 
 pub(super) struct Counter(*mut ffi::Cntr);
 
-// SAFETY: as of the provider that it belongs to.
+// SAFETY: the provider that owns the counter is thread-safe.
 unsafe impl Send for Counter {}
 
 impl Counter {
@@ -298,11 +298,11 @@ fn free(functions: &Functions, info: Option<NonNull<ffi::Info>>) {
     info.into_iter().for_each(|info| unsafe { (functions.fi_freeinfo)(info.as_ptr()) });
 }
 
-/// What the provider called `name` offers at `at` with these capabilities; else libfabric's code, positive.
+/// The offer of provider `name` at address `at` with these capabilities; else libfabric's error code, positive.
 fn getinfo(functions: &Functions, name: &str, at: Ipv4Addr, caps: u64) -> Result<NonNull<ffi::Info>, c_int> {
     let (name, node) = (CString::new(name).map_err(|_| ffi::FI_ENODATA)?, CString::new(at.to_string()));
     let node = node.expect("an address has no NUL byte");
-    // SAFETY: no info to copy: a new one with all its attributes.
+    // SAFETY: a null argument requests a new info with all its attributes.
     let hints = NonNull::new(unsafe { (functions.fi_dupinfo)(ptr::null()) }).ok_or(libc::ENOMEM)?;
     let mut found = ptr::null_mut();
     // SAFETY: fi_dupinfo made the info with all attributes; libfabric frees the provider's name with free(3), so it

@@ -9,7 +9,7 @@ use rustix::net::{AddressFamily, SocketType, bind, getsockname, listen, socket};
 
 use super::*;
 
-/// Debian's libfabric has it.
+/// Debian's libfabric includes this provider.
 const PROVIDER: &str = "sockets";
 const LONG: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
@@ -28,7 +28,7 @@ impl Bytes {
     fn part(&self, offset: usize, len: usize) -> Option<Resident> {
         let start = NonNull::new(self.0[offset..offset + len].as_ptr().cast_mut())?;
         let keeper: Arc<Vec<u8>> = Arc::clone(&self.0);
-        // SAFETY: the vector's bytes stay while it does; the tests look at them when the list has ended.
+        // SAFETY: the vector's bytes stay while it does; the tests read them after the list has ended.
         (len > 0).then(|| unsafe { Resident::new(start, len, keeper) })
     }
 }
@@ -57,8 +57,7 @@ fn receive(from: u32) -> Task {
     Task { after: None, action: Action::Receive { from: Rank(from), index: 0, span: Span::signal(), counts: 0 } }
 }
 
-/// An allgather round a ring of three endpoints: each block is passed on when it has come, without the processes, and
-/// each call wakes its process once.
+/// An allgather round a ring of three endpoints: the providers pass blocks on, and each call wakes its process once.
 #[test]
 fn a_ring_passes_blocks_on_by_itself() {
     const RANKS: usize = 3;
@@ -101,7 +100,7 @@ fn a_ring_passes_blocks_on_by_itself() {
     }
 }
 
-/// A receive that nothing meets is taken back, and the list goes with its bytes.
+/// A receive that no message matches is cancelled, and the list releases its bytes.
 #[test]
 fn a_withdrawn_list_gives_its_bytes_back() {
     let mut engine = open();
@@ -116,11 +115,11 @@ fn a_withdrawn_list_gives_its_bytes_back() {
     assert_eq!(Arc::strong_count(&memory.0), 1);
 }
 
-/// A peer that does not answer keeps the lists of others from nothing.
+/// A peer that does not answer delays no other list.
 #[test]
 fn a_peer_that_is_silent_holds_up_no_other_list() {
     let mut engine = open();
-    // A listener whose queue is full: nobody answers whoever connects.
+    // The queue of this listener is full, so connecting to it gets no answer.
     let listener = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
     bind(&listener, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).expect("a port");
     listen(&listener, 0).expect("it listens");
@@ -144,11 +143,11 @@ fn a_peer_that_is_silent_holds_up_no_other_list() {
     assert!(engine.shared.lists().unposted >= 2, "the provider still connects");
 }
 
-/// A peer that is not there fails the list, by name, and so does what is longer than its place.
+/// A missing peer fails the list and is named, and so does a message that is longer than its memory.
 #[test]
 fn what_cannot_be_carried_out_fails_its_list() {
     let mut engine = open();
-    // The port of a listener that is no more.
+    // The port of a listener that was closed.
     let port = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|at| at.local_addr()).expect("a port");
     let mut gone = engine.address().to_vec();
     gone[2..4].copy_from_slice(&port.port().to_be_bytes());

@@ -1,12 +1,12 @@
-//! The handshake before any other byte of a connection is looked at: Noise IKpsk2 (noiseprotocol.org, revision 34),
-//! then one confirmation and one welcome under its keys. A pure machine: bytes in, bytes out.
+//! The handshake that precedes all other bytes of a connection: Noise IKpsk2 (noiseprotocol.org, revision 34), then one
+//! confirmation and one welcome under its keys. A pure machine: bytes in, bytes out.
 //!
-//! The dialer knows the listener's key beforehand, the listener learns the dialer's key from the first message and
-//! believes it with the third, which a replay cannot make. The shared key is mixed in, so that only its holders pass.
-//! Both say in their first message, under its keys, where they are reached and whether they encrypt what follows; the
-//! dialer ends a handshake in which the two differ on that, and the listener never completes one.
+//! The dialer knows the listener's key beforehand. The listener learns the dialer's key from the first message and
+//! trusts it after the third, which a replay cannot make. The shared key is mixed in, so only its holders pass. Each
+//! end's first message states, under the keys, the end's address and whether it encrypts later bytes. If the ends
+//! disagree on encryption, the dialer ends the handshake, and the listener never completes it.
 //!
-//! | state | on | goes to | says |
+//! | state | on | goes to | sends |
 //! |---|---|---|---|
 //! | `Greeted` (dialer) | answer | `Confirmed` | confirmation |
 //! | `Confirmed` (dialer) | welcome | ended: [`Step::Welcome`] | |
@@ -14,7 +14,7 @@
 //! | `Answered` (listener) | confirmation | ended: [`Step::Proven`] | the welcome, if the connection is wanted |
 //! | any | anything else | ended: [`HandshakeError`] | |
 //!
-//! Invariant: every message has one length, so a reader never takes bytes that follow it. Never does IO.
+//! Invariant: every message has one length, so a reader never reads bytes after it. Never does IO.
 
 use std::net::SocketAddrV4;
 
@@ -26,9 +26,9 @@ use crate::PeerId;
 use crate::secured::identity::{Identity, KEY, PublicKey, SOCKET, SharedKey, id_of, socket_bytes, socket_of};
 use crate::secured::records::{Forged, Keys, TAG};
 
-/// The one protocol that both ends speak.
+/// The only protocol that both ends accept.
 const PROTOCOL: &str = "Noise_IKpsk2_25519_ChaChaPoly_BLAKE2s";
-/// Where the end is reached, and whether what follows is encrypted: 0 or 1.
+/// The end's address, and one byte: 1 if it encrypts later bytes, else 0.
 const WISH: usize = SOCKET + 1;
 /// Ephemeral key, encrypted static key, wish.
 const HELLO: usize = KEY + KEY + TAG + WISH + TAG;
@@ -36,7 +36,7 @@ const HELLO: usize = KEY + KEY + TAG + WISH + TAG;
 const ANSWER: usize = KEY + WISH + TAG;
 const LONGEST: usize = HELLO;
 
-/// Why a connection is not one with whom it should be.
+/// Why the other end is not the expected one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HandshakeError {
     #[error("the handshake fails: not the key that was expected, another shared key, or another version")]
@@ -64,7 +64,7 @@ impl From<Forged> for HandshakeError {
 pub struct Terms<'a> {
     pub own: &'a Identity,
     pub shared: &'a SharedKey,
-    /// What is spoken behind the handshake, and in which version: those of another one do not pass.
+    /// The protocol after the handshake and its version. Ends with another purpose are refused.
     pub purpose: &'static [u8],
     pub encrypts: bool,
 }
@@ -80,7 +80,7 @@ impl Terms<'_> {
     }
 }
 
-/// What an end says of itself and wants.
+/// The statements of one end: its address, and whether it encrypts.
 #[derive(Clone, Copy)]
 struct Wish {
     at: SocketAddrV4,
@@ -88,7 +88,7 @@ struct Wish {
 }
 
 impl Wish {
-    /// The message that carries it.
+    /// The message that carries this wish.
     fn say(self, state: &mut HandshakeState, length: usize) -> Result<Vec<u8>, HandshakeError> {
         let mut said = [0; WISH];
         said[..SOCKET].copy_from_slice(&socket_bytes(self.at));
@@ -124,7 +124,7 @@ enum Handshake {
     Answered { keys: Keys, at: SocketAddrV4, disagreement: Option<HandshakeError> },
 }
 
-/// A handshake on its way, and what has come of its next message.
+/// A handshake in progress, with the received part of its next message.
 pub struct Greeting {
     handshake: Handshake,
     heard: [u8; LONGEST],
@@ -133,17 +133,17 @@ pub struct Greeting {
 
 pub enum Step {
     Wait(Greeting),
-    /// The handshake goes on once this is said.
+    /// The handshake continues once these bytes are sent.
     Say(Greeting, Vec<u8>),
-    /// Listener: the dialer has this key and is reached there, if it has the id of both; the bytes welcome it.
+    /// Listener: the dialer holds `key`. Its address is `at` if its id is the hash of both.
     Proven {
         key: PublicKey,
         at: SocketAddrV4,
-        /// To be said if the connection is wanted.
+        /// The bytes to send if the connection is wanted.
         welcome: Vec<u8>,
         keys: Keys,
     },
-    /// Dialer: the listener has proven its key and wants the connection; keys for records.
+    /// Dialer: the listener has proven its key and wants the connection. The keys are for records.
     Welcome(Keys),
 }
 
@@ -157,7 +157,7 @@ pub(super) fn key_pair() -> (PublicKey, [u8; KEY]) {
     (key(pair.public), key(pair.private))
 }
 
-/// The public key that goes with a private one.
+/// The public key of a private key.
 pub(super) fn public_of(private: &[u8; KEY]) -> PublicKey {
     let mut pair = DefaultResolver.resolve_dh(&protocol().dh).expect("a protocol that snow is built with");
     pair.set(private);
@@ -172,7 +172,7 @@ impl Greeting {
     /// The dialer's end, and its hello to the holder of `key`.
     ///
     /// # Errors
-    /// When a key is none.
+    /// When a key is not valid.
     pub fn dial(terms: &Terms<'_>, key: &PublicKey) -> Result<(Greeting, Vec<u8>), HandshakeError> {
         let mut state = terms.builder()?.remote_public_key(key)?.build_initiator()?;
         let own = terms.wish();
@@ -183,25 +183,25 @@ impl Greeting {
     /// The listener's end.
     ///
     /// # Errors
-    /// When a key is none.
+    /// When a key is not valid.
     pub fn listen(terms: &Terms<'_>) -> Result<Greeting, HandshakeError> {
         let state = Box::new(terms.builder()?.build_responder()?);
         Ok(Greeting::new(Handshake::Listening { state, own: terms.wish() }))
     }
 
-    /// Listener: whether the other end has said a hello that only somebody who knows our key can say.
+    /// Listener: whether the other end has sent a hello, which requires knowledge of the listener's key.
     #[must_use]
     pub fn was_greeted(&self) -> bool {
         matches!(self.handshake, Handshake::Answered { .. })
     }
 
-    /// Dialer: whether the listener has heard the hello, and not refused it.
+    /// Dialer: whether the listener has received the hello and not refused it.
     #[must_use]
     pub fn was_answered(&self) -> bool {
         matches!(self.handshake, Handshake::Confirmed(_))
     }
 
-    /// Listener: why the dialer ends the handshake, as far as that is known.
+    /// Listener: why the dialer ends the handshake, if known.
     #[must_use]
     pub fn disagreement(&self) -> Option<HandshakeError> {
         match self.handshake {
@@ -210,7 +210,7 @@ impl Greeting {
         }
     }
 
-    /// Where the next bytes belong: what is missing of the message that comes next, one byte at least.
+    /// The buffer for the next bytes: the missing part of the next message, at least one byte.
     pub fn room(&mut self) -> &mut [u8] {
         let whole = match self.handshake {
             Handshake::Greeted { .. } => ANSWER,
@@ -220,10 +220,10 @@ impl Greeting {
         &mut self.heard[self.have..whole]
     }
 
-    /// So many bytes were put there.
+    /// Accepts `taken` bytes that were put into `room`.
     ///
     /// # Errors
-    /// When they are not those of a handshake with these terms: the connection is of no more use.
+    /// When the bytes do not belong to a handshake with these terms. The connection is then useless.
     pub fn advance(mut self, taken: usize) -> Result<Step, HandshakeError> {
         self.have += taken;
         if !self.room().is_empty() {
@@ -279,7 +279,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Both ends up to the confirmation; returns the dialer's identity, the listener, the dialer and the confirmation.
+    /// Runs both ends up to the confirmation. Returns the dialer's identity, listener, dialer and confirmation.
     fn confirmed(shared: &SharedKey) -> (Identity, Greeting, Greeting, Vec<u8>) {
         let (a, b) = (Identity::generate(), Identity::generate());
         let (dialer, hello) = Greeting::dial(&terms(&a, shared), &b.public).expect("keys are good");
@@ -323,7 +323,7 @@ pub(super) mod tests {
         assert!(hear(listener, &confirmation).is_err());
     }
 
-    /// A recorded conversation, played to the listener again, ends at the confirmation: the listener's keys are fresh.
+    /// A recorded conversation, replayed to the listener, fails at the confirmation: the listener's keys are fresh.
     #[test]
     fn a_replay_is_refused() {
         let none = SharedKey::default();
@@ -336,7 +336,7 @@ pub(super) mod tests {
         assert!(hear(again, &confirmation).is_err());
     }
 
-    /// Whoever encrypts never talks to whoever does not, and both can say why: a dialer that goes on is no exception.
+    /// An encrypting end and a plain end never connect, and both can name the reason, even if the dialer goes on.
     #[test]
     fn ends_that_disagree_on_encryption_part_by_name() {
         let (a, b) = (Identity::generate(), Identity::generate());

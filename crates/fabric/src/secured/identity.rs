@@ -1,8 +1,8 @@
-//! Who an end is: a key pair, as a rule of its own for each life, where it is reached, and an id that is a hash of the
-//! public key and of that place.
+//! The identity of an end: a key pair, normally fresh for each life, an address, and an id. The id is a hash of the
+//! public key and the address.
 //!
-//! Invariant: an id belongs to one key and one place; whoever cannot prove the key does not get the id, and nobody can
-//! say that its holder is reached elsewhere. Never writes a private key anywhere.
+//! Invariant: an id belongs to one key and one address. Only an end that proves the key gets the id, and nobody can
+//! claim another address for its holder. Never writes a private key anywhere.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -18,10 +18,10 @@ pub type PublicKey = [u8; KEY];
 
 /// Bytes of an IPv4 address and a port, both in network order.
 pub(crate) const SOCKET: usize = 4 + 2;
-/// Where an end is reached whom nobody dials by its id.
+/// The address of an end that nobody dials by its id.
 const NOWHERE: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
 
-/// A key pair, and where its holder is reached.
+/// A key pair, and the address of its holder.
 #[derive(Clone)]
 pub struct Identity {
     pub(crate) public: PublicKey,
@@ -37,14 +37,14 @@ impl Identity {
         Identity { public, private, at: NOWHERE }
     }
 
-    /// The key pair that all holders of `shared` have: whoever proves it holds that key, and no more.
+    /// The key pair derived from `shared`. Proving it proves possession of `shared` and nothing else.
     #[must_use]
     pub fn of(shared: &SharedKey) -> Self {
         let private = Blake2s256::new().chain_update(b"outboard key pair").chain_update(shared.0).finalize().into();
         Identity { public: handshake::public_of(&private), private, at: NOWHERE }
     }
 
-    /// The same key pair, whose holder is reached at `socket`: another id.
+    /// This key pair with its holder at `socket`; the id differs.
     #[must_use]
     pub fn at(self, socket: SocketAddrV4) -> Self {
         Identity { at: socket, ..self }
@@ -67,7 +67,7 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// The first eight bytes of the BLAKE2s hash (RFC 7693) of key and place.
+/// The first eight bytes of the BLAKE2s hash (RFC 7693) of key and address.
 pub(crate) fn id_of(key: &PublicKey, at: SocketAddrV4) -> PeerId {
     let hash = Blake2s256::new().chain_update(key).chain_update(socket_bytes(at)).finalize();
     PeerId(u64::from_le_bytes(std::array::from_fn(|at| hash[at])))
@@ -83,12 +83,12 @@ pub(crate) fn socket_of([a, b, c, d, high, low]: [u8; SOCKET]) -> SocketAddrV4 {
     SocketAddrV4::new([a, b, c, d].into(), u16::from_be_bytes([high, low]))
 }
 
-/// What both ends know and nobody else; without one, all zeros, anybody may take part.
+/// A secret that both ends know and nobody else. All zeros mean no secret, so anybody may take part.
 #[derive(Clone, Copy, Default)]
 pub struct SharedKey(pub(super) [u8; KEY]);
 
 impl SharedKey {
-    /// The key that stands for the content of a file.
+    /// The key derived from the content of a file.
     #[must_use]
     pub fn of(content: &[u8]) -> Self {
         SharedKey(Blake2s256::new().chain_update(b"outboard cluster key").chain_update(content).finalize().into())

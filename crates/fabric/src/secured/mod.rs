@@ -1,9 +1,9 @@
-//! Connections between two who have proven who they are: keys, a handshake, and records behind it.
+//! Connections between two ends that have proven their identity: keys, a handshake, and records after it.
 //!
-//! Used by the TCP fabric between service processes, and between relay and dock. Pure machines: bytes in, bytes out.
-//! Invariants: nothing that comes before the end of the handshake, or in a record whose tag is wrong, is handed on;
-//! whether there are records is part of what both ends must agree on, so nobody in between can talk them out of it.
-//! Never does IO, never writes a private key anywhere.
+//! The TCP fabric between service processes uses them, and so do relay and dock. Pure machines: bytes in, bytes out.
+//! Invariants: bytes before the end of the handshake are never passed on, and neither is a record with a wrong tag.
+//! Both ends must agree on the use of records, so a man in the middle cannot turn encryption off. Never does IO, never
+//! writes a private key anywhere.
 
 mod handshake;
 mod identity;

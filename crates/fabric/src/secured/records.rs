@@ -1,7 +1,7 @@
-//! What comes behind a handshake, sealed: records of a length and an authenticated ciphertext, Noise's transport
-//! messages. The number of a record is its nonce, so that one left out, repeated or moved fails like a changed one.
+//! Sealed bytes after a handshake: records of a length and an authenticated ciphertext, Noise's transport messages. A
+//! record's number is its nonce, so an omitted, repeated or reordered record fails like a changed one.
 //!
-//! Invariants: each key seals each number once; what is kept of a record never exceeds one record. Never does IO.
+//! Invariants: each key seals each number once; the buffered part of a record never exceeds one record. Never does IO.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use snow::StatelessTransportState;
 pub(super) const TAG: usize = 16;
 /// The length of the ciphertext with its tag, 16 bits, little-endian.
 const PREFIX: usize = 2;
-/// Most bytes in one record: a transport message has at most 65,535.
+/// Most bytes in one record: a transport message has at most 65,535 bytes.
 const PLAIN: usize = 65_535 - TAG;
 
-/// A record is not the one that the other end has sealed next.
+/// A record is not the one that the other end sealed next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("what came was not sealed by the other end, or was changed, left out or repeated on its way")]
 pub struct Forged;
@@ -30,7 +30,7 @@ impl Keys {
         Keys { sealer: Sealer { keys: Arc::clone(&keys), next: 0 }, opener: Opener { keys, next: 0 } }
     }
 
-    /// Whom the handshake was with.
+    /// The public key of the handshake's other end.
     pub(super) fn other(&self) -> Option<&[u8]> {
         self.opener.keys.get_remote_static()
     }
@@ -45,13 +45,13 @@ pub struct Sealer {
 impl Sealer {
     fn write(&mut self, plain: &[u8], sealed: &mut [u8]) {
         let number = self.next;
-        // Numbers do not come to their end before the connection does.
+        // The connection ends long before its numbers run out.
         self.next += 1;
         let written = self.keys.write_message(number, plain, sealed);
         assert_eq!(written.ok(), Some(plain.len() + TAG), "a record has room for its tag");
     }
 
-    /// A message of nothing but its tag, without a length before it.
+    /// A message that consists of its tag alone, without a length before it.
     pub(super) fn sign(&mut self) -> Vec<u8> {
         let mut tag = vec![0; TAG];
         self.write(&[], &mut tag);
@@ -66,7 +66,7 @@ impl Sealer {
         self.write(plain, &mut out[start..]);
     }
 
-    /// Appends all pieces, one behind the other, as few records; `gathered` is memory for that.
+    /// Appends all pieces, concatenated, in as few records as possible; `gathered` is scratch memory.
     pub fn seal<'a>(&mut self, pieces: impl IntoIterator<Item = &'a [u8]>, gathered: &mut Vec<u8>, out: &mut Vec<u8>) {
         gathered.clear();
         for mut piece in pieces {
@@ -103,7 +103,7 @@ impl Opener {
         Ok(())
     }
 
-    /// Takes what [`Sealer::sign`] made.
+    /// Verifies a tag that [`Sealer::sign`] made.
     pub(super) fn check(&mut self, tag: &[u8]) -> Result<(), Forged> {
         self.read(tag, &mut [])
     }
@@ -115,27 +115,27 @@ pub struct Sealed<'a> {
 }
 
 impl Sealed<'_> {
-    /// Bytes in it, one at least.
+    /// Bytes in the record, at least one.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a record is never empty")]
     pub fn len(&self) -> usize {
         self.sealed.len() - TAG
     }
 
-    /// Opens it into `plain`, which has room for [`Self::len`] bytes; after an error the connection is of no more use.
+    /// Opens the record into `plain`, which has room for [`Self::len`] bytes. After an error the connection is useless.
     pub fn open(self, plain: &mut [u8]) -> Result<(), Forged> {
         self.opener.read(self.sealed, plain)
     }
 }
 
-/// Records out of a stream that is cut anywhere.
+/// Extracts records from a stream that arrives in pieces of any size.
 #[derive(Debug)]
 pub struct Unsealing {
     opener: Opener,
     partial: Vec<u8>,
 }
 
-/// The length of the ciphertext that a stream begins with, as soon as it is told.
+/// The length of the ciphertext at the start of a stream, as soon as its bytes are there.
 fn length(stream: &[u8]) -> Result<Option<usize>, Forged> {
     let Some((length, _)) = stream.split_first_chunk::<PREFIX>() else { return Ok(None) };
     let length = usize::from(u16::from_le_bytes(*length));
@@ -145,13 +145,13 @@ fn length(stream: &[u8]) -> Result<Option<usize>, Forged> {
 impl Unsealing {
     pub const MOST: usize = PLAIN;
 
-    /// Begins where the handshake has ended.
+    /// Starts at the first byte after the handshake.
     #[must_use]
     pub fn new(opener: Opener) -> Unsealing {
         Unsealing { opener, partial: Vec::new() }
     }
 
-    /// Takes the stream's next bytes; each record that is whole with them goes to `each`, to be opened there.
+    /// Takes the stream's next bytes. Each record that they complete goes to `each`, which opens it.
     pub fn take<E: From<Forged>>(
         &mut self,
         mut bytes: &[u8],
@@ -185,7 +185,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::secured::handshake::tests::keys;
 
-    /// What comes out of a stream that comes in pieces of `cut` bytes.
+    /// The opened bytes of a stream that arrives in pieces of `cut` bytes.
     fn opened(opener: Opener, stream: &[u8], cut: usize) -> Result<Vec<u8>, Forged> {
         let (mut unsealing, mut plain) = (Unsealing::new(opener), Vec::new());
         for piece in stream.chunks(cut) {
@@ -223,7 +223,7 @@ pub(crate) mod tests {
             let (mut a, b) = keys();
             let [mut one, two] = records(&mut a.sealer);
             one[at] ^= 1;
-            // A length that became larger waits for more first.
+            // A length that became larger makes the reader wait for more first.
             let rest = vec![0; 1024];
             assert_eq!(opened(b.opener, &[one, two, rest].concat(), 5), Err(Forged), "byte {at}");
         }

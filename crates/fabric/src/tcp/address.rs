@@ -1,6 +1,6 @@
-//! Where a service process listens, and the key that it proves there: what its offers carry.
+//! The address of a service process: its listening socket, and the key that it proves there. Bootstrap offers carry it.
 //!
-//! Invariant: an id has one address: it is a hash of all that the address says, so nobody can send us elsewhere for it.
+//! Invariant: an id has one address, because it is a hash of the address. Nobody can forge another address for it.
 
 use std::net::SocketAddrV4;
 
@@ -12,7 +12,7 @@ const ADDRESS_TAG: [u8; 4] = *b"TCP3";
 /// Tag, IPv4 address, port, public key.
 const ADDRESS: usize = 4 + SOCKET + KEY;
 
-/// Where a service process listens, and the key that it proves there.
+/// The listening socket of a service process, and the key that it proves there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Address {
     pub(super) socket: SocketAddrV4,
@@ -32,7 +32,7 @@ impl Address {
         id_of(&self.key, self.socket)
     }
 
-    /// The address of `peer`; none when the bytes are not one, or that of another.
+    /// The address of `peer`; none if the bytes are malformed or are another peer's address.
     pub(super) fn decode(peer: PeerId, bytes: &[u8]) -> Option<Self> {
         let rest = bytes.strip_prefix(&ADDRESS_TAG)?;
         let (&socket, key) = rest.split_first_chunk()?;

@@ -1,18 +1,18 @@
-//! One TCP connection: who is at its other end, as far as that is proven, and the bytes in both directions.
+//! One TCP connection: the identity of its other end, as far as proven, and the bytes in both directions.
 //!
 //! | stage | on | goes to |
 //! |---|---|---|
-//! | dialing | the kernel has connected | greeting, hello said |
+//! | dialing | the kernel has connected | greeting, hello sent |
 //! | greeting (dialer or listener) | messages of the handshake | greeting, then open |
-//! | greeting (listener) | the dialer is proven while ours to it is on its way and goes before | giving way |
-//! | giving way | ours has come to nothing | open |
+//! | greeting (listener) | the dialer is proven, and this end's own dial to it has priority | giving way |
+//! | giving way | this end's own dial failed | open |
 //! | giving way | end of stream | ended |
-//! | any but open | `until` over, end of stream, a bad message | ended |
+//! | any but open | `until` expired, end of stream, a bad message | ended |
 //! | open | end of stream, reset, a bad frame | ended |
 //!
-//! Invariants: no byte behind the handshake is read before the handshake has ended; sockets never block. What bytes
-//! mean is told by machines without sockets ([`Greeting`], [`Incoming`], [`Sealing`]). Never dials again and never
-//! decides which of two connections stays: the fabric does.
+//! Invariants: no byte after the handshake is read before the handshake has ended; sockets never block. Machines
+//! without sockets interpret the bytes ([`Greeting`], [`Incoming`], [`Sealing`]). Never dials again and never decides
+//! which of two connections stays: the fabric does.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -30,16 +30,15 @@ use crate::tcp::incoming::{Buffers, Incoming, Malformed};
 use crate::tcp::outgoing::{Outgoing, Sealing, Spare};
 use crate::{PeerId, PeerLoss, Receiver};
 
-/// Reads of one connection in one turn, so that other connections have theirs.
+/// Reads of one connection per turn, so that other connections get their turns.
 const READS: usize = 8;
-/// What is read in one turn from all connections, and one read more: frames, some microseconds' work each at most, and
-/// bytes.
+/// Frames and bytes read per turn from all connections; one more read may exceed them. A frame costs some microseconds.
 const FRAMES: usize = 4096;
 const BYTES: usize = 8 << 20;
-/// Messages handed to the kernel at once.
+/// Messages passed to the kernel at once.
 pub(super) const TOGETHER: usize = 16;
 
-/// What may still be read in this turn.
+/// The frames and bytes that may still be read in this turn.
 pub(super) struct Share {
     frames: usize,
     bytes: usize,
@@ -66,14 +65,14 @@ pub(super) enum Stage {
         greeting: Greeting,
         until: Instant,
     },
-    /// Frames come and go, those that go in records where connections are encrypted.
+    /// Frames go both ways; on an encrypted connection they travel in records.
     Open {
         incoming: Incoming,
         sealing: Option<Sealing>,
         fruitful: bool,
     },
-    /// Proven, but ours to the same peer is on its way and goes before; the peer closes this one when it has that.
-    /// Should ours come to nothing, the bytes welcome the peer.
+    /// The dialer is proven, but this end's own dial to it has priority. The peer closes this connection once the other
+    /// is open. If the own dial fails, the bytes in `welcome` are sent.
     GivingWay {
         until: Instant,
         welcome: Vec<u8>,
@@ -85,13 +84,13 @@ pub(super) enum Stage {
 pub(super) enum Heard {
     Frames(usize),
     Nothing,
-    /// Listener: the dialer has proven its key, and where it is reached; the bytes welcome it.
+    /// Listener: the dialer has proven its key and its address. The bytes in `welcome` complete the handshake.
     Proven {
         address: Address,
         welcome: Vec<u8>,
         keys: Keys,
     },
-    /// Dialer: the way to the peer is open.
+    /// Dialer: the connection to the peer is open.
     Welcome(Keys),
 }
 
@@ -125,10 +124,10 @@ impl From<Broken> for PeerLoss {
 
 pub(super) struct Connection {
     socket: Socket,
-    /// Whom a dialer has dialled; a listener knows it once the connection is open.
+    /// The peer that was dialled; on a listener's connection known once it is open.
     pub(super) peer: Option<PeerId>,
     pub(super) stage: Stage,
-    /// Whether the poller tells when there is room to write.
+    /// Whether the poller reports room to write.
     pub(super) awaits_room: bool,
 }
 
@@ -151,7 +150,7 @@ impl Connection {
         self.socket.from()
     }
 
-    /// Whether the other end has said a hello that only somebody who knows our key can say.
+    /// Whether the other end has sent a hello, which requires knowledge of this end's key.
     pub(super) fn was_greeted(&self) -> bool {
         match &self.stage {
             Stage::Greeting { greeting, .. } => greeting.was_greeted(),
@@ -171,15 +170,15 @@ impl Connection {
         }
     }
 
-    /// The kernel has connected, or could not: says hello.
+    /// The kernel has connected or failed to connect. Sends the hello.
     pub(super) fn greet(&mut self, greeting: Greeting, hello: &[u8], until: Instant) -> Result<(), Broken> {
         sockopt::socket_error(&self.socket)??;
         self.stage = Stage::Greeting { greeting, until };
         self.say(hello)
     }
 
-    /// Until when its peer may be dialled again that has ended it: where it has not refused our hello, it had no place
-    /// for us at this moment.
+    /// Time until which the peer may be dialled again after the connection broke with `why`. A peer that did not refuse
+    /// the hello was only out of room at that moment.
     pub(super) fn may_try_until(&self, why: &Broken) -> Option<Instant> {
         let refusal = match (why, &self.stage) {
             (Broken::Kernel(Errno::CONNRESET | Errno::PIPE), _) => false,
@@ -191,13 +190,13 @@ impl Connection {
         self.until().filter(|until| !refusal && Instant::now() < *until)
     }
 
-    /// Its end tells a dialer that it was not refused.
+    /// Closes the connection in a way that the dialer does not take for a refusal.
     pub(super) fn pass_by(&self) {
-        // One that cannot be told so is not dialled again by its peer, but hears of the end.
+        // If the reset fails, the peer sees an ordinary end and does not dial again.
         let _ = self.socket.reset();
     }
 
-    /// From now on frames of `peer` come and go, with keys in records.
+    /// From now on carries frames of `peer`; with `keys`, in records.
     pub(super) fn open(&mut self, peer: PeerId, keys: Option<Keys>) {
         self.peer = Some(peer);
         let (sealer, opener) = keys.map(|keys| (keys.sealer, keys.opener)).unzip();
@@ -210,12 +209,12 @@ impl Connection {
         matches!(&self.stage, Stage::Open { sealing: Some(sealing), .. } if !sealing.rest().is_empty())
     }
 
-    /// Waits for the peer to close, or to be welcome after all.
+    /// Waits until the peer closes or is welcomed after all.
     pub(super) fn give_way(&mut self, until: Instant, welcome: Vec<u8>, keys: Keys) {
         self.stage = Stage::GivingWay { until, welcome, keys };
     }
 
-    /// Welcomes the peer after all, unless it has gone.
+    /// Welcomes the peer after all, unless the peer has gone.
     pub(super) fn welcome(&mut self) -> Option<Keys> {
         self.stays().ok()?;
         let Stage::GivingWay { welcome, keys, .. } = std::mem::replace(&mut self.stage, Stage::Ended) else {
@@ -224,7 +223,7 @@ impl Connection {
         self.say(&welcome).ok().map(|()| keys)
     }
 
-    /// Whether the other end, which has nothing to say now, is there.
+    /// Whether the other end, which must send nothing now, is still there.
     pub(super) fn stays(&self) -> Result<(), Broken> {
         match rustix::io::read(&self.socket, &mut [0; 1]) {
             Err(Errno::AGAIN | Errno::INTR) => Ok(()),
@@ -233,7 +232,7 @@ impl Connection {
         }
     }
 
-    /// A message of the handshake, which an empty socket buffer always takes.
+    /// Sends a message of the handshake, for which an empty socket buffer always has room.
     pub(super) fn say(&self, message: &[u8]) -> Result<(), Broken> {
         match write_bytes(&self.socket, message)? {
             written if written == message.len() => Ok(()),
@@ -241,7 +240,7 @@ impl Connection {
         }
     }
 
-    /// Reads what there is, within bounds; whole frames go to `receiver`.
+    /// Reads the bytes that wait, within bounds. Whole frames go to `receiver`.
     pub(super) fn read(
         &mut self,
         buffers: &mut Buffers,
@@ -268,17 +267,17 @@ impl Connection {
         }
     }
 
-    /// Memory was withdrawn: a payload that is read to where it belongs may not belong there any more.
+    /// Memory was withdrawn: a payload that is read straight into place may have lost its place.
     pub(super) fn review(&mut self, buffers: &mut Buffers, receiver: &mut dyn Receiver) {
         if let (Stage::Open { incoming, .. }, Some(from)) = (&mut self.stage, self.peer)
             && incoming.lands()
         {
-            // Whatever the answer is, it is kept to.
+            // `incoming` keeps the answer.
             let _ = incoming.landing(buffers, &mut Sink { from, receiver });
         }
     }
 
-    /// One message of the handshake at most, and not a byte behind it.
+    /// Reads at most one message of the handshake, and no byte after it.
     fn read_greeting(&mut self, mut greeting: Greeting, until: Instant) -> Result<Heard, Broken> {
         let read = match rustix::io::read(&self.socket, greeting.room()) {
             Ok(0) => Err(greeting.disagreement().map_or(Broken::Closed, Broken::Handshake)),
@@ -307,7 +306,7 @@ impl Connection {
         Ok(Heard::Nothing)
     }
 
-    /// Hands over what the kernel takes; returns how many messages have left. Room is awaited while any waits.
+    /// Passes to the kernel as much as it accepts; returns how many messages have left. Awaits room for the rest.
     pub(super) fn flush(
         &mut self,
         queue: &mut VecDeque<Outgoing>,
@@ -351,7 +350,7 @@ impl Connection {
     }
 }
 
-/// Bytes that the kernel has taken, if the connection stands.
+/// Bytes that the kernel accepted; an error if the connection is broken.
 fn write(socket: &Socket, gathered: &Gathered<'_>) -> Result<usize, Broken> {
     match gathered.send(socket) {
         Ok(written) => Ok(written),
@@ -366,7 +365,7 @@ fn write_bytes(socket: &Socket, bytes: &[u8]) -> Result<usize, Broken> {
     write(socket, &gathered)
 }
 
-/// Writes what is sealed as far as the kernel takes it; returns whether that was all.
+/// Writes sealed bytes as far as the kernel accepts them; returns whether all have left.
 fn flush_sealed(socket: &Socket, sealing: &mut Sealing, spare: &mut Spare) -> Result<bool, Broken> {
     let rest = sealing.rest();
     if rest.is_empty() {
@@ -377,8 +376,8 @@ fn flush_sealed(socket: &Socket, sealing: &mut Sealing, spare: &mut Spare) -> Re
     Ok(sealing.rest().is_empty())
 }
 
-/// Reads until the socket is empty or this turn's share is taken; returns how many frames came. The rest of a long
-/// frame is read to where it belongs, or at least to where the frame lies.
+/// Reads until the socket is empty or this turn's share is used up; returns how many frames arrived. The rest of a long
+/// frame is read straight into place, or at least into the frame's buffer.
 fn read_frames(
     socket: &Socket,
     incoming: &mut Incoming,

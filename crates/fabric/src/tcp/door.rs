@@ -1,10 +1,10 @@
-//! Where peers knock: a TCP port, and for service processes of the same host a Unix socket.
+//! Listeners: a TCP port, and a Unix socket for service processes of the same host.
 //!
-//! The Unix socket lies in the abstract namespace, which is that of the host's network, under a name that follows from
-//! the address: nobody knows it before it is taken. Whoever takes the name of a service process of another host, which
-//! is free here, runs as the same user or the superuser, or is not dialled: nobody else can keep peers apart.
+//! The Unix socket lies in the abstract namespace of the host's network, under a name derived from the address. Nobody
+//! knows the name before the socket is bound. The name of another host's service process is free here, so anybody may
+//! bind it. A dialer trusts only listeners of its own user or the superuser, so no other user can keep peers apart.
 //!
-//! Invariant: sockets never block. Whoever connects has proven nothing, by either door.
+//! Invariant: sockets never block. A new connection has proven nothing, on either listener.
 
 use std::net::{SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,12 +17,12 @@ use crate::option::set_option;
 use crate::tcp::SILENCE;
 use crate::tcp::address::Address;
 
-/// Connections that the kernel keeps for us.
+/// Established connections that the kernel queues for this process.
 const BACKLOG: i32 = 1024;
 const NEW: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
-/// Bytes whose reading is put off at most. With 128 KiB all-to-alls of 4 MiB on links without limit take a tenth
-/// longer, since copying them begins later.
+/// Most bytes by which reading is delayed. With 128 KiB, all-to-alls of 4 MiB on unlimited links take a tenth longer,
+/// because copying starts later.
 const MOST_AWAITED: usize = 64 << 10;
 
 pub(super) enum Door {
@@ -40,7 +40,7 @@ impl AsFd for Door {
 }
 
 impl Door {
-    /// A port of this address that the kernel chooses.
+    /// Listens on a port of this address that the kernel chooses.
     pub(super) fn tcp(at: std::net::Ipv4Addr) -> std::io::Result<(Door, SocketAddrV4)> {
         let listener = TcpListener::bind((at, 0))?;
         listener.set_nonblocking(true)?;
@@ -49,7 +49,7 @@ impl Door {
         Ok((Door::Tcp(listener), socket))
     }
 
-    /// That for siblings of whoever has this address.
+    /// Listens for siblings that dial `address`.
     pub(super) fn sibling(address: &Address) -> Result<Door, Errno> {
         let listener = unix()?;
         rustix::net::bind(&listener, &name(address)?)?;
@@ -67,7 +67,7 @@ impl Door {
 }
 
 pub(super) enum Socket {
-    /// With the bytes that the poller awaits.
+    /// The second field is the number of bytes that wakes the poller.
     Tcp(TcpStream, usize),
     Sibling(OwnedFd),
 }
@@ -82,15 +82,15 @@ impl AsFd for Socket {
 }
 
 impl Socket {
-    /// Messages wait for nothing, and a peer that is cut off is not waited for longer than its service process is: the
-    /// kernel would try again less and less often, and not at once when packets flow again.
+    /// Messages leave without delay. A connection to an unreachable peer ends no later than the peer counts as lost.
+    /// The kernel would retransmit ever less often, and not at once when packets flow again.
     fn tcp(socket: OwnedFd) -> Result<Socket, Errno> {
         sockopt::set_tcp_nodelay(&socket, true)?;
         sockopt::set_tcp_user_timeout(&socket, SILENCE.as_millis() as u32)?;
         Ok(Socket::Tcp(socket.into(), 1))
     }
 
-    /// Begins to connect, by the Unix socket where there is one.
+    /// Starts to connect, through the Unix socket if there is one.
     pub(super) fn dial(to: &Address, siblings: bool) -> Result<Socket, Errno> {
         if let Some(socket) = siblings.then(|| dial_sibling(to)).and_then(Result::ok).flatten() {
             return Ok(Socket::Sibling(socket));
@@ -102,9 +102,9 @@ impl Socket {
         }
     }
 
-    /// From now on the poller tells of the socket when so many `bytes` have come, or [`MOST_AWAITED`], or it has ended.
-    /// A long frame then wakes its reader once for each [`MOST_AWAITED`] bytes and not with every few packets, which
-    /// saves all-to-alls of 1 MiB among four hosts 7 % of the processor time.
+    /// The poller now reports the socket when `bytes` bytes wait, or [`MOST_AWAITED`], or when it has ended. A long
+    /// frame then wakes its reader once per [`MOST_AWAITED`] bytes instead of every few packets. That saves all-to-alls
+    /// of 1 MiB among four hosts 7 % of the processor time.
     pub(super) fn await_bytes(&mut self, bytes: usize) -> Result<(), Errno> {
         let bytes = bytes.min(MOST_AWAITED);
         if let Socket::Tcp(socket, awaited) = self
@@ -116,8 +116,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Its end tells the other one that what it has said was not heard: by a reset, which is what a Unix socket says by
-    /// itself then.
+    /// Closes so that the peer learns of unread bytes: by a reset, which a Unix socket sends by itself then.
     pub(super) fn reset(&self) -> Result<(), Errno> {
         match self {
             Socket::Tcp(socket, _) => sockopt::set_socket_linger(socket, Some(Duration::ZERO)),
@@ -144,7 +143,7 @@ fn name(address: &Address) -> Result<SocketAddrUnix, Errno> {
     SocketAddrUnix::new_abstract_name(format!("outboard/{hex}").as_bytes())
 }
 
-/// Connects to a sibling; none where another user listens.
+/// Connects to a sibling; none if another user listens.
 fn dial_sibling(to: &Address) -> Result<Option<OwnedFd>, Errno> {
     let socket = unix()?;
     rustix::net::connect(&socket, &name(to)?)?;
@@ -161,7 +160,7 @@ mod tests {
 
     use super::*;
 
-    /// Whether the poller tells of it, when it has so many bytes or all that come.
+    /// Whether the poller reports the socket once it holds `bytes` bytes.
     fn tells(socket: &Socket, bytes: u64) -> bool {
         while rustix::io::ioctl_fionread(socket).expect("a socket") < bytes {
             std::thread::yield_now();

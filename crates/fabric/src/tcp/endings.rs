@@ -1,5 +1,5 @@
-//! What becomes of a peer when its connection ends: its own takes that place, it is dialled once more, or again after a
-//! pause where it had no place for us, or it is lost. Also who makes way for others. Never reads from a connection.
+//! Handles the end of a peer's connection. The peer's own connection may replace it. Otherwise the peer is dialled once
+//! more, dialled after a pause if it had no room, or lost. Also chooses peers that make way. Never reads a connection.
 
 use std::time::{Duration, Instant};
 
@@ -8,9 +8,9 @@ use crate::tcp::{DIALING, Path, Peer, SETTLED, Tcp, listen};
 use crate::{PeerId, PeerLoss};
 
 impl Tcp {
-    /// Ends connections that are not open in time.
+    /// Ends connections that did not open in time.
     pub(super) fn expire(&mut self) -> usize {
-        // Fails only when the timer has not fired, and then there is nothing to read.
+        // The read fails only when the timer has not fired, and then there is nothing to read.
         let _ = rustix::io::read(&self.timer, &mut [0; 8]);
         if std::mem::take(&mut self.deaf) {
             self.deaf = listen(&self.epoll, &self.doors).is_err();
@@ -34,12 +34,12 @@ impl Tcp {
         late.len()
     }
 
-    /// A connection has ended: its peer's own takes its place, or the peer is dialled once more, or lost.
+    /// A connection has ended. The peer's own connection replaces it, or the peer is dialled once more, or it is lost.
     pub(super) fn end(&mut self, token: u64, why: Broken) {
         let Some(connection) = self.connections.remove(&token) else { return };
         let hostile = match (&why, connection.peer) {
             (Broken::Handshake(_) | Broken::Malformed(_), _) => true,
-            // One that knew our key and gave way to ours is no stranger.
+            // A peer that proved this end's key and gave way to this end's dial is no stranger.
             (Broken::Closed | Broken::Kernel(_), None) => !connection.was_greeted(),
             (Broken::Slow, peer) => peer.is_none(),
             (Broken::Closed | Broken::Kernel(_), Some(_)) => false,
@@ -76,7 +76,7 @@ impl Tcp {
         }
     }
 
-    /// Dials a peer once more whose last connection has ended for this reason.
+    /// Dials a peer once more, whose last connection ended because of `why`.
     fn dial_again(&mut self, peer: PeerId, until: Instant, why: PeerLoss) {
         let address = self.peers.get(&peer).and_then(|known| known.address);
         let dialled = address.and_then(|address| self.dial(peer, &address, until).ok());
@@ -92,7 +92,7 @@ impl Tcp {
         self.lost.extend(known.claimed.then_some((peer, why)));
     }
 
-    /// Our connection to `peer` has come to nothing: its own takes that place, if it has given way and is still there.
+    /// This end's connection to `peer` failed. The peer's own connection replaces it, if it gave way and still exists.
     fn welcome_aside(&mut self, peer: PeerId) -> bool {
         let Some(token) = self.peers.get_mut(&peer).and_then(|known| known.aside.take()) else { return false };
         let Some(connection) = self.connections.get_mut(&token) else { return false };
@@ -103,7 +103,7 @@ impl Tcp {
         self.connections.contains_key(&token)
     }
 
-    /// Of the peers that nobody here has connected, the oldest makes way when there are too many.
+    /// Forgets the oldest peer that this process has not connected, if there are too many of them.
     pub(super) fn make_way(&mut self) {
         let unclaimed = || self.peers.iter().filter(|(_, known)| !known.claimed);
         if unclaimed().count() < self.settings.limits.peers {

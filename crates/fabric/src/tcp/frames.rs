@@ -1,6 +1,6 @@
 //! Messages in a byte stream: a prefix with two lengths, header, payload. Pure.
 //!
-//! Invariant: what is kept of a frame never exceeds [`FRAME`], whatever its prefix says. Never looks into a header.
+//! Invariant: the buffered part of a frame never exceeds [`FRAME`], whatever its prefix says. Never reads a header.
 
 use outboard_shm::memory::Residents;
 
@@ -9,14 +9,14 @@ use crate::{FabricEvent, MAX_HEADER, MAX_PAYLOAD, PeerId, Receiver};
 /// Length of the header and of the payload, 32 bits each, little-endian.
 pub(crate) const PREFIX: usize = 8;
 const FRAME: usize = PREFIX + MAX_HEADER + MAX_PAYLOAD;
-/// What is missing of a frame is read into place from this length on, so that it is not copied once more.
+/// From this length on, the missing part of a frame is read into its buffer directly, which saves a copy.
 const DIRECT: usize = 4096;
-/// A payload is read to where it belongs from this length on; looking where that is costs as much as to copy less.
+/// From this length on, a payload is read straight into place. Below it, finding the place costs as much as a copy.
 const LANDS: usize = 16 << 10;
-/// Memory for what a prefix promises.
+/// Memory allocated for bytes that a prefix promises.
 const AHEAD: usize = 64 << 10;
 
-/// The stream is not one of frames.
+/// The stream does not consist of frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("a frame of {header} + {payload} bytes exceeds {MAX_HEADER} + {MAX_PAYLOAD}")]
 pub(crate) struct Oversized {
@@ -29,7 +29,7 @@ pub(crate) fn prefix(header: usize, payload: usize) -> [u8; PREFIX] {
     std::array::from_fn(|at| lengths[at / 4][at % 4])
 }
 
-/// The lengths of header and payload that a stream's first bytes tell, as soon as they do.
+/// The lengths of header and payload in a stream's first bytes, as soon as all those bytes are there.
 fn lengths(bytes: &[u8]) -> Result<Option<(usize, usize)>, Oversized> {
     let Some((prefix, _)) = bytes.split_first_chunk::<PREFIX>() else { return Ok(None) };
     let word = |at: usize| u32::from_le_bytes(std::array::from_fn(|byte| prefix[at + byte])) as usize;
@@ -51,16 +51,16 @@ impl Sink<'_> {
     }
 }
 
-/// The frame that has arrived in part.
+/// A frame that has arrived in part.
 #[derive(Debug, Default)]
 pub(super) struct Assembly {
-    /// As long as the longest frame that came in pieces.
+    /// As long as the longest frame that arrived in pieces.
     partial: Vec<u8>,
     have: usize,
 }
 
 impl Assembly {
-    /// Takes the stream's next bytes; each whole frame goes to `sink`. Returns how many did.
+    /// Takes the stream's next bytes. Each whole frame goes to `sink`; returns how many.
     pub(super) fn handle(&mut self, mut bytes: &[u8], sink: &mut Sink<'_>) -> Result<usize, Oversized> {
         let mut frames = 0;
         while !bytes.is_empty() {
@@ -83,8 +83,8 @@ impl Assembly {
         Ok(frames)
     }
 
-    /// Where the rest of a long frame may be read to; [`Self::advance`] follows. What is not here yet takes no more
-    /// memory than what is, but for [`AHEAD`].
+    /// The buffer for the rest of a long frame; [`Self::advance`] follows. Missing bytes take no more memory than those
+    /// that have arrived, or [`AHEAD`].
     pub(super) fn rest(&mut self) -> Option<&mut [u8]> {
         let missing = Some(self.awaits()).filter(|&missing| missing >= DIRECT)?;
         let room = missing.min(self.have.max(AHEAD));
@@ -92,7 +92,7 @@ impl Assembly {
         Some(&mut self.partial[self.have..self.have + room])
     }
 
-    /// `taken` bytes of the frame are in place. Returns how many frames went to `sink`.
+    /// `taken` bytes of the frame are in the buffer. Returns how many frames went to `sink`.
     pub(super) fn advance(&mut self, taken: usize, sink: &mut Sink<'_>) -> Result<usize, Oversized> {
         self.have += taken;
         let Some((header, payload)) = lengths(&self.partial[..self.have])? else { return Ok(0) };
@@ -105,7 +105,7 @@ impl Assembly {
         Ok(1)
     }
 
-    /// Where the payload belongs that is to come behind a header that is here.
+    /// The place of a payload that has not fully arrived and whose header has.
     pub(super) fn landing(&self, sink: &mut Sink<'_>) -> Option<Residents> {
         let (header, payload) = lengths(&self.partial[..self.have]).ok()??;
         let (head, here) = self.partial[..self.have].split_at_checked(PREFIX + header)?;
@@ -117,7 +117,7 @@ impl Assembly {
         Some(landing)
     }
 
-    /// What is here of the payload.
+    /// The part of the payload that has arrived.
     pub(super) fn payload(&self) -> &[u8] {
         let start = self.payload_start().expect("the header is here");
         &self.partial[start..self.have]
@@ -128,12 +128,12 @@ impl Assembly {
         Some(PREFIX + header)
     }
 
-    /// What is here of the payload is elsewhere from now on.
+    /// Drops the buffered part of the payload, which was copied into place.
     pub(super) fn keep_header(&mut self) {
         self.have = self.payload_start().expect("the header is here");
     }
 
-    /// So many bytes of the payload come back.
+    /// Makes room for `bytes` bytes of the payload that return to the buffer.
     pub(super) fn take_back(&mut self, bytes: usize) -> &mut [u8] {
         let start = self.have;
         self.have += bytes;
@@ -141,18 +141,18 @@ impl Assembly {
         &mut self.partial[start..self.have]
     }
 
-    /// The payload is whole, where it belongs.
+    /// The payload is complete, in its place.
     pub(super) fn landed(&mut self, length: usize, sink: &mut Sink<'_>) {
         sink.receiver.landed(sink.from, &self.partial[PREFIX..self.have], length);
         self.have = 0;
     }
 
-    /// Bytes that are to come before there is anything to do: more than one only inside of a long frame.
+    /// Bytes that must arrive before there is work: more than one only inside a long frame.
     pub(super) fn awaits(&self) -> usize {
         self.missing().ok().filter(|&missing| self.have >= PREFIX && missing >= DIRECT).unwrap_or(1)
     }
 
-    /// Bytes until the prefix is whole, then until the frame is.
+    /// Bytes until the prefix is complete, then until the frame is.
     fn missing(&self) -> Result<usize, Oversized> {
         Ok(match lengths(&self.partial[..self.have])? {
             None => PREFIX - self.have,
@@ -176,7 +176,7 @@ mod tests {
         [&prefix(header.len(), payload.len()), header, payload].concat()
     }
 
-    /// However a stream is cut, by copies or read in place, the same frames come out.
+    /// A stream yields the same frames however it is cut, by copies and by reads into place.
     #[test]
     fn frames_come_out_however_they_are_cut() {
         let sent = [(0, 0), (24, 9000), (MAX_HEADER, MAX_PAYLOAD), (1, 0), (0, 1), (40, 70_000)]

@@ -1,21 +1,20 @@
-//! What comes on an open connection: frames, in records where connections are encrypted. A machine without sockets.
+//! Frames that arrive on an open connection, in records if the connection is encrypted. A machine without sockets.
 //!
-//! | the payload of a frame is | on | goes to |
+//! | payload of a frame | on | goes to |
 //! |---|---|---|
-//! | kept here | its header is here, the receiver has a place for it | landing: what is here is copied there |
-//! | landing | the receiver has no place, or another, when it is asked before a read | kept here: copied back |
-//! | either | its last byte | handed on |
+//! | buffered | its header is here, and the receiver names a place | landing: the buffered part is copied there |
+//! | landing | a check before a read finds no place, or another | buffered: copied back |
+//! | either | its last byte | delivered |
 //!
-//! Invariants: a frame is handed on when all of it has come and its records are what the other end has sealed; what is
-//! kept is bounded by one frame and one record, whatever comes. Records are opened first, so no payload of theirs
-//! lands. Never looks into a header.
+//! Invariants: a frame is delivered once it is complete and its records carry the other end's seal. At most one frame
+//! and one record are buffered. Records are opened first, so their payloads never land. Never reads a header.
 
 use outboard_shm::memory::Residents;
 
 use crate::secured::{Forged, Opener, Unsealing};
 use crate::tcp::frames::{Assembly, Oversized, Sink};
 
-/// The stream is not one of this protocol.
+/// The stream breaks this protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum Malformed {
     #[error(transparent)]
@@ -24,10 +23,10 @@ pub(crate) enum Malformed {
     Record(#[from] Forged),
 }
 
-/// Memory that connections share, since one is read at a time.
+/// Memory shared by all connections, because only one is read at a time.
 pub(crate) struct Buffers {
     raw: Box<[u8]>,
-    /// One opened record; empty where connections are not encrypted.
+    /// One opened record; empty if connections are not encrypted.
     opened: Box<[u8]>,
 }
 
@@ -38,32 +37,31 @@ impl Buffers {
     }
 }
 
-/// Bytes read at once where a payload that lands is likely to come, and behind one: what precedes the next, and little
-/// of it.
+/// Bytes read at once when a landing payload is likely, and after one: the frame's head, and little of its payload.
 const HEAD: usize = 4096;
-/// So many frames after one that landed another is likely to come.
+/// Number of frames after a landed one during which another is likely.
 const LIKELY: u8 = 8;
 
-/// The stream that comes, as far as it has come.
+/// The incoming stream and its state.
 pub(crate) struct Incoming {
     assembly: Assembly,
     records: Option<Unsealing>,
-    /// Whether the last room was that of a frame.
+    /// Whether the last room was part of a frame's buffer.
     in_place: bool,
-    /// Where the payload is read to, and how much of it is there.
+    /// The place that the payload is read into, and how many bytes are there.
     landing: Option<(Residents, usize)>,
-    /// Frames that may come before none lands.
+    /// Frames until landing counts as unlikely.
     likely: u8,
 }
 
 impl Incoming {
-    /// Begins where the handshake has ended; with an opener frames come in records.
+    /// Starts at the first byte after the handshake. With an opener, frames arrive in records.
     pub(crate) fn new(opener: Option<Opener>) -> Incoming {
         let (assembly, records) = (Assembly::default(), opener.map(Unsealing::new));
         Incoming { assembly, records, in_place: false, landing: None, likely: 0 }
     }
 
-    /// Where the next bytes belong; [`Self::advance`] follows.
+    /// The buffer for the next bytes; [`Self::advance`] follows.
     pub(crate) fn room<'a>(&'a mut self, buffers: &'a mut Buffers) -> &'a mut [u8] {
         let rest = if self.records.is_none() { self.assembly.rest() } else { None };
         self.in_place = rest.is_some();
@@ -71,8 +69,8 @@ impl Incoming {
         rest.unwrap_or(&mut buffers.raw[..most])
     }
 
-    /// Where the payload of the frame belongs that is on its way, from which byte on, and room for what follows; asks
-    /// anew. [`Self::advance_landing`] follows. Without one, bytes go to [`Self::room`].
+    /// Requests the place of the present frame's payload. Returns the place, the first missing byte, and room for bytes
+    /// after the payload; [`Self::advance_landing`] follows. Without a place, bytes go to [`Self::room`].
     pub(crate) fn landing<'a>(
         &'a mut self,
         buffers: &'a mut Buffers,
@@ -98,22 +96,22 @@ impl Incoming {
         Some((landing, *there, &mut buffers.raw[..most]))
     }
 
-    /// Whether a payload is read to where it belongs.
+    /// Whether a payload is being read straight into place.
     pub(crate) fn lands(&self) -> bool {
         self.landing.is_some()
     }
 
-    /// Bytes that are to come before reading is of use.
+    /// Bytes that must arrive before a read is useful.
     pub(crate) fn awaits(&self) -> usize {
         match &self.landing {
             Some((landing, there)) => landing.bytes() - there,
-            // Some of what is missing of the frame may be here, in a record that is not whole.
+            // A partial record may already hold some missing bytes of the frame.
             None if self.records.is_some() => 1,
             None => self.assembly.awaits(),
         }
     }
 
-    /// So many bytes were put to where the payload belongs, and behind it. Returns how many frames went to `sink`.
+    /// `taken` bytes are in the payload's place and behind it. Returns how many frames went to `sink`.
     pub(crate) fn advance_landing(
         &mut self,
         taken: usize,
@@ -133,7 +131,7 @@ impl Incoming {
         Ok(1 + self.assembly.handle(&buffers.raw[..beyond], sink)?)
     }
 
-    /// So many bytes were put there; whole frames go to `sink`. Returns how many did.
+    /// `taken` bytes are in the room. Whole frames go to `sink`; returns how many.
     pub(crate) fn advance(
         &mut self,
         taken: usize,

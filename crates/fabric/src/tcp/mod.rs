@@ -1,25 +1,24 @@
-//! Unicast of our own between hosts of an Ethernet: frames over TCP between service processes that have proven who they
-//! are.
+//! Unicast between hosts of an Ethernet: frames over TCP between service processes that have proven their identity.
 //!
-//! - One connection per pair, whoever dials first. When both dial at once, that of the smaller id stays; the other
-//!   gives way, and takes its place when it comes to nothing.
-//! - A connection begins with a handshake ([`secured`](crate::secured)); frames are taken from the id alone that it has
-//!   proven, and in records where connections are encrypted. Who fails it, says nothing for [`GREETING`], or sends what
-//!   no peer does is closed, counted, and named in the log once a second at most.
+//! - One connection per pair of peers. When both dial at once, the smaller id's connection stays. The other gives way,
+//!   and replaces the first if that fails.
+//! - A connection begins with a handshake ([`secured`](crate::secured)). Frames are accepted only under the proven id,
+//!   and in records if connections are encrypted. A peer that fails the handshake, is silent for [`GREETING`], or
+//!   breaks the protocol is disconnected and counted. The log names it once a second at most.
 //! - Service processes of one host connect by a Unix socket ([`door`]), with the same handshake and the same frames.
-//! - Messages to a peer go to the kernel together, with each flush, gathered from where they lie; what finds no room
-//!   waits within [`Limits`].
-//! - A connection that breaks is dialled once more before the peer counts as lost. Messages that the kernel had taken
-//!   are gone then: the links of the service processes send them again.
-//! - A stranger's hello that has come is heard before its connection makes way for another. A dialer whose hello was
-//!   not heard is told so by a reset, which is no refusal: it dials again until [`DIALING`] is over.
-//! - A turn takes so much from all connections together, and the next one goes on with the connection behind.
-//! - Disconnecting a peer keeps the connection, for what it may still say; the oldest such connection makes way for
-//!   another. What waits for the connection is dropped when the peer is connected again.
+//! - Each flush passes all messages for a peer to the kernel together, gathered from their memory. Messages without
+//!   room wait within [`Limits`].
+//! - A broken connection is dialled once more before the peer counts as lost. Messages that the kernel had accepted are
+//!   gone then: the links of the service processes send them again.
+//! - A stranger's hello that has arrived is read before its connection makes way for another. A reset notifies a dialer
+//!   whose hello was not read. The reset is no refusal: the dialer tries again until [`DIALING`] is over.
+//! - A turn reads a bounded amount from all connections together. The next turn continues with the next connection.
+//! - Disconnecting a peer keeps the connection for late messages of the peer. The oldest such connection makes way for
+//!   another. Messages queued for the connection are dropped when the peer is connected again.
 //!
-//! Invariants: the connection of a peer's path exists; of connections that are unproven there are at most
-//!   [`STRANGERS`], or two for each connected peer, and one that has just come; one more of each peer may give way to
-//!   ours; what a peer that reads nothing has waiting is bounded. Never blocks except, for a bounded time, on drop.
+//! Invariants: the connection of a peer's path exists. Unproven connections number at most [`STRANGERS`] or two for
+//! each connected peer, whichever is more, and one new one. One further connection of each peer may be giving way. The
+//! queue of a peer that reads nothing is bounded. Never blocks except, for a bounded time, on drop.
 
 mod address;
 mod connection;
@@ -54,40 +53,40 @@ use crate::tcp::strangers::Strangers;
 use crate::{Fabric, FabricEvent, Limits, PeerId, PeerLoss, Receiver, Refusals};
 
 const PURPOSE: &[u8] = b"outboard tcp 3";
-/// How long whoever connects may take to prove who it is.
+/// Time that a connecting peer has to prove its identity.
 const GREETING: Duration = Duration::from_secs(2);
-/// How long a dialled peer may take to answer: a few losses of TCP's first packet.
+/// Time that a dialled peer has to answer: a few losses of TCP's first packet.
 const DIALING: Duration = Duration::from_secs(10);
-/// TCP gives a connection up after sent bytes were unacknowledged for this long. The protocol's own silence limit is
-/// shorter, also at the end of a one-way cut that still hears its peer and waits a second longer.
+/// TCP ends a connection after sent bytes were unacknowledged for this long. The protocol's own silence limit is
+/// shorter, even for a host at the receiving end of a one-way cut, which waits a second longer.
 const SILENCE: Duration = Duration::from_secs(5);
-/// How often unfinished connections are looked at, and how long a pause between two dials is at most.
+/// Interval of checks on unfinished connections, and longest pause between two dials.
 const LOOK: Duration = Duration::from_millis(250);
-/// Connections that have not proven who they are, where few peers are connected.
+/// Most connections that have not proven their identity, when few peers are connected.
 const STRANGERS: usize = 128;
-/// Connections taken in, and sockets looked at, per turn.
+/// Connections accepted, and sockets served, per turn.
 const TURN: usize = 64;
-/// How long what was accepted may take to leave on drop.
+/// Time that accepted messages have to leave on drop.
 const FLUSH: Duration = Duration::from_millis(500);
-/// How long a connection must have lived, or a frame have come, for its end to be worth another dial.
+/// A connection that lived this long, or carried a frame, is dialled again when it ends.
 const SETTLED: Duration = Duration::from_secs(1);
-/// Bytes read at once: a few frames of full size leave the kernel in one call.
+/// Bytes per read: a few frames of full size leave the kernel in one call.
 const READ: usize = 256 << 10;
 
-/// What the poller tells besides connections, which count from [`FIRST`]: doors by their place, and the timer.
+/// epoll tokens: 0 and 1 for the listeners, then the timer; connections count from [`FIRST`].
 const TIMER: u64 = 2;
 const FIRST: u64 = 3;
 
-/// Where the fabric listens, and who it is.
+/// The fabric's address, identity and limits.
 #[derive(Clone, Debug)]
 pub struct TcpSettings {
-    /// The IPv4 address that peers reach us at.
+    /// The IPv4 address at which peers reach this process.
     pub at: Ipv4Addr,
     pub identity: Identity,
     pub cluster: SharedKey,
-    /// Whether all that is said is encrypted; peers must say the same.
+    /// Whether connections are encrypted; peers must choose the same.
     pub encrypt: bool,
-    /// Whether service processes of the same host are reached, and reach this one, by a Unix socket.
+    /// Whether service processes of the same host connect through a Unix socket, in both directions.
     pub siblings: bool,
     pub limits: Limits,
 }
@@ -101,7 +100,7 @@ impl TcpSettings {
 #[derive(Clone, Copy)]
 enum Path {
     Dialing(u64),
-    /// The peer had no place for us; it is dialled again with the next look.
+    /// The peer had no room; it is dialled again at the next check.
     Pausing {
         until: Instant,
     },
@@ -120,8 +119,8 @@ impl Path {
         }
     }
 
-    /// Whether ours, of the smaller id, goes before a connection of the peer's own, which it may have dialled before it
-    /// heard of ours. Whoever dials when ours is older than a dial may be has lost ours, and we have not heard of that.
+    /// Whether this connection, dialled by the smaller id, has priority over one that the peer dialled, perhaps before
+    /// it received this one. A peer that dials when this connection is older than `DIALING` has lost it unnoticed.
     fn goes_before(self, now: Instant) -> bool {
         match self {
             Path::Dialing(_) => true,
@@ -132,18 +131,18 @@ impl Path {
 }
 
 struct Peer {
-    /// Where to dial it, as far as known.
+    /// The address to dial, if known.
     address: Option<Address>,
-    /// Somebody here has connected it; others only speak.
+    /// This process has connected the peer. Other peers only send.
     claimed: bool,
     path: Path,
-    /// Its own connection, which has given way to ours; it may have gone since.
+    /// The peer's own connection, which gave way to this end's. It may have ended since.
     aside: Option<u64>,
     queue: VecDeque<Outgoing>,
-    /// Something in the queue has not been offered to the kernel.
+    /// The queue holds a message that was not offered to the kernel.
     unflushed: bool,
     load: Load,
-    /// Why the last connection broke, while it is dialled once more.
+    /// Why the last connection broke, while the peer is dialled once more.
     broke: Option<PeerLoss>,
 }
 
@@ -160,37 +159,37 @@ pub struct Tcp {
     doors: Vec<Door>,
     epoll: OwnedFd,
     timer: OwnedFd,
-    /// Unfinished connections are looked at.
+    /// Unfinished connections are checked.
     ticking: bool,
-    /// The doors wait for a descriptor.
+    /// The listeners wait for a descriptor.
     deaf: bool,
     connections: HashMap<u64, Connection>,
     next: u64,
     strangers: Strangers,
-    /// Peers that are dialled again with the next look; some have gone since.
+    /// Peers to dial again at the next check; some may have gone since.
     pausing: Vec<PeerId>,
     peers: HashMap<PeerId, Peer>,
-    /// Peers to whom messages go with the next flush; some have gone since.
+    /// Peers with messages for the next flush; some may have gone since.
     unflushed: Vec<PeerId>,
     lost: Vec<(PeerId, PeerLoss)>,
-    /// Found broken while writing.
+    /// Connections found broken while writing.
     broken: Vec<(u64, Broken)>,
     starved: bool,
     room: bool,
     pool: BufferPool,
     buffers: Buffers,
     spare: Spare,
-    /// What the poller has told, and what of that is still to be seen to.
+    /// Events of the poller that are not handled yet.
     woken: Vec<epoll::Event>,
     share: Share,
     refusals: Refusals,
 }
 
 impl Tcp {
-    /// Listens at a port that the kernel chooses.
+    /// Listens on a port that the kernel chooses.
     ///
     /// # Errors
-    /// What the kernel says: the address is not one of this host, or no descriptor is left.
+    /// The kernel's error: the address is not one of this host, or no descriptor is left.
     pub fn new(mut settings: TcpSettings) -> std::io::Result<Self> {
         let (door, socket) = Door::tcp(settings.at)?;
         settings.identity = settings.identity.at(socket);
@@ -244,7 +243,7 @@ impl Tcp {
         }
     }
 
-    /// Looks at unfinished connections every so often, or with zero no more.
+    /// Checks unfinished connections at this interval; zero stops the checks.
     fn tick(&mut self, every: Duration) {
         let every = Timespec::try_from(every).expect("a short time");
         let spec = Itimerspec { it_interval: every, it_value: every };
@@ -260,7 +259,7 @@ impl Tcp {
         let most = STRANGERS.max(2 * self.peers.values().filter(|known| known.claimed).count());
         for taken in 0..TURN {
             if let Some(oldest) = self.strangers.beyond(most) {
-                // What it has said already is heard first; it stays where it goes on by that.
+                // Bytes that wait are read first. A connection that progresses by them stays.
                 self.read_on(oldest, sink);
                 if self.strangers.beyond(most) == Some(oldest) {
                     self.end(oldest, Broken::Slow);
@@ -327,7 +326,7 @@ impl Tcp {
         Ok(())
     }
 
-    /// Reads what has come; the connection ends where that is its end.
+    /// Reads the bytes that wait, and ends the connection if they end it.
     fn read_on(&mut self, token: u64, sink: &mut dyn Receiver) {
         if let Err(broken) = self.read(token, sink) {
             self.end(token, broken);
@@ -347,8 +346,8 @@ impl Tcp {
         Ok(1)
     }
 
-    /// Whoever has connected to us is the one of `address`. Its connection stays, unless we are the smaller id and ours
-    /// goes before: then it gives way. It is kept, and takes the place of ours should that come to nothing.
+    /// The peer that dialled this end has proven `address`. Its connection stays, unless this end has the smaller id
+    /// and its own dial has priority. Then the connection gives way, and replaces this end's own if that fails.
     fn proven(
         &mut self,
         token: u64,
@@ -368,7 +367,7 @@ impl Tcp {
                 before.and_then(|before| self.connections.remove(&before));
                 return Ok(());
             }
-            // What it said on the connection that it has given up comes first, as far as this turn takes it.
+            // Bytes on the connection that the peer has given up come first, as far as this turn reads them.
             Some((Path::Open { token, .. }, _)) => {
                 for _ in 0..TURN {
                     if !matches!(self.read(token, sink), Ok(1..)) {
@@ -379,7 +378,7 @@ impl Tcp {
             Some((Path::Dialing(_) | Path::Pausing { .. }, _)) => {}
             None => self.make_way(),
         }
-        // First, since a peer keeps its path when this fails.
+        // The welcome goes first, because a peer keeps its path when this fails.
         self.connections.get_mut(&token).ok_or(Broken::Closed)?.say(&welcome)?;
         self.hang_up(peer);
         self.opened(token, peer, false, keys);
@@ -406,8 +405,7 @@ impl Tcp {
         self.write_queue(peer);
     }
 
-    /// Offers to the kernel what has been sent to `peer`, unless that waits for room already, and keeps copies of what
-    /// it does not take.
+    /// Offers the messages for `peer` to the kernel, unless they already wait for room. Copies those that it refuses.
     fn flush_peer(&mut self, peer: PeerId) {
         let Some(known) = self.peers.get_mut(&peer) else { return };
         known.unflushed = false;
@@ -420,7 +418,7 @@ impl Tcp {
         }
     }
 
-    /// Writes what waits for `peer`; returns how many messages left.
+    /// Writes the messages that wait for `peer`; returns how many left.
     fn write_queue(&mut self, peer: PeerId) -> usize {
         let Tcp { peers, connections, starved, room, broken, spare, .. } = self;
         let Some(known) = peers.get_mut(&peer) else { return 0 };
@@ -461,7 +459,7 @@ impl Tcp {
     }
 }
 
-/// Watches the doors that are not watched.
+/// Adds those listeners to the poller that are not in it.
 fn listen(epoll: &OwnedFd, doors: &[Door]) -> Result<(), Errno> {
     for (door, token) in doors.iter().zip(0..) {
         match epoll::add(epoll, door, epoll::EventData::new_u64(token), epoll::EventFlags::IN) {
@@ -472,13 +470,13 @@ fn listen(epoll: &OwnedFd, doors: &[Door]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// What the poller is asked for.
+/// The events to request from the poller.
 fn interest(room: bool) -> epoll::EventFlags {
     if room { epoll::EventFlags::IN | epoll::EventFlags::OUT } else { epoll::EventFlags::IN }
 }
 
 impl Drop for Tcp {
-    /// Lets what was accepted leave, for a bounded time.
+    /// Lets accepted messages leave, for a bounded time.
     fn drop(&mut self) {
         let until = Instant::now() + FLUSH;
         while self.waits() {
@@ -488,11 +486,11 @@ impl Drop for Tcp {
             }
             if self.progress(&mut |_| ()) == 0 {
                 let left = Timespec::try_from(left).expect("a short time");
-                // Whatever ends it, the loop looks again.
+                // Whatever ends the wait, the loop checks again.
                 let _ = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&left));
             }
         }
-        // A socket with unread bytes would be reset, and take along what the peer has not read.
+        // The kernel would reset a socket with unread bytes, and the peer would lose bytes that it has not read.
         for token in self.connections.keys().copied().collect::<Vec<_>>() {
             self.share = Share::WHOLE;
             let _ = self.read(token, &mut |_: FabricEvent<'_>| ());

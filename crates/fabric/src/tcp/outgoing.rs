@@ -1,8 +1,7 @@
-//! What leaves on a connection: messages that wait for the next flush or for room in the kernel, and bytes that are
-//! sealed for it.
+//! Outgoing messages of a connection, which wait for the next flush or for room in the kernel, and their sealed bytes.
 //!
-//! Invariants: messages leave in order; what is sealed belongs to one connection and leaves on it or is gone with it,
-//! as what the kernel has taken does; beside one message at most [`AT_ONCE`] bytes are sealed ahead. Never does IO.
+//! Invariants: messages leave in order. Sealed bytes belong to one connection: they leave on it or are lost with it,
+//! like bytes that the kernel accepted. Beyond one message, at most [`AT_ONCE`] bytes are sealed ahead. Never does IO.
 
 use std::collections::VecDeque;
 
@@ -12,20 +11,20 @@ use crate::secured::Sealer;
 use crate::tcp::frames;
 use crate::{Payload, SendBuffer};
 
-/// Bytes that are handed to the kernel, or sealed for it, in one go.
+/// Bytes passed to the kernel, or sealed for it, at once.
 pub(super) const AT_ONCE: usize = 256 << 10;
 
-/// Where the payload of a message lies that is not behind its header.
+/// The payload of a message, if it does not lie behind the header.
 enum Body {
     Nowhere,
     Buffer(SendBuffer),
-    /// Only until the flush has ended.
+    /// Valid only until the flush has ended.
     Resident(Residents),
 }
 
 /// A message on its way to the kernel.
 pub(super) struct Outgoing {
-    /// Prefix, header, and a payload that has no place of its own.
+    /// Prefix and header, and the payload if `body` holds none.
     head: Vec<u8>,
     body: Body,
     pub(super) written: usize,
@@ -56,12 +55,12 @@ impl Outgoing {
         self.head.len() + body
     }
 
-    /// On a new connection a message starts over.
+    /// Starts the message over on a new connection.
     pub(super) fn rewind(&mut self) {
         self.written = 0;
     }
 
-    /// Keeps a copy of bytes that may change from now on.
+    /// Copies a payload that may change after the flush.
     pub(super) fn keep(&mut self) {
         if let Body::Resident(places) = &self.body {
             let start = self.head.len();
@@ -81,7 +80,7 @@ impl Outgoing {
         }
     }
 
-    /// All of it. Only of messages whose bytes stay.
+    /// The whole message; only for messages whose bytes stay.
     fn whole(&self) -> [&[u8]; 2] {
         let payload: &[u8] = match &self.body {
             Body::Nowhere => &[],
@@ -92,14 +91,14 @@ impl Outgoing {
     }
 }
 
-/// Memory that connections share, since one is written at a time; each keeps what the kernel did not take.
+/// Memory shared by all connections, because only one is written at a time. Each keeps its own unsent bytes.
 #[derive(Default)]
 pub(super) struct Spare {
     sealed: Vec<u8>,
     gathered: Vec<u8>,
 }
 
-/// What is sealed for one connection and has not left.
+/// Bytes that are sealed for one connection and have not left.
 pub(super) struct Sealing {
     sealer: Sealer,
     sealed: Vec<u8>,
@@ -123,7 +122,7 @@ impl Sealing {
             if spare.sealed.capacity() == 0 {
                 std::mem::swap(&mut spare.sealed, &mut self.sealed);
             }
-            // One of several that had something left; the spare one is enough.
+            // Several connections had bytes left; one spare buffer is enough.
             self.sealed = Vec::new();
         }
     }
@@ -134,7 +133,7 @@ impl Sealing {
         self.sealer.seal(pieces, &mut spare.gathered, &mut self.sealed);
     }
 
-    /// Seals the first messages that wait, together; they have left then. Returns how many did.
+    /// Seals the first waiting messages together, which then count as sent. Returns how many.
     pub(super) fn seal_queue(
         &mut self,
         queue: &mut VecDeque<Outgoing>,

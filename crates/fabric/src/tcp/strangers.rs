@@ -1,12 +1,12 @@
-//! Connections to us whose other ends have not proven who they are, and which of them makes way when there are too
-//! many. Pure.
+//! Incoming connections whose other ends have proven nothing yet. Chooses the one that makes way if there are too many.
 //!
-//! With a hello for us or without, the oldest of the more numerous kind makes way: a crowd of one kind keeps out none
-//! of the other, and of its own kind none that goes on before half of the bound has come behind it.
+//! There are two kinds: with a hello for this process and without. The oldest of the more numerous kind makes way. So a
+//! crowd of one kind displaces none of the other. In its own kind a connection survives if it progresses before half
+//! the bound of newer ones has arrived. Pure.
 
 use std::collections::VecDeque;
 
-/// The oldest first: without a hello since they came, with one since they said it.
+/// Oldest first: silent ones by arrival, greeted ones by their hello.
 #[derive(Default)]
 pub(super) struct Strangers {
     silent: VecDeque<u64>,
@@ -28,12 +28,12 @@ impl Strangers {
         }
     }
 
-    /// It is no stranger any more, or has ended.
+    /// The connection has proven its identity, or has ended.
     pub(super) fn gone(&mut self, token: u64) {
         let _ = remove(token, &mut self.silent) || remove(token, &mut self.greeted);
     }
 
-    /// Which makes way where there are more than so many.
+    /// The connection that makes way when there are more than `most`.
     pub(super) fn beyond(&self, most: usize) -> Option<u64> {
         let larger = if self.silent.len() < self.greeted.len() { &self.greeted } else { &self.silent };
         larger.front().copied().filter(|_| self.silent.len() + self.greeted.len() > most)

@@ -1,5 +1,4 @@
-//! What the conductor sees of the fabric: peers connected and disconnected, messages sent, turns taken. Never reads a
-//! socket itself.
+//! The fabric as the conductor uses it: peers connected and disconnected, messages sent, turns. Reads no socket.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -36,7 +35,7 @@ impl Fabric for Tcp {
         if let Some(known) = self.peers.get_mut(&peer) {
             (known.address, known.claimed) = (Some(address), true);
             if !matches!(known.path, Path::Open { .. }) {
-                // A new stream: what was said before the disconnect has had its time.
+                // A new stream: messages from before the disconnect have expired.
                 (known.queue, known.load) = (VecDeque::new(), Load::default());
                 self.room |= std::mem::take(&mut self.starved);
             }
@@ -85,7 +84,7 @@ impl Fabric for Tcp {
         if !std::mem::replace(&mut known.unflushed, true) {
             self.unflushed.push(peer);
         } else if known.queue.len() >= TOGETHER || known.load.bytes() >= AT_ONCE {
-            // The rest of them would find the peer full.
+            // The remaining messages would find the peer full.
             self.flush_peer(peer);
         }
         Ok(())
@@ -114,9 +113,9 @@ impl Fabric for Tcp {
         self.flush();
         self.share = Share::WHOLE;
         let mut woken = std::mem::take(&mut self.woken);
-        // What the last turn has left goes first, or whoever stands in front would have every turn.
+        // Events left by the last turn go first, so that early connections do not take every turn.
         if woken.is_empty() {
-            // Fails only when interrupted: the next turn looks again.
+            // The wait fails only when interrupted: the next turn polls again.
             let _ = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut woken), Some(&Timespec::default()));
         }
         let (mut done, mut seen) = (0, 0);

@@ -1,7 +1,6 @@
-//! The part of UCP that the UCX fabric uses: structures, constants and functions of `ucp/api/ucp.h` (UCX 1.13, Debian
-//! 12).
+//! The part of UCP that the UCX fabric uses: types, constants and functions of `ucp/api/ucp.h` (UCX 1.13, Debian 12).
 //!
-//! UCP grows its structures at the end behind `field_mask`, so a newer library accepts these.
+//! UCP appends fields to its structures and reads only those in `field_mask`, so a newer library accepts these.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 
@@ -91,7 +90,7 @@ structures! {
         addr: *const c_void,
         addrlen: u32,
     }
-    // With `ucp_err_handler_t` spelled out.
+    // Spells out the fields of `ucp_err_handler_t`.
     whole EpParams = "ucp_ep_params_t" {
         field_mask: u64,
         address: *const Address,
@@ -116,7 +115,7 @@ structures! {
         recv_attr: u64,
         reply_ep: *mut Ep,
     }
-    // Of the union `cb` only `send` is used.
+    // The declaration has only the member `send` of the union `cb`.
     whole RequestParam = "ucp_request_param_t" {
         op_attr_mask: u32,
         flags: u32,
@@ -161,11 +160,11 @@ functions! {
 }
 
 impl Ucx {
-    /// Loads UCX, removes its signal handlers (it has no business with a crash of ours) and silences its own printing
-    /// below fatal unless `UCX_LOG_LEVEL` is set: what it reports reaches us as status values.
+    /// Loads UCX. Removes its signal handlers, because UCX must not handle this process's crashes. Silences its
+    /// printing below fatal unless `UCX_LOG_LEVEL` is set: UCX reports through status values as well.
     pub(super) fn load() -> Result<Self, libloading::Error> {
         let ucx = Self::load_for_ever()?;
-        // SAFETY: restores the handlers that the constructor replaced; called once per load, harmless when repeated.
+        // SAFETY: restores the handlers that the constructor replaced; called once per load, and harmless if repeated.
         unsafe { (ucx.ucs_debug_disable_signals)() };
         if std::env::var_os("UCX_LOG_LEVEL").is_none() {
             // SAFETY: both strings are NUL-terminated and copied by the callee.
@@ -197,7 +196,7 @@ impl Ucx {
     }
 }
 
-/// The error in a `ucs_status_ptr_t`, if it is one (`UCS_PTR_IS_ERR`): the highest hundred addresses.
+/// The error in a `ucs_status_ptr_t`, if it is one (`UCS_PTR_IS_ERR`): errors are the highest hundred addresses.
 pub(super) fn pointer_error(pointer: *mut c_void) -> Option<Status> {
     let value = pointer as isize;
     (value < 0 && value >= UCS_ERR_LAST as isize).then_some(value as Status)

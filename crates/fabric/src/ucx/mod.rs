@@ -1,16 +1,16 @@
 //! The fabric between hosts with RDMA: UCP active messages by a UCX that is loaded at run time. Tests run it over UCX's
-//! TCP transport; service processes do not, since that obeys whoever connects.
+//! TCP transport. Service processes do not, because that transport authenticates nobody.
 //!
-//! - Messages go eagerly, in fragments, so that order needs no matching and a receiver needs no buffers: a receiver
-//!   that does not progress holds its senders up by TCP's own flow control.
-//! - Each message starts with a prefix of ours ([`stream`]): a gap or a repetition breaks the stream instead of going
+//! - Messages go eagerly, in fragments, so order needs no matching and a receiver needs no buffers. A receiver that
+//!   does not progress stops its senders through TCP's own flow control.
+//! - Each message starts with a prefix ([`stream`]): a gap or a repetition breaks the stream instead of going
 //!   unnoticed.
 //! - Endpoints run in UCX's peer error mode: a reset connection is reported at once. UCX's keepalive rounds and signal
-//!   handlers are off; liveness by silence is the daemon's own heartbeat.
+//!   handlers are off; the daemon's own heartbeat detects silent peers.
 //!
-//! Invariant: UCX keeps pointers to [`Outgoing`] until its completion, to [`Origin`] until its endpoint is closed, and
-//! to [`Shared`] until the worker is destroyed; each lives at least that long. Never blocks except, for a bounded time,
-//! on drop.
+//! Invariant: UCX keeps pointers to [`Outgoing`] until its completion and to [`Origin`] until its endpoint is closed.
+//! It keeps pointers to [`Shared`] until the worker is destroyed. Each lives at least that long. Never blocks except,
+//! for a bounded time, on drop.
 
 mod ffi;
 mod stream;
@@ -38,20 +38,19 @@ use wiring::Wiring;
 pub use wiring::{UcxError, UcxSettings, UcxTransport, rdma_device, rdma_is_asked_for, ucx_version};
 
 const MESSAGE_ID: u32 = 0;
-/// Calls of UCX's progress within one of ours.
+/// Calls of UCX's progress per call of `progress`.
 const ROUNDS: usize = 64;
-/// How long a disconnected peer's UCX may take to acknowledge what is on its way: many round trips, yet a shutdown that
-/// nobody notices.
+/// Time that a disconnected peer's UCX has to acknowledge messages in transit: many round trips, yet hardly noticeable.
 const FLUSH_TIME: Duration = Duration::from_millis(250);
 
 type Sink<'a> = dyn FnMut(FabricEvent<'_>) + 'a;
 
-/// What UCX's callbacks and the fabric share.
+/// State shared by UCX's callbacks and the fabric.
 struct Shared {
     ucx: Rc<ffi::Ucx>,
     /// Set while `progress` runs.
     sink: Cell<Option<NonNull<Sink<'static>>>>,
-    /// What a sink's panic left, carried across the C frames.
+    /// The payload of a sink's panic, carried across the C frames.
     panic: Cell<Option<Box<dyn Any + Send>>>,
     streams: RefCell<Streams>,
     /// Broken paths that are not reported yet.
@@ -63,12 +62,12 @@ struct Shared {
 
 struct Failure {
     peer: PeerId,
-    /// The connection that failed; none when the arriving stream did.
+    /// The connection that failed; none if the arriving stream failed.
     connection: Option<u32>,
     why: PeerLoss,
 }
 
-/// A message that UCX reads from until its callback; gives its room back when dropped.
+/// A message that UCX reads from until its callback. Dropping it returns its share of the limits.
 struct Outgoing {
     header: [u8; PREFIX + MAX_HEADER],
     payload: Option<SendBuffer>,
@@ -87,7 +86,7 @@ impl Drop for Outgoing {
     }
 }
 
-/// What an endpoint's error handler is given.
+/// The argument of an endpoint's error handler.
 struct Origin {
     peer: PeerId,
     connection: u32,
@@ -103,18 +102,18 @@ struct Peer {
     origin: Box<Origin>,
 }
 
-/// An endpoint on its way out.
+/// An endpoint that is being closed.
 enum Leaving {
-    /// What was accepted still leaves.
+    /// Accepted messages still leave.
     Flushing { ep: NonNull<ffi::Ep>, request: *mut c_void, until: Instant, origin: Box<Origin> },
     /// UCX releases the endpoint.
     Closing { request: *mut c_void, origin: Box<Origin> },
 }
 
-/// Messages between hosts over UCX. Created and used by one thread.
+/// Messages between hosts over UCX. One thread creates and uses the fabric.
 pub struct Ucx {
     id: PeerId,
-    /// Dropped before the fields that follow, which UCX may point to until then.
+    /// Dropped before the following fields, which UCX may point to until then.
     wiring: Wiring,
     shared: Rc<Shared>,
     peers: HashMap<PeerId, Peer>,
@@ -180,7 +179,7 @@ impl Shared {
         self.lost.borrow_mut().push(Failure { peer, connection, why });
     }
 
-    /// Checks the prefix of an arriving message and hands it to the sink.
+    /// Checks the prefix of an arriving message and passes the message to the sink.
     fn accept(&self, message: &[u8], payload: &[u8], rendezvous: bool) {
         let Some((prefix, header)) = Prefix::split(message) else {
             limited!(warn, length = message.len(), "dropped a message without a prefix");
@@ -203,12 +202,12 @@ impl Shared {
         self.lost.borrow_mut().push(Failure { peer, connection: None, why: PeerLoss::Protocol(why) });
     }
 
-    /// Calls the sink of the running `progress`, holding its panics back until the C frames are gone.
+    /// Calls the sink of the running `progress`, and holds back its panic until the C frames are gone.
     fn pass_on(&self, event: FabricEvent<'_>) {
-        // After a panic of the sink, and while the worker is destroyed, nobody takes messages any more.
+        // After a panic of the sink, and while the worker is destroyed, no sink receives messages.
         let Some(mut sink) = self.sink.get() else { return };
         self.delivered.set(self.delivered.get() + 1);
-        // SAFETY: the pointer is set by `rounds` for the duration of its call, and nobody else uses the sink meanwhile.
+        // SAFETY: `rounds` sets the pointer for the duration of its call, and nobody else uses the sink meanwhile.
         let call = AssertUnwindSafe(|| unsafe { sink.as_mut() }(event));
         if let Err(panic) = catch_unwind(call) {
             self.panic.set(Some(panic));
@@ -218,7 +217,7 @@ impl Shared {
 }
 
 impl Ucx {
-    /// Starts UCX on the network devices of `settings`. `id` is what peers will know us by.
+    /// Starts UCX on the network devices of `settings`. Peers will know this end by `id`.
     ///
     /// # Errors
     /// [`UcxError`] says whether UCX is missing, too old, or refuses the devices.
@@ -229,7 +228,7 @@ impl Ucx {
             ucx,
             sink: Cell::new(None),
             panic: Cell::new(None),
-            // Peers that are gone leave their streams behind.
+            // Streams of lost peers stay until they are replaced.
             streams: RefCell::new(Streams::new(2 * limits.peers)),
             lost: RefCell::default(),
             delivered: Cell::new(0),
@@ -250,7 +249,7 @@ impl Ucx {
         })
     }
 
-    /// Hands a message to UCX, which keeps it until it has left.
+    /// Passes a message to UCX, which keeps it until it has left.
     fn post(&mut self, outgoing: Box<Outgoing>, header: usize, ep: NonNull<ffi::Ep>) -> Result<(), SendError> {
         let (peer, connection) = (outgoing.peer, outgoing.connection);
         let payload = outgoing.payload.as_deref().unwrap_or_default();
@@ -259,8 +258,8 @@ impl Ucx {
         let mut param = ffi::RequestParam::with_callback(sent, raw.cast());
         param.op_attr_mask |= ffi::UCP_OP_ATTR_FIELD_FLAGS;
         param.flags = ffi::UCP_AM_SEND_FLAG_EAGER;
-        // SAFETY: the endpoint is open; header and payload lie in `raw` and its slab, which stay until `sent` is called
-        // or, when the call completes or fails at once, until they are released below.
+        // SAFETY: the endpoint is open. Header and payload lie in `raw` and its slab. Both stay until `sent` is called.
+        // If the call completes or fails at once, they stay until they are released below.
         let request = unsafe {
             let prefixed = (&raw const (*raw).header).cast();
             let send = self.shared.ucx.ucp_am_send_nbx;
@@ -280,7 +279,7 @@ impl Ucx {
         }
     }
 
-    /// Lets UCX work, with its callbacks calling `sink`.
+    /// Runs UCX's progress; its callbacks call `sink`.
     fn rounds(&mut self, sink: &mut Sink<'_>) -> usize {
         // SAFETY: only the lifetime changes; the pointer is removed before this function returns.
         let sink = unsafe { std::mem::transmute::<NonNull<Sink<'_>>, NonNull<Sink<'static>>>(NonNull::from(sink)) };
@@ -319,7 +318,7 @@ impl Ucx {
         reported
     }
 
-    /// Closes an endpoint at once; UCX cancels what it still holds.
+    /// Closes an endpoint at once; UCX cancels its pending operations.
     fn close(&mut self, ep: NonNull<ffi::Ep>, origin: Box<Origin>) {
         let mut param = ffi::RequestParam::empty();
         param.op_attr_mask = ffi::UCP_OP_ATTR_FIELD_FLAGS;
@@ -331,7 +330,7 @@ impl Ucx {
         }
     }
 
-    /// Takes leaving endpoints a step further.
+    /// Advances endpoints that are being closed.
     fn see_off(&mut self) {
         for leaving in std::mem::take(&mut self.leaving) {
             match leaving {
@@ -340,7 +339,7 @@ impl Ucx {
                         self.leaving.push(Leaving::Flushing { ep, request, until, origin });
                         continue;
                     }
-                    // SAFETY: a request that UCX returned; one still pending completes by the forced close.
+                    // SAFETY: UCX returned the request; a pending one completes by the forced close.
                     unsafe { (self.shared.ucx.ucp_request_free)(request) };
                     self.close(ep, origin);
                 }
@@ -396,7 +395,7 @@ impl Fabric for Ucx {
         };
         let Peer { ep, origin, sequence, .. } = known;
         if sequence == 0 {
-            // Nothing was ever sent, and a flush would wait for a peer that may not be there.
+            // Nothing was ever sent, and a flush would wait for a peer that may be absent.
             self.close(ep, origin);
             return;
         }
@@ -466,7 +465,7 @@ impl Fabric for Ucx {
 }
 
 impl Drop for Ucx {
-    /// Lets what was accepted leave, for a bounded time.
+    /// Lets accepted messages leave, for a bounded time.
     fn drop(&mut self) {
         for peer in self.peers.keys().copied().collect::<Vec<_>>() {
             self.disconnect(peer);

@@ -1,7 +1,7 @@
-//! The prefix of every message over UCX and what it proves about an arriving stream: order, no gap, no repetition.
+//! The prefix of every message over UCX, which proves an arriving stream's order, without gap or repetition.
 //!
-//! Layout, little endian: sender (8 bytes), connection (4), sequence (4). A connection's number starts at random in
-//! each process and its sequence at 0. Invariant: at most `limit` streams are followed. Never touches UCX.
+//! Layout, little endian: sender (8 bytes), connection (4), sequence (4). A process numbers its connections from a
+//! random start, and each connection's messages from 0. Invariant: follows at most `limit` streams. Never touches UCX.
 //!
 //! | known connection of the sender | message | then |
 //! |---|---|---|
@@ -46,9 +46,9 @@ impl Prefix {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Place {
-    /// The one that is due.
+    /// The message is due.
     Next,
-    /// Of a connection that is over.
+    /// The message belongs to a connection that is over.
     Stale,
 }
 
@@ -68,10 +68,10 @@ impl Streams {
         Self { followed: HashMap::new(), limit }
     }
 
-    /// Takes note of a message.
+    /// Records the arrival of a message.
     ///
     /// # Errors
-    /// Why the stream is broken: forgotten until its sender connects anew.
+    /// Why the stream is broken. The stream is then forgotten until its sender connects again.
     pub(super) fn follow(&mut self, prefix: Prefix) -> Result<Place, String> {
         let Prefix { from, connection, sequence } = prefix;
         let full = self.followed.len() >= self.limit;
@@ -94,7 +94,7 @@ impl Streams {
         }
     }
 
-    /// Treats what `peer` still sends by its present connection as stale.
+    /// Treats further messages on `peer`'s present connection as stale.
     pub(super) fn forget(&mut self, peer: PeerId) {
         self.followed.remove(&peer);
     }

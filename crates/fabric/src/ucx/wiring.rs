@@ -15,26 +15,26 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::ffi::{self, Status};
 use crate::{Armed, Limits, MAX_ADDRESS, PeerLoss};
 
-/// First bytes of every address of ours: kind and version of the framing.
+/// First bytes of every address of this fabric: kind and version of the framing.
 const ADDRESS_TAG: [u8; 4] = *b"UCX1";
 /// Tag and checksum before UCX's own address.
 const ADDRESS_FRAME: usize = 8;
-/// Oldest UCX whose structures these are.
+/// Oldest UCX with these structures.
 const OLDEST: (u32, u32) = (1, 13);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum UcxTransport {
-    /// Those of RDMA devices.
+    /// The transports of RDMA devices.
     #[default]
     Rdma,
-    /// TCP, which obeys whoever connects: for tests.
+    /// TCP, which authenticates nobody: for tests.
     Tcp,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct UcxSettings {
     pub transport: UcxTransport,
-    /// Network devices as UCX names them, separated by commas (`mlx5_0:1`); all when absent.
+    /// Network devices as UCX names them, separated by commas (`mlx5_0:1`); all if absent.
     pub devices: Option<String>,
     pub limits: Limits,
 }
@@ -61,7 +61,7 @@ pub(super) struct Wiring {
     event_fd: c_int,
 }
 
-/// Why an RDMA device is left alone.
+/// Why an RDMA device is not used.
 #[must_use]
 pub fn rdma_is_asked_for(device: &str) -> String {
     format!("tcp; the RDMA device {device} is used with --fabric ucx, which authenticates nobody and is untried")
@@ -86,7 +86,7 @@ pub fn rdma_device(interface: &str) -> Option<String> {
     })
 }
 
-/// Version of the UCX that would be used.
+/// Version of the UCX that would be loaded.
 pub fn ucx_version() -> Result<(u32, u32, u32), UcxError> {
     load().map(|ucx| ucx.version())
 }
@@ -100,17 +100,17 @@ fn load() -> Result<ffi::Ucx, UcxError> {
     }
 }
 
-/// A number that differs from process to process.
+/// A number that differs between processes.
 pub(super) fn random() -> u32 {
     RandomState::new().build_hasher().finish() as u32
 }
 
-/// FNV-1a: guards UCX, which trusts addresses, against blobs that are not.
+/// FNV-1a. Protects UCX, which trusts addresses, against blobs that are not addresses.
 fn checksum(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, |hash, &byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
-/// UCX's address within one of ours.
+/// UCX's own address within an address of this fabric.
 pub(super) fn unframe(address: &[u8]) -> Option<&[u8]> {
     let (sum, inner) = address.strip_prefix(&ADDRESS_TAG)?.split_first_chunk()?;
     (address.len() <= MAX_ADDRESS && u32::from_le_bytes(*sum) == checksum(inner)).then_some(inner)
@@ -132,10 +132,10 @@ impl ffi::RequestParam {
 }
 
 impl ffi::Ucx {
-    /// The loss of a peer that a status means.
+    /// The loss of a peer that a status stands for.
     pub(super) fn loss(&self, status: Status) -> PeerLoss {
         match status {
-            // Its TCP transport calls a reset connection an endpoint timeout.
+            // UCX's TCP transport reports a reset connection as an endpoint timeout.
             ffi::UCS_ERR_CONNECTION_RESET | ffi::UCS_ERR_NOT_CONNECTED | ffi::UCS_ERR_ENDPOINT_TIMEOUT => {
                 PeerLoss::Reset
             }
@@ -192,10 +192,10 @@ impl Wiring {
         &self.address
     }
 
-    /// Has UCX call `callback` with `arg` for each whole active message `id`.
+    /// Makes UCX call `callback` with `arg` for each whole active message `id`.
     ///
     /// # Safety
-    /// `callback` may be called with `arg` until this is dropped.
+    /// `callback` may be called with `arg` until `self` is dropped.
     pub(super) unsafe fn receive(
         &self,
         id: u32,
@@ -212,7 +212,7 @@ impl Wiring {
             cb: Some(callback),
             arg,
         };
-        // SAFETY: the worker is valid, and the caller vouches for callback and argument.
+        // SAFETY: the worker is valid, and the caller is responsible for callback and argument.
         match unsafe { (self.ucx.ucp_worker_set_am_recv_handler)(self.worker, &param) } {
             ffi::UCS_OK => Ok(()),
             status => Err(UcxError::Setting(format!("active message {id}: {}", self.ucx.describe(status)))),
@@ -246,13 +246,13 @@ impl Wiring {
         }
     }
 
-    /// One round of UCX's progress; callbacks run within.
+    /// One round of UCX's progress, which runs the callbacks.
     pub(super) fn progress(&self) -> usize {
         // SAFETY: the worker is valid and used by one thread.
         unsafe { (self.ucx.ucp_worker_progress)(self.worker) as usize }
     }
 
-    /// Readable when the armed worker has something to do.
+    /// Readable when the armed worker has work.
     pub(super) fn event_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the worker keeps its descriptor open until it is destroyed.
         unsafe { BorrowedFd::borrow_raw(self.event_fd) }
@@ -267,20 +267,20 @@ impl Wiring {
         }
     }
 
-    /// Sleeps until the armed worker has something to do or `limit` has passed.
+    /// Sleeps until the armed worker has work or `limit` has passed.
     pub(super) fn sleep(&self, limit: Duration) {
         let limit = Timespec::try_from(limit).ok();
         let fd = self.event_fd();
-        // Interrupted or not, the caller looks for itself.
+        // The caller checks again, interrupted or not.
         let _ = poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], limit.as_ref());
     }
 }
 
 impl Drop for Wiring {
-    /// Destroys worker and context; UCX completes what it still holds with callbacks, so that what was given to them is
-    /// dropped later.
+    /// Destroys worker and context. UCX calls back for pending operations, so the callbacks' arguments must live until
+    /// then.
     fn drop(&mut self) {
-        // SAFETY: valid until here, by the invariant; each is destroyed once.
+        // SAFETY: both are valid until here, by the invariant; each is destroyed once.
         unsafe {
             if !self.worker.is_null() {
                 (self.ucx.ucp_worker_destroy)(self.worker);
@@ -290,7 +290,7 @@ impl Drop for Wiring {
     }
 }
 
-/// Reads UCX's configuration, sets what this fabric relies on and opens a context.
+/// Reads UCX's configuration, sets the options that this fabric relies on, and opens a context.
 fn open_context(
     ucx: &ffi::Ucx,
     (transport, devices): (UcxTransport, &str),
@@ -304,10 +304,10 @@ fn open_context(
     }
     let of_transport = match transport {
         UcxTransport::Rdma => &[(c"TLS", "ib")][..],
-        // A conductor must not block in connect(2) while a host is down; fewer, larger fragments of eager messages.
+        // A conductor must not block in connect(2) while a host is down. Large segments mean fewer eager fragments.
         UcxTransport::Tcp => &[(c"TLS", "tcp"), (c"TCP_CONN_NB", "y"), (c"TCP_TX_SEG_SIZE", "64K")],
     };
-    // Liveness by silence is the daemon's own heartbeat; UCX's rounds would wake an idle process.
+    // The daemon's own heartbeat detects silent peers; UCX's rounds would wake an idle process.
     let of_all = [(c"NET_DEVICES", devices), (c"KEEPALIVE_INTERVAL", "inf")];
     let mut wanted = of_transport.iter().chain(&of_all);
     let configured =

@@ -1,4 +1,4 @@
-//! Dials that come to nothing, and dials of many at once.
+//! Dials that fail, and many simultaneous dials.
 
 use std::os::unix::net::UnixListener;
 
@@ -8,13 +8,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::tap::sibling_name;
 use crate::{PATIENCE, connect, fabric, is_ready, message, settings, sleep, stranger, until};
 
-/// Progresses all until they wait for something from outside.
+/// Progresses all fabrics until they wait for an outside event.
 fn until_quiet(fabrics: &mut [&mut Tcp]) {
     let progress = |one: &mut &mut Tcp| one.progress(&mut |event| panic!("{event:?}"));
     while fabrics.iter_mut().map(progress).sum::<usize>() > 0 || is_ready(fabrics, &Timespec::default()) {}
 }
 
-/// An end that dials siblings first, another of a larger id, and a door of ours before that of the other.
+/// An end that dials siblings first, an end with a larger id, and a test listener under the sibling name of the latter.
 fn behind_a_door() -> (Tcp, Tcp, UnixListener) {
     loop {
         let (smaller, larger) = (fabric(TcpSettings { siblings: true, ..settings() }), stranger());
@@ -25,7 +25,7 @@ fn behind_a_door() -> (Tcp, Tcp, UnixListener) {
     }
 }
 
-/// Where only the larger id reaches the smaller one, its connection carries what both have to say.
+/// When only the larger id reaches the smaller one, its connection carries messages both ways.
 #[test]
 fn a_connection_that_gave_way_takes_the_place_of_a_dial_that_fails() {
     let (mut smaller, mut larger, door) = behind_a_door();
@@ -39,7 +39,7 @@ fn a_connection_that_gave_way_takes_the_place_of_a_dial_that_fails() {
     assert_eq!(until(&mut [&mut larger, &mut smaller], "the smaller's message", message(to_smaller)), b"down");
 }
 
-/// A peer that has no place at this moment, and says so by ending what it has not heard, is dialled again.
+/// A peer without room ends a connection whose hello it has not read; the dialer dials again.
 #[test]
 fn who_is_passed_by_dials_again() {
     let (mut smaller, mut larger, door) = behind_a_door();
@@ -66,7 +66,7 @@ fn who_is_passed_by_dials_again() {
     assert_eq!(until(&mut [&mut larger, &mut smaller], "the message", message(from_smaller)), b"here");
 }
 
-/// Service processes that all dial one at once, which knows of them or not, reach it, and it reaches them.
+/// Many service processes dial one at once, known to it or not. All reach it, and it reaches them.
 #[test]
 fn a_crowd_that_dials_at_once_gets_through() {
     const CROWD: usize = 300;

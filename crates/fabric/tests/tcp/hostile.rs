@@ -1,4 +1,4 @@
-//! Who is not a peer, is not the peer that it should be, or behaves like none: closed, counted, and others go on.
+//! Strangers, impostors and peers that break the protocol are disconnected and counted, and others go on.
 
 use std::cell::RefCell;
 use std::io::{ErrorKind, Read, Write};
@@ -16,7 +16,7 @@ use crate::{
     stranger, until,
 };
 
-/// Whoever holds another cluster key, or none, is refused; holders reach each other.
+/// Ends with another cluster key, or none, are refused; holders of the key reach each other.
 #[test]
 fn only_holders_of_the_cluster_key_take_part() {
     let ours = SharedKey::of(b"ours");
@@ -32,7 +32,7 @@ fn only_holders_of_the_cluster_key_take_part() {
     }
 }
 
-/// Another service process at the address of one that is gone does not get its messages.
+/// A service process at the address of one that has ended does not get its messages.
 #[test]
 fn a_successor_at_the_same_port_is_somebody_else() {
     let (mut a, b) = (fabric(TcpSettings { siblings: true, ..settings() }), stranger());
@@ -45,7 +45,7 @@ fn a_successor_at_the_same_port_is_somebody_else() {
     assert!(matches!(until(&mut fabrics, "the loss", loss), PeerLoss::Reset | PeerLoss::Handshake(_)));
 }
 
-/// Garbage, silence, half a handshake and 10,000 connections that say nothing cost others nothing.
+/// Garbage, silence, half a handshake and 10,000 silent connections cost others nothing.
 #[test]
 fn strangers_are_closed_and_others_go_on() {
     let (mut a, mut b) = (stranger(), stranger());
@@ -71,7 +71,7 @@ fn strangers_are_closed_and_others_go_on() {
             assert_eq!(until(&mut [&mut b, &mut a], "a's message", message(from_a)), [1]);
         }
     }
-    // The youngest are closed as well once their time is over.
+    // The youngest connections are closed as well once their time is over.
     let mut last = silent.pop().expect("there are many");
     last.set_nonblocking(true).expect("a socket");
     let closed = loop {
@@ -87,7 +87,7 @@ fn strangers_are_closed_and_others_go_on() {
     assert!(b.refused() > 9000, "{} are counted", b.refused());
 }
 
-/// Waits until the first of these has counted so many refusals; no message may come to it meanwhile.
+/// Waits until the first fabric has counted `count` refusals; it must receive no message meanwhile.
 fn until_refused(fabrics: &mut [&mut Tcp], count: u64) {
     while fabrics[0].refused() < count {
         let mut moved =
@@ -101,7 +101,7 @@ fn until_refused(fabrics: &mut [&mut Tcp], count: u64) {
     }
 }
 
-/// Whoever says that a service process is reached elsewhere is refused, and cannot keep the one that it is from others.
+/// An end that claims another address for a service process is refused, and does not keep the real one from others.
 #[test]
 fn nobody_is_reached_where_another_says() {
     let [mut a, mut b, other] = [stranger(), stranger(), stranger()];
@@ -132,7 +132,7 @@ fn what_is_encrypted_cannot_be_read_on_its_way() {
     }
 }
 
-/// Who encrypts and who does not never talk, whoever dials, and both say why.
+/// An encrypting end and a plain end never connect, whichever dials, and both name the reason.
 #[test]
 fn who_encrypts_and_who_does_not_part_by_name() {
     for [mut a, mut b] in [[encrypting(), stranger()], [stranger(), encrypting()]] {
@@ -144,7 +144,7 @@ fn who_encrypts_and_who_does_not_part_by_name() {
     }
 }
 
-/// A peer made by hand, which can say anything behind its handshake.
+/// A peer made by hand, which can send anything after its handshake.
 struct HandMade {
     stream: TcpStream,
     id: PeerId,
@@ -156,7 +156,7 @@ impl HandMade {
         HandMade::greet_amid(fabric, encrypts, |_| ())
     }
 
-    /// As above, and `meanwhile` happens between its two messages.
+    /// As `greet`, and `meanwhile` runs between the two messages.
     fn greet_amid(fabric: &mut Tcp, encrypts: bool, meanwhile: impl Fn(&mut Tcp)) -> HandMade {
         let (own, shared) = (Identity::generate(), SharedKey::default());
         let terms = Terms { own: &own, shared: &shared, purpose: b"outboard tcp 3", encrypts };
@@ -194,7 +194,7 @@ impl HandMade {
         }
     }
 
-    /// Says these bytes of the stream of frames, in a record of their own where that is asked for.
+    /// Sends these bytes of the stream of frames, `sealed` in a record of their own.
     fn say(&mut self, bytes: &[u8], sealed: bool) {
         let mut records = Vec::new();
         self.keys.sealer.seal([bytes], &mut Vec::new(), &mut records);
@@ -207,8 +207,8 @@ fn frame(header: &[u8], payload: usize) -> Vec<u8> {
     [&lengths.concat(), header, &vec![7; payload]].concat()
 }
 
-/// Behind a handshake that is right: a frame that is cut off never arrives, one that is too long ends the connection
-/// before any memory is kept for it, and so do a record that says too little and frames without records.
+/// After a valid handshake a truncated frame never arrives. A frame that is too long ends the connection before memory
+/// is allocated for it. A record that is too short ends it, too, and so do frames without records.
 #[test]
 fn peers_that_say_what_cannot_be_are_closed() {
     for encrypts in [false, true] {
@@ -233,7 +233,7 @@ fn peers_that_say_what_cannot_be_are_closed() {
     }
 }
 
-/// However many connect and say nothing, who has begun the handshake ends it.
+/// A peer that has begun the handshake completes it, however many silent connections there are.
 #[test]
 fn a_crowd_of_strangers_keeps_nobody_out() {
     let mut b = stranger();
@@ -254,7 +254,7 @@ fn a_crowd_of_strangers_keeps_nobody_out() {
     assert_eq!(until(&mut [&mut b], "a message", message(peer.id)), b"here");
 }
 
-/// Nor do those that say a hello, which says nothing of the cluster key, and may be somebody else's.
+/// A crowd with hellos does not prevent it either: a hello proves no cluster key, and may be a replay.
 #[test]
 fn a_crowd_that_says_hello_keeps_nobody_out() {
     let mut b = stranger();
@@ -274,7 +274,7 @@ fn a_crowd_that_says_hello_keeps_nobody_out() {
     assert_eq!(until(&mut [&mut b], "a message", message(peer.id)), b"here");
 }
 
-/// A peer that reads nothing has as much waiting as the limits say, and others are served.
+/// A peer that reads nothing has a queue within the limits, and others are served.
 #[test]
 fn a_peer_that_reads_nothing_holds_up_nobody() {
     for encrypt in [false, true] {
@@ -298,14 +298,14 @@ fn a_peer_that_reads_nothing_holds_up_nobody() {
     }
 }
 
-/// However many frames lie in however many sockets, one turn takes so many, and all have their turns.
+/// One turn handles a bounded number of frames, however many wait in however many sockets, and each peer gets a turn.
 #[test]
 fn a_turn_is_bounded_whoever_says_how_much() {
     const PEERS: usize = 24;
     const EACH: usize = 8000;
     let small = frame(&[7; 28], 8);
     let frames = small.repeat(100);
-    // The last read of a turn may bring so many more, and complete one that had come in part, or a record.
+    // The last read of a turn may bring this many frames more, and complete a partial frame or record.
     let most = 4096 + (256 << 10) / small.len() + 100;
     for encrypts in [false, true] {
         let mut b = fabric(TcpSettings { encrypt: encrypts, ..settings() });

@@ -1,5 +1,4 @@
-//! The TCP kind passes the conformance suite, encrypted and not, and takes nothing from whoever has not proven who it
-//! is.
+//! The TCP kind passes the conformance suite, encrypted and not, and accepts nothing from unproven ends.
 
 mod dialling;
 mod hostile;
@@ -15,7 +14,7 @@ use outboard_fabric::{
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// How long nothing may happen before a test fails.
+/// Time without an event after which a test fails.
 const PATIENCE: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
 
 fn settings() -> TcpSettings {
@@ -51,7 +50,7 @@ fn connect(from: &mut Tcp, to: &Tcp) -> PeerId {
     to.id()
 }
 
-/// Progresses all until `found` accepts an event of the first.
+/// Progresses all fabrics until `found` accepts an event of the first one.
 fn until<T>(fabrics: &mut [&mut Tcp], what: &str, mut found: impl FnMut(FabricEvent<'_>) -> Option<T>) -> T {
     loop {
         let mut result = None;
@@ -72,7 +71,7 @@ fn until<T>(fabrics: &mut [&mut Tcp], what: &str, mut found: impl FnMut(FabricEv
     }
 }
 
-/// Sleeps until one of them has something to do.
+/// Sleeps until a fabric has work.
 fn sleep(fabrics: &mut [&mut Tcp], what: &str) {
     if fabrics.iter_mut().all(|fabric| fabric.arm() == Armed::Armed) {
         assert!(is_ready(fabrics, &PATIENCE), "nothing happens: {what}");
@@ -108,7 +107,7 @@ fn tcp_conforms() {
     }
 }
 
-/// SP-4: without encryption the kernel puts payloads where they belong.
+/// SP-4: without encryption the kernel reads payloads straight into place.
 #[test]
 fn payloads_land_where_they_belong_unless_they_are_encrypted() {
     for encrypt in [false, true] {
@@ -119,7 +118,7 @@ fn payloads_land_where_they_belong_unless_they_are_encrypted() {
     }
 }
 
-/// SP-3: what waits for a connection when its peer is given up does not come before what is said after that.
+/// SP-3: a message that waits when its peer is disconnected does not precede messages that are sent later.
 #[test]
 fn nothing_said_before_a_disconnect_waits_for_the_next_connection() {
     let (mut end, mut other) = (stranger(), stranger());
@@ -133,8 +132,8 @@ fn nothing_said_before_a_disconnect_waits_for_the_next_connection() {
     assert_eq!(said, b"new");
 }
 
-/// Service processes that all dial one another at the same moment, each on a thread of its own: of each pair one
-/// connection stays, nobody is lost, and every message arrives once and in order.
+/// Service processes on separate threads dial one another at the same moment. One connection of each pair stays, no
+/// peer is lost, and every message arrives once and in order.
 #[test]
 fn all_dial_all_at_once() {
     const ENDS: usize = 4;
@@ -166,7 +165,7 @@ fn all_dial_all_at_once() {
                     sleep(&mut [&mut end], "messages of all");
                 }
             }
-            // Whoever ends is lost to the others.
+            // An end that is dropped is lost to the others.
             together.wait();
             assert_eq!(lost, None);
         };

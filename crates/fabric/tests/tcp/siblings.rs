@@ -1,4 +1,4 @@
-//! Service processes of one host talk by a Unix socket, which nobody else can put himself in the place of.
+//! Service processes of one host connect by a Unix socket, and no other user can intercept that.
 
 use std::os::unix::net::UnixListener;
 
@@ -13,16 +13,16 @@ fn sibling() -> Tcp {
     fabric(TcpSettings { siblings: true, ..settings() })
 }
 
-/// Connections to its port, as the kernel lists them.
+/// Connections to the port of `of`, as the kernel lists them.
 fn connections(of: &Tcp) -> usize {
     let listed = std::fs::read_to_string("/proc/self/net/tcp").expect("this kernel lists connections");
     let port = format!(":{:04X}", socket(of).port());
-    // Local and remote address, and the state of a connection that is open.
+    // Local and remote address, and the state of an open connection.
     let words = listed.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     words.filter(|words| words.len() > 3 && words[2].ends_with(&port) && words[3] == "01").count()
 }
 
-/// A message of `a` arrives at `b`; whether it came by a port.
+/// A message of `a` arrives at `b`. Returns whether it came over TCP.
 fn comes_by_port(mut a: Tcp, mut b: Tcp) -> bool {
     let to = connect(&mut a, &b);
     a.send(to, b"hello", Payload::Empty).expect("room");
@@ -37,11 +37,11 @@ fn siblings_use_no_port() {
     assert!(comes_by_port(fabric(settings()), sibling()), "who dials no sibling is heard all the same");
 }
 
-/// Another user who listens under the name of a service process, as of one of another host, gets no connection.
+/// Another user who listens under the name of a service process gets no connection.
 #[test]
 fn nobody_else_takes_the_place_of_a_sibling() {
     let stranger = Uid::from_raw(65_534);
-    // Only the superuser can become somebody else.
+    // Only the superuser can take another user id.
     if !geteuid().is_root() {
         return;
     }
@@ -54,6 +54,6 @@ fn nobody_else_takes_the_place_of_a_sibling() {
     let impostor = listens.join().expect("no panic");
     impostor.set_nonblocking(true).expect("a socket");
     assert!(comes_by_port(sibling(), b));
-    // The one that was closed when it turned out whose it is.
+    // The dialer closed this connection when it found another user.
     assert!(impostor.accept().is_ok(), "it was not even tried");
 }

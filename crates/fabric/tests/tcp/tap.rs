@@ -1,4 +1,4 @@
-//! Somebody on the way between two service processes, who reads what passes.
+//! A man in the middle between two service processes, who reads all bytes.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -13,19 +13,19 @@ use rustix::net::{Shutdown, shutdown};
 
 use crate::socket;
 
-/// Where siblings of a fabric dial it: before its port.
+/// The name of the Unix socket at which siblings dial a fabric.
 pub(crate) fn sibling_name(of: &Tcp) -> SocketAddr {
     let name: String = of.local_address().iter().map(|byte| format!("{byte:02x}")).collect();
     SocketAddr::from_abstract_name(format!("outboard/{name}")).expect("a short name")
 }
 
-/// Passes on one connection after the other until the test ends.
+/// Forwards one connection after the other until the test ends.
 pub(crate) struct Tap {
     seen: Arc<Mutex<Vec<u8>>>,
 }
 
 impl Tap {
-    /// Listens where siblings dial `dialled`, which has no such door itself, and passes on to the port of `on`.
+    /// Listens at the sibling name of `dialled`, which must have no such listener, and forwards to the port of `on`.
     pub(crate) fn between(dialled: &Tcp, on: &Tcp) -> Tap {
         let door = UnixListener::bind_addr(&sibling_name(dialled)).expect("the name is free");
         let listener = socket(on);
@@ -43,7 +43,7 @@ impl Tap {
         Tap { seen }
     }
 
-    /// What the dialer has said so far.
+    /// The bytes that the dialer has sent so far.
     pub(crate) fn seen(&self) -> Vec<u8> {
         self.seen.lock().expect("no panic").clone()
     }
@@ -57,6 +57,6 @@ fn pass(mut from: File, mut to: File, mut see: impl FnMut(&[u8])) {
             break;
         }
     }
-    // Either end may have gone before.
+    // Either end may have closed before.
     let _ = (shutdown(&to, Shutdown::Both), shutdown(&from, Shutdown::Both));
 }

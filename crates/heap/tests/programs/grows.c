@@ -1,4 +1,4 @@
-/* grows.c: a library that is loaded once a thread of its own has grown small memory to large. */
+/* grows.c: a library whose loading waits for its own thread, which grows a small allocation to a large one. */
 #include <pthread.h>
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 /*
- * heap.c: what a program may ask of malloc, below the preload library; the argument names the part to play.
+ * heap.c: exercises malloc and related calls with the preload library; the argument names the part to run.
  *
- * Ends with exit code 0 where all is right, else with 1 and a line that names the place.
+ * Exits with 0 if all is right, else with 1 and a line that names the place.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -27,7 +27,7 @@
 #define LARGE (64 * KIBIBYTE)
 #define PAGE ((size_t)4096)
 #define HUGE_PAGE (2 * MEBIBYTE)
-/* Forks from which on the program's new memory is its own. */
+/* Number of forks after which the program's new memory is not shared. */
 #define MOST_FORKS 8
 
 #define CHECK(what)                                                                                                    \
@@ -60,7 +60,7 @@ static int holds(const unsigned char *memory, unsigned char byte, size_t bytes)
     return bytes == 0 || (memory[0] == byte && memcmp(memory, memory + 1, bytes - 1) == 0);
 }
 
-/* Bytes that the process has mapped and, if asked for, those of them that have memory. */
+/* Bytes that the process has mapped and, in `resident` if set, those that have memory. */
 static size_t mapped(size_t *resident)
 {
     size_t total, pages;
@@ -157,7 +157,7 @@ static void sizes(void)
     free(memory);
     CHECK((memory = pvalloc(LARGE + 1)) != NULL && shared(memory) && malloc_usable_size(memory) >= LARGE + PAGE);
     free(memory);
-    /* A chain that grows by pages. */
+    /* A buffer that grows by pages. */
     unsigned char *chain = NULL;
     for (size_t bytes = PAGE; bytes < 8 * MEBIBYTE; bytes += 3 * PAGE) {
         CHECK((chain = realloc(chain, bytes)) != NULL && (bytes == PAGE || holds(chain, 0x11, bytes - 3 * PAGE)));
@@ -190,7 +190,7 @@ static void discard(struct slot *slot)
     free(slot);
 }
 
-/* What one thread allocates another one finds, resizes and frees. */
+/* A thread finds, resizes and frees allocations of another thread. */
 static void *exchange(void *argument)
 {
     uint64_t random = 0x9E3779B97F4A7C15u + (uintptr_t)argument;
@@ -243,7 +243,7 @@ static void in_threads(unsigned wanted)
 
 static pthread_key_t key;
 
-/* What runs when a thread ends, all destructors of other keys among it. */
+/* Runs when a thread ends, among the destructors of all other keys. */
 static void ends(void *resized)
 {
     static _Thread_local int rounds_left = PTHREAD_DESTRUCTOR_ITERATIONS;
@@ -292,7 +292,7 @@ static pid_t forked(void)
     return fork();
 }
 
-/* The child of the round: it has what was there at the fork, whatever its parent has written since. */
+/* Child of a round: it sees the content at the fork, whatever its parent has written since. */
 static void check_child(unsigned char *written, unsigned char *zeroed, unsigned char round, int ready)
 {
     char word;
@@ -314,7 +314,7 @@ static void check_child(unsigned char *written, unsigned char *zeroed, unsigned 
     free(written);
     free(zeroed);
     free(fresh);
-    /* Enough to give memory back, which must not be the parent's. */
+    /* Enough frees to return memory to the kernel, which must not be the parent's memory. */
     for (int at = 0; at < 100; at++) {
         void *volatile memory = malloc(MEBIBYTE);
         free(memory);
@@ -356,7 +356,7 @@ static void forks(void)
     free(memory);
 }
 
-/* From the last fork on new memory is plain, and what there is stays. */
+/* From the last fork on new memory is plain, and existing memory stays. */
 static void often(void)
 {
     unsigned char *before = malloc(MEBIBYTE);
@@ -385,7 +385,7 @@ static void await_vforked(char *const *arguments)
     await(child);
 }
 
-/* Children that become another program cost nothing, and leave the heap as it is. */
+/* Children that become another program cost nothing, and leave the heap unchanged. */
 static void spawns(void)
 {
     unsigned char *memory = malloc(16 * MEBIBYTE);
@@ -409,7 +409,7 @@ static void spawns(void)
     CHECK(!"exec fails");
 }
 
-/* The child has memory of its own, and none of it in the place of its parent's. */
+/* The child has its own memory, and nothing at the addresses of its parent's. */
 static void without_copy(unsigned char *memory)
 {
     pid_t child = forked();
@@ -430,7 +430,7 @@ static void without_copy(unsigned char *memory)
     free(memory);
 }
 
-/* A program that closes whatever is open has no children with its memory, and is told so; all else goes on. */
+/* A program that closes all descriptors has children without its memory; a line reports it, and all else goes on. */
 static void closes(void)
 {
     unsigned char *memory = malloc(MEBIBYTE);
@@ -440,7 +440,7 @@ static void closes(void)
     without_copy(memory);
 }
 
-/* Neither has one whose copy would go beyond a limit. */
+/* A child gets no copy that would exceed a limit. */
 static void starves(void)
 {
     unsigned char *memory = malloc(64 * MEBIBYTE);
@@ -483,12 +483,12 @@ static void given_back(void)
     void *volatile one = memset(malloc(150 * MEBIBYTE), 1, 150 * MEBIBYTE);
     free(one);
     CHECK(resident() < before + 80 * MEBIBYTE);
-    /* What locks all pages brings in those that were ever in use, not all of the range. */
+    /* mlockall loads the pages that were ever in use, not the whole range. */
     if (mlockall(MCL_CURRENT) == 0)
         CHECK(resident() < before + 1024 * MEBIBYTE);
 }
 
-/* Of the range, a core dump has what can be read, and no mapping else. */
+/* A core dump contains the readable part of the range, and no further mapping. */
 static void dumps(void)
 {
     void *volatile memory = malloc(MEBIBYTE);
@@ -509,7 +509,7 @@ static void dumps(void)
     fclose(file);
 }
 
-/* What locks all pages to come brings in none of a copy that its parent has never had in use. */
+/* mlockall of future pages loads no part of a copy that the parent has never used. */
 static void locked(void)
 {
     unsigned char *memory = malloc(MEBIBYTE);
@@ -546,7 +546,7 @@ int main(int count, char **arguments)
     else if (strcmp(part, "ends") == 0)
         threads_that_end();
     else if (strcmp(part, "loads") == 0) {
-        /* Where it waits for ever the kernel ends it. */
+        /* If it deadlocks, the kernel ends it. */
         alarm(120);
         CHECK(count > 2 && dlopen(arguments[2], RTLD_NOW) != NULL);
     } else if (strcmp(part, "forks") == 0)

@@ -1,4 +1,4 @@
-//! Labs with DPUs: who has the switch port, what crosses which link, rates and loss of each, and their end.
+//! Labs with DPUs: owner of the switch port, traffic on each link, rates and loss of each, and their end.
 
 use crate::network::{LEAST_AT_10_MBIT, RATED, Receiver, Stream, send_from};
 use crate::{output, start, start_spec};
@@ -21,7 +21,7 @@ fn stream(count: u32) -> Stream {
     Stream { count, size: 1000, burst: 8 }
 }
 
-/// The least that a stream of datagrams of 1000 bytes has on the wire.
+/// Least bytes of a stream of datagrams of 1000 bytes on the wire.
 fn wire(count: u32) -> u64 {
     u64::from(count) * (1000 + 14 + 20 + 8)
 }
@@ -84,7 +84,7 @@ fn loss_is_the_switch_s_not_the_link_s_to_the_host() {
     let receiver = Receiver::start(&lab, 2, "-");
     send_from(&lab, "h1", "10.77.0.2", &sent, &["h2"]);
     let lost = 1.0 - receiver.finish().sequences.len() as f64 / f64::from(COUNT);
-    // Far beyond six standard deviations either way.
+    // The bounds lie far beyond six standard deviations.
     assert!((0.05..0.15).contains(&lost), "{lost}");
 }
 

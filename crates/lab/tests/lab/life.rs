@@ -1,4 +1,4 @@
-//! How labs end: with their owner however it ends, on request, and after their processes were killed.
+//! The end of labs: with their owner in every way it may end, on request, and after their processes were killed.
 
 use crate::{output, shell, start};
 use outboard_lab::{Lab, LabError};
@@ -26,10 +26,10 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("the_probe_agrees_that_labs_work_here", the_probe_agrees_that_labs_work_here),
 ];
 
-/// Longer than any machine takes to end processes; reached only if the test fails.
+/// Longer than any machine takes to end processes; only a failing test waits so long.
 const PATIENCE: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
 
-/// Runs the role that the command line names, if it names one.
+/// Runs the role that the command line names, if any.
 pub(crate) fn run_if_requested() {
     match std::env::args().nth(1).as_deref() {
         Some("life-owner") => own(),
@@ -42,7 +42,7 @@ pub(crate) fn run_if_requested() {
     std::process::exit(0)
 }
 
-/// Starts a lab with a program in it, prints its process ids, and lives on until killed.
+/// Starts a lab with a program inside, prints its process ids, and lives until killed.
 fn own() {
     let lab = start("2x1gbit");
     let mut child = shell(&lab, "h2", "id -u; hostname; exec sleep 1000").stdout(Stdio::piped()).spawn().unwrap();
@@ -86,7 +86,7 @@ fn dropping_a_lab_ends_it() {
     assert_eq!(live(&watched), 0, "all gone when drop returns");
 }
 
-/// Starts an owner by `command`; what it printed, and its lab's processes.
+/// Starts an owner by `command`; returns its printed words and its lab's processes.
 fn start_owner(command: &mut Command) -> (Child, Vec<String>, Vec<OwnedFd>) {
     let mut owner = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
@@ -100,7 +100,7 @@ fn start_owner(command: &mut Command) -> (Child, Vec<String>, Vec<OwnedFd>) {
 
 fn owner_ends_by(signal: Signal) {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    // A process group of its own, signalled as a whole, as a terminal does on Ctrl-C.
+    // Runs in its own process group, signalled as a whole, as a terminal does on Ctrl-C.
     let (mut owner, words, watched) = start_owner(command.arg("life-owner").process_group(0));
     assert_eq!((words[1].as_str(), watched.len()), ("h2", 3));
     rustix::process::kill_process_group(Pid::from_child(&owner), signal).unwrap();
@@ -159,7 +159,7 @@ fn the_remains_of_a_killed_lab_do_not_disturb() {
     assert!(outboard_lab::list().unwrap().iter().all(|lab| lab.name != "killed"));
     let again = Lab::up(name, &"3x1gbit".parse().unwrap()).unwrap();
     let watched = watch(&all_pids(&again));
-    // A lab without hosts is none: the switch process ends itself.
+    // The switch process ends when no host is left.
     for pid in again.host_pids() {
         rustix::process::kill_process(Pid::from_raw(*pid).unwrap(), Signal::KILL).unwrap();
     }
@@ -175,7 +175,7 @@ fn names_of_labs_are_file_names() {
     }
 }
 
-/// A command for this program, run as a user without privileges.
+/// A command that runs this program as a user without privileges.
 fn unprivileged(dir: &Path) -> Command {
     let copy = dir.join("program");
     fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();

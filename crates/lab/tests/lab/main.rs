@@ -1,6 +1,6 @@
-//! Emulated clusters, started for real: namespaces, links, counters, loss, and that nothing is ever left behind.
+//! Starts real emulated clusters. Tests namespaces, links, counters, loss, and that nothing is left behind.
 //!
-//! A main of its own, because a lab's processes are the program that starts the lab, executed again.
+//! Has its own `main`, because a lab's processes execute the program that starts the lab again.
 
 mod dpu;
 mod life;
@@ -20,8 +20,8 @@ fn main() -> ExitCode {
     // SAFETY: no other thread runs yet.
     unsafe { std::env::set_var("XDG_RUNTIME_DIR", state.path()) };
     for number in [libc::SIGINT, libc::SIGHUP] {
-        // A shell cannot trap what it was started to ignore, as whatever runs in the background of a script is.
-        // SAFETY: the default disposition runs no code of ours.
+        // A shell cannot trap signals that were ignored at its start, as in the background of a script.
+        // SAFETY: the default disposition runs no code of this program.
         unsafe { libc::signal(number, libc::SIG_DFL) };
     }
     let test = |(name, body): (&'static str, fn())| {
@@ -51,7 +51,7 @@ fn shell(lab: &Lab, host: &str, line: &str) -> Command {
     command
 }
 
-/// What a shell command line inside a host prints; it must succeed.
+/// Output of a shell command line inside a host; the command must succeed.
 fn output(lab: &Lab, host: &str, line: &str) -> String {
     let output = shell(lab, host, line).output().expect("run the client");
     assert!(output.status.success(), "{line} in {host}: {output:?}");

@@ -1,4 +1,4 @@
-//! The emulated network: what counters count, who receives multicast, rates, loss.
+//! The emulated network: values of counters, receivers of multicast, rates, loss.
 
 use crate::{output, start, start_spec};
 use outboard_lab::{Lab, LabSpec, Loss, LossOf, PortCounters};
@@ -32,7 +32,7 @@ pub(crate) struct Receiver {
     stdout: BufReader<ChildStdout>,
 }
 
-/// What a receiver has seen: sequence numbers, and milliseconds between the first and the last.
+/// The result of a receiver: sequence numbers, and milliseconds between the first and the last.
 pub(crate) struct Received {
     pub(crate) sequences: BTreeSet<u32>,
     pub(crate) milliseconds: u64,
@@ -43,7 +43,7 @@ impl Receiver {
         Self::start_on(lab, &format!("h{host}"), group)
     }
 
-    /// On a host or DPU.
+    /// Starts a receiver on a host or DPU.
     pub(crate) fn start_on(lab: &Lab, name: &str, group: &str) -> Self {
         let mut command = lab.command(name, std::env::current_exe().unwrap()).unwrap();
         command.args(["traffic-receive", group, &address(lab, name)]);
@@ -78,13 +78,13 @@ pub(crate) struct Stream {
     pub(crate) burst: u32,
 }
 
-/// Sends from h1 and returns when every host in `sync_with` has read all of it.
+/// Sends from h1; returns when every host in `sync_with` has read the whole stream.
 fn send(lab: &Lab, to: &str, stream: &Stream, sync_with: &[u16]) {
     let names: Vec<String> = sync_with.iter().map(|host| format!("h{host}")).collect();
     send_from(lab, "h1", to, stream, &names.iter().map(String::as_str).collect::<Vec<_>>());
 }
 
-/// The same from a host or DPU.
+/// Sends from a host or DPU; returns when every node in `sync_with` has read the whole stream.
 pub(crate) fn send_from(lab: &Lab, name: &str, to: &str, stream: &Stream, sync_with: &[&str]) {
     let mut command = lab.command(name, std::env::current_exe().unwrap()).unwrap();
     command.args(["traffic-send", to, &address(lab, name)]);
@@ -93,7 +93,7 @@ pub(crate) fn send_from(lab: &Lab, name: &str, to: &str, stream: &Stream, sync_w
     assert!(command.status().unwrap().success());
 }
 
-/// Waits until h1's counter shows that `packets` left; a packet is counted a moment after its send returned.
+/// Waits until h1's counter includes `packets`; a packet is counted shortly after its send returned.
 fn after_sending(lab: &Lab, before: &[PortCounters], packets: u64) -> Vec<PortCounters> {
     for _ in 0..10_000 {
         let now = lab.counters().unwrap();
@@ -111,7 +111,7 @@ fn counters_count_wire_bytes() {
     let receiver = Receiver::start(&lab, 2, "-");
     for burst in [1, 10] {
         let before = lab.counters().unwrap();
-        // Without a sync nothing but the stream itself goes over the wire.
+        // Without a sync only the stream itself crosses the wire.
         let stream = Stream { count: 40, size: 1000, burst };
         send(&lab, &lab.address(2).to_string(), &stream, &[]);
         let passed = after_sending(&lab, &before, 40);
@@ -119,7 +119,7 @@ fn counters_count_wire_bytes() {
         let sync = Stream { count: 0, size: 4, burst: 1 };
         send(&lab, &lab.address(2).to_string(), &sync, &[2]);
         let passed = after_sending(&lab, &before, 41);
-        // The sync's question and answer have 8 bytes each.
+        // The sync's request and answer have 8 bytes each.
         assert_eq!(passed[1].rx.bytes, 40 * (1000 + HEADERS) + 8 + HEADERS);
         assert_eq!((passed[1].rx.packets, passed[1].tx.packets, passed[0].rx.packets), (41, 1, 1));
         assert_eq!(passed[2], PortCounters { host: 3, ..PortCounters::default() });
@@ -150,7 +150,7 @@ fn multicast_reaches_members_alone() {
         assert_eq!(receiver.finish().sequences, (0..640).collect());
     }
     let wire = 640 * (1000 + HEADERS);
-    // Beside the stream: membership reports, queries and the syncs.
+    // Besides the stream: membership reports, queries and the syncs.
     let noise = 10_000;
     for port in &passed[1..] {
         let expected = if members.contains(&port.host) { wire } else { 0 };
@@ -159,10 +159,9 @@ fn multicast_reaches_members_alone() {
     assert!((wire..wire + noise).contains(&passed[0].tx.bytes), "sent once: {:?}", passed[0]);
 }
 
-/// A stream whose time tells the rate of a link.
+/// A stream whose duration shows the rate of a link.
 pub(crate) const RATED: Stream = Stream { count: 1024, size: 1400, burst: 16 };
-/// Milliseconds that it takes at least at 10 Mbit/s: a half, as bursts may pass at once, and the first datagram may be
-/// read late.
+/// Half the stream's milliseconds at 10 Mbit/s: bursts may pass at once, and the first datagram may be read late.
 pub(crate) const LEAST_AT_10_MBIT: u64 = 1024 * 1400 * 8 / 10_000 / 2;
 
 fn rated(shape: &str) -> u64 {
@@ -184,7 +183,7 @@ fn a_quarter_of_the_rate_takes_four_times_as_long() {
     assert!((3.0..5.0).contains(&ratio), "{slow} ms and {fast} ms");
 }
 
-/// Six standard deviations of a share seen in `count` draws.
+/// Six standard deviations of a share observed in `count` draws.
 fn six_sigma(share: f64, count: u32) -> f64 {
     6.0 * (share * (1.0 - share) / f64::from(count)).sqrt()
 }
@@ -201,14 +200,14 @@ fn multicast_loss_is_random_for_each_receiver() {
     let passed: Vec<PortCounters> =
         lab.counters().unwrap().iter().zip(&before).map(|(now, before)| now.since(before)).collect();
     let (answers, delivered) = (passed[1].tx.packets + passed[2].tx.packets, passed[0].rx.packets);
-    // All but the membership reports among them are unicast to h1.
+    // All packets but the membership reports are unicast to h1.
     assert!(answers >= u64::from(2 * COUNT / 64) && delivered + 10 >= answers, "unicast is spared");
     let received = receivers.map(|receiver| receiver.finish().sequences);
     let lost = |of: &dyn Fn(u32) -> bool| f64::from((0..COUNT).filter(|n| of(*n)).count() as u32) / f64::from(COUNT);
     for seen in &received {
         let single = lost(&|n| !seen.contains(&n));
         assert!((single - share).abs() < six_sigma(share, COUNT), "{single}");
-        // The members of a segmented burst are lost one by one.
+        // The datagrams of a segmented burst are lost one by one.
         let neighbours = lost(&|n| n % BURST > 0 && !seen.contains(&n) && !seen.contains(&(n - 1)));
         let expected = share * share * f64::from(BURST - 1) / f64::from(BURST);
         assert!((neighbours - expected).abs() < six_sigma(expected, COUNT), "{neighbours}");
@@ -242,7 +241,7 @@ fn lossy_labs_send_packet_by_packet() {
         let mut sender = lab.command("h1", &program).unwrap();
         assert!(sender.args(["traffic-connect", &lab.address(2).to_string()]).status().unwrap().success());
         assert!(listener.wait().unwrap().success());
-        // A device counts what it hands over, a token bucket what that becomes on the wire.
+        // A device counts bursts, a token bucket the packets that they become on the wire.
         let handed_over: u64 = output(&lab, "h1", "cat /sys/class/net/eth0/statistics/tx_packets").parse().unwrap();
         let on_the_wire = lab.counters().unwrap()[0].tx.packets;
         assert_eq!(handed_over < on_the_wire, whole_bursts, "{handed_over} {on_the_wire}");

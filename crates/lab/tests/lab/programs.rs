@@ -1,4 +1,4 @@
-//! Programs inside hosts: they run as if started here, and hosts are machines of their own.
+//! Programs inside hosts: they run as if started here, and hosts behave as separate machines.
 
 use crate::{output, shell, start};
 use outboard_lab::{Lab, LabError};
@@ -36,7 +36,7 @@ fn programs_run_as_if_started_here() {
 
 fn signal(child: &Child, signal: i32) {
     let pid = i32::try_from(child.id()).unwrap();
-    // SAFETY: kill touches no memory; the child has not been waited for, so that its id is its own.
+    // SAFETY: kill touches no memory; the child has not been waited for, so its id is not reused.
     assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
 }
 
@@ -62,12 +62,12 @@ fn signals_reach_the_program() {
 
 fn a_killed_client_takes_its_program_along() {
     let lab = start("1x1gbit");
-    // Deaf to signals, and with a child of its own, so that only SIGKILL for the whole session helps.
+    // Ignores signals and has a child, so only SIGKILL for the whole session helps.
     let (mut child, mut stdout) =
         start_ready(&lab, "trap '' TERM INT HUP; sh -c 'echo ready; sleep 1000' & wait; sleep 1000");
     signal(&child, libc::SIGKILL);
     child.wait().unwrap();
-    // The pipe ends when the last process that holds it is gone.
+    // The pipe ends when the last process that holds it has ended.
     let mut rest = String::new();
     stdout.read_to_string(&mut rest).unwrap();
     assert_eq!(rest, "");
@@ -89,7 +89,7 @@ fn a_remote_shell_leads_from_host_to_host() {
     let lab = start("3x1gbit");
     let words = lab.remote_shell().unwrap().map(|word| word.into_string().unwrap());
     let agent = words.join(" ");
-    // As MPI launchers call ssh: options first, the command line in words that the shell there reads.
+    // MPI launchers call ssh this way: options first, then a command line in words that the remote shell parses.
     let line =
         format!("{agent} -x -l someone h2 hostname ';' 'echo $((40 + 2))'; echo $?; {agent} me@h3 exit 5; echo $?");
     assert_eq!(output(&lab, "h1", &line), "h2\n42\n0\n5");
@@ -115,8 +115,7 @@ fn hosts_share_neither_memory_nor_processes() {
     sleeper.wait().unwrap();
 }
 
-/// Daemons of launchers name their directories by process ids, and those that start alike on several hosts have the
-/// same.
+/// Daemons of launchers name directories by process ids, which are equal on hosts that start alike.
 fn temporary_files_are_of_one_host() {
     let lab = start("2x1gbit");
     let shared = tempfile::tempdir().unwrap();
@@ -126,19 +125,19 @@ fn temporary_files_are_of_one_host() {
         assert!(said.status.success(), "{line} in {host}: {said:?}");
         String::from_utf8(said.stdout).unwrap()
     };
-    // The first program of either host: what they call themselves by is the same, and neither finds the other's.
+    // The first programs of both hosts have equal ids, and neither finds the other's file.
     let session = "me=$TMPDIR/daemon.$$; ls $TMPDIR; echo of $(hostname) > $me; echo $me";
     let (one, two) = (in_host("h1", session), in_host("h2", session));
     assert_eq!(one, two, "one name, and no file before");
     assert_eq!(one.lines().count(), 1, "{one}");
-    // However a program comes to a host, it gets that host's.
+    // A program uses its host's directory, whichever way it was started there.
     let read = format!("cat {}", one.trim_end());
     assert_eq!(in_host("h1", &format!("{read}; {agent} h2 '{read}; echo $TMPDIR'; echo $TMPDIR")), {
         let directory = Path::new(one.trim_end()).parent().unwrap().display();
         format!("of h1\nof h2\n{directory}\n{directory}\n")
     });
     assert_eq!(in_host("h2", "stat -c %a $TMPDIR"), "1777\n");
-    // Everything else is where it was.
+    // All other directories are shared.
     in_host("h1", &format!("echo from h1 > {}/file", shared.path().display()));
     assert_eq!(in_host("h2", &format!("cat {}/file", shared.path().display())), "from h1\n");
     assert_eq!(std::fs::read_dir(shared.path()).unwrap().count(), 1, "nothing but that file");

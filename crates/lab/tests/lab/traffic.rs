@@ -7,14 +7,14 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 const PORT: u16 = 4711;
-/// First four bytes of a datagram that asks for an answer.
+/// First four bytes of a datagram that requests an answer.
 const SYNC: u32 = u32::MAX;
 /// Datagrams in flight between two syncs: few enough for any socket buffer.
 const WINDOW: u32 = 64;
 const TCP_BYTES: usize = 1024 * 1024;
 const SYNC_TRIES: usize = 400;
 
-/// Runs the role that the command line names, if it names one.
+/// Runs the role that the command line names, if any.
 pub(crate) fn run_if_requested() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
@@ -34,7 +34,7 @@ fn number(text: &str) -> u32 {
     text.parse().expect("a number")
 }
 
-/// Takes one TCP connection to its end.
+/// Reads one TCP connection to its end.
 fn listen() {
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)).expect("listen");
     println!("ready");
@@ -42,7 +42,7 @@ fn listen() {
     assert_eq!(io::copy(&mut connection, &mut io::sink()).expect("read"), TCP_BYTES as u64);
 }
 
-/// Sends over one TCP connection and awaits that all of it was read.
+/// Sends over one TCP connection and waits until all bytes were read.
 fn connect(to: &str) {
     let to: Ipv4Addr = to.parse().expect("an address");
     let mut connection = TcpStream::connect((to, PORT)).expect("connect");
@@ -51,8 +51,7 @@ fn connect(to: &str) {
     assert_eq!(connection.read(&mut [0]).expect("await the other end"), 0);
 }
 
-/// Receives until standard input ends; prints `ready`, then the sequence numbers received and the milliseconds between
-/// the first and the last.
+/// Receives until standard input ends. Prints `ready`, then the sequence numbers and the milliseconds that they took.
 fn receive(group: &str, own: &str) {
     let own: Ipv4Addr = own.parse().expect("an address");
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT)).expect("bind");
@@ -87,7 +86,7 @@ fn receive(group: &str, own: &str) {
     println!("{}", times.map_or(0, |(first, last)| (last - first).as_millis()));
 }
 
-/// Sends `count` datagrams of `size` bytes in bursts of `burst`, each burst one segmented send, and awaits the
+/// Sends `count` datagrams of `size` bytes in bursts of `burst`, each burst as one segmented send. Waits for the
 /// receivers after every window.
 fn send(to: &str, own: &str, count: u32, size: u32, burst: u32, receivers: &[&str]) {
     let own: Ipv4Addr = own.parse().expect("an address");
@@ -112,7 +111,7 @@ fn send(to: &str, own: &str, count: u32, size: u32, burst: u32, receivers: &[&st
     receivers.iter().for_each(|receiver| sync(receiver, count));
 }
 
-/// Lets the kernel cut what is sent into datagrams of `size` bytes.
+/// Makes the kernel cut each send into datagrams of `size` bytes.
 fn segment(socket: &UdpSocket, size: u32) {
     let size = libc::c_int::try_from(size).expect("a size");
     // SAFETY: the option's value is an int that outlives the call.
@@ -128,7 +127,7 @@ fn segment(socket: &UdpSocket, size: u32) {
     assert_eq!(result, 0, "{}", io::Error::last_os_error());
 }
 
-/// Returns when what is sent to `group` reaches `receiver`.
+/// Returns when datagrams to `group` reach `receiver`.
 fn await_membership(group: Ipv4Addr, own: Ipv4Addr, receiver: &str) {
     let receiver: Ipv4Addr = receiver.parse().expect("an address");
     let socket = UdpSocket::bind((own, 0)).expect("bind");
@@ -144,7 +143,7 @@ fn await_membership(group: Ipv4Addr, own: Ipv4Addr, receiver: &str) {
     panic!("{receiver} is no member of {group}");
 }
 
-/// Returns when `receiver` has read all that was sent to it before.
+/// Returns when `receiver` has read all datagrams sent to it before.
 fn sync(receiver: &str, round: u32) {
     let receiver = SocketAddrV4::new(receiver.parse().expect("an address"), PORT);
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("bind");

@@ -39,7 +39,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("a_killed_sibling_is_named_and_others_are_unharmed", a_killed_sibling_is_named_and_others_are_unharmed),
 ];
 
-/// MC-1, MC-8: each block is multicast once, by its root; but those of small calls, which go from rank to rank (MC-9).
+/// MC-1, MC-8: the root multicasts each block once. Small calls go from rank to rank instead (MC-9).
 fn multicast_moves_each_block_once() {
     for small in [0, 16 << 10] {
         let cluster = Cluster::start(3, None, &["--eager-bytes", &small.to_string()]);
@@ -59,13 +59,13 @@ fn multicast_moves_each_block_once() {
     }
 }
 
-/// MC-10: each user's daemons share the port of multicast with the other's on both hosts, and receive their own groups.
+/// MC-10: daemons of two users share the multicast port on both hosts, and each receives its own groups.
 fn two_users_on_the_same_hosts_multicast_at_once() {
     if !is_root() {
         return;
     }
     const USERS: [&str; 2] = ["12345", "23456"];
-    // Other users may not find the programs of this one.
+    // Other users may lack access to this user's programs.
     let programs = tempfile::tempdir().expect("a directory");
     let copied = |name: &str, program: &Path| {
         let copy = programs.path().join(name);
@@ -79,7 +79,7 @@ fn two_users_on_the_same_hosts_multicast_at_once() {
     let cluster = Cluster::start_by((2, USERS.len()), None, &["--eager-bytes", "0"], |lab, host, flags| {
         let user = USERS[started.replace(started.get() + 1) % USERS.len()];
         let mut command = lab.command(host, Path::new("/bin/sh")).expect("the host is up");
-        // What follows is `--socket` and a path in a directory that is made for this daemon.
+        // The arguments are `--socket` and a path in a directory that was made for this daemon.
         let script = "user=$1; shift; chown $user \"${2%/*}\" && \
                       exec setpriv --reuid $user --regid $user --clear-groups \"$0\" \"$@\"";
         command.arg("-c").arg(script).arg(&daemon).arg(user);
@@ -107,14 +107,13 @@ fn two_users_on_the_same_hosts_multicast_at_once() {
     let_go(ranks);
 }
 
-/// What the allgathers of six ranks have in blocks that are larger, all of them together, than `small`, and up to
-/// `large` each; twice, in place and not.
+/// Bytes of the allgathers of six ranks with blocks of more than `small` together and at most `large` each, run twice.
 fn bytes_of_allgathers(small: u64, large: u64) -> u64 {
     let blocks = [0, 1, 1447, 1448, 4096, 100_003, 1 << 20];
     12 * blocks.iter().filter(|block| **block * 6 > small && **block <= large).sum::<u64>()
 }
 
-/// MC-8: what the links carry is agreed on; on fast ones large blocks are not multicast, unless one is slow.
+/// MC-8: hosts agree on the link rate. On fast links large blocks are not multicast, unless one link is slow.
 fn large_blocks_are_multicast_if_one_link_is_slow() {
     for (slow_host, multicast_up_to) in [("none", 16 << 10), ("h2", u64::MAX)] {
         let cluster = Cluster::start_by((3, 1), None, &["--eager-bytes", "0"], |lab, host, flags| {
@@ -130,7 +129,7 @@ fn large_blocks_are_multicast_if_one_link_is_slow() {
     }
 }
 
-/// SP-5, with several of all kinds in flight, and allgathers among them.
+/// SP-5: several calls of every kind are in flight, with allgathers among them.
 fn exchanges_gathers_and_scatters_are_pulled() {
     let cluster = Cluster::start(3, None, &[]);
     cluster.run("alltoall", 2);
@@ -138,21 +137,21 @@ fn exchanges_gathers_and_scatters_are_pulled() {
     assert_eq!(cluster.count("completed"), 6 * (16 + 50));
 }
 
-/// SP-4: the kernel puts what comes for mapped memory where it belongs, unless it is encrypted.
+/// SP-4: without encryption the kernel reads payloads straight into mapped memory.
 fn payloads_land_in_memory_that_is_mapped() {
     for (flags, lands) in [(&[][..], true), (&["--encrypt"][..], false)] {
         let cluster = Cluster::start(2, None, flags);
         cluster.run("landing", 2);
         let landed = |daemon: &Daemon| daemon.statistics()["datapath"]["bytes_landed"].as_u64().expect("a number");
         let landed: u64 = cluster.daemons.iter().map(landed).sum();
-        // To each of four ranks from two of the other host, four times.
+        // Each of four ranks receives from two ranks of the other host, four times.
         let crossed = 4 * 2 * 4 * LANDING;
         assert_eq!(landed > crossed / 2, lands, "{landed} of {crossed} bytes");
         assert!(lands || landed == 0, "{landed} encrypted bytes");
     }
 }
 
-/// TH-2, over both plans of long vectors, with several daemons on a host, too.
+/// TH-2, over both plans of long vectors, also with several daemons per host.
 fn ranks_reduce_and_pass_barriers() {
     for (siblings, algorithm) in [(1, "multicast"), (1, "ring"), (2, "multicast")] {
         let cluster = Cluster::with_siblings(3, siblings, None, &["--algorithm", algorithm]);
@@ -164,7 +163,7 @@ fn ranks_reduce_and_pass_barriers() {
     }
 }
 
-/// SP-6: those before it in a scan end without it, nobody passes the barrier, and all have their sums once it has come.
+/// SP-6: earlier ranks of a scan end without the late one, no rank passes the barrier, and all get their sums later.
 fn a_late_rank_holds_up_only_whose_sums_it_is_part_of() {
     let cluster = Cluster::start(3, None, &[]);
     for scenario in ["late-reduction", "late-own-operator"] {
@@ -175,12 +174,12 @@ fn a_late_rank_holds_up_only_whose_sums_it_is_part_of() {
         let before = cluster.count("late_arrivals");
         late.go_on();
         ranks.into_iter().for_each(Rank::finish);
-        // Others may have been late for one another, on a busy machine.
+        // On a busy machine other ranks may also have been late.
         assert!(cluster.count("late_arrivals") > before);
     }
 }
 
-/// SP-6, SP-9: the last of six ranks calls when all others are done, gets its bytes from staging, and is counted as late.
+/// SP-6, SP-9: the last of six ranks calls when all others are done, gets its bytes from staging, and counts as late.
 fn a_late_leaf_or_rank_of_an_exchange_delays_nobody() {
     for (algorithm, scenario) in [("multicast", "late-leaf"), ("ring", "late-leaf"), ("multicast", "late-exchange")] {
         let cluster = Cluster::start(3, None, &["--algorithm", algorithm]);
@@ -188,7 +187,7 @@ fn a_late_leaf_or_rank_of_an_exchange_delays_nobody() {
         all_say(&mut ranks, "ready");
         let (late, others) = ranks.split_last_mut().expect("six");
         all_say(others, "done");
-        // Others may have been late as well, on a busy machine.
+        // On a busy machine other ranks may have been late as well.
         let before = cluster.count("late_arrivals");
         late.go_on();
         assert_eq!(late.line(), "done");
@@ -197,7 +196,7 @@ fn a_late_leaf_or_rank_of_an_exchange_delays_nobody() {
     }
 }
 
-/// SP-6: nobody waits for the late root of a gather, nor for the late leaf of a scatter.
+/// SP-6: no rank waits for the late root of a gather or for the late leaf of a scatter.
 fn a_late_root_of_a_gather_holds_up_nobody() {
     let cluster = Cluster::start(3, None, &[]);
     let mut ranks = cluster.ranks("late-root", 2);
@@ -212,7 +211,7 @@ fn a_late_root_of_a_gather_holds_up_nobody() {
     ranks.into_iter().for_each(Rank::finish);
 }
 
-/// MC-9: the root is held up by the window of the group, and loses nothing.
+/// MC-9: the group's window stops the root, and no byte is lost.
 fn a_late_leaf_bounds_how_far_small_broadcasts_get_ahead() {
     let cluster = Cluster::start(2, None, &[]);
     let mut ranks = cluster.ranks("held-up", 1);
@@ -224,7 +223,7 @@ fn a_late_leaf_bounds_how_far_small_broadcasts_get_ahead() {
     let_go(ranks);
 }
 
-/// GP-1, GP-2, GP-6, GP-8, with ranks of which some share a host; ranks that disagree or lose another are told.
+/// GP-1, GP-2, GP-6, GP-8 with several ranks per host. Ranks that disagree, or lose a rank, get an error.
 fn recorded_groups_run_between_hosts() {
     let cluster = Cluster::start(2, None, &[]);
     for scenario in ["recorded", "messages", "recorded-sums"] {
@@ -237,7 +236,7 @@ fn recorded_groups_run_between_hosts() {
     kill_the_last(cluster.ranks("recorded-one-dies", 2));
 }
 
-/// By ring and tree, and where all that is said is encrypted.
+/// Ring and tree use no multicast, and encrypted calls use none either.
 fn hosts_without_multicast_use_none() {
     for flags in [&["--algorithm", "ring"][..], &["--encrypt"]] {
         let cluster = Cluster::start(3, None, flags);
@@ -247,7 +246,7 @@ fn hosts_without_multicast_use_none() {
     }
 }
 
-/// One host encrypts, the others do not: nobody talks to it in the clear, and all are told whom they lack.
+/// Only one host encrypts: no host connects to it in the clear, and every error names the missing process.
 fn hosts_that_disagree_on_encryption_make_no_group() {
     let cluster = Cluster::start_unlike(3, &["--algorithm", "ring"], &["--encrypt"]);
     cluster.meet_in_vain("no-world", &["service process", "refuses us"]);
@@ -255,10 +254,10 @@ fn hosts_that_disagree_on_encryption_make_no_group() {
     assert!(cluster.daemons.iter().map(refused).sum::<u64>() > 0);
 }
 
-/// The daemon's own thread sends and receives multicast, or threads do.
+/// Multicast on the daemon's own thread, or on one or three other threads.
 const RECEIVERS: [&[&str]; 3] = [&["--receivers", "0"], &["--receivers", "1"], &["--receivers", "3"]];
 
-/// MC-6, MC-9, in the daemon; also of a ring whose neighbours are siblings where there are some.
+/// MC-6, MC-9 in the daemon, also in a ring whose neighbours are siblings.
 fn lost_datagrams_are_repaired() {
     let clusters = RECEIVERS.map(|receivers| (3, 1, receivers));
     for (hosts, siblings, flags) in clusters.into_iter().chain([(2, 2, &[][..])]) {
@@ -269,8 +268,8 @@ fn lost_datagrams_are_repaired() {
     }
 }
 
-/// A receiver that the kernel lets receive nothing says so, goes on trying, and costs no byte. Datagrams that meet a full
-/// queue again and again are left to recovery, and keep nothing else waiting.
+/// A receiver whose receives the kernel refuses reports it, keeps trying, and loses no byte. Datagrams that meet a full
+/// queue repeatedly are left to recovery, and delay nothing else.
 fn what_cannot_be_received_or_sent_is_repaired_and_told() {
     for receivers in RECEIVERS {
         let mut cluster = Cluster::start_refusable(3, receivers);
@@ -288,7 +287,7 @@ fn what_cannot_be_received_or_sent_is_repaired_and_told() {
     }
 }
 
-/// SP-4, GP-9: one host's ranks have to be staged while calls are in flight, and all hosts get their bytes.
+/// SP-4, GP-9: one host's ranks must be staged while calls are in flight, and all hosts get their bytes.
 fn withdrawn_memory_loses_no_byte_between_hosts() {
     for (options, scenario, waiting) in [
         (&["--algorithm", "multicast"], "withdrawn", 4),
@@ -311,7 +310,7 @@ fn withdrawn_memory_loses_no_byte_between_hosts() {
     }
 }
 
-/// Ranks that disagree on a block are told both counts, also where they wait for a call that has ended as another.
+/// Ranks that disagree on a block get both counts in the error, also if they wait for a call that ended differently.
 fn who_disagrees_or_is_killed_is_named_on_all_hosts() {
     let mut cluster = Cluster::start(2, None, &[]);
     for scenario in ["exchange-mismatch", "rooted-mismatch", "nothing-for-who-waits"] {
@@ -330,16 +329,16 @@ fn a_dead_host_is_named_and_leaves_nothing_behind() {
     }
     cluster.ranks("in-flight", 2).into_iter().for_each(Rank::finish);
     for (daemon, before) in cluster.daemons.iter().zip(before) {
-        // The kernel tells of each end; an answer comes after the daemon has looked at all of them.
+        // The kernel reports each end; the daemon replies after it has handled all reports.
         let quiet = (0..1000).any(|_| daemon.statistics()["memberships"] == 0);
         let statistics = daemon.statistics();
         assert!(quiet && statistics["calls"] == 0 && statistics["ranks"] == 0, "{statistics}");
-        // A connection to the other host stays.
+        // A connection to the other host stays open.
         daemon.await_descriptors(before + 4);
     }
 }
 
-/// One of three has exchanged offers, and dies or does nothing before it makes the group.
+/// One of three ranks has exchanged offers, and dies or stays idle before it makes the group.
 fn who_never_asks_for_a_group_is_named_on_all_hosts() {
     for (timeout, dies, why) in [("1", false, "has not asked for the group"), ("600", true, "died or left")] {
         let cluster = Cluster::start(3, None, &["--group-timeout", timeout]);
@@ -357,13 +356,13 @@ fn who_never_asks_for_a_group_is_named_on_all_hosts() {
             last.kill();
         }
         let_go(ranks);
-        // The kernel tells of each end; an answer comes after the daemon has looked at all of them.
+        // The kernel reports each end; the daemon replies after it has handled all reports.
         assert!((0..1000).any(|_| cluster.count("memberships") == 0));
     }
 }
 
-/// The ranks of a host without link lose theirs, by name; those that start when it has a link again have all hosts,
-/// though no daemon was started anew.
+/// The ranks of a host whose link is down lose the other hosts' ranks, by name. Ranks that start after the link is back
+/// reach all hosts, although no daemon was restarted.
 fn a_host_that_was_cut_off_is_welcome_again() {
     let cluster = Cluster::start(3, None, &[]);
     let cut_off = cluster.daemons[2].statistics()["service_process"].as_str().expect("a name").to_owned();
@@ -388,12 +387,12 @@ fn a_host_that_was_cut_off_is_welcome_again() {
     let_go(ranks);
 }
 
-/// Longer than a host may be silent: the process of a rank that hangs is there, so it is late and no more.
+/// Halted longer than a host may be silent: the process of the rank exists, so the rank is late, not dead.
 fn a_halted_rank_is_late_and_not_dead() {
     let cluster = Cluster::start(2, None, &[]);
     let mut ranks = cluster.ranks("halted", 2);
     assert_eq!(ranks[3].line(), "ready");
-    // By the numbers that processes have within the lab.
+    // Uses the process numbers within the lab.
     let statistics = cluster.daemons[1].statistics();
     let seated = statistics["seated"].as_array().expect("a list");
     let last = seated.iter().find(|seat| seat["rank"] == 3).expect("it is attached");
@@ -408,7 +407,7 @@ fn a_halted_rank_is_late_and_not_dead() {
     ranks.into_iter().for_each(Rank::finish);
 }
 
-/// SP-8: with several daemons on each host all bytes are right, and a link carries what it carries with one.
+/// SP-8: with several daemons per host all bytes are right, and a link carries no more than with one.
 fn siblings_share_what_crosses_the_wire_once() {
     let wire = |siblings| {
         let cluster = Cluster::with_siblings(2, siblings, None, &[]);
@@ -422,13 +421,13 @@ fn siblings_share_what_crosses_the_wire_once() {
     assert_similar(&one, &two);
 }
 
-/// Within a tenth.
+/// Equal within a tenth.
 fn assert_similar(some: &[u64], others: &[u64]) {
     let close = |a: u64, b: u64| a.abs_diff(b) <= a.max(b) / 10;
     assert!(some.iter().zip(others).all(|(a, b)| close(*a, *b)), "{some:?} and {others:?} bytes over the links");
 }
 
-/// SP-7: four ranks on each of four hosts, one after the other or dealt in turn.
+/// SP-7: four ranks on each of four hosts, numbered host by host or round robin.
 fn no_layout_of_ranks_costs_more_on_the_wire() {
     let wire = |layout| {
         let cluster = Cluster::with_siblings(4, 2, None, &[]);
@@ -438,14 +437,14 @@ fn no_layout_of_ranks_costs_more_on_the_wire() {
     assert_similar(&wire(Layout::Contiguous), &wire(Layout::Strided));
 }
 
-/// The ranks of the others learn which service process is gone; its siblings go on serving.
+/// Ranks of other daemons learn which service process has ended; the siblings keep serving.
 fn a_killed_sibling_is_named_and_others_are_unharmed() {
     let mut cluster = Cluster::with_siblings(1, 2, None, &[]);
     let victim = cluster.daemons[1].statistics()["service_process"].as_str().expect("a name").to_owned();
     let mut ranks = cluster.ranks("a-sibling-dies", 4);
     all_say(&mut ranks, "posted");
     cluster.daemons[1].kill();
-    // Rank 0 has not called, and would be a reason of its own.
+    // Rank 0 has not called, and its end would be another reason.
     for rank in [1, 2, 3] {
         let said = ranks[rank].line();
         let names = if rank == 2 { victim.clone() } else { cluster.daemons[1].socket().display().to_string() };
@@ -457,7 +456,7 @@ fn a_killed_sibling_is_named_and_others_are_unharmed() {
     rest.ranks("in-flight", 2).into_iter().for_each(Rank::finish);
 }
 
-/// Other hosts would dial an address where the service process is no more.
+/// Other hosts would dial an address that the service process no longer has.
 fn a_host_whose_address_is_gone_or_changed_names_it() {
     let cluster = Cluster::start(1, None, &[]);
     let context = Context::attach(Some(&cluster.daemons[0].socket())).expect("it answers");

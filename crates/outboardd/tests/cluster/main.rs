@@ -1,5 +1,4 @@
-//! Daemons on hosts of emulated clusters. This program is also the lab's processes, the ranks and the strangers, so it
-//! has a `main` of its own.
+//! Daemons on hosts of emulated clusters. Has its own `main`, to run as the lab's processes, ranks and strangers.
 
 mod hosts;
 mod offloaded;

@@ -1,4 +1,4 @@
-//! Ranks that do all they may: others that come, ask or die meanwhile are served.
+//! Ranks at their limits: other ranks that attach, send requests or die meanwhile are served.
 
 use std::time::{Duration, Instant};
 
@@ -7,10 +7,10 @@ use outboard::{Context, Contribution};
 use crate::support::scenarios::LIMIT;
 use crate::support::{Daemon, all_say, group, ranks};
 
-/// What whoever attaches is promised; mostly it takes some milliseconds.
+/// Promised bound on the time to attach; mostly attaching takes some milliseconds.
 const PROMISED: Duration = Duration::from_secs(5);
 
-/// Attaches, makes a group of its own, and leaves; how long that took.
+/// Attaches, makes a group alone, and leaves; returns the time taken.
 fn visit(daemon: &Daemon) -> Duration {
     let began = Instant::now();
     let context = Context::attach(Some(&daemon.socket())).expect("room");
@@ -29,12 +29,12 @@ fn busy_ranks_hold_up_nobody() {
     println!("attached and left in {visits:?}");
     assert!(visits.iter().all(|visit| *visit < PROMISED), "{visits:?}");
     assert_eq!(daemon.statistics()["ranks"], 2);
-    // The one that is left is busy with calls that fail.
+    // The remaining rank is busy with failing calls.
     busy[1].kill();
     let killed = Instant::now();
     while daemon.statistics()["ranks"] != 1 && busy.len() == 2 {
         assert!(killed.elapsed() < PROMISED, "a dead rank is not noticed");
-        // It ends by itself when it is told.
+        // The remaining rank ends by itself when its error arrives.
         if daemon.statistics()["ranks"] == 0 {
             break;
         }
@@ -43,7 +43,7 @@ fn busy_ranks_hold_up_nobody() {
     assert!(daemon.stop().success());
 }
 
-/// Ranks of one host that exchange more than is copied in a moment, and do not wait for it in the library.
+/// Ranks of one host exchange more than is copied at once, and do not wait for it in the library.
 #[test]
 fn long_copies_hold_up_nobody() {
     const BLOCK: usize = 256 << 20;
@@ -51,8 +51,8 @@ fn long_copies_hold_up_nobody() {
     let groups = group(&daemon, 2);
     let sent = [1, 2].map(|byte: u8| vec![byte; BLOCK]);
     let mut received = [0, 1].map(|_| vec![0_u8; 2 * BLOCK]);
-    // A busy machine may copy all before somebody has come: then once more. Were visitors held up, none would leave
-    // while it copies.
+    // A busy machine may copy everything before a visitor comes; the test then tries again. If copies delayed visitors,
+    // none would leave during the copies.
     let amid_copies = (0..20).any(|_| {
         received.iter_mut().for_each(|blocks| blocks.fill(0));
         let post = |rank: usize| {
@@ -72,7 +72,7 @@ fn long_copies_hold_up_nobody() {
         for blocks in &received {
             assert!(blocks[..BLOCK].iter().all(|byte| *byte == 1) && blocks[BLOCK..].iter().all(|byte| *byte == 2));
         }
-        // The first may have left before the copies, the last behind them.
+        // The first visitor may have left before the copies, the last after them.
         left > 2
     });
     assert!(amid_copies, "nobody attaches and leaves while {BLOCK} bytes are copied four times");

@@ -1,11 +1,11 @@
-//! Registration caches under churn: no byte goes to or comes from memory that lay at an address before (GP-4).
+//! Registration caches under churn: no call reads or writes memory that lay at an address earlier (GP-4).
 
 use crate::support::refusable::Calls;
 use crate::support::{Daemon, again, let_go, ranks};
 
 const RANKS: usize = 3;
 
-/// Ranks use buffers of all kinds while the kernel refuses `refused` to their daemon.
+/// Ranks use all kinds of buffers while the kernel refuses `refused` to their daemon.
 fn churn(refused: &[Calls], tier: &str) {
     let mut daemon = Daemon::start_refusable(again(), &[]);
     refused.iter().for_each(|&calls| daemon.refuse(calls, libc::EPERM));

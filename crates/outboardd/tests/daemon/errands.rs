@@ -1,4 +1,4 @@
-//! Ranks that wait in the library copy for themselves what other ranks of their host have for them (SP-6).
+//! Ranks that wait in the library copy for themselves the bytes of other ranks of their host (SP-6).
 
 use std::process::Command;
 
@@ -13,7 +13,7 @@ fn copies(daemon: &Daemon) -> Value {
     daemon.statistics()["datapath"]["copies"].clone()
 }
 
-/// What was copied while four ranks did as the scenario says.
+/// Counters of copies while four ranks run the scenario.
 fn copied(scenario: &str, flags: &[&str]) -> Value {
     copied_by(again, scenario, flags)
 }
@@ -47,14 +47,14 @@ fn no_errands_are_given_where_none_are_wanted() {
     assert_eq!(copies["by_ranks"], 0, "{copies}");
 }
 
-/// What it was offered is done in its place, so that the others need not wait for it.
+/// The service process takes over copies offered to the stopped rank, so that other ranks need not wait.
 #[test]
 fn a_rank_that_is_stopped_while_it_waits_holds_up_nobody() {
     let daemon = Daemon::start(&[]);
     let mut ranks = ranks("errands-stopped", &daemon, 3);
     all_say(&mut ranks, "ready");
     let mut last = ranks.pop().expect("three");
-    // It waits once its call has come.
+    // A waiting rank's call is counted.
     assert!((0..100_000).any(|_| daemon.statistics()["calls"] == 1), "it has called");
     let pid = Pid::from_raw(last.id() as i32).expect("a process");
     kill_process(pid, Signal::STOP).expect("it lives");
@@ -67,7 +67,7 @@ fn a_rank_that_is_stopped_while_it_waits_holds_up_nobody() {
     assert_eq!(daemon.statistics()["failed"], 0);
 }
 
-/// Those of a rank that dies with errands fail by name, and the service process goes on.
+/// Calls with a rank that dies during its copies fail with the rank's name, and the service process continues.
 #[test]
 fn a_rank_that_is_killed_among_errands_is_missed_by_name() {
     let daemon = Daemon::start(&[]);
@@ -77,7 +77,7 @@ fn a_rank_that_is_killed_among_errands_is_missed_by_name() {
     let_go(ranks);
 }
 
-/// All that may be left to ranks.
+/// Leaves every possible copy to ranks.
 const ALL: [&str; 2] = ["--errand-bytes", "1"];
 
 #[test]
@@ -100,7 +100,7 @@ fn deaths_faults_and_programs_that_follow_ranks_are_named_where_all_copies_may_b
     conformance::another_program_follows(&service);
 }
 
-/// GP-9: a rank that copies its buffers elsewhere may have an errand into them.
+/// GP-9: a rank that copies its own buffers away may still have to copy into them.
 #[test]
 fn memory_that_is_withdrawn_among_errands_loses_no_byte() {
     let refused = [(Calls::Descriptor, libc::EPERM), (Calls::CrossMemory, libc::EPERM)];
@@ -110,7 +110,7 @@ fn memory_that_is_withdrawn_among_errands_loses_no_byte() {
     }
 }
 
-/// Ranks in a process namespace each, where the numbers of the others mean nothing.
+/// Each rank has its own process namespace, in which the other ranks' numbers mean nothing.
 #[test]
 fn who_cannot_find_another_rank_is_served() {
     let apart = || {

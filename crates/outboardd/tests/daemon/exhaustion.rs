@@ -1,5 +1,4 @@
-//! What is exhausted is named, with what to do about it; whoever was served before is served on, and nothing stays
-//! behind.
+//! An exhausted resource is named with its remedy; earlier ranks are still served, and nothing is left behind.
 
 use std::fs::File;
 use std::process::Command;
@@ -12,7 +11,7 @@ use crate::support::{DAEMON, Daemon, Rank, SCENARIO, again};
 
 const BLOCK: usize = 10_000;
 
-/// A daemon that may have so many descriptors.
+/// A daemon with at most `limit` descriptors.
 fn with_descriptors(limit: usize) -> Daemon {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("ulimit -n {limit} && exec \"$0\" \"$@\""), DAEMON]);
@@ -62,7 +61,7 @@ fn a_daemon_without_descriptors_says_so_and_serves_on() {
             gather(group);
             served_before = true;
             drop(crowd);
-            // Room again as soon as the daemon has heard that the others are gone.
+            // There is room again once the daemon has noticed that the other ranks have gone.
             let until = Instant::now() + LIMIT;
             while attach(&daemon).is_err() && daemon_has_room(limit, base) {
                 assert!(Instant::now() < until, "nobody can attach any more with {limit} descriptors");
@@ -73,7 +72,7 @@ fn a_daemon_without_descriptors_says_so_and_serves_on() {
     assert!(served_before, "some limit leaves room for one rank");
 }
 
-/// Whether two ranks find room: the first that is served, and one more.
+/// Whether there is room for two ranks: the first one, and another.
 fn daemon_has_room(limit: usize, base: usize) -> bool {
     let rank = 8;
     limit >= base + 2 * rank
@@ -94,14 +93,14 @@ fn a_rank_without_descriptors_or_memory_says_so_and_harms_nobody() {
     context.detach().expect("no group is left");
 }
 
-/// Kilobytes that a process may address.
+/// A daemon that may address `kilobytes` KB.
 fn with_memory(kilobytes: u64) -> Daemon {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("ulimit -v {kilobytes} && exec \"$0\" \"$@\""), DAEMON]);
     Daemon::start_by(command, &["--scratch-quota", "64G"])
 }
 
-/// Kilobytes of address space that a daemon takes with two ranks.
+/// Kilobytes of address space of a daemon with two ranks.
 fn addressed() -> u64 {
     let daemon = Daemon::start(&[]);
     let ranks = [attach(&daemon), attach(&daemon)];
@@ -111,7 +110,7 @@ fn addressed() -> u64 {
     line.trim().trim_end_matches(" kB").parse().expect("a number")
 }
 
-/// Sums vectors of so many bytes over two ranks; the first error.
+/// Sums vectors of `bytes` bytes over two ranks; returns the first error.
 fn sum(groups: &[Group], bytes: usize) -> Result<(), outboard::Error> {
     let reduction = Reduction::new(Operator::Sum, Element::F32).expect("defined by MPI");
     let mut buffers: Vec<_> = groups.iter().map(|_| (vec![0u8; bytes], vec![0u8; bytes])).collect();
@@ -127,7 +126,7 @@ fn sum(groups: &[Group], bytes: usize) -> Result<(), outboard::Error> {
     ends.into_iter().collect()
 }
 
-/// The quota allows what the machine does not have: the group at fault is told, the others are served.
+/// The quota allows more memory than the machine gives: the group at fault gets the error, others are served.
 #[test]
 fn a_daemon_without_memory_says_so_and_serves_on() {
     let daemon = with_memory(addressed() + (16 << 10));
@@ -145,7 +144,7 @@ fn a_daemon_without_memory_says_so_and_serves_on() {
         })
     };
     let (groups, others) = (pair(), pair());
-    // Allocators address more than they use, one thread's some 64 MiB, and not alike in each run.
+    // Allocators address more than they use, some 64 MiB for one thread, and differently in each run.
     let error = sum(&groups, 384 << 20).expect_err("more than there is");
     assert_eq!(error.status(), Status::Resource, "{error}");
     assert!(error.to_string().contains("memory"), "{error}");

@@ -1,4 +1,4 @@
-//! What no library of ours sends: a rank that misbehaves costs itself its connection, never the daemon.
+//! Messages that the client library never sends: a rank that misbehaves loses its connection, never the daemon.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -14,10 +14,10 @@ use outboard_shm::region::{Region, seal_bytes};
 use crate::support::Daemon;
 use crate::support::scenarios::LIMIT;
 
-/// Ranks of a group at most.
+/// Most ranks of a group.
 const MOST_RANKS: u32 = u16::MAX as u32;
 
-/// A hand-made rank.
+/// A rank made by hand.
 struct Stranger(Channel);
 
 impl Stranger {
@@ -48,7 +48,7 @@ impl Stranger {
         matches!(self.receive(), Err(ChannelError::Closed))
     }
 
-    /// Greets with memory that is not what it says.
+    /// Greets with a memory descriptor that differs from the announced one.
     fn attach(daemon: &Daemon) -> (Stranger, RankSide) {
         let stranger = Stranger::connect(daemon);
         stranger.0.send(1, &Request::Hello(hello(LAYOUT_VERSION)), &[]).expect("sent");
@@ -60,7 +60,7 @@ impl Stranger {
         (stranger, RankSide::attach(region, doorbell).expect("a control region"))
     }
 
-    /// A group of this rank alone.
+    /// Makes a group of this rank alone.
     fn group(&self) -> u64 {
         let Reply::Offer(offer) = self.ask(&Request::Offer, &[]) else { panic!("no offer") };
         let offers = seal_bytes("offers", &offer[..]).expect("memory");
@@ -113,7 +113,7 @@ fn requests_are_checked_against_what_the_rank_owns() {
     let deadline = Request::SetDeadline { group: group + 1, milliseconds: 1 };
     assert_eq!(other.refused(&deadline, &[]), Status::Argument);
     assert_eq!(other.refused(&Request::ErrorText { slot: u32::MAX }, &[]), Status::Argument);
-    // Another's offer makes no group for us, nor does our own twice, nor bytes that may still change.
+    // No group results from another rank's offer, from its own offer twice, or from bytes that may still change.
     let Reply::Offer(offer) = one.ask(&Request::Offer, &[]) else { panic!("no offer") };
     let offers = seal_bytes("offers", &offer[..]).expect("memory");
     let create = Request::CreateGroup { ranks: 1, rank: 0 };
@@ -143,7 +143,7 @@ fn gp_4_registrations_are_bounded() {
     assert_eq!(daemon.statistics()["registered_ranges"], MOST_RANGES);
 }
 
-/// A descriptor that could block the daemon, or lead elsewhere, is not taken for a rank's memory (SP-4).
+/// A descriptor that could block the daemon, or leads elsewhere, is not accepted as a rank's memory (SP-4).
 #[test]
 fn what_is_handed_over_as_memory_is_checked() {
     let daemon = Daemon::start(&[]);
@@ -174,27 +174,26 @@ fn submissions_are_checked_against_what_the_rank_owns() {
     let (stranger, rank) = Stranger::attach(&daemon);
     let group = stranger.group();
     assert_eq!(result(&rank, entry(group + 1, 1, 0)), Status::Argument);
-    // Each takes the rank out of its group.
+    // Each of these errors removes the rank from its group.
     assert_eq!(result(&rank, entry(stranger.group(), 2, 0)), Status::Argument);
     let [mut long, mut far] = [1, 2].map(|slot| entry(stranger.group(), 1, slot));
     (long.call.bytes, far.call.receive) = (u64::MAX, u64::MAX - 3);
     assert_eq!([long, far].map(|entry| result(&rank, entry)), [Status::Argument; 2]);
     let Reply::ErrorText { text, .. } = stranger.ask(&Request::ErrorText { slot: 2 }, &[]) else { panic!("no text") };
     assert!(text.contains("address space"), "{text}");
-    // Memory that no tier reaches is the fault of the rank that names it.
+    // Memory that no tier reaches is the fault of the rank that named it.
     assert_eq!(result(&rank, entry(group, 1, 3)), Status::Memory);
     assert_eq!(daemon.statistics()["datapath"]["refused"], 4);
 }
 
-/// What makes a group of as many ranks as there can be, of this offer alone, but for the last one, which is damaged.
+/// Offers for a group of the largest size: copies of this offer, the last one damaged.
 fn largest_group(offer: &[u8]) -> Vec<u8> {
     let mut offers = offer.repeat(MOST_RANKS as usize);
     *offers.last_mut().expect("some") ^= 1;
     offers
 }
 
-/// Offers that are read to the last one, which is damaged, so that they can be handed over again and again: a tenth of
-/// a second each, were they read at once.
+/// Only the last offer is damaged, so all are read, repeatedly. Read at once, they would take a tenth of a second each.
 #[test]
 fn requests_for_large_groups_hold_up_nobody() {
     const EACH: usize = 16;
@@ -217,7 +216,7 @@ fn requests_for_large_groups_hold_up_nobody() {
         }
     }
     (0..5).for_each(|_| _ = Stranger::attach(&daemon).0.group());
-    // Those that came were served before all of the requests, which are served, too.
+    // The visitors were served before all requests were; the requests are served, too.
     let check = |reply: Received<Reply>| match reply.message {
         Reply::Error { text, .. } => assert!(text.contains("rank 65534 is damaged"), "{text}"),
         other => panic!("{other:?}"),
@@ -232,8 +231,7 @@ fn requests_for_large_groups_hold_up_nobody() {
     }
 }
 
-/// What a relay and a dock hold of the requests of one rank is bounded: the dock's copies lie in memory of the service
-/// process.
+/// A relay and a dock hold a bounded number of one rank's requests: the dock's copies use the daemon's memory.
 #[test]
 fn a_relay_passes_on_so_much_of_a_rank_at_once() {
     let address = format!("127.0.0.1:{}", outboard_lab::free_port().expect("a port"));
@@ -256,7 +254,7 @@ fn a_relay_passes_on_so_much_of_a_rank_at_once() {
     assert_eq!(again, Status::Argument, "there is room again, and the group is as it was");
 }
 
-/// The relay refuses a collective whose table nobody can read: the rank that waits at the service process is sent why.
+/// The relay refuses a collective whose table is unreadable; the waiting rank at the service process gets the reason.
 #[test]
 fn a_collective_that_a_relay_refuses_fails_at_the_others() {
     let address = format!("127.0.0.1:{}", outboard_lab::free_port().expect("a port"));

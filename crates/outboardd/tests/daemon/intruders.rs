@@ -1,8 +1,8 @@
-//! Another user at a socket that somebody has opened to all: nothing that this user sends, asks for or waits for gets
-//! further than a refusal, and a job of the daemon's own user on two hosts makes its calls meanwhile.
+//! Another user at a socket that was opened to all. Every message, request or wait of that user ends in a refusal. A
+//! job of the daemon's own user on two hosts makes its calls meanwhile.
 //! Root only; skipped with a printed reason for others.
 //!
-//! Two daemons as of two hosts; the ranks of both are in this process, and another user is a thread of this process.
+//! Two daemons stand for two hosts. Their ranks are in this process, and the other user is a thread of it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,13 +22,13 @@ use crate::support::scenarios::{LIMIT, check, post};
 use crate::support::{Daemon, is_root, make_group};
 
 const OTHER: u32 = 12_345;
-/// Calls that the job makes at least while others are there.
+/// Least number of calls of the job while intruders are there.
 const CALLS: u64 = 100;
-/// What a rank of the job contributes to a call.
+/// Bytes that a rank of the job contributes to a call.
 const BYTES: usize = 100_000;
 const FLAGS: [&str; 6] = ["--interface", "lo", "--algorithm", "ring", "--log", "error"];
 
-/// Does something as another user, by a thread that has the user's rights to its end.
+/// Runs `act` as another user, in a thread that keeps the user's rights until it ends.
 fn as_user<T: Send>(user: u32, act: impl FnOnce() -> T + Send) -> T {
     let become_user_and_act = || {
         let (group, user) = (Gid::from_raw(user), Uid::from_raw(user));
@@ -44,7 +44,7 @@ fn as_user<T: Send>(user: u32, act: impl FnOnce() -> T + Send) -> T {
 fn turned_away(channel: &Channel) {
     let sentence = format!("user {} may not attach", geteuid().as_raw());
     let mut refusals = 0;
-    // The kernel reports first that what was sent has not been read, if something was sent.
+    // If bytes were sent, the kernel first reports that they were not read.
     let ends = (0..3).map(|_| {
         assert!(channel.wait(LIMIT).expect("poll"), "the connection stays open");
         match channel.receive() {
@@ -60,11 +60,11 @@ fn turned_away(channel: &Channel) {
     assert_eq!((ends.last(), refusals), (Some(true), 1));
 }
 
-/// Asks for something on a connection of its own, and returns the connection when it is refused.
+/// Sends a request on a new connection; returns the connection once it is refused.
 fn ask_in_vain(daemon: &Daemon, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Channel {
     let channel = Channel::connect(&daemon.socket()).expect("the daemon listens");
     match channel.send(7, request, descriptors) {
-        // Refused before it was sent.
+        // The refusal may precede the send.
         Ok(()) | Err(ChannelError::Closed) => {}
         Err(error) => panic!("{request:?}: {error}"),
     }
@@ -76,7 +76,7 @@ fn hello(descriptor: bool) -> Request {
     Request::Hello(Hello { layout_version: LAYOUT_VERSION, pid: 1, probe_address: 8, nonce: [1; 16], descriptor })
 }
 
-/// Memory of a size that it does not have.
+/// Memory with a nominal size and no pages.
 fn sparse(bytes: u64) -> OwnedFd {
     let memory = rustix::fs::memfd_create("sparse", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING);
     let memory = memory.expect("memory");
@@ -84,7 +84,7 @@ fn sparse(bytes: u64) -> OwnedFd {
     memory
 }
 
-/// Has a job call until this is dropped.
+/// Keeps a job calling until it is dropped.
 struct Calling<'a>(&'a AtomicBool);
 
 impl Drop for Calling<'_> {
@@ -93,7 +93,7 @@ impl Drop for Calling<'_> {
     }
 }
 
-/// Calls allgathers and checks every byte, for as long as rank 0 says so by a call behind each.
+/// Calls allgathers and checks every byte, as long as rank 0 agrees in a call after each.
 fn call_while(calling: &AtomicBool, calls: &AtomicU64, group: &Group) {
     for number in 0.. {
         check(post(group, number, BYTES, false), 2);
@@ -107,7 +107,7 @@ fn call_while(calling: &AtomicBool, calls: &AtomicU64, group: &Group) {
     }
 }
 
-/// What the daemon has of ranks.
+/// The daemon's counters of ranks, groups and memory.
 fn of_ranks(daemon: &Daemon) -> Vec<serde_json::Value> {
     let told = daemon.statistics();
     let names = ["ranks", "memberships", "memory_tiers", "tiers_withdrawn", "registered_ranges", "mapped_ranges"];
@@ -118,8 +118,8 @@ fn refused(daemon: &Daemon) -> u64 {
     daemon.statistics()["datapath"]["refused"].as_u64().expect("a number")
 }
 
-/// Has others do something at a daemon with these flags, again and again, while ranks of the daemon and of another one
-/// call. `intrude` returns how many connections have been refused.
+/// Runs `intrude` repeatedly at a daemon with these flags, while ranks of this and another daemon make calls. `intrude`
+/// returns the number of refused connections.
 fn beside_a_job(flags: &[&str], intrude: impl Fn(&Daemon) -> u64) {
     let [here, there] = [flags, &[]].map(|flags| Daemon::start(&[&FLAGS, flags].concat()));
     open_to_all(&here);
@@ -144,7 +144,7 @@ fn beside_a_job(flags: &[&str], intrude: impl Fn(&Daemon) -> u64) {
     groups.into_iter().for_each(|group| group.destroy().expect("no request is in flight"));
 }
 
-/// Memory that takes as long to look into as its owner likes, if anybody looks.
+/// Memory whose owner can make an inspection take as long as wanted.
 #[test]
 fn memory_with_holes_of_another_user_is_not_looked_into() {
     const MEMORY: u64 = 16 << 20;
@@ -168,10 +168,10 @@ fn memory_with_holes_of_another_user_is_not_looked_into() {
     });
 }
 
-/// The kernel wakes each entry of those that wait for a socket when something is sent to it.
+/// Each send to a socket makes the kernel wake every epoll entry that waits for the socket.
 #[test]
 fn a_refusal_that_many_entries_wait_for_holds_up_nobody() {
-    /// Descriptors of one socket, and epoll instances that have an entry for each of these: 100,000 entries.
+    /// Duplicates of one socket, and epoll instances with an entry for each of them: 100,000 entries.
     const EACH: usize = 317;
     if !is_root() {
         return;
@@ -194,7 +194,7 @@ fn a_refusal_that_many_entries_wait_for_holds_up_nobody() {
     });
 }
 
-/// Nobody has rings, groups, ranges of memory or scratch without an attachment, and another user has no attachment.
+/// Rings, groups, memory ranges and scratch need an attachment, which another user never gets.
 #[test]
 fn whatever_another_user_asks_for_is_refused_before_it_is_read() {
     const HUGE: u64 = 1 << 40;

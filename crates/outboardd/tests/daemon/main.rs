@@ -1,4 +1,4 @@
-//! A daemon as a process of its own, its ranks beside it on this host.
+//! A daemon as a separate process, with its ranks beside it on this host.
 
 mod busy;
 mod churn;
@@ -23,7 +23,7 @@ mod withdrawn;
 #[path = "../support/mod.rs"]
 mod support;
 
-/// The ranks and daemons of the other tests; nothing when it is started as a test.
+/// Runs ranks and daemons of the other tests; does nothing when started as a test.
 #[test]
 fn another_process() {
     support::run_scenario();

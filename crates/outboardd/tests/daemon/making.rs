@@ -1,6 +1,6 @@
-//! Groups that cannot be made: everybody is told at once, with the same name and cause.
+//! Groups that cannot be made: every rank gets an error at once, with equal name and cause.
 //!
-//! Two daemons as of two hosts; the ranks of both are in this process.
+//! Two daemons stand for two hosts; the ranks of both are in this process.
 
 use std::thread;
 
@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::Daemon;
 
-/// Longer than a test takes: what ends in time ends for another reason.
+/// The group timeout is longer than the test: a timely end has another reason.
 const FLAGS: [&str; 6] = ["--interface", "lo", "--algorithm", "ring", "--group-timeout", "600"];
 
 fn daemon(flags: &[&str]) -> Daemon {
@@ -20,7 +20,7 @@ fn attach(daemon: &Daemon) -> Context {
     Context::attach(Some(&daemon.socket())).expect("room")
 }
 
-/// The offers of these ranks, in their order.
+/// The offers of these ranks, in order.
 fn offers(ranks: &[&Context]) -> Vec<u8> {
     ranks.iter().flat_map(|rank| *rank.offer().expect("an offer")).collect()
 }
@@ -31,7 +31,7 @@ fn names(error: &Error, status: Status, words: &[&str]) {
     words.iter().for_each(|word| assert!(text.contains(word), "{text} does not say {word}"));
 }
 
-/// Waits until a daemon has been asked for a group by one of its ranks.
+/// Waits until one rank has requested a group from a daemon.
 fn await_membership(daemon: &Daemon) {
     daemon.await_statistics(|told| told["memberships"] == 1);
 }
@@ -80,7 +80,7 @@ fn a_rank_that_dies_beside_another_of_its_host_ends_the_group_for_both_hosts() {
     });
 }
 
-/// Whoever is refused the group and whoever waits for it hear the same cause, in whichever order they ask.
+/// A refused rank and a waiting rank get the same cause, in whichever order they request the group.
 #[test]
 fn a_rank_that_is_refused_a_group_ends_it_for_the_others() {
     {
@@ -109,7 +109,7 @@ fn a_rank_that_is_refused_a_group_ends_it_for_the_others() {
     }
 }
 
-/// The service process of the other rank answers nobody any more.
+/// The service process of the other rank no longer answers.
 #[test]
 fn a_host_that_vanishes_before_its_rank_asks_is_named() {
     let (here, there) = (daemon(&[]), daemon(&[]));

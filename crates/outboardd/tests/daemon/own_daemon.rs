@@ -1,4 +1,4 @@
-//! The embedded default: ranks that find no daemon start one for their job, exactly one, and nothing stays behind.
+//! The embedded default: ranks that find no daemon start exactly one for their job, and nothing is left behind.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -13,9 +13,9 @@ use crate::support::{
     DAEMON, Daemon, Rank, SCENARIO, SECRET, activated, again, all_say, last_words, let_go, listening,
 };
 
-/// Waits for the end of a daemon that has every reason to end.
+/// Waits for the end of a daemon that must end.
 fn await_end(daemon: Pid) {
-    // One that cannot be opened has ended.
+    // A process that cannot be opened has ended.
     if let Ok(pidfd) = pidfd_open(daemon, PidfdFlags::empty()) {
         let limit = Timespec { tv_sec: 20, tv_nsec: 0 };
         let ended = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&limit)).expect("waits");
@@ -23,11 +23,11 @@ fn await_end(daemon: Pid) {
     }
 }
 
-/// A job whose ranks were told of no daemon.
+/// A job whose ranks know of no daemon.
 struct Job {
-    /// For temporary files.
+    /// Directory for temporary files.
     directory: tempfile::TempDir,
-    /// Where the user's daemon would be.
+    /// Runtime directory, which would hold the socket of the user's daemon.
     runtime: tempfile::TempDir,
     rendezvous: String,
 }
@@ -58,20 +58,20 @@ impl Job {
         (0..ranks).map(|rank| Rank::spawn(&mut self.command(scenario, rank, ranks))).collect()
     }
 
-    /// A rank that has attached, and makes a group of its own when it may go on.
+    /// Starts a rank that has attached, and that makes a group alone when it continues.
     fn alone(&self, rank: usize, ranks: usize) -> Rank {
         let mut rank = Rank::spawn(&mut self.command("alone", rank, ranks));
         assert_eq!(rank.line(), "ready");
         rank
     }
 
-    /// Where the job's daemon lives, once it does.
+    /// Directory of the job's daemon, which must run.
     fn home(&self) -> PathBuf {
         let mut entries = std::fs::read_dir(self.directory.path()).expect("there");
         entries.next().expect("a daemon's directory").expect("readable").path()
     }
 
-    /// Daemons of this job that ranks may be attached to.
+    /// Running daemons of this job.
     fn daemons(&self) -> Vec<Pid> {
         let path = self.directory.path().to_str().expect("UTF-8").as_bytes();
         let ours = |process: &std::fs::DirEntry| {
@@ -91,7 +91,7 @@ impl Job {
         }
     }
 
-    /// The one that serves behind `before`, which is the same or has nobody left and ends.
+    /// The daemon that now serves, either `before` or its successor; `before` then ends, without ranks.
     fn daemon_after(&self, before: Option<Pid>) -> Pid {
         if self.daemons().len() > 1 {
             before.into_iter().for_each(await_end);
@@ -99,7 +99,7 @@ impl Job {
         self.daemon()
     }
 
-    /// Waits for the daemon's end and sees that nothing stayed.
+    /// Waits for the daemon's end and checks that nothing was left behind.
     fn assert_ends(self, daemon: Pid) {
         await_end(daemon);
         self.assert_clean();
@@ -127,7 +127,7 @@ fn eight_ranks_at_once_start_one_daemon_that_ends_with_them_however_they_end() {
     }
 }
 
-/// A daemon of the user that is started by the socket at its default place.
+/// A daemon of the user that its socket at the default path starts.
 fn of_the_user(job: &Job) -> Daemon {
     let directory = job.runtime.path().join("outboard");
     std::fs::DirBuilder::new().mode(0o700).create(&directory).expect("fresh");
@@ -159,7 +159,7 @@ fn ranks_attach_to_the_job_s_daemon_before_the_user_s() {
     job.assert_ends(own);
 }
 
-/// SP-8, GP-3: one daemon for each remainder of the local rank, each with a directory of its own.
+/// SP-8, GP-3: one daemon for each remainder of the local rank, each in a separate directory.
 #[test]
 fn ranks_of_a_job_start_several_daemons_where_asked() {
     let job = Job::new();
@@ -189,8 +189,7 @@ fn the_daemon_outlives_the_rank_that_started_it() {
     job.assert_ends(daemon);
 }
 
-/// Nobody is left to clean up after a daemon that is killed: its log stays, and the error names it; the job's next rank
-/// finds a daemon all the same.
+/// Nobody cleans up after a killed daemon: its log stays, and the error names it. The next rank still finds a daemon.
 #[test]
 fn a_killed_daemon_s_log_is_named_and_the_next_takes_its_place() {
     let job = Job::new();
@@ -210,7 +209,7 @@ fn a_killed_daemon_s_log_is_named_and_the_next_takes_its_place() {
     job.assert_ends(daemon);
 }
 
-/// A program for `OUTBOARD_OUTBOARDD`.
+/// Writes a program for `OUTBOARD_OUTBOARDD`.
 fn script(directory: &Path, name: &str, text: &str) -> PathBuf {
     let path = directory.join(name);
     std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).expect("written");
@@ -224,7 +223,7 @@ fn fifo(directory: &Path, name: &str) -> PathBuf {
     path
 }
 
-/// A rank dies while it starts the daemon; the next one starts its own, and of the two daemons one stays.
+/// A rank dies while it starts the daemon; the next one starts another, and one of the two daemons stays.
 #[test]
 fn the_death_of_a_rank_that_is_starting_the_daemon_stops_nobody() {
     let (job, scratch) = (Job::new(), tempfile::tempdir().expect("a directory"));
@@ -249,7 +248,7 @@ fn the_death_of_a_rank_that_is_starting_the_daemon_stops_nobody() {
     job.assert_ends(daemon);
 }
 
-/// Many ranks start at once, again and again, and meet no daemon, one that serves others, or one that is just ending.
+/// Many ranks start at once, repeatedly. They find no daemon, one that serves others, or one that is just ending.
 #[test]
 fn ranks_that_start_at_once_again_and_again_have_one_daemon_and_leave_none() {
     let job = Job::new();
@@ -259,7 +258,7 @@ fn ranks_that_start_at_once_again_and_again_have_one_daemon_and_leave_none() {
         all_say(&mut ranks, "ready");
         let daemon = job.daemon_after(last);
         let mut late = job.ranks("attached", 4);
-        // Those that come meanwhile find it, whoever leaves, or the next.
+        // Ranks that come meanwhile find this daemon or the next, even while others leave.
         let_go(ranks);
         all_say(&mut late, "ready");
         last = Some(job.daemon_after(Some(daemon)));
@@ -292,7 +291,7 @@ fn what_hinders_the_daemon_is_named_with_its_log() {
     assert_eq!(job.daemons(), []);
 }
 
-/// Starts a rank whose directory of temporary files, and whose /dev/shm, are as small as `options` say, and after
+/// Starts a rank whose directory for temporary files has the size that `options` give, with a tiny /dev/shm, after
 /// `fill`.
 fn where_room_is_short(job: &Job, options: &str, fill: &str) -> (String, String) {
     let temporary = job.directory.path().display();
@@ -314,7 +313,7 @@ fn where_room_is_short(job: &Job, options: &str, fill: &str) -> (String, String)
     outcome
 }
 
-/// One file more fits each time: first not the directory, then not the lock, the log, the socket.
+/// One more file fits each time: at first the directory fails, then the lock, the log, the socket.
 #[test]
 fn a_full_disk_is_named_and_what_was_begun_is_cleared_away() {
     let mut outcomes = Vec::new();
@@ -323,7 +322,7 @@ fn a_full_disk_is_named_and_what_was_begun_is_cleared_away() {
         let (said, left) = where_room_is_short(&job, &format!("size=1m,nr_inodes={files}"), "true");
         if said != "attached" {
             assert!(said.contains("No space left on device") && said.contains("set TMPDIR"), "{files} files: {said}");
-            // Where the daemon got as far as saying why, its log stays.
+            // If the daemon could report the reason, its log stays.
             assert!(left.is_empty() || said.contains("says:"), "{files} files: {said}: {left} stayed");
         }
         outcomes.push(said == "attached");
@@ -332,7 +331,7 @@ fn a_full_disk_is_named_and_what_was_begun_is_cleared_away() {
     assert!(outcomes.is_sorted() && !outcomes[0] && outcomes[5], "{outcomes:?}");
 }
 
-/// No byte of the log can be written; the job runs all the same.
+/// No byte of the log can be written, and the job runs nevertheless.
 #[test]
 fn a_job_s_daemon_needs_no_room_for_its_log() {
     let job = Job::new();
@@ -342,7 +341,7 @@ fn a_job_s_daemon_needs_no_room_for_its_log() {
     job.daemons().into_iter().for_each(await_end);
 }
 
-/// Another user has guessed the directory's name, and listens there; or it was left open to all.
+/// Another user has guessed the directory's name and listens there, or the directory was left open to all.
 #[test]
 fn a_directory_that_is_not_this_user_s_alone_is_named_and_nobody_there_is_spoken_to() {
     let job = Job::new();
@@ -363,7 +362,7 @@ fn a_directory_that_is_not_this_user_s_alone_is_named_and_nobody_there_is_spoken
     std::fs::set_permissions(&home, std::fs::Permissions::from_mode(0o777)).expect("ours");
     assert!(refused().contains("open to other users"));
     std::fs::set_permissions(&home, std::fs::Permissions::from_mode(0o700)).expect("ours");
-    // Only root can give a directory away.
+    // Only root can change a directory's owner.
     if std::os::unix::fs::chown(&home, Some(12_345), None).is_ok() {
         assert!(refused().contains("not a directory of this user"));
     }

@@ -1,4 +1,4 @@
-//! Ranks that attach through a relay: what they find with a daemon of their own, on one machine.
+//! Ranks that attach through a relay, on one machine: they find the service of a local daemon.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -18,7 +18,7 @@ fn free_address() -> String {
     format!("127.0.0.1:{}", outboard_lab::free_port().expect("a port"))
 }
 
-/// A key file, for as long as daemons start.
+/// A key file, which exists while daemons start.
 struct Key(tempfile::NamedTempFile);
 
 impl Key {
@@ -33,7 +33,7 @@ fn key(content: &str) -> Key {
     Key(file)
 }
 
-/// A daemon and a relay to it, which takes orders.
+/// A daemon, and a relay to it that accepts orders.
 fn pair(flags: &[&str]) -> (Daemon, Daemon) {
     let address = free_address();
     let ours = key("ours");
@@ -47,7 +47,7 @@ fn service() -> Service {
     Service { daemon, relay: Some(relay) }
 }
 
-/// GP-9: every byte right, all of it staged.
+/// GP-9: every byte is right, and all bytes are staged.
 #[test]
 fn relayed_ranks_gather_broadcast_exchange_and_reduce() {
     conformance::collectives(&service(), "staging");
@@ -58,7 +58,7 @@ fn a_program_that_follows_a_relayed_rank_is_no_rank() {
     conformance::another_program_follows(&service());
 }
 
-/// A rank runs where it runs, not where its service process does.
+/// The placement of a rank describes its own host, not that of its service process.
 #[test]
 fn sockets_and_cores_of_relayed_ranks_are_told() {
     let mut service = service();
@@ -71,19 +71,19 @@ fn many_relayed_calls_in_flight_end_with_the_right_bytes() {
     conformance::many_calls_in_flight(&service());
 }
 
-/// Recordings are kept at the service process, their bytes and those of messages cross.
+/// The service process keeps recordings; their payloads and the payloads of messages cross the relay.
 #[test]
 fn relayed_ranks_record_and_send_messages() {
     conformance::recordings_and_messages(&service());
 }
 
-/// What was recorded does not cross again.
+/// A recording does not cross the relay again.
 #[test]
 fn a_start_of_relayed_ranks_is_one_call_to_the_service_process() {
     conformance::a_start_is_one_call(&service());
 }
 
-/// A daemon and a relay that gives calls so many seconds once it is told to end.
+/// A daemon and a relay that waits `drain` seconds for calls after an order to end.
 fn ending(drain: &str) -> Service {
     let address = free_address();
     let daemon = Daemon::start(&["--dock", &address]);
@@ -107,8 +107,7 @@ fn relayed_ranks_hear_of_deaths_and_disagreements() {
     conformance::deaths_and_disagreements(&service());
 }
 
-/// A buffer to send is blamed on its rank by the service process, to all; one to receive into by the relay, to its
-/// rank.
+/// The service process reports a bad send buffer to all ranks; the relay reports a bad receive buffer to its rank.
 #[test]
 fn a_buffer_that_is_nowhere_is_blamed_on_its_relayed_rank() {
     conformance::faults_are_blamed_on_their_rank(&service());
@@ -125,7 +124,7 @@ fn a_relay_that_loses_access_loses_no_byte() {
     }
 }
 
-/// What a rank hears that attaches alone through a relay with these flags.
+/// The error of a rank that attaches alone through a relay with these flags.
 fn refused(flags: &[&str]) -> String {
     let relay = Daemon::start_refusable(again(), &[&["--log", "error", "--relay"], flags].concat());
     last_words(rank_at(&relay.socket(), "refused"))
@@ -144,8 +143,8 @@ fn who_may_not_attach_is_told_why() {
     }
 }
 
-/// Garbage, half a handshake and connections that say nothing, more than may be unproven at once, end by themselves;
-/// ranks that are attached go on, and others attach behind them.
+/// Garbage, half a handshake and silent connections, more than the bound on unproven ones, end by themselves. Attached
+/// ranks continue, and others attach after them.
 #[test]
 fn strangers_at_a_dock_hold_up_nobody_for_long() {
     let address = free_address();
@@ -156,7 +155,7 @@ fn strangers_at_a_dock_hold_up_nobody_for_long() {
     all_say(&mut attached, "ready");
     let mut strangers: Vec<TcpStream> = (0..300).map(|_| TcpStream::connect(&address).expect("it listens")).collect();
     for (at, stranger) in strangers.iter_mut().enumerate() {
-        // Those that made way are closed already.
+        // Connections that made way are closed already.
         let _ = match at % 3 {
             0 => stranger.write_all(&[7; 4096]),
             1 => stranger.write_all(b"half"),
@@ -164,14 +163,14 @@ fn strangers_at_a_dock_hold_up_nobody_for_long() {
         };
     }
     for mut stranger in strangers {
-        // Returns when the dock has closed it.
+        // Returns when the dock has closed the connection.
         let _ = stranger.read_to_end(&mut Vec::new());
     }
     let_go(attached);
     service.run_and_count("allgather", 2);
 }
 
-/// A rank that has asked for more than the daemon keeps for it goes on without it, and hears why.
+/// A rank that requests more than the daemon keeps for it continues without the daemon, and gets the reason.
 #[test]
 fn a_call_beyond_the_quota_costs_its_rank_the_daemon() {
     let (_daemon, relay) = pair(&["--relay-memory", "16K", "--log", "error"]);
@@ -179,7 +178,7 @@ fn a_call_beyond_the_quota_costs_its_rank_the_daemon() {
     assert!(said.contains("--relay-memory"), "{said}");
 }
 
-/// The daemon's end reaches a rank that makes no call, and one whose starts of a recording wait for one another.
+/// The daemon's end reaches a rank without calls, and one whose starts of a recording wait for one another.
 #[test]
 fn the_end_of_the_daemon_is_told_with_its_address() {
     let (mut daemon, relay) = pair(&[]);
@@ -195,12 +194,12 @@ fn the_end_of_the_daemon_is_told_with_its_address() {
     [idle, waiting].into_iter().for_each(Rank::finish);
 }
 
-/// A relay, or a rank behind one, made by hand.
+/// A relay, or a rank behind a relay, made by hand.
 struct HandMade {
     stream: TcpStream,
     sealer: Sealer,
     unsealing: Unsealing,
-    /// What came and was not looked at.
+    /// Opened bytes that no caller has consumed.
     plain: Vec<u8>,
 }
 
@@ -209,7 +208,7 @@ impl HandMade {
         HandMade::try_dial(address, key).expect("the same key")
     }
 
-    /// None where nobody with this key answers.
+    /// Dials; none if nobody with this key answers.
     fn try_dial(address: &str, key: SharedKey) -> Option<HandMade> {
         let own = Identity::generate();
         let terms = Terms { own: &own, shared: &key, purpose: b"outboard relay 1", encrypts: true };
@@ -237,7 +236,7 @@ impl HandMade {
         self.stream.write_all(&sealed).expect("it reads");
     }
 
-    /// Takes more of what comes; false at the end. A connection that is cut off may have lost the rest.
+    /// Receives more bytes; false at the end. A connection that is cut off may have lost the rest.
     fn more(&mut self) -> bool {
         let mut bytes = [0; 4096];
         let taken = self.stream.read(&mut bytes).unwrap_or(0);
@@ -251,7 +250,7 @@ impl HandMade {
         taken > 0
     }
 
-    /// The next frame, its length not counted.
+    /// The next frame, without its length.
     fn frame(&mut self) -> Vec<u8> {
         loop {
             if let Some((length, rest)) = self.plain.split_first_chunk() {
@@ -266,7 +265,7 @@ impl HandMade {
         }
     }
 
-    /// All that comes until the end.
+    /// All bytes until the end.
     fn rest(mut self) -> String {
         while self.more() {}
         String::from_utf8_lossy(&self.plain).into_owned()
@@ -277,7 +276,7 @@ fn open(version: u16) -> Vec<u8> {
     [&[7, 0, 0, 0, 1][..], b"OBRL", &version.to_le_bytes()].concat()
 }
 
-/// A relay that a dock serves, and where and by which key its ranks connect.
+/// A relay that a dock serves, with the address and key at which its ranks connect.
 fn served(address: &str) -> (HandMade, String, SharedKey) {
     let mut relay = HandMade::dial(address, SharedKey::default());
     relay.say(&open(5));
@@ -287,7 +286,7 @@ fn served(address: &str) -> (HandMade, String, SharedKey) {
     (relay, format!("127.0.0.1:{port}"), SharedKey::of(&opened[3..]))
 }
 
-/// A relay that holds the key and says what cannot be is told so, and costs nobody else anything.
+/// A relay that holds the key and breaks the protocol gets an error, and disturbs nobody else.
 #[test]
 fn garbage_at_the_dock_is_refused() {
     let address = free_address();
@@ -299,11 +298,11 @@ fn garbage_at_the_dock_is_refused() {
     };
     assert!(said(&open(77)).contains("version 77"));
     assert!(said(&[0xff; 64]).contains("bad value in field length"));
-    // Process 7 of host `h`, bound nowhere.
+    // Process 7 of host `h`, bound to no processor.
     let greeting = [&[16, 0, 0, 0, 13][..], &[7, 0, 0, 0], &[0xff; 8], &[1, 0, b'h']].concat();
     assert!(said(&greeting).contains("control connection opens it"));
     let (relay, at, key) = served(&address);
-    // Attached, and then a call of a group that it has not.
+    // Attaches, then calls in a group that the rank does not have.
     let call = [&[145u8, 0, 0, 0, 5], &[0xee; 144][..]].concat();
     let mut rank = HandMade::dial(&at, key);
     rank.say(&[greeting, call].concat());
@@ -320,26 +319,26 @@ fn a_second_relay_at_a_busy_dock_is_refused_until_the_first_has_ended() {
     let from = first.stream.local_addr().expect("connected").to_string();
     let said = refused(&[&address]);
     assert!(said.contains(&format!("serves the relay at {from}")) && said.contains("start one more dock"), "{said}");
-    // The key of one relay's ranks lets nobody in who has it from elsewhere, the relay key included.
+    // Only the key of this relay's ranks is admitted; even the relay key is refused.
     assert!(HandMade::try_dial(&at, SharedKey::default()).is_none(), "a rank of nobody's is let in");
     drop(HandMade::dial(&at, key));
     drop(first);
     let relay = Daemon::start_refusable(again(), &["--log", "error", "--relay", &address]);
-    // The dock may not have seen the first relay's end yet.
+    // The dock may not have noticed the first relay's end yet.
     let deadline = Instant::now() + LIMIT;
     while let Err(error) = Context::attach(Some(&relay.socket())) {
         assert!(error.to_string().contains("serves the relay") && Instant::now() < deadline, "{error}");
     }
 }
 
-/// The dock of a relay, as a service manager starts it for a connection that it has accepted.
+/// The dock of a relay, started as a service manager does for a connection that it has accepted.
 fn dock_of(connection: TcpStream) -> Command {
     let mut command = activated(std::os::fd::OwnedFd::from(connection));
     command.args([DAEMON, "--dock", "passed"]);
     command
 }
 
-/// Each relay has a process of its own, which ends with it.
+/// Each relay has its own dock process, which ends with it.
 #[test]
 fn a_dock_of_a_passed_connection_serves_its_relay_and_ends_with_it() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -359,7 +358,7 @@ fn a_dock_of_a_passed_connection_serves_its_relay_and_ends_with_it() {
         assert!(dock.wait().success());
         assert!(!dock.socket().exists());
     };
-    // Two users' relays at once, and another one behind them.
+    // Two users' relays at once, then another relay.
     serve();
     let mut first = Daemon::start(&["--relay", &address, "--log", "error"]);
     let mut rank = rank_at(&first.socket(), "outlives");

@@ -1,6 +1,5 @@
-//! A daemon that serves for long grows neither in memory nor in descriptors: attachments that come and go in good order
-//! and in bad, many groups at once, many jobs at once. The short versions run with all tests, the long ones by `make
-//! soak`.
+//! A daemon that serves for long grows neither in memory nor in descriptors. Attachments come and go in good order and
+//! in bad; many groups and many jobs exist at once. Short versions run with all tests, long ones by `make soak`.
 
 use std::time::{Duration, Instant};
 
@@ -9,12 +8,12 @@ use outboard::{Context, Contribution, Group, Request};
 use crate::support::scenarios::LIMIT;
 use crate::support::{Daemon, Rank, all_say, let_go, make_group, ranks};
 
-/// What a daemon may grow by after its warm-up, bytes. Its heap has holes by then, and where the next long-lived object
-/// goes is luck: up to this much was seen to come and go. Of 100,000 cycles one that loses 21 bytes each is found.
+/// Most growth of a daemon after its warm-up, in bytes. The position of long-lived objects in its fragmented heap is
+/// luck: this much was seen to come and go. In 100,000 cycles the test finds a loss of 21 bytes each.
 const TOLERANCE: u64 = 2 << 20;
 const BLOCK: usize = 64;
 
-/// What a daemon holds while nobody is attached.
+/// Resources of a daemon without attached ranks.
 #[derive(Debug)]
 struct Footprint {
     resident: u64,
@@ -22,7 +21,7 @@ struct Footprint {
 }
 
 impl Footprint {
-    /// Waits until the last rank is gone, which the daemon may hear of a moment later.
+    /// Waits until the daemon has noticed the end of the last rank.
     fn of(daemon: &Daemon) -> Footprint {
         daemon.await_statistics(|told| told["ranks"] == 0);
         Footprint { resident: daemon.resident_bytes(), descriptors: daemon.descriptors() }
@@ -39,14 +38,13 @@ fn attach(daemon: &Daemon) -> Context {
     Context::attach(Some(&daemon.socket())).expect("the daemon answers")
 }
 
-/// Posts an allgather; the buffer stays where it is until the request has ended.
+/// Posts an allgather; the buffer must stay until the request has ended.
 fn post(group: &Group, receive: &mut [u8]) -> Request {
     // SAFETY: the callers keep the buffer until the request has ended.
     unsafe { group.iallgather(Contribution::InPlace, receive.as_mut_ptr(), BLOCK as u64) }.expect("posted")
 }
 
-/// One comes and goes; now and then two come that make a group, and one of them hangs up while it owes the other a
-/// call.
+/// One rank comes and goes. In every 16th cycle two make a group, and one hangs up while it owes the other a call.
 fn cycle(daemon: &Daemon, number: usize) {
     if !number.is_multiple_of(16) {
         return attach(daemon).detach().expect("no group is left");
@@ -87,14 +85,14 @@ fn soak_an_idle_daemon_takes_a_thousandth_of_a_processor() {
     let mut ranks = ranks("attached", &daemon, 4);
     all_say(&mut ranks, "ready");
     let (before, start) = (daemon.cpu_seconds(), Instant::now());
-    // The time over which idleness is measured, nothing is waited for.
+    // Period in which idleness is measured; the test waits for no event.
     std::thread::sleep(Duration::from_secs(3));
     let share = (daemon.cpu_seconds() - before) / start.elapsed().as_secs_f64();
     assert!(share < 0.001, "an idle daemon takes {share} of a processor");
     let_go(ranks);
 }
 
-/// So many groups exist at once, with a call in flight in each.
+/// `count` groups exist at once, each with a call in flight.
 fn groups(count: usize, rounds: usize) {
     let daemon = Daemon::start(&["--offload-from", "1"]);
     let round = || {
@@ -134,7 +132,7 @@ fn soak_1_000_groups_that_existed_at_once_leave_nothing() {
     groups(1000, 20);
 }
 
-/// So many jobs of two processes each at once.
+/// `count` jobs of two processes each exist at once.
 fn jobs(count: usize, rounds: usize) {
     let daemon = Daemon::start(&[]);
     let round = || {

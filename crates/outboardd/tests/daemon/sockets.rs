@@ -1,5 +1,4 @@
-//! Where a daemon listens for its user: at its default place, at a socket that is passed to it, and what keeps it from
-//! both.
+//! Sockets at which a daemon listens for its user: the default path or a passed socket, and reasons to refuse both.
 
 use std::fs::Permissions;
 use std::io::Read;
@@ -12,7 +11,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 
 use crate::support::{DAEMON, Daemon, Rank, SCENARIO, activated, again, alone_at, listening};
 
-/// A directory of this user alone.
+/// A directory that only this user can access.
 fn directory_in(parent: &Path) -> tempfile::TempDir {
     tempfile::Builder::new().permissions(Permissions::from_mode(0o700)).tempdir_in(parent).expect("a directory")
 }
@@ -21,14 +20,14 @@ fn directory() -> tempfile::TempDir {
     directory_in(&std::env::temp_dir())
 }
 
-/// A daemon without a socket of its own, in a user's session with this runtime directory.
+/// A daemon without `--socket`, in a user's session with this runtime directory.
 fn at_home(runtime: &Path) -> Command {
     let mut command = Command::new(DAEMON);
     command.env("XDG_RUNTIME_DIR", runtime).env_remove("OUTBOARD_SOCKET");
     command
 }
 
-/// The sentence with which a daemon does not start.
+/// The error of a daemon that does not start.
 fn refused(command: &mut Command) -> String {
     let ended = command.output().expect("it starts");
     let said = String::from_utf8(ended.stderr).expect("text");
@@ -89,14 +88,14 @@ fn a_runtime_directory_that_is_not_the_user_s_alone_is_refused() {
     std::fs::set_permissions(&within, Permissions::from_mode(0o770)).expect("ours");
     let wide = refused(&mut at_home(runtime.path()));
     assert!(wide.contains("outboard has mode 770"), "{wide}");
-    // Only root can give a directory away.
+    // Only root can change a directory's owner.
     if std::os::unix::fs::chown(runtime.path(), Some(12_345), None).is_ok() {
         let theirs = refused(&mut at_home(runtime.path()));
         assert!(theirs.contains("belongs to user 12345"), "{theirs}");
     }
 }
 
-/// Skipped with a printed reason for those who are not root, and who may have a session.
+/// Skipped with a printed reason for users other than root, who may have a session.
 #[test]
 fn without_a_session_the_daemon_says_what_to_set() {
     if std::fs::metadata("/proc/self").expect("there").uid() != 0 || Path::new("/run/user/12345").exists() {
@@ -145,7 +144,7 @@ fn bound(path: &Path, kind: SocketType) -> OwnedFd {
     socket
 }
 
-/// A rank that came before the daemon did is served, and the socket stays the service manager's.
+/// A rank that came before the daemon is served, and the socket remains the service manager's.
 #[test]
 fn a_passed_socket_is_served_and_stays() {
     let place = directory();

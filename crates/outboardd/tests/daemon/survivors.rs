@@ -1,5 +1,4 @@
-//! Ranks whose process, or what it had open, goes on without them: the others are told, and nobody else's memory is
-//! touched.
+//! Ranks that die while their process or descriptors live on: others get an error, and no foreign memory is touched.
 
 use std::process::Command;
 
@@ -25,7 +24,7 @@ fn a_child_with_the_socket_of_a_dead_rank_is_not_taken_for_it() {
     one_dies(ranks("survived-one-dies", &Daemon::start(&[]), 3));
 }
 
-/// In a process namespace of its own, of which it is not the first process.
+/// A command in a new process namespace, in which it is not the first process.
 fn apart() -> Command {
     let mut command = Command::new("unshare");
     command.args(["--pid", "--fork", "--kill-child", "sh", "-c", "exec 3<&0; \"$0\" \"$@\" <&3 & wait $!"]);
@@ -41,7 +40,7 @@ fn may_unshare() -> bool {
     may
 }
 
-/// SP-4: ranks work and die in process namespaces where their numbers are others than here.
+/// SP-4: ranks work and die in process namespaces in which their numbers differ from the daemon's.
 #[test]
 fn ranks_of_other_process_namespaces_are_served_until_they_die() {
     if !may_unshare() {
@@ -50,7 +49,7 @@ fn ranks_of_other_process_namespaces_are_served_until_they_die() {
     one_dies(ranks_by(apart, "survived-one-dies", &Daemon::start(&[]), 3));
 }
 
-/// The same where the daemon is in a namespace of its own, and so cannot give the processes of its ranks a number.
+/// The daemon is in a process namespace without its ranks, and so has no numbers for their processes.
 #[test]
 fn a_daemon_in_a_process_namespace_of_its_own_sees_its_ranks_die() {
     if !may_unshare() {

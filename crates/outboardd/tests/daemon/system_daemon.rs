@@ -1,4 +1,4 @@
-//! The daemon as `packaging/systemd/outboardd.service` starts it, as far as that can be shown without systemd.
+//! The daemon as `packaging/systemd/outboardd.service` starts it, as far as can be tested without systemd.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
@@ -24,8 +24,7 @@ fn systemd_hears_when_ranks_may_attach() {
     assert_eq!(mode & 0o777, 0o600);
 }
 
-/// SP-4: no privilege is needed to reach the memory of the user's ranks. Skipped with a printed reason for those who are
-/// not root.
+/// SP-4: the daemon needs no privilege to reach its user's ranks. Skipped with a printed reason unless root.
 #[test]
 fn a_daemon_without_a_capability_reaches_its_user_s_ranks() {
     if !is_root() {

@@ -1,4 +1,4 @@
-//! Ranks whose page faults nobody serves.
+//! Ranks with page faults that nobody serves.
 
 use std::fs::File;
 use std::io::Read;
@@ -12,21 +12,21 @@ use crate::support::{Daemon, group};
 
 const BYTES: usize = 1 << 20;
 
-/// Memory of this process of which no page is there, and whose page faults are told to a descriptor and left at that.
+/// Memory without pages, whose page faults go to a descriptor that nobody serves.
 struct Unserved {
     start: *mut u8,
     faults: File,
 }
 
 impl Unserved {
-    /// None where this user may not have that.
+    /// None if this user may not use userfaultfd.
     fn new() -> Option<Unserved> {
         const API: libc::c_ulong = 0xc018_aa3f;
         const REGISTER: libc::c_ulong = 0xc020_aa00;
         const MISSING: u64 = 1;
         let rights = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: the descriptor is fresh, both structures are those of the kernel's interface, and the mapping is only
-        // handed out as an address; it stays until the process ends.
+        // SAFETY: the descriptor is fresh, and both structures match the kernel's interface. The mapping is only used
+        // as an address, and stays until the process ends.
         unsafe {
             let faults = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC);
             if faults < 0 {
@@ -42,7 +42,7 @@ impl Unserved {
         }
     }
 
-    /// Waits until somebody has met a page fault there, and will wait for ever.
+    /// Waits until a process has hit a page fault there, which blocks it forever.
     fn is_met(&mut self) {
         self.faults.read_exact(&mut [0; 32]).expect("the kernel tells");
     }
@@ -53,7 +53,7 @@ fn allgather(group: &Group, send: *const u8, receive: &mut [u8], bytes: usize) -
     unsafe { group.iallgather(Contribution::At(send), receive.as_mut_ptr(), bytes as u64) }.expect("posted")
 }
 
-/// The daemon hangs in that memory, and ends all the same when it is told to.
+/// The daemon hangs in that memory, and still ends when it is ordered to.
 #[test]
 fn a_daemon_that_hangs_in_memory_of_a_rank_ends_when_it_is_told_to() {
     let Some(mut unserved) = Unserved::new() else { return };

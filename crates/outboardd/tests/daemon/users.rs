@@ -1,4 +1,4 @@
-//! Other users at the socket of a daemon or relay: each gets no further than a refusal.
+//! Other users at the socket of a daemon or relay: each gets a refusal and nothing else.
 //! Root only; skipped with a printed reason for others.
 
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +9,7 @@ use crate::support::{AGAIN, DAEMON, Daemon, Rank, SCENARIO, alone_at, as_user, i
 
 const OTHER: &str = "12345";
 
-/// Lets all users open the socket of a daemon, and returns the directory of the socket.
+/// Lets all users open the socket of a daemon; returns the socket's directory.
 pub(super) fn open_to_all(daemon: &Daemon) -> PathBuf {
     let directory = daemon.socket().parent().expect("a directory").to_owned();
     for (path, mode) in [(&directory, 0o755), (&daemon.socket(), 0o666)] {
@@ -18,7 +18,7 @@ pub(super) fn open_to_all(daemon: &Daemon) -> PathBuf {
     directory
 }
 
-/// A rank of another user, who finds the socket and may open it.
+/// A rank of another user, who may open the socket.
 fn of_another_user(scenario: &str, daemon: &Daemon) -> Rank {
     let mut command = as_user(OTHER, &std::env::current_exe().expect("a path"), &open_to_all(daemon));
     Rank::spawn(command.args(AGAIN).env(SCENARIO, scenario).env("OUTBOARD_SOCKET", daemon.socket()))
@@ -48,7 +48,7 @@ fn root_is_refused_by_the_daemon_of_another_user() {
         return;
     }
     let mut command = Command::new("setpriv");
-    // A capability opens the directory that is root's.
+    // A capability gives access to root's directory.
     let more = ["--inh-caps", "+dac_override", "--ambient-caps", "+dac_override"];
     command.args(["--reuid", OTHER, "--regid", OTHER, "--clear-groups"]).args(more).arg(DAEMON);
     let daemon = Daemon::start_by(command, &["--log", "error"]);
@@ -57,7 +57,7 @@ fn root_is_refused_by_the_daemon_of_another_user() {
     assert!(why.contains("user 0 may not attach") && why.contains("serves user 12345 alone"), "{why}");
 }
 
-/// The kernel reports users that a namespace does not know under one number, which may be the daemon's own.
+/// The kernel maps users unknown to a namespace to one number, which may be the daemon's own.
 #[test]
 fn a_user_unknown_to_the_daemon_s_namespace_is_refused() {
     if !is_root() {

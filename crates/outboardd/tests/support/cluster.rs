@@ -1,5 +1,4 @@
-//! Daemons on the hosts of an emulated cluster, for programs that are also the lab's processes and the ranks, and so
-//! have a `main` of their own.
+//! Daemons on the hosts of an emulated cluster, for programs that also run as the lab's processes and the ranks.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -15,14 +14,14 @@ const PORT: u16 = 7000;
 
 pub(crate) type Test = (&'static str, fn());
 
-/// Runs the tests of these modules, or what the environment says.
+/// Runs the tests of these modules, or the scenario that the environment names.
 pub(crate) fn main(modules: &[(&str, &[Test])]) -> ExitCode {
     outboard_lab::holder_main_if_requested();
     if run_scenario() {
         return ExitCode::SUCCESS;
     }
     let mut arguments = Arguments::from_args();
-    // Each cluster has all processors.
+    // Each cluster may use all processors.
     arguments.test_threads = Some(1);
     let trial = |module: &str, (name, test): Test| {
         Trial::test(format!("{module}::{name}"), move || {
@@ -36,7 +35,7 @@ pub(crate) fn main(modules: &[(&str, &[Test])]) -> ExitCode {
 
 /// A lab whose hosts run daemons.
 pub(crate) struct Cluster {
-    /// Host by host.
+    /// In the order of hosts.
     pub(crate) daemons: Vec<Daemon>,
     /// Daemons of each host.
     pub(crate) siblings: usize,
@@ -56,14 +55,14 @@ impl Cluster {
         Cluster::with_siblings(hosts, 1, loss, flags)
     }
 
-    /// `siblings` daemons on each host (SP-8).
+    /// Starts `siblings` daemons on each host (SP-8).
     pub(crate) fn with_siblings(hosts: u16, siblings: usize, loss: Option<Loss>, flags: &[&str]) -> Cluster {
         Cluster::start_by((hosts, siblings), loss, flags, |lab, host, flags| {
             Daemon::start_by(lab.command(host, Path::new(DAEMON)).expect("the host is up"), flags)
         })
     }
 
-    /// Daemons to which the test can have system calls refused.
+    /// Starts daemons with system calls that the test can make the kernel refuse.
     pub(crate) fn start_refusable(hosts: u16, flags: &[&str]) -> Cluster {
         Cluster::start_by((hosts, 1), None, flags, |lab, host, flags| {
             let program = std::env::current_exe().expect("a path");
@@ -71,7 +70,7 @@ impl Cluster {
         })
     }
 
-    /// Daemons of which that of the second host has more flags than the others.
+    /// Starts daemons; the second host's has additional flags.
     pub(crate) fn start_unlike(hosts: u16, flags: &[&str], second: &[&str]) -> Cluster {
         let flags = [flags, &["--log", "error"]].concat();
         Cluster::start_by((hosts, 1), None, &flags, |lab, host, flags| {
@@ -80,7 +79,7 @@ impl Cluster {
         })
     }
 
-    /// A rank on each host, of a scenario in which no group is made: each says why, with these words.
+    /// Starts a rank on each host, in a scenario without a group. Each rank reports an error with these words.
     pub(crate) fn meet_in_vain(&self, scenario: &str, words: &[&str]) {
         let mut ranks = self.ranks(scenario, 1);
         for rank in &mut ranks {
@@ -114,12 +113,12 @@ impl Cluster {
         self.lab.command(&format!("h{}", host + 1), program).expect("the host is up")
     }
 
-    /// `each` ranks per host, neighbours in the same host.
+    /// Starts `each` ranks per host, neighbours on the same host.
     pub(crate) fn ranks(&self, scenario: &str, each: usize) -> Vec<Rank> {
         self.ranks_by(Layout::Contiguous, scenario, each)
     }
 
-    /// `each` ranks per host, each at the daemon that its place on the host says (GP-3).
+    /// Starts `each` ranks per host, each at the daemon that its local rank selects (GP-3).
     pub(crate) fn ranks_by(&self, layout: Layout, scenario: &str, each: usize) -> Vec<Rank> {
         let hosts = self.daemons.len() / self.siblings;
         let place = |rank: usize| match layout {
@@ -135,7 +134,7 @@ impl Cluster {
         self.ranks_of(scenario, &daemons, PORT, |rank| self.again(places[rank].0))
     }
 
-    /// A rank at each of these daemons, started by `again`, that find one another at a port of the first host.
+    /// Starts a rank at each of these daemons by `again`; the ranks meet at a port of the first host.
     pub(crate) fn ranks_of(
         &self,
         scenario: &str,
@@ -157,7 +156,7 @@ impl Cluster {
         ranks
     }
 
-    /// Ranks of a scenario that say when they are done, to a good end.
+    /// Runs ranks of a scenario that report their end, until all have ended well.
     pub(crate) fn run(&self, scenario: &str, each: usize) {
         self.run_by(Layout::Contiguous, scenario, each);
     }
@@ -169,13 +168,13 @@ impl Cluster {
         assert_eq!(self.count("failed"), 0);
     }
 
-    /// Bytes over the link of each host so far, both ways.
+    /// Bytes over the link of each host so far, in both directions.
     pub(crate) fn wire_bytes(&self) -> Vec<u64> {
         let ports = self.lab.counters().expect("the lab is up");
         ports.iter().map(|port| port.tx.bytes + port.rx.bytes).collect()
     }
 
-    /// The one multicast address that a host receives.
+    /// The only multicast address that a host receives.
     pub(crate) fn channel(&self, host: u16) -> Ipv4Addr {
         let mut list = self.lab.command(&format!("h{}", host + 1), "cat").expect("the host is up");
         let list = list.arg("/proc/net/igmp").output().expect("coreutils").stdout;
@@ -185,7 +184,7 @@ impl Cluster {
         groups.into_iter().find(|group| group.octets()[0] == 239).expect("a group is made")
     }
 
-    /// The link of a host goes silent and all its processes end at once, so that no kernel says farewell for them.
+    /// Silences a host's link and kills all its processes at once, so that no kernel closes their connections.
     pub(crate) fn kill_host(&mut self, host: usize, ranks: &mut [Rank]) {
         let mut silence = self.lab.command(&format!("h{}", host + 1), "ip").expect("the host is up");
         let status = silence.args(["link", "set", "eth0", "down"]).status().expect("iproute2");
@@ -194,8 +193,8 @@ impl Cluster {
         self.daemons[host].kill();
     }
 
-    /// The second of two daemons is killed while its ranks and those of the first have calls in flight: ranks of the
-    /// other host learn which service process is gone, its own ranks that it is their own.
+    /// Kills the second of two daemons while all ranks have calls in flight. The other host's ranks learn which service
+    /// process has ended, its own ranks that it was theirs.
     pub(crate) fn lose_a_daemon(&mut self) {
         let mut ranks = self.ranks("a-daemon-dies", 2);
         all_say(&mut ranks, "posted");
@@ -204,7 +203,7 @@ impl Cluster {
         let_go(ranks);
     }
 
-    /// The last of three hosts goes silent while the others have calls in flight: what each of their ranks says.
+    /// Silences the last of three hosts while the others have calls in flight; returns the report of each rank.
     pub(crate) fn lose_a_host(&mut self) -> Vec<String> {
         let mut ranks = self.ranks("a-host-dies", 2);
         let mut dead = ranks.split_off(4);

@@ -1,6 +1,6 @@
-//! What ranks find however they reach their service process: on its own host, or through a relay on theirs (GP-9).
+//! Behaviour of a service process that does not depend on the way to it: on its own host or through a relay (GP-9).
 //!
-//! Each test of one of both ways calls the function of its name here; what only one of them has is tested beside it.
+//! The test of each way calls the function of its name here; tests of one way alone are beside that way.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use super::recorded::CALLS;
 use super::refusable::Calls;
 use super::{AGAIN, Daemon, Rank, SCENARIO, all_say, kill_the_last, let_go, ranks};
 
-/// Scenarios of collectives, their ranks, and how many calls each rank makes.
+/// Scenarios of collectives, their ranks, and the calls of each rank.
 const COLLECTIVES: [(&str, usize, u64); 9] = [
     ("allgather", 4, 14),
     ("broadcast", 3, 24),
@@ -25,7 +25,7 @@ const COLLECTIVES: [(&str, usize, u64); 9] = [
     ("reductions", 1, 120),
 ];
 
-/// A service process and, where ranks do not attach to it themselves, the relay that they attach to.
+/// A service process and, if ranks attach through it, the relay.
 pub(crate) struct Service {
     pub(crate) daemon: Daemon,
     pub(crate) relay: Option<Daemon>,
@@ -46,12 +46,12 @@ impl Service {
         ranks(scenario, self.relay.as_ref().unwrap_or(&self.daemon), count)
     }
 
-    /// Ranks that end without a word to the test.
+    /// Runs ranks that end without a report.
     pub(crate) fn run(&self, scenario: &str, count: usize) {
         self.ranks(scenario, count).into_iter().for_each(Rank::finish);
     }
 
-    /// Ranks of a scenario that say when they are done; returns what was counted by then.
+    /// Runs ranks of a scenario that report their end; returns the counters at that time.
     pub(crate) fn run_and_count(&self, scenario: &str, count: usize) -> Value {
         let failed = self.count("failed");
         let mut ranks = self.ranks(scenario, count);
@@ -67,7 +67,7 @@ impl Service {
     }
 }
 
-/// TH-2, SP-5, SP-6: every byte right, and all of them by this tier of memory.
+/// TH-2, SP-5, SP-6: every byte is right, and this tier of memory access moved all bytes.
 pub(crate) fn collectives(service: &Service, tier: &str) {
     for (scenario, ranks, calls) in COLLECTIVES {
         let before = service.count("completed");
@@ -77,7 +77,7 @@ pub(crate) fn collectives(service: &Service, tier: &str) {
     }
 }
 
-/// MC-9: posting does not wait for what was posted before.
+/// MC-9: a call can be posted while earlier ones are in flight.
 pub(crate) fn many_calls_in_flight(service: &Service) {
     service.run("in-flight", 4);
     service.run("in-flight", 1);
@@ -95,12 +95,12 @@ pub(crate) fn recordings_and_messages(service: &Service) {
     }
 }
 
-/// Starts of one recording that are in flight at once.
+/// Starts of one recording in flight at once.
 pub(crate) fn starts_follow_one_another(service: &Service) {
     service.run_and_count("recorded-in-flight", 2);
 }
 
-/// GP-5: a recording is called again by one message to the service process.
+/// GP-5: each further call of a recording is one message to the service process.
 pub(crate) fn a_start_is_one_call(service: &Service) {
     let mut ranks = service.ranks("repeated", 4);
     all_say(&mut ranks, "ready");
@@ -111,7 +111,7 @@ pub(crate) fn a_start_is_one_call(service: &Service) {
     let_go(ranks);
 }
 
-/// SP-1: socket and core of a rank that is bound. Returns what the service process says of the rank.
+/// SP-1: socket and core of a rank that is bound. Returns the service process's record of the rank.
 pub(crate) fn a_rank_is_placed(service: &mut Service) -> Value {
     let allowed = rustix::thread::sched_getaffinity(None).expect("a few processors");
     let first = (0..rustix::thread::CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu)).expect("one at least");
@@ -125,7 +125,7 @@ pub(crate) fn a_rank_is_placed(service: &mut Service) -> Value {
     seated
 }
 
-/// Ranks learn of the death of another one, by its number, and of what others have called instead.
+/// Ranks learn of another rank's death, by its number, and of mismatching calls.
 pub(crate) fn deaths_and_disagreements(service: &Service) {
     for scenario in ["one-dies", "own-operator-one-dies", "recorded-one-dies", "source-one-dies"] {
         kill_the_last(service.ranks(scenario, 4));
@@ -135,7 +135,7 @@ pub(crate) fn deaths_and_disagreements(service: &Service) {
     }
 }
 
-/// SP-4: a buffer that is nowhere is the fault of the rank that handed it over, and others go on.
+/// SP-4: a buffer at an invalid address is the fault of the rank that passed it, and others continue.
 pub(crate) fn faults_are_blamed_on_their_rank(service: &Service) {
     service.run("send-fault", 3);
     service.run("receive-fault", 3);
@@ -147,12 +147,12 @@ pub(crate) fn faults_are_blamed_on_their_rank(service: &Service) {
 pub(crate) enum Moment {
     Awaited,
     UnderWay,
-    /// Awaited by starts of one recording.
+    /// Starts of one recording wait for the moment.
     Recorded,
 }
 
-/// SP-4, GP-9: ranks work while `refusals` to the door, which takes orders, come true one after the other; then each of
-/// them is reached by `tier`, as they say themselves. Returns what was counted.
+/// SP-4, GP-9: ranks work while `refusals` take effect one after the other at the process that accepts orders. Each
+/// rank then reports that `tier` reaches it. Returns the counters.
 pub(crate) fn withdraw(
     service: &mut Service,
     (moment, ranks): (Moment, usize),
@@ -175,7 +175,7 @@ pub(crate) fn withdraw(
     statistics
 }
 
-/// Two ranks of which one has called and the other has not, at a door that has then been told to end.
+/// Two ranks, the first with a call in flight, at a service process or relay that was then ordered to end.
 fn told_to_end(scenario: &str, service: &mut Service) -> [Rank; 2] {
     let Ok([mut first, mut second]) = <[Rank; 2]>::try_from(service.ranks(scenario, 2)) else {
         unreachable!("two were started")
@@ -185,14 +185,14 @@ fn told_to_end(scenario: &str, service: &mut Service) -> [Rank; 2] {
     [first, second]
 }
 
-/// A door that is told to end lets calls in flight end well, those that others have yet to make among them, and nobody
-/// new in.
+/// A service process or relay that is ordered to end admits no new rank. It completes calls in flight, even if some
+/// ranks have yet to call.
 pub(crate) fn calls_end_well(mut service: Service) {
     let [first, mut second] = told_to_end("drained", &mut service);
     let deadline = Instant::now() + Duration::from_secs(30);
     let door = service.door();
     let refused = loop {
-        // It may not have heard yet.
+        // The order may not have arrived yet.
         match Context::attach(Some(&door.socket())) {
             Err(error) => break error,
             Ok(_) => assert!(Instant::now() < deadline, "ranks may attach to what ends"),
@@ -206,7 +206,7 @@ pub(crate) fn calls_end_well(mut service: Service) {
     assert!(status.success() && !door.socket().exists(), "{status}");
 }
 
-/// A door that is told to end gives up calls that do not end in time. Returns why, as the rank is told that has called.
+/// A service process or relay that is ordered to end aborts late calls. Returns the error of the rank that has called.
 pub(crate) fn calls_are_given_up(mut service: Service) -> String {
     let [mut first, mut second] = told_to_end("given-up", &mut service);
     let why = first.line();
@@ -218,8 +218,8 @@ pub(crate) fn calls_are_given_up(mut service: Service) -> String {
     why
 }
 
-/// SP-4: what was to go to a rank's memory does not go to the program that has its process number, nor comes from
-/// there; nor do others wait for its calls, though its process lives and its socket is open.
+/// SP-4: bytes for a rank's memory do not reach a program that now has its process number, and none are read there.
+/// Others do not wait for the rank's calls, although its process lives and its socket is open.
 pub(crate) fn another_program_follows(service: &Service) {
     let called = if service.relay.is_some() { "follow-relayed" } else { "follow" };
     [called, "follow-without-a-call"].into_iter().for_each(|scenario| a_program_follows(service, scenario));

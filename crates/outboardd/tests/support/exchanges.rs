@@ -4,7 +4,7 @@ use outboard::{BlockList, Context, Contribution, Group, Request, Status};
 
 use super::scenarios::{LIMIT, block, check, me, pause, post, say, wait_for_line};
 
-/// Bytes between two blocks, which nobody may touch.
+/// Bytes between two blocks, which no call may touch.
 pub(super) const GAP: usize = 3;
 pub(super) const UNTOUCHED: u8 = 0xee;
 
@@ -15,7 +15,7 @@ pub(super) struct Buffer {
 }
 
 impl Buffer {
-    /// Blocks of these bytes in the reverse order of ranks, `gap` bytes apart.
+    /// Blocks of these sizes in reverse order of ranks, `gap` bytes apart.
     pub(super) fn new(bytes: Vec<u64>, gap: usize) -> Buffer {
         let mut at = 0;
         let mut offsets = vec![0; bytes.len()];
@@ -26,7 +26,7 @@ impl Buffer {
         Buffer { memory: vec![UNTOUCHED; at as usize], bytes, offsets }
     }
 
-    /// Blocks of these bytes in the order of ranks.
+    /// Blocks of these sizes in order of ranks.
     pub(super) fn in_order(bytes: Vec<u64>) -> Buffer {
         let offsets: Vec<u64> = (0..bytes.len()).map(|at| bytes[..at].iter().sum()).collect();
         Buffer { memory: vec![UNTOUCHED; bytes.iter().sum::<u64>() as usize], bytes, offsets }
@@ -62,7 +62,7 @@ fn exchange(group: &Group, call: usize, count: impl Fn(usize, usize) -> u64) -> 
         send.block(to).copy_from_slice(&content(rank, to, call, bytes));
     }
     let into = receive.memory.as_mut_ptr();
-    // SAFETY: the buffers live in the result and are looked at after the request has ended.
+    // SAFETY: the buffers live in the result and are read after the request has ended.
     let posted = unsafe { group.ialltoallv((send.memory.as_ptr(), send.list()), (into, receive.list())) };
     Posted { _send: send, receive, request: posted.expect("posted"), call }
 }
@@ -77,7 +77,7 @@ pub(super) fn even(group: &Group, call: usize, bytes: u64) -> Posted {
     Posted { _send: send, receive, request: posted.expect("posted"), call }
 }
 
-/// Posts an allgather of uneven blocks, in place or not; what a rank contributes goes to everybody, named 0.
+/// Posts an allgather of uneven blocks, in place or not. Contributions go to all; their bytes name rank 0.
 fn gather(group: &Group, call: usize, count: impl Fn(usize) -> u64, in_place: bool) -> Posted {
     let (rank, ranks) = me(group);
     let mut receive = Buffer::new((0..ranks).map(count).collect(), GAP);
@@ -99,7 +99,7 @@ pub(crate) fn check_exchange(group: &Group, posted: Posted) {
     check_blocks(group, posted, me(group).0);
 }
 
-/// The blocks are those that all ranks had for `rank`.
+/// Checks that all blocks carry the bytes meant for `rank`.
 fn check_blocks(group: &Group, mut posted: Posted, rank: usize) {
     let (_, ranks) = me(group);
     posted.request.wait(Some(LIMIT)).expect("within the limit").expect("success");
@@ -127,7 +127,7 @@ pub(crate) fn alltoall(group: &Group) {
         let second = exchange(group, 4 * at + 1, uneven(4 * at + 1));
         let third = post(group, 4 * at + 2, 3000, false);
         let fourth = exchange(group, 4 * at + 3, uneven(4 * at + 3));
-        // Ended in another order than posted.
+        // Checked in another order than posted.
         check_exchange(group, fourth);
         check(third, ranks);
         check_exchange(group, second);
@@ -144,10 +144,10 @@ pub(crate) fn landing(context: &Context, group: &Group) {
     let memory = context.allocate(ranks * LANDING as usize).expect("memory");
     for call in 0..4 {
         let send: Vec<u8> = (0..ranks).flat_map(|to| content(rank, to, call, LANDING)).collect();
-        // SAFETY: nobody looks at the buffers before the request has ended.
+        // SAFETY: nobody reads the buffers before the request has ended.
         let posted = unsafe { group.ialltoall(send.as_ptr(), memory.as_ptr(), LANDING) };
         posted.expect("posted").wait(Some(LIMIT)).expect("within the limit").expect("success");
-        // SAFETY: memory of this length, which belongs to this rank again.
+        // SAFETY: the memory has this length, and belongs to this rank again.
         let received = unsafe { std::slice::from_raw_parts_mut(memory.as_ptr(), ranks * LANDING as usize) };
         for (from, block) in received.chunks(LANDING as usize).enumerate() {
             assert!(block == content(from, rank, call, LANDING), "block of rank {from} in call {call}");
@@ -169,7 +169,7 @@ pub(crate) fn allgatherv(group: &Group) {
     pause("done");
 }
 
-/// The last rank, from which nobody expects anything, posts when all others have ended (SP-6).
+/// The last rank, whose bytes no other rank needs, posts when all others have ended (SP-6).
 pub(crate) fn late(group: &Group) {
     let (rank, ranks) = me(group);
     let last = ranks - 1;
@@ -182,7 +182,7 @@ pub(crate) fn late(group: &Group) {
     pause("done");
 }
 
-/// Rank 1 expects another number of bytes than rank 0 sends it.
+/// Rank 1 expects another number of bytes than rank 0 sends to it.
 pub(crate) fn mismatch(group: &Group) {
     let (rank, ranks) = me(group);
     check(post(group, 0, 1, false), ranks);

@@ -1,4 +1,4 @@
-//! A stranger on the network who captures the multicast of others and sends it again, and the ranks that it is after.
+//! A stranger on the network who captures the multicast of others and replays it, and the attacked ranks.
 
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::os::fd::AsRawFd;
@@ -9,17 +9,17 @@ use rustix::net::{AddressFamily, SocketType, bind, socket, sockopt};
 
 use super::scenarios::{check, me, pause, post, say};
 
-/// Name the multicast address of the ranks, and the address of the one whose datagrams the stranger takes.
+/// Names of the ranks' multicast address, and of the address of the rank whose datagrams the stranger captures.
 pub(crate) const CHANNEL: &str = "OUTBOARD_TEST_CHANNEL";
 pub(crate) const SENDER: &str = "OUTBOARD_TEST_SENDER";
 
-/// Bytes of a rank's block in the calls that are attacked: multicast.
+/// Bytes of a rank's block in the attacked calls, which are multicast.
 const BLOCK: usize = 100_000;
-/// After so many more calls the low 16 bits of the instance are the same.
+/// Number of further calls after which the low 16 bits of the instance repeat.
 const CALLS_BETWEEN: usize = 65_535;
 const IN_FLIGHT: usize = 255;
 
-/// Captures a call, and sends it again twice.
+/// Captures a call and replays it twice.
 pub(super) fn stranger() {
     let address = |name| std::env::var(name).ok().and_then(|text| text.parse::<Ipv4Addr>().ok());
     let (channel, sender) = (address(CHANNEL).expect("set"), address(SENDER).expect("set"));
@@ -51,14 +51,14 @@ pub(super) fn stranger() {
     say("sent");
 }
 
-/// Whether the kernel has told the switch that an address is received here.
+/// Whether the kernel has reported to the switch that this host receives an address.
 fn reported(channel: Ipv4Addr) -> bool {
     let list = std::fs::read_to_string("/proc/net/igmp").expect("Linux tells");
     let name = format!("{:08X}", u32::from_ne_bytes(channel.octets()));
     list.lines().any(|line| line.contains(&name) && line.trim_end().ends_with('1'))
 }
 
-/// A socket whose multicast leaves by the interface of `own` and says that it comes from `source`.
+/// A socket that sends multicast by the interface of `own` with the source address `source`.
 fn socket_from(source: Ipv4Addr, own: Ipv4Addr) -> UdpSocket {
     let socket = socket(AddressFamily::INET, SocketType::DGRAM, None).expect("a socket");
     let on: libc::c_int = 1;
@@ -73,7 +73,7 @@ fn socket_from(source: Ipv4Addr, own: Ipv4Addr) -> UdpSocket {
     socket.into()
 }
 
-/// A call that is captured, and one 65,536 calls later, for which the last rank is late.
+/// A captured call, and one 65,536 calls later, for which the last rank is late.
 pub(super) fn replayed(group: &Group) {
     let (_, ranks) = me(group);
     pause("made");

@@ -1,4 +1,4 @@
-//! What ranks do while daemons, hosts and other ranks come to their end.
+//! Actions of ranks while daemons, hosts and other ranks end.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::scenarios::{check, failed, gather_alone, me, pause, post, say, wait_f
 const LONG: Duration = Duration::from_secs(5);
 const AT_ONCE: usize = 256;
 
-/// Loses its daemon, and attaches to the next one while what it had of the first is still there.
+/// Loses its daemon, and attaches to the next one while objects of the first still exist.
 pub(super) fn reattaches() {
     let first = Context::attach(None).expect("a daemon answers");
     let group = first.create_group(&first.offer().expect("an offer")[..], 1, 0).expect("the group is made");
@@ -26,7 +26,7 @@ pub(super) fn reattaches() {
     say("done");
 }
 
-/// Rank 1 calls when the daemon has been told to end.
+/// Rank 1 calls after the daemon was ordered to end.
 pub(super) fn drained(group: &Group) {
     let (rank, ranks) = me(group);
     if rank == 1 {
@@ -39,7 +39,7 @@ pub(super) fn drained(group: &Group) {
     check(posted, ranks);
 }
 
-/// Rank 1 never calls, and the daemon is told to end.
+/// Rank 1 never calls, and the daemon is ordered to end.
 pub(super) fn given_up(group: &Group) {
     if me(group).0 == 1 {
         say("ready");
@@ -52,7 +52,7 @@ pub(super) fn given_up(group: &Group) {
     say(&error.to_string());
 }
 
-/// Keeps as many calls in flight as it may, until it is killed.
+/// Keeps as many calls in flight as allowed, until it is killed.
 pub(super) fn busy(group: &Group) -> ! {
     let (_, ranks) = me(group);
     let mut in_flight = VecDeque::new();
@@ -68,7 +68,7 @@ pub(super) fn busy(group: &Group) -> ! {
     unreachable!("it is killed")
 }
 
-/// The last rank is stopped for longer than a silent host is believed in.
+/// The last rank is stopped for longer than a host may be silent.
 pub(super) fn halted(group: &Group) {
     let (rank, ranks) = me(group);
     check(post(group, 0, 10_000, false), ranks);
@@ -84,7 +84,7 @@ pub(super) fn halted(group: &Group) {
     check(posted, ranks);
 }
 
-/// The last two ranks end with their host, without having called.
+/// The last two ranks end with their host and have not called.
 pub(super) fn a_host_dies(group: &Group) {
     let (rank, ranks) = me(group);
     check(post(group, 0, 10_000, false), ranks);

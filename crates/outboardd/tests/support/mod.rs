@@ -1,7 +1,7 @@
-//! Daemons and ranks as processes of their own, for the tests of this crate.
+//! Daemons and ranks as separate processes, for the tests of this crate.
 //!
-//! A rank is this very test program, started anew with the scenario in the environment. It
-//! reports by lines that start with `@` and goes on when it gets a line. Nothing outlives its handle.
+//! A rank is this test program, started again with the scenario in the environment. It reports by lines that start with
+//! `@`, and continues when it receives a line. Nothing outlives its handle.
 
 #![allow(dead_code, reason = "the two test programs use their parts")]
 
@@ -33,20 +33,20 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
-/// Names the scenario to a rank; see [`scenarios`].
+/// Names the scenario for a rank; see [`scenarios`].
 pub(crate) const SCENARIO: &str = "OUTBOARD_TEST_SCENARIO";
 
-/// This very program, so that its test `another_process` alone is run: with a scenario in the environment.
+/// A command that runs only the test `another_process` of this program; the environment names the scenario.
 pub(crate) fn again() -> Command {
     let mut command = Command::new(std::env::current_exe().expect("a path"));
     command.args(AGAIN);
     command
 }
 
-/// What makes a program with tests run that one alone.
+/// Arguments that make a test program run that test alone.
 pub(crate) const AGAIN: [&str; 5] = ["--exact", "another_process", "--nocapture", "--test-threads", "1"];
 
-/// Whether this is root, who may start programs as other users; prints why the test is skipped, where not.
+/// Whether this user is root, who may start programs as other users; otherwise prints why the test is skipped.
 pub(crate) fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
@@ -55,8 +55,8 @@ pub(crate) fn is_root() -> bool {
     root
 }
 
-/// A copy of a program in `directory`, to be run by another user without any privilege, to whom root's directories may
-/// be closed.
+/// Copies a program to `directory`, because root's directories may be closed to another user. Returns a command that
+/// runs it as `user` without privileges.
 pub(crate) fn as_user(user: &str, program: &Path, directory: &Path) -> Command {
     let copy = directory.join(program.file_name().expect("a program"));
     std::fs::copy(program, &copy).expect("room");
@@ -69,7 +69,7 @@ pub(crate) fn as_user(user: &str, program: &Path, directory: &Path) -> Command {
     command
 }
 
-/// A socket that listens for ranks, as a service manager makes it.
+/// A socket that listens for ranks, as a service manager creates it.
 pub(crate) fn listening(path: &Path) -> OwnedFd {
     let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket");
     rustix::net::bind(&socket, &SocketAddrUnix::new(path).expect("short")).expect("free");
@@ -77,7 +77,7 @@ pub(crate) fn listening(path: &Path) -> OwnedFd {
     socket
 }
 
-/// As a service manager starts a program to which it passes a descriptor: its arguments begin with the program.
+/// Passes a descriptor to a program as a service manager does; the first argument must be the program.
 pub(crate) fn activated(passed: impl Into<Stdio>) -> Command {
     let mut command = Command::new("/bin/sh");
     let script = "LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=a exec \"$0\" \"$@\" 3<&0 0</dev/null";
@@ -85,21 +85,21 @@ pub(crate) fn activated(passed: impl Into<Stdio>) -> Command {
     command
 }
 
-/// Runs the scenario of the environment, as one of the ranks and daemons of a test. False if there is none.
+/// Runs the scenario in the environment, as a rank or daemon of a test. False if there is none.
 pub(crate) fn run_scenario() -> bool {
     std::env::var(SCENARIO).inspect(|scenario| scenarios::run(scenario)).is_ok()
 }
 
-/// What ranks know one another by.
+/// The secret that the ranks of a test share.
 pub(crate) const SECRET: &str = "known to tests alone";
 
 pub(crate) const DAEMON: &str = env!("CARGO_BIN_EXE_outboardd");
 
-/// A running `outboardd` in a directory of its own.
+/// A running `outboardd` in its own directory.
 pub(crate) struct Daemon {
     child: Child,
     directory: tempfile::TempDir,
-    /// To and from one that takes orders ([`refusable`]).
+    /// Pipes to and from a daemon that accepts orders ([`refusable`]).
     orders: Option<(ChildStdin, BufReader<ChildStdout>)>,
 }
 
@@ -109,12 +109,12 @@ impl Daemon {
         Daemon::start_by(Command::new(DAEMON), flags)
     }
 
-    /// As above with a command whose last word so far is the daemon's path.
+    /// As above, with a command whose last word so far is the daemon's path.
     pub(crate) fn start_by(command: Command, flags: &[&str]) -> Daemon {
         Daemon::start_in(tempfile::tempdir().expect("a directory"), command, flags)
     }
 
-    /// As above, with its sockets in this directory.
+    /// As above, with the daemon's sockets in this directory.
     pub(crate) fn start_in(directory: tempfile::TempDir, mut command: Command, flags: &[&str]) -> Daemon {
         let mut child = command
             .arg("--socket")
@@ -133,8 +133,8 @@ impl Daemon {
         Daemon { child, directory, orders: None }
     }
 
-    /// Starts a daemon that can be told what the kernel refuses it ([`refusable`]). The command starts this very
-    /// program so that it runs the scenario of the environment.
+    /// Starts a daemon with system calls that the test can make the kernel refuse ([`refusable`]). The command must
+    /// start this program, which then runs the scenario in the environment.
     pub(crate) fn start_refusable(mut command: Command, flags: &[&str]) -> Daemon {
         let directory = tempfile::tempdir().expect("a directory");
         let mut child = command
@@ -156,7 +156,7 @@ impl Daemon {
         next_line(&mut self.orders.as_mut().expect("it takes orders").1)
     }
 
-    /// From now on the kernel refuses these system calls to a daemon that takes orders, with this error.
+    /// Makes the kernel refuse these system calls with this error, to a daemon that accepts orders.
     pub(crate) fn refuse(&mut self, calls: refusable::Calls, errno: i32) {
         let (input, _) = self.orders.as_mut().expect("it takes orders");
         writeln!(input, "{calls:?} {errno}").expect("it waits");
@@ -184,7 +184,7 @@ impl Daemon {
         }
     }
 
-    /// Processor seconds of all its threads.
+    /// Processor seconds of all threads of the daemon.
     pub(crate) fn cpu_seconds(&self) -> f64 {
         let statistics = self.statistics();
         ["cpu_user_s", "cpu_system_s"].iter().map(|name| statistics[name].as_f64().expect("a number")).sum()
@@ -194,7 +194,7 @@ impl Daemon {
         std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).expect("it lives").count()
     }
 
-    /// Waits until it has no more descriptors than this: its threads close what ranks have sent, when nobody waits.
+    /// Waits until the daemon has at most `most` descriptors: its threads close those from ranks in the background.
     pub(crate) fn await_descriptors(&self, most: usize) {
         let deadline = Instant::now() + scenarios::LIMIT;
         while self.descriptors() > most {
@@ -218,9 +218,9 @@ impl Daemon {
         self.child.wait().expect("it was ours");
     }
 
-    /// Tells it to end in good order.
+    /// Orders the daemon to end in good order.
     pub(crate) fn tell_to_end(&self) {
-        // Waited for by nobody else, so the number is still its own.
+        // Nobody has waited for the child, so its number is not reused.
         kill_process(Pid::from_child(&self.child), Signal::TERM).expect("it lives");
     }
 
@@ -234,7 +234,7 @@ impl Daemon {
         self.child.wait().expect("it was ours")
     }
 
-    /// One more at the same sockets; this one has ended.
+    /// Starts another daemon at the same sockets; the first one must have ended.
     pub(crate) fn restart(&mut self) {
         let mut child = Command::new(DAEMON)
             .args(["--log", "warn", "--ready-fd", "1", "--socket"])
@@ -246,7 +246,7 @@ impl Daemon {
         self.child = child;
     }
 
-    /// Ends it in good order and returns how it ended.
+    /// Ends the daemon in good order; returns its exit status.
     pub(crate) fn stop(&mut self) -> ExitStatus {
         self.tell_to_end();
         self.wait()
@@ -261,11 +261,11 @@ impl Drop for Daemon {
     }
 }
 
-/// The rest of the next line that starts with `@`.
+/// The next line that starts with `@`, without the `@`.
 fn next_line(output: &mut BufReader<ChildStdout>) -> String {
     let mut line = String::new();
     while output.read_line(&mut line).expect("it writes text") > 0 {
-        // The test harness writes to the same line before.
+        // The test harness may write to the same line before.
         if let Some(at) = line.find('@') {
             return line[at + 1..].trim_end().to_owned();
         }
@@ -281,7 +281,7 @@ pub(crate) struct Rank {
 }
 
 impl Rank {
-    /// Starts one; the environment names its scenario.
+    /// Starts a rank; the environment names its scenario.
     pub(crate) fn spawn(command: &mut Command) -> Rank {
         let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut child = started.expect("this program starts again");
@@ -290,7 +290,7 @@ impl Rank {
         Rank { child, input, output }
     }
 
-    /// The rest of the next line that starts with `@`.
+    /// The next line that starts with `@`, without the `@`.
     pub(crate) fn line(&mut self) -> String {
         next_line(&mut self.output)
     }
@@ -299,7 +299,7 @@ impl Rank {
         writeln!(self.input).expect("it waits");
     }
 
-    /// Lets it go on, to a good end.
+    /// Lets the rank continue and waits for its successful end.
     pub(crate) fn let_go(mut self) {
         self.go_on();
         self.finish();
@@ -314,7 +314,7 @@ impl Rank {
         self.child.wait().expect("it was ours");
     }
 
-    /// Waits for its end, which is to be a good one.
+    /// Waits for the rank's end, which must be a success.
     pub(crate) fn finish(mut self) {
         drop(self.input);
         let mut rest = String::new();
@@ -329,32 +329,32 @@ pub(crate) fn rank_at(socket: &Path, scenario: &str) -> Rank {
     Rank::spawn(again().env(SCENARIO, scenario).env("OUTBOARD_SOCKET", socket))
 }
 
-/// A rank that has attached there, and makes a group of its own when it may go on.
+/// A rank that has attached there, and that makes a group alone when it continues.
 pub(crate) fn alone_at(socket: &Path) -> Rank {
     let mut rank = rank_at(socket, "alone");
     assert_eq!(rank.line(), "ready");
     rank
 }
 
-/// What a rank says before it ends.
+/// Report of a rank before it ends.
 pub(crate) fn last_words(mut rank: Rank) -> String {
     let said = rank.line();
     rank.finish();
     said
 }
 
-/// Each of them says this next.
+/// Checks that the next line of each rank is `what`.
 pub(crate) fn all_say(ranks: &mut [Rank], what: &str) {
     ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), what));
 }
 
-/// Lets all of them go on, to a good end.
+/// Lets all ranks continue and waits for their successful end.
 pub(crate) fn let_go(mut ranks: Vec<Rank>) {
     ranks.iter_mut().for_each(Rank::go_on);
     ranks.into_iter().for_each(Rank::finish);
 }
 
-/// Kills the last of them once the others have called; theirs is a good end if they are told of it.
+/// Kills the last rank once the others have called; they succeed if they learn of the death.
 pub(crate) fn kill_the_last(mut ranks: Vec<Rank>) {
     let mut last = ranks.pop().expect("several");
     assert_eq!(last.line(), "ready");
@@ -363,7 +363,7 @@ pub(crate) fn kill_the_last(mut ranks: Vec<Rank>) {
     ranks.into_iter().for_each(Rank::finish);
 }
 
-/// Starts ranks of `scenario`, rank `i` at the daemon `daemons[i]` by `command(i)`; they meet at `rendezvous`.
+/// Starts ranks of `scenario`, rank `i` at the daemon `daemons[i]` by `command(i)`; the ranks meet at `rendezvous`.
 pub(crate) fn start_ranks(
     scenario: &str,
     daemons: &[&Daemon],
@@ -386,7 +386,7 @@ pub(crate) fn start_ranks(
         .collect()
 }
 
-/// Starts that many ranks of `scenario` at `daemon`, which meet at a rendezvous of ours.
+/// Starts `ranks` ranks of `scenario` at `daemon`; they meet at a rendezvous in this process.
 pub(crate) fn ranks(scenario: &str, daemon: &Daemon, ranks: usize) -> Vec<Rank> {
     ranks_by(again, scenario, daemon, ranks)
 }
@@ -400,12 +400,12 @@ pub(crate) fn ranks_by(command: impl Fn() -> Command, scenario: &str, daemon: &D
     started
 }
 
-/// That many ranks of this process in a group.
+/// Groups of `ranks` ranks in this process, one for each rank.
 pub(crate) fn group(daemon: &Daemon, ranks: u32) -> Vec<Group> {
     group_at(Some(&daemon.socket()), ranks)
 }
 
-/// The same at this socket, or the one of the environment.
+/// As above, at this socket or the one in the environment.
 pub(crate) fn group_at(socket: Option<&Path>, ranks: u32) -> Vec<Group> {
     let contexts: Vec<_> = (0..ranks).map(|_| Context::attach(socket).expect("room")).collect();
     make_group(&contexts)

@@ -1,22 +1,21 @@
-//! What the ranks of the tests call where an engine beside the service processes carries calls out.
+//! Calls of the tests' ranks that an engine beside the service processes carries out.
 
 use outboard::Group;
 
 use super::exchanges::{check_exchange, even};
 use super::scenarios::{LIMIT, block, check, me, pause, post};
 
-/// Bytes of blocks: none, one, around an eager message, and several.
+/// Block sizes in bytes: none, one, around an eager message, and several messages.
 const SIZES: [usize; 5] = [0, 1, 16_383, 16_384, 70_001];
 pub(crate) const ROUNDS: usize = 4;
-/// Calls in a round of which an engine is given a list: with bytes two allgathers, an alltoall and a broadcast from
-/// each of four ranks; a barrier always.
+/// Calls of a round for which the engine gets a list. For each size above 0: two allgathers, an alltoall and a
+/// broadcast from each of four ranks. For each size: a barrier.
 pub(crate) const LISTS: usize = (SIZES.len() - 1) * (2 + 1 + 4) + SIZES.len();
 
-/// Allgathers, alltoalls, broadcasts and barriers of several sizes, one after the other, with the bytes that are to
-/// come.
+/// Allgathers, alltoalls, broadcasts and barriers of several sizes, one after the other; checks the received bytes.
 pub(super) fn calls(group: &Group) {
     let (rank, ranks) = me(group);
-    // What follows is counted.
+    // The test counts the calls after this pause.
     let wait = || {
         pause("done");
     };
@@ -31,7 +30,7 @@ pub(super) fn calls(group: &Group) {
             check_exchange(group, even(group, call, bytes as u64));
             for root in 0..ranks {
                 let mut buffer = if rank == root { block(root, call, bytes) } else { vec![0; bytes] };
-                // SAFETY: the buffer is not touched before the request has ended.
+                // SAFETY: nobody accesses the buffer before the request has ended.
                 let request = unsafe { group.ibroadcast(root as u32, buffer.as_mut_ptr(), bytes as u64) };
                 request.expect("posted").wait(Some(LIMIT)).expect("within the limit").expect("success");
                 assert!(buffer == block(root, call, bytes), "broadcast of {bytes} bytes from {root}");

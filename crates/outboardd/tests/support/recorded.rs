@@ -8,9 +8,9 @@ use outboard_plan::{Element, Operator, Reduction};
 
 use super::scenarios::{LIMIT, block, is_lost, me, pause, say, wait_for_death};
 
-/// Below and above what goes along with its announcement.
+/// Sizes below and above the bound for sending a payload with its announcement.
 const SIZES: [usize; 4] = [0, 100, 8 << 10, 300_000];
-/// Calls of a recording that the tests look at.
+/// Calls of a recording that the tests count.
 pub(crate) const CALLS: usize = 10;
 
 fn end(mut request: Request) {
@@ -22,7 +22,7 @@ fn call(recorded: &Recorded) -> Request {
     unsafe { recorded.call() }.expect("posted")
 }
 
-/// Rank 0's bytes go from rank to rank.
+/// Rank 0's bytes travel from rank to rank.
 fn record_ring(group: &Group, buffer: &mut [u8]) -> Recorded {
     let (rank, ranks) = me(group);
     let (start, bytes) = (buffer.as_mut_ptr(), buffer.len() as u64);
@@ -37,7 +37,7 @@ fn record_ring(group: &Group, buffer: &mut [u8]) -> Recorded {
     recorder.end().expect("recorded")
 }
 
-/// A block of every rank for every other, and a copy of its own.
+/// A block from every rank to every other, and a local copy.
 fn record_exchange(group: &Group, send: &[u8], receive: &mut [u8]) -> Recorded {
     let (rank, ranks) = me(group);
     let bytes = send.len() / ranks;
@@ -67,7 +67,7 @@ pub(crate) fn patterns(group: &Group) {
             for to in 0..ranks {
                 send[to * bytes..][..bytes].copy_from_slice(&block(rank * ranks + to, count, bytes));
             }
-            // In any order: they have nothing to do with each other.
+            // The order is free, because the calls are independent.
             let mut requests =
                 if rank % 2 == 0 { [call(&broadcast), call(&exchange)] } else { [call(&exchange), call(&broadcast)] };
             requests.reverse();
@@ -84,8 +84,8 @@ pub(crate) fn patterns(group: &Group) {
     pause("done");
 }
 
-/// Every rank adds what comes round the ring to its own and passes it on: the last has the sum of all, the others those
-/// up to them.
+/// Every rank adds the received numbers to its own and passes the result on round the ring. The last rank gets the
+/// total, every other rank the sum up to itself.
 pub(crate) fn sums(group: &Group) {
     let (rank, ranks) = me(group);
     let sum = Reduction::new(Operator::Sum, Element::I64).expect("numbers are added");
@@ -115,7 +115,7 @@ pub(crate) fn sums(group: &Group) {
     pause("done");
 }
 
-/// Starts of one recording follow one another, though all are posted at once: each adds to what the last has left.
+/// Starts of one recording run in order, though all are posted at once: each adds to the result of the last.
 pub(crate) fn accumulated(group: &Group) {
     let (rank, _) = me(group);
     let sum = Reduction::new(Operator::Sum, Element::I64).expect("numbers are added");
@@ -127,7 +127,7 @@ pub(crate) fn accumulated(group: &Group) {
         let mut other = vec![0; 1000];
         let message = receive(group, rank, 5, &mut other);
         let starts: Vec<Request> = (0..CALLS).map(|_| call(&recorded)).collect();
-        // Posted behind all of them, it does not wait for them.
+        // The message is posted after all starts and does not wait for them.
         let sent = [3; 1000];
         [send(group, rank, 5, &sent), message].into_iter().chain(starts).for_each(end);
         assert!(other == sent && own.iter().all(|own| *own == 7 + CALLS as i64 * (rank as i64 + 1)), "{count} numbers");
@@ -136,8 +136,8 @@ pub(crate) fn accumulated(group: &Group) {
     pause("done");
 }
 
-/// The first rank has posted all its starts when the ways to its memory are withdrawn, the others post then: each start
-/// adds what comes round the ring to what the one before has left.
+/// The first rank has posted all its starts when the ways to its memory are withdrawn; the others post then. Each start
+/// adds the numbers received round the ring to the result of the last.
 pub(crate) fn withdrawn(context: &Context, group: &Group) {
     let (rank, ranks) = me(group);
     let (count, to, from) = (50_000, (rank + 1) % ranks, (rank + ranks - 1) % ranks);
@@ -153,7 +153,7 @@ pub(crate) fn withdrawn(context: &Context, group: &Group) {
     let starts = || (0..CALLS).map(|_| call(&recorded)).collect::<Vec<Request>>();
     let early = (rank == 0).then(starts);
     pause("ready");
-    // The last first: what it ends with is what all leave.
+    // Waits for the last start first: its result is the final one.
     early.unwrap_or_else(starts).into_iter().rev().for_each(end);
     assert!(own.iter().all(|own| *own == 7 + CALLS as i64 * (from as i64 + 1)));
     own.fill(0);
@@ -163,7 +163,7 @@ pub(crate) fn withdrawn(context: &Context, group: &Group) {
     pause(context.memory_tier().name());
 }
 
-/// Starts wait for ranks that never start, one behind the other, when the service process is lost.
+/// Starts wait, in order, for ranks that never start, when the service process is lost.
 pub(crate) fn without_service(group: &Group) {
     let mut buffer = vec![0; 10];
     let mut recorder = group.record();
@@ -178,21 +178,21 @@ pub(crate) fn without_service(group: &Group) {
     }
 }
 
-/// Calls one recording before the test goes on, and [`CALLS`] times after.
+/// Calls a recording before the test continues, and [`CALLS`] times afterwards.
 pub(crate) fn repeated(group: &Group) {
     let (_, ranks) = me(group);
     let (send, mut receive) = (vec![1; 4096 * ranks], vec![0; 4096 * ranks]);
     let exchange = record_exchange(group, &send, &mut receive);
     end(call(&exchange));
     pause("ready");
-    // All but the first wait behind one before them.
+    // All calls but the first wait for an earlier one.
     (0..CALLS).map(|_| call(&exchange)).collect::<Vec<_>>().into_iter().for_each(end);
     pause("done");
     assert!(receive == send);
 }
 
-/// Two recordings that the ranks call in opposite orders; in each, one rank waits for what the other sends behind what
-/// that waits for itself.
+/// Two recordings that the ranks call in opposite orders. In each, one rank waits for the other's message. The other
+/// sends it after its own wait.
 pub(crate) fn crossed(group: &Group) {
     let (rank, ranks) = me(group);
     let (bytes, peer) = (100_000, (rank + ranks / 2) % ranks);
@@ -206,7 +206,7 @@ pub(crate) fn crossed(group: &Group) {
         let mut receives = |recorder: &mut outboard::Recorder| {
             recorder.receive(peer as u32, 1, receive.as_mut_ptr(), bytes as u64).expect("a rank");
         };
-        // The one sends only when it has received, the other is the first to send.
+        // One rank sends only after it has received; the other sends first.
         if (rank < peer) == first {
             receives(&mut recorder);
             recorder.barrier();
@@ -252,7 +252,7 @@ pub(crate) fn unrecorded() {
     assert_eq!(received, sent[1]);
 }
 
-/// One thread calls a recording of staged memory, another posts receives until it may not, both on one group.
+/// One thread calls a recording of staged memory; another posts receives until it is refused, both in one group.
 pub(crate) fn posting_threads() {
     let (done, ended) = mpsc::channel();
     std::thread::spawn(move || {
@@ -273,14 +273,13 @@ fn post_and_call() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !enough.load(Ordering::Relaxed) {
-                // SAFETY: the room is there until the process ends, and nobody sends. A receive that is dropped stays
-                // in flight.
+                // SAFETY: the buffer stays until the process ends, and nobody sends. A dropped receive stays in flight.
                 drop(unsafe { group.ireceive(1, 0, room.as_mut_ptr(), 8) });
             }
         });
         let mut refused = 0;
         while refused < 200 {
-            // SAFETY: the buffers are there until the request has ended.
+            // SAFETY: the buffers stay until the request has ended.
             match unsafe { recorded.call() } {
                 Ok(request) => end(request),
                 Err(_) => refused += 1,
@@ -309,11 +308,11 @@ pub(crate) fn messages(group: &Group) {
     let (to, from) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
     for early in [true, false] {
         let sent: Vec<Vec<u8>> = (0..8).map(|at| block(rank, at, SIZES[at % 4])).collect();
-        // Longer than what comes.
+        // Longer than the messages.
         let mut received: Vec<Vec<u8>> = (0..8).map(|at| vec![0xee; SIZES[at % 4] + 3]).collect();
         let (mut sends, mut receives) = (Vec::new(), Vec::new());
         let mut post = |receives: &mut Vec<Request>| {
-            // Those of the second tag first.
+            // Receives of the second tag come first.
             for at in (4..8).chain(0..4) {
                 receives.push(receive(group, from, at as u32 / 4, &mut received[at]));
             }
@@ -325,7 +324,7 @@ pub(crate) fn messages(group: &Group) {
             sends.push(send(group, to, at as u32 / 4, buffer));
         }
         if !early {
-            // The first of the small ones is there by now, with nobody to receive it.
+            // The first small message has arrived by now, and no receive waits for it.
             sends.remove(1).wait(Some(LIMIT)).expect("small messages end without their receives").expect("success");
             post(&mut receives);
         }
@@ -338,7 +337,7 @@ pub(crate) fn messages(group: &Group) {
     pause("done");
 }
 
-/// Rank 1's receive is too small for what rank 0 sends: it alone fails, and the next message is received.
+/// Rank 1's receive is too small for rank 0's message: only that receive fails, and the next message arrives.
 pub(crate) fn truncated(group: &Group) {
     let (rank, _) = me(group);
     for bytes in [50, 200_000] {
@@ -362,13 +361,13 @@ pub(crate) fn truncated(group: &Group) {
     }
 }
 
-/// The last rank expects a byte more round the ring: all that are not through learn both sizes.
+/// The last rank expects one byte more round the ring: all unfinished ranks get an error with both sizes.
 pub(crate) fn disagreeing(group: &Group) {
     let (rank, ranks) = me(group);
     let mut buffer = vec![0; 10_000 + usize::from(rank == ranks - 1)];
     let ring = record_ring(group, &mut buffer);
     match call(&ring).wait(Some(LIMIT)).expect("within the limit") {
-        // The first may be through before the last has said what it expects.
+        // The first rank may finish before the last has announced its size.
         Ok(()) => assert!(rank < ranks - 1),
         Err(error) => {
             assert_eq!(error.status(), Status::Mismatch, "{error}");
@@ -378,7 +377,7 @@ pub(crate) fn disagreeing(group: &Group) {
     ring.free().expect("no call is in flight");
 }
 
-/// The last rank never calls, and dies: those who need its bytes are told.
+/// The last rank never calls, and dies: the ranks that need its bytes get an error.
 pub(crate) fn one_dies(group: &Group) {
     let (rank, ranks) = me(group);
     let (send, mut receive) = (vec![1; 100 * ranks], vec![0; 100 * ranks]);
@@ -392,7 +391,7 @@ pub(crate) fn one_dies(group: &Group) {
     is_lost(&error, ranks - 1);
 }
 
-/// The last rank never sends, and dies: those who receive from it are told, and go on with the others.
+/// The last rank never sends, and dies: the ranks that receive from it get an error, and continue with the others.
 pub(crate) fn source_dies(group: &Group) {
     let (rank, ranks) = me(group);
     if rank == ranks - 1 {

@@ -14,12 +14,12 @@ const UNTOUCHED: u32 = 0xeeee_eeee;
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum By {
     Sum,
-    /// The rank, by an operator that does not commute.
+    /// Composition by the ranks' own operator, which does not commute.
     Composition,
 }
 
 impl By {
-    /// Composes `x -> a * x + b` with `a` in the upper half and `b` in the lower.
+    /// Adds, or composes functions `x -> a * x + b` with `a` in the upper half and `b` in the lower.
     fn combine(self, left: u32, right: u32) -> u32 {
         match self {
             By::Sum => left.wrapping_add(right),
@@ -39,7 +39,7 @@ impl By {
     }
 }
 
-/// Compositions by a function of this rank's, which holds something meanwhile.
+/// An operator of this rank that composes functions and keeps `held` alive.
 fn composition(held: impl Send + Sync + 'static) -> UserOperator {
     let combine = move |left: &[u8], right: &mut [u8]| {
         let _kept = &held;
@@ -69,7 +69,7 @@ pub(crate) struct Posted {
     what: (Result, By, usize, usize),
 }
 
-/// What `rank` contributes to call `call` at `at`.
+/// Element `at` of the contribution of `rank` to call `call`.
 fn number(rank: usize, call: usize, at: usize) -> u32 {
     (rank * 7919 + call * 104_729 + at * 31) as u32
 }
@@ -78,7 +78,7 @@ fn sum() -> Reduction {
     Reduction::new(Operator::Sum, Element::U32).expect("defined by MPI")
 }
 
-/// Posts a reduction of vectors of `count` elements, or of blocks of so many.
+/// Posts a reduction of vectors of `count` elements, or of blocks of up to twice `count`.
 fn post(group: &Group, (result, by): (Result, By), call: usize, count: usize, in_place: bool) -> Posted {
     let (rank, ranks) = me(group);
     let counts: Vec<u64> = (0..ranks as u64).map(|rank| (rank + call as u64) % 3 * count as u64).collect();
@@ -112,12 +112,12 @@ fn post(group: &Group, (result, by): (Result, By), call: usize, count: usize, in
         Result::Scan => Outcome::Scan { count: each, inclusive: true },
         Result::Exscan => Outcome::Scan { count: each, inclusive: false },
     };
-    // SAFETY: the buffers live in the result and are looked at after the request has ended.
+    // SAFETY: the buffers live in the result and are read after the request has ended.
     let posted = unsafe { group.ireduction(outcome, by.combination(), from, to) };
     Posted { _send: send, receive, request: posted.expect("posted"), expected, what: (result, by, call, count) }
 }
 
-/// Posts an allreduce, for scenarios of other things.
+/// Posts an allreduce, for scenarios of other calls.
 pub(crate) fn post_sums(group: &Group, call: usize, count: usize) -> Posted {
     post(group, (Result::Allreduce, By::Sum), call, count, call.is_multiple_of(2))
 }
@@ -128,12 +128,12 @@ pub(crate) fn check_sums(mut posted: Posted) {
     assert_eq!(wrong, None, "{:?}", posted.what);
 }
 
-/// Every kind of sums at every size, in place where that can be, with a barrier in flight behind each.
+/// Every kind of sum at every size, in place if possible, with a barrier in flight behind each.
 pub(super) fn all(group: &Group) {
     all_by(group, By::Sum);
 }
 
-/// The same by an operator of the ranks' own.
+/// Every kind of reduction by the ranks' own operator.
 pub(super) fn all_by_ranks(group: &Group) {
     all_by(group, By::Composition);
 }
@@ -162,7 +162,7 @@ fn all_by(group: &Group, by: By) {
     pause("done");
 }
 
-/// TH-2: sums of numbers that round, once and again; all ranks compare theirs.
+/// TH-2: sums of numbers that round, computed repeatedly; all ranks compare their results.
 pub(super) fn same_bits(group: &Group) {
     let (rank, ranks) = me(group);
     let sum = Reduction::new(Operator::Sum, Element::F32).expect("defined by MPI");
@@ -193,7 +193,7 @@ pub(super) fn same_bits(group: &Group) {
     pause("done");
 }
 
-/// Of all ranks but the last, which is killed.
+/// All ranks reduce, except the last, which is killed.
 pub(super) fn one_dies(group: &Group) {
     let (rank, ranks) = me(group);
     check_sums(post(group, (Result::Allreduce, By::Composition), 0, 10_000, false));
@@ -215,12 +215,12 @@ pub(super) fn one_dies(group: &Group) {
     assert!(receive.iter().all(|number| *number == UNTOUCHED), "nothing was combined");
 }
 
-/// The last rank posts only when all others have what it has no part in; SP-6.
+/// The last rank posts only after all others have the results that need no part of it; SP-6.
 pub(super) fn late(group: &Group) {
     late_by(group, By::Sum);
 }
 
-/// The same by an operator of the ranks' own.
+/// The late rank's scenario by the ranks' own operator.
 pub(super) fn late_by_ranks(group: &Group) {
     late_by(group, By::Composition);
 }

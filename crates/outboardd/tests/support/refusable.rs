@@ -1,6 +1,6 @@
-//! A daemon inside the test program, to which the kernel refuses system calls from the moment that the test says.
+//! A daemon inside the test program, to which the kernel refuses system calls when the test orders it.
 //!
-//! It takes lines of the form `Calls errno` and answers `@refused` once a seccomp filter holds for all of its threads.
+//! The daemon accepts lines `Calls errno`, and answers `@refused` once a seccomp filter holds for all its threads.
 
 use std::collections::BTreeMap;
 use std::io::BufRead;
@@ -14,7 +14,7 @@ use seccompiler::{
 
 use super::scenarios::say;
 
-/// The scenario that is no rank but a daemon.
+/// The scenario that runs a daemon instead of a rank.
 pub(crate) const NAME: &str = "refusable-daemon";
 /// Flags of the daemon, separated by spaces.
 pub(crate) const FLAGS: &str = "OUTBOARD_TEST_DAEMON_FLAGS";
@@ -22,9 +22,9 @@ pub(crate) const FLAGS: &str = "OUTBOARD_TEST_DAEMON_FLAGS";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Calls {
     CrossMemory,
-    /// Those by which the memory descriptor is used.
+    /// System calls that use the memory descriptor.
     Descriptor,
-    /// Those by which multicast is received, and sent.
+    /// System calls that receive multicast; `Sends`: system calls that send it.
     Receives,
     Sends,
 }
@@ -41,11 +41,11 @@ impl Calls {
         }
     }
 
-    /// Which of these calls: as rules of a filter, none for all of them.
+    /// Filter rules that select among the calls; none means all.
     fn rules(self) -> Vec<SeccompRule> {
         match self {
             Calls::CrossMemory | Calls::Receives | Calls::Sends => Vec::new(),
-            // Other files are read too, but not at the addresses of a program.
+            // The calls also read other files, but at smaller offsets than a program's addresses.
             Calls::Descriptor => {
                 let far = SeccompCondition::new(3, SeccompCmpArgLen::Qword, SeccompCmpOp::Ge, 1 << 32);
                 vec![SeccompRule::new(vec![far.expect("an argument")]).expect("a condition")]
@@ -68,7 +68,7 @@ struct Line {
     settings: Settings,
 }
 
-/// Serves until the test ends the process or lets go of it.
+/// Serves until the test ends the process or closes its input.
 pub(crate) fn serve() {
     let flags = std::env::var(FLAGS).expect("set by the test");
     let line = Line::parse_from(std::iter::once("outboardd").chain(flags.split_whitespace()));

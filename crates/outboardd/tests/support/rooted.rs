@@ -7,7 +7,7 @@ use outboard::{Contribution, Destination, Group, Request, Status};
 use super::exchanges::{Buffer, GAP, UNTOUCHED, check_exchange, content, post_uneven};
 use super::scenarios::{LIMIT, check, me, pause, post, say, wait_for_line};
 
-/// A small call that takes as long waits for a rank.
+/// A small call that takes this long is waiting for a rank.
 const HELD_UP: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,7 +18,7 @@ struct Kind {
 }
 
 struct Posted {
-    /// What this rank sends, and what it receives.
+    /// The buffers that this rank sends and receives.
     send: Buffer,
     receive: Buffer,
     request: Request,
@@ -56,7 +56,7 @@ fn rooted(group: &Group, call: usize, root: usize, kind: Kind, length: impl Fn(u
     let from = if in_place { Contribution::InPlace } else { Contribution::At(send.memory.as_ptr()) };
     let to = if in_place { Destination::InPlace } else { Destination::At(receive.memory.as_mut_ptr()) };
     let (at, bytes, root_number) = (receive.memory.as_mut_ptr(), length(rank), root as u32);
-    // SAFETY: the buffers live in the result and are looked at after the request has ended.
+    // SAFETY: the buffers live in the result and are read after the request has ended.
     let posted = unsafe {
         match (kind.gathers, kind.even) {
             (true, true) => group.igather(root_number, from, at, bytes),
@@ -93,7 +93,7 @@ fn kinds() -> impl Iterator<Item = Kind> {
     (0..8).map(|bits| Kind { gathers: bits & 1 != 0, even: bits & 2 != 0, in_place: bits & 4 != 0 })
 }
 
-/// All kinds with blocks of all sizes and different roots, several in flight, among allgathers and all-to-alls.
+/// All kinds with blocks of all sizes and several roots, several in flight, among allgathers and all-to-alls.
 pub(crate) fn all_kinds(group: &Group) {
     let (_, ranks) = me(group);
     for round in 0..5 {
@@ -105,15 +105,15 @@ pub(crate) fn all_kinds(group: &Group) {
         let all: Vec<Posted> = kinds().enumerate().map(post_kind).collect();
         let (allgather, exchange) = (post(group, call(8), 3000, false), post_uneven(group, call(9)));
         check_exchange(group, exchange);
-        // Ended in another order than posted.
+        // Checked in another order than posted.
         all.into_iter().rev().for_each(|posted| check_rooted(group, posted));
         check(allgather, ranks);
     }
     pause("done");
 }
 
-/// The root of a gather posts when all others have ended: their blocks are staged at its host (SP-6). Then the last
-/// rank of a scatter does, which the others do not need.
+/// The root of a gather posts when all others have ended: their blocks are staged at its host (SP-6). The last rank of
+/// a scatter, which the others do not need, does likewise.
 pub(crate) fn late_root(group: &Group) {
     let (rank, ranks) = me(group);
     let last = ranks - 1;
@@ -127,14 +127,14 @@ pub(crate) fn late_root(group: &Group) {
     }
 }
 
-/// The root expects another number of bytes than rank 1 sends it.
+/// The root expects another number of bytes than rank 1 sends to it.
 pub(crate) fn mismatch(group: &Group) {
     let (rank, ranks) = me(group);
     check(post(group, 0, 1, false), ranks);
     let bytes = |from: usize| if from == 1 && rank == 0 { 5_000 } else { 6_000 };
     let mut posted = rooted(group, 1, 0, GATHERV, bytes);
     let result = posted.request.wait(Some(LIMIT)).expect("within the limit");
-    // Whoever's block had been read before the root called has ended.
+    // A rank whose block was read before the root called has succeeded.
     if rank > 0 && result.is_ok() {
         return;
     }
@@ -144,8 +144,7 @@ pub(crate) fn mismatch(group: &Group) {
     assert!(text.contains("rank 1 sends 6000 bytes to rank 0, which expects 5000"), "{text}");
 }
 
-/// The root has nothing for the others, which expect something: it may go on to what it needs them for, and who waits
-/// finds out.
+/// The root has no bytes for the others, which expect some. It may continue to its next call; they get the error.
 pub(crate) fn nothing_for_who_waits(group: &Group) {
     let (rank, _) = me(group);
     let bytes = if rank == 0 { 0 } else { 8 };
@@ -157,7 +156,7 @@ pub(crate) fn nothing_for_who_waits(group: &Group) {
     assert_eq!(error.status(), Status::Mismatch, "{error}");
 }
 
-/// The root of small broadcasts goes on until the last rank, which has not called, holds it up (MC-9).
+/// The root of small broadcasts continues until the last rank, which has not called, blocks it (MC-9).
 pub(crate) fn held_up(group: &Group) {
     let (rank, ranks) = me(group);
     say("ready");

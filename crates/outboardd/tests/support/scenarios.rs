@@ -1,4 +1,4 @@
-//! What ranks do in the tests: each scenario runs in every rank of a world.
+//! Scenarios of the tests: each runs in every rank of a world.
 
 mod churn;
 
@@ -16,9 +16,9 @@ use super::forger;
 use super::reductions::{self, check_sums, post_sums};
 use super::{life, offloaded, recorded, rooted, survivors};
 
-/// No wait of a test ends by this unless something is broken.
+/// Longest wait of a test; only a broken test reaches it.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
-/// Not a place of any buffer.
+/// An address outside of every buffer.
 const NOWHERE: *mut u8 = 8 as *mut u8;
 
 pub(super) fn say(what: &str) {
@@ -31,26 +31,26 @@ pub(super) fn wait_for_line() {
     std::io::stdin().read_line(&mut line).expect("the test writes");
 }
 
-/// Says something, and waits until the test lets this process go on.
+/// Reports `what`, and waits until the test lets this process continue.
 pub(super) fn pause(what: &str) {
     say(what);
     wait_for_line();
 }
 
-/// Waits for its end by the test.
+/// Waits until the test kills this process.
 pub(super) fn wait_for_death() -> ! {
     pause("ready");
     unreachable!("it is killed");
 }
 
-/// Makes a group of its own and calls an allgather there.
+/// Makes a group alone and calls an allgather there.
 pub(super) fn gather_alone(context: &Context) {
     let group = context.create_group(&context.offer().expect("an offer")[..], 1, 0).expect("the group is made");
     check(post(&group, 0, 10_000, false), 1);
     group.destroy().expect("no request is in flight");
 }
 
-/// Scenarios whose processes are no ranks, or ranks that are not to meet the others at once.
+/// Scenarios of processes that are no ranks, or of ranks that do not meet the others at once.
 fn without_world(name: &str) -> Option<fn()> {
     Some(match name {
         "rendezvous" => rendezvous,
@@ -74,7 +74,7 @@ fn without_world(name: &str) -> Option<fn()> {
     })
 }
 
-/// Runs the scenario that the environment names, as the rank that the environment names.
+/// Runs the scenario `name`, as the rank that the environment names.
 pub(crate) fn run(name: &str) {
     if let Some(scenario) = without_world(name) {
         return scenario();
@@ -145,14 +145,14 @@ pub(crate) fn run(name: &str) {
         }
         other => panic!("no scenario {other}"),
     }
-    // A lost daemon takes no leave.
+    // Ranks without a daemon cannot detach.
     if !name.ends_with("-dies") || name.ends_with("one-dies") {
         group.destroy().expect("no request is in flight");
         context.detach().expect("no group is left");
     }
 }
 
-/// Not a rank: brings the ranks of other hosts together, at the address and for the world of the environment.
+/// Not a rank: serves the rendezvous of other hosts' ranks, at the address and for the world in the environment.
 fn rendezvous() {
     let variable = |name| std::env::var(name).expect("set by the test");
     let listener = TcpListener::bind(variable("OUTBOARD_RENDEZVOUS")).expect("the address is free");
@@ -164,7 +164,7 @@ fn refused() {
     say(&Context::attach(None).expect_err("no daemon can be started").to_string());
 }
 
-/// Attaches, and later makes a group of its own.
+/// Attaches, and later makes a group alone.
 fn alone() {
     let context = Context::attach(None).expect("a daemon answers");
     pause("ready");
@@ -172,14 +172,14 @@ fn alone() {
     context.detach().expect("no group is left");
 }
 
-/// Attaches, and says what a request ends with once the daemon is gone.
+/// Attaches, and reports the error of a request after the daemon's end.
 fn outlives() {
     let context = Context::attach(None).expect("a daemon answers");
     pause("ready");
     say(&context.offer().expect_err("the daemon is gone").to_string());
 }
 
-/// Says how a call ends that is larger than the daemon keeps memory for.
+/// Reports the end of a call that needs more memory than the daemon keeps.
 fn beyond() {
     let context = Context::attach(None).expect("a daemon answers");
     let group = context.create_group(&context.offer().expect("an offer")[..], 1, 0).expect("the group is made");
@@ -190,7 +190,7 @@ fn beyond() {
     say(&error.to_string());
 }
 
-/// Connects without the library, which would refuse, and says how the daemon turns it away.
+/// Connects without the library, which would refuse, and reports the daemon's refusal.
 fn other_user() {
     let socket = std::env::var("OUTBOARD_SOCKET").expect("set by the test");
     let channel = Channel::connect(Path::new(&socket)).expect("it listens");
@@ -202,7 +202,7 @@ fn other_user() {
     assert!(channel.wait(LIMIT).expect("poll") && channel.receive::<Reply>().is_err(), "the connection stays open");
 }
 
-/// Attaches where there may be no room for a daemon, and says how that ended and what stayed in the directory.
+/// Attaches where a daemon may lack disk space; reports the outcome and the files that stayed.
 fn full() {
     let attached = Context::attach(None);
     let outcome = attached.as_ref().map_or_else(ToString::to_string, |_| "attached".to_owned());
@@ -216,7 +216,7 @@ fn full() {
     say(&left.join(" "));
 }
 
-/// Whether a process that lacks something has attached; else it is told so, with these words.
+/// Whether a process that lacks a resource has attached; otherwise checks that the error has these words.
 fn attached(outcome: Result<Context, Error>, words: &[&str]) -> bool {
     match outcome {
         Ok(context) => {
@@ -232,12 +232,12 @@ fn attached(outcome: Result<Context, Error>, words: &[&str]) -> bool {
     }
 }
 
-/// Says whether an attempt was refused, and whether one was not.
+/// Reports whether an attempt was refused, and whether one succeeded.
 fn say_both(attached: &[bool]) {
     say(&format!("{} {}", attached.contains(&false), attached.contains(&true)));
 }
 
-/// Attaches with ever more descriptors left.
+/// Attaches repeatedly, each time with more free descriptors.
 fn without_descriptors() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let limit = rustix::process::Rlimit { current: Some(64), ..getrlimit(Resource::Nofile) };
@@ -252,11 +252,11 @@ fn without_descriptors() {
     say_both(&outcomes);
 }
 
-/// Attaches with ever more address space left.
+/// Attaches repeatedly, each time with more free address space.
 fn without_memory() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let unlimited = getrlimit(Resource::As);
-    // So much of the heap is there for what is small.
+    // Reserves this much of the heap for small allocations.
     drop((0..3).map(|_| vec![1u8; 32 << 10]).collect::<Vec<_>>());
     let outcomes = [32 << 10, 96 << 10, 64 << 20].map(|spare| {
         let pages = std::fs::read_to_string("/proc/self/statm").expect("there");
@@ -274,7 +274,7 @@ pub(super) fn me(group: &Group) -> (usize, usize) {
     (group.rank().expect("not forked") as usize, group.size().expect("not forked") as usize)
 }
 
-/// What `rank` contributes to call `call`.
+/// Contribution of `rank` to call `call`.
 pub(super) fn block(rank: usize, call: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at * 31 + at / 251 + rank * 101 + call * 17) as u8).collect()
 }
@@ -297,7 +297,7 @@ pub(crate) fn post(group: &Group, call: usize, bytes: usize, in_place: bool) -> 
     } else {
         Contribution::At(send.as_ptr())
     };
-    // SAFETY: the buffers live in the result and are looked at after the request has ended.
+    // SAFETY: the buffers live in the result and are read after the request has ended.
     let request = unsafe { group.iallgather(contribution, receive.as_mut_ptr(), bytes as u64) }.expect("posted");
     Posted { _send: send, receive, request, call, bytes }
 }
@@ -311,7 +311,7 @@ pub(crate) fn check(mut posted: Posted, ranks: usize) {
     }
 }
 
-/// The group of all cannot be made.
+/// The group of all ranks cannot be made.
 fn no_world(why: Status) {
     let context = Context::attach(None).expect("the daemon answers");
     let error = context.world().expect_err("service processes do not agree");
@@ -319,7 +319,7 @@ fn no_world(why: Status) {
     pause(&error.to_string());
 }
 
-/// The last rank has shown its offer, and then does not make the group.
+/// The last rank has exchanged its offer, and then does not make the group.
 fn never_asks(context: &Context, group: &Group) {
     let (rank, ranks) = me(group);
     let own = context.offer().expect("an offer");
@@ -346,7 +346,7 @@ fn allgather(group: &Group) {
 fn post_broadcast(group: &Group, root: usize, call: usize, bytes: usize) -> Posted {
     let (rank, _) = me(group);
     let mut receive = if rank == root { block(root, call, bytes) } else { vec![0xee; bytes] };
-    // SAFETY: the buffer lives in the result and is looked at after the request has ended.
+    // SAFETY: the buffer lives in the result and is read after the request has ended.
     let request = unsafe { group.ibroadcast(root as u32, receive.as_mut_ptr(), bytes as u64) }.expect("posted");
     Posted { _send: Vec::new(), receive, request, call, bytes }
 }
@@ -357,7 +357,7 @@ fn check_broadcast(mut posted: Posted, root: usize) {
     assert!(found, "call {} of {} bytes from rank {root}", posted.call, posted.bytes);
 }
 
-/// Every rank is the root of every size, with an allgather in flight behind each broadcast.
+/// Every rank is the root for every size, with an allgather in flight behind each broadcast.
 fn broadcast(group: &Group) {
     let (_, ranks) = me(group);
     let sizes = [0, 1, 1448, 100_003];
@@ -372,7 +372,7 @@ fn broadcast(group: &Group) {
     pause("done");
 }
 
-/// The last rank posts only when all others have ended; SP-6.
+/// The last rank posts only after all others have ended; SP-6.
 fn late_leaf(group: &Group) {
     let (rank, ranks) = me(group);
     say("ready");
@@ -386,12 +386,12 @@ fn late_leaf(group: &Group) {
 fn in_flight(group: &Group) {
     let (_, ranks) = me(group);
     let posted: Vec<_> = (0..40).map(|call| post(group, call, 1 + call * 2_000, call % 2 == 0)).collect();
-    // Ended in another order than posted.
+    // Checked in another order than posted.
     posted.into_iter().rev().for_each(|posted| check(posted, ranks));
 }
 
-/// Calls before, over and after the moment at which the test withdraws a way to memory: all of them end with the right
-/// bytes. The last rank comes late to those that are in flight at that moment.
+/// Calls before, during and after the moment at which the test withdraws a way to memory; all end with the right bytes.
+/// The last rank is late for the calls in flight at that moment.
 fn withdrawn(context: &Context, group: &Group) {
     let (rank, ranks) = me(group);
     let calls = |first: usize| (first..first + 8).map(|call| post(group, call, 1 + call * 9_001, call % 2 == 0));
@@ -411,7 +411,7 @@ fn withdrawn(context: &Context, group: &Group) {
     pause(context.memory_tier().name());
 }
 
-/// As above while bytes flow: nobody waits for the moment.
+/// As above while bytes flow: no rank waits for the moment.
 fn withdrawn_under_way(context: &Context, group: &Group) {
     let (rank, ranks) = me(group);
     let round = |round: usize| {
@@ -428,7 +428,7 @@ fn withdrawn_under_way(context: &Context, group: &Group) {
     round(0);
     say("ready");
     (1..60).for_each(round);
-    // All wait for the one who hears that the moment is over.
+    // All ranks wait for rank 0, which is notified that the moment is over.
     if rank == 0 {
         wait_for_line();
     }
@@ -440,7 +440,7 @@ pub(super) fn failed(mut posted: Posted) -> Error {
     posted.request.wait(Some(LIMIT)).expect("within the limit").expect_err("a failure")
 }
 
-/// The error names the rank that has died.
+/// Checks that the error names the rank that has died.
 pub(super) fn is_lost(error: &Error, rank: usize) {
     assert_eq!(error.status(), Status::RankLost, "{error}");
     assert!(error.to_string().contains(&format!("rank {rank}")), "{error}");
@@ -459,7 +459,7 @@ fn one_dies(group: &Group) {
 
 fn mismatch(group: &Group) {
     let (rank, ranks) = me(group);
-    // Nobody is still making the group.
+    // By now every rank has made the group.
     check(post(group, 0, 1, false), ranks);
     let error = failed(post(group, 1, if rank == 1 { 5_000 } else { 6_000 }, false));
     assert_eq!(error.status(), Status::Mismatch, "{error}");
@@ -479,7 +479,7 @@ fn daemon_dies(group: &Group) {
     assert_eq!(error.status(), Status::ServiceLost, "{error}");
 }
 
-/// Four ranks at two daemons; that of the last dies while rank 0 has not called. The first serves ranks 0 and `other`.
+/// Four ranks at two daemons. The last rank's daemon dies before rank 0 calls. The first serves ranks 0 and `other`.
 fn a_daemon_dies(group: &Group, other: usize) {
     let (rank, ranks) = me(group);
     check(post(group, 0, 10_000, false), ranks);
@@ -491,11 +491,11 @@ fn a_daemon_dies(group: &Group, other: usize) {
         assert_eq!(error.status(), expected, "{error}");
         say(&error.to_string());
     }
-    // The end of rank 0 would be a reason of its own.
+    // The end of rank 0 would be another reason.
     wait_for_line();
 }
 
-/// Which buffer of rank 1 is nowhere.
+/// The buffer of rank 1 that has an invalid address.
 #[derive(Clone, Copy)]
 enum Nowhere {
     Send,
@@ -514,7 +514,7 @@ fn fault(group: &Group, which: Nowhere) {
         (1, Nowhere::Receive) => receive = NOWHERE,
         (_, Nowhere::Send | Nowhere::Receive) => {}
     }
-    // SAFETY: the buffers outlive the request; the address that is none is never accessed by this process.
+    // SAFETY: the buffers outlive the request; this process never accesses the invalid address.
     let mut request = unsafe { group.iallgather(Contribution::At(send), receive, bytes as u64) }.expect("posted");
     let ended = request.wait(Some(LIMIT)).expect("within the limit");
     match (ended, which) {
@@ -522,7 +522,7 @@ fn fault(group: &Group, which: Nowhere) {
             assert_eq!(error.status(), Status::Memory, "{error}");
             assert!(error.to_string().contains("rank 1"), "{error}");
         }
-        // The others may have had all bytes when the failure came to light, unless it was at the source.
+        // The others may have had all bytes when the failure was found, unless the source buffer was invalid.
         (Ok(()), Nowhere::Receive) if rank != 1 => {
             let expected: Vec<u8> = (0..ranks).flat_map(|rank| block(rank, 1, bytes)).collect();
             assert!(gathered == expected, "success with wrong bytes");

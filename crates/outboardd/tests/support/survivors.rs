@@ -1,4 +1,4 @@
-//! What ranks leave behind: a child that holds their socket, a program in the place of theirs.
+//! Survivors of ranks: a child that holds the rank's socket, a program that replaces the rank's.
 
 use std::os::unix::process::CommandExt;
 use std::ptr::NonNull;
@@ -11,30 +11,30 @@ use rustix::process::{Signal, getpid, kill_process};
 use super::scenarios::{LIMIT, block, check, failed, is_lost, me, pause, post, say};
 use super::{SCENARIO, again};
 
-/// Where the last rank has its buffers, and the program that follows it its memory.
+/// Address of the last rank's buffers, and of the memory of the program that replaces the rank.
 const PLACE: usize = 0x6200_0000_0000;
-/// Of each block: read and written by every way to the memory of ranks.
+/// Bytes of each block; every way to the memory of ranks reads and writes blocks of this size.
 const BYTES: usize = 1 << 20;
 const MAPPED: usize = 4 * BYTES;
 const UNTOUCHED: u8 = 0x5a;
 
 fn map() -> NonNull<u8> {
     let rights = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: nobody else maps anything there, as the kernel confirms.
+    // SAFETY: nobody else maps memory there, as the kernel confirms.
     let mapped = unsafe {
         mmap_anonymous(PLACE as *mut _, MAPPED, rights, MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE).expect("free")
     };
     NonNull::new(mapped.cast()).expect("not null")
 }
 
-/// Leaves a child that holds all that this process has open but its output, until the test lets go of the input.
+/// Leaves a child that holds all open descriptors except the outputs, until the test closes the input.
 fn leave_a_child() {
-    // SAFETY: the child calls nothing but the kernel, and ends.
+    // SAFETY: the child only makes system calls, and ends.
     unsafe {
         if libc::fork() == 0 {
             libc::close(1);
             libc::close(2);
-            // Raised by the end of the last writer, whatever is left to read.
+            // The event comes when the last writer closes, whatever is left to read.
             let mut input = [PollFd::from_borrowed_fd(rustix::stdio::stdin(), PollFlags::empty())];
             while poll(&mut input, None).is_err() {}
             libc::_exit(0);
@@ -42,7 +42,7 @@ fn leave_a_child() {
     }
 }
 
-/// The last rank leaves a child and dies when the test says so.
+/// The last rank leaves a child, and dies when the test says so.
 pub(super) fn dies(group: &Group) {
     let (rank, ranks) = me(group);
     check(post(group, 0, 10_000, false), ranks);
@@ -56,19 +56,19 @@ pub(super) fn dies(group: &Group) {
     is_lost(&failed(posted), ranks - 1);
 }
 
-/// The last rank calls or not, leaves a child and becomes another program; then the others call, in vain. A relay may
-/// have had by then what the last rank gave.
+/// The last rank calls or not, leaves a child and becomes another program. Then the others call, in vain. A relay may
+/// have read the last rank's bytes by then.
 pub(super) fn follow(group: &Group, calls: bool, relayed: bool) {
     let (rank, ranks) = me(group);
     check(post(group, 0, 10_000, false), ranks);
     if rank == ranks - 1 {
         let send = map();
-        // SAFETY: so much is mapped.
+        // SAFETY: this much is mapped.
         let receive = unsafe {
             send.copy_from(NonNull::from(&block(rank, 1, BYTES)[0]), BYTES);
             send.add(BYTES)
         };
-        // SAFETY: the buffers stay mapped for as long as this program runs.
+        // SAFETY: the buffers stay mapped while this program runs.
         let request = calls.then(|| unsafe {
             let contribution = Contribution::At(send.as_ptr());
             group.iallgather(contribution, receive.as_ptr(), BYTES as u64).expect("posted")
@@ -85,10 +85,10 @@ pub(super) fn follow(group: &Group, calls: bool, relayed: bool) {
     }
 }
 
-/// Not a rank: has memory where the rank before it had its buffers, and looks whether anybody writes to it.
+/// Not a rank: maps memory where the rank's buffers were, and checks that nobody writes to it.
 pub(super) fn follower() {
     let memory = map();
-    // SAFETY: so much is mapped, and only the kernel could write to it for somebody else.
+    // SAFETY: this much is mapped, and only the kernel could write to it on behalf of others.
     let bytes = unsafe { std::slice::from_raw_parts_mut(memory.as_ptr(), MAPPED) };
     bytes.fill(UNTOUCHED);
     pause("follows");

@@ -1,4 +1,4 @@
-//! Buffers that come and go at the same addresses, of every kind, between calls that use them (GP-4).
+//! Buffers of every kind that come and go at the same addresses, between calls that use them (GP-4).
 
 use outboard::{Context, Contribution, Group, Tier};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
@@ -8,14 +8,14 @@ use std::ptr::NonNull;
 use super::{LIMIT, block, me, pause};
 
 const ROUNDS: usize = 60;
-/// More than a rank keeps for its next use: freeing a piece of so many bytes makes it unmap all that it keeps.
+/// More bytes than a rank keeps for reuse: freeing so large a piece makes it unmap everything that it keeps.
 const MORE_THAN_KEPT: usize = 257 << 20;
 const SIZES: [usize; 5] = [1, 4096, 10_000, 70_001, 300_000];
 
-/// Gathers from `send` into `receive` and compares.
+/// Gathers from `send` into `receive` and checks the result.
 fn gather(group: &Group, call: usize, bytes: usize, send: NonNull<u8>, receive: NonNull<u8>) {
     let (rank, ranks) = me(group);
-    // SAFETY: the buffers hold that many bytes, and are used by nobody else before the request has ended.
+    // SAFETY: the buffers hold that many bytes, and nobody else uses them before the request has ended.
     unsafe {
         std::slice::from_raw_parts_mut(send.as_ptr(), bytes).copy_from_slice(&block(rank, call, bytes));
         receive.write_bytes(0xee, bytes * ranks);
@@ -30,7 +30,7 @@ fn gather(group: &Group, call: usize, bytes: usize, send: NonNull<u8>, receive: 
     }
 }
 
-/// A private mapping where nothing is, at this address unless it is NULL.
+/// A new private mapping, at `address` unless that is NULL; none if the address is in use.
 fn map_at(address: *mut u8, bytes: usize) -> Option<NonNull<u8>> {
     let rights = ProtFlags::READ | ProtFlags::WRITE;
     let fixed = if address.is_null() { MapFlags::empty() } else { MapFlags::FIXED_NOREPLACE };
@@ -44,11 +44,11 @@ fn map(bytes: usize) -> NonNull<u8> {
 }
 
 fn unmap(start: NonNull<u8>, bytes: usize) {
-    // SAFETY: made by `map`, and no request in flight names it.
+    // SAFETY: `map` made the mapping, and no request in flight names it.
     unsafe { munmap(start.as_ptr().cast(), bytes) }.expect("it was mapped");
 }
 
-/// Says by which tier it was reached and how often private memory lay where shared memory had been.
+/// Reports the tier that reached the rank, and how often private memory lay where shared memory had been.
 pub(super) fn run(context: &Context, group: &Group) {
     let (_, ranks) = me(group);
     let mut grown: Vec<u8> = vec![0; 1];
@@ -57,7 +57,7 @@ pub(super) fn run(context: &Context, group: &Group) {
     for round in 0..ROUNDS {
         let bytes = SIZES[round % SIZES.len()];
         let whole = bytes * ranks;
-        // Private memory, again at the address of the last round, and then where shared memory was, if it is gone.
+        // Private memory at the last round's address, then where shared memory was, if that is free.
         let again = map_at(last, whole).unwrap_or_else(|| map(whole));
         let own = map(bytes);
         gather(group, 5 * round, bytes, own, again);
@@ -70,7 +70,7 @@ pub(super) fn run(context: &Context, group: &Group) {
         let send = map(bytes);
         gather(group, 5 * round + 1, bytes, send, receive);
         unmap(receive, whole);
-        // A buffer of an earlier call, grown or shrunk in place or elsewhere.
+        // A buffer of an earlier call that has grown or shrunk, in place or elsewhere.
         grown.resize(whole, 0);
         grown.shrink_to_fit();
         let start = NonNull::new(grown.as_mut_ptr()).expect("not NULL");
@@ -83,7 +83,7 @@ pub(super) fn run(context: &Context, group: &Group) {
         unmap(send, bytes);
         let large = context.allocate(MORE_THAN_KEPT).expect("address space");
         for memory in [large, shared, other] {
-            // SAFETY: no request in flight names it.
+            // SAFETY: no request in flight names the memory.
             unsafe { context.deallocate(memory.as_ptr()) }.expect("it was allocated");
             freed.insert(memory.as_ptr());
         }
