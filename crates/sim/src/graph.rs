@@ -50,8 +50,7 @@ impl Member {
         self.touched.clear();
     }
 
-    /// Notes what an operation reads and writes. If it conflicts with an earlier operation, a barrier comes between
-    /// them.
+    /// Notes what an operation reads and writes, behind a barrier if it conflicts with an earlier operation.
     pub(crate) fn touch(&mut self, spans: &[(Span, bool)]) {
         let in_the_way = |(span, writes): &(Span, bool)| {
             self.touched.iter().any(|(other, written)| (*writes || *written) && overlap(*span, *other))

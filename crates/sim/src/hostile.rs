@@ -369,8 +369,7 @@ impl Play {
         self.handle(to, Input::Frame(Rc::new(frame)))
     }
 
-    /// A datagram by the key of a group or by none, with any fields, from the address of the rank that the datagram
-    /// names.
+    /// A datagram by the key of a group or by none, with any fields, from the address of the rank in its header.
     fn datagram(&mut self, tape: &mut Tape<'_>) -> Result<(), Breach> {
         self.forged = true;
         self.reach(FaultKind::DatagramForged);

@@ -463,7 +463,8 @@ impl Draw {
         faults
     }
 
-    /// Cuts off a host, or one direction between two hosts, for less or more time than means death.
+    /// Cuts a host off, or two hosts from each other, or one direction between two, for less or more time than means
+    /// death.
     fn cuts(&mut self, hosts: usize) -> Vec<Cut> {
         let most = self.of(&[20_000, 2_000_000, 12_000_000]);
         let (at, lasting) = (self.micros(50_000), self.micros(most));

@@ -305,8 +305,8 @@ impl Truth {
     }
 }
 
-/// Whether two errors have the same cause. Where ranks disagree whoever notices names two of them, and whoever hears
-/// first that one of them has ended what it called and left names that one.
+/// Whether two errors have the same cause. A rank that notices a disagreement names two ranks. A rank that first learns
+/// that a disagreeing rank has left names that one.
 fn says_the_same(plan: &GroupPlan, one: &CollectiveError, other: &CollectiveError) -> bool {
     let disputed = plan.calls.iter().any(CallPlan::is_disputed);
     let disagree = |error: &CollectiveError| match error {

@@ -60,8 +60,7 @@ pub enum Pattern {
         number: u32,
         seed: u64,
     },
-    /// A tagged message, which concerns two members alone (GP-1). The disagreeing member sends or receives another
-    /// size.
+    /// A tagged message between two members (GP-1). The disagreeing member sends or receives another size.
     Message {
         from: usize,
         to: usize,

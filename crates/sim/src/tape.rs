@@ -1,5 +1,4 @@
-//! The fuzzer's bytes as a tape of decisions. After its end the tape yields zeros, so every prefix of an input is an
-//! input.
+//! The fuzzer's bytes as a tape of decisions. After its end it yields zeros, so every prefix of an input is an input.
 
 #[derive(Debug, Clone)]
 pub struct Tape<'a>(&'a [u8]);

@@ -126,8 +126,7 @@ impl fmt::Display for EngineKind {
     }
 }
 
-/// The call of `bytes` bytes by `choice` among `ranks` ranks. Reductions are sums of doubles, in whole elements and
-/// even blocks.
+/// The call of `bytes` bytes by `choice` among `ranks` ranks: sums of doubles, in whole elements and even blocks.
 pub fn call_of(choice: Choice, ranks: u32, bytes: u64) -> Call {
     let collective = choice.collective();
     let combines =
@@ -142,8 +141,7 @@ pub fn call_of(choice: Choice, ranks: u32, bytes: u64) -> Call {
     Call { root: Rank(ranks / 2), ..Call::new(choice, bytes, combines.then_some(sum)) }
 }
 
-/// Lets `engine` carry out every algorithm that it accepts of every collective, with ranks on these hosts. Returns the
-/// count.
+/// Carries out every algorithm of every collective that `engine` accepts, with ranks on these hosts. Returns how many.
 pub fn conformance(engine: EngineKind, hosts: &[u32], bytes: u64) -> Result<usize, String> {
     let mut carried_out = 0;
     for choice in Collective::ALL.into_iter().flat_map(Collective::algorithms) {

@@ -27,7 +27,7 @@ pub(super) struct Net<E: Engine> {
     /// By node; `None` for dead nodes.
     engines: Vec<Option<E>>,
     memory: Memory,
-    /// On their way, of each flow the first.
+    /// Packets on their way, only the first of each flow.
     flying: Vec<Flying<E::Packet>>,
     /// Packets behind the first of their flow.
     behind: BTreeMap<Flow, VecDeque<Flying<E::Packet>>>,

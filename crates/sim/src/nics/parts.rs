@@ -24,7 +24,7 @@ impl Part {
 
 #[derive(Debug, Default)]
 pub(super) struct Shared {
-    /// From memory to NIC, and back.
+    /// From memory to NIC, and from NIC to memory.
     bus: [Part; 2],
     /// By port of the NIC, outgoing and incoming.
     links: BTreeMap<u32, [Part; 2]>,

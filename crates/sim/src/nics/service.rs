@@ -36,9 +36,8 @@ pub(super) fn service_process(hosts: &[u32], call: &Call) -> Result<bool, Box<Fa
     Ok(bits.iter().all(agrees))
 }
 
-/// Plays `call` on service processes that leave it to engines of deferred work, first with all ranks punctual, then
-/// with a late one. The oracle of the run judges it. Every rank whose list does anything must have handed the list
-/// over.
+/// Plays `call` on service processes that leave it to engines of deferred work, with punctual ranks and with a late
+/// one. The oracle of the run judges the call. Every rank whose list does anything must have handed the list over.
 pub(super) fn on_lists(hosts: &[u32], call: &Call) -> Result<(), String> {
     let topology = Topology::flat(hosts.len() as u32);
     let works = |rank| {

@@ -33,8 +33,8 @@ pub enum Component {
 pub enum Row {
     /// The process behind a port of a node.
     Process(Node, Port),
-    /// A part that the nodes of a machine share, by the machine's number: the node's own, if it has a machine of its
-    /// own.
+    /// A part shared by the nodes of a machine, by the machine's number. A node with its own machine has the same
+    /// number.
     Shared(usize, Component),
 }
 

@@ -29,10 +29,10 @@ pub enum Operation {
 /// A collective by NIC and by hosts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Compared {
-    /// Nanoseconds by NIC until all ranks of all tasks have ended, and by hosts.
+    /// Nanoseconds until all ranks of all tasks have ended, by NIC and by hosts.
     pub times: [f64; 2],
-    /// Of the packets' places in the hash buffers of the root, without the tenth that stays free, the part that the
-    /// call has used: the reading of TH Table 1 that its first column leaves.
+    /// The used part of the packet places in the root's hash buffers, without the tenth that stays free. The first
+    /// column of TH Table 1 leaves this reading of the table.
     pub used: f64,
 }
 
