@@ -463,8 +463,7 @@ impl Draw {
         faults
     }
 
-    /// Cuts a host off, or two hosts from each other, or one direction between two, for less or more time than means
-    /// death.
+    /// Cuts off a host, or a pair, or one direction of a pair, for less or more time than means death.
     fn cuts(&mut self, hosts: usize) -> Vec<Cut> {
         let most = self.of(&[20_000, 2_000_000, 12_000_000]);
         let (at, lasting) = (self.micros(50_000), self.micros(most));

@@ -1,8 +1,8 @@
 //! NICs that carry out collectives themselves, on a network that delays and reorders by choice.
 //!
 //! A [`NicPlan`] describes jobs, the places of their ranks, and their calls. [`Prepared::play`] carries the plan out on
-//! the [engines](Kind) of `outboard_nic` with real bytes, and a seed chooses every event. Every call must end with the
-//! bits of its plan, or with an error that names the dead, and everything that the engine had taken must return.
+//! the [engines](Kind) of `outboard_nic` with real bytes, and a seed chooses every event. Every call ends with the bits
+//! of its plan, or with an error that names the dead; everything that the engine had taken returns.
 //! [`Prepared::exhaust`] does so in every order of events. Costs only delay, so a run with costs has one of these
 //! orders.
 //!
@@ -59,7 +59,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// From or to rank 0.
+    /// A call from or to rank 0.
     pub const fn new(choice: Choice, bytes: u64, reduction: Option<Reduction>) -> Self {
         Call { choice, root: Rank(0), bytes, reduction, values: Values::Scripted, uneven: None }
     }
