@@ -119,7 +119,7 @@ pub(crate) enum Step<P> {
 pub(crate) struct ClusterPlan<'a> {
     /// The configuration of each host's service process.
     pub(crate) configs: Vec<Config>,
-    /// How many service processes have no host; their numbers follow those of the hosts.
+    /// How many service processes have no host. Their numbers follow the hosts' numbers.
     pub(crate) missing: usize,
     pub(crate) network: &'a NetworkPlan,
     pub(crate) faults: &'a Faults,

@@ -1,5 +1,5 @@
-//! What a run has reached: kinds of faults and messages, steps of collectives, state changes of ranks, verdicts. A
-//! sweep over many seeds thereby shows what it has not reached.
+//! The coverage of a run: kinds of faults and messages, steps of collectives, state changes of ranks, verdicts. A sweep
+//! over many seeds thereby shows what it has not reached.
 //!
 //! Invariants: a fault counts when it takes effect, not when it is planned. A kind that was never reached is shown with
 //! a zero. Never influences a run.

@@ -1,4 +1,4 @@
-//! What goes wrong in a run, and the dice that decide each case.
+//! The faults of a run, and the dice that decide each case.
 //!
 //! Invariants: every decision comes from the run's seed. Dice are thrown in the order of events, so equal seeds give
 //! equal runs. Chances are compared in integers. Faults hit the world around the machines, never the machines.
@@ -319,8 +319,8 @@ impl Dice {
         hit
     }
 
-    /// Makes 64 throws at once, in integers only: each bit is set with the chance. From the lowest binary digit of the
-    /// chance upwards, a digit 1 gives a half plus half of the previous chance, a digit 0 half of it.
+    /// Makes 64 throws at once, in integers only: each bit is set with the chance. The loop starts at the lowest binary
+    /// digit: a digit 1 gives a half plus half of the previous chance, a digit 0 half of it.
     fn mask(&mut self, chance: f64) -> u64 {
         let chance = in_parts(chance);
         match chance {

@@ -1,9 +1,9 @@
 //! The driver of one service process: feeds the machine and carries out its orders.
 //!
 //! Follows the contract of [`outboard_proto::Order`] and [`outboard_proto::Transmit`] to the letter. After every
-//! `handle_*` it first carries out the orders in turn, then reports faulted memory, then takes events (so that
-//! `Connect` precedes the first frame), then transmissions while the fabric has room. Checks every order on the way.
-//! Knows nothing of other hosts or of links; everything that leaves the host goes to the outbox.
+//! `handle_*` it first carries out the orders in turn, then reports faulted memory. Then it takes events (so that
+//! `Connect` precedes the first frame), and finally transmissions while the fabric has room. Checks every order on the
+//! way. Knows nothing of other hosts or of links; everything that leaves the host goes to the outbox.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;

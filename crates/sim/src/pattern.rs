@@ -78,7 +78,7 @@ pub(crate) enum Moves {
     Blocks(Pairs),
     /// Members receive the combined vectors of all.
     Combined(Combined, Reduction),
-    /// Members exchange what a recording drawn by this seed says.
+    /// Members exchange the messages of a recording drawn by this seed.
     Recorded(u64),
     /// One member receives the message of another.
     Message {
@@ -189,7 +189,7 @@ pub(crate) struct Part {
     pub(crate) at: u64,
     pub(crate) len: u64,
     pub(crate) source: usize,
-    /// Where the part begins in the contribution of `source`.
+    /// The start of the part in the contribution of `source`.
     pub(crate) from: u64,
 }
 
@@ -357,7 +357,7 @@ impl CallPlan {
         }
     }
 
-    /// Where the contribution of `member` of `members` lies in its receive buffer, if it is in place there.
+    /// The start of the contribution of `member` of `members` in its receive buffer, if it is in place there.
     pub(crate) fn place(&self, member: usize, members: usize) -> Option<u64> {
         let scatters = matches!(self.pattern.class().moves, Moves::Blocks(Pairs::From(_)));
         let found = self.parts(member, members).iter().find(|part| part.source == member).map_or(0, |part| part.at);

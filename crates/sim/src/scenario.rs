@@ -54,7 +54,7 @@ pub struct CallPlan {
     pub at: Duration,
     /// Members, by rank in the group, that call later, and by how much.
     pub late: Vec<(usize, Duration)>,
-    /// Members that call in place; `Pattern::may_be_in_place` says which ones may.
+    /// Members that call in place, as far as `Pattern::may_be_in_place` allows.
     pub in_place: Vec<usize>,
     /// The deadline that all members set.
     pub deadline: Option<Duration>,

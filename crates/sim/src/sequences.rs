@@ -1,6 +1,6 @@
 //! Sequences of recordings, calls and tagged messages, scripted by bytes (GP-1, GP-2). A fuzzer plays them.
 //!
-//! Four ranks on one, two or three service processes share two groups and follow the script, sensible or not, on a
+//! Four ranks on one, two or three service processes share two groups. They follow the script, sensible or not, on a
 //! network whose faults the script chooses. Then the faults end, and a reference judges. A call with its other end ends
 //! well with the right bytes; a call without does not end well. A recording that no rank can make is rejected and
 //! leaves nothing. Errors are true. When all ranks have left, nothing is left of them.

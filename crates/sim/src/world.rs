@@ -76,7 +76,7 @@ pub(crate) struct World<'a> {
 
 /// Control messages that one block of one collective may have queued on one link.
 const BACKLOG_PER_BLOCK: usize = 4;
-/// Bytes on the wire beside the payload of a fragment: its headers and those of its acknowledgement, if it has one.
+/// Bytes on the wire beside the payload of a fragment: its headers, and the headers of its acknowledgement, if any.
 const HEADERS_OF_A_FRAGMENT: u64 = 256;
 /// The bounds of one host are checked once in so many events.
 const STEPS_PER_CHECK: u64 = 64;

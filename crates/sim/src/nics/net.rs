@@ -1,6 +1,6 @@
 //! A network of NICs: engines, the memory that they work on, and packets on their way.
 //!
-//! Packets arrive in any order, even those of one source, but a flow keeps its order. Only multicast packets and
+//! Packets arrive in any order, even packets of one source, but a flow keeps its order. Only multicast packets and
 //! packets to dead nodes are lost. The player decides which packet is next, and which is lost. Memory is [`Memory`].
 
 use std::collections::{BTreeMap, VecDeque};

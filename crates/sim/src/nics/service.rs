@@ -1,4 +1,4 @@
-//! The same call on service processes, whose results NICs must reproduce, and on the engines beside them.
+//! A call on service processes, whose results NICs must reproduce, and on the engines beside them.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;

@@ -9,9 +9,9 @@
 //! | a packet arrives | the link, the NIC, the bus if it goes to memory |
 //! | a process notices an arrival | its processor: the cost of noticing |
 //!
-//! Engines run ahead of the clock by the duration of their orders; what they send or end waits for those orders.
-//! Invariants: costs only delay, so bytes are those of some order of events. Packets of a flow arrive in order. A run
-//! is a function of plan and clock. Never does IO.
+//! Engines run ahead of the clock by the duration of their orders; their sends and ends wait for those orders.
+//! Invariants: costs only delay, so the bytes result from some order of events. Packets of a flow arrive in order. A
+//! run is a function of plan and clock. Never does IO.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;

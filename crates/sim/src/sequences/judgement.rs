@@ -23,7 +23,7 @@ impl Play {
         sound.map(|posted| posted.id).filter(|id| must.ended.contains_key(id)).collect()
     }
 
-    /// Goes on without faults until every owed call has ended.
+    /// Runs without faults until every owed call has ended.
     pub(super) fn settle(&mut self) -> Result<(), Breach> {
         self.cluster.end_faults();
         let owed = self.owed();

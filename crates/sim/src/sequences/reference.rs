@@ -1,4 +1,4 @@
-//! The outcome of a sequence of calls, in whatever order messages travel: the reference for the machines.
+//! The outcome of a sequence of calls for any order of messages: the reference for the machines.
 //!
 //! Programs run as data flows: a step is done after the steps that it follows, and a message holds its span's bytes of
 //! that moment. Operations without an order leave each other's bytes alone, so there is one outcome. More calls may end
@@ -148,7 +148,7 @@ impl Reference {
     }
 }
 
-/// By step: the number of its message among those with its peer and tag, or the number of its reduction.
+/// By step: the number of its message among messages with its peer and tag, or the number of its reduction.
 pub(super) fn occurrences(recording: &Recording) -> Vec<u32> {
     let steps = &recording.program.steps;
     let alike = |one: Op, other: Op| match (one, other) {

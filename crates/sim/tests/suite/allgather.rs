@@ -6,11 +6,9 @@ use outboard_sim::{AllgatherSweep, Scenario, allgather};
 
 use crate::{crosses_each_link_once, last_end, play};
 
-/// Wire bytes in percent of the payload: headers, control messages, and 5 % of the datagrams once more with their
-/// requests.
+/// Wire bytes in percent of the payload: headers, control messages, and 5 % of the datagrams again with their requests.
 const MOST_WIRE_PERCENT_REPAIRED: u64 = 120;
-/// Time relative to the link time of one block. The barrier and the pace of a batch are a larger share of a short
-/// transfer.
+/// Time relative to the link time of one block. The barrier and the pace of a batch weigh more in a short transfer.
 const MOST_TIME_OF_LATE_BLOCK: f64 = 1.3;
 
 #[test]

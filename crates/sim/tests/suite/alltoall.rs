@@ -1,5 +1,5 @@
-//! All-to-alls, gathers and scatters on the virtual network: what a late rank holds up, and what it does not (SP-5,
-//! SP-6).
+//! All-to-alls, gathers and scatters on the virtual network: which ranks a late rank holds up, and which it does not
+//! (SP-5, SP-6).
 
 use std::time::Duration;
 
@@ -22,8 +22,8 @@ const MOST_FRAGMENTS: u64 = 2;
 const MOST_CONTROL: f64 = 1.5;
 /// Time relative to the link time of the payload: headers take 5 %, the first requests and the last pieces the rest.
 const MOST_TIME: f64 = 1.14;
-/// Time from the last call on, when ranks call apart: the links would then need other bytes than the early ranks' first
-/// requests bring.
+/// Time from the last call on, when ranks call apart: the bytes first requested from early ranks are not the bytes that
+/// the links need then.
 const MOST_TIME_APART: f64 = 1.25;
 /// Bound for calls apart with long blocks, which have time to even that out, and among many hosts.
 const MOST_TIME_APART_LONG: f64 = 1.15;
@@ -159,7 +159,7 @@ fn sp_5_every_link_is_kept_busy() {
     }
 }
 
-/// A message of 1 MiB comes in longer pieces if few sources share the requested bytes (SP-5), because a frame costs the
+/// A message of 1 MiB comes in longer pieces if few sources share the requested bytes (SP-5). A frame costs the
 /// processors of both ends more than its bytes do.
 #[test]
 fn sp_5_long_messages_come_in_long_pieces() {

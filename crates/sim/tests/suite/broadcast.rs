@@ -37,7 +37,7 @@ fn sp_6_a_late_leaf_delays_nobody() {
 }
 
 /// Other ranks get ahead of a late leaf by the window of the group, and then wait; nothing is refused and nothing lost.
-/// The same holds behind a barrier, and for small calls with and without bytes (MC-9).
+/// This holds behind a barrier, too, and for small calls with and without bytes (MC-9).
 #[test]
 fn sp_6_a_late_leaf_bounds_how_far_others_get_ahead() {
     for (bytes, eager_bytes, calls, window) in [(10, 0, 1300, 1300), (10, 16 << 10, 3500, 8), (0, 16 << 10, 3500, 8)] {

@@ -95,8 +95,7 @@ fn algorithms_that_people_set_are_carried_out() {
     }
 }
 
-/// A rank that calls an all-to-all with other blocks than the rest is detected, whichever algorithms the two sides
-/// mean.
+/// A rank that calls an all-to-all with other blocks than the rest is detected, for any algorithms on both sides.
 #[test]
 fn ranks_that_disagree_about_what_is_pulled_are_told() {
     let text =

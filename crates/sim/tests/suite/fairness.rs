@@ -18,8 +18,8 @@ const MOST_TIMES: (u32, u32) = (7, 10);
 const MOST_TIMES_UNTOLD: (u32, u32) = (16, 35);
 /// The stream's call queued before takes at least so many times as long as the first small call.
 const LEAST_BEFORE_STREAM: u32 = 4;
-/// Time of the stream beside small calls, relative to the stream alone: it gives up an eighth of its rate, and sends
-/// small pieces.
+/// Time of the stream beside small calls, relative to it alone. It gives up an eighth of its rate and sends small
+/// pieces.
 const MOST_STREAM_TIME: f64 = 1.5;
 /// Fragments of groups of large calls in percent of full pieces: the last piece of a request is shorter.
 const MOST_FRAGMENTS_PERCENT: u64 = 120;
@@ -29,10 +29,10 @@ const MOST_GRID_TIME: f64 = 1.2;
 const MOST_TIMES_IN_GRID: (u32, u32) = (6, 10);
 /// The calls in flight before take at least so many times as long as the first small call.
 const LEAST_BEFORE_GRID: u32 = 3;
-/// Fragments of large calls beside small ones in percent of those without: small calls cause smaller pieces.
+/// Fragments of large calls beside small ones, in percent of large calls alone: small calls cause smaller pieces.
 const LEAST_MORE_FRAGMENTS_PERCENT: u64 = 150;
 
-/// Calls of 4 MiB by all four ranks, and of 4 KiB by `members`, all of one kind. `both` says which of the two are made.
+/// Calls of 4 MiB by all four ranks, and of 4 KiB by `members`, all of one kind. `both` selects large and small calls.
 fn beside(pattern: Pattern, multicast: bool, members: &[usize], both: (bool, bool)) -> Scenario {
     let mut scenario = Scenario::allgather(4, 0).multicast(multicast);
     scenario.store = StoreKind::Provenance;

@@ -128,8 +128,7 @@ fn among_leaders(algorithm: &str) -> String {
     format!("hierarchical:leaders=1,between={algorithm}")
 }
 
-/// CD Sec. VI-D: ranks can compute in nearly all of a rendezvous. Bruck's rotation and copies of a host take some of
-/// it.
+/// CD Sec. VI-D: ranks can compute in nearly all of a rendezvous, except Bruck's rotation and the copies of a host.
 #[test]
 fn cd_7_overlap_is_full_in_flat_communicators_and_about_half_in_hierarchical_ones() {
     let flat = on_a("standard-exchange", 1 << 20).overlap;

@@ -154,7 +154,7 @@ fn th_2_jobs_side_by_side_and_calls_in_a_row_keep_their_bits() {
 }
 
 /// TH-1: calls without room in the buffers whose messages follow nothing go from point to point (C = 0), beside
-/// sequences of the same ports. One descriptor carries some of the messages; others are longer than it can say.
+/// sequences of the same ports. Some messages fit one descriptor, others are longer than a descriptor can describe.
 #[test]
 fn th_1_what_follows_nothing_goes_from_point_to_point_where_buffers_have_no_room() {
     let moves = [(Collective::Alltoall, "pull"), (Collective::Gather, "linear"), (Collective::Allgather, "linear")];

@@ -11,8 +11,7 @@ const LATE: Duration = Duration::from_secs(10);
 /// Bytes of the first and the second call.
 const FIRST: u64 = 10_000;
 const SECOND: u64 = 20_000;
-/// Seconds of the watchdog's reports: 3 s after the first news at 1 s, doubling, until the last rank has called at 21
-/// s.
+/// Seconds of the watchdog's reports: 3 s after the first news at 1 s, doubling until the last rank calls at 21 s.
 const REPORTS: [u64; 3] = [4, 7, 13];
 /// A time after the end of the first call, and after the end of the second for ranks that meet its deadline.
 const ENDED: Duration = Duration::from_secs(5);

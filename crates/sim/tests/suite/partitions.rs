@@ -141,8 +141,7 @@ fn a_group_of_the_partition_ends_somehow() {
     }
 }
 
-/// With three hosts or more, all members are notified who is missing, whoever notices first. With nobody late all is
-/// well.
+/// With three hosts or more, any host's finding names the missing rank to all members. With no late rank all is well.
 #[test]
 fn whoever_asks_too_late_for_a_group_is_named_everywhere() {
     let mut refused = 0;
@@ -156,7 +155,7 @@ fn whoever_asks_too_late_for_a_group_is_named_everywhere() {
 }
 
 /// The fabric may finally give up an attempt since a cut, just after a group was requested behind the cut. Then the
-/// fabric is requested to connect once more.
+/// host requests a connection once more.
 #[test]
 fn a_connection_that_is_given_up_late_costs_no_group() {
     for seed in 0..200 {

@@ -1,5 +1,5 @@
-//! Recorded groups and tagged messages under mixed faults: random graphs end as their reference says, and messages
-//! arrive as sent, whatever goes wrong (GP-1, GP-2, GP-6).
+//! Recorded groups and tagged messages under mixed faults: random graphs end like their reference, and messages arrive
+//! as sent, whatever goes wrong (GP-1, GP-2, GP-6).
 
 use std::time::Duration;
 

@@ -173,7 +173,7 @@ fn groups_that_hosts_begin_in_different_orders_do_not_wait_for_each_other() {
     }
 }
 
-/// A call does not wait for scratch of other groups, because those might wait for its group on the other host.
+/// A call does not wait for scratch of other groups, because they might wait for its group on the other host.
 #[test]
 fn groups_that_do_not_fit_the_scratch_together_fail_and_do_not_hang() {
     let errors = |groups, scratch| {

@@ -1,7 +1,7 @@
 //! Collectives on the 32 nodes of the Tianhe paper, by NIC and by hosts (TH Sec. 2.2 and 2.3).
 //!
 //! By NIC, a message is cut into pulses. By hosts, a broadcast is cut into segments and goes by RDMA at every size, as
-//! the paper's formula (1) has it, and a small message of a reduction is one packet.
+//! in the paper's formula (1). A small message of a reduction is one packet.
 
 use outboard_nic::costs::Costs;
 use outboard_nic::profile::Profile;
