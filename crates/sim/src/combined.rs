@@ -132,7 +132,7 @@ impl CallPlan {
     pub(crate) fn combined_needs_all_of(&self, what: (Combined, Reduction), member: usize, members: usize) -> bool {
         let odd = self.disagrees.map_or(member, |(odd, _)| odd);
         let bytes = self.bytes_of(member);
-        // The disagreeing member is before this one, or is this one and others are before it.
+        // The vectors up to this one are needed. The odd member is earlier, or is this one and others are earlier.
         let up_to = |last: usize| odd < last || (odd == member && last > 0);
         match what.0 {
             Combined::Reduce { root } => bytes > 0 && root == member,

@@ -127,7 +127,7 @@ impl Faults {
         Faults::default()
     }
 
-    /// When frames begin to arrive in time, unless a cut still holds them up; `None`: never.
+    /// The time from which frames arrive as they should, unless a cut still holds them up; `None`: never.
     pub(crate) fn healed(&self) -> Option<Duration> {
         let chances = [self.frame_loss, self.duplicate, self.reorder];
         let by_chance = !self.jitter.is_zero() || chances.iter().any(|chance| *chance > 0.0);

@@ -1,4 +1,4 @@
-//! The network: every host has an uplink and a downlink to one switch, which copies multicasts to all members.
+//! The network: hosts have an uplink and a downlink to one switch, which copies multicasts to all hosts that joined.
 //!
 //! A host of the simulator is a service process with its ranks. Siblings on one machine (SP-8) share its links, and
 //! reach each other without the links and without loss.

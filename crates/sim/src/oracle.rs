@@ -48,7 +48,7 @@ pub(crate) struct Truth {
     pub(crate) bits: BTreeMap<(usize, usize, u64), u64>,
     /// (group, member, instance) that was called.
     called: BTreeSet<(usize, usize, u64)>,
-    /// The first error with which each member's group ended, as the member was notified.
+    /// The first error by which each member was notified of the end of its group.
     pub(crate) told: BTreeMap<(usize, usize), CollectiveError>,
 }
 

@@ -21,12 +21,11 @@ pub enum Pattern {
     Broadcast {
         root: usize,
     },
-    /// All members receive 0 to `bytes` bytes of every member, and place them with gaps. This seed draws sizes and
-    /// gaps.
+    /// All members receive 0 to `bytes` bytes of every member, placed with gaps; this seed draws sizes and gaps.
     Allgatherv {
         seed: u64,
     },
-    /// A block of every member for every member.
+    /// Every member sends a block to every member.
     Alltoall,
     /// An all-to-all with counts of 0 to `bytes`, and displacements with gaps, drawn by this seed.
     Alltoallv {

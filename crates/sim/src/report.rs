@@ -18,7 +18,7 @@ pub struct Outcome {
     pub ends: BTreeMap<(usize, usize, u64), Duration>,
     /// Fingerprints of the results of reductions, by (group, member, instance).
     pub bits: BTreeMap<(usize, usize, u64), u64>,
-    /// The first error with which a group ended, as its members were notified, by (group, member).
+    /// The first error by which members were notified of the end of their group, by (group, member).
     pub told: BTreeMap<(usize, usize), CollectiveError>,
     /// Virtual time from the first call to the last completion.
     pub in_collectives: Duration,

@@ -35,7 +35,7 @@ impl EngineKind {
         EngineKind::OfiTriggered,
     ];
 
-    /// Describes how the engine carries out a call, if there is more to say, or why the engine rejects the call.
+    /// Describes how the engine carries out a call, if there is anything to add, or why the engine rejects the call.
     pub fn takes(self, hosts: &[u32], call: &Call) -> Result<String, String> {
         let topology = Topology::of_hosts(hosts.iter().copied()).expect("at most as many as a group has");
         call.with_arguments(&topology, |arguments| self.takes_with(call.choice, arguments))

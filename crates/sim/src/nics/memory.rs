@@ -1,4 +1,4 @@
-//! The memory that engines work on: that of processes, that of NICs, and memory that hosts have registered.
+//! The memory that engines work on: memory of processes, memory of NICs, and memory that hosts have registered.
 //!
 //! Invariant: every access is checked, so a wrong order is found where it is given.
 
@@ -34,7 +34,7 @@ impl Memory {
         places.iter().flat_map(|place| self.bytes(node, *place).to_vec()).collect()
     }
 
-    /// Carries out an order. `payload` is that of the latest packet.
+    /// Carries out an order. `payload` belongs to the latest packet.
     pub(super) fn perform(&mut self, node: Node, order: Order, payload: &[u8]) {
         match order {
             Order::Deliver { to } => self.bytes(node, to).copy_from_slice(payload),

@@ -18,7 +18,7 @@ const MOST_TIMES: (u32, u32) = (7, 10);
 const MOST_TIMES_UNTOLD: (u32, u32) = (16, 35);
 /// The stream's call queued before takes at least so many times as long as the first small call.
 const LEAST_BEFORE_STREAM: u32 = 4;
-/// Time of the stream beside small calls, relative to it alone. It gives up an eighth of its rate and sends small
+/// Stream time beside small calls, relative to the stream alone: it gives up an eighth of its rate, and sends small
 /// pieces.
 const MOST_STREAM_TIME: f64 = 1.5;
 /// Fragments of groups of large calls in percent of full pieces: the last piece of a request is shorter.
