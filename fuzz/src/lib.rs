@@ -1,10 +1,10 @@
-//! The fuzz targets. Most take the fuzzer's bytes as a script of hostile acts, play it against code that also serves
-//! honest ranks, and panic when the honest ranks are harmed; `texts` takes the bytes as a text.
+//! The fuzz targets. Most take the fuzzer's bytes as a script of hostile acts, and play it against code that also
+//! serves honest ranks. They panic when the honest ranks are harmed. `texts` takes the bytes as a text.
 //!
-//! Scripts of the simulator and the fabric play in virtual time and are deterministic, but for the fresh keys of
-//! `hostile_connection`; `rank` runs a whole daemon and depends on the scheduler only in how far the daemon has got when
-//! the next act comes. `make test` plays every target over seeded inputs, `make fuzz` lets libFuzzer search. Nothing here
-//! is shipped.
+//! Scripts of the simulator and the fabric play in virtual time, and are deterministic but for the fresh keys of
+//! `hostile_connection`. `rank` runs a whole daemon: only the daemon's progress at the next act depends on the
+//! scheduler. `make test` plays every target over seeded inputs, `make fuzz` lets libFuzzer search. Nothing here is
+//! shipped.
 
 pub mod rank;
 pub mod seeds;
@@ -19,7 +19,7 @@ pub struct Target {
     pub name: &'static str,
     /// Plays one input.
     pub play: fn(&[u8]),
-    /// Makes the inputs that fuzzing begins with.
+    /// Makes the inputs with which fuzzing begins.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
@@ -38,7 +38,7 @@ pub const TARGETS: [Target; 7] = [
     Target { name: "recording_sequences", play: sequence, seeds: seeds::sequences },
 ];
 
-/// Plays an input of the target of this name.
+/// Plays an input of the target with this name.
 pub fn play(name: &str, input: &[u8]) {
     let target = TARGETS.iter().find(|target| target.name == name).expect("a target");
     (target.play)(input);

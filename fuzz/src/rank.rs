@@ -1,12 +1,12 @@
 //! A whole daemon in this process, two honest ranks, and a hostile one at its socket and in its shared memory.
 //!
-//! The hostile rank sends whole and broken messages with whatever descriptors, posts entries, scribbles over its
-//! control region, rings the doorbell, connects again and again, and between all that behaves, so that it gets
-//! somewhere. Its memory is reached by registered memfds alone: it shares a process with the daemon, whose memory it
-//! must not be given.
+//! The hostile rank sends whole and broken messages with any descriptors, posts entries, scribbles over its control
+//! region, rings the doorbell, and connects again and again. In between it behaves, so that it gets somewhere. The
+//! daemon reaches the rank's memory by registered memfds alone: both share a process, and the rank must not be given
+//! the daemon's memory.
 //!
-//! What is demanded: the daemon never panics; the honest ranks' allgathers bring their bytes at any time; a call that
-//! the hostile rank owes its part of ends at the latest with its connection; at the end the daemon leaves no descriptor
+//! Demands: the daemon never panics. The honest ranks' allgathers bring their bytes at any time. A call of which the
+//! hostile rank owes its part ends at the latest with its connection. At the end the daemon leaves no descriptor
 //! behind.
 
 mod honest;
@@ -46,7 +46,7 @@ pub mod acts {
     pub const END: u8 = 12;
 }
 
-/// More than any machine takes to close the descriptors of a daemon that has ended.
+/// Longer than any machine takes to close the descriptors of a daemon that has ended.
 const CLOSED_WITHIN: Duration = Duration::from_secs(15);
 
 /// A daemon on a thread of its own.
@@ -111,7 +111,7 @@ pub fn play(script: &[u8]) {
     let alone = make_group(&mut pair);
     let mut hostile = Hostile::connect(&daemon.socket());
     let mut shared = None;
-    // Bounded: each act of the honest takes its time.
+    // The number of acts is bounded, because each act of the honest ranks takes time.
     for _ in 0..64 {
         if tape.ended() {
             break;
@@ -164,7 +164,7 @@ pub fn play(script: &[u8]) {
     assert_eq!(descriptors(), before, "descriptors stay behind");
 }
 
-/// A group of the two; the identifier is each one's own.
+/// Makes a group of the two honest ranks. Each rank has its own identifier of the group.
 fn make_group(pair: &mut [Honest; 2]) -> [u64; 2] {
     let mut offers = Vec::with_capacity(2 * OFFER_BYTES);
     for rank in pair.iter_mut() {
@@ -181,7 +181,7 @@ fn make_group(pair: &mut [Honest; 2]) -> [u64; 2] {
     })
 }
 
-/// An allgather of the two.
+/// Plays an allgather of the two honest ranks.
 fn gather(pair: &mut [Honest; 2], groups: [u64; 2]) {
     let round = pair[0].rounds;
     for ((rank, group), me) in pair.iter_mut().zip(groups).zip(0..) {

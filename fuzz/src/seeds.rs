@@ -1,4 +1,4 @@
-//! Where fuzzing begins: scripts in which everybody behaves, so that the fuzzer starts deep in the protocol.
+//! The first inputs of fuzzing: scripts in which everybody behaves, so that the fuzzer starts deep in the protocol.
 
 use outboard_nic::profile::Profile;
 use outboard_plan::selection::Collective;
@@ -8,7 +8,7 @@ use outboard_plan_tools::text;
 
 use outboard_sim::hostile::acts;
 
-/// Scripts for `hostile_datagrams`: some collectives of both groups carried out, with a hostile act in between.
+/// Scripts for `hostile_datagrams`: both groups carry out some collectives, with a hostile act in between.
 pub fn datagrams() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     for ring in 0..2 {
@@ -16,7 +16,7 @@ pub fn datagrams() -> Vec<Vec<u8>> {
             for kind in 0..5 {
                 let mut seed = vec![ring, acts::WAIT, 4];
                 for group in 0..2 {
-                    // The first to call says what; then come the others, and the time that it takes.
+                    // The first caller decides what the call is. Then the others call, and time passes.
                     seed.extend([acts::CALL, group, 0, size, 1, kind]);
                     seed.extend([acts::CALL, group, 1, acts::WAIT, 2, acts::CALL, group, 2, acts::CALL, group, 3]);
                     seed.extend([acts::OVERWRITE, 5 * size, 9, acts::WAIT, 4]);
@@ -33,7 +33,7 @@ pub fn datagrams() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Scripts for `hostile_rank`: a group with the honest, calls that are owed and paid, and requests of every kind.
+/// Scripts for `hostile_rank`: a group with an honest rank, calls that are owed and paid, and requests of every kind.
 pub fn rank() -> Vec<Vec<u8>> {
     use crate::rank::acts::{
         BYTES, CONNECT, ENTRY, HONEST, OWED, PAID, READ, RECORD, REQUEST, RING, SCRIBBLE, SHARED_GROUP,
@@ -56,7 +56,7 @@ pub fn rank() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Scripts for `recording_sequences`: graphs that all call, messages of all sizes, and what goes wrong in between.
+/// Scripts for `recording_sequences`: graphs that all ranks call, messages of all sizes, and errors in between.
 pub fn sequences() -> Vec<Vec<u8>> {
     use outboard_sim::sequences::acts::{CALL, CALL_ALL, FREE, GO_ON, GRAPH, LEAVE, MESSAGE, RECORD, WAIT};
     let mut seeds = Vec::new();
@@ -105,7 +105,7 @@ fn small_plans() -> Vec<Vec<Program>> {
     ]
 }
 
-/// Texts for `profile_text`: those that are built in, as far as the fuzzer's inputs go.
+/// Texts for `profile_text`: the built-in profiles, as far as the fuzzer's inputs go.
 pub fn profiles() -> Vec<Vec<u8>> {
     Profile::built_in_texts().map(|text| text.as_bytes().to_vec()).collect()
 }
@@ -115,7 +115,7 @@ pub fn plans() -> Vec<Vec<u8>> {
     small_plans().iter().map(|programs| text::print(programs).into_bytes()).collect()
 }
 
-/// Texts for `goal_import`, one of them with all that the dialect has.
+/// Texts for `goal_import`. One of them has everything that the dialect has.
 pub fn schedules() -> Vec<Vec<u8>> {
     let costs = Costs::default();
     let export = |programs: &Vec<Program>| goal::export(programs, costs).expect("few messages").into_bytes();

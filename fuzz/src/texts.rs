@@ -1,11 +1,11 @@
-//! Texts that claim to be plans, schedules or profiles: they are refused with a place in the text, or become what can
-//! be written and read again, or what costs something and no less than nothing.
+//! Texts that claim to be plans, schedules or profiles. A text is rejected with a place in it, or accepted. An accepted
+//! plan or schedule can be written and read again; an accepted profile has a cost, and none below zero.
 
 use outboard_nic::profile::Profile;
 use outboard_plan_tools::goal::{self, Costs, GoalReason};
 use outboard_plan_tools::{Contract, VerifyError, text, verify};
 
-/// The verifier looks at schedules of so many ranks; it sees nothing new in more, and they take long.
+/// The verifier checks schedules of at most so many ranks, because more ranks take long and show nothing new.
 const VERIFIED_RANKS: usize = 16;
 
 /// A text that may be a plan.
@@ -22,7 +22,7 @@ pub fn plan(bytes: &[u8]) {
                 before: Vec::new(),
                 after: Vec::new(),
             };
-            // Whatever the verdict: there is one.
+            // Any verdict will do, but there must be one.
             let _ = verify(&programs, |rank| {
                 let program = &programs[rank.0 as usize];
                 promise(program.input_bytes, program.output_bytes)
@@ -44,7 +44,7 @@ pub fn schedule(bytes: &[u8]) {
             let again = goal::export(&import.programs, Costs::default()).expect("indices count from 0");
             match goal::import(&again) {
                 Ok(again) => assert_eq!(again.programs.len(), import.programs.len()),
-                // Messages of no bytes have one when written, which may be one too many.
+                // A message of no bytes has one byte when written, which may be one too many.
                 Err(error) => assert!(matches!(error.reason, GoalReason::TooLarge { .. }), "{error}"),
             }
         }

@@ -11,11 +11,11 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// The seed of all inputs that are made here.
+/// The seed of all inputs that this file makes.
 const SEED: u64 = 51;
 /// Bytes of the longest input of random bytes.
 const LONGEST: usize = 700;
-/// An input that is longer grows no further.
+/// An input longer than this grows no further.
 const GROWN: usize = 8192;
 
 type Inputs = Vec<Vec<u8>>;
@@ -47,7 +47,7 @@ fn stem(path: &Path) -> String {
     path.file_stem().expect("a name").to_string_lossy().into_owned()
 }
 
-/// Plays the committed inputs of a target, its seeds, and `count` inputs that are random or made from those.
+/// Plays the committed inputs of a target, its seeds, and `count` inputs that are random or made from both.
 fn fuzz(name: &str, count: usize) {
     let target = TARGETS.iter().find(|one| one.name == name).expect("a target");
     let mut seeds = COMMITTED[name].clone();

@@ -1,7 +1,6 @@
-//! What an oracle can find: every way in which a machine can break its contract with the driver or the ranks.
+//! Every way in which a machine can break its contract with the driver or the ranks. Oracles report these.
 //!
-//! Invariant: a breach says what was seen and where; the seed and the state around it are added by
-//! [`crate::Failure`].
+//! Invariant: a breach names what was seen and where. [`crate::Failure`] adds the seed and the state around the breach.
 
 use std::time::Duration;
 
@@ -19,7 +18,7 @@ pub enum Breach {
     OutOfBounds { at: MemRef, size: u64 },
     #[error("writes to {at:?}, a send buffer")]
     WritesInput { at: MemRef },
-    /// Seen by the provenance store only.
+    /// Only the provenance store detects this.
     #[error("reads {at:?}, of which nobody has written {holes} bytes")]
     ReadsUndefined { at: MemRef, holes: u64 },
     #[error("copies {from:?} to {to:?}: unequal or overlapping")]

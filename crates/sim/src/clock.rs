@@ -1,20 +1,20 @@
-//! Virtual time: the queue of what is going to happen.
+//! Virtual time: the queue of pending events.
 //!
-//! Invariants: time never runs backwards; what is due at the same instant happens in the order in which it was put in,
-//! so that a run depends on its seed alone. Never looks at a real clock.
+//! Invariants: time never runs backwards. Events due at the same instant happen in the order in which they were put in,
+//! so a run depends on its seed alone. Never reads a real clock.
 
 use std::collections::BTreeMap;
 
 use outboard_proto::Instant;
 
-/// When something is due, and which of what is due then it is.
+/// The instant of an event, and its place among the events of that instant.
 pub(crate) type Due = (Instant, u64);
 
-/// What is going to happen, by virtual time.
+/// Pending events by virtual time.
 #[derive(Debug)]
 pub(crate) struct EventQueue<E> {
     coming: BTreeMap<Due, E>,
-    /// When what was taken out last was due.
+    /// When the event taken out last was due.
     due: Due,
     put_in: u64,
 }
@@ -24,23 +24,23 @@ impl<E> EventQueue<E> {
         EventQueue { coming: BTreeMap::new(), due: (Instant(0), 0), put_in: 0 }
     }
 
-    /// The instant of what was taken out last.
+    /// The instant of the event taken out last.
     pub(crate) fn now(&self) -> Instant {
         self.due.0
     }
 
-    /// When what was taken out last was due.
+    /// When the event taken out last was due.
     pub(crate) fn due(&self) -> Due {
         self.due
     }
 
-    /// The place of something that happens without being an event.
+    /// Assigns a place in the order to something that happens without being an event.
     pub(crate) fn pass(&mut self, at: Instant) -> Due {
         self.put_in += 1;
         (at.max(self.now()), self.put_in)
     }
 
-    /// Puts in an event; one that should have happened already happens now.
+    /// Puts in an event. An event whose time has passed happens now.
     pub(crate) fn put(&mut self, at: Instant, event: E) -> Due {
         let due = self.pass(at);
         self.coming.insert(due, event);

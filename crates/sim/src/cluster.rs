@@ -1,11 +1,11 @@
-//! Hosts and the network between them, in virtual time: the one driver of service processes, whoever writes the script.
+//! Hosts and the network between them, in virtual time: the one driver of service processes for all kinds of scripts.
 //!
-//! The player ([`World`](crate::world::World), [`sequences`](crate::sequences), [`hostile`](crate::hostile)) brings in
-//! what ranks do, takes [`steps`](Cluster::step), and after each of both [asks](Cluster::poll) what ranks are told.
-//! Service processes may be missing: frames for one that has no [`Host`] are shown to the player, who may answer.
+//! The player ([`World`](crate::world::World), [`sequences`](crate::sequences), [`hostile`](crate::hostile)) feeds in
+//! what ranks do and takes [`steps`](Cluster::step). After each of both it [polls](Cluster::poll) for notifications of
+//! ranks. A service process may have no [`Host`]: its frames are shown to the player, which may answer.
 //!
-//! Invariants: what happens is a function of plan and seed and of what the player does when; nothing happens between
-//! the player's questions. Never knows what ranks call, nor what is right.
+//! Invariants: what happens is a function of the plan, the seed, and the player's inputs and their times. Nothing
+//! happens between the player's calls. Never knows what ranks call, nor which results are right.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::Ipv4Addr;
@@ -46,7 +46,7 @@ pub(crate) fn group_number(group: GroupHandle) -> Option<usize> {
     Some(group.0.checked_sub(handle(0).0)? as usize)
 }
 
-/// A group by the hosts of its ranks, `siblings` of which are on one machine, with links of so many bit/s.
+/// Describes a group by the hosts of its ranks. A machine has `siblings` hosts; `link_rate` is in bit/s.
 pub(crate) fn group_spec(
     number: usize,
     key: [u64; 2],
@@ -77,11 +77,11 @@ enum Happening<P> {
         host: usize,
         input: Input,
     },
-    /// Service process goes on after a stall.
+    /// The service process resumes after a stall.
     Wake {
         host: usize,
     },
-    /// Datagrams `first ..` of a batch start on the uplink.
+    /// `count` datagrams of a batch, from number `first`, start on the uplink.
     TrainStarts {
         host: usize,
         batch: Box<MulticastBatch>,
@@ -94,7 +94,7 @@ enum Happening<P> {
         host: usize,
     },
     FrameAtSwitch(Rc<Frame>),
-    /// What has waited behind a cut goes on, unless its sender has made another connection since.
+    /// A frame that waited behind a cut goes on, unless its sender has reconnected since.
     FrameHeld {
         frame: Rc<Frame>,
         connection: u32,
@@ -107,25 +107,25 @@ enum Happening<P> {
 
 #[derive(Debug)]
 pub(crate) enum Step<P> {
-    /// Something of the player's own is due.
+    /// An event that the player put in is due.
     Own(P),
-    /// A frame would reach a service process that has no host, or goes from or to the hijacked one.
+    /// A frame would reach a service process without a host, or its sender or receiver is hijacked.
     Frame(Rc<Frame>),
-    /// Something else has happened.
+    /// Something else happened.
     Done,
 }
 
 #[derive(Debug)]
 pub(crate) struct ClusterPlan<'a> {
-    /// What the service process of each host is told.
+    /// The configuration of each host's service process.
     pub(crate) configs: Vec<Config>,
-    /// Service processes behind them that have no host.
+    /// How many service processes have no host. Their numbers follow the hosts' numbers.
     pub(crate) missing: usize,
     pub(crate) network: &'a NetworkPlan,
     pub(crate) faults: &'a Faults,
     pub(crate) store: StoreKind,
     pub(crate) sabotage: Option<Sabotage>,
-    /// Whether what happens is written down.
+    /// Whether to record a trace.
     pub(crate) trace: bool,
 }
 
@@ -135,7 +135,7 @@ pub(crate) struct Cluster<P> {
     /// By host.
     pub(crate) inboxes: Vec<Inbox>,
     pub(crate) dice: Dice,
-    /// A host of which no frame reaches anybody, nor any frame it: they are shown to the player.
+    /// This host neither sends nor receives frames: all its frames are shown to the player.
     pub(crate) hijacked: Option<usize>,
     queue: EventQueue<Happening<P>>,
     network: Network,
@@ -143,17 +143,17 @@ pub(crate) struct Cluster<P> {
     blackouts: Vec<(usize, Instant, Instant)>,
     cuts: Vec<Cut>,
     backoff: Duration,
-    /// How often (from, to) was connected.
+    /// How often each (from, to) was connected.
     connections: BTreeMap<(usize, usize), u32>,
-    /// When a frame of (from, to) is delivered at the earliest, so that jitter keeps the order.
+    /// The earliest delivery time of the next frame of (from, to), so that jitter keeps the order.
     in_order: BTreeMap<(usize, usize), Instant>,
-    /// The host that has acted last, and what of it is still to be done.
+    /// The host that acted last; `actions` holds its remaining actions.
     acting: Option<usize>,
     actions: VecDeque<Action>,
-    /// Datagrams that a host handles. Kept for its memory, which all hosts share.
+    /// Datagrams that a host handles. The field keeps the allocation, which all hosts share.
     batch: Vec<(Rc<Train>, u32)>,
     trace: Option<VecDeque<String>>,
-    /// Altered datagrams that each host was sent.
+    /// How many altered datagrams each host was sent.
     pub(crate) forged: Vec<u64>,
     /// Events so far.
     steps: u64,
@@ -199,7 +199,7 @@ impl<P: std::fmt::Debug> Cluster<P> {
         self.queue.now()
     }
 
-    /// The last lines of what was written down.
+    /// The last lines of the trace.
     pub(crate) fn trace(&self) -> impl Iterator<Item = &String> {
         self.trace.iter().flatten()
     }
@@ -209,17 +209,17 @@ impl<P: std::fmt::Debug> Cluster<P> {
         self.network.bytes()
     }
 
-    /// Puts in something of the player's own.
+    /// Schedules an event of the player's own.
     pub(crate) fn put(&mut self, at: Instant, own: P) {
         self.queue.put(at, Happening::Own(own));
     }
 
-    /// Something reaches a service process later.
+    /// Schedules an input of a service process.
     pub(crate) fn deliver_at(&mut self, at: Instant, host: usize, input: Input) {
         self.queue.put(at, Happening::Input { host, input });
     }
 
-    /// The next thing happens; `None` if nothing is left.
+    /// Lets the next event happen. Returns `None` if none is left.
     pub(crate) fn step(&mut self) -> Result<Option<Step<P>>, Breach> {
         let Some(happening) = self.queue.take() else { return Ok(None) };
         let now = self.now();
@@ -283,7 +283,7 @@ impl<P: std::fmt::Debug> Cluster<P> {
         Ok(Some(Step::Done))
     }
 
-    /// Brings something to a service process, or to what waits for it.
+    /// Delivers an input to a service process, or to its inbox if other inputs wait there or may join it.
     pub(crate) fn deliver(&mut self, host: usize, input: Input) -> Result<(), Breach> {
         let now = self.now();
         let h = &mut self.hosts[host];
@@ -309,8 +309,8 @@ impl<P: std::fmt::Debug> Cluster<P> {
         Ok(())
     }
 
-    /// What a host does, until it tells its ranks something or nothing is left. Asked until then after every step, and
-    /// after everything brought in.
+    /// Performs the actions of the host that acted last, until one concerns the player or none is left. The player
+    /// polls until `None` after every step and every input.
     pub(crate) fn poll(&mut self) -> Option<(usize, Action)> {
         let (now, host) = (self.now(), self.acting?);
         while let Some(action) = self.actions.pop_front() {
@@ -320,7 +320,7 @@ impl<P: std::fmt::Debug> Cluster<P> {
             match action {
                 Action::Frame(frame) => self.frame_out(frame),
                 Action::Batch(batch) => self.batch_out(now, host, batch),
-                // They overtake each other.
+                // Letters may overtake each other.
                 Action::Letter(letter) => {
                     let at = now + self.plan.latency + self.dice.up_to(self.plan.join_delay);
                     self.queue.put(at, Happening::Input { host: letter.to, input: Input::Letter(letter) });
@@ -343,7 +343,7 @@ impl<P: std::fmt::Debug> Cluster<P> {
         None
     }
 
-    /// The ranks of a group have made their offers.
+    /// Hands the offers of a group's ranks to their service processes.
     pub(crate) fn offer(&mut self, spec: &GroupSpec) {
         for member in &spec.members {
             let host = self.hosts.get_mut(host_of(member.sp));
@@ -351,12 +351,12 @@ impl<P: std::fmt::Debug> Cluster<P> {
         }
     }
 
-    /// Nothing goes wrong by chance from now on.
+    /// Ends random faults.
     pub(crate) fn end_faults(&mut self) {
         self.dice.end(self.now());
     }
 
-    /// A service process handles nothing for a while.
+    /// Keeps a service process from handling anything for a while.
     pub(crate) fn stall(&mut self, host: usize, lasting: Duration) {
         let until = self.now() + lasting;
         self.hosts[host].stalled_until = self.hosts[host].stalled_until.max(until);
@@ -389,7 +389,7 @@ impl<P: std::fmt::Debug> Cluster<P> {
         }
     }
 
-    /// Writes a line down, if this run is written down.
+    /// Adds a line to the trace, if this run has one.
     fn note(&mut self, line: Option<String>) {
         let at = self.now().0;
         if let (Some(trace), Some(line)) = (&mut self.trace, line) {
@@ -400,7 +400,7 @@ impl<P: std::fmt::Debug> Cluster<P> {
         }
     }
 
-    /// Writes down what is lost on the way.
+    /// Adds a loss to the trace.
     fn note_loss(&mut self, from: usize, to: usize, what: impl FnOnce() -> String) {
         if self.trace.is_some() {
             self.note(Some(format!("LOST from host {from} to host {to}: {}", what())));

@@ -1,8 +1,8 @@
 //! Reductions that a script may call: what ranks contribute, and what the result is.
 //!
-//! Floating-point contributions are such that another order of additions gives other bits. Results of operators that do
-//! not round are held to a reference in the order of ranks, the others to its neighbourhood; that their bits are the
-//! same on all ranks, and from run to run, is for the [oracle](crate::oracle) and for tests to see. Pure.
+//! Floating-point contributions are chosen so that another order of additions gives other bits. Results of operators
+//! that do not round must equal a reference in the order of ranks; other results must lie near it. The
+//! [oracle](crate::oracle) and tests check that all ranks and all runs get the same bits. Pure.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,43 +16,43 @@ use crate::pattern::Moves;
 use crate::scenario::CallPlan;
 use crate::store::Origin;
 
-/// Who receives what of the combined vectors.
+/// Which members receive which part of the combined vectors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Combined {
-    /// One member all.
+    /// One member receives everything.
     Reduce { root: usize },
-    /// All members all.
+    /// All members receive everything.
     Allreduce,
-    /// Every member a block of 0 to `bytes`, drawn by this seed.
+    /// Every member receives a block of 0 to `bytes`, drawn by this seed.
     ReduceScatter { seed: u64 },
-    /// Every member a block of `bytes`.
+    /// Every member receives a block of `bytes`.
     ReduceScatterBlock,
-    /// Every member those of itself and of all before it.
+    /// Every member receives the vectors up to its own, combined.
     Scan,
-    /// Every member those of all before it.
+    /// Every member receives the vectors before its own, combined.
     Exscan,
 }
 
 impl Combined {
-    /// One of each.
+    /// One reduction of each kind.
     pub fn all(root: usize, seed: u64) -> [Combined; 6] {
         use Combined::{Allreduce, Exscan, Reduce, ReduceScatter, ReduceScatterBlock, Scan};
         [Reduce { root }, Allreduce, ReduceScatter { seed }, ReduceScatterBlock, Scan, Exscan]
     }
 }
 
-/// What a receive buffer begins with in the end.
+/// The result with which a receive buffer must begin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Expected {
     reduction: Reduction,
-    /// Bytes of the combined vectors.
+    /// Byte range of the combined vectors.
     part: Range<u64>,
     /// Members whose vectors are combined.
     members: Range<usize>,
 }
 
 impl CallPlan {
-    /// The reduction, where it is one.
+    /// The reduction, if the call is one.
     pub(crate) fn reduction(&self) -> Option<(Combined, Reduction)> {
         if let Moves::Combined(result, reduction) = self.pattern.class().moves {
             Some((result, reduction))
@@ -74,7 +74,7 @@ impl CallPlan {
         (0..members).map(block).collect()
     }
 
-    /// What `member` of `members` calls.
+    /// The signature of the call that `member` of `members` makes.
     pub(crate) fn combined_signature(
         &self,
         (result, reduction): (Combined, Reduction),
@@ -98,7 +98,7 @@ impl CallPlan {
         }
     }
 
-    /// The blocks that `member` hands over with its call, where it does.
+    /// The blocks that `member` passes with its call, if it passes any.
     pub(crate) fn combined_blocks(
         &self,
         what: (Combined, Reduction),
@@ -114,7 +114,7 @@ impl CallPlan {
         Some(Arc::new(Blocks { send, receive: vec![Span::output(0, block(member as u32).len)] }))
     }
 
-    /// Bytes of the send and of the receive buffer of `member` of `members`. In place the one holds what both need.
+    /// Bytes of the send and of the receive buffer of `member` of `members`. In place, one buffer has room for both.
     pub(crate) fn combined_buffers(&self, what: (Combined, Reduction), member: usize, members: usize) -> (u64, u64) {
         let bytes = self.bytes_of(member);
         let (sent, received) = match what.0 {
@@ -128,11 +128,11 @@ impl CallPlan {
         (sent, if self.in_place.contains(&member) { sent.max(received) } else { received })
     }
 
-    /// Whether `member` of a disputed call cannot end before all who disagree have called.
+    /// Whether `member` of a disputed call cannot end before all disagreeing members have called.
     pub(crate) fn combined_needs_all_of(&self, what: (Combined, Reduction), member: usize, members: usize) -> bool {
         let odd = self.disagrees.map_or(member, |(odd, _)| odd);
         let bytes = self.bytes_of(member);
-        // The vectors of all up to this one are needed, and whoever disagrees is among them, or is this one.
+        // The vectors up to this one are needed. The odd member is earlier, or is this one and others are earlier.
         let up_to = |last: usize| odd < last || (odd == member && last > 0);
         match what.0 {
             Combined::Reduce { root } => bytes > 0 && root == member,
@@ -147,7 +147,7 @@ impl CallPlan {
         }
     }
 
-    /// What the receive buffer of `member` of `members` begins with in the end, of a reduction.
+    /// The result with which the receive buffer of `member` of `members` must begin, if the call is a reduction.
     pub(crate) fn expected(&self, member: usize, members: usize) -> Option<Expected> {
         let (result, reduction) = self.reduction()?;
         let bytes = self.bytes_of(member);
@@ -173,7 +173,7 @@ impl Expected {
         self.part.end - self.part.start
     }
 
-    /// How `found` differs from what it should be; `origin` names the contribution of a member.
+    /// How `found` differs from the expected result, if it does. `origin` names the contribution of a member.
     pub(crate) fn difference(&self, found: &[u8], origin: impl Fn(usize) -> Origin) -> Option<String> {
         let element = self.reduction.element();
         let vector = |member| contribution(origin(member), element, self.part.clone());
@@ -187,7 +187,7 @@ impl Expected {
         Some(format!("element {at} of the {} is {found:02x?}, by the order of ranks {expected:02x?}", self.reduction))
     }
 
-    /// Whether an element is what it should be, or as near as rounding in another order may bring it.
+    /// Whether an element equals the expected one, or is as near as rounding in another order allows.
     fn agrees(&self, found: &[u8], expected: &[u8]) -> bool {
         let largest = MOST * self.members.len() as f64;
         let near = |found: f64, expected: f64, precision: f64| (found - expected).abs() <= largest * precision;
@@ -205,18 +205,18 @@ impl Expected {
     }
 }
 
-/// Above the magnitude of every floating-point contribution.
+/// An upper bound of the magnitude of every floating-point contribution.
 const MOST: f64 = 143.0 * 4096.0;
 
-/// Some number of this name.
+/// A pseudorandom number derived from `name`.
 pub(crate) fn mix(name: u64) -> u64 {
     (name ^ (name >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 8
 }
 
-/// Bytes of a contribution that are numbers of this element.
+/// Bytes `part` of a contribution, which consists of numbers of type `element`.
 pub(crate) fn contribution(origin: Origin, element: Element, part: Range<u64>) -> Vec<u8> {
     let numbers = part.start / element.bytes()..part.end / element.bytes();
-    // Of many magnitudes and with long fractions, so that every addition rounds.
+    // Many magnitudes and long fractions make every addition round.
     let number = |at: u64| {
         let drawn = mix(origin.name() ^ at << 20);
         ((drawn % 2001) as f64 - 1000.0) / 7.0 * f64::from(1u32 << (drawn >> 16 & 0xf).min(12))

@@ -1,8 +1,8 @@
-//! What a run has reached, so that a sweep over many seeds shows what it has not: kinds of faults, kinds of messages,
-//! steps of collectives, ways of ranks through a group, verdicts.
+//! The coverage of a run: kinds of faults and messages, steps of collectives, state changes of ranks, verdicts. A sweep
+//! over many seeds thereby shows what it has not reached.
 //!
-//! Invariants: a fault counts when it takes effect, not when it is planned; what can be reached and was not is shown
-//! with a zero. Never has an influence on a run.
+//! Invariants: a fault counts when it takes effect, not when it is planned. A kind that was never reached is shown with
+//! a zero. Never influences a run.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use std::fmt;
 use outboard_proto::wire::{FrameHeader, FrameKind};
 use outboard_proto::{CollectiveError, GroupError, Step};
 
-/// Gives an enum a list of all and names for people.
+/// Gives an enum a list of all variants and names for people.
 macro_rules! kinds {
     ($(#[$about:meta])* $kind:ident { $($(#[$of:meta])* $one:ident = $name:literal,)+ }) => {
         $(#[$about])*
@@ -18,10 +18,9 @@ macro_rules! kinds {
         pub enum $kind { $($(#[$of])* $one,)+ }
 
         impl $kind {
-            /// All there are.
+            /// All variants.
             pub const ALL: &[$kind] = &[$($kind::$one,)+];
 
-            /// For people.
             pub fn name(self) -> &'static str {
                 match self { $($kind::$one => $name,)+ }
             }
@@ -35,22 +34,22 @@ kinds! {
         FrameLost = "frame lost",
         Doubled = "doubled",
         Overtaken = "overtaken",
-        /// A datagram comes again, seconds later.
+        /// A datagram arrives again, seconds later.
         DatagramReplayed = "datagram replayed",
-        /// Somebody alters a datagram and is faster than the original.
+        /// An attacker alters a datagram and sends it before the original arrives.
         DatagramAltered = "datagram altered",
-        /// What a host sends does not reach another.
+        /// Nothing that a host sends reaches another host.
         Cut = "cut off",
-        /// A connection goes on some time after a cut.
+        /// A connection resumes some time after a cut.
         FrameHeld = "frame held up by a cut",
         Blackout = "blackout",
-        /// A service process handles nothing, for less than means death.
+        /// A service process handles nothing, for too short a time to count as dead.
         Stalled = "service process stalled",
-        /// The same for longer.
+        /// A service process handles nothing, for long enough to count as dead.
         Stopped = "service process stopped",
-        /// A sender, or a fabric, says late that it has done what it was asked for.
+        /// A sender or a fabric reports late that it has finished.
         SlowDriver = "driver slow",
-        /// A fabric writes to where a payload belongs before all of it has come.
+        /// A fabric writes to the destination of a payload before the whole payload has arrived.
         PlacedEarly = "payload placed early",
         RankDied = "rank died",
         RankDiedEarly = "rank died before it asked",
@@ -58,11 +57,11 @@ kinds! {
         MemoryBad = "memory bad",
         HostDiedSilently = "host died in silence",
         HostDeathReported = "host's death reported",
-        /// Another service process is started in the place of a dead one.
+        /// Another service process starts in the place of a dead one.
         Restarted = "service process restarted",
         Misconfigured = "host misconfigured",
         Disputed = "ranks disagreed",
-        /// By a script of [`crate::hostile`], as are those below.
+        /// A script of [`crate::hostile`] causes this, and the variants below.
         FrameOverwritten = "hostile: frame overwritten",
         FrameForged = "hostile: frame forged",
         DatagramForged = "hostile: datagram forged",
@@ -70,7 +69,7 @@ kinds! {
 }
 
 kinds! {
-    /// The way of a rank from one state in a group to the next.
+    /// A change of a rank's state in a group.
     Way {
         AsksForGroup = "asks for the group",
         DiesBeforeAsking = "dies before it asks",
@@ -88,7 +87,7 @@ kinds! {
     }
 }
 
-/// What messages are called, by their codes (docs/wire.md).
+/// Names of messages by code (docs/wire.md).
 const MESSAGES: [(u8, &str); 23] = [
     (0, "void"),
     (1, "create"),
@@ -134,16 +133,16 @@ const VERDICTS: [&str; 16] = [
     "stalled",
 ];
 
-/// The tables, by their titles.
+/// Titles of the tables.
 const FAULTS: &str = "fault";
 const HANDLED: &str = "message handled";
 const STEP: &str = "step of a collective";
 const WAYS: &str = "way of a rank";
 const VERDICT: &str = "verdict";
-/// Messages of kinds that [`MESSAGES`] lacks.
+/// The row of messages whose kind [`MESSAGES`] lacks.
 const UNNAMED: &str = "unnamed";
 
-/// What has been reached, how often: by table and row.
+/// How often each row of each table was reached.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Coverage(BTreeMap<(&'static str, &'static str), u64>);
 
@@ -152,7 +151,7 @@ impl Coverage {
         self.times(FAULTS, kind.name()).unwrap_or(0)
     }
 
-    /// Messages of kinds that have no name.
+    /// Messages whose kind has no name.
     pub fn unnamed(&self) -> u64 {
         self.times(HANDLED, UNNAMED).unwrap_or(0)
     }

@@ -1,8 +1,8 @@
-//! The engine beside a service process, as deferred work of libfabric is: it carries out task lists by counters alone.
+//! The engine beside a service process, like libfabric's deferred work: it carries out task lists by counters alone.
 //!
-//! Invariants: a task begins once, when its counter is at its threshold, and a receive is complete when a letter of its
-//! tag has come, before or behind it; complete, a task adds to its counter. Never touches a rank's memory, nor decides
-//! what a list does.
+//! Invariants: a task begins once, when its counter reaches its threshold. A receive is complete when a letter with its
+//! tag has arrived, before or after the receive began. A complete task adds to its counter. Never touches a rank's
+//! memory, nor decides what a list does.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use outboard_proto::{CallId, EngineMessage, GroupHandle, InstanceId, MemRef, Off
 use crate::breach::Breach;
 use crate::store::{Access, Memory, Payload};
 
-/// A message from engine to engine, with its bytes where it has some.
+/// A message between engines, with its payload if it has one.
 #[derive(Debug, Clone)]
 pub(crate) struct Letter {
     pub(crate) to: usize,
@@ -25,14 +25,14 @@ pub(crate) struct Letter {
 struct Running {
     offload: Offload,
     counters: Vec<u64>,
-    /// By task.
+    /// Whether each task is done, by task.
     done: Vec<bool>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Engine {
     lists: Vec<Running>,
-    /// Letters that no receive has met, by tag.
+    /// Letters that no receive has matched, by tag.
     letters: BTreeMap<u64, Letter>,
     pub(crate) outbox: VecDeque<Letter>,
     pub(crate) ended: VecDeque<(GroupHandle, InstanceId, CallId)>,
@@ -62,7 +62,7 @@ impl Engine {
         self.go_on(memory)
     }
 
-    /// Nobody waits for the list of this call any more.
+    /// Drops the list of this call, for which nobody waits any more.
     pub(crate) fn withdraw(&mut self, call: CallId) {
         self.lists.retain(|list| list.offload.call != call);
     }
@@ -88,7 +88,7 @@ impl Running {
         self.reached(self.offload.list.end)
     }
 
-    /// Does what can be done now; whether there was anything.
+    /// Does what can be done now, and returns whether there was anything to do.
     fn go_round(
         &mut self,
         memory: &mut Memory,
@@ -126,7 +126,7 @@ impl Running {
     }
 }
 
-/// What was done with memory of the service process, which never faults.
+/// Unwraps an access to memory of the service process, which never faults.
 fn done<T>(at: MemRef, access: Access<T>) -> Result<T, Breach> {
     assert!(matches!(at.region, Region::Staging(_)), "an engine has {at:?}");
     match access {

@@ -1,7 +1,7 @@
-//! What goes wrong in a run, and the dice that decide each case.
+//! The faults of a run, and the dice that decide each case.
 //!
-//! Invariants: every decision comes from the run's seed; dice are thrown in the order of events, so that equal seeds
-//! give equal runs; chances are compared in integers. Faults hit the world around the machines, never the machines.
+//! Invariants: every decision comes from the run's seed. Dice are thrown in the order of events, so equal seeds give
+//! equal runs. Chances are compared in integers. Faults hit the world around the machines, never the machines.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::coverage::{Coverage, FaultKind};
 
-/// What goes wrong. All times are virtual, since the start of the run.
+/// The faults of a scenario. All times are virtual, since the start of the run.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Faults {
-    /// When random faults stop, so that everything must end soon; `None`: never.
+    /// When random faults stop, so that everything must end soon after; `None`: never.
     pub until: Option<Duration>,
     /// Chance that a datagram is lost on the way to one of its receivers, independently of the others.
     pub datagram_loss: f64,
@@ -23,51 +23,51 @@ pub struct Faults {
     pub frame_loss: f64,
     /// Chance that a datagram or a frame arrives twice.
     pub duplicate: f64,
-    /// Chance that a datagram or a frame comes later than those behind it.
+    /// Chance that a datagram or a frame arrives later than those behind it.
     pub reorder: f64,
-    /// Chance that somebody who hears a train of datagrams sends an altered one of it to a receiver before it: damaged,
-    /// cut short, with another payload, of another instance or group, or from another address.
+    /// Chance that an attacker sends a receiver an altered datagram before the original train: damaged, cut short, with
+    /// another payload, of another instance or group, or from another address.
     pub forgery: f64,
-    /// Chance that a datagram comes once more within `REPLAY`. Of frames the fabric takes none twice: they come over
-    /// a connection of a peer that has proven who it is.
+    /// Chance that a datagram arrives again within `REPLAY`. The fabric accepts no frame twice: frames arrive over a
+    /// connection whose peer has proven its identity.
     pub replay: f64,
-    /// Most by which a sender of batches, or the fabric, is late to say that it is done, evenly drawn.
+    /// Longest delay, evenly drawn, until a sender of batches or the fabric reports that it has finished.
     pub slow: Duration,
-    /// Most by which a delivery is delayed, evenly drawn. Frames of one pair stay in order.
+    /// Longest delay of a delivery, evenly drawn. Frames of one pair stay in order.
     pub jitter: Duration,
-    /// Numbers of deliveries (a datagram to one receiver, or a frame; counted from 0) that are lost whatever the time.
+    /// Deliveries that are lost at any time, by number from 0. A delivery is a datagram to one receiver, or a frame.
     pub drop: Vec<u64>,
     /// Times in which nothing reaches a host.
     pub blackouts: Vec<HostPause>,
     /// Times in which nothing that one host sends reaches another.
     pub cuts: Vec<Cut>,
-    /// How long behind a cut a connection goes on: frames said in the cut, and until then, come together in order,
-    /// since the kernel tries again less and less often. Those that would wait for 4 s are lost. Zero: all
-    /// frames of the cut are lost, no others.
+    /// How long after a cut a connection resumes, since the kernel retries less and less often. Frames sent until then
+    /// arrive together, in order. A frame that would wait for 4 s is lost. Zero: all frames of the cut are lost, no
+    /// others.
     pub backoff: Duration,
     /// Connections that the fabric gives up although both ends live.
     pub given_up: Vec<GivenUp>,
-    /// Times in which a service process handles nothing; what comes in waits, datagrams in a bounded buffer.
+    /// Times in which a service process handles nothing. Inputs wait, datagrams in a bounded buffer.
     pub stalls: Vec<HostPause>,
-    /// Ranks whose processes die. One dies only after it has asked for all its groups.
+    /// Ranks whose processes die, each after it has requested all its groups.
     pub dead_ranks: Vec<RankFault>,
-    /// Ranks whose processes die when they have made their offers, whatever they have asked for by then.
+    /// Ranks whose processes die after their offers, no matter which groups they have requested by then.
     pub early_deaths: Vec<RankFault>,
-    /// A member of a group (both by number) to whom its service process refuses it.
+    /// A group and a member, both by number: the member's service process refuses it the group.
     pub refused: Option<(usize, usize)>,
     /// Ranks whose buffers cannot be accessed any more.
     pub bad_memory: Vec<RankFault>,
     pub dead_hosts: Vec<HostDeath>,
-    /// How many hosts, the last ones, stand for service processes that are started in the place of dead ones.
+    /// How many hosts, the last ones, stand for service processes started in the place of dead ones.
     pub restarted: usize,
     /// A host whose service process is configured differently.
     pub misconfigured: Option<usize>,
 }
 
-/// Longer than a service process that is silent lives for the others.
+/// Longer than other hosts consider a silent service process alive.
 pub(crate) const REPLAY: Duration = Duration::from_secs(8);
 
-/// How long a kernel tries before it gives up a connection.
+/// How long a kernel retries before it gives up a connection.
 pub(crate) const GIVEN_UP: Duration = Duration::from_secs(4);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,7 +77,7 @@ pub struct HostPause {
     pub lasting: Duration,
 }
 
-/// A span of time in which nothing gets from one host to another.
+/// A span of time in which nothing from one host reaches another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cut {
     pub from: usize,
@@ -91,14 +91,14 @@ impl Cut {
         self.at + self.lasting
     }
 
-    /// All between `host` and `others`, in both directions.
+    /// Cuts between `host` and each of `others`, in both directions.
     pub fn off(host: usize, others: impl Iterator<Item = usize>, at: Duration, lasting: Duration) -> Vec<Cut> {
         let pair = |other| [(host, other), (other, host)].map(|(from, to)| Cut { from, to, at, lasting });
         others.filter(|other| *other != host).flat_map(pair).collect()
     }
 }
 
-/// The fabric of a host tells it that another is gone, which lives: it had tried to connect while they were cut off.
+/// The fabric of a host reports the loss of a living peer, after a failed attempt to connect while they were cut off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GivenUp {
     pub host: usize,
@@ -106,7 +106,7 @@ pub struct GivenUp {
     pub at: Duration,
 }
 
-/// Something that happens to one rank (counted over all hosts).
+/// A fault of one rank, counted over all hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RankFault {
     pub rank: usize,
@@ -118,17 +118,16 @@ pub struct RankFault {
 pub struct HostDeath {
     pub host: usize,
     pub at: Duration,
-    /// How long after it the fabric of the others reports it; `None`: silence.
+    /// How much later the fabric of the other hosts reports the death; `None`: never.
     pub reported_after: Option<Duration>,
 }
 
 impl Faults {
-    /// Nothing goes wrong.
     pub fn none() -> Self {
         Faults::default()
     }
 
-    /// When frames arrive as they should from then on, but for what a cut still holds up; `None`: never.
+    /// The time from which frames arrive as they should, unless a cut still holds them up; `None`: never.
     pub(crate) fn healed(&self) -> Option<Duration> {
         let chances = [self.frame_loss, self.duplicate, self.reorder];
         let by_chance = !self.jitter.is_zero() || chances.iter().any(|chance| *chance > 0.0);
@@ -136,12 +135,12 @@ impl Faults {
         Some(self.scripted(Duration::ZERO).max(until))
     }
 
-    /// When the last fault with a time of its own is over.
+    /// When the last scripted fault is over.
     pub(crate) fn last_scripted(&self) -> Duration {
         self.scripted(self.backoff)
     }
 
-    /// The same, if what a cut holds up goes on so long after it.
+    /// When the last scripted fault is over, if each cut holds frames up for `backoff` after its end.
     fn scripted(&self, backoff: Duration) -> Duration {
         let pauses = self.blackouts.iter().chain(&self.stalls).map(|p| p.at + p.lasting);
         let ranks = self.dead_ranks.iter().chain(&self.early_deaths).chain(&self.bad_memory).map(|r| r.at);
@@ -153,7 +152,7 @@ impl Faults {
     }
 }
 
-/// What chances are compared in.
+/// The denominator of chances.
 const ONE: u32 = 1 << 16;
 
 /// A chance in 65,536ths.
@@ -162,20 +161,20 @@ fn in_parts(chance: f64) -> u32 {
     (chance * f64::from(ONE)).round() as u32
 }
 
-/// What the dice decide about one delivery of up to 64 datagrams, as sets of them.
+/// The decision about one delivery of up to 64 datagrams. Sets of datagrams are bit masks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fate {
-    /// Arrive in time.
+    /// Datagrams that arrive in time.
     pub(crate) pass: u64,
-    /// Arrive later, after `late_by`.
+    /// Datagrams that arrive `late_by` later.
     pub(crate) late: u64,
-    /// Arrive once more, after `late_by`.
+    /// Datagrams that arrive once more, after `late_by`.
     pub(crate) again: u64,
-    /// Delay of what arrives in time.
+    /// Delay of datagrams that arrive in time.
     pub(crate) jitter: Duration,
-    /// Further delay of what arrives later.
+    /// Further delay of `late` and `again`.
     pub(crate) late_by: Duration,
-    /// Arrive once more, after this.
+    /// Datagrams that arrive once more, and the delay after which they do.
     pub(crate) replayed: (u64, Duration),
 }
 
@@ -183,13 +182,13 @@ pub(crate) struct Fate {
 #[derive(Debug)]
 pub(crate) struct Dice {
     rng: ChaCha8Rng,
-    /// A stream of its own, so that whoever forges changes nothing else.
+    /// A stream of its own, so that forgeries change nothing else.
     forger: ChaCha8Rng,
-    /// With the numbers of lost deliveries in order.
+    /// The faults, with the numbers of lost deliveries in order.
     faults: Faults,
     deliveries: u64,
     dropped: u64,
-    /// What has gone wrong.
+    /// Faults that have taken effect.
     pub(crate) coverage: Coverage,
 }
 
@@ -212,22 +211,22 @@ impl Dice {
         (self.deliveries, self.dropped)
     }
 
-    /// Nothing goes wrong by chance from `now` on.
+    /// Ends random faults at `now`.
     pub(crate) fn end(&mut self, now: Instant) {
         self.faults.until = Some(now.since(Instant(0)));
     }
 
-    /// Whether one thing may take longer on its way than another.
+    /// Whether deliveries may take different times.
     pub(crate) fn jitters(&self) -> bool {
         !self.faults.jitter.is_zero()
     }
 
-    /// A number for purposes that are no faults.
+    /// A random number for purposes that are no faults.
     pub(crate) fn draw(&mut self) -> u64 {
         self.rng.next_u64()
     }
 
-    /// Evenly up to `most`.
+    /// A duration of up to `most`, evenly drawn.
     pub(crate) fn up_to(&mut self, most: Duration) -> Duration {
         Duration::from_nanos(match most.as_nanos() as u64 {
             0 => 0,
@@ -235,7 +234,7 @@ impl Dice {
         })
     }
 
-    /// What somebody forges after a train, if anything: by this generator.
+    /// The generator for a forged datagram, if the dice decide to forge one.
     pub(crate) fn forges(&mut self, now: Instant) -> Option<&mut ChaCha8Rng> {
         let chance = in_parts(self.faults.forgery);
         if chance == 0 || !self.raging(now) || self.forger.random_range(0..ONE) >= chance {
@@ -245,7 +244,7 @@ impl Dice {
         Some(&mut self.forger)
     }
 
-    /// How late somebody is to say that something is done.
+    /// The delay until the driver reports that something is done.
     pub(crate) fn slowness(&mut self, now: Instant) -> Duration {
         if self.faults.slow.is_zero() || !self.raging(now) {
             return Duration::ZERO;
@@ -254,12 +253,12 @@ impl Dice {
         self.up_to(self.faults.slow)
     }
 
-    /// Which of `among` get past the sender's uplink.
+    /// The datagrams of `among` that pass the sender's uplink.
     pub(crate) fn past_uplink(&mut self, now: Instant, among: u64) -> u64 {
         if self.raging(now) { among & !self.mask(self.faults.uplink_loss) } else { among }
     }
 
-    /// What becomes of the datagrams `among` on the way to one receiver.
+    /// Decides about the datagrams `among` on the way to one receiver.
     pub(crate) fn datagrams(&mut self, now: Instant, among: u64) -> Fate {
         let mut fate = self.decide(now, among, self.faults.datagram_loss);
         self.coverage.fault(FaultKind::DatagramLost, missing(among, &fate));
@@ -273,7 +272,7 @@ impl Dice {
         fate
     }
 
-    /// What becomes of a frame: as of one datagram, bit 0.
+    /// Decides about a frame as about one datagram, bit 0.
     pub(crate) fn frame(&mut self, now: Instant) -> Fate {
         let fate = self.decide(now, 1, self.faults.frame_loss);
         self.coverage.fault(FaultKind::FrameLost, missing(1, &fate));
@@ -304,7 +303,7 @@ impl Dice {
         fate
     }
 
-    /// Numbers the deliveries of `among` and returns those that the script drops.
+    /// Numbers the deliveries of `among` and returns the ones that the script drops.
     fn scripted(&mut self, among: u64) -> u64 {
         let first = self.deliveries;
         self.deliveries += u64::from(among.count_ones());
@@ -320,8 +319,8 @@ impl Dice {
         hit
     }
 
-    /// 64 throws at once: each bit is set with the chance, in integers only. From the lowest digit of the chance
-    /// upwards, a digit 1 makes a half plus half of what was, a digit 0 half of what was.
+    /// Makes 64 throws at once, in integers only: each bit is set with the chance. The loop starts at the lowest binary
+    /// digit: a digit 1 gives a half plus half of the previous chance, a digit 0 half of it.
     fn mask(&mut self, chance: f64) -> u64 {
         let chance = in_parts(chance);
         match chance {

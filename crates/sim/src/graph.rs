@@ -1,9 +1,9 @@
-//! Recorded groups drawn by seed, and what must come of them: the reference that the machines are held to (GP-2).
+//! Recorded groups drawn by seed, and their results: the reference for the machines (GP-2).
 //!
-//! Events (a message, a copy, a local barrier) are drawn one after the other, and recorded by the members that they
-//! concern. Doing them in this order is one way to do them, which gives the reference; the members' programs leave
-//! every other way open that dependencies allow. Invariants: an operation touches no byte that one of the same round of
-//! its member writes, so that all ways end alike; an event needs only earlier ones, so that there is a way. Pure.
+//! Events (a message, a copy, a local barrier) are drawn one after the other, and recorded by the members that take
+//! part. The reference carries them out in this order; the members' programs allow every order that dependencies allow.
+//! Invariants: an operation touches no byte that another operation of its member writes in the same round, so all
+//! orders end alike. An event needs only earlier events, so an order exists. Pure.
 
 use std::sync::Arc;
 
@@ -14,12 +14,12 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::pattern::Part;
 
-/// What the members of a group record together.
+/// The recordings of all members of a group, and their results.
 #[derive(Debug, Clone)]
 pub(crate) struct Graph {
     /// By member.
     pub(crate) recordings: Vec<Arc<Recording>>,
-    /// What the buffer of each member holds in the end.
+    /// The final contents of each member's buffer.
     pub(crate) parts: Vec<Vec<Part>>,
     pub(crate) moved: u64,
 }
@@ -27,9 +27,9 @@ pub(crate) struct Graph {
 pub(crate) struct Member {
     pub(crate) builder: ProgramBuilder,
     bytes: u64,
-    /// What lies where, in order, without gaps.
+    /// The contents of the buffer in order, without gaps.
     holds: Vec<Part>,
-    /// Spans since the last barrier, and whether they are written.
+    /// Spans since the last barrier, and whether each is written.
     touched: Vec<(Span, bool)>,
 }
 
@@ -50,7 +50,7 @@ impl Member {
         self.touched.clear();
     }
 
-    /// Takes note of what an operation reads and writes, behind a barrier if that is in the way of another.
+    /// Notes what an operation reads and writes, behind a barrier if it conflicts with an earlier operation.
     pub(crate) fn touch(&mut self, spans: &[(Span, bool)]) {
         let in_the_way = |(span, writes): &(Span, bool)| {
             self.touched.iter().any(|(other, written)| (*writes || *written) && overlap(*span, *other))
@@ -79,7 +79,7 @@ impl Member {
         self.holds = holds;
     }
 
-    /// As [`Self::read`], with places that count from the start of the buffer.
+    /// Like [`Self::read`], with places that count from the start of the buffer.
     fn read_at(&self, start: u64, end: u64) -> Vec<Part> {
         let parts = self.read(Span::output(start, end - start));
         parts.into_iter().map(|part| Part { at: part.at + start, ..part }).collect()

@@ -1,9 +1,9 @@
-//! The driver of one service process: feeds the machine and does what it asks for.
+//! The driver of one service process: feeds the machine and carries out its orders.
 //!
-//! Follows the contract of [`outboard_proto::Order`] and [`outboard_proto::Transmit`] to the letter: after every
-//! `handle_*` the orders are done in turn before anything else, then the machine hears of memory that faulted, then
-//! events are taken (so that `Connect` precedes the first frame), then what is to be sent, while the fabric has room.
-//! Checks every order on the way. Knows nothing of other hosts or of links; what leaves the host goes to the outbox.
+//! Follows the contract of [`outboard_proto::Order`] and [`outboard_proto::Transmit`] to the letter. After every
+//! `handle_*` it first carries out the orders in turn, then reports faulted memory. Then it takes events (so that
+//! `Connect` precedes the first frame), and finally transmissions while the fabric has room. Checks every order on the
+//! way. Knows nothing of other hosts or of links; everything that leaves the host goes to the outbox.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -30,7 +30,7 @@ pub(crate) enum Input {
         spec: Rc<GroupSpec>,
         rank: Rank,
     },
-    /// A rank that has offered itself for a group is gone before it asks for it.
+    /// A rank that offered itself for a group is gone before it requested the group.
     Withdraw(OfferId),
     /// The driver refuses a rank the group.
     Refuse {
@@ -45,7 +45,7 @@ pub(crate) enum Input {
     Call(Box<PostedCall>),
     Frame(Rc<Frame>),
     Datagrams(Rc<Train>, u64),
-    /// For the engine beside the service process.
+    /// A letter to the engine beside the service process.
     Letter(Box<Letter>),
     MulticastDone {
         token: u64,
@@ -70,12 +70,12 @@ pub(crate) enum Action {
     Overdue(Box<Overdue>),
 }
 
-/// What has come to a host and is not handled yet. All are looked at together, for every datagram: they lie apart from
-/// the hosts.
+/// Inputs that have arrived at a host and are not handled yet. Every datagram checks all inboxes, so they lie together,
+/// apart from the hosts.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     pub(crate) waiting: Vec<(Due, Input)>,
-    /// When what waits is handled, if nothing keeps it from that.
+    /// When the waiting inputs are handled, if nothing prevents it.
     pub(crate) wakes: Due,
 }
 
@@ -84,8 +84,8 @@ impl Inbox {
         self.waiting.is_empty()
     }
 
-    /// Puts what comes in at this time to what waits. A timer does not wait: it is looked at again when all else has
-    /// been handled, as a daemon does.
+    /// Adds an input that is due at this time. A timer does not wait: as in a daemon, it is checked again when all
+    /// other inputs have been handled.
     pub(crate) fn enqueue(&mut self, due: Due, input: Input) {
         if !matches!(input, Input::Timeout) {
             self.waiting.push((due, input));
@@ -93,7 +93,7 @@ impl Inbox {
     }
 }
 
-/// Times that one instant may see the timer due.
+/// How often the timer may be due at one instant.
 const TIMER_SPINS: u32 = 1000;
 
 /// One host with its service process and memory.
@@ -103,22 +103,22 @@ pub(crate) struct Host {
     pub(crate) memory: Memory,
     pub(crate) engine: Engine,
     pub(crate) dead: bool,
-    /// The service process handles nothing before.
+    /// The service process handles nothing before this time.
     pub(crate) stalled_until: Instant,
-    /// The earliest timer event that is under way.
+    /// The earliest pending timer event.
     pub(crate) timer: Option<Instant>,
     pub(crate) outbox: VecDeque<Action>,
     pub(crate) connected: BTreeSet<SpId>,
     pub(crate) joined: BTreeSet<(Channel, GroupHandle)>,
     pub(crate) batches: BTreeMap<u64, MulticastBatch>,
-    /// Calls and group requests of its ranks that failed or ended, for the check of its counters.
+    /// Calls and group requests of the ranks that ended or failed, to check the machine's counters.
     pub(crate) completed: u64,
     pub(crate) failed: u64,
-    /// Somebody else misbehaves.
+    /// Whether other hosts may violate the protocol.
     pub(crate) expects_violations: bool,
     /// Peers whose connections have ended.
     ended: BTreeSet<SpId>,
-    /// What it has handled.
+    /// Coverage of the inputs that the host has handled.
     pub(crate) coverage: Coverage,
     frames_outstanding: usize,
     frame_limit: usize,
@@ -127,18 +127,18 @@ pub(crate) struct Host {
     is_full_of_frames: bool,
     batch_limit: usize,
     faulted: BTreeSet<CallId>,
-    /// Where the machine has said that the payload of the frame belongs which is being handled, as far as it has not
-    /// been ordered there.
+    /// The destinations that the machine announced for the payload of the current frame, as far as no order has
+    /// delivered there yet.
     announced: Vec<MemRef>,
     spins: (Instant, u32),
     saboteur: Saboteur,
 }
 
-/// The payloads of what is being handled, for `Order::Deliver`.
+/// Payloads of the inputs being handled, for `Order::Deliver`.
 enum Payloads<'a> {
     None,
     Frame(&'a Frame),
-    /// Each datagram is (train, number within it).
+    /// Each datagram is (train, number within the train).
     Datagrams(&'a [(Rc<Train>, u32)]),
 }
 
@@ -185,7 +185,7 @@ impl Host {
         self.joined.range((channel, GroupHandle(0))..=(channel, GroupHandle(u32::MAX))).next().is_some()
     }
 
-    /// What is left of groups, where there should be nothing; of messages on links only where asked for.
+    /// Describes what groups left behind, if anything. Messages on links count only if `links` is set.
     pub(crate) fn left_over(&self, links: bool) -> Option<String> {
         let (groups, collectives, messages) = self.sp.load();
         let load = (groups, collectives, if links { messages } else { 0 });
@@ -205,20 +205,20 @@ impl Host {
         })
     }
 
-    /// A frame has left the host. Whether the fabric was full until now, so that its `Room` is due.
+    /// Notes that a frame has left the host. Returns whether the fabric was full until now, so that `Room` is due.
     pub(crate) fn frame_left(&mut self) -> bool {
         self.frames_outstanding -= 1;
         let has_room = self.frames_outstanding + self.room <= self.frame_limit;
         has_room && std::mem::take(&mut self.is_full_of_frames)
     }
 
-    /// A multicast batch could not be read because of its rank.
+    /// Reports a multicast batch that could not be read because of a fault of its rank.
     pub(crate) fn memory_fault(&mut self, now: Instant, call: CallId) -> Result<(), Breach> {
         self.sp.handle_memory_fault(now, call);
         self.drain(now, &Payloads::None)
     }
 
-    /// Handles everything that waits; neighbouring datagrams in one batch. Datagrams beyond `buffer` bytes are lost.
+    /// Handles all waiting inputs, neighbouring datagrams in one batch. Datagrams beyond `buffer` bytes are lost.
     pub(crate) fn wake(
         &mut self,
         now: Instant,
@@ -241,8 +241,8 @@ impl Host {
         self.handle_datagrams(now, batch)
     }
 
-    /// The header of a frame has come: what comes next of its payload may be read into place at once. Something else is
-    /// written there, as nobody may look at those bytes before the frame is handled.
+    /// Handles the header of a frame: the rest of its payload may be read into place at once. Other bytes are written
+    /// there instead, because nobody may read that place before the frame is handled.
     pub(crate) fn begin(&mut self, frame: &Frame) -> Result<(), Breach> {
         if self.dead || frame.payload_len == 0 || self.ended.contains(&sp_id(frame.from)) {
             return Ok(());
@@ -257,7 +257,7 @@ impl Host {
         Ok(())
     }
 
-    /// Feeds one thing to the machine and does what it asks for.
+    /// Feeds one input to the machine and carries out its orders.
     pub(crate) fn handle(&mut self, now: Instant, input: Input) -> Result<(), Breach> {
         match input {
             Input::CreateGroup { spec, rank } => self.sp.handle_create_group(now, &spec, rank),
@@ -265,7 +265,7 @@ impl Host {
             Input::Refuse { spec, rank, why } => self.sp.handle_refusal(now, &spec, rank, why),
             Input::Leave { group, rank } => self.sp.handle_leave(now, group, rank),
             Input::Call(call) => self.sp.handle_call(now, *call),
-            // Nothing comes over a connection that has ended; whoever is hostile connects again.
+            // Nothing arrives over an ended connection, unless a hostile peer has connected again.
             Input::Frame(frame) if self.ended.contains(&sp_id(frame.from)) && !self.expects_violations => {}
             Input::Frame(frame) => {
                 self.coverage.frame(&frame.header, frame.payload_len);
@@ -330,7 +330,7 @@ impl Host {
                 settled = false;
                 self.obey(order, payloads)?;
             }
-            // Before the events: the machine may have a `Completed` at hand that is not true any more.
+            // Faults come before events, because a pending `Completed` may no longer be true.
             if let Some(call) = self.faulted.pop_first() {
                 self.sp.handle_memory_fault(now, call);
                 continue;
@@ -360,7 +360,7 @@ impl Host {
         self.is_full_of_frames || self.batches.len() >= self.batch_limit
     }
 
-    /// When the machine wants to be called. While the fabric is full, nothing is sent: that waits for room.
+    /// When the machine must be called next. A full fabric sends nothing: transmissions wait for room.
     pub(crate) fn due(&self, now: Instant) -> Option<Instant> {
         let transmit = self.sp.next_transmit().filter(|_| !self.is_full());
         self.sp.poll_timeout().into_iter().chain(transmit).min().map(|due| due.max(now))
@@ -380,7 +380,7 @@ impl Host {
                 Access::Done(self.memory.unstage(id)?)
             }
             Order::Copy { from, to } => match self.memory.copy(from, to) {
-                // What a fault has left unwritten may be passed on before the machine hears of the fault.
+                // Bytes that a fault left unwritten may be passed on before the fault is reported to the machine.
                 Err(Breach::ReadsUndefined { .. }) if !self.faulted.is_empty() => return Ok(()),
                 copied => copied?,
             },
@@ -422,7 +422,7 @@ impl Host {
                 let payload_len = payload.iter().map(|p| p.len).sum::<u64>() as u32;
                 let payload = match self.memory.gather(&payload)? {
                     Access::Done(payload) => payload,
-                    // What cannot be read is not sent; the machine is told.
+                    // An unreadable payload is not sent, and the fault is reported to the machine.
                     Access::Fault(call) => {
                         self.faulted.insert(call);
                         return Ok(());
@@ -517,7 +517,7 @@ impl Host {
         Ok(())
     }
 
-    /// No batch under way reads a region that goes away now.
+    /// Checks that no pending batch reads a region that goes away now.
     fn check_not_read(&self, goes: impl Fn(Region) -> bool) -> Result<(), Breach> {
         match self.batches.values().find(|b| goes(b.memory.region)) {
             Some(batch) => Err(Breach::StillRead { token: batch.token, memory: batch.memory }),

@@ -1,15 +1,15 @@
-//! Bytes that are not what they should be, against service processes that also serve sound ranks: what a fuzzer plays.
+//! Corrupt bytes against service processes that also serve sound ranks. A fuzzer plays these scripts.
 //!
-//! Service processes 0 and 1 are sound. Service process 2 is a member of the second group, and has a bug: the script
-//! overwrites bytes of its frames. Service process 3 is a stranger: a member of nothing, whose frames the script alone
-//! writes. Datagrams may be forged with either group's key.
+//! Service processes 0 and 1 are sound. Service process 2 is a member of the second group and has a bug: the script
+//! overwrites bytes of its frames. Service process 3 is a stranger: a member of no group, whose frames the script
+//! writes alone. Datagrams may be forged with either group's key.
 //!
-//! The play demands: nothing panics; references to memory stay within what was handed over; queues and staging keep
-//! their bounds; the traffic of one script ends; every call of a sound rank is answered once, in time. In the first
-//! group, in which neither 2 nor 3 is, calls succeed, with the right bytes unless datagrams were forged. What the
-//! second group's calls come to is not judged.
+//! The play demands: nothing panics; references to memory stay within the buffers handed over; queues and staging keep
+//! their bounds; the traffic of one script ends; every call of a sound rank ends once, in time. The first group has
+//! neither 2 nor 3: its calls succeed, with the right bytes unless datagrams were forged. The results of the second
+//! group's calls are not judged.
 //!
-//! Invariant: every string of bytes is a script, and decides everything.
+//! Invariant: every string of bytes is a script, and determines the whole play.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::Ipv4Addr;
@@ -35,24 +35,24 @@ use crate::scenario::CallPlan;
 use crate::store::{Payload, StoreKind};
 use crate::tape::Tape;
 
-/// The hosts of the ranks of both groups: the first has sound ones alone.
+/// The hosts of the ranks of both groups. The first group has sound hosts alone.
 const GROUPS: [&[usize]; 2] = [&[0, 1, 0], &[0, 1, 2, 0]];
 const BROKEN: usize = 2;
 const STRANGER: usize = 3;
-/// Messages from 2, or to it, that are remembered for the stranger to send.
+/// Most messages from or to 2 that are remembered for the stranger to send.
 const MOST_SEEN: usize = 64;
 const CHUNK: u32 = 1000;
 const STAGING: u64 = 64 << 10;
-/// More than the calls of one play need, so that none fails for what the other group holds.
+/// More than the calls of one play need, so that no call fails because the other group holds scratch.
 const SCRATCH: u64 = 64 << 20;
-/// Groups, instances in the windows of both, and messages on the links of one service process.
+/// Limits for one service process: groups, instances in the windows of both, messages on links.
 const MOST_LOAD: (usize, usize, usize) = (2, 2 * 1024, 16_384);
-/// A rank that may go on for ever says little more than one that stops.
+/// More calls of a rank would show little more.
 const MOST_CALLS: usize = 600;
 const FLOOD: usize = 5000;
-/// Bytes of the longest script by seed behind the making of its groups.
+/// Bytes of the longest script by seed, after the creation of its groups.
 const LONGEST: usize = 600;
-/// By then a silent service process has been declared dead and everything that needs it has failed.
+/// By then a silent service process counts as dead, and every call that needs it has failed.
 const LONG: Duration = Duration::from_secs(30);
 
 pub mod acts {
@@ -64,7 +64,7 @@ pub mod acts {
     /// Overwrites a byte of the next frame of 2.
     pub const OVERWRITE: u8 = 4;
     pub const LEAVE: u8 = 5;
-    /// A sound service process is told that the connection with 2 or 3 has ended.
+    /// Reports to a sound service process that its connection with 2 or 3 has ended.
     pub const LOSE: u8 = 6;
     pub const ACTS: u8 = 7;
 }
@@ -87,11 +87,11 @@ struct Seat {
 struct Play {
     cluster: Cluster<u64>,
     groups: Vec<Group>,
-    /// By frame of the broken service process: which of its bytes is overwritten, and with what.
+    /// By frame of service process 2: the position of the overwritten byte, and its new value.
     overwrites: VecDeque<(u8, u8)>,
-    /// Messages with how many bytes came along.
+    /// Messages, and how many payload bytes came with each.
     seen: VecDeque<(Vec<u8>, u32)>,
-    /// The number of the stranger's next message to host 0 or 1, and what it could acknowledge.
+    /// By host 0 and 1: the number of the stranger's next message, and the number that it could acknowledge.
     next: [u32; 2],
     heard: [u32; 2],
     silenced: bool,
@@ -115,17 +115,17 @@ fn config(ring: bool) -> Config {
 
 #[derive(Debug)]
 pub struct Played {
-    /// Calls that have ended well.
+    /// Calls that ended well.
     pub well: u64,
     pub coverage: Coverage,
 }
 
-/// A script by seed: both groups made, by a ring or by multicast, and a call of each carried out; then anything.
+/// A script by seed: both groups are made, by ring or by multicast, and each carries out a call. Then anything follows.
 pub fn script(seed: u64) -> Vec<u8> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut script: Vec<u8> = vec![seed as u8, acts::WAIT, 4];
     for group in 0..2 {
-        // The first to call says what.
+        // The first caller decides what the call is.
         script.extend([acts::CALL, group, 0, 5, 1, seed as u8]);
         script.extend((1..4).flat_map(|rank| [acts::CALL, group, rank]));
     }
@@ -175,7 +175,7 @@ pub fn play(script: &[u8]) -> Result<Played, Breach> {
     Ok(Played { well: play.well, coverage: play.cluster.dice.coverage.clone() })
 }
 
-/// How many payload bytes come with something.
+/// Draws a number of payload bytes.
 fn payload(tape: &mut Tape<'_>) -> u32 {
     match tape.below(8) {
         0..=2 => 0,
@@ -242,7 +242,7 @@ impl Player for Play {
 }
 
 impl Play {
-    /// All ranks ask for their groups.
+    /// All ranks request their groups.
     fn ask(&mut self) -> Result<(), Breach> {
         for (group, hosts) in GROUPS.iter().enumerate() {
             let spec = Rc::clone(&self.groups[group].spec);
@@ -285,7 +285,7 @@ impl Play {
         self.cluster.dice.coverage.fault(kind, 1);
     }
 
-    /// The rank makes its next call. What it is, the first to come says.
+    /// The rank makes its next call. The first caller decides what the call is.
     fn call(&mut self, group: usize, rank: usize, tape: &mut Tape<'_>) -> Result<(), Breach> {
         let rank = rank % GROUPS[group].len();
         let Group { calls, ranks, .. } = &mut self.groups[group];
@@ -321,7 +321,7 @@ impl Play {
         self.handle(GROUPS[group][rank], Input::Leave { group: handle(group), rank: Rank(rank as u32) })
     }
 
-    /// The header that the link of host `to` would take next from the stranger.
+    /// The header that the link of host `to` would accept next from the stranger.
     fn header(&self, to: usize, payload_len: u32) -> FrameHeader {
         let (seq, ack, clock) = (self.next[to], self.heard[to], (self.cluster.now().0 / 1000) as u32);
         let (kind, ack_now, echo, echo_age) = (FrameKind::Message, true, clock, 1);
@@ -369,7 +369,7 @@ impl Play {
         self.handle(to, Input::Frame(Rc::new(frame)))
     }
 
-    /// A datagram by the key of a group or by none, with any fields, from the address of the rank that it names.
+    /// A datagram by the key of a group or by none, with any fields, from the address of the rank in its header.
     fn datagram(&mut self, tape: &mut Tape<'_>) -> Result<(), Breach> {
         self.forged = true;
         self.reach(FaultKind::DatagramForged);
@@ -378,7 +378,7 @@ impl Play {
         let key = MulticastKey::new(key, true);
         let group = if tape.below(8) == 0 { GroupHandle(tape.number32()) } else { handle(tape.below(2).into()) };
         let (epoch, source, chunk) = (tape.number() as u16, tape.number() as u16, tape.number32());
-        // Whoever has the key can hash, so any hash serves.
+        // Everyone with the key can hash, so any hash serves.
         let hash = PayloadHash::default();
         let instance = InstanceId(epoch.into());
         let mut header = DatagramHeader { group, epoch, source, chunk }.encode(&key, instance, hash);
@@ -403,7 +403,7 @@ impl Play {
         self.handle(to, Input::Datagrams(Rc::new(train), 1))
     }
 
-    /// What the broken one sends arrives as the script wants it.
+    /// A frame of service process 2 arrives as the script wants it.
     fn overwritten(&mut self, frame: &Frame) -> Result<(), Breach> {
         if self.silenced || frame.to >= BROKEN {
             return Ok(());
@@ -417,7 +417,7 @@ impl Play {
         self.input_frame(BROKEN, frame.to, header, (frame.payload.clone(), frame.payload_len))
     }
 
-    /// The broken one falls silent, the sound ones finish: everything is answered, and nothing is left.
+    /// Service process 2 falls silent and the sound ones finish: every call ends, and nothing is left.
     fn end(&mut self) -> Result<(), Breach> {
         self.run_for(LONG)?;
         let waiting = self.groups[0].ranks.iter().filter(|seat| !seat.made).count();
@@ -426,7 +426,7 @@ impl Play {
         }
         self.silenced = true;
         let seats = || (0..GROUPS.len()).flat_map(|group| (0..GROUPS[group].len()).map(move |rank| (group, rank)));
-        // The ranks make the calls that others of their group have made.
+        // The ranks make the calls that other ranks of their group have made.
         for (group, rank) in seats().filter(|(group, rank)| GROUPS[*group][*rank] != BROKEN) {
             let last = self.groups[group].calls.len();
             while let Seat { made: true, left: false, calls } = self.groups[group].ranks[rank]

@@ -1,13 +1,12 @@
 //! Seeded simulator: drives the protocol machines of `outboard-proto`, unchanged, over a faulty virtual network.
 //!
-//! A [`Scenario`] says which hosts, ranks, groups and calls there are and what goes wrong; [`run`] plays it from one
-//! seed in virtual time and judges everything the machines do: every rank ends with exactly the right bytes, or with an
-//! error that names a true culprit; every call ends once; memory is used by the rules and given back; when faults stop,
-//! everything ends.
+//! A [`Scenario`] describes hosts, ranks, groups, calls and faults. [`run`] plays it from one seed in virtual time and
+//! judges everything the machines do. Every rank ends with exactly the right bytes, or with an error that names a true
+//! culprit. Every call ends once. Memory is used by the rules and given back. When faults stop, everything ends.
 //!
 //! [`nics`] does the same for NICs that carry out collectives themselves.
 //!
-//! Invariants: a run is a function of scenario and seed, on every machine; nothing waits for real time. Never does IO.
+//! Invariants: a run is a function of scenario and seed, on every machine. Nothing waits for real time. Never does IO.
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "the workspace alone uses it")]
@@ -60,7 +59,7 @@ use world::World;
 /// Plays a scenario from a seed.
 ///
 /// # Errors
-/// What the first oracle that failed has found, with an account of the run.
+/// Returns what the first failing oracle found, with an account of the run.
 pub fn run(scenario: &Scenario, seed: u64) -> Result<Outcome, Failure> {
     run_sabotaged(scenario, seed, None)
 }
@@ -69,7 +68,7 @@ pub fn run(scenario: &Scenario, seed: u64) -> Result<Outcome, Failure> {
 pub fn run_sabotaged(scenario: &Scenario, seed: u64, sabotage: Option<Sabotage>) -> Result<Outcome, Failure> {
     let (result, _) = play(scenario, seed, sabotage, false);
     result.map_err(|breach| {
-        // The same run once more, now written down.
+        // The second run of the same seed is traced.
         let (again, account) = play(scenario, seed, sabotage, true);
         let breach = again.err().unwrap_or(breach);
         Failure { seed, breach, scenario: Box::new(scenario.clone()), account }

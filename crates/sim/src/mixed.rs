@@ -1,7 +1,7 @@
 //! Scenarios drawn by seed: everything that can vary varies, everything that can go wrong sometimes does.
 //!
-//! Invariant: what is drawn leaves every run an end that the oracles accept: chances of false alarms of the heartbeat
-//! are negligible, and whoever dies is a true culprit.
+//! Invariant: every drawn run has an end that the oracles accept. False alarms of the heartbeat have a negligible
+//! chance, and every rank or host that dies is a true culprit.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::pattern::Pattern;
 use crate::scenario::{CallPlan, GroupPlan, Scenario};
 use crate::store::StoreKind;
 
-/// `mixed_reductions`, of which half have a tuning that sets algorithms by hand, where a group may choose.
+/// `mixed_reductions`, where half of the scenarios have a tuning that sets algorithms by hand.
 pub fn mixed_choices(seed: u64) -> Scenario {
     let mut scenario = mixed_reductions(seed);
     let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x6368_6f69_6365) };
@@ -30,7 +30,7 @@ pub fn mixed_choices(seed: u64) -> Scenario {
     scenario
 }
 
-/// [`mixed_faults`], of which some calls are barriers and half of the scenarios have reductions.
+/// [`mixed_faults`], where some calls become barriers and half of the scenarios get reductions.
 fn mixed_reductions(seed: u64) -> Scenario {
     let mut scenario = mixed_faults(seed);
     let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x636f_6d62_6900) };
@@ -52,7 +52,7 @@ fn mixed_reductions(seed: u64) -> Scenario {
     scenario
 }
 
-/// [`mixed_sizes`], of which some broadcasts are gathers and scatters, even and uneven, some of them in place.
+/// [`mixed_sizes`], where some broadcasts become gathers and scatters, even and uneven, some of them in place.
 fn mixed_faults(seed: u64) -> Scenario {
     let mut scenario = mixed_sizes(seed);
     let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x626c_6f63_6b73) };
@@ -72,7 +72,7 @@ fn mixed_faults(seed: u64) -> Scenario {
     scenario
 }
 
-/// [`mixed_exchanges`], of which some allgathers have blocks of different sizes.
+/// [`mixed_exchanges`], where some allgathers get blocks of different sizes.
 pub fn mixed_sizes(seed: u64) -> Scenario {
     let mut scenario = mixed_exchanges(seed);
     let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x7369_7a65_7300) };
@@ -84,7 +84,7 @@ pub fn mixed_sizes(seed: u64) -> Scenario {
     scenario
 }
 
-/// [`mixed_recorded`], whose groups with recordings send each other messages, too, some longer than their receive.
+/// [`mixed_recorded`], where groups with recordings also exchange messages, some longer than their receive.
 pub fn mixed_messages(seed: u64) -> Scenario {
     let mut scenario = mixed_recorded(seed);
     let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x6d65_7373_6167) };
@@ -107,8 +107,8 @@ pub fn mixed_messages(seed: u64) -> Scenario {
             group.calls.insert(at, call);
         }
         group.window = group.calls.len();
-        // Two that stop calling after an error, each with a call in flight that needs the other's next one, would wait
-        // for ever.
+        // Two ranks that stop calling after an error could wait for ever: each may have a call in flight that needs the
+        // other's next call.
         group.leave_on_error = false;
     }
     scenario
@@ -119,7 +119,7 @@ pub fn mixed_calls(seed: u64) -> Scenario {
     if draw.one_in(3) { mixed_messages(seed) } else { mixed_choices(seed) }
 }
 
-/// [`mixed_calls`], of which some groups are not made, because a rank is gone or is refused the group before it asks.
+/// [`mixed_calls`], where some groups are not made, because a rank dies before its request or is refused the group.
 fn mixed_makings(seed: u64) -> Scenario {
     let mut scenario = mixed_calls(seed);
     let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x6d61_6b69_6e67) };
@@ -133,22 +133,21 @@ fn mixed_makings(seed: u64) -> Scenario {
         scenario.faults.refused = Some((group, member));
     }
     if draw.one_in(6) {
-        // Somebody asks late: the others have looked for it by then.
+        // One member requests the group late, when the others have already inquired after it.
         let late = draw.of(&[40_000, 400_000, 3_000_000]);
         scenario.groups.iter_mut().for_each(|group| group.create_spread = draw.micros(late));
     }
     scenario
 }
 
-/// `mixed_makings`, of which some have what is rarer: service processes that are stopped for longer than any timer or
-/// started anew, partitions into halves, groups that are asked for meanwhile, datagrams that come again after seconds,
-/// drivers slow to answer.
+/// `mixed_makings` with rarer hardships: service processes that are stopped for longer than any timer or restarted,
+/// partitions into halves, group requests meanwhile, datagrams that arrive again after seconds, slow drivers.
 pub fn mixed_hardships(seed: u64) -> Scenario {
     let mut scenario = mixed_makings(seed);
     let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x6861_7264_7368) };
     scenario.config.narrate = true;
     if seed % 4 == 3 {
-        // Whoever is in no group is forgotten at once.
+        // Peers without a group are forgotten at once.
         scenario.config.past_peers = 0;
     }
     let hosts = scenario.hosts();
@@ -164,14 +163,14 @@ pub fn mixed_hardships(seed: u64) -> Scenario {
     {
         draw.restart(&mut scenario, death);
     } else if draw.one_in(6) {
-        // Asked for while something may still be broken, or behind it.
+        // The group is requested while something may still be broken, or later.
         let mut group = draw.group(scenario.host_of.len(), scenario.groups.len(), &scenario.config);
         group.create = draw.micros(15_000_000);
         scenario.groups.push(group);
     }
     draw_backoff(&mut scenario, seed);
     if scenario.faults.until.is_none() {
-        // What goes on for ever is hard enough.
+        // Faults that go on for ever are hard enough.
         return scenario;
     }
     if draw.one_in(5) {
@@ -184,7 +183,7 @@ pub fn mixed_hardships(seed: u64) -> Scenario {
     scenario
 }
 
-/// Behind some cuts connections take their time to go on, and somebody asks for a group meanwhile.
+/// After some cuts, connections resume late, and a group is requested meanwhile.
 fn draw_backoff(scenario: &mut Scenario, seed: u64) {
     let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x6261_636b_6f66) };
     if let Some(healed) = scenario.faults.cuts.iter().map(Cut::end).max().filter(|_| !draw.one_in(2)) {
@@ -194,10 +193,10 @@ fn draw_backoff(scenario: &mut Scenario, seed: u64) {
     }
 }
 
-/// [`mixed_allgathers`], of which some calls are broadcasts, and some all-to-alls, even and uneven.
+/// [`mixed_allgathers`], where some calls become broadcasts and some all-to-alls, even and uneven.
 pub fn mixed_exchanges(seed: u64) -> Scenario {
     let mut scenario = mixed_allgathers(seed);
-    // Streams of their own, so that seeds that found something once keep their meaning.
+    // Random streams of their own keep the meaning of seeds that once found something.
     let mut rooted = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x726f_6f74_7300) };
     let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x7061_6972_7300) };
     for group in &mut scenario.groups {
@@ -217,7 +216,7 @@ pub fn mixed_exchanges(seed: u64) -> Scenario {
     scenario
 }
 
-/// `mixed_faults`, of which most groups call recordings instead, each member in an order of its own.
+/// `mixed_faults`, where most groups call recordings instead, each member in an order of its own.
 pub fn mixed_recorded(seed: u64) -> Scenario {
     let mut scenario = mixed_faults(seed);
     let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x7265_636f_7264) };
@@ -227,7 +226,7 @@ pub fn mixed_recorded(seed: u64) -> Scenario {
         }
         let scale = draw.of(&[100, 5_000, 40_000]);
         let seeds: Vec<u64> = (0..draw.rng.random_range(1..=3)).map(|_| draw.rng.random()).collect();
-        // Each is called at least once.
+        // Every recording is called at least once.
         let further = (0..draw.rng.random_range(0..=4)).map(|_| draw.rng.random_range(0..seeds.len()));
         let called: Vec<usize> = (0..seeds.len()).chain(further).collect();
         let recorded = |at: usize| Pattern::Recorded { number: at as u32 + 1, seed: seeds[at] };
@@ -246,7 +245,7 @@ pub fn mixed_recorded(seed: u64) -> Scenario {
 }
 
 /// Draws everything from the seed: 1 to 12 ranks, 1 to 3 on a host, several groups with several calls in flight, blocks
-/// of 0 bytes to about 200 KB, ring or multicast, loss up to 30 %, and who dies, stalls or disagrees.
+/// of 0 bytes to about 200 KB, ring or multicast, loss up to 30 %, deaths, stalls and disagreements.
 pub fn mixed_allgathers(seed: u64) -> Scenario {
     let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x6d69_7865_6400) };
     let host_of = draw.hosts();
@@ -257,7 +256,7 @@ pub fn mixed_allgathers(seed: u64) -> Scenario {
     let mut scenario = Scenario { host_of, network, config, groups, faults: Faults::none(), store };
     scenario.faults = draw.faults(&scenario);
     scenario.network.siblings = draw.of(&[1, 1, 2, 3]);
-    // A stream of its own, so that seeds that found something once keep their meaning.
+    // A random stream of its own keeps the meaning of seeds that once found something.
     let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x666f_7267_6564) };
     if draw.one_in(3) {
         scenario.faults.forgery = draw.rng.random_range(0.0..0.5);
@@ -270,7 +269,7 @@ struct Draw {
 }
 
 impl Draw {
-    /// Sets two algorithms of most collectives, the first for short vectors and small blocks.
+    /// Sets two algorithms of most collectives; the first is for short vectors and small blocks.
     fn tuning(&mut self) -> Tuning {
         let mut tuning = Tuning::default();
         for collective in Collective::ALL {
@@ -295,7 +294,7 @@ impl Draw {
     fn reduction(&mut self, call: &mut CallPlan, members: usize) {
         let (root, seed) = (self.rng.random_range(0..members), u64::from(self.rng.random::<u32>()));
         let all = Combined::all(root, seed);
-        // Allreduces twice as often.
+        // Allreduces are drawn twice as often.
         let result = self.of(&[&all[..2], &all[1..]].concat());
         let (operator, element) = self.of(&[
             (Operator::Sum, Element::F32),
@@ -313,7 +312,7 @@ impl Draw {
         if let Combined::Reduce { root } = result {
             call.in_place.retain(|member| *member == root);
         } else if call.in_place.is_empty() {
-            // Calls that were no allgathers before are in place, too.
+            // Calls that were no allgathers before may be in place, too.
             call.in_place = (0..members).filter(|_| self.one_in(3)).collect();
         }
     }
@@ -322,7 +321,7 @@ impl Draw {
         Duration::from_micros(self.rng.random_range(0..=most))
     }
 
-    /// The host of each rank: neighbours together, or dealt like cards.
+    /// The host of each rank: neighbours share a host, or ranks are dealt like cards.
     fn hosts(&mut self) -> Vec<usize> {
         let ranks = self.rng.random_range(1..=12usize);
         let per_host = self.rng.random_range(1..=3usize);
@@ -376,7 +375,7 @@ impl Draw {
         (0..count).map(|number| self.group(ranks, number, config)).collect()
     }
 
-    /// The first group has all ranks in order, the others some in any order.
+    /// The first group has all ranks in order, the others have some ranks in any order.
     fn group(&mut self, ranks: usize, number: usize, config: &Config) -> GroupPlan {
         let mut members: Vec<usize> = (0..ranks).collect();
         if number > 0 {
@@ -425,7 +424,7 @@ impl Draw {
         }
     }
 
-    /// Around what goes along with its announcement.
+    /// A size around the limit up to which a message travels with its announcement.
     fn message_bytes(&mut self) -> u64 {
         let most = self.of(&[0, 1, 1000, 8192, 8193, 100_000]);
         if self.one_in(2) { most } else { self.rng.random_range(0..=most) }
@@ -464,7 +463,7 @@ impl Draw {
         faults
     }
 
-    /// A host, or one way between two, for less or more time than means death.
+    /// Cuts off a host, or a pair, or one direction of a pair, for less or more time than means death.
     fn cuts(&mut self, hosts: usize) -> Vec<Cut> {
         let most = self.of(&[20_000, 2_000_000, 12_000_000]);
         let (at, lasting) = (self.micros(50_000), self.micros(most));
@@ -476,7 +475,7 @@ impl Draw {
         }
     }
 
-    /// Nothing gets from some hosts to the others, nor back.
+    /// Cuts some hosts off from the others, in both directions.
     fn halves(&mut self, hosts: usize) -> Vec<Cut> {
         let most = self.of(&[20_000, 2_000_000, 12_000_000]);
         let (at, lasting) = (self.micros(50_000), self.micros(most));
@@ -484,8 +483,8 @@ impl Draw {
         some.into_iter().flat_map(|host| Cut::off(host, others.iter().copied(), at, lasting)).collect()
     }
 
-    /// Another service process in the place of a dead one, with as many new ranks, which make a group with those that
-    /// live.
+    /// Starts another service process in the place of a dead one, with as many new ranks. They make a group with the
+    /// living ranks.
     fn restart(&mut self, scenario: &mut Scenario, death: HostDeath) {
         let ranks = scenario.host_of.iter().filter(|host| **host == death.host).count();
         let dead: Vec<usize> = scenario.faults.dead_hosts.iter().map(|death| death.host).collect();
@@ -495,7 +494,7 @@ impl Draw {
         let mut group = self.group(first + ranks, 0, &scenario.config);
         group.members.retain(|rank| !dead.contains(&scenario.host_of[*rank]));
         group.create = death.at + self.micros(6_000_000);
-        // What a call says of members is about those that are left.
+        // Settings of calls must name members that are left.
         for call in &mut group.calls {
             call.in_place.retain(|member| *member < group.members.len());
             call.late.retain(|(member, _)| *member < group.members.len());
@@ -519,7 +518,7 @@ impl Draw {
         faults.jitter = self.micros(jitter);
     }
 
-    /// Shorter than any silence that means death.
+    /// A pause shorter than any silence that means death.
     fn pause(&mut self, hosts: usize) -> HostPause {
         let most = self.of(&[1_000, 20_000, 700_000]);
         HostPause { host: self.rng.random_range(0..hosts), at: self.micros(50_000), lasting: self.micros(most) }

@@ -1,11 +1,11 @@
-//! The network: every host has an uplink and a downlink to one switch, which copies multicasts to those who joined.
+//! The network: hosts have an uplink and a downlink to one switch, which copies multicasts to all hosts that joined.
 //!
-//! What the simulator calls a host is a service process with its ranks. Those that are siblings on one machine (SP-8)
-//! share its links, and reach each other without them and without loss.
+//! A host of the simulator is a service process with its ranks. Siblings on one machine (SP-8) share its links, and
+//! reach each other without the links and without loss.
 //!
-//! A link is a serial line with a queue before it: what does not fit is dropped at the tail. Datagrams travel in
+//! A link is a serial line with a queue before it; bytes that do not fit are dropped at the tail. Datagrams travel in
 //! trains of up to 64 that share their bookkeeping, never their fate: loss and the queue decide for each datagram.
-//! Invariant: bytes are counted once per link and only when they really go over it. Never looks into payload.
+//! Invariant: bytes are counted once per link and only when they really go over it. Never reads payload.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -22,27 +22,27 @@ use crate::store::Payload;
 pub struct NetworkPlan {
     /// bit/s of every link, each way.
     pub rate: u64,
-    /// Service processes that share each pair of links, neighbours by number.
+    /// Service processes that share each pair of links; they have neighbouring numbers.
     pub siblings: usize,
-    /// Time over one link beside the rate's.
+    /// Time over one link on top of the time that the rate takes.
     pub latency: Duration,
     /// Bytes that fit in the queue before a link.
     pub queue_bytes: u64,
-    /// Most time between asking to join a channel and receiving it.
+    /// Longest time between the request to join a channel and the first reception.
     pub join_delay: Duration,
     /// Frames that a host may have accepted and not yet sent before its fabric counts as full.
     pub outstanding_frames: usize,
-    /// How many of them must have left a full fabric before it takes more.
+    /// How many frames must have left a full fabric before it accepts more.
     pub room: usize,
-    /// Multicast batches likewise.
+    /// Multicast batches that a host may have accepted and not yet sent.
     pub outstanding_batches: usize,
     /// Most datagrams that travel together, 1 ..= 64.
     pub train: u32,
     /// Bytes of datagrams that wait for a stalled service process.
     pub receive_buffer: u64,
-    /// How long a service process waits for more after a datagram, to handle them in one batch.
+    /// How long a service process gathers further inputs after a datagram, to handle them in one batch.
     pub gather: Duration,
-    /// The same after a frame.
+    /// How long a service process gathers further inputs after a frame.
     pub gather_frames: Duration,
 }
 
@@ -104,7 +104,7 @@ impl Link {
         self.queue_bytes.saturating_sub(waiting)
     }
 
-    /// Sends `bytes`, which are all there from `ready` on. The caller has looked for room.
+    /// Sends `bytes`, the last of which is there at `ready`. The caller has checked for room.
     pub(crate) fn pass(&mut self, now: Instant, bytes: u64, ready: Instant) -> Passage {
         let start = self.free_at.max(now);
         let end = (start + self.duration(bytes)).max(ready);
@@ -118,7 +118,7 @@ impl Link {
     }
 }
 
-/// What went over the links of one host.
+/// Bytes that went over the links of one host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LinkBytes {
     pub up: u64,
@@ -134,17 +134,17 @@ pub(crate) struct Train {
     pub(crate) channel: Channel,
     pub(crate) headers: Vec<[u8; DATAGRAM_HEADER_BYTES]>,
     pub(crate) hashes: Vec<PayloadHash>,
-    /// By which key and for which instance they were made.
+    /// The key and the instance of the datagrams.
     pub(crate) key: MulticastKey,
     pub(crate) instance: InstanceId,
-    /// From where they seem to come.
+    /// The address from which the datagrams seem to come.
     pub(crate) address: Ipv4Addr,
     pub(crate) payload: Payload,
     pub(crate) payload_len: u64,
     pub(crate) chunk_bytes: u32,
     /// Bytes on the wire of each datagram beside its payload.
     pub(crate) overhead: u32,
-    /// All of it is at the switch.
+    /// When the whole train is at the switch.
     pub(crate) ready: Instant,
 }
 
@@ -158,7 +158,7 @@ impl Train {
         (self.payload_len - start).min(u64::from(self.chunk_bytes)) as u32
     }
 
-    /// Bytes on the wire of some of its datagrams.
+    /// Bytes on the wire of the datagrams `among`.
     pub(crate) fn wire_bytes(&self, among: u64) -> u64 {
         let n = u64::from(among.count_ones());
         let last = self.headers.len() as u32 - 1;
@@ -202,7 +202,7 @@ impl Network {
         &mut self.up[at]
     }
 
-    /// Whether one reaches the other without the network.
+    /// Whether two hosts reach each other without the network.
     pub(crate) fn siblings(&self, one: usize, other: usize) -> bool {
         self.link_of(one) == self.link_of(other)
     }
@@ -220,12 +220,12 @@ impl Network {
         }
     }
 
-    /// Who receives a channel, ascending; siblings are neighbours.
+    /// The hosts that receive a channel, ascending; siblings are neighbours.
     pub(crate) fn receivers(&self, channel: Channel) -> Rc<Vec<usize>> {
         self.joined.get(&channel).cloned().unwrap_or_default()
     }
 
-    /// Puts the datagrams `among` of a train on downlink `to`: which of them fit, and when they are there.
+    /// Puts the datagrams `among` of a train on downlink `to`. Returns those that fit, and their time of arrival.
     pub(crate) fn train_down(&mut self, now: Instant, to: usize, train: &Train, among: u64) -> (u64, Instant) {
         let link = &mut self.down[to];
         let mut fit = among;
@@ -240,7 +240,7 @@ impl Network {
         (fit, link.pass(now, train.wire_bytes(fit), train.ready).end)
     }
 
-    /// Puts a frame on the downlink of its receiver: when it is there, `None` when the queue is full.
+    /// Puts a frame on the downlink of its receiver. Returns its time of arrival, or `None` when the queue is full.
     pub(crate) fn frame_down(&mut self, now: Instant, frame: &Frame) -> Option<Instant> {
         let at = self.link_of(frame.to);
         let link = &mut self.down[at];

@@ -1,8 +1,7 @@
-//! What is true in a run, and the judgement of what the machines say against it.
+//! The truth of a run, and the judgement of the machines' reports against it.
 //!
-//! A call must end well with the right bytes, or with an error, and then the error must be so: the rank did die, the
-//! service process did die, the signatures do differ. Invariant: truth is recorded when it happens, before any machine
-//! can know it.
+//! A call must end well with the right bytes, or with a true error: the rank did die, the service process did die, the
+//! signatures do differ. Invariant: truth is recorded when it happens, before any machine can know it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -34,14 +33,14 @@ impl CallName {
     }
 }
 
-/// What has happened so far that can excuse an error.
+/// Events so far that can excuse an error.
 #[derive(Debug, Default)]
 pub(crate) struct Truth {
     pub(crate) dead_hosts: BTreeSet<usize>,
     pub(crate) bad_memory: BTreeSet<usize>,
     /// (group, member) that died or left early.
     pub(crate) gone: BTreeSet<(usize, usize)>,
-    /// When (group, member) asked for the group.
+    /// When (group, member) requested the group.
     pub(crate) asked: BTreeMap<(usize, usize), Instant>,
     /// (group, member, instance) that ended well.
     done: BTreeSet<(usize, usize, u64)>,
@@ -49,7 +48,7 @@ pub(crate) struct Truth {
     pub(crate) bits: BTreeMap<(usize, usize, u64), u64>,
     /// (group, member, instance) that was called.
     called: BTreeSet<(usize, usize, u64)>,
-    /// What members of a group were told first of its end.
+    /// The first error by which each member was notified of the end of its group.
     pub(crate) told: BTreeMap<(usize, usize), CollectiveError>,
 }
 
@@ -94,7 +93,7 @@ impl Truth {
         }
     }
 
-    /// Remembers the bits of a reduction's result. Every rank that receives the same has the same bits.
+    /// Records the bits of a reduction's result. All ranks that receive the same result must have the same bits.
     fn compare_bits(&mut self, scenario: &Scenario, name: CallName, output: &CallOutput) -> Option<String> {
         let plan = &scenario.groups[name.group];
         let call = &plan.calls[name.instance as usize - 1];
@@ -135,7 +134,7 @@ impl Truth {
                 }
                 true
             }
-            // Whoever could call had the group, and so has everybody.
+            // A rank that could call had the group, and then every member has it.
             Err(GroupError::Failed(
                 CollectiveError::Mismatch { .. }
                 | CollectiveError::Block { .. }
@@ -162,13 +161,13 @@ impl Truth {
         let plan = &scenario.groups[group];
         let member = |rank: &Rank| ((rank.0 as usize) < plan.members.len()).then_some(rank.0 as usize);
         match error {
-            // A rank that has gone takes all instances with it that come after one that it has not completed.
+            // A lost rank breaks every instance from the first that it has not completed.
             CollectiveError::RankLost(rank) => member(rank).is_some_and(|m| {
                 let tagged = |i: u64| plan.calls[i as usize - 1].pattern.is_tagged();
                 // Recordings and messages are called in any order.
                 let completed = |i: u64| !tagged(i) && (1..=i).all(|i| self.done.contains(&(group, m, i)));
-                // Of a call that ranks disagree about, one may have ended what it called and left, which breaks the
-                // group for calls before it, too, and for members that have not heard yet that it is made.
+                // In a disputed call, one rank may have ended what it called and left. That breaks the group for
+                // earlier calls, too, and for members that have not yet been notified of the group.
                 let disputed = |i: u64| plan.calls[i as usize - 1].is_disputed() && self.done.contains(&(group, m, i));
                 let ended_another = (1..=plan.calls.len() as u64).any(disputed);
                 ended_another || self.gone.contains(&(group, m)) && !instance.is_some_and(completed)
@@ -178,11 +177,11 @@ impl Truth {
                 lowest == member(rank)
                     && lowest.map(|m| scenario.host_of[plan.members[m]]).is_some_and(|host| {
                         let cut = |cut: &Cut| {
-                            // Whatever was asked for after it is made.
+                            // Groups requested after the cut are made.
                             let before = plan.create < cut.end() && cut.lasting >= scenario.config.heartbeat;
                             before && [cut.from, cut.to].contains(&host)
                         };
-                        // Who was stopped for long has heard of nobody either, when it goes on.
+                        // A host that was stopped for long has not heard from others either, when it resumes.
                         let stopped = |stall: &HostPause| {
                             let long = stall.lasting >= scenario.config.dead_after / 2;
                             let among = plan.members.iter().any(|rank| scenario.host_of[*rank] == stall.host);
@@ -198,7 +197,7 @@ impl Truth {
                 let stalls = scenario.faults.stalls.iter().filter(|stall| sp_id(stall.host) == *sp);
                 let (most, least) = (stalls.map(|stall| stall.lasting).sum::<Duration>(), scenario.config.dead_after);
                 let lasted = Duration::from_millis(*ms);
-                // Room for a frame may have been missing before the stop, as long as a large frame takes to leave.
+                // Before the stop, the fabric may have lacked room for as long as a large frame takes to leave.
                 let most = most + scenario.config.heartbeat;
                 lowest == member(rank) && lasted <= most && lasted + Duration::from_millis(1) > least
             }
@@ -210,7 +209,7 @@ impl Truth {
                 plan.calls.iter().zip(1u64..).any(|(call, i)| {
                     let both = [from, to].iter().all(|m| self.called.contains(&(group, *m, i)));
                     let names = (call.sent(from, to, from), call.sent(from, to, to));
-                    // By the algorithm for what one has called it may send the other nothing, or expect nothing.
+                    // The algorithm for what one rank called may send another rank nothing, or expect nothing from it.
                     let named = |n: u64, count: u64| n == count || n == 0 && names.0 != names.1;
                     both && sent != expected && named(*sent, names.0) && named(*expected, names.1)
                 })
@@ -230,7 +229,7 @@ impl Truth {
                 };
                 call.deadline == Some(after) && !missed.missing.is_empty() && missed.missing.named.iter().all(late)
             }
-            // What fits the quota fits it beside other calls of its group, which are waited for.
+            // A call within the quota also fits beside other calls of its group, because it waits for their end.
             CollectiveError::Staging { bytes, .. } => {
                 let size = staging_size(*bytes);
                 size.is_none_or(|size| size > scenario.config.scratch_quota) || scenario.groups.len() > 1
@@ -239,7 +238,7 @@ impl Truth {
             CollectiveError::Engine(_) => false,
             CollectiveError::Message { source_rank, destination, tag, sent, expected } => {
                 let (from, to) = (source_rank.0 as usize, destination.0 as usize);
-                // It fails its receive alone.
+                // The message fails its receive alone.
                 let call = instance.map(|i| &plan.calls[i as usize - 1]);
                 sent > expected
                     && call.is_some_and(|call| {
@@ -276,7 +275,7 @@ impl Truth {
         Ok(())
     }
 
-    /// Where one thing alone can end a group, all of its members that are told of an end are told the same.
+    /// If one cause alone can end a group, all members that are notified of an end receive the same error.
     pub(crate) fn check_one_verdict(&self, scenario: &Scenario) -> Result<(), Breach> {
         if !scenario.has_one_cause() {
             return Ok(());
@@ -306,8 +305,8 @@ impl Truth {
     }
 }
 
-/// Whether two errors have the same cause. Where ranks disagree whoever notices names two of them, and whoever hears
-/// first that one of them has ended what it called and left names that one.
+/// Whether two errors have the same cause. A rank that notices a disagreement names two ranks. A rank that first learns
+/// that a disagreeing rank has left names that one.
 fn says_the_same(plan: &GroupPlan, one: &CollectiveError, other: &CollectiveError) -> bool {
     let disputed = plan.calls.iter().any(CallPlan::is_disputed);
     let disagree = |error: &CollectiveError| match error {
@@ -319,7 +318,7 @@ fn says_the_same(plan: &GroupPlan, one: &CollectiveError, other: &CollectiveErro
     one == other || (disagree(one) && disagree(other)) || (configured(one) && configured(other))
 }
 
-/// Whether the rank's last call was what is said of it.
+/// Whether the report about the rank's last call is true.
 fn last_is_so(plan: &GroupPlan, one: &Absentee) -> bool {
     let said = |(instance, signature): (InstanceId, Signature)| {
         plan.calls[instance.0 as usize - 1].signature_of(one.rank.0 as usize, plan.members.len()) == signature

@@ -1,6 +1,6 @@
-//! Which bytes of whom go where, for each kind of collective that a script may call.
+//! Which bytes of which rank go where, for each kind of collective that a script may call.
 //!
-//! What [`CallPlan::parts`] says is what the oracles hold the machines to. Pure.
+//! The oracles hold the machines to [`CallPlan::parts`]. Pure.
 
 use std::sync::Arc;
 
@@ -21,31 +21,30 @@ pub enum Pattern {
     Broadcast {
         root: usize,
     },
-    /// Every member's bytes to all, of 0 to `bytes` each, which lie with gaps where they are received, drawn by this
-    /// seed.
+    /// All members receive 0 to `bytes` bytes of every member, placed with gaps; this seed draws sizes and gaps.
     Allgatherv {
         seed: u64,
     },
-    /// A block of every member for every member.
+    /// Every member sends a block to every member.
     Alltoall,
-    /// The same with counts of 0 to `bytes`, and displacements with gaps, drawn by this seed.
+    /// An all-to-all with counts of 0 to `bytes`, and displacements with gaps, drawn by this seed.
     Alltoallv {
         seed: u64,
     },
-    /// A block of every member for one.
+    /// One member receives a block of every member.
     Gather {
         root: usize,
     },
-    /// The same with counts as of an alltoallv.
+    /// A gather with counts like an alltoallv's.
     Gatherv {
         root: usize,
         seed: u64,
     },
-    /// A block of one member for every one.
+    /// One member sends a block to every member.
     Scatter {
         root: usize,
     },
-    /// The same with counts as of an alltoallv.
+    /// A scatter with counts like an alltoallv's.
     Scatterv {
         root: usize,
         seed: u64,
@@ -55,12 +54,12 @@ pub enum Pattern {
         result: Combined,
         reduction: Reduction,
     },
-    /// A recording of the group, numbered from 1, with messages of up to `bytes`, drawn by this seed.
+    /// A recording of the group, with messages of up to `bytes`, drawn by this seed. Numbers start at 1.
     Recorded {
         number: u32,
         seed: u64,
     },
-    /// A tagged message, which nobody else calls (GP-1). The member that disagrees sends or receives another size.
+    /// A tagged message between two members (GP-1). The disagreeing member sends or receives another size.
     Message {
         from: usize,
         to: usize,
@@ -70,17 +69,17 @@ pub enum Pattern {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Moves {
-    /// All members what every one of them contributes.
+    /// All members receive the contributions of all.
     FromEach,
-    /// All members what this one contributes.
+    /// All members receive the contribution of this one.
     FromOne(usize),
-    /// Members a block of their own from each other.
+    /// Members receive a block of their own from each other.
     Blocks(Pairs),
-    /// Members the combined vectors of all.
+    /// Members receive the combined vectors of all.
     Combined(Combined, Reduction),
-    /// What a recording drawn by this seed says.
+    /// Members exchange the messages of a recording drawn by this seed.
     Recorded(u64),
-    /// A member what another one sends it.
+    /// One member receives the message of another.
     Message {
         from: usize,
         to: usize,
@@ -95,16 +94,16 @@ pub(crate) enum Pairs {
     From(usize),
 }
 
-/// What a pattern is to those who treat patterns alike.
+/// The properties by which code treats patterns alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Class {
     pub(crate) moves: Moves,
-    /// What draws the sizes and places of blocks; `None` where they are all of one size, side by side.
+    /// The seed of the sizes and places of blocks; `None`: blocks have one size and lie side by side.
     pub(crate) uneven: Option<u64>,
 }
 
 impl Pattern {
-    /// One of each collective, with this root, sizes drawn by this seed, and this reduction.
+    /// One pattern for each collective, with this root, sizes drawn by this seed, and this reduction.
     pub(crate) fn all(root: usize, seed: u64, reduction: Reduction) -> Vec<Pattern> {
         let moved = [
             Pattern::Allgather,
@@ -122,7 +121,7 @@ impl Pattern {
         moved.into_iter().chain(combined).collect()
     }
 
-    /// The one place where all patterns are told apart by what they move.
+    /// The one function that tells all patterns apart by what they move.
     pub(crate) fn class(self) -> Class {
         let (moves, uneven) = match self {
             Pattern::Allgather => (Moves::FromEach, None),
@@ -142,7 +141,7 @@ impl Pattern {
         Class { moves, uneven }
     }
 
-    /// Whether it is a recording or a message: no instance of its group, and in no order with others.
+    /// Whether the pattern is a recording or a message: no instance of its group, and unordered among other calls.
     pub(crate) fn is_tagged(self) -> bool {
         matches!(self.class().moves, Moves::Recorded(_) | Moves::Message { .. })
     }
@@ -154,7 +153,7 @@ impl Pattern {
         }
     }
 
-    /// Whether the receive buffer of `member` holds its contribution before, and is what it reads.
+    /// Whether the receive buffer of `member` holds its contribution before the call, and is what the call reads.
     pub(crate) fn starts_with_own(self, member: usize) -> bool {
         match self {
             Pattern::Recorded { .. } => true,
@@ -163,7 +162,7 @@ impl Pattern {
         }
     }
 
-    /// Whose bytes go to all, or who gets those of all, where that is one member.
+    /// The one member that sends to all, or that receives from all.
     pub(crate) fn root(self) -> Option<usize> {
         match self.class().moves {
             Moves::FromOne(root)
@@ -173,7 +172,7 @@ impl Pattern {
         }
     }
 
-    /// Whether `member` may call it with its own block in place.
+    /// Whether `member` may call the pattern with its own block in place.
     pub(crate) fn may_be_in_place(self, member: usize) -> bool {
         match self.class().moves {
             Moves::FromEach | Moves::Combined(..) | Moves::Blocks(Pairs::To(_) | Pairs::From(_)) => {
@@ -189,7 +188,7 @@ pub(crate) struct Part {
     pub(crate) at: u64,
     pub(crate) len: u64,
     pub(crate) source: usize,
-    /// Where it lies in what that contributes.
+    /// The start of the part in the contribution of `source`.
     pub(crate) from: u64,
 }
 
@@ -228,7 +227,7 @@ impl CallPlan {
         }
     }
 
-    /// The blocks that `member` of `members` hands over with its call, where it does.
+    /// The blocks that `member` of `members` passes with its call, if it passes any.
     pub(crate) fn blocks(&self, member: usize, members: usize) -> Option<Arc<Blocks>> {
         let class = self.pattern.class();
         match (class.moves, class.uneven) {
@@ -244,14 +243,14 @@ impl CallPlan {
         }
     }
 
-    /// Whether `member` is in place and says so by empty blocks, as a root does whose blocks are uneven.
+    /// Whether `member` declares "in place" by empty blocks, like a root with uneven blocks.
     fn in_place_by_blocks(&self, member: usize) -> bool {
         let class = self.pattern.class();
         let of_root = matches!(class.moves, Moves::Blocks(Pairs::To(_) | Pairs::From(_)));
         of_root && class.uneven.is_some() && self.in_place.contains(&member)
     }
 
-    /// Whether the call of `member` says that its own block is in place.
+    /// Whether the call of `member` declares that its own block is in place.
     pub(crate) fn says_in_place(&self, member: usize) -> bool {
         self.in_place.contains(&member) && !self.in_place_by_blocks(member)
     }
@@ -276,7 +275,7 @@ impl CallPlan {
         }
     }
 
-    /// What the receive buffer of `member` of `members` holds in the end, of what others contribute.
+    /// The final contents of the receive buffer of `member` of `members`, as parts of contributions.
     pub(crate) fn parts(&self, member: usize, members: usize) -> Vec<Part> {
         let len = self.bytes_of(member);
         let class = self.pattern.class();
@@ -303,14 +302,14 @@ impl CallPlan {
         }
     }
 
-    /// Whether `member` of a disputed call cannot end before all who disagree have called. A rank that contributes
-    /// nothing and receives nothing need not wait for anybody, and nobody waits for a rank that only receives a
+    /// Whether `member` of a disputed call cannot end before all disagreeing members have called. A rank that
+    /// contributes and receives nothing need not wait for others. Nobody waits for a rank that only receives a
     /// broadcast.
     pub(crate) fn needs_all_of(&self, member: usize, members: usize) -> bool {
         let odd = self.disagrees.map(|(odd, _)| odd);
         match self.pattern {
             Pattern::Allgather | Pattern::Alltoall => self.bytes_of(member) > 0,
-            // Whoever disagrees is needed by the others for its bytes, and needs theirs.
+            // The others need the bytes of the disagreeing member, and it needs theirs.
             Pattern::Allgatherv { .. } => {
                 let odd = odd.unwrap_or(member);
                 let differ = |other| self.signature_of(other, members) != self.signature_of(odd, members);
@@ -325,23 +324,23 @@ impl CallPlan {
             Pattern::Reduction { result, reduction } => {
                 self.combined_needs_all_of((result, reduction), member, members)
             }
-            // What it sends to whoever has not called is staged.
+            // Bytes for ranks that have not called are staged.
             Pattern::Alltoallv { .. } | Pattern::Gatherv { .. } | Pattern::Scatterv { .. } => {
                 (0..members).any(|other| self.sent(other, member, member) != self.sent(other, member, other))
             }
-            // The sender need not know.
+            // The sender need not learn of the mismatch.
             Pattern::Message { from, to, .. } => member == to && self.bytes_of(from) > self.bytes_of(to),
             Pattern::Recorded { .. } => unreachable!("recordings are not disputed"),
         }
     }
 
-    /// Whether nobody may end before all have called.
+    /// Whether no member may end before all have called.
     pub(crate) fn is_barrier(&self) -> bool {
         self.pattern.class().moves == Moves::Nothing
     }
 
-    /// Bytes that `seen_by` believes `from` to send to `to`. Whoever disagrees does so about how many bytes, not about
-    /// whether there are any: nobody can tell ranks of which one sends nothing and the other waits for something.
+    /// Bytes that `seen_by` believes `from` to send to `to`. Members disagree about the number of bytes, not about
+    /// whether there are any: if one rank sends nothing to a waiting rank, nobody can detect the disagreement.
     pub fn sent(&self, from: usize, to: usize, seen_by: usize) -> u64 {
         let class = self.pattern.class();
         match (class.moves, class.uneven) {
@@ -357,15 +356,15 @@ impl CallPlan {
         }
     }
 
-    /// Where the contribution of `member` of `members` lies in its receive buffer, where it is in place there.
+    /// The start of the contribution of `member` of `members` in its receive buffer, if it is in place there.
     pub(crate) fn place(&self, member: usize, members: usize) -> Option<u64> {
         let scatters = matches!(self.pattern.class().moves, Moves::Blocks(Pairs::From(_)));
         let found = self.parts(member, members).iter().find(|part| part.source == member).map_or(0, |part| part.at);
         (self.in_place.contains(&member) && !scatters).then_some(found)
     }
 
-    /// What `member` exchanges. Drawn blocks lie in the reverse order of ranks, with gaps. A block in place counts
-    /// where it is received.
+    /// The blocks that `member` exchanges. Drawn blocks lie in the reverse order of ranks, with gaps. A block in place
+    /// counts where it is received.
     fn exchanged(&self, member: usize, members: usize) -> Blocks {
         let Class { moves, uneven: seed } = self.pattern.class();
         let gap = seed.map_or(0, |seed| seed % 3);
@@ -395,12 +394,12 @@ impl CallPlan {
         }
     }
 
-    /// The call that a rank makes, with its buffers in the memory of its host.
+    /// Makes the call of a rank, with its buffers in the memory of its host.
     pub(crate) fn make(&self, memory: &mut Memory, id: CallId, name: CallName, members: usize) -> PostedCall {
         let CallName { group, member, instance } = name;
         let (sent, received) = self.buffers(member, members);
         let element = self.reduction().map_or(Element::U8, |(_, reduction)| reduction.element());
-        // What was recorded is one buffer, read and written; a message is sent from where it would be received.
+        // A recording reads and writes one buffer. A message is sent from the place where it would be received.
         let own = self.pattern.starts_with_own(member);
         let (sent, place) = if own { (received, Some(0)) } else { (sent, self.place(member, members)) };
         memory.add_call(id, (name.origin(), element), sent, received, place);
@@ -416,7 +415,7 @@ impl CallPlan {
         }
     }
 
-    /// What is wrong with what a call has received.
+    /// Describes the received bytes of a call that are wrong, if any are.
     pub(crate) fn misreceived(&self, name: CallName, members: usize, output: &CallOutput) -> Option<String> {
         let origin = |member| CallName { member, ..name }.origin();
         let parts = self.parts(name.member, members).into_iter();

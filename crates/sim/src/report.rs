@@ -1,4 +1,4 @@
-//! How a run ended: its numbers, or an account of what broke and how to see it again.
+//! How a run ended: its numbers, or an account of the failure and how to reproduce it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,30 +16,30 @@ use crate::scenario::Scenario;
 pub struct Outcome {
     /// Virtual time at which each call ended, by (group, member, instance).
     pub ends: BTreeMap<(usize, usize, u64), Duration>,
-    /// Fingerprints of what the calls of reductions received, by (group, member, instance).
+    /// Fingerprints of the results of reductions, by (group, member, instance).
     pub bits: BTreeMap<(usize, usize, u64), u64>,
-    /// Why a group failed, as its members were told first, by (group, member).
+    /// The first error by which members were notified of the end of their group, by (group, member).
     pub told: BTreeMap<(usize, usize), CollectiveError>,
     /// Virtual time from the first call to the last completion.
     pub in_collectives: Duration,
     pub links: Vec<LinkBytes>,
     pub counters: Vec<Counters>,
-    /// Altered datagrams that each service process was sent.
+    /// How many altered datagrams each service process was sent.
     pub forged: Vec<u64>,
     /// Deliveries (a datagram to one receiver, or a frame) that were tried.
     pub deliveries: u64,
-    /// How many of them were lost to chance or script.
+    /// Deliveries lost to chance or script.
     pub dropped: u64,
     pub calls: u64,
-    /// How many of them ended with an error (rightly, or there would be no outcome).
+    /// Calls that ended with an error (a true one, or there would be no outcome).
     pub errors: u64,
     /// Calls reported as late (SP-9).
     pub late: u64,
-    /// Collectives reported as taking too long (SP-9): on which host, when, and what was found.
+    /// Collectives reported as taking too long (SP-9): the host, the time and the findings.
     pub overdue: Vec<(usize, Duration, Overdue)>,
-    /// Task lists that engines beside service processes were given.
+    /// Task lists handed to engines beside service processes.
     pub lists: u64,
-    /// What has gone wrong, and what the machines have come through.
+    /// Faults that took effect, and what the machines went through.
     pub coverage: Coverage,
 }
 

@@ -4,7 +4,7 @@
 
 use outboard_proto::{CollectiveError, Order};
 
-/// What the driver does wrong; `nth` counts from 0 on each host.
+/// The driver's mistake; `nth` counts from 0 on each host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sabotage {
     SkipDeliver {
@@ -20,15 +20,15 @@ pub enum Sabotage {
     SkipReduce {
         nth: u64,
     },
-    /// Keeps staging that was to be given back.
+    /// Keeps staging that should be given back.
     KeepStaging {
         nth: u64,
     },
-    /// Does not tell a rank that its call has ended.
+    /// Does not notify a rank that its call has ended.
     LoseCompletion {
         nth: u64,
     },
-    /// Tells a rank that its call has failed although it has not.
+    /// Reports the failure of a call that has not failed.
     InventError {
         nth: u64,
         rank: outboard_plan::Rank,
@@ -46,7 +46,7 @@ impl Saboteur {
         Saboteur { sabotage, seen: 0 }
     }
 
-    /// Counts and says whether this is the one.
+    /// Counts, and returns whether the count is at `nth`.
     fn hit(&mut self, nth: u64) -> bool {
         self.seen += 1;
         self.seen == nth + 1
@@ -68,7 +68,7 @@ impl Saboteur {
         }
     }
 
-    /// How a call ends, if the rank hears of it.
+    /// The result of a call as reported to its rank, if it is reported.
     pub(crate) fn completed(&mut self, result: Result<(), CollectiveError>) -> Option<Result<(), CollectiveError>> {
         match self.sabotage {
             Some(Sabotage::LoseCompletion { nth }) => (!self.hit(nth)).then_some(result),

@@ -1,7 +1,7 @@
-//! What is simulated: hosts, ranks, groups, their calls, and what goes wrong.
+//! The simulated hosts, ranks, groups, calls and faults.
 //!
-//! A [`Scenario`] is data; together with a seed it determines a run. Invariants are checked by [`Scenario::check`], at
-//! the start of every run. Never runs anything.
+//! A [`Scenario`] is data; together with a seed it determines a run. [`Scenario::check`] checks the invariants at the
+//! start of every run. Never runs anything.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -28,19 +28,19 @@ pub struct Scenario {
     pub store: StoreKind,
 }
 
-/// A group and what its ranks call on it, each rank in the order of the list.
+/// A group and the calls of its ranks. Each rank calls in the order of the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupPlan {
-    /// The ranks of the job that are its members, in the order of their ranks in the group.
+    /// The members as ranks of the job, in the order of their ranks in the group.
     pub members: Vec<usize>,
     pub create: Duration,
-    /// Most by which a member asks later, drawn by seed.
+    /// Longest delay of a member's request for the group, drawn by seed.
     pub create_spread: Duration,
     /// Calls that a rank may have in flight at once.
     pub window: usize,
     /// A rank leaves after its first failed call, instead of making the remaining ones.
     pub leave_on_error: bool,
-    /// Each member makes its calls in an order of its own, drawn by this seed; those of one recording stay in order.
+    /// Each member calls in an order of its own, drawn by this seed; calls of one recording stay in order.
     pub shuffled: Option<u64>,
     pub calls: Vec<CallPlan>,
 }
@@ -48,13 +48,13 @@ pub struct GroupPlan {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallPlan {
     pub pattern: Pattern,
-    /// Bytes that each rank contributes, or the root, or of the largest block of an all-to-all or a reduce-scatter.
+    /// Bytes that each rank or the root contributes, or of the largest block of an all-to-all or a reduce-scatter.
     pub bytes: u64,
-    /// When the ranks call, at the earliest.
+    /// The earliest time at which ranks call.
     pub at: Duration,
-    /// Members (by rank in the group) that call so much later.
+    /// Members, by rank in the group, that call later, and by how much.
     pub late: Vec<(usize, Duration)>,
-    /// Members that call in place. Of allgathers and reductions only, of a reduce its root alone.
+    /// Members that call in place, as far as `Pattern::may_be_in_place` allows.
     pub in_place: Vec<usize>,
     /// The deadline that all members set.
     pub deadline: Option<Duration>,
@@ -104,12 +104,12 @@ impl GroupPlan {
         }
     }
 
-    /// Which of the calls (from 0) `member` makes when it has made `made`.
+    /// Which of the calls (from 0) `member` makes after `made` calls.
     pub(crate) fn call_at(&self, member: usize, made: usize) -> usize {
         let Some(seed) = self.shuffled else { return made };
         let mut order: Vec<usize> = (0..self.calls.len()).collect();
         order.shuffle(&mut ChaCha8Rng::seed_from_u64(seed ^ member as u64));
-        // The n-th call of a recording is the n-th of all members.
+        // The n-th call of a recording is the n-th on all members.
         let alike = |at: &&usize| self.calls[**at].pattern == self.calls[order[made]].pattern;
         let before = order[..made].iter().filter(alike).count();
         let first = self.calls.iter().enumerate().filter(|(_, c)| c.pattern == self.calls[order[made]].pattern);
@@ -131,8 +131,8 @@ impl GroupPlan {
 }
 
 impl Scenario {
-    /// One allgather of `bytes` per rank among `ranks`, one on each host, without faults; real bytes up to 1 MiB of
-    /// receive buffers altogether, provenance beyond.
+    /// One allgather of `bytes` per rank among `ranks` ranks, one on each host, without faults. Receive buffers of up
+    /// to 1 MiB altogether use real bytes, larger ones provenance.
     pub fn allgather(ranks: usize, bytes: u64) -> Self {
         let small = bytes.saturating_mul((ranks * ranks) as u64) <= 1 << 20;
         let network = NetworkPlan::default();
@@ -150,8 +150,8 @@ impl Scenario {
         }
     }
 
-    /// The same on links of so many bit/s, with the defaults for such in the place of all settings; ports that are
-    /// faster than 1 Gbit/s queue 2 MiB.
+    /// Sets the rate of all links in bit/s, and replaces all settings by the defaults for that rate. Ports faster than
+    /// 1 Gbit/s queue 2 MiB.
     pub fn on_links(mut self, rate: u64) -> Self {
         self.network.rate = rate;
         if rate > 1_000_000_000 {
@@ -166,7 +166,7 @@ impl Scenario {
         self
     }
 
-    /// The same with `per_host` neighbouring ranks on each host.
+    /// Puts `per_host` neighbouring ranks on each host.
     pub fn ranks_per_host(mut self, per_host: usize) -> Self {
         for (rank, host) in self.host_of.iter_mut().enumerate() {
             *host = rank / per_host;
@@ -174,7 +174,7 @@ impl Scenario {
         self
     }
 
-    /// The same with `siblings` neighbouring service processes on each machine (SP-8).
+    /// Puts `siblings` neighbouring service processes on each machine (SP-8).
     pub fn siblings(mut self, siblings: usize) -> Self {
         self.network.siblings = siblings;
         self
@@ -189,7 +189,7 @@ impl Scenario {
         self.host_of.iter().max().map_or(0, |h| h + 1)
     }
 
-    /// Payload bytes that all ranks together receive at most.
+    /// An upper bound of the payload bytes that all ranks together receive.
     pub fn received_bytes(&self) -> u64 {
         let calls = self.groups.iter().flat_map(|g| g.calls.iter().map(move |c| (g.members.len() as u64, c)));
         let each = |(p, c): (u64, &CallPlan)| match c.pattern.class().moves {
@@ -203,7 +203,7 @@ impl Scenario {
         calls.map(each).sum()
     }
 
-    /// When the last thing that has a time of its own is over.
+    /// When the last scripted event is over.
     pub(crate) fn last_scripted(&self) -> Duration {
         let calls = self.groups.iter().flat_map(|g| {
             let late = g.calls.iter().map(|c| c.at + c.late.iter().map(|(_, by)| *by).sum::<Duration>());
@@ -223,14 +223,14 @@ impl Scenario {
         !silent && deaths + rest + disputes + usize::from(faults.misconfigured.is_some()) == 1
     }
 
-    /// Within which a group is made behind the last fault, once all have asked for it: a link that was cut off is found
-    /// out by its silence, and the next one goes on when the connection does.
+    /// Time within which a group is made after the last fault, once all members have requested it. A cut link is
+    /// detected by its silence, and the next link resumes when the connection does.
     pub(crate) fn prompt(&self) -> Duration {
         self.config.dead_after + self.faults.backoff + Duration::from_secs(2)
     }
 
-    /// Virtual time within which everything must have ended after [`Self::last_scripted`]: the dead found, and every
-    /// byte moved at a small fraction of the links' rate.
+    /// Virtual time within which everything must have ended after [`Self::last_scripted`]. It suffices to detect the
+    /// dead, and to move every byte at a small fraction of the links' rate.
     pub(crate) fn patience(&self) -> Duration {
         let moved = Duration::from_secs_f64(self.received_bytes() as f64 * 8.0 / self.network.rate as f64);
         let calls = self.groups.iter().map(|g| g.calls.len() as u32 + 1).sum::<u32>();
@@ -238,13 +238,13 @@ impl Scenario {
         if self.faults.until.is_some() {
             return ended;
         }
-        // A link sends again from the lost frame on when its timer runs out: one loss costs one timer.
+        // When its timer runs out, a link sends again from the lost frame on: one loss costs one timer.
         let frames = self.received_bytes() as f64 / f64::from(self.config.fragment_bytes);
         let losses = frames * (self.faults.frame_loss + self.faults.reorder);
         ended * 4 + self.config.retransmit_floor.mul_f64(2.0 * losses)
     }
 
-    /// Panics on a scenario that makes no sense: a mistake of who wrote it.
+    /// Panics on a scenario that makes no sense, which is its author's mistake.
     pub(crate) fn check(&self) {
         for group in &self.groups {
             let mut seen = vec![false; self.host_of.len()];

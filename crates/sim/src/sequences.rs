@@ -1,11 +1,11 @@
-//! Sequences of recordings, calls and tagged messages written by a script of bytes (GP-1, GP-2): what a fuzzer plays.
+//! Sequences of recordings, calls and tagged messages, scripted by bytes (GP-1, GP-2). A fuzzer plays them.
 //!
-//! Four ranks on one, two or three service processes share two groups and do what the script says, sensible or not, on
-//! a network whose faults the script chooses. Then the faults end, and a reference judges: a call that has its other
-//! end ends well with the right bytes, a call that has none does not end well, a recording that no rank can make is
-//! refused and leaves nothing, errors are true, and when all ranks have left nothing is left of them.
+//! Four ranks on one, two or three service processes share two groups. They follow the script, sensible or not, on a
+//! network whose faults the script chooses. Then the faults end, and a reference judges. A call with its other end ends
+//! well with the right bytes; a call without does not end well. A recording that no rank can make is rejected and
+//! leaves nothing. Errors are true. When all ranks have left, nothing is left of them.
 //!
-//! Invariant: every string of bytes is a script, and decides everything.
+//! Invariant: every string of bytes is a script, and determines the whole play.
 
 mod judgement;
 mod recordings;
@@ -41,7 +41,7 @@ pub mod acts {
     /// Both ends of a message.
     pub const MESSAGE: u8 = 4;
     pub const FREE: u8 = 5;
-    /// Some of what is going to happen happens.
+    /// Some of the pending events happen.
     pub const GO_ON: u8 = 6;
     pub const WAIT: u8 = 7;
     pub const LEAVE: u8 = 8;
@@ -57,7 +57,7 @@ pub struct Tally {
     pub recorded: u64,
     pub refused: u64,
     pub completed: u64,
-    /// With an error, rightly.
+    /// Calls that ended with an error, rightly.
     pub failed: u64,
     pub recorded_completed: u64,
 }
@@ -66,18 +66,18 @@ pub struct Tally {
 const LAYOUTS: [[usize; 4]; 4] = [[0, 0, 1, 1], [0, 1, 0, 1], [0, 1, 2, 0], [0, 0, 0, 0]];
 /// The ranks of each group.
 const GROUPS: [&[usize]; 2] = [&[0, 1, 2, 3], &[3, 1, 0]];
-/// Virtual time within which everything ends that can.
+/// Virtual time within which every call ends that can end.
 const PATIENCE: Duration = Duration::from_secs(120);
 const WAITS: [Duration; 4] =
     [Duration::from_micros(20), Duration::from_millis(1), Duration::from_millis(20), Duration::from_secs(1)];
-/// Largest memory of one call: more can be recorded where no step names it, and is not called here.
+/// Largest memory of one call. A recording with more memory is possible where no step names it, but is not called here.
 const MOST_MEMORY: u64 = 1 << 20;
 const MOST_ACTS: usize = 300;
 
 #[derive(Debug, Default)]
 struct Seat {
     left: bool,
-    /// The number of its last recording.
+    /// The number of the rank's last recording.
     last: u32,
     recordings: BTreeMap<u32, Arc<Recording>>,
 }
@@ -92,7 +92,7 @@ struct Team {
 struct Ended {
     result: Result<(), CollectiveError>,
     bytes: Vec<u8>,
-    /// Ranks that had left by then.
+    /// Ranks that had left when the call ended.
     left: BTreeSet<Rank>,
 }
 
@@ -101,12 +101,12 @@ struct Play {
     cluster: Cluster<u64>,
     host_of: [usize; 4],
     teams: Vec<Team>,
-    /// Calls that had to be taken.
+    /// Calls that had to be accepted.
     posted: Vec<Posted>,
-    /// Calls that had to be refused.
+    /// Calls that had to be rejected.
     unsound: BTreeSet<CallId>,
     calls: u64,
-    /// Which group has this call open, and how large its buffer is.
+    /// The group and the buffer size of each open call.
     open: BTreeMap<CallId, (usize, u64)>,
     ended: BTreeMap<CallId, Ended>,
     ready: usize,
@@ -137,7 +137,7 @@ impl Play {
             fragment_bytes: [512, 5000, 63 << 10][usize::from(tape.below(3))],
             pull_bytes: [1, 10_000, 512 << 10][usize::from(tape.below(3))],
             eager_bytes: [0, 16 << 10][usize::from(tape.below(2))],
-            // Whoever is silent is not dead here: the script makes nobody wait for so long.
+            // A silent service process never counts as dead here: no script makes others wait for so long.
             dead_after: Duration::from_secs(86_400),
             ..Config::default()
         };
@@ -227,7 +227,7 @@ impl Play {
             acts::WAIT => self.run_for(WAITS[usize::from(tape.below(4))]),
             acts::LEAVE => {
                 let (group, rank) = self.seat(tape);
-                // Seldom, as little is left of the group behind it.
+                // Ranks leave seldom, because little is left of the group afterwards.
                 if tape.below(16) == 0 { self.leave(group, rank) } else { Ok(()) }
             }
             acts::GRAPH => self.graph(tape),
@@ -250,7 +250,7 @@ impl Play {
         (group, usize::from(tape.below(GROUPS[group].len() as u8)))
     }
 
-    /// A member of the group, as a rule.
+    /// Usually a member of the group.
     fn peer(&self, tape: &mut Tape<'_>, group: usize) -> Rank {
         match tape.byte() {
             member @ 0..=0xf7 => Rank(u32::from(member) % GROUPS[group].len() as u32),
@@ -355,7 +355,7 @@ impl Play {
         Ok(())
     }
 
-    /// All ranks leave: nothing is left of anything.
+    /// All ranks leave. Afterwards nothing may be left.
     fn leave_all(&mut self) -> Result<(), Breach> {
         for (group, ranks) in GROUPS.iter().enumerate() {
             (0..ranks.len()).try_for_each(|rank| self.leave(group, rank))?;
@@ -403,7 +403,7 @@ mod tests {
 
     use super::*;
 
-    /// Receives and then sends, or the other way round.
+    /// Receives and then sends, or sends and then receives.
     fn one_behind_the_other(me: usize, peer: usize, receives_first: bool, ranks: usize) -> Recording {
         let (bytes, mut builder) = (20_000, ProgramBuilder::new(Rank(me as u32), ranks as u32));
         builder.buffers(0, 2 * bytes, 0);
@@ -418,9 +418,9 @@ mod tests {
         Recording { program: builder.build().into(), reductions: Vec::new() }
     }
 
-    /// Ranks 0 and 3 of the job call two recordings, each rank the one first in which it waits for the other's second.
+    /// Ranks 0 and 3 of the job call two recordings. Each first calls the one that waits for the other's second.
     fn crossed(layout: u8, [first, second]: [(usize, u32); 2]) -> Result<Tally, Breach> {
-        // Without room for messages that nobody receives yet.
+        // This script leaves no room for messages that nobody receives yet.
         let mut play = Play::new(&mut Tape::new(&[layout]));
         play.make_groups()?;
         let place = |group: usize, rank| GROUPS[group].iter().position(|member| *member == rank).expect("a member");
@@ -444,7 +444,7 @@ mod tests {
         Ok(play.tally)
     }
 
-    /// GP-6: on one service process and on several, of one group and of two.
+    /// GP-6: on one service process and on several, with one group and with two.
     #[test]
     fn recordings_that_need_each_others_progress_have_it() {
         for layout in 0..LAYOUTS.len() as u8 {
@@ -454,12 +454,12 @@ mod tests {
         }
     }
 
-    /// GP-1: what lies at the receiver of a rank that has left is received, but not in the place of what is lost with
-    /// it.
+    /// GP-1: a message of a rank that has left is received if it lies at its receiver, but not in the place of a lost
+    /// one.
     #[test]
     fn what_a_lost_rank_has_sent_overtakes_nothing() {
         for layout in 0..LAYOUTS.len() as u8 {
-            // With room for the small ones.
+            // This script leaves room for the small messages.
             let mut play = Play::new(&mut Tape::new(&[layout, 3]));
             play.make_groups().expect("nothing is wrong");
             let (send, receive) =

@@ -1,8 +1,8 @@
-//! The memory of one host: the buffers of calls and staging, behind the names that the machine uses for them.
+//! The memory of one host: the buffers of calls and staging, under the names that the machine uses for them.
 //!
-//! Two kinds of contents answer the same questions: real bytes for small runs, provenance (which source and offset lies
-//! where) for large ones. Invariant: every access is checked (region known, in bounds, send buffers never written), so
-//! that a wrong order is found where it is given. Never repairs an order.
+//! Two kinds of contents answer the same questions. Small runs store real bytes, large ones provenance: the source and
+//! offset of every byte. Invariant: every access is checked (region known, in bounds, send buffers never written), so a
+//! wrong order is found where it is given. Never repairs an order.
 
 mod provenance;
 
@@ -22,7 +22,7 @@ pub(crate) use provenance::{Origin, Piece};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreKind {
     Bytes,
-    /// Intervals with their sources; finds reads of memory that nobody wrote, too.
+    /// Intervals with their sources. This kind also finds reads of memory that nobody wrote.
     Provenance,
 }
 
@@ -55,7 +55,7 @@ impl Payload {
         }
     }
 
-    /// The hash of `len` bytes from `offset`; of where they come from, where there are no bytes.
+    /// The hash of `len` bytes from `offset`, or of their sources where there are no bytes.
     pub(crate) fn hash(&self, hasher: &PayloadHasher, offset: u64, len: u64) -> PayloadHash {
         match self {
             Payload::Bytes(bytes) => hasher.hash(&bytes[offset as usize..(offset + len) as usize]),
@@ -74,7 +74,7 @@ enum Contents {
     Provenance { map: IntervalMap, len: u64 },
 }
 
-/// What fills memory that nobody has written.
+/// Fills memory that nobody has written.
 const POISON: u8 = 0xa5;
 
 impl Contents {
@@ -92,7 +92,7 @@ impl Contents {
         }
     }
 
-    /// Puts a contribution there, of bytes or of numbers of this element.
+    /// Writes a contribution, which consists of bytes or of numbers of this element type.
     fn fill(&mut self, start: u64, len: u64, (origin, element): (Origin, Element)) {
         match self {
             Contents::Bytes(b) => {
@@ -144,7 +144,7 @@ pub(crate) struct Memory {
     quota: u64,
 }
 
-/// How an access ended that is within the rules.
+/// How an access within the rules ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Access<T> {
     Done(T),
@@ -157,8 +157,8 @@ impl Memory {
         Memory { kind, calls: BTreeMap::new(), staging: BTreeMap::new(), staged: 0, quota }
     }
 
-    /// Brings in the buffers of a call: `origin` is its contribution of `bytes`, `output` the size of the receive
-    /// buffer, `place` where the contribution lies in it when the call is in place.
+    /// Adds the buffers of a call. `origin` is its contribution of `bytes`, and `output` the size of the receive
+    /// buffer. `place` is where the contribution lies in the receive buffer when the call is in place.
     pub(crate) fn add_call(
         &mut self,
         id: CallId,
@@ -177,8 +177,8 @@ impl Memory {
         assert!(old.is_none(), "call ids are drawn once");
     }
 
-    /// Gives the buffers of a call back to its rank: what the receive buffer holds, `None` for a call that is not
-    /// there.
+    /// Gives the buffers of a call back to its rank. Returns the contents of the receive buffer, or `None` for an
+    /// unknown call.
     pub(crate) fn end_call(&mut self, id: CallId) -> Option<CallOutput> {
         self.calls.remove(&id).map(|c| CallOutput { output: c.output })
     }
@@ -208,7 +208,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Bytes of staging held, and in how many pieces.
+    /// Bytes of staging in use, and the number of pieces.
     pub(crate) fn staged(&self) -> (u64, usize) {
         (self.staged, self.staging.len())
     }
@@ -244,7 +244,7 @@ impl Memory {
         Ok(Access::Done(all))
     }
 
-    /// Writes `to.len` bytes from `offset` of `payload`. The caller has checked that they are there.
+    /// Writes `to.len` bytes from `offset` of `payload`. The caller has checked that the payload has them.
     pub(crate) fn write(&mut self, to: MemRef, payload: &Payload, offset: u64) -> Result<Access<()>, Breach> {
         if matches!(to.region, Region::Input(_)) {
             return Err(Breach::WritesInput { at: to });
@@ -316,7 +316,7 @@ pub(crate) struct CallOutput {
 }
 
 impl CallOutput {
-    /// The first bytes of the buffer; none where the store has none.
+    /// The first bytes of the buffer, or `None` if the store keeps no bytes.
     pub(crate) fn bytes(&self, len: u64) -> Option<&[u8]> {
         match &self.output {
             Contents::Bytes(bytes) => Some(&bytes[..len as usize]),
@@ -324,7 +324,7 @@ impl CallOutput {
         }
     }
 
-    /// Where the buffer differs from parts of contributions.
+    /// Describes where the buffer differs from parts of contributions.
     pub(crate) fn difference(&self, parts: impl Iterator<Item = (Part, Origin)>) -> Option<String> {
         for (Part { at, len, source, from }, origin) in parts {
             let wrong = match self.output.read(at, len) {

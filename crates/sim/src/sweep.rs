@@ -1,4 +1,4 @@
-//! Many seeds at once: a scenario for each, spread over threads, with what they came to.
+//! Many seeds at once: one scenario for each seed, spread over threads, and a summary of the outcomes.
 //!
 //! Invariant: the summary does not depend on how many threads there are. Runs share nothing.
 
@@ -15,7 +15,7 @@ use crate::report::{Failure, Outcome};
 use crate::run;
 use crate::scenario::Scenario;
 
-/// Failures of which the whole account is kept.
+/// Failures whose whole account is kept.
 const KEPT: usize = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub struct Summary {
     pub runs: u64,
     /// Seeds that failed, ascending.
     pub failed_seeds: Vec<u64>,
-    /// The accounts of the first of them.
+    /// The accounts of the first failures.
     pub failures: Vec<Failure>,
     /// Virtual time from the first call to the last completion.
     pub in_collectives: Spread<Duration>,
@@ -58,10 +58,10 @@ pub struct Summary {
     pub retransmitted_bytes: Spread<u64>,
     /// Deliveries tried in all runs.
     pub deliveries: u64,
-    /// How many of them were lost to chance or script.
+    /// Deliveries lost to chance or script.
     pub dropped: u64,
     pub calls: u64,
-    /// How many of them ended with an error, rightly.
+    /// Calls that ended with an error, rightly.
     pub errors: u64,
     /// Calls reported as late (SP-9).
     pub late: u64,
@@ -101,8 +101,8 @@ impl Summary {
     }
 }
 
-/// Plays the scenario of every seed on `threads` threads (at least one). `progress` is called on this thread after
-/// every run.
+/// Plays the scenario of every seed on `threads` threads (at least one). Calls `progress` on this thread after every
+/// run.
 pub fn sweep(
     seeds: Range<u64>,
     threads: usize,
@@ -162,17 +162,17 @@ pub fn allgather(plan: &AllgatherSweep, progress: impl FnMut(Progress)) -> Summa
         .multicast(plan.multicast)
         .ranks_per_host(plan.ranks_per_host)
         .with_faults(faults);
-    // Fewer, larger events.
+    // Longer gathering gives fewer, larger events.
     scenario.network.gather = Duration::from_micros(500);
     scenario.network.gather_frames = Duration::from_micros(20);
     scenario.network.room = scenario.network.outstanding_frames / 2;
     sweep(plan.seeds.clone(), plan.threads, |_| scenario.clone(), progress)
 }
 
-/// One seed in so many plays a hostile script, too.
+/// One in so many seeds also plays a hostile script.
 const SEEDS_PER_SCRIPT: u64 = 8;
 
-/// Plays [`mixed_hardships`] of every seed, and of some a [hostile script](hostile::script): `outboard sim mixed`.
+/// Plays [`mixed_hardships`] of every seed, and a [hostile script](hostile::script) of some: `outboard sim mixed`.
 pub fn mixed(seeds: Range<u64>, threads: usize, progress: impl FnMut(Progress)) -> Summary {
     let play = |seed: u64| {
         let scenario = mixed_hardships(seed);

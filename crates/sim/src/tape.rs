@@ -1,4 +1,4 @@
-//! The fuzzer's bytes as a tape of decisions: an input that ends answers zero, so every prefix of an input is an input.
+//! The fuzzer's bytes as a tape of decisions. After its end it yields zeros, so every prefix of an input is an input.
 
 #[derive(Debug, Clone)]
 pub struct Tape<'a>(&'a [u8]);
@@ -12,7 +12,7 @@ impl<'a> Tape<'a> {
         self.0.is_empty()
     }
 
-    /// At most `count` bytes, taken as they are.
+    /// At most `count` bytes, unchanged.
     pub fn bytes(&mut self, count: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(count.min(self.0.len()));
         self.0 = rest;
@@ -38,7 +38,7 @@ impl<'a> Tape<'a> {
         u64::from_le_bytes(word)
     }
 
-    /// A number as a hostile program would choose it: mostly small, sometimes at an edge, sometimes any.
+    /// A number as a hostile program would choose it: mostly small, sometimes at an edge, sometimes arbitrary.
     pub fn number(&mut self) -> u64 {
         match self.byte() {
             small @ 0..=0xbf => u64::from(small % 12),

@@ -1,6 +1,6 @@
 //! One run of a scenario: a [`Cluster`], and the ranks with their scripts.
 //!
-//! Invariants: a run is a function of scenario, seed and sabotage; every rank's call is judged the moment it ends; the
+//! Invariants: a run is a function of scenario, seed and sabotage. Every rank's call is judged the moment it ends. The
 //! loop is bounded in virtual time and in bytes on the wire. Never decides what goes wrong (the dice do) nor what is
 //! right (the oracle does).
 
@@ -22,10 +22,10 @@ use crate::report::Outcome;
 use crate::sabotage::Sabotage;
 use crate::scenario::Scenario;
 
-/// Something that a script or a fault makes happen at an instant.
+/// An event that a script or a fault causes at an instant.
 #[derive(Debug)]
 enum Happening {
-    /// A member of a group looks at what its script says.
+    /// A member of a group checks what its script demands.
     Script {
         group: usize,
         member: usize,
@@ -37,18 +37,18 @@ enum Happening {
     HostStalls(HostPause),
 }
 
-/// How far one member of a group is with its script.
+/// The progress of one member of a group through its script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Progress {
     Before,
     Asked,
-    /// Calls; `next` is the instance to call next, `open` counts the calls in flight.
+    /// Makes calls: `next` is the instance to call next, `open` counts the calls in flight.
     Calling {
         next: u64,
         open: usize,
         failed: bool,
     },
-    /// Was refused the group and has yet to leave what was made of it.
+    /// Was refused the group, and has yet to leave what was made of the group.
     Refused,
     Over,
 }
@@ -70,17 +70,17 @@ pub(crate) struct World<'a> {
     overdue: Vec<(usize, Duration, Overdue)>,
     errors: u64,
     dying: Vec<bool>,
-    /// Hosts that are dead or about to die, with how long after it the fabric reports it.
+    /// Hosts that are dead or about to die, each with the delay until the fabric reports the death.
     host_deaths: Vec<(usize, Option<Duration>)>,
 }
 
 /// Control messages that one block of one collective may have queued on one link.
 const BACKLOG_PER_BLOCK: usize = 4;
-/// Bytes on the wire beside the payload of a fragment: its own headers, and the acknowledgement that it may have.
+/// Bytes on the wire beside the payload of a fragment: its headers, and the headers of its acknowledgement, if any.
 const HEADERS_OF_A_FRAGMENT: u64 = 256;
-/// After so many events the bounds of one host are looked at.
+/// The bounds of one host are checked once in so many events.
 const STEPS_PER_CHECK: u64 = 64;
-/// After so many events the bytes on the wire are counted.
+/// The bytes on the wire are counted once in so many events.
 const STEPS_PER_COUNT: u64 = 4096;
 
 impl<'a> World<'a> {
@@ -211,8 +211,8 @@ impl<'a> World<'a> {
         self.check_quiet()
     }
 
-    /// The queues of a machine are bounded: a window of bulk for each link, and control messages that grow with
-    /// what is in flight, never with how often something was tried.
+    /// The queues of a machine are bounded. Each link has a window of bulk, and control messages that grow with the
+    /// calls in flight, never with the number of attempts.
     fn check_backlog(&self, number: usize) -> Result<(), Breach> {
         let host = &self.cluster.hosts[number];
         let in_flight: usize = self.scenario.groups.iter().map(|g| (g.window + 1) * g.members.len()).sum();
@@ -224,7 +224,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// Far more than any sensible run sends, headers of small fragments and their acknowledgements among it.
+    /// Far more than any sensible run sends, including headers of small fragments and their acknowledgements.
     fn bytes_bound(&self) -> u64 {
         let hosts = self.cluster.hosts.len() as u64;
         let fragment = u64::from(self.scenario.config.fragment_bytes);
@@ -266,13 +266,13 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// Brings something to a service process and hears what comes of it.
+    /// Delivers an input to a service process and processes the resulting notifications.
     fn deliver(&mut self, now: Instant, host: usize, input: Input) -> Result<(), Breach> {
         self.cluster.deliver(host, input)?;
         self.hear(now)
     }
 
-    /// Hears what service processes tell their ranks.
+    /// Processes the notifications that service processes send to ranks.
     fn hear(&mut self, now: Instant) -> Result<(), Breach> {
         while let Some((host, action)) = self.cluster.poll() {
             self.told(now, host, action)?;

@@ -1,4 +1,4 @@
-//! A rank that does what the library does, and says so when it is harmed.
+//! A rank that does what the library does, and panics when it is harmed.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
@@ -11,18 +11,18 @@ use outboard_shm::entry::Entry;
 use outboard_shm::memory::{MemoryDescriptor, Probe, Tier};
 use outboard_shm::status::Status;
 
-/// More than any machine takes for what is waited for here.
+/// Longer than any machine takes for the events awaited here.
 const LIMIT: Duration = Duration::from_secs(15);
 /// Bytes of each contribution.
 const BLOCK: usize = 64;
-/// Completion words: of the honest group's calls, and of calls that the hostile rank owes.
+/// Completion words: for the honest group's calls, and for calls that the hostile rank owes.
 const SLOT: u32 = 0;
 const OWED_SLOT: u32 = 1;
 
 pub(super) struct Honest {
     channel: Channel,
     side: RankSide,
-    /// Allgathers of the honest group.
+    /// Allgathers of the honest group so far.
     pub(super) rounds: u64,
     owed: u64,
     owing: bool,
@@ -79,7 +79,7 @@ impl Honest {
         self.post((group, self.rounds, SLOT), send, receive);
     }
 
-    /// It has brought what was contributed in the round after `round`.
+    /// Checks that the allgather brought the contributions of the round after `round`.
     pub(super) fn gathered(&mut self, round: u64) {
         assert_eq!(self.result(SLOT), Status::Ok, "an honest allgather succeeds");
         for (block, me) in self.output.chunks(BLOCK).zip(0..) {
@@ -87,7 +87,7 @@ impl Honest {
         }
     }
 
-    /// Calls in the group that the hostile rank is in, unless a call there is open.
+    /// Calls in the group with the hostile rank, unless a call there is open.
     pub(super) fn owe(&mut self, group: u64) {
         if self.owing && self.side.result(OWED_SLOT).is_none() {
             return;
@@ -99,7 +99,7 @@ impl Honest {
         self.post((group, self.owed, OWED_SLOT), send, receive);
     }
 
-    /// The hostile rank is gone: what it owed has ended, one way or the other.
+    /// The hostile rank is gone: the call that it owed must have ended, well or not.
     pub(super) fn collect_debts(&mut self) {
         if self.owing {
             self.result(OWED_SLOT);

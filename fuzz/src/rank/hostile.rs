@@ -18,15 +18,15 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use super::honest::Honest;
 
 const LIMIT: Duration = Duration::from_secs(15);
-/// Where it says that its registered memory lies.
+/// The address that the rank claims for its registered memory.
 const ADDRESS: u64 = 0x10_0000;
-/// Bytes there.
+/// Bytes of the registered memory.
 const BYTES: usize = 8192;
-/// Where the ring's slots begin in the control region, and how far apart they are.
+/// The start of the ring's slots in the control region, and their distance.
 const SLOTS_AT: u64 = 4608;
 const SLOT_BYTES: u64 = 128;
 
-/// What a welcome brought.
+/// The resources that a welcome brought.
 struct Attached {
     side: RankSide,
     region: Region,
@@ -38,12 +38,12 @@ pub(super) struct Hostile {
     attached: Option<Attached>,
     paid: u64,
     recorded: u32,
-    /// Calls of recordings.
+    /// Calls of recordings so far.
     called: u64,
     token: u64,
-    /// Whether nothing but what the library does was done so far.
+    /// Whether the rank has so far done only what the library does.
     good: bool,
-    /// Whether its own end of the ring may be confused: then posting could go round in circles.
+    /// Whether the rank's own end of the ring may be confused: then posting could go round in circles.
     scribbled: bool,
 }
 
@@ -53,7 +53,7 @@ impl Hostile {
         Hostile { channel, attached: None, paid: 0, recorded: 0, called: 0, token: 0, good: true, scribbled: false }
     }
 
-    /// Whether it was good so far, and is attached.
+    /// Whether the rank was good so far, and is attached.
     pub(super) fn behaves(&mut self) -> bool {
         if self.good && self.attached.is_none() {
             self.attach();
@@ -63,13 +63,13 @@ impl Hostile {
 
     fn hello(&self, tape: &mut Tape<'_>) -> Hello {
         let layout_version = if tape.below(8) == 0 { tape.number32() } else { LAYOUT_VERSION };
-        // Never what lies at an address of this process, which the daemon would then write to.
+        // The nonce never equals bytes at an address of this process, because the daemon would then write there.
         let mut nonce = [0xa5; 16];
         nonce[15] ^= tape.byte() & 1;
         Hello { layout_version, pid: tape.number32(), probe_address: tape.number(), nonce, descriptor: tape.flip() }
     }
 
-    /// Greets as a rank should whose memory cannot be reached.
+    /// Greets like a rank whose memory cannot be reached.
     pub(super) fn attach(&mut self) {
         let hello = Request::Hello(self.hello(&mut Tape::new(&[1])));
         if self.send(&hello, &[]) {
@@ -82,7 +82,7 @@ impl Hostile {
         self.channel.send(self.token, request, descriptors).is_ok()
     }
 
-    /// The next reply, if one comes within `limit`; the first welcome is kept.
+    /// The next reply, if one comes within `limit`. Keeps the first welcome.
     fn hear(&mut self, limit: Duration) -> Option<Reply> {
         if !self.channel.wait(limit).ok()? {
             return None;
@@ -100,12 +100,12 @@ impl Hostile {
         Some(received.message)
     }
 
-    /// Takes what replies there are.
+    /// Receives all pending replies.
     pub(super) fn read(&mut self) {
         while self.hear(Duration::ZERO).is_some() {}
     }
 
-    /// A group with an honest rank, which is rank 0; each one's identifier.
+    /// Makes a group with an honest rank, which is rank 0. Each rank has its own identifier of the group.
     pub(super) fn group_with(&mut self, honest: &mut Honest) -> Option<(u64, u64)> {
         let region = Region::create("buffers", BYTES).expect("memory");
         let register = Request::RegisterMemory { address: ADDRESS, bytes: BYTES as u64 };
@@ -126,13 +126,13 @@ impl Hostile {
         }
     }
 
-    /// The next call of the group with the honest rank, as it should be.
+    /// Posts the next call of the group with the honest rank, correctly.
     pub(super) fn pay(&mut self, group: u64) {
         let Some(attached) = self.attached.as_ref().filter(|_| !self.scribbled) else { return };
         self.paid += 1;
         let call = Call { bytes: 64, send: ADDRESS, receive: ADDRESS + 64, ..Call::new(CallKind::Allgather) };
         let entry = Entry { group, instance: self.paid, slot: 2 + (self.paid % 64) as u32, call };
-        // Full where the daemon is slow.
+        // The ring is full if the daemon is slow.
         let _ = attached.side.post(&entry);
     }
 
@@ -201,7 +201,7 @@ impl Hostile {
 
     fn wake(&self) {
         if let Some(attached) = &self.attached {
-            // Fails where the counter is at its end.
+            // The write fails if the counter is at its end.
             let _ = rustix::io::write(&attached.doorbell, &1u64.to_ne_bytes());
         }
     }
@@ -216,7 +216,7 @@ impl Hostile {
         }
     }
 
-    /// A message in good form, whatever it says; or in nearly good form.
+    /// A message in good form with any contents, or in nearly good form.
     pub(super) fn request(&mut self, tape: &mut Tape<'_>) {
         self.good = false;
         let request = match tape.below(13) {
@@ -251,7 +251,7 @@ impl Hostile {
         self.raw(&bytes, count, tape);
     }
 
-    /// Records something as it should, or nearly, and calls it.
+    /// Records something correctly, or nearly so, and calls it.
     pub(super) fn record(&mut self, group: Option<u64>, tape: &mut Tape<'_>) {
         self.good = false;
         let group = group.filter(|_| tape.byte() < 0xf0).unwrap_or_else(|| tape.number());
@@ -275,7 +275,7 @@ impl Hostile {
             self.called += 1;
             let slot = 128 + (self.called % 64) as u32;
             let call = Call::new(CallKind::Tagged(TaggedCall::Recorded { recording }));
-            // Full where the daemon is slow.
+            // The ring is full if the daemon is slow.
             let _ = attached.side.post(&Entry { group, instance: self.called, slot, call });
         }
     }
@@ -296,7 +296,7 @@ impl Hostile {
             control.push(SendAncillaryMessage::ScmRights(&borrowed));
         }
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        // The daemon may have hung up, with good reason.
+        // The daemon may have closed the connection, with good reason.
         let _ = rustix::net::sendmsg(&self.channel, &[std::io::IoSlice::new(bytes)], &mut control, flags);
     }
 }

@@ -1,8 +1,8 @@
-//! Somebody on the network who hears multicast, and sends what he has altered before the receiver has the original.
+//! An attacker who receives multicast and sends an altered datagram before the receiver has the original.
 //!
-//! Knows no key. What he has captured he has by being here: a datagram of an instance 65,536 calls away, or of another
-//! group of the same handle, is made by the key that it had then. Of one kind nothing is altered but where it comes
-//! from. Every altered datagram is to be refused; what of it is believed shows as wrong bytes.
+//! The attacker knows no key, but has captured datagrams. A datagram of an instance 65,536 calls away, or of another
+//! group with the same handle, carries the key of its time. One kind of forgery alters the source address alone.
+//! Receivers must reject every altered datagram; an accepted one shows as wrong bytes.
 
 use std::rc::Rc;
 
@@ -14,11 +14,11 @@ use super::{Cluster, Happening, address_of};
 use crate::host::Input;
 use crate::network::Train;
 
-/// A machine that nobody has.
+/// The number of a machine that does not exist.
 const NOWHERE: usize = 1 << 16;
 
 impl<P: std::fmt::Debug> Cluster<P> {
-    /// Alters a datagram of a train on its way to a host, if the dice say so.
+    /// Alters a datagram of a train on its way to a host, if the dice decide so.
     pub(super) fn forge(&mut self, now: Instant, train: &Train, host: usize) {
         let Some(rng) = self.dice.forges(now) else { return };
         let at = rng.random_range(0..train.headers.len());

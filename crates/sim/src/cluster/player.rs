@@ -1,4 +1,4 @@
-//! What players have in common who write their own script as they go, event by event.
+//! The common part of players that write their script as they go, event by event.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -8,27 +8,27 @@ use crate::breach::Breach;
 use crate::host::{Action, Input};
 use crate::network::Frame;
 
-/// Events beyond which a script counts as a livelock.
+/// A script with more events counts as a livelock.
 const MOST_STEPS: u64 = 4 << 20;
 
-/// Somebody who plays on a cluster; the events of its own are the ends of its waits, numbered.
+/// A player on a cluster. Its own events are the ends of its waits, numbered.
 pub(crate) trait Player {
     fn cluster(&mut self) -> &mut Cluster<u64>;
 
     fn told(&mut self, host: usize, action: Action) -> Result<(), Breach>;
 
-    /// A frame is shown to the player: see [`Cluster::hijacked`].
+    /// Shows a frame to the player: see [`Cluster::hijacked`].
     fn shown(&mut self, _: &Rc<Frame>) -> Result<(), Breach> {
         Ok(())
     }
 
-    /// Feeds one thing to a service process and hears what comes of it.
+    /// Feeds an input to a service process and processes the resulting notifications.
     fn handle(&mut self, host: usize, input: Input) -> Result<(), Breach> {
         self.cluster().deliver(host, input)?;
         self.listen()
     }
 
-    /// Hears what service processes tell their ranks.
+    /// Passes on the notifications that service processes send to ranks.
     fn listen(&mut self) -> Result<(), Breach> {
         while let Some((host, action)) = self.cluster().poll() {
             self.told(host, action)?;
@@ -36,7 +36,7 @@ pub(crate) trait Player {
         Ok(())
     }
 
-    /// The next thing happens. False if nothing is left, or if it is the end of this wait.
+    /// Lets the next event happen. Returns false if none is left, or if the event is the end of this wait.
     fn step(&mut self, wait: u64) -> Result<bool, Breach> {
         match self.cluster().step()? {
             None => return Ok(false),
@@ -51,7 +51,7 @@ pub(crate) trait Player {
         }
     }
 
-    /// Goes on until this is so, or for so long. Whether it is so.
+    /// Steps until `so` holds or `time` has passed. Returns whether `so` holds.
     fn run_until(&mut self, time: Duration, so: impl Fn(&Self) -> bool) -> Result<bool, Breach>
     where
         Self: Sized,

@@ -1,10 +1,10 @@
-//! What happens, told to people, with frames decoded.
+//! Describes events for people, with frames decoded.
 
 use outboard_proto::wire::{DatagramHeader, FrameHeader, FrameKind, Message};
 
 use super::*;
 
-/// What happens, but for what the lines around it tell already.
+/// Describes an event, unless the lines around it show the event already.
 pub(super) fn happening<P: std::fmt::Debug>(happening: &Happening<P>) -> Option<String> {
     match happening {
         Happening::Input { host, input } => Some(match input {

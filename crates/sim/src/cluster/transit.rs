@@ -1,7 +1,7 @@
 //! Frames and trains of datagrams on their way from host to host: uplink, switch, downlink.
 //!
-//! Everything here ends in something put into the queue of what happens, or in nothing: then it is lost, which is
-//! noted. What is lost, late or doubled is drawn from the dice. Never touches a service process.
+//! Every function here ends in a scheduled event, or in a loss, which is recorded. The dice decide what is lost, late
+//! or doubled. Never touches a service process.
 
 use std::rc::Rc;
 
@@ -17,7 +17,7 @@ use crate::network::{Frame, Train};
 use crate::store::Access;
 
 impl<P: std::fmt::Debug> Cluster<P> {
-    /// Puts a frame on the uplink, or gives it to a sibling.
+    /// Puts a frame on the uplink, or hands it to a sibling.
     pub(super) fn frame_out(&mut self, frame: Rc<Frame>) {
         let (now, host, to) = (self.now(), frame.from, frame.to);
         let latency = self.plan.latency;
@@ -48,7 +48,7 @@ impl<P: std::fmt::Debug> Cluster<P> {
             let wire_bytes = payload + u64::from(count) * overhead;
             let link = self.network.uplink(host);
             if batch.reach == Reach::Host {
-                // At the rate of the link all the same: it is the machine's pace.
+                // Batches within the machine keep to the rate of the link, too, because that is the machine's pace.
                 let end = done + link.duration(wire_bytes);
                 let ready = end + self.plan.latency;
                 let starts = Happening::TrainStarts { host, batch: Box::new(batch), first, count, ready };
@@ -124,7 +124,7 @@ impl<P: std::fmt::Debug> Cluster<P> {
         Ok(())
     }
 
-    /// The kernel's copies.
+    /// Loops a train back to the sender's siblings, like copies by the kernel.
     fn loop_back(&mut self, train: &Rc<Train>) {
         for host in self.network.receivers(train.channel).iter().copied() {
             if host != train.from && self.network.siblings(host, train.from) {
@@ -137,7 +137,7 @@ impl<P: std::fmt::Debug> Cluster<P> {
     pub(super) fn train_at_switch(&mut self, now: Instant, train: &Rc<Train>) {
         let among = self.dice.past_uplink(now, train.all());
         let (receivers, siblings) = (self.network.receivers(train.channel), self.plan.siblings);
-        // Siblings share a downlink and what it loses.
+        // Siblings share a downlink and its losses.
         for hosts in receivers.chunk_by(|one, other| one / siblings == other / siblings) {
             let link = self.network.link_of(hosts[0]);
             if link == self.network.link_of(train.from) {
@@ -171,7 +171,7 @@ impl<P: std::fmt::Debug> Cluster<P> {
         }
     }
 
-    /// What reaches a host before it wakes only joins what waits there, so it need not be an event.
+    /// An input that arrives before the host wakes only joins the inbox, so it needs no event.
     fn reaches(&mut self, at: Instant, host: usize, input: Input) {
         let inbox = &mut self.inboxes[host];
         if self.trace.is_none() && !inbox.is_empty() && at < inbox.wakes.0 {
@@ -211,12 +211,12 @@ impl<P: std::fmt::Debug> Cluster<P> {
         }
     }
 
-    /// The connection by which a frame would leave now.
+    /// The number of the connection by which a frame would leave now.
     pub(super) fn connection(&self, frame: &Frame) -> u32 {
         self.connections.get(&(frame.from, frame.to)).copied().unwrap_or(0)
     }
 
-    /// When the connection of a host to another goes on behind a cut, if it waits for that.
+    /// When a connection that waits behind a cut resumes; `None` if it does not wait.
     fn held_until(&mut self, now: Instant, from: usize, to: usize) -> Option<Instant> {
         let begun = |cut: &&Cut| (cut.from, cut.to) == (from, to) && Instant(0) + cut.at <= now;
         let goes_on = |cut: &Cut| Instant(0) + cut.end() + self.backoff;

@@ -1,4 +1,4 @@
-//! One suite for all engines: every algorithm that an engine takes, carried out with the bits of its plan.
+//! One test suite for all engines: every algorithm that an engine accepts must end with the bits of its plan.
 
 use std::fmt;
 use std::ops::Range;
@@ -21,7 +21,7 @@ pub enum EngineKind {
     Ordered,
     Datapath,
     Host,
-    /// Deferred work of libfabric beside the service process: `outboardd --engine ofi-triggered`.
+    /// libfabric's deferred work beside the service process: `outboardd --engine ofi-triggered`.
     OfiTriggered,
 }
 
@@ -35,7 +35,7 @@ impl EngineKind {
         EngineKind::OfiTriggered,
     ];
 
-    /// How the engine carries out a call, in words, where there is more to say than that it does; or why it does not.
+    /// Describes how the engine carries out a call, if there is anything to add, or why the engine rejects the call.
     pub fn takes(self, hosts: &[u32], call: &Call) -> Result<String, String> {
         let topology = Topology::of_hosts(hosts.iter().copied()).expect("at most as many as a group has");
         call.with_arguments(&topology, |arguments| self.takes_with(call.choice, arguments))
@@ -78,7 +78,7 @@ impl EngineKind {
         }
     }
 
-    /// Carries out a call that the engine takes, and judges it.
+    /// Carries out a call that the engine accepts, and judges the result.
     fn carry_out(self, hosts: &[u32], call: Call) -> Result<(), String> {
         match self {
             EngineKind::ServiceProcess => match service_process(hosts, &call) {
@@ -105,7 +105,7 @@ impl EngineKind {
     }
 }
 
-/// Plays a call by these seeds where so many of a thousand packets that are multicast are lost.
+/// Plays a call from these seeds. `loss` of a thousand multicast packets are lost.
 fn play<S: Kind>(hosts: &[u32], call: Call, settings: S, loss: usize, mut seeds: Range<u64>) -> Result<(), String> {
     let jobs = vec![JobPlan { nodes: hosts.to_vec(), calls: vec![call] }];
     let plan = NicPlan { jobs, settings, death: None };
@@ -126,7 +126,7 @@ impl fmt::Display for EngineKind {
     }
 }
 
-/// The call of `bytes` bytes by `choice` among so many ranks; sums of doubles, in whole elements and even blocks.
+/// The call of `bytes` bytes by `choice` among `ranks` ranks: sums of doubles, in whole elements and even blocks.
 pub fn call_of(choice: Choice, ranks: u32, bytes: u64) -> Call {
     let collective = choice.collective();
     let combines =
@@ -141,7 +141,7 @@ pub fn call_of(choice: Choice, ranks: u32, bytes: u64) -> Call {
     Call { root: Rank(ranks / 2), ..Call::new(choice, bytes, combines.then_some(sum)) }
 }
 
-/// Has `engine` carry out, among ranks on these hosts, every algorithm of every collective that it takes; how many.
+/// Carries out every algorithm of every collective that `engine` accepts, with ranks on these hosts. Returns how many.
 pub fn conformance(engine: EngineKind, hosts: &[u32], bytes: u64) -> Result<usize, String> {
     let mut carried_out = 0;
     for choice in Collective::ALL.into_iter().flat_map(Collective::algorithms) {

@@ -1,5 +1,5 @@
-//! What is going to happen on the clock of NICs: the earliest first, and what is due at the same time in the order in
-//! which it was put in.
+//! Pending events on the clock of NICs: the earliest first, and events of one time in the order in which they were put
+//! in.
 
 use std::collections::BTreeMap;
 
@@ -15,29 +15,29 @@ pub(super) struct Flight<P> {
     pub(super) payload: Vec<u8>,
     pub(super) bytes: u64,
     pub(super) over_bus: bool,
-    /// What the NIC waited for that sends it.
+    /// The cause for which the sending NIC waited.
     pub(super) cause: Option<Cause>,
-    /// Who was busy with sending it, and from when on.
+    /// The row that was busy with sending it, and since when.
     pub(super) sent: Option<(Row, f64)>,
 }
 
 pub(super) enum What<P> {
-    /// A rank of a job posts what it calls next.
+    /// A rank of a job posts its next call.
     Call(usize, usize),
     /// The NIC has a packet to send.
     Depart(Flight<P>),
-    /// Its first byte is at the end of the last link, and its last one so many nanoseconds later.
+    /// The first byte is at the end of the last link; the last byte comes so many nanoseconds later.
     Near(Flight<P>, f64),
-    /// All of it is at the NIC.
+    /// The whole packet is at the NIC.
     Receive(Flight<P>),
-    /// The NIC is done with it.
+    /// The NIC has finished with the packet.
     Arrive(Flight<P>),
     Timeout(Node),
-    /// A rank of a job sees the end of its call.
+    /// A rank of a job notices the end of its call.
     End(usize, usize),
 }
 
-/// By time, which is not negative, so that its bits are in the same order, and by number.
+/// Events by time and number. Times are not negative, so their bits are in the same order.
 pub(super) struct Events<P> {
     coming: BTreeMap<(u64, u64), What<P>>,
     pushed: u64,

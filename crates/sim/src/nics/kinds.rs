@@ -1,4 +1,4 @@
-//! What the world asks of each kind of engine.
+//! The interface of each kind of engine to the world.
 
 use std::borrow::Borrow;
 use std::error::Error;
@@ -23,13 +23,13 @@ pub struct Job<'a> {
     pub members: &'a [(Node, Port)],
     pub topology: &'a Topology,
     pub calls: &'a [Call],
-    /// By call and rank, where input, output and scratch begin in the memory of the process.
+    /// By call and rank, the start of input, output and scratch in the memory of the process.
     pub memory: &'a [Vec<[u64; 3]>],
-    /// By call and rank, what the input holds; empty where bytes are not judged.
+    /// By call and rank, the contents of the input; empty if bytes are not judged.
     pub inputs: &'a [&'a [Vec<u8>]],
 }
 
-/// What one rank posts for each call, by call and rank.
+/// The posts of each rank, by call and rank.
 type Posts<P> = Vec<Vec<P>>;
 
 /// A kind of engine, by its settings.
@@ -40,7 +40,7 @@ pub trait Kind: Copy + Debug {
 
     fn engine(&self, node: Node) -> Self::Engine;
 
-    /// Bytes of a NIC's own memory, and of what its host has registered.
+    /// Bytes of a NIC's own memory, and of the memory that its host has registered.
     fn memory_bytes(&self) -> [u64; 2];
 
     fn lower(&self, job: &Job<'_>) -> Result<Posts<Self::Post>, Self::LowerError>;
@@ -53,10 +53,10 @@ pub trait Kind: Copy + Debug {
         members: &[(Node, Port)],
     ) -> Result<(), <Self::Engine as Engine>::Refusal>;
 
-    /// The failure of the job for which something was refused, if that is why.
+    /// The job's failure, if that is the reason for the refusal.
     fn failure(refusal: &<Self::Engine as Engine>::Refusal) -> Option<Failure>;
 
-    /// Whether nothing is in flight, and everything is back that calls had.
+    /// Whether nothing is in flight, and calls have given everything back.
     fn is_idle(engine: &Self::Engine) -> bool;
 
     /// Whether time may pass while packets are on their way.
@@ -64,7 +64,7 @@ pub trait Kind: Copy + Debug {
         false
     }
 
-    /// How much of what it has is in use, in thousandths.
+    /// The used part of the engine's capacity, in thousandths.
     fn occupancy(_engine: &Self::Engine) -> usize {
         0
     }
@@ -199,7 +199,7 @@ impl Kind for host::Settings {
     }
 }
 
-/// What ranks post that post their programs as they are.
+/// Posts of ranks that post their programs unchanged.
 fn programs<E>(
     job: &Job<'_>,
     lower: impl Fn(&Call, &Arguments<'_>) -> Result<Vec<Arc<Program>>, E>,

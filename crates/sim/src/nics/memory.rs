@@ -1,19 +1,19 @@
-//! The memory that engines work on: of processes, of NICs, and what hosts have registered.
+//! The memory that engines work on: memory of processes, memory of NICs, and memory that hosts have registered.
 //!
-//! Invariant: every access is checked, so that a wrong order is found where it is given.
+//! Invariant: every access is checked, so a wrong order is found where it is given.
 
 use std::collections::BTreeMap;
 
 use outboard_arithmetic::reduce;
 use outboard_nic::{Node, Order, Place, Port, Region};
 
-/// What fills memory that nobody has written.
+/// Fills memory that nobody has written.
 const POISON: u8 = 0xa5;
 
 #[derive(Debug)]
 pub(super) struct Memory {
-    /// By node, the memory of its NIC and what its host has registered, as far as they were used; and how long both
-    /// are.
+    /// By node, the used part of its NIC's memory and of the memory that its host has registered; `own_bytes` has their
+    /// lengths.
     own: Vec<[Vec<u8>; 2]>,
     own_bytes: [u64; 2],
     hosts: BTreeMap<(Node, Port), Vec<u8>>,
@@ -29,12 +29,12 @@ impl Memory {
         self.hosts.entry((node, port)).or_default()
     }
 
-    /// What lies at these places, one behind the other.
+    /// The contents of these places, one behind the other.
     pub(super) fn gather(&mut self, node: Node, places: &[Place]) -> Vec<u8> {
         places.iter().flat_map(|place| self.bytes(node, *place).to_vec()).collect()
     }
 
-    /// Carries out an order, where `payload` is that of the packet that came last.
+    /// Carries out an order. `payload` belongs to the latest packet.
     pub(super) fn perform(&mut self, node: Node, order: Order, payload: &[u8]) {
         match order {
             Order::Deliver { to } => self.bytes(node, to).copy_from_slice(payload),

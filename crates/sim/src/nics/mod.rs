@@ -1,9 +1,10 @@
 //! NICs that carry out collectives themselves, on a network that delays and reorders by choice.
 //!
-//! A [`NicPlan`] says which jobs there are, where their ranks are and what they call; [`Prepared::play`] carries it out
-//! on the [engines](Kind) of `outboard_nic` with real bytes, every event chosen by a seed, and judges: every call ends
-//! with the bits of its plan, or with an error that names the dead; whatever the engine had taken returns. [`Prepared::exhaust`] does so in every order of events. Costs only delay, so whatever bytes they bring
-//! about is one of these orders.
+//! A [`NicPlan`] describes jobs, the places of their ranks, and their calls. [`Prepared::play`] carries the plan out on
+//! the [engines](Kind) of `outboard_nic` with real bytes, and a seed chooses every event. Every call ends with the bits
+//! of its plan, or with an error that names the dead; everything that the engine had taken returns.
+//! [`Prepared::exhaust`] does so in every order of events. Costs only delay, so a run with costs has one of these
+//! orders.
 //!
 //! Invariants: a run is a function of plan and choices. Never does IO.
 
@@ -38,7 +39,7 @@ pub use timed::{Clock, Timing};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Values {
-    /// What the simulator's scripts contribute.
+    /// The contributions of the simulator's scripts.
     Scripted,
     /// Floating-point numbers that cancel: 1e16, 1 and -1e16, by chance. Any other order of additions gives other bits.
     Cancelling,
@@ -47,23 +48,23 @@ pub enum Values {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Call {
     pub choice: Choice,
-    /// The root, where there is one.
+    /// The root, if there is one.
     pub root: Rank,
     /// Bytes, as collectives count them.
     pub bytes: u64,
     pub reduction: Option<Reduction>,
     pub values: Values,
-    /// Blocks of an allgather that differ, none among them, as drawn from this; their mean has [`Call::bytes`] at most.
+    /// The seed of allgather blocks of different sizes, some empty; their mean is at most [`Call::bytes`].
     pub uneven: Option<u64>,
 }
 
 impl Call {
-    /// From or to rank 0.
+    /// A call from or to rank 0.
     pub const fn new(choice: Choice, bytes: u64, reduction: Option<Reduction>) -> Self {
         Call { choice, root: Rank(0), bytes, reduction, values: Values::Scripted, uneven: None }
     }
 
-    /// What `use_them` makes of what decides the programs of the call.
+    /// Applies `use_them` to the arguments that determine the programs of the call.
     fn with_arguments<T>(&self, topology: &Topology, use_them: impl FnOnce(&Arguments<'_>) -> T) -> T {
         let element_bytes = self.reduction.map_or(1, |reduction| reduction.element().bytes());
         let drawn = |seed: u64| {
@@ -81,7 +82,7 @@ impl Call {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobPlan {
     pub nodes: Vec<u32>,
-    /// What all of them call, one after the other, without waiting between.
+    /// The calls of all ranks, one after the other, without waiting in between.
     pub calls: Vec<Call>,
 }
 
@@ -89,21 +90,21 @@ pub struct JobPlan {
 pub struct NicPlan<S> {
     /// The jobs, up to 256.
     pub jobs: Vec<JobPlan>,
-    /// The settings of all NICs, which say of which kind they are.
+    /// The settings of all NICs; their type determines the kind of NIC.
     pub settings: S,
-    /// The node that dies, behind so many events.
+    /// The node that dies, and after how many events.
     pub death: Option<(u32, u64)>,
 }
 
-/// The numbers of a run in which nothing was found wrong.
+/// The numbers of a run without a breach.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Played {
     pub packets: u64,
     /// Calls that ended with their result, on all ranks together.
     pub right: u64,
-    /// Those that ended with an error, or were refused after one.
+    /// Calls that ended with an error, or were refused after one.
     pub failed: u64,
-    /// The largest part of its slots that a unit had in use, in thousandths.
+    /// The largest part of a unit's slots in use, in thousandths.
     pub occupancy: usize,
 }
 
@@ -133,7 +134,7 @@ type Chooser<'a> = dyn FnMut(usize) -> usize + 'a;
 pub struct Prepared<'a, S: Kind> {
     plan: &'a NicPlan<S>,
     jobs: Vec<PreparedJob<S::Post>>,
-    /// Of a thousand packets that are multicast, so many are lost on their way to a node.
+    /// How many of a thousand multicast packets are lost on their way to a node.
     loss: usize,
 }
 
@@ -147,8 +148,8 @@ struct PreparedJob<P> {
 struct PreparedCall<P> {
     /// By rank.
     posts: Vec<P>,
-    /// By rank, where input, output and scratch lie in the memory of its process, and what the first two hold in the
-    /// end; the last two are empty where nothing is to be judged.
+    /// By rank, where input, output and scratch lie in the memory of its process, and the final contents of input and
+    /// output. Both contents are empty if nothing is judged.
     places: Vec<[u64; 3]>,
     inputs: Vec<Vec<u8>>,
     outputs: Vec<Vec<u8>>,
@@ -156,14 +157,14 @@ struct PreparedCall<P> {
 }
 
 impl<P> PreparedCall<P> {
-    /// Appends to the memory of a process what it holds before the call.
+    /// Appends the contents before the call to the memory of a process.
     fn fill(&self, rank: usize, memory: &mut Vec<u8>) {
         memory.extend(&self.inputs[rank]);
         memory.extend(self.outputs[rank].iter().map(|byte| !byte));
         memory.resize(memory.len() + self.scratch[rank] as usize, 0);
     }
 
-    /// The first byte of a process that is wrong behind the call: where, what it is, what it should be.
+    /// The first wrong byte of a process after the call: its place, its value, and the right value.
     fn wrong_byte(&self, rank: usize, memory: &[u8]) -> Option<(usize, u8, u8)> {
         let [input, output, _] = self.places[rank];
         [(input, &self.inputs[rank]), (output, &self.outputs[rank])].into_iter().find_map(|(start, expected)| {
@@ -174,17 +175,17 @@ impl<P> PreparedCall<P> {
 }
 
 impl<'a, S: Kind> Prepared<'a, S> {
-    /// Lowers all calls and finds out what they end with.
+    /// Lowers all calls and determines their results.
     pub fn new(plan: &'a NicPlan<S>) -> Result<Self, S::LowerError> {
         Self::prepare(plan, true)
     }
 
-    /// The same without bytes, for [`Prepared::time`] alone.
+    /// Lowers all calls without bytes, for [`Prepared::time`] alone.
     pub fn without_bytes(plan: &'a NicPlan<S>) -> Result<Self, S::LowerError> {
         Self::prepare(plan, false)
     }
 
-    /// The members of all jobs: job, rank, and where they are.
+    /// The members of all jobs: job, rank, node and port.
     pub fn members(&self) -> impl Iterator<Item = (usize, Rank, Node, Port)> {
         let of = |(number, job): (usize, &PreparedJob<S::Post>)| {
             (0..).zip(job.members.clone()).map(move |(rank, (node, port))| (number, Rank(rank), node, port))
@@ -223,25 +224,25 @@ impl<'a, S: Kind> Prepared<'a, S> {
         Ok(Prepared { plan, jobs, loss: 0 })
     }
 
-    /// The same on a network that loses, of a thousand packets that are multicast, so many on their way to each node.
+    /// Makes the network lose, of a thousand multicast packets, so many on their way to each node.
     pub fn losing(self, thousandths: usize) -> Self {
         Prepared { loss: thousandths, ..self }
     }
 
-    /// Plays it with the events that this seed draws.
+    /// Plays the plan with the events that this seed draws.
     pub fn play(&self, seed: u64) -> Result<Played, NicBreach> {
         self.watch(seed, |_, _| ())
     }
 
-    /// The same; in the end, `watch` sees the engines of all nodes that live.
+    /// Like `play`; in the end, `watch` receives the engines of all living nodes.
     pub fn watch(&self, seed: u64, watch: impl FnMut(Node, &S::Engine)) -> Result<Played, NicBreach> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        // Of every fourth rank, nothing is heard until nothing else happens.
+        // About every fourth rank is late: it calls when nothing else can happen.
         let late = self.jobs.iter().map(|job| job.members.iter().map(|_| rng.random_ratio(1, 4)).collect()).collect();
         Run::new(self, late)?.play(&mut |events| rng.random_range(0..events), watch)
     }
 
-    /// Plays it in every order of events; how many there are, unless there are more than `most`.
+    /// Plays the plan in every order of events. Returns their number, or `None` if there are more than `most`.
     pub fn exhaust(&self, most: u64) -> Result<Option<u64>, NicBreach> {
         let late: Vec<Vec<bool>> = self.jobs.iter().map(|job| vec![false; job.members.len()]).collect();
         let mut path: Vec<(usize, usize)> = Vec::new();
@@ -271,7 +272,7 @@ fn refused(refusal: impl std::fmt::Display) -> NicBreach {
     NicBreach::Refused { why: refusal.to_string() }
 }
 
-/// Lowers the calls of a job, lays out the memory of its processes, and finds out what it holds in the end.
+/// Lowers the calls of a job, lays out the memory of its processes, and determines its final contents.
 fn prepare<S: Kind>(
     number: u8,
     job: &JobPlan,

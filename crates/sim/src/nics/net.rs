@@ -1,7 +1,7 @@
 //! A network of NICs: engines, the memory that they work on, and packets on their way.
 //!
-//! Packets arrive in any order, those of one source too, but for those of a flow, and none is lost but what is
-//! multicast and what the dead had to get: whoever plays decides which is next, and what is lost. Memory is [`Memory`].
+//! Packets arrive in any order, even packets of one source, but a flow keeps its order. Only multicast packets and
+//! packets to dead nodes are lost. The player decides which packet is next, and which is lost. Memory is [`Memory`].
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,19 +17,19 @@ struct Flying<P> {
     multicast: bool,
 }
 
-/// A call that has ended, on which port of which node.
+/// A call that has ended, with its node and port.
 pub(super) type Ended = (Node, Port, Completion);
 
-/// Packets of one number, from a node to a node, which keep their order.
+/// Packets between two nodes with one number, which keep their order.
 type Flow = (Node, Node, u64);
 
 pub(super) struct Net<E: Engine> {
-    /// By node; the dead are none.
+    /// By node; `None` for dead nodes.
     engines: Vec<Option<E>>,
     memory: Memory,
-    /// On their way, of each flow the first.
+    /// Packets on their way, only the first of each flow.
     flying: Vec<Flying<E::Packet>>,
-    /// Behind the first of their flow.
+    /// Packets behind the first of their flow.
     behind: BTreeMap<Flow, VecDeque<Flying<E::Packet>>>,
     ended: Vec<Ended>,
     now: u64,
@@ -49,7 +49,7 @@ impl<E: Engine> Net<E> {
         }
     }
 
-    /// Engines that live, with their numbers.
+    /// Living engines with their nodes.
     pub(super) fn engines(&self) -> impl Iterator<Item = (Node, &E)> {
         (0..).map(Node).zip(&self.engines).filter_map(|(node, engine)| Some((node, engine.as_ref()?)))
     }
@@ -63,7 +63,7 @@ impl<E: Engine> Net<E> {
         self.memory.host(node, port)
     }
 
-    /// Packets of which any may be next.
+    /// The number of packets that may be next.
     pub(super) fn flying(&self) -> usize {
         self.flying.len()
     }
@@ -72,12 +72,12 @@ impl<E: Engine> Net<E> {
         self.delivered
     }
 
-    /// What has ended since somebody asked.
+    /// Calls that have ended since the last time.
     pub(super) fn ended(&mut self) -> Vec<Ended> {
         std::mem::take(&mut self.ended)
     }
 
-    /// A process posts; what its NIC says, or nothing where it is dead.
+    /// A process posts. Returns the NIC's answer, or `None` if the NIC is dead.
     pub(super) fn post(&mut self, node: Node, port: Port, post: &E::Post) -> Option<Result<(), E::Refusal>> {
         self.now += 1;
         let now = self.now;
@@ -113,14 +113,14 @@ impl<E: Engine> Net<E> {
         self.drain(to, &payload);
     }
 
-    /// A node dies, and what is on its way to it is lost.
+    /// A node dies, and packets on their way to it are lost.
     pub(super) fn die(&mut self, node: Node) {
         self.engines[node.0 as usize] = None;
         self.flying.retain(|flying| flying.to != node);
         self.behind.retain(|(_, to, _), _| *to != node);
     }
 
-    /// A NIC hears that another node is dead.
+    /// Notifies a NIC that another node is dead.
     pub(super) fn tell_dead(&mut self, node: Node, dead: Node) {
         let now = self.now;
         if let Some(engine) = self.engine(node) {
@@ -129,12 +129,12 @@ impl<E: Engine> Net<E> {
         }
     }
 
-    /// Whether some engine wants to be told that time has passed.
+    /// Whether some engine waits for time to pass.
     pub(super) fn awaits_time(&self) -> bool {
         self.engines().any(|(_, engine)| engine.poll_timeout().is_some())
     }
 
-    /// Lets time pass until some engine wants to be told; whether there is one.
+    /// Lets time pass until the first timeout of an engine. Returns whether there is one.
     pub(super) fn pass_time(&mut self) -> bool {
         let Some(at) = self.engines().filter_map(|(_, engine)| engine.poll_timeout()).min() else { return false };
         self.now = self.now.max(at);
@@ -168,7 +168,7 @@ impl<E: Engine> Net<E> {
         }
     }
 
-    /// A packet leaves, unless it goes to the dead; behind others of its flow, it has to wait for them.
+    /// A packet leaves, unless its receiver is dead. It waits behind earlier packets of its flow.
     fn fly(&mut self, flying: Flying<E::Packet>) {
         if self.engines[flying.to.0 as usize].is_none() {
             return;

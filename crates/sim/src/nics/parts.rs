@@ -1,7 +1,7 @@
-//! The parts of machines, each of which does one thing at a time, in the order in which it is asked.
+//! The parts of machines. Each part does one thing at a time, in the order of the requests.
 //!
 //! Nodes may share a machine: in a flat communicator the plan knows of no hosts, but ranks of a host share its NIC,
-//! bus, link and memory. Processors are each process's own. Times are in nanoseconds.
+//! bus, link and memory. Each process has a processor of its own. Times are in nanoseconds.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ use outboard_nic::{Node, Place, Port, Region};
 
 use super::trace::Component;
 
-/// A part that is in use until then.
+/// A part that is busy until this time.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Part(f64);
 
 impl Part {
-    /// Takes it for so long, from `at` on or later; from when to when.
+    /// Occupies the part for `long`, from `at` or later. Returns the start and the end.
     pub(super) fn take(&mut self, at: f64, long: f64) -> (f64, f64) {
         let from = self.0.max(at);
         self.0 = from + long;
@@ -24,11 +24,11 @@ impl Part {
 
 #[derive(Debug, Default)]
 pub(super) struct Shared {
-    /// From memory to NIC, and back.
+    /// From memory to NIC, and from NIC to memory.
     bus: [Part; 2],
-    /// By port of the NIC, out and in.
+    /// By port of the NIC, outgoing and incoming.
     links: BTreeMap<u32, [Part; 2]>,
-    /// The parts of the NIC that send, by number, and the one that receives.
+    /// The sending parts of the NIC by number.
     senders: BTreeMap<u16, Part>,
     receiver: Part,
     pub(super) processors: Processors,
@@ -45,7 +45,7 @@ impl Shared {
     }
 }
 
-/// What processors of a node have written, with the time from which on it is there, and whose processor.
+/// Places written by processors of a node, each with the time at which it is complete, and with the processor's port.
 #[derive(Debug, Default)]
 pub(super) struct Written(Vec<(Place, f64, Port)>);
 
@@ -54,7 +54,7 @@ impl Written {
         self.0.push((place, at, by));
     }
 
-    /// From when on all of these places are there, and who wrote the last of them if that is later than `at`.
+    /// When all of these places are complete, and who wrote the last of them if that is later than `at`.
     pub(super) fn since(&self, places: &[Place], at: f64) -> (f64, Option<Port>) {
         let meet = |a: &Place, b: &Place| {
             a.region == b.region && a.address < b.address + b.len && b.address < a.address + a.len
@@ -63,13 +63,13 @@ impl Written {
         read.fold((at, None), |last, (_, at, by)| if *at > last.0 { (*at, Some(*by)) } else { last })
     }
 
-    /// Forgets what is there by now.
+    /// Forgets places that are complete by now.
     pub(super) fn forget(&mut self, now: f64) {
         self.0.retain(|(_, at, _)| *at > now);
     }
 }
 
-/// When a processor goes through memory, and at what rate in GB/s.
+/// The time in which a processor goes through memory, and the rate in GB/s.
 #[derive(Debug)]
 struct MemoryUse {
     from: f64,
@@ -77,8 +77,8 @@ struct MemoryUse {
     rate: f64,
 }
 
-/// The processors of a machine, by process, each a part, and how they use the memory that they share: the rates of all
-/// uses at one time add up to the memory's rate at most.
+/// The processors of a machine by process, and their use of the memory that they share. The rates of all simultaneous
+/// uses add up to the memory's rate at most.
 #[derive(Debug, Default)]
 pub(super) struct Processors {
     parts: BTreeMap<(Node, Port), Part>,
@@ -86,13 +86,13 @@ pub(super) struct Processors {
 }
 
 impl Processors {
-    /// Takes a processor for so long; from when to when.
+    /// Occupies a processor for `long`. Returns the start and the end.
     pub(super) fn take(&mut self, process: (Node, Port), at: f64, long: f64) -> (f64, f64) {
         self.parts.entry(process).or_default().take(at, long)
     }
 
-    /// A processor goes through so many bytes of memory, at its own rate at most, and at what earlier uses leave of the
-    /// memory's rate; from when to when.
+    /// A processor goes through `bytes` of memory. It is limited by its own rate, and by what earlier uses leave of the
+    /// memory's rate. Returns the start and the end.
     pub(super) fn reach(&mut self, process: (Node, Port), at: f64, bytes: u64, [own, all]: [f64; 2]) -> (f64, f64) {
         let from = self.take(process, at, 0.0).0;
         let mut now = from;
@@ -111,13 +111,13 @@ impl Processors {
         (from, self.take(process, now, 0.0).1)
     }
 
-    /// Forgets uses of the memory that have ended by now.
+    /// Forgets uses of the memory that have ended.
     pub(super) fn forget(&mut self, now: f64) {
         self.uses.retain(|one| one.to > now);
     }
 }
 
-/// Whether a NIC reaches it over the bus.
+/// Whether a NIC reaches the place over the bus.
 pub(super) fn behind_bus(place: &Place) -> bool {
     match place.region {
         Region::Host(_) | Region::Shared => true,

@@ -1,7 +1,7 @@
-//! What ranks contribute to a call, and what they end with: the call's whole plan, carried out step by step on bytes.
+//! The contributions of ranks to a call, and its results: the call's whole plan, carried out step by step on bytes.
 //!
-//! Whatever carries out the plan has to end with the same bits (TH-2); that they are those of the service process is
-//! for [`super::service_process`] to show. Pure.
+//! Every engine that carries out the plan must end with the same bits (TH-2). [`super::service_process`] shows that
+//! they are the bits of the service process. Pure.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::combined::{contribution, mix};
 use crate::oracle::CallName;
 
 impl Call {
-    /// What `rank` contributes as call number `number` of its job, in `bytes` bytes.
+    /// The contribution of `rank` to call number `number` of its job, `bytes` bytes long.
     pub(super) fn contribution(&self, rank: Rank, number: u64, bytes: u64) -> Vec<u8> {
         let origin = CallName { group: 0, member: rank.0 as usize, instance: number + 1 }.origin();
         let element = self.reduction.map_or(Element::U8, Reduction::element);
@@ -40,7 +40,7 @@ impl Buffers {
     }
 }
 
-/// What every rank has in its output in the end, given what each contributes.
+/// The final output of every rank, given the contributions.
 pub(super) fn outputs(
     call: &Call,
     arguments: &Arguments<'_>,
@@ -71,7 +71,7 @@ pub(super) fn outputs(
     memory.into_iter().map(|Buffers([_, output, _])| output).collect()
 }
 
-/// The index of what is multicast, which has none: a rank multicasts once.
+/// The index of multicast messages, which have none: a rank multicasts once.
 const MULTICAST: u32 = u32::MAX;
 
 /// Carries out a step, unless it waits for its message.

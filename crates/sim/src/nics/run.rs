@@ -20,7 +20,7 @@ pub(super) struct Run<'a, S: Kind> {
     net: Net<S::Engine>,
     progress: Vec<Vec<Progress>>,
     late: Vec<Vec<bool>>,
-    /// Nodes that have yet to hear of the death.
+    /// Nodes that have not yet been notified of the death.
     untold: Vec<Node>,
     died: bool,
     played: Played,
@@ -54,7 +54,7 @@ impl<'a, S: Kind> Run<'a, S> {
         self.judge()
     }
 
-    /// The next event. False when there is none any more.
+    /// Lets the next event happen. Returns false when none is left.
     fn step(&mut self, choose: &mut Chooser<'_>) -> Result<bool, NicBreach> {
         let posts = self.posts(false);
         let behind = posts.len() + self.untold.len();
@@ -85,7 +85,7 @@ impl<'a, S: Kind> Run<'a, S> {
         }
     }
 
-    /// Ranks that can call, by job: those that are in time, or the late ones.
+    /// Ranks that can call, by job: the punctual ones, or the late ones.
     fn posts(&self, late: bool) -> Vec<(usize, usize)> {
         let mut posts = Vec::new();
         for (job, (prepared, progress)) in self.prepared.jobs.iter().zip(&self.progress).enumerate() {
@@ -139,7 +139,7 @@ impl<'a, S: Kind> Run<'a, S> {
         Ok(())
     }
 
-    /// A call has ended: with the right bytes, or with an error that is so.
+    /// A call has ended. Its bytes must be right, or its error true.
     fn end(&mut self, (job, rank): (usize, usize), result: Result<(), Failure>) -> Result<(), NicBreach> {
         let prepared = &self.prepared.jobs[job];
         let call = self.progress[job][rank].ended;
@@ -168,7 +168,7 @@ impl<'a, S: Kind> Run<'a, S> {
         }
     }
 
-    /// Whether all calls have ended, and everything was given back.
+    /// Checks that all calls have ended, and that everything was given back.
     fn judge(mut self) -> Result<Played, NicBreach> {
         for (job, (prepared, progress)) in self.prepared.jobs.iter().zip(&self.progress).enumerate() {
             for (rank, (member, progress)) in prepared.members.iter().zip(progress).enumerate() {

@@ -1,4 +1,4 @@
-//! The same call on service processes: what NICs have to agree with; and on the engines beside them.
+//! A call on service processes, whose results NICs must reproduce, and on the engines beside them.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use crate::report::Failure;
 use crate::scenario::{CallPlan, Scenario};
 use crate::store::StoreKind;
 
-/// By which a rank is late: others have done all that they can by then.
+/// A late rank's delay; by then other ranks have done all that they can.
 const LATE: Duration = Duration::from_millis(2);
 
-/// Plays `call`, the first of a group with ranks on these hosts, on service processes; whether all ranks that receive
-/// something combined end with the bits of the plan. What only moves is judged by the oracle of the run.
+/// Plays `call`, the first of a group with ranks on these hosts, on service processes. Returns whether all ranks that
+/// receive something combined end with the bits of the plan. The oracle of the run judges calls that only move bytes.
 pub(super) fn service_process(hosts: &[u32], call: &Call) -> Result<bool, Box<Failure>> {
     let bits = crate::run(&scenario(hosts, call), 1).map_err(Box::new)?.bits;
     if bits.is_empty() {
@@ -36,8 +36,8 @@ pub(super) fn service_process(hosts: &[u32], call: &Call) -> Result<bool, Box<Fa
     Ok(bits.iter().all(agrees))
 }
 
-/// Plays `call` on service processes that leave it to engines of deferred work, in time and with a rank that is late.
-/// The oracle of the run judges it, and every rank whose list does anything has to have handed it over.
+/// Plays `call` on service processes that leave it to engines of deferred work, with punctual ranks and with a late
+/// one. The oracle of the run judges the call. Every rank whose list does anything must have handed the list over.
 pub(super) fn on_lists(hosts: &[u32], call: &Call) -> Result<(), String> {
     let topology = Topology::flat(hosts.len() as u32);
     let works = |rank| {

@@ -1,17 +1,17 @@
-//! A plan on a clock: when its calls end, if machines and NICs take what a profile says.
+//! A plan on a clock: when its calls end, given a profile of the costs of machines and NICs.
 //!
 //! | what happens | what it takes |
 //! |---|---|
-//! | a process posts | its processor: what posting costs |
-//! | it copies, combines, sends | its processor, and its share of the memory's rate; what it reads is to be there |
-//! | a NIC works on memory | its part, and the bus where memory is behind it |
-//! | a packet leaves | its part of the NIC, the bus for its payload, the link; none of one machine |
-//! | it arrives | the link, the NIC, the bus where it goes to memory |
-//! | a process sees that something has come | its processor: what noticing costs |
+//! | a process posts | its processor: the cost of posting |
+//! | a process copies, combines, sends | its processor, and its share of the memory's rate; its input must be there |
+//! | a NIC works on memory | its part, and the bus if the memory is behind it |
+//! | a packet leaves | its part of the NIC, the bus for its payload, the link; no link within a machine |
+//! | a packet arrives | the link, the NIC, the bus if it goes to memory |
+//! | a process notices an arrival | its processor: the cost of noticing |
 //!
-//! Engines run ahead of the clock by what their orders take, and what they send or end waits for those. Invariants:
-//! costs only delay, so bytes are those of some order of events; packets of a flow arrive in order; a run is a function
-//! of plan and clock. Never does IO.
+//! Engines run ahead of the clock by the duration of their orders; their sends and ends wait for those orders.
+//! Invariants: costs only delay, so the bytes result from some order of events. Packets of a flow arrive in order. A
+//! run is a function of plan and clock. Never does IO.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -26,23 +26,23 @@ use super::parts::{Shared, Written, behind_bus};
 use super::trace::{Cause, Component, Direction, Row, Trace};
 use super::{Kind, NicBreach, Prepared, refused};
 
-/// What things take, and what processes do beside their calls.
+/// The costs of machines and NICs, and what processes do beside their calls.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock<C> {
     pub machine: Machine,
-    /// What the NICs of the engine take beside that.
+    /// The further costs of the engine's NICs.
     pub costs: C,
-    /// Nodes, one after another, that are one machine: 1, but for plans that know nothing of hosts.
+    /// Consecutive nodes that are one machine: 1, except for plans that know nothing of hosts.
     pub nodes_per_machine: u32,
-    /// Nanoseconds for which a process computes behind each post, without a look at its call.
+    /// Nanoseconds for which a process computes after each post, without checking its call.
     pub compute: f64,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Timing {
-    /// By job and rank, nanoseconds from the start of the last call, which all ranks begin together, to its end.
+    /// By job and rank, nanoseconds from the start of the last call to its end. All ranks start it together.
     pub calls: Vec<Vec<f64>>,
-    /// By node, the bytes of the NIC's own memory in which packets have lain; none counts twice.
+    /// By node, the bytes of the NIC's own memory in which packets have lain; no byte counts twice.
     pub used: Vec<u64>,
     pub packets: u64,
 }
@@ -54,20 +54,20 @@ impl Timing {
         all.iter().sum::<f64>() / all.len().max(1) as f64
     }
 
-    /// Until all ranks of all jobs have ended (TH Sec. 2.1).
+    /// The time until all ranks of all jobs have ended (TH Sec. 2.1).
     pub fn slowest(&self) -> f64 {
         self.calls.iter().flatten().copied().fold(0.0, f64::max)
     }
 }
 
 impl<S: Kind> Prepared<'_, S> {
-    /// Plays the calls of all jobs on a clock; a call begins when all ranks of its job have ended the one before. Bytes
-    /// are judged if there are some.
+    /// Plays the calls of all jobs on a clock. A call begins when all ranks of its job have ended the previous call.
+    /// Bytes are judged if there are any.
     pub fn time<C: Costs<S::Engine>>(&self, clock: &Clock<C>) -> Result<Timing, NicBreach> {
         self.time_and_watch(clock, |_, _| ())
     }
 
-    /// The same; in the end, `watch` sees the engines of all nodes.
+    /// Like `time`; in the end, `watch` receives the engines of all nodes.
     pub fn time_and_watch<C: Costs<S::Engine>>(
         &self,
         clock: &Clock<C>,
@@ -79,7 +79,7 @@ impl<S: Kind> Prepared<'_, S> {
         Ok(timing)
     }
 
-    /// The same with what everyone did meanwhile.
+    /// Like `time`, with a trace of what every row did.
     pub fn time_and_trace<C: Costs<S::Engine>>(&self, clock: &Clock<C>) -> Result<(Timing, Trace), NicBreach> {
         let mut player = Player { trace: Some(Trace::default()), ..Player::new(self, clock)? };
         let timing = player.time()?;
@@ -101,9 +101,9 @@ struct Player<'a, S: Kind, C> {
     machines: Vec<Shared>,
     written: Vec<Written>,
     events: Events<<S::Engine as Engine>::Packet>,
-    /// By flow, when the NIC had its last packet, when that left, came, and arrived.
+    /// By flow, when its last packet was handed to the NIC, left, came, and arrived.
     flows: HashMap<(Node, Node, u64), [f64; 4]>,
-    /// By node, when a timeout is due that is among the events.
+    /// By node, the time of its timeout among the events.
     timeouts: Vec<Option<u64>>,
     /// By node and address in the NIC, the bytes of the longest packet that has lain there.
     used: Vec<HashMap<u64, u64>>,
@@ -111,7 +111,7 @@ struct Player<'a, S: Kind, C> {
     progress: Vec<Vec<Progress>>,
     calls: Vec<Vec<f64>>,
     packets: u64,
-    /// By node, the post or packet that came last: what time alone brings about is put down to it.
+    /// By node, the latest post or packet, which counts as the cause of what time alone brings about.
     causes: Vec<Option<Cause>>,
     trace: Option<Trace>,
 }
@@ -149,7 +149,7 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
         Ok(Timing { calls: std::mem::take(&mut self.calls), used, packets: self.packets })
     }
 
-    /// Until nothing happens any more.
+    /// Plays until nothing happens any more.
     fn play(&mut self) -> Result<(), NicBreach> {
         for job in 0..self.prepared.jobs.len() {
             self.begin(job, 0.0, None);
@@ -172,7 +172,7 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
         (node.0 / self.clock.nodes_per_machine) as usize
     }
 
-    /// Who does what a worker of a node does.
+    /// The row of a node's worker.
     fn row(&self, node: Node, by: Worker) -> Row {
         match by {
             Worker::Processor(port) => Row::Process(node, port),
@@ -186,7 +186,7 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
         }
     }
 
-    /// A component of a machine works for so long, from `at` on or later; from when to when.
+    /// Occupies a component of a machine for `long`, from `at` or later. Returns the start and the end.
     fn take(
         &mut self,
         (machine, component): (usize, Component),
@@ -199,7 +199,7 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
         span
     }
 
-    /// A processor works for so long, from `at` on or later; from when to when.
+    /// Occupies a processor for `long`, from `at` or later. Returns the start and the end.
     fn process(
         &mut self,
         (node, port): (Node, Port),
@@ -213,7 +213,7 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
         span
     }
 
-    /// All ranks of a job call; each posts when its processor is done with that.
+    /// All ranks of a job call. Each posts when its processor has spent the cost of posting.
     fn begin(&mut self, job: usize, now: f64, cause: Option<Cause>) {
         self.began[job] = now;
         let prepared = &self.prepared.jobs[job];
@@ -289,13 +289,13 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
         self.come(start + long, flight);
     }
 
-    /// The last byte of a packet is at its NIC then.
+    /// The last byte of a packet is at its NIC at this time.
     fn come(&mut self, at: f64, flight: Flight<<S::Engine as Engine>::Packet>) {
         let at = self.in_order(2, at, &flight);
         self.events.push(at, What::Receive(flight));
     }
 
-    /// The NIC has all of a packet.
+    /// The NIC has received the whole packet.
     fn receive(&mut self, now: f64, flight: Flight<<S::Engine as Engine>::Packet>) {
         let to = self.machine_of(flight.to);
         let Work { busy, lag } = self.clock.costs.receive(&flight.packet, self.contexts(to));
@@ -304,7 +304,7 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
         self.events.push(at, What::Arrive(flight));
     }
 
-    /// When a packet can be at that stage, given those of its flow before it.
+    /// When a packet can be at this stage, given the earlier packets of its flow.
     fn in_order(&mut self, stage: usize, at: f64, flight: &Flight<<S::Engine as Engine>::Packet>) -> f64 {
         let Some(flow) = S::Engine::flow(&flight.packet) else { return at };
         let last = &mut self.flows.entry((flight.from, flight.to, flow)).or_default()[stage];
@@ -320,7 +320,7 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
         self.drain(now, flight.to, None, &flight.payload);
     }
 
-    /// Does what an engine asks for, and says when that is done. Who has just posted notices nothing.
+    /// Carries out the orders of an engine on the clock. A process that has just posted spends no time on noticing.
     fn drain(&mut self, now: f64, node: Node, posted: Option<Port>, payload: &[u8]) {
         self.written[node.0 as usize].forget(now);
         let machine = self.machine_of(node);
@@ -358,7 +358,7 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
         }
     }
 
-    /// A processor does something, or sees an end where there is no order; when it is done.
+    /// A processor carries out an order, or notices an end if there is no order. Returns when it is done.
     fn by_processor(&mut self, pass: &mut Pass, port: Port, order: Option<Order>, reads: &[Place]) -> f64 {
         let machine = &self.clock.machine;
         let (work, rate, bytes) = match order {
@@ -383,7 +383,7 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
         span.1
     }
 
-    /// From when on what is read at this look is there, and who brought it there.
+    /// When the data that this pass reads is there, and who brought it there.
     fn ready(&self, pass: &Pass, reads: &[Place]) -> (f64, Option<Cause>) {
         let node = pass.node;
         let (at, writer) = self.written[node.0 as usize].since(reads, pass.delivered.max(pass.lag));
@@ -397,7 +397,7 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
         if let Order::Deliver { to } = order {
             pass.placed |= matches!(to.region, Region::Host(_));
             if behind_bus(&to) {
-                // What has come before the last byte is there by then, if the bus was free.
+                // Earlier bytes have crossed the bus by then, if the bus was free.
                 let long = to.len as f64 / bus_rate;
                 let bus = (machine, Component::Bus(Direction::In));
                 let (_, done) = self.take(bus, (pass.now - long, long), "write", None);
@@ -459,7 +459,7 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
         }
     }
 
-    /// A rank sees that its call has ended.
+    /// A rank notices that its call has ended.
     fn end(&mut self, now: f64, job: usize, rank: usize) -> Result<(), NicBreach> {
         let prepared = &self.prepared.jobs[job];
         let ((node, port), call) = (prepared.members[rank], self.progress[job][rank].ended);
@@ -476,7 +476,7 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
         Ok(())
     }
 
-    /// Whether all calls have ended, and engines have everything back.
+    /// Checks that all calls have ended, and that engines have everything back.
     fn judge(&self) -> Result<(), NicBreach> {
         for (job, (prepared, progress)) in self.prepared.jobs.iter().zip(&self.progress).enumerate() {
             let calls = prepared.calls.len();
@@ -493,16 +493,16 @@ impl<'a, S: Kind, C: Costs<S::Engine>> Player<'a, S, C> {
     }
 }
 
-/// What one look at an engine brings about.
+/// The state of one pass over the outputs of an engine.
 struct Pass {
     now: f64,
     node: Node,
-    /// When what has arrived lies in its place, and when the NIC is done with its work on memory.
+    /// When the arrived data lies in its place, and when the NIC has finished its work on memory.
     delivered: f64,
     lag: f64,
-    /// Whether a message has come straight to its place.
+    /// Whether a message has gone straight to its place.
     placed: bool,
-    /// Ports whose processes know that something has come.
+    /// Ports whose processes know of the arrival.
     noticed: Vec<Port>,
 }
 

@@ -1,6 +1,6 @@
-//! What was done when on a clock, and who waited for whom.
+//! The record of the work on a clock, and of which row waited for which.
 //!
-//! Invariants: spans of one row never overlap, and come in the order of time; a wait names a row other than its own. A
+//! Invariants: spans of one row never overlap, and are in the order of time. A wait names a row other than its own. A
 //! trace never has more than `MOST_SPANS`. Never does IO, and never changes what happens.
 
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ use outboard_nic::{Node, Port};
 /// Spans of one trace; about 100 MB.
 const MOST_SPANS: usize = 1 << 20;
 
-/// In which direction, seen from the memory of the machine.
+/// The direction as seen from the memory of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Direction {
     Out,
@@ -20,12 +20,12 @@ pub enum Direction {
 /// A part of a machine beside its processors that does one thing at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Component {
-    /// A part of the NIC that sends, and works on memory, by its number.
+    /// A part of the NIC that sends and works on memory, by number.
     Sender(u16),
     Receiver,
-    /// Between memory and NIC.
+    /// The bus between memory and NIC.
     Bus(Direction),
-    /// By port of the NIC.
+    /// The link at a port of the NIC.
     Link(u32, Direction),
 }
 
@@ -33,14 +33,15 @@ pub enum Component {
 pub enum Row {
     /// The process behind a port of a node.
     Process(Node, Port),
-    /// What the nodes of a machine share, by the machine's number, which is the node's where it has one.
+    /// A part shared by the nodes of a machine, by the machine's number. A node with its own machine has the same
+    /// number.
     Shared(usize, Component),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cause {
     pub by: Row,
-    /// For a packet, who was busy with sending it, and from when on: nobody if that took no time.
+    /// For a packet: the row that was busy with sending it, and since when; `None` if that took no time.
     pub sent: Option<(Row, f64)>,
 }
 
@@ -52,12 +53,12 @@ impl From<Row> for Cause {
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Doing {
-    /// Nothing, until this came.
+    /// Waits for this cause.
     Wait(Cause),
     Work(&'static str),
 }
 
-/// What someone did; times are in nanoseconds.
+/// An activity of one row; times are in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Span {
     pub row: Row,
@@ -68,16 +69,16 @@ pub struct Span {
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Trace {
-    /// By row in the order of time.
+    /// Spans by row, in the order of time.
     pub spans: Vec<Span>,
-    /// Spans that came when the trace was full.
+    /// Spans that were dropped because the trace was full.
     pub left_out: u64,
-    /// Until when each row has been told.
+    /// The end of the last span of each row.
     until: HashMap<Row, f64>,
 }
 
 impl Trace {
-    /// Someone does `work` in that time, and before it waited for `cause`, if there is a time before it.
+    /// Records that `row` does `work` in that time, and that it waited for `cause` in the free time before.
     pub(super) fn note(&mut self, row: Row, (from, until): (f64, f64), work: &'static str, cause: Option<Cause>) {
         let free = self.until.insert(row, until).unwrap_or(0.0);
         if let Some(cause) = cause.filter(|cause| cause.by != row) {

@@ -1,6 +1,6 @@
-//! What is to be held against a sequence that has been played.
+//! The judgement of a sequence that has been played.
 //!
-//! Pure but for the delivery of what is under way.
+//! Pure but for the delivery of pending events.
 
 use outboard_plan::Rank;
 use outboard_proto::{CallId, CollectiveError, InstanceId, TaggedCall};
@@ -23,7 +23,7 @@ impl Play {
         sound.map(|posted| posted.id).filter(|id| must.ended.contains_key(id)).collect()
     }
 
-    /// Goes on without faults until all has ended that must.
+    /// Runs without faults until every owed call has ended.
     pub(super) fn settle(&mut self) -> Result<(), Breach> {
         self.cluster.end_faults();
         let owed = self.owed();
@@ -34,7 +34,7 @@ impl Play {
         Ok(())
     }
 
-    /// What is owed has ended well.
+    /// Checks that owed calls have ended well.
     pub(super) fn judge(&self) -> Result<(), Breach> {
         for id in self.owed() {
             if let Some(Err(error)) = self.ended.get(&id).map(|ended| &ended.result) {
@@ -51,7 +51,7 @@ impl Play {
         Breach::FalseError { group: handle(group), rank, instance: InstanceId(id.0), reason }
     }
 
-    /// Every call has ended, with the right bytes or an error that is so.
+    /// Checks that every call has ended, with the right bytes or with a true error.
     pub(super) fn judge_ends(&mut self) -> Result<(), Breach> {
         if !self.open.is_empty() {
             return Err(Breach::NotLive { open: self.open.len(), after: PATIENCE });
@@ -88,10 +88,10 @@ impl Play {
         self.unsound.iter().find(well).map_or(Ok(()), |id| Err(Breach::CompletedTwice(*id)))
     }
 
-    /// Whether a call could end with this error.
+    /// Whether a call may end with this error.
     fn is_so(&self, possible: &Reference, id: CallId, ended: &Ended, error: &CollectiveError) -> bool {
         let Some(posted) = self.posted.iter().find(|posted| posted.id == id) else {
-            // Refused at once, for what it is or because its group is broken.
+            // The call was rejected at once, because it is unsound or its group is broken.
             return true;
         };
         match error {

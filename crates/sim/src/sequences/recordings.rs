@@ -1,4 +1,4 @@
-//! Recordings as a script writes them: mostly such as a rank could have recorded, sometimes such as none can be.
+//! Recordings as a script writes them: most of them a rank could have recorded, some no rank could.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::tape::Tape;
 
 /// Most steps of one recording.
 const MOST_STEPS: u8 = 12;
-/// Bytes of the memory that is recorded.
+/// Bytes of the recorded memory.
 const BUFFERS: [u64; 4] = [0, 100, 33_000, 160_000];
 
 /// A recording, and whether a rank may record it.
@@ -31,7 +31,7 @@ struct Draft {
     sound: bool,
 }
 
-/// Sizes around what goes along with its announcement.
+/// A size around the limits up to which a message travels with its announcement.
 pub(super) fn size(tape: &mut Tape<'_>) -> u64 {
     match tape.byte() {
         small @ 0..=0x7f => u64::from(small),
@@ -49,7 +49,7 @@ pub(super) fn tag(tape: &mut Tape<'_>) -> u32 {
 }
 
 impl Draft {
-    /// A rank of the group, as a rule.
+    /// Usually a rank of the group.
     fn rank(&mut self, tape: &mut Tape<'_>) -> Rank {
         match tape.byte() {
             member @ 0..=0xfb => Rank(u32::from(member) % self.ranks),
@@ -61,7 +61,7 @@ impl Draft {
         }
     }
 
-    /// A piece of the memory, as a rule.
+    /// Usually a piece of the memory.
     fn span(&mut self, tape: &mut Tape<'_>, most: u64) -> Span {
         if tape.byte() >= 0xfc {
             self.sound = false;
@@ -77,7 +77,7 @@ impl Draft {
         Span::output(place % (self.bytes - len + 1), len)
     }
 
-    /// Two pieces of one length that leave each other alone, as a rule.
+    /// Usually two pieces of one length that do not overlap.
     fn pair(&mut self, tape: &mut Tape<'_>, element: u64) -> [Span; 2] {
         let from = self.span(tape, self.bytes / 2);
         if !self.sound {
@@ -90,7 +90,7 @@ impl Draft {
         [from, into]
     }
 
-    /// Takes note of what is read and written, so that nothing races.
+    /// Notes which spans are read and written, so that nothing races.
     fn touch(&mut self, spans: &[(Span, bool)]) {
         if self.sound {
             self.member.touch(spans);
@@ -154,7 +154,7 @@ pub(super) fn draw(tape: &mut Tape<'_>, rank: Rank, ranks: u32) -> Drawn {
     }
     let Draft { member, mut reductions, mut sound, .. } = draft;
     let mut program = member.builder.build();
-    // As a rule nothing of this.
+    // Usually none of these changes is made.
     match tape.byte() {
         0xf0 => program.rank = Rank(tape.number32()),
         0xf1 => program.ranks = tape.number32(),
@@ -182,7 +182,7 @@ impl Play {
         self.hand_over(group, rank, number, drawn.recording, drawn.sound)
     }
 
-    /// Records, and looks at whether that was rightly done or refused.
+    /// Records, and checks whether acceptance or rejection was right.
     pub(super) fn hand_over(
         &mut self,
         group: usize,
@@ -198,7 +198,7 @@ impl Play {
         let seat = &mut self.teams[group].seats[rank];
         let right = match &result {
             Ok(()) => !seat.left && number > seat.last,
-            // Of what is drawn unsound some is not: calls show it.
+            // Not every recording drawn as unsound is unsound; calls reveal the sound ones.
             Err(RecordError::Step { .. } | RecordError::Whole(_)) => !sound,
             Err(RecordError::Limit { .. } | RecordError::Size { .. } | RecordError::Quota) => false,
             Err(RecordError::Group) => seat.left,

@@ -1,8 +1,8 @@
-//! What a sequence of calls comes to, whatever order messages travel in: the reference that the machines are held to.
+//! The outcome of a sequence of calls for any order of messages: the reference for the machines.
 //!
-//! Programs are run as data flows: a step is done when those that it follows are, a message is what its span held when
-//! its turn came. As operations that nothing orders leave each other's bytes alone, there is one outcome. What may end
-//! is more than what must: a send may end before it is received, or not. Pure; knows nothing of service processes.
+//! Programs run as data flows: a step is done after the steps that it follows, and a message holds its span's bytes of
+//! that moment. Operations without an order leave each other's bytes alone, so there is one outcome. More calls may end
+//! than must: a send may end before it is received, or not. Pure; knows nothing of service processes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -11,25 +11,25 @@ use outboard_arithmetic::reduce;
 use outboard_plan::{Op, ProgramBuilder, Rank, Span};
 use outboard_proto::{CallId, Recording, TaggedCall};
 
-/// A call that its service process had to take.
+/// A call that its service process had to accept.
 #[derive(Debug, Clone)]
 pub(super) struct Posted {
     pub(super) id: CallId,
     pub(super) group: usize,
     pub(super) rank: Rank,
     pub(super) call: TaggedCall,
-    /// What it calls, or the single message as a recording of one step.
+    /// The called recording, or the single message as a recording of one step.
     pub(super) recording: Arc<Recording>,
-    /// What its buffer holds before.
+    /// The initial contents of the call's buffer.
     pub(super) before: Vec<u8>,
 }
 
 /// Whether sends end by themselves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sends {
-    /// When they are received: what ends so must end.
+    /// A send ends when it is received: calls that end under this rule must end.
     Received,
-    /// At once: what does not end so must not end.
+    /// A send ends at once: calls that do not end under this rule must not end.
     AtOnce,
 }
 
@@ -44,13 +44,13 @@ pub(super) struct Misfit {
     pub(super) tag: u32,
     pub(super) sent: u64,
     pub(super) expected: u64,
-    /// Of a recording, whose group it breaks.
+    /// Whether a recording receives the message; then the message breaks the group.
     pub(super) recorded: bool,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Reference {
-    /// What the buffers of the calls that end hold.
+    /// The final buffers of the calls that end.
     pub(super) ended: BTreeMap<CallId, Vec<u8>>,
     pub(super) misfits: Vec<Misfit>,
 }
@@ -60,7 +60,7 @@ struct Name {
     group: usize,
     source: Rank,
     destination: Rank,
-    /// Which recording and which of its calls; 0 of single messages.
+    /// The recording and its call, by number; 0 for single messages.
     number: (u32, u64),
     tag: u32,
     occurrence: u32,
@@ -85,7 +85,7 @@ struct Call {
 
 #[derive(Debug, Default)]
 struct Meeting {
-    /// Who sends, and what.
+    /// The messages, and the calls and steps that send them.
     messages: VecDeque<((usize, usize), Vec<u8>)>,
     receives: VecDeque<(usize, usize)>,
 }
@@ -94,7 +94,7 @@ struct Meeting {
 struct Flow {
     sends: Sends,
     calls: Vec<Call>,
-    /// Calls of each recording that have not ended, by group, rank and number.
+    /// Unfinished calls of each recording, by group, rank and number.
     behind: BTreeMap<(usize, Rank, u32), VecDeque<usize>>,
     meetings: BTreeMap<Name, Meeting>,
     look_at: VecDeque<usize>,
@@ -114,7 +114,7 @@ pub(super) fn single(rank: Rank, ranks: u32, call: TaggedCall, bytes: u64) -> Re
 }
 
 impl Reference {
-    /// What these calls come to, each rank's in the order of the list.
+    /// The outcome of these calls; each rank calls in the order of the list.
     pub(super) fn of(posted: &[Posted], sends: Sends) -> Reference {
         let mut flow = Flow {
             sends,
@@ -148,7 +148,7 @@ impl Reference {
     }
 }
 
-/// By step: which message of its peer and tag it is, or which reduction.
+/// By step: the number of its message among messages with its peer and tag, or the number of its reduction.
 pub(super) fn occurrences(recording: &Recording) -> Vec<u32> {
     let steps = &recording.program.steps;
     let alike = |one: Op, other: Op| match (one, other) {
@@ -171,7 +171,7 @@ impl Flow {
         self.look_at.push_back(at);
     }
 
-    /// Does whatever this call can do.
+    /// Does everything that this call can do now.
     fn look(&mut self, at: usize) {
         let program = self.calls[at].posted.recording.program.clone();
         for (number, step) in program.steps.iter().enumerate() {
@@ -229,7 +229,7 @@ impl Flow {
         self.look_at.push_back(at);
     }
 
-    /// The first message and the first receive of a name, if it has both.
+    /// Matches the first message and the first receive of a name, if both exist.
     fn meet(&mut self, name: Name) {
         let meeting = self.meetings.get_mut(&name).expect("somebody came");
         let (Some((sender, bytes)), Some(&(at, step))) = (meeting.messages.front().cloned(), meeting.receives.front())

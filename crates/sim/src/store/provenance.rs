@@ -1,7 +1,7 @@
-//! Where bytes come from, without the bytes: intervals of a buffer, each with its source.
+//! The sources of bytes without the bytes: intervals of a buffer, each with its source.
 //!
-//! Invariants: the intervals of a map are disjoint and no two neighbours could be one; what nobody wrote has no
-//! interval.
+//! Invariants: the intervals of a map are disjoint, and no two neighbours could be one interval. Unwritten memory has
+//! no interval.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,12 +17,12 @@ pub(crate) struct Origin {
 impl Origin {
     const UNDEFINED: Origin = Origin { group: u32::MAX, instance: 0, rank: 0 };
 
-    /// Whether nobody wrote what this stands for.
+    /// Whether this stands for unwritten memory.
     pub(crate) fn is_undefined(self) -> bool {
         self == Self::UNDEFINED
     }
 
-    /// A number of its own.
+    /// A number that differs from that of other contributions.
     pub(crate) fn name(self) -> u64 {
         let name = u64::from(self.group) << 48 ^ u64::from(self.instance) << 24 ^ u64::from(self.rank);
         name.wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -48,7 +48,7 @@ impl Piece {
         self.origin == before.origin && (self.origin.is_undefined() || self.offset == before.offset + before.len)
     }
 
-    /// Equal for equal pieces alone.
+    /// The encoding of the piece; different pieces have different encodings.
     pub(super) fn bytes(&self) -> [u8; 24] {
         let name = u64::from(self.origin.instance) << 32 | u64::from(self.origin.group ^ self.origin.rank << 16);
         let words = [self.len, name, self.offset];
@@ -70,7 +70,7 @@ impl fmt::Display for Piece {
     }
 }
 
-/// Calls `f` with what `len` bytes from `offset` of the concatenated `pieces` are.
+/// Calls `f` with each piece of the `len` bytes from `offset` of the concatenated `pieces`.
 pub(super) fn for_each_piece(pieces: &[Piece], offset: u64, len: u64, mut f: impl FnMut(Piece)) {
     let (mut skip, mut left) = (offset, len);
     for piece in pieces {
@@ -88,7 +88,7 @@ pub(super) fn for_each_piece(pieces: &[Piece], offset: u64, len: u64, mut f: imp
     }
 }
 
-/// Where `pieces` stop being `len` bytes from `from` of `origin`.
+/// The first difference between `pieces` and `len` bytes from `from` of `origin`.
 pub(super) fn difference(pieces: &[Piece], len: u64, origin: Origin, from: u64) -> Option<(u64, Piece)> {
     let mut at = 0;
     for piece in pieces {
@@ -101,7 +101,7 @@ pub(super) fn difference(pieces: &[Piece], len: u64, origin: Origin, from: u64) 
     None
 }
 
-/// What lies where in one buffer, by where the intervals start.
+/// The contents of one buffer, by the starts of the intervals.
 #[derive(Debug, Default)]
 pub(super) struct IntervalMap(BTreeMap<u64, Piece>);
 
@@ -117,7 +117,7 @@ impl IntervalMap {
             && at + before.len == start
             && piece.continues(before)
         {
-            // As a rule blocks grow.
+            // Usually blocks grow.
             before.len += piece.len;
             return;
         }
@@ -141,7 +141,7 @@ impl IntervalMap {
         }
     }
 
-    /// Makes two of an interval that reaches from before `at` to behind it.
+    /// Splits an interval that reaches across `at`.
     fn cut(&mut self, at: u64) {
         let Some((start, piece)) = self.0.range_mut(..at).next_back() else { return };
         let (before, end) = (at - start, start + piece.len);
@@ -152,7 +152,7 @@ impl IntervalMap {
         }
     }
 
-    /// What lies in `len` bytes from `start`, holes included.
+    /// The contents of `len` bytes from `start`, holes included.
     pub(super) fn read(&self, start: u64, len: u64) -> Vec<Piece> {
         let end = start + len;
         let mut out: Vec<Piece> = Vec::with_capacity(1);
@@ -194,7 +194,7 @@ mod tests {
                 let start = rng.random_range(0..64u64);
                 let len = rng.random_range(0..=64 - start);
                 let origin = Origin { group: 0, instance: 0, rank: rng.random_range(0..2) };
-                // Half of the writes are aligned like right ones, so that neighbours merge.
+                // Half of the writes are aligned like correct ones, so that neighbours merge.
                 let offset = if rng.random() { start } else { rng.random_range(0..9) };
                 map.write(start, Piece { len, origin, offset });
                 for i in 0..len {

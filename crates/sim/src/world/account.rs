@@ -1,11 +1,11 @@
-//! A run told to people: the state at its end and the last things that happened.
+//! The account of a run for people: the final state and the last events.
 
 use std::fmt::Write as _;
 
 use super::*;
 
 impl World<'_> {
-    /// What the run looks like now, for people.
+    /// Describes the current state of the run for people.
     pub(crate) fn account(&self) -> String {
         let mut out = String::new();
         let now = self.cluster.now();

@@ -1,10 +1,10 @@
-//! The ranks of a run: what their scripts make them do, how they and their service processes die, and when all is over.
+//! The ranks of a run: the actions of their scripts, deaths of ranks and service processes, and the end of the run.
 
 use super::*;
 use crate::graph::Graph;
 
 impl World<'_> {
-    /// Does what a member's script says is due.
+    /// Does what a member's script demands now.
     pub(super) fn pump(&mut self, now: Instant, group: usize, member: usize) -> Result<(), Breach> {
         let plan = &self.scenario.groups[group];
         let rank = plan.members[member];
@@ -66,7 +66,7 @@ impl World<'_> {
         }
     }
 
-    /// A member whose group is made records what it will call.
+    /// A member whose group is made records the graphs that it will call.
     pub(super) fn record(&mut self, group: usize, member: usize) {
         let plan = &self.scenario.groups[group];
         let host = self.scenario.host_of[plan.members[member]];
@@ -74,7 +74,7 @@ impl World<'_> {
             let recording = Graph::draw(seed, plan.members.len(), bytes).recordings.swap_remove(member);
             let recorded =
                 self.cluster.hosts[host].sp.handle_record(handle(group), Rank(member as u32), number, recording);
-            // A group that has broken meanwhile knows the rank no more.
+            // A group that has broken meanwhile no longer knows the rank.
             drop(recorded);
         }
     }
@@ -106,8 +106,8 @@ impl World<'_> {
         self.deliver(now, host, Input::Call(Box::new(call)))
     }
 
-    /// A rank's process ends: its service process sees it leave all groups that it has asked for. One that has not
-    /// asked for all of them dies when it has.
+    /// A rank's process ends: its service process sees the rank leave all groups that it has requested. A rank that has
+    /// not requested all its groups dies when it has.
     pub(super) fn rank_dies(&mut self, now: Instant, rank: usize) -> Result<(), Breach> {
         if !std::mem::replace(&mut self.dying[rank], true) {
             self.cluster.dice.coverage.fault(FaultKind::RankDied, 1);
@@ -118,7 +118,7 @@ impl World<'_> {
         self.rank_ends(now, rank)
     }
 
-    /// Where a rank is a member: groups and its number there.
+    /// The groups of a rank, and its number in each.
     fn places(&self, rank: usize) -> impl Iterator<Item = (usize, usize)> {
         let groups = self.scenario.groups.iter().enumerate();
         groups.filter_map(move |(g, plan)| plan.members.iter().position(|r| *r == rank).map(|m| (g, m)))
@@ -128,7 +128,7 @@ impl World<'_> {
         self.cluster.dice.coverage.way(way);
     }
 
-    /// Ends the process of a rank: it leaves the groups that it has asked for, and cannot ask for the others.
+    /// Ends the process of a rank: it leaves the groups that it has requested, and cannot request the others.
     pub(super) fn rank_ends(&mut self, now: Instant, rank: usize) -> Result<(), Breach> {
         let host = self.scenario.host_of[rank];
         for (group, member) in self.places(rank).collect::<Vec<_>>() {
@@ -155,7 +155,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// A service process dies, whatever is being made or called.
+    /// A service process dies, whatever its ranks are doing.
     pub(super) fn host_dies(&mut self, now: Instant, host: usize, reported_after: Option<Duration>) {
         self.cluster.kill(host);
         self.truth.dead_hosts.insert(host);
@@ -173,14 +173,14 @@ impl World<'_> {
         self.cluster.deliver_at(at, host, Input::PeerLost(peer));
     }
 
-    /// Whether a member will do nothing any more and is owed nothing.
+    /// Whether a member will do nothing more, and nothing is owed to it.
     fn member_is_over(&self, group: usize, member: usize) -> bool {
         let host = self.scenario.host_of[self.scenario.groups[group].members[member]];
         let gone = self.progress[group][member] == Progress::Over || self.truth.gone.contains(&(group, member));
         self.cluster.hosts[host].dead || gone
     }
 
-    /// Open calls that are still owed an end.
+    /// Open calls whose ends are still owed.
     fn owed(&self) -> usize {
         let lives = |n: &&CallName| {
             !self.cluster.hosts[self.scenario.host_of[self.scenario.groups[n.group].members[n.member]]].dead
@@ -192,7 +192,7 @@ impl World<'_> {
         self.unfinished() == 0
     }
 
-    /// Calls that are open and members that are not through.
+    /// Open calls, and members that have not finished.
     pub(super) fn unfinished(&self) -> usize {
         let members =
             self.progress.iter().enumerate().map(|(group, members)| {
@@ -201,7 +201,7 @@ impl World<'_> {
         self.owed() + members.sum::<usize>()
     }
 
-    /// Nothing is left of any group on any living host, and what was counted is what was seen.
+    /// Checks that no living host has anything left of a group, and that its counters match the observed events.
     pub(super) fn check_quiet(&self) -> Result<(), Breach> {
         for (number, host) in self.cluster.hosts.iter().enumerate().filter(|(_, h)| !h.dead) {
             let sp = sp_id(number);

@@ -1,4 +1,4 @@
-//! One allgather as the daemon runs it: its time and traffic, and that large sweeps hold.
+//! One allgather as the daemon runs it: its time and traffic, and sweeps of large ones.
 
 use std::time::Duration;
 
@@ -6,9 +6,9 @@ use outboard_sim::{AllgatherSweep, Scenario, allgather};
 
 use crate::{crosses_each_link_once, last_end, play};
 
-/// Headers, control messages, and 5 % of the datagrams once more with their requests, beside the payload.
+/// Wire bytes in percent of the payload: headers, control messages, and 5 % of the datagrams again with their requests.
 const MOST_WIRE_PERCENT_REPAIRED: u64 = 120;
-/// Of what one block needs: the barrier and the pace of a batch are a larger share of a short transfer.
+/// Time relative to the link time of one block. The barrier and the pace of a batch weigh more in a short transfer.
 const MOST_TIME_OF_LATE_BLOCK: f64 = 1.3;
 
 #[test]
@@ -19,13 +19,13 @@ fn mc_r_multicast_sends_each_block_once_and_keeps_the_receive_links_full() {
 }
 
 /// SP-7, SP-8: four machines with two service processes each carry each block once over each link, at the pace of the
-/// links, and what is lost over a link is repaired over it about once.
+/// links. Datagrams lost over a link are repaired over it about once.
 #[test]
 fn sp_8_siblings_share_the_links() {
     let (sps, ranks, machines, bytes) = (8u64, 16u64, 4u64, 1 << 19);
     let contiguous = Scenario::allgather(ranks as usize, bytes).ranks_per_host(2).siblings(2);
     let mut strided = contiguous.clone();
-    // Rank r on machine r mod 4; its neighbours there at the other service process.
+    // Rank r is on machine r mod 4; its neighbours on the machine are at the other service process.
     strided.host_of = (0..ranks as usize).map(|rank| rank % 4 * 2 + rank / 4 % 2).collect();
     let minimum = ranks * bytes + (machines - 1) * ranks * bytes;
     for scenario in [contiguous, strided] {
@@ -39,8 +39,8 @@ fn sp_8_siblings_share_the_links() {
     }
 }
 
-/// SP-6: what a late rank contributes finds the links empty, so it has them for itself: it crosses them once, and what
-/// the late rank missed of others is at its host.
+/// SP-6: the block of a late rank finds the links empty, and crosses each once. The blocks that the late rank missed
+/// are at its host.
 #[test]
 fn sp_6_the_block_of_a_late_rank_has_the_links_for_itself() {
     let (bytes, late) = (1u64 << 20, Duration::from_millis(200));

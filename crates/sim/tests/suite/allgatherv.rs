@@ -1,5 +1,5 @@
-//! Allgatherv on the virtual network: the links stay full whoever sends how much, and service processes that know no
-//! sizes stand in all the same (SP-6).
+//! Allgatherv on the virtual network: the links stay full for any sizes, and service processes that do not know the
+//! sizes stand in as well (SP-6).
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use crate::{one_call, play};
 const LATE: Duration = Duration::from_millis(50);
 /// Bytes received from which the barrier is a small part of the time.
 const LONG: u64 = 1_000_000;
-/// Of what the fullest receive link needs: headers take 5 %, the rest is the barrier and blocks that end apart.
+/// Time relative to the fullest receive link's: headers take 5 %, the rest is the barrier and blocks that end apart.
 const MOST_TIME: f64 = 1.15;
 /// Half of the 80 draws: a quarter of all blocks is empty, so some draws are too short.
 const LEAST_TRIED: usize = 40;
-/// Of 120 runs: the late block is empty in a quarter of them.
+/// At least so many of 120 runs of each kind: the late block is empty in a quarter of them.
 const LEAST_SEEN: usize = 10;
 
-/// MC-8 for blocks of any size: time is what the fullest receive link needs, not what the slowest even share would.
+/// MC-8 for blocks of any size: the fullest receive link determines the time, not the slowest even share.
 #[test]
 fn mc_8_uneven_blocks_keep_the_receive_links_full() {
     let mut tried = 0;
@@ -42,7 +42,7 @@ fn mc_8_uneven_blocks_keep_the_receive_links_full() {
     assert!(tried > LEAST_TRIED, "{tried} were long enough");
 }
 
-/// SP-6: the only rank of a host has not called, so that its service process has to ask how large the blocks are.
+/// SP-6: the only rank of a host has not called, so its service process has to request the sizes of the blocks.
 #[test]
 fn sp_6_a_late_rank_holds_up_only_those_who_need_its_block() {
     let (mut early, mut late) = (0, 0);

@@ -1,5 +1,5 @@
-//! All-to-alls, gathers and scatters on the virtual network: what a late rank holds up, and what it does not (SP-5,
-//! SP-6).
+//! All-to-alls, gathers and scatters on the virtual network: which ranks a late rank holds up, and which it does not
+//! (SP-5, SP-6).
 
 use std::time::Duration;
 
@@ -10,30 +10,30 @@ use rand_chacha::ChaCha8Rng;
 use crate::{last_end, one_call, play};
 
 const LATE: Duration = Duration::from_millis(50);
-/// Of 240 ends, a quarter of which needs nothing of the late rank.
+/// At least so many of 240 ends of each kind: a quarter of them needs nothing of the late rank.
 const LEAST_SEEN: usize = 20;
-/// Of what the late rank's own blocks need on its link: announcing and asking come before them.
+/// Time relative to the link time of the late rank's own blocks: announcements and requests precede these blocks.
 const MOST_TIMES_OF_LATE_BLOCKS: u32 = 2;
 /// The link time of the longest piece.
 const PIECE: Duration = Duration::from_nanos(524_288);
-/// Fragments for each piece of full length: the last one of what is asked for at once is shorter.
+/// Fragments for each piece of full length: the last piece of a request is shorter.
 const MOST_FRAGMENTS: u64 = 2;
-/// Frames without payload for each one with: requests, acknowledgements and announcements.
+/// Frames without payload for each frame with payload: requests, acknowledgements and announcements.
 const MOST_CONTROL: f64 = 1.5;
-/// Of what the links need for the payload: headers take 5 %, the first requests and the last pieces the rest.
+/// Time relative to the link time of the payload: headers take 5 %, the first requests and the last pieces the rest.
 const MOST_TIME: f64 = 1.14;
-/// The same from the last call on, when ranks call apart: what the early ones were asked for first is not what the
-/// links would need then.
+/// Time from the last call on, when ranks call apart: the bytes first requested from early ranks are not the bytes that
+/// the links need then.
 const MOST_TIME_APART: f64 = 1.25;
-/// The same of long blocks, which have time to even that out, and among many hosts.
+/// Bound for calls apart with long blocks, which have time to even that out, and among many hosts.
 const MOST_TIME_APART_LONG: f64 = 1.15;
-/// The same of blocks that a link carries in a few pieces.
+/// Bound for calls apart with blocks that a link carries in a few pieces.
 const MOST_TIME_APART_SHORT: f64 = 1.3;
-/// The same when they call up to two milliseconds apart.
+/// Bound for calls that are up to two milliseconds apart.
 const MOST_TIME_FAR_APART: f64 = 1.32;
-/// The same between two hosts, which wait for one whole piece after another on both links of a path.
+/// Bound for calls apart between two hosts, which wait for one whole piece after another on both links of a path.
 const MOST_TIME_OF_TWO: f64 = 1.35;
-/// Of two alike calls that are in flight at once the first ends in this part of what both take, or before.
+/// The first of two equal calls in flight ends within this part of the time that both take.
 const FIRST_OF_TWO: f64 = 0.8;
 
 /// Four ranks, of which the last is late.
@@ -48,8 +48,8 @@ fn limit(hosts: usize, bytes: u64, rate: u64) -> Duration {
     Duration::from_secs_f64((hosts as u64 - 1) as f64 * bytes as f64 * 8.0 / rate as f64)
 }
 
-/// Plays [`with_a_late_rank`]: members end before the late one calls if they need nothing of it. How many do, and how
-/// many do not.
+/// Plays [`with_a_late_rank`]: members end before the late rank calls if they need nothing of it. Returns how many do,
+/// and how many do not.
 fn early_and_late(per_host: usize, pattern: Pattern, bytes: u64, seed: u64) -> [usize; 2] {
     let scenario = with_a_late_rank(per_host, pattern, bytes);
     let outcome = play(&scenario, seed);
@@ -63,8 +63,8 @@ fn early_and_late(per_host: usize, pattern: Pattern, bytes: u64, seed: u64) -> [
     seen
 }
 
-/// Whoever expects nothing from the late rank ends without it, though the late rank's own blocks wait for it: no source
-/// is held by a rank that stays away (SP-6).
+/// A rank that expects nothing from the late rank ends without it, though the late rank's own blocks wait for it. A
+/// rank that stays away holds up no source (SP-6).
 #[test]
 fn sp_5_a_late_rank_holds_up_only_those_who_need_its_bytes() {
     let runs = (0..40).flat_map(|seed| [1, 2].map(|per_host| (seed, per_host)));
@@ -73,8 +73,8 @@ fn sp_5_a_late_rank_holds_up_only_those_who_need_its_bytes() {
     assert!(seen.iter().all(|seen| *seen > LEAST_SEEN), "both kinds were seen: {seen:?}");
 }
 
-/// Nobody waits for a rank with which it has no block: of a gather for none but the root, which need not have called,
-/// of a scatter for the root alone.
+/// No rank waits for a rank with which it has no block. In a gather the root alone waits, and the others end even
+/// before the root calls. In a scatter ranks wait for the root alone.
 #[test]
 fn sp_5_only_the_root_of_a_gather_waits_and_only_the_root_of_a_scatter_is_waited_for() {
     for (per_host, bytes) in [(1, 20_000), (2, 20_000), (4, 20_000), (2, 1)] {
@@ -88,14 +88,14 @@ fn sp_5_only_the_root_of_a_gather_waits_and_only_the_root_of_a_scatter_is_waited
     }
 }
 
-/// What the others had for the late rank lies at its host when it calls, so that only its own blocks are still to move.
+/// When the late rank calls, the blocks for it lie at its host, so only its own blocks have to move.
 #[test]
 fn sp_5_when_the_late_rank_calls_only_its_own_blocks_move() {
     let bytes = 200_000;
     let outcome = play(&with_a_late_rank(1, Pattern::Alltoall, bytes), 1);
     let ended = last_end(&outcome);
-    // Three blocks leave on its link; without staging three more would have to arrive meanwhile, which full duplex
-    // hides, so what shows is that nobody waits longer than these take.
+    // Three blocks leave on the late rank's link. Without staging three more would arrive meanwhile, which full duplex
+    // hides. So the test shows that nobody waits longer than these blocks take.
     let blocks = Duration::from_secs_f64(3.0 * bytes as f64 * 8.0 / 1e9);
     assert!(ended < LATE + blocks * MOST_TIMES_OF_LATE_BLOCKS, "ended after {ended:?}");
     assert_eq!(outcome.late, 1, "SP-9: the late arrival is counted");
@@ -112,22 +112,22 @@ fn sp_6_without_staging_the_late_rank_gets_everything_all_the_same() {
     }
 }
 
-/// No switch port is asked to queue what all sources together could send (the bounded reads of SP-5).
+/// No switch port has to queue what all sources together could send (the bounded reads of SP-5).
 #[test]
 fn sp_5_many_sources_do_not_overflow_the_queue_of_one_port() {
     for pattern in [Pattern::Alltoall, Pattern::Gather { root: 0 }] {
         let mut scenario = one_call(12, pattern, 100_000);
         scenario.network.queue_bytes = 512 << 10;
         scenario.config.pull_bytes = 256 << 10;
-        // A fabric does not take more than its own queue holds.
+        // A fabric accepts no more than its own queue holds.
         scenario.network.outstanding_frames = 4;
         let outcome = play(&scenario, 1);
         assert!(outcome.counters.iter().all(|c| c.link_retransmissions == 0), "nothing was dropped of {pattern:?}");
     }
 }
 
-/// All links are busy all the time, whatever the size: nobody is asked by all at first and by nobody later, and nobody
-/// is sent to by all at once (SP-5). In virtual time, so the bound holds on any machine.
+/// All links are busy all the time, for any size: no rank receives requests from all ranks first and from none later,
+/// and no rank receives data from all at once (SP-5). Virtual time makes the bound hold on any machine.
 #[test]
 fn sp_5_every_link_is_kept_busy() {
     for (hosts, rate, bytes) in [
@@ -140,7 +140,7 @@ fn sp_5_every_link_is_kept_busy() {
         (16, 10_000_000_000, 1 << 20),
     ] {
         let mut scenario = one_call(hosts, Pattern::Alltoall, bytes).on_links(rate);
-        // A fabric does not take more than its own queue holds.
+        // A fabric accepts no more than its own queue holds.
         scenario.network.outstanding_frames = 16;
         let outcome = play(&scenario, 1);
         let (limit, ended) = (limit(hosts, bytes, rate), last_end(&outcome));
@@ -159,7 +159,7 @@ fn sp_5_every_link_is_kept_busy() {
     }
 }
 
-/// A message of 1 MiB comes in longer pieces where few sources share what is asked for (SP-5): a frame costs the
+/// A message of 1 MiB comes in longer pieces if few sources share the requested bytes (SP-5). A frame costs the
 /// processors of both ends more than its bytes do.
 #[test]
 fn sp_5_long_messages_come_in_long_pieces() {
@@ -172,8 +172,8 @@ fn sp_5_long_messages_come_in_long_pieces() {
     }
 }
 
-/// Ranks are never quite together. Whoever calls last has been asked for its first bytes already, requests for more do
-/// not wait behind much, and nobody has asked idle sources for more than a switch can queue (SP-5).
+/// Ranks never call exactly together. The first bytes of the last caller are already requested, and later requests do
+/// not wait behind much. No rank requests more from idle sources than a switch can queue (SP-5).
 #[test]
 fn sp_5_links_stay_busy_when_ranks_call_apart() {
     let gigabit = 1_000_000_000;
@@ -209,8 +209,7 @@ fn sp_5_links_stay_busy_when_ranks_call_apart() {
     }
 }
 
-/// A link that carries ten times what it is said to, as those of virtual machines may, is not held to what it is said
-/// to carry.
+/// A link may carry ten times its declared rate, as links of virtual machines do. The declared rate does not limit it.
 #[test]
 fn sp_5_a_link_may_be_faster_than_it_is_said_to_be() {
     for hosts in [2, 4] {
@@ -223,7 +222,7 @@ fn sp_5_a_link_may_be_faster_than_it_is_said_to_be() {
     }
 }
 
-/// When each of two calls ends that are in flight at once: the second is made `apart` after the first.
+/// When each of two calls in flight ends. The second call is made `apart` after the first.
 fn ends_of_two(hosts: usize, bytes: [u64; 2], apart: Duration) -> [Duration; 2] {
     let mut scenario = one_call(hosts, Pattern::Alltoall, bytes[0]).on_links(1_000_000_000);
     scenario.groups[0].window = 2;
@@ -232,7 +231,7 @@ fn ends_of_two(hosts: usize, bytes: [u64; 2], apart: Duration) -> [Duration; 2] 
     [1, 2].map(|instance| (0..hosts).map(|rank| outcome.ends[&(0, rank, instance)]).max().expect("some hosts"))
 }
 
-/// A pipeline of calls has the first result as early as it can, and waits for none that is much shorter (SP-5).
+/// A pipeline of calls has its first result as early as it can, and waits for no call that is much shorter (SP-5).
 #[test]
 fn sp_5_of_calls_in_flight_the_first_ends_first() {
     let apart = Duration::from_millis(1);

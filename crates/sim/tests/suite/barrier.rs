@@ -1,4 +1,4 @@
-//! Barriers: the oracle knows who has called when anybody passes.
+//! Barriers. The oracle knows which ranks have called when a rank passes.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn groups_of_any_size_pass() {
     }
 }
 
-/// SP-6: no service process passes on that a rank has come that has not.
+/// SP-6: no service process passes on the arrival of a rank that has not arrived.
 #[test]
 fn sp_6_nobody_passes_before_the_late_rank() {
     for ranks_per_host in [1, 2, 4] {
@@ -38,7 +38,7 @@ fn sp_6_nobody_passes_before_the_late_rank() {
     }
 }
 
-/// That a rank has called is told until it has arrived, whatever is lost.
+/// The news of a call is repeated until it arrives, whatever is lost.
 #[test]
 fn lost_frames_hold_nobody_for_ever() {
     for seed in 0..50 {
@@ -50,13 +50,13 @@ fn lost_frames_hold_nobody_for_ever() {
     }
 }
 
-/// A barrier is a matter of latency alone: `ceil(log2 n)` one-way times from the last call to every end, and no more,
-/// whatever the number of hosts.
+/// A barrier costs latency alone: every rank ends `ceil(log2 n)` one-way times after the last call and no later, for
+/// any number of hosts.
 #[test]
 fn mc_4_a_barrier_takes_as_many_one_way_times_as_hosts_double() {
     for hosts in 2..=33usize {
         let mut scenario = barrier(hosts);
-        // A frame takes no time on a link, so that one way is two links' latency.
+        // A frame takes no time on a link, so one way takes two links' latency.
         scenario.network.rate = u64::MAX;
         let one_way = 2 * scenario.network.latency;
         let rounds = hosts.next_power_of_two().ilog2();

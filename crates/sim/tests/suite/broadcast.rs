@@ -1,4 +1,4 @@
-//! One broadcast as the daemon runs it: its time and traffic, and that a late leaf delays nobody.
+//! One broadcast as the daemon runs it: its time and traffic. A late leaf delays nobody.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use outboard_sim::Pattern;
 use crate::{crosses_each_link_once, one_call, play};
 
 const LATE: Duration = Duration::from_secs(1);
-/// Half of the window of instances, which is not used up to the last one while completions are on their way.
+/// Half of the window of instances, which is not fully used while completions are on their way.
 const LEAST_AHEAD: usize = 512;
 
 #[test]
@@ -19,7 +19,7 @@ fn mc_1_the_root_sends_once_and_the_time_does_not_depend_on_the_ranks() {
     }
 }
 
-/// SP-6, SP-9: the service process of a leaf that has not called takes its part, and counts the lateness.
+/// SP-6, SP-9: the service process of a leaf that has not called plays the leaf's part, and counts the lateness.
 #[test]
 fn sp_6_a_late_leaf_delays_nobody() {
     for multicast in [true, false] {
@@ -36,8 +36,8 @@ fn sp_6_a_late_leaf_delays_nobody() {
     }
 }
 
-/// Others get ahead of a late leaf by the window of the group and wait then; nothing is refused and nothing lost. So it
-/// is behind a barrier, and for small calls, with bytes and without (MC-9).
+/// Other ranks get ahead of a late leaf by the window of the group, and then wait; nothing is refused and nothing lost.
+/// This holds behind a barrier, too, and for small calls with and without bytes (MC-9).
 #[test]
 fn sp_6_a_late_leaf_bounds_how_far_others_get_ahead() {
     for (bytes, eager_bytes, calls, window) in [(10, 0, 1300, 1300), (10, 16 << 10, 3500, 8), (0, 16 << 10, 3500, 8)] {

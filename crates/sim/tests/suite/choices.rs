@@ -1,5 +1,5 @@
 //! Every algorithm that the cost model may choose, and some that people may set, carried out by the protocol machine:
-//! right bytes on all ranks, whatever is lost and whoever is late.
+//! right bytes on all ranks, with any losses and any late rank.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use outboard_sim::{CallPlan, Combined, Faults, Pattern, Scenario, StoreKind, run
 
 use crate::{one_call, sum};
 
-/// A tuning by which each collective is carried out by `choice`, where it is one of its own.
+/// A tuning that sets `choice` for `collective`.
 fn forced(collective: Collective, choice: Choice) -> Tuning {
     let rule = Rule { up_to: None, ranks: None, choice };
     Tuning { rules: [(collective, vec![rule])].into(), ..Tuning::default() }
@@ -36,7 +36,7 @@ fn calls(collective: Collective, ranks: usize, bytes: u64) -> Vec<CallPlan> {
     }
 }
 
-/// From or to two roots, of which one has its block in place.
+/// Calls from or to two roots, one of which has its block in place.
 fn with_root(ranks: usize, pattern: impl Fn(usize) -> Pattern, bytes: u64) -> Vec<CallPlan> {
     let in_place = CallPlan { in_place: vec![ranks / 2], ..CallPlan::of(pattern(ranks / 2), bytes) };
     vec![CallPlan::of(pattern(ranks - 1), bytes), in_place]
@@ -95,7 +95,7 @@ fn algorithms_that_people_set_are_carried_out() {
     }
 }
 
-/// Whoever calls an all-to-all of other blocks than the rest is found, whatever algorithms either means.
+/// A rank that calls an all-to-all with other blocks than the rest is detected, for any algorithms on both sides.
 #[test]
 fn ranks_that_disagree_about_what_is_pulled_are_told() {
     let text =

@@ -1,4 +1,4 @@
-//! Datapath accelerators: exact to the byte on a network that loses what is multicast, whatever completions cost.
+//! Datapath accelerators: exact to the byte on a network that loses multicast packets, for any cost of completions.
 
 use outboard_nic::datapath::{Costs, Settings, Transport, Work};
 use outboard_plan::selection::{Choice, Collective};
@@ -20,7 +20,7 @@ fn call((collective, algorithm): (Collective, &str), bytes: u64) -> Call {
     Call::new(Choice::read(collective, algorithm).expect("an algorithm"), bytes, None)
 }
 
-/// MC-2, MC-6, MC-12: whatever is lost, ranks that share hosts or do not, blocks that differ, calls in a row.
+/// MC-2, MC-6, MC-12: any losses, ranks that share hosts or do not, blocks that differ, calls in a row.
 #[test]
 fn mc_6_bytes_are_right_whatever_is_lost() {
     for (ranks, per_host, loss) in [(2, 1, 500), (5, 1, 50), (6, 3, 300), (7, 2, 1_000), (9, 4, 800)] {
@@ -34,7 +34,7 @@ fn mc_6_bytes_are_right_whatever_is_lost() {
     }
 }
 
-/// MC-13, MC-15: costs only delay. Jobs share few threads of few receives, so that chunks find none posted, too.
+/// MC-13, MC-15: costs only delay. Jobs share few threads and few receives, so some chunks find no receive posted.
 #[test]
 fn mc_15_random_costs_change_no_byte() {
     let mut not_ready = 0;
@@ -72,7 +72,7 @@ fn mc_15_random_costs_change_no_byte() {
     assert!(not_ready > 0, "some chunk finds no receive");
 }
 
-/// MC-6: where nothing multicast arrives the ring carries each block to each other rank once.
+/// MC-6: if no multicast packet arrives, the ring carries each block to each other rank once.
 #[test]
 fn mc_6_the_ring_alone_carries_everything_once() {
     for (algorithm, blocks) in [(CHOICES[0], 1), (CHOICES[2], 6)] {
@@ -85,7 +85,7 @@ fn mc_6_the_ring_alone_carries_everything_once() {
     }
 }
 
-/// What is not taken is refused with the step, or both numbers, and a way out.
+/// An unsupported call is rejected with the step, or with both numbers, and with a way out.
 #[test]
 fn what_is_not_taken_is_refused_with_the_reason() {
     let said = |collective, algorithm, expected: &str| {

@@ -6,13 +6,13 @@ use outboard_sim::{Pattern, Scenario};
 
 use crate::play;
 
-/// Pairs are half of `deliveries` squared; runs that end early after a first loss have fewer, so a quarter is asked
-/// for.
+/// There are half of `deliveries` squared pairs. Runs that end early after a first loss have fewer, so a quarter is
+/// required.
 const LEAST_PAIRS: u64 = 4;
 const EVEN: [(usize, usize, u64); 2] = [(3, 1, 3), (4, 2, 3)];
 const UNEVEN: [(usize, usize, u64); 2] = [(3, 1, 4), (4, 2, 4)];
 
-/// One short allgather, heartbeats too far apart to matter.
+/// One short allgather, with heartbeats too far apart to matter.
 fn short(ranks: usize, per_host: usize, chunks: u64) -> Scenario {
     let mut scenario = Scenario::allgather(ranks, chunks * 64).ranks_per_host(per_host);
     scenario.config.chunk_bytes = 64;
@@ -23,8 +23,8 @@ fn short(ranks: usize, per_host: usize, chunks: u64) -> Scenario {
     scenario
 }
 
-/// Loses every delivery (a datagram to one receiver, or a frame) of one seed, among `(ranks, ranks on a host, chunks of
-/// a block)`. Every loss is followed by every later one, so that what is sent in answer to it is lost as well, once each.
+/// Loses every delivery (a datagram to one receiver, or a frame) of one seed, for each (ranks, ranks on a host, chunks
+/// of a block). Each loss is followed by each later one, so that every answer to it is lost once, too.
 fn exhaust(pattern: Pattern, multicast: bool, groups: &[(usize, usize, u64)]) {
     for (ranks, per_host, chunks) in groups {
         let mut scenario = short(*ranks, *per_host, *chunks).multicast(multicast);

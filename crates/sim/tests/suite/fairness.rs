@@ -11,29 +11,28 @@ const LARGE: u64 = 4 << 20;
 const SMALL_CALLS: u64 = 20;
 const STREAM: usize = 0;
 const OTHER: usize = 1;
-/// A small call beside a stream, on average and at most, in times of what it takes alone: one small turn of the stream
-/// on each path for each of its messages.
+/// Time of a small call beside a stream, on average and at most, relative to the call alone. Each of its messages waits
+/// for one small turn of the stream on each path.
 const MOST_TIMES: (u32, u32) = (7, 10);
-/// The same where hosts without a rank in the small group do not know that somebody else is there, and send as if
-/// alone.
+/// Bound where hosts without a rank in the small group do not know of the other group, and send as if alone.
 const MOST_TIMES_UNTOLD: (u32, u32) = (16, 35);
-/// The first small call ends in this part of what the stream's call takes that was queued before it.
+/// The stream's call queued before takes at least so many times as long as the first small call.
 const LEAST_BEFORE_STREAM: u32 = 4;
-/// The stream beside small calls, of what it takes alone: it leaves an eighth of its rate over, and sends small pieces.
+/// Stream time beside small calls, relative to the stream alone: it gives up an eighth of its rate, and sends small
+/// pieces.
 const MOST_STREAM_TIME: f64 = 1.5;
-/// Fragments of groups of large calls, of those that full pieces would make: the last piece of a request is shorter.
+/// Fragments of groups of large calls in percent of full pieces: the last piece of a request is shorter.
 const MOST_FRAGMENTS_PERCENT: u64 = 120;
-/// Their time, of what the links need for the payload.
+/// Time of these groups relative to the link time of the payload.
 const MOST_GRID_TIME: f64 = 1.2;
-/// As [`MOST_TIMES`], beside two calls in flight of each row and column.
+/// Like [`MOST_TIMES`], beside two calls in flight of each row and column.
 const MOST_TIMES_IN_GRID: (u32, u32) = (6, 10);
-/// The first small call ends in this part of what was in flight before it.
+/// The calls in flight before take at least so many times as long as the first small call.
 const LEAST_BEFORE_GRID: u32 = 3;
-/// Fragments of large calls beside small ones, of those without: pieces are cut from then on.
+/// Fragments of large calls beside small ones, in percent of large calls alone: small calls cause smaller pieces.
 const LEAST_MORE_FRAGMENTS_PERCENT: u64 = 150;
 
-/// Calls of 4 MiB by all four ranks, and of 4 KiB by `members`, all of one kind; without the one or the other where
-/// told so.
+/// Calls of 4 MiB by all four ranks, and of 4 KiB by `members`, all of one kind. `both` selects large and small calls.
 fn beside(pattern: Pattern, multicast: bool, members: &[usize], both: (bool, bool)) -> Scenario {
     let mut scenario = Scenario::allgather(4, 0).multicast(multicast);
     scenario.store = StoreKind::Provenance;
@@ -49,7 +48,7 @@ fn beside(pattern: Pattern, multicast: bool, members: &[usize], both: (bool, boo
     scenario
 }
 
-/// How long each call of a group took, from when it was made.
+/// How long each call of a group took from its start.
 fn times(scenario: &Scenario, outcome: &Outcome, group: usize) -> Vec<Duration> {
     let plan = &scenario.groups[group];
     let mut before = Duration::ZERO;
@@ -66,7 +65,7 @@ fn mean(times: &[Duration]) -> Duration {
     times.iter().sum::<Duration>() / times.len() as u32
 }
 
-/// The first small call meets what the stream queued when it was alone, the others what company may queue.
+/// The first small call meets what the stream queued when it was alone; the others meet what it may queue in company.
 fn a_stream_lets_small_calls_through(pattern: Pattern, multicast: bool) {
     for (members, (on_average, at_most)) in [(&[0, 1, 2, 3][..], MOST_TIMES), (&[2, 0], MOST_TIMES_UNTOLD)] {
         let kind = format!("multicast {multicast} {pattern:?} {members:?}");
@@ -108,8 +107,8 @@ fn mc_13_a_stream_of_messages_lets_small_calls_through() {
 const BLOCK: u64 = 1 << 20;
 const GRID_CALLS: u64 = 6;
 
-/// Ranks of four hosts in rows and columns, as in a transform by pencils: all-to-alls of large blocks in each row and
-/// each column, two at a time, beside small ones of all ranks where told so.
+/// Ranks of four hosts in rows and columns, as in a transform by pencils. Each row and each column makes all-to-alls of
+/// large blocks, two at a time. If `small` is set, all ranks make small ones beside them.
 fn grid(small: bool) -> Scenario {
     let mut scenario = beside(Pattern::Alltoall, true, &[0, 1, 2, 3], (false, small));
     let large = CallPlan { at: Duration::from_millis(5), ..CallPlan::of(Pattern::Alltoall, BLOCK) };

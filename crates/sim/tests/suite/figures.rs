@@ -1,5 +1,5 @@
-//! The engines on a clock: costs change no byte, everyone does one thing at a time, and the profiles order what the
-//! papers measured as the papers do.
+//! The engines on a clock: costs change no byte, every row does one thing at a time, and the profiles order the
+//! experiments as the papers do.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ fn profile(name: &str) -> &'static Profile {
     Profile::named(name).expect("it is built in")
 }
 
-/// Anything from nothing to a millisecond.
+/// A cost from nothing to a millisecond.
 fn any_cost(rng: &mut ChaCha8Rng) -> f64 {
     if rng.random_ratio(1, 4) { 0.0 } else { 10f64.powf(rng.random_range(0.0..6.0)) }
 }
@@ -54,7 +54,7 @@ fn everyone_does_one_thing_at_a_time(trace: &Trace, case: &str) {
     }
 }
 
-/// Every algorithm that the engine takes, at a size, with costs by seed; bytes are judged.
+/// Carries out every algorithm that the engine accepts at one size, with costs by seed, and judges the bytes.
 fn costs_change_no_byte<S: Kind, C: Costs<S::Engine>>(
     engine: EngineKind,
     settings: impl Fn(&mut ChaCha8Rng) -> S,
@@ -128,7 +128,7 @@ fn among_leaders(algorithm: &str) -> String {
     format!("hierarchical:leaders=1,between={algorithm}")
 }
 
-/// CD Sec. VI-D: nearly all of a rendezvous can be computed in; Bruck's rotation and copies of a host take some of it.
+/// CD Sec. VI-D: ranks can compute in nearly all of a rendezvous, except Bruck's rotation and the copies of a host.
 #[test]
 fn cd_7_overlap_is_full_in_flat_communicators_and_about_half_in_hierarchical_ones() {
     let flat = on_a("standard-exchange", 1 << 20).overlap;
@@ -154,7 +154,7 @@ fn cd_6_one_leader_is_faster_than_several_that_all_meet() {
     }
 }
 
-/// CD Sec. VI-G: the more groups, the slower; small blocks cost messages, copies of large ones share the memory.
+/// CD Sec. VI-G: more groups are slower. Small blocks cost messages, and copies of large blocks share the memory.
 #[test]
 fn cd_6_one_group_is_faster_than_two_and_two_are_faster_than_four() {
     let groups =
@@ -165,7 +165,7 @@ fn cd_6_one_group_is_faster_than_two_and_two_are_faster_than_four() {
     }
 }
 
-/// CD Sec. VI-F, which nothing was fitted to: among leaders three ports save rounds, which matter less as blocks grow.
+/// CD Sec. VI-F, with nothing fitted: three ports among leaders save rounds, which matter less as blocks grow.
 #[test]
 fn cd_7_three_ports_help_small_messages_among_leaders() {
     let gain = |bytes| {
@@ -192,7 +192,7 @@ fn on_tianhe(operation: Operation, tasks: usize, bytes: u64) -> Compared {
     compare(profile("tianhe"), operation, tasks, bytes).expect("a figure")
 }
 
-/// TH Sec. 2.2: what is fitted, and how speed-ups go with the size.
+/// TH Sec. 2.2: the fitted figures, and the trend of speed-ups with the size.
 #[test]
 fn th_7_broadcasts_gain_less_and_reductions_more_as_they_grow() {
     let speed_ups = |operation, sizes: &[u64]| -> Vec<f64> {
@@ -208,7 +208,7 @@ fn th_7_broadcasts_gain_less_and_reductions_more_as_they_grow() {
     assert!(reductions.is_sorted() && both.is_sorted(), "{reductions:?}, {both:?}");
 }
 
-/// TH Sec. 2.2: the NIC passes results on that it has combined, so an allreduce gains what a reduce does, and more of
+/// TH Sec. 2.2: the NIC passes on results that it has combined. So an allreduce gains as much as a reduce, and more for
 /// large vectors.
 #[test]
 fn th_7_an_allreduce_gains_more_than_a_reduce() {

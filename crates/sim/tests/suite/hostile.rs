@@ -1,11 +1,11 @@
-//! Scripts of hostile acts that random bytes write: `fuzz` plays the same with a fuzzer's.
+//! Scripts of hostile acts made of random bytes. `fuzz` plays such scripts made by a fuzzer.
 
 use outboard_sim::hostile::{play, script};
 use outboard_sim::{Faults, Scenario, run};
 
-/// Scripts played; a fuzzer plays more, from these on.
+/// Scripts to play. A fuzzer starts from these and plays more.
 const SEEDS: u64 = 1000;
-/// Calls of a script that end well, on average: the seven that are made before anything hostile is done.
+/// Calls of a script that end well, on average: the seven calls made before the first hostile act.
 const LEAST_CALLS: u64 = 6;
 
 #[test]
@@ -15,8 +15,8 @@ fn malformed_bytes_of_strangers_and_members_harm_no_other_group() {
     assert!(well > SEEDS * LEAST_CALLS, "{well} calls ended well");
 }
 
-/// Somebody alters a datagram of every other train and is faster than the original. The same without authentication
-/// shows that it matters.
+/// An attacker alters a datagram of every other train and is faster than the original. A run without authentication
+/// shows that this matters.
 #[test]
 fn forged_datagrams_are_counted_and_change_no_byte() {
     let forged = |seed, multicast_auth| {
@@ -28,7 +28,7 @@ fn forged_datagrams_are_counted_and_change_no_byte() {
         let outcome = forged(seed, true).unwrap_or_else(|failure| panic!("{failure}"));
         let sent: u64 = outcome.forged.iter().sum();
         let refused: u64 = outcome.counters.iter().map(|counters| counters.datagrams_refused).sum();
-        // The damage makes some seem to be of another group, or the receiver's own.
+        // The damage makes some datagrams seem to be of another group, or the receiver's own.
         assert!(sent > 0 && refused <= sent && refused * 10 >= sent * 8, "seed {seed}: {refused} of {sent}");
     }
     assert!((0..20).any(|seed| forged(seed, false).is_err()), "somebody alters payloads");

@@ -27,7 +27,7 @@ use std::time::Duration;
 use outboard_plan::{Element, Operator, Reduction};
 use outboard_sim::{CallPlan, Outcome, Pattern, Scenario, run};
 
-/// Plays a scenario from a seed; no oracle finds anything.
+/// Plays a scenario from a seed. No oracle may find anything.
 fn play(scenario: &Scenario, seed: u64) -> Outcome {
     run(scenario, seed).unwrap_or_else(|failure| panic!("{failure}"))
 }
@@ -39,7 +39,7 @@ fn one_call(ranks: usize, pattern: Pattern, bytes: u64) -> Scenario {
     scenario
 }
 
-/// When the last rank has ended its last call.
+/// When the last rank ended its last call.
 fn last_end(outcome: &Outcome) -> Duration {
     *outcome.ends.values().max().expect("somebody calls")
 }
@@ -48,14 +48,13 @@ fn sum(element: Element) -> Reduction {
     Reduction::new(Operator::Sum, element).expect("defined by MPI")
 }
 
-/// Headers of datagrams and the control messages of barrier and ring, beside the payload.
+/// Wire bytes in percent of the payload: headers of datagrams, and control messages of barrier and ring.
 const MOST_WIRE_PERCENT: u64 = 110;
-/// Of what the receive links need for the payload: headers take 5 %, the barrier and the last acknowledgements the
-/// rest.
+/// Time relative to the link time of the payload: headers take 5 %, the barrier and the last acknowledgements the rest.
 const MOST_TIME: f64 = 1.10;
 
-/// Plays a call whose payload is so many bytes on all links together, and `received` bytes on each receive link: it
-/// crosses each link once, at the pace of the links.
+/// Plays a call with `payload` bytes on all links together, and `received` bytes on each receive link. The payload must
+/// cross each link once, at the pace of the links.
 fn crosses_each_link_once(scenario: &Scenario, payload: u64, received: u64) {
     let outcome = play(scenario, 1);
     assert!(outcome.wire_bytes() < payload * MOST_WIRE_PERCENT / 100, "{} bytes on the wire", outcome.wire_bytes());

@@ -41,7 +41,7 @@ fn a_run_is_a_function_of_scenario_and_seed() {
     }
 }
 
-/// Seeds that found something once, by what they found.
+/// Seeds that once found something, by their findings.
 fn stay_quiet(scenario: fn(u64) -> Scenario, seeds: &[(&str, &[u64])]) {
     for (found, seeds) in seeds {
         for &seed in *seeds {
@@ -136,8 +136,8 @@ fn seeds_of_hardships_that_found_something_stay_quiet() {
     );
 }
 
-/// The ring heals over those who have left. A host dies before it can repeat a lost step of the barrier, and all hosts
-/// between it and the one that waits for that step have ended and left.
+/// The ring heals over ranks that have left. A host dies before it can repeat a lost step of the barrier. All hosts
+/// between it and the host that waits for that step have ended and left.
 #[test]
 fn a_dead_host_is_noticed_when_its_neighbours_have_left() {
     for multicast in [false, true] {

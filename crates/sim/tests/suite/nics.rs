@@ -1,4 +1,4 @@
-//! Engines carry out the plans that service processes do: same bits, whatever arrives first. Most of this is about
+//! Engines carry out the same plans as service processes: the same bits, whatever arrives first. Most tests are about
 //! order-triggered NICs.
 
 use std::ops::Range;
@@ -11,7 +11,7 @@ use outboard_sim::nics::{Call, EngineKind, JobPlan, Kind, NicPlan, Played, Prepa
 
 use crate::sum;
 
-/// What TH-6 names, and the trees of messages without rounds.
+/// The algorithms that TH-6 names, and the trees of messages without rounds.
 const CHOICES: [(Collective, &str); 7] = [
     (Collective::Broadcast, "double-tree:segment=18446744073709551615"),
     (Collective::Broadcast, "binomial"),
@@ -42,7 +42,7 @@ pub(crate) fn prepared<S: Kind>(plan: &NicPlan<S>) -> Prepared<'_, S> {
     Prepared::new(plan).unwrap_or_else(|error| panic!("{plan:?}: {error}"))
 }
 
-/// Plays a plan where so many of a thousand packets that are multicast are lost; in the end, `watch` sees all engines.
+/// Plays a plan with the loss of `loss` in a thousand multicast packets. In the end, `watch` receives all engines.
 pub(crate) fn watch<S: Kind>(
     plan: &NicPlan<S>,
     loss: usize,
@@ -59,12 +59,12 @@ pub(crate) fn play<S: Kind>(plan: &NicPlan<S>, seeds: Range<u64>) -> Vec<Played>
     watch(plan, 0, seeds, |_, _| ())
 }
 
-/// Why an engine does not take a plan.
+/// Why an engine rejects a plan.
 pub(crate) fn refusal<S: Kind>(plan: &NicPlan<S>) -> String {
     Prepared::new(plan).expect_err("it does not fit").to_string()
 }
 
-/// Algorithms that an engine takes of every group, at least.
+/// The least number of algorithms that an engine accepts for every group.
 fn least(engine: EngineKind) -> usize {
     match engine {
         EngineKind::ServiceProcess | EngineKind::Host => 30,
@@ -75,13 +75,13 @@ fn least(engine: EngineKind) -> usize {
     }
 }
 
-/// TH-6: one suite over engines, for every algorithm of every collective that they take; one engine, and algorithms a
-/// matter of descriptors. Groups of any size, ranks that share hosts, vectors of no byte to several pulses.
+/// TH-6: one suite for all engines, and every algorithm of every collective that they accept. Algorithms of one engine
+/// differ in descriptors alone. Groups of any size, ranks that share hosts, vectors of no byte to several pulses.
 #[test]
 fn th_6_engines_conform() {
     for engine in EngineKind::ALL {
         for (ranks, bytes) in (1..=33).zip([0, 1, 70_001, 16_384, 16_383].into_iter().cycle()) {
-            // What is of blocks moves many of them.
+            // Collectives of blocks move many blocks.
             let bytes = if ranks > 8 { bytes.min(4_001) } else { bytes };
             conforms(engine, ranks, 1 + ranks % 4, bytes, least(engine));
         }
@@ -106,8 +106,8 @@ fn conforms(engine: EngineKind, ranks: u32, per_host: u32, bytes: u64, least: us
     assert!(taken >= least, "{engine} takes {taken} algorithms of {ranks} ranks, {bytes} bytes");
 }
 
-/// That every order of packets, and of the calls among them, ends with the same bits, of contributions of which any
-/// other order of additions gives others; there are at least so many orders.
+/// Checks that every order of packets, and of the calls among them, ends with the same bits. Any other order of
+/// additions would give other bits. There are at least `least` orders.
 fn every_order_is_right(algorithm: (Collective, &str), ranks: u32, least: u64) {
     let call = Call { values: Values::Cancelling, ..call(algorithm, 64, sum(Element::F64)) };
     let settings = Settings { units: 1, tasks: 1, counters: 1, buffer_bytes: 8 << 10, ..Settings::default() };
@@ -133,7 +133,7 @@ fn th_2_every_order_of_8_packets_and_many_seeds_have_the_same_bits() {
     play(&one_job(6, 2, CHOICES.map(cancelling).into(), Settings::default()), 0..10_000);
 }
 
-/// The same for calls in a row and jobs side by side, by seed.
+/// TH-2 for calls in a row and jobs side by side, by seed.
 #[test]
 fn th_2_jobs_side_by_side_and_calls_in_a_row_keep_their_bits() {
     let calls = |bytes| {
@@ -153,8 +153,8 @@ fn th_2_jobs_side_by_side_and_calls_in_a_row_keep_their_bits() {
     }
 }
 
-/// TH-1: calls that have no room in the buffers and whose messages follow nothing go from point to point (C = 0),
-/// beside sequences of the same ports, with messages that a descriptor carries and with some longer than one says.
+/// TH-1: calls without room in the buffers whose messages follow nothing go from point to point (C = 0), beside
+/// sequences of the same ports. Some messages fit one descriptor, others are longer than a descriptor can describe.
 #[test]
 fn th_1_what_follows_nothing_goes_from_point_to_point_where_buffers_have_no_room() {
     let moves = [(Collective::Alltoall, "pull"), (Collective::Gather, "linear"), (Collective::Allgather, "linear")];
@@ -208,7 +208,7 @@ fn a_dead_node_ends_the_calls_of_its_jobs_by_name() {
     a_dead_node_is_named(datapath::Settings::default(), multicast, 200);
 }
 
-/// TH-5: a task that finds no DMA counter looks again, and in the end its calls end with an error, on all ranks.
+/// TH-5: a task that finds no DMA counter tries again. Finally its calls end with an error on all ranks.
 #[test]
 fn th_5_without_a_counter_a_task_retries_and_fails_in_the_end() {
     let call = call((Collective::Allreduce, "rabenseifner"), 4_000, sum(Element::F64));
@@ -219,10 +219,10 @@ fn th_5_without_a_counter_a_task_retries_and_fails_in_the_end() {
     assert!(played.iter().any(|played| played.failed > 0) && played.iter().any(|played| played.failed == 0));
 }
 
-/// What does not fit is refused with the step, or both numbers, and a way out.
+/// A plan that does not fit is rejected with the step, or with both numbers, and with a way out.
 #[test]
 fn what_does_not_fit_is_refused_by_step_or_number() {
-    // One pulse at a time, of 115 packets.
+    // There is room for one pulse at a time, of 115 packets.
     let settings = Settings { pulses: 1, ..Settings::default() };
     let said = |algorithm: (Collective, &str), ranks, bytes, expected: &str| {
         let said = refusal(&one_job(ranks, 1, vec![call(algorithm, bytes, sum(Element::F64))], settings));

@@ -1,4 +1,4 @@
-//! The oracles can fail: a driver that does one thing wrong is found out, whichever thing and whichever store.
+//! The oracles can fail: they detect a driver that does one thing wrong, for every kind of mistake and of store.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use outboard_sim::{Breach, CallPlan, Combined, Pattern, Sabotage, Scenario, Stor
 
 use crate::sum;
 
-/// Two hosts with two ranks each, one of which comes late, so that staging is used.
+/// Two hosts with two ranks each. One rank comes late, so that staging is used.
 fn scenario(multicast: bool, store: StoreKind) -> Scenario {
     let mut scenario = Scenario::allgather(4, 5000).multicast(multicast).ranks_per_host(2);
     scenario.groups[0].calls[0].late = vec![(3, Duration::from_millis(50))];

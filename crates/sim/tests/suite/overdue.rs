@@ -1,4 +1,4 @@
-//! SP-9: who has not called is found out on all hosts, by the watchdog without consequences, by a deadline with an
+//! SP-9: ranks that have not called are found on all hosts, by the watchdog without consequences, by a deadline with an
 //! error on every rank.
 
 use std::time::Duration;
@@ -11,9 +11,9 @@ const LATE: Duration = Duration::from_secs(10);
 /// Bytes of the first and the second call.
 const FIRST: u64 = 10_000;
 const SECOND: u64 = 20_000;
-/// Seconds of the watchdog's reports: 3 s after the first news at 1 s, doubling, until the last has called at 21 s.
+/// Seconds of the watchdog's reports: 3 s after the first news at 1 s, doubling until the last rank calls at 21 s.
 const REPORTS: [u64; 3] = [4, 7, 13];
-/// Behind the first call, and behind the deadline of the second for those who meet it.
+/// A time after the end of the first call, and after the end of the second for ranks that meet its deadline.
 const ENDED: Duration = Duration::from_secs(5);
 
 /// Eight ranks, two on each host, that call twice; ranks 2 and 7 come late to the second call.
@@ -47,7 +47,7 @@ fn sp_9_the_watchdog_names_the_missing_ranks_and_their_last_calls_on_all_hosts()
     }
 }
 
-/// The oracle knows that the named ranks are late by more than the deadline, on every rank that is told.
+/// The oracle knows that the named ranks are late by more than the deadline, on every rank that is notified.
 #[test]
 fn sp_9_a_deadline_ends_the_call_on_all_ranks_with_the_names_of_the_missing() {
     let runs = [1, 2, 8].map(|n| [(n, Pattern::Allgather), (n, Pattern::Alltoall)]);
@@ -75,7 +75,7 @@ fn sp_9_nothing_is_reported_and_no_deadline_missed_that_ends_in_time() {
     assert_eq!(outcome.overdue, []);
 }
 
-/// A leaf of a broadcast that comes late holds nobody up, so no deadline of the others is missed.
+/// A late leaf of a broadcast holds nobody up, so the other ranks miss no deadline.
 #[test]
 fn sp_9_a_deadline_concerns_those_who_wait() {
     let mut scenario = one_call(4, Pattern::Broadcast { root: 0 }, 10_000);

@@ -1,5 +1,4 @@
-//! Partitions that last longer than any timer, and heal: what was lost stays lost, what begins afterwards works at
-//! once.
+//! Partitions that last longer than any timer, and heal: lost groups stay lost, new ones work at once.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +11,7 @@ use crate::play;
 const AT: Duration = Duration::from_millis(1);
 const LASTING: Duration = Duration::from_secs(10);
 
-/// Two collectives of a group that `cuts` break, and one of another that is asked for as soon as they are over.
+/// Two collectives of a group that `cuts` break, and one of a group that is requested as soon as the cuts are over.
 fn story(hosts: usize, cuts: Vec<Cut>) -> Scenario {
     let mut scenario = Scenario::allgather(hosts, 10_000).with_faults(Faults { cuts, ..Faults::none() });
     let mut second = CallPlan::new(10_000);
@@ -28,7 +27,7 @@ fn story(hosts: usize, cuts: Vec<Cut>) -> Scenario {
     scenario
 }
 
-/// Whoever was cut off from all loses the group; the next one is made, though nothing was restarted.
+/// A host that was cut off from all others loses the group. The next group is made, though nothing was restarted.
 #[test]
 fn a_host_that_was_cut_off_is_welcome_again() {
     for seed in 0..30 {
@@ -41,7 +40,7 @@ fn a_host_that_was_cut_off_is_welcome_again() {
     }
 }
 
-/// One direction is enough, and one of the ends may not have noticed.
+/// A cut in one direction suffices, and one of its ends may not notice.
 #[test]
 fn one_way_and_pairwise_partitions_end_what_crosses_them_and_heal() {
     for seed in 0..30 {
@@ -55,7 +54,7 @@ fn one_way_and_pairwise_partitions_end_what_crosses_them_and_heal() {
     }
 }
 
-/// Why the first group failed, as its members were told: the named host, and whether it named itself.
+/// The failure of the first group as reported to its members: the named host, and whether it named itself.
 fn named(outcome: &Outcome) -> BTreeMap<usize, (u32, bool)> {
     let first = outcome.told.iter().filter(|((group, _), _)| *group == 0);
     let named = first.map(|((_, member), error)| match error {
@@ -66,7 +65,7 @@ fn named(outcome: &Outcome) -> BTreeMap<usize, (u32, bool)> {
     named.collect()
 }
 
-/// The end that hears nothing reports the other one first, at any time of the cut.
+/// The end that receives nothing is the first to report the other end, at any time of the cut.
 #[test]
 fn all_ranks_name_the_end_of_a_one_way_cut_that_is_not_heard() {
     let mut failed = 0;
@@ -76,7 +75,7 @@ fn all_ranks_name_the_end_of_a_one_way_cut_that_is_not_heard() {
         let to = (from + 1 + seed as usize / 40 % (hosts - 1)) % hosts;
         let at = Duration::from_secs(5) + Duration::from_millis(seed * 7 % 1000);
         let mut scenario = story(hosts, vec![Cut { from, to, at, lasting: LASTING }]).ranks_per_host(1);
-        // The fabric sends again by itself, so that no end is heard because its link does.
+        // The fabric retransmits by itself, so no retransmission of a link serves as a sign of life.
         scenario.config.retransmit_floor = Duration::from_secs(60);
         scenario.groups[0].calls = (0..40).map(|_| CallPlan::new(10_000)).collect();
         let calls = scenario.groups[0].calls.iter_mut();
@@ -100,8 +99,8 @@ fn two_halves_grow_together() {
     }
 }
 
-/// A service process that is stopped for long and goes on: its groups fail, those that are asked for from then on are
-/// made, though it does not know how long it was away.
+/// A service process that was stopped for long resumes: its groups fail. Groups requested from then on are made, though
+/// the service process does not know how long it was stopped.
 #[test]
 fn a_service_process_that_was_stopped_is_welcome_again() {
     for seed in 0..200 {
@@ -111,14 +110,14 @@ fn a_service_process_that_was_stopped_is_welcome_again() {
         scenario.groups[1].create_spread = Duration::from_millis(seed % 7 * 5);
         let outcome = play(&scenario, seed);
         assert_eq!((outcome.calls, outcome.errors), (12, 4), "seed {seed}");
-        // Its own ranks are told that it was stopped, the others that they lost it.
+        // The host's own ranks are notified that it was stopped, the other ranks that they lost it.
         let expected = (0..4).map(|member| (member, (3, member == 3))).collect();
         assert_eq!(named(&outcome), expected, "seed {seed}");
     }
 }
 
-/// A link that has been silent nearly for too long when packets flow again, over a connection that goes on later still:
-/// the silence of the cut is not counted against groups that are asked for behind it.
+/// A link has been silent nearly for too long when packets flow again, over a connection that resumes later still. The
+/// silence of the cut does not count against groups that are requested after the cut.
 #[test]
 fn a_group_that_is_asked_for_behind_a_cut_is_made() {
     for seed in 0..400 {
@@ -132,7 +131,7 @@ fn a_group_that_is_asked_for_behind_a_cut_is_made() {
     }
 }
 
-/// A group that is asked for while nothing gets through is made when something does, or refused on all.
+/// A group that is requested while nothing gets through is made when something does, or rejected on all ranks.
 #[test]
 fn a_group_of_the_partition_ends_somehow() {
     for seed in 0..60 {
@@ -142,7 +141,7 @@ fn a_group_of_the_partition_ends_somehow() {
     }
 }
 
-/// All of three hosts or more are told who has not come, whoever notices first; with nobody late all is well.
+/// With three hosts or more, any host's finding names the missing rank to all members. With no late rank all is well.
 #[test]
 fn whoever_asks_too_late_for_a_group_is_named_everywhere() {
     let mut refused = 0;
@@ -155,8 +154,8 @@ fn whoever_asks_too_late_for_a_group_is_named_everywhere() {
     assert!((20..150).contains(&refused), "{refused} of 200 groups were not made");
 }
 
-/// The fabric may give up at last what it has tried since a cut, when a group has just been asked for behind that: it
-/// is asked to connect once more.
+/// The fabric may finally give up an attempt since a cut, just after a group was requested behind the cut. Then the
+/// host requests a connection once more.
 #[test]
 fn a_connection_that_is_given_up_late_costs_no_group() {
     for seed in 0..200 {
@@ -169,8 +168,8 @@ fn a_connection_that_is_given_up_late_costs_no_group() {
     }
 }
 
-/// Who has heard of all others that they ask for a group may leave it before anybody has heard of him: whoever asks on
-/// is told, when packets flow again, that the group was made and who has left it.
+/// A rank that has received all other requests for a group may leave before anybody has received its own. When packets
+/// flow again, ranks that still request are notified that the group was made, and who has left.
 #[test]
 fn who_left_unheard_is_heard_when_packets_flow_again() {
     for seed in 0..60 {
@@ -181,7 +180,7 @@ fn who_left_unheard_is_heard_when_packets_flow_again() {
         let silent = Cut { from: 0, to: 1, at: Duration::ZERO, lasting };
         let deaf = Cut { from: 1, to: 0, at: Duration::from_millis(5), lasting };
         scenario.faults.cuts = vec![silent, deaf];
-        // Only who is needed again is spoken to.
+        // A host contacts only peers that it needs again.
         let create = Duration::from_millis(3550).max(lasting + deaf.at);
         scenario.groups.push(GroupPlan { create, ..scenario.groups[0].clone() });
         play(&scenario, seed);

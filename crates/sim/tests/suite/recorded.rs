@@ -1,5 +1,5 @@
-//! Recorded groups and tagged messages under mixed faults: random graphs end as their reference says, messages with
-//! what was sent, whatever goes wrong (GP-1, GP-2, GP-6).
+//! Recorded groups and tagged messages under mixed faults: random graphs end like their reference, and messages arrive
+//! as sent, whatever goes wrong (GP-1, GP-2, GP-6).
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ use crate::play;
 const LEAST_GRAPHS: u64 = 2;
 /// Messages of a scenario, on average; one of them is too long.
 const LEAST_MESSAGES: u64 = 10;
-/// Of 100 scenarios: a third has graphs of the largest messages.
+/// A third of the 100 scenarios has graphs of the largest messages.
 const LEAST_LARGE: u64 = 10;
-/// The scale of those messages.
+/// The scale of the largest messages.
 const LARGE: u64 = 40_000;
 
-/// Every seed's scenario ends as it should, and some of them with faults; the groups of all.
+/// Every seed's scenario ends as it should, and some scenarios have faults. Returns the groups of all.
 fn sweep_all(seeds: u64, scenario: fn(u64) -> Scenario) -> impl Iterator<Item = GroupPlan> {
     let summary = sweep(0..seeds, threads(), scenario, |_| {});
     if let Some(failure) = summary.failures.first() {
@@ -37,7 +37,7 @@ fn gp_2_random_graphs_agree_with_their_reference() {
     assert!(graphs as u64 >= LEAST_GRAPHS * seeds, "{graphs} graphs");
 }
 
-/// Beside recordings of the same groups; of every size, some with two messages of one name under way, some too long.
+/// Messages beside recordings of the same groups: of every size, some with two of one name under way, some too long.
 #[test]
 fn gp_1_messages_arrive_in_order_or_fail_alone() {
     let seeds = seeds(500);
@@ -48,13 +48,13 @@ fn gp_1_messages_arrive_in_order_or_fail_alone() {
     assert!(messages > LEAST_MESSAGES * seeds && too_long > seeds, "{messages} {too_long}");
 }
 
-/// GP-9: what has no room here waits where it is, and is pulled when it is received.
+/// GP-9: a message without room here waits at its source, and is pulled when it is received.
 #[test]
 fn messages_without_room_wait_with_their_sources() {
     for seed in 0..100 {
         let mut scenario = mixed_messages(seed);
         scenario.config.staging_quota = 1000;
-        // Standing in for late ranks of other collectives is not what this is about.
+        // This test is not about standing in for late ranks of other collectives.
         scenario.groups.retain(|group| group.recordings() > 0);
         if !scenario.groups.is_empty() {
             play(&scenario, seed);
@@ -62,7 +62,7 @@ fn messages_without_room_wait_with_their_sources() {
     }
 }
 
-/// SP-5, GP-6: what would be too much to ask for at once is announced instead, in any call of a recording.
+/// SP-5, GP-6: a message too large to request at once is announced instead, in any call of a recording.
 #[test]
 fn large_messages_beyond_what_is_asked_for_at_once_are_announced() {
     let mut large = 0;
@@ -75,8 +75,8 @@ fn large_messages_beyond_what_is_asked_for_at_once_are_announced() {
     assert!(large > LEAST_LARGE, "{large}");
 }
 
-/// GP-1: a receive waits as long as its source may still send, and no longer: its rank or its service process may die,
-/// told or silent, a neighbour in the ring or not. Messages between others go on where a rank has died alone.
+/// GP-1: a receive waits as long as its source may still send, and no longer. The source's rank or service process may
+/// die, reported or silently, as a neighbour in the ring or not. Other messages go on if a rank has died alone.
 #[test]
 fn gp_1_a_receive_ends_when_its_source_dies() {
     let (dies, never) = (Duration::from_secs(1), Duration::from_secs(1000));

@@ -1,5 +1,5 @@
-//! Reductions of all kinds: right results on all ranks, the same bits from run to run, whoever is late and whatever is
-//! lost.
+//! Reductions of all kinds: right results on all ranks, and the same bits from run to run, with any late rank and any
+//! losses.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,14 +10,14 @@ use outboard_sim::{Combined, Faults, Pattern, Scenario};
 use crate::{last_end, one_call, play, sum};
 
 const LATE: Duration = Duration::from_secs(1);
-/// Scratch of a few of the calls that are made at once.
+/// Scratch for a few of the simultaneous calls.
 const SCRATCH: u64 = 200_000;
-/// Time of a reduce-scatter by a ring, of what the links need for the payload. Each link has one window, whose
+/// Time of a reduce-scatter by a ring, relative to the link time of the payload. Each link has one window, whose
 /// acknowledgements wait in the one queue of the peer's simulated fabric; headers take 5 %.
 const MOST_SCATTER_TIME: f64 = 1.35;
-/// The same of an allreduce: the steps behind the scatter follow without waiting for the first segment.
+/// Time of an allreduce: its steps behind the scatter follow without waiting for the first segment.
 const MOST_ALLREDUCE_TIME: f64 = 1.3;
-/// The same of a reduce along a chain, whose links carry segments one behind the other.
+/// Time of a reduce along a chain, whose links carry segments one behind the other.
 const MOST_REDUCE_TIME: f64 = 1.15;
 
 fn results() -> [Combined; 6] {
@@ -57,8 +57,8 @@ fn one_rank_alone_and_empty_vectors_end() {
     }
 }
 
-/// TH-2: the plan alone decides in which order contributions meet, so that loss, jitter, lateness and who is first
-/// change no bit. The contributions are such that another order gives others.
+/// TH-2: the plan alone decides in which order contributions meet. Loss, jitter, lateness and the first caller change
+/// no bit. Another order of these contributions gives other bits.
 #[test]
 fn th_2_the_bits_of_a_result_are_the_same_from_run_to_run() {
     for result in results() {
@@ -70,7 +70,7 @@ fn th_2_the_bits_of_a_result_are_the_same_from_run_to_run() {
     }
 }
 
-/// The same where each host reduces first, and where segments pass along chains.
+/// TH-2 where each host reduces first, and where segments pass along chains.
 #[test]
 fn th_2_by_hosts_the_bits_are_the_same_from_run_to_run() {
     let root = Combined::Reduce { root: 1 };
@@ -105,7 +105,7 @@ fn bits_stay(scenario: &Scenario, result: Combined) {
     }
 }
 
-/// SP-6: the service process receives for a rank that has not called, and combines nothing of its own.
+/// SP-6: the service process receives for a rank that has not called, and combines nothing of the rank's own.
 #[test]
 fn sp_6_a_late_rank_finds_its_result_when_it_comes() {
     for result in results() {
@@ -121,7 +121,7 @@ fn sp_6_a_late_rank_finds_its_result_when_it_comes() {
     }
 }
 
-/// Who needs nothing of the late rank does not wait for it.
+/// A rank that needs nothing of the late rank does not wait for it.
 #[test]
 fn sp_6_a_scan_delays_only_those_behind_the_late_rank() {
     let mut scenario = reduction(8, Combined::Scan, Element::F64, 800).ranks_per_host(2);
@@ -133,7 +133,7 @@ fn sp_6_a_scan_delays_only_those_behind_the_late_rank() {
     assert!(outcome.ends.iter().any(|(_, end)| *end < LATE), "{:?}", outcome.ends);
 }
 
-/// Scratch that the quota does not allow at once is waited for, in the order of the calls.
+/// Calls wait in order for scratch that the quota does not allow at once.
 #[test]
 fn calls_that_do_not_fit_the_staging_together_follow_each_other() {
     let mut scenario = reduction(6, Combined::Allreduce, Element::F64, 40_000).ranks_per_host(2);
@@ -152,7 +152,7 @@ fn a_call_that_can_never_fit_the_staging_fails_on_all_ranks() {
     assert_eq!(play(&scenario, 1).errors, 6);
 }
 
-/// Two groups of all ranks of two hosts, of which each host calls another first.
+/// Two groups of all ranks of two hosts. Each host calls another group first.
 fn crossed(bytes: u64) -> Scenario {
     let mut scenario = reduction(8, Combined::Allreduce, Element::F64, bytes).ranks_per_host(4);
     scenario.groups.push(scenario.groups[0].clone());
@@ -162,8 +162,8 @@ fn crossed(bytes: u64) -> Scenario {
     scenario
 }
 
-/// On each host the one holds what the other needs there: what late ranks may be given does not bound what has been
-/// called.
+/// On each host one group holds scratch that the other needs there. The staging for late ranks does not bound calls
+/// that ranks have made.
 #[test]
 fn groups_that_hosts_begin_in_different_orders_do_not_wait_for_each_other() {
     for staging in (0..=400_000).step_by(50_000) {
@@ -173,7 +173,7 @@ fn groups_that_hosts_begin_in_different_orders_do_not_wait_for_each_other() {
     }
 }
 
-/// What other groups hold is not waited for: they might wait for this one, on the other host.
+/// A call does not wait for scratch of other groups, because they might wait for its group on the other host.
 #[test]
 fn groups_that_do_not_fit_the_scratch_together_fail_and_do_not_hang() {
     let errors = |groups, scratch| {
@@ -187,16 +187,16 @@ fn groups_that_do_not_fit_the_scratch_together_fail_and_do_not_hang() {
     assert_eq!(errors(2, 2 * alone), 0);
 }
 
-/// When the last rank has its result, on hosts of one rank each, of fabrics that do not take more than their own queues
-/// hold.
+/// When the last rank has its result, with one rank on each host, and with fabrics that accept no more than their own
+/// queues hold.
 fn ended(hosts: usize, result: Combined, bytes: u64, rate: u64) -> Duration {
     let mut scenario = reduction(hosts, result, Element::U64, bytes).on_links(rate);
     scenario.network.outstanding_frames = 16;
     last_end(&play(&scenario, 1))
 }
 
-/// Links wait neither for long turns of a source's other receivers nor for the next message of the plan. In virtual
-/// time, so the bound holds on any machine.
+/// Links wait neither for long turns of a source's other receivers nor for the next message of the plan. Virtual time
+/// makes the bound hold on any machine.
 #[test]
 fn th_6_links_are_kept_busy() {
     for (hosts, bytes, rate) in [(4, 1 << 20, 250_000_000), (4, 4 << 20, 1_000_000_000), (8, 4 << 20, 1_000_000_000u64)]
@@ -213,7 +213,7 @@ fn th_6_links_are_kept_busy() {
     }
 }
 
-/// A reduce takes the root's link once, behind a segment's way past the other hosts.
+/// A reduce occupies the root's link once, after a segment's way past the other hosts.
 #[test]
 fn th_6_a_reduce_takes_every_link_once() {
     const SEGMENT: u64 = 64 << 10;

@@ -1,5 +1,5 @@
-//! Sequences of recordings, calls and messages that random bytes write: `fuzz` plays the same with a fuzzer's (GP-1,
-//! GP-2).
+//! Sequences of recordings, calls and messages made of random bytes (GP-1, GP-2). `fuzz` plays such scripts made by a
+//! fuzzer.
 
 use outboard_sim::sequences::{Tally, play};
 use rand::{Rng, SeedableRng};
@@ -7,9 +7,9 @@ use rand_chacha::ChaCha8Rng;
 
 /// Bytes of the longest script.
 const LONGEST: usize = 900;
-/// Scripts played. Each comes to one call of a recording that ends well, on average.
+/// Scripts to play. On average each has one call of a recording that ends well.
 const SEEDS: u64 = 2000;
-/// Recordings refused, and calls that fail, in all: one in four scripts has one.
+/// Rejected recordings and failed calls altogether: one in four scripts has one.
 const LEAST_WRONG: u64 = SEEDS / 4;
 
 fn script(seed: u64) -> Vec<u8> {
@@ -32,7 +32,7 @@ fn sequences_come_to_what_their_reference_says() {
     assert!(sum.recorded_completed > SEEDS && sum.refused > LEAST_WRONG && sum.failed > LEAST_WRONG, "{sum:?}");
 }
 
-/// Found by fuzzing: empty recordings of memory that nobody has.
+/// Found by fuzzing: empty recordings with more memory than any rank has.
 #[test]
 fn memory_that_no_step_names_is_not_needed() {
     use outboard_sim::sequences::acts::{CALL_ALL, RECORD};

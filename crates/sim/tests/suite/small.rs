@@ -1,5 +1,5 @@
-//! Small calls without a barrier: sooner than with one, right whoever is late and whatever is lost, and never in
-//! silence when ranks disagree.
+//! Small calls without a barrier: sooner than with one, right with any late rank and any losses, and never silent when
+//! ranks disagree.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use outboard_sim::{CallPlan, Combined, Faults, Pattern, Scenario};
 use crate::{play, sum};
 
 const LATE: Duration = Duration::from_secs(1);
-/// Mean time of small calls, of the same behind a barrier. Each ends when its last messages are acknowledged, so
-/// between two hosts it is one way there and one back, where a barrier adds one way.
+/// Mean time of small calls, relative to the same calls behind a barrier. Each call ends when its last messages are
+/// acknowledged: between two hosts that is one way there and one back, and a barrier adds one way.
 const MOST_TIME: f64 = 0.8;
 
 fn reduction(result: Combined) -> Pattern {
@@ -30,7 +30,7 @@ fn small(ranks: usize, calls: &[Pattern], bytes: u64) -> Scenario {
     scenario
 }
 
-/// MC-9: what fits one frame waits for nobody who has nothing to do with it.
+/// MC-9: a call that fits one frame waits for no rank that has nothing to do with it.
 #[test]
 fn mc_9_small_calls_are_over_sooner_than_behind_a_barrier() {
     let mut ratios = Vec::new();
@@ -48,7 +48,7 @@ fn mc_9_small_calls_are_over_sooner_than_behind_a_barrier() {
     assert!(mean < MOST_TIME, "{mean} of the time with a barrier: {ratios:.2?}");
 }
 
-/// SP-6: a rank that only receives is stood in for, and what it would have passed on goes on without it.
+/// SP-6: the service process stands in for a rank that only receives, and passes the message on without the rank.
 #[test]
 fn sp_6_whoever_is_late_to_a_small_broadcast_delays_nobody() {
     for late in [0, 2, 3, 7] {
@@ -60,7 +60,7 @@ fn sp_6_whoever_is_late_to_a_small_broadcast_delays_nobody() {
     }
 }
 
-/// TH-2: the same bits whatever comes first, with and without a barrier between the calls of a run.
+/// TH-2: the bits do not depend on what comes first, with and without a barrier between the calls of a run.
 #[test]
 fn th_2_small_reductions_have_the_same_bits_whoever_is_late_and_whatever_is_lost() {
     let bits = |seed: u64, late: usize| {
@@ -77,7 +77,7 @@ fn th_2_small_reductions_have_the_same_bits_whoever_is_late_and_whatever_is_lost
     (1..40).for_each(|seed| assert_eq!(bits(seed, seed as usize % 18), expected, "seed {seed}"));
 }
 
-/// A window of calls and no staging for them: messages stay with their sources until somebody wants them.
+/// A window of calls without staging for them: messages stay with their sources until they are received.
 #[test]
 fn small_calls_ahead_of_a_late_rank_take_no_more_staging_than_there_is() {
     for quota in [0, 5000] {
@@ -91,7 +91,7 @@ fn small_calls_ahead_of_a_late_rank_take_no_more_staging_than_there_is() {
     }
 }
 
-/// A rank that calls something else is told, also when all others have ended and left meanwhile.
+/// A rank that calls something else is notified, even when all others have ended and left meanwhile.
 #[test]
 fn who_calls_another_size_never_waits_for_ever() {
     for pattern in patterns() {

@@ -38,7 +38,7 @@ fn cd_3_a_thousand_calls_have_two_templates() {
     }
 }
 
-/// CD-3, CD-6: the queue pairs of the first call serve all others; leaders alone have some.
+/// CD-3, CD-6: the queue pairs of the first call serve all other calls; leaders alone have some.
 #[test]
 fn cd_3_queue_pairs_are_made_by_the_first_call() {
     let sizes = [20_000, 1, 16_383, 16_384, 70_000, 0, 5];
@@ -65,7 +65,7 @@ fn cd_3_queue_pairs_are_made_by_the_first_call() {
     }
 }
 
-/// Plans of which nobody has to wait for all others, so that ranks run ahead of their peers' buffers.
+/// Plans in which no rank has to wait for all others, so that ranks run ahead of their peers' buffers.
 const AHEAD: [(Collective, &str); 6] = [
     (Collective::Broadcast, "binomial"),
     (Collective::Broadcast, "chain:segment=700"),
@@ -75,7 +75,7 @@ const AHEAD: [(Collective, &str); 6] = [
     (Collective::Alltoall, "pairwise"),
 ];
 
-/// Allgathers of CD-2, with ranks, and ranks of a host.
+/// Allgathers of CD-2, with their ranks, and the ranks of a host.
 const ALLGATHERS: [(&str, u32, u32); 9] = [
     ("ring", 5, 1),
     ("neighbour-exchange", 6, 1),
@@ -88,7 +88,7 @@ const ALLGATHERS: [(&str, u32, u32); 9] = [
     ("multi-leader:leaders=2,between=standard-exchange", 16, 4),
 ];
 
-/// CD-4, CD-5: whatever the settings, calls of any size in a row end with their bytes.
+/// CD-4, CD-5: for any settings, calls of any size in a row end with their bytes.
 #[test]
 fn settings_change_no_byte() {
     let defaults = Settings::default();
@@ -113,8 +113,8 @@ fn settings_change_no_byte() {
     }
 }
 
-/// CD-4, CD-5: where nobody leaves before all have come, what is posted one call ahead is enough; elsewhere, and
-/// without clear-to-sends, some find their receiver not ready, and send again.
+/// CD-4, CD-5: if nobody leaves before all have come, receives posted one call ahead suffice. Otherwise, and without
+/// clear-to-sends, some senders find their receiver not ready, and send again.
 #[test]
 fn who_finds_a_receiver_not_ready_sends_again() {
     let refused = |collective, algorithm, bytes, readiness| {
@@ -131,7 +131,7 @@ fn who_finds_a_receiver_not_ready_sends_again() {
     assert!(refused(Collective::Broadcast, "binomial", 100, Readiness::ClearToSend) > 0);
 }
 
-/// A NIC without room says so with both numbers.
+/// A NIC without room reports both numbers.
 #[test]
 fn what_a_nic_has_no_room_for_is_refused_with_numbers() {
     let refused = |settings: Settings, expected: &str| {
@@ -152,7 +152,7 @@ fn what_a_nic_has_no_room_for_is_refused_with_numbers() {
     refused(Settings { calls: 2, ..defaults }, "3 calls of job 0 at once: 2 may be in flight");
 }
 
-/// Processes that find no staging, or ask for everything first, end with the same bytes.
+/// Processes that find no staging, or that request everything first, end with the same bytes.
 #[test]
 fn hosts_without_staging_end_right() {
     for (eager_bytes, staging_bytes) in [(0, 0), (16 << 10, 0), (16 << 10, 900)] {

@@ -9,7 +9,7 @@ use outboard_plan::selection::{Choice, Collective};
 use super::FigureError;
 use crate::nics::{Call, Clock, JobPlan, NicPlan, Prepared};
 
-/// A cluster and how its ranks talk.
+/// A cluster, and how its ranks communicate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cluster {
     pub hosts: u32,
@@ -23,17 +23,17 @@ impl Cluster {
     pub const A: Cluster = Cluster { hosts: 16, ranks_per_host: 8, ports: [1, 1] };
     /// Cluster B: 16 ranks on 4 hosts (CD Sec. VI-F).
     pub const B: Cluster = Cluster { hosts: 4, ranks_per_host: 4, ports: [1, 1] };
-    /// Cluster B with 3 virtual ports on the 2 of its NICs (CD Sec. VI-F).
+    /// Cluster B with 3 virtual ports on the 2 ports of its NICs (CD Sec. VI-F).
     pub const B_3_PORTS: Cluster = Cluster { ports: [3, 2], ..Cluster::B };
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Allgather {
-    /// Nanoseconds, the mean over the ranks.
+    /// The mean over the ranks, in nanoseconds.
     pub latency: f64,
-    /// The part of them in which ranks can compute, as NBCBench measures it (CD Sec. VI-D).
+    /// The part of the latency in which ranks can compute, as NBCBench measures it (CD Sec. VI-D).
     pub overlap: f64,
-    /// Queue pairs of the rank that has most.
+    /// Queue pairs of the rank that has the most.
     pub queue_pairs: usize,
 }
 
@@ -42,11 +42,11 @@ pub fn costs_of(profile: &Profile) -> Result<(Machine, Costs), FigureError> {
     Ok((profile.machine.ok_or_else(|| lacks("machine"))?, profile.triggered.ok_or_else(|| lacks("triggered"))?))
 }
 
-/// The second of two allgathers of blocks of so many bytes, since the first one makes the queue pairs. Where the
+/// Times the second of two allgathers with blocks of `bytes` bytes, since the first one makes the queue pairs. If the
 /// algorithm has no leaders, the plan knows nothing of hosts: ranks of a host reach each other by its NIC.
 ///
 /// # Errors
-/// When the profile lacks something, or the NIC does not take the plan.
+/// When the profile lacks something, or the NIC rejects the plan.
 pub fn allgather(
     profile: &Profile,
     Cluster { hosts, ranks_per_host, ports: [virtual_ports, physical_ports] }: Cluster,
@@ -59,7 +59,7 @@ pub fn allgather(
     let nodes_per_machine = if choice.leaders().is_some() { 1 } else { ranks_per_host };
     let node_of = |rank| rank * nodes_per_machine / ranks_per_host;
     let nodes: Vec<u32> = (0..hosts * ranks_per_host).map(node_of).collect();
-    // What the hosts had is unknown, and more than any of this takes.
+    // The hosts' capacity is unknown, and larger than any of this needs.
     let settings = Settings {
         virtual_ports,
         physical_ports,

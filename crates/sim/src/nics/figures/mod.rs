@@ -1,6 +1,6 @@
-//! The experiments of the papers on the engines' clock, beside what was measured: times follow from a profile alone.
+//! The experiments of the papers on the engines' clock, beside the measured figures. Times follow from a profile alone.
 //!
-//! Never judges: what has to hold is for tests to say, and how far a number is off for who prints it.
+//! Never judges: tests check what has to hold, and the code that prints a number shows its error.
 
 pub mod core_direct;
 pub mod tianhe;

@@ -1,7 +1,7 @@
 //! Collectives on the 32 nodes of the Tianhe paper, by NIC and by hosts (TH Sec. 2.2 and 2.3).
 //!
-//! By NIC a message is cut into pulses; by hosts a broadcast is cut into segments, and goes by RDMA at every size, as
-//! the paper's formula (1) has it; a small message of a reduction is in a packet.
+//! By NIC, a message is cut into pulses. By hosts, a broadcast is cut into segments and goes by RDMA at every size, as
+//! in the paper's formula (1). A small message of a reduction is one packet.
 
 use outboard_nic::costs::Costs;
 use outboard_nic::profile::Profile;
@@ -26,27 +26,27 @@ pub enum Operation {
     Allreduce,
 }
 
-/// A collective by both.
+/// A collective by NIC and by hosts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Compared {
-    /// Nanoseconds by NIC until all ranks of all tasks have ended, and by hosts.
+    /// Nanoseconds until all ranks of all tasks have ended, by NIC and by hosts.
     pub times: [f64; 2],
-    /// Of the packets' places in the hash buffers of the root, without the tenth that stays free, the part that the
-    /// call has used: the reading of TH Table 1 that its first column leaves.
+    /// The used part of the packet places in the root's hash buffers, without the tenth that stays free. The first
+    /// column of TH Table 1 leaves this reading of the table.
     pub used: f64,
 }
 
 impl Compared {
-    /// How many times as fast it is by NIC.
+    /// How many times as fast the collective is by NIC.
     pub fn speed_up(&self) -> f64 {
         self.times[1] / self.times[0]
     }
 }
 
-/// So many tasks carry out the same at once, each with a rank on every node.
+/// `tasks` tasks carry out the same operation at once, each with a rank on every node.
 ///
 /// # Errors
-/// When the profile lacks something, or the NIC does not take the plan.
+/// When the profile lacks something, or the NIC rejects the plan.
 pub fn compare(profile: &Profile, operation: Operation, tasks: usize, bytes: u64) -> Result<Compared, FigureError> {
     let (collective, by_nic, by_hosts, eager_bytes) = match operation {
         Operation::Broadcast => (Collective::Broadcast, "double-tree:segment=18446744073709551615", SEGMENT, 0),
