@@ -197,7 +197,7 @@ impl Engine for Host {
     }
 }
 
-/// Costs of processes that progress plans themselves: only those of their machine.
+/// Processes that progress plans themselves add no costs to their machine's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Costs;
 

@@ -1,11 +1,11 @@
 //! Descriptors, which a host posts to its port.
 //!
-//! Fields and widths are those of the paper (its Fig. 2, TH-1), except the ones marked as ours. The NIC's behaviour
+//! Fields and widths follow the paper (its Fig. 2, TH-1), except the ones marked as ours. The NIC's behaviour
 //! does not depend on the bit layout, so descriptors here are not packed.
 //!
 //! | flag | C | meaning |
 //! |---|---|---|
-//! | SwapLocalData | 1 | the data of the awaited packet replace those of this descriptor |
+//! | SwapLocalData | 1 | its data are replaced by the data of the awaited packet |
 //! | SwapLocalVP | 1 | its DestVP is the SourceVP of the last packet that it waits for: it answers |
 //! | SwapRemoteData | 0 | its message goes to the place of the next descriptor there that names a place |
 //! | SwapRemoteAddr | 0 | its result is the address for the next message from there |
@@ -36,7 +36,7 @@ impl Flags {
     pub const TAIL: Flags = Flags(1 << 13);
     /// CP: the descriptor sends packets, which trigger descriptors at their destination.
     pub const SENDS: Flags = Flags(1 << 12);
-    /// SwapLocalData: the data of the awaited packet replace those of the descriptor.
+    /// SwapLocalData: the descriptor's data are replaced by the data of the awaited packet.
     pub const SWAP_LOCAL_DATA: Flags = Flags(1 << 5);
     /// SwapLocalVP: the message goes to the port of the last packet that the descriptor waits for.
     pub const SWAP_LOCAL_PORT: Flags = Flags(1 << 4);

@@ -17,7 +17,7 @@ pub enum Content {
     Data {
         /// The message within the pulse.
         seq: u8,
-        /// The pulse, in 12 bits. They suffice, because no sender sends a pulse that the destination has no room for.
+        /// The pulse. 12 bits suffice, because no sender sends a pulse that the destination has no room for.
         pulse: u16,
         chunk: u16,
         /// Bytes behind the header.

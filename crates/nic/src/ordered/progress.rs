@@ -45,8 +45,7 @@ impl Ordered {
         }
     }
 
-    /// Starts a sequence if possible and carries out one chunk of each pulse that can progress; whether anything was
-    /// done.
+    /// Starts a sequence if possible and carries out one chunk of each pulse that can progress; whether any did.
     fn go_round(&mut self, now: u64, key: TaskKey) -> bool {
         let mut went = self.start(now, key);
         let pulses: Vec<u64> = self.tasks[&key].running.keys().copied().collect();
@@ -153,7 +152,7 @@ impl Ordered {
         }
     }
 
-    /// Emits the orders of one chunk, whose packets lie in these slots, in the order of reading (TH-2).
+    /// Emits the orders and the message of one chunk; `slots` are its packets in the order of reading (TH-2).
     fn carry_out(&mut self, key: TaskKey, pulse: u64, slots: &[usize]) {
         let task = &self.tasks[&key];
         let running = &task.running[&pulse];

@@ -1,6 +1,6 @@
 //! Sizes of an order-triggered NIC.
 //!
-//! Defaults are those of the Tianhe NIC (TH-7) where the paper names them, else ours.
+//! Defaults are the sizes of the Tianhe NIC (TH-7) where the paper names them, else ours.
 
 /// The most sources of one task's packets, because four bits name a descriptor's first source.
 pub const MAX_SOURCES: usize = 16;

@@ -73,7 +73,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// The same connection as the peer of `rank` sees it.
+    /// This connection of `rank` as its peer sees it.
     pub const fn seen_from_peer(self, rank: Rank) -> Connection {
         let serves = match self.serves {
             Serves::Both => Serves::Both,

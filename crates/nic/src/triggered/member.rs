@@ -24,8 +24,7 @@ use crate::registered::Part;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Post {
     pub job: u8,
-    /// The operation that owns the queue pairs. Each kind of plan has its own, since a completion does not name its
-    /// message.
+    /// Owner of the queue pairs. Each kind of plan has its own, since a completion does not name its message.
     pub operation: u16,
     pub template: Arc<Template>,
     /// Bytes for each byte of the template.

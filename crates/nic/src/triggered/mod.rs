@@ -7,8 +7,8 @@
 //! (CD-5). Ranks of one host have no queue pairs for each other. They exchange data through a region of their host,
 //! before and after the list, and the host copies it (CD Sec. IV-B).
 //!
-//! The machine is the NIC of a host with the library above it. The states of a call are listed in `member.rs`, those of
-//! a queue pair in `queue.rs`.
+//! The machine is the NIC of a host with the library above it. `member.rs` lists the states of a call, and
+//! `queue.rs` the states of a queue pair.
 //!
 //! Invariants: queues, completions, calls, queue pairs and registered memory are bounded by [`Settings`]. A call that
 //! exceeds a bound is rejected with both numbers. A call's resources are free again when it has ended or failed. Never

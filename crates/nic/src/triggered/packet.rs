@@ -31,6 +31,6 @@ pub enum Content {
     },
     /// The message with this number has filled a receive.
     Taken { purpose: Purpose, number: u64 },
-    /// No receive was enabled for the message with this number: it and all later messages are dropped.
+    /// No receive was enabled for the message with this number: it and later ones are dropped until it comes again.
     NotReady { purpose: Purpose, number: u64 },
 }

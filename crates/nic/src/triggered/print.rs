@@ -8,8 +8,7 @@ use std::fmt;
 
 use super::list::{Action, HostStep, Place, Purpose, QueuePair, Request, Serves, Template};
 
-/// The line of a request in the paper's tables, and its position within its round; `None` for requests that they leave
-/// out.
+/// The line of a request in the paper's tables, and its position within its round; `None` if they leave it out.
 fn table_line(request: &Request) -> Option<(u8, String)> {
     let (peer, ready) = (request.on.connection.peer.0, request.on.purpose == Purpose::ClearToSend);
     match request.action {

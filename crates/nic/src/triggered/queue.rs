@@ -164,8 +164,7 @@ mod tests {
         Send { from: vec![place(address)], inline: None }
     }
 
-    /// CD-1: sends are held until they are enabled; a message without a receive is sent again with all later ones, in
-    /// order.
+    /// CD-1: sends are held until enabled; a message without a receive is sent again with all later ones, in order.
     #[test]
     fn cd_1_a_refused_message_comes_again_with_those_behind_it() {
         let (mut from, mut to) = (QueuePair::new(), QueuePair::new());

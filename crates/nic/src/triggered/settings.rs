@@ -12,8 +12,8 @@ pub enum Readiness {
 /// Sizes of a NIC and choices of the library; all hosts of a network have equal settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
-    /// Blocks of at least this many bytes go by rendezvous, and so do the blocks that a leader exchanges together.
-    /// Smaller ones go into preposted buffers (16 KB, CD-5).
+    /// Blocks of at least this many bytes go by rendezvous, smaller ones into preposted buffers (16 KB, CD-5). The
+    /// blocks that a leader exchanges together count as one.
     pub eager_bytes: u64,
     /// Bytes of a preposted buffer (16 KB, ours: the largest block of the eager protocol).
     pub buffer_bytes: u64,
@@ -21,8 +21,7 @@ pub struct Settings {
     pub readiness: Readiness,
     /// Nanoseconds until a sender whose receiver was not ready sends again (10,000, ours).
     pub retry_after: u64,
-    /// Sends of up to this many bytes go along with the request if the bytes are present at posting (64, ours; 0 for
-    /// none).
+    /// Sends of up to this many bytes go along with the request if the bytes are present by then (64, ours; 0: none).
     pub inline_bytes: u64,
     /// Places in the NIC for such sends (256, ours); a send that finds none is read from memory.
     pub inline_places: u32,
