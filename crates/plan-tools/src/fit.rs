@@ -21,9 +21,9 @@ const PARAMETERS: usize = 7;
 /// Weight of each parameter's old value, relative to one call. If the calls determine only the sum of two parameters,
 /// both change alike.
 const HOLD: f64 = 0.01;
-/// The smallest factor by which one round changes a parameter.
+/// The smallest factor by which one round scales a parameter.
 const LEAST: f64 = 0.05;
-/// Number of fits, each from the result of the last. A better estimate shows better whether link or processor limits a
+/// Most fits, each from the result of the last. A better estimate shows better whether link or processor limits a
 /// call, and frees the parameters from their old values.
 const ROUNDS: usize = 8;
 /// Most descent steps, each over all parameters. The descent ends much earlier if the calls determine all parameters.
