@@ -1,8 +1,7 @@
 //! The interface between every engine and its driver, and the types that both use.
 //!
-//! The driver hands in events, then polls until no output is left. It carries out orders at once and in the order in
-//! which they come. The payload of a packet is gathered when the packet is polled, so later orders may reuse its
-//! places.
+//! The driver hands in events, then polls until no output is left. It carries out orders at once and in order. The
+//! payload of a packet is gathered when the packet is polled, so later orders may reuse its places.
 
 use std::fmt;
 
@@ -58,7 +57,7 @@ pub enum Order {
     Reduce { reduction: Reduction, from: Place, into: Place, from_left: bool },
 }
 
-/// Why the calls of a job end on all its ports.
+/// The reason why the calls of a job end on all its ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Failure {
     #[error("node {} is dead", node.0)]

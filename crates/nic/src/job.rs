@@ -37,7 +37,7 @@ pub(crate) fn enter<M>(members: &mut Members<M>, job: u8, port: Port, member: M)
 #[derive(Debug)]
 pub(crate) struct Membership {
     pub(crate) rank: Rank,
-    /// By rank.
+    /// Ports of all ranks, by rank.
     ports: Vec<(Node, Port)>,
     /// The reason why all further calls fail.
     pub(crate) failed: Option<Failure>,

@@ -1,4 +1,4 @@
-//! NICs that progress collectives themselves. A host posts the lowered form of a plan, and its NIC carries the plan out
+//! NICs that progress collectives themselves. A host posts the lowered form of a plan. Its NIC carries the plan out
 //! with the NICs of the other hosts until it writes the completion.
 //!
 //! Each kind is a machine with the interface of [`Engine`]: posts, packets and time go in; orders on memory, packets

@@ -6,7 +6,7 @@
 //! | a thread | event | next |
 //! |---|---|---|
 //! | armed | completion | working, after its activation |
-//! | working | completion | working; the completion is queued |
+//! | polling | completion | working |
 //! | working | completion | working; the completion is queued |
 //! | working | time | working on the next completion, or polling |
 //! | polling | its last queue is gone | armed |

@@ -8,8 +8,7 @@ use crate::engine::{Failure, Order, Output, Place, Port, Region, Worker};
 use crate::registered::Part;
 
 impl Host {
-    /// Handles a packet as the NIC does, without the process: the payload goes to staging or to its place, and an event
-    /// is queued for the process.
+    /// Handles a packet as the NIC does: the payload goes to staging or to its place; the process gets an event.
     pub(super) fn take_in(&mut self, key: Key, Packet { name, content, .. }: Packet) {
         let member = self.members.get_mut(&key).expect("looked up");
         let news = match content {

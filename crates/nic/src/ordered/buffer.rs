@@ -48,8 +48,7 @@ impl Key {
     }
 
     fn hash(self) -> u64 {
-        // Two rounds of multiplication that fold the upper half back in, so every bit of the key reaches every bit
-        // used.
+        // Two rounds of multiplication that fold the upper half back in: every bit of the key reaches every bit used.
         let fold = |x: u64, by: u64| {
             let product = u128::from(x) * u128::from(by);
             product as u64 ^ (product >> 64) as u64
@@ -114,8 +113,8 @@ impl HashBuffer {
 
     /// Allocates a slot for a packet.
     ///
+    /// # Panics
     /// When a packet with this key waits already, or the buffer is full.
-    /// When one of that key waits already, or the buffer is full.
     pub fn insert(&mut self, key: Key) -> usize {
         assert!(self.find(key).is_none(), "a packet comes once");
         assert!(self.len < self.capacity, "what is sent has room");

@@ -156,8 +156,7 @@ impl Sequence {
         &self.descriptors[0]
     }
 
-    /// The destination of descriptor `at`, if it sends. With SwapLocalVP it is the port of the last packet that the
-    /// descriptor reads.
+    /// The destination of descriptor `at`, if it sends; with SwapLocalVP, the port of the last packet that it reads.
     pub(super) fn dest(&self, at: usize) -> Option<Source> {
         let descriptor = &self.descriptors[at];
         let answers = descriptor.flags.has(Flags::SWAP_LOCAL_PORT);

@@ -3,8 +3,7 @@
 //!
 //! Messages from one port to another of a job are numbered in the order of posting. The destination numbers the places
 //! that it names for them in the same way; equal numbers belong together. A message leaves when its place is named, by
-//! SwapRemoteAddr. The place stays with its NIC, and packets refer to it by number, so no packet can write anywhere
-//! else.
+//! SwapRemoteAddr. The place stays with its NIC; packets refer to it by number, so no packet can write elsewhere.
 //!
 //! Invariants: no message waits for a sequence, and no sequence for a message. Every chunk of a message writes its
 //! place exactly once. Never holds payload.

@@ -262,8 +262,7 @@ impl Ordered {
         self.unbind_idle(key);
     }
 
-    /// Grants the spare pulses of a unit to tasks with open requests, first to the task with the fewest pulses granted
-    /// ahead.
+    /// Grants the spare pulses of a unit to tasks with open requests, the fewest pulses granted ahead first.
     fn share_out(&mut self, unit: usize) {
         while self.units[unit].spare > 0 {
             let wants = |(key, task): (&TaskKey, &Task)| {

@@ -33,8 +33,7 @@ pub struct Settings {
     /// Pulses for each task that fit the buffer, if all tasks have equally many: `k` of TH-5 (4, ours).
     pub pulses: usize,
     pub sharing: Sharing,
-    /// DMA counters of a unit (16, ours): the pulses that it carries out concurrently, each with a buffer for
-    /// intermediate results.
+    /// DMA counters of a unit (16, ours): its concurrent pulses, each with a buffer for intermediate results.
     pub counters: usize,
     /// Nanoseconds until a task that found no counter tries again (1,000, ours).
     pub retry_after: u64,

@@ -1,8 +1,7 @@
 //! Costs of a triggered NIC: processor time for posting, and NIC time for messages.
 //!
 //! The NIC keeps the contexts of queue pairs in a cache. If there are more queue pairs than entries, the hit rate is
-//! the ratio of entries to queue pairs (CD Sec. IV-B and VI-G). The link acknowledges reception, which costs the NIC
-//! nothing.
+//! the ratio of entries to queue pairs (CD Sec. IV-B and VI-G). The link acknowledges reception at no cost to the NIC.
 
 use super::{Content, Packet, Post, Triggered};
 use crate::costs::{self, Machine, Work};

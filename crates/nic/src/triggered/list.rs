@@ -162,8 +162,7 @@ pub enum HostStep {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Prepost {
     pub connection: Connection,
-    /// Eager buffers that the peer may fill before this rank has called. There are twice as many, for this call and the
-    /// next.
+    /// Eager buffers that the peer may fill before this rank has called; there are as many again for the next call.
     pub buffers: u32,
     /// Number of receives posted for clear-to-sends.
     pub clears: u32,

@@ -10,9 +10,8 @@
 //! The machine is the NIC of a host with the library above it. `member.rs` lists the states of a call, and
 //! `queue.rs` the states of a queue pair.
 //!
-//! Invariants: queues, completions, calls, queue pairs and registered memory are bounded by [`Settings`]. A call that
-//! exceeds a bound is rejected with both numbers. A call's resources are free again when it has ended or failed. Never
-//! holds payload.
+//! Invariants: [`Settings`] bound queues, completions, calls, queue pairs and registered memory. Calls beyond a bound
+//! are rejected with both numbers. The resources of a call that has ended or failed are free. Never holds payload.
 
 mod costs;
 pub mod list;

@@ -8,8 +8,8 @@
 //! | resting | the rest is over | going, from that message on |
 //!
 //! Messages arrive in order. A message that finds no enabled receive is rejected, and later ones are dropped until it
-//! comes again. Invariants: `flying <= enabled <= sends.len()`, `ready <= receives.len()`; nothing is in flight while
-//! sending rests.
+//! comes again. Invariants: `flying <= enabled <= sends.len()`, `ready <= receives.len()`; while resting, `flying ==
+//! 0`.
 
 use std::collections::VecDeque;
 

@@ -1,5 +1,4 @@
-//! The order-triggered NIC alone: its reactions to descriptors and packets. The simulator tests that it carries out
-//! plans.
+//! The order-triggered NIC alone: reactions to descriptors and packets. The simulator tests that it carries out plans.
 
 use outboard_nic::ordered::descriptor::{Address, Descriptor, Flags, MAX_INLINE, PULSES, Piece, Source};
 use outboard_nic::ordered::{Content, Ordered, Packet, Refusal, Settings};
@@ -159,8 +158,7 @@ fn th_1_an_answer_goes_to_the_port_that_was_heard() {
     assert_eq!(to, Some((Node(1), PEER.port)));
 }
 
-/// TH-1: SwapRemoteAddr names places to the peer in order. Chunks arrive there in any order, each once, and nowhere
-/// else.
+/// TH-1: SwapRemoteAddr names places to the peer in order. Chunks go only there, in any order, each once.
 #[test]
 fn th_1_what_comes_from_point_to_point_goes_to_its_named_place() {
     let mut nic = nic();

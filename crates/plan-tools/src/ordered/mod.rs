@@ -11,8 +11,8 @@
 //! Short messages from a rank's input travel in the descriptor, since the host has them when it posts. A message to the
 //! source that its descriptor read last takes the port from there (SwapLocalVP).
 //!
-//! A call that does not fit goes from point to point (C = 0) if no message follows the arrival of another, as in
-//! gathers and exchanges of pairs. Then each rank names places for its receives and sends the rest.
+//! A call that does not fit goes from point to point (C = 0) if no message follows another's arrival, as in gathers and
+//! exchanges of pairs. Then each rank names places for its receives and sends the rest.
 //!
 //! A collective that exceeds the room of a pulse is cut into pulses. Each pulse is a whole call for a part of every
 //! vector, so contributions to an element meet as they would in one call (TH-5). In some plans, such as rings, the

@@ -18,8 +18,7 @@ enum Elements {
     Vector,
     /// A reduce-scatter: a part consists of elements of every block.
     Blocks(Extents),
-    /// The call cannot be cut: it has no elements, or their position decides their path, so a part would get other
-    /// bits.
+    /// The call cannot be cut. It has no elements, or their position decides their path and so their bits.
     Whole,
 }
 
@@ -58,8 +57,8 @@ impl Lowered {
     }
 }
 
-/// Lowers a call by `choice`. It uses pulses of equal length if they fit, as few as doubling finds, because a message
-/// with room needs no word before. Otherwise the call goes from point to point.
+/// Lowers a call by `choice`: to pulses of equal length, as few as doubling finds, else from point to point. Pulses are
+/// preferred, because a message that has room needs no packet before it.
 pub fn lower(choice: Choice, arguments: &Arguments<'_>, settings: &Settings) -> Result<Lowered, LowerError> {
     let refused = match pulses(choice, arguments, settings) {
         Ok(pulses) => return Ok(Lowered::Pulses(pulses)),
@@ -153,9 +152,8 @@ fn one(
     }
 }
 
-/// Moves the result to the intermediate results if the program sends parts of it. NICs pass on results that they have
-/// combined without the way over memory, which broadcasts take (TH Sec. 2.2). Memory gets each part after it is sent,
-/// and the rest last.
+/// Moves the result to the intermediate results if the program sends parts of it. NICs pass on combined results without
+/// the way over memory, which broadcasts take (TH Sec. 2.2). Memory gets each part once it is sent, the rest last.
 fn kept_in_nic(program: Program) -> Program {
     let of_result = |span: Option<Span>| span.filter(|span| span.buffer == Buffer::Output);
     if program.input_bytes == 0 || !program.steps.iter().any(|step| of_result(step.op.reads()).is_some()) {

@@ -177,13 +177,13 @@ impl<'a> Communicator<'a> {
         for (rank, known) in (0..ranks).map(Rank).zip(&mut operation.preposts) {
             let fresh = lowering.connections(rank, buffer);
             for one in &fresh {
-                // A long message by rendezvous does not determine the buffers for eager ones.
+                // A long message that waits for its receiver does not determine the buffers for eager ones.
                 let buffers = if eager || size == Size::Unit { one.buffers } else { one.buffers.min(1) };
                 known.entry(one.connection).or_insert(Prepost { buffers, ..*one });
             }
             wanted.push(fresh);
         }
-        // The preposted buffers may be too few for this call; then it uses rendezvous, which needs none.
+        // The preposted buffers may be too few for this call; then its messages wait for receivers and need none.
         let fits = |(wanted, known): (&Vec<Prepost>, &BTreeMap<Connection, Prepost>)| {
             wanted.iter().all(|one| one.buffers <= known[&one.connection].buffers)
         };

@@ -2,8 +2,8 @@
 //!
 //! A connection to a peer has three queue pairs, one for each purpose. In a pairwise plan, every rank sends in every
 //! round to exactly the ranks that it receives from. Then one connection serves both directions; otherwise each
-//! direction has a connection of its own, even to the same peer. So among `P` ranks with one port, Standard Exchange
-//! needs `3 log2 P` queue pairs per rank, Bruck `2 * 3 log2 P` and Ring `2 * 3`, as the paper counts.
+//! direction has a connection of its own, even to the same peer. The paper counts the same queue pairs per rank. With
+//! `P` ranks and one port: Standard Exchange `3 log2 P`, Bruck `2 * 3 log2 P`, Ring `2 * 3`.
 
 use std::collections::{BTreeMap, BTreeSet};
 

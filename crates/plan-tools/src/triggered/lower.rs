@@ -83,8 +83,7 @@ impl<'a> Lowering<'a> {
         self.of_rank[rank.0 as usize].iter().map(|number| &self.messages[*number])
     }
 
-    /// The connections of a rank, sorted by peer, with their preposted receives for one call; an eager buffer holds
-    /// `buffer` bytes.
+    /// The connections of a rank, sorted by peer, with their preposts for one call; eager buffers have `buffer` bytes.
     pub fn connections(&self, rank: Rank, buffer: u64) -> Vec<Prepost> {
         preposts(self.messages_of(rank), (self.pairwise, buffer.max(1)), rank)
     }
@@ -121,8 +120,7 @@ impl<'a> Lowering<'a> {
         }
         writer.round = self.rounds;
         writer.all_sent();
-        // The flags are raised first, because siblings need not wait until this rank has copied landed data to its
-        // memory.
+        // Flags come first, because siblings need not wait until this rank has copied landed data to its memory.
         let landed = phases.landings.iter().map(|(receive, left)| (left, writer.span(*receive)));
         let raises = landed.clone().map(|(left, _)| HostStep::Raise { flag: left.flag });
         let own = landed.map(|(left, span)| (Place::Shared { offset: left.offset, len: span.len }, span));
@@ -255,8 +253,7 @@ impl Writer<'_> {
         Ok((on, count as u32))
     }
 
-    /// Enables the receive of a message and, with rendezvous, sends a clear-to-send; returns the completions to wait
-    /// for.
+    /// Enables the receive of a message; with rendezvous, sends a clear-to-send. Returns the completions to wait for.
     fn receive_ready(&mut self, message: &Message) -> (QueuePair, u32) {
         let on = self.on(message, Purpose::Data);
         let span = self.span(message.receive);
@@ -304,8 +301,7 @@ impl Writer<'_> {
         self.sends.insert(message.send, (on, *sent));
     }
 
-    /// Waits until a step is complete. The list has waited for arrivals when their round ended, before any round that
-    /// needs them.
+    /// Waits until a step is complete. The list waits for arrivals at the end of their round, before they are needed.
     fn wait_for(&mut self, step: OpId) {
         let mut left = vec![step];
         while let Some(step) = left.pop() {

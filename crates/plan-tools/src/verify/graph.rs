@@ -212,8 +212,8 @@ impl<'a> Graph<'a> {
         self.position[Event::Complete(node).index()]
     }
 
-    /// Whether `second` follows `first` by steps of their rank alone. `seen` marks a node and returns whether it was
-    /// marked already.
+    /// Whether `second` follows `first` by steps of their rank alone. `seen` marks a node; true if it was marked
+    /// before.
     fn follows_locally(&self, first: Node, second: Node, mut seen: impl FnMut(Node) -> bool) -> bool {
         let mut stack = vec![second];
         while let Some(node) = stack.pop() {
@@ -241,8 +241,7 @@ impl<'a> Graph<'a> {
             set
         };
         for event in &self.order[start..=end] {
-            // A receive touches memory when its message is sent, and all steps that it follows must be complete by
-            // then, too.
+            // A receive touches memory when its message is sent; all steps that it follows must be complete by then.
             match (*event, self.source[event.node()]) {
                 (Event::Start(node), None) => touched[node] = ready(touched, node),
                 (Event::Complete(node), Some(sent)) => {
@@ -260,8 +259,7 @@ impl<'a> Graph<'a> {
     /// Visits steps that are complete before `node` touches memory, nearest first. The walk continues beyond the steps
     /// for which `beyond` returns true.
     pub(super) fn walk_back(&self, node: Node, mut beyond: impl FnMut(Node) -> bool) {
-        // Steps that start, at the latest, when `node` touches memory. A receive touches memory when its message is
-        // sent.
+        // Steps that start, at the latest, when `node` touches memory. A receive does so when its message is sent.
         let mut started = vec![node];
         let mut seen_started = HashSet::from([node]);
         let mut seen_complete = HashSet::new();

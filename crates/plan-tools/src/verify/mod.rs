@@ -8,10 +8,9 @@
 //! - messages have unique names and equal lengths on both ends; a multicast is received by all other ranks;
 //! - receives of message data wait for nothing (MC-4), and no more roots multicast at once than `chains` allows (MC-8).
 //!
-//! Unordered operations never conflict, so the outcome does not depend on the order of execution, and the execution of
-//! one order proves them all. Bytes are tracked as ranges with provenance; cost grows with steps and ranges, not with
-//! bytes. The verifier needs the programs of the whole group at once, so it is for tests and tools, not for the path of
-//! a call.
+//! Unordered operations never conflict, so the outcome does not depend on the order of execution, and executing one
+//! order proves them all. Bytes are tracked as ranges with provenance; cost grows with steps and ranges, not with
+//! bytes. The verifier needs the programs of the whole group, so it is for tests and tools, not for the path of a call.
 //!
 //! The completion of a rank's own send decides when the rank may reuse the sent memory. Arrival at the receiver is not
 //! enough, because a transport may still read the memory to repeat the message.

@@ -82,8 +82,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Programs of single ranks of large groups match the programs of all their peers; with Bruck, a rank has few
-    /// peers.
+    /// Programs of single ranks of large groups match the programs of all their peers; Bruck has few peers.
     #[test]
     fn random_ranks_of_large_groups_fit_their_peers(
         ranks in 1..=4096u32, rank: u32, bytes in 1..1u64 << 40, pick in 0..4usize,

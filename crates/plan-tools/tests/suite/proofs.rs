@@ -307,8 +307,7 @@ proptest! {
     }
 }
 
-/// SP-6, SP-7: every block crosses the network once per host, for contiguous and strided ranks and any number of
-/// leaders.
+/// SP-6, SP-7: every block crosses the network once per host, contiguous or strided, for any number of leaders.
 #[test]
 fn blocks_cross_the_network_once_per_host() {
     let hosts = |strided| (0..24).map(move |rank| if strided { rank % 4 } else { rank / 6 });
@@ -371,8 +370,7 @@ fn too_many_roots_at_once_are_refused() {
     assert!(matches!(verdict, Err(VerifyError::Roots { chains: 2, .. })), "{verdict:?}");
 }
 
-/// By rank, the ranks whose calls it knows of when its program is complete. Knowledge is passed along messages until
-/// nothing changes.
+/// By rank, the ranks whose calls it knows of at the end. Messages pass knowledge on until nothing changes.
 fn known_at_the_end(programs: &[Program]) -> Vec<Vec<bool>> {
     let ranks = programs.len();
     // By rank and step, the ranks whose calls are known when the step is complete.
