@@ -151,7 +151,7 @@ impl Datapath {
         }
     }
 
-    /// Handles a leaf's report that it and its right neighbour lack chunks; half of the leaves cause a repetition.
+    /// Handles a leaf's report of chunks missing there and at its right neighbour; half of the leaves trigger a resend.
     pub(super) fn take_missing(&mut self, key: Key, stream: Stream, ranges: &[(u32, u32)]) {
         let running = self.running(key);
         let enough = (running.post.program.ranks - 1).div_ceil(2).max(2);

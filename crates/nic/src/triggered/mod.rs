@@ -3,12 +3,12 @@
 //!
 //! A rank posts the [task list](list) of a call and computes. Its NIC sends, waits for completions and enables the
 //! requests that waited for them; the completion of the last request ends the call. The first call of a kind makes the
-//! queue pairs, and posts the buffers before any peer sends (CD-4). A large message waits until its receiver is ready
+//! queue pairs and posts buffers before any peer sends (CD-4). A large message waits until its receiver is ready
 //! (CD-5). Ranks of one host have no queue pairs for each other. They exchange data through a region of their host,
 //! before and after the list, and the host copies it (CD Sec. IV-B).
 //!
-//! The machine is the NIC of a host with the library above it. `member.rs` lists the states of a call, and
-//! `queue.rs` the states of a queue pair.
+//! The machine is the NIC of a host with the library above it. `member.rs` lists the states of a call, and `queue.rs`
+//! the states of a queue pair.
 //!
 //! Invariants: [`Settings`] bound queues, completions, calls, queue pairs and registered memory. Calls beyond a bound
 //! are rejected with both numbers. The resources of a call that has ended or failed are free. Never holds payload.
