@@ -4,7 +4,7 @@
 //! | step of a plan | becomes |
 //! |---|---|
 //! | receive | awaited by the first descriptor after it; by one that stores it, if the message itself is needed |
-//! | reduce of a received message | a descriptor with ReduceFlag; several in a row with one SeqID share one with CPCount |
+//! | reduce of a received message | a descriptor with ReduceFlag; several in a row with one SeqID make one, CPCount |
 //! | copy | a descriptor with operand and result |
 //! | send | CP of the descriptor that makes the message, else a descriptor of its own |
 //!
