@@ -1,7 +1,7 @@
-//! What a machine takes for what all engines have it do, and what an engine's NIC takes beside that.
+//! Costs of a machine, which all engines share, and the interface to the costs of an engine's NIC.
 //!
-//! Costs only delay: they say when something has happened, never what. Times are in nanoseconds, rates in GB/s, which
-//! is bytes per nanosecond. Whoever plays an engine on a clock (`outboard_sim::nics`) puts them together.
+//! Costs only delay: they decide when something has happened, never what. Times are in nanoseconds. Rates are in GB/s,
+//! which is bytes per nanosecond. A simulator that runs an engine on a clock (`outboard_sim::nics`) adds them up.
 
 use std::fmt::Debug;
 
@@ -11,17 +11,17 @@ use crate::profile::{ProfileError, Table};
 /// Processors, memory, bus and link of a machine: the table `[machine]` of a profile.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Machine {
-    /// Nanoseconds of a processor to tell its NIC to send.
+    /// Nanoseconds that a processor needs to hand a send to its NIC.
     pub send: f64,
-    /// Nanoseconds until a process that waits sees that a packet has come.
+    /// Nanoseconds until a waiting process notices a packet that has come.
     pub notice: f64,
-    /// Nanoseconds until it sees that its NIC has put a message straight to its place, which no packet says.
+    /// Nanoseconds until a process notices that its NIC has written a message straight to its place, without a packet.
     pub poll: f64,
-    /// GB/s that one processor copies.
+    /// GB/s at which one processor copies.
     pub copy_rate: f64,
-    /// GB/s that all processors of a machine copy together.
+    /// GB/s at which all processors of a machine copy together.
     pub memory_rate: f64,
-    /// GB/s that one processor combines.
+    /// GB/s at which one processor combines.
     pub combine_rate: f64,
     /// GB/s between memory and NIC, in each direction.
     pub bus_rate: f64,
@@ -29,7 +29,7 @@ pub struct Machine {
     pub bus_latency: f64,
     /// GB/s of a link, in each direction.
     pub link_rate: f64,
-    /// Nanoseconds from a NIC to another one.
+    /// Nanoseconds from one NIC to another.
     pub link_latency: f64,
 }
 
@@ -51,26 +51,26 @@ impl Machine {
     }
 }
 
-/// Nanoseconds that a part of a NIC takes for one thing.
+/// Nanoseconds that a part of a NIC takes for one piece of work.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Work {
-    /// In which it does nothing else.
+    /// Nanoseconds in which the part does nothing else.
     pub busy: f64,
-    /// Behind those, until it is done.
+    /// Nanoseconds from the end of `busy` until the work is done.
     pub lag: f64,
 }
 
-/// What the NICs of an engine take. Nothing costs anything unless it is said.
+/// Costs of the NICs of an engine. An operation without a cost of its own costs nothing.
 pub trait Costs<E: Engine>: Copy + Debug {
-    /// Nanoseconds of the processor for a post.
+    /// Nanoseconds of the processor for one post.
     fn post(&self, machine: &Machine, post: &E::Post) -> f64;
 
-    /// Part of the NIC's context cache that an engine uses.
+    /// Entries of the NIC's context cache that an engine uses.
     fn contexts(_engine: &E) -> usize {
         0
     }
 
-    /// A packet leaves a NIC all of whose engines use so many contexts.
+    /// Cost of sending a packet; `contexts` counts the contexts of all engines of the NIC.
     fn send(&self, _packet: &E::Packet, _contexts: usize) -> Work {
         Work::default()
     }
@@ -79,7 +79,7 @@ pub trait Costs<E: Engine>: Copy + Debug {
         Work::default()
     }
 
-    /// Nanoseconds of the NIC for work on memory that it does itself.
+    /// Nanoseconds of the NIC for an order on memory that it carries out itself.
     fn order(&self, _order: &Order) -> f64 {
         0.0
     }

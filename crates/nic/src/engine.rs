@@ -1,8 +1,7 @@
-//! What every engine is to its driver, and the words that both use.
+//! The interface between every engine and its driver, and the types that both use.
 //!
-//! The driver hands in what happened, then polls until nothing comes. It carries out orders at once and in the order in
-//! which they come; the payload of a packet is gathered when the packet is polled, so that later orders may reuse its
-//! places.
+//! The driver hands in events, then polls until no output is left. It carries out orders at once and in order. The
+//! payload of a packet is gathered when the packet is polled, so later orders may reuse its places.
 
 use std::fmt;
 
@@ -13,7 +12,7 @@ use thiserror::Error;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Node(pub u32);
 
-/// A virtual port: what one process of a host has of its NIC.
+/// A virtual port: the share of a NIC that one process of a host uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Port(pub u16);
 
@@ -31,11 +30,11 @@ impl fmt::Display for Port {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Region {
-    /// Of the process behind a port.
+    /// Memory of the process behind a port.
     Host(Port),
-    /// Of the host, registered with its NIC: every process of the host and the NIC reach it.
+    /// Memory of the host that is registered with its NIC: every process of the host and the NIC reach it.
     Shared,
-    /// The NIC's own.
+    /// The NIC's own memory.
     Nic,
 }
 
@@ -48,17 +47,17 @@ pub struct Place {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Order {
-    /// The payload of the packet that was handed in last goes there.
+    /// Writes the payload of the packet that was handed in last to `to`.
     Deliver { to: Place },
-    /// The first bytes of a little-endian word go there, up to 8.
+    /// Writes the first bytes of a little-endian word, up to 8, to `to`.
     Write { word: u64, to: Place },
-    /// Copies between places of equal length, which are the same or do not overlap.
+    /// Copies between places of equal length, which are the same place or do not overlap.
     Copy { from: Place, to: Place },
-    /// `into = from * into` where `from_left`, else `into = into * from`, element by element.
+    /// Sets `into = from * into` where `from_left`, else `into = into * from`, element by element.
     Reduce { reduction: Reduction, from: Place, into: Place, from_left: bool },
 }
 
-/// Why the calls of a job end on all its ports.
+/// The reason why the calls of a job end on all its ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Failure {
     #[error("node {} is dead", node.0)]
@@ -77,7 +76,7 @@ pub struct Completion {
     pub result: Result<(), Failure>,
 }
 
-/// Who does something, so that whoever plays an engine on a clock knows what waits for it.
+/// The part that does the work, so that a driver with a clock knows what waits for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Worker {
     /// The processor of the process behind a port.
@@ -86,21 +85,21 @@ pub enum Worker {
     Nic(u16),
 }
 
-/// What an engine asks of its driver.
+/// Output of an engine for its driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output<P> {
     /// Work on memory.
     Order { by: Worker, order: Order },
-    /// A packet for a node, which may be this one, with what lies at these places behind it.
+    /// Sends a packet to a node, which may be this one, with the bytes of these places as payload.
     Transmit { by: Worker, to: Node, packet: P, payload: Vec<Place> },
-    /// A packet for each of these nodes, which may be this one; on its way to any of them it may be lost.
+    /// Sends a packet to each of these nodes, which may include this one; it may be lost on the way to any of them.
     Multicast { to: Vec<Node>, packet: P, payload: Place },
     /// A call of a process has ended.
     Completed { port: Port, completion: Completion },
 }
 
 impl<P> Output<P> {
-    /// The NIC works on memory.
+    /// Work of the NIC on memory.
     pub(crate) const fn by_nic(order: Order) -> Self {
         Output::Order { by: Worker::Nic(0), order }
     }
@@ -110,7 +109,7 @@ impl<P> Output<P> {
         Output::Completed { port: Port(port), completion: Completion { job, result } }
     }
 
-    /// The process behind `port` does.
+    /// Work of the process behind `port` on memory.
     pub(crate) const fn by_process(port: u16, order: Order) -> Self {
         Output::Order { by: Worker::Processor(Port(port)), order }
     }
@@ -118,35 +117,35 @@ impl<P> Output<P> {
 
 /// A NIC that carries out collectives. Times are in nanoseconds of the driver's clock, which never goes back.
 pub trait Engine {
-    /// What a host posts to have collectives carried out.
+    /// The work request that a host posts to have collectives carried out.
     type Post: ?Sized;
-    /// Why a NIC does not take a post; nothing of it is carried out then.
+    /// The error of a rejected post; no part of the post is carried out then.
     type Refusal;
-    /// What NICs send each other, without payload.
+    /// The packet that NICs send each other, without its payload.
     type Packet: Clone;
 
-    /// The process behind `port` posts.
+    /// Takes a post of the process behind `port`.
     ///
     /// # Errors
-    /// When what is posted makes no sense, or exceeds what the NIC has.
+    /// When the post makes no sense, or exceeds the NIC's capacity.
     fn post(&mut self, now: u64, port: Port, post: &Self::Post) -> Result<(), Self::Refusal>;
 
-    /// The flow that a packet belongs to. Nothing but multicast is lost between NICs, and packets of one flow from one
-    /// node to another arrive in the order in which they were sent; all others overtake each other, as do those without
-    /// a flow.
+    /// The flow that a packet belongs to. Only multicast packets are lost between NICs. Packets of one flow from one
+    /// node to another arrive in the order in which they were sent. All others may overtake each other, and so may
+    /// packets without a flow.
     fn flow(_packet: &Self::Packet) -> Option<u64> {
         None
     }
 
     fn handle_packet(&mut self, now: u64, from: Node, packet: Self::Packet);
 
-    /// A node is dead: nothing comes from there any more.
+    /// A node is dead: it sends nothing any more.
     fn handle_dead(&mut self, now: u64, node: Node);
 
-    /// It is as late as [`Engine::poll_timeout`] says, or later.
+    /// The time is that of [`Engine::poll_timeout`], or later.
     fn handle_timeout(&mut self, now: u64);
 
-    /// When the engine wants to be told that time has passed.
+    /// The time at which the driver has to call `handle_timeout`.
     fn poll_timeout(&self) -> Option<u64>;
 
     fn poll(&mut self) -> Option<Output<Self::Packet>>;

@@ -1,4 +1,4 @@
-//! A port as a member of a job: ranks that call together, one behind each port.
+//! A port as a member of a job: a group of ranks, one behind each port, that make their calls together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use crate::engine::{Failure, Node, Place, Port, Region};
 
-/// Why an engine does not take a call of a job.
+/// The reason why an engine rejects a call of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum JobError {
     #[error("job {job} has failed: {failure}; close it")]
@@ -17,17 +17,17 @@ pub enum JobError {
     Calls { job: u8, calls: usize, most: usize },
 }
 
-/// A call, as a process makes it that posts its program as it is.
+/// A call of a process that posts its program unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Post {
     pub job: u8,
     pub program: Arc<Program>,
-    /// Where input, output and scratch begin in the memory of the process.
+    /// Addresses in the memory of the process at which input, output and scratch begin.
     pub memory: [u64; 3],
     pub reduction: Option<Reduction>,
 }
 
-/// What ports are in their jobs, by job and port.
+/// State of each port in its jobs, by job and port.
 pub(crate) type Members<M> = BTreeMap<(u8, u16), M>;
 
 pub(crate) fn enter<M>(members: &mut Members<M>, job: u8, port: Port, member: M) {
@@ -37,9 +37,9 @@ pub(crate) fn enter<M>(members: &mut Members<M>, job: u8, port: Port, member: M)
 #[derive(Debug)]
 pub(crate) struct Membership {
     pub(crate) rank: Rank,
-    /// By rank.
+    /// Ports of all ranks, by rank.
     ports: Vec<(Node, Port)>,
-    /// Why its calls fail from now on.
+    /// The reason why all further calls fail.
     pub(crate) failed: Option<Failure>,
 }
 
@@ -53,7 +53,7 @@ impl Membership {
         self.ports[rank.0 as usize]
     }
 
-    /// The nodes of all other ranks, each once.
+    /// The nodes of all other ranks, each node once.
     pub(crate) fn other_nodes(&self) -> Vec<Node> {
         let others = self.ports.iter().zip(0..).filter(|(_, rank)| Rank(*rank) != self.rank);
         others.map(|((node, _), _)| *node).collect::<BTreeSet<_>>().into_iter().collect()
@@ -63,7 +63,7 @@ impl Membership {
         self.ports.len() as u32
     }
 
-    /// Whether a packet about the rank `peer` is taken: those of a job that has failed here are not.
+    /// Whether to accept a packet about the rank `peer`: a job that has failed here rejects all packets.
     pub(crate) fn hears(&self, peer: Rank, from: Node) -> bool {
         assert_eq!(self.port_of(peer).0, from, "a packet about {peer}");
         self.failed.is_none()
@@ -73,7 +73,7 @@ impl Membership {
         self.failed.is_none() && self.ports.iter().any(|(other, _)| *other == node)
     }
 
-    /// Whether a call of the rank `named` may be posted beside `calls` that have not ended.
+    /// Whether a call of the rank `named` may be posted beside `calls` unfinished ones.
     pub(crate) fn admit(&self, job: u8, named: Rank, calls: usize, most: usize) -> Result<(), JobError> {
         if let Some(failure) = self.failed {
             return Err(JobError::Failed { job, failure });
@@ -82,7 +82,7 @@ impl Membership {
         if calls == most { Err(JobError::Calls { job, calls: calls + 1, most }) } else { Ok(()) }
     }
 
-    /// Where a span of a call lies, whose input, output and scratch begin there, with `unit` bytes for each byte.
+    /// The place of a span of a call whose buffers begin at `memory`, with `unit` bytes for each byte of the plan.
     pub(crate) fn place(&self, memory: [u64; 3], span: Span, unit: u64) -> Place {
         let base = match span.buffer {
             Buffer::Input => memory[0],

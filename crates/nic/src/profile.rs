@@ -1,7 +1,7 @@
-//! Cost profiles: what a machine and its NIC take for what they do, each number with where it comes from.
+//! Cost profiles: the times and rates of a machine and its NIC, each number with its source.
 //!
-//! A profile is a TOML file. Each table is about one part; each number is `{ value, source }`, where the source is a
-//! paper with its place, or begins with `fitted` or `assumed`:
+//! A profile is a TOML file with one table for each part. Each number is `{ value, source }`. The source names a paper
+//! and the place in it, or begins with `fitted` or `assumed`:
 //!
 //! ```toml
 //! name = "cluster-a"
@@ -11,9 +11,9 @@
 //! link_rate = { value = 4.0, source = "assumed: InfiniBand QDR" }
 //! ```
 //!
-//! A table that is there has all of its keys and no others; what an engine needs and a profile lacks is for whoever
-//! asks to say. Invariants: rates and counts are positive, everything else at least 0, and all is finite. Never does
-//! IO.
+//! Every table is optional, but a table that is present has all of its keys and no others. A user of the profile
+//! reports a table that an engine needs and the profile lacks. Invariants: rates and counts are positive, everything
+//! else is at least 0, and all numbers are finite. Never does IO.
 
 use std::fmt;
 use std::sync::LazyLock;
@@ -25,7 +25,7 @@ use toml::de::{DeTable, DeValue};
 use crate::costs::Machine;
 use crate::{datapath, ordered, triggered};
 
-/// A number of a profile, as it was written.
+/// A number of a profile.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Number {
     pub table: &'static str,
@@ -48,12 +48,12 @@ pub struct Profile {
     pub numbers: Vec<Number>,
 }
 
-/// Where and why a text is no profile.
+/// The place at which a text is not a valid profile, and the fault.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{file}:{line}: {fault}")]
 pub struct ProfileError {
     pub file: String,
-    /// From 1.
+    /// Counted from 1.
     pub line: usize,
     pub fault: Fault,
 }
@@ -74,17 +74,17 @@ pub enum Fault {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wanted {
-    /// `name` and `about`.
+    /// The text of `name` or `about`.
     Text,
-    /// A key of the top level.
+    /// A table at the top level.
     Table,
     /// `{ value = NUMBER, source = "..." }`.
     Sourced,
-    /// Positive.
+    /// A number above 0.
     Rate,
-    /// At least 0.
+    /// A number of at least 0.
     Cost,
-    /// At least 1, whole.
+    /// A whole number of at least 1.
     Count,
 }
 
@@ -125,7 +125,7 @@ impl Profile {
         ALL.iter().find(|profile| profile.name == name)
     }
 
-    /// The profile in the text of `file`.
+    /// Reads the profile in `text`, the contents of `file`.
     pub fn read(file: &str, text: &str) -> Result<Profile, ProfileError> {
         let reader = Reader { file, text };
         let root = DeTable::parse(text).map_err(|error| {
@@ -167,7 +167,7 @@ impl Profile {
     }
 }
 
-/// A text that is read.
+/// The text that is being read.
 #[derive(Clone, Copy)]
 struct Reader<'a> {
     file: &'a str,
@@ -213,7 +213,7 @@ impl Reader<'_> {
     }
 }
 
-/// A table whose keys are asked for one by one.
+/// A table whose keys are read one by one.
 pub(crate) struct Table<'a, 'b> {
     reader: Reader<'a>,
     name: &'static str,
@@ -223,12 +223,12 @@ pub(crate) struct Table<'a, 'b> {
 }
 
 impl Table<'_, '_> {
-    /// What has to be positive.
+    /// Reads a number that has to be positive.
     pub(crate) fn rate(&mut self, key: &'static str, unit: &'static str) -> Result<f64, ProfileError> {
         self.number(key, unit, Wanted::Rate, |value| value > 0.0)
     }
 
-    /// What may be nothing.
+    /// Reads a number that may be 0.
     pub(crate) fn cost(&mut self, key: &'static str, unit: &'static str) -> Result<f64, ProfileError> {
         self.number(key, unit, Wanted::Cost, |value| value >= 0.0)
     }

@@ -1,6 +1,6 @@
-//! Registered memory of a host: who has which part of it.
+//! Registered memory of a host: an allocator of its parts.
 //!
-//! Invariant: parts do not overlap, and free neighbours are one part.
+//! Invariant: parts do not overlap, and adjacent free parts are merged.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ pub(crate) struct Part {
 
 #[derive(Debug)]
 pub(crate) struct Registered {
-    /// By address, bytes that are free.
+    /// Free bytes, by address.
     free: BTreeMap<u64, u64>,
 }
 
@@ -25,7 +25,7 @@ impl Registered {
         self.free.values().sum()
     }
 
-    /// The first part that is large enough.
+    /// Allocates from the first free part that is large enough.
     pub(crate) fn take(&mut self, bytes: u64) -> Option<Part> {
         if bytes == 0 {
             return Some(Part { address: 0, bytes });

@@ -1,7 +1,7 @@
-//! What each collective promises, for [`crate::verify()`].
+//! Contracts of the collectives, for [`crate::verify()`].
 //!
-//! Written from the definitions of the collectives and, where the order of contributions is promised, of the
-//! algorithms; never from the code that makes their programs.
+//! The contracts follow from the definitions of the collectives and, if the order of contributions is promised, of the
+//! algorithms. They never follow from the code that makes the programs.
 
 use outboard_plan::alltoall::Blocks;
 use outboard_plan::selection::{Choice, Collective};
@@ -9,13 +9,13 @@ use outboard_plan::{Algorithm, Arguments, PlanError, Rank, Span, Topology, Vecto
 
 use crate::verify::{Combination, Contract, Contributors, Piece};
 
-/// What `rank` is promised where a call is carried out by `choice`.
+/// The contract of `rank` for a call that `choice` carries out.
 pub fn contract(choice: Choice, arguments: &Arguments<'_>, rank: Rank) -> Result<Contract, PlanError> {
     let Arguments { topology, root, bytes, exclusive, in_place, .. } = *arguments;
     let ranks = topology.ranks();
     let total = || bytes.checked_mul(ranks.into()).ok_or(PlanError::Bytes { ranks });
     let at = |rank: Rank| u64::from(rank.0) * bytes;
-    // Blocks of one size in the order of ranks, of each of which the rank has the bytes from `from` on.
+    // Blocks of equal size, in the order of ranks; the rank holds the bytes of each from `from` on.
     let of_all = |from| {
         let block = |q| Combination::of_one(Span::output(at(q), bytes), q, from);
         (0..ranks).map(Rank).map(block).collect::<Vec<_>>()
@@ -64,7 +64,7 @@ pub fn contract(choice: Choice, arguments: &Arguments<'_>, rank: Rank) -> Result
     Ok(contract)
 }
 
-/// What `rank` is promised of an exchange; `all` are the blocks of every rank.
+/// The contract of `rank` for an exchange; `all` are the blocks of every rank.
 pub fn exchange(rank: Rank, all: &[Blocks]) -> Contract {
     let mine = &all[rank.0 as usize];
     let (input_bytes, output_bytes) = mine.bytes();
@@ -74,20 +74,20 @@ pub fn exchange(rank: Rank, all: &[Blocks]) -> Contract {
     moved(rank, input_bytes, output_bytes, after.collect())
 }
 
-/// What only moves data promises to `rank`, all of whose input is its own.
+/// The contract of a collective that only moves data; all input of `rank` is its own contribution.
 fn moved(rank: Rank, input_bytes: u64, output_bytes: u64, mut after: Vec<Combination>) -> Contract {
     after.retain(|one| !one.span.is_empty());
     let before = vec![Piece { span: Span::input(0, input_bytes), source: rank, from: 0 }];
     Contract { element_bytes: None, input_bytes, output_bytes, before, after }
 }
 
-/// What a reduction of vectors of `bytes` promises to `rank`, which has as much output as it is promised.
+/// The contract of a reduction of vectors of `bytes` bytes; the output of `rank` is as long as its result.
 fn combined(rank: Rank, arguments: &Arguments<'_>, bytes: u64, after: Vec<Combination>) -> Contract {
     let output_bytes = after.iter().filter_map(|one| one.span.end()).max().unwrap_or(0);
     Contract { element_bytes: Some(arguments.element_bytes), ..moved(rank, bytes, output_bytes, after) }
 }
 
-/// The order in which contributions to a reduce to `root`, or to the block of `rank` of a reduce-scatter, meet.
+/// The order of contributions to a reduce at `root`, or to the block of `rank` in a reduce-scatter.
 fn order(choice: Choice, topology: &Topology, root: Rank, rank: Rank) -> Contributors {
     let (ranks, hosts) = (topology.ranks(), topology.hosts());
     let round = |first: u32| Contributors::Round { first: Rank(first % ranks), count: ranks };
@@ -115,10 +115,10 @@ fn order(choice: Choice, topology: &Topology, root: Rank, rank: Rank) -> Contrib
     }
 }
 
-/// What every rank of an allreduce is promised.
+/// The combinations that every rank of an allreduce is promised.
 fn all_combined(choice: Choice, topology: &Topology, vector: Vector) -> Vec<Combination> {
     let (ranks, hosts) = (topology.ranks(), topology.hosts());
-    // Ranks, or hosts with all of theirs, from `first` on.
+    // Ranks in ring order from rank `first`, or the ranks of all hosts from host `first`.
     let from = |first: u32| match choice.leaders() {
         None => Contributors::Round { first: Rank(first), count: ranks },
         Some(_) => {
@@ -126,7 +126,7 @@ fn all_combined(choice: Choice, topology: &Topology, vector: Vector) -> Vec<Comb
             Contributors::Listed(hosts.flat_map(|host| topology.ranks_of(host)).collect())
         }
     };
-    // Round a ring every part has an order of its own.
+    // In a ring, every part has an order of its own.
     let parts = match (choice.leaders(), choice.algorithm()) {
         (None, Algorithm::Ring { .. } | Algorithm::ReduceScatterMulticast { .. }) => ranks,
         (Some(_), Algorithm::Ring { .. }) => hosts,
@@ -139,14 +139,14 @@ fn all_combined(choice: Choice, topology: &Topology, vector: Vector) -> Vec<Comb
     (0..parts).map(part).collect()
 }
 
-/// The ranks of a host, `leader` first where it is one of them.
+/// The ranks of a host, `leader` first if it is one of them.
 fn led_by(leader: Option<Rank>, mut ranks: Vec<Rank>) -> Vec<Rank> {
     ranks.sort_by_key(|rank| Some(*rank) != leader);
     ranks
 }
 
-/// The ranks of the places in the order of their numbers read backwards in binary, in which distances that halve
-/// combine. Of ranks beyond a power of two, `excess`, the first `2 * excess` ranks stand at places in pairs.
+/// The order in which halving distances combine: places sorted by their bit-reversed numbers, each with its ranks. If
+/// `excess` ranks exceed a power of two, the first `2 * excess` ranks share places in pairs.
 fn reversed_bits(ranks: u32) -> impl Iterator<Item = u32> {
     let rounds = ranks.ilog2();
     let excess = ranks - (1 << rounds);

@@ -1,5 +1,4 @@
-//! Plans as datapath accelerators carry them out ([`outboard_nic::datapath`]): the programs, where something is
-//! multicast.
+//! Plans for datapath accelerators ([`outboard_nic::datapath`]): the unchanged programs, if they multicast.
 
 use std::sync::Arc;
 
@@ -8,7 +7,7 @@ use outboard_plan::selection::Choice;
 use outboard_plan::{Arguments, PlanError, Program, Rank, program};
 use thiserror::Error;
 
-/// Why a call is not carried out by datapath accelerators.
+/// The reason why datapath accelerators do not carry out a call.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum LowerError {
     #[error(transparent)]

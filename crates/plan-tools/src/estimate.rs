@@ -1,20 +1,20 @@
-//! How long programs take on a cluster, by playing them event by event.
+//! Estimates the time of programs on a cluster by simulating them event by event.
 //!
-//! Every host has one processor (that of its service process), one way out and one way in of its link, each of which
-//! does one thing at a time, first come first served:
+//! Every host has one processor (that of its service process) and one link with a way out and a way in. Each of the
+//! three does one thing at a time, first come first served:
 //!
 //! | step | takes |
 //! |---|---|
-//! | send to another host | processor `message`, way out `bytes / bandwidth`; the send is complete then |
+//! | send to another host | processor `message`, way out `bytes / bandwidth`; then the send is complete |
 //! | its receive | `latency` after the first byte left: way in `bytes / bandwidth`, processor `message` |
-//! | send to a rank of the host | processor `message` and `bytes / copy`, both ends complete then |
+//! | send to a rank of the host | processor `message` and `bytes / copy`; then both ends are complete |
 //! | multicast | processor `message`, way out at the multicast rate |
 //! | its receives | all at once, `latency` later: way in, processor `message`, a copy for each rank but one (MC-2) |
 //! | copy, reduce | processor, `bytes / copy` or `bytes / reduce` |
 //!
-//! Before all of it goes the ready barrier (MC-4) where nothing is pulled, behind multicasts the handshake (MC-7). This
+//! The ready barrier (MC-4) comes first unless the call pulls, and the handshake (MC-7) follows multicasts. This module
 //! is the reference for the closed forms of [`outboard_plan::selection::formula`], which name the longest path alone.
-//! It takes time and memory in the order of all steps of all ranks: for people and tests, not for the choice at a call.
+//! Its time and memory grow with all steps of all ranks: it is for people and tests, not for the choice at a call.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -34,13 +34,13 @@ pub enum EstimateError {
     NoMulticast { at: Box<At> },
 }
 
-/// When `programs`, those of all ranks in rank order, are done if all ranks call at once. `host_of` tells the host of
-/// each rank.
+/// The time until `programs` are done if all ranks call at once. `programs` holds all ranks in rank order, and
+/// `host_of` returns the host of each rank.
 pub fn estimate(programs: &[Program], host_of: impl Fn(Rank) -> u32, cost: &Cost) -> Result<Estimate, EstimateError> {
     play(programs, host_of, cost, true)
 }
 
-/// When a call by `choice` is done if all ranks call at once; `None` where the algorithm refuses such a call.
+/// The time until a call by `choice` is done if all ranks call at once; `None` if the algorithm rejects such a call.
 pub fn played(case: &Case, choice: Choice, cost: &Cost) -> Option<Result<Estimate, EstimateError>> {
     let programs = programs(case, choice)?;
     Some(play(&programs, |rank| host_of(case, rank), cost, !choice.pulls()))
@@ -73,18 +73,18 @@ type Time = u128;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    /// All that the step follows is complete.
+    /// All earlier steps that this step follows are complete.
     Ready(Node),
-    /// The processor has handed over a message to another host; the node is that of the send.
+    /// The processor has handed over a message to another host; the node is the send.
     Leaving(Node),
-    /// Its first byte has reached the host of the receive.
+    /// The first byte of the message has reached the host of the receive.
     Arriving(Node),
-    /// Its last byte has.
+    /// The last byte of the message has reached the host of the receive.
     Arrived(Node),
     Complete(Node),
 }
 
-/// What one host does one thing after another with: when each is free again.
+/// Times at which the resources of one host are free again.
 #[derive(Debug, Clone, Copy, Default)]
 struct Host {
     processor: Time,
@@ -97,7 +97,7 @@ struct Play<'a> {
     cost: &'a Cost,
     host_of: Vec<usize>,
     hosts: Vec<Host>,
-    /// By step: how many steps are awaited, and for a receive its message.
+    /// By step: the number of steps that it waits for, plus one for a receive whose message is missing.
     awaits: Vec<usize>,
     events: BinaryHeap<Reverse<(Time, u64, Event)>>,
     pushed: u64,
@@ -141,7 +141,7 @@ impl<'a> Play<'a> {
         self.host_of[self.graph.at(node).rank.0 as usize]
     }
 
-    /// Whether somebody on another host receives what a step sends.
+    /// Whether a rank of another host receives the message of a step.
     fn leaves(&self, send: Node) -> bool {
         self.graph.receivers(send).iter().any(|receive| self.host(*receive) != self.host(send))
     }
@@ -197,7 +197,7 @@ impl<'a> Play<'a> {
         self.hosts[mine].way_out = begins + takes;
         self.push(begins + takes, Event::Complete(send));
         self.handshake |= leaves && matches!(self.graph.op(send), Op::Multicast { .. });
-        // The first receive of each host, for all of its ranks.
+        // The first receive of each host stands for all of its ranks.
         let mut first = BTreeMap::new();
         for receive in self.graph.receivers(send) {
             first.entry(self.host(*receive)).or_insert(*receive);
@@ -213,7 +213,7 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// The other receives on its host of what a receive takes.
+    /// The other receives of the same message on the same host.
     fn locals_beside(&self, receive: Node) -> Vec<Node> {
         let all = self.graph.source(receive).map_or(&[][..], |send| self.graph.receivers(send));
         let beside = |other: &Node| *other != receive && self.host(*other) == self.host(receive);
@@ -225,14 +225,14 @@ impl<'a> Play<'a> {
         op.reads().or(op.writes()).map_or(0, |span| span.len)
     }
 
-    /// What the message of a step takes of a link.
+    /// Time on a link for the message of a step.
     fn transfer(&self, node: Node) -> Time {
         let multicast = matches!(self.graph.op(node), Op::Multicast { .. } | Op::MulticastRecv { .. });
         let rate = if multicast { self.cost.multicast } else { None };
         at_rate(self.bytes(node), rate.unwrap_or(self.cost.bandwidth))
     }
 
-    /// Has the processor of the step's host work for it, and tells when it has.
+    /// Occupies the processor of the step's host; returns the time when it is done.
     fn occupy(&mut self, node: Node, at: Time, takes: Time) -> Time {
         let host = self.host(node);
         let processor = &mut self.hosts[host].processor;
@@ -240,14 +240,14 @@ impl<'a> Play<'a> {
         *processor
     }
 
-    /// The same, and then the step is complete, or its message there.
+    /// Occupies the processor; afterwards the step is complete, or its message has arrived.
     fn work(&mut self, node: Node, at: Time, takes: Time) -> Time {
         let end = self.occupy(node, at, takes);
         self.push(end, Event::Complete(node));
         end
     }
 
-    /// Of a receive: its message is there. Of others: they are done.
+    /// Completes a step. For a receive, only its message has arrived, so it may still wait for earlier steps.
     fn complete(&mut self, at: Time, node: Node) {
         if self.graph.source(node).is_some() {
             self.awaits[node] -= 1;

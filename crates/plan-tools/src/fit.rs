@@ -1,9 +1,9 @@
-//! Finds what things cost on a cluster from how long calls took there.
+//! Fits the cost parameters of a cluster to measured times of calls.
 //!
-//! A call's time is a sum of terms times parameters (`cost.rs`), so the parameters follow by least squares: of relative
-//! errors, because short calls count as much as long ones, and of parameters that are not negative. What the calls do
-//! not tell stays as it was. Whoever measures writes the result down for all, so floating-point numbers do no harm
-//! here.
+//! A call's time is a sum of terms times parameters (`cost.rs`), so the parameters follow by least squares. The errors
+//! are relative, because short calls count as much as long ones, and no parameter is negative. Parameters that the
+//! calls do not determine stay unchanged. Floating-point numbers do no harm here, because one result is written down
+//! for all ranks.
 
 use outboard_plan::selection::{Case, Choice, Cost, terms};
 use outboard_units::{Duration, Rate};
@@ -12,24 +12,24 @@ use outboard_units::{Duration, Rate};
 pub struct Sample {
     pub case: Case,
     pub choice: Choice,
-    /// From the post to the end, on the rank where it took longest.
+    /// Time from the post to the end, on the slowest rank.
     pub took: Duration,
 }
 
-/// Parameters of [`Cost`].
+/// Number of parameters of [`Cost`].
 const PARAMETERS: usize = 7;
-/// How much each parameter is held to its old value, against one call: where calls tell only the sum of two, both
-/// change alike.
+/// Weight of each parameter's old value, relative to one call. If the calls determine only the sum of two parameters,
+/// both change alike.
 const HOLD: f64 = 0.01;
-/// No parameter becomes smaller than this part of itself in one round.
+/// The smallest factor by which one round scales a parameter.
 const LEAST: f64 = 0.05;
-/// How often all is done again from what was found: then it is known better which of link and processor holds a call
-/// up, and old values hold no more.
+/// Most fits, each from the result of the last. A better estimate shows better whether link or processor limits a
+/// call, and frees the parameters from their old values.
 const ROUNDS: usize = 8;
-/// Steps of the descent, each through all parameters; it ends by itself long before where calls tell parameters apart.
+/// Most descent steps, each over all parameters. The descent ends much earlier if the calls determine all parameters.
 const STEPS: usize = 5_000;
 
-/// Nanoseconds that each term of a sample takes at `cost`.
+/// Nanoseconds of each term of a sample at `cost`.
 fn parts(cost: &Cost, sample: &Sample) -> [f64; PARAMETERS] {
     let terms = terms(cost, &sample.case, sample.choice);
     let each = |count: u64, duration: Duration| count as f64 * duration.in_nanoseconds() as f64;
@@ -45,19 +45,19 @@ fn parts(cost: &Cost, sample: &Sample) -> [f64; PARAMETERS] {
     ]
 }
 
-/// By how much `cost` is wrong about a sample: the larger over the smaller, so 1 where it is right.
+/// The error factor of `cost` for a sample: the larger time over the smaller, so 1 if `cost` is exact.
 pub fn factor(cost: &Cost, sample: &Sample) -> f64 {
     let model: f64 = parts(cost, sample).iter().sum();
     let took = sample.took.in_nanoseconds().max(1) as f64;
     (model / took).max(took / model.max(1.0))
 }
 
-/// The cost by which `samples` took as long as they did, as near as can be; parameters of which they tell nothing are
-/// as in `start`, and there is multicast where `start` has it.
+/// The cost that explains the times of `samples` best. Parameters that the samples do not determine stay as in `start`,
+/// and the result has multicast if `start` has it.
 pub fn fit(start: &Cost, samples: &[Sample]) -> Cost {
     let mut cost = *start;
     for _ in 0..ROUNDS {
-        // Of each sample, what a parameter takes of the time that it should take.
+        // By sample: the fraction of the measured time that each parameter accounts for.
         let rows: Vec<[f64; PARAMETERS]> = samples
             .iter()
             .map(|sample| parts(&cost, sample).map(|part| part / sample.took.in_nanoseconds().max(1) as f64))
@@ -72,7 +72,7 @@ pub fn fit(start: &Cost, samples: &[Sample]) -> Cost {
     cost
 }
 
-/// The factors, none below [`LEAST`], by which the columns of `rows` sum up to 1 in each row, as near as can be.
+/// The factors, none below [`LEAST`], for which the scaled columns of `rows` sum up to nearly 1 in each row.
 fn descend(rows: &[[f64; PARAMETERS]]) -> [f64; PARAMETERS] {
     let mut factors = [1.0; PARAMETERS];
     let mut sums: Vec<f64> = rows.iter().map(|row| row.iter().sum()).collect();
@@ -112,7 +112,7 @@ fn scaled(cost: &Cost, factors: [f64; PARAMETERS]) -> Cost {
     }
 }
 
-/// To four digits: nobody measures more. At least 1, so that a parameter can grow again.
+/// Rounds to four digits, as measurements are no more precise. At least 1, so that a parameter can grow again.
 fn readable(value: f64) -> u64 {
     let unit = 10f64.powf((value.max(1.0).log10().floor() - 3.0).max(0.0));
     ((value / unit).round() * unit).max(1.0) as u64

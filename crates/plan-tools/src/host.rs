@@ -1,4 +1,4 @@
-//! Plans as processes carry them out themselves ([`outboard_nic::host`]): the programs, as they are.
+//! Plans for processes that progress them themselves ([`outboard_nic::host`]): the unchanged programs.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use crate::verify::At;
 
-/// Why a call is not carried out by processes themselves.
+/// The reason why processes do not carry out a call themselves.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum LowerError {
     #[error(transparent)]

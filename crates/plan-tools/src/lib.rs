@@ -1,12 +1,12 @@
-//! What people and tests need of plans, and neither the daemon nor liboutboard does.
+//! Tools for plans that people and tests need, but neither the daemon nor liboutboard.
 //!
-//! [`verify()`] proves that programs do what a [`contract()`] promises; [`mod@text`] and [`goal`]
-//! write and read plans; [`rounds`] tells when messages travel; [`triggered`] makes task lists of a triggered NIC,
-//! [`ordered`] descriptors of an order-triggered one, [`datapath`] programs that an accelerator takes, [`host`] those
-//! that processes carry out themselves;
-//! [`estimate()`] plays programs event by event, and [`fit()`] finds the cost of a cluster from measured times.
+//! [`verify()`] proves that programs fulfil a [`contract()`]. [`mod@text`] and [`goal`] write and read plans, and
+//! [`rounds`] computes when messages travel. [`triggered`] makes task lists of a triggered NIC, [`ordered`] makes
+//! descriptors of an order-triggered NIC, [`datapath`] makes programs for an accelerator, and [`host`] makes programs
+//! for processes. [`estimate()`] simulates programs event by event, and [`fit()`] finds the cost of a cluster from
+//! measured times.
 //!
-//! Invariant: all of it looks at the programs of a whole group, which a daemon never holds. This crate never does IO.
+//! Invariant: all tools work on the programs of a whole group, which a daemon never holds. This crate never does IO.
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "the workspace alone uses it; names that say enough are the documentation")]

@@ -1,34 +1,34 @@
-//! The actual programs of a call, for those who play them.
+//! The actual programs of a call, for simulation.
 
 use outboard_plan::selection::{Case, Choice, Collective};
 use outboard_plan::{Arguments, Program, ProgramBuilder, Rank, Span, Topology, program};
 
-/// Messages between two ranks of what is pulled: a block, that there is one, that it may be sent.
+/// Messages between two ranks of a call that pulls: a block, its announcement, the request for it.
 const BLOCK: u32 = 0;
 const ANNOUNCED: u32 = 1;
 const ASKED: u32 = 2;
 
-/// The host of a rank where ranks lie on hosts one after another.
+/// The host of a rank if the hosts are filled one after another.
 pub(crate) fn host_of(case: &Case, rank: Rank) -> u32 {
     rank.0 / case.ranks.div_ceil(case.hosts.clamp(1, case.ranks.max(1))).max(1)
 }
 
-/// The programs of all ranks, in rank order, from or to rank 0 where there is a root, in elements of a byte; `None`
-/// where there are none, because the algorithm refuses such a call.
+/// The programs of all ranks, in rank order; a root is rank 0, and an element is a byte. `None` if the algorithm
+/// rejects such a call.
 pub fn programs(case: &Case, choice: Choice) -> Option<Vec<Program>> {
     let Case { ranks, bytes, .. } = *case;
     bytes.checked_mul(ranks.into())?;
     let topology = Topology::of_hosts((0..ranks).map(|rank| host_of(case, Rank(rank))))?;
     let one = |rank| match choice.collective() {
         _ if choice.pulls() => Some(pulled(case, &topology, rank)),
-        // Behind the ready barrier all have called: what a plan would tell them is known.
+        // After the ready barrier all ranks have called, so a barrier needs no messages of its own.
         Collective::Barrier => Some(ProgramBuilder::new(rank, ranks).build()),
         _ => program(choice, &Arguments::of(&topology, bytes), rank).ok(),
     };
     (0..ranks).map(Rank).map(one).collect()
 }
 
-/// The bytes that `source` has for `destination` in an exchange.
+/// Bytes that `source` sends to `destination` in an exchange.
 fn block(case: &Case, source: Rank, destination: Rank) -> u64 {
     match case.collective {
         Collective::Gather if destination != Rank(0) => 0,
@@ -37,8 +37,8 @@ fn block(case: &Case, source: Rank, destination: Rank) -> u64 {
     }
 }
 
-/// What is pulled (SP-5), with all that goes before: a rank announces what it has to the first rank of each host, in
-/// the place of the service process there, which asks it once for all.
+/// A program that pulls (SP-5), with its announcements. A rank announces its blocks to the first rank of each host,
+/// which stands for the service process there. That rank requests all of them once.
 fn pulled(case: &Case, topology: &Topology, rank: Rank) -> Program {
     let all = || (0..case.ranks).map(Rank);
     let here = topology.host_of(rank);

@@ -1,16 +1,16 @@
-//! In which round each message of a plan travels.
+//! The round in which each message of a plan travels.
 //!
 //! A message's round is the length of the longest chain of messages that must have arrived, one after another, before
-//! it can be sent; round 0 waits for none. Rounds are what remains of time when only order is known: who draws a plan
-//! draws them, and a task list that keeps their order on every rank cannot deadlock.
+//! it can be sent. Messages of round 0 wait for none. Rounds are the part of time that order alone determines: drawings
+//! of plans show them, and a task list that keeps their order on every rank cannot deadlock.
 //!
-//! Invariants: what a message waits for travels in earlier rounds; messages are sorted by round, then by sender, then
+//! Invariants: a message waits only for messages of earlier rounds; messages are sorted by round, then by sender, then
 //! by step, then by receiver.
 
 use crate::verify::{Event, Graph, VerifyError, well_formed};
 use outboard_plan::{Op, OpId, Program, Rank};
 
-/// A message on its way from one rank to another, in a round from 0; what is multicast has no index.
+/// A message from one rank to another, in a round from 0; a multicast has no index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Message {
     pub round: u32,
@@ -24,7 +24,7 @@ pub struct Message {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Load {
-    /// Bytes that it sends; what it multicasts counts once.
+    /// Bytes that the rank sends; a multicast counts once.
     pub sent: u64,
     pub received: u64,
 }
@@ -34,7 +34,7 @@ pub struct Load {
 pub struct Rounds {
     ranks: u32,
     messages: Vec<Message>,
-    /// Where each round ends among the messages.
+    /// The end of each round in `messages`.
     ends: Vec<usize>,
 }
 
@@ -42,12 +42,12 @@ impl Rounds {
     /// The rounds of the programs of all ranks of a group, in the order of ranks.
     ///
     /// # Errors
-    /// When programs are malformed, messages do not match or ranks wait for each other in a circle; what
-    /// buffers hold is not looked at.
+    /// When programs are malformed, messages do not match or ranks wait for each other in a circle; the contents of
+    /// buffers are not checked.
     pub fn of(programs: &[Program]) -> Result<Rounds, VerifyError> {
         well_formed(programs)?;
         let graph = Graph::new(programs)?;
-        // By node, the rounds whose messages have arrived when its step starts, and when it is complete.
+        // By node: number of rounds whose messages have arrived when its step starts, and when it is complete.
         let mut start = vec![0u32; graph.nodes()];
         let mut done = vec![0u32; graph.nodes()];
         for event in graph.order() {
@@ -94,7 +94,7 @@ impl Rounds {
         &self.messages
     }
 
-    /// The messages of a round; none behind the last.
+    /// The messages of a round; empty after the last round.
     pub fn of_round(&self, round: usize) -> &[Message] {
         let end = |round: usize| self.ends.get(round).copied().unwrap_or(self.messages.len());
         let start = round.checked_sub(1).map_or(0, end);
@@ -127,7 +127,7 @@ mod tests {
         (0..ranks).map(|rank| program(choice, &Arguments::of(&Topology::flat(ranks), 8), Rank(rank)).unwrap()).collect()
     }
 
-    /// CD-2: rounds as the algorithms count them.
+    /// CD-2: the rounds agree with the counts of the algorithms.
     #[test]
     fn messages_travel_in_the_rounds_of_the_algorithm() {
         let rounds = |algorithm: &str, ranks| Rounds::of(&programs(algorithm, ranks)).unwrap();

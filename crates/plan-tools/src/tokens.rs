@@ -1,20 +1,20 @@
-//! Text cut into tokens, each with its place, for the parsers of [`mod@crate::text`] and [`mod@crate::goal`].
+//! A scanner that cuts text into tokens with places, for the parsers of [`mod@crate::text`] and [`mod@crate::goal`].
 //!
-//! Invariants: a place counts lines and columns (in characters) from 1; whatever the text, scanning ends, and
-//! [`Token::End`] comes again and again at its end. Never judges what the tokens mean.
+//! Invariants: a place counts lines and columns (in characters) from 1. Scanning ends for every text, and
+//! [`Token::End`] repeats at its end. The scanner never judges the meaning of tokens.
 
 use std::fmt;
 
 use thiserror::Error;
 
-/// Characters of a word that an error repeats.
+/// Most characters of a word that an error repeats.
 const SHOWN: usize = 40;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
-    /// Counts from 1.
+    /// Counted from 1.
     pub line: usize,
-    /// In characters; counts from 1.
+    /// Counted in characters from 1.
     pub column: usize,
 }
 
@@ -24,7 +24,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// What a text has where its grammar has something else.
+/// A difference between a text and its grammar.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SyntaxError {
     #[error("expected {expected}, found {found}")]
@@ -45,7 +45,7 @@ pub(crate) enum Comments {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Token<'a> {
-    /// A letter and the letters, digits and underscores behind it.
+    /// A letter, followed by letters, digits and underscores.
     Word(&'a str),
     Number(&'a str),
     /// Any other character that is not a space.
@@ -65,7 +65,7 @@ impl fmt::Display for Token<'_> {
     }
 }
 
-/// The beginning of a text of any length, for an error.
+/// The beginning of a text, short enough for an error.
 pub(crate) fn shown(text: &str) -> String {
     let mut short: String = text.chars().take(SHOWN).collect();
     if short.len() < text.len() {
@@ -74,10 +74,10 @@ pub(crate) fn shown(text: &str) -> String {
     short
 }
 
-/// An error of scanning, and where.
+/// An error of scanning, with its place.
 pub(crate) type Misplaced = (Place, SyntaxError);
 
-/// Why a text is not what it should be, and where.
+/// The reason why a text is rejected, with its place.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{at}: {reason}")]
 pub struct Misread<R> {
@@ -95,23 +95,23 @@ pub(crate) fn wrong<R>(at: Place, reason: R) -> Misread<R> {
     Misread { at, reason }
 }
 
-/// A text and how far it is read.
+/// A text and the current position in it.
 #[derive(Debug, Clone)]
 pub(crate) struct Scanner<'a> {
     rest: &'a str,
     place: Place,
     comments: Comments,
-    /// Whether the end of a line is a token, or a space like others.
+    /// Whether the end of a line is a token; otherwise it is a space.
     newlines: bool,
 }
 
 impl<'a> Scanner<'a> {
-    /// A text at its start; `newlines` says whether ends of lines are tokens.
+    /// A scanner at the start of a text; `newlines` makes ends of lines tokens.
     pub(crate) fn new(text: &'a str, comments: Comments, newlines: bool) -> Self {
         Self { rest: text, place: Place { line: 1, column: 1 }, comments, newlines }
     }
 
-    /// The next token and its place; it stays the next.
+    /// The next token and its place, without consuming it.
     pub(crate) fn peek(&mut self) -> Result<(Place, Token<'a>), Misplaced> {
         self.skip()?;
         let Some(first) = self.rest.chars().next() else {
@@ -141,7 +141,7 @@ impl<'a> Scanner<'a> {
         Ok((place, token))
     }
 
-    /// Takes `token`, or says that it is `expected`.
+    /// Consumes `token`, or fails with the text of `expected`.
     pub(crate) fn expect(&mut self, token: Token<'_>, expected: impl fmt::Display) -> Result<Place, Misplaced> {
         match self.peek()? {
             (_, found) if found == token => Ok(self.next()?.0),
@@ -149,7 +149,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Takes the words and symbols of `phrase`, which are separated by single spaces.
+    /// Consumes the words and symbols of `phrase`, which are separated by single spaces.
     pub(crate) fn phrase(&mut self, phrase: &str) -> Result<(), Misplaced> {
         for part in phrase.split(' ') {
             let symbol = part.chars().next().filter(|c| !c.is_ascii_alphanumeric());
@@ -159,7 +159,7 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// Whether `token` comes next; if so it is taken.
+    /// Consumes `token` if it comes next; whether it did.
     pub(crate) fn take(&mut self, token: Token<'_>) -> Result<bool, Misplaced> {
         let next = self.peek()?.1 == token;
         if next {
@@ -168,7 +168,7 @@ impl<'a> Scanner<'a> {
         Ok(next)
     }
 
-    /// Takes a number of at most `most`; `what` says what is counted.
+    /// Consumes a number of at most `most`; `what` names the counted thing in errors.
     pub(crate) fn number<N: TryFrom<u128>>(&mut self, what: &str, most: N) -> Result<N, Misplaced>
     where
         u64: TryFrom<N>,
@@ -197,7 +197,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Passes spaces and comments.
+    /// Skips spaces and comments.
     fn skip(&mut self) -> Result<(), Misplaced> {
         loop {
             let newlines = self.newlines;
@@ -222,7 +222,7 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// That `found` stands where something else is `expected`.
+/// An error for `found` in a place where something else was `expected`.
 pub(crate) fn unexpected((place, found): (Place, Token<'_>), expected: impl fmt::Display) -> Misplaced {
     (place, SyntaxError::Expected { expected: expected.to_string(), found: found.to_string() })
 }

@@ -1,18 +1,18 @@
-//! The hardware threads of an accelerator: who works on which completion, and until when.
+//! The hardware threads of an accelerator: which completion each works on, and until when.
 //!
-//! Threads fill cores compactly, and each serves the completion queues of one or more subgroups, of one or more calls,
-//! completion by completion (MC-10, MC-13, MC-15).
+//! Threads fill cores compactly. Each thread serves the completion queues of one or more subgroups, of one or more
+//! calls, completion by completion (MC-10, MC-13, MC-15).
 //!
 //! | a thread | event | next |
 //! |---|---|---|
 //! | armed | completion | working, after its activation |
 //! | polling | completion | working |
 //! | working | completion | working; the completion is queued |
-//! | working | time | working on the next one, or polling |
-//! | polling | serves no queue any more | armed |
+//! | working | time | working on the next completion, or polling |
+//! | polling | its last queue is gone | armed |
 //!
-//! Invariant: no thread has more completions than receives were posted; one that finds no receive is lost. Time comes
-//! from the driver; [`Costs`] say how much of it a completion takes.
+//! Invariant: no thread has more completions than posted receives; a completion without a receive is lost. Time comes
+//! from the driver; [`Costs`] determine the time that a completion takes.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -29,32 +29,32 @@ enum State {
 #[derive(Debug)]
 struct Thread<C> {
     state: State,
-    /// Completion queues that it serves.
+    /// Number of completion queues that the thread serves.
     serves: u32,
-    /// Completions, of which it works on the first, each with the receive that it has filled.
+    /// Completions, each with the receive that it has filled; the thread works on the first.
     queue: VecDeque<(u32, C)>,
     next_receive: u32,
 }
 
-/// A completion that a thread is done with.
+/// A completion that a thread has finished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Done<C> {
     pub(super) thread: u32,
-    /// The receive that it had filled, which is posted again.
+    /// The receive that the completion had filled; it is posted again.
     pub(super) receive: u32,
     pub(super) completion: C,
 }
 
-/// See the module. `C` is what a completion is about.
+/// See the module. `C` is the content of a completion.
 #[derive(Debug)]
 pub(super) struct Accelerator<C> {
     costs: Costs,
     transport: Transport,
     receives: u32,
     threads: Vec<Thread<C>>,
-    /// By core, its threads at work.
+    /// Number of working threads, by core.
     working: Vec<u32>,
-    /// When which thread is done with a completion.
+    /// Time at which each working thread finishes its completion.
     due: BTreeSet<(u64, u32)>,
 }
 
@@ -74,7 +74,7 @@ impl<C> Accelerator<C> {
         }
     }
 
-    /// A thread serves one more queue from now on: the first of those that serve fewest.
+    /// Assigns one more queue to the thread that serves the fewest, and returns the thread.
     pub(super) fn take(&mut self) -> u32 {
         let fewest = (0..).zip(&self.threads).min_by_key(|(_, thread)| thread.serves);
         let (number, _) = fewest.expect("there is a thread");
@@ -82,7 +82,7 @@ impl<C> Accelerator<C> {
         number
     }
 
-    /// It serves one queue less.
+    /// Takes one queue from a thread.
     pub(super) fn give_back(&mut self, number: u32) {
         let thread = &mut self.threads[number as usize];
         thread.serves -= 1;
@@ -91,7 +91,7 @@ impl<C> Accelerator<C> {
         }
     }
 
-    /// A completion for a thread; the receive that it fills, if one is posted.
+    /// Queues a completion for a thread; returns the receive that it fills, if one is posted.
     pub(super) fn complete(&mut self, now: u64, number: u32, completion: C) -> Option<u32> {
         let thread = &mut self.threads[number as usize];
         if thread.queue.len() == self.receives as usize {
@@ -112,7 +112,7 @@ impl<C> Accelerator<C> {
         (number / self.costs.threads_per_core) as usize
     }
 
-    /// A thread begins with its first completion.
+    /// Starts a thread on its first completion.
     fn work(&mut self, from: u64, number: u32) {
         let core = self.core_of(number);
         self.working[core] += 1;
@@ -122,12 +122,12 @@ impl<C> Accelerator<C> {
         self.due.insert((until, number));
     }
 
-    /// When a thread is done with a completion next.
+    /// The time at which the next completion is finished.
     pub(super) fn next(&self) -> Option<u64> {
         self.due.first().map(|(until, _)| *until)
     }
 
-    /// The next completion that a thread is done with by now, and when it was.
+    /// The next completion that is finished by now, with the time when it was finished.
     pub(super) fn pop_done(&mut self, now: u64) -> Option<(u64, Done<C>)> {
         let until = self.next().filter(|until| *until <= now)?;
         let (_, number) = self.due.pop_first()?;
@@ -142,7 +142,7 @@ impl<C> Accelerator<C> {
         Some((until, Done { thread: number, receive, completion }))
     }
 
-    /// Whether no thread has anything to do, or any queue to serve.
+    /// Whether no thread has work or a queue to serve.
     pub(super) fn is_idle(&self) -> bool {
         self.due.is_empty() && self.threads.iter().all(|thread| thread.serves == 0)
     }
@@ -157,7 +157,7 @@ mod tests {
         Accelerator::new(&Settings { threads, receives, costs, ..Settings::default() })
     }
 
-    /// MC-15: the first event activates a thread, and it stays active while it has queues to serve.
+    /// MC-15: the first completion activates a thread, which stays active while it has queues to serve.
     #[test]
     fn mc_15_a_thread_is_activated_by_its_first_completion() {
         let mut accelerator = accelerator(1, 4, 1_000);
@@ -174,7 +174,7 @@ mod tests {
         assert!(accelerator.is_idle());
     }
 
-    /// MC-15: core by core; those of one core stall each other, those of others do not.
+    /// MC-15: threads fill core by core. Threads of one core stall each other, threads of different cores do not.
     #[test]
     fn mc_15_threads_fill_cores_compactly() {
         let mut accelerator = accelerator(32, 1, 0);
@@ -187,7 +187,7 @@ mod tests {
         assert!(ends[1] > ends[0] && ends[2] == ends[0], "{ends:?}");
     }
 
-    /// MC-4: a completion without a receive is lost; receives return in order.
+    /// MC-4: a completion without a receive is lost; receives are reused in order.
     #[test]
     fn a_thread_has_as_many_completions_as_receives() {
         let mut accelerator = accelerator(1, 2, 0);

@@ -1,14 +1,14 @@
-//! A call of one rank while it runs: its steps, its part in the ready barrier, and the streams that it multicasts or
+//! A running call of one rank: its steps, its part in the ready barrier, and the streams that it multicasts or
 //! receives.
 //!
 //! | a receive | its step starts | offer | data |
 //! |---|---|---|---|
 //! | idle | posted | offered | - |
-//! | posted | - | reading: the message is asked for | - |
+//! | posted | - | reading: the message is requested | - |
 //! | offered | reading | - | - |
 //! | reading | - | - | done |
 //!
-//! A message without bytes is done where it would be asked for.
+//! A message without bytes is done when it would be requested.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -19,7 +19,7 @@ use outboard_proto::{Barrier, Block, Deadlines, Run};
 use super::packet::Stream;
 use crate::job::Post;
 
-/// A message by the other end and its index.
+/// The name of a message: the other end and the index.
 pub(super) type Name = (Rank, u32);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,45 +37,45 @@ pub(super) struct Receive {
     pub(super) state: State,
 }
 
-/// What a hardware thread does for a call: it receives one subgroup.
+/// The work of a hardware thread for a call: it receives one subgroup.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Worker {
     pub(super) thread: u32,
-    /// Streams that are not whole.
+    /// Number of incomplete streams.
     missing: u32,
 }
 
 #[derive(Debug)]
 pub(super) struct Running {
     pub(super) post: Post,
-    /// Calls of the job before.
+    /// Number of calls of the job before this one.
     pub(super) call: u64,
     pub(super) run: Run,
     pub(super) barrier: Barrier,
     chunk_bytes: u32,
-    /// Their bitmaps, and who lacks what of them.
+    /// Block of each stream: its bitmap, and the chunks that peers lack.
     pub(super) blocks: BTreeMap<Stream, Block>,
-    /// By subgroup.
+    /// Workers, by subgroup.
     pub(super) workers: BTreeMap<u16, Worker>,
-    /// Streams of a source that are not whole, or have not left.
+    /// Number of streams of each source that are incomplete or not sent yet.
     pending: BTreeMap<Rank, u32>,
-    /// When which stream is to be checked for what was lost.
+    /// Times at which to check streams for lost chunks.
     pub(super) checks: Deadlines<Stream>,
     /// Streams that may have chunks for the right neighbour.
     pub(super) serving: BTreeSet<Stream>,
-    /// Streams that are whole, as the right neighbour has yet to be told, and when.
+    /// Complete streams that were not reported to the right neighbour yet, and the time of the report.
     pub(super) whole: Vec<Stream>,
     pub(super) whole_at: Option<u64>,
-    /// The left neighbour has yet to be told that nothing is missing here, and the right one to tell that.
+    /// Whether this rank has yet to report completion to the left neighbour, and the right neighbour to this rank.
     pub(super) owes_complete: bool,
     pub(super) right_lacks: bool,
     pub(super) receives: BTreeMap<Name, Receive>,
-    /// Sends whose receiver has not read.
+    /// Sends that the receiver has not read.
     pub(super) sends: BTreeMap<Name, OpId>,
 }
 
 impl Running {
-    /// `take` gives a thread for each subgroup that something is received in.
+    /// Creates the state of a call; `take` assigns a thread to each subgroup in which the rank receives.
     pub(super) fn new(post: Post, call: u64, chunk_bytes: u32, mut take: impl FnMut() -> u32) -> Self {
         let run = Run::new(post.program.clone());
         let (rank, ranks) = (post.program.rank, post.program.ranks);
@@ -117,7 +117,7 @@ impl Running {
         }
     }
 
-    /// Where a run of chunks of a stream lies.
+    /// The span of a run of chunks of a stream.
     pub(super) fn span_of(&self, stream: Stream, chunks: Range<u64>) -> Span {
         let span = if stream.source == self.post.program.rank {
             self.run.own_multicast()
@@ -130,12 +130,12 @@ impl Running {
         Span { offset: span.offset + part.start + bytes.start, len: bytes.end - bytes.start, ..span }
     }
 
-    /// The block of a stream that is known to be one.
+    /// The block of a stream, which must exist.
     pub(super) fn block(&mut self, stream: Stream) -> &mut Block {
         self.blocks.get_mut(&stream).expect("it is a stream of the call")
     }
 
-    /// A stream is whole, or has left. When all of its source are, the step that waits for them is done.
+    /// Counts a stream as complete or sent. When all streams of its source are, the step that waits for them is done.
     pub(super) fn stream_done(&mut self, stream: Stream) {
         let pending = self.pending.get_mut(&stream.source).expect("it was counted");
         *pending -= 1;
@@ -152,23 +152,23 @@ impl Running {
         self.run.complete(op.expect("it has streams of what is multicast alone"));
     }
 
-    /// The worker of a subgroup has all of a stream.
+    /// Counts a stream as complete for the worker of a subgroup.
     pub(super) fn worker_has(&mut self, subgroup: u16) {
         self.workers.get_mut(&subgroup).expect("it receives the stream").missing -= 1;
     }
 
-    /// Whether all workers, the last one among them, have all of their streams.
+    /// Whether all streams of all workers are complete.
     pub(super) fn lacks_nothing(&self) -> bool {
         self.workers.values().all(|worker| worker.missing == 0)
     }
 
-    /// Whether it has ended: all steps are done, and no neighbour needs anything of it (MC-7).
+    /// Whether the call has ended: all steps are done, and no neighbour needs anything from it (MC-7).
     pub(super) fn is_over(&self) -> bool {
         self.run.finished() && !self.owes_complete && !self.right_lacks
     }
 }
 
-/// The bytes of a block of `bytes` bytes that travel in a subgroup.
+/// The byte range of a block of `bytes` bytes that travels in a subgroup.
 fn part(bytes: u64, chunk_bytes: u32, subgroups: u16, subgroup: u16) -> Range<u64> {
     let chunk_bytes = u64::from(chunk_bytes);
     let chunks = subgroup_chunks(bytes.div_ceil(chunk_bytes), subgroups, subgroup);

@@ -1,8 +1,8 @@
-//! What a completion costs a hardware thread, and what threads of one core cost each other.
+//! Costs of completions for hardware threads, and the contention of threads on one core.
 //!
-//! A thread spends few instructions on a completion and stalls for most of the time, on loads and stores outside its
-//! core (MC Table I). Threads of one core stall each other: with `n` of them at work each stalls `n ^ contention` times
-//! as long. That exponent is the one parameter of the model, fitted to one measurement.
+//! A thread spends few instructions on a completion and most of the time stalls, on loads and stores outside its core
+//! (MC Table I). Threads of one core stall each other: with `n` of them at work, each stalls `n ^ contention` times as
+//! long. That exponent is the one parameter of the model, fitted to one measurement.
 
 use crate::profile::{Profile, ProfileError, Table};
 
@@ -10,29 +10,29 @@ use super::settings::Transport;
 use super::{Datapath, Post};
 use crate::costs::{self, Machine};
 
-/// Cycles of one hardware thread for one completion, while it has its core for itself.
+/// Cycles that a hardware thread alone on its core needs for one completion.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Work {
-    /// Instructions, of a cycle each.
+    /// Instructions, of one cycle each.
     pub instructions: f64,
     /// Cycles in which the thread waits for memory or the NIC.
     pub stalls: f64,
 }
 
-/// An accelerator and what its work costs: the table `[datapath]` of a profile.
+/// An accelerator and the costs of its work: the table `[datapath]` of a profile.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Costs {
     pub cores: u32,
     pub threads_per_core: u32,
-    /// Cycles of a core in a nanosecond.
+    /// Cycles of a core per nanosecond.
     pub gigahertz: f64,
-    /// A datagram that is copied from staging: the datapath UD of the paper.
+    /// Work for a datagram that is copied from staging: the datapath UD of the paper.
     pub datagram: Work,
-    /// A chunk that was written to its place: the datapath UC.
+    /// Work for a chunk that was written to its place: the datapath UC.
     pub write: Work,
-    /// The power of the threads at work on a core by which each of them stalls longer.
+    /// Exponent of the stall time in the number of threads at work on a core.
     pub contention: f64,
-    /// Nanoseconds until a thread that was not active begins with its first completion.
+    /// Nanoseconds until an inactive thread begins with its first completion.
     pub activation: u64,
 }
 
@@ -56,7 +56,7 @@ impl Costs {
         })
     }
 
-    /// Those of the profile `bluefield3`.
+    /// The costs of the profile `bluefield3`.
     pub fn bluefield3() -> Self {
         Profile::named("bluefield3").and_then(|profile| profile.datapath).expect("a profile that is built in")
     }
@@ -68,19 +68,19 @@ impl Costs {
         }
     }
 
-    /// Hardware threads of all cores.
+    /// Number of hardware threads of all cores.
     pub fn threads(&self) -> u32 {
         self.cores.saturating_mul(self.threads_per_core)
     }
 
-    /// Nanoseconds of one completion while `threads` threads of its core are at work, this one among them.
+    /// Nanoseconds of one completion while `threads` threads of its core are at work, including this one.
     pub fn nanoseconds(&self, transport: Transport, threads: u32) -> f64 {
         let Work { instructions, stalls } = self.work(transport);
         (instructions + stalls * f64::from(threads.max(1)).powf(self.contention)) / self.gigahertz
     }
 }
 
-/// The accelerator counts what completions take by itself.
+/// The accelerator itself accounts for the time of completions.
 impl costs::Costs<Datapath> for Costs {
     fn post(&self, machine: &Machine, _post: &Post) -> f64 {
         machine.send
@@ -91,7 +91,7 @@ impl costs::Costs<Datapath> for Costs {
 mod tests {
     use super::*;
 
-    /// MC Fig. 13: what the profile says that it is fitted to.
+    /// MC Fig. 13: the contention reproduces the measurement that the profile names as its source.
     #[test]
     fn mc_15_the_contention_is_that_of_the_measurement() {
         let chunks = 4.0 / Costs::bluefield3().nanoseconds(Transport::Writes { packets: 1 }, 4) * 1e9;

@@ -1,25 +1,25 @@
 //! The receive engine of the multicast paper on a datapath accelerator (MC-15; MC Sec. V-B).
 //!
-//! A host posts the programs of a plan that multicasts. Who multicasts cuts its block into chunks (MC-1) and posts them
-//! batch by batch, each in the subgroup of its part of the block (MC-10). At a receiver each subgroup of a call has a
-//! hardware thread, which one of several calls may share (MC-13), and a bitmap of its own (MC-3). The first completion
-//! activates the thread; it sets the bit of each chunk, copies the chunk from staging to its place or finds it written
-//! there (MC-2, MC-12), and posts the receive again. The last worker that has all of its streams tells the host, once
-//! the ring agrees.
+//! A host posts the programs of a plan that multicasts. A sender cuts its block into chunks (MC-1) and posts them in
+//! batches, each in the subgroup of its part of the block (MC-10). At a receiver, each subgroup of a call has a bitmap
+//! of its own (MC-3) and a hardware thread, which several calls may share (MC-13). The first completion activates the
+//! thread. It sets the bit of each chunk, copies the chunk from staging unless the chunk was written in place (MC-2,
+//! MC-12), and posts the receive again. The last worker whose streams are complete notifies the host, once the ring
+//! agrees.
 //!
 //! | a call of a rank | event | next |
 //! |---|---|---|
-//! | queued | those before have ended | entering the ready barrier (MC-4) |
+//! | queued | all calls before it have ended | entering the ready barrier (MC-4) |
 //! | entering | all ranks have entered | running |
 //! | running | all steps are done, and neither neighbour in the ring needs it (MC-7) | ended |
-//! | any | a node that it needs is dead | failed |
+//! | any | a node of the job is dead | failed |
 //!
-//! Bitmaps, cutoff and repair are those of the service process ([`Block`](outboard_proto::Block)), as are barrier and
-//! steps; the ring is one of ranks here. What a plan does not multicast goes by the reliable transport: offered by the
-//! sender, read by the receiver when its step has started. The lossless link paces senders.
+//! Bitmaps, cutoff, repair, barrier and steps are shared with the service process ([`Block`](outboard_proto::Block));
+//! here the ring consists of ranks. Messages that a plan does not multicast use the reliable transport: the sender
+//! offers a message, and the receiver reads it when its step has started. The lossless link paces senders.
 //!
-//! Invariants: threads, receives and calls are bounded by [`Settings`]; what is to be sent waits as bits until the
-//! driver polls. Never holds payload.
+//! Invariants: threads, receives and calls are bounded by [`Settings`]; chunks to be sent wait as bits until the driver
+//! polls. Never holds payload.
 
 mod accelerator;
 mod call;
@@ -45,7 +45,7 @@ pub use packet::{Content, Message, Packet, Ranges, Stream};
 pub use saturated::{Load, saturated};
 pub use settings::{Settings, Transport};
 
-/// Why an accelerator does not take a job, or a call of one.
+/// The reason why an accelerator rejects a job, or a call of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Refusal {
     #[error(transparent)]
@@ -66,7 +66,7 @@ pub enum Refusal {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     pub not_ready: u64,
-    /// Bytes that the right neighbour was given because it lacked them.
+    /// Bytes that were sent to the right neighbour because it lacked them.
     pub repaired: u64,
 }
 
@@ -76,24 +76,24 @@ type Key = (u8, u16);
 #[derive(Debug)]
 struct Member {
     membership: Membership,
-    /// Nodes that what it multicasts goes to.
+    /// Nodes that receive the multicasts of this member.
     nodes: Vec<Node>,
     queue: VecDeque<Post>,
     running: Option<Running>,
-    /// Calls that have begun.
+    /// Number of calls that have begun.
     begun: u64,
-    /// Who has entered which round of the ready barrier of the next call.
+    /// Ranks that have entered the ready barrier of the next call already, with their rounds.
     early: BTreeSet<(Rank, u8)>,
 }
 
 impl Member {
-    /// Calls that are posted and have not ended.
+    /// Number of calls that are posted and have not ended.
     fn calls(&self) -> usize {
         self.queue.len() + usize::from(self.running.is_some())
     }
 }
 
-/// A chunk that has arrived, as a thread works on it.
+/// An arrived chunk, the content of a completion.
 #[derive(Debug, Clone, Copy)]
 struct Arrival {
     key: Key,
@@ -116,10 +116,10 @@ pub struct Datapath {
 }
 
 impl Settings {
-    /// Whether an accelerator takes the program of a rank.
+    /// Checks that an accelerator can carry out the program of a rank.
     ///
     /// # Errors
-    /// The step that it does not carry out, or what does not fit.
+    /// The step that the accelerator cannot carry out, or the size that does not fit.
     pub fn admit(&self, program: &Program) -> Result<(), Refusal> {
         let rank = program.rank;
         let first = |is: fn(&Op) -> bool| {
@@ -147,7 +147,7 @@ impl Datapath {
     /// An accelerator without jobs.
     ///
     /// # Panics
-    /// When it has no thread, receive or chunk, or more threads than there are.
+    /// When it would have no thread, receive or chunk, or more threads than the hardware.
     pub fn new(node: Node, settings: Settings) -> Self {
         assert!(settings.chunk_bytes() > 0 && settings.batch > 0, "chunks have bytes, and batches chunks");
         Datapath {
@@ -162,7 +162,7 @@ impl Datapath {
         }
     }
 
-    /// Makes `port` a member of a job, whose members are these, by rank.
+    /// Makes `port` a member of a job with these members, by rank.
     pub fn open(&mut self, job: u8, port: Port, members: Vec<(Node, Port)>) {
         let membership = Membership::new((self.node, port), members);
         let (nodes, queue, early) = (membership.other_nodes(), VecDeque::new(), BTreeSet::new());
@@ -173,7 +173,7 @@ impl Datapath {
         self.counters
     }
 
-    /// Whether nothing is in flight, and no thread has anything to do.
+    /// Whether nothing is in flight, and no thread has work.
     pub fn is_idle(&self) -> bool {
         self.outputs.is_empty()
             && self.sending.is_empty()
@@ -181,7 +181,7 @@ impl Datapath {
             && self.members.values().all(|member| member.calls() == 0 && member.early.is_empty())
     }
 
-    /// A job is over on a port: its calls end, and what they had is free.
+    /// Fails a job on a port: its calls end, and their resources become free.
     fn fail(&mut self, key: Key, failure: Failure) {
         let member = self.members.get_mut(&key).expect("it is open");
         member.membership.failed = Some(failure);
@@ -211,7 +211,7 @@ impl Engine for Datapath {
         Ok(())
     }
 
-    /// What one rank says to another keeps its order.
+    /// Reliable messages from one rank to another stay in order.
     fn flow(packet: &Packet) -> Option<u64> {
         let Content::Reliable { to, .. } = packet.content else { return None };
         Some(u64::from(packet.job) << 32 | u64::from(packet.from.0 & 0xffff) << 16 | u64::from(to.0 & 0xffff))

@@ -1,21 +1,21 @@
-//! What datapath accelerators send each other.
+//! Packets of datapath accelerators.
 
 use outboard_plan::Rank;
 
-/// Chunks of one source that travel in one subgroup: a worker has a bitmap for each of its own (MC-3, MC-10).
+/// The chunks of one source that travel in one subgroup; a worker has one bitmap for each of its streams (MC-3, MC-10).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stream {
     pub source: Rank,
     pub subgroup: u16,
 }
 
-/// Runs of chunks of a stream, as first and count.
+/// Runs of chunks of a stream, as pairs of first chunk and count.
 pub type Ranges = Vec<(u32, u32)>;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Packet {
     pub job: u8,
-    /// Calls of the job before.
+    /// Number of calls of the job before this one.
     pub call: u64,
     pub from: Rank,
     pub content: Content,
@@ -23,36 +23,36 @@ pub struct Packet {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Content {
-    /// One chunk of what `from` multicasts, with `bytes` of payload.
+    /// One chunk that `from` multicasts, with `bytes` of payload.
     Chunk {
         subgroup: u16,
-        /// Its number in the stream.
+        /// The number of the chunk in the stream.
         psn: u32,
         /// Bytes behind the header.
         bytes: u32,
     },
-    /// Something for one rank, by the reliable transport.
+    /// A message to one rank, by the reliable transport.
     Reliable { to: Rank, message: Message },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Message {
-    /// It has entered this round of the ready barrier (MC-4).
+    /// The sender has entered this round of the ready barrier (MC-4).
     Ready(u8),
-    /// It has the message with this index; one without bytes is over with it.
+    /// The sender offers the message with this index; an empty message is complete with its offer.
     Offer(u32),
-    /// It reads that message.
+    /// The sender reads the message with this index.
     Read(u32),
-    /// That message, of so many bytes.
+    /// The message with this index, of so many bytes.
     Data(u32, u64),
-    /// It lacks chunks, and asks its left neighbour for them (MC-6).
+    /// The sender lacks chunks and requests them from its left neighbour (MC-6).
     Nak(Stream, Ranges),
-    /// It lacks chunks that its right neighbour has asked it for, and tells their source.
+    /// The sender lacks chunks that its right neighbour has requested, and reports them to their source.
     Missing(Stream, Ranges),
     /// A run of chunks, of so many bytes, for the right neighbour.
     Repair(Stream, (u32, u32), u64),
-    /// All of the stream lies there; for the right neighbour.
+    /// The sender has the complete stream; for the right neighbour.
     Whole(Stream),
-    /// It lacks nothing; for the left neighbour (MC-7).
+    /// The sender lacks nothing; for the left neighbour (MC-7).
     Complete,
 }

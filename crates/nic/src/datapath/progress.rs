@@ -1,4 +1,4 @@
-//! A call goes on: the ready barrier, steps that may start, what ranks say to each other, the end.
+//! Progress of a call: the ready barrier, steps that may start, messages between ranks, the end.
 
 use outboard_plan::{Op, OpId, Rank, Span};
 
@@ -7,7 +7,7 @@ use super::packet::{Content, Message, Packet};
 use super::{Datapath, Key, Member};
 use crate::engine::{Node, Order, Output, Place, Worker};
 
-/// When a packet is about which call of a member.
+/// The relation of a packet's call to the calls of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Time {
     Late,
@@ -27,7 +27,7 @@ impl Member {
         }
     }
 
-    /// Its neighbours in the ring: left and right.
+    /// The left and right neighbours in the ring.
     pub(super) fn neighbours(&self) -> (Rank, Rank) {
         let (rank, ranks) = (self.membership.rank.0, self.membership.ranks());
         (Rank((rank + ranks - 1) % ranks), Rank((rank + 1) % ranks))
@@ -40,13 +40,13 @@ impl Member {
 }
 
 impl Datapath {
-    /// The call that runs on a member of which that is known.
+    /// The running call of a member, which must exist.
     pub(super) fn running(&mut self, key: Key) -> &mut Running {
         let member = self.members.get_mut(&key).expect("it is open");
         member.running.as_mut().expect("a call runs")
     }
 
-    /// Goes on with the calls of a member as far as they can.
+    /// Progresses the calls of a member as far as possible.
     pub(super) fn go_on(&mut self, key: Key) {
         loop {
             let Some(member) = self.members.get_mut(&key).filter(|member| member.membership.failed.is_none()) else {
@@ -76,7 +76,7 @@ impl Datapath {
         }
     }
 
-    /// The next call of a member enters its ready barrier.
+    /// Begins the next call of a member, which enters its ready barrier.
     fn begin(&mut self, key: Key) {
         let member = self.members.get_mut(&key).expect("it is open");
         let post = member.queue.pop_front().expect("a call is queued");
@@ -104,7 +104,7 @@ impl Datapath {
         self.outputs.push_back(Output::completed(key, Ok(())));
     }
 
-    /// Says something to another rank of the call that runs.
+    /// Sends a message to another rank of the running call.
     pub(super) fn tell(&mut self, key: Key, to: Rank, message: Message, payload: Option<Place>) {
         let member = &self.members[&key];
         let call = member.running.as_ref().expect("a call runs").call;
@@ -160,7 +160,7 @@ impl Datapath {
         }
     }
 
-    /// The receiver reads a message that its sender has.
+    /// Reads a message that its sender has offered.
     fn read(&mut self, key: Key, name: Name) {
         let running = self.running(key);
         let receive = running.receives.get_mut(&name).expect("it is a receive of the program");
@@ -174,7 +174,7 @@ impl Datapath {
         }
     }
 
-    /// A rank says something to a rank here.
+    /// Handles a message from rank `from` to rank `to` of this node.
     pub(super) fn hear(&mut self, node: Node, (job, call, from): (u8, u64, Rank), to: Rank, message: Message) {
         let mut of_job = self.members.range((job, 0)..=(job, u16::MAX));
         let named = of_job.find(|(_, member)| member.membership.rank == to);
@@ -196,7 +196,7 @@ impl Datapath {
         }
     }
 
-    /// About the call that runs.
+    /// Handles a message about the running call.
     fn hear_now(&mut self, key: Key, from: Rank, message: Message) {
         match message {
             Message::Ready(round) => {

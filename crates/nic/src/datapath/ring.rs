@@ -1,4 +1,4 @@
-//! Streams: chunks out and in, what is missing of them, and the ring that repairs it (MC-5 to MC-7).
+//! Streams: sending and receiving chunks, detecting lost ones, and the ring that repairs them (MC-5 to MC-7).
 
 use std::time::Duration;
 
@@ -18,13 +18,13 @@ impl Datapath {
         Patience { middle: silence, end: silence, last: self.settings.batch }
     }
 
-    /// Where a receive of a thread lies in staging.
+    /// The place in staging of a thread's receive.
     fn staged(&self, thread: u32, receive: u32, len: u64) -> Place {
         let number = u64::from(thread) * u64::from(self.settings.receives) + u64::from(receive);
         Place { region: Region::Nic, address: number * u64::from(self.settings.packet_bytes), len }
     }
 
-    /// A chunk for every rank here but its source.
+    /// Hands a chunk to every rank of this node except its source.
     pub(super) fn take_chunk(&mut self, node: Node, packet: &Packet, subgroup: u16, (psn, bytes): (u32, u32)) {
         let stream = Stream { source: packet.from, subgroup };
         let of_job = self.members.range((packet.job, 0)..=(packet.job, u16::MAX));
@@ -42,7 +42,7 @@ impl Datapath {
         }
     }
 
-    /// A chunk fills a receive of its thread, or lies in its place.
+    /// Puts a chunk into a receive of its thread, or straight into its place.
     fn receive(&mut self, key: Key, call: u64, stream: Stream, (psn, bytes): (u32, u32)) {
         let running = self.running(key);
         let worker = running.workers[&stream.subgroup];
@@ -60,7 +60,7 @@ impl Datapath {
         self.outputs.push_back(Output::by_nic(Order::Deliver { to }));
     }
 
-    /// A thread is done with a completion: the chunk's bit is set, and a datagram is copied to its place.
+    /// Handles a finished completion: sets the chunk's bit, and copies a datagram to its place.
     pub(super) fn take_done(&mut self, done: &Done<Arrival>) {
         let Arrival { key, call, stream, psn } = done.completion;
         let instant = Instant(self.now);
@@ -77,7 +77,7 @@ impl Datapath {
         self.has_more(key, stream);
     }
 
-    /// Chunks of a stream of another rank have come.
+    /// Handles new chunks of another rank's stream.
     fn has_more(&mut self, key: Key, stream: Stream) {
         self.mind_check(key, stream);
         self.note_repairs(key, stream);
@@ -97,7 +97,7 @@ impl Datapath {
         running.checks.change(stream, before, after);
     }
 
-    /// What came may be what the right neighbour wants.
+    /// Schedules a repair if the right neighbour has requested chunks that are here now.
     fn note_repairs(&mut self, key: Key, stream: Stream) {
         let running = self.running(key);
         if running.block(stream).has_repair() {
@@ -106,7 +106,7 @@ impl Datapath {
         }
     }
 
-    /// The right neighbour will be told, unless it needs nothing by then.
+    /// Schedules a report to the right neighbour that the stream is complete, unless it lacks nothing already.
     fn note_whole(&mut self, key: Key, stream: Stream) {
         let at = self.now.saturating_add(self.settings.patience / 2);
         let running = self.running(key);
@@ -116,7 +116,7 @@ impl Datapath {
         }
     }
 
-    /// What is due by now: looks for what was lost, tells the right neighbour what is whole.
+    /// Handles what is due: requests lost chunks, and reports complete streams to the right neighbour.
     pub(super) fn mind_time(&mut self, key: Key) {
         let (now, patience) = (Instant(self.now), self.patience());
         let (left, right) = self.members[&key].neighbours();
@@ -137,7 +137,7 @@ impl Datapath {
         whole.into_iter().for_each(|stream| self.tell(key, right, Message::Whole(stream), None));
     }
 
-    /// The right neighbour lacks chunks; what is missing here, too, its source hears of.
+    /// Handles a request of the right neighbour; chunks that are missing here, too, are reported to their source.
     pub(super) fn take_nak(&mut self, key: Key, stream: Stream, ranges: &[(u32, u32)]) {
         let running = self.running(key);
         let mut lacking = Vec::new();
@@ -151,7 +151,7 @@ impl Datapath {
         }
     }
 
-    /// A leaf and its right neighbour lack chunks from here: they go again when half of the leaves have said so.
+    /// Handles a leaf's report of chunks missing there and at its right neighbour; half of the leaves trigger a resend.
     pub(super) fn take_missing(&mut self, key: Key, stream: Stream, ranges: &[(u32, u32)]) {
         let running = self.running(key);
         let enough = (running.post.program.ranks - 1).div_ceil(2).max(2);
@@ -177,14 +177,14 @@ impl Datapath {
         self.has_more(key, stream);
     }
 
-    /// The left neighbour has all of a stream.
+    /// Handles the left neighbour's report that it has the complete stream.
     pub(super) fn take_whole(&mut self, key: Key, stream: Stream) {
         let now = Instant(self.now);
         self.running(key).block(stream).handle_have(now);
         self.mind_check(key, stream);
     }
 
-    /// The right neighbour lacks nothing (MC-7).
+    /// Handles the right neighbour's report that it lacks nothing (MC-7).
     pub(super) fn take_complete(&mut self, key: Key) {
         let running = self.running(key);
         assert!(std::mem::replace(&mut running.right_lacks, false), "the right neighbour says so once");
@@ -193,14 +193,14 @@ impl Datapath {
         running.blocks.values_mut().for_each(|block| block.stop_serving());
     }
 
-    /// A member may have something to send.
+    /// Queues a member that may have something to send.
     pub(super) fn will_send(&mut self, key: Key) {
         if !self.sending.contains(&key) {
             self.sending.push_back(key);
         }
     }
 
-    /// Posts repairs or a batch of the next member that has some; members take turns. False when there are none.
+    /// Sends repairs or a batch of the next queued member; members take turns. False when no member is queued.
     pub(super) fn send_more(&mut self) -> bool {
         let Some(key) = self.sending.pop_front() else { return false };
         if self.members[&key].running.is_some() && (self.repair(key) || self.multicast(key)) {
@@ -209,7 +209,7 @@ impl Datapath {
         true
     }
 
-    /// Serves the right neighbour. False when it wants nothing that is here.
+    /// Sends chunks to the right neighbour. False when it has requested none that are here.
     fn repair(&mut self, key: Key) -> bool {
         let (_, right) = self.members[&key].neighbours();
         let most = self.settings.batch;

@@ -1,15 +1,14 @@
-//! A leaf that is saturated with chunks, as the paper measures it (MC Fig. 13 to 16): how many its threads keep up
-//! with.
+//! The rate of chunks that a saturated leaf sustains, as the paper measures it (MC Fig. 13 to 16).
 
 use super::accelerator::Accelerator;
 use super::settings::Settings;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Load {
-    /// Bytes of the receive buffer, which every thread has an equal part of.
+    /// Bytes of the receive buffer, divided equally among the threads.
     pub bytes: u64,
     pub chunk_bytes: u64,
-    /// Bit/s of the link, which carries payload alone.
+    /// Bit/s of the link, for payload alone.
     pub link_rate: u64,
 }
 
@@ -18,8 +17,8 @@ impl Load {
     pub const OF_THE_PAPER: Load = Load { bytes: 8 << 20, chunk_bytes: 4 << 10, link_rate: 200_000_000_000 };
 }
 
-/// Chunks a second that the threads of these settings complete under a load, until the buffer is full. The threads take
-/// turns on the link, which waits for nobody: no chunk is lost for want of a receive.
+/// Chunks per second that the threads complete under a load, until the buffer is full. The link serves the threads in
+/// turn and never waits for one; no chunk is lost for want of a receive.
 pub fn saturated(settings: &Settings, load: Load) -> f64 {
     let chunks = (load.bytes / load.chunk_bytes.max(1)).max(1);
     let receives = u32::try_from(chunks).unwrap_or(u32::MAX);

@@ -1,38 +1,37 @@
-//! How an accelerator is used.
+//! Settings of an accelerator.
 
 use super::costs::Costs;
 
-/// How chunks travel.
+/// The transport of chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Transport {
-    /// As datagrams of one packet each, received into staging and copied from there (MC-2): the paper's UD.
+    /// Datagrams of one packet each, received into staging and copied from there (MC-2): the paper's UD.
     Datagrams,
-    /// Written straight to their places, as messages of so many packets (MC-12): the paper's UC. Where one packet is
-    /// lost the whole chunk is.
+    /// Writes straight to their places, as messages of so many packets (MC-12): the paper's UC. The loss of one packet
+    /// loses the whole chunk.
     Writes {
-        /// Packets of a chunk.
+        /// Packets per chunk.
         packets: u32,
     },
 }
 
-/// How accelerators are used; all of a network in the same way.
+/// Settings of accelerators; all accelerators of a network have equal settings.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Settings {
-    /// How chunks travel.
     pub transport: Transport,
     /// Bytes of a packet (4 KiB, MC Table I).
     pub packet_bytes: u32,
     /// Hardware threads that receive, filled core by core (16: enough for 200 Gbit/s, MC Sec. V-C).
     pub threads: u32,
-    /// Receives that a thread has posted (64: on 16 threads the 4 MiB of MC Sec. III-D).
+    /// Receives that each thread has posted (64: with 16 threads these are the 4 MiB of MC Sec. III-D).
     pub receives: u32,
     /// Chunks that a sender posts at once (16, ours).
     pub batch: u64,
-    /// Nanoseconds of silence behind which what is missing counts as lost: alpha of MC-5 (100,000, ours).
+    /// Nanoseconds of silence after which missing chunks count as lost: alpha of MC-5 (100,000, ours).
     pub patience: u64,
-    /// Bytes that the accelerator's cache has for the bitmaps of one call (1.5 MB, MC Sec. II-C).
+    /// Bytes of the accelerator's cache for the bitmaps of one call (1.5 MB, MC Sec. II-C).
     pub bitmap_bytes: u64,
-    /// Calls of one port and job that are posted and have not ended (64, ours).
+    /// Most unfinished calls of one port and job (64, ours).
     pub calls: usize,
     pub costs: Costs,
 }
@@ -61,7 +60,7 @@ impl Settings {
         }
     }
 
-    /// Bytes of the staging of all threads.
+    /// Bytes of staging of all threads.
     pub fn staging_bytes(&self) -> u64 {
         match self.transport {
             Transport::Datagrams => u64::from(self.threads) * u64::from(self.receives) * u64::from(self.packet_bytes),

@@ -1,4 +1,4 @@
-//! A process as a member of a job: the call that runs, and what it has heard of messages.
+//! A process as a member of a job: the call that runs, and the messages that have come for it.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,33 +10,33 @@ use crate::engine::Place;
 use crate::job::Membership;
 use crate::registered::Part;
 
-/// What a process hears of a message when it goes on.
+/// An event of one message, which the process handles when it next progresses its call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum News {
-    /// It lies there.
+    /// The message lies in this part of staging.
     Staged(Part),
-    /// Its sender has it.
+    /// The sender offers the message.
     Offered,
-    /// It lies in the memory of another process of the host.
+    /// The message lies in the memory of another process of the host.
     Here(Place),
-    /// Its receiver has taken it.
+    /// The receiver has taken the message.
     Taken,
-    /// Its receiver wants it.
+    /// The receiver is ready for the message.
     Cleared,
-    /// It lies in its place.
+    /// The message lies in its final place.
     Delivered,
 }
 
 #[derive(Debug)]
 pub(super) struct Running {
     pub(super) post: Post,
-    /// Calls of the job before.
+    /// Number of calls of the job before this one.
     pub(super) call: u64,
     pub(super) run: Run,
     /// Receives that wait for a message, and sends that wait for their receiver.
     pub(super) receives: BTreeMap<Name, OpId>,
     pub(super) sends: BTreeMap<Name, OpId>,
-    /// Receives whose message may come straight to its place.
+    /// Receives whose message may go straight to its final place.
     pub(super) cleared: BTreeMap<Name, OpId>,
 }
 
@@ -45,9 +45,9 @@ pub(super) struct Member {
     pub(super) membership: Membership,
     pub(super) queue: VecDeque<Post>,
     pub(super) running: Option<Running>,
-    /// Calls that have begun.
+    /// Number of calls that have begun.
     begun: u64,
-    /// What has come since the process went on.
+    /// Events since the process last progressed its call.
     pub(super) inbox: VecDeque<(Name, News)>,
     /// Messages that have no receive yet.
     pub(super) unexpected: BTreeMap<Name, News>,
@@ -65,12 +65,12 @@ impl Member {
         }
     }
 
-    /// Calls that are posted and have not ended.
+    /// Number of calls that are posted and have not ended.
     pub(super) fn calls(&self) -> usize {
         self.queue.len() + usize::from(self.running.is_some())
     }
 
-    /// Begins the next call, if none runs and there is one.
+    /// Begins the next call if one is queued and none runs.
     pub(super) fn begin(&mut self) {
         if self.running.is_none()
             && let Some(post) = self.queue.pop_front()

@@ -1,21 +1,21 @@
-//! Processes that progress plans themselves, without a NIC that knows of them: what triggered NICs are compared with
-//! (CD Sec. II and VI-B).
+//! Processes that progress plans themselves, without offload to the NIC: the baseline for triggered NICs (CD Sec. II
+//! and VI-B).
 //!
-//! A process goes on with its call when it tests it, every so often, or whenever something has arrived, as a thread of
-//! its own does. In between nothing goes on but what any NIC does: it puts a small message into a staging buffer, and a
-//! large one where the process has said.
+//! A process progresses its call when it tests the call, at a fixed interval. With a progress thread it does so
+//! whenever something has arrived. In between only the NIC works, as any NIC does. It puts a small message into a
+//! staging buffer and a large one where the process has specified.
 //!
 //! | a message | sender | receiver |
 //! |---|---|---|
-//! | small | sends it, and is done when it hears that it was taken | copies it from staging, says so |
-//! | small without room in staging, large | offers it, sends it when it may | clears it when the receive is posted |
-//! | within a host | points to it, and is done when it hears that it was taken | copies it, says so |
+//! | small | sends it; done when the receiver acknowledges it | copies it from staging, acknowledges it |
+//! | small without room in staging, large | offers it; sends it when cleared | clears it when the receive is posted |
+//! | within a host | points to it; done when the receiver acknowledges it | copies it, acknowledges it |
 //!
-//! A step is waiting for earlier ones, then started, then complete; a call ends with its last step, and the next one
-//! begins.
+//! A step waits for earlier steps, then is started, then complete. A call ends with its last step, and then the next
+//! call begins.
 //!
-//! Invariants: staging and calls are bounded by [`Settings`]; a message that finds no staging waits at its source. What
-//! a call had is back when it has ended or failed. Never holds payload.
+//! Invariants: staging and calls are bounded by [`Settings`]; a message that finds no staging waits at its source. A
+//! call's resources are free again when it has ended or failed. Never holds payload.
 
 mod member;
 mod progress;
@@ -30,28 +30,28 @@ use crate::job::{self, JobError, Members, Membership};
 use crate::registered::Registered;
 use member::Member;
 
-/// When processes go on with their calls.
+/// The times at which processes progress their calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Progress {
-    /// When they test them, every so many nanoseconds.
+    /// Processes test their calls at a fixed interval.
     Tests {
         /// Nanoseconds from one test to the next.
         every: u64,
     },
-    /// Whenever something has arrived, by a thread.
+    /// A thread progresses calls whenever something has arrived.
     Thread,
 }
 
-/// What a host has; all hosts of a network have the same.
+/// Resources of a host; all hosts of a network have equal settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
-    /// When processes go on (tests every 1,000 ns, ours).
+    /// When processes progress their calls (tests every 1,000 ns, ours).
     pub progress: Progress,
-    /// Messages of so many bytes are offered, smaller ones sent at once (16 KB, as of CD-5).
+    /// Messages of at least this many bytes are offered, smaller ones are sent at once (16 KB, from CD-5).
     pub eager_bytes: u64,
     /// Bytes of the staging buffers of a host (16 MiB, ours).
     pub staging_bytes: u64,
-    /// Calls of one port and job that are posted and have not ended (64, ours).
+    /// Most unfinished calls of one port and job (64, ours).
     pub calls: usize,
 }
 
@@ -66,10 +66,10 @@ impl Default for Settings {
     }
 }
 
-/// Which message of a job, as its receiver names it.
+/// The name of a message within its job; the receiver uses the same name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name {
-    /// Calls of the job before.
+    /// Number of calls of the job before this one.
     pub call: u64,
     pub from: Rank,
     pub to: Rank,
@@ -86,15 +86,15 @@ pub struct Packet {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Content {
-    /// The message itself, of so many bytes, which its receiver may not have asked for.
+    /// The message itself, of so many bytes; its receive may not be posted yet.
     Message(u64),
-    /// There is a message.
+    /// The sender has the message.
     Offer,
-    /// It has been taken.
+    /// The receiver has taken the message.
     Taken,
-    /// It may be sent.
+    /// The receiver is ready for the message.
     Clear,
-    /// The message itself, of so many bytes, straight to its place.
+    /// The message itself, of so many bytes, for its final place.
     Data(u64),
 }
 
@@ -107,7 +107,7 @@ pub struct Host {
     settings: Settings,
     members: Members<Member>,
     staging: Registered,
-    /// When processes test next, while they have calls to test.
+    /// Time of the next test, while there are calls to test.
     next_test: Option<u64>,
     outputs: VecDeque<Output<Packet>>,
 }
@@ -119,7 +119,7 @@ impl Host {
         Host { node, settings, members: BTreeMap::new(), staging, next_test: None, outputs: VecDeque::new() }
     }
 
-    /// Makes `port` a member of a job, whose members are these, by rank.
+    /// Makes `port` a member of a job with these members, by rank.
     pub fn open(&mut self, job: u8, port: Port, members: Vec<(Node, Port)>) {
         let membership = Membership::new((self.node, port), members);
         job::enter(&mut self.members, job, port, Member::new(membership));
@@ -132,7 +132,7 @@ impl Host {
             && self.members.values().all(Member::is_idle)
     }
 
-    /// Processes with calls test them from now on.
+    /// Schedules the next test while any process has a call.
     fn mind_tests(&mut self, now: u64) {
         let Progress::Tests { every } = self.settings.progress else { return };
         let calls = self.members.values().any(|member| member.running.is_some());
@@ -197,7 +197,7 @@ impl Engine for Host {
     }
 }
 
-/// Processes that progress plans themselves cost what their machine does.
+/// Processes that progress plans themselves add no costs to their machine's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Costs;
 

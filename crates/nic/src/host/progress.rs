@@ -1,4 +1,4 @@
-//! Processes go on: what has come, steps that may start, the end of a call.
+//! Progress of processes: events of messages, steps that may start, the end of a call.
 
 use outboard_plan::{Op, OpId, Span};
 
@@ -8,7 +8,7 @@ use crate::engine::{Failure, Order, Output, Place, Port, Region, Worker};
 use crate::registered::Part;
 
 impl Host {
-    /// What a NIC does without the process: payload goes to staging or to its place, and the process will hear of it.
+    /// Handles a packet as the NIC does: the payload goes to staging or to its place; the process gets an event.
     pub(super) fn take_in(&mut self, key: Key, Packet { name, content, .. }: Packet) {
         let member = self.members.get_mut(&key).expect("looked up");
         let news = match content {
@@ -35,7 +35,7 @@ impl Host {
         member.inbox.push_back((name, news));
     }
 
-    /// Where a thread looks after calls, it does so now.
+    /// With a progress thread, handles all queued events now.
     pub(super) fn settle(&mut self) {
         if self.settings.progress != Progress::Thread {
             return;
@@ -46,7 +46,7 @@ impl Host {
         }
     }
 
-    /// A process goes on with its calls as far as it can.
+    /// Progresses the calls of a process as far as possible.
     pub(super) fn test(&mut self, key: Key) {
         loop {
             let Some(member) = self.members.get_mut(&key).filter(|member| member.membership.failed.is_none()) else {
@@ -95,7 +95,7 @@ impl Host {
         }
     }
 
-    /// Sends a message, or tells its receiver of it.
+    /// Sends a message, or offers it to its receiver.
     fn offer(&mut self, key: Key, id: OpId, name: Name, span: Span) {
         let member = self.members.get_mut(&key).expect("it runs");
         let from = member.place(span);
@@ -110,7 +110,7 @@ impl Host {
         }
     }
 
-    /// Another process of this host hears of a message.
+    /// Queues an event for another process of this host.
     fn tell_here(&mut self, key: Key, name: Name, news: News) {
         if let Some(member) = self.members.get_mut(&key).filter(|member| member.membership.failed.is_none()) {
             member.inbox.push_back((name, news));
@@ -126,7 +126,7 @@ impl Host {
         self.outputs.push_back(Output::Transmit { by, to, packet, payload: payload.into_iter().collect() });
     }
 
-    /// The process hears of a message.
+    /// Handles the event of a message.
     fn hear(&mut self, key: Key, name: Name, news: News) {
         let member = self.members.get_mut(&key).expect("it runs");
         let running = member.running.as_mut().expect("it runs");
@@ -153,7 +153,7 @@ impl Host {
         }
     }
 
-    /// Takes a message for the receive `id`, or asks for it.
+    /// Copies a message for the receive `id`, or clears its sender to send it.
     fn receive(&mut self, key: Key, id: OpId, name: Name, news: News) {
         let member = self.members.get_mut(&key).expect("it runs");
         let running = member.running.as_mut().expect("it runs");
@@ -189,7 +189,7 @@ impl Host {
         member.running.as_mut().expect("it runs").run.complete(id);
     }
 
-    /// A job is over on this port: its calls end, and what it had is free.
+    /// Fails a job on this port: its calls end, and its resources become free.
     pub(super) fn fail(&mut self, key: Key, failure: Failure) {
         let member = self.members.get_mut(&key).expect("it is open");
         member.membership.failed = Some(failure);

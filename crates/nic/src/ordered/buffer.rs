@@ -1,17 +1,17 @@
-//! The hash buffer of a unit: where packets wait until a descriptor reads them, in whatever order they came (TH-4).
+//! The hash buffer of a unit: packets wait in it, in any order of arrival, until a descriptor reads them (TH-4).
 //!
-//! Open addressing with linear probing and a valid bitmap. A packet's slot is also its place in memory, so entries
-//! never move: a removed one only loses its bit. How far entries lie behind the slot that their key hashes to is
-//! remembered for each slot, which ends a search; it falls back to nothing with the last entry of that slot.
+//! The buffer uses open addressing with linear probing and a valid bitmap. A packet's slot is also its place in memory,
+//! so entries never move, and removal only clears a bit. Each slot records how far entries lie behind it whose keys
+//! hash to it. This distance bounds a search, and returns to 0 with the last entry of that slot.
 //!
-//! Invariants: no key is there twice; a tenth of the slots stays free. Never looks into packets.
+//! Invariants: no key is stored twice; a tenth of the slots stays free. Never reads packets.
 
-/// What names a packet at its destination.
+/// The key of a packet at its destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Key(u128);
 
-/// What a key is made of. JobID, source node, source port and SeqID are the 48 bits of TH-2; destination port, pulse
-/// and chunk keep ranks of one node, pulses under way at once and packets of one message apart.
+/// The fields of a key. JobID, source node, source port and SeqID are the 48 bits of TH-2. Destination port, pulse and
+/// chunk distinguish ranks of one node, concurrent pulses and packets of one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Name {
     pub job: u8,
@@ -42,13 +42,13 @@ impl From<Name> for Key {
 }
 
 impl Key {
-    /// The task that it is for: its job and destination port.
+    /// The job and destination port of the packet.
     pub(super) fn task(self) -> (u8, u16) {
         ((self.0 >> 79) as u8, (self.0 >> 28) as u16 & 0x7ff)
     }
 
     fn hash(self) -> u64 {
-        // Two rounds of a multiplication whose upper half comes back: every bit of the key reaches every bit used.
+        // Two rounds of multiplication that fold the upper half back in: every bit of the key reaches every bit used.
         let fold = |x: u64, by: u64| {
             let product = u128::from(x) * u128::from(by);
             product as u64 ^ (product >> 64) as u64
@@ -64,7 +64,7 @@ impl Key {
 pub struct HashBuffer {
     keys: Vec<Key>,
     valid: Vec<u64>,
-    /// By slot: valid entries whose keys hash to it, and how far the farthest was put behind it.
+    /// By slot: number of valid entries whose keys hash to it, and the distance of the farthest one.
     homes: Vec<(u32, u32)>,
     len: usize,
     capacity: usize,
@@ -90,7 +90,7 @@ impl HashBuffer {
         self.len == 0
     }
 
-    /// Packets that it holds at most.
+    /// Most packets that the buffer holds.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
@@ -103,7 +103,7 @@ impl HashBuffer {
         self.valid[slot / 64] >> (slot % 64) & 1 == 1
     }
 
-    /// The slot of a packet that waits.
+    /// The slot of a waiting packet.
     pub fn find(&self, key: Key) -> Option<usize> {
         let home = self.home(key);
         let (entries, reach) = self.homes[home];
@@ -111,10 +111,10 @@ impl HashBuffer {
         slots.take_while(|_| entries > 0).find(|slot| self.is_valid(*slot) && self.keys[*slot] == key)
     }
 
-    /// Gives a packet a slot.
+    /// Allocates a slot for a packet.
     ///
     /// # Panics
-    /// When one of that key waits already, or the buffer is full.
+    /// When a packet with this key waits already, or the buffer is full.
     pub fn insert(&mut self, key: Key) -> usize {
         assert!(self.find(key).is_none(), "a packet comes once");
         assert!(self.len < self.capacity, "what is sent has room");
@@ -131,7 +131,7 @@ impl HashBuffer {
         slot
     }
 
-    /// Takes a packet out; its bytes stay in the slot until the next packet gets it.
+    /// Removes a packet; its bytes stay in the slot until the next packet gets the slot.
     pub fn remove(&mut self, key: Key) -> Option<usize> {
         let slot = self.find(key)?;
         self.clear(slot);
@@ -149,7 +149,7 @@ impl HashBuffer {
         self.len -= 1;
     }
 
-    /// Takes out all packets whose keys `which` says.
+    /// Removes all packets whose keys `which` selects.
     pub fn remove_all(&mut self, which: impl Fn(Key) -> bool) {
         for slot in 0..self.keys.len() {
             if self.is_valid(slot) && which(self.keys[slot]) {
@@ -181,7 +181,7 @@ mod tests {
         name.into()
     }
 
-    /// TH-4: does the same as a map in which nothing ever collides, as full as it gets.
+    /// TH-4: the buffer agrees with a map without collisions, up to full capacity.
     fn agrees_with_a_map(operations: u32, seed: u64) {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let mut buffer = HashBuffer::new(512);
@@ -189,7 +189,7 @@ mod tests {
         let (mut map, mut there): (HashMap<Key, usize>, Vec<Key>) = (HashMap::new(), Vec::new());
         let (mut used, mut full) = (vec![false; 512], 0);
         for _ in 0..operations {
-            // Fills up, then stays within a few packets of full.
+            // Fills the buffer, then stays within a few packets of full.
             let known = (!there.is_empty()).then(|| rng.random_range(0..there.len()));
             match (rng.random_range(0..8), known) {
                 (0..4, _) | (_, None) => {

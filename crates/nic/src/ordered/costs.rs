@@ -1,4 +1,4 @@
-//! What an order-triggered NIC takes: its units, which combine as they read (TH Sec. 2.2).
+//! Costs of an order-triggered NIC: its units combine as they read (TH Sec. 2.2).
 
 use super::descriptor::Descriptor;
 use super::{Content, Ordered, Packet};
@@ -9,9 +9,9 @@ use crate::profile::{ProfileError, Table};
 /// The table `[ordered]` of a profile.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Costs {
-    /// Nanoseconds from the packet that triggers a descriptor to the one that it sends.
+    /// Nanoseconds from the packet that triggers a descriptor to the packet that the descriptor sends.
     pub trigger: f64,
-    /// GB/s that a unit reads packets, and copies or combines them meanwhile.
+    /// GB/s at which a unit reads packets, and copies or combines them meanwhile.
     pub unit_rate: f64,
 }
 
@@ -38,7 +38,7 @@ impl costs::Costs<Ordered> for Costs {
             Order::Copy { from, .. } | Order::Reduce { from, .. } if from.region == Region::Nic => {
                 from.len as f64 / self.unit_rate
             }
-            // The bus, or the link, takes that long by itself.
+            // The bus or the link accounts for this time.
             Order::Deliver { .. } | Order::Write { .. } | Order::Copy { .. } | Order::Reduce { .. } => 0.0,
         }
     }

@@ -1,52 +1,52 @@
-//! Descriptors: what a host posts to its port.
+//! Descriptors, which a host posts to its port.
 //!
-//! Fields and widths are the paper's (its Fig. 2, TH-1), but for those that are marked as ours. Words of bits have no
-//! part in what a NIC does, so descriptors here are not packed into any.
+//! Fields and widths follow the paper (its Fig. 2, TH-1), except the ones marked as ours. The NIC's behaviour
+//! does not depend on the bit layout, so descriptors here are not packed.
 //!
-//! | flag | C | says |
+//! | flag | C | meaning |
 //! |---|---|---|
-//! | SwapLocalData | 1 | the data of this descriptor are those of the packet that it waits for |
+//! | SwapLocalData | 1 | its data are replaced by the data of the awaited packet |
 //! | SwapLocalVP | 1 | its DestVP is the SourceVP of the last packet that it waits for: it answers |
-//! | SwapRemoteData | 0 | its message takes the place of the data of the next descriptor there that names a place |
-//! | SwapRemoteAddr | 0 | its result is the address of the next message from there |
+//! | SwapRemoteData | 0 | its message goes to the place of the next descriptor there that names a place |
+//! | SwapRemoteAddr | 0 | its result is the address for the next message from there |
 //! | neither | 0 | it copies within memory |
 //!
-//! Never looks at a task.
+//! Never accesses a task.
 
 use outboard_plan::Reduction;
 
 /// The largest message: its length has 18 bits (ours).
 pub const MAX_MESSAGE: u64 = (1 << 18) - 1;
-/// Pulses until their numbers repeat.
+/// The number of pulses after which pulse numbers repeat.
 pub const PULSES: u64 = 1 << 12;
 /// The most pieces of one operand, result or message.
 pub const MAX_PIECES: usize = 255;
-/// The most bytes of a message that lies in its descriptor (ours: the paper names no number).
+/// The most bytes of a message carried inside its descriptor (ours: the paper names no number).
 pub const MAX_INLINE: u64 = 64;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Flags(u16);
 
 impl Flags {
-    /// C: it belongs to a collective.
+    /// C: the descriptor belongs to a collective.
     pub const COLLECTIVE: Flags = Flags(1 << 15);
-    /// CH: it is the first of its sequence.
+    /// CH: the descriptor is the first of its sequence.
     pub const HEAD: Flags = Flags(1 << 14);
-    /// CT: it is the last of its sequence.
+    /// CT: the descriptor is the last of its sequence.
     pub const TAIL: Flags = Flags(1 << 13);
-    /// CP: it sends packets, which trigger descriptors at their destination.
+    /// CP: the descriptor sends packets, which trigger descriptors at their destination.
     pub const SENDS: Flags = Flags(1 << 12);
-    /// SwapLocalData: its data are replaced by those of the packet that it waits for.
+    /// SwapLocalData: the descriptor's data are replaced by the data of the awaited packet.
     pub const SWAP_LOCAL_DATA: Flags = Flags(1 << 5);
-    /// SwapLocalVP: it sends to the port of the last packet that it waits for.
+    /// SwapLocalVP: the message goes to the port of the last packet that the descriptor waits for.
     pub const SWAP_LOCAL_PORT: Flags = Flags(1 << 4);
-    /// SwapRemoteData: it sends to the place that the destination names next.
+    /// SwapRemoteData: the message goes to the place that the destination names next.
     pub const SWAP_REMOTE_DATA: Flags = Flags(1 << 3);
-    /// SwapRemoteAddr: it names a place for the next message of the destination.
+    /// SwapRemoteAddr: the descriptor names a place for the next message of the destination.
     pub const SWAP_REMOTE_ADDRESS: Flags = Flags(1 << 2);
-    /// ReduceFlag: the packets are combined with its data.
+    /// ReduceFlag: the packets are combined with the descriptor's data.
     pub const REDUCE: Flags = Flags(1 << 1);
-    /// CollEndFlag: with it the call of the port has ended.
+    /// CollEndFlag: the call of the port ends with this descriptor.
     pub const ENDS: Flags = Flags(1);
 
     pub const fn has(self, other: Flags) -> bool {
@@ -60,9 +60,9 @@ impl Flags {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Address {
-    /// Of the process that posts.
+    /// Address in the memory of the process that posts.
     Host(u64),
-    /// From the start of the pulse's intermediate results.
+    /// Offset from the start of the pulse's intermediate results.
     Intermediate(u64),
 }
 
@@ -83,37 +83,37 @@ pub struct Descriptor {
     pub flags: Flags,
     /// JobID, in 8 bits.
     pub job: u8,
-    /// The pulse, in 12 bits: counts the pulses of a job, from 0 on again behind 4,095 (ours).
+    /// The pulse, in 12 bits: counts the pulses of a job, and starts again from 0 after 4,095 (ours).
     pub pulse: u16,
     /// SourceVP, in 11 bits: the port that posts.
     pub source_port: u16,
-    /// SeqID of what it sends, in 5 bits.
+    /// SeqID of the message that it sends, in 5 bits.
     pub seq: u8,
     /// DestVP, in 11 bits.
     pub dest_port: u16,
     /// DestID, in 24 bits.
     pub dest: u32,
-    /// CPCount, in 6 bits: packets that it waits for, 0 to 16.
+    /// CPCount, in 6 bits: the number of packets that it waits for, 0 to 16.
     pub count: u8,
-    /// SeqID of the packets that it waits for (ours).
+    /// SeqID of the awaited packets (ours).
     pub await_seq: u8,
-    /// Where their sources begin in the table, in the order of reading, in 4 bits (ours).
+    /// Index of the first awaited source in the table, in 4 bits; packets are read in the table's order (ours).
     pub first_source: u8,
     /// Whether packets are the left operands (ours).
     pub packet_left: bool,
-    /// What it combines, with ReduceFlag (ours).
+    /// The operation of a descriptor with ReduceFlag (ours).
     pub reduction: Option<Reduction>,
-    /// Bytes of each message that it reads or sends (ours).
+    /// Bytes of each message that the descriptor reads or sends (ours).
     pub length: u32,
     /// The table of the task, with CH.
     pub sources: Vec<Source>,
-    /// What packets are combined with, or what is copied.
+    /// The data that packets are combined with, or that are copied.
     pub operand: Vec<Piece>,
-    /// Where that goes.
+    /// The destination of the combined or copied data.
     pub result: Vec<Piece>,
-    /// What is sent, unless it is `inline`.
+    /// The pieces of the message, unless it is `inline`.
     pub message: Vec<Piece>,
-    /// What is sent, in the words of the descriptor: up to [`MAX_INLINE`] bytes.
+    /// The message, carried in the words of the descriptor: up to [`MAX_INLINE`] bytes.
     pub inline: Vec<u64>,
 }
 
@@ -122,14 +122,14 @@ impl Descriptor {
         self.flags.has(Flags::SENDS) || self.flags.has(Flags::SWAP_REMOTE_DATA)
     }
 
-    /// The peer of one that is from point to point and does not only copy.
+    /// The peer of a point-to-point descriptor; `None` for a mere copy.
     pub(super) fn peer(&self) -> Option<Source> {
         let moves = self.flags.has(Flags::SWAP_REMOTE_DATA) || self.flags.has(Flags::SWAP_REMOTE_ADDRESS);
         moves.then_some(Source { node: self.dest, port: self.dest_port })
     }
 }
 
-/// A sequence, CH to CT: what one port does in one pulse of a collective.
+/// A sequence, CH to CT: the work of one port in one pulse of a collective.
 #[derive(Debug)]
 pub(super) struct Sequence {
     /// The descriptors, at least one.
@@ -137,10 +137,10 @@ pub(super) struct Sequence {
 }
 
 impl Sequence {
-    /// The sequence that `posted` begins with, and what is behind it.
+    /// Splits the first sequence off `posted`.
     ///
     /// # Panics
-    /// When it has no CH or no CT: lowerings post whole sequences.
+    /// When the sequence has no CH or no CT: lowerings post whole sequences.
     pub(super) fn first_of(posted: &[Descriptor]) -> (Sequence, &[Descriptor]) {
         assert!(posted[0].flags.has(Flags::HEAD), "a sequence begins with CH: {}", posted[0]);
         let tail = posted.iter().position(|descriptor| descriptor.flags.has(Flags::TAIL));
@@ -156,7 +156,7 @@ impl Sequence {
         &self.descriptors[0]
     }
 
-    /// Where descriptor `at` sends to, if it does: with SwapLocalVP, to the port of the last packet that it reads.
+    /// The destination of descriptor `at`, if it sends; with SwapLocalVP, the port of the last packet that it reads.
     pub(super) fn dest(&self, at: usize) -> Option<Source> {
         let descriptor = &self.descriptors[at];
         let answers = descriptor.flags.has(Flags::SWAP_LOCAL_PORT);
@@ -165,7 +165,7 @@ impl Sequence {
         descriptor.flags.has(Flags::SENDS).then_some(Source { node: descriptor.dest, port })
     }
 
-    /// The sources whose packets descriptor `at` reads, in that order.
+    /// The sources whose packets descriptor `at` reads, in the order of reading.
     pub(super) fn sources_of(&self, at: usize) -> &[Source] {
         let descriptor = &self.descriptors[at];
         let first = usize::from(descriptor.first_source);

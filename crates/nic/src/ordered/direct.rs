@@ -1,12 +1,12 @@
-//! The path from point to point (C = 0): messages from the memory of a process to that of another, past units and
+//! The point-to-point path (C = 0): messages from the memory of one process to that of another, without units and
 //! buffers (TH-1).
 //!
-//! Messages from one port to another of a job are numbered as they are posted, and so are the places that the other
-//! one names for them; equal numbers belong together. A message leaves when its place is named, which is what
-//! SwapRemoteAddr says: the place stays with its NIC, and packets name it by number, so nobody writes anywhere else.
+//! Messages from one port to another of a job are numbered in the order of posting. The destination numbers the places
+//! that it names for them in the same way; equal numbers belong together. A message leaves when its place is named, by
+//! SwapRemoteAddr. The place stays with its NIC; packets refer to it by number, so no packet can write elsewhere.
 //!
-//! Invariants: nothing waits here for a sequence, and no sequence for this; a place is written by as many chunks as its
-//! message has, each once. Never holds payload.
+//! Invariants: no message waits for a sequence, and no sequence for a message. Every chunk of a message writes its
+//! place exactly once. Never holds payload.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,12 +16,12 @@ use super::task::End;
 use super::{Content, Ordered, TaskKey};
 use crate::engine::{Order, Output, Place, Port, Worker};
 
-/// A place that was named.
+/// A place that was named for a message.
 #[derive(Debug)]
 struct Landing {
     call: u64,
     descriptor: Descriptor,
-    /// By chunk, and how many are missing.
+    /// Arrived chunks, and the number of missing ones.
     arrived: Vec<bool>,
     missing: usize,
 }
@@ -29,28 +29,28 @@ struct Landing {
 /// Messages between this port and another one of its job.
 #[derive(Debug, Default)]
 struct Pair {
-    /// Messages to there that have left, and those that wait for their places, with their calls.
+    /// Number of messages that have left for the other port, and those that wait for their places, with their calls.
     sent: u64,
     waiting: VecDeque<(u64, Descriptor)>,
-    /// There are places for all messages to there before this one.
+    /// The other port has named places for all messages before this number.
     places: u64,
-    /// Places that were named for messages from there, and those of them that are awaited.
+    /// Number of places that were named for messages of the other port, and the places that still await chunks.
     named: u64,
     landings: BTreeMap<u64, Landing>,
 }
 
-/// What a port has from point to point.
+/// Point-to-point state of a port.
 #[derive(Debug, Default)]
 pub(super) struct Direct {
     pairs: BTreeMap<Source, Pair>,
     /// The call that is being posted.
     call: u64,
-    /// By call, descriptors that are not carried out.
+    /// Number of unfinished descriptors, by call.
     left: BTreeMap<u64, usize>,
 }
 
 impl Direct {
-    /// Whether everything that was posted up to the end of a call has been carried out.
+    /// Whether all descriptors posted up to the end of a call have been carried out.
     pub(super) fn is_over(&self, call: u64) -> bool {
         self.left.first_key_value().is_none_or(|(oldest, _)| *oldest > call)
     }
@@ -69,7 +69,7 @@ impl Direct {
 }
 
 impl Ordered {
-    /// Who carries out what is from point to point, beside the units.
+    /// The part of the NIC that carries out point-to-point descriptors, beside the units.
     pub(super) fn direct_path(&self) -> Worker {
         Worker::Nic(self.settings.units as u16)
     }
@@ -115,7 +115,7 @@ impl Ordered {
         self.outputs.extend(pairs(&from, &to).map(copy));
     }
 
-    /// Sends the messages for a port that have places there.
+    /// Sends the waiting messages whose places the destination has named.
     fn send_on(&mut self, key: TaskKey, to: Source) {
         while let Some(pair) = self.task(key).direct.pairs.get_mut(&to)
             && pair.sent < pair.places
@@ -142,14 +142,14 @@ impl Ordered {
         }
     }
 
-    /// A peer has named places.
+    /// Handles a peer's report that it has named places.
     pub(super) fn placed(&mut self, key: TaskKey, from: Source, before: u64) {
         let pair = self.task(key).direct.pairs.entry(from).or_default();
         pair.places = pair.places.max(before);
         self.send_on(key, from);
     }
 
-    /// A chunk of a message has come, for the place of its number.
+    /// Writes a chunk of a message to the place with the message's number.
     pub(super) fn land(&mut self, key: TaskKey, source: Source, (number, chunk, bytes): (u64, u16, u32)) {
         let by = self.direct_path();
         let task = self.tasks.get_mut(&key).expect("looked up");

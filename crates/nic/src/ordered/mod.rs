@@ -1,26 +1,26 @@
 //! The order-triggered NIC of the Tianhe network (Xu et al., "Order-preserving triggering mechanism and data buffering
 //! method for collective communication hardware offloading", 2025; TH-1 to TH-7).
 //!
-//! A host posts sequences of [`descriptor::Descriptor`]s to its port. A descriptor waits until the packets that it
-//! names are there, reads them in the order that it names, copies or combines them, and sends on: what arrives first
-//! decides nothing, so reductions have the same bits in every run (TH-2). Packets wait in the [`buffer::HashBuffer`] of
-//! a unit; a descriptor whose packet is missing suspends its sequence alone (TH-4).
+//! A host posts sequences of [`descriptor::Descriptor`]s to its port. A descriptor names the packets that it waits for
+//! and the order in which it reads them. Once they are there, it copies or combines them and sends the result. The
+//! order of arrival decides nothing, so reductions have the same bits in every run (TH-2). Packets wait in the
+//! [`buffer::HashBuffer`] of a unit; a descriptor whose packet is missing suspends its sequence alone (TH-4).
 //!
-//! What a NIC sends always has room at its destination. A long message travels in pulses, each a sequence of its own
-//! (TH-5); every port has room for one pulse of each job, and grants more, to who asks, of what its unit has left over.
-//! The oldest pulse of a job therefore goes on everywhere, whatever else fills the buffers. Descriptors with C = 0 take
-//! a path of their own, from memory to memory.
+//! A packet always has room at its destination. A long message travels in pulses, each a sequence of its own (TH-5).
+//! Every port has room for one pulse of each job. It grants more to peers that request it, as far as its unit has room
+//! left over. The oldest pulse of a job therefore progresses everywhere, whatever else fills the buffers. Descriptors
+//! with C = 0 take a path of their own, from memory to memory.
 //!
 //! | state | ends with |
 //! |---|---|
-//! | a task is idle | its first post or packet, which gives it the unit with the least load |
+//! | a task is idle | its first post or packet, which binds it to the unit with the least load |
 //! | a sequence is queued | a free DMA counter; the oldest of a task retries, and in the end fails the job |
 //! | a sequence is suspended | the packet, or the grant, that its descriptor waits for |
 //! | a message from point to point waits | the place that its destination names for it |
 //! | a named place is awaited | the last chunk of its message |
 //!
-//! Invariants: packets of a task and pulse never exceed [`Settings::pulse_packets`]; slots, counters and grants return
-//! with the pulse, or with the failure of its job. Never holds payload but what descriptors carry.
+//! Invariants: packets of a task and pulse never exceed [`Settings::pulse_packets`]. Slots, counters and grants are
+//! returned when the pulse ends or its job fails. Never holds payload except the bytes that descriptors carry.
 
 pub mod buffer;
 mod costs;
@@ -48,7 +48,7 @@ use descriptor::{Descriptor, Flags, MAX_INLINE, PULSES, Sequence, Source};
 use task::{End, Task};
 use unit::Unit;
 
-/// Why a NIC does not take a job or a post.
+/// The reason why a NIC rejects a job or a post.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Refusal {
     #[error("{tasks} tasks at once, one of each port and job: a NIC has {most}; close groups that are not used")]
@@ -68,7 +68,7 @@ pub struct Ordered {
     settings: Settings,
     tasks: BTreeMap<TaskKey, Task>,
     units: Vec<Unit>,
-    /// Tasks that may go on.
+    /// Tasks that may be able to progress.
     ready: BTreeSet<TaskKey>,
     outputs: VecDeque<Output<Packet>>,
 }
@@ -77,7 +77,7 @@ impl Ordered {
     /// A NIC without tasks.
     ///
     /// # Panics
-    /// When a task would have no room for a packet, or packets cut elements.
+    /// When a task would have no room for a packet, or packets would cut elements.
     pub fn new(node: Node, settings: Settings) -> Self {
         assert!(settings.pulse_packets() > 0 && settings.counters > 0, "{settings:?} has room for no task");
         assert!(settings.packet_bytes.is_multiple_of(16), "packets of {} B cut elements", settings.packet_bytes);
@@ -85,7 +85,7 @@ impl Ordered {
         Ordered { node, settings, tasks: BTreeMap::new(), units, ready: BTreeSet::new(), outputs: VecDeque::new() }
     }
 
-    /// Makes `port` a member of a job, whose members are all of `members`, itself included.
+    /// Makes `port` a member of a job; `members` are all of its members, this port included.
     pub fn open(&mut self, job: u8, port: Port, members: impl IntoIterator<Item = Source>) -> Result<(), Refusal> {
         let (tasks, most) = (self.tasks.len() + 1, self.settings.tasks);
         if tasks > most {
@@ -100,7 +100,7 @@ impl Ordered {
         Ok(())
     }
 
-    /// Whether nothing is in flight: no packet waits, no counter is taken, nothing is granted beyond what all have.
+    /// Whether nothing is in flight: no packet waits, no counter is taken, and no task holds an extra grant.
     pub fn is_idle(&self) -> bool {
         self.outputs.is_empty()
             && self.units.iter().all(|unit| unit.is_idle(&self.settings))
@@ -109,12 +109,12 @@ impl Ordered {
             })
     }
 
-    /// The largest part of its slots that a unit has in use now, in thousandths.
+    /// The largest fraction of slots in use in any unit, in thousandths.
     pub fn occupancy(&self) -> usize {
         self.units.iter().map(|unit| unit.buffer.len() * 1_000 / self.settings.slots()).max().unwrap_or(0)
     }
 
-    /// Bytes of the NIC's own memory, from address 0.
+    /// Size of the NIC's own memory in bytes, from address 0.
     pub fn memory_bytes(settings: &Settings) -> u64 {
         settings.units as u64 * Self::unit_bytes(settings) + MAX_INLINE
     }
@@ -123,13 +123,13 @@ impl Ordered {
         settings.slots() as u64 * settings.packet_bytes + settings.counters as u64 * settings.intermediate_bytes()
     }
 
-    /// `len` bytes from the start of a slot.
+    /// The first `len` bytes of a slot.
     fn slot(&self, unit: usize, slot: usize, len: u64) -> Place {
         let address = unit as u64 * Self::unit_bytes(&self.settings) + slot as u64 * self.settings.packet_bytes;
         Place { region: Region::Nic, address, len }
     }
 
-    /// Where the intermediate results of the sequence with that counter begin.
+    /// The address of the intermediate results of the sequence that holds this counter.
     fn intermediate(&self, unit: usize, counter: usize) -> u64 {
         let behind_slots = self.settings.slots() as u64 * self.settings.packet_bytes;
         let before = counter as u64 * self.settings.intermediate_bytes();
@@ -148,7 +148,7 @@ impl Ordered {
         self.outputs.push_back(Output::Transmit { by, to: Node(to.node), packet, payload });
     }
 
-    /// Where the bytes lie that a descriptor carries, until the driver has gathered them for its packet.
+    /// Writes the bytes that a descriptor carries to NIC memory, until the driver has gathered them for their packet.
     fn carried(&mut self, by: Worker, inline: &[u64], (start, len): (u64, u64)) -> Vec<Place> {
         let address = Self::memory_bytes(&self.settings) - MAX_INLINE;
         let words = &inline[start as usize / 8..(start + len).div_ceil(8) as usize];
@@ -159,7 +159,7 @@ impl Ordered {
         vec![Place { region: Region::Nic, address, len }]
     }
 
-    /// Takes a chunk of a message in.
+    /// Stores a chunk of a message in the hash buffer.
     fn take_in(&mut self, task: TaskKey, source: Source, (seq, number, chunk, bytes): (u8, u16, u16, u32)) {
         let pulse = self.tasks[&task].pulse(number).expect("what is sent has room");
         let unit = self.bind(task);

@@ -1,8 +1,8 @@
-//! What order-triggered NICs send each other.
+//! Packets of order-triggered NICs.
 
 use crate::engine::Failure;
 
-/// A packet from a port to a port, of one job.
+/// A packet from one port of a job to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Packet {
     pub job: u8,
@@ -15,37 +15,37 @@ pub struct Packet {
 pub enum Content {
     /// One chunk of a message, with `bytes` of payload.
     Data {
-        /// Which message of the pulse.
+        /// The message within the pulse.
         seq: u8,
-        /// The pulse, in 12 bits: nobody sends what the destination has no room for, so they tell pulses apart.
+        /// The pulse. 12 bits suffice, because no sender sends a pulse that the destination has no room for.
         pulse: u16,
         chunk: u16,
         /// Bytes behind the header.
         bytes: u32,
     },
-    /// One chunk of a message from point to point (C = 0), with `bytes` of payload.
+    /// One chunk of a point-to-point message (C = 0), with `bytes` of payload.
     Direct {
-        /// Which message of the source to this port, counted from the job's first.
+        /// The message from the source to this port, counted from the first of the job.
         number: u64,
         chunk: u16,
         /// Bytes behind the header.
         bytes: u32,
     },
-    /// The source has named places for all such messages to it before this one: SwapRemoteAddr.
+    /// SwapRemoteAddr: the sender has named places for all point-to-point messages to it before this number.
     Places {
-        /// Counted from the job's first.
+        /// Counted from the first of the job.
         before: u64,
     },
-    /// The source is going to send pulses up to this one and knows of no room for them.
+    /// The sender requests room for all pulses up to this one, because it has no grant for them.
     Ask {
-        /// Counted from the job's first.
+        /// Counted from the first of the job.
         pulse: u64,
     },
-    /// There is room for all pulses before this one.
+    /// The sender grants room for all pulses before this one.
     Grant {
-        /// Counted from the job's first.
+        /// Counted from the first of the job.
         before: u64,
     },
-    /// The job is over.
+    /// The job has failed.
     Abort(Failure),
 }

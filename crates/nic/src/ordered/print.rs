@@ -1,4 +1,4 @@
-//! Descriptors for people, a line each.
+//! Descriptors as text, one line each.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ impl fmt::Display for Piece {
     }
 }
 
-/// One line: what it waits for, what it does, what it sends.
+/// Writes one line: the awaited packets, the operation, the message.
 impl fmt::Display for Descriptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let list = |pieces: &[Piece]| pieces.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");

@@ -1,4 +1,4 @@
-//! How tasks go on: units are bound, sequences started, descriptors carried out, room granted.
+//! Progress of tasks: binding units, starting sequences, carrying out descriptors, granting room.
 
 use super::buffer::{Key, Name};
 use super::descriptor::{Address, Flags, PULSES, Piece, Source};
@@ -12,7 +12,7 @@ impl Ordered {
         self.tasks.get_mut(&key).expect("a task that goes on is open")
     }
 
-    /// The unit of a task, which gets the least loaded one where it has none.
+    /// The unit of a task; binds the least loaded unit if the task has none.
     pub(super) fn bind(&mut self, key: TaskKey) -> usize {
         if let Some(unit) = self.tasks[&key].unit {
             return unit;
@@ -24,7 +24,7 @@ impl Ordered {
         least
     }
 
-    /// Lets the unit of a task go that needs none now.
+    /// Unbinds the unit of a task that is idle.
     pub(super) fn unbind_idle(&mut self, key: TaskKey) {
         let task = &self.tasks[&key];
         if let Some(unit) = task.unit
@@ -35,7 +35,7 @@ impl Ordered {
         }
     }
 
-    /// Lets everything go on that may.
+    /// Progresses all ready tasks as far as possible.
     pub(super) fn run(&mut self, now: u64) {
         while let Some(key) = self.ready.pop_first() {
             while self.tasks.get(&key).is_some_and(|task| task.failed.is_none()) && self.go_round(now, key) {}
@@ -45,7 +45,7 @@ impl Ordered {
         }
     }
 
-    /// Starts what may start and carries out one chunk of each pulse that can; whether there was anything.
+    /// Starts a sequence if possible and carries out one chunk of each pulse that can progress; whether any did.
     fn go_round(&mut self, now: u64, key: TaskKey) -> bool {
         let mut went = self.start(now, key);
         let pulses: Vec<u64> = self.tasks[&key].running.keys().copied().collect();
@@ -61,8 +61,8 @@ impl Ordered {
         went
     }
 
-    /// Gives the first sequence of the queue a DMA counter. Sequences that are not the oldest of their task leave one
-    /// for each task that has none.
+    /// Gives the first sequence of the queue a DMA counter. If the task runs a sequence already, one counter stays free
+    /// for each task that holds none.
     fn start(&mut self, now: u64, key: TaskKey) -> bool {
         let task = &self.tasks[&key];
         let Some(unit) = task.unit.filter(|_| !task.queue.is_empty()) else { return false };
@@ -85,7 +85,7 @@ impl Ordered {
         true
     }
 
-    /// The oldest sequence of a task found no counter (TH-5).
+    /// Schedules a retry after the oldest sequence of a task found no counter (TH-5).
     fn retry(&mut self, now: u64, key: TaskKey) {
         let (after, retries) = (self.settings.retry_after, self.settings.retries);
         let retry = self.task(key).retry;
@@ -101,7 +101,7 @@ impl Ordered {
         self.task(key).retry = Some(Retry { at: now + after, tries });
     }
 
-    /// Carries out one chunk of the descriptor that is next in a pulse, unless it has to wait.
+    /// Carries out one chunk of the next descriptor in a pulse, unless the descriptor has to wait.
     fn step(&mut self, key: TaskKey, pulse: u64) -> bool {
         let task = &self.tasks[&key];
         let running = &task.running[&pulse];
@@ -141,7 +141,7 @@ impl Ordered {
         running.sequence.descriptors[running.at].length.into()
     }
 
-    /// Packets were read.
+    /// Counts packets that were read.
     fn note_read(&mut self, key: TaskKey, pulse: u64, count: usize) {
         let held = &mut self.task(key).held;
         if let Some(left) = held.get_mut(&pulse) {
@@ -152,7 +152,7 @@ impl Ordered {
         }
     }
 
-    /// The orders of one chunk, whose packets lie in these slots, in the order of reading (TH-2).
+    /// Emits the orders and the message of one chunk; `slots` are its packets in the order of reading (TH-2).
     fn carry_out(&mut self, key: TaskKey, pulse: u64, slots: &[usize]) {
         let task = &self.tasks[&key];
         let running = &task.running[&pulse];
@@ -195,7 +195,7 @@ impl Ordered {
         }
     }
 
-    /// A pulse has been carried out: its counter is free, and if it was the oldest, so is its room.
+    /// Ends a pulse: frees its counter, and the room of all oldest pulses that are done.
     fn finish(&mut self, key: TaskKey, pulse: u64) {
         let task = self.task(key);
         let unit = task.unit.expect("a task that runs has a unit");
@@ -213,7 +213,7 @@ impl Ordered {
         self.look_again(unit);
     }
 
-    /// The oldest pulse of a task is over.
+    /// Frees the room of the oldest pulse of a task.
     fn give_back(&mut self, key: TaskKey, unit: usize, pulse: u64) {
         let always = self.settings.granted();
         let task = self.task(key);
@@ -226,7 +226,7 @@ impl Ordered {
         assert!(!self.task(key).held.contains_key(&pulse), "a pulse reads all that is sent in it");
     }
 
-    /// Tells of calls that have ended, in the order in which they were posted.
+    /// Reports calls that have ended, in the order in which they were posted.
     pub(super) fn tell_ended(&mut self, key: TaskKey) {
         while self.tasks[&key].has_ended() {
             self.task(key).ends.pop_front();
@@ -234,14 +234,14 @@ impl Ordered {
         }
     }
 
-    /// Counters or room of a unit have become free.
+    /// Makes the tasks of a unit ready after counters or room have become free.
     fn look_again(&mut self, unit: usize) {
         self.share_out(unit);
         let of_unit = self.tasks.iter().filter(|(_, task)| task.unit == Some(unit));
         self.ready.extend(of_unit.map(|(key, _)| *key));
     }
 
-    /// Asks a peer for room for all that is posted, once, so that grants need no round trip for each pulse.
+    /// Requests room at a peer once for all posted pulses, so that grants need no round trip for each pulse.
     fn ask(&mut self, key: TaskKey, to: Source, pulse: u64) {
         let task = self.task(key);
         let last = task.next - 1;
@@ -252,7 +252,7 @@ impl Ordered {
         }
     }
 
-    /// A peer asks for room.
+    /// Handles a peer's request for room.
     pub(super) fn asked(&mut self, key: TaskKey, from: Source, pulse: u64) {
         let unit = self.bind(key);
         let told = self.settings.granted();
@@ -262,8 +262,7 @@ impl Ordered {
         self.unbind_idle(key);
     }
 
-    /// Grants what a unit has left over to those of its tasks that are asked for more, first to the one with the fewest
-    /// pulses granted ahead.
+    /// Grants the spare pulses of a unit to tasks with open requests, the fewest pulses granted ahead first.
     fn share_out(&mut self, unit: usize) {
         while self.units[unit].spare > 0 {
             let wants = |(key, task): (&TaskKey, &Task)| {
@@ -279,7 +278,7 @@ impl Ordered {
         asked.into_iter().for_each(|key| self.tell_granted(key));
     }
 
-    /// Tells those who wait for room of what they have not heard of.
+    /// Sends new grants to the peers that wait for room.
     fn tell_granted(&mut self, key: TaskKey) {
         let task = self.task(key);
         let before = task.granted;
@@ -296,14 +295,14 @@ impl Ordered {
         }
     }
 
-    /// A peer has room.
+    /// Handles a peer's grant.
     pub(super) fn granted(&mut self, key: TaskKey, from: Source, before: u64) {
         let peer = self.task(key).peers.get_mut(&from).expect("it is in the job");
         peer.granted = peer.granted.max(before);
         self.ready.insert(key);
     }
 
-    /// A job is over on this port: its calls end, its peers hear of it, everything that it had is free.
+    /// Fails a job on this port: its calls end, its peers are notified, and its resources become free.
     pub(super) fn fail(&mut self, key: TaskKey, failure: Failure) {
         if self.tasks[&key].failed.is_some() {
             return;
@@ -322,7 +321,7 @@ impl Ordered {
         }
     }
 
-    /// Takes from a task what it has of a unit.
+    /// Takes a task's share of its unit away.
     pub(super) fn release(&mut self, key: TaskKey) {
         let always = self.settings.granted();
         let task = self.task(key);
@@ -342,7 +341,7 @@ impl Ordered {
     }
 }
 
-/// `len` bytes from `start` of what pieces hold, where they lie.
+/// The places of `len` bytes from `start` of the bytes in these pieces.
 pub(super) fn cut(pieces: &[Piece], (start, len): (u64, u64), port: Port, intermediate: u64) -> Vec<Place> {
     let (mut skip, mut left, mut places) = (start, len, Vec::new());
     for piece in pieces {
@@ -360,7 +359,7 @@ pub(super) fn cut(pieces: &[Piece], (start, len): (u64, u64), port: Port, interm
     places
 }
 
-/// The same bytes of two lists of places, in pieces that neither of them cuts.
+/// Matches two lists of places byte by byte, in pieces that cross no boundary of either list.
 pub(super) fn pairs<'a>(from: &'a [Place], to: &'a [Place]) -> impl Iterator<Item = (Place, Place)> + 'a {
     let rest = |place: Place, len| Place { address: place.address + len, len: place.len - len, ..place };
     let (mut from, mut to) = (from.iter().copied(), to.iter().copied());

@@ -1,44 +1,43 @@
-//! How large an order-triggered NIC is.
+//! Sizes of an order-triggered NIC.
 //!
-//! The defaults are those of the Tianhe NIC (TH-7) where the paper has them, else ours.
+//! Defaults are the sizes of the Tianhe NIC (TH-7) where the paper names them, else ours.
 
-/// The most sources that the packets of one task come from; four bits name the first of a descriptor.
+/// The most sources of one task's packets, because four bits name a descriptor's first source.
 pub const MAX_SOURCES: usize = 16;
-/// The most messages from one port to another of one pulse, because SeqID has 5 bits.
+/// The most messages from one port to another in one pulse, because SeqID has 5 bits.
 pub const MAX_STEPS: usize = 32;
 /// The most virtual ports of a node, because a port has 11 bits.
 pub const MAX_PORTS: u32 = 2_048;
 
-/// How tasks of a unit share its hash buffer.
+/// The way tasks of a unit share its hash buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Sharing {
-    /// Every task has room for one pulse, and takes more from what is left over (TH-4).
+    /// Every task has room for one pulse, and takes more from the room left over (TH-4).
     Dynamic,
-    /// Every task has an equal part, and never more; to compare with.
+    /// Every task has an equal part and never more; for comparison.
     Fixed,
 }
 
-/// The sizes of a NIC; all NICs of a network have the same.
+/// Sizes of a NIC; all NICs of a network have equal settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
     /// Offload units (8, TH-7).
     pub units: usize,
-    /// Tasks at once, of all units together (32, TH-7).
+    /// Concurrent tasks of all units together (32, TH-7).
     pub tasks: usize,
     /// Bytes of the hash buffer of a unit (512 KB, TH-7).
     pub buffer_bytes: u64,
-    /// The most payload of a packet, and the bytes of a slot of the buffer (1 KiB, ours): a multiple of 16, so that
-    /// no element is cut.
+    /// The most payload of a packet and the size of a buffer slot in bytes (1 KiB, ours). A multiple of 16, so that no
+    /// element is cut.
     pub packet_bytes: u64,
-    /// Pulses that fit the buffer for each task, if all tasks have equally many: `k` of TH-5 (4, ours).
+    /// Pulses for each task that fit the buffer, if all tasks have equally many: `k` of TH-5 (4, ours).
     pub pulses: usize,
     pub sharing: Sharing,
-    /// DMA counters of a unit (16, ours): pulses that it carries out at once, each with a buffer for intermediate
-    /// results.
+    /// DMA counters of a unit (16, ours): its concurrent pulses, each with a buffer for intermediate results.
     pub counters: usize,
-    /// Nanoseconds until a task that found no counter looks again (1,000, ours).
+    /// Nanoseconds until a task that found no counter tries again (1,000, ours).
     pub retry_after: u64,
-    /// How often it looks in vain before its calls end with an error (1,000, ours).
+    /// Failed retries after which the calls of the task end with an error (1,000, ours).
     pub retries: u32,
 }
 
@@ -63,7 +62,7 @@ impl Settings {
         (self.buffer_bytes / self.packet_bytes) as usize
     }
 
-    /// Packets that a unit holds at most: a tenth of the slots stays free (TH-4).
+    /// Most packets that a unit holds: a tenth of the slots stays free (TH-4).
     pub fn capacity(&self) -> usize {
         self.slots() - self.slots().div_ceil(10)
     }
@@ -77,7 +76,7 @@ impl Settings {
         self.capacity() / (self.tasks_per_unit() * self.pulses)
     }
 
-    /// Pulses that a task may receive without asking for more.
+    /// Pulses that a task may receive without a request for more.
     pub fn granted(&self) -> u64 {
         match self.sharing {
             Sharing::Dynamic => 1,
@@ -85,7 +84,7 @@ impl Settings {
         }
     }
 
-    /// Pulses that tasks of a unit may be granted beyond those.
+    /// Pulses of a unit that its tasks may be granted beyond `granted`.
     pub(super) fn spare(&self) -> u64 {
         match self.sharing {
             Sharing::Dynamic => (self.tasks_per_unit() * (self.pulses - 1)) as u64,
@@ -93,18 +92,18 @@ impl Settings {
         }
     }
 
-    /// Bytes for intermediate results of a pulse: what it receives, and as much again three times.
+    /// Bytes for intermediate results of a pulse: four times as many as the pulse receives.
     pub fn intermediate_bytes(&self) -> u64 {
         4 * self.pulse_packets() as u64 * self.packet_bytes
     }
 
-    /// Where in a message of `bytes` bytes packet `at` begins, and how many it has.
+    /// Offset and length of packet `at` in a message of `bytes` bytes.
     pub(super) fn packet(&self, bytes: u64, at: u64) -> (u64, u64) {
         let start = at * self.packet_bytes;
         (start, bytes.saturating_sub(start).min(self.packet_bytes))
     }
 
-    /// Packets of a message; one without bytes takes one, too.
+    /// Packets of a message; an empty message takes one packet.
     pub fn packets(&self, bytes: u64) -> u64 {
         bytes.div_ceil(self.packet_bytes).max(1)
     }

@@ -1,8 +1,8 @@
 //! A task: one port's part in a job, pulse by pulse.
 //!
-//! Pulses of a job are counted through all its calls. The port has granted room for all pulses before `granted`, and
-//! has carried out all before `done`; who wants to send something of a later one asks first. Invariants: `done <=
-//! next`, `done < granted`; sequences start in the order of pulses, several at once.
+//! Pulses of a job are counted across all its calls. The port has granted room for all pulses before `granted`, and has
+//! carried out all before `done`. A peer requests room before it sends a later pulse. Invariants: `done <= next`,
+//! `done < granted`; sequences start in the order of pulses, several may run at once.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -15,66 +15,66 @@ use crate::engine::Failure;
 #[derive(Debug)]
 pub(super) struct Running {
     pub(super) sequence: Sequence,
-    /// The descriptor that is next, and the chunk of its message.
+    /// The next descriptor, and the next chunk of its message.
     pub(super) at: usize,
     pub(super) chunk: u64,
-    /// The counter, and with it the place of intermediate results.
+    /// The counter, which also determines the place of intermediate results.
     pub(super) counter: usize,
 }
 
-/// What a port knows of another one of its job.
+/// State of a peer, another port of the job.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Peer {
-    /// There is room at the peer for all pulses before this one.
+    /// The peer has room for all pulses before this one.
     pub(super) granted: u64,
-    /// The last pulse that was asked about.
+    /// The last pulse for which room was requested.
     pub(super) asked: Option<u64>,
 }
 
 /// A peer that waits for room.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ask {
-    /// The last pulse that it has asked for; it may wait for earlier ones, too.
+    /// The last pulse for which the peer requested room; the peer may also wait for earlier ones.
     pub(super) most: u64,
-    /// What it knows to be granted.
+    /// The last grant that was sent to the peer.
     pub(super) told: u64,
 }
 
-/// A task that looks for a DMA counter again.
+/// The next retry of a task that waits for a DMA counter.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Retry {
     pub(super) at: u64,
     pub(super) tries: u32,
 }
 
-/// With what a call ends.
+/// The event that ends a call.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum End {
     Pulse(u64),
-    /// With all descriptors from point to point of the calls of that kind up to this one.
+    /// The end of all point-to-point descriptors of such calls up to this one.
     Direct(u64),
 }
 
 #[derive(Debug)]
 pub(super) struct Task {
-    /// The unit that it uses, while it uses one.
+    /// The unit that the task is bound to, if any.
     pub(super) unit: Option<usize>,
     pub(super) peers: BTreeMap<Source, Peer>,
     pub(super) failed: Option<Failure>,
-    /// Posted, not started yet, from pulse `next - queue.len()` on.
+    /// Sequences that are posted but not started, from pulse `next - queue.len()` on.
     pub(super) queue: VecDeque<Sequence>,
-    /// By pulse.
+    /// Running sequences, by pulse.
     pub(super) running: BTreeMap<u64, Running>,
-    /// The pulse that is posted next.
+    /// The next pulse to be posted.
     pub(super) next: u64,
     pub(super) done: u64,
     pub(super) granted: u64,
-    /// Of calls in flight, in the order in which they were posted and are told.
+    /// Ends of calls in flight, in the order of posting, which is also the order of reporting.
     pub(super) ends: VecDeque<End>,
     pub(super) direct: Direct,
-    /// Packets that wait, by pulse.
+    /// Number of waiting packets, by pulse.
     pub(super) held: BTreeMap<u64, usize>,
-    /// Who waits for room.
+    /// Peers that wait for room.
     pub(super) asks: BTreeMap<Source, Ask>,
     pub(super) retry: Option<Retry>,
 }
@@ -99,13 +99,13 @@ impl Task {
         }
     }
 
-    /// The pulse whose number in 12 bits this is, if there is room for it.
+    /// The pulse with this 12-bit number, if there is room for it.
     pub(super) fn pulse(&self, number: u16) -> Option<u64> {
         let ahead = (u64::from(number) + PULSES - self.done % PULSES) % PULSES;
         (self.done + ahead < self.granted).then_some(self.done + ahead)
     }
 
-    /// Whether it needs a unit: something is posted, waits, or has been granted beyond what everybody has.
+    /// Whether the task needs no unit: nothing is posted or waits, and it holds no extra grant.
     pub(super) fn is_idle(&self, settings: &Settings) -> bool {
         self.queue.is_empty()
             && self.running.is_empty()
@@ -121,7 +121,7 @@ impl Task {
         })
     }
 
-    /// Whether the pulse that is first in the queue is the oldest that is not done.
+    /// Whether the first pulse in the queue is the oldest unfinished one.
     pub(super) fn queue_has_oldest(&self) -> bool {
         self.next - self.queue.len() as u64 == self.done
     }

@@ -1,6 +1,6 @@
 //! An offload unit: a hash buffer, DMA counters, and the tasks that use them for now.
 //!
-//! Invariant: `tasks` have room for one pulse each, and `spare` for so many more of any of them.
+//! Invariant: each of the `tasks` has room for one pulse, and there is room for `spare` more pulses of any of them.
 
 use super::Settings;
 use super::buffer::HashBuffer;
@@ -10,10 +10,10 @@ pub(super) struct Unit {
     pub(super) buffer: HashBuffer,
     /// Counters that no sequence holds.
     pub(super) counters: Vec<usize>,
-    /// Tasks that are bound to it, and those of them that hold a counter.
+    /// Number of tasks bound to the unit, and number of tasks that hold a counter.
     pub(super) tasks: usize,
     pub(super) busy: usize,
-    /// Pulses that may be granted beyond what every task has.
+    /// Pulses that may be granted beyond the one that every task has.
     pub(super) spare: u64,
 }
 
@@ -28,7 +28,7 @@ impl Unit {
         }
     }
 
-    /// What decides which unit gets a task: the least first.
+    /// The load of the unit; a task is bound to the unit with the least load.
     pub(super) fn load(&self) -> (usize, usize) {
         (self.tasks, self.buffer.len())
     }

@@ -1,8 +1,7 @@
-//! What a triggered NIC takes: its processor for posting, and itself for messages.
+//! Costs of a triggered NIC: processor time for posting, and NIC time for messages.
 //!
-//! The NIC keeps the contexts of queue pairs in a cache. With more queue pairs than that has room for, a message finds
-//! its context there as often as the cache holds one of all (CD Sec. IV-B and VI-G). Reception is acknowledged by the
-//! link, which costs the NIC nothing.
+//! The NIC keeps the contexts of queue pairs in a cache. If there are more queue pairs than entries, the hit rate is
+//! the ratio of entries to queue pairs (CD Sec. IV-B and VI-G). The link acknowledges reception at no cost to the NIC.
 
 use super::{Content, Packet, Post, Triggered};
 use crate::costs::{self, Machine, Work};
@@ -15,13 +14,13 @@ pub struct Costs {
     pub request: f64,
     /// Nanoseconds of the NIC for each message that it sends or receives.
     pub message: f64,
-    /// Queue pairs whose contexts the NIC has at hand.
+    /// Queue pairs whose contexts fit the cache of the NIC.
     pub contexts: u32,
-    /// Nanoseconds to fetch another one.
+    /// Nanoseconds to fetch a context that is not in the cache.
     pub miss: f64,
     /// MB of memory of a process without queue pairs.
     pub resident: f64,
-    /// MB more for each queue pair.
+    /// Additional MB for each queue pair.
     pub resident_pair: f64,
 }
 

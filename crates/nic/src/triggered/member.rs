@@ -1,13 +1,13 @@
-//! A port as a member of a job: its queue pairs, its calls, and where the one that runs is.
+//! A port as a member of a job: its queue pairs, its calls, and the state of the running call.
 //!
-//! | a call is | ends with |
+//! | a call is | until |
 //! |---|---|
-//! | posted | the end of the one before, and of the one before that shares memory on all ranks of the host |
+//! | posted | the call before ends, and the sharing call before ends on all ranks of the host |
 //! | in its first phase | the last step of the host before the list |
 //! | in its second phase | the last request of the management queue |
-//! | in its third phase | the last step of the host behind the list: the call has ended |
+//! | in its third phase | the last step of the host after the list: the call has ended |
 //!
-//! Invariant: one call runs at a time, so the buffers of the call before are free for the call behind.
+//! Invariant: one call runs at a time, so the buffers of the previous call are free for the next one.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -20,16 +20,16 @@ use crate::engine::{Place, Region};
 use crate::job::Membership;
 use crate::registered::Part;
 
-/// A call, as a process posts it: a template, and what it is filled with (CD-3).
+/// A call of a process: a template, and the values that fill it in (CD-3).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Post {
     pub job: u8,
-    /// Whose queue pairs it uses: each kind of plan has its own, since a completion says nothing about its message.
+    /// Owner of the queue pairs. Each kind of plan has its own, since a completion does not name its message.
     pub operation: u16,
     pub template: Arc<Template>,
     /// Bytes for each byte of the template.
     pub unit: u64,
-    /// Where input, output and scratch begin in the memory of the process.
+    /// Addresses in the memory of the process at which input, output and scratch begin.
     pub memory: [u64; 3],
     pub reduction: Option<Reduction>,
 }
@@ -38,9 +38,9 @@ pub struct Post {
 #[derive(Debug)]
 pub(super) struct Ring {
     pub(super) part: Part,
-    /// Buffers that are posted for the next call; there are twice as many.
+    /// Buffers that are posted for the next call; the ring has twice as many.
     ahead: u32,
-    /// Those that the call that runs begins with.
+    /// Number of the first buffer of the running call.
     first: u64,
     buffer_bytes: u64,
 }
@@ -63,25 +63,25 @@ impl Ring {
 
 #[derive(Debug)]
 pub(super) struct Channel {
-    /// Whether the peer has made them, too.
+    /// Whether the peer has made its queue pairs, too.
     pub(super) connected: bool,
-    /// The port of the NIC that its packets leave by.
+    /// The port of the NIC that the packets leave by.
     pub(super) link: u32,
-    /// By purpose.
+    /// Queue pairs, by purpose.
     pub(super) pairs: [QueuePair; 3],
     pub(super) prepost: Prepost,
     pub(super) ring: Ring,
 }
 
 impl Channel {
-    /// Whether nothing but what was preposted is there.
+    /// Whether only preposted receives are left.
     pub(super) fn is_idle(&self) -> bool {
         let preposted = [self.prepost.buffers, self.prepost.clears, 0];
         self.pairs.iter().zip(preposted).all(|(pair, preposted)| pair.is_idle(preposted))
     }
 }
 
-/// Which phase of a call, and which step of it is next.
+/// The phase of a call, with its next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     Before(usize),
@@ -93,9 +93,9 @@ pub(super) enum Phase {
 pub(super) struct Running {
     pub(super) post: Post,
     pub(super) phase: Phase,
-    /// Where the region that it shares begins.
+    /// The address at which the shared region begins.
     region: u64,
-    /// By eager buffer, which of its queue pair's it is.
+    /// By eager buffer of the call, its number among the buffers of its queue pair.
     ordinals: Vec<u64>,
 }
 
@@ -121,7 +121,7 @@ pub(super) struct Member {
     pub(super) channels: Channels,
     pub(super) queue: VecDeque<Post>,
     pub(super) running: Option<Running>,
-    /// Calls that share memory: posted, and begun.
+    /// Number of calls that share memory: posted, and begun.
     pub(super) sharing_posted: u64,
     pub(super) sharing_begun: u64,
 }
@@ -138,18 +138,18 @@ impl Member {
         }
     }
 
-    /// Calls that are posted and have not ended.
+    /// Number of calls that are posted and have not ended.
     pub(super) fn calls(&self) -> usize {
         self.queue.len() + usize::from(self.running.is_some())
     }
 
-    /// A queue pair of the call that runs.
+    /// A queue pair of the running call.
     pub(super) fn pair(&mut self, connection: Connection, purpose: Purpose) -> &mut QueuePair {
         let operation = self.running.as_ref().expect("a call runs").post.operation;
         &mut self.channels.get_mut(&(operation, connection)).expect("made when it was posted").pairs[purpose as usize]
     }
 
-    /// Where a place of the call that runs is.
+    /// The address of a place of the running call.
     pub(super) fn place(&self, place: Unplaced) -> Place {
         let running = self.running.as_ref().expect("a call runs");
         let Post { unit, memory, operation, template, .. } = &running.post;
@@ -174,7 +174,7 @@ impl Member {
         }
     }
 
-    /// Takes the call that has run away; its buffers serve the call behind the next.
+    /// Removes the running call; its buffers serve the call after the next.
     pub(super) fn end(&mut self) -> Post {
         let Running { post, .. } = self.running.take().expect("a call runs");
         for on in &post.template.slots {

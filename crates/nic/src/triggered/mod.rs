@@ -1,17 +1,17 @@
 //! The triggered NIC: InfiniBand with the wait and enable requests of CORE-Direct (Inozemtsev and Afsahi, "Designing an
 //! offloaded nonblocking MPI_Allgather collective using CORE-Direct", 2012; CD-1 to CD-6).
 //!
-//! A rank posts the [task list](list) of a call and computes; its NIC sends, waits for completions and enables what
-//! waited for them, and the completion of the last request ends the call. The first call of a kind makes the queue
-//! pairs and the buffers that are posted before anybody sends (CD-4); a large message waits until its receiver is ready
-//! (CD-5). Ranks of one host have no queue pairs for each other: what they exchange goes through a region of their
-//! host, before and behind the list, and the host copies it (CD Sec. IV-B).
+//! A rank posts the [task list](list) of a call and computes. Its NIC sends, waits for completions and enables the
+//! requests that waited for them; the completion of the last request ends the call. The first call of a kind makes the
+//! queue pairs and posts buffers before any peer sends (CD-4). A large message waits until its receiver is ready
+//! (CD-5). Ranks of one host have no queue pairs for each other. They exchange data through a region of their host,
+//! before and after the list, and the host copies it (CD Sec. IV-B).
 //!
-//! The machine is the NIC of a host with the library above it. States of a call are told in `member.rs`, those of a
-//! queue pair in `queue.rs`.
+//! The machine is the NIC of a host with the library above it. `member.rs` lists the states of a call, and `queue.rs`
+//! the states of a queue pair.
 //!
-//! Invariants: queues, completions, calls, queue pairs and registered memory are bounded by [`Settings`], and whoever
-//! wants more is refused with both numbers. What a call had is back when it has ended or failed. Never holds payload.
+//! Invariants: [`Settings`] bound queues, completions, calls, queue pairs and registered memory. Calls beyond a bound
+//! are rejected with both numbers. The resources of a call that has ended or failed are free. Never holds payload.
 
 mod costs;
 pub mod list;
@@ -41,7 +41,7 @@ use member::{Channel, Member, Ring};
 use queue::QueuePair;
 use region::SharedRegion;
 
-/// Why a NIC does not take a job or a call.
+/// The reason why a NIC rejects a job or a call.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Refusal {
     #[error(transparent)]
@@ -56,7 +56,7 @@ pub enum Refusal {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Messages that found no receive and came again.
+    /// Messages that found no receive and were sent again.
     pub refused: u64,
     pub queue_pairs: u64,
 }
@@ -72,16 +72,16 @@ pub struct Triggered {
     node: Node,
     settings: Settings,
     members: Members<Member>,
-    /// By job, what its ranks on this host share.
+    /// Regions that the ranks of this host share, by job.
     regions: BTreeMap<u8, SharedRegion>,
     memory: Registered,
-    /// Places in the NIC for bytes of requests, that are free.
+    /// Free places in the NIC for the bytes of requests.
     inline: Vec<u32>,
-    /// Queue pairs that are made.
+    /// Number of queue pairs.
     pairs: usize,
-    /// Queue pairs that rest, by the time when they go on.
+    /// Resting queue pairs, by the time when they resume.
     resting: BTreeSet<(u64, PairKey)>,
-    /// Members that may go on.
+    /// Members that may be able to progress.
     ready: BTreeSet<Key>,
     outputs: VecDeque<Output<Packet>>,
     counters: Counters,
@@ -91,7 +91,7 @@ impl Triggered {
     /// A NIC without jobs.
     ///
     /// # Panics
-    /// When it has no ports.
+    /// When it would have no ports.
     pub fn new(node: Node, settings: Settings) -> Self {
         assert!(settings.virtual_ports > 0 && settings.physical_ports > 0, "{settings:?} has no ports");
         Triggered {
@@ -109,7 +109,7 @@ impl Triggered {
         }
     }
 
-    /// Makes `port` a member of a job, whose members are these, by rank. Nothing else is made before its first call.
+    /// Makes `port` a member of a job with these members, by rank. Nothing else is made before its first call.
     pub fn open(&mut self, job: u8, port: Port, members: Vec<(Node, Port)>) {
         let membership = Membership::new((self.node, port), members);
         job::enter(&mut self.members, job, port, Member::new(membership));
@@ -119,13 +119,13 @@ impl Triggered {
         self.counters
     }
 
-    /// Queue pairs of `port`, of all its jobs (CD-6).
+    /// Number of queue pairs of `port`, of all its jobs (CD-6).
     pub fn queue_pairs(&self, port: Port) -> usize {
         let of_port = self.members.iter().filter(|((_, other), _)| *other == port.0);
         of_port.map(|(_, member)| member.channels.len() * Purpose::ALL.len()).sum()
     }
 
-    /// Whether nothing is in flight, and nothing is taken but what jobs keep until they are closed.
+    /// Whether nothing is in flight, and nothing is allocated except what jobs keep until they are closed.
     pub fn is_idle(&self) -> bool {
         self.outputs.is_empty()
             && self.resting.is_empty()
@@ -134,12 +134,12 @@ impl Triggered {
             && self.regions.values().all(SharedRegion::is_idle)
     }
 
-    /// Bytes of the NIC's own memory, from address 0.
+    /// Size of the NIC's own memory in bytes, from address 0.
     pub fn memory_bytes(settings: &Settings) -> u64 {
         u64::from(settings.inline_places) * settings.inline_bytes
     }
 
-    /// Whether a list fits the queues.
+    /// Checks that a list fits the queues.
     fn admit(&self, template: &Template, unit: u64) -> Result<(), Refusal> {
         let most = self.settings.queue_depth;
         if let Protocol::Eager { buffer } = template.protocol {
@@ -249,7 +249,7 @@ impl Engine for Triggered {
         Ok(())
     }
 
-    /// Packets of a queue pair arrive in order.
+    /// Packets of one queue pair stay in order.
     fn flow(packet: &Packet) -> Option<u64> {
         let Packet { job, port, operation, connection, content, .. } = packet;
         let purpose = match content {

@@ -1,27 +1,27 @@
-//! What triggered NICs send each other.
+//! Packets of triggered NICs.
 
 use super::list::{Connection, Purpose};
 use crate::engine::Port;
 
-/// A packet about one connection. Those of a queue pair are a flow.
+/// A packet about one connection. The packets of a queue pair are a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Packet {
     pub job: u8,
     pub port: Port,
-    /// The operation whose queue pairs they are.
+    /// The operation that owns the queue pairs.
     pub operation: u16,
-    /// As the destination names it.
+    /// The connection as the destination names it.
     pub connection: Connection,
-    /// The port of the NIC that it leaves by.
+    /// The port of the NIC that the packet leaves by.
     pub link: u32,
     pub content: Content,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Content {
-    /// The queue pairs of the connection are made; whoever has them, too, says so.
+    /// The sender has made the queue pairs; the receiver answers if it has made them, too.
     Connect,
-    /// They are made here, too.
+    /// The sender has made the queue pairs, too.
     Accept,
     Message {
         purpose: Purpose,
@@ -29,8 +29,8 @@ pub enum Content {
         /// Bytes behind the header.
         bytes: u64,
     },
-    /// That message has filled a receive.
+    /// The message with this number has filled a receive.
     Taken { purpose: Purpose, number: u64 },
-    /// No receive was enabled for that message: it, and what came behind it, is dropped.
+    /// No receive was enabled for the message with this number: it and later ones are dropped until it comes again.
     NotReady { purpose: Purpose, number: u64 },
 }

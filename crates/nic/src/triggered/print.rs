@@ -1,14 +1,14 @@
-//! Task lists for people: the whole list, and what the tables of the paper show of it.
+//! Task lists as text: the whole list, and the excerpt that the tables of the paper show.
 //!
-//! The tables leave out what follows from the rest: enables, the sending of clear-to-sends, and the waits for delivery
-//! at the end (CD-4, CD-5). They show a round in an order of their own: receives of clear-to-sends and the waits for
-//! them, receives, sends, waits.
+//! The tables leave out requests that follow from others: enables, the sending of clear-to-sends, and the waits for
+//! delivery at the end (CD-4, CD-5). They order the requests of a round in a way of their own: receives of
+//! clear-to-sends and the waits for them, receives, sends, waits.
 
 use std::fmt;
 
 use super::list::{Action, HostStep, Place, Purpose, QueuePair, Request, Serves, Template};
 
-/// How the tables of the paper write a request, and where within its round; `None` for what they leave out.
+/// The line of a request in the paper's tables, and its position within its round; `None` if they leave it out.
 fn table_line(request: &Request) -> Option<(u8, String)> {
     let (peer, ready) = (request.on.connection.peer.0, request.on.purpose == Purpose::ClearToSend);
     match request.action {
@@ -22,7 +22,7 @@ fn table_line(request: &Request) -> Option<(u8, String)> {
 }
 
 impl Template {
-    /// What the tables of the paper show of the list, round by round.
+    /// The list as the tables of the paper show it, by round.
     pub fn table(&self) -> Vec<Vec<String>> {
         let mut rounds: Vec<Vec<(u8, String)>> = Vec::new();
         for request in &self.tasks {
@@ -95,7 +95,7 @@ impl fmt::Display for HostStep {
     }
 }
 
-/// The whole list: one line per task, with what the host does before and behind it.
+/// Writes the whole list: one line per task, with the steps of the host before and after it.
 impl fmt::Display for Template {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for step in &self.before {

@@ -1,4 +1,4 @@
-//! Calls go on: steps of the host, requests of the management queue, messages.
+//! Progress of calls: steps of the host, requests of the management queue, messages.
 
 use std::sync::Arc;
 
@@ -9,14 +9,14 @@ use super::{Content, Key, Packet, Triggered};
 use crate::engine::{Failure, Order, Output, Place, Region, Worker};
 
 impl Triggered {
-    /// Has everybody go on who may.
+    /// Progresses all ready members as far as possible.
     pub(super) fn run(&mut self) {
         while let Some(key) = self.ready.pop_first() {
             while self.go_on(key) {}
         }
     }
 
-    /// One phase of the call that runs, as far as it goes; whether it is over.
+    /// Progresses one phase of the running call as far as possible; whether the phase is over.
     fn go_on(&mut self, key: Key) -> bool {
         let Some(member) = self.members.get_mut(&key).filter(|member| member.membership.failed.is_none()) else {
             return false;
@@ -48,7 +48,7 @@ impl Triggered {
         std::mem::discriminant(&phase) != std::mem::discriminant(&next)
     }
 
-    /// Begins the next call, if there is one and no sibling is still in the region that it shares.
+    /// Begins the next call, if there is one and no sibling still uses the shared region.
     fn begin(&mut self, key: Key) -> bool {
         let member = self.members.get_mut(&key).expect("it is ready");
         let Some(post) = member.queue.front() else { return false };
@@ -81,7 +81,7 @@ impl Triggered {
         self.ready.extend(siblings.filter(|other| *other != key));
     }
 
-    /// The host goes through its steps from `at` on; which is next.
+    /// Carries out the steps of the host from `at` on; returns the next step.
     fn work(&mut self, key: Key, steps: &[HostStep], mut at: usize) -> usize {
         while let Some(step) = steps.get(at) {
             let member = &self.members[&key];
@@ -132,7 +132,7 @@ impl Triggered {
         }
     }
 
-    /// What a send is gathered from: its memory, or a place in the NIC that its few bytes go to at once.
+    /// Gathers a send: from its memory, or from a place in the NIC to which its few bytes are copied at once.
     fn gather(&mut self, key: Key, from: &[Unplaced], present: bool) -> Send {
         let member = &self.members[&key];
         let from: Vec<Place> = from.iter().map(|place| member.place(*place)).collect();
@@ -149,7 +149,7 @@ impl Triggered {
         Send { from: vec![start], inline: Some(inline) }
     }
 
-    /// The management queue goes on from request `at`; which is next.
+    /// Runs the management queue from request `at` on; returns the next request.
     fn manage(&mut self, key: Key, tasks: &[Request], mut at: usize) -> usize {
         while let Some(request) = tasks.get(at) {
             let (connection, purpose) = (request.on.connection, request.on.purpose);
@@ -194,7 +194,7 @@ impl Triggered {
         }
     }
 
-    /// Tells the peer of a connection something about it.
+    /// Sends the peer of a connection a packet without payload.
     pub(super) fn tell(&mut self, key: Key, operation: u16, connection: Connection, content: Content) {
         let member = &self.members[&key];
         let (to, port) = member.membership.port_of(connection.peer);
@@ -246,7 +246,7 @@ impl Triggered {
         }
     }
 
-    /// A job is over on this port: its calls end, and what it had is free.
+    /// Fails a job on this port: its calls end, and its resources become free.
     pub(super) fn fail(&mut self, key: Key, failure: Failure) {
         let member = self.members.get_mut(&key).expect("it is open");
         let channels = std::mem::take(&mut member.channels);

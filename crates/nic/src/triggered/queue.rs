@@ -1,36 +1,36 @@
-//! One queue pair with its completion queues: what was posted, what is on its way, what has come.
+//! One queue pair with its completion queues: posted requests, messages in flight, completions.
 //!
 //! | sending is | event | becomes |
 //! |---|---|---|
-//! | going | a send is enabled | going, the message is on its way |
-//! | going | the oldest message on its way is taken | going, with one completion more |
-//! | going | the oldest message on its way finds no receive | resting: all on their way are to be sent again |
-//! | resting | it is time | going, from that message on |
+//! | going | a send is enabled | going, its message is in flight |
+//! | going | the oldest message in flight is taken | going, with one more completion |
+//! | going | the oldest message in flight finds no receive | resting: all messages in flight are to be sent again |
+//! | resting | the rest is over | going, from that message on |
 //!
-//! Messages arrive in order; one that finds no enabled receive is refused, and those behind it are dropped until it
-//! comes again. Invariants: `flying <= enabled <= sends.len()`, `ready <= receives.len()`; nothing flies while it
-//! rests.
+//! Messages arrive in order. A message that finds no enabled receive is rejected, and later ones are dropped until it
+//! comes again. Invariants: `flying <= enabled <= sends.len()`, `ready <= receives.len()`; while resting, `flying ==
+//! 0`.
 
 use std::collections::VecDeque;
 
 use crate::engine::Place;
 
-/// A send, until its message is taken.
+/// A send whose message has not been taken yet.
 #[derive(Debug, Clone)]
 pub(super) struct Send {
-    /// What it is gathered from.
+    /// The places from which the message is gathered.
     pub(super) from: Vec<Place>,
-    /// The place in the NIC that its bytes went to with the request.
+    /// The place in the NIC to which the bytes were copied with the request.
     pub(super) inline: Option<u32>,
 }
 
-/// What becomes of a message that arrives.
+/// The fate of a message that arrives.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Arrival {
-    /// It goes there, if it has bytes.
+    /// The message goes to this place, if it has bytes.
     Taken(Option<Place>),
     NotReady,
-    /// It is behind a message that was refused.
+    /// The message follows one that was rejected.
     Behind,
 }
 
@@ -43,17 +43,17 @@ enum Sending {
 #[derive(Debug)]
 pub(super) struct QueuePair {
     sends: VecDeque<Send>,
-    /// The number of the first of them.
+    /// The number of the first send.
     first: u64,
     enabled: usize,
     flying: usize,
     sending: Sending,
     receives: VecDeque<Option<Place>>,
-    /// Receives that are enabled.
+    /// Number of receives that are enabled.
     ready: usize,
-    /// The number of the message that comes next.
+    /// The number of the next message to arrive.
     expected: u64,
-    /// Completions that nobody has waited for: messages taken by the peer, and messages that arrived.
+    /// Completions that no request has consumed: messages taken by the peer, and messages that arrived.
     pub(super) sent: u32,
     pub(super) received: u32,
 }
@@ -101,7 +101,7 @@ impl QueuePair {
         Some((self.first + self.flying as u64 - 1, &self.sends[self.flying - 1]))
     }
 
-    /// The oldest message on its way, of that number, has been taken; its send.
+    /// Removes the oldest message in flight, which the peer has taken; returns its send.
     pub(super) fn taken(&mut self, number: u64) -> Send {
         assert!(self.flying > 0 && number == self.first, "message {number} is not the oldest on its way");
         (self.first, self.enabled, self.flying) = (self.first + 1, self.enabled - 1, self.flying - 1);
@@ -109,14 +109,14 @@ impl QueuePair {
         self.sends.pop_front().expect("it is on its way")
     }
 
-    /// The oldest message on its way, of that number, has found no receive: rests until then.
+    /// Handles that the oldest message in flight has found no receive: sending rests until `until`.
     pub(super) fn refused(&mut self, number: u64, until: u64) {
         assert!(self.flying > 0 && number == self.first, "message {number} is not the oldest on its way");
         self.flying = 0;
         self.sending = Sending::Resting { until };
     }
 
-    /// It is `now`; whether sending goes on.
+    /// Ends the rest if it is due at `now`; whether sending resumes.
     pub(super) fn wake(&mut self, now: u64) -> bool {
         let wakes = matches!(self.sending, Sending::Resting { until } if until <= now);
         if wakes {
@@ -125,7 +125,7 @@ impl QueuePair {
         wakes
     }
 
-    /// A message of `bytes` has arrived.
+    /// Handles an arriving message of `bytes` bytes.
     pub(super) fn arrived(&mut self, number: u64, bytes: u64) -> Arrival {
         assert!(number >= self.expected, "message {number} came before");
         if number > self.expected {
@@ -140,12 +140,12 @@ impl QueuePair {
         Arrival::Taken(into.filter(|_| bytes > 0).map(|place| Place { len: bytes, ..place }))
     }
 
-    /// Whether nothing is posted but so many receives, and nothing is left to wait for.
+    /// Whether only so many receives are posted, and no completion is left.
     pub(super) fn is_idle(&self, preposted: u32) -> bool {
         self.sends.is_empty() && self.receives.len() == preposted as usize && (self.sent, self.received) == (0, 0)
     }
 
-    /// The places in the NIC that its sends have.
+    /// The places in the NIC that the sends occupy.
     pub(super) fn inline(&self) -> impl Iterator<Item = u32> {
         self.sends.iter().filter_map(|send| send.inline)
     }
@@ -164,7 +164,7 @@ mod tests {
         Send { from: vec![place(address)], inline: None }
     }
 
-    /// CD-1: sends are held until they are enabled; what finds no receive comes again with all behind it, in order.
+    /// CD-1: sends are held until enabled; a message without a receive is sent again with all later ones, in order.
     #[test]
     fn cd_1_a_refused_message_comes_again_with_those_behind_it() {
         let (mut from, mut to) = (QueuePair::new(), QueuePair::new());

@@ -1,27 +1,26 @@
 //! The region that ranks of a host share in a job.
 //!
-//! Invariant: it is in one call at a time; ranks that are ahead wait until all others have ended it, so that nobody
-//! writes over what a sibling has yet to read.
+//! Invariant: the region serves one call at a time. A rank that is ahead waits until all others have ended the call, so
+//! that it never overwrites data that a sibling has yet to read.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use crate::registered::{Part, Registered};
 
-/// What the ranks of a host share in one job.
 #[derive(Debug, Default)]
 pub(super) struct SharedRegion {
-    /// Memory, with the call from which on it is used; a call that needs more than there was has brought the next.
+    /// Memory, each part with the first call that uses it; a call that needs more than before adds a part.
     parts: VecDeque<(u64, Part)>,
-    /// The call that it is in, of those that share.
+    /// The current call, counted among calls that share memory.
     pub(super) call: u64,
-    /// Ranks that have ended it.
+    /// Number of ranks that have ended the current call.
     ended: u32,
-    /// Flags that are up.
+    /// Flags that are raised.
     raised: BTreeSet<u32>,
 }
 
 impl SharedRegion {
-    /// Sees to memory for `call`, of which a rank of the host is the first to know; whether there is some.
+    /// Reserves memory for `call` when the first rank of the host posts it; whether there was enough.
     pub(super) fn reserve(&mut self, call: u64, bytes: u64, memory: &mut Registered) -> bool {
         if self.parts.back().is_some_and(|(_, part)| part.bytes >= bytes) {
             return true;
@@ -31,7 +30,7 @@ impl SharedRegion {
         part.is_some()
     }
 
-    /// Where the region begins for the call that it is in.
+    /// The address at which the region begins for the current call.
     pub(super) fn address(&self) -> u64 {
         let part = self.parts.iter().rev().find(|(from, _)| *from <= self.call);
         part.map_or(0, |(_, part)| part.address)
@@ -45,7 +44,7 @@ impl SharedRegion {
         self.raised.contains(&flag)
     }
 
-    /// One of `ranks` ranks has ended the call; the last one takes the region to the next.
+    /// Counts one of `ranks` ranks that has ended the call; the last rank advances the region to the next call.
     pub(super) fn leave(&mut self, ranks: u32, memory: &mut Registered) {
         self.ended += 1;
         if self.ended == ranks {
@@ -71,7 +70,7 @@ impl SharedRegion {
 mod tests {
     use super::*;
 
-    /// A call that needs more brings more; what served the calls before goes when they are over.
+    /// A call that needs more memory adds a part; the old part is freed when the calls before are over.
     #[test]
     fn a_region_grows_with_its_calls() {
         let (mut memory, mut region) = (Registered::new(100), SharedRegion::default());

@@ -1,41 +1,41 @@
-//! How a triggered NIC and the library above it are set up.
+//! Settings of a triggered NIC and the library above it.
 
-/// How a sender by rendezvous learns that its receiver is ready.
+/// The way a sender by rendezvous learns that its receiver is ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Readiness {
     /// The receiver sends a clear-to-send on a queue pair of its own (CD-5).
     ClearToSend,
-    /// The sender sends, and again after [`Settings::retry_after`] where the receiver was not ready.
+    /// The sender sends, and sends again after [`Settings::retry_after`] if the receiver was not ready.
     Retry,
 }
 
-/// The sizes of a NIC and the choices of the library; all hosts of a network have the same.
+/// Sizes of a NIC and choices of the library; all hosts of a network have equal settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
-    /// Blocks of so many bytes, or the blocks that a leader exchanges together, go by rendezvous, smaller ones into
-    /// preposted buffers (16 KB, CD-5).
+    /// Blocks of at least this many bytes go by rendezvous, smaller ones into preposted buffers (16 KB, CD-5). The
+    /// blocks that a leader exchanges together count as one.
     pub eager_bytes: u64,
-    /// Bytes of a preposted buffer (16 KB, ours: a block of the eager protocol).
+    /// Bytes of a preposted buffer (16 KB, ours: the largest block of the eager protocol).
     pub buffer_bytes: u64,
-    /// How senders by rendezvous wait for receivers.
+    /// The way senders by rendezvous wait for receivers.
     pub readiness: Readiness,
     /// Nanoseconds until a sender whose receiver was not ready sends again (10,000, ours).
     pub retry_after: u64,
-    /// Sends of so many bytes that are there when the send is posted go along with the request (64, ours; 0 for none).
+    /// Sends of up to this many bytes go along with the request if the bytes are present by then (64, ours; 0: none).
     pub inline_bytes: u64,
-    /// Places for those in the NIC (256, ours); who finds none sends from memory.
+    /// Places in the NIC for such sends (256, ours); a send that finds none is read from memory.
     pub inline_places: u32,
-    /// Virtual ports, over which a rank's connections go in turn (1).
+    /// Virtual ports, which the connections of a rank use in turn (1).
     pub virtual_ports: u32,
-    /// Ports of the NIC, over which virtual ports go in turn (1, or 2 as on cluster B).
+    /// Ports of the NIC, which virtual ports use in turn (1, or 2 as on cluster B).
     pub physical_ports: u32,
-    /// Queue pairs of a NIC (65,536, ours).
+    /// Most queue pairs of a NIC (65,536, ours).
     pub queue_pairs: usize,
-    /// Requests that a queue holds, and completions (16,384, ours).
+    /// Most requests, and most completions, of a queue (16,384, ours).
     pub queue_depth: usize,
-    /// Calls of one port and job that are posted and have not ended (64, ours).
+    /// Most unfinished calls of one port and job (64, ours).
     pub calls: usize,
-    /// Bytes of memory that a NIC has registered for buffers and shared regions (1 GiB, ours).
+    /// Bytes of registered memory of a NIC for buffers and shared regions (1 GiB, ours).
     pub registered_bytes: u64,
 }
 

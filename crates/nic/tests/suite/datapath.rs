@@ -1,10 +1,10 @@
-//! Datapath accelerators by themselves: what a leaf keeps up with, beside the figures of the multicast paper. That they
-//! carry out plans is for the simulator to show.
+//! Datapath accelerators alone: the rates that a leaf sustains, beside the figures of the multicast paper. The
+//! simulator tests that they carry out plans.
 
 use outboard_nic::datapath::{Load, Settings, Transport, saturated};
 
 const WRITES: Transport = Transport::Writes { packets: 1 };
-/// Chunks/s of 4 KiB that fill 200 Gbit/s, and 1.6 Tbit/s.
+/// 4 KiB chunks per second that fill 200 Gbit/s, and 1.6 Tbit/s.
 const LINE_RATE: f64 = 200e9 / 8.0 / 4096.0;
 const NEXT_LINK: f64 = 8.0 * LINE_RATE;
 
@@ -12,7 +12,7 @@ fn chunks(transport: Transport, threads: u32, load: Load) -> f64 {
     saturated(&Settings { transport, threads, ..Settings::default() }, load)
 }
 
-/// Whether the link is the limit, but for how a buffer begins and ends.
+/// Whether the link is the limit, except for the start and the end of a buffer.
 fn fills_the_link(transport: Transport, threads: u32) -> bool {
     chunks(transport, threads, Load::OF_THE_PAPER) > 0.97 * LINE_RATE
 }
@@ -24,7 +24,7 @@ fn mc_r_one_thread_as_in_table_i() {
     assert_eq!([WRITES, Transport::Datagrams].map(|transport| format!("{:.1}", rate(transport))), ["11.5", "6.3"]);
 }
 
-/// MC Fig. 13 and 14: fitted to 4 threads of written chunks, the model says that datagrams need 8 to 16.
+/// MC Fig. 13 and 14: fitted to 4 threads of written chunks, the model predicts that datagrams need 8 to 16.
 #[test]
 fn mc_r_threads_that_fill_the_link_as_in_fig_13_and_14() {
     assert_eq!([1, 2, 4, 8].map(|threads| fills_the_link(WRITES, threads)), [false, false, true, true]);

@@ -1,4 +1,4 @@
-//! All tests of engines from outside, in one program.
+//! All integration tests of engines, in one program.
 
 mod datapath;
 mod ordered;

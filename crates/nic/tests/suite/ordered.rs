@@ -1,5 +1,4 @@
-//! The order-triggered NIC by itself: what it does with descriptors and packets. That it carries out plans is for the
-//! simulator to show.
+//! The order-triggered NIC alone: reactions to descriptors and packets. The simulator tests that it carries out plans.
 
 use outboard_nic::ordered::descriptor::{Address, Descriptor, Flags, MAX_INLINE, PULSES, Piece, Source};
 use outboard_nic::ordered::{Content, Ordered, Packet, Refusal, Settings};
@@ -18,14 +17,14 @@ fn host(at: u64, len: u64) -> Vec<Piece> {
     vec![Piece { address: Address::Host(at), len }]
 }
 
-/// Node 0 with port 0 in job 7 among itself and [`PEER`].
+/// Node 0, with port 0 in job 7 together with [`PEER`].
 fn nic() -> Ordered {
     let mut nic = Ordered::new(Node(0), Settings::default());
     nic.open(7, Port(0), [Source { node: 0, port: 0 }, PEER]).expect("there is room");
     nic
 }
 
-/// Pulse `pulse`: waits for 8 bytes, adds its own to them, and ends.
+/// A descriptor that waits for 8 bytes in pulse `pulse`, adds its own to them, and ends.
 fn receives(pulse: u64) -> Descriptor {
     Descriptor {
         flags: alone().flags.with(Flags::REDUCE).with(Flags::ENDS),
@@ -52,7 +51,7 @@ fn outputs(nic: &mut Ordered) -> Vec<Told> {
     std::iter::from_fn(|| nic.poll()).collect()
 }
 
-/// TH-2, TH-4: early or late, a packet waits for its descriptor, and the numbers of pulses may begin again.
+/// TH-2, TH-4: an early or late packet waits for its descriptor, also when pulse numbers repeat.
 #[test]
 fn packets_may_come_before_and_behind_their_descriptors() {
     let mut nic = nic();
@@ -73,7 +72,7 @@ fn packets_may_come_before_and_behind_their_descriptors() {
     }
 }
 
-/// From point to point: names a place of `len` bytes to [`PEER`], or sends as many from memory.
+/// A point-to-point descriptor that names a place of `len` bytes to [`PEER`], or sends as many from memory.
 fn direct(flags: Flags, len: u64) -> Descriptor {
     let (dest, dest_port) = (PEER.node, PEER.port);
     let (message, result) =
@@ -85,7 +84,7 @@ fn from_peer(content: Content) -> Packet {
     Packet { job: 7, source_port: PEER.port, port: 0, content }
 }
 
-/// What comes from point to point, by number and chunk.
+/// A chunk of a point-to-point message, by number and chunk.
 fn chunk(number: u64, chunk: u16, bytes: u32) -> Packet {
     from_peer(Content::Direct { number, chunk, bytes })
 }
@@ -94,8 +93,8 @@ fn completions(outputs: &[Told]) -> usize {
     outputs.iter().filter(|output| matches!(output, Output::Completed { .. })).count()
 }
 
-/// TH-1: what is from point to point leaves when its place is named, past a sequence of its port that waits, and
-/// touches no buffer; the end of its call is told behind those before.
+/// TH-1: a point-to-point message leaves when its place is named, past a waiting sequence of its port, and touches no
+/// buffer. The end of its call is reported after the calls before.
 #[test]
 fn th_1_point_to_point_does_not_wait_behind_a_suspended_sequence() {
     let mut nic = nic();
@@ -119,7 +118,7 @@ fn th_1_point_to_point_does_not_wait_behind_a_suspended_sequence() {
     assert!(nic.is_idle());
 }
 
-/// TH-1: a message of few bytes lies in its descriptor, and so leaves without a look at the host's memory.
+/// TH-1: a message of few bytes lies in its descriptor, so it leaves without a read of the host's memory.
 #[test]
 fn th_1_what_a_descriptor_carries_leaves_from_the_nic() {
     let mut nic = nic();
@@ -159,7 +158,7 @@ fn th_1_an_answer_goes_to_the_port_that_was_heard() {
     assert_eq!(to, Some((Node(1), PEER.port)));
 }
 
-/// TH-1: SwapRemoteAddr names places to the peer in their order; chunks go there in any, each once, and nowhere else.
+/// TH-1: SwapRemoteAddr names places to the peer in order. Chunks go only there, in any order, each once.
 #[test]
 fn th_1_what_comes_from_point_to_point_goes_to_its_named_place() {
     let mut nic = nic();
@@ -184,7 +183,7 @@ fn th_1_what_comes_from_point_to_point_goes_to_its_named_place() {
     assert!(nic.is_idle() && nic.occupancy() == 0);
 }
 
-/// Limits are errors with both numbers.
+/// Exceeded limits are errors with both numbers.
 #[test]
 fn limits_of_a_nic_are_refused() {
     let mut nic = nic();
@@ -197,7 +196,7 @@ fn limits_of_a_nic_are_refused() {
     assert_eq!(nic.open(39, Port(0), [port]), Err(Refusal::Ports { port: 2_048 }));
 }
 
-/// A dead node ends the calls of its jobs, on both paths, and nothing is posted to the job any more.
+/// A dead node ends the calls of its jobs on both paths, and the job accepts no more posts.
 #[test]
 fn a_dead_node_ends_what_is_in_flight() {
     let mut nic = nic();

@@ -7,17 +7,17 @@ use thiserror::Error;
 use super::MULTICAST_TAG;
 use outboard_plan::{Op, OpId, Program, Rank, Span};
 
-/// What work inside a rank costs, which a schedule says as time.
+/// Costs of work inside a rank, which a schedule states as times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Costs {
-    /// Picoseconds for each byte that is copied.
+    /// Picoseconds per copied byte.
     pub copy_ps_per_byte: u64,
-    /// Picoseconds for each byte of one operand that is reduced.
+    /// Picoseconds per byte of one operand that is reduced.
     pub reduce_ps_per_byte: u64,
 }
 
 impl Default for Costs {
-    /// 8 GB/s copied and 4 GB/s reduced, which one core of a server reaches from memory.
+    /// Copies at 8 GB/s and reduces at 4 GB/s, which one core of a server reaches from memory.
     fn default() -> Self {
         Costs { copy_ps_per_byte: 125, reduce_ps_per_byte: 250 }
     }
@@ -31,11 +31,11 @@ pub enum ExportError {
     Index { rank: Rank, step: OpId, index: u32 },
 }
 
-/// The schedule of the programs of all ranks of a group, in the order of ranks.
+/// Writes the schedule of the programs of all ranks of a group, in rank order.
 ///
-/// Step `i` has the label `li`. A message has its index as tag; a message of no bytes is written with one, because
+/// Step `i` has the label `li`. The tag of a message is its index. An empty message is written with one byte, because
 /// LogGOPSim charges for one byte less than a message has. Copies and reductions become `calc`. A multicast becomes one
-/// message to each other rank, so its cost there is that of unicast.
+/// message to each other rank, so the schedule charges it like unicast.
 pub fn export(programs: &[Program], costs: Costs) -> Result<String, ExportError> {
     for program in programs {
         for (id, step) in (0..).map(OpId).zip(&program.steps) {
@@ -57,7 +57,7 @@ fn write(text: &mut String, programs: &[Program], costs: Costs) -> fmt::Result {
         writeln!(text, "\nrank {} {{", program.rank.0)?;
         for (id, step) in (0..).map(OpId).zip(&program.steps) {
             operation(text, program, id, costs)?;
-            // A multicast starts message by message.
+            // Each message of a multicast starts by itself.
             let starts: Vec<String> = match step.op {
                 Op::Multicast { .. } => others(program).map(|to| multicast_label(id, to)).collect(),
                 _ => vec![format!("l{}", id.0)],
@@ -93,7 +93,7 @@ fn operation(text: &mut String, program: &Program, id: OpId, costs: Costs) -> fm
                 let label = multicast_label(id, to);
                 writeln!(text, "{label}: send {}b to {} tag {MULTICAST_TAG}", bytes(span), to.0)?;
             }
-            // What follows the multicast follows all of its messages.
+            // Steps that follow the multicast follow all of its messages.
             writeln!(text, "{label}: calc 0")?;
             others(program).try_for_each(|to| writeln!(text, "{label} requires {}", multicast_label(id, to)))
         }
@@ -105,7 +105,7 @@ fn operation(text: &mut String, program: &Program, id: OpId, costs: Costs) -> fm
     }
 }
 
-/// Nanoseconds that work on a span takes, rounded up.
+/// Nanoseconds for work on a span, rounded up.
 fn time(span: Span, ps_per_byte: u64) -> u64 {
     let ps = u128::from(span.len) * u128::from(ps_per_byte);
     u64::try_from(ps.div_ceil(1000)).unwrap_or(u64::MAX)

@@ -1,15 +1,15 @@
-//! Makes a plan of a GOAL schedule.
+//! Converts a GOAL schedule into a plan.
 //!
 //! | schedule | plan |
 //! |---|---|
 //! | `send` | a send of its own bytes of `Input` |
 //! | `recv` | a receive into its own bytes of `Output`, posted at once (MC-4) |
-//! | `calc` | a copy of no bytes: it takes no time but keeps the order |
-//! | `a requires b` | `a` follows `b`; where `b` is a receive, it also follows what `b` requires |
-//! | `a irequires b` | `a` follows what `b` requires |
+//! | `calc` | an empty copy: it takes no time but keeps the order |
+//! | `a requires b` | `a` follows `b`; if `b` is a receive, `a` also follows all that `b` requires |
+//! | `a irequires b` | `a` follows all that `b` requires |
 //!
-//! Where several steps would each follow the same several ones, a copy of no bytes joins these, so that a plan is at
-//! most a few times as long as its schedule.
+//! If several steps would each follow the same several steps, an empty copy joins the latter. So a plan is at most a
+//! few times as long as its schedule.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -20,18 +20,18 @@ use crate::verify::{Combination, Contract, Piece};
 use outboard_plan::ProgramBuilder;
 use outboard_plan::{OpId, Program, Rank, Span};
 
-/// A plan made of a schedule.
+/// A plan made from a schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Import {
     pub programs: Vec<Program>,
-    /// By rank, that every message ends in the bytes of its receive, for [`crate::verify()`].
+    /// By rank, the contract that every message ends in the bytes of its receive, for [`crate::verify()`].
     pub contracts: Vec<Contract>,
 }
 
-/// The plan of a schedule.
+/// Makes a plan from a schedule.
 ///
-/// Messages have indices in the order in which the text sends them from one rank to another. Whether the ranks wait for
-/// each other in a circle, [`crate::verify()`] tells.
+/// Messages from one rank to another are indexed in the order in which the text sends them. This function accepts ranks
+/// that wait for each other in a circle; [`crate::verify()`] detects them.
 pub fn import(text: &str) -> Result<Import, GoalError> {
     let operations = read(text)?;
     let matched = match_messages(&operations)?;
@@ -59,12 +59,12 @@ pub fn import(text: &str) -> Result<Import, GoalError> {
     Ok(import)
 }
 
-/// Where the bytes of a message lie on one of its ends, and its name.
+/// The name of a message and its bytes at one end.
 #[derive(Debug, Clone, Copy)]
 struct Placed {
     index: u32,
     span: Span,
-    /// The first byte of the sender's `Input`.
+    /// Offset of the first byte in the sender's `Input`.
     sent_from: u64,
 }
 
@@ -74,7 +74,7 @@ struct Sent {
     placed: Placed,
 }
 
-/// For each operation of each rank, where its message lies; sends and receives are matched one to one.
+/// The placement of each operation's message, by rank; sends and receives are matched one to one.
 fn match_messages(ranks: &[Vec<Operation>]) -> Result<Vec<Vec<Option<Placed>>>, GoalError> {
     let mut matched: Vec<Vec<Option<Placed>>> = ranks.iter().map(|operations| vec![None; operations.len()]).collect();
     let mut waiting: BTreeMap<(Rank, Rank, u32), VecDeque<Sent>> = BTreeMap::new();
@@ -115,7 +115,7 @@ fn match_messages(ranks: &[Vec<Operation>]) -> Result<Vec<Vec<Option<Placed>>>, 
     }
 }
 
-/// Each rank with its operations and the places of their messages.
+/// Each rank with its operations and the placements of their messages.
 fn each<'a>(
     ranks: &'a [Vec<Operation>],
     matched: &'a mut [Vec<Option<Placed>>],
@@ -124,7 +124,7 @@ fn each<'a>(
     each.map(|(rank, (operations, matched))| (rank, operations.as_slice(), matched.as_mut_slice()))
 }
 
-/// The next bytes of a buffer, for a message of rank `me`.
+/// Allocates the next bytes of a buffer for a message of rank `me`.
 fn next_span(buffer: fn(u64, u64) -> Span, end: &mut u64, bytes: u64, me: Rank, at: Place) -> Result<Span, GoalError> {
     if bytes == 0 {
         return Ok(Span::signal());
@@ -134,14 +134,14 @@ fn next_span(buffer: fn(u64, u64) -> Span, end: &mut u64, bytes: u64, me: Rank, 
     Ok(span)
 }
 
-/// The program of one rank in the making.
+/// The program of one rank under construction.
 struct Planning<'a> {
     builder: ProgramBuilder,
     operations: &'a [Operation],
     placed: &'a [Option<Placed>],
-    /// For each operation that has been planned, the steps that it starts behind; one where that is enough.
+    /// By planned operation, the steps after which it starts; joined into one if needed.
     starts: Vec<Vec<OpId>>,
-    /// For each operation that has been planned, the step whose completion is its own.
+    /// By planned operation, the step whose completion is the operation's completion.
     done: Vec<Option<OpId>>,
 }
 
@@ -206,13 +206,13 @@ impl<'a> Planning<'a> {
         self.done[number] = Some(done);
     }
 
-    /// A step that takes no time behind all of `steps`.
+    /// Adds a step that takes no time after all of `steps`.
     fn join(&mut self, steps: &[OpId]) -> OpId {
         self.builder.copy(Span::signal(), Span::signal(), steps)
     }
 }
 
-/// The operations of a rank, each behind those that it requires, else in the order of the text.
+/// The operations of a rank, each after the operations that it requires, else in the order of the text.
 fn in_order(operations: &[Operation]) -> Result<Vec<usize>, GoalError> {
     let mut waits = vec![0usize; operations.len()];
     let mut followers: Vec<Vec<usize>> = vec![Vec::new(); operations.len()];
@@ -240,8 +240,7 @@ fn in_order(operations: &[Operation]) -> Result<Vec<usize>, GoalError> {
     Err(wrong(operations[on_a_circle(operations, &waits)].at, GoalReason::Circle))
 }
 
-/// An operation that requires itself, where some wait for ever: going back from one of these, the first that comes
-/// again.
+/// An operation that requires itself. The search walks back from an operation that waits for ever, until one repeats.
 fn on_a_circle(operations: &[Operation], waits: &[usize]) -> usize {
     let mut number = waits.iter().position(|waits| *waits > 0).expect("some operation waits for ever");
     let mut seen = vec![false; operations.len()];

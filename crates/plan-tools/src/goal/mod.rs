@@ -1,12 +1,12 @@
-//! GOAL schedules: the text that LogGOPSim and its tools read and write.
+//! GOAL schedules: the text format of LogGOPSim and its tools.
 //!
 //! The dialect is that of LogGOPSim's `txt2bin`: `num_ranks N`, then `rank r { ... }` with `send`, `recv` and `calc`,
-//! their labels, and `requires` and `irequires` between labels. A schedule says how many bytes go where and in which
-//! order, not where they lie; so [`export()`] forgets spans, and [`import`] gives every message bytes of its own.
+//! their labels, and `requires` and `irequires` between labels. A schedule states how many bytes go to which rank and
+//! in which order, but no addresses. So [`export()`] drops spans, and [`import`] gives every message bytes of its own.
 //!
-//! Invariants: the messages of an imported plan are those of the schedule, matched by (source, destination, tag) in the
-//! order of the text, and each starts behind all that the schedule puts before it. Times of `calc` are not kept: a plan
-//! has no steps that only take time.
+//! Invariants: an imported plan has exactly the schedule's messages, matched by (source, destination, tag) in the order
+//! of the text. Each message starts after everything that the schedule puts before it. Times of `calc` are dropped,
+//! because a plan has no steps that only take time.
 
 mod export;
 mod import;
@@ -17,6 +17,6 @@ pub use export::{Costs, ExportError, export};
 pub use import::{Import, import};
 pub use read::{GoalError, GoalReason};
 
-/// The tag of multicasts, which a schedule can only have as one message for each receiver. Messages have their index as
-/// tag, which lies below; the number above means any tag.
+/// The tag of multicasts, which a schedule can only express as one message for each receiver. The index of a message is
+/// its tag and lies below; the number above means any tag.
 const MULTICAST_TAG: u32 = u32::MAX - 1;

@@ -1,6 +1,6 @@
-//! Reads the text of a GOAL schedule: ranks, their operations, and which requires which.
+//! Reads the text of a GOAL schedule: ranks, their operations, and the requirements among operations.
 //!
-//! Ends of lines separate words like spaces do, and a label may be used above the line that defines it; `txt2bin` is
+//! Ends of lines separate words as spaces do, and a label may be used above the line that defines it; `txt2bin` is
 //! stricter in both. Every other departure from the dialect is an error with its place.
 
 use std::collections::HashMap;
@@ -11,10 +11,10 @@ use thiserror::Error;
 use crate::tokens::{Comments, Misread, Place, Scanner, SyntaxError, Token, shown, unexpected, wrong};
 use outboard_plan::{MAX_RANKS, Rank};
 
-/// Why a text is not a schedule that a plan can be made of, and where.
+/// The reason why no plan can be made from a text, with its place.
 pub type GoalError = Misread<GoalReason>;
 
-/// Why a text is not a schedule that a plan can be made of.
+/// The reason why no plan can be made from a text.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum GoalReason {
     #[error(transparent)]
@@ -55,7 +55,7 @@ pub(super) struct Message {
 pub(super) enum Action {
     Send(Message),
     Recv(Message),
-    /// `calc`, of whatever time.
+    /// `calc` of any time.
     Calc,
 }
 
@@ -63,13 +63,13 @@ pub(super) enum Action {
 pub(super) struct Operation {
     pub(super) at: Place,
     pub(super) action: Action,
-    /// Operations that are complete before it starts (`requires`), by number.
+    /// Operations that are complete before this one starts (`requires`), by number.
     pub(super) requires: Vec<usize>,
-    /// Operations that have started before it starts (`irequires`), by number.
+    /// Operations that have started before this one starts (`irequires`), by number.
     pub(super) requires_start: Vec<usize>,
 }
 
-/// `a requires b`, still with labels.
+/// `a requires b` or `a irequires b`, still with labels.
 struct Order<'a> {
     label: (Place, &'a str),
     on: (Place, &'a str),
@@ -109,7 +109,7 @@ fn rank(scan: &mut Scanner<'_>, ranks: u32) -> Result<u32, GoalError> {
     if rank < ranks { Ok(rank) } else { Err(wrong(at, GoalReason::Rank { rank, ranks })) }
 }
 
-/// `{ ... }`
+/// Reads `{ ... }`.
 fn block(scan: &mut Scanner<'_>, me: Rank, ranks: u32) -> Result<Vec<Operation>, GoalError> {
     scan.phrase("{")?;
     let mut operations = Vec::new();
@@ -158,7 +158,7 @@ fn block(scan: &mut Scanner<'_>, me: Rank, ranks: u32) -> Result<Vec<Operation>,
     Ok(operations)
 }
 
-/// `send 8b to 1 tag 0 cpu 0 nic 0`, `recv 8b from 1 tag 0 cpu 0 nic 0` or `calc 100 cpu 0`
+/// Reads `send 8b to 1 tag 0 cpu 0 nic 0`, `recv 8b from 1 tag 0 cpu 0 nic 0` or `calc 100 cpu 0`.
 fn operation(scan: &mut Scanner<'_>, me: Rank, ranks: u32) -> Result<Operation, GoalError> {
     let (at, kind) = scan.next()?;
     let action = match kind {
@@ -170,7 +170,7 @@ fn operation(scan: &mut Scanner<'_>, me: Rank, ranks: u32) -> Result<Operation, 
         Token::Word("recv") => Action::Recv(message(scan, "from", me, ranks)?),
         _ => return Err(unexpected((at, kind), "`send`, `recv` or `calc`").into()),
     };
-    // Which core and which network interface is a matter of the machine, not of the plan.
+    // Core and network interface belong to the machine, not to the plan.
     for place in ["cpu", "nic"] {
         if scan.take(Token::Word(place))? {
             scan.number("a number", u64::MAX)?;

@@ -1,22 +1,22 @@
-//! Calls from point to point (C = 0).
+//! Point-to-point calls (C = 0).
 //!
-//! Invariant: both ends of a pair post its messages in one order, cut alike, since the NIC counts them and has no
-//! names.
+//! Invariant: both ends of a pair post its messages in one order and cut them alike, since the NIC numbers messages and
+//! has no names for them.
 
 use outboard_nic::ordered::descriptor::{Descriptor, Flags, MAX_MESSAGE, Source};
 use outboard_plan::{Op, Program, Rank, Span};
 
 use super::{Call, piece};
 
-/// What one rank posts, without addresses.
+/// The operations that one rank posts, without addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exchange {
     rank: Rank,
-    /// Copies, then places for what comes, then what is sent; messages of a pair by index.
+    /// Copies, then receives, then sends; the messages of a pair in the order of their index.
     ops: Vec<Op>,
 }
 
-/// The exchanges of a call in which nothing but copies is followed, and nothing is multicast, combined or in scratch.
+/// The exchanges of a call in which steps follow only copies. `None` if a step multicasts, combines or uses scratch.
 pub(super) fn exchanges(programs: &[Program]) -> Option<Vec<Exchange>> {
     programs.iter().map(exchange).collect()
 }
@@ -38,11 +38,11 @@ fn exchange(program: &Program) -> Option<Exchange> {
 }
 
 impl Exchange {
-    /// Its descriptors; the call ends with the last of them.
+    /// The descriptors of the exchange; the call ends with the last of them.
     pub(super) fn post(&self, call: &Call<'_>) -> Vec<Descriptor> {
         let mut all: Vec<Descriptor> = self.ops.iter().flat_map(|op| self.descriptors(call, *op)).collect();
         if all.is_empty() {
-            // A rank that does nothing ends its call, too.
+            // A rank without operations ends its call, too.
             all.push(self.descriptor(call, 0));
         }
         let last = all.last_mut().expect("there is one");
@@ -55,7 +55,7 @@ impl Exchange {
         Descriptor { job: call.job, source_port, length: length as u32, ..Descriptor::default() }
     }
 
-    /// Those of one message or copy, which may be longer than a descriptor says.
+    /// The descriptors of one message or copy, which may be longer than one descriptor allows.
     fn descriptors(&self, call: &Call<'_>, op: Op) -> Vec<Descriptor> {
         let whole = op.reads().or(op.writes()).expect("a message or a copy").len;
         let parts = (0..whole.div_ceil(MAX_MESSAGE).max(1)).map(|at| at * MAX_MESSAGE);

@@ -1,4 +1,4 @@
-//! Makes templates of the programs of one pulse.
+//! Makes templates from the programs of one pulse.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use thiserror::Error;
 use super::{Step, Template, Work};
 use crate::verify::At;
 
-/// Why a call is not carried out by an order-triggered NIC.
+/// The reason why an order-triggered NIC does not carry out a call.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum LowerError {
     #[error(transparent)]
@@ -53,7 +53,7 @@ impl LowerError {
     }
 }
 
-/// Some message that was received and that no descriptor has read yet.
+/// A received message that no descriptor has read yet.
 #[derive(Debug, Clone, Copy)]
 struct Arrival {
     step: OpId,
@@ -62,18 +62,18 @@ struct Arrival {
     span: Span,
 }
 
-/// A template in the making.
+/// A template under construction.
 struct Writer<'a, G> {
     program: &'a Program,
-    /// Where the bytes of a span really lie.
+    /// Maps a span of the program to the memory that holds its bytes.
     gather: G,
-    /// By peer, whether it is sent, and index: which of the messages with that peer it is.
+    /// By peer, whether the message is sent, and index: the number of the message among those with that peer.
     numbers: BTreeMap<(Rank, bool, u32), usize>,
     unread: BTreeMap<OpId, Arrival>,
     steps: Vec<Step>,
 }
 
-/// What `program` becomes; `remedy` is what errors of size advise.
+/// The template of `program`; `remedy` is the advice of size errors.
 pub(super) fn template(
     program: &Program,
     gather: impl Fn(Span) -> Vec<Span>,
@@ -143,7 +143,7 @@ fn numbers(program: &Program) -> Result<BTreeMap<(Rank, bool, u32), usize>, Lowe
     Ok(messages.into_iter().flat_map(numbered).collect())
 }
 
-/// The table of sources, the longest runs first.
+/// The table of sources, longest runs first.
 fn table(rank: Rank, steps: &[Step]) -> Result<Vec<Rank>, LowerError> {
     let mut runs: Vec<&Vec<Rank>> = steps.iter().map(|step| &step.awaits.0).collect();
     runs.sort_by_key(|run| std::cmp::Reverse(run.len()));
@@ -193,7 +193,7 @@ impl<G: Fn(Span) -> Vec<Span>> Writer<'_, G> {
         self.steps.push(Step { of, length, awaits, work, sends: None });
     }
 
-    /// Reads those of `steps` that were received and not read, but `not`, to where they belong.
+    /// Reads the received, unread messages of `steps`, except `not`, to their final places.
     fn read(&mut self, steps: &[OpId], not: Option<OpId>) {
         for id in steps.iter().filter(|id| Some(**id) != not) {
             if let Some(Arrival { step, from, seq, span }) = self.unread.remove(id) {
@@ -203,7 +203,7 @@ impl<G: Fn(Span) -> Vec<Span>> Writer<'_, G> {
         }
     }
 
-    /// Sends what the descriptor before has made, or what lies in memory.
+    /// Sends the result of the descriptor before, or else bytes in memory.
     fn send(&mut self, id: OpId, to: Rank, seq: usize, span: Span) {
         let message = if span.is_empty() { Vec::new() } else { (self.gather)(span) };
         let sends = Some((to, seq, message));
@@ -235,7 +235,7 @@ impl<G: Fn(Span) -> Vec<Span>> Writer<'_, G> {
         self.unread.remove(&arrival.step);
         let (operand, packet_left) = if arrival.span == into { (from, !from_left) } else { (into, from_left) };
         let (operand, result) = ((self.gather)(operand), (self.gather)(into));
-        // What nobody reads later need not be written: the next packet is combined with it on its way.
+        // A result that is never read later need not be written: the next packet is combined with it on the way.
         let rest = &self.program.steps[id.0 as usize + 1..];
         let read_later = |span: &Span| rest.iter().filter_map(|step| step.op.reads()).any(|read| overlap(read, *span));
         let goes_on = |step: &&mut Step| {
@@ -261,7 +261,7 @@ impl<G: Fn(Span) -> Vec<Span>> Writer<'_, G> {
     }
 }
 
-/// Whether all ranks get through their templates, each in its order, where what is sent always has room.
+/// Checks that all ranks finish their templates, each in order, if a sent message always has room.
 pub(super) fn check_order(programs: &[Program], templates: &[Template]) -> Result<(), LowerError> {
     let mut at = vec![0; templates.len()];
     let mut sent: BTreeSet<(Rank, Rank, usize)> = BTreeSet::new();

@@ -3,24 +3,24 @@
 //!
 //! | step of a plan | becomes |
 //! |---|---|
-//! | receive | what the first descriptor behind it waits for; one that stores it, where it is wanted itself |
-//! | reduce of what was received | a descriptor with ReduceFlag; several in a row, of one step each, one with CPCount |
+//! | receive | awaited by the first descriptor after it; by one that stores it, if the message itself is needed |
+//! | reduce of a received message | a descriptor with ReduceFlag; several in a row with one SeqID make one, CPCount |
 //! | copy | a descriptor with operand and result |
-//! | send | CP of the descriptor that makes what is sent, else a descriptor of its own |
+//! | send | CP of the descriptor that makes the message, else a descriptor of its own |
 //!
-//! What lies in a rank's input travels in the descriptor where it is short, since the host has it when it posts. A
-//! message that goes back to whom its descriptor has heard last takes the port from there (SwapLocalVP).
+//! Short messages from a rank's input travel in the descriptor, since the host has them when it posts. A message to the
+//! source that its descriptor read last takes the port from there (SwapLocalVP).
 //!
-//! Where that does not fit and no message follows another one's arrival, as in gathers and exchanges of pairs, a call
-//! goes from point to point (C = 0): each rank names places for what it receives and sends the rest.
+//! A call that does not fit goes from point to point (C = 0) if no message follows another's arrival, as in gathers and
+//! exchanges of pairs. Then each rank names places for its receives and sends the rest.
 //!
-//! A collective beyond what a pulse has room for is cut into pulses, each a whole call for a part of every vector, so
-//! that contributions to an element meet as they would in one (TH-5). Plans in which an element's place decides how it
-//! goes, such as rings, fit one pulse or are refused.
+//! A collective that exceeds the room of a pulse is cut into pulses. Each pulse is a whole call for a part of every
+//! vector, so contributions to an element meet as they would in one call (TH-5). In some plans, such as rings, the
+//! position of an element decides its path; they fit one pulse or are rejected.
 //!
-//! Invariants: descriptors of a rank run in the order of its plan, and no rank waits for what the order of another one
-//! holds back; a template has no addresses, so it serves all calls of its kind. SeqID counts the messages from one rank
-//! to another within a pulse.
+//! Invariants: descriptors of a rank run in the order of its plan, and no rank waits for a message that the order of
+//! another rank holds back. A template has no addresses, so it serves all calls of its kind. SeqID counts the messages
+//! from one rank to another within a pulse.
 
 mod exchange;
 mod lower;
@@ -33,12 +33,12 @@ pub use pulses::{Lowered, lower};
 use outboard_nic::ordered::descriptor::{Address, Descriptor, Flags, MAX_INLINE, PULSES, Piece, Source};
 use outboard_plan::{Buffer, OpId, Rank, Reduction, Span};
 
-/// What a descriptor does with what it has waited for.
+/// The operation of a descriptor on the messages that it has waited for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Work {
-    /// Nothing: it waits, or sends what lies in memory.
+    /// No operation: the descriptor only waits, or sends bytes from memory.
     Nothing,
-    /// Puts the message there.
+    /// Stores the message in `result`.
     Store { result: Vec<Span> },
     /// Copies within memory.
     Copy { operand: Vec<Span>, result: Vec<Span> },
@@ -49,42 +49,42 @@ pub enum Work {
 /// A descriptor without addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
-    /// The step of the program that it begins with.
+    /// The step of the program that the descriptor begins with.
     pub of: OpId,
-    /// Bytes of each message, or of what is copied.
+    /// Bytes of each message, or of the copy.
     pub length: u64,
-    /// The ranks whose messages it reads, in this order, and the number of those messages.
+    /// The ranks whose messages the descriptor reads, in order, and the number of those messages.
     pub awaits: (Vec<Rank>, usize),
     pub work: Work,
-    /// To whom it sends which message, and what that is.
+    /// The destination, the number and the bytes of the message that the descriptor sends.
     pub sends: Option<(Rank, usize, Vec<Span>)>,
 }
 
-/// What one rank posts for one pulse, without addresses.
+/// The descriptors that one rank posts for one pulse, without addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template {
     pub rank: Rank,
-    /// The table of sources: runs of it are what descriptors wait for.
+    /// The table of sources; descriptors wait for runs of it.
     pub sources: Vec<Rank>,
     pub steps: Vec<Step>,
 }
 
-/// What a template becomes descriptors with.
+/// The values that turn a template into descriptors.
 #[derive(Clone, Copy)]
 pub struct Call<'a> {
     pub job: u8,
     pub members: &'a [Source],
     pub reduction: Option<Reduction>,
-    /// Where the input of the rank begins in its memory.
+    /// Address of the rank's input.
     pub input: u64,
-    /// Where its output does.
+    /// Address of the rank's output.
     pub output: u64,
-    /// The bytes of a span of its input.
+    /// Reads the bytes of a span of the rank's input.
     pub bytes: &'a dyn Fn(Span) -> Vec<u8>,
 }
 
 impl Call<'_> {
-    /// Has a descriptor send what lies at these spans: the words themselves where they are few and are the rank's own.
+    /// Gives a descriptor the message in these spans: the words themselves if they are few and from the rank's input.
     fn carry(&self, descriptor: &mut Descriptor, message: &[Span]) {
         let own = message.iter().all(|span| span.buffer == Buffer::Input);
         if own && (1..=MAX_INLINE).contains(&descriptor.length.into()) {
@@ -98,12 +98,12 @@ impl Call<'_> {
 }
 
 impl Template {
-    /// Its descriptors as pulse number `pulse` of the job; a call `ends` with its last one.
+    /// The descriptors of pulse number `pulse` of the job; with `ends`, the call ends with the last one.
     fn post(&self, call: &Call<'_>, pulse: u64, ends: bool) -> Vec<Descriptor> {
         let own = call.members[self.rank.0 as usize];
         let last = self.steps.len().saturating_sub(1);
         let member = |rank: &Rank| call.members[rank.0 as usize];
-        // A rank that does nothing in a pulse still ends it.
+        // A rank without work in a pulse still ends the pulse.
         let nothing = Step { of: OpId(0), length: 0, awaits: (Vec::new(), 0), work: Work::Nothing, sends: None };
         let steps = if self.steps.is_empty() { std::slice::from_ref(&nothing) } else { &self.steps };
         let one = |(at, step): (usize, &Step)| {
@@ -155,7 +155,7 @@ impl Template {
         steps.iter().enumerate().map(one).collect()
     }
 
-    /// Where in the table these sources lie, one after another.
+    /// The index in the table at which `sources` begins as a run.
     fn first_source(&self, sources: &[Rank]) -> usize {
         let run = |first: &usize| self.sources[*first..].starts_with(sources);
         (0..=self.sources.len()).find(run).expect("the table has every run")

@@ -12,13 +12,13 @@ use super::lower::{self, LowerError};
 use super::{Call, Template};
 use crate::contract;
 
-/// What elements of a call are, and where those of a part lie.
+/// The way a call is cut into parts by elements.
 enum Elements {
-    /// Of vectors: a part of the vector.
+    /// A part consists of elements of the vector.
     Vector,
-    /// Of the blocks of a reduce-scatter: a part of every block.
+    /// A reduce-scatter: a part consists of elements of every block.
     Blocks(Extents),
-    /// The call has none, or in its plan their place decides how they go, so that a part would get other bits.
+    /// The call cannot be cut. It has no elements, or their position decides their path and so their bits.
     Whole,
 }
 
@@ -31,7 +31,7 @@ const CUT: &str =
 pub enum Lowered {
     /// By pulse, the templates of all ranks.
     Pulses(Vec<Vec<Template>>),
-    /// From point to point, by rank.
+    /// Point-to-point operations, by rank.
     Exchange(Vec<Exchange>),
 }
 
@@ -43,7 +43,7 @@ impl Lowered {
         }
     }
 
-    /// What `rank` posts for a call whose first pulse is number `first` of the job.
+    /// The descriptors that `rank` posts for a call whose first pulse is number `first` of the job.
     pub fn post(&self, rank: Rank, call: &Call<'_>, first: u64) -> Vec<Descriptor> {
         let rank = rank.0 as usize;
         match self {
@@ -57,8 +57,8 @@ impl Lowered {
     }
 }
 
-/// What ranks post where a call is carried out by `choice`: in as few pulses of equal length as doubling finds, since
-/// what has room needs no word before, else from point to point.
+/// Lowers a call by `choice`: to pulses of equal length, as few as doubling finds, else from point to point. Pulses are
+/// preferred, because a message that has room needs no packet before it.
 pub fn lower(choice: Choice, arguments: &Arguments<'_>, settings: &Settings) -> Result<Lowered, LowerError> {
     let refused = match pulses(choice, arguments, settings) {
         Ok(pulses) => return Ok(Lowered::Pulses(pulses)),
@@ -67,7 +67,7 @@ pub fn lower(choice: Choice, arguments: &Arguments<'_>, settings: &Settings) -> 
     exchanges(&programs(choice, arguments)?).map(Lowered::Exchange).ok_or(refused)
 }
 
-/// By pulse, the templates of all ranks.
+/// The templates of all ranks, by pulse.
 fn pulses(choice: Choice, arguments: &Arguments<'_>, settings: &Settings) -> Result<Vec<Vec<Template>>, LowerError> {
     let unit = arguments.element_bytes.max(1);
     let (elements, units) = match choice.collective() {
@@ -152,8 +152,8 @@ fn one(
     }
 }
 
-/// The program with its result among the intermediate ones, if it sends of that: NICs pass on what they have combined
-/// without the way over memory, which broadcasts go (TH Sec. 2.2). Memory gets what has been sent, and the rest last.
+/// Moves the result to the intermediate results if the program sends parts of it. NICs pass on combined results without
+/// the way over memory, which broadcasts take (TH Sec. 2.2). Memory gets each part once it is sent, the rest last.
 fn kept_in_nic(program: Program) -> Program {
     let of_result = |span: Option<Span>| span.filter(|span| span.buffer == Buffer::Output);
     if program.input_bytes == 0 || !program.steps.iter().any(|step| of_result(step.op.reads()).is_some()) {
@@ -184,7 +184,7 @@ fn kept_in_nic(program: Program) -> Program {
     Program { steps, scratch_bytes: result + whole, ..program }
 }
 
-/// The operation on the spans that its own become.
+/// Replaces the spans of an operation by their images under `become_of`.
 fn with_spans(mut op: Op, become_of: impl Fn(Span) -> Span) -> Op {
     match &mut op {
         Op::Send { span, .. } | Op::Recv { span, .. } | Op::Multicast { span } | Op::MulticastRecv { span, .. } => {
@@ -197,7 +197,7 @@ fn with_spans(mut op: Op, become_of: impl Fn(Span) -> Span) -> Op {
     op
 }
 
-/// Where bytes of the parts of all blocks, one behind the other, lie in the blocks.
+/// Maps a span of the concatenated parts of all blocks to the blocks.
 fn of_blocks(span: Span, cut: &Extents, blocks: &Extents, within: &dyn Fn(u64) -> Range<u64>) -> Vec<Span> {
     let mut pieces: Vec<Span> = Vec::new();
     for rank in (0..cut.ranks()).map(Rank) {

@@ -1,8 +1,8 @@
-//! Plans as text: one line per step, read by people and by [`parse`]; the grammar is in docs/plan-format.md.
+//! Plans as text: one line per step, for people and for [`parse`]; docs/plan-format.md describes the grammar.
 //!
-//! Invariants: the text is complete, so [`parse`] gives back just what [`print()`] was given, verified or not;
-//! therefore nothing here assumes that spans lie inside their buffers. Spans read as half-open byte ranges. Which
-//! operator a reduction applies to which elements belongs to the call, not to the plan, and is not in the text.
+//! Invariants: the text is complete, so [`parse`] returns exactly the programs that [`print()`] was given, verified or
+//! not. Therefore this module never assumes that spans lie inside their buffers. Spans are half-open byte ranges. The
+//! operator and the elements of a reduction belong to the call, not to the plan, and are not in the text.
 
 mod parse;
 
@@ -11,10 +11,10 @@ use outboard_plan::Program;
 pub use crate::tokens::{Place, SyntaxError};
 pub use parse::{TextError, TextReason, parse};
 
-/// The version of the format, in its first line.
+/// The version of the format, stated in the first line of the text.
 const VERSION: u32 = 1;
 
-/// The text of the programs of all ranks of a group, in the order of ranks, as [`parse`] reads it.
+/// Writes the programs of all ranks of a group, in rank order, as text for [`parse`].
 pub fn print(programs: &[Program]) -> String {
     let mut text = format!("plan {VERSION}\n");
     for program in programs {

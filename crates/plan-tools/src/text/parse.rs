@@ -1,4 +1,4 @@
-//! Reads what [`super::print()`] writes.
+//! Reads the text that [`super::print()`] writes.
 
 use thiserror::Error;
 
@@ -7,7 +7,7 @@ use outboard_plan::{Buffer, MAX_RANKS, Op, OpId, Program, Rank, Span, Step};
 
 use super::VERSION;
 
-/// Why a text is not that of a plan, and where.
+/// The reason why a text is not a plan, with its place.
 pub type TextError = Misread<TextReason>;
 
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -34,11 +34,10 @@ pub enum TextReason {
     Span { start: u64, end: u128 },
 }
 
-/// The programs of a group, by rank, from their text.
+/// Reads the programs of a group, by rank, from their text.
 ///
-/// What comes out is well formed in that ranks and steps are all there, in order, and follow earlier steps only;
-/// whether they do something sensible is the question of [`crate::verify()`], since spans and peers may lie outside the
-/// group here.
+/// The result is well formed: all ranks and steps are present, in order, and follow earlier steps only. Spans and peers
+/// may lie outside buffers and group; [`crate::verify()`] checks whether the plan makes sense.
 pub fn parse(text: &str) -> Result<Vec<Program>, TextError> {
     let mut scanner = Scanner::new(text, Comments::Hash, true);
     let scan = &mut scanner;
@@ -92,7 +91,7 @@ fn end_of_line(scan: &mut Scanner<'_>) -> Result<(), Misplaced> {
     }
 }
 
-/// `rank 1 of 3: input 8 B, output 24 B, scratch 0 B, chains 1, subgroups 1`
+/// Reads `rank 1 of 3: input 8 B, output 24 B, scratch 0 B, chains 1, subgroups 1`.
 fn header(scan: &mut Scanner<'_>, at: Place, before: &[Program]) -> Result<Program, TextError> {
     let rank = rank(scan)?;
     scan.phrase("of")?;
@@ -137,11 +136,11 @@ fn rank(scan: &mut Scanner<'_>) -> Result<Rank, Misplaced> {
     scan.number("a rank", u32::MAX).map(Rank)
 }
 
-/// `4  send output[0..8] to rank 2 as message 1, after 0 3`
+/// Reads `4  send output[0..8] to rank 2 as message 1, after 0 3`.
 fn step(scan: &mut Scanner<'_>, at: Place, expected: usize) -> Result<Step, TextError> {
     let found = scan.number("the number of a step", u32::MAX)?;
     if found as usize != expected {
-        // Every step has a line of its own, so a text with more of them than a program can have cannot be read anyway.
+        // Every step has a line of its own, so a text with more steps than a program can have is too long to be read.
         let expected = u32::try_from(expected).unwrap_or(u32::MAX);
         return Err(wrong(at, TextReason::Step { found, expected }));
     }
@@ -229,7 +228,7 @@ fn index(scan: &mut Scanner<'_>) -> Result<u32, Misplaced> {
     scan.number("the index of a message", u32::MAX)
 }
 
-/// `scratch[8..24]`
+/// Reads `scratch[8..24]`.
 fn span(scan: &mut Scanner<'_>) -> Result<Span, TextError> {
     let (at, buffer) = match scan.next()? {
         (at, Token::Word("input")) => (at, Buffer::Input),

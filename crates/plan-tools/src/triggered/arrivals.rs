@@ -1,6 +1,6 @@
-//! Where bytes of a plan's buffers lie that have arrived and are not in their place yet.
+//! The whereabouts of bytes of a plan's buffers that have arrived but are not in their final place yet.
 //!
-//! Invariant: spans that were inserted do not overlap.
+//! Invariant: inserted spans do not overlap.
 
 use std::collections::BTreeMap;
 
@@ -9,15 +9,15 @@ use outboard_plan::Span;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Where {
-    /// In eager buffers, from this one on, each of which holds so many bytes.
+    /// In eager buffers from `first` on, of `buffer` bytes each.
     Buffers { first: u32, buffer: u64 },
-    /// In the shared region, from there on.
+    /// In the shared region, from `offset` on.
     Shared { offset: u64 },
 }
 
 #[derive(Debug, Default, Clone)]
 pub(super) struct Arrivals {
-    /// By buffer, and where a span starts: its end, and where it lies.
+    /// By buffer and start of a span: its end, and its whereabouts.
     spans: [BTreeMap<u64, (u64, Where)>; 3],
 }
 
@@ -28,7 +28,7 @@ impl Arrivals {
         }
     }
 
-    /// Where the bytes of a span lie, in order.
+    /// The places of the bytes of a span, in order.
     pub(super) fn pieces(&self, span: Span) -> Vec<Place> {
         let spans = &self.spans[span.buffer as usize];
         let (mut pieces, mut at, end) = (Vec::new(), span.offset, span.offset + span.len);

@@ -1,7 +1,7 @@
-//! Templates that a communicator keeps, and calls that are filled in (CD-3).
+//! Templates that a communicator keeps, and calls that fill them in (CD-3).
 //!
-//! Invariants: calls of one kind share their queue pairs, whatever their sizes, and what is posted on a queue pair
-//! beforehand is decided when it is made. All ranks make the same calls in one order, so all decide alike.
+//! Invariants: calls of one kind share their queue pairs, whatever their sizes. The number of preposted receives is
+//! decided when a queue pair is made. All ranks make the same calls in one order, so all decide alike.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,51 +13,51 @@ use outboard_plan::{Algorithm, Arguments, Extents, Program, Rank, Reduction, Top
 
 use super::{LowerError, Lowering};
 
-/// Templates of one kind of call that are kept; the oldest goes first.
+/// Most templates that are kept for one kind of call; the oldest is dropped first.
 const KEPT: usize = 64;
 
 type Templates = Arc<[Arc<Template>]>;
 
-/// What the programs of a template have been made for.
+/// The sizes for which the programs of a template are made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Size {
-    /// Blocks of 1 byte, in the place of any.
+    /// Blocks of 1 byte, which stand for blocks of any size.
     Unit,
-    /// This call alone: bytes, bytes of an element, and blocks that differ.
+    /// This call alone: bytes, bytes of an element, and uneven blocks.
     Exact(u64, u64, Option<Extents>),
 }
 
-/// Templates, and what they serve.
+/// Templates, with the protocol and size that they serve.
 type Kept = (Protocol, Size, Templates);
 
-/// Calls that have their queue pairs in common.
+/// Calls that share their queue pairs.
 #[derive(Debug)]
 struct Operation {
     choice: Choice,
     root: Rank,
     exclusive: bool,
     in_place: bool,
-    /// By rank, what is posted on its queue pairs beforehand.
+    /// By rank, the preposted receives of its queue pairs.
     preposts: Vec<BTreeMap<Connection, Prepost>>,
     kept: Vec<Kept>,
 }
 
 #[derive(Debug, Clone)]
 pub struct Lowered {
-    /// Which queue pairs it uses.
+    /// The operation that owns the queue pairs of the call.
     pub operation: u16,
-    /// By rank.
+    /// Templates, by rank.
     pub templates: Arc<[Arc<Template>]>,
     /// Bytes for each byte of the templates.
     pub unit: u64,
 }
 
-/// What a template is filled with.
+/// The values that fill in a template.
 #[derive(Debug, Clone, Copy)]
 pub struct Call {
     pub job: u8,
     pub reduction: Option<Reduction>,
-    /// Where input, output and scratch of the rank begin in its memory.
+    /// Addresses in the rank's memory at which input, output and scratch begin.
     pub memory: [u64; 3],
 }
 
@@ -74,7 +74,7 @@ impl Lowered {
     }
 }
 
-/// The calls of a group and what is kept of them.
+/// The operations of a group, with their kept templates.
 #[derive(Debug)]
 pub struct Communicator<'a> {
     topology: &'a Topology,
@@ -83,7 +83,7 @@ pub struct Communicator<'a> {
     built: usize,
 }
 
-/// Whether the programs of `choice` for blocks of any size are those for blocks of 1 byte, drawn out.
+/// Whether the programs of `choice` for blocks of any size are the programs for blocks of 1 byte, scaled up.
 fn grows_with_blocks(choice: Choice, arguments: &Arguments<'_>) -> bool {
     match choice.collective() {
         Collective::Allgather => arguments.extents.is_none() && arguments.bytes > 0,
@@ -97,17 +97,17 @@ fn grows_with_blocks(choice: Choice, arguments: &Arguments<'_>) -> bool {
 }
 
 impl<'a> Communicator<'a> {
-    /// Of the ranks on these hosts, without templates.
+    /// A communicator of the ranks of `topology`, without templates.
     pub fn new(topology: &'a Topology, settings: Settings) -> Self {
         Communicator { topology, settings, operations: Vec::new(), built: 0 }
     }
 
-    /// Templates built so far, each of them for all ranks.
+    /// Number of templates built so far, each for all ranks.
     pub fn built(&self) -> usize {
         self.built
     }
 
-    /// What ranks post for a call, by templates that are kept where there are some.
+    /// Lowers a call, from kept templates if there are any.
     pub fn call(&mut self, choice: Choice, arguments: &Arguments<'_>) -> Result<Lowered, LowerError> {
         let arguments = Arguments { topology: self.topology, ..*arguments };
         let Settings { eager_bytes, buffer_bytes, readiness, .. } = self.settings;
@@ -133,14 +133,14 @@ impl<'a> Communicator<'a> {
         Ok(Lowered { operation: operation as u16, templates, unit })
     }
 
-    /// Blocks that make up what one leader contributes to an allgather among leaders (CD Sec. IV-B); else 1.
+    /// Blocks that one leader contributes to an allgather among leaders (CD Sec. IV-B); 1 for other calls.
     fn blocks_of_a_leader(&self, choice: Choice) -> u64 {
         let leaders = choice.leaders().filter(|_| choice.collective() == Collective::Allgather);
         let most = || (0..self.topology.hosts()).map(|host| self.topology.ranks_of(host).len() as u64).max();
         leaders.and_then(|leaders| Some(most()?.div_ceil(leaders.into()))).unwrap_or(1)
     }
 
-    /// Where calls of that kind are kept.
+    /// The index of the operation of this kind of call; adds the operation if it is new.
     fn operation(&mut self, choice: Choice, arguments: &Arguments<'_>) -> usize {
         let Arguments { root, exclusive, in_place, .. } = *arguments;
         let same = |other: &Operation| {
@@ -177,13 +177,13 @@ impl<'a> Communicator<'a> {
         for (rank, known) in (0..ranks).map(Rank).zip(&mut operation.preposts) {
             let fresh = lowering.connections(rank, buffer);
             for one in &fresh {
-                // A long message that waits says nothing about those that do not.
+                // A long message that waits for its receiver does not determine the buffers for eager ones.
                 let buffers = if eager || size == Size::Unit { one.buffers } else { one.buffers.min(1) };
                 known.entry(one.connection).or_insert(Prepost { buffers, ..*one });
             }
             wanted.push(fresh);
         }
-        // What was posted beforehand may be too little for the messages of this call; those that wait need nothing.
+        // The preposted buffers may be too few for this call; then its messages wait for receivers and need none.
         let fits = |(wanted, known): (&Vec<Prepost>, &BTreeMap<Connection, Prepost>)| {
             wanted.iter().all(|one| one.buffers <= known[&one.connection].buffers)
         };

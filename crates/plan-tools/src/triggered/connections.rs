@@ -1,9 +1,9 @@
-//! Connections: to whom a rank has queue pairs for a plan, and how many (CD-6).
+//! Connections: the peers to which a rank has queue pairs for a plan, and the number of queue pairs (CD-6).
 //!
-//! A connection to a peer has three queue pairs, one for each purpose. In a pairwise plan, where in every round every
-//! rank sends to just those that it receives from, one connection serves both directions; otherwise each direction has
-//! a connection of its own, even to the same peer. So of `P` ranks with one port Standard Exchange needs `3 log2 P`
-//! queue pairs per rank, Bruck `2 * 3 log2 P` and Ring `2 * 3`, as the paper counts.
+//! A connection to a peer has three queue pairs, one for each purpose. In a pairwise plan, every rank sends in every
+//! round to exactly the ranks that it receives from. Then one connection serves both directions; otherwise each
+//! direction has a connection of its own, even to the same peer. The paper counts the same queue pairs per rank. With
+//! `P` ranks and one port: Standard Exchange `3 log2 P`, Bruck `2 * 3 log2 P`, Ring `2 * 3`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use outboard_plan::Rank;
 
 use crate::rounds::Message;
 
-/// Whether every rank sends in every round to just those that it receives from.
+/// Whether every rank sends in every round to exactly the ranks that it receives from.
 pub(super) fn pairwise(messages: &[Message]) -> bool {
     messages.chunk_by(|a, b| a.round == b.round).all(|round| {
         let sent: BTreeSet<(Rank, Rank)> = round.iter().map(|m| (m.from, m.to)).collect();
@@ -27,12 +27,12 @@ pub(super) fn connection(message: &Message, pairwise: bool, rank: Rank) -> Conne
     Connection { peer, serves: if pairwise { Serves::Both } else { serves } }
 }
 
-/// Eager buffers, of `buffer` bytes each, that a message takes.
+/// Number of eager buffers, of `buffer` bytes each, that a message takes.
 pub(super) fn buffers(bytes: u64, buffer: u64) -> u64 {
     bytes.div_ceil(buffer).max(1)
 }
 
-/// The connections of `rank`, sorted, with what is posted on them beforehand for one call.
+/// The connections of `rank`, sorted, with their preposted receives for one call.
 pub(super) fn preposts<'a>(
     messages: impl Iterator<Item = &'a Message>,
     (pairwise, buffer): (bool, u64),

@@ -1,4 +1,4 @@
-//! Makes templates of plans.
+//! Makes templates from plans.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -33,7 +33,7 @@ pub enum LowerError {
     Bytes { ranks: u32, bytes: u64 },
 }
 
-/// A plan whose messages are in rounds and on queue pairs, or within hosts.
+/// A plan whose messages have rounds and queue pairs, or stay within hosts.
 #[derive(Debug)]
 pub struct Lowering<'a> {
     programs: &'a [Program],
@@ -41,13 +41,13 @@ pub struct Lowering<'a> {
     messages: Vec<Message>,
     rounds: u32,
     pairwise: bool,
-    /// By rank, its messages between hosts, both those that it sends and those that it receives.
+    /// By rank, the indices of its sent and received messages between hosts.
     of_rank: Vec<Vec<usize>>,
     phases: Vec<Phases>,
 }
 
 impl<'a> Lowering<'a> {
-    /// Prepares the programs of all ranks of a group, in the order of ranks, on these hosts.
+    /// Prepares the programs of all ranks of a group, in rank order, on the hosts of `topology`.
     pub fn new(programs: &'a [Program], topology: &Topology) -> Result<Self, LowerError> {
         assert_eq!(topology.ranks() as usize, programs.len(), "every rank has a host");
         let rounds = Rounds::of(programs)?;
@@ -78,18 +78,17 @@ impl<'a> Lowering<'a> {
         &self.messages
     }
 
-    /// What a rank sends to other hosts and receives from them, in rounds.
+    /// The messages of a rank to and from other hosts, by round.
     fn messages_of(&self, rank: Rank) -> impl Iterator<Item = &Message> {
         self.of_rank[rank.0 as usize].iter().map(|number| &self.messages[*number])
     }
 
-    /// The connections of a rank, sorted by peer, with what is posted on them beforehand for one call where a buffer
-    /// holds so many bytes.
+    /// The connections of a rank, sorted by peer, with their preposts for one call; eager buffers have `buffer` bytes.
     pub fn connections(&self, rank: Rank, buffer: u64) -> Vec<Prepost> {
         preposts(self.messages_of(rank), (self.pairwise, buffer.max(1)), rank)
     }
 
-    /// Queue pairs that a rank needs, whatever the protocol of a call (CD-6).
+    /// Number of queue pairs that a rank needs, whatever the protocol of a call (CD-6).
     pub fn queue_pairs(&self, rank: Rank) -> usize {
         Purpose::ALL.len() * self.connections(rank, 1).len()
     }
@@ -121,7 +120,7 @@ impl<'a> Lowering<'a> {
         }
         writer.round = self.rounds;
         writer.all_sent();
-        // Siblings need not wait until what has landed in the region is in the memory of this rank, too.
+        // Flags come first, because siblings need not wait until this rank has copied landed data to its memory.
         let landed = phases.landings.iter().map(|(receive, left)| (left, writer.span(*receive)));
         let raises = landed.clone().map(|(left, _)| HostStep::Raise { flag: left.flag });
         let own = landed.map(|(left, span)| (Place::Shared { offset: left.offset, len: span.len }, span));
@@ -142,7 +141,7 @@ impl<'a> Lowering<'a> {
     }
 }
 
-/// The parts of a span of at most `size` each; one where it is empty.
+/// The parts of a span, of at most `size` each; one part if the span is empty.
 fn parts(span: Span, size: u64) -> impl Iterator<Item = Span> {
     (0..buffers(span.len, size)).map(move |i| Span {
         buffer: span.buffer,
@@ -151,25 +150,25 @@ fn parts(span: Span, size: u64) -> impl Iterator<Item = Span> {
     })
 }
 
-/// A task list in the making.
+/// A task list under construction.
 struct Writer<'a> {
     program: &'a Program,
     phases: &'a Phases,
     protocol: Protocol,
     pairwise: bool,
     tasks: Vec<Request>,
-    /// The round that is being written.
+    /// The current round.
     round: u32,
-    /// What the host copies out of eager buffers at the end.
+    /// Copies of the host from eager buffers at the end.
     parts: Vec<(Place, Place)>,
     arrivals: Arrivals,
     /// By eager buffer so far, its queue pair.
     slots: Vec<QueuePair>,
-    /// By queue pair, messages sent and those of them that were waited for.
+    /// By queue pair, the numbers of messages that were sent and that were waited for.
     sent: BTreeMap<QueuePair, (u32, u32)>,
-    /// For a send, its queue pair and the messages sent there, itself included.
+    /// By send, its queue pair and the number of messages sent there, including this one.
     sends: HashMap<OpId, (QueuePair, u32)>,
-    /// Whether the list has waited for the step.
+    /// By step, whether the list has waited for it.
     complete: Vec<bool>,
 }
 
@@ -192,7 +191,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Where a part of what a receive takes belongs.
+    /// The place for a part of the message of a receive.
     fn place(&self, receive: OpId, part: Span) -> Place {
         match self.phases.landings.get(&receive) {
             Some(left) => {
@@ -203,7 +202,7 @@ impl Writer<'_> {
         }
     }
 
-    /// One round: everything is made ready to receive before anything is waited for.
+    /// Writes one round: all receives are made ready before the list waits for anything.
     fn round(&mut self, messages: &[Message]) -> Result<(), LowerError> {
         let me = self.program.rank;
         let (outgoing, incoming): (Vec<&Message>, Vec<&Message>) = messages.iter().partition(|m| m.from == me);
@@ -232,7 +231,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Posts buffers for the same message of the next call; says what to wait for.
+    /// Posts buffers for the same message of the next call; returns the completions to wait for.
     fn receive_eager(&mut self, message: &Message, size: u64) -> Result<(QueuePair, u32), LowerError> {
         let span = self.span(message.receive);
         let on = self.on(message, Purpose::Eager);
@@ -254,7 +253,7 @@ impl Writer<'_> {
         Ok((on, count as u32))
     }
 
-    /// Makes the place of a message ready and, where senders wait for that, tells its sender; says what to wait for.
+    /// Enables the receive of a message; with rendezvous, sends a clear-to-send. Returns the completions to wait for.
     fn receive_ready(&mut self, message: &Message) -> (QueuePair, u32) {
         let on = self.on(message, Purpose::Data);
         let span = self.span(message.receive);
@@ -302,8 +301,7 @@ impl Writer<'_> {
         self.sends.insert(message.send, (on, *sent));
     }
 
-    /// Waits until a step is complete. What arrived was waited for when its round ended, before any round that needs
-    /// it.
+    /// Waits until a step is complete. The list waits for arrivals at the end of their round, before they are needed.
     fn wait_for(&mut self, step: OpId) {
         let mut left = vec![step];
         while let Some(step) = left.pop() {
@@ -327,7 +325,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Waits for all that is not known to be delivered: the buffers are the caller's again behind the list.
+    /// Waits until all messages are delivered, because the buffers belong to the caller again after the list.
     fn all_sent(&mut self) {
         let queues: Vec<(QueuePair, u32)> = self.sent.iter().map(|(on, (sent, _))| (*on, *sent)).collect();
         for (on, sent) in queues {

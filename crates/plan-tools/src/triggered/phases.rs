@@ -1,19 +1,19 @@
-//! What the host of each rank does before and behind the list: copies, reductions, and what ranks of one host have for
-//! each other (CD Sec. IV-B).
+//! Work of the host of each rank before and after the list: copies, reductions, and data for ranks of its own host (CD
+//! Sec. IV-B).
 //!
-//! | a step of the plan | that waits for the network | that the network waits for | is done |
+//! | a step of the plan | it waits for the network | the network waits for it | is done |
 //! |---|---|---|---|
 //! | copy, reduction, message within a host | no | yes or no | before the list |
-//! | the same | yes | no | behind it |
-//! | the same | yes | yes | never: the plan is refused |
+//! | as above | yes | no | after the list |
+//! | as above | yes | yes | never: the plan is rejected |
 //!
-//! A message within a host becomes a part of the shared region and a flag: its sender copies into the region and raises
-//! the flag, its receiver awaits the flag and copies from there. What a rank sends to several others of its host lies
-//! there once. What a rank passes on to the network alone leaves from the region; what it passes on from the network
-//! arrives there, so that nobody waits for a copy (the region is registered with the NIC).
+//! A message within a host becomes a part of the shared region and a flag. Its sender copies into the region and raises
+//! the flag; its receiver awaits the flag and copies from there. A message to several ranks of the host lies there
+//! once. Data that a rank only passes on to the network leaves from the region. Data that it passes on from the network
+//! arrives in the region, so that no sibling waits for a copy (the region is registered with the NIC).
 //!
-//! Invariant: all ranks go through their steps in one order of all events of the plan, so none waits for a flag whose
-//! rank waits for it.
+//! Invariant: all ranks go through their steps in one order of all events of the plan, so no circle of ranks waits for
+//! each other's flags.
 
 use std::collections::BTreeMap;
 
@@ -24,27 +24,27 @@ use super::LowerError;
 use super::arrivals::{Arrivals, Where};
 use crate::verify::{Event, Graph, Node};
 
-/// What one rank does itself, and what of that the list has to know.
+/// The host's work for one rank, and its consequences for the list.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Phases {
     pub(super) before: Vec<HostStep>,
     pub(super) after: Vec<HostStep>,
-    /// What lies in the region when the list begins, and where it belongs.
+    /// Data in the region when the list begins, and their final places.
     pub(super) arrivals: Arrivals,
     pub(super) deferred: Vec<(Place, Span)>,
-    /// By receive from the network, where its message has a place in the region, and the flag that says so.
+    /// By receive from the network: the part of the region for its message, and the flag of its arrival.
     pub(super) landings: BTreeMap<OpId, Left>,
     pub(super) sharing: Sharing,
     /// By step, whether it waits for nothing from the network.
     pub(super) present: Vec<bool>,
 }
 
-/// Which steps wait for messages between hosts, and which do such messages wait for.
+/// Whether steps wait for messages between hosts, and whether such messages wait for steps.
 struct Order {
-    /// By node: when it starts, and when it is complete.
+    /// By node: whether its start, and its completion, wait for the network.
     start_behind: Vec<bool>,
     done_behind: Vec<bool>,
-    /// By node: its start, and its completion.
+    /// By node: whether the network waits for its start, and for its completion.
     start_ahead: Vec<bool>,
     done_ahead: Vec<bool>,
 }
@@ -84,7 +84,7 @@ impl Order {
         order
     }
 
-    /// Whether a step of the host is done behind the list; `None` where it can be done nowhere.
+    /// Whether a step of the host is done after the list; `None` if it can be done on neither side.
     fn is_after(&self, node: Node, op: Op) -> Option<bool> {
         let (behind, ahead) = match op {
             Op::Recv { .. } => (self.done_behind[node], self.done_ahead[node]),
@@ -94,17 +94,17 @@ impl Order {
     }
 }
 
-/// What one message within a host left in the region.
+/// The flag of a message within a host, and its place in the region.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Left {
     pub(super) flag: u32,
     pub(super) offset: u64,
 }
 
-/// What one send within a host puts there; sends that are equal in this put the same.
+/// The content of a send within a host; sends with equal content share one part of the region.
 type Content = (Rank, Span, Vec<OpId>);
 
-/// The region of a host in the making.
+/// The region of a host under construction.
 #[derive(Debug, Default)]
 struct Region {
     bytes: u64,
@@ -112,7 +112,7 @@ struct Region {
     sent: BTreeMap<(Rank, u8, u64, u64, Vec<OpId>), Left>,
 }
 
-/// The phases of all ranks in the making.
+/// The phases of all ranks under construction.
 struct Writer<'a> {
     programs: &'a [Program],
     topology: &'a Topology,
@@ -122,7 +122,7 @@ struct Writer<'a> {
     left: BTreeMap<Node, Left>,
 }
 
-/// What the hosts of all ranks do.
+/// Computes the phases of the hosts of all ranks.
 pub(super) fn phases(programs: &[Program], graph: &Graph<'_>, topology: &Topology) -> Result<Vec<Phases>, LowerError> {
     let local = |a: Rank, b: Rank| topology.host_of(a) == topology.host_of(b);
     let is_network = |node: Node| {
@@ -140,7 +140,7 @@ pub(super) fn phases(programs: &[Program], graph: &Graph<'_>, topology: &Topolog
     for event in graph.order() {
         let (Event::Start(node) | Event::Complete(node)) = *event;
         let at = graph.at(node);
-        // A receive is done when it is complete, all else when it may start.
+        // A receive is done when it is complete, any other step when it may start.
         let now = matches!(at.op, Op::Recv { .. }) == matches!(event, Event::Complete(_));
         if !now || is_network(node) {
             continue;
@@ -157,7 +157,7 @@ pub(super) fn phases(programs: &[Program], graph: &Graph<'_>, topology: &Topolog
 }
 
 impl Writer<'_> {
-    /// What the host of `rank` does for a step, before the list or after it.
+    /// Adds the work of the host of `rank` for a step, before or after the list.
     fn step(&mut self, (node, source): (Node, Option<Node>), (rank, id, op): (Rank, OpId, Op), after: bool) {
         let memory = Place::Memory;
         match op {
@@ -183,7 +183,7 @@ impl Writer<'_> {
         if after { &mut phases.after } else { &mut phases.before }.push(step);
     }
 
-    /// Puts a span into the region, unless it lies there or its message lands there.
+    /// Copies a span into the region, unless it lies there already or its message lands there.
     fn share(&mut self, (rank, span, follows): Content, after: bool) -> Left {
         let region = &mut self.regions[self.topology.host_of(rank) as usize];
         let key = (rank, span.buffer as u8, span.offset, span.len, follows.clone());
@@ -197,7 +197,7 @@ impl Writer<'_> {
             self.phases[rank.0 as usize].landings.insert(receive, left);
             return left;
         }
-        // Behind the list everything is in its place.
+        // After the list everything is in its place.
         let pieces = match after {
             true => vec![Place::Memory(span)],
             false => self.phases[rank.0 as usize].arrivals.pieces(span),
@@ -212,7 +212,7 @@ impl Writer<'_> {
         left
     }
 
-    /// The receive from the network that alone makes what is sent within the host.
+    /// The receive from the network that alone produces the span sent within the host.
     fn landing(&self, rank: Rank, span: Span, follows: &[OpId]) -> Option<OpId> {
         let &[receive] = follows else { return None };
         match self.programs[rank.0 as usize].steps[receive.0 as usize].op {
@@ -223,7 +223,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Takes a message from the region to its span; later, where only messages read it before.
+    /// Copies a message from the region to its span. The copy is deferred if until then only messages read the span.
     fn take(&mut self, rank: Rank, span: Span, Left { flag, offset }: Left, after: bool) {
         self.push(rank, after, HostStep::Await { flag });
         if span.is_empty() {

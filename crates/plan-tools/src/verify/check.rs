@@ -1,6 +1,6 @@
-//! What can be judged of each program by itself: that it is well formed and asks for nothing outside its rank's reach.
+//! Checks of each program alone: it is well formed and names nothing outside its rank's reach.
 //!
-//! Once this has passed, every rank, dependency and span of the group's programs is in range.
+//! After these checks, every rank, dependency and span of the group's programs is in range.
 
 use super::{At, VerifyError};
 use outboard_plan::{Buffer, Op, OpId, Program, Rank, Span};
@@ -10,7 +10,7 @@ pub(super) fn end_of(span: Span) -> u64 {
     span.end().expect("a checked span ends within its buffer")
 }
 
-/// One program per rank, in order, which agree on the layout.
+/// Checks that there is one program per rank, in order, and that all agree on the layout.
 pub(super) fn group(programs: &[Program]) -> Result<(), VerifyError> {
     for (position, program) in programs.iter().enumerate() {
         let Program { rank, ranks, chains, subgroups, .. } = *program;
@@ -25,7 +25,7 @@ pub(super) fn group(programs: &[Program]) -> Result<(), VerifyError> {
     Ok(())
 }
 
-/// Every step of `program`, and its buffers against the bytes that a contract says.
+/// Checks every step of `program`, and the sizes of its buffers against the bytes of a contract.
 pub(super) fn program(program: &Program, (input, output): (u64, u64)) -> Result<(), VerifyError> {
     let rank = program.rank;
     for (buffer, expected) in [(Buffer::Input, input), (Buffer::Output, output)] {

@@ -1,4 +1,4 @@
-//! What a collective promises: which contributions meet in every byte of output, in which order.
+//! Promises of a collective: the contributions that meet in every byte of output, and their order.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -9,10 +9,10 @@ use super::values::Values;
 use super::{Contract, Memories, VerifyError, check};
 use outboard_plan::{Buffer, Rank, Span};
 
-/// Whose contributions are combined, from left to right.
+/// The ranks whose contributions are combined, from left to right.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Contributors {
-    /// `count` ranks from `first` upwards; behind the last rank of the group comes rank 0.
+    /// `count` ranks from `first` upwards; rank 0 follows the last rank of the group.
     Round {
         first: Rank,
         count: u32,
@@ -24,13 +24,13 @@ pub enum Contributors {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Combination {
     pub span: Span,
-    /// The byte of every contribution that the span begins with.
+    /// The byte of every contribution at which the span begins.
     pub from: u64,
     pub of: Contributors,
 }
 
 impl Combination {
-    /// What `source` alone contributes from byte `from` on.
+    /// The contribution of `source` alone, from byte `from` on.
     pub fn of_one(span: Span, source: Rank, from: u64) -> Combination {
         Combination { span, from, of: Contributors::Round { first: source, count: 1 } }
     }
@@ -49,7 +49,7 @@ impl Contributors {
     }
 }
 
-/// What is wrong with the contributions of some bytes.
+/// A defect in the contributions to some bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     Missing(Rank),
@@ -71,7 +71,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Compares what all outputs hold with what the contracts promise.
+/// Compares the contents of all outputs with the promises of the contracts.
 pub(super) fn outcomes(
     memories: &[Memories],
     values: &Values,
@@ -84,7 +84,7 @@ pub(super) fn outcomes(
         match &last {
             Some((same, runs)) if *same == contract.after => {
                 if let Some(at) = runs.iter().zip(&found).position(|(a, b)| a != b) {
-                    // Data that only moves is simply wrong.
+                    // In data that only moves, a difference is an error by itself.
                     if contract.element_bytes.is_none() {
                         contributions(rank, values, memories.len() as u32, &contract, &found)?;
                     }
@@ -101,7 +101,7 @@ pub(super) fn outcomes(
     Ok(())
 }
 
-/// What the promised spans of a rank's output hold, one behind the other, once nothing else does.
+/// The contents of a rank's promised spans, concatenated; an error if its output holds anything else.
 fn outcome(rank: Rank, memory: &Memories, contract: &Contract) -> Result<Vec<Run>, VerifyError> {
     let mut output = memory.buffers[Buffer::Output as usize].clone();
     let mut found = Vec::new();
@@ -119,12 +119,12 @@ fn outcome(rank: Rank, memory: &Memories, contract: &Contract) -> Result<Vec<Run
         output.erase(range);
         found.extend(runs);
     }
-    // Behind the output lies, in place, what the rank contributes.
+    // In place, the rank's own contribution lies behind the output.
     output.erase(contract.output_bytes..u64::MAX);
     output.first().map_or(Ok(found), |offset| Err(VerifyError::Stray { rank, offset }))
 }
 
-/// Compares whose contributions meet in `runs`, as of [`outcome`], with what the contract promises.
+/// Compares the contributions to `runs`, the result of [`outcome`], with the promise of the contract.
 fn contributions(
     rank: Rank,
     values: &Values,
@@ -152,7 +152,7 @@ fn contributions(
     Ok(())
 }
 
-/// Why two different sequences differ; what is too much or too little comes before what is out of order.
+/// The reason why two different sequences differ; superfluous and missing ranks are found before wrong order.
 fn fault(found: &[Rank], expected: &[Rank]) -> Fault {
     let wanted: BTreeSet<Rank> = expected.iter().copied().collect();
     let mut seen = BTreeSet::new();

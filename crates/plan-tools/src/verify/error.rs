@@ -1,4 +1,4 @@
-//! What the verifier found wrong, and where.
+//! Errors of the verifier, with their places.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ impl At {
         Self { rank: program.rank, step, op: program.steps[step.0 as usize].op }
     }
 
-    /// Boxed, to keep the error small.
+    /// Boxes the place, to keep errors small.
     pub(crate) fn boxed(self) -> Box<Self> {
         Box::new(self)
     }
@@ -60,7 +60,7 @@ pub enum VerifyError {
     CutsElement { at: Box<At>, bytes: u64 },
     #[error("{at} combines contributions, of which its contract knows nothing")]
     Combines { at: Box<At> },
-    /// A receive of message data that is not posted at once (MC-4).
+    /// A receive of message data is not posted at once (MC-4).
     #[error("{at} waits for other steps: receives of data are posted at once")]
     Waits { at: Box<At> },
     #[error("{at} has the name of {other}: give one of them another index")]
@@ -75,7 +75,7 @@ pub enum VerifyError {
     Deadlock { at: Box<At>, other: Box<At> },
     #[error("{at} and {other} touch {shared} in no certain order: let one follow the other")]
     Conflict { at: Box<At>, other: Box<At>, shared: Span },
-    /// More roots may multicast at once than the program says (MC-8).
+    /// More roots may multicast at once than the program allows (MC-8).
     #[error("{at} may run beside {chains} other multicasts, and {chains} chains allow no more at once")]
     Roots { at: Box<At>, chains: u32 },
     #[error("{at} reads byte {offset}, to which nothing was written")]

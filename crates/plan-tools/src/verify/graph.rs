@@ -1,16 +1,16 @@
-//! The steps of all ranks as one graph: which receive takes which message, what happens before what.
+//! The steps of all ranks as one graph: the matching of messages, and the order of events.
 //!
-//! A node is a step of a rank, numbered rank by rank. It has two events, its start and its completion:
+//! A node is a step of a rank, numbered rank by rank. Each node has two events, its start and its completion:
 //!
 //! | edge | holds because |
 //! |---|---|
 //! | start of a step -> its completion | |
 //! | completion of `a` -> start of `b` | `b` names `a` in `after` |
 //! | start of a send -> completion of its receive | data cannot arrive before it is sent |
-//! | start of a receive -> completion of its send | only where the transport makes a send wait for its receive |
+//! | start of a receive -> completion of its send | only if the transport makes a send wait for its receive |
 //!
 //! The last edge counts for deadlock, which must not depend on the transport, and never as an order of accesses.
-//! Invariant: built from well-formed programs (see `check`), so every index here is in range.
+//! Invariant: the graph is built from well-formed programs (see `check`), so every index here is in range.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -21,9 +21,9 @@ pub(crate) type Node = usize;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// The step may read and write from here on.
+    /// From here on the step may read and write.
     Start(Node),
-    /// The step is done with its memory.
+    /// The step no longer touches memory.
     Complete(Node),
 }
 
@@ -48,7 +48,7 @@ impl Event {
 
 type Lists = Vec<Vec<Node>>;
 
-/// Some of the first nodes of a [`Batch`].
+/// A set of first nodes of a [`Batch`].
 #[derive(Default, Clone, Copy)]
 struct Set([u64; Set::WORDS]);
 
@@ -69,16 +69,16 @@ impl Set {
     }
 }
 
-/// Pairs of nodes with no more different first ones than a [`Set`] has bits.
+/// Pairs of nodes with at most as many different first nodes as a [`Set`] has bits.
 #[derive(Default)]
 struct Batch {
     bits: HashMap<Node, usize>,
-    /// Index, first and second node.
+    /// Index of the pair, first node, second node.
     pairs: Vec<(usize, Node, Node)>,
 }
 
 impl Batch {
-    /// Takes a pair unless there are too many first nodes.
+    /// Adds a pair, unless there are too many first nodes.
     fn add(&mut self, index: usize, first: Node, second: Node) -> bool {
         let free = self.bits.len();
         if free == Set::BITS && !self.bits.contains_key(&first) {
@@ -90,20 +90,20 @@ impl Batch {
     }
 }
 
-/// All steps of a group, linked.
+/// All steps of a group, with the edges between them.
 pub(crate) struct Graph<'a> {
     programs: &'a [Program],
-    /// The first node of each rank, and the number of nodes behind the last.
+    /// The first node of each rank, followed by the number of nodes.
     base: Vec<Node>,
-    /// For a receive, the send or multicast that it takes.
+    /// By receive, the matching send or multicast.
     source: Vec<Option<Node>>,
-    /// For a send or multicast, the receives that take it.
+    /// By send or multicast, the matching receives.
     receivers: Lists,
     after: Lists,
     followers: Lists,
     /// All events in an order that respects every edge.
     order: Vec<Event>,
-    /// Where in `order` each event is, by [`Event::index`].
+    /// The position of each event in `order`, by [`Event::index`].
     position: Vec<usize>,
 }
 
@@ -145,9 +145,9 @@ impl<'a> Graph<'a> {
         self.base[rank.0 as usize] + step
     }
 
-    /// Which step of which rank a node is.
+    /// The rank and step of a node.
     pub(crate) fn at(&self, node: Node) -> At {
-        // A rank without steps shares its base with the next one; the last of equals owns the node.
+        // A rank without steps shares its base with the next rank; the last rank with that base owns the node.
         let rank = self.base.partition_point(|base| *base <= node) - 1;
         let step = node - self.base[rank];
         At::new(&self.programs[rank], OpId(u32::try_from(step).expect("a step id has 32 bits")))
@@ -157,17 +157,17 @@ impl<'a> Graph<'a> {
         self.at(node).op
     }
 
-    /// The send or multicast that a receive takes.
+    /// The send or multicast that matches a receive.
     pub(crate) fn source(&self, receive: Node) -> Option<Node> {
         self.source[receive]
     }
 
-    /// The receives that take a send or multicast.
+    /// The receives that match a send or multicast.
     pub(crate) fn receivers(&self, send: Node) -> &[Node] {
         &self.receivers[send]
     }
 
-    /// All events, in an order that respects every edge.
+    /// All events in an order that respects every edge.
     pub(crate) fn order(&self) -> &[Event] {
         &self.order
     }
@@ -180,18 +180,18 @@ impl<'a> Graph<'a> {
         &self.followers[node]
     }
 
-    /// The index of the first pair of which neither node is complete before the other touches memory, on every
-    /// transport.
+    /// The index of the first unordered pair: on some transport, neither node is complete before the other touches
+    /// memory.
     ///
-    /// Most pairs are ordered by steps of their own rank. For the others, as many of the earlier nodes at a time as a
-    /// [`Set`] has bits are followed through the events.
+    /// Most pairs are ordered by steps of their own rank. The others are followed through the events, in batches of as
+    /// many first nodes as a [`Set`] has bits.
     pub(super) fn unordered(&self, pairs: &[(Node, Node)]) -> Option<usize> {
         let mut touched = Vec::new();
-        // For each node the index of the last pair for which it was seen.
+        // By node, the index of the last pair for which the node was seen.
         let mut seen = vec![usize::MAX; self.nodes()];
         let mut batch = Batch::default();
         for (index, (a, b)) in pairs.iter().copied().enumerate() {
-            // The order of events agrees with every order of nodes, so only one of the two ways is possible.
+            // The order of events agrees with every order of nodes, so only one of the two directions is possible.
             let (first, second) = if self.position_of(a) <= self.position_of(b) { (a, b) } else { (b, a) };
             if self.follows_locally(first, second, |node| std::mem::replace(&mut seen[node], index) == index) {
                 continue;
@@ -207,26 +207,26 @@ impl<'a> Graph<'a> {
         self.settle(&batch, &mut touched)
     }
 
-    /// Where in the order of events the node is complete.
+    /// The position of the node's completion in the order of events.
     fn position_of(&self, node: Node) -> usize {
         self.position[Event::Complete(node).index()]
     }
 
-    /// Whether `second` follows `first` by steps of their rank alone. `seen` notes a node, and tells whether that was
-    /// done before.
+    /// Whether `second` follows `first` by steps of their rank alone. `seen` marks a node; true if it was marked
+    /// before.
     fn follows_locally(&self, first: Node, second: Node, mut seen: impl FnMut(Node) -> bool) -> bool {
         let mut stack = vec![second];
         while let Some(node) = stack.pop() {
             if node == first {
                 return node != second;
             }
-            // Steps follow only steps before them.
+            // Steps follow only earlier steps of their rank.
             stack.extend(self.after(node).iter().filter(|earlier| **earlier >= first && !seen(**earlier)));
         }
         false
     }
 
-    /// The index of the first pair of a batch whose first node is not complete before the second touches memory.
+    /// The index of the first pair in a batch whose first node is not complete before the second touches memory.
     fn settle(&self, batch: &Batch, touched: &mut Vec<Set>) -> Option<usize> {
         let start = batch.bits.keys().map(|node| self.position_of(*node)).min()?;
         let end = batch.pairs.iter().map(|(_, _, second)| self.position_of(*second)).max()?;
@@ -241,7 +241,7 @@ impl<'a> Graph<'a> {
             set
         };
         for event in &self.order[start..=end] {
-            // A receive touches memory when its message is sent, and all it follows must be complete then, too.
+            // A receive touches memory when its message is sent; all steps that it follows must be complete by then.
             match (*event, self.source[event.node()]) {
                 (Event::Start(node), None) => touched[node] = ready(touched, node),
                 (Event::Complete(node), Some(sent)) => {
@@ -256,10 +256,10 @@ impl<'a> Graph<'a> {
         batch.pairs.iter().find(open).map(|(index, _, _)| *index)
     }
 
-    /// Visits steps that are complete before `node` touches memory, nearest first, and goes beyond those for which
-    /// `beyond` says so.
+    /// Visits steps that are complete before `node` touches memory, nearest first. The walk continues beyond the steps
+    /// for which `beyond` returns true.
     pub(super) fn walk_back(&self, node: Node, mut beyond: impl FnMut(Node) -> bool) {
-        // Steps that start, at the latest, when `node` touches memory. A receive touches it when its message is sent.
+        // Steps that start, at the latest, when `node` touches memory. A receive does so when its message is sent.
         let mut started = vec![node];
         let mut seen_started = HashSet::from([node]);
         let mut seen_complete = HashSet::new();
@@ -274,7 +274,7 @@ impl<'a> Graph<'a> {
         }
     }
 
-    /// Joins the ends of each message, and each multicast, which has no index, with those that receive it.
+    /// Matches the ends of each message, and each multicast, which has no index, with its receives.
     fn match_messages(&mut self) -> Result<(), VerifyError> {
         let (mut sends, mut receives) = (BTreeMap::new(), BTreeMap::new());
         for (rank, id, node) in self.steps() {
@@ -323,7 +323,7 @@ impl<'a> Graph<'a> {
         self.programs.iter().enumerate().flat_map(each).enumerate().map(|(node, (rank, id))| (rank, id, node))
     }
 
-    /// Orders the events, or finds those that wait for each other.
+    /// Orders the events, or finds events that wait for each other.
     fn sort(&mut self) -> Result<(), VerifyError> {
         let mut waits: Vec<usize> = (0..2 * self.nodes()).map(|i| self.before(Event::from_index(i)).len()).collect();
         let ready = (0..waits.len()).filter(|i| waits[*i] == 0);
@@ -357,12 +357,12 @@ impl<'a> Graph<'a> {
         }
     }
 
-    /// The node, and the other ends of its messages.
+    /// The node itself, and the other ends of its messages.
     fn ends(&self, node: Node) -> impl Iterator<Item = Node> {
         std::iter::once(node).chain(self.source[node]).chain(self.receivers(node).iter().copied())
     }
 
-    /// The events that `event` has an edge to.
+    /// The events to which `event` has an edge.
     fn behind(&self, event: Event) -> Vec<Event> {
         match event {
             Event::Start(node) => self.ends(node).map(Event::Complete).collect(),
@@ -370,7 +370,7 @@ impl<'a> Graph<'a> {
         }
     }
 
-    /// Walks back from a stuck event over stuck events until one repeats: that one is on a circle.
+    /// Walks back from a stuck event over stuck events until one repeats; that event is on a circle.
     fn deadlock(&self, waits: &[usize], stuck: Event) -> VerifyError {
         let cause = |event| {
             let stuck = |earlier: &Event| waits[earlier.index()] > 0;
@@ -399,7 +399,7 @@ mod tests {
 
     const RANKS: u32 = 3;
 
-    /// What a random plan is made of: a signal from one rank to another, each end after some of the steps before it.
+    /// Elements of a random plan: a signal from one rank to another, each end after some of the steps before it.
     type Signal = (u32, u32, u16, u16);
 
     /// Programs of signals; bit `i` of a mask makes a step follow the `i`-th last step of its rank.
@@ -421,11 +421,11 @@ mod tests {
         builders.into_iter().map(ProgramBuilder::build).collect()
     }
 
-    /// For every pair of nodes whether the first is complete before the second touches memory, by repeating the table
-    /// of this module until nothing changes.
+    /// For every pair of nodes, whether the first is complete before the second touches memory. Applies the table of
+    /// this module repeatedly until nothing changes.
     fn closure(graph: &Graph<'_>) -> Vec<Vec<bool>> {
         let nodes = graph.nodes();
-        // reached[event][node]: node is complete at the event; the event of a step's first access has index 2 * node.
+        // reached[event][node]: the node is complete at the event; a step's first access has event index 2 * node.
         let mut reached = vec![vec![false; nodes]; 2 * nodes];
         loop {
             let before = reached.clone();

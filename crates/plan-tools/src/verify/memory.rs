@@ -1,14 +1,14 @@
-//! What lies where in a rank's memory, by provenance: runs of contributed bytes in place of the bytes.
+//! Contents of a rank's memory by provenance: runs of contributed bytes stand for the bytes themselves.
 //!
-//! Invariants: runs of a [`Memory`] do not overlap and are not empty. Size grows with the number of runs, never with
-//! bytes. Callers pass only spans that end within 64 bits.
+//! Invariants: runs of a [`Memory`] do not overlap and are not empty. Memory use grows with the number of runs, never
+//! with bytes. Callers pass only spans that end within 64 bits.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::values::Value;
 
-/// `len` bytes that are bytes `from ..` of `value`.
+/// `len` bytes of `value`, from its byte `from` on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) value: Value,
@@ -17,7 +17,7 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// The run without its first `skip` bytes and at most `len` long.
+    /// The run without its first `skip` bytes, cut to at most `len` bytes.
     pub(super) fn part(self, skip: u64, len: u64) -> Run {
         Run { value: self.value, from: self.from + skip, len: (self.len - skip).min(len) }
     }
@@ -34,8 +34,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// The contents of `range` with adjoining runs joined, or the offset of its first byte that nothing was written
-    /// to.
+    /// The contents of `range` with adjoining runs joined; the error is the offset of the first unwritten byte.
     pub(super) fn read(&self, range: Range<u64>) -> Result<Vec<Run>, u64> {
         let mut found: Vec<Run> = Vec::new();
         let mut next = range.start;
@@ -75,7 +74,7 @@ impl Memory {
         }
     }
 
-    /// Writes `runs` one behind the other from `offset`.
+    /// Writes `runs` one after the other from `offset` on.
     pub(super) fn write(&mut self, offset: u64, runs: &[Run]) {
         let mut next = offset;
         for run in runs {
@@ -85,7 +84,7 @@ impl Memory {
         }
     }
 
-    /// The offset of the first byte that holds something.
+    /// The offset of the first written byte.
     pub(super) fn first(&self) -> Option<u64> {
         self.runs.keys().next().copied()
     }
@@ -114,7 +113,7 @@ mod tests {
     }
 
     proptest! {
-        /// The same as an array of bytes that each know where they come from.
+        /// Memory behaves like an array of bytes that each carry their origin.
         #[test]
         fn behaves_like_bytes(actions in prop::collection::vec(action(), 1..30), start in 0..60u64, len in 0..30u64) {
             let mut memory = Memory::default();

@@ -1,19 +1,19 @@
 //! Proves a plan by symbolic execution over the programs of all ranks.
 //!
-//! What is proven, for every timing and every transport that delivers messages once and intact:
-//! - every rank ends with what its [`Contract`] promises and with nothing else in `Output`: which contributions, in
-//!   which order, for reductions whether the call is in place or not;
-//! - nobody waits for ever, not even where a send completes only when its receive is posted;
+//! The verifier proves, for every timing and every transport that delivers messages once and intact:
+//! - every rank ends with the promise of its [`Contract`] and nothing else in `Output`: the right contributions in the
+//!   right order, for reductions both in place and not;
+//! - no rank waits for ever, not even if a send completes only when its receive is posted;
 //! - no two operations of a rank touch the same bytes unless both read or one is complete before the other starts;
 //! - messages have unique names and equal lengths on both ends; a multicast is received by all other ranks;
-//! - receives of message data wait for nothing (MC-4), and no more roots multicast at once than `chains` says (MC-8).
+//! - receives of message data wait for nothing (MC-4), and no more roots multicast at once than `chains` allows (MC-8).
 //!
-//! Because unordered operations never conflict, the outcome does not depend on the order of execution, and executing
-//! one order proves them all. Bytes are followed as ranges with provenance; cost grows with steps and ranges, not with
-//! bytes. Needs the programs of the whole group at once, so it is for tests and tools, not for the path of a call.
+//! Unordered operations never conflict, so the outcome does not depend on the order of execution, and executing one
+//! order proves them all. Bytes are tracked as ranges with provenance; cost grows with steps and ranges, not with
+//! bytes. The verifier needs the programs of the whole group, so it is for tests and tools, not for the path of a call.
 //!
-//! When a rank may reuse memory that it sent is decided by its own send's completion; that the receiver has the data
-//! is not enough, because a transport may still read the memory to repeat it.
+//! The completion of a rank's own send decides when the rank may reuse the sent memory. Arrival at the receiver is not
+//! enough, because a transport may still read the memory to repeat the message.
 
 mod check;
 mod combination;
@@ -32,33 +32,33 @@ use memory::{Memory, Run};
 use outboard_plan::{Buffer, Op, Program, Rank, Span};
 use values::{Value, Values};
 
-/// A span that holds part of what a rank contributes to the collective.
+/// A span that holds part of a rank's contribution to the collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
     pub span: Span,
     pub source: Rank,
-    /// The byte of the contribution that the span begins with.
+    /// The byte of the contribution at which the span begins.
     pub from: u64,
 }
 
-/// What a collective demands of and promises to one rank.
+/// The demands and promises of a collective for one rank.
 ///
-/// Ranks that are promised the same combinations are also promised the same bits: that operands meet in the same pairs
-/// on all of them.
+/// Ranks that are promised the same combinations are also promised the same bits: operands meet in the same pairs on
+/// all of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contract {
-    /// Bytes of an element of a reduction, which nothing cuts; `None` where data only moves.
+    /// Bytes of an element of a reduction, which no step may cut; `None` if data only moves.
     pub element_bytes: Option<u64>,
     pub input_bytes: u64,
     pub output_bytes: u64,
-    /// What its buffers hold before the call.
+    /// Contents of the buffers before the call.
     pub before: Vec<Piece>,
-    /// What `Output` holds after the call. No two overlap.
+    /// Contents of `Output` after the call. No two spans overlap.
     pub after: Vec<Combination>,
 }
 
-/// Proves that `programs`, those of ranks `0 ..` in order, fulfil the contracts of all ranks; those of a reduction both
-/// when `Input` and `Output` are apart and when they begin at the same address.
+/// Proves that `programs`, in rank order, fulfil the contracts of all ranks. Reductions are proven for separate `Input`
+/// and `Output`, and for both at the same address.
 ///
 /// # Errors
 /// The first defect found, naming rank and step.
@@ -90,23 +90,23 @@ pub fn verify(programs: &[Program], contract: impl Fn(Rank) -> Contract) -> Resu
     Ok(())
 }
 
-/// Checks each of `programs` by itself, but for what its contract says; the [`Graph`] of all may be made of them then.
+/// Checks each program alone, without its contract; afterwards a [`Graph`] of all programs can be built.
 pub(crate) fn well_formed(programs: &[Program]) -> Result<(), VerifyError> {
     check::group(programs)?;
     programs.iter().try_for_each(check::steps)
 }
 
-/// How `Input` and `Output` lie to each other.
+/// The relation of `Input` and `Output` in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Layout {
-    /// In memory of their own.
+    /// Separate memory for each.
     Apart,
     /// Byte `i` of one is byte `i` of the other, as in a call in place.
     Same,
 }
 
 impl Layout {
-    /// Where a span of the program lies; of `Input` and `Output` in the same memory it is `Output`.
+    /// The memory of a span of the program; `Input` maps to `Output` if both share memory.
     fn place(self, span: Span) -> Span {
         match (self, span.buffer) {
             (Layout::Same, Buffer::Input) => Span { buffer: Buffer::Output, ..span },
@@ -114,7 +114,7 @@ impl Layout {
         }
     }
 
-    /// Whether the operation is a copy from a place to itself.
+    /// Whether the operation copies a place to itself.
     fn nothing_to_do(self, op: Op) -> bool {
         matches!(op, Op::Copy { from, to } if self.place(from) == self.place(to))
     }
@@ -128,7 +128,7 @@ struct Access {
     node: Node,
 }
 
-/// Refuses accesses of a rank that share bytes, of which one writes and neither precedes the other.
+/// Rejects two accesses of a rank that share bytes if one writes and neither precedes the other.
 fn conflicts(graph: &Graph<'_>, programs: &[Program], layout: Layout) -> Result<(), VerifyError> {
     let (mut pairs, mut shared) = (Vec::new(), Vec::new());
     for program in programs {
@@ -145,7 +145,7 @@ fn conflicts(graph: &Graph<'_>, programs: &[Program], layout: Layout) -> Result<
     })
 }
 
-/// What a rank's steps do to a buffer, by offset.
+/// Accesses of a rank's steps to a buffer, by offset.
 fn accesses(graph: &Graph<'_>, program: &Program, buffer: Buffer, layout: Layout) -> Vec<Access> {
     let mut accesses = Vec::new();
     for (id, step) in program.steps.iter().enumerate().filter(|(_, step)| !layout.nothing_to_do(step.op)) {
@@ -175,11 +175,11 @@ fn sharing(accesses: Vec<Access>, mut with: impl FnMut(Access, Access, u64, u64)
     }
 }
 
-/// Proves that at most `chains` roots multicast at once (MC-8) by laying the multicasts out in so many chains, in each
-/// of which one is complete before the next starts.
+/// Proves that at most `chains` roots multicast at once (MC-8). It divides the multicasts into that many chains; in
+/// each chain, one multicast is complete before the next starts.
 ///
-/// Each multicast continues the chain of a multicast directly before it that no other continues yet. This never
-/// accepts too many roots; it could refuse an order that is not made of chains.
+/// Each multicast continues the chain of a multicast directly before it that no other continues yet. This never accepts
+/// too many roots; it could reject an order that is not made of chains.
 fn roots_at_once(graph: &Graph<'_>, programs: &[Program]) -> Result<(), VerifyError> {
     let is_multicast = |node: Node| matches!(graph.op(node), Op::Multicast { .. });
     let mut continued = HashSet::new();
@@ -207,7 +207,7 @@ fn roots_at_once(graph: &Graph<'_>, programs: &[Program]) -> Result<(), VerifyEr
 
 struct Memories {
     layout: Layout,
-    /// By [`Buffer`].
+    /// Indexed by [`Buffer`].
     buffers: [Memory; 3],
 }
 
@@ -226,14 +226,14 @@ impl Memories {
     }
 }
 
-/// What following combinations takes.
+/// State for tracking combinations.
 struct Combining<'a> {
     values: &'a mut Values,
     element_bytes: u64,
 }
 
 impl Combining<'_> {
-    /// `left * right` of two contents of equal length.
+    /// Computes `left * right` of two contents of equal length.
     fn combine(&mut self, at: At, left: &[Run], right: &[Run]) -> Result<Vec<Run>, VerifyError> {
         let (mut lefts, mut rights) = (left.iter().copied(), right.iter().copied());
         let (mut left, mut right) = (lefts.next(), rights.next());
@@ -254,7 +254,7 @@ impl Combining<'_> {
     }
 }
 
-/// Executes all steps in one order: data leaves when a send starts and lies in place when its receive completes.
+/// Executes all steps in one order: data leaves when a send starts and is in place when its receive completes.
 fn execute(
     graph: &Graph<'_>,
     programs: &[Program],
@@ -271,7 +271,7 @@ fn execute(
             }
         }
     }
-    // Messages on their way, with the number of ranks that have yet to receive them.
+    // Messages in flight, with the number of ranks that have yet to receive them.
     let mut sent: HashMap<Node, (Vec<Run>, usize)> = HashMap::new();
     for event in graph.order() {
         let (Event::Start(node) | Event::Complete(node)) = *event;

@@ -1,12 +1,12 @@
-//! What bytes are made of: contributions, and combinations of them as trees with a left and a right side.
+//! The values of bytes: contributions, and combinations of them as trees with a left and a right side.
 //!
-//! Invariant: equal trees have equal names, so comparing two costs nothing however large they are.
+//! Invariant: equal trees have equal names, so a comparison costs the same for all sizes.
 
 use std::collections::HashMap;
 
 use outboard_plan::Rank;
 
-/// The name of a tree. Those below the number of ranks are the ranks' own contributions.
+/// The name of a tree. Names below the number of ranks stand for the ranks' own contributions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Value(u32);
 
@@ -19,7 +19,7 @@ impl Value {
 /// All trees of a verification.
 pub(super) struct Values {
     ranks: u32,
-    /// Left and right side of the trees from `ranks` on.
+    /// Left and right side of each combined tree; tree `ranks + i` is at index `i`.
     sides: Vec<(Value, Value)>,
     names: HashMap<(Value, Value), Value>,
 }
@@ -39,8 +39,8 @@ impl Values {
         name
     }
 
-    /// The ranks whose contributions a value combines, from left to right. May repeat ranks, and be far longer than
-    /// their number when a plan is wrong.
+    /// The ranks whose contributions a value combines, from left to right. If a plan is wrong, the list may repeat
+    /// ranks and be far longer than the group.
     pub(super) fn ranks_of(&self, value: Value) -> impl Iterator<Item = Rank> + '_ {
         let mut stack = vec![value];
         std::iter::from_fn(move || {

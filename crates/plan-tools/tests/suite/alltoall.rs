@@ -1,4 +1,4 @@
-//! Alltoall(v) proven by the verifier for every small group and for counts drawn at random, zeros among them (GP-8).
+//! Alltoall(v), proven by the verifier for every small group and for random counts, including zeros (GP-8).
 
 use outboard_plan::algorithm::WHOLE;
 use outboard_plan::alltoall::Blocks;
@@ -11,7 +11,7 @@ use crate::support;
 const BRUCK: Algorithm = Algorithm::Bruck { ports: 1 };
 const PAIRWISE: Algorithm = Algorithm::Pairwise { segment: WHOLE };
 
-/// Those for blocks of any size.
+/// Algorithms for blocks of any size.
 const BY_PAIRS: [Algorithm; 4] =
     [Algorithm::Pull, PAIRWISE, Algorithm::ScatterDestination { batch: 1 }, Algorithm::ScatterDestination { batch: 4 }];
 
@@ -24,7 +24,7 @@ fn proven(algorithm: Algorithm, all: &[Blocks]) {
     assert_eq!(verify(&group(algorithm, all), |rank| exchange(rank, all)), Ok(()), "{algorithm:?}");
 }
 
-/// Blocks with these counts (by source, then destination), with a gap of `gap` bytes behind each.
+/// Blocks with these counts (by source, then destination), with a gap of `gap` bytes after each.
 fn with_counts(counts: &[Vec<u64>], gap: u64) -> Vec<Blocks> {
     let spans = |lens: Vec<u64>, span: fn(u64, u64) -> Span| {
         let mut at = 0;
@@ -82,8 +82,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Programs of single ranks of large groups fit those of their peers: all of them, or those of Bruck's few
-    /// partners.
+    /// Programs of single ranks of large groups match the programs of all their peers; Bruck has few peers.
     #[test]
     fn random_ranks_of_large_groups_fit_their_peers(
         ranks in 1..=4096u32, rank: u32, bytes in 1..1u64 << 40, pick in 0..4usize,
@@ -97,7 +96,7 @@ proptest! {
     }
 }
 
-/// GP-8: of a rank's sends at most `batch` are on their way; pairwise, a round waits for the one before it.
+/// GP-8: at most `batch` sends of a rank are in flight; with pairwise, a round waits for the previous one.
 #[test]
 fn sends_wait_for_each_other_as_documented() {
     let even = vec![Blocks::even(8, 5).unwrap(); 8];
@@ -119,7 +118,7 @@ fn sends_wait_for_each_other_as_documented() {
     }
 }
 
-/// Bruck: `ceil(log2 P)` messages a rank, with half of the blocks in each at most.
+/// Bruck: each rank sends `ceil(log2 P)` messages, each with at most half of the blocks.
 #[test]
 fn bruck_sends_few_messages() {
     for ranks in [2u32, 7, 8, 9, 64, 100] {

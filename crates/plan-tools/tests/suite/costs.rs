@@ -1,4 +1,4 @@
-//! Plans take the rounds and send the bytes that their algorithms promise, and refuse what they cannot do.
+//! Plans take the rounds and send the bytes that their algorithms promise, and reject calls that they cannot carry out.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use outboard_plan_tools::Rounds;
 
 use crate::support::{choice, group, sent};
 
-/// Elements of the vector: a multiple of every number of ranks here, so that all blocks are equal.
+/// Bytes of the vector: a multiple of every number of ranks here, so that all blocks are equal.
 const BYTES: u64 = 720_720;
 
 fn groups() -> impl Iterator<Item = u32> {
@@ -21,12 +21,12 @@ fn programs(collective: Collective, algorithm: &str, topology: &Topology) -> Vec
     group(choice(collective, algorithm), &Arguments { root, ..Arguments::of(topology, BYTES) })
 }
 
-/// The most messages of which each leaves after the one before it has arrived.
+/// Length of the longest chain of messages that each leave after the previous one has arrived.
 fn rounds(programs: &[Program]) -> u32 {
     Rounds::of(programs).unwrap().count() as u32
 }
 
-/// The group takes so many rounds at most, and no fewer where the ranks are a power of two.
+/// The group takes at most `most` rounds, and exactly `most` if the number of ranks is a power of two.
 fn takes(programs: &[Program], most: u32) {
     let (ranks, rounds) = (programs.len(), rounds(programs));
     assert!(rounds <= most, "{rounds} rounds of {ranks} ranks in place of {most}");
@@ -37,7 +37,7 @@ fn most_sent(programs: &[Program]) -> u64 {
     programs.iter().map(|program| sent(program, |_| true)).max().expect("a group has a rank")
 }
 
-/// Rounds among a power of two of ranks, and those for pairs of ranks beyond it.
+/// Rounds of the largest power of two of ranks, and additional rounds if there are more ranks.
 fn doublings(ranks: u32) -> (u32, u32) {
     (ranks.ilog2(), u32::from(!ranks.is_power_of_two()))
 }
@@ -46,23 +46,23 @@ fn ceil_log2(ranks: u32) -> u32 {
     ranks.next_power_of_two().ilog2()
 }
 
-/// Bytes of all blocks but one.
+/// Bytes of all blocks except one.
 fn all_but_one(ranks: u32) -> u64 {
     BYTES - BYTES / u64::from(ranks)
 }
 
-/// Whether all messages are of a segment at most.
+/// Whether every message is at most one segment long.
 fn are_cut(programs: &[Program], segment: u64) -> bool {
     let longest = |op: Op| if let Op::Send { span, .. } = op { span.len } else { 0 };
     programs.iter().flat_map(|program| &program.steps).all(|step| longest(step.op) <= segment)
 }
 
-/// Bytes that a rank sends to others than the two that it shares a host with.
+/// Bytes that a rank sends to ranks of other hosts, with three ranks on each host.
 fn away(program: &Program) -> u64 {
     sent(program, |to| to.is_none_or(|to| to.0 / 3 != program.rank.0 / 3))
 }
 
-/// As many hosts, of three ranks each.
+/// `hosts` hosts of three ranks each.
 fn threes(hosts: u32) -> Topology {
     Topology::of_hosts((0..3 * hosts).map(|rank| rank / 3)).unwrap()
 }
@@ -79,7 +79,7 @@ fn reduce_costs_what_it_says() {
         let halving = programs("halving");
         takes(&halving, 2 * doublings + more);
         assert!(most_sent(&halving) <= BYTES * 3 / 2);
-        // Segments of a 10th follow each other.
+        // A tenth of the vector is one segment; segments follow each other.
         let chain = programs(&format!("chain:segment={}", BYTES / 10));
         assert_eq!(rounds(&chain), ranks - 1);
         let own = |program: &Program| if ranks > 1 && program.rank != Rank(ranks / 3) { BYTES } else { 0 };
@@ -89,7 +89,7 @@ fn reduce_costs_what_it_says() {
     }
 }
 
-/// Of hosts with three ranks each, leaders alone send over the network, and only once.
+/// With three ranks per host, only leaders send over the network, and only once.
 #[test]
 fn reduce_by_hosts_costs_what_it_says() {
     for hosts in groups() {
@@ -124,7 +124,7 @@ fn allreduce_costs_what_it_says() {
         let halving = programs("rabenseifner");
         takes(&halving, 2 * doublings + 2 * more);
         assert!(most_sent(&halving).abs_diff(2 * all_but_one(1 << doublings) + u64::from(more) * BYTES) < 2 * 16);
-        // Of hosts with three ranks each, leaders alone send over the network, as many as there are hosts.
+        // With three ranks per host, only leaders send over the network, and `ranks` counts the hosts.
         let by_host = self::programs(Collective::Allreduce, "hierarchical", &threes(ranks));
         takes(&by_host, doublings + 2 * more + 2);
         assert_eq!(by_host.iter().map(away).max(), Some(u64::from(doublings + more) * BYTES));
@@ -153,7 +153,7 @@ fn reduce_scatter_costs_what_it_says() {
         let halving = programs("recursive-halving");
         takes(&halving, doublings + 2 * more);
         assert!(most_sent(&halving) <= BYTES);
-        // Of hosts with three ranks each, leaders alone send over the network, as many as there are hosts.
+        // With three ranks per host, only leaders send over the network, and `ranks` counts the hosts.
         let (hosts, ring) = (threes(ranks), format!("hierarchical:between=ring,segment={BYTES}"));
         let arguments = Arguments::of(&hosts, 3 * BYTES);
         let by_host = group(choice(Collective::ReduceScatter, &ring), &arguments);
@@ -179,7 +179,7 @@ fn scans_cost_what_they_say() {
     }
 }
 
-/// CD-2: rounds as documented, and the partners of a rank, from which queue pairs follow (CD-6).
+/// CD-2: rounds as documented, and the number of partners of a rank, which determines its queue pairs (CD-6).
 #[test]
 fn allgathers_cost_what_they_say() {
     for (algorithm, ranks, most) in [
@@ -194,7 +194,7 @@ fn allgathers_cost_what_they_say() {
     ] {
         assert_eq!(rounds(&programs(Collective::Allgather, algorithm, &Topology::flat(ranks))), most, "{algorithm}");
     }
-    // Of Bruck seven to each side, of which the one half way round is the same.
+    // Bruck has seven partners on each side, and both sides share the partner half way round.
     for (algorithm, most) in [("standard-exchange", 7), ("ring", 2), ("bruck", 13)] {
         let flat = Topology::flat(128);
         let one = program(choice(Collective::Allgather, algorithm), &Arguments::of(&flat, 8), Rank(5)).unwrap();
@@ -208,7 +208,7 @@ fn allgathers_cost_what_they_say() {
     }
 }
 
-/// What each rank sends of a broadcast, in bytes: at most so much for each byte.
+/// Bytes that each rank sends in a broadcast: at most a multiple of the broadcast's bytes.
 #[test]
 fn broadcasts_cost_what_they_say() {
     let flat = Topology::flat(16);
@@ -225,7 +225,7 @@ fn broadcasts_cost_what_they_say() {
     assert!(most("scatter-allgather") < 2 * BYTES);
 }
 
-/// Programs of the largest group: steps grow with the ranks, or with their logarithm, whatever the count.
+/// Programs of the largest group: steps grow with the ranks, or with their logarithm, for any count.
 #[test]
 fn programs_stay_small() {
     let flat = Topology::flat(MAX_RANKS);

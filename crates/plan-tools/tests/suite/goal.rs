@@ -1,4 +1,4 @@
-//! GOAL schedules: what they become, what becomes of plans, and what is said of texts that are none.
+//! GOAL schedules: import, export, and the errors of invalid texts.
 
 use outboard_plan::selection::Collective;
 use outboard_plan::{Arguments, Op, OpId, Program, ProgramBuilder, Rank, Span, Topology};
@@ -48,7 +48,7 @@ fn a_plan_reads_as_goal_like_this() {
     assert!(text.contains(rank_1), "{text}");
 }
 
-/// What has no word in GOAL: signals, reductions, multicasts.
+/// Steps that GOAL cannot express directly: signals, reductions, multicasts.
 #[test]
 fn steps_without_a_word_in_goal_are_paraphrased() {
     let mut root = ProgramBuilder::new(Rank(0), 3);
@@ -93,7 +93,7 @@ fn steps_without_a_word_in_goal_are_paraphrased() {
     assert_eq!(refused, ExportError::Index { rank: Rank(0), step: OpId(0), index: u32::MAX });
 }
 
-/// The dialect with all that it allows, and more freedom with lines than LogGOPSim gives.
+/// The whole dialect, with more freedom in line breaks than LogGOPSim allows.
 #[test]
 fn a_schedule_becomes_a_plan_like_this() {
     let text = "// a tree\n num_ranks 3\r\n\
@@ -120,19 +120,19 @@ fn a_schedule_becomes_a_plan_like_this() {
         ]
     );
     assert_eq!(rank_0.steps[1].after, [OpId(0)]);
-    // Matched by tag: the first receive takes the second message.
+    // Messages are matched by tag: the first receive takes the second message.
     let rank_1 = &programs[1];
     assert_eq!(rank_1.steps[0].op, Op::Recv { from: Rank(0), index: 1, span: Span::output(0, 2) });
     assert_eq!(rank_1.steps[1].op, Op::Recv { from: Rank(0), index: 0, span: Span::output(2, 1) });
     assert_eq!(rank_1.steps[2].op, Op::Copy { from: Span::signal(), to: Span::signal() });
     assert_eq!(rank_1.steps[2].after, [OpId(0)]);
-    // Behind `b`, and where `c` starts.
+    // The send follows `b`, and all that `c` requires.
     assert_eq!(rank_1.steps[3].op, Op::Send { to: Rank(2), index: 0, span: Span::signal() });
     assert_eq!(rank_1.steps[3].after, [OpId(0), OpId(1)]);
     assert_eq!((rank_1.input_bytes, rank_1.output_bytes), (0, 3));
 }
 
-/// MC-4: receives of data are posted at once; what requires them still follows all that they require.
+/// MC-4: receives of data are posted at once; steps that require them still follow everything that they require.
 #[test]
 fn a_receive_that_requires_something_is_posted_at_once() {
     let text = "num_ranks 2\n\
@@ -145,7 +145,7 @@ fn a_receive_that_requires_something_is_posted_at_once() {
     assert_eq!(steps[3].after, [OpId(2)]);
 }
 
-/// Layers that each start behind all of the layer before: steps and dependencies grow with the text.
+/// Each layer starts after the whole layer before it: steps and dependencies grow only with the text.
 #[test]
 fn a_plan_is_at_most_a_few_times_as_long_as_its_schedule() {
     let width = 100;
@@ -221,7 +221,7 @@ fn errors_name_line_column_and_reason() {
     );
 }
 
-/// Sends and receives of one rank, each after some operations before it, in an order in which nobody waits for ever.
+/// Sends and receives, each after some earlier operations of its rank, in an order in which no rank waits for ever.
 fn any_schedule() -> impl Strategy<Value = String> {
     let message = (0..3u32, 1..3u32, 0..9u64, 0..2u32, any::<u16>(), any::<u16>(), any::<u16>());
     prop::collection::vec(message, 0..12).prop_map(|messages| {
@@ -229,7 +229,7 @@ fn any_schedule() -> impl Strategy<Value = String> {
         let mut sizes = std::collections::BTreeMap::new();
         for (from, distance, bytes, tag, requires, requires_start, calc) in messages {
             let to = (from + distance) % 3;
-            // Equal names, equal sizes: whatever is matched then fits.
+            // Equal names have equal sizes, so all possible matches fit.
             let bytes = *sizes.entry((from, to, tag)).or_insert(bytes);
             let send = format!("send {bytes}b to {to} tag {tag}");
             let recv = format!("recv {bytes}b from {from} tag {tag}");
@@ -250,7 +250,7 @@ fn any_schedule() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    /// Every message of a schedule arrives, and a plan that goes out and comes in again has the same messages.
+    /// Every message of a schedule arrives, and export followed by import keeps the messages of a plan.
     #[test]
     fn schedules_deliver_every_message(text in any_schedule()) {
         let programs = proven(&text);
@@ -273,7 +273,7 @@ proptest! {
     }
 }
 
-/// A circle through several ranks is no error of the text: the verifier finds it.
+/// A circle through several ranks is not an error of the text; the verifier finds it.
 #[test]
 fn ranks_that_wait_for_each_other_are_left_to_the_verifier() {
     let rank =

@@ -1,4 +1,4 @@
-//! All tests of plans and what is done with them, in one program.
+//! All tests of plans and their tools, in one program.
 
 mod alltoall;
 mod costs;

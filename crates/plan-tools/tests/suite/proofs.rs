@@ -1,5 +1,5 @@
-//! Plans of all collectives are proven for every small group, root and layout, and for larger ones drawn at random;
-//! damaged ones are refused (CD-2, MC-1, MC-8, GP-8, SP-6, SP-7, TH-2, TH-6).
+//! Plans of all collectives are proven for every small group, root and layout, and for random larger ones. Damaged
+//! plans are rejected (CD-2, MC-1, MC-8, GP-8, SP-6, SP-7, TH-2, TH-6).
 
 use outboard_plan::selection::{Choice, Collective};
 use outboard_plan::{Algorithm, Arguments, Extents, Op, Program, Rank, Span, Step, Topology, program};
@@ -10,7 +10,7 @@ use proptest::sample::select;
 use crate::damage;
 use crate::support::{choice, group, prove, sampled, sent, verdict};
 
-/// Algorithms among all ranks: messages whole and in several segments, one port and several.
+/// Algorithms among all ranks: whole messages and several segments, one port and several.
 fn flat(collective: Collective) -> Vec<Choice> {
     let texts: &[&str] = match collective {
         Collective::Allgather => &[
@@ -65,7 +65,7 @@ fn flat(collective: Collective) -> Vec<Choice> {
     texts.iter().map(|text| choice(collective, text)).collect()
 }
 
-/// Algorithms that ask which ranks share a host.
+/// Algorithms that depend on which ranks share a host.
 fn by_hosts(collective: Collective) -> Vec<Choice> {
     let chain = choice(Collective::Reduce, "chain:segment=100");
     let among = flat(collective).into_iter().filter(|flat| !flat.multicasts());
@@ -77,25 +77,25 @@ fn by_hosts(collective: Collective) -> Vec<Choice> {
     led.chain((collective == Collective::Reduce).then_some(chain)).chain(met).collect()
 }
 
-/// Contiguous and strided ranks, hosts of one rank, of several and of different numbers.
+/// Contiguous and strided ranks; hosts of one rank, of several ranks and of different numbers of ranks.
 fn layouts(ranks: u32) -> [Topology; 5] {
     let laid_out: [&dyn Fn(u32) -> u32; 5] =
         [&|_| 0, &|rank| rank / 4, &|rank| rank % 3, &|rank| rank.ilog2(), &|rank| (rank * 7 + 1) % 11];
     laid_out.map(|host_of| Topology::of_hosts((1..=ranks).map(host_of)).unwrap())
 }
 
-/// Bytes below, at and beyond the ranks, and none, in whole elements.
+/// Byte counts of zero, below and above one element per rank, in whole elements.
 fn sizes(ranks: u32) -> [u64; 4] {
     let ranks = u64::from(ranks);
     [0, 1, ranks - 1, 3 * ranks + 1].map(|count| 4 * count)
 }
 
-/// Blocks of all ranks, empty ones among them, in whole elements.
+/// Blocks of all ranks, including empty ones, in whole elements.
 fn uneven(ranks: u32) -> Extents {
     Extents::uneven((0..u64::from(ranks)).map(|rank| rank * 5 % 7 * 4)).unwrap()
 }
 
-/// A call among the ranks of `topology`, with all that may differ drawn from `seed`.
+/// A call among the ranks of `topology`, with its variable arguments derived from `seed`.
 fn call(topology: &Topology, bytes: u64, seed: u32) -> Arguments<'_> {
     let root = Rank(seed % topology.ranks());
     let (exclusive, in_place) = (seed % 2 == 1, seed % 2 == 1);
@@ -124,14 +124,14 @@ fn every_root_of_every_group_up_to_64_is_right() {
         for ranks in 1..=64 {
             let topology = Topology::flat(ranks);
             for (choice, root) in flat(collective).into_iter().flat_map(|one| (0..ranks).map(move |root| (one, root))) {
-                // Now and then less bytes than ranks.
+                // Some calls have fewer bytes than ranks.
                 prove(choice, &call(&topology, if root % 2 == 0 { 152 } else { 4 * u64::from(ranks / 8) }, root));
             }
         }
     }
 }
 
-/// SP-6, SP-7: whatever the layout and whoever of a host is the root, of blocks of one size and of others.
+/// SP-6, SP-7: for every layout and any position of the root on its host, with even and uneven blocks.
 #[test]
 fn every_layout_of_every_group_up_to_64_is_right() {
     for (collective, ranks) in Collective::ALL.into_iter().flat_map(|one| (1..=64).map(move |ranks| (one, ranks))) {
@@ -139,7 +139,7 @@ fn every_layout_of_every_group_up_to_64_is_right() {
         for (topology, choice) in
             layouts(ranks).iter().flat_map(|t| by_hosts(collective).into_iter().map(move |c| (t, c)))
         {
-            // Of an allgather there are many.
+            // Allgather has many such algorithms, so most are tested with one number of leaders only.
             let few = choice.all_leaders_meet() || collective != Collective::Allgather;
             if choice.leaders().is_some_and(|leaders| !few && leaders != 1 + ranks % 3) {
                 continue;
@@ -155,7 +155,7 @@ fn every_layout_of_every_group_up_to_64_is_right() {
     }
 }
 
-/// Every pattern of empty blocks among up to eight ranks, on hosts of two and alone.
+/// Every pattern of empty blocks among up to eight ranks, alone and in pairs on hosts.
 #[test]
 fn empty_blocks_anywhere_are_right() {
     for (ranks, full) in (1..=8u32).flat_map(|ranks| (0u32..1 << ranks).map(move |full| (ranks, full))) {
@@ -211,7 +211,7 @@ fn any_of(of: fn(Collective) -> Vec<Choice>) -> impl Strategy<Value = Choice> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// Any bytes of any element, any rank on any host.
+    /// Any bytes and elements, any rank on any host.
     #[test]
     fn random_calls_are_right(
         choice in prop_oneof![any_of(flat), any_of(by_hosts)],
@@ -220,9 +220,9 @@ proptest! {
     ) {
         let host = |rank: u32| (rank + seed % 7).wrapping_mul(seed | 1) % (1 + seed % ranks) % 19;
         let topology = Topology::of_hosts((0..ranks).map(host)).unwrap();
-        // Segments of a broadcast have the length that is asked for.
+        // Segments of a broadcast have the requested length, so many bytes would take many steps.
         let count = if choice.collective() == Collective::Broadcast { count % 1000 } else { count };
-        // Its segments hold whole elements of those that MPI has, which 12 bytes are none of.
+        // Segments of a reduce-scatter hold whole elements of the sizes that MPI has, and 12 bytes is no such size.
         let odd = choice.collective() == Collective::ReduceScatter && element_bytes == 12;
         let element_bytes = if odd { 16 } else { element_bytes };
         prove(choice, &Arguments { element_bytes, ..call(&topology, count * element_bytes, seed) });
@@ -287,14 +287,14 @@ proptest! {
         prove(choice(pick.0, pick.1), &call(&Topology::flat(ranks), 4 * count, seed));
     }
 
-    /// Programs of single ranks of large groups fit those of their peers.
+    /// Programs of single ranks of large groups match the programs of their peers.
     #[test]
     fn random_ranks_of_large_groups_fit_their_peers(
         ranks in 1..=4096u32, rank: u32, seed: u32, per_host in 1..40u32, bytes in 1..=1u64 << 40,
         choice in any_of(|collective| [flat(collective), by_hosts(collective)].concat()).prop_filter("data that only moves",
             |c| !matches!(c.collective(), Collective::Reduce | Collective::Allreduce | Collective::ReduceScatter | Collective::Scan)),
     ) {
-        // Of some algorithms every rank is a partner, or what is sent grows with the bytes.
+        // In other algorithms every rank is a partner, or the number of messages grows with the bytes.
         let few = ["k-nomial", "binomial", "bruck", "standard-exchange", "neighbour-exchange", "ring"].contains(&choice.algorithm().name());
         let ranks = if few && !choice.to_string().contains("4294967295") { ranks } else { 1 + ranks % 300 };
         let pieces = matches!(choice.algorithm(), Algorithm::Chain { .. } | Algorithm::DoubleTree { .. });
@@ -307,7 +307,7 @@ proptest! {
     }
 }
 
-/// SP-6, SP-7: every block crosses the network once per host, contiguous or strided, however many leaders.
+/// SP-6, SP-7: every block crosses the network once per host, contiguous or strided, for any number of leaders.
 #[test]
 fn blocks_cross_the_network_once_per_host() {
     let hosts = |strided| (0..24).map(move |rank| if strided { rank % 4 } else { rank / 6 });
@@ -323,7 +323,7 @@ fn blocks_cross_the_network_once_per_host() {
     }
 }
 
-/// TH-6, GP-8: a segment is passed on as it arrives, whatever became of the others.
+/// TH-6, GP-8: a rank passes on each segment as it arrives, without waiting for the others.
 #[test]
 fn segments_wait_for_themselves_alone() {
     for text in ["chain:segment=100", "double-tree:segment=100"] {
@@ -337,7 +337,7 @@ fn segments_wait_for_themselves_alone() {
     }
 }
 
-/// MC-8: a rank multicasts when its predecessor in the chain has, and tells its successor once it has itself.
+/// MC-8: a rank multicasts after its predecessor in the chain, and notifies its successor afterwards.
 #[test]
 fn activation_passes_along_the_chain() {
     let two = choice(Collective::Allgather, "multicast:chains=2");
@@ -359,7 +359,7 @@ fn activation_passes_along_the_chain() {
     assert_eq!(turns(4), (tells(3), None));
 }
 
-/// MC-8: fewer chains than roots at once are refused, whatever the programs agree on.
+/// MC-8: fewer chains than concurrent roots are rejected, even if the programs agree on the number.
 #[test]
 fn too_many_roots_at_once_are_refused() {
     let (topology, three) = (Topology::flat(7), choice(Collective::Allgather, "multicast:chains=3"));
@@ -370,11 +370,10 @@ fn too_many_roots_at_once_are_refused() {
     assert!(matches!(verdict, Err(VerifyError::Roots { chains: 2, .. })), "{verdict:?}");
 }
 
-/// For each rank, whose call it has learnt of when its program is complete: by passing on what is known along messages
-/// until nothing changes.
+/// By rank, the ranks whose calls it knows of at the end. Messages pass knowledge on until nothing changes.
 fn known_at_the_end(programs: &[Program]) -> Vec<Vec<bool>> {
     let ranks = programs.len();
-    // By rank and step, whose calls are known when it is complete.
+    // By rank and step, the ranks whose calls are known when the step is complete.
     let mut known: Vec<Vec<Vec<bool>>> =
         programs.iter().map(|program| vec![vec![false; ranks]; program.steps.len()]).collect();
     loop {
@@ -392,7 +391,7 @@ fn known_at_the_end(programs: &[Program]) -> Vec<Vec<bool>> {
                 for rank in 0..ranks {
                     known[me][id][rank] |= learnt.iter().any(|learnt| learnt[rank]);
                 }
-                // Only an empty span of input says that the rank has called.
+                // Only an empty span of input reports that the rank has called.
                 known[me][id][me] |= step.op.reads() == Some(Span::input(0, 0));
             }
         }
@@ -414,15 +413,15 @@ fn nobody_leaves_a_barrier_before_all_have_come() {
     }
 }
 
-/// Whether the damage is a dependency less.
+/// Whether the damage removed a dependency.
 fn lacks_a_dependency(damaged: &Program, valid: &Program) -> bool {
     let same_ops = damaged.steps.iter().map(|step| step.op).eq(valid.steps.iter().map(|step| step.op));
     let dependencies = |program: &Program| program.steps.iter().map(|step| step.after.len()).sum::<usize>();
     same_ops && dependencies(damaged) < dependencies(valid)
 }
 
-/// Damages each program of a valid group in every way, one at a time: no such group is valid, but that between hosts a
-/// dependency of a reduction may follow from what other ranks wait for.
+/// Damages each program of a valid group in every way, one at a time, and expects a rejection. Exception: between
+/// hosts, other ranks' waits may imply a removed dependency of a reduction.
 fn damage_is_refused(choice: Choice, arguments: &Arguments<'_>) -> usize {
     prove(choice, arguments);
     let mut programs = group(choice, arguments);

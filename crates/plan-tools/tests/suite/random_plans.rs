@@ -1,5 +1,5 @@
-//! The verifier accepts any sound plan, not only those of our algorithms: plans drawn at random, with memory written
-//! again and again and order that only other steps imply.
+//! The verifier accepts any sound plan, not only the plans of our algorithms. The plans here are random: they overwrite
+//! memory repeatedly, and some orders follow only from other steps.
 
 use outboard_plan::{Buffer, Op, OpId, Program, ProgramBuilder, Rank, Span};
 use outboard_plan_tools::{Combination, Contract, Piece, verify};
@@ -8,25 +8,25 @@ use proptest::prelude::*;
 const RANKS: u32 = 3;
 const INPUT: u64 = 24;
 
-/// What a plan is made of: a number that picks what happens, and numbers that pick where.
+/// Random numbers for one action: the first picks the kind of action, the others pick ranks, spans and dependencies.
 type Draw = (u8, u32, u16, u16, u16, u32);
 
-/// The plan as it grows: every action starts when those that it conflicts with are complete, so the order in which they
-/// are drawn is one in which they can happen.
+/// The plan under construction. Every action starts after the actions that it conflicts with, so the order of drawing
+/// is a possible order of execution.
 struct Plan {
     ranks: Vec<Author>,
     messages: u32,
 }
 
-/// One rank of it.
+/// One rank of the plan.
 struct Author {
     rank: Rank,
     builder: ProgramBuilder,
-    /// Steps with all that come before each, itself included, as far as this rank knows.
+    /// Steps, each with all steps known to come before it, itself included.
     steps: Vec<(Op, Vec<bool>)>,
-    /// Spans that hold something.
+    /// Spans with contents.
     filled: Vec<Span>,
-    /// Whose byte, and which, each byte of scratch is.
+    /// The origin of each byte of scratch: the rank and the offset in its input.
     scratch: Vec<(Rank, u64)>,
 }
 
@@ -36,7 +36,7 @@ impl Author {
         Author { rank, builder: ProgramBuilder::new(rank, RANKS), steps: Vec::new(), filled, scratch: Vec::new() }
     }
 
-    /// Part of a span that holds something.
+    /// Part of a span with contents.
     fn some(&self, pick: u16, part: u16) -> Span {
         let span = self.filled[pick as usize % self.filled.len()];
         let skip = u64::from(part) % span.len;
@@ -62,7 +62,7 @@ impl Author {
         self.scratch[span.offset as usize..(span.offset + span.len) as usize].copy_from_slice(bytes);
     }
 
-    /// Earlier steps that `op` must follow: those it conflicts with, less some of those that others of them imply.
+    /// Steps that `op` must follow: all that it conflicts with, except some that the others imply.
     fn follows(&self, op: Op, keep: u32) -> Vec<OpId> {
         let shares = |a: Option<Span>, b: Option<Span>| match (a, b) {
             (Some(a), Some(b)) => a.buffer == b.buffer && a.offset < b.offset + b.len && b.offset < a.offset + a.len,
@@ -84,7 +84,7 @@ impl Author {
     }
 
     fn push(&mut self, op: Op, mut after: Vec<OpId>, more: u32) -> OpId {
-        // Order without a reason in memory.
+        // Dependencies without a reason in memory.
         after.extend((0..self.steps.len() as u32).rev().take(8).filter(|id| more >> (24 + id % 8) & 3 == 3).map(OpId));
         let mut before = vec![false; self.steps.len() + 1];
         for id in &after {
@@ -131,7 +131,7 @@ impl Plan {
         }
     }
 
-    /// The programs, at the end of which all that a rank has goes to its output, and what that is.
+    /// The programs, which finally copy each rank's scratch to its output, and the contracts for these contents.
     fn finish(self) -> (Vec<Program>, Vec<Contract>) {
         let finish = |mut author: Author| {
             let bytes = author.scratch.len() as u64;

@@ -1,4 +1,4 @@
-//! The closed forms of the cost model against the actual programs, played event by event.
+//! The closed forms of the cost model, compared with a simulation of the actual programs.
 
 use outboard_plan::selection::{Case, Collective, Cost, Duration, Links, Rate, Tuning};
 use outboard_plan::{Arguments, Op, Program, Rank, Span, Step, Topology};
@@ -6,10 +6,10 @@ use outboard_plan_tools::{EstimateError, VerifyError, estimate, played, programs
 
 use crate::support::{choice, group};
 
-/// How far apart closed form and play may be, one way or the other.
+/// The largest factor between closed form and simulation, in either direction.
 const FACTOR: u128 = 2;
 
-/// What people alone choose.
+/// Algorithms that only people choose.
 const BY_NAME: [&str; 2] = ["pairwise", "scatter-destination"];
 
 fn clusters() -> [Cost; 3] {
@@ -45,8 +45,7 @@ fn closed_forms_agree_with_the_programs_played() {
                     for tuning in [&near, &fast, &far] {
                         let closed = tuning.candidate(&case, choice).expect("multicast is there");
                         let play = played(&case, choice, &tuning.cost).expect("there are programs").unwrap();
-                        // Of vectors that have no byte for each rank most blocks are empty, which closed forms do not
-                        // see.
+                        // If vectors have fewer bytes than ranks, most blocks are empty, which the closed forms ignore.
                         let at_most = closed.time.0 <= FACTOR * play.0 || bytes < u64::from(ranks);
                         let near = at_most && play.0 <= FACTOR * closed.time.0;
                         assert!(

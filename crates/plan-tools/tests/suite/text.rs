@@ -1,4 +1,4 @@
-//! The text of plans: complete, round-trip, and without mercy but without panic for what is no plan.
+//! The text of plans: it is complete and survives a round trip, and invalid text is rejected without a panic.
 
 use outboard_plan::selection::Collective;
 use outboard_plan::{Arguments, Buffer, Op, OpId, Program, Rank, Span, Step, Topology};
@@ -12,7 +12,7 @@ fn ring(ranks: u32, bytes: u64) -> Vec<Program> {
     group(choice(Collective::Allgather, "ring"), &Arguments::of(&Topology::flat(ranks), bytes))
 }
 
-/// The fenced blocks of docs/plan-format.md that hold plans.
+/// The fenced blocks of docs/plan-format.md that contain plans.
 fn examples() -> Vec<&'static str> {
     let document = include_str!("../../../../docs/plan-format.md");
     document.split("```plan\n").skip(1).map(|block| block.split("```").next().unwrap()).collect()
@@ -39,7 +39,7 @@ fn text_is_free_in_its_spaces_and_comments() {
     assert_eq!(text::parse(&text::print(&programs)).unwrap(), programs);
 }
 
-/// What is wrong, where, and what could stand there.
+/// An error names its place, the fault, and the expected text.
 #[test]
 fn errors_name_line_column_and_reason() {
     let header = "rank 0 of 1: input 8 B, output 8 B, scratch 0 B, chains 1, subgroups 1";
@@ -115,7 +115,7 @@ fn any_steps() -> impl Strategy<Value = Vec<Step>> {
     (0..8usize).prop_flat_map(move |steps| (0..steps).map(step).collect::<Vec<_>>())
 }
 
-/// Programs that hold anything that the types can, sensible or not.
+/// Programs with any values of their types, sensible or not.
 fn any_programs() -> impl Strategy<Value = Vec<Program>> {
     let program = (any_steps(), any::<[u64; 3]>(), any::<u16>(), any::<u32>());
     prop::collection::vec(program, 1..5).prop_map(|programs| {

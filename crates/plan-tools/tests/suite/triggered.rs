@@ -1,5 +1,5 @@
-//! Task lists: how they read, how many queue pairs they take, what is refused. That NICs carry them out shows in
-//! `crates/sim/tests/suite/triggered.rs`, and the tables of the paper in `crates/cli/tests/suite/explain.rs`.
+//! Task lists: their printed form, their queue pairs, and rejected plans. `crates/sim/tests/suite/triggered.rs` tests
+//! that NICs carry them out, and `crates/cli/tests/suite/explain.rs` tests the tables of the paper.
 
 use outboard_nic::triggered::list::{Action, HostStep, Place, Protocol, Template};
 use outboard_plan::selection::Collective;
@@ -21,7 +21,7 @@ fn templates(programs: &[Program], protocol: Protocol) -> Vec<Template> {
     (0..programs.len() as u32).map(|rank| lowering.template(Rank(rank), protocol).unwrap()).collect()
 }
 
-/// CD-5: the list that runs posts the receive, sends the clear-to-send, then waits for that of the peer.
+/// CD-5: the list posts the receive, sends the clear-to-send, then waits for the peer's clear-to-send.
 #[test]
 fn the_whole_list_reads_like_this() {
     let programs = allgather(STANDARD_EXCHANGE, 2, 8);
@@ -43,7 +43,7 @@ fn the_whole_list_reads_like_this() {
          \x20   wait for 1 sent on CTS QP of rank 1\n\
          \x20   wait for 1 sent on data QP of rank 1\n"
     );
-    // CD-4: a buffer takes 5 bytes here, so a message takes two, each with a send and a receive of its own.
+    // CD-4: a buffer holds 5 bytes here, so a message takes two buffers, each with a send and a receive of its own.
     let eager = &templates(&programs, Protocol::Eager { buffer: 5 })[0];
     assert_eq!(
         eager.to_string(),
@@ -62,7 +62,7 @@ fn the_whole_list_reads_like_this() {
     );
 }
 
-/// CD-4: what arrived in a buffer is sent on from there, gathered with what lies in its place.
+/// CD-4: data in an eager buffer is sent on from there, gathered with data in its final place.
 #[test]
 fn eager_messages_are_passed_on_from_their_buffers() {
     let programs = allgather(STANDARD_EXCHANGE, 4, 4);
@@ -80,7 +80,7 @@ fn eager_messages_are_passed_on_from_their_buffers() {
     assert_eq!(sent, [&vec![arrived(0, 4), own(4, 2)], &vec![own(6, 2)]]);
 }
 
-/// CD-6, as the paper counts for 128 ranks and for 16 leaders.
+/// CD-6: the numbers of the paper for 128 ranks and for 16 leaders.
 #[test]
 fn queue_pairs_per_rank_are_as_in_the_paper() {
     let count = |algorithm, ranks| {
@@ -92,12 +92,12 @@ fn queue_pairs_per_rank_are_as_in_the_paper() {
     };
     assert_eq!([BRUCK, STANDARD_EXCHANGE, RING].map(|algorithm| count(algorithm, 128)), [42, 21, 6]);
     assert_eq!([BRUCK, STANDARD_EXCHANGE, RING].map(|algorithm| count(algorithm, 16)), [24, 12, 6]);
-    // Three ports, two rounds: twice three partners, each for both directions or for one.
+    // Three ports and two rounds make six partners, each with one connection for both directions or for one.
     assert_eq!(count("standard-exchange:ports=3", 16), 3 * 6);
     assert_eq!(count("bruck:ports=3", 16), 2 * 3 * 6);
 }
 
-/// CD-6: of 128 ranks on 16 hosts leaders have queue pairs, as many as 16 ranks of a flat plan; others have none.
+/// CD-6: of 128 ranks on 16 hosts, leaders have as many queue pairs as 16 ranks of a flat plan; others have none.
 #[test]
 fn cd_6_leaders_alone_have_queue_pairs() {
     let topology = Topology::of_hosts((0..128).map(|rank| rank / 8)).unwrap();
@@ -140,7 +140,7 @@ fn what_ranks_of_a_host_share_goes_through_their_region_in_three_phases() {
         .collect();
     let own = Place::Memory(Span::output(0, 4));
     assert_eq!(sent, [&vec![own, Place::Shared { offset: 4, len: 4 }]]);
-    // What comes from the other host lands where the sibling reads it, and is the sibling's before the leader copies.
+    // Data of the other host lands where the sibling reads it, and the flag is raised before the leader copies.
     let landed = Place::Shared { offset: 8, len: 8 };
     let receives = leader.tasks.iter().any(|task| task.action == Action::Receive(Some(landed)));
     let own = HostStep::Copy { from: landed, to: Place::Memory(Span::output(8, 8)) };
@@ -153,7 +153,7 @@ fn plans_that_a_nic_cannot_carry_on_are_refused_by_step() {
     let programs = allgather("multicast:chains=1", 3, 8);
     let refused = Lowering::new(&programs, &Topology::flat(3)).unwrap_err();
     assert!(matches!(&refused, LowerError::Multicast { at } if at.rank == Rank(0)), "{refused}");
-    // Rank 1 adds its own to what comes from rank 0 and passes the sum on.
+    // Rank 1 adds its own data to the message of rank 0 and passes the sum on.
     let mut first = ProgramBuilder::new(Rank(0), 3);
     first.buffers(8, 0, 0).send(Rank(1), 0, Span::input(0, 8), &[]);
     let mut middle = ProgramBuilder::new(Rank(1), 3);
@@ -169,7 +169,7 @@ fn plans_that_a_nic_cannot_carry_on_are_refused_by_step() {
     let programs = [first.build(), middle.build(), last.build()];
     let refused = Lowering::new(&programs, &Topology::flat(3)).unwrap_err();
     assert!(matches!(&refused, LowerError::Between { at } if at.rank == Rank(1) && at.step == sum), "{refused}");
-    // At either end the host combines, and between ranks of its own.
+    // The host can combine at either end of the network path, and between ranks of its own.
     let lowering = Lowering::new(&programs, &Topology::of_hosts([0, 0, 1]).unwrap()).unwrap();
     let template = lowering.template(Rank(2), Protocol::Eager { buffer: 8 }).unwrap();
     let arrived = Place::Arrived { slot: 0, offset: 0, len: 8 };

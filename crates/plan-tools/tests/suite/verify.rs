@@ -1,4 +1,4 @@
-//! The verifier on small plans made by hand: each defect is found, named and placed; sound orders are accepted.
+//! The verifier on small hand-made plans: each defect is found, named and placed; sound orders are accepted.
 
 use outboard_plan::{Op, OpId, Program, ProgramBuilder, Rank, Span};
 use outboard_plan_tools::{Combination, Contract, Fault, Piece, VerifyError, verify};
@@ -18,7 +18,7 @@ fn pair(build: impl Fn(&mut ProgramBuilder, u32, Rank)) -> Vec<Program> {
     (0..2).map(program).collect()
 }
 
-/// Rank contributes its input; its output ends with its own bytes, then those of the other rank.
+/// Each rank contributes its input; its output ends with its own bytes, then the bytes of the other rank.
 fn exchange(rank: Rank) -> Contract {
     let ends = |span, source| Combination::of_one(span, source, 0);
     Contract {
@@ -30,7 +30,7 @@ fn exchange(rank: Rank) -> Contract {
     }
 }
 
-/// As [`exchange`], but promises nothing.
+/// Like [`exchange`], but without promises.
 fn nothing(rank: Rank) -> Contract {
     Contract { after: Vec::new(), ..exchange(rank) }
 }
@@ -49,7 +49,7 @@ fn exchange_is_accepted() {
     assert_eq!(verify(&programs, exchange), Ok(()));
 }
 
-/// Bytes may go in parts through scratch, and be joined from parts.
+/// Bytes may travel in parts through scratch, and be joined from parts.
 #[test]
 fn staged_exchange_in_parts_is_accepted() {
     let programs = pair(|builder, _, other| {
@@ -105,7 +105,7 @@ fn circle_of_signals_is_a_deadlock() {
     assert_ne!((at.rank, at.step), (other.rank, other.step));
 }
 
-/// Both send first and receive then: only a transport that buffers would save it.
+/// Both ranks send first and receive then, which works only on a transport that buffers.
 #[test]
 fn sends_that_wait_for_late_receives_are_a_deadlock() {
     let programs = pair(|builder, _, other| {
@@ -115,7 +115,7 @@ fn sends_that_wait_for_late_receives_are_a_deadlock() {
     assert!(matches!(refused(&programs, nothing), VerifyError::Deadlock { .. }));
 }
 
-/// Rank 1 sends its block, hears of it, and gets the answer into the same memory.
+/// Rank 1 sends its block and a signal, and receives the answer into the same memory.
 fn answer_into_sent_memory(follow_own_send: bool) -> Vec<Program> {
     pair(|builder, rank, other| {
         if rank == 0 {
@@ -132,7 +132,7 @@ fn answer_into_sent_memory(follow_own_send: bool) -> Vec<Program> {
     })
 }
 
-/// An order made by messages through another rank counts.
+/// An order that follows from messages through another rank counts.
 #[test]
 fn order_through_another_rank_is_accepted() {
     assert_eq!(verify(&answer_into_sent_memory(true), nothing), Ok(()));
@@ -162,7 +162,7 @@ fn unordered_writes_are_refused_and_unordered_reads_are_not() {
     assert_eq!(shared, Span::scratch(3, 1));
 }
 
-/// Accesses conflict when they share one byte, and do not when they only adjoin.
+/// Accesses conflict if they share one byte, but not if they only adjoin.
 #[test]
 fn unordered_read_and_write_conflict_from_one_shared_byte() {
     let read_then_write_at = |offset| {
@@ -178,7 +178,7 @@ fn unordered_read_and_write_conflict_from_one_shared_byte() {
     assert_eq!(shared, Span::scratch(3, 1));
 }
 
-/// MC-4: data that could arrive before its receive is posted.
+/// MC-4: data could arrive before its receive is posted.
 #[test]
 fn receive_of_data_that_waits_is_refused() {
     let programs = pair(|builder, _, other| {

@@ -1,4 +1,4 @@
-//! The verifier on small reductions made by hand: each defect of a combination is found, named and placed.
+//! The verifier on small hand-made reductions: each defect of a combination is found, named and placed.
 
 use outboard_plan::{Program, ProgramBuilder, Rank, Span};
 use outboard_plan_tools::{Combination, Contract, Contributors, Fault, Piece, VerifyError, verify};
@@ -23,12 +23,12 @@ fn promise(of: Contributors) -> Contract {
     Contract { element_bytes: Some(4), input_bytes: 8, output_bytes: 8, before: Vec::new(), after }
 }
 
-/// All ranks in their order.
+/// The combination of all ranks in rank order.
 fn all(count: u32) -> Contract {
     promise(Contributors::Round { first: Rank(0), count })
 }
 
-/// Every rank contributes its input.
+/// Verifies a reduction to which every rank contributes its input.
 fn verify_reduction(programs: &[Program], contract: impl Fn(Rank) -> Contract) -> Result<(), VerifyError> {
     verify(programs, |rank| Contract { before: vec![Piece { span: OURS, source: rank, from: 0 }], ..contract(rank) })
 }
@@ -37,7 +37,7 @@ fn refused(programs: &[Program], contract: impl Fn(Rank) -> Contract) -> VerifyE
     verify_reduction(programs, contract).unwrap_err()
 }
 
-/// Two ranks send each other their vectors and put their own to the side that `left` says.
+/// Two ranks send each other their vectors; each puts its own on the left if `left` returns true.
 fn exchange(left: impl Fn(u32) -> bool) -> Vec<Program> {
     group(2, |builder, rank| {
         let other = Rank(1 - rank);
@@ -48,7 +48,7 @@ fn exchange(left: impl Fn(u32) -> bool) -> Vec<Program> {
     })
 }
 
-/// TH-2: the lower rank is the left operand on both ranks, or the order of one is wrong.
+/// TH-2: the lower rank is the left operand on both ranks; otherwise the order on one of them is wrong.
 #[test]
 fn order_of_contributions_is_proven() {
     let sound = exchange(|rank| rank == 0);
@@ -68,7 +68,7 @@ fn order_of_contributions_is_proven() {
     );
 }
 
-/// Rank 0 combines what the other ranks send in the order of `sources`; each may send more than once.
+/// Rank 0 combines the messages of the other ranks in the order of `sources`; a rank may send more than once.
 fn collected(ranks: u32, sources: &'static [u32]) -> Vec<Program> {
     group(ranks, |builder, rank| {
         if rank > 0 {
@@ -86,7 +86,7 @@ fn collected(ranks: u32, sources: &'static [u32]) -> Vec<Program> {
     })
 }
 
-/// The root is promised `count` ranks; the others have output that nothing is promised of.
+/// The root is promised `count` ranks; the others are promised nothing of their output.
 fn rooted(count: u32) -> impl Fn(Rank) -> Contract {
     move |rank| {
         let promised = all(count);
@@ -107,7 +107,7 @@ fn missing_repeated_and_strange_contributions_are_told_apart() {
     assert_eq!(Fault::Twice(Rank(2)).to_string(), "what rank 2 contributes is there twice");
 }
 
-/// The same contributions in the same order, but in other pairs: floating-point numbers would tell.
+/// Equal contributions in equal order, but in different pairs: floating-point results would differ.
 #[test]
 fn pairs_that_differ_between_ranks_are_refused() {
     let programs = group(3, |builder, rank| {
@@ -133,7 +133,7 @@ fn pairs_that_differ_between_ranks_are_refused() {
     assert_eq!(refused(&programs, |_| all(3)), VerifyError::Differs { rank: Rank(2), other: Rank(1), offset: 0 });
 }
 
-/// A group of one that combines its input with a copy of it.
+/// A group of one that combines its input with a copy of the input.
 fn combined_with_itself(from: Span, into: Span) -> Vec<Program> {
     group(1, |builder, _| {
         let copied = builder.copy(OURS, THEIRS, &[]);
@@ -171,7 +171,7 @@ fn result_at_the_wrong_place_or_missing_is_refused() {
     assert_eq!(refused(&strayed, nothing), VerifyError::Stray { rank: Rank(0), offset: 0 });
 }
 
-/// A result that arrives where the own vector is still being sent from is right until the call is in place.
+/// A result that arrives over a vector that is still being sent is right unless the call is in place.
 #[test]
 fn plans_that_are_wrong_in_place_are_refused() {
     let programs = group(2, |builder, rank| {

@@ -1,4 +1,4 @@
-//! Every program that differs from a valid one in one step, dependency or field.
+//! All programs that differ from a valid one in one step, dependency or field.
 
 use outboard_plan::{Buffer, Op, OpId, Program, Rank, Span};
 
@@ -59,7 +59,7 @@ fn altered(op: Op, ranks: u32) -> Vec<Op> {
     ops
 }
 
-/// `program` without step `id`; what followed it follows nothing in its place.
+/// `program` without step `id`; steps that followed it do not follow its predecessors instead.
 fn without(program: &Program, id: usize) -> Program {
     let mut program = program.clone();
     program.steps.remove(id);
@@ -72,7 +72,7 @@ fn without(program: &Program, id: usize) -> Program {
     program
 }
 
-/// Whether another step of `after` follows the one at `dependency` anyway.
+/// Whether another step of `after` follows the step at `dependency` anyway.
 fn implied(program: &Program, after: &[OpId], dependency: usize) -> bool {
     let mut follows: Vec<OpId> = after.to_vec();
     let step = follows.remove(dependency);
@@ -110,7 +110,7 @@ pub(crate) fn damaged(program: &Program) -> Vec<Program> {
     with(&|program| program.input_bytes += 1);
     with(&|program| program.chains += 1);
     if program.ranks > 1 {
-        // A group of one agrees with itself on any number.
+        // In a group of one, every number of subgroups agrees.
         with(&|program| program.subgroups += 1);
     }
     with(&|program| program.ranks += 1);

@@ -1,4 +1,4 @@
-//! What the tests of algorithms share.
+//! Helpers that the tests of algorithms share.
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use std::collections::HashMap;
@@ -7,7 +7,7 @@ use outboard_plan::selection::{Choice, Collective};
 use outboard_plan::{Arguments, Buffer, Op, Program, Rank, Span, program};
 use outboard_plan_tools::{VerifyError, contract, verify};
 
-/// The algorithm of a collective that people call `text`.
+/// The algorithm of a collective with the name `text`.
 pub(crate) fn choice(collective: Collective, text: &str) -> Choice {
     Choice::read(collective, text).unwrap()
 }
@@ -18,18 +18,18 @@ pub(crate) fn group(choice: Choice, arguments: &Arguments<'_>) -> Vec<Program> {
     (0..arguments.topology.ranks()).map(of).collect()
 }
 
-/// Whether `programs` do what the call promises.
+/// The result of verifying `programs` against the contract of the call.
 pub(crate) fn verdict(programs: &[Program], choice: Choice, arguments: &Arguments<'_>) -> Result<(), VerifyError> {
     verify(programs, |rank| contract(choice, arguments, rank).unwrap())
 }
 
-/// That the programs of all ranks do what the call promises.
+/// Asserts that the programs of all ranks fulfil the contract of the call.
 pub(crate) fn prove(choice: Choice, arguments: &Arguments<'_>) {
     let verdict = verdict(&group(choice, arguments), choice, arguments);
     assert_eq!(verdict, Ok(()), "{} by {choice} of {arguments:?}", choice.collective());
 }
 
-/// Bytes that a rank sends, what it multicasts once, of the messages that `counts`.
+/// Bytes of the messages of a rank that `counts` selects; a multicast counts once.
 pub(crate) fn sent(program: &Program, counts: impl Fn(Option<Rank>) -> bool) -> u64 {
     let bytes = |op: Op| match op {
         Op::Send { to, span, .. } if counts(Some(to)) => span.len,
@@ -39,9 +39,8 @@ pub(crate) fn sent(program: &Program, counts: impl Fn(Option<Rank>) -> bool) -> 
     program.steps.iter().map(|step| bytes(step.op)).sum()
 }
 
-/// Checks of single ranks of a group that is too large to exist as a whole: each message of `sample` has its
-/// counterpart of the same length in its peer's program, and what the program writes to `Output` covers `promised`
-/// bytes once.
+/// Checks single ranks of a group that is too large to build as a whole. Each message of `sample` has a counterpart of
+/// the same length in its peer's program. The program's writes to `Output` cover `promised` bytes once.
 pub(crate) fn sampled(program: impl Fn(Rank) -> Program, sample: &[Rank], promised: impl Fn(Rank) -> u64) {
     let mut programs: HashMap<Rank, Program> = HashMap::new();
     for rank in sample {
@@ -64,7 +63,7 @@ pub(crate) fn sampled(program: impl Fn(Rank) -> Program, sample: &[Rank], promis
     }
 }
 
-/// Bytes of `Output` that are written, none of them twice.
+/// Number of written bytes of `Output`; fails if a byte is written twice.
 fn written_once(program: &Program) -> u64 {
     let written = program.steps.iter().filter_map(|step| step.op.writes());
     let mut spans: Vec<Span> = written.filter(|span| span.buffer == Buffer::Output && !span.is_empty()).collect();
