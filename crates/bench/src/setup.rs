@@ -1,4 +1,4 @@
-//! What every kind of run has: the cluster, the ranks' places on it, the systems that are compared, the repetitions.
+//! Settings of every kind of run: the cluster, the ranks on its hosts, the systems to compare, the repetitions.
 
 use crate::options::check_count;
 use crate::{Call, Collective, Layout, OptionError, Peer};
