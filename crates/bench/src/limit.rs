@@ -11,7 +11,7 @@
 //! | gather(v), scatter(v) | N(P-R)/B | 2N(P-R) | the root's link carries a block of every rank elsewhere |
 //! | reduce | N/B | 2N(H-1) | every other host sends one vector, combined from its ranks and from hosts before it |
 //! | reduce-scatter | N(H-1)/HB | 2N(H-1) | each element takes H-1 messages, to be shared out evenly |
-//! | allreduce | 2N(H-1)/HB | N(3H-2) | as reduce-scatter, and H-1 arrivals of each sum, at hosts that did not complete it |
+//! | allreduce | 2N(H-1)/HB | N(3H-2) | as reduce-scatter; each sum also reaches H-1 hosts that did not complete it |
 //! | scan | N/B | 2N(H-1) | at best a chain of hosts, with ranks in contiguous order |
 //! | barrier | 0 | 0 | no bytes of the program |
 //! | ping-pong | N/B a way | 4N | the message crosses two links there and back, one way at a time |

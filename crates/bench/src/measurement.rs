@@ -24,8 +24,7 @@ pub(crate) struct SizeSamples {
     pub(crate) lateness: Option<LatenessSamples>,
     pub(crate) pure: Phase,
     pub(crate) overall: Phase,
-    /// Times of the slowest rank in the compute loop alone, in repetitions that alternate with those of the overall
-    /// phase.
+    /// Times of the slowest rank in the compute loop alone, in repetitions that alternate with the overall phase.
     pub(crate) paired_alone_ms: Vec<f64>,
     /// Wire bytes of all pure repetitions.
     pub(crate) wire_bytes: u64,

@@ -94,7 +94,7 @@ pub struct RadixRow {
     pub passes: u32,
     /// Keys of each rank.
     pub keys: u32,
-    /// Cost of a sort. Times are those of sorts with overlap; all else is the mean of both kinds.
+    /// Cost of a sort. Times are of sorts with overlap; all else is the mean of both kinds.
     #[serde(flatten)]
     pub cost: Cost,
     /// Time of the sorts without overlap.

@@ -245,7 +245,7 @@ pub fn render_recorded_table(report: &RecordedReport) -> String {
     lay_out(&lines, LEFT_ALIGNED)
 }
 
-/// The figures of recorded calls over those of single messages.
+/// The ratios of recorded calls to single messages.
 fn ratios(recorded: &RecordedRow, basic: &RecordedRow) -> Vec<String> {
     let ratio = |(.., figure): &Figure| match (figure(recorded), figure(basic)) {
         (Some(recorded), Some(basic)) if basic > 0.0 => format!("x {:.2}", recorded / basic),

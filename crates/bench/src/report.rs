@@ -183,7 +183,8 @@ pub struct Row {
     pub overlap: Overlap,
     /// Processor time of a rank's own thread per call in pure communication, where it waits for the end.
     pub thread_cpu_waiting: ThreadCpu,
-    /// The same thread's time while computing hides the call: the call's cost to the program (post and completion).
+    /// Processor time of this thread while computing hides the call: the call's cost to the program (post and
+    /// completion).
     pub thread_cpu_computing: ThreadCpu,
     /// Calls that service processes carried out, per repetition: 1 where the call was offloaded, 0 where it passed
     /// through. Calls that the start of a repetition offloads are subtracted. `None` where there are no service
@@ -194,8 +195,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// Whether service processes of ours did not carry out the calls. The figures are then those of the MPI library
-    /// above them.
+    /// Whether service processes of ours did not carry out the calls. The figures are then the MPI library's own.
     pub fn passed_through(&self) -> bool {
         self.offloaded_calls.is_some_and(|calls| passed_through(calls, 1))
     }

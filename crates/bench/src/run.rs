@@ -268,7 +268,7 @@ fn late_row(options: &BenchOptions, call: &Call, samples: &[&SizeSamples]) -> Op
     })
 }
 
-/// Calls per repetition that the services completed, without those of a repetition that only has a barrier.
+/// Calls per repetition that the services completed, without the calls of a repetition that only has a barrier.
 fn offloaded_calls(options: &BenchOptions, launches: &[Launch], services: Option<ServiceCounters>) -> Option<f64> {
     let barriers = sum_services(launches.iter().map(|launch| launch.barrier_services))?.completed;
     let beyond = services?.completed as f64 - barriers as f64;
