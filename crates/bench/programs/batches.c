@@ -1,7 +1,6 @@
 /*
  * batches.c: measures calls of a collective in a row (see calls.h). The calls are blocking (for Outboard: post and
- * wait), or nonblocking with a computation between post and wait. The last result of every batch is checked byte by
- * byte.
+ * wait), or nonblocking with a computation between post and wait. Each batch's last result is checked byte by byte.
  *
  * A batch is a number of calls with the same buffers, roots at rank 0. All ranks begin it behind a barrier, when the
  * token buckets of the links are full again. Just before, all ranks make the computations of the batch alone; the

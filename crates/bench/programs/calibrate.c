@@ -33,8 +33,7 @@ int main(int argc, char **argv)
         }
         clock_sleep_until_ns(instant);
         compute_units(units);
-        /* Measured from the common instant, because a process that shares a core may get it only when another has
-         * ended. */
+        /* From the common instant, because a process that shares a core may get it only when another has ended. */
         if (control_send(harness, "ran %" PRId64 "\n", clock_now_ns() - instant) != 0)
             return 1;
     }

@@ -33,8 +33,8 @@ struct options {
     int late_silent;             /* not 0: the late rank exchanges no blocks (alltoallv) */
 };
 
-/* The numbers of a size: bytes of a call, units of the compute loop, bytes of the late rank's result to which others
- * contribute. */
+/* Numbers of a size: bytes of a call, units of the compute loop, bytes of the late rank's result that others
+ * provide. */
 enum { BYTES, UNITS, MISSED };
 
 /* One repetition on one rank. Doubles only: samples travel by transport_exchange. */
@@ -97,8 +97,7 @@ static struct sample repeat(const struct options *options, const struct buffers 
     if (calls)
         call_post(&call, buffers);
     const int64_t thread_posted = thread_cpu_ns();
-    /* Ranks that share a core let the others post first; else each would post a time slice later than the one
-     * before. */
+    /* Ranks that share a core let the others post first; else each would post a time slice after the one before. */
     if (options->common.main_core >= 0)
         clock_sleep_until_ns(clock_now_ns() + OTHERS_POST_NS);
     const int64_t thread_computes = thread_cpu_ns();

@@ -16,8 +16,7 @@
 int control_connect(const char *path);
 /* Sends a line, formatted as by printf; the format ends in a newline. Returns 0, or -1 when the harness is gone. */
 int control_send(int line, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Waits for a line of the harness and removes its newline. Returns 0, or -1 when the harness is gone or the line too
- * long. */
+/* Waits for a line, without its newline. Returns 0, or -1 when the harness is gone or the line too long. */
 int control_receive(int line, char *text, size_t capacity);
 
 /* Writes "NAME":[...], and a comma. The `count` numbers lie `stride` apart. */

@@ -45,8 +45,8 @@ struct range {
     int length;
 };
 
-/* The block for one rank within an array: cell (i, j, k) of the packed block, k fastest, is at offset + i *
- * stride[0] + j * stride[1] + k * stride[2]. */
+/* The block for one rank within an array. Cell (i, j, k) of the packed block, k fastest, is at
+ * offset + i * stride[0] + j * stride[1] + k * stride[2]. */
 struct block {
     size_t offset;
     int length[3];
@@ -67,8 +67,7 @@ struct slot {
     MPI_Request request;
 };
 
-/* Exchange between the ranks of a row or column. Side 0 belongs to the array before it, side 1 to the array after
- * it. */
+/* Exchange between ranks of a row or column. Side 0 belongs to the array before it, side 1 to the array after it. */
 struct exchange {
     MPI_Comm communicator;
     int ranks;
@@ -122,8 +121,7 @@ static struct options read_options(int argc, char **argv)
 
 /* ---- distribution ------------------------------------------------------------------------------------------------ */
 
-/* The part of `length` that index `at` of `parts` has; the first parts are longer by one where `parts` does not
- * divide it. */
+/* The part of `length` for index `at` of `parts`; if `parts` does not divide it, the first parts are longer by one. */
 static struct range part(int length, int parts, int at)
 {
     const int least = length / parts;
@@ -302,8 +300,7 @@ static void free_transform(struct transform *t)
 
 enum copying { PACK, UNPACK };
 
-/* Copies between an array and packed blocks, in tiles, so that an axis that runs across the other's lines is in the
- * cache. */
+/* Copies between an array and packed blocks; in tiles, so that an axis across the other's lines is in the cache. */
 static void copy_side(const struct exchange *exchange, int which, cell *array, cell *packed, enum copying copying)
 {
     const struct side *side = &exchange->sides[which];
@@ -359,8 +356,7 @@ static void finish(struct transform *t, struct exchange *exchange, int from, int
 
 /* ---- the pipeline ------------------------------------------------------------------------------------------------ */
 
-/* Each field is one step behind the one before it; it is exchanged while lines of the field before it are
- * transformed. */
+/* Each field is one step behind the one before it, and is exchanged while that one's lines are transformed. */
 static void forward(struct transform *t)
 {
     for (int step = 0; step < t->variables + 2; step++) {

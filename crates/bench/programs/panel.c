@@ -88,8 +88,7 @@ static void exchange(double *column, long row, long other)
     column[other] = value;
 }
 
-/* Brings one column up to date with the panel of `block`: exchanges rows, solves the unit triangle, updates the
- * rest. */
+/* Brings one column up to date with the panel of `block`: exchanges rows, solves the unit triangle, updates. */
 static void apply_to_column(const struct system *s, const struct panel *panel, long block, double *column)
 {
     const long top = block * WIDTH, height = s->n - top;
@@ -178,8 +177,7 @@ static void factor_all(struct system *s)
     }
 }
 
-/* Solves the upper triangle; x is the right side at first. Each owner of a block broadcasts the remaining right side
- * above. */
+/* Solves the upper triangle; x is the right side at first. Each owner of a block broadcasts what is left above. */
 static void solve_upper(const struct system *s, double *x)
 {
     MPI_Bcast(x, (int)s->n, MPI_DOUBLE, owner(s->blocks), MPI_COMM_WORLD);

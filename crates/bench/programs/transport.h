@@ -27,8 +27,7 @@ void *transport_alloc(size_t bytes);
  * has any. After blocking calls transport_wait has nothing to wait for. */
 void transport_blocking(int on);
 
-/* The bytes and the start of each rank's block. The arrays must not change before the collective that uses them has
- * completed. */
+/* The bytes and the start of each rank's block. The arrays must not change before their collective completes. */
 struct transport_blocks {
     uint64_t *bytes;
     uint64_t *at;

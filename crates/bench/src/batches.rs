@@ -54,7 +54,7 @@ pub struct BatchRow {
     /// 0 where calls block.
     #[serde(default)]
     pub compute_ms: f64,
-    /// Cost of a call; of one message for ping-pong, half a round trip. Repetitions count calls, the spread is over
+    /// Cost of a call; for ping-pong of one message, half a round trip. Repetitions are calls; the spread is of
     /// batches.
     #[serde(flatten)]
     pub cost: Cost,
@@ -130,8 +130,7 @@ struct Batch {
 }
 
 impl Batch {
-    /// A batch of the number of calls that was found. A nonblocking call computes as long as the shortest blocking one
-    /// took.
+    /// A batch of the number of calls found. A nonblocking call computes as long as the shortest blocking one took.
     fn found(told: &Told<SizeLine>, blocking: bool) -> Self {
         let call_s = told.slowest_ms.iter().copied().fold(f64::INFINITY, f64::min) / 1e3;
         let compute = if blocking { Duration::ZERO } else { Duration::from_secs_f64(call_s) };

@@ -64,8 +64,7 @@ pub(crate) struct ControlLine {
 }
 
 impl ControlLine {
-    /// Sends one line. Lines to programs are short, and each is answered before the next, so they always fit the
-    /// socket.
+    /// Sends one line. Lines to programs are short, and each is answered before the next: they always fit the socket.
     pub(crate) fn send(&mut self, text: &str) -> Result<(), BenchError> {
         self.stream.write_all(format!("{text}\n").as_bytes()).map_err(BenchError::system("write to the control line"))
     }

@@ -117,8 +117,7 @@ pub struct Cell {
     pub ratio: f64,
     /// Time below the shim less the native one.
     pub difference_us: f64,
-    /// Part of the difference that chance explains: half the 95 % interval around the mean over rounds; 0 for one
-    /// round.
+    /// Part of the difference due to chance: half the 95 % interval around the mean over rounds; 0 for one round.
     pub noise_us: f64,
     /// Whether the difference is a loss.
     pub verdict: Verdict,

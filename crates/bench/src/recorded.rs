@@ -81,8 +81,7 @@ pub struct RecordedRow {
     pub way: Way,
     /// Bytes of the block that each rank has for each other.
     pub block_bytes: u64,
-    /// Cost of a call of all messages. Times are of calls that all ranks began together; all other figures are of calls
-    /// in a row.
+    /// Cost of a call of all messages. Times are of calls that all ranks began together, all else of calls in a row.
     #[serde(flatten)]
     pub cost: Cost,
     /// Processor time of a rank's own thread per call, where it waits for the end.
@@ -127,8 +126,7 @@ pub fn run_recorded(options: &RecordedOptions, ours: &[&dyn System]) -> Result<R
     )
 }
 
-/// Fields that this program adds to its line for one size and way. The line's processor time is that of the counted
-/// phase.
+/// Fields that this program adds to its line for one size and way. The line's `cpu_s` is of the counted phase.
 #[derive(Clone, Debug, Deserialize)]
 struct WayLine {
     way: Way,

@@ -95,8 +95,7 @@ pub struct Cost {
     pub service_cpu_s: Option<f64>,
     /// Bytes retransmitted in all repetitions together; `None` where the system does not report them.
     pub retransmitted_bytes: Option<u64>,
-    /// Messages for ranks that had not called yet, in the same repetitions (SP-9); `None` where the system does not
-    /// report them.
+    /// Messages for ranks that had not called yet, in these repetitions (SP-9); `None` if the system reports none.
     pub late_arrivals: Option<u64>,
     /// Every byte of every repetition was right.
     pub verified: bool,
@@ -141,8 +140,7 @@ impl Cost {
 pub struct Throughput {
     /// Payload rate of the busiest link, one way, in the median time.
     pub gbit_per_s: f64,
-    /// Processor time of ranks and service processes, both ends together, for 10^9 bytes of payload that hosts
-    /// received.
+    /// Processor time of ranks and service processes, at both ends, for 10^9 bytes of payload that hosts received.
     pub cpu_s_per_gb: f64,
 }
 
@@ -183,8 +181,7 @@ pub struct Row {
     pub overlap: Overlap,
     /// Processor time of a rank's own thread per call in pure communication, where it waits for the end.
     pub thread_cpu_waiting: ThreadCpu,
-    /// Processor time of this thread while computing hides the call: the call's cost to the program (post and
-    /// completion).
+    /// Processor time of this thread while computing hides the call: the call's cost to the program (post and end).
     pub thread_cpu_computing: ThreadCpu,
     /// Calls that service processes carried out, per repetition: 1 where the call was offloaded, 0 where it passed
     /// through. Calls that the start of a repetition offloads are subtracted. `None` where there are no service
@@ -251,8 +248,7 @@ impl fmt::Display for Spread {
     }
 }
 
-/// Processor time that calls take of the thread that makes them, over all ranks and repetitions, without progress
-/// threads.
+/// Processor time that calls take of their own thread, over all ranks and repetitions, without progress threads.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ThreadCpu {
     /// Median time to post.
@@ -347,8 +343,7 @@ pub struct LateRow {
     pub others_ms: f64,
     /// That time from the late rank's call on; negative where they had ended before the call.
     pub others_after_call_ms: f64,
-    /// The links' time, without bursts, for the late rank's contribution. The other ranks cannot end earlier after its
-    /// call.
+    /// The links' time, without bursts, for the late rank's contribution: a lower bound for the others after its call.
     pub contribution_ms: f64,
     /// [`LateRow::others_ms`] of the same run with the late rank on time.
     pub punctual_ms: f64,

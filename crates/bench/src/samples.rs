@@ -29,8 +29,7 @@ pub(crate) struct Sample<L> {
 /// A row as the program sends it.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Told<L> {
-    /// Time of the slowest rank in each repetition. Where a program sends the times of all ranks, the harness computes
-    /// it.
+    /// Time of the slowest rank in each repetition; computed by the harness if a program sends the times of all ranks.
     #[serde(default)]
     pub(crate) slowest_ms: Vec<f64>,
     /// Processor time of all ranks in all repetitions.

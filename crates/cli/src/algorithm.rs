@@ -1,7 +1,7 @@
 //! The algorithms that Outboard uses in a measurement: the daemons' settings, and the names in the report's rows.
 //!
-//! Invariant: a row names the choice of the group for that call, which a pure function makes for both. A requested
-//! algorithm that cannot carry out a call of the run is refused before anything starts.
+//! Invariant: a row's name and the group's choice come from the same pure function. A requested algorithm that cannot
+//! carry out a call of the run is refused before anything starts.
 
 use std::fs;
 use std::path::Path;
@@ -24,7 +24,7 @@ const RING: &str = "ring";
 /// The algorithms of one collective.
 #[derive(Debug, Clone)]
 pub(crate) struct Algorithms {
-    /// `None` if the collective has one algorithm.
+    /// `None` if the collective has only one algorithm.
     collective: Option<selection::Collective>,
     tuning: Tuning,
     /// The algorithm that was requested by name.

@@ -217,7 +217,7 @@ impl Chaos<'_> {
     fn strike(&self, rng: &mut ChaCha8Rng, broken: &[Broken]) -> Result<Option<Broken>, CliError> {
         let kind = *Kind::value_variants().choose(rng).expect("there are some");
         let Some(place) = self.place(kind, rng, broken) else { return Ok(None) };
-        // Some last less, some more than any silence after which a peer counts as lost.
+        // Durations below and above any silence after which a peer counts as lost.
         let most = *[300, 3_000, 10_000].choose(rng).expect("there are some");
         let lasting = Duration::from_millis(rng.random_range(50..most));
         let hit = lock(&self.hits).begin(Hit { kind, place, from: now_ns(), to: None });
@@ -291,7 +291,7 @@ impl Chaos<'_> {
         Ok(())
     }
 
-    /// Keeps the longest turn of a service process before its end, because its statistics end with it.
+    /// Notes the longest and the busiest turn of a service process, whose statistics end with it.
     fn note_turns(&self, host: u16, user: User) {
         // A daemon that has no descriptor for an answer is read again at the end.
         if let Ok(report) = self.trial.statistics(host, user) {

@@ -23,7 +23,7 @@ pub(crate) enum ChoiceCommand {
         /// The cluster, by its name in `outboard choice list`
         #[arg(required_unless_present = "all", conflicts_with = "all")]
         cluster: Option<String>,
-        /// Remove those of all clusters
+        /// Remove the results of all clusters
         #[arg(long)]
         all: bool,
     },

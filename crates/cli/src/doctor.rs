@@ -20,7 +20,7 @@ pub(crate) struct DoctorArgs {
     /// The interface to the other hosts
     #[arg(long, default_value = "lo")]
     interface: String,
-    /// Statistics sockets of further daemons to check; those of running jobs of `outboard run` are always checked
+    /// Statistics sockets of further daemons to check; running jobs of `outboard run` are always checked
     #[arg(long)]
     stats: Vec<PathBuf>,
 }
@@ -161,7 +161,7 @@ fn cross_memory() -> Finding {
     )
 }
 
-/// Reads and writes our own memory through a descriptor like those of ranks.
+/// Reads and writes our own memory through a descriptor, as the daemon accesses its ranks' memory.
 fn memory_descriptor() -> Finding {
     let probe = || -> Result<String, String> {
         let descriptor = MemoryDescriptor::of_this_process().map_err(|error| error.to_string())?;
@@ -178,7 +178,7 @@ fn memory_descriptor() -> Finding {
     Finding::of("access to rank memory", false, found, "mount /proc where programs run")
 }
 
-/// Running jobs whose ranks' memory is no longer reached by the first tier.
+/// Running jobs whose ranks' memory is no longer reached through the tier used at first.
 fn withdrawn(sockets: &[PathBuf]) -> Vec<Finding> {
     let sockets = sockets.iter().cloned().chain(top::running_jobs());
     let reports = sockets.filter_map(|socket| top::asked(&socket)).map(|(_, report)| report);

@@ -204,7 +204,7 @@ impl Daemons {
         std::iter::once(sockets).chain(traces).collect()
     }
 
-    /// Reads the daemons' counters.
+    /// A reader of the daemons' counters.
     pub(crate) fn stats(&self) -> DaemonStats {
         DaemonStats { sockets: self.stats.clone(), rendezvous: None }
     }

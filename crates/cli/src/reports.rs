@@ -76,7 +76,7 @@ pub(crate) fn moved(moved: impl Iterator<Item = Moved>) -> String {
     )
 }
 
-/// Copies between ranks of one host, by who made them (SP-6); `None` without copies.
+/// Copies between ranks of one host, by ranks and by service processes (SP-6); `None` if there are none.
 pub(crate) fn copies(copies: impl Iterator<Item = Copies>) -> Option<String> {
     let sum = copies.fold(Copies::default(), |sum, one| Copies {
         by_ranks: sum.by_ranks + one.by_ranks,

@@ -21,7 +21,7 @@ const CLEAR: &str = "\x1b[2J\x1b[H";
 
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {
-    /// Statistics sockets of daemons (`outboardd --stats`); by default those of running jobs of `outboard run`
+    /// Statistics sockets of daemons (`outboardd --stats`); by default all of running jobs of `outboard run`
     sockets: Vec<PathBuf>,
     /// Print once and end
     #[arg(long)]
@@ -125,7 +125,7 @@ impl Sample {
     }
 }
 
-/// The cores of the ranks of a daemon (SP-1), as one line.
+/// The sockets and cores of a daemon's ranks (SP-1), as one line.
 fn seats(report: &Report) -> String {
     let named = |seated: &Seated| match seated.rank {
         Some(rank) => format!("rank {rank}: {}", seated.place),

@@ -59,8 +59,7 @@ impl Traffic {
     }
 }
 
-/// The part of `length` that index `at` of `parts` has; the first parts have one more where `parts` does not divide
-/// `length`.
+/// The part of `length` for index `at` of `parts`; if `parts` does not divide it, the first parts have one more.
 fn part(length: u32, parts: u32, at: u32) -> u64 {
     u64::from(length / parts + u32::from(at < length % parts))
 }

@@ -45,13 +45,13 @@ pub(super) fn fft(args: &FftArgs) -> Result<ExitCode, CliError> {
 pub(crate) struct RadixArgs {
     #[command(flatten)]
     setup: SetupArgs,
-    /// Radices: values of a digit, separated by commas; by default those of the paper
+    /// Radices: values of a digit, separated by commas; by default the paper's
     #[arg(long, value_delimiter = ',', default_value = "2,4,8,10,12,14,16")]
     radices: Vec<u32>,
     /// Radices are given in bits of a digit
     #[arg(long)]
     digit_bits: bool,
-    /// Keys of each rank, separated by commas; by default those of the paper
+    /// Keys of each rank, separated by commas; by default the paper's
     #[arg(long, default_value = "4K,64K")]
     keys: String,
     /// Sorts with overlap; each alternates with a sort without

@@ -307,7 +307,7 @@ impl Scene<'_> {
             }
             Fault::KilledDaemon | Fault::CutLink => self.side(&there, since, &mut run)?,
             _ => {
-                // These ranks receive the verdicts of all others.
+                // These ranks can reach the others, so their verdicts are counted together.
                 self.side(&there, since, &mut run)?;
                 let told = run.verdicts.pop().unwrap_or_default();
                 match run.verdicts.last_mut() {

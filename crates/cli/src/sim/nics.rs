@@ -85,7 +85,7 @@ pub(crate) struct SettingArgs {
     /// triggered: send before the receiver is ready, and send again if it was not, instead of using clear-to-send
     #[arg(long)]
     retry: bool,
-    /// triggered: most bytes of a send that travel with their request, if they are ready; 64 by default
+    /// triggered: sends of up to this many bytes travel with their request if the bytes are there; 64 by default
     #[arg(long)]
     inline_bytes: Option<Size>,
     /// triggered: virtual ports; 1 by default
