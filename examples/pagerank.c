@@ -8,8 +8,7 @@
  * The graph is read from a Matrix Market file (coordinate; real, integer or pattern; general or symmetric), or is
  * generated. An entry in row r and column c is a link from r to c. Each rank owns a block of consecutive rows of each
  * of the K vectors. An iteration treats the vectors in turn: it waits for the whole of vector k, multiplies its rows,
- * starts the gather of the result, and goes on with vector k + 1. So up to K - 1 gathers are in flight while it
- * computes.
+ * starts the gather of the result, and goes on with vector k + 1. So up to K - 1 gathers overlap with computing.
  *
  * Every sum is taken in the order of the file, whatever the number of ranks. So any two runs on the same graph agree to
  * the last bit, which the digest at the end shows. pagerank.py computes the same bits.
@@ -538,7 +537,7 @@ static bool take_options(int count, char **arguments, struct options *options)
     return good;
 }
 
-/* Binds this thread alone; other cores are left to threads that MPI_Init has started, and to processes that move the
+/* Binds this thread alone; other cores are left to threads that MPI_Init has started, and to processes that move
  * data. */
 static bool compute_on(int core)
 {

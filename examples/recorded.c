@@ -1,6 +1,5 @@
 /*
- * recorded.c: three patterns of communication, each recorded once and called repeatedly, and compared with its MPI
- * twin.
+ * recorded.c: three patterns of communication, each recorded once and called repeatedly, beside its plain MPI twin.
  *
  *   mpicc -O2 -I../crates/client/include recorded.c -L../target/release -Wl,-rpath,$PWD/../target/release \
  *       -loutboard -o recorded

@@ -33,8 +33,7 @@ struct options {
     int late_silent;             /* not 0: the late rank exchanges no blocks (alltoallv) */
 };
 
-/* Numbers of a size: bytes of a call, units of the compute loop, bytes of the late rank's result that others
- * provide. */
+/* Numbers of a size: bytes of a call, units of the compute loop, bytes of others in the late rank's result. */
 enum { BYTES, UNITS, MISSED };
 
 /* One repetition on one rank. Doubles only: samples travel by transport_exchange. */
@@ -192,8 +191,8 @@ static void report_late(FILE *row, const struct options *options, const struct s
     fputs("],", row);
 }
 
-/* Writes `"PHASE":{...}`: times of the slowest rank in each repetition, the effect of a late rank, times of ranks'
- * own threads, and the sums of processor time and of wrong results. */
+/* Writes `"PHASE":{...}`: the slowest rank's time in each repetition, the effect of a late rank, times of ranks' own
+ * threads. Sums of processor time and of wrong results follow. */
 static void report_phase(FILE *row, const char *phase, const struct options *options, const struct sample *all)
 {
     const size_t samples = transport_ranks() * (size_t)options->common.repetitions;

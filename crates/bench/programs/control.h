@@ -35,9 +35,9 @@ int64_t thread_cpu_ns(void);
  * while takes as long itself. */
 int64_t thread_cpu_before_ns(void);
 
-/* Checks that this rank runs on the host of its layout, "HOSTS:contiguous" (neighbours in rank share a host) or
- * "HOSTS:strided" (ranks are assigned to the hosts in turn, h1 first). A launcher that places ranks otherwise would
- * be measured under the wrong name. Returns 0, or -1 with the reason printed. */
+/* Checks that this rank runs on the host of its layout: "HOSTS:contiguous" (neighbours in rank share a host) or
+ * "HOSTS:strided" (ranks go to the hosts in turn, h1 first). A launcher that places ranks otherwise would be
+ * measured under the wrong name. Returns 0, or -1 with the reason printed. */
 int host_check(const char *layout, uint32_t rank, uint32_t ranks);
 
 /* Binds a thread (0: the calling one) to one core; prints the reason and returns -1 on failure. */

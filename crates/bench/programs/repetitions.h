@@ -33,8 +33,8 @@ struct common {
 };
 
 /* Reads the common options and the program's own, a list that ends with a nameless one. A size has the given
- * `shape`, such as "BYTES:CALLS"; commas separate sizes. Ends the process if a word is no option, if a size has
- * another shape, or if the rank does not run on the host of its layout. */
+ * `shape`, such as "BYTES:CALLS"; commas separate sizes. Ends the process if a word is no option or a size has
+ * another shape, and if the rank runs on another host than its layout's. */
 struct common read_common(int argc, char **argv, const struct option *own, const char *shape);
 /* The numbers of a size. */
 const int64_t *size_at(const struct common *common, int at);

@@ -65,8 +65,8 @@ pub struct BatchRow {
     pub offloaded_calls: Option<f64>,
 }
 
-/// Measures calls of `ours` and of the peers of `options`, beside one another. Calls block if the setup says so
-/// ([`Setup::blocking`]). No rank is late, whatever `options` say.
+/// Measures calls of `ours` and of the peers of `options`, beside one another. [`Setup::blocking`] selects blocking
+/// calls. No rank is late, even if `options` name a late rank.
 ///
 /// The calling program's `main` must begin with [`outboard_lab::holder_main_if_requested`].
 ///

@@ -131,7 +131,7 @@ impl Workshop {
     }
 }
 
-/// Removes the directories that killed runs have left: nobody holds their lock.
+/// Removes the directories that killed runs have left, whose locks are free.
 fn sweep(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let ours = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));

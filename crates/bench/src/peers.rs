@@ -1,8 +1,8 @@
 //! The MPI libraries measured beside ours. Each has the settings that made it fastest on emulated links. Ranks share
 //! cores, so libraries yield instead of spinning. With one rank per host they use no shared memory and one progress
-//! thread each. With several ranks per host progress threads cost more of two cores than they gain (Intel MPI is four
-//! times as slow at 64 KiB), unless they have the communication core. Ranks of one host then use shared memory, except
-//! with MPICH, which is faster over TCP.
+//! thread each. With several ranks per host, progress threads cost more of two cores than they gain: Intel MPI is four
+//! times as slow at 64 KiB. So they need the communication core. Ranks of one host then use shared memory, except with
+//! MPICH, which is faster over TCP.
 
 use crate::job::{Job, LaunchError, Process, Running, System};
 use crate::named::named;
@@ -56,7 +56,7 @@ impl InstalledPeer {
     }
 
     /// The command that launches the job by Open MPI from inside host 1; `environment` reaches every rank. The command
-    /// is the same with and without the shim, progress thread included, because users who preload change nothing else.
+    /// is the same with and without the shim, progress thread included, because preloading changes nothing else.
     pub(crate) fn open_mpi_command(
         &self,
         job: &Job<'_>,

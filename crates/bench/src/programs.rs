@@ -108,7 +108,7 @@ impl Program {
 /// The calling program's `main` must begin with [`outboard_lab::holder_main_if_requested`].
 ///
 /// # Errors
-/// If anything fails. Wrong results are no error here; their row says so.
+/// If anything fails. Wrong results only show in their row.
 pub fn run_program(
     program: Program,
     place: &Place,

@@ -204,7 +204,7 @@ mod tests {
         assert!(lines[2].contains("1234.50 [1233.50..1236.50]"), "{text}");
     }
 
-    /// The effect of the number of service processes per host at each size.
+    /// SP-8: the effect of the number of service processes per host at each size.
     #[test]
     fn sp_8_systems_are_compared_size_by_size() {
         let mut rows = vec![row("outboard, 1 to a host", 4096, 1.5), row("outboard, 1 to a host", 65_536, 20.0)];

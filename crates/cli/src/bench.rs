@@ -152,9 +152,8 @@ impl SetupArgs {
 pub(crate) struct BenchArgs {
     #[command(flatten)]
     setup: SetupArgs,
-    /// Bytes of a rank's block, separated by commas; bytes of the whole for a broadcast or a reduction, bytes for each
-    /// rank for an alltoall or a scatter [default: 256K,1M,4M; with --blocking 8 to 4M; 0 of a barrier; 8 to 1M of a
-    /// ping-pong]
+    /// Bytes of a rank's block, of the whole for a broadcast or a reduction, for each rank for an alltoall or a
+    /// scatter; separated by commas [default: 256K,1M,4M; with --blocking 8 to 4M; barrier 0; ping-pong 8 to 1M]
     #[arg(long)]
     sizes: Option<String>,
     /// Blocking calls (for the C interface post and wait), small ones many in a row; nothing overlaps with them

@@ -2,9 +2,8 @@
 //! allgather and with ours, and compares both.
 //!
 //! The program is PageRank of examples/. It reads a matrix in Matrix Market format, or generates one, and gathers its
-//! vectors by MPI_Iallgather while it computes. Both runs must agree to the last bit. There are two clusters. One is
-//! like real clusters, with links slower than the processors and a core for communication. On the other one all cores
-//! compute.
+//! vectors by MPI_Iallgather while it computes. Both runs must agree to the last bit. One of two clusters is like real
+//! ones, with links slower than the processors and a core for communication. On the other one all cores compute.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};

@@ -1,4 +1,4 @@
-//! Errors of subcommands, in sentences for the person who typed the command.
+//! Errors of subcommands, in sentences for the user who typed the command.
 
 use std::fmt;
 use std::io;

@@ -1,5 +1,4 @@
-//! Starts processes for several subcommands: daemons on every host, ranks of programs that use outboard.h, their
-//! rendezvous.
+//! Starts processes of several subcommands: daemons on hosts, ranks of programs that use outboard.h, their rendezvous.
 //!
 //! Invariant: everything started here ends with its [`Process`], daemons after ranks.
 
@@ -59,8 +58,8 @@ pub(crate) struct DaemonArgs {
     /// Daemons on each host, which share its ranks (SP-8).
     #[arg(skip)]
     pub(crate) service_processes: ServiceProcesses,
-    /// Seconds after which a collective in flight is reported, with the ranks that have not called it; 0 for never; 30
-    /// by default
+    /// Seconds until a collective in flight is reported with the ranks that have not called it; 0 for never [default:
+    /// 30]
     #[arg(long, value_parser = outboard_units::Duration::seconds)]
     pub(crate) watchdog: Option<Duration>,
     /// Tuning file of the daemons, as written by `outboard tune`
@@ -211,8 +210,7 @@ impl Daemons {
 }
 
 /// Starts the only daemon of a user on a host of the lab; without `user` it is our own. Returns the process, ready for
-/// ranks, and its statistics socket. The user has a separate directory below that of all hosts' daemons, and in
-/// `directory`.
+/// ranks, and its statistics socket. The user has own directories below that of all daemons and in `directory`.
 pub(crate) fn start_daemon(
     lab: &Lab,
     host: u16,

@@ -91,8 +91,7 @@ pub(crate) fn include() -> Result<PathBuf, CliError> {
     Ok(sources()?.join("crates/client/include"))
 }
 
-/// The MPI shim for an Open MPI, which is installed if need be. The shim is built if it is missing or older than its
-/// sources.
+/// The MPI shim for an Open MPI, which is installed if need be; built if it is missing or older than its sources.
 pub(crate) fn shim(mpi: Peer) -> Result<PathBuf, CliError> {
     ensure_peer(mpi, &default_peers_dir())?;
     let out = home()?.join("mpi").join(mpi.name());

@@ -1,4 +1,4 @@
-//! Reports of daemons, read from their statistics sockets and summed up for the person who ran the job (SP-9).
+//! Reports of daemons, read from their statistics sockets and summed up for the user of the job (SP-9).
 //!
 //! Never changes anything in a daemon.
 

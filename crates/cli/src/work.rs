@@ -36,8 +36,7 @@ fn sweep(parent: &Path) {
     }
 }
 
-/// From now on SIGINT, SIGTERM and SIGHUP end the foreground processes. The code that waits for them then cleans up and
-/// returns.
+/// From now on SIGINT, SIGTERM and SIGHUP end the foreground processes, after which their waiting code cleans up.
 pub(crate) fn end_on_signals() -> Result<(), CliError> {
     let handler = || {
         let processes = FOREGROUND.lock().map(|p| p.clone()).unwrap_or_default();

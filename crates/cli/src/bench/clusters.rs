@@ -71,15 +71,13 @@ pub(crate) struct GridArgs {
         default_value = "barrier,broadcast,reduce,allreduce,allgather,alltoall,reduce-scatter"
     )]
     collectives: Vec<Collective>,
-    /// Bytes, counted as in the collectives' own benches, separated by commas; a collective skips sizes that it cannot
-    /// have
+    /// Bytes, as in the collectives' own benches, separated by commas; a collective skips sizes that it cannot have
     #[arg(long, default_value = BLOCKING_SIZES)]
     sizes: String,
     /// Clusters, separated by commas: HOSTSxRATE with one rank per host, or HOSTSxRATE:RANKS
     #[arg(long, value_delimiter = ',', default_value = "1x1gbit:4,2x1gbit,4x1gbit")]
     labs: Vec<Place>,
-    /// Measure blocking calls; otherwise nonblocking calls with a computation as long as a call, whose time alone does
-    /// not count
+    /// Measure blocking calls; otherwise nonblocking ones with a computation as long as a call, which does not count
     #[arg(long)]
     blocking: bool,
     /// Runs below the shim before the measurement, in which it learns; with OUTBOARD_CHOICE=adaptive or learn. The
@@ -94,8 +92,8 @@ pub(crate) struct GridArgs {
     /// How often both sides are measured in turn
     #[arg(long, default_value_t = 3)]
     rounds: u32,
-    /// Rounds that measure cells again which came out slower below the shim, and replace them, because launches of an
-    /// MPI library differ by more than a few rounds show; 0 for none
+    /// Rounds that measure again, and replace, cells that came out slower below the shim; 0 for none. Launches of an
+    /// MPI library differ by more than a few rounds show
     #[arg(long, default_value_t = 15)]
     again: u32,
     /// Repetitions in each round

@@ -1,5 +1,4 @@
-//! Benches on one cluster beyond a single collective: an FFT, a radix sort, recorded messages, and the processor time
-//! of exchanges.
+//! Benches on one cluster beyond a single collective: FFT, radix sort, recorded messages, processor time of exchanges.
 
 use std::process::ExitCode;
 

@@ -1,5 +1,4 @@
-//! `outboard bench readme`: writes the figures of reports into the tables of a page of docs and, by name, into one JSON
-//! file.
+//! `outboard bench readme`: writes the figures of reports into the tables of a page of docs and into one JSON file.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,8 +11,7 @@ use crate::error::CliError;
 
 #[derive(Debug, Args)]
 pub(crate) struct ReadmeArgs {
-    /// JSON files of benches of nonblocking collectives, programs, grids and verdicts; the last file that has a figure
-    /// counts
+    /// JSON files of benches of nonblocking collectives, programs, grids and verdicts; the last with a figure counts
     reports: Vec<PathBuf>,
     /// The page with the tables
     #[arg(long, default_value = "docs/performance/collectives.md")]

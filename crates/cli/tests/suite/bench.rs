@@ -101,8 +101,7 @@ fn a_program_runs_natively_and_preloaded_in_turn() {
     assert!(row["offloaded_calls"].is_number(), "the service processes were there: {row}");
 }
 
-/// Ranks and service processes of the unmodified program, with and without the shared heap. Sockets alone have right
-/// results, too.
+/// The unmodified program with and without the shared heap, its ranks and service processes; and sockets alone.
 #[test]
 fn processor_time_is_told_with_and_without_the_shared_heap_and_of_sockets_alone() {
     let rows =

@@ -182,8 +182,7 @@ fn top_names_the_absent(lab: &str) {
     let mut job = Job::start(2, &["--lab", lab], "absent");
     job.await_line("@going");
     job.await_line("@going");
-    // A posted call is not yet taken up, and its message takes a moment to the other host, so the test polls until both
-    // are seen.
+    // A posted call takes a moment to be taken up and to reach the other host, so the test polls until both are seen.
     let seen = loop {
         assert!(job.in_time(), "no collective is seen in flight");
         let seen: Vec<_> = job.top().iter().map(|report| report["in_flight"][0].clone()).collect();
@@ -224,8 +223,7 @@ fn sp_9_a_late_rank_is_named_and_reported() {
     late(3, &[]);
 }
 
-/// SP-9: the optional deadline ends the call on all ranks, the late one included, with an error that names the late
-/// rank.
+/// SP-9: the optional deadline ends the call on all ranks, the late one too, with an error that names the late rank.
 fn deadline(ranks: u32, options: &[&str]) {
     let options = [options, &["--quiet"]].concat();
     let outcome = Job::start(ranks, &options, "deadline").finish();
@@ -353,8 +351,7 @@ fn recorded_groups_of_hosts_with_dpus_move_every_byte() {
     }
 }
 
-/// SP-4: buffers of malloc are moved in place, on the hosts and between them, and a forked child's contents are its
-/// own.
+/// SP-4: buffers of malloc are moved in place, on and between hosts, and a forked child's contents are its own.
 #[test]
 fn an_mpi_program_on_the_shared_heap_is_moved_in_shared_memory_alone() {
     let program = compiled("mpicc.openmpi", "tests/programs/buffers.c", &[]);

@@ -159,8 +159,7 @@ impl Job {
         names.filter(|name| name.starts_with("outboard-run-")).collect()
     }
 
-    /// The output of `outboard top` for the service processes of this job: one JSON value for each, in the order of
-    /// hosts.
+    /// The output of `outboard top` for this job: one JSON value for each service process, in the order of hosts.
     pub(crate) fn top(&self) -> Vec<serde_json::Value> {
         let asked = Command::new(OUTBOARD)
             .args(["top", "--once", "--json"])
