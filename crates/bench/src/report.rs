@@ -331,17 +331,17 @@ impl From<Loss> for LossRow {
 pub struct LateRow {
     /// The rank.
     pub rank: u32,
-    /// How late it was; where that depends on the system's own time, the median of the rounds.
+    /// How late the rank was; where that depends on the system's own time, the median of the rounds.
     pub ms: f64,
-    /// It exchanged no blocks, so the others' time is that of a call among themselves.
+    /// The late rank exchanged no blocks, so the others' time is of a call among themselves.
     pub silent: bool,
-    /// How long it then waited for its result: median.
+    /// How long the late rank then waited for its result: median.
     pub own_ms: f64,
     /// The late rank's processor time to copy as many bytes as other ranks contribute to its result: median.
     pub copy_ms: f64,
     /// Time of the slowest other rank, from the start: median.
     pub others_ms: f64,
-    /// That time from the late rank's call on; negative where they had ended before the call.
+    /// Time of the slowest other rank from the late rank's call on; negative if all others ended before the call.
     pub others_after_call_ms: f64,
     /// The links' time, without bursts, for the late rank's contribution: a lower bound for the others after its call.
     pub contribution_ms: f64,

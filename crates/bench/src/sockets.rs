@@ -14,7 +14,7 @@ const FIRST_PORT: u32 = 7100;
 pub struct Sockets;
 
 impl Sockets {
-    /// Its name in reports.
+    /// Name in reports.
     pub(crate) const NAME: &str = "sockets alone";
 }
 

@@ -88,9 +88,9 @@ enum Via {
     C,
     /// An unmodified MPI program below the preloaded shim
     Mpi,
-    /// Both
+    /// Both interfaces
     Both,
-    /// Neither: only the peers
+    /// No interface, only the peers
     None,
 }
 

@@ -124,9 +124,9 @@ enum Protocol {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// For people
+    /// Text for people
     Text,
-    /// For programs
+    /// JSON for programs
     Json,
     /// A drawing of rounds and messages
     Svg,

@@ -58,8 +58,8 @@ pub(crate) struct DaemonArgs {
     /// Daemons on each host, which share its ranks (SP-8).
     #[arg(skip)]
     pub(crate) service_processes: ServiceProcesses,
-    /// Seconds until a collective in flight is reported with the ranks that have not called it; 0 for never [default:
-    /// 30]
+    /// Seconds until a collective in flight is reported with the ranks that have not called it; 0 for never; 30 by
+    /// default
     #[arg(long, value_parser = outboard_units::Duration::seconds)]
     pub(crate) watchdog: Option<Duration>,
     /// Tuning file of the daemons, as written by `outboard tune`

@@ -1,4 +1,4 @@
-//! Trials: emulated clusters whose daemons are killed, stopped and cut off at known moments, and whose ranks obey acts.
+//! Trials: emulated clusters whose daemons are killed, stopped and cut off at known moments; ranks carry out acts.
 //!
 //! ```text
 //!  bench verdicts, chaos --Trial--> lab: hosts with a daemon of each user   signals by the process ids of this machine

@@ -75,8 +75,7 @@ impl Fault {
         self.to_possible_value().expect("none is hidden").get_name().replace('-', " ")
     }
 
-    /// Seconds within which all ranks have their verdict; fewer where a process ends, because the kernel reports its
-    /// end.
+    /// Seconds within which all ranks have their verdict; fewer where a process ends, as the kernel reports its end.
     fn bound_s(self) -> f64 {
         match self {
             Fault::KilledRank | Fault::KilledDaemon => 2.0,

@@ -167,8 +167,8 @@ impl Job<'_, '_> {
         }
         // A verdict without a rank is about the service process of the rank itself.
         let named = named_rank(&verdict.text).unwrap_or(rank);
-        // A verdict about a group that is unknown somewhere names that service process's lowest rank; suspect all
-        // beside it.
+        // If a service process does not know a group, the verdict names its lowest rank: all ranks of its host are
+        // suspects.
         let beside = |rank: &usize| self.crew.hosts.get(named).is_some_and(|host| self.crew.hosts[*rank] == *host);
         let suspects = || (0..self.crew.hosts.len()).filter(beside);
         // A partitioned host may be the first to report the peers that it cannot reach. A daemon without descriptors

@@ -28,7 +28,7 @@ impl Trial {
         })
     }
 
-    /// Starts a daemon, instead of an earlier one that has ended.
+    /// Starts a daemon, in place of one that has ended, if any.
     pub(crate) fn restart_daemon(&self, host: u16, user: User) -> Result<(), CliError> {
         let daemon = self.start_daemon(host, user)?;
         self.daemons().insert((host, user), daemon);
